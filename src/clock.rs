@@ -1,0 +1,39 @@
+//! Time as leases need it: a clock that counts while the machine sleeps, and the wall clock beside it.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// A source of time. The program uses [`SystemClock`]; tests inject one that they can set.
+pub trait Clock: Send + Sync + 'static {
+    /// Time since the machine booted, suspend included. It never goes back.
+    ///
+    /// `std::time::Instant` stands still in suspend on Linux, so a lease counted by it would outlive its ttl.
+    fn boot(&self) -> Duration;
+
+    /// Time since the Unix epoch by the wall clock, which people and NTP may set either way.
+    fn wall(&self) -> Duration;
+}
+
+/// The clocks of this machine.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn boot(&self) -> Duration {
+        boottime()
+    }
+
+    fn wall(&self) -> Duration {
+        // A wall clock before 1970 counts as 1970: nothing here depends on it for safety.
+        SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+    }
+}
+
+/// The machine's `CLOCK_BOOTTIME`: what leases are counted on.
+pub fn boottime() -> Duration {
+    let now = clock_gettime(ClockId::Boottime);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
+    let nanoseconds = u32::try_from(now.tv_nsec).unwrap_or_default();
+    Duration::new(seconds, nanoseconds)
+}

@@ -1,0 +1,24 @@
+//! Fencepost, an HTTP gateway to distributed locks: the library behind the program, and what its tests use.
+//!
+//! # Code map
+//!
+//! Dependencies point one way: `main → api → service → store → lock`. A test reads the imports and holds this page
+//! against them.
+//!
+//! | place | holds | may use |
+//! |---|---|---|
+//! | [`lock`] | the words of the domain, valid by construction | |
+//! | [`clock`] | the clocks of the machine, suspend included | |
+//!
+//! # Invariants
+//!
+//! - A lock has a ttl from the command that makes it to its end: no step sets one without the other.
+//! - A fencing number is minted in the same atomic step that grants the lock, and nowhere else.
+//! - A lease is told shorter than it is, never longer: what is left is counted from before the store was asked.
+//! - Unknown is never turned into yes or no. Doubt ends with an answer that would be the same whether or not the
+//!   earlier copy ran, or with the voiding of that copy.
+//! - A grant that reached no socket is taken back, and taking back never touches a lock that somebody was told of.
+//! - Stores and logs never see a token: stores see its SHA-256.
+
+pub mod clock;
+pub mod lock;

@@ -1,0 +1,326 @@
+//! The words of the domain, parsed once at the edge: what exists as one of these types is valid.
+//!
+//! Architecture invariant: this module imports nothing of ours and knows neither HTTP nor a store.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+use thiserror::Error;
+
+/// The name of a lock: 1 to 512 bytes of UTF-8 without control characters, compared byte by byte.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LockKey(Arc<str>);
+
+/// Why a text is not a [`LockKey`].
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum KeyError {
+    /// Nothing was given.
+    #[error("the key is empty")]
+    Empty,
+    /// More than [`LockKey::MAX_BYTES`].
+    #[error("the key has {0} bytes, and at most {max} are allowed", max = LockKey::MAX_BYTES)]
+    TooLong(usize),
+    /// The bytes are not UTF-8.
+    #[error("the key is not UTF-8")]
+    NotUtf8,
+    /// It holds a control character.
+    #[error("the key contains a control character")]
+    ControlCharacter,
+}
+
+impl LockKey {
+    /// The longest key, in bytes.
+    pub const MAX_BYTES: usize = 512;
+
+    /// Takes the bytes as they are, without normalising them.
+    pub fn parse(bytes: &[u8]) -> Result<Self, KeyError> {
+        if bytes.is_empty() {
+            return Err(KeyError::Empty);
+        }
+        if bytes.len() > Self::MAX_BYTES {
+            return Err(KeyError::TooLong(bytes.len()));
+        }
+        let text = std::str::from_utf8(bytes).map_err(|_| KeyError::NotUtf8)?;
+        if text.chars().any(char::is_control) {
+            return Err(KeyError::ControlCharacter);
+        }
+        Ok(Self(text.into()))
+    }
+
+    /// The key as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether a segment between slashes is empty, `.` or `..`: proxies rewrite such paths, some to another lock.
+    pub fn is_risky_in_path(&self) -> bool {
+        self.0.split('/').any(|segment| matches!(segment, "" | "." | ".."))
+    }
+}
+
+/// Who takes a lock, as a note for people. Up to 256 bytes without control characters, and not empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner(Arc<str>);
+
+/// Why a text is not an [`Owner`].
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum OwnerError {
+    /// More than [`Owner::MAX_BYTES`].
+    #[error("it has {0} bytes, and at most {max} are allowed", max = Owner::MAX_BYTES)]
+    TooLong(usize),
+    /// The bytes are not UTF-8.
+    #[error("it is not UTF-8")]
+    NotUtf8,
+    /// It holds a control character.
+    #[error("it contains a control character")]
+    ControlCharacter,
+}
+
+impl Owner {
+    /// The longest owner, in bytes.
+    pub const MAX_BYTES: usize = 256;
+
+    /// An empty text means that no owner was given, so that `owner=$UNSET` in a script is no error.
+    pub fn parse(bytes: &[u8]) -> Result<Option<Self>, OwnerError> {
+        if bytes.len() > Self::MAX_BYTES {
+            return Err(OwnerError::TooLong(bytes.len()));
+        }
+        let text = std::str::from_utf8(bytes).map_err(|_| OwnerError::NotUtf8)?;
+        if text.chars().any(char::is_control) {
+            return Err(OwnerError::ControlCharacter);
+        }
+        Ok((!text.is_empty()).then(|| Self(text.into())))
+    }
+
+    /// The owner as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// The secret that proves who holds a lock. It is never logged and never stored: stores see its [`TokenHash`].
+#[derive(Clone, PartialEq, Eq)]
+pub struct LeaseToken(Box<str>);
+
+/// Why a text is not a [`LeaseToken`].
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum TokenError {
+    /// Shorter or longer than allowed.
+    #[error(
+        "a token has {min} to {max} characters, and this one has {0}",
+        min = LeaseToken::MIN_CHARS,
+        max = LeaseToken::MAX_CHARS
+    )]
+    Length(usize),
+    /// Something outside the alphabet.
+    #[error("a token consists of A-Z a-z 0-9 . _ ~ -")]
+    Alphabet,
+}
+
+impl LeaseToken {
+    /// The shortest token.
+    pub const MIN_CHARS: usize = 16;
+    /// The longest token.
+    pub const MAX_CHARS: usize = 128;
+
+    /// Reads a token that a caller sent.
+    pub fn parse(bytes: &[u8]) -> Result<Self, TokenError> {
+        let in_alphabet =
+            |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'~' | b'-');
+        if !bytes.iter().all(in_alphabet) {
+            return Err(TokenError::Alphabet);
+        }
+        if !(Self::MIN_CHARS..=Self::MAX_CHARS).contains(&bytes.len()) {
+            return Err(TokenError::Length(bytes.len()));
+        }
+        Ok(Self(bytes.iter().map(|&byte| char::from(byte)).collect::<String>().into()))
+    }
+
+    /// Makes a fresh token of 128 random bits. The leading `~` tells it from those that clients choose.
+    pub fn generate() -> Self {
+        Self(format!("~{}", Hex(&rand::random::<[u8; 16]>())).into())
+    }
+
+    /// Whether the server made this token, so that a `PUT` with it may confirm a grant but never make one.
+    pub fn is_server_made(&self) -> bool {
+        self.0.starts_with('~')
+    }
+
+    /// What stores know of it.
+    pub fn hash(&self) -> TokenHash {
+        TokenHash(Sha256::digest(self.0.as_bytes()).into())
+    }
+
+    /// The secret itself, for the one answer that hands it out.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for LeaseToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LeaseToken(redacted)")
+    }
+}
+
+/// The SHA-256 of a [`LeaseToken`]. Tokens are random, so a plain hash is enough to keep them out of stores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TokenHash([u8; 32]);
+
+impl TokenHash {
+    /// Takes back what [`TokenHash::as_bytes`] gave.
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// The 32 bytes of the hash.
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl fmt::Display for TokenHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Hex(&self.0).fmt(f)
+    }
+}
+
+/// One try of one `PUT`: what tells a repeated request from a second copy of the same one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Attempt([u8; 16]);
+
+impl Attempt {
+    /// A fresh one of 128 random bits.
+    pub fn generate() -> Self {
+        Self(rand::random())
+    }
+
+    /// Takes back what [`Attempt::as_bytes`] gave.
+    pub fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// The 16 bytes of the attempt.
+    pub fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+}
+
+impl fmt::Display for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Hex(&self.0).fmt(f)
+    }
+}
+
+/// A number that only ever grows for a key: what a protected resource compares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FencingToken(u64);
+
+impl FencingToken {
+    /// The largest number: 2^53 - 1, which every JSON parser keeps exactly.
+    pub const MAX: u64 = (1 << 53) - 1;
+
+    /// `None` where the number is 0 or would not survive a JSON parser.
+    pub fn new(number: u64) -> Option<Self> {
+        (1..=Self::MAX).contains(&number).then_some(Self(number))
+    }
+
+    /// The number.
+    pub fn get(self) -> u64 {
+        self.0
+    }
+}
+
+/// How long a lease lasts, in whole milliseconds, at least one. Its bounds are settings, checked at the edge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ttl(u64);
+
+impl Ttl {
+    /// `None` for zero: there is no lock without a lease.
+    pub fn from_ms(ttl_ms: u64) -> Option<Self> {
+        (ttl_ms > 0).then_some(Self(ttl_ms))
+    }
+
+    /// The length in milliseconds.
+    pub fn as_ms(self) -> u64 {
+        self.0
+    }
+
+    /// The length as a duration.
+    pub fn as_duration(self) -> Duration {
+        Duration::from_millis(self.0)
+    }
+}
+
+/// A lease on a lock, as everybody may see it: everything but the token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// The number to show to the protected resource.
+    pub fencing_token: FencingToken,
+    /// What is left of the lease, in milliseconds.
+    pub left_ms: u64,
+    /// The note that was given when the lock was taken.
+    pub owner: Option<Owner>,
+}
+
+/// What a store answers to an acquire.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Acquired {
+    /// A new lease, or the one that this same attempt was given before.
+    Granted(Lease),
+    /// The token held the lock already. The grant is pinned: from now on nothing takes it back.
+    AlreadyHeld(Lease),
+    /// Someone else holds the lock.
+    HeldByAnother(Lease),
+    /// The token was released, or may only confirm and has nothing to confirm.
+    TokenReleased,
+    /// This attempt was taken back before it arrived.
+    AttemptVoided,
+}
+
+/// What a store answers to a renewal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Renewed {
+    /// The lease is now at least as long as asked for.
+    Renewed(Lease),
+    /// Nobody holds the lock.
+    NotHeld,
+    /// Another token holds it.
+    HeldByAnother,
+}
+
+/// What a store answers to a release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Released {
+    /// The token held the lock, and no longer does.
+    Released,
+    /// Nobody held the lock.
+    NotHeld,
+    /// Another token holds it.
+    HeldByAnother,
+}
+
+/// What a store answers to a look at a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Inspected {
+    /// Nobody holds the lock.
+    Free,
+    /// Somebody does.
+    Held {
+        /// By which lease.
+        lease: Lease,
+        /// Whether it is the token that was shown; `None` where none was.
+        yours: Option<bool>,
+    },
+}
+
+/// Bytes as lower-case hexadecimal.
+struct Hex<'a>(&'a [u8]);
+
+impl fmt::Display for Hex<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}

@@ -1,0 +1,3 @@
+//! The program; it does nothing yet.
+
+fn main() {}
