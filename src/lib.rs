@@ -7,6 +7,8 @@
 //!
 //! | place | holds | may use |
 //! |---|---|---|
+//! | [`store`] | the trait of all stores, and the two ways in which a store can fail | `lock`, `clock` |
+//! | [`store::embedded`] | a durable file, or memory: one writer, group commit | |
 //! | [`lock`] | the words of the domain, valid by construction | |
 //! | [`clock`] | the clocks of the machine, suspend included | |
 //!
@@ -22,3 +24,4 @@
 
 pub mod clock;
 pub mod lock;
+pub mod store;

@@ -1,0 +1,263 @@
+//! The store that needs nothing to connect to: a table in memory, and a file that every change reaches before anybody
+//! hears of it.
+//!
+//! `table` holds the rules, `file` the way to disk, and `writer` is the one thread that uses both.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use thiserror::Error;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::{Instant, timeout_at};
+
+use crate::clock::Clock;
+use crate::lock::{Acquired, Attempt, Inspected, LockKey, Released, Renewed, TokenHash, Ttl};
+use crate::store::{AcquireRequest, LockStore, ReleaseMark, StoreError};
+
+use file::IfMissing;
+use rows::Moment;
+use table::Table;
+use writer::{Command, Message, State, Writer};
+
+mod file;
+mod record;
+mod rows;
+mod table;
+mod writer;
+
+/// The most commands that wait for the writer. Further ones wait for a place here, until their deadline.
+const QUEUE_LIMIT: usize = 4_096;
+
+/// What can be set about an [`EmbeddedStore`].
+#[derive(Clone, Debug)]
+pub struct EmbeddedSettings {
+    /// How long a mark of a released token or of a voided attempt lives.
+    pub mark_ttl: Duration,
+}
+
+/// Why a store could not be opened.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// Another process, or another store in this one, has the file open.
+    #[error("{path} is in use by another process")]
+    InUse {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The directory of the file is missing, or the file has vanished since it was opened first.
+    #[error("{path} cannot be opened: there is no such file or directory")]
+    Missing {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The operating system does not let us read and write the file, or create it.
+    #[error("{path} cannot be opened: permission denied")]
+    NoPermission {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file holds something else.
+    #[error("{path} is not a Fencepost store")]
+    NotAStore {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A later version of this program wrote the file.
+    #[error("{path} was written by a newer version (file format {found})")]
+    NewerFormat {
+        /// The file.
+        path: PathBuf,
+        /// The version of the format in the file.
+        found: u64,
+    },
+    /// Anything else.
+    #[error("{path} cannot be opened: {reason}")]
+    Failed {
+        /// The file.
+        path: PathBuf,
+        /// What went wrong.
+        reason: String,
+    },
+    /// The operating system gave us no thread.
+    #[error("the thread of the store cannot be started: {0}")]
+    Thread(std::io::Error),
+}
+
+/// A store within this process. Dropping it waits for what is queued and closes the file.
+#[derive(Debug)]
+pub struct EmbeddedStore {
+    queue: mpsc::Sender<Message>,
+    /// One permit for each place in the queue, since the queue itself has no bound that can be waited for.
+    places: Arc<Semaphore>,
+    /// `None` only while it is dropped.
+    writer: Option<JoinHandle<()>>,
+}
+
+impl Default for EmbeddedSettings {
+    fn default() -> Self {
+        Self { mark_ttl: Duration::from_secs(120) }
+    }
+}
+
+impl EmbeddedStore {
+    /// Opens the store in the file at `path`, which is created where it is missing. Blocks on the disk.
+    pub fn open(path: &Path, settings: EmbeddedSettings, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
+        let now = Moment::now(&*clock);
+        let mut state = State::read(path, IfMissing::Create, &settings, now)?;
+        state
+            .save(now)
+            .map_err(|error| OpenError::Failed { path: path.into(), reason: error.to_string() })?;
+        Self::start(Some(path.into()), state, settings, clock)
+    }
+
+    /// Makes an empty store that keeps nothing.
+    pub fn in_memory(settings: EmbeddedSettings, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
+        let state = State::in_memory(&settings, &*clock);
+        Self::start(None, state, settings, clock)
+    }
+
+    fn start(
+        path: Option<PathBuf>,
+        state: State,
+        settings: EmbeddedSettings,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, OpenError> {
+        let (queue, receiver) = mpsc::channel();
+        let writer = Writer { queue: receiver, path, settings, clock, state: Ok(state) };
+        let thread = std::thread::Builder::new().name("store-writer".to_owned());
+        let writer = thread.spawn(|| writer.run()).map_err(OpenError::Thread)?;
+        Ok(Self { queue, places: Arc::new(Semaphore::new(QUEUE_LIMIT)), writer: Some(writer) })
+    }
+
+    /// Has the writer do one step, and waits for its answer until `deadline`.
+    ///
+    /// A caller that stops waiting does not cancel a step that is queued.
+    async fn submit<T, F>(&self, deadline: Instant, step: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut Table, Duration) -> Result<T, StoreError> + Send + 'static,
+    {
+        let place = match timeout_at(deadline, Arc::clone(&self.places).acquire_owned()).await {
+            Ok(Ok(place)) => place,
+            Ok(Err(_)) => return Err(closed()),
+            Err(_) => return Err(too_late()),
+        };
+        let (reply, answer) = oneshot::channel();
+        let claimed = Arc::new(AtomicBool::new(false));
+        let command = Command {
+            deadline: deadline.into_std(),
+            claimed: Arc::clone(&claimed),
+            place,
+            apply: Box::new(move |table| {
+                let result = table.and_then(|(table, now)| step(table, now));
+                Box::new(move |committed| {
+                    // A caller that has gone needs no answer.
+                    let _ = reply.send(committed.and(result));
+                })
+            }),
+        };
+        if self.queue.send(Message::Command(command)).is_err() {
+            return Err(closed());
+        }
+        match timeout_at(deadline, answer).await {
+            Ok(Ok(result)) => result,
+            Ok(Err(_)) => Err(StoreError::Unknown("the store stopped before it answered".to_owned())),
+            // Claiming the step keeps the writer from ever doing it, unless the writer was first.
+            Err(_) if !claimed.swap(true, Ordering::AcqRel) => Err(too_late()),
+            Err(_) => Err(StoreError::Unknown("the store did not answer before the deadline".to_owned())),
+        }
+    }
+}
+
+#[async_trait]
+impl LockStore for EmbeddedStore {
+    async fn acquire(&self, request: &AcquireRequest, deadline: Instant) -> Result<Acquired, StoreError> {
+        let request = request.clone();
+        self.submit(deadline, move |table, now| table.acquire(&request, now)).await
+    }
+
+    async fn renew(
+        &self,
+        key: &LockKey,
+        token: &TokenHash,
+        ttl: Ttl,
+        deadline: Instant,
+    ) -> Result<Renewed, StoreError> {
+        let (key, token) = (key.clone(), *token);
+        self.submit(deadline, move |table, now| Ok(table.renew(&key, &token, ttl, now))).await
+    }
+
+    async fn release(
+        &self,
+        key: &LockKey,
+        token: &TokenHash,
+        mark: ReleaseMark,
+        deadline: Instant,
+    ) -> Result<Released, StoreError> {
+        let (key, token) = (key.clone(), *token);
+        self.submit(deadline, move |table, now| Ok(table.release(&key, &token, mark, now))).await
+    }
+
+    async fn take_back(
+        &self,
+        key: &LockKey,
+        token: &TokenHash,
+        attempt: Attempt,
+        deadline: Instant,
+    ) -> Result<(), StoreError> {
+        let (key, token) = (key.clone(), *token);
+        let step = move |table: &mut Table, now| {
+            table.take_back(&key, &token, attempt, now);
+            Ok(())
+        };
+        self.submit(deadline, step).await
+    }
+
+    async fn inspect(
+        &self,
+        key: &LockKey,
+        token: Option<&TokenHash>,
+        deadline: Instant,
+    ) -> Result<Inspected, StoreError> {
+        let (key, token) = (key.clone(), token.copied());
+        self.submit(deadline, move |table, now| Ok(table.inspect(&key, token.as_ref(), now))).await
+    }
+
+    /// A command that does nothing: it shows that the writer runs, and has it try a broken file again.
+    async fn check(&self, deadline: Instant) -> Result<(), StoreError> {
+        self.submit(deadline, |_, _| Ok(())).await
+    }
+
+    async fn close(&self) {
+        self.places.close();
+        let (stopped, closed) = oneshot::channel();
+        if self.queue.send(Message::Stop(stopped)).is_ok() {
+            // An error means that the writer has ended already, which is what was asked for.
+            let _ = closed.await;
+        }
+    }
+}
+
+impl Drop for EmbeddedStore {
+    fn drop(&mut self) {
+        let (stopped, _) = oneshot::channel();
+        // The writer may have been stopped before. If it panicked, that has been reported where it happened.
+        let _ = self.queue.send(Message::Stop(stopped));
+        let _ = self.writer.take().map(JoinHandle::join);
+    }
+}
+
+fn closed() -> StoreError {
+    StoreError::Unavailable("the store is closed".to_owned())
+}
+
+fn too_late() -> StoreError {
+    StoreError::Unavailable(
+        "the store was too busy to begin before the deadline; nothing was done".to_owned(),
+    )
+}

@@ -1,0 +1,214 @@
+//! The file of the embedded store: what lies where in it, reading all of it, and writing one batch durably.
+
+use std::error::Error;
+use std::fs::File;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::time::Duration;
+
+use redb::{
+    Builder, CommitError, Database, DatabaseError, ReadableTable, StorageError, TableDefinition, TableHandle,
+    WriteTransaction,
+};
+
+use crate::store::StoreError;
+
+use super::OpenError;
+use super::record::{Record, RecordId};
+use super::rows::{LOCKS, MARKS, Moment, life_row, lock_row, read_lock, read_mark, verdict_row};
+use super::table::Table;
+
+const NUMBERS: TableDefinition<&str, u64> = TableDefinition::new("numbers");
+const TEXTS: TableDefinition<&str, &str> = TableDefinition::new("texts");
+
+/// In `NUMBERS`: the version of this layout.
+const FORMAT: &str = "format";
+/// In `NUMBERS`: the last fencing number.
+const FENCE: &str = "fence";
+/// In `NUMBERS`: how many batches were written, by which a batch in doubt is found or missed.
+const BATCH: &str = "batch";
+/// In `TEXTS`: the boot during which the file was written.
+const BOOT: &str = "boot";
+
+/// The layout that this program writes.
+const FORMAT_VERSION: u64 = 1;
+/// The memory that redb may use for pages. The table is in memory anyway, so this only saves reads while writing.
+const PAGE_CACHE_BYTES: usize = 32 * 1024 * 1024;
+/// Names this run of the kernel: times since boot mean something only within it.
+const BOOT_ID_PATH: &str = "/proc/sys/kernel/random/boot_id";
+
+/// Why a row is refused that this program cannot have written.
+const BAD_ROW: &str = "it holds a record that makes no sense";
+
+type AnyError = Box<dyn Error + Send + Sync>;
+
+/// Whether a file that is missing or empty may become a new store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum IfMissing {
+    /// At the start of the program.
+    Create,
+    /// While it runs: an empty store would forget the locks that are held.
+    Fail,
+}
+
+/// An open file, which no other process can open.
+#[derive(Debug)]
+pub(super) struct StoreFile {
+    database: Database,
+    boot_id: String,
+    batch: u64,
+}
+
+impl StoreFile {
+    /// Opens the file at `path` and reads all of it into a table. Writes nothing of ours.
+    ///
+    /// After a reboot every record counts as changed in that table, since its end since boot is a new one.
+    pub(super) fn open(
+        path: &Path,
+        if_missing: IfMissing,
+        mark_ttl: Duration,
+        now: Moment,
+    ) -> Result<(Self, Table), OpenError> {
+        let mut builder = Builder::new();
+        builder.set_cache_size(PAGE_CACHE_BYTES);
+        let opened = match if_missing {
+            IfMissing::Create => builder.create(path),
+            IfMissing::Fail => builder.open(path),
+        };
+        let database = opened.map_err(|error| open_error(path, error))?;
+        let failed = |error: AnyError| OpenError::Failed { path: path.into(), reason: error.to_string() };
+        if if_missing == IfMissing::Create {
+            // The name of a new file must survive a power cut as its content does.
+            let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            let directory = File::open(directory.unwrap_or(Path::new(".")));
+            if let Err(error) = directory.and_then(|directory| directory.sync_all()) {
+                // Some file systems cannot do this, and most do not need it.
+                tracing::warn!(%error, "the directory of the store cannot be synchronised");
+            }
+        }
+        // Where the id cannot be read every start counts as a reboot, which the wall clock then has to bridge.
+        let boot_id = std::fs::read_to_string(BOOT_ID_PATH).unwrap_or_default().trim().to_owned();
+        let mut file = Self { database, boot_id, batch: 0 };
+        let format = file.format().map_err(failed)?;
+        match format {
+            Some(FORMAT_VERSION) => {}
+            Some(found) => return Err(OpenError::NewerFormat { path: path.into(), found }),
+            None => return Err(OpenError::NotAStore { path: path.into() }),
+        }
+        let table = file.load(mark_ttl, now).map_err(failed)?;
+        Ok((file, table))
+    }
+
+    /// The number of the last batch that the file holds.
+    pub(super) fn batch(&self) -> u64 {
+        self.batch
+    }
+
+    /// Writes what changed in `table` as one batch, and returns once it is on disk.
+    ///
+    /// [`StoreError::Unknown`] means that the batch may be on disk. After any error the file must be opened again.
+    pub(super) fn write(
+        &mut self,
+        table: &Table,
+        changes: &[RecordId],
+        now: Moment,
+    ) -> Result<(), StoreError> {
+        let staged = self.stage(table, changes, now);
+        let transaction = staged
+            .map_err(|error| StoreError::Unavailable(format!("the file cannot be written: {error}")))?;
+        transaction.commit().map_err(|error| {
+            let text = format!("the file cannot be written: {error}");
+            match error {
+                // redb has rolled such a transaction back; any other failure may come after the decisive write.
+                CommitError::TransactionPoisoned => StoreError::Unavailable(text),
+                _ => StoreError::Unknown(text),
+            }
+        })?;
+        self.batch += 1;
+        Ok(())
+    }
+
+    /// The version of the layout, the present one for a database without tables; `None` if it is not ours.
+    fn format(&self) -> Result<Option<u64>, AnyError> {
+        let transaction = self.database.begin_write()?;
+        let names: Vec<String> = transaction.list_tables()?.map(|table| table.name().to_owned()).collect();
+        if names.is_empty() {
+            return Ok(Some(FORMAT_VERSION));
+        }
+        if !names.iter().any(|name| name == NUMBERS.name()) {
+            return Ok(None);
+        }
+        let numbers = transaction.open_table(NUMBERS)?;
+        Ok(numbers.get(FORMAT)?.map(|format| format.value()))
+    }
+
+    /// Reads everything. The transaction is dropped at the end, so tables made on the way are not kept.
+    fn load(&mut self, mark_ttl: Duration, now: Moment) -> Result<Table, AnyError> {
+        let transaction = self.database.begin_write()?;
+        let mut table = Table::new(mark_ttl);
+        let numbers = transaction.open_table(NUMBERS)?;
+        self.batch = numbers.get(BATCH)?.map_or(0, |batch| batch.value());
+        table.start_run(numbers.get(FENCE)?.map_or(0, |fence| fence.value()), now.wall);
+        let texts = transaction.open_table(TEXTS)?;
+        let written_in = texts.get(BOOT)?.map(|boot| boot.value().to_owned()).unwrap_or_default();
+        let same_boot = !written_in.is_empty() && written_in == self.boot_id;
+        for row in transaction.open_table(LOCKS)?.iter()? {
+            let (key, lock) = row?;
+            let (id, record) = read_lock(key.value(), lock.value(), now, same_boot).ok_or(BAD_ROW)?;
+            table.put(id, Some(record));
+        }
+        for row in transaction.open_table(MARKS)?.iter()? {
+            let (key, mark) = row?;
+            let (id, record) = read_mark(key.value(), mark.value(), now, same_boot).ok_or(BAD_ROW)?;
+            table.put(id, Some(record));
+        }
+        if same_boot {
+            table.take_changes();
+        }
+        Ok(table)
+    }
+
+    fn stage(&self, table: &Table, changes: &[RecordId], now: Moment) -> Result<WriteTransaction, AnyError> {
+        let transaction = self.database.begin_write()?;
+        let mut locks = transaction.open_table(LOCKS)?;
+        let mut marks = transaction.open_table(MARKS)?;
+        for id in changes {
+            match (id, table.get(id)) {
+                (RecordId::Lock(key), Some(Record::Lock(lock))) => {
+                    locks.insert(key.as_str(), lock_row(lock, now))?;
+                }
+                (RecordId::Mark(key, token), Some(Record::Mark(mark))) => {
+                    let (answer, attempts) = verdict_row(&mark.verdict);
+                    marks.insert(
+                        (key.as_str(), token),
+                        (answer, attempts.as_slice(), life_row(mark.life, now)),
+                    )?;
+                }
+                (RecordId::Lock(key), _) => drop(locks.remove(key.as_str())?),
+                (RecordId::Mark(key, token), _) => drop(marks.remove((key.as_str(), token))?),
+            }
+        }
+        let mut numbers = transaction.open_table(NUMBERS)?;
+        numbers.insert(FORMAT, FORMAT_VERSION)?;
+        numbers.insert(FENCE, table.last_fence())?;
+        numbers.insert(BATCH, self.batch + 1)?;
+        transaction.open_table(TEXTS)?.insert(BOOT, self.boot_id.as_str())?;
+        drop((locks, marks, numbers));
+        Ok(transaction)
+    }
+}
+
+/// What went wrong on opening, in the words of the operator.
+fn open_error(path: &Path, error: DatabaseError) -> OpenError {
+    let path = path.into();
+    match error {
+        DatabaseError::DatabaseAlreadyOpen => OpenError::InUse { path },
+        DatabaseError::Storage(StorageError::Io(error)) => match error.kind() {
+            ErrorKind::NotFound => OpenError::Missing { path },
+            ErrorKind::PermissionDenied => OpenError::NoPermission { path },
+            ErrorKind::InvalidData => OpenError::NotAStore { path },
+            _ => OpenError::Failed { path, reason: error.to_string() },
+        },
+        error => OpenError::Failed { path, reason: error.to_string() },
+    }
+}

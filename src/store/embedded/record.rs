@@ -1,0 +1,134 @@
+//! What the embedded store keeps: held locks and marks, and how long each of them lives.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::lock::{Attempt, FencingToken, Lease, LockKey, Owner, Released, TokenHash, Ttl};
+
+/// The most attempts that one mark remembers as voided: a bound on what one misbehaving client can make us keep.
+const VOIDED_LIMIT: usize = 1_000;
+
+/// The name of one record. Ordered, so that a batch is written in the order of the file's pages.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum RecordId {
+    /// The lock of this key.
+    Lock(LockKey),
+    /// The mark of a token's hash for this key.
+    Mark(LockKey, [u8; 32]),
+}
+
+/// One record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Record {
+    /// A lock that was granted.
+    Lock(HeldLock),
+    /// What is known of a token beyond its lock.
+    Mark(Mark),
+}
+
+/// A lock that was granted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct HeldLock {
+    /// Who holds it.
+    pub(super) token: TokenHash,
+    /// The attempt that was granted; `None` once the grant is pinned.
+    pub(super) attempt: Option<Attempt>,
+    /// The number of the grant.
+    pub(super) fence: FencingToken,
+    /// The note of the holder.
+    pub(super) owner: Option<Owner>,
+    /// The lease.
+    pub(super) life: Life,
+}
+
+/// What is known of a token beyond its lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Mark {
+    /// What may no longer be granted.
+    pub(super) verdict: Verdict,
+    /// How long that is remembered.
+    pub(super) life: Life,
+}
+
+/// What a mark forbids.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// The token was released, with this answer: it is never granted again.
+    Final(Released),
+    /// These attempts were taken back, oldest first; the token itself stays usable.
+    Voided(VecDeque<Attempt>),
+}
+
+/// When a record ends, on the clock that counts since boot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Life {
+    /// The end, as time since boot.
+    pub(super) end: Duration,
+    /// The longest rest that the record was ever given: what a clock that cannot be trusted may at most leave it.
+    pub(super) longest: Duration,
+}
+
+impl RecordId {
+    /// The name of the mark of `token` for `key`.
+    pub(super) fn mark(key: &LockKey, token: &TokenHash) -> Self {
+        Self::Mark(key.clone(), *token.as_bytes())
+    }
+}
+
+impl Record {
+    /// How long the record lives.
+    pub(super) fn life(&self) -> Life {
+        match self {
+            Self::Lock(lock) => lock.life,
+            Self::Mark(mark) => mark.life,
+        }
+    }
+}
+
+impl HeldLock {
+    /// The lease as everybody may see it.
+    pub(super) fn lease(&self, now: Duration) -> Lease {
+        Lease { fencing_token: self.fence, left_ms: self.life.left_ms(now), owner: self.owner.clone() }
+    }
+
+    /// The same lock, known to its holder: nothing takes it back any more, and the lease lasts at least `ttl`.
+    pub(super) fn confirmed(&self, ttl: Ttl, now: Duration) -> Self {
+        Self { attempt: None, life: self.life.extended(now, ttl.as_duration()), ..self.clone() }
+    }
+}
+
+impl Verdict {
+    /// The verdict with one more voided attempt. A final one covers every attempt already.
+    pub(super) fn voiding(self, attempt: Attempt) -> Self {
+        let Self::Voided(mut attempts) = self else { return self };
+        if !attempts.contains(&attempt) {
+            attempts.push_back(attempt);
+        }
+        if attempts.len() > VOIDED_LIMIT {
+            attempts.pop_front();
+        }
+        Self::Voided(attempts)
+    }
+}
+
+impl Life {
+    /// A life of `length` from `now` on.
+    pub(super) fn starting(now: Duration, length: Duration) -> Self {
+        Self { end: now + length, longest: length }
+    }
+
+    /// The same life, or one of `length` from `now` on where that ends later.
+    pub(super) fn extended(self, now: Duration, length: Duration) -> Self {
+        Self { end: self.end.max(now + length), longest: self.longest.max(length) }
+    }
+
+    /// What is left in whole milliseconds; 0 means that it is over.
+    pub(super) fn left_ms(self, now: Duration) -> u64 {
+        u64::try_from(self.end.saturating_sub(now).as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Whether less than a millisecond is left: no answer could say how much, so it counts as nothing.
+    pub(super) fn is_over(self, now: Duration) -> bool {
+        self.left_ms(now) == 0
+    }
+}

@@ -1,0 +1,244 @@
+//! The rules of the embedded store as a pure state machine: no file, no task, no clock of its own.
+//!
+//! Every step is given `now`, the time since boot. It notes the records that it touched, so that a batch of steps can
+//! be written to the file at once. There is no way to undo a step: when a batch cannot be written, the whole table is
+//! thrown away and read again from the file, which alone knows what is true.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::time::Duration;
+
+use crate::lock::{Acquired, Attempt, FencingToken, Inspected, LockKey, Released, Renewed, TokenHash, Ttl};
+use crate::store::{AcquireRequest, Intent, ReleaseMark, StoreError};
+
+use super::record::{HeldLock, Life, Mark, Record, RecordId, Verdict};
+
+/// Every lock and mark, and the last fencing number.
+#[derive(Debug)]
+pub(super) struct Table {
+    records: HashMap<RecordId, Record>,
+    /// The end of every record, soonest first. Kept exact and not as a heap with stale entries: renewing a long lease
+    /// again and again would fill such a heap long before the entries come up.
+    ends: BTreeSet<(Duration, RecordId)>,
+    /// What was touched since [`Table::take_changes`], in order and with repetitions.
+    changes: Vec<RecordId>,
+    /// The number of the last grant, or one less than the first.
+    last_fence: u64,
+    mark_ttl: Duration,
+}
+
+impl Table {
+    /// An empty table. A mark lives for `mark_ttl`.
+    pub(super) fn new(mark_ttl: Duration) -> Self {
+        Self { records: HashMap::new(), ends: BTreeSet::new(), changes: Vec::new(), last_fence: 0, mark_ttl }
+    }
+
+    /// Begins a run of fencing numbers above `last_fence`, and not below the present microsecond by the `wall` clock.
+    ///
+    /// The clock lifts a file that was copied back from a backup over the numbers granted since; the last number keeps
+    /// a clock that was set back from lowering any.
+    pub(super) fn start_run(&mut self, last_fence: u64, wall: Duration) {
+        let wall_us = u64::try_from(wall.as_micros()).unwrap_or(u64::MAX);
+        self.last_fence = last_fence.max(wall_us.saturating_sub(1));
+    }
+
+    /// Takes a lock, or says why not.
+    pub(super) fn acquire(
+        &mut self,
+        request: &AcquireRequest,
+        now: Duration,
+    ) -> Result<Acquired, StoreError> {
+        let AcquireRequest { key, token, attempt, ttl, .. } = request;
+        match self.verdict(key, token, now) {
+            Some(Verdict::Final(_)) => return Ok(Acquired::TokenReleased),
+            Some(Verdict::Voided(attempts)) if attempts.contains(attempt) => {
+                return Ok(Acquired::AttemptVoided);
+            }
+            _ => {}
+        }
+        if let Some(lock) = self.held(key, now) {
+            let lease = lock.lease(now);
+            return Ok(match lock {
+                lock if lock.token != *token => Acquired::HeldByAnother(lease),
+                lock if lock.attempt == Some(*attempt) => Acquired::Granted(lease),
+                lock => {
+                    let lock = lock.confirmed(*ttl, now);
+                    let lease = lock.lease(now);
+                    self.put_lock(key, lock);
+                    Acquired::AlreadyHeld(lease)
+                }
+            });
+        }
+        if request.intent == Intent::Confirm {
+            return Ok(Acquired::TokenReleased);
+        }
+        let lock = HeldLock {
+            token: *token,
+            attempt: Some(*attempt),
+            fence: self.mint()?,
+            owner: request.owner.clone(),
+            life: Life::starting(now, ttl.as_duration()),
+        };
+        let lease = lock.lease(now);
+        self.put_lock(key, lock);
+        Ok(Acquired::Granted(lease))
+    }
+
+    /// Sets the lease to the longer of what is left and `ttl`, and pins the grant, if `token` holds the lock.
+    pub(super) fn renew(&mut self, key: &LockKey, token: &TokenHash, ttl: Ttl, now: Duration) -> Renewed {
+        match self.held(key, now) {
+            None => Renewed::NotHeld,
+            Some(lock) if lock.token != *token => Renewed::HeldByAnother,
+            Some(lock) => {
+                let lock = lock.confirmed(ttl, now);
+                let lease = lock.lease(now);
+                self.put_lock(key, lock);
+                Renewed::Renewed(lease)
+            }
+        }
+    }
+
+    /// Frees a lock, if `token` holds it; with [`ReleaseMark::Final`] it also retires the token.
+    pub(super) fn release(
+        &mut self,
+        key: &LockKey,
+        token: &TokenHash,
+        mark: ReleaseMark,
+        now: Duration,
+    ) -> Released {
+        if mark == ReleaseMark::Final
+            && let Some(Verdict::Final(answer)) = self.verdict(key, token, now)
+        {
+            return *answer;
+        }
+        let answer = match self.held(key, now) {
+            None => Released::NotHeld,
+            Some(lock) if lock.token != *token => Released::HeldByAnother,
+            Some(_) => Released::Released,
+        };
+        if answer == Released::Released {
+            self.put(RecordId::Lock(key.clone()), None);
+        }
+        if mark == ReleaseMark::Final {
+            self.put_mark(key, token, Verdict::Final(answer), now);
+        }
+        answer
+    }
+
+    /// Deletes the lock if it was granted to this very `attempt` of `token`, and voids the attempt in any case.
+    pub(super) fn take_back(&mut self, key: &LockKey, token: &TokenHash, attempt: Attempt, now: Duration) {
+        let is_granted = |lock: &HeldLock| lock.token == *token && lock.attempt == Some(attempt);
+        if self.held(key, now).is_some_and(is_granted) {
+            self.put(RecordId::Lock(key.clone()), None);
+        }
+        let verdict = match self.verdict(key, token, now) {
+            // A token that was released is refused as a whole, and its answer is not to live longer.
+            Some(Verdict::Final(_)) => return,
+            Some(voided) => voided.clone(),
+            None => Verdict::Voided(VecDeque::new()),
+        };
+        self.put_mark(key, token, verdict.voiding(attempt), now);
+    }
+
+    /// Says who holds a lock, and pins the grant if it is `token`.
+    pub(super) fn inspect(&mut self, key: &LockKey, token: Option<&TokenHash>, now: Duration) -> Inspected {
+        let Some(lock) = self.held(key, now) else { return Inspected::Free };
+        let lease = lock.lease(now);
+        let yours = token.map(|token| lock.token == *token);
+        if yours == Some(true) {
+            let pinned = HeldLock { attempt: None, ..lock.clone() };
+            self.put_lock(key, pinned);
+        }
+        Inspected::Held { lease, yours }
+    }
+
+    /// Removes records that have ended, at most `limit` of them.
+    pub(super) fn purge(&mut self, now: Duration, limit: usize) {
+        for _ in 0..limit {
+            match self.ends.first() {
+                Some((end, id)) if *end <= now => self.put(id.clone(), None),
+                _ => return,
+            }
+        }
+    }
+
+    /// How many changes were noted since [`Table::take_changes`], repetitions included.
+    pub(super) fn change_count(&self) -> usize {
+        self.changes.len()
+    }
+
+    /// The records that were added, changed or removed since the last call, each once and in order.
+    pub(super) fn take_changes(&mut self) -> Vec<RecordId> {
+        let mut changes = std::mem::take(&mut self.changes);
+        changes.sort_unstable();
+        changes.dedup();
+        changes
+    }
+
+    /// What a record is now; `None` where there is none.
+    pub(super) fn get(&self, id: &RecordId) -> Option<&Record> {
+        self.records.get(id)
+    }
+
+    /// The number of the last grant.
+    pub(super) fn last_fence(&self) -> u64 {
+        self.last_fence
+    }
+
+    /// Sets or removes a record, and notes the change if it is one.
+    pub(super) fn put(&mut self, id: RecordId, record: Option<Record>) {
+        let life = record.as_ref().map(Record::life);
+        if self.records.get(&id) == record.as_ref() {
+            return;
+        }
+        let before = match record {
+            Some(record) => self.records.insert(id.clone(), record),
+            None => self.records.remove(&id),
+        };
+        if let Some(before) = before {
+            self.ends.remove(&(before.life().end, id.clone()));
+        }
+        if let Some(life) = life {
+            self.ends.insert((life.end, id.clone()));
+        }
+        self.changes.push(id);
+    }
+
+    fn put_lock(&mut self, key: &LockKey, lock: HeldLock) {
+        self.put(RecordId::Lock(key.clone()), Some(Record::Lock(lock)));
+    }
+
+    fn put_mark(&mut self, key: &LockKey, token: &TokenHash, verdict: Verdict, now: Duration) {
+        let mark = Mark { verdict, life: Life::starting(now, self.mark_ttl) };
+        self.put(RecordId::mark(key, token), Some(Record::Mark(mark)));
+    }
+
+    /// The lock of `key`, if somebody holds it.
+    fn held(&self, key: &LockKey, now: Duration) -> Option<&HeldLock> {
+        match self.records.get(&RecordId::Lock(key.clone())) {
+            Some(Record::Lock(lock)) if !lock.life.is_over(now) => Some(lock),
+            _ => None,
+        }
+    }
+
+    /// What the mark of a token says, if there is one.
+    fn verdict(&self, key: &LockKey, token: &TokenHash, now: Duration) -> Option<&Verdict> {
+        match self.records.get(&RecordId::mark(key, token)) {
+            Some(Record::Mark(mark)) if !mark.life.is_over(now) => Some(&mark.verdict),
+            _ => None,
+        }
+    }
+
+    /// The next fencing number, or nothing changed where there is none left.
+    fn mint(&mut self) -> Result<FencingToken, StoreError> {
+        let fence = self.last_fence.checked_add(1).and_then(FencingToken::new).ok_or_else(|| {
+            let text =
+                format!("the fencing numbers are used up: the next one is above {}", FencingToken::MAX);
+            StoreError::Unavailable(text)
+        })?;
+        self.last_fence = fence.get();
+        Ok(fence)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,280 @@
+//! Every rule, once, without file or thread.
+
+use super::*;
+use crate::lock::{Lease, LeaseToken};
+
+const NOW: Duration = Duration::from_secs(1_000);
+const MARK_TTL: Duration = Duration::from_secs(120);
+
+fn key() -> LockKey {
+    match LockKey::parse("百家号/{b}".as_bytes()) {
+        Ok(key) => key,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn ttl(ttl_ms: u64) -> Ttl {
+    match Ttl::from_ms(ttl_ms) {
+        Some(ttl) => ttl,
+        None => panic!("a ttl of zero"),
+    }
+}
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn token() -> TokenHash {
+    LeaseToken::generate().hash()
+}
+
+fn table() -> Table {
+    let mut table = Table::new(MARK_TTL);
+    table.start_run(0, Duration::from_secs(1));
+    table
+}
+
+/// A fresh attempt of `token` for 10 s.
+fn request(token: TokenHash) -> AcquireRequest {
+    AcquireRequest {
+        key: key(),
+        token,
+        attempt: Attempt::generate(),
+        ttl: ttl(10_000),
+        owner: None,
+        intent: Intent::Grant,
+    }
+}
+
+fn granted(table: &mut Table, request: &AcquireRequest, now: Duration) -> Lease {
+    match table.acquire(request, now) {
+        Ok(Acquired::Granted(lease)) => lease,
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+fn is_free(table: &mut Table, now: Duration) -> bool {
+    table.inspect(&key(), None, now) == Inspected::Free
+}
+
+#[test]
+fn the_same_attempt_is_the_same_grant_and_can_still_be_taken_back() {
+    let mut table = table();
+    let request = request(token());
+    let first = granted(&mut table, &request, NOW);
+    let again = granted(&mut table, &AcquireRequest { ttl: ttl(60_000), ..request.clone() }, NOW + ms(4_000));
+    assert_eq!(again.fencing_token, first.fencing_token);
+    assert_eq!(again.left_ms, 6_000);
+    table.take_back(&key(), &request.token, request.attempt, NOW + ms(4_000));
+    assert!(is_free(&mut table, NOW + ms(4_000)));
+}
+
+#[test]
+fn another_attempt_pins_the_grant_and_never_shortens_it() {
+    let mut table = table();
+    let first = request(token());
+    let lease = granted(&mut table, &first, NOW);
+    let second = AcquireRequest { ttl: ttl(1_000), ..request(first.token) };
+    let held = table.acquire(&second, NOW);
+    assert_eq!(held, Ok(Acquired::AlreadyHeld(lease.clone())));
+    // The first copy, arriving late, must not make the grant revocable once more.
+    assert_eq!(table.acquire(&first, NOW), Ok(Acquired::AlreadyHeld(lease)));
+    for attempt in [first.attempt, second.attempt] {
+        table.take_back(&key(), &first.token, attempt, NOW);
+        assert!(!is_free(&mut table, NOW));
+    }
+    let longer = AcquireRequest { ttl: ttl(20_000), ..request(first.token) };
+    let Ok(Acquired::AlreadyHeld(lease)) = table.acquire(&longer, NOW) else { panic!("not held") };
+    assert_eq!(lease.left_ms, 20_000);
+}
+
+#[test]
+fn renewing_and_looking_with_the_token_pin_the_grant() {
+    for pin in [true, false] {
+        let mut table = table();
+        let request = request(token());
+        granted(&mut table, &request, NOW);
+        let _ = match pin {
+            true => table.renew(&key(), &request.token, ttl(1), NOW) == Renewed::NotHeld,
+            false => table.inspect(&key(), Some(&request.token), NOW) == Inspected::Free,
+        };
+        table.take_back(&key(), &request.token, request.attempt, NOW);
+        assert!(!is_free(&mut table, NOW));
+    }
+    let mut table = table();
+    let request = request(token());
+    granted(&mut table, &request, NOW);
+    table.inspect(&key(), Some(&token()), NOW);
+    table.inspect(&key(), None, NOW);
+    table.take_back(&key(), &request.token, request.attempt, NOW);
+    assert!(is_free(&mut table, NOW));
+}
+
+#[test]
+fn a_voided_attempt_is_refused_and_the_token_stays_usable() {
+    let mut table = table();
+    let late = request(token());
+    table.take_back(&key(), &late.token, late.attempt, NOW);
+    assert_eq!(table.acquire(&late, NOW), Ok(Acquired::AttemptVoided));
+    let retry = request(late.token);
+    granted(&mut table, &retry, NOW);
+    assert_eq!(table.acquire(&late, NOW), Ok(Acquired::AttemptVoided));
+    // Each taking back gives the mark its whole life again, and the end of it frees the attempt.
+    table.take_back(&key(), &late.token, late.attempt, NOW + MARK_TTL / 2);
+    assert_eq!(table.acquire(&late, NOW + MARK_TTL), Ok(Acquired::AttemptVoided));
+    granted(&mut table, &late, NOW + MARK_TTL * 3 / 2);
+}
+
+#[test]
+fn a_mark_remembers_a_bounded_number_of_attempts() {
+    let mut table = table();
+    let token = token();
+    let attempts: Vec<Attempt> = (0..=1_000).map(|_| Attempt::generate()).collect();
+    for attempt in &attempts {
+        table.take_back(&key(), &token, *attempt, NOW);
+        table.take_back(&key(), &token, *attempt, NOW);
+    }
+    let attempt = |number: usize| AcquireRequest { attempt: attempts[number], ..request(token) };
+    assert_eq!(table.acquire(&attempt(1), NOW), Ok(Acquired::AttemptVoided));
+    assert_eq!(table.acquire(&attempt(1_000), NOW), Ok(Acquired::AttemptVoided));
+    granted(&mut table, &attempt(0), NOW);
+}
+
+#[test]
+fn a_final_release_keeps_its_first_answer_and_retires_the_token() {
+    let mut table = table();
+    let (mine, other) = (request(token()), request(token()));
+    let release =
+        |table: &mut Table, token: &TokenHash, now| table.release(&key(), token, ReleaseMark::Final, now);
+    assert_eq!(release(&mut table, &mine.token, NOW), Released::NotHeld);
+    assert_eq!(table.acquire(&mine, NOW), Ok(Acquired::TokenReleased));
+    granted(&mut table, &other, NOW);
+    assert_eq!(release(&mut table, &mine.token, NOW), Released::NotHeld);
+    assert_eq!(release(&mut table, &token(), NOW), Released::HeldByAnother);
+    assert_eq!(release(&mut table, &other.token, NOW), Released::Released);
+    assert_eq!(release(&mut table, &other.token, NOW + MARK_TTL - ms(1)), Released::Released);
+    // Taking back must not turn the final answer into a mere list of attempts, nor make it live longer.
+    table.take_back(&key(), &other.token, other.attempt, NOW + ms(5));
+    assert_eq!(table.acquire(&request(other.token), NOW + ms(5)), Ok(Acquired::TokenReleased));
+    granted(&mut table, &request(other.token), NOW + MARK_TTL);
+}
+
+#[test]
+fn a_plain_release_leaves_nothing() {
+    let mut table = table();
+    let request = request(token());
+    granted(&mut table, &request, NOW);
+    assert_eq!(table.release(&key(), &token(), ReleaseMark::None, NOW), Released::HeldByAnother);
+    assert_eq!(table.release(&key(), &request.token, ReleaseMark::None, NOW), Released::Released);
+    assert_eq!(table.release(&key(), &request.token, ReleaseMark::None, NOW), Released::NotHeld);
+    assert!(table.records.is_empty() && table.ends.is_empty());
+}
+
+#[test]
+fn a_lease_ends_with_its_last_whole_millisecond() {
+    let mut table = table();
+    let first = request(token());
+    granted(&mut table, &first, NOW);
+    let last = NOW + ms(9_999);
+    let Ok(Acquired::HeldByAnother(lease)) = table.acquire(&request(token()), last) else { panic!("free") };
+    assert_eq!(lease.left_ms, 1);
+    let over = last + Duration::from_nanos(1);
+    assert_eq!(table.renew(&key(), &first.token, ttl(10_000), over), Renewed::NotHeld);
+    assert!(is_free(&mut table, over));
+    let second = granted(&mut table, &request(token()), over);
+    assert!(second.fencing_token > lease.fencing_token);
+    assert_eq!(table.renew(&key(), &first.token, ttl(10_000), over), Renewed::HeldByAnother);
+}
+
+#[test]
+fn renewing_sets_the_longer_of_what_is_left_and_the_ttl() {
+    let mut table = table();
+    let request = request(token());
+    granted(&mut table, &request, NOW);
+    for (asked_ms, left_ms) in [(5_000, 10_000), (15_000, 15_000), (1, 15_000)] {
+        let Renewed::Renewed(lease) = table.renew(&key(), &request.token, ttl(asked_ms), NOW) else {
+            panic!("not renewed")
+        };
+        assert_eq!(lease.left_ms, left_ms);
+    }
+}
+
+#[test]
+fn confirming_never_grants() {
+    let mut table = table();
+    let confirm = AcquireRequest { intent: Intent::Confirm, ..request(token()) };
+    assert_eq!(table.acquire(&confirm, NOW), Ok(Acquired::TokenReleased));
+    granted(&mut table, &request(confirm.token), NOW);
+    assert!(matches!(table.acquire(&confirm, NOW), Ok(Acquired::AlreadyHeld(_))));
+    let other = AcquireRequest { intent: Intent::Confirm, ..request(token()) };
+    assert!(matches!(table.acquire(&other, NOW), Ok(Acquired::HeldByAnother(_))));
+}
+
+#[test]
+fn numbers_go_on_upward_from_the_larger_of_the_clock_and_the_last() {
+    let mut table = Table::new(MARK_TTL);
+    let second = Duration::from_secs(1);
+    for (last, wall, first) in
+        [(0, second, 1_000_000), (5, second, 1_000_000), (7_000_000, second, 7_000_001), (9, ms(0), 10)]
+    {
+        table.start_run(last, wall);
+        assert_eq!(table.mint().map(FencingToken::get), Ok(first));
+        assert_eq!(table.mint().map(FencingToken::get), Ok(first + 1));
+    }
+}
+
+#[test]
+fn numbers_that_are_used_up_change_nothing() {
+    let mut table = Table::new(MARK_TTL);
+    for last in [FencingToken::MAX, u64::MAX] {
+        table.start_run(last, ms(0));
+        assert!(matches!(table.acquire(&request(token()), NOW), Err(StoreError::Unavailable(_))));
+        assert_eq!((table.change_count(), table.last_fence()), (0, last));
+    }
+}
+
+#[test]
+fn changes_are_told_once_each_and_only_where_something_changed() {
+    let mut table = table();
+    let request = request(token());
+    granted(&mut table, &request, NOW);
+    table.renew(&key(), &request.token, ttl(20_000), NOW);
+    assert_eq!(table.take_changes(), vec![RecordId::Lock(key())]);
+    table.renew(&key(), &request.token, ttl(1), NOW);
+    table.inspect(&key(), Some(&request.token), NOW);
+    assert_eq!(table.release(&key(), &token(), ReleaseMark::None, NOW), Released::HeldByAnother);
+    assert_eq!(table.change_count(), 0);
+    table.release(&key(), &request.token, ReleaseMark::Final, NOW);
+    let changes = vec![RecordId::Lock(key()), RecordId::mark(&key(), &request.token)];
+    assert_eq!(table.take_changes(), changes);
+    assert!(table.get(&changes[0]).is_none() && table.get(&changes[1]).is_some());
+}
+
+#[test]
+fn what_has_ended_is_purged_a_bounded_number_at_a_time() {
+    let mut table = table();
+    for number in 0..10u64 {
+        let Ok(key) = LockKey::parse(number.to_string().as_bytes()) else { panic!("a bad key") };
+        granted(&mut table, &AcquireRequest { key, ..request(token()) }, NOW + ms(number));
+    }
+    let end = NOW + ms(10_000);
+    table.purge(end - ms(1), 100);
+    assert_eq!(table.records.len(), 10);
+    table.purge(end + ms(7), 5);
+    assert_eq!(table.records.len(), 5);
+    table.purge(end + ms(7), 100);
+    assert_eq!((table.records.len(), table.ends.len()), (2, 2));
+}
+
+#[test]
+fn renewing_and_taking_anew_leave_one_end_per_record() {
+    let mut table = table();
+    let request = request(token());
+    for step in 0..100 {
+        granted(&mut table, &request, NOW);
+        table.renew(&key(), &request.token, ttl(20_000 + step), NOW);
+        table.release(&key(), &request.token, ReleaseMark::None, NOW);
+        table.take_back(&key(), &token(), request.attempt, NOW + ms(step));
+    }
+    assert_eq!(table.ends.len(), table.records.len());
+}

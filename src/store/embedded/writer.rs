@@ -1,0 +1,256 @@
+//! The one thread that changes the store: it takes what has queued up, applies it, commits once, then answers.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+use crate::clock::Clock;
+use crate::store::StoreError;
+
+use super::file::{IfMissing, StoreFile};
+use super::rows::Moment;
+use super::table::Table;
+use super::{EmbeddedSettings, OpenError};
+
+/// The most commands that share one commit.
+const BATCH_LIMIT: usize = 1_024;
+/// The most ended records that are removed with one commit. It is above [`BATCH_LIMIT`], and no command makes more
+/// than one record, so what has ended cannot pile up however fast commands come.
+const PURGE_LIMIT: usize = 2_048;
+/// How often ended records are removed when nothing else is to be committed.
+const TIDY_EVERY: Duration = Duration::from_secs(1);
+
+/// What the writer is sent.
+pub(super) enum Message {
+    /// Something to do.
+    Command(Command),
+    /// To stop once everything sent before is done; the answer comes when the file is closed.
+    Stop(oneshot::Sender<()>),
+}
+
+/// One step for the table, and the way to answer it.
+pub(super) struct Command {
+    /// When it is too late to begin.
+    pub(super) deadline: Instant,
+    /// Whoever sets this first decides: the writer that it is done, or the caller that it never will be.
+    pub(super) claimed: Arc<AtomicBool>,
+    /// The place in the queue, free again once the command has been taken from it.
+    pub(super) place: OwnedSemaphorePermit,
+    /// Does the step.
+    pub(super) apply: Apply,
+}
+
+/// Applies a step to the table at a time since boot, or takes the reason why that cannot be done.
+pub(super) type Apply = Box<dyn FnOnce(Result<(&mut Table, Duration), StoreError>) -> Answer + Send>;
+/// Sends the answer, once it is known whether the step was committed.
+pub(super) type Answer = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
+
+/// The committed state, and the file that holds it.
+pub(super) struct State {
+    /// Everything, as it is in the file, but for a batch on its way there.
+    table: Table,
+    /// `None` for a store that keeps nothing.
+    file: Option<StoreFile>,
+}
+
+/// The thread's own things.
+pub(super) struct Writer {
+    /// What is to be done.
+    pub(super) queue: Receiver<Message>,
+    /// Where the file is, to open it again after a failure.
+    pub(super) path: Option<PathBuf>,
+    /// The settings of the store.
+    pub(super) settings: EmbeddedSettings,
+    /// The clocks.
+    pub(super) clock: Arc<dyn Clock>,
+    /// The state, or why there is none at present.
+    pub(super) state: Result<State, String>,
+}
+
+impl Command {
+    /// Answers that nothing was done.
+    fn refuse(self, error: StoreError) {
+        (self.apply)(Err(error))(Ok(()));
+    }
+}
+
+impl State {
+    /// A state that is kept nowhere.
+    pub(super) fn in_memory(settings: &EmbeddedSettings, clock: &dyn Clock) -> Self {
+        let mut table = Table::new(settings.mark_ttl);
+        table.start_run(0, clock.wall());
+        Self { table, file: None }
+    }
+
+    /// The state that a file holds.
+    pub(super) fn read(
+        path: &Path,
+        if_missing: IfMissing,
+        settings: &EmbeddedSettings,
+        now: Moment,
+    ) -> Result<Self, OpenError> {
+        let (file, table) = StoreFile::open(path, if_missing, settings.mark_ttl, now)?;
+        Ok(Self { table, file: Some(file) })
+    }
+
+    /// Writes what changed. Written even if nothing did, when opening: that shows that the file can be written.
+    pub(super) fn save(&mut self, now: Moment) -> Result<(), StoreError> {
+        let changes = self.table.take_changes();
+        match &mut self.file {
+            Some(file) => file.write(&self.table, &changes, now),
+            None => Ok(()),
+        }
+    }
+
+    /// The number of the last batch on disk.
+    fn batch(&self) -> Option<u64> {
+        self.file.as_ref().map(StoreFile::batch)
+    }
+}
+
+impl Writer {
+    /// Works until it is told to stop, or until nobody is left who could send anything.
+    pub(super) fn run(mut self) {
+        let mut tidied = Instant::now();
+        let mut stopping = None;
+        while stopping.is_none() {
+            let (commands, stop) = match self.queue.recv_timeout(TIDY_EVERY) {
+                Ok(first) => self.collect(first),
+                Err(RecvTimeoutError::Timeout) => (Vec::new(), None),
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+            stopping = stop;
+            if !commands.is_empty() {
+                self.serve(commands);
+            }
+            if tidied.elapsed() >= TIDY_EVERY {
+                self.tidy();
+                tidied = Instant::now();
+            }
+        }
+        self.finish(stopping);
+    }
+
+    /// Takes what has queued up behind the first message, up to a full batch or the order to stop.
+    fn collect(&self, first: Message) -> (Vec<Command>, Option<oneshot::Sender<()>>) {
+        let mut commands = Vec::new();
+        let mut next = Some(first);
+        while let Some(message) = next {
+            match message {
+                Message::Command(command) => commands.push(command),
+                Message::Stop(stopped) => return (commands, Some(stopped)),
+            }
+            next = if commands.len() < BATCH_LIMIT { self.queue.try_recv().ok() } else { None };
+        }
+        (commands, None)
+    }
+
+    /// Applies commands in the order in which they came, commits them together, and then answers each.
+    fn serve(&mut self, commands: Vec<Command>) {
+        if self.state.is_err() {
+            self.reopen();
+        }
+        let state = match &mut self.state {
+            Ok(state) => state,
+            Err(reason) => {
+                let error = StoreError::Unavailable(reason.clone());
+                return commands.into_iter().for_each(|command| command.refuse(error.clone()));
+            }
+        };
+        let now = self.clock.boot();
+        let mut answers = Vec::with_capacity(commands.len());
+        for command in commands {
+            if Instant::now() >= command.deadline || command.claimed.swap(true, Ordering::AcqRel) {
+                command.refuse(super::too_late());
+                continue;
+            }
+            drop(command.place);
+            let before = state.table.change_count();
+            let answer = (command.apply)(Ok((&mut state.table, now)));
+            answers.push((answer, state.table.change_count() > before));
+        }
+        let committed = self.commit();
+        for (answer, changed) in answers {
+            answer(match &committed {
+                // Whatever became of the batch: a command that changed nothing has certainly done nothing.
+                Err(StoreError::Unknown(reason)) if !changed => Err(StoreError::Unavailable(reason.clone())),
+                committed => committed.clone(),
+            });
+        }
+    }
+
+    /// Makes what changed durable, if anything did.
+    fn commit(&mut self) -> Result<(), StoreError> {
+        let now = Moment::now(&*self.clock);
+        let Ok(state) = &mut self.state else { return Ok(()) };
+        if state.table.change_count() == 0 {
+            return Ok(());
+        }
+        state.table.purge(now.boot, PURGE_LIMIT);
+        let last_batch = state.batch();
+        let Err(error) = state.save(now) else { return Ok(()) };
+        let (StoreError::Unavailable(reason) | StoreError::Unknown(reason)) = &error;
+        tracing::error!(%reason, "the store failed");
+        // The table holds what was not committed, and redb refuses to go on after a failure: both are dropped here.
+        self.state = Err(reason.clone());
+        let found = self.reopen();
+        match error {
+            // A batch that is not in the file now never will be: opening it made the batch before the last durable.
+            StoreError::Unknown(reason) if found.is_some() && found == last_batch => {
+                Err(StoreError::Unavailable(reason))
+            }
+            error => Err(error),
+        }
+    }
+
+    /// Tries to get a working state from the file. Returns the number of the last batch found in it.
+    fn reopen(&mut self) -> Option<u64> {
+        let path = self.path.as_deref()?;
+        let now = Moment::now(&*self.clock);
+        let mut state = match State::read(path, IfMissing::Fail, &self.settings, now) {
+            Ok(state) => state,
+            Err(error) => {
+                self.state = Err(error.to_string());
+                return None;
+            }
+        };
+        let found = state.batch();
+        self.state = match state.save(now) {
+            Ok(()) => Ok(state),
+            Err(StoreError::Unavailable(reason) | StoreError::Unknown(reason)) => Err(reason),
+        };
+        if self.state.is_ok() {
+            tracing::info!("the store works again");
+        }
+        found
+    }
+
+    /// Removes some of what has ended, so that neither memory nor file grows with the keys that were ever used.
+    fn tidy(&mut self) {
+        if let Ok(state) = &mut self.state {
+            state.table.purge(self.clock.boot(), PURGE_LIMIT);
+            // A failure is logged there, and nobody waits for this.
+            let _ = self.commit();
+        }
+    }
+
+    /// Closes the file, and only then says so.
+    fn finish(self, stopping: Option<oneshot::Sender<()>>) {
+        drop(self.state);
+        let mut stopped: Vec<_> = stopping.into_iter().collect();
+        while let Ok(message) = self.queue.try_recv() {
+            match message {
+                Message::Command(command) => command.refuse(super::closed()),
+                Message::Stop(another) => stopped.push(another),
+            }
+        }
+        for stopped in stopped {
+            // Whoever asked may have gone.
+            let _ = stopped.send(());
+        }
+    }
+}
