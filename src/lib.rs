@@ -8,6 +8,7 @@
 //! | place | holds | may use |
 //! |---|---|---|
 //! | [`store`] | the trait of all stores, and the two ways in which a store can fail | `lock`, `clock` |
+//! | [`store::redis`], `redis/*.lua` | one Redis server: each operation one script, one round trip | |
 //! | [`store::embedded`] | a durable file, or memory: one writer, group commit | |
 //! | [`lock`] | the words of the domain, valid by construction | |
 //! | [`clock`] | the clocks of the machine, suspend included | |

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use crate::lock::{Acquired, Attempt, Inspected, LockKey, Owner, Released, Renewed, TokenHash, Ttl};
 
 pub mod embedded;
+pub mod redis;
 
 /// A place that keeps locks. Each method is one atomic step, tried once: repeating is the service's business.
 ///

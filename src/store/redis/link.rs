@@ -1,0 +1,234 @@
+//! The connection to Redis: one immutable value of connection and incarnation, and the supervisor that replaces it.
+//!
+//! A connection that mends itself would ask a restarted server under the name of the one that is gone, and a server
+//! that lost its last second would then repeat fencing numbers. So nothing here reconnects by itself: the supervisor
+//! connects, learns who the server is, starts its run of numbers, and only then shows the connection to requests.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, PushInfo, PushKind, RedisResult};
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout, timeout_at};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::keys::KeySpace;
+use super::scripts;
+use crate::store::StoreError;
+
+/// How often a gateway asks whether the server is still the one it learned.
+const RELEARN_PERIOD: Duration = Duration::from_secs(1);
+/// The pause before a server that is down is probed again: it doubles from the first to the last, with jitter.
+const FIRST_PROBE_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PROBE_PAUSE: Duration = Duration::from_secs(1);
+/// Commands that may wait in the driver's queue; past it, callers wait for a place.
+const QUEUED_COMMANDS: usize = 1024;
+
+/// A connection and the incarnation of the server at its other end, learned before its first script.
+pub(super) struct Link {
+    /// Clone it to send: all clones share one connection, whose driver ends with the last of them.
+    pub(super) connection: MultiplexedConnection,
+    /// Names the server's run of fencing numbers; it changes with every restart and every promotion.
+    pub(super) incarnation: String,
+    /// Wakes the supervisor when a request found the connection wanting.
+    broken: Notify,
+}
+
+impl Link {
+    /// Says that this connection must not be used again: a reply timed out on it, or it failed.
+    pub(super) fn report_broken(&self) {
+        self.broken.notify_one();
+    }
+}
+
+/// What requests see.
+#[derive(Clone)]
+enum State {
+    /// Nobody knows yet: requests wait for the outcome, within their deadline.
+    Connecting,
+    Up(Arc<Link>),
+    /// The last try failed, for this reason: requests fail at once, while the supervisor probes.
+    Down(Arc<str>),
+}
+
+/// Keeps a [`Link`] to one server for as long as it lives.
+pub(super) struct Supervisor {
+    state: watch::Receiver<State>,
+    _stop_on_drop: DropGuard,
+    stop: CancellationToken,
+}
+
+impl Supervisor {
+    /// Starts connecting in the background. `reply_timeout` bounds the connecting, and each look at the server.
+    pub(super) fn start(client: Client, keys: KeySpace, reply_timeout: Duration) -> Self {
+        let stop = CancellationToken::new();
+        let (sender, state) = watch::channel(State::Connecting);
+        let task = Task { client, keys, reply_timeout, state: sender };
+        let stopped = stop.clone();
+        tokio::spawn(async move { stopped.run_until_cancelled(task.run()).await });
+        Self { state, _stop_on_drop: stop.clone().drop_guard(), stop }
+    }
+
+    /// The current link. Fails at once while the server is known to be down.
+    pub(super) async fn link(&self, deadline: Instant) -> Result<Arc<Link>, StoreError> {
+        if let State::Up(link) = &*self.state.borrow() {
+            return Ok(link.clone());
+        }
+        let mut state = self.state.clone();
+        let settled = timeout_at(deadline, state.wait_for(|state| !matches!(state, State::Connecting))).await;
+        match settled.as_ref().map(|state| state.as_deref()) {
+            Ok(Ok(State::Up(link))) => Ok(link.clone()),
+            Ok(Ok(State::Down(reason))) => Err(StoreError::Unavailable(reason.to_string())),
+            Ok(Err(_)) => Err(StoreError::Unavailable("the connection to Redis is closed".into())),
+            Ok(Ok(State::Connecting)) | Err(_) => {
+                Err(StoreError::Unavailable("no connection to Redis within the deadline".into()))
+            }
+        }
+    }
+
+    /// Ends the connection and the probing.
+    pub(super) fn stop(&self) {
+        self.stop.cancel();
+    }
+}
+
+/// The supervisor's own side.
+struct Task {
+    client: Client,
+    keys: KeySpace,
+    reply_timeout: Duration,
+    state: watch::Sender<State>,
+}
+
+impl Task {
+    async fn run(self) {
+        let mut pause = FIRST_PROBE_PAUSE;
+        loop {
+            match self.connect().await {
+                Ok((link, closed)) => {
+                    tracing::info!(incarnation = link.incarnation, "connected to Redis");
+                    pause = FIRST_PROBE_PAUSE;
+                    let link = Arc::new(link);
+                    self.state.send_replace(State::Up(link.clone()));
+                    let reason = self.watch(&link, &closed).await;
+                    tracing::warn!(reason, "leaving the connection to Redis");
+                    self.state.send_replace(State::Connecting);
+                }
+                Err(reason) => {
+                    if !matches!(&*self.state.borrow(), State::Down(known) if **known == *reason) {
+                        tracing::warn!(reason, "Redis cannot be used");
+                    }
+                    self.state.send_replace(State::Down(reason.into()));
+                    // Jitter keeps the gateways of a fleet from coming back in step.
+                    sleep(pause.mul_f64(0.5 + rand::random::<f64>() / 2.0)).await;
+                    pause = (pause * 2).min(LONGEST_PROBE_PAUSE);
+                }
+            }
+        }
+    }
+
+    /// Connects and learns; the second value is notified when the driver's connection ends.
+    async fn connect(&self) -> Result<(Link, Arc<Notify>), String> {
+        let address = self.client.get_connection_info().addr().to_string();
+        let closed = Arc::new(Notify::new());
+        let on_push = {
+            let closed = closed.clone();
+            move |push: PushInfo| {
+                if push.kind == PushKind::Disconnection {
+                    closed.notify_one();
+                }
+                Ok::<(), redis::aio::SendError>(())
+            }
+        };
+        // Our own deadlines bound connecting and replies: the driver's would leave a reply on the way.
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None)
+            .set_pipeline_buffer_size(QUEUED_COMMANDS)
+            .set_push_sender(on_push);
+        let connect = async {
+            let mut connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
+            let identity = Identity::ask(&mut connection).await?;
+            if !identity.is_primary {
+                return Ok(Err(format!("Redis at {address} is a replica, and locks need the primary")));
+            }
+            let incarnation = identity.incarnation();
+            let fence = self.keys.fence().as_bytes();
+            scripts::LEARN.run::<i64>(&mut connection, &[fence], &[incarnation.as_bytes()]).await?;
+            Ok(Ok(Link { connection, incarnation, broken: Notify::new() }))
+        };
+        match timeout(self.reply_timeout, connect).await {
+            Ok(Ok(Ok(link))) => Ok((link, closed)),
+            Ok(Ok(Err(reason))) => Err(reason),
+            Ok(Err(error)) => Err(format!("Redis at {address}: {}", describe(&error))),
+            Err(_) => Err(format!("Redis at {address} does not answer")),
+        }
+    }
+
+    /// Returns, with the reason, when the link is no longer good.
+    async fn watch(&self, link: &Link, closed: &Notify) -> &'static str {
+        let mut relearn = interval(RELEARN_PERIOD);
+        relearn.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = closed.notified() => return "it was closed",
+                () = link.broken.notified() => return "a command failed on it",
+                _ = relearn.tick() => {
+                    let mut connection = link.connection.clone();
+                    match timeout(self.reply_timeout, Identity::ask(&mut connection)).await {
+                        Ok(Ok(identity)) if identity.is_primary && identity.incarnation() == link.incarnation => {}
+                        Ok(Ok(_)) => return "the server is another one now",
+                        Ok(Err(_)) => return "the server cannot say who it is",
+                        Err(_) => return "the server does not answer",
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Who a server is, from its `INFO`.
+struct Identity {
+    run_id: String,
+    replication_id: String,
+    is_primary: bool,
+}
+
+impl Identity {
+    async fn ask(connection: &mut MultiplexedConnection) -> RedisResult<Self> {
+        // Two calls, since servers before 7.0 take one section at a time.
+        let (server, replication): (String, String) = redis::pipe()
+            .cmd("INFO")
+            .arg("server")
+            .cmd("INFO")
+            .arg("replication")
+            .query_async(connection)
+            .await?;
+        let field = |info: &str, name| info_field(info, name).unwrap_or_default().to_owned();
+        Ok(Self {
+            run_id: field(&server, "run_id"),
+            replication_id: field(&replication, "master_replid"),
+            is_primary: info_field(&replication, "role") == Some("master"),
+        })
+    }
+
+    /// Half of each id is 80 random bits: enough to tell servers apart, and short enough to travel with each call.
+    fn incarnation(&self) -> String {
+        let half = |id: &str| id.chars().take(20).collect::<String>();
+        format!("{}-{}", half(&self.run_id), half(&self.replication_id))
+    }
+}
+
+/// The value of one `name:value` line of an `INFO` reply.
+pub(super) fn info_field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+}
+
+/// An error of the driver in one line.
+pub(super) fn describe(error: &redis::RedisError) -> String {
+    match (error.code(), error.detail()) {
+        (Some(code), Some(detail)) => format!("{code} {detail}"),
+        _ => error.to_string(),
+    }
+}
