@@ -1,0 +1,318 @@
+//! What a lock *does*, once, for every store: acquire, renew, release, inspect, and what happens when an answer is
+//! lost on either side.
+//!
+//! A store tries a step once and may not know what became of it. This module repeats the step within the request's
+//! deadline, decides when doubt has ended, and takes back what nobody will ever learn of (`take_back.rs`).
+//!
+//! Waiting in line belongs in [`LockService::acquire`], between the first refusal and the answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use crate::clock::boottime;
+use crate::lock::{Acquired, Attempt, Inspected, Lease, LeaseToken, LockKey, Owner, Released, Renewed, Ttl};
+use crate::store::{AcquireRequest, Intent, LockStore, ReleaseMark, StoreError};
+
+mod take_back;
+
+use take_back::Cleaner;
+pub use take_back::TakeBack;
+
+/// The pause before an unanswered step is sent again: half of it, plus up to as much again by chance.
+const RETRY_PAUSE: Duration = Duration::from_millis(40);
+
+/// The operations on locks, over any store.
+pub struct LockService {
+    store: Arc<dyn LockStore>,
+    cleaner: Arc<Cleaner>,
+    store_timeout: Duration,
+}
+
+/// A wish for a lock.
+#[derive(Debug)]
+pub struct Acquire {
+    /// The lock.
+    pub key: LockKey,
+    /// The caller's token; without one the service makes one.
+    pub token: Option<LeaseToken>,
+    /// The lease that is asked for.
+    pub ttl: Ttl,
+    /// A note for people.
+    pub owner: Option<Owner>,
+}
+
+/// What became of an [`Acquire`].
+#[derive(Debug)]
+pub struct Acquisition {
+    /// The token that holds the lock, if it was granted.
+    pub token: LeaseToken,
+    /// The answer.
+    pub outcome: Outcome,
+}
+
+/// The answer to an [`Acquire`].
+#[derive(Debug)]
+pub enum Outcome {
+    /// A new lease. Whoever hands it to the client disarms the guard; dropped, it takes the grant back.
+    Granted(Lease, TakeBack),
+    /// The token held the lock already.
+    AlreadyHeld(Lease),
+    /// Someone else holds it.
+    HeldByAnother(Lease),
+    /// The token was released before, or is one of ours that holds nothing.
+    TokenReleased,
+}
+
+impl LockService {
+    /// `store_timeout` is how long a request may take at the store, connecting and repetitions included; `mark_ttl`
+    /// is how long the store remembers freed tokens.
+    pub fn new(store: Arc<dyn LockStore>, store_timeout: Duration, mark_ttl: Duration) -> Self {
+        let cleaner = Arc::new(Cleaner::new(store.clone(), store_timeout, mark_ttl));
+        Self { store, cleaner, store_timeout }
+    }
+
+    /// Takes a lock, or says why not.
+    ///
+    /// A caller that drops this future, or the guard in its answer, leaves nothing behind: what was or may yet be
+    /// granted is taken back in the background.
+    pub async fn acquire(&self, wish: Acquire) -> Result<Acquisition, StoreError> {
+        let deadline = self.deadline();
+        match wish.token {
+            Some(token) => {
+                let intent = if token.is_server_made() { Intent::Confirm } else { Intent::Grant };
+                let request = request(wish.key, &token, wish.ttl, wish.owner, intent);
+                let outcome = self.acquire_with_own_token(&request, deadline).await?;
+                Ok(Acquisition { token, outcome })
+            }
+            None => self.acquire_with_fresh_tokens(wish, deadline).await,
+        }
+    }
+
+    /// Sets the lease to the longer of what is left and `ttl`, if the token holds the lock.
+    pub async fn renew(&self, key: &LockKey, token: &LeaseToken, ttl: Ttl) -> Result<Renewed, StoreError> {
+        let hash = token.hash();
+        // Repeating is safe: the last renewal to arrive is the one that counts, and it is answered.
+        let settled = self
+            .settle(self.deadline(), |until| async move {
+                let sent_at = boottime();
+                match self.store.renew(key, &hash, ttl, until).await? {
+                    Renewed::Renewed(lease) => {
+                        lease_left(lease, sent_at).map(Renewed::Renewed).ok_or_else(|| {
+                            StoreError::Unknown(
+                                "the lease was renewed, and was over before the answer came".into(),
+                            )
+                        })
+                    }
+                    other => Ok(other),
+                }
+            })
+            .await?;
+        Ok(settled.answer)
+    }
+
+    /// Frees a lock, if the token holds it.
+    pub async fn release(&self, key: &LockKey, token: &LeaseToken) -> Result<Released, StoreError> {
+        let hash = token.hash();
+        // A client's token stays freed, and its answer is kept, so that a late PUT or a repetition changes nothing.
+        let mark = if token.is_server_made() { ReleaseMark::None } else { ReleaseMark::Final };
+        let settled =
+            self.settle(self.deadline(), |until| self.store.release(key, &hash, mark, until)).await?;
+        // Without a mark, "nobody holds it" may be the work of the copy whose answer was lost.
+        if settled.in_doubt && mark == ReleaseMark::None && settled.answer != Released::Released {
+            return Err(StoreError::Unknown("an earlier copy of this release may have done it".into()));
+        }
+        Ok(settled.answer)
+    }
+
+    /// Says who holds a lock, and whether `token` does.
+    pub async fn inspect(&self, key: &LockKey, token: Option<&LeaseToken>) -> Result<Inspected, StoreError> {
+        let hash = token.map(LeaseToken::hash);
+        let answer =
+            self.settle(self.deadline(), |until| self.store.inspect(key, hash.as_ref(), until)).await;
+        match answer {
+            Ok(settled) => Ok(settled.answer),
+            // A look leaves nothing in doubt: whatever became of it, nothing happened.
+            Err(StoreError::Unknown(reason)) => Err(StoreError::Unavailable(reason)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether the store can be reached and is safe to lock on.
+    pub async fn check(&self) -> Result<(), StoreError> {
+        self.store.check(self.deadline()).await
+    }
+
+    /// Finishes what is being taken back, for at most `within`, and closes the store.
+    pub async fn close(&self, within: Duration) {
+        self.cleaner.finish(within).await;
+        self.store.close().await;
+    }
+
+    async fn acquire_with_own_token(
+        &self,
+        request: &AcquireRequest,
+        deadline: Instant,
+    ) -> Result<Outcome, StoreError> {
+        let guard = self.cleaner.guard(request);
+        // The same attempt is sent again, so a copy of it that ran is recognised and no second grant is made.
+        let settled = self
+            .settle(deadline, |until| async move {
+                let sent_at = boottime();
+                let answer = self.store.acquire(request, until).await?;
+                Ok((answer, sent_at))
+            })
+            .await;
+        let Settled { answer: (answer, sent_at), in_doubt } = match settled {
+            Ok(settled) => settled,
+            Err(error) => return Err(guard.fail(error)),
+        };
+        if let Acquired::Granted(lease) = answer {
+            return self.hand_out(lease, sent_at, guard, deadline).await;
+        }
+        // A refusal that was asked for more than once says nothing of the copy still under way: the guard voids it.
+        if !in_doubt {
+            guard.disarm();
+        }
+        match answer {
+            Acquired::AlreadyHeld(lease) => {
+                let lease = lease_left(lease, sent_at).ok_or_else(|| {
+                    StoreError::Unknown(
+                        "the token held the lock, and the lease was over before the answer".into(),
+                    )
+                })?;
+                Ok(Outcome::AlreadyHeld(lease))
+            }
+            Acquired::HeldByAnother(lease) => Ok(Outcome::HeldByAnother(lease)),
+            Acquired::TokenReleased => Ok(Outcome::TokenReleased),
+            Acquired::Granted(_) | Acquired::AttemptVoided => Err(voided()),
+        }
+    }
+
+    /// A token of ours is sent once. In doubt it is voided first, and a new one is tried: its release would leave no
+    /// mark, and a late copy would take the lock once more.
+    async fn acquire_with_fresh_tokens(
+        &self,
+        wish: Acquire,
+        deadline: Instant,
+    ) -> Result<Acquisition, StoreError> {
+        loop {
+            let token = LeaseToken::generate();
+            let request = request(wish.key.clone(), &token, wish.ttl, wish.owner.clone(), Intent::Grant);
+            let guard = self.cleaner.guard(&request);
+            let sent_at = boottime();
+            match self.store.acquire(&request, self.until(deadline)).await {
+                Ok(Acquired::Granted(lease)) => {
+                    let outcome = self.hand_out(lease, sent_at, guard, deadline).await?;
+                    return Ok(Acquisition { token, outcome });
+                }
+                Ok(Acquired::HeldByAnother(lease)) => {
+                    guard.disarm();
+                    return Ok(Acquisition { token, outcome: Outcome::HeldByAnother(lease) });
+                }
+                // 128 random bits were seen before: whatever this store is, it is none to grant locks from.
+                Ok(Acquired::AlreadyHeld(_) | Acquired::TokenReleased | Acquired::AttemptVoided) => {
+                    return Err(StoreError::Unknown("the store knows a token that was made just now".into()));
+                }
+                Err(error @ StoreError::Unavailable(_)) => return Err(guard.fail(error)),
+                Err(unknown @ StoreError::Unknown(_)) => {
+                    let voided = self
+                        .settle(deadline, |until| {
+                            self.store.take_back(&request.key, &request.token, request.attempt, until)
+                        })
+                        .await;
+                    if voided.is_err() {
+                        return Err(guard.fail(unknown));
+                    }
+                    guard.disarm();
+                }
+            }
+        }
+    }
+
+    /// Turns a store's grant into an answer: what is left of it is counted from before the command was sent.
+    async fn hand_out(
+        &self,
+        lease: Lease,
+        sent_at: Duration,
+        guard: TakeBack,
+        deadline: Instant,
+    ) -> Result<Outcome, StoreError> {
+        if let Some(lease) = lease_left(lease, sent_at) {
+            return Ok(Outcome::Granted(lease, guard));
+        }
+        match guard.take_back_now(deadline).await {
+            Ok(()) => Err(StoreError::Unavailable("the lease was over before it could be answered".into())),
+            Err(_) => Err(StoreError::Unknown("the lease was over before it could be answered".into())),
+        }
+    }
+
+    /// Repeats a step until it is answered or the deadline has passed.
+    ///
+    /// The first error that leaves no doubt ends it. Once a copy may have been sent, every later error, "connection
+    /// refused" too, is [`StoreError::Unknown`]: it speaks of the last copy only.
+    async fn settle<T, F>(
+        &self,
+        deadline: Instant,
+        step: impl Fn(Instant) -> F,
+    ) -> Result<Settled<T>, StoreError>
+    where
+        F: Future<Output = Result<T, StoreError>>,
+    {
+        let mut doubt = None;
+        loop {
+            match step(self.until(deadline)).await {
+                Ok(answer) => return Ok(Settled { answer, in_doubt: doubt.is_some() }),
+                Err(StoreError::Unknown(reason)) => doubt = Some(reason),
+                Err(StoreError::Unavailable(reason)) if doubt.is_none() => {
+                    return Err(StoreError::Unavailable(reason));
+                }
+                Err(StoreError::Unavailable(_)) => {}
+            }
+            let pause = RETRY_PAUSE.mul_f64(0.5 + rand::random::<f64>());
+            if Instant::now() + pause >= deadline {
+                return Err(StoreError::Unknown(doubt.unwrap_or_default()));
+            }
+            sleep(pause).await;
+        }
+    }
+
+    fn deadline(&self) -> Instant {
+        Instant::now() + self.store_timeout
+    }
+
+    /// When a single try ends: early enough to leave room for another one within the deadline.
+    fn until(&self, deadline: Instant) -> Instant {
+        deadline.min(Instant::now() + self.store_timeout / 2)
+    }
+}
+
+/// An answer, and whether an earlier copy of the step may have run or may yet run.
+struct Settled<T> {
+    answer: T,
+    in_doubt: bool,
+}
+
+fn request(
+    key: LockKey,
+    token: &LeaseToken,
+    ttl: Ttl,
+    owner: Option<Owner>,
+    intent: Intent,
+) -> AcquireRequest {
+    AcquireRequest { key, token: token.hash(), attempt: Attempt::generate(), ttl, owner, intent }
+}
+
+/// What is left of a lease now, counted from before its command was sent; `None` if nothing is.
+fn lease_left(lease: Lease, sent_at: Duration) -> Option<Lease> {
+    let elapsed_ms = boottime().saturating_sub(sent_at).as_millis();
+    // A started millisecond counts as a whole one: a lease may be told shorter than it is, never longer.
+    let elapsed_ms = u64::try_from(elapsed_ms).unwrap_or(u64::MAX).saturating_add(1);
+    let left_ms = lease.left_ms.saturating_sub(elapsed_ms);
+    (left_ms > 0).then_some(Lease { left_ms, ..lease })
+}
+
+fn voided() -> StoreError {
+    StoreError::Unavailable("this request was taken back before it arrived at the store".into())
+}

@@ -1,0 +1,156 @@
+//! Taking back what nobody will ever learn of.
+//!
+//! A [`TakeBack`] is armed before a grant's command is sent and travels with the grant into the response. Whoever
+//! hands the answer to the socket disarms it; in every other case it is dropped, and the grant is undone in the
+//! background until that succeeds.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::task::TaskTracker;
+
+use crate::lock::{Attempt, LockKey, TokenHash};
+use crate::store::{AcquireRequest, LockStore, StoreError};
+
+/// Takes-back that may be under way at once. Beyond, a grant that nobody learnt of ends at its ttl.
+const MOST_UNDER_WAY: usize = 10_000;
+/// The pause before a take-back is tried again: it doubles from the first to the last, with jitter.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(320);
+
+/// Runs takes-back in the background, bounded in number and time.
+pub(super) struct Cleaner {
+    store: Arc<dyn LockStore>,
+    store_timeout: Duration,
+    mark_ttl: Duration,
+    places: Arc<Semaphore>,
+    tasks: TaskTracker,
+}
+
+impl Cleaner {
+    pub(super) fn new(store: Arc<dyn LockStore>, store_timeout: Duration, mark_ttl: Duration) -> Self {
+        let places = Arc::new(Semaphore::new(MOST_UNDER_WAY));
+        Self { store, store_timeout, mark_ttl, places, tasks: TaskTracker::new() }
+    }
+
+    /// A guard for a request that is about to be sent.
+    pub(super) fn guard(self: &Arc<Self>, request: &AcquireRequest) -> TakeBack {
+        TakeBack(Some(Armed {
+            cleaner: self.clone(),
+            key: request.key.clone(),
+            token: request.token,
+            attempt: request.attempt,
+            // A late copy can arrive for as long as marks live, also when the lease would be over by then.
+            patience: request.ttl.as_duration().max(self.mark_ttl),
+        }))
+    }
+
+    /// Waits for what is under way, for at most `within`.
+    pub(super) async fn finish(&self, within: Duration) {
+        self.tasks.close();
+        if timeout(within, self.tasks.wait()).await.is_err() {
+            tracing::warn!(
+                left = self.tasks.len(),
+                "takes-back are unfinished; these locks end at their ttl"
+            );
+        }
+    }
+}
+
+/// Undoes a grant when dropped, unless it was disarmed.
+#[must_use = "dropping it takes the grant back"]
+pub struct TakeBack(Option<Armed>);
+
+impl TakeBack {
+    /// The client was handed the grant: from here on it ends by release or at its ttl.
+    pub fn disarm(mut self) {
+        self.0 = None;
+    }
+
+    /// Returns the error, and disarms only if it means that nothing happened.
+    pub(super) fn fail(self, error: StoreError) -> StoreError {
+        if let StoreError::Unavailable(_) = error {
+            self.disarm();
+        }
+        error
+    }
+
+    /// Takes back within the deadline; where that fails, goes on in the background.
+    pub(super) async fn take_back_now(mut self, deadline: Instant) -> Result<(), StoreError> {
+        if let Some(armed) = &self.0 {
+            armed.try_once(deadline).await?;
+        }
+        self.0 = None;
+        Ok(())
+    }
+}
+
+impl fmt::Debug for TakeBack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "TakeBack(armed)" } else { "TakeBack(disarmed)" })
+    }
+}
+
+impl Drop for TakeBack {
+    fn drop(&mut self) {
+        let Some(armed) = self.0.take() else { return };
+        let cleaner = armed.cleaner.clone();
+        // Outside the runtime nothing can be spawned: the program has ended, and the ttl is all that is left.
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        match cleaner.places.clone().try_acquire_owned() {
+            Ok(place) => {
+                cleaner.tasks.spawn_on(
+                    async move {
+                        armed.take_back().await;
+                        drop(place);
+                    },
+                    &runtime,
+                );
+            }
+            Err(_) => tracing::warn!(
+                key = armed.key.as_str(),
+                "too many takes-back are under way; this lock ends at its ttl"
+            ),
+        }
+    }
+}
+
+struct Armed {
+    cleaner: Arc<Cleaner>,
+    key: LockKey,
+    token: TokenHash,
+    attempt: Attempt,
+    patience: Duration,
+}
+
+impl Armed {
+    async fn try_once(&self, deadline: Instant) -> Result<(), StoreError> {
+        self.cleaner.store.take_back(&self.key, &self.token, self.attempt, deadline).await
+    }
+
+    /// Tries until the store has answered, or until no copy can arrive any more.
+    async fn take_back(self) {
+        let give_up = Instant::now() + self.patience;
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let now = Instant::now();
+            match self.try_once(now + self.cleaner.store_timeout / 2).await {
+                Ok(()) => {
+                    tracing::info!(key = self.key.as_str(), "took back a grant that reached nobody");
+                    return;
+                }
+                Err(error) if now >= give_up => {
+                    let key = self.key.as_str();
+                    tracing::warn!(key, %error, "gave up taking back; this lock ends at its ttl");
+                    return;
+                }
+                Err(_) => {}
+            }
+            sleep(pause.mul_f64(0.5 + rand::random::<f64>() / 2.0)).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+}
