@@ -7,6 +7,7 @@
 //!
 //! | place | holds | may use |
 //! |---|---|---|
+//! | [`server`] | the accept loop: deadlines, caps, drain. It knows no lock | |
 //! | [`service`] | what a lock *does*, once, for every store: doubt, retries, taking back | `store`, `lock`, `clock` |
 //! | [`store`] | the trait of all stores, and the two ways in which a store can fail | `lock`, `clock` |
 //! | [`store::redis`], `redis/*.lua` | one Redis server: each operation one script, one round trip | |
@@ -26,5 +27,6 @@
 
 pub mod clock;
 pub mod lock;
+pub mod server;
 pub mod service;
 pub mod store;

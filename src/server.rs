@@ -1,0 +1,259 @@
+//! The accept loop: from a listening socket to a router, and back out again without cutting anyone off.
+//!
+//! `axum::serve` bounds neither how long a client may take over its first request nor how many clients there are,
+//! and it cannot end while a client holds on. This loop does what it does on the same hyper, with limits.
+//! A client that leaves drops its handler: locks that could not be handed over are taken back because of that.
+
+mod connection;
+
+use std::future::Future;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper_util::server::conn::auto;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::select;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{debug, warn};
+
+use connection::{StreamExecutor, http_builder, serve_connection};
+
+/// How long a drain still accepts and serves. Each answer in this time tells its client to close, so that a client
+/// in a closed loop is never cut between two requests.
+const DRAIN_GRACE: Duration = Duration::from_millis(500);
+/// The most connections that a drain takes out of the backlog at its end: what Linux keeps there by default. Without
+/// a bound, clients that connect as fast as they are accepted could hold up the drain.
+const DRAIN_BACKLOG_CONNECTIONS: usize = 4096;
+
+/// After this much silence the kernel probes whether the peer is still there,
+const TCP_KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
+/// and goes on probing at this interval
+const TCP_KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+/// until this many probes are lost; [`TCP_USER_TIMEOUT`] overrides this on Linux, where one lost probe is then enough.
+const TCP_KEEPALIVE_PROBES: u32 = 3;
+/// How long what was sent may stay unacknowledged, or the peer's window closed, before the kernel gives the peer up.
+const TCP_USER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The pause after an accept that failed for want of file descriptors or memory, which would fail again at once.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Such failures are logged at most this often.
+const ACCEPT_WARNING_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The limits of [`serve`].
+#[derive(Clone, Debug)]
+pub struct ServerSettings {
+    /// How long after being accepted a connection may take to deliver its first complete request head.
+    pub first_request_timeout: Duration,
+    /// How long a connection may be without a request in flight before it is closed. For HTTP/1, the next request's
+    /// head must also be complete by then.
+    pub idle_timeout: Duration,
+    /// The most connections at a time, at least 1; further ones wait in the kernel's backlog.
+    pub max_connections: usize,
+    /// The most concurrent requests on one HTTP/2 connection.
+    pub max_h2_streams: u32,
+    /// How long a drain may take from its beginning; then the remaining connections are cut.
+    pub drain_timeout: Duration,
+}
+
+impl Default for ServerSettings {
+    fn default() -> Self {
+        Self {
+            first_request_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(75),
+            max_connections: 10_000,
+            max_h2_streams: 250,
+            drain_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// How serving ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DrainOutcome {
+    /// Connections that had not ended by themselves within [`ServerSettings::drain_timeout`].
+    pub cut_connections: usize,
+}
+
+/// Serves `app` over HTTP/1.1 and HTTP/2 (by prior knowledge) on `listener` until `shutdown` is cancelled.
+///
+/// Then it drains and returns: at that point every connection is closed and no handler runs any more. When the
+/// returned future is dropped instead, all connections are cut.
+pub async fn serve(
+    listener: TcpListener,
+    app: Router,
+    settings: ServerSettings,
+    shutdown: CancellationToken,
+) -> DrainOutcome {
+    let mut server = Server::new(app, settings);
+    server.accept_until(&listener, shutdown.cancelled()).await;
+
+    let mut deadline = pin!(sleep(server.settings.drain_timeout));
+    let grace = DRAIN_GRACE.min(server.settings.drain_timeout);
+    server.phase.send_replace(Phase::Draining);
+    server.accept_until(&listener, sleep(grace)).await;
+    server.accept_backlog(listener);
+
+    server.phase.send_replace(Phase::Closing);
+    server.connections.close();
+    server.streams.close();
+    let cut_connections = select! {
+        biased;
+        () = server.connections.wait() => 0,
+        () = &mut deadline => server.connections.len(),
+    };
+    server.phase.send_replace(Phase::Cut);
+    server.connections.wait().await;
+    server.streams.wait().await;
+    DrainOutcome { cut_connections }
+}
+
+/// Where a server is in its life. It only moves forward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Nothing has been asked to end.
+    Serving,
+    /// New connections are still welcome; clients are told to close theirs.
+    Draining,
+    /// The listener is closed, and so is each connection as soon as no request is in flight on it.
+    Closing,
+    /// The drain has taken too long: connections end now, whatever they are doing.
+    Cut,
+}
+
+struct Server {
+    app: Router,
+    settings: ServerSettings,
+    http: auto::Builder<StreamExecutor>,
+    phase: watch::Sender<Phase>,
+    permits: Arc<Semaphore>,
+    connections: TaskTracker,
+    streams: TaskTracker,
+    last_warning: Option<Instant>,
+}
+
+impl Server {
+    fn new(app: Router, settings: ServerSettings) -> Self {
+        let streams = TaskTracker::new();
+        Self {
+            app,
+            http: http_builder(&settings, StreamExecutor(streams.clone())),
+            phase: watch::Sender::new(Phase::Serving),
+            permits: Arc::new(Semaphore::new(settings.max_connections.clamp(1, Semaphore::MAX_PERMITS))),
+            connections: TaskTracker::new(),
+            streams,
+            settings,
+            last_warning: None,
+        }
+    }
+
+    /// Accepts and serves connections until `end` completes.
+    async fn accept_until(&mut self, listener: &TcpListener, end: impl Future<Output = ()>) {
+        let mut end = pin!(end);
+        loop {
+            // The permit comes first: while there is none, new clients wait in the kernel's backlog, where they cost
+            // neither a descriptor nor memory of ours.
+            let permit = select! {
+                biased;
+                () = &mut end => return,
+                permit = Arc::clone(&self.permits).acquire_owned() => permit.ok(),
+            };
+            let stream = select! {
+                biased;
+                () = &mut end => return,
+                stream = self.accept(listener) => stream,
+            };
+            self.spawn(stream, permit);
+        }
+    }
+
+    /// The next connection. Failures are waited out, since each of them passes.
+    async fn accept(&mut self, listener: &TcpListener) -> TcpStream {
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => return stream,
+                Err(error) if concerns_one_connection(&error) => debug!(%error, "a connection failed early"),
+                Err(error) => {
+                    let now = Instant::now();
+                    if self.last_warning.is_none_or(|last| now - last >= ACCEPT_WARNING_INTERVAL) {
+                        warn!(%error, "cannot accept connections");
+                        self.last_warning = Some(now);
+                    }
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// Accepts what the kernel has already completed, then closes the listener.
+    ///
+    /// Those clients believe to be connected, and may have sent their request: closing the listener resets them. They
+    /// are served without permits, as waiting for those could take the whole drain.
+    fn accept_backlog(&self, listener: TcpListener) {
+        // The bare socket, because tokio's only knows what its poller has seen so far.
+        let listener = match listener.into_std() {
+            Ok(listener) => listener,
+            Err(error) => return debug!(%error, "cannot empty the backlog"),
+        };
+        for _ in 0..DRAIN_BACKLOG_CONNECTIONS {
+            let accepted = listener.accept().and_then(|(stream, _)| {
+                stream.set_nonblocking(true)?;
+                TcpStream::from_std(stream)
+            });
+            match accepted {
+                Ok(stream) => self.spawn(stream, None),
+                Err(error) if concerns_one_connection(&error) => debug!(%error, "a connection failed early"),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) => return warn!(%error, "cannot accept connections"),
+            }
+        }
+    }
+
+    fn spawn(&self, stream: TcpStream, permit: Option<OwnedSemaphorePermit>) {
+        if let Err(error) = set_socket_options(&stream) {
+            debug!(%error, "cannot set socket options");
+        }
+        // Subscribed to here and not in the task, so that no phase that follows can be missed.
+        let phase = self.phase.subscribe();
+        let (http, app, settings) = (self.http.clone(), self.app.clone(), self.settings.clone());
+        self.connections.spawn(async move {
+            serve_connection(stream, &http, app, &settings, phase).await;
+            drop(permit);
+        });
+    }
+}
+
+fn set_socket_options(stream: &TcpStream) -> io::Result<()> {
+    let socket = SockRef::from(stream);
+    // Answers are small and complete: waiting for more to send only delays them.
+    socket.set_tcp_nodelay(true)?;
+    socket.set_tcp_keepalive(
+        &TcpKeepalive::new()
+            .with_time(TCP_KEEPALIVE_IDLE)
+            .with_interval(TCP_KEEPALIVE_INTERVAL)
+            .with_retries(TCP_KEEPALIVE_PROBES),
+    )?;
+    socket.set_tcp_user_timeout(Some(TCP_USER_TIMEOUT))
+}
+
+/// Whether an error of `accept` says something about the connection that it would have returned, and nothing about
+/// the next one.
+fn concerns_one_connection(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::HostUnreachable
+            | io::ErrorKind::Interrupted
+            | io::ErrorKind::NetworkDown
+            | io::ErrorKind::NetworkUnreachable
+            | io::ErrorKind::TimedOut
+    )
+}

@@ -1,0 +1,225 @@
+//! One connection: its protocol, its time limits, its part in the drain.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use axum::http::header::CONNECTION;
+use axum::http::{HeaderValue, Request, Version};
+use axum::response::Response;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::select;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+use tokio_util::task::TaskTracker;
+use tower::Service;
+use tracing::debug;
+
+use super::{DRAIN_GRACE, Phase, ServerSettings};
+
+/// The most bytes that HTTP/1 buffers of a request's head. It is far above the application's own limit, so that the
+/// application's answer (a problem document) is the one that clients see.
+const H1_BUFFER_BYTES: usize = 64 * 1024;
+/// The most header fields of an HTTP/1 request. hyper's default of 100 would answer a bare 431 to requests that are
+/// within the application's limit of bytes; with this many, fields of 32 bytes fill that limit first. More is not free:
+/// hyper allocates and copies two tables of that many entries for each request (0.7 µs for 512, 1.3 µs for 1024).
+const H1_HEADERS: usize = 512;
+/// The most bytes of an HTTP/2 request's headers, as HTTP/2 counts them; see [`H1_BUFFER_BYTES`].
+const H2_HEADER_LIST_BYTES: u32 = 64 * 1024;
+/// How many bytes an HTTP/2 client may send ahead of the application's reading, per stream and per connection. It is
+/// the least that the protocol allows, as requests have no bodies here; hyper's default is a megabyte.
+const H2_WINDOW_BYTES: u32 = 65_535;
+/// After this much silence an HTTP/2 client is sent a PING, and is gone if no answer comes within [`H2_PING_TIMEOUT`].
+const H2_PING_INTERVAL: Duration = Duration::from_secs(30);
+/// How long an HTTP/2 client may take to answer a PING.
+const H2_PING_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Serves one connection until it ends, is idle or silent for too long, or the server's `phase` ends it.
+pub(super) async fn serve_connection<S>(
+    stream: S,
+    http: &auto::Builder<StreamExecutor>,
+    app: Router,
+    settings: &ServerSettings,
+    mut phase: watch::Receiver<Phase>,
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let accepted = Instant::now();
+    let requests = Arc::new(Requests::default());
+    let service = {
+        let (requests, phase) = (Arc::clone(&requests), phase.clone());
+        service_fn(move |request: Request<Incoming>| {
+            // Counted here and not in the future, which an HTTP/2 connection leaves to another task to poll.
+            let in_flight = InFlight::new(&requests, request.version());
+            respond(app.clone(), request, in_flight, phase.clone())
+        })
+    };
+    let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
+    let mut closing = false;
+    // hyper's own timers start when it knows the protocol, which a silent client never tells it: hence this one.
+    // Later it watches for HTTP/2 connections without streams, which hyper keeps for as long as they answer PINGs.
+    let mut timer = pin!(sleep(settings.first_request_timeout));
+    let mut timer_runs = true;
+
+    loop {
+        // In this order, so that a request which has arrived is seen before a reason to close is acted on.
+        select! {
+            biased;
+            result = connection.as_mut() => {
+                return if let Err(error) = result { debug!(%error, "connection failed") };
+            }
+            changed = phase.changed() => match (changed, *phase.borrow_and_update()) {
+                // An error means that the server itself was dropped.
+                (Err(_), _) | (Ok(()), Phase::Cut) => return,
+                (Ok(()), Phase::Closing) if requests.version().is_some() => {
+                    connection.as_mut().graceful_shutdown();
+                }
+                // Asked to shut down now, hyper would drop a first request that it has not read yet. Whoever came
+                // out of the backlog just now gets as long as all others had.
+                (Ok(()), Phase::Closing) => {
+                    closing = true;
+                    let patience_ends = timer.deadline().min(accepted + DRAIN_GRACE);
+                    timer.as_mut().reset(patience_ends);
+                }
+                (Ok(()), Phase::Draining) if requests.version() == Some(Version::HTTP_2) => {
+                    connection.as_mut().graceful_shutdown();
+                }
+                // An HTTP/1 client is told by its next answer.
+                (Ok(()), Phase::Draining | Phase::Serving) => {}
+            },
+            () = &mut timer, if timer_runs => match (requests.version(), requests.quiet_for()) {
+                (None, _) => return debug!("no request arrived in time"),
+                (Some(_), _) if closing => {
+                    connection.as_mut().graceful_shutdown();
+                    timer_runs = false;
+                }
+                (Some(Version::HTTP_2), Some(quiet)) if quiet >= settings.idle_timeout => {
+                    connection.as_mut().graceful_shutdown();
+                    timer_runs = false;
+                }
+                (Some(Version::HTTP_2), quiet) => {
+                    let left = settings.idle_timeout.saturating_sub(quiet.unwrap_or_default());
+                    timer.as_mut().reset(Instant::now() + left);
+                }
+                (Some(_), _) => timer_runs = false,
+            },
+        }
+    }
+}
+
+/// Answers one request through `app`.
+async fn respond(
+    mut app: Router,
+    request: Request<Incoming>,
+    _in_flight: InFlight,
+    phase: watch::Receiver<Phase>,
+) -> Result<Response, Infallible> {
+    let version = request.version();
+    let mut response = app.call(request).await?;
+    if version <= Version::HTTP_11 && *phase.borrow() != Phase::Serving {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        // Otherwise hyper appends `keep-alive` when an HTTP/1.0 client asked for that.
+        *response.version_mut() = version;
+    }
+    Ok(response)
+}
+
+/// What a connection's timers need to know of its requests.
+#[derive(Default)]
+struct Requests(Mutex<RequestCounts>);
+
+#[derive(Default)]
+struct RequestCounts {
+    /// Of the first request; `None` before it.
+    version: Option<Version>,
+    in_flight: usize,
+    /// When the last request in flight ended.
+    quiet_since: Option<Instant>,
+}
+
+impl Requests {
+    fn lock(&self) -> MutexGuard<'_, RequestCounts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn version(&self) -> Option<Version> {
+        self.lock().version
+    }
+
+    /// For how long no request has been in flight; `None` while one is, and before the first.
+    fn quiet_for(&self) -> Option<Duration> {
+        self.lock().quiet_since.map(|since| since.elapsed())
+    }
+}
+
+/// One request in flight; dropped when the handler has answered, or together with it when the client has gone.
+struct InFlight(Arc<Requests>);
+
+impl InFlight {
+    fn new(requests: &Arc<Requests>, version: Version) -> Self {
+        let mut counts = requests.lock();
+        counts.version.get_or_insert(version);
+        counts.in_flight += 1;
+        counts.quiet_since = None;
+        Self(Arc::clone(requests))
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        let mut counts = self.0.lock();
+        counts.in_flight -= 1;
+        if counts.in_flight == 0 {
+            counts.quiet_since = Some(Instant::now());
+        }
+    }
+}
+
+/// Runs the requests of HTTP/2 connections, each of which is a task of its own, where the drain can wait for them:
+/// a connection that is cut takes its requests down with it, but only a moment later.
+#[derive(Clone)]
+pub(super) struct StreamExecutor(pub(super) TaskTracker);
+
+impl<F> hyper::rt::Executor<F> for StreamExecutor
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    fn execute(&self, stream: F) {
+        self.0.spawn(stream);
+    }
+}
+
+pub(super) fn http_builder(
+    settings: &ServerSettings,
+    executor: StreamExecutor,
+) -> auto::Builder<StreamExecutor> {
+    let mut builder = auto::Builder::new(executor);
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        // It runs whenever a request's head is awaited, from the moment the answer before is written out.
+        .header_read_timeout(settings.idle_timeout)
+        // A client's FIN must drop the handler: whatever was granted is then taken back.
+        .half_close(false)
+        .max_buf_size(H1_BUFFER_BYTES)
+        .max_headers(H1_HEADERS);
+    // The limits on streams that are reset at once ("rapid reset") stay as h2 sets them: 20 that were never accepted,
+    // 1024 that broke the protocol.
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(H2_PING_INTERVAL)
+        .keep_alive_timeout(H2_PING_TIMEOUT)
+        .max_concurrent_streams(settings.max_h2_streams)
+        .max_header_list_size(H2_HEADER_LIST_BYTES)
+        .initial_stream_window_size(H2_WINDOW_BYTES)
+        .initial_connection_window_size(H2_WINDOW_BYTES);
+    builder
+}
