@@ -7,6 +7,12 @@
 //!
 //! | place | holds | may use |
 //! |---|---|---|
+//! | [`api`] | every route, and what all requests pass through | `service`, `store`, `lock` |
+//! | `api/locks`, `api/health` | the handlers: parse → service → answer | |
+//! | `api/extract`, `api/raw` | what a caller says, parsed once and strictly | |
+//! | `api/answers`, `api/problem` | what a caller is told; `problem` is the only map to status codes | |
+//! | `api/observe`, `api/admission`, `api/delivery` | request id and log line; what is refused at the door; whether an answer reached the socket | |
+//! | `api/openapi` | what the handlers' attributes cannot say of the document | |
 //! | [`server`] | the accept loop: deadlines, caps, drain. It knows no lock | |
 //! | [`service`] | what a lock *does*, once, for every store: doubt, retries, taking back | `store`, `lock`, `clock` |
 //! | [`store`] | the trait of all stores, and the two ways in which a store can fail | `lock`, `clock` |
@@ -25,6 +31,7 @@
 //! - A grant that reached no socket is taken back, and taking back never touches a lock that somebody was told of.
 //! - Stores and logs never see a token: stores see its SHA-256.
 
+pub mod api;
 pub mod clock;
 pub mod lock;
 pub mod server;

@@ -1,0 +1,151 @@
+//! What the handlers answer when all is well, as JSON and as headers.
+
+use axum::Json;
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use jiff::{SignedDuration, Timestamp};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::lock::{FencingToken, Lease, LeaseToken, LockKey};
+
+/// The secret of a lease, in requests and in answers to them.
+pub(super) const LEASE_TOKEN: HeaderName = HeaderName::from_static("lease-token");
+/// The number to show to the protected resource.
+pub(super) const FENCING_TOKEN: HeaderName = HeaderName::from_static("fencing-token");
+
+/// A lease that the caller holds.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Grant {
+    /// The lock.
+    key: String,
+    /// The secret that renews and releases this lease.
+    token: String,
+    /// Grows with every grant of this key: show it to what the lock protects.
+    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
+    fencing_token: u64,
+    /// What is left of the lease, in milliseconds, counted from before the store was asked.
+    #[schema(minimum = 1)]
+    ttl_ms: u64,
+    /// When the lease ends, by the clock of the server that answered.
+    #[schema(format = DateTime)]
+    expires_at: String,
+    /// The note that was given when the lock was taken.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = false)]
+    owner: Option<String>,
+}
+
+/// Who holds a lock.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Holder)]
+pub(super) struct HolderView {
+    /// The note that was given when the lock was taken.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = false)]
+    owner: Option<String>,
+    /// The number of the holder's grant.
+    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
+    fencing_token: u64,
+    /// When the lease ends, by the clock of the server that answered.
+    #[schema(format = DateTime)]
+    expires_at: String,
+    /// What is left of the lease, in milliseconds.
+    #[schema(minimum = 0)]
+    expires_in_ms: u64,
+}
+
+/// A held lock, as anybody may see it.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Lock)]
+pub(super) struct LockView {
+    /// The lock.
+    key: String,
+    #[serde(flatten)]
+    holder: HolderView,
+    /// Whether the token in the request holds it; absent where the request showed none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = bool, required = false)]
+    yours: Option<bool>,
+}
+
+impl HolderView {
+    pub(super) fn of(lease: &Lease) -> Self {
+        Self {
+            owner: owner_of(lease),
+            fencing_token: lease.fencing_token.get(),
+            expires_at: expiry(lease.left_ms),
+            expires_in_ms: lease.left_ms,
+        }
+    }
+}
+
+/// The answer to whoever holds the lock.
+pub(super) fn grant(status: StatusCode, key: &LockKey, token: &LeaseToken, lease: &Lease) -> Response {
+    let grant = Grant {
+        key: key.as_str().to_owned(),
+        token: token.reveal().to_owned(),
+        fencing_token: lease.fencing_token.get(),
+        ttl_ms: lease.left_ms,
+        expires_at: expiry(lease.left_ms),
+        owner: owner_of(lease),
+    };
+    let mut response = (status, Json(grant)).into_response();
+    insert_fencing_token(&mut response, lease.fencing_token);
+    // The alphabet of tokens is that of header values, so this always holds.
+    if let Ok(mut token) = HeaderValue::from_str(token.reveal()) {
+        token.set_sensitive(true);
+        response.headers_mut().insert(LEASE_TOKEN, token);
+    }
+    response
+}
+
+/// The answer to whoever asks about a held lock.
+pub(super) fn lock(key: &LockKey, lease: &Lease, yours: Option<bool>) -> Response {
+    let view = LockView { key: key.as_str().to_owned(), holder: HolderView::of(lease), yours };
+    let mut response = Json(view).into_response();
+    insert_fencing_token(&mut response, lease.fencing_token);
+    response
+}
+
+fn insert_fencing_token(response: &mut Response, fencing_token: FencingToken) {
+    response.headers_mut().insert(FENCING_TOKEN, fencing_token.get().into());
+}
+
+fn owner_of(lease: &Lease) -> Option<String> {
+    lease.owner.as_ref().map(|owner| owner.as_str().to_owned())
+}
+
+/// The wall clock's time at the end of a lease, in RFC 3339 with milliseconds.
+fn expiry(left_ms: u64) -> String {
+    let left = SignedDuration::from_millis(i64::try_from(left_ms).unwrap_or(i64::MAX));
+    let end = Timestamp::now().checked_add(left).unwrap_or(Timestamp::MAX);
+    format!("{end:.3}")
+}
+
+/// What the document shows of a grant.
+pub(super) fn example_grant() -> Grant {
+    Grant {
+        key: "backup".into(),
+        token: "~5f2b1c0e9d8a4b7c8e6f1a2b3c4d5e6f".into(),
+        fencing_token: 1_795_240_800_123_456,
+        ttl_ms: 29_999,
+        expires_at: "2026-11-21T06:00:30.123Z".into(),
+        owner: Some("cron@db1".into()),
+    }
+}
+
+/// What the document shows of a held lock.
+pub(super) fn example_lock() -> LockView {
+    LockView { key: "backup".into(), holder: example_holder(), yours: Some(true) }
+}
+
+/// What the document shows of a holder.
+pub(super) fn example_holder() -> HolderView {
+    HolderView {
+        owner: Some("cron@db1".into()),
+        fencing_token: 1_795_240_800_123_456,
+        expires_at: "2026-11-21T06:00:30.123Z".into(),
+        expires_in_ms: 12_345,
+    }
+}

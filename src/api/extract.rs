@@ -1,0 +1,240 @@
+//! From a request to a [`LockCall`]: everything a caller says, parsed once, before the store is asked.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{FromRequest, Request};
+use axum::http::header::CONTENT_LENGTH;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, Uri};
+use http_body_util::BodyExt;
+use tokio::time::timeout;
+use utoipa::IntoParams;
+
+use super::answers::LEASE_TOKEN;
+use super::observe::LoggedKey;
+use super::problem::{Problem, ProblemType};
+use super::raw::{Pairs, QueryError, decode};
+use super::{AppState, Limits};
+use crate::lock::{LeaseToken, LockKey, Owner, Ttl};
+
+/// Where the path form of a lock's address begins.
+const PATH_FORM: &str = "/locks/";
+/// How long a body may take to turn out empty.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A request about one lock, in either form of the address.
+pub(super) struct LockCall<Q> {
+    pub(super) key: LockKey,
+    pub(super) token: Option<LeaseToken>,
+    pub(super) query: Q,
+}
+
+impl<Q> LockCall<Q> {
+    /// The token of a request that cannot do without.
+    pub(super) fn required_token(&self) -> Result<&LeaseToken, Problem> {
+        self.token.as_ref().ok_or_else(|| {
+            Problem::input(
+                ProblemType::TokenRequired,
+                "Lease-Token",
+                "send the token of the lease in this header",
+            )
+        })
+    }
+}
+
+/// The query parameters that a method takes, besides `key`.
+pub(super) trait LockQuery: Sized + Send {
+    /// Their names, for the error that lists them.
+    const NAMES: &[&str];
+
+    fn read(pairs: &mut Pairs, limits: &Limits) -> Result<Self, Problem>;
+}
+
+/// The query of a `PUT`.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct AcquireQuery {
+    /// How long the lease lasts: 10ms to 24h, as in `500ms`, `30s`, `2m`, `1h30m`. A bare number is refused.
+    #[param(value_type = String, required = false, example = "30s")]
+    pub(super) ttl: Ttl,
+    /// How long to wait for the lock: up to 60s. This version answers at once, and refuses all but `0s`.
+    #[param(value_type = String, required = false, example = "0s")]
+    pub(super) wait: Duration,
+    /// Who takes the lock, as a note for people: up to 256 bytes without control characters.
+    #[param(value_type = String, required = false, example = "cron@db1")]
+    pub(super) owner: Option<Owner>,
+}
+
+impl LockQuery for AcquireQuery {
+    const NAMES: &[&str] = &["ttl", "wait", "owner"];
+
+    fn read(pairs: &mut Pairs, limits: &Limits) -> Result<Self, Problem> {
+        let ttl = read_ttl(pairs, limits)?;
+        let wait = match pairs.take("wait") {
+            Some(text) => duration("wait", &text, Duration::ZERO, limits.max_wait)?,
+            None => Duration::ZERO,
+        };
+        let owner = match pairs.take("owner") {
+            Some(text) => Owner::parse(&text).map_err(|error| bad_parameter("owner", error.to_string()))?,
+            None => None,
+        };
+        Ok(Self { ttl, wait, owner })
+    }
+}
+
+/// The query of a `PATCH`.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct RenewQuery {
+    /// How long the lease lasts from now, if that is longer than what is left: 10ms to 24h, as in `30s`.
+    #[param(value_type = String, required = false, example = "30s")]
+    pub(super) ttl: Ttl,
+}
+
+impl LockQuery for RenewQuery {
+    const NAMES: &[&str] = &["ttl"];
+
+    fn read(pairs: &mut Pairs, limits: &Limits) -> Result<Self, Problem> {
+        Ok(Self { ttl: read_ttl(pairs, limits)? })
+    }
+}
+
+/// The query of a `DELETE` or `GET`: nothing.
+pub(super) struct NoQuery;
+
+impl LockQuery for NoQuery {
+    const NAMES: &[&str] = &[];
+
+    fn read(_: &mut Pairs, _: &Limits) -> Result<Self, Problem> {
+        Ok(Self)
+    }
+}
+
+impl<Q: LockQuery> FromRequest<AppState> for LockCall<Q> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &AppState) -> Result<Self, Problem> {
+        let (parts, body) = request.into_parts();
+        let call = Self::read(&parts, &app.limits)?;
+        if let Some(logged) = parts.extensions.get::<LoggedKey>() {
+            logged.set(&call.key);
+        }
+        refuse_body(&parts.headers, body).await?;
+        Ok(call)
+    }
+}
+
+impl<Q: LockQuery> LockCall<Q> {
+    fn read(parts: &Parts, limits: &Limits) -> Result<Self, Problem> {
+        let mut pairs = Pairs::parse(parts.uri.query().unwrap_or_default()).map_err(|error| match error {
+            QueryError::Malformed(name) => {
+                bad_parameter(&name, "a % must be followed by two hexadecimal digits")
+            }
+            QueryError::Repeated(name) => bad_parameter(&name, "the parameter is given more than once"),
+        })?;
+        let (key, takes_key) = match parts.uri.path().strip_prefix(PATH_FORM) {
+            Some(segment) => (key_in_path(segment)?, false),
+            None => (key_in_query(&mut pairs)?, true),
+        };
+        let query = Q::read(&mut pairs, limits)?;
+        if let Some(name) = pairs.left_over() {
+            let names: Vec<_> =
+                takes_key.then_some("key").into_iter().chain(Q::NAMES.iter().copied()).collect();
+            let known = if names.is_empty() { "no parameters".to_owned() } else { names.join(", ") };
+            return Err(bad_parameter(name, format!("the parameter is unknown; this request takes {known}")));
+        }
+        Ok(Self { key, token: lease_token(&parts.headers)?, query })
+    }
+}
+
+/// What to say of an address below `/locks/` that no lock has.
+pub(super) fn explain_missing(uri: &Uri) -> Problem {
+    match uri.path().strip_prefix(PATH_FORM) {
+        Some("") => bad_key("the key is empty"),
+        Some(_) => Problem::new(
+            ProblemType::NotFound,
+            "a key with slashes is written with %2F, or goes into the query: /lock?key=a/b",
+        ),
+        None => Problem::new(ProblemType::NotFound, "there is nothing at this address"),
+    }
+}
+
+fn key_in_path(segment: &str) -> Result<LockKey, Problem> {
+    let bytes = decode(segment).ok_or_else(|| bad_key("a % must be followed by two hexadecimal digits"))?;
+    let key = LockKey::parse(&bytes).map_err(|error| bad_key(error.to_string()))?;
+    if key.is_risky_in_path() {
+        return Err(bad_key(
+            "a key with an empty, . or .. segment is not safe in a path, because proxies rewrite it: use /lock?key=",
+        ));
+    }
+    Ok(key)
+}
+
+fn key_in_query(pairs: &mut Pairs) -> Result<LockKey, Problem> {
+    let bytes = pairs.take("key").ok_or_else(|| bad_key("say which lock: /lock?key=…"))?;
+    LockKey::parse(&bytes).map_err(|error| bad_key(error.to_string()))
+}
+
+fn lease_token(headers: &HeaderMap) -> Result<Option<LeaseToken>, Problem> {
+    let bad = |detail: String| Problem::input(ProblemType::BadToken, "Lease-Token", detail);
+    let mut values = headers.get_all(LEASE_TOKEN).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
+        return Err(bad("the header is given more than once".into()));
+    }
+    LeaseToken::parse(value.as_bytes()).map(Some).map_err(|error| bad(error.to_string()))
+}
+
+fn read_ttl(pairs: &mut Pairs, limits: &Limits) -> Result<Ttl, Problem> {
+    let ttl = match pairs.take("ttl") {
+        Some(text) => duration("ttl", &text, limits.min_ttl, limits.max_ttl)?,
+        None => limits.default_ttl,
+    };
+    let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
+    Ttl::from_ms(ttl_ms).ok_or_else(|| bad_parameter("ttl", "a lease cannot be empty"))
+}
+
+/// Reads a duration with a unit, in whole milliseconds, within bounds.
+fn duration(name: &str, text: &[u8], min: Duration, max: Duration) -> Result<Duration, Problem> {
+    let text = std::str::from_utf8(text).map_err(|_| bad_parameter(name, "the value is not UTF-8"))?;
+    let duration = humantime::parse_duration(text).map_err(|_| {
+        bad_parameter(name, "write a duration with its unit, such as 500ms, 30s, 2m or 1h30m")
+    })?;
+    if duration.subsec_nanos() % 1_000_000 != 0 {
+        return Err(bad_parameter(name, "write whole milliseconds"));
+    }
+    if duration < min || duration > max {
+        let (min, max) = (humantime::format_duration(min), humantime::format_duration(max));
+        return Err(bad_parameter(name, format!("the value must be from {min} to {max}")));
+    }
+    Ok(duration)
+}
+
+/// Nothing is ever said in a body; one that is there was meant to say something, and must not be overlooked.
+async fn refuse_body(headers: &HeaderMap, mut body: Body) -> Result<(), Problem> {
+    let refuse = |detail| Err(Problem::new(ProblemType::UnexpectedBody, detail));
+    if headers.get(CONTENT_LENGTH).is_some_and(|length| length.as_bytes() != b"0") {
+        return refuse("say everything in the path, the query and the headers");
+    }
+    let look = async {
+        // A chunked body tells only by its first byte whether it is empty.
+        while let Some(frame) = body.frame().await {
+            match frame {
+                Ok(frame) if frame.data_ref().is_none_or(|data| data.is_empty()) => {}
+                Ok(_) => return refuse("say everything in the path, the query and the headers"),
+                Err(_) => return refuse("the body is malformed"),
+            }
+        }
+        Ok(())
+    };
+    timeout(BODY_TIMEOUT, look).await.unwrap_or_else(|_| refuse("the body did not end in time"))
+}
+
+fn bad_parameter(name: &str, detail: impl Into<String>) -> Problem {
+    Problem::input(ProblemType::BadParameter, name, detail)
+}
+
+fn bad_key(detail: impl Into<String>) -> Problem {
+    Problem::input(ProblemType::BadKey, "key", detail)
+}

@@ -1,0 +1,72 @@
+//! Whether the process is alive, and whether it can serve.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::AppState;
+use super::problem::{Problem, ProblemType};
+
+/// That all is well.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Health {
+    status: &'static str,
+}
+
+const OK: Json<Health> = Json(Health { status: "ok" });
+
+/// Alive
+///
+/// The process answers. It says nothing of the store, so that an outage of the store restarts no gateways.
+#[utoipa::path(
+    get, path = "/healthz", tag = "health",
+    responses(
+        (status = 200, description = "The process is alive.", body = Health, example = json!(Health { status: "ok" })),
+        super::openapi::HealthzProblems,
+    )
+)]
+pub(super) async fn healthz() -> Json<Health> {
+    OK
+}
+
+/// Ready
+///
+/// The store can be reached and is safe to lock on.
+#[utoipa::path(
+    get, path = "/readyz", tag = "health",
+    responses(
+        (status = 200, description = "The gateway can serve.", body = Health, example = json!(Health { status: "ok" })),
+        super::openapi::ReadyzProblems,
+    )
+)]
+pub(super) async fn readyz(State(app): State<AppState>) -> Result<Json<Health>, Problem> {
+    if app.draining.is_cancelled() {
+        return Err(Problem::new(ProblemType::ShuttingDown, "this server finishes what it has begun"));
+    }
+    app.service.check().await?;
+    Ok(OK)
+}
+
+/// Explain a problem
+///
+/// A text for people about one type of error.
+#[utoipa::path(
+    get, path = "/problems/{name}", tag = "health",
+    params(("name" = String, Path, description = "The last part of a problem's `type`.", example = "lock-held")),
+    responses(
+        (status = 200, description = "What the error means, and what to do.", body = String, content_type = "text/plain", example = "423 Locked: Someone else holds the lock"),
+        super::openapi::ExplainProblems,
+    )
+)]
+pub(super) async fn explain_problem(
+    name: Result<Path<String>, axum::extract::rejection::PathRejection>,
+) -> Response {
+    let known =
+        name.ok().and_then(|Path(name)| ProblemType::ALL.into_iter().find(|kind| kind.name() == name));
+    match known {
+        Some(kind) => format!("{}: {}\n\n{}\n", kind.status(), kind.title(), kind.text()).into_response(),
+        None => Problem::new(ProblemType::NotFound, "no error has that name").into_response(),
+    }
+}

@@ -1,0 +1,141 @@
+//! The four operations on a lock: parse, ask the service, map the answer. Both forms of the address end here.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+
+use super::AppState;
+use super::answers::{self, Grant, LockView, example_grant, example_lock};
+use super::delivery::track;
+use super::extract::{AcquireQuery, LockCall, NoQuery, RenewQuery};
+use super::openapi::{
+    AcquireProblems, InspectProblems, KeyParam, OptionalToken, ReleaseProblems, RenewProblems, RequiredToken,
+};
+use super::problem::{Problem, ProblemType};
+use crate::lock::{Inspected, Released, Renewed};
+use crate::service::{Acquire, Outcome};
+
+/// Take a lock
+///
+/// Takes the lock for the length of `ttl`, or says who holds it. Choose a fresh token for every acquisition and send
+/// it in `Lease-Token`: then the request can be repeated blindly, and the same token gets the same grant.
+#[utoipa::path(
+    put, path = "/locks/{key}", tag = "locks",
+    params(KeyParam, AcquireQuery, OptionalToken),
+    responses(
+        (status = 201, description = "The lock is yours. `Fencing-Token` is larger than that of every grant before.", body = Grant,
+         headers(("Lease-Token" = String, description = "The secret that renews and releases the lease."),
+                 ("Fencing-Token" = u64, description = "Show it to what the lock protects.")), example = json!(example_grant())),
+        (status = 200, description = "This token holds the lock already: the same grant, and its lease is the longer of what was left and `ttl`.", body = Grant,
+         headers(("Lease-Token" = String, description = "The secret that renews and releases the lease."),
+                 ("Fencing-Token" = u64, description = "Show it to what the lock protects.")), example = json!(example_grant())),
+        AcquireProblems,
+    )
+)]
+pub(super) async fn acquire_lock(
+    State(app): State<AppState>,
+    call: LockCall<AcquireQuery>,
+) -> Result<Response, Problem> {
+    let LockCall { key, token, query } = call;
+    if !query.wait.is_zero() {
+        let detail = "this version answers at once: leave wait out, or write wait=0s";
+        return Err(Problem::input(ProblemType::WaitingNotAvailable, "wait", detail));
+    }
+    let wish = Acquire { key: key.clone(), token, ttl: query.ttl, owner: query.owner };
+    let acquisition = app.service.acquire(wish).await?;
+    let token = &acquisition.token;
+    match acquisition.outcome {
+        Outcome::Granted(lease, guard) => {
+            Ok(track(answers::grant(StatusCode::CREATED, &key, token, &lease), guard))
+        }
+        Outcome::AlreadyHeld(lease) => Ok(answers::grant(StatusCode::OK, &key, token, &lease)),
+        Outcome::HeldByAnother(lease) => Err(Problem::lock_held(&lease)),
+        Outcome::TokenReleased if token.is_server_made() => Err(Problem::new(
+            ProblemType::TokenReleased,
+            "this token was made by the server for one lease, which has ended; leave it out to take the lock anew",
+        )),
+        Outcome::TokenReleased => Err(Problem::new(
+            ProblemType::TokenReleased,
+            "this token was released; choose a fresh one for every acquisition",
+        )),
+    }
+}
+
+/// Renew a lease
+///
+/// Sets the lease to the longer of what is left and `ttl`. An expired lease is never revived.
+#[utoipa::path(
+    patch, path = "/locks/{key}", tag = "locks",
+    params(KeyParam, RenewQuery, RequiredToken),
+    responses(
+        (status = 200, description = "The lock is still yours, for `ttl_ms` from now.", body = Grant,
+         headers(("Lease-Token" = String, description = "The secret that renews and releases the lease."),
+                 ("Fencing-Token" = u64, description = "The number of the grant, unchanged.")), example = json!(example_grant())),
+        RenewProblems,
+    )
+)]
+pub(super) async fn renew_lock(
+    State(app): State<AppState>,
+    call: LockCall<RenewQuery>,
+) -> Result<Response, Problem> {
+    let token = call.required_token()?;
+    match app.service.renew(&call.key, token, call.query.ttl).await? {
+        Renewed::Renewed(lease) => Ok(answers::grant(StatusCode::OK, &call.key, token, &lease)),
+        Renewed::NotHeld => Err(not_held("nobody holds the lock: the lease has ended, and is not revived")),
+        Renewed::HeldByAnother => Err(held_by_another()),
+    }
+}
+
+/// Release a lock
+///
+/// Frees the lock if the token holds it. A token that the client chose takes nothing from then on, whatever the
+/// answer is, and the same request gets the same answer for 2 minutes.
+#[utoipa::path(
+    delete, path = "/locks/{key}", tag = "locks",
+    params(KeyParam, RequiredToken),
+    responses(
+        (status = 204, description = "The token held the lock, and no longer does."),
+        ReleaseProblems,
+    )
+)]
+pub(super) async fn release_lock(
+    State(app): State<AppState>,
+    call: LockCall<NoQuery>,
+) -> Result<Response, Problem> {
+    let token = call.required_token()?;
+    match app.service.release(&call.key, token).await? {
+        Released::Released => Ok(StatusCode::NO_CONTENT.into_response()),
+        Released::NotHeld => Err(not_held("nobody held the lock: the lease had ended, or never was")),
+        Released::HeldByAnother => Err(held_by_another()),
+    }
+}
+
+/// Look at a lock
+///
+/// Says who holds the lock. With a `Lease-Token` it also says whether that token does.
+#[utoipa::path(
+    get, path = "/locks/{key}", tag = "locks",
+    params(KeyParam, OptionalToken),
+    responses(
+        (status = 200, description = "Somebody holds the lock.", body = LockView,
+         headers(("Fencing-Token" = u64, description = "The number of the holder's grant.")), example = json!(example_lock())),
+        InspectProblems,
+    )
+)]
+pub(super) async fn get_lock(
+    State(app): State<AppState>,
+    call: LockCall<NoQuery>,
+) -> Result<Response, Problem> {
+    match app.service.inspect(&call.key, call.token.as_ref()).await? {
+        Inspected::Held { lease, yours } => Ok(answers::lock(&call.key, &lease, yours)),
+        Inspected::Free => Err(not_held("nobody holds the lock")),
+    }
+}
+
+fn not_held(detail: &str) -> Problem {
+    Problem::new(ProblemType::NotHeld, detail)
+}
+
+fn held_by_another() -> Problem {
+    Problem::new(ProblemType::HeldByAnother, "another token holds the lock")
+}

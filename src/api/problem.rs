@@ -1,0 +1,261 @@
+//! Errors as the caller sees them: `application/problem+json` (RFC 9457), and the only map to status codes.
+
+use axum::Json;
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde::{Serialize, Serializer};
+use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
+use utoipa::{PartialSchema, ToSchema};
+
+use super::answers::HolderView;
+use crate::lock::Lease;
+use crate::store::StoreError;
+
+/// The media type of every error.
+pub(super) const PROBLEM_JSON: &str = "application/problem+json";
+/// How long a caller is asked to stay away after a 503, in seconds.
+const RETRY_AFTER_TROUBLE_S: u64 = 1;
+/// The longest that a 423 asks a caller to stay away, in milliseconds: the lock may be released early.
+const LONGEST_RETRY_AFTER_MS: u64 = 5_000;
+
+/// What went wrong. Names and meanings are stable once shipped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ProblemType {
+    BadParameter,
+    BadKey,
+    BadToken,
+    TokenRequired,
+    UnexpectedBody,
+    WaitingNotAvailable,
+    CrossOrigin,
+    UnknownHost,
+    NotFound,
+    NotHeld,
+    MethodNotAllowed,
+    HeldByAnother,
+    TokenReleased,
+    UriTooLong,
+    LockHeld,
+    HeadersTooLarge,
+    InternalError,
+    StoreUnavailable,
+    OutcomeUnknown,
+    ShuttingDown,
+}
+
+/// What is fixed for each type: status, name, title, and the text at `/problems/{name}`.
+struct About(StatusCode, &'static str, &'static str, &'static str);
+
+impl ProblemType {
+    pub(super) const ALL: [Self; 20] = [
+        Self::BadParameter,
+        Self::BadKey,
+        Self::BadToken,
+        Self::TokenRequired,
+        Self::UnexpectedBody,
+        Self::WaitingNotAvailable,
+        Self::CrossOrigin,
+        Self::UnknownHost,
+        Self::NotFound,
+        Self::NotHeld,
+        Self::MethodNotAllowed,
+        Self::HeldByAnother,
+        Self::TokenReleased,
+        Self::UriTooLong,
+        Self::LockHeld,
+        Self::HeadersTooLarge,
+        Self::InternalError,
+        Self::StoreUnavailable,
+        Self::OutcomeUnknown,
+        Self::ShuttingDown,
+    ];
+
+    #[rustfmt::skip] // One row per type reads as the table that it is.
+    fn about(self) -> About {
+        match self {
+            Self::BadParameter => About(StatusCode::BAD_REQUEST, "bad-parameter", "A parameter is wrong",
+                "A query parameter is unknown, repeated, malformed or out of bounds; `parameter` names it. Nothing was changed."),
+            Self::BadKey => About(StatusCode::BAD_REQUEST, "bad-key", "The key is not usable",
+                "A key is 1 to 512 bytes of UTF-8 without control characters, percent-encoded. Keys with an empty, `.` or `..` segment go through /lock?key=, because proxies rewrite such paths. Nothing was changed."),
+            Self::BadToken => About(StatusCode::BAD_REQUEST, "bad-token", "The Lease-Token header is not usable",
+                "A lease token is 16 to 128 of A-Z a-z 0-9 . _ ~ - in a single Lease-Token header. Nothing was changed."),
+            Self::TokenRequired => About(StatusCode::BAD_REQUEST, "token-required", "The Lease-Token header is missing",
+                "Renewing and releasing need the token that took the lock, in the Lease-Token header. Nothing was changed."),
+            Self::UnexpectedBody => About(StatusCode::BAD_REQUEST, "unexpected-body", "The request has a body",
+                "Everything is said in the path, the query and the headers. A body is refused, so that nothing in it is overlooked. Nothing was changed."),
+            Self::WaitingNotAvailable => About(StatusCode::BAD_REQUEST, "waiting-not-available", "Waiting is not available yet",
+                "This version answers at once whether the lock is free: leave `wait` out, or write wait=0s. Nothing was changed."),
+            Self::CrossOrigin => About(StatusCode::FORBIDDEN, "cross-origin", "Pages of other sites may not use this server",
+                "The request carries the Origin of another site. The operator can allow it with --cors-origin. Nothing was changed."),
+            Self::UnknownHost => About(StatusCode::FORBIDDEN, "unknown-host", "This server does not answer to that name",
+                "A server on a loopback address answers only to loopback names, so that no web page reaches it by a name of its own. The operator can allow a name, such as that of a reverse proxy, with --allow-host. Nothing was changed."),
+            Self::NotFound => About(StatusCode::NOT_FOUND, "not-found", "There is nothing at this address",
+                "Locks are at /locks/{key}, with any slash of the key written %2F, and at /lock?key=. Nothing was changed."),
+            Self::NotHeld => About(StatusCode::NOT_FOUND, "not-held", "Nobody holds the lock",
+                "The lock is free: it was never taken, it was released, or its lease has expired."),
+            Self::MethodNotAllowed => About(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", "The method does not exist here",
+                "The Allow header lists the methods of this address. Nothing was changed."),
+            Self::HeldByAnother => About(StatusCode::CONFLICT, "held-by-another", "Another token holds the lock",
+                "The lease of this token has ended, or never was, and someone else holds the lock now. Whoever worked under it must stop."),
+            Self::TokenReleased => About(StatusCode::CONFLICT, "token-released", "The token was released",
+                "A released token takes nothing any more, so that a late copy of a request leaves no lock behind. Choose a fresh token for every acquisition. A token made by the server only confirms the lock that it was made for."),
+            Self::UriTooLong => About(StatusCode::URI_TOO_LONG, "uri-too-long", "The address is too long",
+                "Path and query together may have 8 KiB. Nothing was changed."),
+            Self::LockHeld => About(StatusCode::LOCKED, "lock-held", "Someone else holds the lock",
+                "`holder` says who, and until when at the latest; Retry-After says when to look again. Nothing was changed."),
+            Self::HeadersTooLarge => About(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "headers-too-large", "The headers are too large",
+                "Names and values together may have 16 KiB. Nothing was changed."),
+            Self::InternalError => About(StatusCode::INTERNAL_SERVER_ERROR, "internal-error", "The server made a mistake",
+                "This is a fault of the server. Whether anything was changed is not known: retry with the same token. The X-Request-Id helps to find it in the log."),
+            Self::StoreUnavailable => About(StatusCode::SERVICE_UNAVAILABLE, "store-unavailable", "The store cannot be used",
+                "The lock store could not be asked. Certainly nothing was changed; try again."),
+            Self::OutcomeUnknown => About(StatusCode::SERVICE_UNAVAILABLE, "outcome-unknown", "Nobody knows whether it happened",
+                "The store was asked, and its answer was lost: it may have happened, or may not. Retry with the same token to find out."),
+            Self::ShuttingDown => About(StatusCode::SERVICE_UNAVAILABLE, "shutting-down", "The server is shutting down",
+                "The server finishes what it has begun and stops. Try again; another one may answer."),
+        }
+    }
+
+    pub(super) fn status(self) -> StatusCode {
+        self.about().0
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        self.about().1
+    }
+
+    pub(super) fn title(self) -> &'static str {
+        self.about().2
+    }
+
+    /// What a person reads at `/problems/{name}`.
+    pub(super) fn text(self) -> &'static str {
+        self.about().3
+    }
+
+    fn uri(self) -> String {
+        format!("/problems/{}", self.name())
+    }
+}
+
+impl Serialize for ProblemType {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("/problems/{}", self.name()))
+    }
+}
+
+impl PartialSchema for ProblemType {
+    fn schema() -> RefOr<Schema> {
+        ObjectBuilder::new()
+            .schema_type(Type::String)
+            .description(Some("What went wrong, as a link to a text for people."))
+            .enum_values(Some(Self::ALL.map(Self::uri)))
+            .into()
+    }
+}
+
+impl ToSchema for ProblemType {}
+
+/// An error on its way to the caller.
+#[derive(Debug)]
+pub(super) struct Problem {
+    kind: ProblemType,
+    detail: String,
+    parameter: Option<String>,
+    holder: Option<Box<HolderView>>,
+    retry_after_s: Option<u64>,
+}
+
+/// An error, as RFC 9457 has it.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Problem)]
+pub(super) struct ProblemBody {
+    #[serde(rename = "type")]
+    kind: ProblemType,
+    /// The type in a few words.
+    title: &'static str,
+    /// The status code of the response.
+    status: u16,
+    /// What happened this time.
+    detail: String,
+    /// The parameter or header at fault, with a 400.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = false)]
+    parameter: Option<String>,
+    /// Who holds the lock, with `lock-held`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = HolderView, required = false)]
+    pub(super) holder: Option<Box<HolderView>>,
+}
+
+impl Problem {
+    pub(super) fn new(kind: ProblemType, detail: impl Into<String>) -> Self {
+        let retry_after_s =
+            (kind.status() == StatusCode::SERVICE_UNAVAILABLE).then_some(RETRY_AFTER_TROUBLE_S);
+        Self { kind, detail: detail.into(), parameter: None, holder: None, retry_after_s }
+    }
+
+    /// Wrong input, in the parameter or header of this name.
+    pub(super) fn input(kind: ProblemType, parameter: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self { parameter: Some(parameter.into()), ..Self::new(kind, detail) }
+    }
+
+    /// Someone else holds the lock by this lease.
+    pub(super) fn lock_held(lease: &Lease) -> Self {
+        // Jitter keeps those who were refused together from coming back together.
+        let wait_ms = lease.left_ms.min(LONGEST_RETRY_AFTER_MS);
+        let jittered_ms = wait_ms / 2 + rand::random_range(0..=wait_ms / 2);
+        Self {
+            holder: Some(Box::new(HolderView::of(lease))),
+            retry_after_s: Some(jittered_ms.div_ceil(1000).max(1)),
+            ..Self::new(ProblemType::LockHeld, describe_holder(lease))
+        }
+    }
+
+    pub(super) fn body(self) -> ProblemBody {
+        ProblemBody {
+            kind: self.kind,
+            title: self.kind.title(),
+            status: self.kind.status().as_u16(),
+            detail: self.detail,
+            parameter: self.parameter,
+            holder: self.holder,
+        }
+    }
+}
+
+fn describe_holder(lease: &Lease) -> String {
+    let left_ms = lease.left_ms;
+    match &lease.owner {
+        Some(owner) => format!("held by {:?}, for at most {left_ms} ms more", owner.as_str()),
+        None => format!("held for at most {left_ms} ms more"),
+    }
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Unavailable(reason) => Self::new(ProblemType::StoreUnavailable, reason),
+            StoreError::Unknown(reason) => {
+                Self::new(ProblemType::OutcomeUnknown, format!("{reason}; retry with the same token"))
+            }
+        }
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let kind = self.kind;
+        let retry_after_s = self.retry_after_s;
+        let mut response = (kind.status(), Json(self.body())).into_response();
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
+        if let Some(seconds) = retry_after_s {
+            headers.insert(RETRY_AFTER, seconds.into());
+        }
+        // For the log line.
+        response.extensions_mut().insert(kind);
+        response
+    }
+}

@@ -1,0 +1,83 @@
+//! The path and the query as they came: decoded once, strictly, and never guessed at.
+//!
+//! Framework extractors take a malformed `%zz` literally and bytes that are not UTF-8 lossily, so that two different
+//! addresses could mean one lock. Here such input is an error.
+
+use percent_encoding::percent_decode;
+
+/// The parameters of a query, each at most once, in the order in which they came.
+pub(super) struct Pairs(Vec<(String, Vec<u8>)>);
+
+/// Why a query cannot be read. Carries the name of the parameter.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum QueryError {
+    /// A `%` that two hexadecimal digits do not follow, in this parameter.
+    Malformed(String),
+    /// This parameter is there twice.
+    Repeated(String),
+}
+
+impl Pairs {
+    /// Reads `a=1&b=2`. As in every form, `+` stands for a space and `%2B` for a plus.
+    pub(super) fn parse(query: &str) -> Result<Self, QueryError> {
+        let mut pairs: Vec<(String, Vec<u8>)> = Vec::new();
+        for piece in query.split('&').filter(|piece| !piece.is_empty()) {
+            let (raw_name, raw_value) = piece.split_once('=').unwrap_or((piece, ""));
+            let malformed = || QueryError::Malformed(raw_name.to_owned());
+            let name = decode(&raw_name.replace('+', " ")).ok_or_else(malformed)?;
+            let name = String::from_utf8(name).map_err(|_| malformed())?;
+            let value = decode(&raw_value.replace('+', " ")).ok_or_else(malformed)?;
+            if pairs.iter().any(|(known, _)| *known == name) {
+                return Err(QueryError::Repeated(name));
+            }
+            pairs.push((name, value));
+        }
+        Ok(Self(pairs))
+    }
+
+    /// Removes a parameter and returns its value.
+    pub(super) fn take(&mut self, name: &str) -> Option<Vec<u8>> {
+        let at = self.0.iter().position(|(known, _)| known == name)?;
+        Some(self.0.remove(at).1)
+    }
+
+    /// The name of a parameter that nobody took.
+    pub(super) fn left_over(&self) -> Option<&str> {
+        self.0.first().map(|(name, _)| name.as_str())
+    }
+}
+
+/// Percent-decodes once; `None` where a `%` is not followed by two hexadecimal digits.
+pub(super) fn decode(text: &str) -> Option<Vec<u8>> {
+    let bytes = text.as_bytes();
+    let is_escape =
+        |at: usize| bytes.get(at + 1..at + 3).is_some_and(|hex| hex.iter().all(u8::is_ascii_hexdigit));
+    let mut escapes = bytes.iter().enumerate().filter(|&(_, &byte)| byte == b'%');
+    escapes.all(|(at, _)| is_escape(at)).then(|| percent_decode(bytes).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decoding_happens_once_and_refuses_what_is_malformed() {
+        assert_eq!(decode("a%2Fb"), Some(b"a/b".to_vec()));
+        assert_eq!(decode("%2541"), Some(b"%41".to_vec()));
+        assert_eq!(decode("%FF"), Some(vec![0xff]));
+        for malformed in ["%", "%2", "%zz", "a%+1", "%%41"] {
+            assert_eq!(decode(malformed), None, "{malformed}");
+        }
+    }
+
+    #[test]
+    fn a_query_keeps_each_parameter_once() {
+        let mut pairs = Pairs::parse("key=a+b%2B&&ttl=").unwrap_or_else(|error| panic!("{error:?}"));
+        assert_eq!(pairs.take("key"), Some(b"a b+".to_vec()));
+        assert_eq!(pairs.left_over(), Some("ttl"));
+        assert_eq!(pairs.take("ttl"), Some(Vec::new()));
+        assert_eq!(pairs.left_over(), None);
+        assert_eq!(Pairs::parse("a=1&%61=2").err(), Some(QueryError::Repeated("a".into())));
+        assert_eq!(Pairs::parse("a=%4").err(), Some(QueryError::Malformed("a".into())));
+    }
+}
