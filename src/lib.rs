@@ -7,6 +7,8 @@
 //!
 //! | place | holds | may use |
 //! |---|---|---|
+//! | `main.rs` | arguments, log, bind, signals, exit code; the only `anyhow` | all |
+//! | [`config`] | settings: flags, each also an environment variable | `api`, `server`, `store` |
 //! | [`api`] | every route, and what all requests pass through | `service`, `store`, `lock` |
 //! | `api/locks`, `api/health` | the handlers: parse → service → answer | |
 //! | `api/extract`, `api/raw` | what a caller says, parsed once and strictly | |
@@ -33,6 +35,7 @@
 
 pub mod api;
 pub mod clock;
+pub mod config;
 pub mod lock;
 pub mod server;
 pub mod service;

@@ -1,3 +1,150 @@
-//! The program; it does nothing yet.
+//! The program: arguments, log, socket, signals and exit code.
 
-fn main() {}
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Parser;
+use clap::error::ErrorKind;
+use fencepost::api::{self, Admission, App, AppState};
+use fencepost::clock::SystemClock;
+use fencepost::config::{Cli, Command, LogFormat, LogLevel, Settings, StoreSettings};
+use fencepost::server;
+use fencepost::service::LockService;
+use fencepost::store::LockStore;
+use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
+use fencepost::store::redis::RedisStore;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tracing_subscriber::filter::LevelFilter;
+
+/// The exit code when the settings are wrong.
+const WRONG_SETTINGS: u8 = 2;
+/// How long takes-back may go on after the last request.
+const LAST_TAKES_BACK: Duration = Duration::from_secs(2);
+
+fn main() -> ExitCode {
+    let command = match Cli::try_parse() {
+        Ok(cli) => cli.into_command(),
+        Err(error) => return explain_arguments(&error),
+    };
+    let done = match command {
+        Command::Openapi => print_document(),
+        Command::Serve(args) => match args.check() {
+            Ok(settings) => serve(settings),
+            Err(error) => return complain(&error.to_string(), WRONG_SETTINGS),
+        },
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => complain(&format!("{error:#}"), 1),
+    }
+}
+
+/// `--help` and `--version` go where they are expected; what is wrong is said in one line.
+fn explain_arguments(error: &clap::Error) -> ExitCode {
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        // Nothing can be done for a reader that has closed its end.
+        let _ = error.print();
+        return ExitCode::SUCCESS;
+    }
+    let text = error.to_string();
+    let first_paragraph = text.split("\n\n").next().unwrap_or_default();
+    let line = first_paragraph.split_whitespace().collect::<Vec<_>>().join(" ");
+    complain(line.trim_start_matches("error: "), WRONG_SETTINGS)
+}
+
+fn complain(problem: &str, code: u8) -> ExitCode {
+    // Where standard error is closed, the exit code has to do.
+    let _ = writeln!(io::stderr(), "fencepost: {problem}");
+    ExitCode::from(code)
+}
+
+fn print_document() -> anyhow::Result<()> {
+    writeln!(io::stdout(), "{}", api::openapi_json()).context("cannot print the document")
+}
+
+#[tokio::main]
+async fn serve(settings: Settings) -> anyhow::Result<()> {
+    start_log(settings.log_format, settings.log_level);
+    let listener = TcpListener::bind(&settings.listen)
+        .await
+        .with_context(|| format!("cannot listen on {}", settings.listen))?;
+    let address = listener.local_addr().context("the socket has no address")?;
+    let store = open_store(&settings)?;
+    let draining = CancellationToken::new();
+    let state = AppState::new(App {
+        service: LockService::new(store, settings.store_timeout, settings.mark_ttl),
+        limits: settings.limits,
+        admission: Admission {
+            only_known_hosts: address.ip().is_loopback(),
+            allowed_hosts: settings.allowed_hosts,
+            allowed_origins: settings.allowed_origins,
+        },
+        draining: draining.clone(),
+    });
+    cancel_on_signal(draining.clone())?;
+    if !address.ip().is_loopback() {
+        tracing::warn!("listening beyond this machine: whoever reaches this address can take locks");
+    }
+    tracing::info!("listening on http://{address}, with an introduction at http://{address}/docs");
+    let drained = server::serve(listener, api::app(state.clone()), settings.server, draining).await;
+    state.service.close(LAST_TAKES_BACK).await;
+    tracing::info!(connections_cut = drained.cut_connections, "stopped");
+    Ok(())
+}
+
+fn open_store(settings: &Settings) -> anyhow::Result<Arc<dyn LockStore>> {
+    let embedded = EmbeddedSettings { mark_ttl: settings.mark_ttl };
+    Ok(match &settings.store {
+        StoreSettings::File(path) => {
+            let store = EmbeddedStore::open(path, embedded, Arc::new(SystemClock))?;
+            tracing::info!(file = %path.display(), "locks live in this file");
+            Arc::new(store)
+        }
+        StoreSettings::Memory => {
+            tracing::warn!("locks live in memory: all of them are lost when this process ends");
+            Arc::new(EmbeddedStore::in_memory(embedded, Arc::new(SystemClock))?)
+        }
+        StoreSettings::Redis(address, redis) => {
+            tracing::info!(store = %address, "locks live in Redis");
+            Arc::new(RedisStore::start(address, redis)?)
+        }
+    })
+}
+
+fn cancel_on_signal(draining: CancellationToken) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => tracing::info!("SIGTERM: draining"),
+            _ = interrupt.recv() => tracing::info!("SIGINT: draining"),
+        }
+        draining.cancel();
+    });
+    Ok(())
+}
+
+fn start_log(format: LogFormat, level: LogLevel) {
+    let level = match level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+    };
+    let log = tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_target(false)
+        .with_ansi(io::stderr().is_terminal())
+        .with_writer(io::stderr);
+    match format {
+        LogFormat::Text => log.init(),
+        LogFormat::Json => log.json().flatten_event(true).init(),
+    }
+    // A panic is a line of the log like any other, in its form.
+    std::panic::set_hook(Box::new(|panic| tracing::error!(%panic, "a fault of the program")));
+}

@@ -1,0 +1,342 @@
+//! Settings: flags, each also an environment variable, checked as a whole before anything starts.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use axum::http::HeaderValue;
+use axum::http::uri::{Authority, Uri};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use thiserror::Error;
+
+use crate::api::Limits;
+use crate::server::ServerSettings;
+use crate::store::redis::{RedisAddress, RedisSettings, TCP_USER_TIMEOUT};
+
+/// The longest lease that `--max-ttl` may allow.
+const LONGEST_TTL: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+/// The longest wait that `--max-wait` may allow.
+const LONGEST_WAIT: Duration = Duration::from_secs(60 * 60);
+
+/// The longest that `--store-timeout` may let a request hang.
+const LONGEST_STORE_TIMEOUT: Duration = Duration::from_secs(60);
+/// The longest of the times that bound a connection.
+const LONGEST_CONNECTION_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// An HTTP gateway to distributed locks with fencing tokens.
+#[derive(Debug, Parser)]
+#[command(name = "fencepost", version, args_conflicts_with_subcommands = true)]
+pub struct Cli {
+    /// What to do; without it, `serve`.
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    serve: ServeArgs,
+}
+
+/// What the program can do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve locks over HTTP (the default)
+    Serve(Box<ServeArgs>),
+    /// Print the OpenAPI document
+    Openapi,
+}
+
+impl Cli {
+    /// What was asked for.
+    pub fn into_command(self) -> Command {
+        self.command.unwrap_or(Command::Serve(Box::new(self.serve)))
+    }
+}
+
+/// The flags of `serve`.
+#[derive(Args, Clone)]
+pub struct ServeArgs {
+    /// Address and port to listen on
+    #[arg(long, env = "FENCEPOST_LISTEN", default_value = "127.0.0.1:8080", value_name = "HOST:PORT")]
+    listen: String,
+
+    // The value may hold a password: it must show up neither in --help nor in an error of the parser.
+    /// Where locks live: file:PATH (embedded, durable), memory: (lost at the end), or a Redis server as
+    /// redis://[user[:password]@]host[:port][/database], with TLS as rediss://
+    #[arg(
+        long,
+        env = "FENCEPOST_STORE",
+        hide_env_values = true,
+        default_value = "file:fencepost.redb",
+        value_name = "STORE"
+    )]
+    store: String,
+
+    /// What every key in Redis begins with
+    #[arg(long, env = "FENCEPOST_REDIS_PREFIX", default_value = "fencepost", value_name = "PREFIX")]
+    redis_prefix: String,
+
+    /// Certificate authority (PEM file) of a rediss:// server, instead of the system's
+    #[arg(long, env = "FENCEPOST_REDIS_CA", value_name = "FILE")]
+    redis_ca: Option<PathBuf>,
+
+    /// How long a request may take at the store, connecting and retries included
+    #[arg(long, env = "FENCEPOST_STORE_TIMEOUT", default_value = "2s", value_parser = duration, value_name = "DURATION")]
+    store_timeout: Duration,
+
+    /// How long a released token keeps its answer and refuses late copies of its requests
+    #[arg(long, env = "FENCEPOST_MARK_TTL", default_value = "2m", value_parser = duration, value_name = "DURATION")]
+    mark_ttl: Duration,
+
+    /// The lease of a request that names none
+    #[arg(long, env = "FENCEPOST_DEFAULT_TTL", default_value = "30s", value_parser = duration, value_name = "DURATION")]
+    default_ttl: Duration,
+
+    /// The shortest lease that may be asked for
+    #[arg(long, env = "FENCEPOST_MIN_TTL", default_value = "10ms", value_parser = duration, value_name = "DURATION")]
+    min_ttl: Duration,
+
+    /// The longest lease that may be asked for
+    #[arg(long, env = "FENCEPOST_MAX_TTL", default_value = "24h", value_parser = duration, value_name = "DURATION")]
+    max_ttl: Duration,
+
+    /// The longest wait that may be asked for
+    #[arg(long, env = "FENCEPOST_MAX_WAIT", default_value = "60s", value_parser = duration, value_name = "DURATION")]
+    max_wait: Duration,
+
+    /// Another name by which this server may be called while it listens on loopback, such as that which a reverse
+    /// proxy passes on (may be repeated)
+    #[arg(long, env = "FENCEPOST_ALLOW_HOST", value_delimiter = ',', value_name = "HOST")]
+    allow_host: Vec<String>,
+
+    /// Another site whose pages may use this server, such as https://app.example (may be repeated)
+    #[arg(long, env = "FENCEPOST_CORS_ORIGIN", value_delimiter = ',', value_name = "ORIGIN")]
+    cors_origin: Vec<String>,
+
+    /// Connections that may be open at once; more wait in the kernel
+    #[arg(long, env = "FENCEPOST_MAX_CONNECTIONS", default_value = "10000", value_name = "N")]
+    max_connections: usize,
+
+    /// How long a new connection may take until its first request is complete
+    #[arg(long, env = "FENCEPOST_FIRST_REQUEST_TIMEOUT", default_value = "10s", value_parser = duration, value_name = "DURATION")]
+    first_request_timeout: Duration,
+
+    /// How long a connection may be idle between requests
+    #[arg(long, env = "FENCEPOST_IDLE_TIMEOUT", default_value = "75s", value_parser = duration, value_name = "DURATION")]
+    idle_timeout: Duration,
+
+    /// How long requests may go on after SIGTERM
+    #[arg(long, env = "FENCEPOST_DRAIN_TIMEOUT", default_value = "10s", value_parser = duration, value_name = "DURATION")]
+    drain_timeout: Duration,
+
+    /// The form of the log, which goes to standard error
+    #[arg(long, env = "FENCEPOST_LOG_FORMAT", default_value = "text", value_name = "FORMAT")]
+    log_format: LogFormat,
+
+    /// What is logged: from this level up (each request is info, or warn when it failed)
+    #[arg(long, env = "FENCEPOST_LOG_LEVEL", default_value = "info", value_name = "LEVEL")]
+    log_level: LogLevel,
+}
+
+/// The form of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// A line for people.
+    Text,
+    /// An object per line.
+    Json,
+}
+
+/// How much is logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum LogLevel {
+    Error,
+    Warn,
+    Info,
+    Debug,
+}
+
+/// What `serve` needs to know, checked.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Address and port to listen on.
+    pub listen: String,
+    /// Where locks live.
+    pub store: StoreSettings,
+    /// How long a request may take at the store.
+    pub store_timeout: Duration,
+    /// How long freed tokens are remembered.
+    pub mark_ttl: Duration,
+    /// What callers may ask for.
+    pub limits: Limits,
+    /// Names by which this server may be called besides those of loopback.
+    pub allowed_hosts: Vec<String>,
+    /// Sites whose pages may use this server.
+    pub allowed_origins: Vec<HeaderValue>,
+    /// The accept loop's.
+    pub server: ServerSettings,
+    /// The form of the log.
+    pub log_format: LogFormat,
+    /// How much is logged.
+    pub log_level: LogLevel,
+}
+
+/// Where locks live.
+#[derive(Clone, Debug)]
+pub enum StoreSettings {
+    /// Embedded, in this file.
+    File(PathBuf),
+    /// Embedded, and lost at the end.
+    Memory,
+    /// On a Redis server.
+    Redis(Box<RedisAddress>, RedisSettings),
+}
+
+/// What is wrong with the settings, in one line that names no secret.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("{flag}: {problem}")]
+pub struct SettingsError {
+    flag: &'static str,
+    problem: String,
+}
+
+impl ServeArgs {
+    /// Checks the settings as a whole.
+    pub fn check(self) -> Result<Settings, SettingsError> {
+        let limits = Limits {
+            default_ttl: self.default_ttl,
+            min_ttl: self.min_ttl,
+            max_ttl: self.max_ttl,
+            max_wait: self.max_wait,
+        };
+        let is_sane = (Duration::from_millis(10)..=LONGEST_STORE_TIMEOUT).contains(&self.store_timeout);
+        require("--store-timeout", is_sane, "from 10ms to 1m")?;
+        require("--min-ttl", limits.min_ttl >= Duration::from_millis(1), "at least 1ms")?;
+        require("--max-ttl", limits.max_ttl >= limits.min_ttl, "at least --min-ttl")?;
+        require("--max-ttl", limits.max_ttl <= LONGEST_TTL, "at most 366days")?;
+        let is_default_allowed = (limits.min_ttl..=limits.max_ttl).contains(&limits.default_ttl);
+        require("--default-ttl", is_default_allowed, "between --min-ttl and --max-ttl")?;
+        require("--max-wait", limits.max_wait <= LONGEST_WAIT, "at most 1h")?;
+        // A mark must outlive every copy of a command that may still be on its way.
+        let latest_copy = self.store_timeout + limits.max_wait + TCP_USER_TIMEOUT;
+        let at_least = humantime::format_duration(latest_copy);
+        require(
+            "--mark-ttl",
+            self.mark_ttl >= latest_copy,
+            &format!("at least {at_least}, which is --store-timeout, --max-wait and 20s"),
+        )?;
+        require("--max-connections", self.max_connections > 0, "at least 1")?;
+        for (flag, time) in [
+            ("--first-request-timeout", self.first_request_timeout),
+            ("--idle-timeout", self.idle_timeout),
+            ("--drain-timeout", self.drain_timeout),
+        ] {
+            let is_sane = (Duration::from_millis(10)..=LONGEST_CONNECTION_TIMEOUT).contains(&time);
+            require(flag, is_sane, "from 10ms to 1day")?;
+        }
+        require("--redis-prefix", is_plain(&self.redis_prefix), "1 to 64 of A-Z a-z 0-9 . _ : -")?;
+        Ok(Settings {
+            store: self.store()?,
+            allowed_hosts: self.allow_host.iter().map(|host| allowed_host(host)).collect::<Result<_, _>>()?,
+            allowed_origins: self
+                .cors_origin
+                .iter()
+                .map(|site| allowed_origin(site))
+                .collect::<Result<_, _>>()?,
+            server: ServerSettings {
+                first_request_timeout: self.first_request_timeout,
+                idle_timeout: self.idle_timeout,
+                max_connections: self.max_connections,
+                drain_timeout: self.drain_timeout,
+                ..ServerSettings::default()
+            },
+            listen: self.listen,
+            store_timeout: self.store_timeout,
+            mark_ttl: self.mark_ttl,
+            limits,
+            log_format: self.log_format,
+            log_level: self.log_level,
+        })
+    }
+
+    fn store(&self) -> Result<StoreSettings, SettingsError> {
+        let error = |problem: String| SettingsError { flag: "--store", problem };
+        let store = match self.store.split_once(':') {
+            Some(("file", "")) => Err(error("say which file: file:PATH".into())),
+            Some(("file", path)) => Ok(StoreSettings::File(path.into())),
+            Some(("memory", "")) => Ok(StoreSettings::Memory),
+            Some(("redis" | "rediss", _)) => {
+                let address = RedisAddress::parse(&self.store, self.redis_ca()?)
+                    .map_err(|problem| error(problem.to_string()))?;
+                Ok(StoreSettings::Redis(
+                    Box::new(address),
+                    RedisSettings {
+                        prefix: self.redis_prefix.clone(),
+                        reply_timeout: self.store_timeout / 2,
+                        mark_ttl: self.mark_ttl,
+                    },
+                ))
+            }
+            _ => Err(error("write file:PATH, memory:, redis://host or rediss://host".into())),
+        }?;
+        if self.redis_ca.is_some() && !matches!(store, StoreSettings::Redis(..)) {
+            return Err(SettingsError { flag: "--redis-ca", problem: "needs a rediss:// store".into() });
+        }
+        Ok(store)
+    }
+
+    fn redis_ca(&self) -> Result<Option<Vec<u8>>, SettingsError> {
+        let Some(path) = &self.redis_ca else { return Ok(None) };
+        std::fs::read(path).map(Some).map_err(|error| SettingsError {
+            flag: "--redis-ca",
+            problem: format!("{}: {error}", path.display()),
+        })
+    }
+}
+
+impl fmt::Debug for ServeArgs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The store's address may hold a password; what else there is shows in `Settings`, which keeps it redacted.
+        f.debug_struct("ServeArgs").field("listen", &self.listen).finish_non_exhaustive()
+    }
+}
+
+fn require(flag: &'static str, holds: bool, rule: &str) -> Result<(), SettingsError> {
+    if holds {
+        return Ok(());
+    }
+    Err(SettingsError { flag, problem: format!("must be {rule}") })
+}
+
+/// A prefix with braces would become the hash tag of every key.
+fn is_plain(prefix: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b':' | b'-');
+    (1..=64).contains(&prefix.len()) && prefix.bytes().all(is_plain)
+}
+
+fn allowed_host(host: &str) -> Result<String, SettingsError> {
+    match host.parse::<Authority>() {
+        Ok(authority) if authority.host() == host => Ok(host.to_owned()),
+        _ => {
+            let problem = format!("{host:?} is no host name (leave scheme and port out)");
+            Err(SettingsError { flag: "--allow-host", problem })
+        }
+    }
+}
+
+fn allowed_origin(origin: &str) -> Result<HeaderValue, SettingsError> {
+    let error = || SettingsError {
+        flag: "--cors-origin",
+        problem: format!("{origin:?} is no origin; write it as a browser does, such as https://app.example"),
+    };
+    let uri: Uri = origin.parse().map_err(|_| error())?;
+    let is_origin = matches!(uri.scheme_str(), Some("http" | "https"))
+        && uri.authority().is_some_and(|authority| origin.ends_with(authority.as_str()));
+    if !is_origin {
+        return Err(error());
+    }
+    HeaderValue::from_str(origin).map_err(|_| error())
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text)
+        .map_err(|_| "write a duration with its unit, such as 500ms, 30s or 2m".into())
+}
