@@ -1,0 +1,87 @@
+//! The test kit: real servers that die with their guards, a real gateway, and an HTTP client that holds every answer
+//! against the OpenAPI document.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::time::{Duration, Instant};
+
+pub mod document;
+pub mod gateway;
+pub mod http;
+pub mod redis_server;
+
+pub use gateway::Gateway;
+pub use http::{Answer, Client};
+pub use redis_server::RedisServer;
+
+/// How long anything that a test waits for may take before the test fails.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A gateway, and the Redis it runs on, if any.
+pub struct Stage {
+    pub gateway: Gateway,
+    pub redis: Option<RedisServer>,
+}
+
+impl Stage {
+    /// On the embedded store, in a file of its own.
+    pub async fn embedded() -> Self {
+        Self::embedded_with(&[]).await
+    }
+
+    pub async fn embedded_with(args: &[&str]) -> Self {
+        Self { gateway: Gateway::embedded(args).await, redis: None }
+    }
+
+    /// On a Redis of its own.
+    pub async fn redis() -> Self {
+        Self::redis_with(&[]).await
+    }
+
+    pub async fn redis_with(args: &[&str]) -> Self {
+        let redis = RedisServer::start().await;
+        let gateway = Gateway::on_redis(&redis, args).await;
+        Self { gateway, redis: Some(redis) }
+    }
+
+    pub fn client(&self) -> Client {
+        Client::new(self.gateway.address)
+    }
+}
+
+/// Makes one test for each store out of a function that is given a [`Stage`].
+macro_rules! on_each_store {
+    ($($name:ident),+ $(,)?) => {
+        $(mod $name {
+            #[tokio::test(flavor = "multi_thread")]
+            async fn embedded() {
+                super::$name($crate::support::Stage::embedded().await).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn redis() {
+                super::$name($crate::support::Stage::redis().await).await;
+            }
+        })+
+    };
+}
+pub(crate) use on_each_store;
+
+/// A port that nobody listens on at the moment.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+/// A token that no other call returns.
+pub fn fresh_token() -> String {
+    format!("{:032x}", rand::random::<u128>())
+}
+
+/// Polls until `probe` holds; fails the test, naming `what`, when it does not within [`PATIENCE`].
+pub async fn eventually(what: &str, mut probe: impl AsyncFnMut() -> bool) {
+    let give_up = Instant::now() + PATIENCE;
+    while !probe().await {
+        assert!(Instant::now() < give_up, "this did not come to pass: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}

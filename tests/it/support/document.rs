@@ -1,0 +1,104 @@
+//! Holds answers against the OpenAPI document: the status is listed, the headers are there, the body has the shape.
+
+use std::collections::HashMap;
+use std::sync::{LazyLock, Mutex};
+
+use http::Method;
+use serde_json::{Value, json};
+
+use super::Answer;
+
+/// The document that the program gives out.
+pub static DOCUMENT: LazyLock<Value> =
+    LazyLock::new(|| serde_json::from_str(&fencepost::api::openapi_json()).unwrap());
+
+/// Which answers were seen: operation, status and problem type. The document's own test asks for all of them.
+pub static SEEN: LazyLock<Mutex<HashMap<String, u64>>> = LazyLock::new(Mutex::default);
+
+/// Compiling a schema takes far longer than using it.
+static VALIDATORS: LazyLock<Mutex<HashMap<String, jsonschema::Validator>>> = LazyLock::new(Mutex::default);
+
+/// Fails the test when the document does not allow the answer.
+#[track_caller]
+pub fn check(method: &Method, path_and_query: &str, answer: &Answer) {
+    let what = format!("{method} {path_and_query} -> {}", answer.status);
+    assert!(answer.headers.contains_key("x-request-id"), "{what}: no X-Request-Id");
+    assert_eq!(answer.header("cache-control"), Some("no-store"), "{what}");
+    let path = path_and_query.split('?').next().unwrap();
+    let operation = template(path).and_then(|template| {
+        let document_method =
+            if method == Method::HEAD { "get".into() } else { method.as_str().to_lowercase() };
+        DOCUMENT["paths"][template].get(document_method)
+    });
+    let Some(operation) = operation else {
+        // No operation describes an address or a method that does not exist; its error has the shape of all others.
+        if answer.status >= 400 && *method != Method::HEAD {
+            validate(&json!({"$ref": "#/components/schemas/Problem"}), &answer.json(), &what);
+        }
+        return;
+    };
+    let response = &operation["responses"][answer.status.to_string()];
+    assert!(response.is_object(), "{what}: the document does not list this status");
+    for (name, _) in response["headers"].as_object().into_iter().flatten() {
+        assert!(answer.headers.contains_key(name), "{what}: the document promises {name}");
+    }
+    let id = operation["operationId"].as_str().unwrap();
+    let Some(content) = response["content"].as_object() else {
+        assert!(answer.body.is_empty(), "{what}: a body that the document does not describe");
+        see(id, answer.status, "");
+        return;
+    };
+    if *method == Method::HEAD {
+        assert!(answer.body.is_empty(), "{what}: HEAD has no body");
+        return;
+    }
+    let (media_type, content) = content.iter().next().unwrap();
+    let sent = answer.header("content-type").unwrap_or_default();
+    assert!(sent.starts_with(media_type.as_str()), "{what}: {sent} instead of {media_type}");
+    if media_type.ends_with("json") {
+        let body = answer.json();
+        validate(&content["schema"], &body, &what);
+        let problem = body["type"].as_str().unwrap_or_default().trim_start_matches("/problems/");
+        if !problem.is_empty() {
+            let examples = content["examples"].as_object().unwrap();
+            assert!(examples.contains_key(problem), "{what}: {problem} is not among the documented problems");
+        }
+        see(id, answer.status, problem);
+    }
+}
+
+fn see(operation: &str, status: u16, problem: &str) {
+    *SEEN
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+        .entry(format!("{operation} {status} {problem}"))
+        .or_default() += 1;
+}
+
+/// The path of the document under which an address falls.
+fn template(path: &str) -> Option<&'static str> {
+    let is_one_segment = |rest: &str| !rest.is_empty() && !rest.contains('/');
+    match path {
+        "/lock" => Some("/lock"),
+        "/healthz" => Some("/healthz"),
+        "/readyz" => Some("/readyz"),
+        _ if path.strip_prefix("/locks/").is_some_and(is_one_segment) => Some("/locks/{key}"),
+        _ if path.strip_prefix("/problems/").is_some_and(is_one_segment) => Some("/problems/{name}"),
+        _ => None,
+    }
+}
+
+/// Fails the test when a value has not the shape of a schema of the document.
+#[track_caller]
+pub fn validate(schema: &Value, value: &Value, what: &str) {
+    let mut validators = VALIDATORS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let validator = validators.entry(schema.to_string()).or_insert_with(|| {
+        // References into the document work because the schemas travel along.
+        let mut whole = schema.clone();
+        whole["components"] = DOCUMENT["components"].clone();
+        jsonschema::draft202012::options().should_validate_formats(true).build(&whole).unwrap()
+    });
+    if let Err(error) = validator.validate(value) {
+        panic!("{what}: {error}\n{value:#}");
+    }
+}

@@ -1,0 +1,148 @@
+//! A real gateway: the built program, on a port that it chose itself.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+
+use tempfile::TempDir;
+
+use super::{RedisServer, eventually};
+
+/// The program under test.
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_fencepost");
+
+/// Ends its process when dropped.
+pub struct Gateway {
+    pub address: SocketAddr,
+    child: Child,
+    log: Arc<Mutex<Vec<String>>>,
+    _directory: Option<TempDir>,
+}
+
+impl Gateway {
+    /// On the embedded store, in a file of its own.
+    pub async fn embedded(args: &[&str]) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let mut gateway = Self::on_file(&directory.path().join("locks.redb"), args).await;
+        gateway._directory = Some(directory);
+        gateway
+    }
+
+    /// On the embedded store, in this file.
+    pub async fn on_file(file: &Path, args: &[&str]) -> Self {
+        let store = format!("file:{}", file.display());
+        Self::start(&[&["--store", &store], args].concat()).await
+    }
+
+    pub async fn on_redis(redis: &RedisServer, args: &[&str]) -> Self {
+        Self::start(&[&["--store", redis.url()], args].concat()).await
+    }
+
+    /// Starts one with these arguments; it listens when this returns, and serves where its store is there.
+    pub async fn start(args: &[&str]) -> Self {
+        let mut child = command(args).stderr(Stdio::piped()).spawn().unwrap();
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        {
+            let log = log.clone();
+            std::thread::spawn(move || {
+                for line in stderr.lines().map_while(Result::ok) {
+                    log.lock().unwrap().push(line);
+                }
+            });
+        }
+        let mut gateway = Self { address: SocketAddr::from(([0, 0, 0, 0], 0)), child, log, _directory: None };
+        eventually("the gateway listens", async || {
+            if let Some(status) = gateway.child.try_wait().unwrap() {
+                panic!("the gateway ended with {status}: {:#?}", gateway.log());
+            }
+            match gateway.log().iter().find_map(|line| address_in(line)) {
+                Some(address) => gateway.address = address,
+                None => return false,
+            }
+            true
+        })
+        .await;
+        let client = super::Client::new(gateway.address);
+        if args.iter().any(|arg| arg.starts_with("redis")) {
+            eventually("the gateway is ready or says why not", async || {
+                client.get("/readyz").send().await.status == 200
+                    || gateway.log().iter().any(|line| line.contains("Redis cannot be used"))
+            })
+            .await;
+        }
+        gateway
+    }
+
+    pub fn url(&self, path_and_query: &str) -> String {
+        format!("http://{}{path_and_query}", self.address)
+    }
+
+    /// The lines that it has written to its log so far.
+    pub fn log(&self) -> Vec<String> {
+        self.log.lock().unwrap().clone()
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends a signal by its name, such as `TERM`.
+    pub fn signal(&self, name: &str) {
+        let status = Command::new("kill").args(["-s", name, &self.pid().to_string()]).status().unwrap();
+        assert!(status.success());
+    }
+
+    /// Waits for the end of the process.
+    pub async fn exit_status(&mut self) -> ExitStatus {
+        let mut status = None;
+        eventually("the gateway ends", async || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        })
+        .await;
+        status.unwrap()
+    }
+
+    /// Ends it at once, as a power cut would.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// The program on a free port of loopback, with a log that can be read by machine.
+pub fn command(args: &[&str]) -> Command {
+    let mut command = bare_command();
+    command.args(["--listen", "127.0.0.1:0", "--log-format", "json"]).args(args);
+    command
+}
+
+/// The program, untouched by the environment of whoever runs the tests.
+pub fn bare_command() -> Command {
+    let mut command = Command::new(PROGRAM);
+    let ours = std::env::vars_os().map(|(name, _)| name);
+    for name in ours.filter(|name| name.to_string_lossy().starts_with("FENCEPOST_")) {
+        command.env_remove(name);
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::null()).current_dir(scratch());
+    command
+}
+
+/// A directory in which a stray `fencepost.redb` does no harm.
+fn scratch() -> PathBuf {
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+}
+
+fn address_in(line: &str) -> Option<SocketAddr> {
+    let rest = line.split("listening on http://").nth(1)?;
+    rest.split([',', '"', ' ']).next()?.parse().ok()
+}
