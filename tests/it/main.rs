@@ -8,4 +8,9 @@
 )]
 
 mod contract;
+mod embedded_store;
+mod hammer;
+mod redis_store;
+mod retries;
+mod store_suite;
 mod support;

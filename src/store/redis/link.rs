@@ -11,7 +11,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, PushInfo, PushKind, RedisResult};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout, timeout_at};
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::sync::CancellationToken;
 
 use super::keys::KeySpace;
 use super::scripts;
@@ -45,17 +45,16 @@ impl Link {
 /// What requests see.
 #[derive(Clone)]
 enum State {
-    /// Nobody knows yet: requests wait for the outcome, within their deadline.
+    /// The first tries are under way: requests wait for their outcome, within their deadline.
     Connecting,
     Up(Arc<Link>),
-    /// The last try failed, for this reason: requests fail at once, while the supervisor probes.
+    /// All tries have failed for a while, the last for this reason: requests fail at once, while the supervisor probes.
     Down(Arc<str>),
 }
 
 /// Keeps a [`Link`] to one server for as long as it lives.
 pub(super) struct Supervisor {
     state: watch::Receiver<State>,
-    _stop_on_drop: DropGuard,
     stop: CancellationToken,
 }
 
@@ -64,10 +63,13 @@ impl Supervisor {
     pub(super) fn start(client: Client, keys: KeySpace, reply_timeout: Duration) -> Self {
         let stop = CancellationToken::new();
         let (sender, state) = watch::channel(State::Connecting);
-        let task = Task { client, keys, reply_timeout, state: sender };
+        let task = Task { client, keys, reply_timeout, state: sender.clone() };
         let stopped = stop.clone();
-        tokio::spawn(async move { stopped.run_until_cancelled(task.run()).await });
-        Self { state, _stop_on_drop: stop.clone().drop_guard(), stop }
+        tokio::spawn(async move {
+            stopped.run_until_cancelled(task.run()).await;
+            sender.send_replace(State::Down("the store is closed".into()));
+        });
+        Self { state, stop }
     }
 
     /// The current link. Fails at once while the server is known to be down.
@@ -87,9 +89,15 @@ impl Supervisor {
         }
     }
 
-    /// Ends the connection and the probing.
+    /// Ends the connection and the probing: from then on requests are refused.
     pub(super) fn stop(&self) {
         self.stop.cancel();
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        self.stop();
     }
 }
 
@@ -104,28 +112,38 @@ struct Task {
 impl Task {
     async fn run(self) {
         let mut pause = FIRST_PROBE_PAUSE;
+        let mut failing_since = Instant::now();
         loop {
             match self.connect().await {
                 Ok((link, closed)) => {
                     tracing::info!(incarnation = link.incarnation, "connected to Redis");
-                    pause = FIRST_PROBE_PAUSE;
                     let link = Arc::new(link);
                     self.state.send_replace(State::Up(link.clone()));
                     let reason = self.watch(&link, &closed).await;
                     tracing::warn!(reason, "leaving the connection to Redis");
                     self.state.send_replace(State::Connecting);
+                    pause = FIRST_PROBE_PAUSE;
+                    failing_since = Instant::now();
                 }
                 Err(reason) => {
-                    if !matches!(&*self.state.borrow(), State::Down(known) if **known == *reason) {
-                        tracing::warn!(reason, "Redis cannot be used");
+                    // A restart that is over soon costs its callers a moment, not an error.
+                    if failing_since.elapsed() >= self.reply_timeout {
+                        self.give_up(reason);
                     }
-                    self.state.send_replace(State::Down(reason.into()));
                     // Jitter keeps the gateways of a fleet from coming back in step.
                     sleep(pause.mul_f64(0.5 + rand::random::<f64>() / 2.0)).await;
                     pause = (pause * 2).min(LONGEST_PROBE_PAUSE);
                 }
             }
         }
+    }
+
+    /// From now on requests fail at once, for this reason.
+    fn give_up(&self, reason: String) {
+        if !matches!(&*self.state.borrow(), State::Down(known) if **known == *reason) {
+            tracing::warn!(reason, "Redis cannot be used");
+        }
+        self.state.send_replace(State::Down(reason.into()));
     }
 
     /// Connects and learns; the second value is notified when the driver's connection ends.

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, StatusCode};
+use http::{HeaderMap, Method, Request};
 use http_body_util::{BodyExt, Full};
 use hyper_util::client::legacy::{Client as Pool, connect::HttpConnector};
 use hyper_util::rt::TokioExecutor;
@@ -156,10 +156,6 @@ impl Answer {
         let token = self.json()["token"].as_str().unwrap().to_owned();
         assert_eq!(self.header("Lease-Token"), Some(token.as_str()));
         token
-    }
-
-    pub fn is_success(&self) -> bool {
-        StatusCode::from_u16(self.status).unwrap().is_success()
     }
 }
 

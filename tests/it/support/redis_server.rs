@@ -47,11 +47,6 @@ impl RedisServer {
         &self.url
     }
 
-    /// The directory in which the server runs, and keeps what it keeps.
-    pub fn directory(&self) -> &std::path::Path {
-        self.directory.path()
-    }
-
     /// A connection of the test's own.
     pub async fn connect(&self) -> redis::aio::MultiplexedConnection {
         let client = redis::Client::open(self.url.as_str()).unwrap();

@@ -1,0 +1,97 @@
+//! What is true of the embedded store alone: one process per file, and what a restart keeps.
+
+use std::process::Stdio;
+
+use crate::support::gateway::{bare_command, command};
+use crate::support::{Client, Gateway, fresh_token};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_process_on_the_file_is_refused_with_one_clear_line() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("locks.redb");
+    let first = Gateway::on_file(&file, &[]).await;
+    let store = format!("file:{}", file.display());
+    let second = bare_command()
+        .args(["--listen", "127.0.0.1:0", "--store", &store])
+        .stderr(Stdio::piped())
+        .output()
+        .unwrap();
+    let said = String::from_utf8(second.stderr).unwrap();
+    assert_eq!(second.status.code(), Some(1));
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.contains("in use by another process") && said.contains("locks.redb"), "{said}");
+    // The first one is not disturbed.
+    Client::new(first.address).put("/locks/k").send().await.expect(201);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn held_locks_and_numbers_survive_stop_and_start_and_kill() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("locks.redb");
+    let (token, released) = (fresh_token(), fresh_token());
+    let mut last = 0;
+    let mut held = 0;
+    for round in 0..4 {
+        let mut gateway = Gateway::on_file(&file, &[]).await;
+        let client = Client::new(gateway.address);
+        if round == 0 {
+            held = client
+                .put("/locks/held?ttl=10m&owner=me")
+                .token(&token)
+                .send()
+                .await
+                .expect(201)
+                .fencing_token();
+            client.put("/locks/freed").token(&released).send().await.expect(201);
+            client.delete("/locks/freed").token(&released).send().await.expect(204);
+        }
+        let look = client.get("/locks/held").token(&token).send().await.expect(200);
+        assert_eq!((look.fencing_token(), look.json()["yours"].as_bool()), (held, Some(true)));
+        assert_eq!(look.json()["owner"], "me");
+        assert!((500_000..=600_000).contains(&look.json()["expires_in_ms"].as_u64().unwrap()));
+        client.put("/locks/held").send().await.expect_problem(423, "lock-held");
+        // Retries work across restarts too.
+        client.delete("/locks/freed").token(&released).send().await.expect(204);
+        client.put("/locks/freed").token(&released).send().await.expect_problem(409, "token-released");
+        for _ in 0..10 {
+            let granted = client.put("/locks/k").send().await.expect(201);
+            assert!(granted.fencing_token() > last);
+            last = granted.fencing_token();
+            client.delete("/locks/k").token(&granted.token()).send().await.expect(204);
+        }
+        if round % 2 == 0 {
+            gateway.signal("TERM");
+            assert!(gateway.exit_status().await.success());
+        } else {
+            gateway.kill();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_says_that_it_keeps_nothing() {
+    let gateway = Gateway::start(&["--store", "memory:"]).await;
+    Client::new(gateway.address).put("/locks/k").send().await.expect(201);
+    assert!(gateway.log().iter().any(|line| line.contains("all of them are lost")), "{:?}", gateway.log());
+}
+
+#[test]
+fn files_that_cannot_be_used_end_the_start_with_one_clear_line() {
+    let directory = tempfile::tempdir().unwrap();
+    let foreign = directory.path().join("notes.txt");
+    std::fs::write(&foreign, "these are notes, and no store").unwrap();
+    for (path, said) in [
+        (foreign, "is not a Fencepost store"),
+        (directory.path().join("missing").join("locks.redb"), "no such file or directory"),
+        (directory.path().to_owned(), "cannot be opened"),
+    ] {
+        let output = command(&["--store", &format!("file:{}", path.display())])
+            .stderr(Stdio::piped())
+            .output()
+            .unwrap();
+        let lines = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{lines}");
+        assert!(lines.lines().count() == 1 && lines.contains(said), "{lines}");
+    }
+    assert_eq!(std::fs::read_to_string(directory.path().join("notes.txt")).unwrap().len(), 29);
+}
