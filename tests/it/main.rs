@@ -7,10 +7,17 @@
     reason = "a test that cannot go on must fail"
 )]
 
+mod accept_loop;
+mod browsers;
+mod cli;
+mod code_map;
 mod contract;
 mod embedded_store;
 mod hammer;
+mod log;
+mod openapi;
 mod redis_store;
 mod retries;
+mod serving;
 mod store_suite;
 mod support;

@@ -77,6 +77,12 @@ pub fn fresh_token() -> String {
     format!("{:032x}", rand::random::<u128>())
 }
 
+/// Sends a process that the test started a signal by its name, such as `TERM`.
+pub fn signal(pid: u32, name: &str) {
+    let status = std::process::Command::new("kill").args(["-s", name, &pid.to_string()]).status().unwrap();
+    assert!(status.success());
+}
+
 /// Polls until `probe` holds; fails the test, naming `what`, when it does not within [`PATIENCE`].
 pub async fn eventually(what: &str, mut probe: impl AsyncFnMut() -> bool) {
     let give_up = Instant::now() + PATIENCE;

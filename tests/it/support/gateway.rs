@@ -78,14 +78,9 @@ impl Gateway {
         self.log.lock().unwrap().clone()
     }
 
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
     /// Sends a signal by its name, such as `TERM`.
     pub fn signal(&self, name: &str) {
-        let status = Command::new("kill").args(["-s", name, &self.pid().to_string()]).status().unwrap();
-        assert!(status.success());
+        super::signal(self.child.id(), name);
     }
 
     /// Waits for the end of the process.

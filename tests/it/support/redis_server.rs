@@ -73,6 +73,11 @@ impl RedisServer {
         assert!(self.wait_until_up().await, "redis-server does not start again");
     }
 
+    /// Sends a signal by its name, such as `STOP`.
+    pub fn signal(&self, name: &str) {
+        super::signal(self.child.id(), name);
+    }
+
     /// Ends the server at once.
     pub fn kill(&mut self) {
         let _ = self.child.kill();

@@ -1,0 +1,143 @@
+//! What a web page may do: nothing from another site, nothing under a rebound name, and all from our own pages.
+
+use std::path::Path;
+
+use crate::support::http::raw_call;
+use crate::support::{Client, Gateway, Stage, on_each_store};
+
+on_each_store!(
+    a_page_of_another_site_is_refused,
+    a_rebound_host_is_refused,
+    try_it_out_of_the_own_pages_works,
+    the_docs_come_from_the_binary_alone,
+);
+
+async fn a_page_of_another_site_is_refused(stage: Stage) {
+    let client = stage.client();
+    let own_port = stage.gateway.address.port();
+    let near_miss = format!("http://127.0.0.1:{}", own_port.wrapping_add(1));
+    for origin in ["https://evil.example", "null", "http://127.0.0.1", "file://", "junk", &near_miss] {
+        for (method, address) in [
+            ("PUT", "/locks/k"),
+            ("PATCH", "/locks/k"),
+            ("DELETE", "/locks/k"),
+            ("GET", "/locks/k"),
+            ("OPTIONS", "/locks/k"),
+        ] {
+            let answer = client.call(method, address).header("Origin", origin).send().await;
+            let answer = answer.expect_problem(403, "cross-origin");
+            assert!(answer.header("access-control-allow-origin").is_none());
+        }
+    }
+    client.get("/locks/k").send().await.expect_problem(404, "not-held");
+}
+
+async fn a_rebound_host_is_refused(stage: Stage) {
+    let address = stage.gateway.address;
+    let call = async |host: &str| {
+        let request = format!("PUT /locks/k HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        crate::support::http::parse(&crate::support::http::raw(address, request.as_bytes()).await)
+    };
+    for host in [
+        "evil.example",
+        "evil.example:8080",
+        "127.0.0.1.nip.io",
+        "10.0.0.1",
+        "[::2]",
+        "localhost.evil",
+        "a@b",
+    ] {
+        let answer = call(host).await.expect_problem(403, "unknown-host");
+        assert!(answer.json()["detail"].as_str().unwrap().contains("--allow-host"), "{host}");
+    }
+    stage.client().get("/locks/k").send().await.expect_problem(404, "not-held");
+    for (n, host) in
+        ["localhost", "LOCALHOST:1", "127.0.0.1", "127.8.9.1:80", "[::1]:8080"].iter().enumerate()
+    {
+        let request = format!("PUT /locks/k{n} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        let bytes = crate::support::http::raw(address, request.as_bytes()).await;
+        crate::support::http::parse(&bytes).expect(201);
+    }
+}
+
+/// What Swagger UI sends when a person presses "Execute" on a page of ours.
+async fn try_it_out_of_the_own_pages_works(stage: Stage) {
+    let client = stage.client();
+    let address = stage.gateway.address;
+    for origin in [format!("http://{address}"), format!("http://localhost:{}", address.port())] {
+        let host = origin.trim_start_matches("http://");
+        let headers = format!("Origin: {origin}\r\nContent-Length: 0\r\n");
+        // The Host is that of the page.
+        let request = format!("PUT /locks/k HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{headers}\r\n");
+        let bytes = crate::support::http::raw(address, request.as_bytes()).await;
+        let token = crate::support::http::parse(&bytes).expect(201).token();
+        client
+            .delete("/locks/k")
+            .token(&token)
+            .header("Origin", format!("http://{address}"))
+            .send()
+            .await
+            .expect(204);
+    }
+    // The pages know only relative addresses, so "Execute" goes to where the page came from.
+    let document = client.get("/openapi.json").send().await.expect(200).json();
+    assert_eq!(document["servers"][0]["url"], "/");
+}
+
+async fn the_docs_come_from_the_binary_alone(stage: Stage) {
+    let client = stage.client();
+    assert_eq!(client.get("/docs").send().await.expect(303).header("location"), Some("/docs/"));
+    let page = client.get("/docs/").send().await.expect(200);
+    let page = String::from_utf8(page.body.to_vec()).unwrap();
+    assert!(!page.contains("http://") && !page.contains("https://") && !page.contains("src=\"//"), "{page}");
+    let linked: Vec<_> = page
+        .split(['"', '\''])
+        .filter(|text| {
+            [".js", ".css", ".png"].contains(
+                &Path::new(text).extension().map_or(String::new(), |e| format!(".{}", e.display())).as_str(),
+            )
+        })
+        .collect();
+    assert!(linked.len() >= 4, "{linked:?}");
+    for file in linked {
+        let answer = client.get(&format!("/docs/{}", file.trim_start_matches("./"))).send().await.expect(200);
+        assert!(!answer.body.is_empty(), "{file}");
+    }
+    let start = client.get("/docs/swagger-initializer.js").send().await.expect(200);
+    assert!(String::from_utf8_lossy(&start.body).contains("/openapi.json"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hosts_and_origins_can_be_allowed() {
+    let gateway = Gateway::embedded(&[
+        "--allow-host",
+        "locks.example",
+        "--allow-host",
+        "other.example",
+        "--cors-origin",
+        "https://app.example",
+    ])
+    .await;
+    let address = gateway.address;
+    let put = async |host: &str, key: &str| {
+        let request = format!("PUT /locks/{key} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        crate::support::http::parse(&crate::support::http::raw(address, request.as_bytes()).await)
+    };
+    put("locks.example", "a").await.expect(201);
+    put("Other.Example:443", "b").await.expect(201);
+    put("third.example", "c").await.expect_problem(403, "unknown-host");
+
+    let client = Client::new(address);
+    let granted = client.put("/locks/d").header("Origin", "https://app.example").send().await.expect(201);
+    assert_eq!(granted.header("access-control-allow-origin"), Some("https://app.example"));
+    let exposed = granted.header("access-control-expose-headers").unwrap().to_ascii_lowercase();
+    for name in ["lease-token", "fencing-token", "retry-after", "x-request-id"] {
+        assert!(exposed.contains(name), "{exposed}");
+    }
+    let preflight = "Origin: https://app.example\r\nAccess-Control-Request-Method: PUT\r\nAccess-Control-Request-Headers: lease-token\r\n";
+    let answer = raw_call(address, "OPTIONS", "/locks/e", preflight).await.expect(200);
+    assert!(answer.header("access-control-allow-methods").unwrap().contains("PUT"));
+    assert!(answer.header("access-control-allow-headers").unwrap().contains("lease-token"));
+    let stranger = preflight.replace("app.example", "evil.example");
+    raw_call(address, "OPTIONS", "/locks/e", &stranger).await.expect_problem(403, "cross-origin");
+}

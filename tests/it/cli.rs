@@ -1,0 +1,135 @@
+//! The command line: help, environment, and settings that cannot be.
+
+use std::process::{Output, Stdio};
+
+use crate::support::gateway::bare_command;
+use crate::support::{Client, Gateway};
+
+fn run(args: &[&str]) -> Output {
+    bare_command().args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).output().unwrap()
+}
+
+#[test]
+fn wrong_settings_end_the_start_with_one_clear_line_and_exit_code_2() {
+    let cases: &[(&[&str], &str)] = &[
+        (&["--no-such-flag"], "--no-such-flag"),
+        (&["no-such-command"], "no-such-command"),
+        (&["serve", "extra"], "extra"),
+        (&["--store", "nonsense"], "--store"),
+        (&["--store", "file:"], "--store"),
+        (&["--store", "memory:x"], "--store"),
+        (&["--store", "redis://"], "--store"),
+        (&["--store", "redis://host:99999"], "--store"),
+        (&["--store", "redis://host/notanumber"], "--store"),
+        (&["--store", "redis://host/?protocol=resp2"], "--store"),
+        (&["--store", "rediss://host/#insecure"], "--store"),
+        (&["--store", "redis://host", "--redis-ca", "/dev/null"], "rediss://"),
+        (&["--store", "rediss://host", "--redis-ca", "/no/such/file"], "--redis-ca"),
+        (&["--redis-prefix", "a{b}"], "--redis-prefix"),
+        (&["--redis-prefix", ""], "--redis-prefix"),
+        (&["--default-ttl", "30"], "--default-ttl"),
+        (&["--default-ttl", "1ms"], "--default-ttl"),
+        (&["--min-ttl", "0s"], "--min-ttl"),
+        (&["--max-ttl", "1ms"], "--max-ttl"),
+        (&["--max-ttl", "400days"], "--max-ttl"),
+        (&["--max-wait", "2h"], "--max-wait"),
+        (&["--mark-ttl", "1s"], "--mark-ttl"),
+        (&["--store-timeout", "0s"], "--store-timeout"),
+        (&["--max-connections", "0"], "--max-connections"),
+        (&["--idle-timeout", "99years"], "--idle-timeout"),
+        (&["--log-format", "xml"], "--log-format"),
+        (&["--allow-host", "http://x"], "--allow-host"),
+        (&["--allow-host", "x:80"], "--allow-host"),
+        (&["--cors-origin", "app.example"], "--cors-origin"),
+        (&["--cors-origin", "https://app.example/"], "--cors-origin"),
+        (&["--cors-origin", "*"], "--cors-origin"),
+    ];
+    for (args, said) in cases {
+        let output = run(args);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{args:?}: {stderr}");
+        assert!(stderr.starts_with("fencepost: ") && stderr.contains(said), "{args:?}: {stderr}");
+        assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn an_address_in_use_ends_the_start_with_one_clear_line() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let output = run(&["--store", "memory:", "--listen", &address]);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.lines().count() == 1 && stderr.contains(&address), "{stderr}");
+}
+
+#[test]
+fn a_password_shows_up_nowhere() {
+    let url = "redis://user:hunter2@";
+    for args in
+        [&["--store", url][..], &["--store", "rediss://user:hunter2@host/#x"], &["--help"], &["--nonsense"]]
+    {
+        let output = bare_command()
+            .args(args)
+            .env("FENCEPOST_STORE", url)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .output()
+            .unwrap();
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert!(!said.contains("hunter2"), "{args:?}: {said}");
+    }
+}
+
+#[test]
+fn help_names_every_flag_and_its_variable() {
+    let output = run(&["serve", "--help"]);
+    assert!(output.status.success());
+    let help = String::from_utf8(output.stdout).unwrap();
+    let flags: Vec<_> = help.split_whitespace().filter(|word| word.starts_with("--")).collect();
+    assert!(flags.len() >= 18, "{flags:?}");
+    for flag in flags.iter().filter(|flag| !flag.contains("--help") && **flag != "--version") {
+        let name = flag.trim_matches(|c: char| !c.is_ascii_alphanumeric());
+        let variable = format!("FENCEPOST_{}", name.to_uppercase().replace('-', "_"));
+        assert!(help.contains(&variable), "{flag} has no {variable}");
+    }
+    let top = String::from_utf8(run(&["--help"]).stdout).unwrap();
+    assert!(top.contains("serve") && top.contains("openapi") && top.contains("--listen"), "{top}");
+    let version = String::from_utf8(run(&["--version"]).stdout).unwrap();
+    assert!(version.starts_with("fencepost "), "{version}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn serve_is_the_default_and_the_limits_are_settings() {
+    let gateway = Gateway::embedded(&["--default-ttl", "5s", "--min-ttl", "1s", "--max-ttl", "10s"]).await;
+    let client = Client::new(gateway.address);
+    let left_ms = client.put("/locks/k").send().await.expect(201).json()["ttl_ms"].as_u64().unwrap();
+    assert!(left_ms <= 5_000);
+    client.put("/locks/a?ttl=999ms").send().await.expect_problem(400, "bad-parameter");
+    client.put("/locks/a?ttl=1s").send().await.expect(201);
+    client.put("/locks/b?ttl=10001ms").send().await.expect_problem(400, "bad-parameter");
+    client.put("/locks/b?ttl=10s").send().await.expect(201);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn settings_come_from_the_environment_too() {
+    let mut child = bare_command()
+        .args(["serve", "--listen", "127.0.0.1:0"])
+        .env("FENCEPOST_STORE", "memory:")
+        .env("FENCEPOST_LISTEN", "nonsense")
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // A flag stands above its variable, so this one starts.
+    let mut log = std::io::BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut log, &mut line).unwrap();
+    assert!(line.contains("locks live in memory"), "{line}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let output = bare_command().env("FENCEPOST_DEFAULT_TTL", "30").stderr(Stdio::piped()).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("--default-ttl"), "{stderr}");
+}
