@@ -64,7 +64,7 @@ fn complain(problem: &str, code: u8) -> ExitCode {
 }
 
 fn print_document() -> anyhow::Result<()> {
-    writeln!(io::stdout(), "{}", api::openapi_json()).context("cannot print the document")
+    write!(io::stdout(), "{}", api::openapi_json()).context("cannot print the document")
 }
 
 #[tokio::main]

@@ -1,6 +1,6 @@
 //! What the handlers answer when all is well, as JSON and as headers.
 
-use axum::Json;
+use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use jiff::{SignedDuration, Timestamp};
@@ -9,6 +9,8 @@ use utoipa::ToSchema;
 
 use crate::lock::{FencingToken, Lease, LeaseToken, LockKey};
 
+/// The media type of every answer that is no error.
+pub(super) const JSON: &str = "application/json";
 /// The secret of a lease, in requests and in answers to them.
 pub(super) const LEASE_TOKEN: HeaderName = HeaderName::from_static("lease-token");
 /// The number to show to the protected resource.
@@ -80,6 +82,14 @@ impl HolderView {
     }
 }
 
+/// A JSON body of this media type. It ends with a newline, so that a shell's prompt does not stick to it.
+pub(super) fn json(status: StatusCode, media_type: &'static str, value: &impl Serialize) -> Response {
+    // What is answered here are plain structs, which always have a JSON form.
+    let mut body = serde_json::to_vec(value).unwrap_or_default();
+    body.push(b'\n');
+    (status, [(CONTENT_TYPE, media_type)], body).into_response()
+}
+
 /// The answer to whoever holds the lock.
 pub(super) fn grant(status: StatusCode, key: &LockKey, token: &LeaseToken, lease: &Lease) -> Response {
     let grant = Grant {
@@ -90,7 +100,7 @@ pub(super) fn grant(status: StatusCode, key: &LockKey, token: &LeaseToken, lease
         expires_at: expiry(lease.left_ms),
         owner: owner_of(lease),
     };
-    let mut response = (status, Json(grant)).into_response();
+    let mut response = json(status, JSON, &grant);
     insert_fencing_token(&mut response, lease.fencing_token);
     // The alphabet of tokens is that of header values, so this always holds.
     if let Ok(mut token) = HeaderValue::from_str(token.reveal()) {
@@ -103,7 +113,7 @@ pub(super) fn grant(status: StatusCode, key: &LockKey, token: &LeaseToken, lease
 /// The answer to whoever asks about a held lock.
 pub(super) fn lock(key: &LockKey, lease: &Lease, yours: Option<bool>) -> Response {
     let view = LockView { key: key.as_str().to_owned(), holder: HolderView::of(lease), yours };
-    let mut response = Json(view).into_response();
+    let mut response = json(StatusCode::OK, JSON, &view);
     insert_fencing_token(&mut response, lease.fencing_token);
     response
 }

@@ -1,12 +1,13 @@
 //! Whether the process is alive, and whether it can serve.
 
-use axum::Json;
 use axum::extract::{Path, State};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::AppState;
+use super::answers;
 use super::problem::{Problem, ProblemType};
 
 /// That all is well.
@@ -15,7 +16,9 @@ pub(super) struct Health {
     status: &'static str,
 }
 
-const OK: Json<Health> = Json(Health { status: "ok" });
+fn ok() -> Response {
+    answers::json(StatusCode::OK, answers::JSON, &Health { status: "ok" })
+}
 
 /// Alive
 ///
@@ -27,8 +30,8 @@ const OK: Json<Health> = Json(Health { status: "ok" });
         super::openapi::HealthzProblems,
     )
 )]
-pub(super) async fn healthz() -> Json<Health> {
-    OK
+pub(super) async fn healthz() -> Response {
+    ok()
 }
 
 /// Ready
@@ -41,12 +44,12 @@ pub(super) async fn healthz() -> Json<Health> {
         super::openapi::ReadyzProblems,
     )
 )]
-pub(super) async fn readyz(State(app): State<AppState>) -> Result<Json<Health>, Problem> {
+pub(super) async fn readyz(State(app): State<AppState>) -> Result<Response, Problem> {
     if app.draining.is_cancelled() {
         return Err(Problem::new(ProblemType::ShuttingDown, "this server finishes what it has begun"));
     }
     app.service.check().await?;
-    Ok(OK)
+    Ok(ok())
 }
 
 /// Explain a problem

@@ -15,7 +15,7 @@ use utoipa::openapi::{
 };
 use utoipa::{IntoParams, IntoResponses, OpenApi as _};
 
-use super::answers::example_holder;
+use super::answers::{JSON, example_holder};
 use super::documented_routes;
 use super::problem::{PROBLEM_JSON, Problem, ProblemBody, ProblemType};
 use crate::lock::FencingToken;
@@ -143,7 +143,7 @@ struct Base;
 pub(super) static DOCUMENT: LazyLock<String> = LazyLock::new(|| {
     let document = complete(documented_routes().into_openapi());
     // It is made of plain strings and numbers, so it always has a JSON form.
-    document.to_pretty_json().unwrap_or_default()
+    document.to_pretty_json().map_or_else(|_| String::new(), |json| json + "\n")
 });
 
 /// This document
@@ -154,7 +154,7 @@ pub(super) static DOCUMENT: LazyLock<String> = LazyLock::new(|| {
     responses((status = 200, description = "The document.", body = Object), DocumentProblems)
 )]
 pub(super) async fn get_openapi() -> impl IntoResponse {
-    ([(CONTENT_TYPE, "application/json")], DOCUMENT.as_str())
+    ([(CONTENT_TYPE, JSON)], DOCUMENT.as_str())
 }
 
 /// The document before the handlers are added to it.

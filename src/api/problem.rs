@@ -1,14 +1,13 @@
 //! Errors as the caller sees them: `application/problem+json` (RFC 9457), and the only map to status codes.
 
-use axum::Json;
-use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::StatusCode;
+use axum::http::header::RETRY_AFTER;
 use axum::response::{IntoResponse, Response};
 use serde::{Serialize, Serializer};
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
 
-use super::answers::HolderView;
+use super::answers::{self, HolderView};
 use crate::lock::Lease;
 use crate::store::StoreError;
 
@@ -248,11 +247,9 @@ impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let kind = self.kind;
         let retry_after_s = self.retry_after_s;
-        let mut response = (kind.status(), Json(self.body())).into_response();
-        let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
+        let mut response = answers::json(kind.status(), PROBLEM_JSON, &self.body());
         if let Some(seconds) = retry_after_s {
-            headers.insert(RETRY_AFTER, seconds.into());
+            response.headers_mut().insert(RETRY_AFTER, seconds.into());
         }
         // For the log line.
         response.extensions_mut().insert(kind);

@@ -16,6 +16,7 @@ mod embedded_store;
 mod hammer;
 mod log;
 mod openapi;
+mod readme;
 mod redis_store;
 mod retries;
 mod serving;

@@ -1,0 +1,250 @@
+//! The README's snippets, run as they stand there, with real `bash`, `curl` and `sqlite3`. Only the address of the
+//! gateway is the test's.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Output, Stdio};
+
+use tempfile::TempDir;
+use tokio::process::Command;
+
+use crate::support::{RedisServer, Stage, eventually, free_port, fresh_token, on_each_store};
+
+const README: &str = include_str!("../../README.md");
+const DOCUMENTED_ADDRESS: &str = "127.0.0.1:8080";
+
+on_each_store!(
+    the_first_lines_work_as_pasted,
+    take_renew_release_works_as_pasted,
+    a_key_from_a_variable_works_as_pasted,
+    a_cron_job_does_not_overlap,
+    a_double_click_is_ignored,
+    a_serverless_function_retries_safely,
+    claiming_in_sql_loses_no_update,
+    busy_and_down_are_told_apart,
+);
+
+/// The snippets that are pasted into a shell, in order, and those that are saved under a name.
+struct Snippets {
+    pasted: Vec<String>,
+    files: BTreeMap<String, String>,
+}
+
+fn snippets() -> Snippets {
+    let mut found = Snippets { pasted: Vec::new(), files: BTreeMap::new() };
+    for part in README.split("```bash").skip(1) {
+        let (info, rest) = part.split_once('\n').unwrap();
+        let code = rest.split("```").next().unwrap().to_owned();
+        match info.trim().strip_prefix("file=") {
+            Some(name) => drop(found.files.insert(name.to_owned(), code)),
+            None => found.pasted.push(code),
+        }
+    }
+    found
+}
+
+/// A directory with the recipes in it, and the gateway that they find.
+struct Shell {
+    directory: TempDir,
+    address: String,
+}
+
+impl Shell {
+    fn new(stage: &Stage) -> Self {
+        Self::at(stage.gateway.address.to_string())
+    }
+
+    fn at(address: String) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        for (name, code) in snippets().files {
+            let path = directory.path().join(name);
+            std::fs::write(&path, code).unwrap();
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+            std::fs::set_permissions(&path, mode).unwrap();
+        }
+        Self { directory, address }
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn command(&self, program: impl AsRef<Path>, args: &[&str]) -> Command {
+        let mut command = Command::new(program.as_ref());
+        command
+            .args(args)
+            .current_dir(self.directory.path())
+            .env("FENCEPOST_URL", format!("http://{}", self.address))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        command
+    }
+
+    /// Runs a recipe by its name.
+    async fn run(&self, name: &str, args: &[&str]) -> Said {
+        Said::of(self.command(self.path(name), args).output().await.unwrap())
+    }
+
+    /// Pastes the snippet that contains this text, and stops at the first line that fails.
+    async fn paste(&self, containing: &str) -> Said {
+        let all = snippets().pasted;
+        let mut matching = all.iter().filter(|code| code.contains(containing));
+        let code = matching.next().unwrap_or_else(|| panic!("no snippet contains {containing:?}"));
+        assert!(matching.next().is_none(), "{containing:?} is in two snippets");
+        let code = code.replace(DOCUMENTED_ADDRESS, &self.address);
+        Said::of(self.command("bash", &["-e", "-u", "-c", &code]).output().await.unwrap())
+    }
+}
+
+#[derive(Debug)]
+struct Said {
+    code: Option<i32>,
+    text: String,
+}
+
+impl Said {
+    fn of(output: Output) -> Self {
+        // curl draws its progress on standard error when that is no terminal's only output.
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        let stderr = stderr
+            .lines()
+            .filter(|line| !line.contains("% Total") && !line.contains("Dload") && !line.contains('\r'));
+        let stderr: String = stderr.map(|line| format!("{line}\n")).collect();
+        let text = String::from_utf8(output.stdout).unwrap() + &stderr;
+        Self { code: output.status.code(), text }
+    }
+
+    #[track_caller]
+    fn expect(self, code: i32, text: &str) -> Self {
+        assert!(self.code == Some(code) && self.text.contains(text), "expected {code} {text:?}: {self:?}");
+        self
+    }
+}
+
+#[test]
+fn every_snippet_is_run_by_a_test() {
+    let snippets = snippets();
+    assert_eq!(snippets.pasted.len(), 3);
+    let names: Vec<_> = snippets.files.keys().map(String::as_str).collect();
+    assert_eq!(names, ["deposit", "function", "pay", "run-alone", "try-lock"]);
+    assert!(README.contains("make test"));
+    let first_screen: Vec<_> = README.lines().take(20).collect();
+    assert_eq!(first_screen.iter().filter(|line| line.starts_with("curl ")).count(), 3);
+}
+
+async fn the_first_lines_work_as_pasted(stage: Stage) {
+    let said = Shell::new(&stage).paste("locks/backup?ttl=30s&owner=me").await.expect(0, "\"fencing_token\"");
+    assert!(
+        said.text.contains("/problems/lock-held") && said.text.contains("held by \\\"me\\\""),
+        "{said:?}"
+    );
+    assert!(said.text.ends_with("}\n") && said.text.matches("\"owner\":\"me\"").count() == 3, "{said:?}");
+}
+
+async fn take_renew_release_works_as_pasted(stage: Stage) {
+    let said = Shell::new(&stage).paste("curl -X PATCH").await.expect(0, "\"yours\":true");
+    assert_eq!(said.text.matches("\"ttl_ms\"").count(), 2, "{said:?}");
+    assert!(!said.text.contains("problem"), "{said:?}");
+    stage.client().get("/locks/report").send().await.expect_problem(404, "not-held");
+}
+
+async fn a_key_from_a_variable_works_as_pasted(stage: Stage) {
+    let said = Shell::new(&stage).paste("--data-urlencode").await;
+    let said = said.expect(0, "\"key\":\"reports/2026 & drafts\"");
+    assert!(!said.text.contains("problem"), "{said:?}");
+    stage.client().get("/lock?key=reports/2026%20%26%20drafts").send().await.expect_problem(404, "not-held");
+}
+
+async fn a_cron_job_does_not_overlap(stage: Stage) {
+    let shell = Shell::new(&stage);
+    let job = "echo ran >>runs; until [ -e go ]; do sleep 0.02; done; exit 3";
+    let first =
+        shell.command(shell.path("run-alone"), &["nightly/backup", "1m", "sh", "-c", job]).spawn().unwrap();
+    eventually("the job runs", async || shell.path("runs").exists()).await;
+    shell.run("run-alone", &["nightly/backup", "1m", "sh", "-c", job]).await.expect(0, "is running already");
+    shell.run("run-alone", &["another", "1m", "echo", "beside it"]).await.expect(0, "beside it");
+    std::fs::write(shell.path("go"), "").unwrap();
+    let first = Said::of(first.wait_with_output().await.unwrap());
+    first.expect(3, "");
+    assert_eq!(std::fs::read_to_string(shell.path("runs")).unwrap(), "ran\n");
+    // It was released: the next night comes at once.
+    shell.run("run-alone", &["nightly/backup", "1m", "sh", "-c", job]).await.expect(3, "");
+    let dead = Shell::at(format!("127.0.0.1:{}", free_port()));
+    dead.run("run-alone", &["nightly/backup", "1m", "touch", "wrong"]).await.expect(75, "cannot ask");
+    assert!(!dead.path("wrong").exists());
+}
+
+async fn a_double_click_is_ignored(stage: Stage) {
+    let shell = Shell::new(&stage);
+    let clicks = futures_util::future::join_all((0..4).map(|_| shell.run("pay", &["4711"]))).await;
+    let charged = clicks.iter().filter(|said| said.text == "charged order 4711\n").count();
+    let ignored = clicks.iter().filter(|said| said.text == "order 4711 is being paid already\n").count();
+    assert_eq!((charged, ignored), (1, 3), "{clicks:?}");
+    shell.run("pay", &["0815 & co"]).await.expect(0, "charged order 0815 & co");
+}
+
+async fn a_serverless_function_retries_safely(stage: Stage) {
+    let shell = Shell::new(&stage);
+    let client = stage.client();
+    for _ in 0..2 {
+        shell.run("function", &[]).await.expect(0, "doing the work");
+        client.get("/locks/invoice-4711").send().await.expect_problem(404, "not-held");
+    }
+    client.put("/locks/invoice-4711?ttl=1m").token(&fresh_token()).send().await.expect(201);
+    shell.run("function", &[]).await.expect(0, "somebody else does it");
+    let dead = Shell::at(format!("127.0.0.1:{}", free_port()));
+    dead.run("function", &[]).await.expect(75, "no lock: HTTP 000");
+}
+
+async fn claiming_in_sql_loses_no_update(stage: Stage) {
+    let shell = Shell::new(&stage);
+    let sql = async |statement: &str| {
+        let output = shell
+            .command("sqlite3", &["-cmd", ".timeout 5000", "bank.db", statement])
+            .output()
+            .await
+            .unwrap();
+        Said::of(output).expect(0, "").text.trim().to_owned()
+    };
+    sql("CREATE TABLE account (id PRIMARY KEY, balance, fence NOT NULL DEFAULT 0);
+         INSERT INTO account (id, balance) VALUES ('7', 100)")
+    .await;
+    let deposits = (0..6).map(async |_| {
+        let mut done = 0;
+        for _ in 0..4 {
+            let said = shell.run("deposit", &["bank.db", "7", "1"]).await;
+            assert!(matches!(said.code, Some(0 | 75)), "{said:?}");
+            done += usize::from(said.code == Some(0));
+        }
+        done
+    });
+    let done: usize = futures_util::future::join_all(deposits).await.into_iter().sum();
+    assert!(done > 0);
+    assert_eq!(sql("SELECT balance FROM account").await, (100 + done).to_string());
+    // Somebody newer claims while this one thinks: its write is refused.
+    let mut slow = shell.command(shell.path("deposit"), &["bank.db", "7", "50"]);
+    let before = sql("SELECT fence FROM account").await;
+    let slow = slow.env("THINK_S", "2").spawn().unwrap();
+    eventually("it has claimed", async || sql("SELECT fence FROM account").await != before).await;
+    sql("UPDATE account SET fence=fence+1").await;
+    let said = Said::of(slow.wait_with_output().await.unwrap());
+    said.expect(75, "somebody newer has the lock");
+    assert_eq!(sql("SELECT balance FROM account").await, (100 + done).to_string());
+    // An older number than the table has seen cannot even claim.
+    sql("UPDATE account SET fence=9007199254740991").await;
+    shell.run("deposit", &["bank.db", "7", "1"]).await.expect(75, "somebody newer has the lock");
+}
+
+async fn busy_and_down_are_told_apart(stage: Stage) {
+    let shell = Shell::new(&stage);
+    shell.run("try-lock", &["a"]).await.expect(0, "mine\n");
+    shell.run("try-lock", &["a"]).await.expect(0, "busy\n");
+    let dead = Shell::at(format!("127.0.0.1:{}", free_port()));
+    dead.run("try-lock", &[]).await.expect(0, "no gateway there\n");
+    let mut redis = RedisServer::start().await;
+    let gateway = crate::support::Gateway::on_redis(&redis, &[]).await;
+    redis.kill();
+    Shell::at(gateway.address.to_string()).run("try-lock", &[]).await.expect(0, "cannot use its store");
+}
