@@ -235,12 +235,8 @@ impl ServeArgs {
         require("--redis-prefix", is_plain(&self.redis_prefix), "1 to 64 of A-Z a-z 0-9 . _ : -")?;
         Ok(Settings {
             store: self.store()?,
-            allowed_hosts: self.allow_host.iter().map(|host| allowed_host(host)).collect::<Result<_, _>>()?,
-            allowed_origins: self
-                .cors_origin
-                .iter()
-                .map(|site| allowed_origin(site))
-                .collect::<Result<_, _>>()?,
+            allowed_hosts: given(&self.allow_host).map(allowed_host).collect::<Result<_, _>>()?,
+            allowed_origins: given(&self.cors_origin).map(allowed_origin).collect::<Result<_, _>>()?,
             server: ServerSettings {
                 first_request_timeout: self.first_request_timeout,
                 idle_timeout: self.idle_timeout,
@@ -304,6 +300,11 @@ fn require(flag: &'static str, holds: bool, rule: &str) -> Result<(), SettingsEr
         return Ok(());
     }
     Err(SettingsError { flag, problem: format!("must be {rule}") })
+}
+
+/// A variable that is set to nothing, as compose files and unit files do it, names nothing.
+fn given(list: &[String]) -> impl Iterator<Item = &str> {
+    list.iter().map(String::as_str).filter(|text| !text.is_empty())
 }
 
 /// A prefix with braces would become the hash tag of every key.

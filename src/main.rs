@@ -53,7 +53,10 @@ fn explain_arguments(error: &clap::Error) -> ExitCode {
     }
     let text = error.to_string();
     let first_paragraph = text.split("\n\n").next().unwrap_or_default();
-    let line = first_paragraph.split_whitespace().collect::<Vec<_>>().join(" ");
+    // A store's address that was put in the wrong place may hold a password.
+    let words =
+        first_paragraph.split_whitespace().map(|word| if word.contains("://") { "'…'" } else { word });
+    let line = words.collect::<Vec<_>>().join(" ");
     complain(line.trim_start_matches("error: "), WRONG_SETTINGS)
 }
 

@@ -23,6 +23,9 @@ pub use take_back::TakeBack;
 /// The pause before an unanswered step is sent again: half of it, plus up to as much again by chance.
 const RETRY_PAUSE: Duration = Duration::from_millis(40);
 
+/// Acquires that one request may send, each after the one before was voided: each leaves a mark behind.
+const MOST_ACQUIRES: usize = 3;
+
 /// The operations on locks, over any store.
 pub struct LockService {
     store: Arc<dyn LockStore>,
@@ -79,14 +82,35 @@ impl LockService {
     /// granted is taken back in the background.
     pub async fn acquire(&self, wish: Acquire) -> Result<Acquisition, StoreError> {
         let deadline = self.deadline();
-        match wish.token {
-            Some(token) => {
-                let intent = if token.is_server_made() { Intent::Confirm } else { Intent::Grant };
-                let request = request(wish.key, &token, wish.ttl, wish.owner, intent);
-                let outcome = self.acquire_with_own_token(&request, deadline).await?;
-                Ok(Acquisition { token, outcome })
+        let mut acquires_left = MOST_ACQUIRES;
+        loop {
+            acquires_left -= 1;
+            // A token of ours is sent once: if its only copy is late, no release has left a mark that would refuse it.
+            let token = wish.token.clone().unwrap_or_else(LeaseToken::generate);
+            let request = wish.request(&token);
+            let guard = self.cleaner.guard(&request);
+            let sent_at = boottime();
+            let doubt = match self.store.acquire(&request, self.until(deadline)).await {
+                Ok(answer) => {
+                    let outcome = self.hand_out(answer, sent_at, guard, deadline).await?;
+                    return Ok(Acquisition { token, outcome });
+                }
+                Err(StoreError::Unavailable(reason)) => {
+                    guard.disarm();
+                    return Err(StoreError::Unavailable(reason));
+                }
+                Err(StoreError::Unknown(reason)) => reason,
+            };
+            // Doubt ends here for good: once its attempt is voided, no copy of that command takes anything, however
+            // late it is. Sending the same attempt again would leave such a copy alive beyond the end of the lease.
+            if self.void(&request, deadline).await.is_err() {
+                // The guard is dropped armed: voiding goes on in the background.
+                return Err(StoreError::Unknown(doubt));
             }
-            None => self.acquire_with_fresh_tokens(wish, deadline).await,
+            guard.disarm();
+            if acquires_left == 0 || !pause_before(deadline).await {
+                return Err(StoreError::Unavailable(format!("{doubt}; what it may have done was undone")));
+            }
         }
     }
 
@@ -133,8 +157,8 @@ impl LockService {
             self.settle(self.deadline(), |until| self.store.inspect(key, hash.as_ref(), until)).await;
         match answer {
             Ok(settled) => Ok(settled.answer),
-            // A look leaves nothing in doubt: whatever became of it, nothing happened.
-            Err(StoreError::Unknown(reason)) => Err(StoreError::Unavailable(reason)),
+            // A look changes nothing. With a token it may have pinned that token's grant.
+            Err(StoreError::Unknown(reason)) if token.is_none() => Err(StoreError::Unavailable(reason)),
             Err(error) => Err(error),
         }
     }
@@ -150,102 +174,43 @@ impl LockService {
         self.store.close().await;
     }
 
-    async fn acquire_with_own_token(
-        &self,
-        request: &AcquireRequest,
-        deadline: Instant,
-    ) -> Result<Outcome, StoreError> {
-        let guard = self.cleaner.guard(request);
-        // The same attempt is sent again, so a copy of it that ran is recognised and no second grant is made.
-        let settled = self
-            .settle(deadline, |until| async move {
-                let sent_at = boottime();
-                let answer = self.store.acquire(request, until).await?;
-                Ok((answer, sent_at))
-            })
-            .await;
-        let Settled { answer: (answer, sent_at), in_doubt } = match settled {
-            Ok(settled) => settled,
-            Err(error) => return Err(guard.fail(error)),
-        };
-        if let Acquired::Granted(lease) = answer {
-            return self.hand_out(lease, sent_at, guard, deadline).await;
-        }
-        // A refusal that was asked for more than once says nothing of the copy still under way: the guard voids it.
-        if !in_doubt {
-            guard.disarm();
-        }
-        match answer {
-            Acquired::AlreadyHeld(lease) => {
-                let lease = lease_left(lease, sent_at).ok_or_else(|| {
-                    StoreError::Unknown(
-                        "the token held the lock, and the lease was over before the answer".into(),
-                    )
-                })?;
-                Ok(Outcome::AlreadyHeld(lease))
-            }
-            Acquired::HeldByAnother(lease) => Ok(Outcome::HeldByAnother(lease)),
-            Acquired::TokenReleased => Ok(Outcome::TokenReleased),
-            Acquired::Granted(_) | Acquired::AttemptVoided => Err(voided()),
-        }
-    }
-
-    /// A token of ours is sent once. In doubt it is voided first, and a new one is tried: its release would leave no
-    /// mark, and a late copy would take the lock once more.
-    async fn acquire_with_fresh_tokens(
-        &self,
-        wish: Acquire,
-        deadline: Instant,
-    ) -> Result<Acquisition, StoreError> {
-        loop {
-            let token = LeaseToken::generate();
-            let request = request(wish.key.clone(), &token, wish.ttl, wish.owner.clone(), Intent::Grant);
-            let guard = self.cleaner.guard(&request);
-            let sent_at = boottime();
-            match self.store.acquire(&request, self.until(deadline)).await {
-                Ok(Acquired::Granted(lease)) => {
-                    let outcome = self.hand_out(lease, sent_at, guard, deadline).await?;
-                    return Ok(Acquisition { token, outcome });
-                }
-                Ok(Acquired::HeldByAnother(lease)) => {
-                    guard.disarm();
-                    return Ok(Acquisition { token, outcome: Outcome::HeldByAnother(lease) });
-                }
-                // 128 random bits were seen before: whatever this store is, it is none to grant locks from.
-                Ok(Acquired::AlreadyHeld(_) | Acquired::TokenReleased | Acquired::AttemptVoided) => {
-                    return Err(StoreError::Unknown("the store knows a token that was made just now".into()));
-                }
-                Err(error @ StoreError::Unavailable(_)) => return Err(guard.fail(error)),
-                Err(unknown @ StoreError::Unknown(_)) => {
-                    let voided = self
-                        .settle(deadline, |until| {
-                            self.store.take_back(&request.key, &request.token, request.attempt, until)
-                        })
-                        .await;
-                    if voided.is_err() {
-                        return Err(guard.fail(unknown));
-                    }
-                    guard.disarm();
-                }
-            }
-        }
-    }
-
-    /// Turns a store's grant into an answer: what is left of it is counted from before the command was sent.
+    /// Turns a store's answer into the caller's: what is left of a lease is counted from before it was asked for.
     async fn hand_out(
         &self,
-        lease: Lease,
+        answer: Acquired,
         sent_at: Duration,
         guard: TakeBack,
         deadline: Instant,
     ) -> Result<Outcome, StoreError> {
-        if let Some(lease) = lease_left(lease, sent_at) {
-            return Ok(Outcome::Granted(lease, guard));
+        let over = || "the lease was over before it could be answered".to_owned();
+        if let Acquired::Granted(lease) = answer {
+            return match lease_left(lease, sent_at) {
+                Some(lease) => Ok(Outcome::Granted(lease, guard)),
+                None => match guard.take_back_now(deadline).await {
+                    Ok(()) => Err(StoreError::Unavailable(over())),
+                    Err(_) => Err(StoreError::Unknown(over())),
+                },
+            };
         }
-        match guard.take_back_now(deadline).await {
-            Ok(()) => Err(StoreError::Unavailable("the lease was over before it could be answered".into())),
-            Err(_) => Err(StoreError::Unknown("the lease was over before it could be answered".into())),
+        guard.disarm();
+        match answer {
+            Acquired::AlreadyHeld(lease) => {
+                let lease = lease_left(lease, sent_at).ok_or_else(|| StoreError::Unknown(over()))?;
+                Ok(Outcome::AlreadyHeld(lease))
+            }
+            Acquired::HeldByAnother(lease) => Ok(Outcome::HeldByAnother(lease)),
+            Acquired::TokenReleased => Ok(Outcome::TokenReleased),
+            // Nobody but this request knows its attempt, and it has not given up yet.
+            Acquired::Granted(_) | Acquired::AttemptVoided => {
+                Err(StoreError::Unavailable("this request was taken back before it arrived".into()))
+            }
         }
+    }
+
+    /// Undoes what an unanswered acquire may have done, and keeps its copies from doing it later.
+    async fn void(&self, request: &AcquireRequest, deadline: Instant) -> Result<(), StoreError> {
+        let take_back = |until| self.store.take_back(&request.key, &request.token, request.attempt, until);
+        self.settle(deadline, take_back).await.map(|_| ())
     }
 
     /// Repeats a step until it is answered or the deadline has passed.
@@ -270,11 +235,9 @@ impl LockService {
                 }
                 Err(StoreError::Unavailable(_)) => {}
             }
-            let pause = RETRY_PAUSE.mul_f64(0.5 + rand::random::<f64>());
-            if Instant::now() + pause >= deadline {
+            if !pause_before(deadline).await {
                 return Err(StoreError::Unknown(doubt.unwrap_or_default()));
             }
-            sleep(pause).await;
         }
     }
 
@@ -294,14 +257,31 @@ struct Settled<T> {
     in_doubt: bool,
 }
 
-fn request(
-    key: LockKey,
-    token: &LeaseToken,
-    ttl: Ttl,
-    owner: Option<Owner>,
-    intent: Intent,
-) -> AcquireRequest {
-    AcquireRequest { key, token: token.hash(), attempt: Attempt::generate(), ttl, owner, intent }
+impl Acquire {
+    fn request(&self, token: &LeaseToken) -> AcquireRequest {
+        AcquireRequest {
+            key: self.key.clone(),
+            token: token.hash(),
+            attempt: Attempt::generate(),
+            ttl: self.ttl,
+            owner: self.owner.clone(),
+            // A caller's token that was made by the server may be confirmed, but never holds anything anew.
+            intent: match &self.token {
+                Some(token) if token.is_server_made() => Intent::Confirm,
+                _ => Intent::Grant,
+            },
+        }
+    }
+}
+
+/// Waits a moment before something is tried again; `false` where the deadline leaves no room for it.
+async fn pause_before(deadline: Instant) -> bool {
+    let pause = RETRY_PAUSE.mul_f64(0.5 + rand::random::<f64>());
+    if Instant::now() + pause >= deadline {
+        return false;
+    }
+    sleep(pause).await;
+    true
 }
 
 /// What is left of a lease now, counted from before its command was sent; `None` if nothing is.
@@ -311,8 +291,4 @@ fn lease_left(lease: Lease, sent_at: Duration) -> Option<Lease> {
     let elapsed_ms = u64::try_from(elapsed_ms).unwrap_or(u64::MAX).saturating_add(1);
     let left_ms = lease.left_ms.saturating_sub(elapsed_ms);
     (left_ms > 0).then_some(Lease { left_ms, ..lease })
-}
-
-fn voided() -> StoreError {
-    StoreError::Unavailable("this request was taken back before it arrived at the store".into())
 }

@@ -41,14 +41,15 @@ pub trait LockStore: Send + Sync + 'static {
     ) -> Result<Released, StoreError>;
 
     /// Undoes a grant that nobody learnt of: deletes the lock if `token` holds it by this very `attempt`, and voids
-    /// the attempt whether or not it did, so that a copy of it that arrives later takes nothing.
+    /// the attempt whether or not it did, so that a copy of it that arrives later takes nothing. Answers whether a
+    /// lock was deleted.
     async fn take_back(
         &self,
         key: &LockKey,
         token: &TokenHash,
         attempt: Attempt,
         deadline: Instant,
-    ) -> Result<(), StoreError>;
+    ) -> Result<bool, StoreError>;
 
     /// Says who holds a lock. With a `token` it also says whether that one does, which pins the grant like a renewal.
     async fn inspect(

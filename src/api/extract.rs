@@ -132,6 +132,9 @@ impl<Q: LockQuery> LockCall<Q> {
                 bad_parameter(&name, "a % must be followed by two hexadecimal digits")
             }
             QueryError::Repeated(name) => bad_parameter(&name, "the parameter is given more than once"),
+            QueryError::TooMany(name) => {
+                bad_parameter(&name, "there are more parameters than any request takes")
+            }
         })?;
         let (key, takes_key) = match parts.uri.path().strip_prefix(PATH_FORM) {
             Some(segment) => (key_in_path(segment)?, false),

@@ -1,7 +1,7 @@
 //! The four operations on a lock: parse, ask the service, map the answer. Both forms of the address end here.
 
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 
 use super::AppState;
@@ -124,9 +124,12 @@ pub(super) async fn release_lock(
 )]
 pub(super) async fn get_lock(
     State(app): State<AppState>,
+    method: Method,
     call: LockCall<NoQuery>,
 ) -> Result<Response, Problem> {
-    match app.service.inspect(&call.key, call.token.as_ref()).await? {
+    // Telling a token that it holds the lock is a promise, and the answer to HEAD has no place for one.
+    let token = call.token.as_ref().filter(|_| method != Method::HEAD);
+    match app.service.inspect(&call.key, token).await? {
         Inspected::Held { lease, yours } => Ok(answers::lock(&call.key, &lease, yours)),
         Inspected::Free => Err(not_held("nobody holds the lock")),
     }

@@ -9,6 +9,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::Response;
 
+use super::answers::LEASE_TOKEN;
 use super::delivery::{Delivery, track};
 use super::problem::ProblemType;
 use crate::lock::LockKey;
@@ -34,6 +35,7 @@ impl LoggedKey {
 /// when it turns out that nobody waits for it any more.
 pub(super) async fn observe(mut request: Request, next: Next) -> Response {
     let id = request_id(request.headers());
+    let is_head = request.method() == Method::HEAD;
     let key = LoggedKey::default();
     request.extensions_mut().insert(key.clone());
     let mut line = LogLine {
@@ -52,6 +54,11 @@ pub(super) async fn observe(mut request: Request, next: Next) -> Response {
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     line.status = Some(response.status().as_u16());
     line.problem = response.extensions().get::<ProblemType>().map(|problem| problem.name());
+    if is_head {
+        // Its body is dropped unread somewhere below the connection: the head is all there is to hand over.
+        line.delivered();
+        return response;
+    }
     track(response, line)
 }
 
@@ -60,7 +67,9 @@ fn request_id(headers: &HeaderMap) -> HeaderValue {
     let is_usable = |id: &&HeaderValue| {
         (1..=LONGEST_REQUEST_ID).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic)
     };
-    match headers.get(REQUEST_ID).filter(is_usable) {
+    // Who names the request after the lease must not find the token in the log.
+    let is_secret = |id: &&HeaderValue| headers.get_all(LEASE_TOKEN).iter().any(|token| token == *id);
+    match headers.get(REQUEST_ID).filter(is_usable).filter(|id| !is_secret(id)) {
         Some(id) => id.clone(),
         // Sixteen hexadecimal digits are always a header value.
         None => HeaderValue::from_str(&format!("{:016x}", rand::random::<u64>()))

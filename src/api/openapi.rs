@@ -116,7 +116,7 @@ problems!(
         ProblemType::OutcomeUnknown
     ]
 );
-problems!(InspectProblems = ANYWHERE, ANY_LOCK_CALL, &[ProblemType::NotHeld]);
+problems!(InspectProblems = ANYWHERE, ANY_LOCK_CALL, &[ProblemType::NotHeld, ProblemType::OutcomeUnknown]);
 problems!(ReadyzProblems = ANYWHERE, &[ProblemType::StoreUnavailable, ProblemType::ShuttingDown]);
 problems!(ExplainProblems = ANYWHERE, &[ProblemType::NotFound]);
 problems!(HealthzProblems = ANYWHERE);

@@ -110,7 +110,7 @@ impl ProblemType {
             Self::StoreUnavailable => About(StatusCode::SERVICE_UNAVAILABLE, "store-unavailable", "The store cannot be used",
                 "The lock store could not be asked. Certainly nothing was changed; try again."),
             Self::OutcomeUnknown => About(StatusCode::SERVICE_UNAVAILABLE, "outcome-unknown", "Nobody knows whether it happened",
-                "The store was asked, and its answer was lost: it may have happened, or may not. Retry with the same token to find out."),
+                "The store was asked, and its answer was lost: it may have happened, or may not. Retry with the same token to find out. A lock that was granted to a token that you were never told is taken back."),
             Self::ShuttingDown => About(StatusCode::SERVICE_UNAVAILABLE, "shutting-down", "The server is shutting down",
                 "The server finishes what it has begun and stops. Try again; another one may answer."),
         }
@@ -236,9 +236,7 @@ impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Unavailable(reason) => Self::new(ProblemType::StoreUnavailable, reason),
-            StoreError::Unknown(reason) => {
-                Self::new(ProblemType::OutcomeUnknown, format!("{reason}; retry with the same token"))
-            }
+            StoreError::Unknown(reason) => Self::new(ProblemType::OutcomeUnknown, reason),
         }
     }
 }

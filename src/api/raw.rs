@@ -15,7 +15,12 @@ pub(super) enum QueryError {
     Malformed(String),
     /// This parameter is there twice.
     Repeated(String),
+    /// With this parameter there are more than any request takes.
+    TooMany(String),
 }
+
+/// The most parameters of a query: no request takes as many, and each is compared with all before it.
+const MOST_PARAMETERS: usize = 8;
 
 impl Pairs {
     /// Reads `a=1&b=2`. As in every form, `+` stands for a space and `%2B` for a plus.
@@ -29,6 +34,9 @@ impl Pairs {
             let value = decode(&raw_value.replace('+', " ")).ok_or_else(malformed)?;
             if pairs.iter().any(|(known, _)| *known == name) {
                 return Err(QueryError::Repeated(name));
+            }
+            if pairs.len() == MOST_PARAMETERS {
+                return Err(QueryError::TooMany(name));
             }
             pairs.push((name, value));
         }
@@ -78,6 +86,8 @@ mod tests {
         assert_eq!(pairs.take("ttl"), Some(Vec::new()));
         assert_eq!(pairs.left_over(), None);
         assert_eq!(Pairs::parse("a=1&%61=2").err(), Some(QueryError::Repeated("a".into())));
+        assert_eq!(Pairs::parse("a&b&c&d&e&f&g&h&i").err(), Some(QueryError::TooMany("i".into())));
+        assert!(Pairs::parse("a&b&c&d&e&f&g&h").is_ok());
         assert_eq!(Pairs::parse("a=%4").err(), Some(QueryError::Malformed("a".into())));
     }
 }

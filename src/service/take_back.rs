@@ -70,14 +70,6 @@ impl TakeBack {
         self.0 = None;
     }
 
-    /// Returns the error, and disarms only if it means that nothing happened.
-    pub(super) fn fail(self, error: StoreError) -> StoreError {
-        if let StoreError::Unavailable(_) = error {
-            self.disarm();
-        }
-        error
-    }
-
     /// Takes back within the deadline; where that fails, goes on in the background.
     pub(super) async fn take_back_now(mut self, deadline: Instant) -> Result<(), StoreError> {
         if let Some(armed) = &self.0 {
@@ -127,7 +119,8 @@ struct Armed {
 }
 
 impl Armed {
-    async fn try_once(&self, deadline: Instant) -> Result<(), StoreError> {
+    /// Whether a lock was deleted.
+    async fn try_once(&self, deadline: Instant) -> Result<bool, StoreError> {
         self.cleaner.store.take_back(&self.key, &self.token, self.attempt, deadline).await
     }
 
@@ -138,8 +131,12 @@ impl Armed {
         loop {
             let now = Instant::now();
             match self.try_once(now + self.cleaner.store_timeout / 2).await {
-                Ok(()) => {
+                Ok(true) => {
                     tracing::info!(key = self.key.as_str(), "took back a grant that reached nobody");
+                    return;
+                }
+                Ok(false) => {
+                    tracing::debug!(key = self.key.as_str(), "voided a request that reached nobody");
                     return;
                 }
                 Err(error) if now >= give_up => {

@@ -209,13 +209,9 @@ impl LockStore for EmbeddedStore {
         token: &TokenHash,
         attempt: Attempt,
         deadline: Instant,
-    ) -> Result<(), StoreError> {
+    ) -> Result<bool, StoreError> {
         let (key, token) = (key.clone(), *token);
-        let step = move |table: &mut Table, now| {
-            table.take_back(&key, &token, attempt, now);
-            Ok(())
-        };
-        self.submit(deadline, step).await
+        self.submit(deadline, move |table, now| Ok(table.take_back(&key, &token, attempt, now))).await
     }
 
     async fn inspect(

@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use bb8_redis::bb8::{Pool, RunError};
 use bb8_redis::{RedisConnectionManager, bb8};
 use redis::{ErrorKind, FromRedisValue, RedisError, ServerErrorKind};
+use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
 
 use self::keys::KeySpace;
@@ -26,6 +27,9 @@ pub use address::{AddressError, RedisAddress, TCP_USER_TIMEOUT};
 /// Connections for what must own one; no request for a lock ever waits for them.
 const ADMIN_CONNECTIONS: u32 = 2;
 
+/// How long the answer to "can it be used?" is given again.
+const CHECK_HOLDS_FOR: Duration = Duration::from_secs(1);
+
 /// How a Redis store behaves.
 #[derive(Clone, Debug)]
 pub struct RedisSettings {
@@ -43,6 +47,7 @@ pub struct RedisStore {
     admin: Pool<RedisConnectionManager>,
     keys: KeySpace,
     mark_ttl_ms: String,
+    last_check: Mutex<Option<(Instant, Result<(), StoreError>)>>,
 }
 
 impl RedisStore {
@@ -61,7 +66,36 @@ impl RedisStore {
             admin,
             keys,
             mark_ttl_ms: settings.mark_ttl.as_millis().to_string(),
+            last_check: Mutex::new(None),
         })
+    }
+
+    async fn check_now(&self, deadline: Instant) -> Result<(), StoreError> {
+        self.supervisor.link(deadline).await?;
+        // A connection of its own: whether the server takes new ones is part of the question.
+        let ask = async {
+            let mut connection = self.admin.get().await?;
+            let info: String = redis::cmd("INFO")
+                .arg("memory")
+                .query_async(&mut *connection)
+                .await
+                .map_err(RunError::User)?;
+            Ok(info)
+        };
+        let info = match timeout_at(deadline, ask).await {
+            Ok(Ok(info)) => info,
+            Ok(Err(RunError::User(error))) => return Err(StoreError::Unavailable(describe(&error))),
+            Ok(Err(RunError::TimedOut)) | Err(_) => {
+                return Err(StoreError::Unavailable("Redis does not answer".into()));
+            }
+        };
+        let bounded = info_field(&info, "maxmemory").is_some_and(|bytes| bytes != "0");
+        match info_field(&info, "maxmemory_policy") {
+            Some(policy) if bounded && policy != "noeviction" => Err(StoreError::Unavailable(format!(
+                "Redis may evict held locks: its maxmemory-policy is {policy}, and must be noeviction"
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// Runs a script on the current connection and says what became of it.
@@ -177,7 +211,7 @@ impl LockStore for RedisStore {
         token: &TokenHash,
         attempt: Attempt,
         deadline: Instant,
-    ) -> Result<(), StoreError> {
+    ) -> Result<bool, StoreError> {
         let link = self.supervisor.link(deadline).await?;
         let lock = self.keys.lock(key);
         let mark = self.keys.mark(key, token);
@@ -185,7 +219,7 @@ impl LockStore for RedisStore {
         let attempt = attempt.to_string();
         let args = [token.as_bytes(), attempt.as_bytes(), self.mark_ttl_ms.as_bytes()];
         let keys = [lock.as_bytes(), mark.as_bytes()];
-        self.run::<i64>(&link, &scripts::TAKE_BACK, &keys, &args, deadline).await.map(|_| ())
+        self.run(&link, &scripts::TAKE_BACK, &keys, &args, deadline).await
     }
 
     async fn inspect(
@@ -209,30 +243,18 @@ impl LockStore for RedisStore {
 
     async fn check(&self, deadline: Instant) -> Result<(), StoreError> {
         self.supervisor.link(deadline).await?;
-        // A connection of its own: whether the server takes new ones is part of the question.
-        let ask = async {
-            let mut connection = self.admin.get().await?;
-            let info: String = redis::cmd("INFO")
-                .arg("memory")
-                .query_async(&mut *connection)
-                .await
-                .map_err(RunError::User)?;
-            Ok(info)
+        // One look at a time, and one for all who ask within a second: probes must not keep each other waiting.
+        let Ok(mut last) = timeout_at(deadline, self.last_check.lock()).await else {
+            return Err(StoreError::Unavailable("Redis does not answer".into()));
         };
-        let info = match timeout_at(deadline, ask).await {
-            Ok(Ok(info)) => info,
-            Ok(Err(RunError::User(error))) => return Err(StoreError::Unavailable(describe(&error))),
-            Ok(Err(RunError::TimedOut)) | Err(_) => {
-                return Err(StoreError::Unavailable("Redis does not answer".into()));
-            }
-        };
-        let bounded = info_field(&info, "maxmemory").is_some_and(|bytes| bytes != "0");
-        match info_field(&info, "maxmemory_policy") {
-            Some(policy) if bounded && policy != "noeviction" => Err(StoreError::Unavailable(format!(
-                "Redis may evict held locks: its maxmemory-policy is {policy}, and must be noeviction"
-            ))),
-            _ => Ok(()),
+        if let Some((at, answer)) = &*last
+            && at.elapsed() < CHECK_HOLDS_FOR
+        {
+            return answer.clone();
         }
+        let answer = self.check_now(deadline).await;
+        *last = Some((Instant::now(), answer.clone()));
+        answer
     }
 
     async fn close(&self) {

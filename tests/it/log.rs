@@ -31,19 +31,22 @@ async fn one_line_per_request_and_never_a_token(stage: Stage) {
     // Where a token does not belong, it does not get into the log either.
     client.put(&format!("/locks/x?token={token}")).send().await.expect(400);
     client.put(&format!("/locks/x/{token}")).send().await.expect(404);
+    call("GET", "/locks/k").header("X-Request-Id", &token).send().await.expect(200);
+    call("HEAD", "/locks/k").send().await.expect(200);
     raw(stage.gateway.address, format!("{token}\r\n\r\n").as_bytes()).await;
     call("DELETE", "/locks/k").send().await.expect(204);
     client.delete("/locks/m").token(&made).send().await.expect(204);
-    eventually("all lines are written", async || requests(&stage).len() == before + 10).await;
+    eventually("all lines are written", async || requests(&stage).len() == before + 12).await;
 
     let lines = requests(&stage).split_off(before);
     let statuses: Vec<_> = lines.iter().map(|line| line["status"].as_u64().unwrap()).collect();
-    assert_eq!(statuses, [201, 200, 200, 200, 201, 423, 400, 404, 204, 204]);
+    assert_eq!(statuses, [201, 200, 200, 200, 201, 423, 400, 404, 200, 200, 204, 204]);
     assert_eq!(lines[0]["key"], "k");
     assert_eq!(lines[0]["route"], "/locks/{key}");
     assert_eq!(lines[0]["method"], "PUT");
     assert_eq!(lines[2]["route"], "/lock");
     assert_eq!(lines[5]["problem"], "lock-held");
+    assert!(lines.iter().all(|line| line["message"] == "answered"), "{lines:#?}");
     assert!(lines.iter().all(|line| line["elapsed_us"].is_u64() && line["timestamp"].is_string()));
     let log = stage.gateway.log().join("\n");
     for secret in [&token, &made, &made[1..]] {

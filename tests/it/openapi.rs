@@ -120,10 +120,13 @@ fn describe(answer: &Answer) -> String {
     format!("{} {}", answer.status, problem.as_str().unwrap_or_default().trim_start_matches("/problems/"))
 }
 
+/// One form of the address of a lock, as a function of its key.
+type Address = fn(&str) -> String;
+
 /// The other direction is checked with every answer of every test: here each documented one is provoked.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_documented_answer_is_given() {
-    let forms: [(&str, fn(&str) -> String); 2] =
+    let forms: [(&str, Address); 2] =
         [("/locks/{key}", |key| format!("/locks/{key}?")), ("/lock", |key| format!("/lock?key={key}&"))];
     for (path, address) in forms {
         for method in ["put", "patch", "delete", "get"] {
@@ -139,7 +142,7 @@ async fn every_documented_answer_is_given() {
 }
 
 /// The answers of one method, at one form of the address, in every situation there is.
-async fn provoke(method: &str, address: fn(&str) -> String) -> Vec<Answer> {
+async fn provoke(method: &str, address: Address) -> Vec<Answer> {
     let stage = Stage::redis_with(&["--store-timeout", "400ms"]).await;
     let client = stage.client();
     let redis = stage.redis.as_ref().unwrap();

@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
 
 use crate::store_suite::redis_store;
-use crate::support::{Client, Gateway, PATIENCE, RedisServer, Stage, eventually, fresh_token};
+use crate::support::{Client, Gateway, PATIENCE, Proxy, RedisServer, Stage, eventually, fresh_token};
 
 const TWO_MINUTES: Duration = Duration::from_secs(120);
 
@@ -170,11 +170,6 @@ async fn each_operation_is_one_script() {
     let stage = Stage::redis().await;
     let redis = stage.redis.as_ref().unwrap();
     let client = stage.client();
-    let calls = async || -> u64 {
-        let stats: String = redis.command(&["INFO", "commandstats"]).await;
-        let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
-        line.map_or(0, |rest| rest.split(',').next().unwrap().parse().unwrap())
-    };
     let token = fresh_token();
     let rounds: [(&str, &str); 5] = [
         ("PUT", "/locks/k?ttl=30s"),
@@ -186,9 +181,9 @@ async fn each_operation_is_one_script() {
     // The first call of each script sends its text.
     for _ in 0..2 {
         for (method, address) in rounds {
-            let before = calls().await;
+            let before = script_calls(redis).await;
             client.call(method, address).token(&token).send().await;
-            assert_eq!(calls().await - before, 1, "{method}");
+            assert_eq!(script_calls(redis).await - before, 1, "{method}");
         }
     }
 }
@@ -361,7 +356,7 @@ async fn a_server_that_may_evict_locks_is_not_ready() {
     })
     .await;
     let _: () = redis.command(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]).await;
-    client.get("/readyz").send().await.expect(200);
+    eventually("it is ready now", async || client.get("/readyz").send().await.status == 200).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -402,4 +397,84 @@ async fn out_of_memory_stops_grants_only() {
     // A gateway that starts now can still learn the server.
     let late = Gateway::on_redis(redis, &[]).await;
     Client::new(late.address).get("/readyz").send().await.expect(200);
+}
+
+async fn script_calls(redis: &RedisServer) -> u64 {
+    let stats: String = redis.command(&["INFO", "commandstats"]).await;
+    let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+    line.map_or(0, |rest| rest.split(',').next().unwrap().parse().unwrap())
+}
+
+/// A script that fails half-way keeps what it wrote: that must never become a number.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_start_of_a_run_leaves_no_small_number() {
+    let stage = Stage::redis().await;
+    let redis = stage.redis.as_ref().unwrap();
+    let client = stage.client();
+    let before = client.put("/locks/k?ttl=30s").send().await.expect(201).fencing_token();
+    let _: () = redis.command(&["ACL", "SETUSER", "default", "-time"]).await;
+    let _: () = redis.command(&["FLUSHALL"]).await;
+    for token in [None, Some(fresh_token())] {
+        let put = client.put("/locks/k?ttl=30s");
+        let put = if let Some(token) = token { put.token(&token) } else { put };
+        put.send().await.expect(503);
+    }
+    let count: u64 = redis.command(&["HGET", "fencepost:{0}:fence", &incarnation(redis).await]).await;
+    assert!(count < 1_000_000, "the failed tries did count: {count}");
+    let _: () = redis.command(&["ACL", "SETUSER", "default", "+time"]).await;
+    let after = client.put("/locks/k?ttl=30s").send().await.expect(201).fencing_token();
+    assert!(after > before, "{after} after {before}");
+}
+
+async fn incarnation(redis: &RedisServer) -> String {
+    let fields: Vec<String> = redis.command(&["HKEYS", "fencepost:{0}:fence"]).await;
+    fields.into_iter().next().unwrap()
+}
+
+/// Each unanswered acquire leaves a mark, so one request may send only a few of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_script_that_always_fails_costs_a_few_calls() {
+    let stage = Stage::redis().await;
+    let redis = stage.redis.as_ref().unwrap();
+    let client = stage.client();
+    let _: () = redis.command(&["ACL", "SETUSER", "default", "-hincrby"]).await;
+    let before = script_calls(redis).await;
+    for put in [client.put("/locks/k"), client.put("/locks/k").token(&fresh_token())] {
+        put.send().await.expect(503);
+    }
+    let calls = script_calls(redis).await - before;
+    assert!((4..=16).contains(&calls), "{calls} calls");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_probes_share_one_look_at_the_server() {
+    let stage = Stage::redis().await;
+    let redis = stage.redis.as_ref().unwrap();
+    let client = stage.client();
+    let probes = (0..200).map(async |_| drop(client.get("/readyz").send().await.expect(200)));
+    futures_util::future::join_all(probes).await;
+    let stats: String = redis.command(&["INFO", "commandstats"]).await;
+    let pings = stats.lines().find_map(|line| line.strip_prefix("cmdstat_ping:calls="));
+    let pings: u64 = pings.map_or(0, |rest| rest.split(',').next().unwrap().parse().unwrap());
+    assert!(pings < 20, "each look pings its connection: {pings}");
+}
+
+/// The connection falls silent without being closed, as behind a firewall that forgot it: the request's second try
+/// goes over a fresh one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_half_open_connection_is_replaced_within_the_request() {
+    let redis = RedisServer::start().await;
+    let proxy = Proxy::start(redis.port()).await;
+    let url = format!("redis://127.0.0.1:{}", proxy.port());
+    let gateway = Gateway::start(&["--store", &url]).await;
+    let client = Client::new(gateway.address);
+    for round in 0..5 {
+        client.put(&format!("/locks/before-{round}")).send().await.expect(201);
+        proxy.freeze();
+        let own = client.put(&format!("/locks/own-{round}")).token(&fresh_token()).send();
+        let made = client.put(&format!("/locks/made-{round}")).send();
+        let (own, made) = tokio::join!(own, made);
+        own.expect(201);
+        made.expect(201);
+    }
 }

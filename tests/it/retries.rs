@@ -1,5 +1,7 @@
 //! Blind repetition over HTTP: what a client that chose its own token may rely on.
 
+use std::time::Instant;
+
 use crate::support::{Stage, eventually, fresh_token, on_each_store};
 
 on_each_store!(
@@ -10,6 +12,7 @@ on_each_store!(
     a_renewal_after_expiry_changes_nothing,
     a_renewal_by_a_stranger_changes_nothing,
     a_server_made_token_never_grants_anew,
+    looking_does_not_lengthen_a_lease,
 );
 
 async fn the_same_put_twice_is_the_same_grant(stage: Stage) {
@@ -87,4 +90,17 @@ async fn a_server_made_token_never_grants_anew(stage: Stage) {
     // One that nobody ever made is no better.
     let invented = format!("~{}", fresh_token());
     client.put("/locks/free?ttl=30s").token(&invented).send().await.expect_problem(409, "token-released");
+}
+
+async fn looking_does_not_lengthen_a_lease(stage: Stage) {
+    let client = stage.client();
+    let token = fresh_token();
+    let granted = Instant::now();
+    client.put("/locks/k?ttl=400ms").token(&token).send().await.expect(201);
+    let looks =
+        (0..4).map(async |_| while client.get("/locks/k").token(&token).send().await.status == 200 {});
+    futures_util::future::join_all(looks).await;
+    let lasted = granted.elapsed();
+    // Whoever looks all the time sees the end at once, but for what a busy machine takes for one look.
+    assert!((399..600).contains(&lasted.as_millis()), "{lasted:?}");
 }

@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 pub mod document;
 pub mod gateway;
 pub mod http;
+pub mod proxy;
 pub mod redis_server;
 
 pub use gateway::Gateway;
 pub use http::{Answer, Client};
+pub use proxy::Proxy;
 pub use redis_server::RedisServer;
 
 /// How long anything that a test waits for may take before the test fails.

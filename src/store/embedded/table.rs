@@ -125,18 +125,27 @@ impl Table {
     }
 
     /// Deletes the lock if it was granted to this very `attempt` of `token`, and voids the attempt in any case.
-    pub(super) fn take_back(&mut self, key: &LockKey, token: &TokenHash, attempt: Attempt, now: Duration) {
+    /// Returns whether a lock was deleted.
+    pub(super) fn take_back(
+        &mut self,
+        key: &LockKey,
+        token: &TokenHash,
+        attempt: Attempt,
+        now: Duration,
+    ) -> bool {
         let is_granted = |lock: &HeldLock| lock.token == *token && lock.attempt == Some(attempt);
-        if self.held(key, now).is_some_and(is_granted) {
+        let deletes = self.held(key, now).is_some_and(is_granted);
+        if deletes {
             self.put(RecordId::Lock(key.clone()), None);
         }
         let verdict = match self.verdict(key, token, now) {
             // A token that was released is refused as a whole, and its answer is not to live longer.
-            Some(Verdict::Final(_)) => return,
+            Some(Verdict::Final(_)) => return deletes,
             Some(voided) => voided.clone(),
             None => Verdict::Voided(VecDeque::new()),
         };
         self.put_mark(key, token, verdict.voiding(attempt), now);
+        deletes
     }
 
     /// Says who holds a lock, and pins the grant if it is `token`.

@@ -11,6 +11,8 @@
 --   0 granted · 1 already held, and pinned now · 2 held by another
 --   3 token released, 4 attempt voided (these two alone)
 
+-- A run begins at a time in microseconds, so every number of one is above this: September 2001.
+local SMALLEST_NUMBER = 1000000000000000
 local LARGEST_NUMBER = 9007199254740991
 
 local mark = redis.call('GET', KEYS[2])
@@ -30,8 +32,9 @@ end
 if ARGV[6] ~= '1' then return { 3 } end
 
 local number = redis.call('HINCRBY', KEYS[3], ARGV[5], 1)
--- 1 means that this incarnation has no run here: first use, restart, failover or flush.
-if number == 1 then number = start_run(KEYS[3], ARGV[5]) end
+-- 1 means that this incarnation has no run here: first use, restart, failover or flush. A bit more means that a
+-- script failed while it started the run, and what it had counted stayed.
+if number < SMALLEST_NUMBER then number = start_run(KEYS[3], ARGV[5]) end
 if number > LARGEST_NUMBER then
   return redis.error_reply('FENCE the clock of the server is too far ahead for a fencing number')
 end

@@ -8,7 +8,7 @@ local function start_run(key, incarnation)
   local time = redis.call('TIME')
   local start = time[1] * 1000000 + time[2]
   for _, last in ipairs(redis.call('HVALS', key)) do
-    start = math.max(start, tonumber(last) + 1)
+    start = math.max(start, (tonumber(last) or 0) + 1)
   end
   redis.call('DEL', key)
   -- tostring() would write 1.79e+15.

@@ -5,6 +5,7 @@
 //! connects, learns who the server is, starts its run of numbers, and only then shows the connection to requests.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -31,14 +32,21 @@ pub(super) struct Link {
     pub(super) connection: MultiplexedConnection,
     /// Names the server's run of fencing numbers; it changes with every restart and every promotion.
     pub(super) incarnation: String,
-    /// Wakes the supervisor when a request found the connection wanting.
+    /// Set by the first request that found the connection wanting: from that moment nobody is given it any more.
+    is_broken: AtomicBool,
+    /// Tells the supervisor.
     broken: Notify,
 }
 
 impl Link {
     /// Says that this connection must not be used again: a reply timed out on it, or it failed.
     pub(super) fn report_broken(&self) {
+        self.is_broken.store(true, Ordering::Release);
         self.broken.notify_one();
+    }
+
+    fn is_usable(&self) -> bool {
+        !self.is_broken.load(Ordering::Acquire)
     }
 }
 
@@ -74,11 +82,18 @@ impl Supervisor {
 
     /// The current link. Fails at once while the server is known to be down.
     pub(super) async fn link(&self, deadline: Instant) -> Result<Arc<Link>, StoreError> {
-        if let State::Up(link) = &*self.state.borrow() {
+        if let State::Up(link) = &*self.state.borrow()
+            && link.is_usable()
+        {
             return Ok(link.clone());
         }
+        let is_settled = |state: &State| match state {
+            State::Up(link) => link.is_usable(),
+            State::Down(_) => true,
+            State::Connecting => false,
+        };
         let mut state = self.state.clone();
-        let settled = timeout_at(deadline, state.wait_for(|state| !matches!(state, State::Connecting))).await;
+        let settled = timeout_at(deadline, state.wait_for(is_settled)).await;
         match settled.as_ref().map(|state| state.as_deref()) {
             Ok(Ok(State::Up(link))) => Ok(link.clone()),
             Ok(Ok(State::Down(reason))) => Err(StoreError::Unavailable(reason.to_string())),
@@ -141,14 +156,15 @@ impl Task {
     /// From now on requests fail at once, for this reason.
     fn give_up(&self, reason: String) {
         if !matches!(&*self.state.borrow(), State::Down(known) if **known == *reason) {
-            tracing::warn!(reason, "Redis cannot be used");
+            // Where it is stands in the log alone: it is nothing for those who only take locks.
+            let address = self.client.get_connection_info().addr();
+            tracing::warn!(%address, reason, "out of order");
         }
         self.state.send_replace(State::Down(reason.into()));
     }
 
     /// Connects and learns; the second value is notified when the driver's connection ends.
     async fn connect(&self) -> Result<(Link, Arc<Notify>), String> {
-        let address = self.client.get_connection_info().addr().to_string();
         let closed = Arc::new(Notify::new());
         let on_push = {
             let closed = closed.clone();
@@ -169,39 +185,47 @@ impl Task {
             let mut connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
             let identity = Identity::ask(&mut connection).await?;
             if !identity.is_primary {
-                return Ok(Err(format!("Redis at {address} is a replica, and locks need the primary")));
+                return Ok(Err("it is a replica, and locks need the primary".to_owned()));
+            }
+            // Under a name that does not change, a restarted server that lost its last second would repeat numbers.
+            if identity.run_id.is_empty() || identity.replication_id.is_empty() {
+                return Ok(Err("its INFO has no run_id or no master_replid".to_owned()));
             }
             let incarnation = identity.incarnation();
             let fence = self.keys.fence().as_bytes();
             scripts::LEARN.run::<i64>(&mut connection, &[fence], &[incarnation.as_bytes()]).await?;
-            Ok(Ok(Link { connection, incarnation, broken: Notify::new() }))
+            Ok(Ok(Link { connection, incarnation, is_broken: AtomicBool::new(false), broken: Notify::new() }))
         };
         match timeout(self.reply_timeout, connect).await {
             Ok(Ok(Ok(link))) => Ok((link, closed)),
-            Ok(Ok(Err(reason))) => Err(reason),
-            Ok(Err(error)) => Err(format!("Redis at {address}: {}", describe(&error))),
-            Err(_) => Err(format!("Redis at {address} does not answer")),
+            Ok(Ok(Err(reason))) => Err(format!("Redis cannot be used: {reason}")),
+            Ok(Err(error)) => Err(format!("Redis cannot be used: {}", describe(&error))),
+            Err(_) => Err("Redis does not answer".to_owned()),
         }
     }
 
     /// Returns, with the reason, when the link is no longer good.
     async fn watch(&self, link: &Link, closed: &Notify) -> &'static str {
-        let mut relearn = interval(RELEARN_PERIOD);
-        relearn.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                () = closed.notified() => return "it was closed",
-                () = link.broken.notified() => return "a command failed on it",
-                _ = relearn.tick() => {
-                    let mut connection = link.connection.clone();
-                    match timeout(self.reply_timeout, Identity::ask(&mut connection)).await {
-                        Ok(Ok(identity)) if identity.is_primary && identity.incarnation() == link.incarnation => {}
-                        Ok(Ok(_)) => return "the server is another one now",
-                        Ok(Err(_)) => return "the server cannot say who it is",
-                        Err(_) => return "the server does not answer",
+        let relearn = async {
+            let mut period = interval(RELEARN_PERIOD);
+            period.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            loop {
+                period.tick().await;
+                let mut connection = link.connection.clone();
+                match timeout(self.reply_timeout, Identity::ask(&mut connection)).await {
+                    Ok(Ok(identity)) if identity.is_primary && identity.incarnation() == link.incarnation => {
                     }
+                    Ok(Ok(_)) => return "the server is another one now",
+                    Ok(Err(_)) => return "the server cannot say who it is",
+                    Err(_) => return "the server does not answer",
                 }
             }
+        };
+        // Side by side: a server that is silent towards the look must not keep a request's report from being heard.
+        tokio::select! {
+            () = closed.notified() => "it was closed",
+            () = link.broken.notified() => "a command failed on it",
+            reason = relearn => reason,
         }
     }
 }

@@ -8,13 +8,14 @@
 
 local MOST_VOIDED = 1000
 
+-- Both are read before anything is written: a script that errs keeps what it wrote.
 local lock = redis.call('GET', KEYS[1])
+local mark = redis.call('GET', KEYS[2])
 local deleted = 0
 if lock and token_of(lock) == ARGV[1] and attempt_of(lock) == ARGV[2] then
   deleted = redis.call('DEL', KEYS[1])
 end
 
-local mark = redis.call('GET', KEYS[2])
 if not is_final(mark) then
   mark = mark or '!'
   if not string.find(mark, ARGV[2], 1, true) then mark = mark .. ' ' .. ARGV[2] end

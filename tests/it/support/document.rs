@@ -10,7 +10,7 @@ use super::Answer;
 
 /// The document that the program gives out.
 pub static DOCUMENT: LazyLock<Value> =
-    LazyLock::new(|| serde_json::from_str(&fencepost::api::openapi_json()).unwrap());
+    LazyLock::new(|| serde_json::from_str(fencepost::api::openapi_json()).unwrap());
 
 /// Compiling a schema takes far longer than using it.
 static VALIDATORS: LazyLock<Mutex<HashMap<String, jsonschema::Validator>>> = LazyLock::new(Mutex::default);
