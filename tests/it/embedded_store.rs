@@ -95,3 +95,16 @@ fn files_that_cannot_be_used_end_the_start_with_one_clear_line() {
     }
     assert_eq!(std::fs::read_to_string(directory.path().join("notes.txt")).unwrap().len(), 29);
 }
+
+/// What a first start leaves that was killed while it made its file.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unfinished_file_of_an_earlier_start_is_no_hindrance() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("locks.redb");
+    std::fs::write(directory.path().join("locks.redb.unfinished"), [0; 5000]).unwrap();
+    let gateway = Gateway::on_file(&file, &[]).await;
+    Client::new(gateway.address).put("/locks/k").send().await.expect(201);
+    let names: Vec<_> =
+        std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["locks.redb"]);
+}

@@ -1,7 +1,7 @@
 //! The file of the embedded store: what lies where in it, reading all of it, and writing one batch durably.
 
 use std::error::Error;
-use std::fs::File;
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
@@ -34,6 +34,8 @@ const BOOT: &str = "boot";
 const FORMAT_VERSION: u64 = 1;
 /// The memory that redb may use for pages. The table is in memory anyway, so this only saves reads while writing.
 const PAGE_CACHE_BYTES: usize = 32 * 1024 * 1024;
+/// Ends the name of a file that is being made.
+const UNFINISHED: &str = ".unfinished";
 /// Names this run of the kernel: times since boot mean something only within it.
 const BOOT_ID_PATH: &str = "/proc/sys/kernel/random/boot_id";
 
@@ -71,11 +73,10 @@ impl StoreFile {
     ) -> Result<(Self, Table), OpenError> {
         let mut builder = Builder::new();
         builder.set_cache_size(PAGE_CACHE_BYTES);
-        let opened = match if_missing {
-            IfMissing::Create => builder.create(path),
-            IfMissing::Fail => builder.open(path),
-        };
-        let database = opened.map_err(|error| open_error(path, error))?;
+        if if_missing == IfMissing::Create && !path.exists() {
+            create(&builder, path).map_err(|error| open_error(path, error))?;
+        }
+        let database = builder.open(path).map_err(|error| open_error(path, error))?;
         let failed = |error: AnyError| OpenError::Failed { path: path.into(), reason: error.to_string() };
         if if_missing == IfMissing::Create {
             // The name of a new file must survive a power cut as its content does.
@@ -196,6 +197,25 @@ impl StoreFile {
         drop((locks, marks, numbers));
         Ok(transaction)
     }
+}
+
+/// Makes an empty database, which gets its name only once it is complete: a start that is killed, or that runs out of
+/// disk, must not leave a file that every later start refuses.
+fn create(builder: &Builder, path: &Path) -> Result<(), DatabaseError> {
+    let mut unfinished = path.as_os_str().to_owned();
+    unfinished.push(UNFINISHED);
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&unfinished)?;
+    // Another process may be at the same. Whoever has the lock and finds that the store does not exist yet may cut off
+    // what an earlier start left: nobody can have opened it under its name meanwhile.
+    if let Err(TryLockError::WouldBlock) = file.try_lock() {
+        return Err(DatabaseError::DatabaseAlreadyOpen);
+    }
+    if !path.exists() {
+        file.set_len(0)?;
+        drop(builder.create_file(file)?);
+        std::fs::rename(&unfinished, path)?;
+    }
+    Ok(())
 }
 
 /// What went wrong on opening, in the words of the operator.
