@@ -58,8 +58,8 @@ pub struct ServeArgs {
     listen: String,
 
     // The value may hold a password: it must show up neither in --help nor in an error of the parser.
-    /// Where locks live: file:PATH (embedded, durable), memory: (lost at the end), or a Redis server as
-    /// redis://[user[:password]@]host[:port][/database], with TLS as rediss://
+    /// Where locks live: `file:PATH` (embedded, durable), `memory:` (lost at the end), or a Redis server as
+    /// `redis://[user[:password]@]host[:port][/database]`, with TLS as `rediss://`
     #[arg(
         long,
         env = "FENCEPOST_STORE",
@@ -106,7 +106,7 @@ pub struct ServeArgs {
     #[arg(long, env = "FENCEPOST_ALLOW_HOST", value_delimiter = ',', value_name = "HOST")]
     allow_host: Vec<String>,
 
-    /// Another site whose pages may use this server, such as https://app.example (may be repeated)
+    /// Another site whose pages may use this server, such as `https://app.example` (may be repeated)
     #[arg(long, env = "FENCEPOST_CORS_ORIGIN", value_delimiter = ',', value_name = "ORIGIN")]
     cors_origin: Vec<String>,
 

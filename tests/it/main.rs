@@ -17,6 +17,7 @@ mod hammer;
 mod log;
 mod openapi;
 mod readme;
+mod redis_server_states;
 mod redis_store;
 mod retries;
 mod serving;

@@ -61,6 +61,14 @@ impl RedisServer {
         redis::cmd(name).arg(args).query_async(&mut connection).await.unwrap()
     }
 
+    /// How often a command was called, from clients and from scripts.
+    pub async fn calls(&self, command: &str) -> u64 {
+        let stats: String = self.command(&["INFO", "commandstats"]).await;
+        let prefix = format!("cmdstat_{command}:calls=");
+        let count = stats.lines().find_map(|line| line.strip_prefix(&prefix)?.split(',').next());
+        count.map_or(0, |count| count.parse().unwrap())
+    }
+
     /// Every key that the server holds.
     pub async fn keys(&self) -> Vec<String> {
         self.command(&["KEYS", "*"]).await

@@ -1,0 +1,209 @@
+//! How the Redis store is reached, and what it says of a server that is away, unfit, full, silent or new.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use tokio::time::Instant;
+
+use crate::support::{Client, Gateway, Proxy, RedisServer, Stage, eventually, fresh_token};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn user_password_database_and_prefix_are_used() {
+    let users = [
+        "--user default off",
+        "--user gateway on >s3cret:/?#word ~shop:* +@all",
+        "--user admin on >admin ~* &* +@all",
+    ];
+    let users: Vec<_> = users.iter().flat_map(|user| user.split(' ')).collect();
+    let redis = RedisServer::start_with(&users).await;
+    let port = redis.port();
+    let url = format!("redis://gateway:s3cret%3A%2F%3F%23word@127.0.0.1:{port}/3");
+    let gateway = Gateway::start(&["--store", &url, "--redis-prefix", "shop"]).await;
+    let client = Client::new(gateway.address);
+    client.get("/readyz").send().await.expect(200);
+    let token = client.put("/locks/k?ttl=30s").send().await.expect(201).token();
+    let admin = redis::Client::open(format!("redis://admin:admin@127.0.0.1:{port}/3")).unwrap();
+    let mut admin = admin.get_multiplexed_async_connection().await.unwrap();
+    let keys: HashSet<String> = redis::cmd("KEYS").arg("*").query_async(&mut admin).await.unwrap();
+    assert_eq!(keys, HashSet::from(["shop:{0}:lock:k".into(), "shop:{0}:fence".into()]));
+    client.delete("/locks/k").token(&token).send().await.expect(204);
+
+    let wrong = format!("redis://gateway:guessed-it@127.0.0.1:{port}/3");
+    let gateway = Gateway::start(&["--store", &wrong]).await;
+    let client = Client::new(gateway.address);
+    let answer = client.get("/readyz").send().await.expect_problem(503, "store-unavailable");
+    assert!(answer.json()["detail"].as_str().unwrap().contains("WRONGPASS"), "{}", answer.json());
+    client.put("/locks/k").send().await.expect_problem(503, "store-unavailable");
+    let said = gateway.log().join("\n") + &answer.json().to_string();
+    assert!(!said.contains("guessed-it"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rediss_checks_the_certificate() {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut ca = rcgen::CertificateParams::new(Vec::<String>::new()).unwrap();
+    ca.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let ca = rcgen::CertifiedIssuer::self_signed(ca, key).unwrap();
+    let server_key = rcgen::KeyPair::generate().unwrap();
+    let server = rcgen::CertificateParams::new(vec!["localhost".into(), "127.0.0.1".into()]).unwrap();
+    let server = server.signed_by(&server_key, &ca).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    std::fs::write(path("ca.pem"), ca.pem()).unwrap();
+    std::fs::write(path("cert.pem"), server.pem()).unwrap();
+    std::fs::write(path("key.pem"), server_key.serialize_pem()).unwrap();
+    let tls_port = crate::support::free_port();
+    let _redis = RedisServer::start_with(&[
+        "--tls-port",
+        &tls_port.to_string(),
+        "--tls-cert-file",
+        &path("cert.pem"),
+        "--tls-key-file",
+        &path("key.pem"),
+        "--tls-ca-cert-file",
+        &path("ca.pem"),
+        "--tls-auth-clients",
+        "no",
+    ])
+    .await;
+    let url = format!("rediss://127.0.0.1:{tls_port}");
+    let gateway = Gateway::start(&["--store", &url, "--redis-ca", &path("ca.pem")]).await;
+    let client = Client::new(gateway.address);
+    client.get("/readyz").send().await.expect(200);
+    let token = client.put("/locks/k?ttl=30s").send().await.expect(201).token();
+    client.delete("/locks/k").token(&token).send().await.expect(204);
+    // The system's authorities know nothing of ours.
+    let stranger = Gateway::start(&["--store", &url]).await;
+    let client = Client::new(stranger.address);
+    client.put("/locks/k").send().await.expect_problem(503, "store-unavailable");
+    client.get("/readyz").send().await.expect_problem(503, "store-unavailable");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_or_a_flush_never_lowers_a_number() {
+    let mut stage = Stage::redis().await;
+    let client = stage.client();
+    let mut last = 0;
+    for round in 0..4 {
+        let redis = stage.redis.as_mut().unwrap();
+        match round {
+            0 => {}
+            1 => redis.restart().await,
+            2 => redis.command::<()>(&["FLUSHALL"]).await,
+            _ => redis.restart().await,
+        }
+        for _ in 0..50 {
+            let granted = client.put("/locks/k?ttl=30s").send().await.expect(201);
+            assert!(
+                granted.fencing_token() > last,
+                "round {round}: {} after {last}",
+                granted.fencing_token()
+            );
+            last = granted.fencing_token();
+            client.delete("/locks/k").token(&granted.token()).send().await.expect(204);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unreachable_redis_is_said_at_once_and_found_again() {
+    let mut redis = RedisServer::start().await;
+    let gateway = Gateway::on_redis(&redis, &[]).await;
+    let client = Client::new(gateway.address);
+    client.put("/locks/k?ttl=30s").send().await.expect(201);
+    redis.kill();
+    eventually("the outage is known", async || client.get("/readyz").send().await.status == 503).await;
+    let started = Instant::now();
+    let answer = client.put("/locks/k").send().await.expect_problem(503, "store-unavailable");
+    assert!(started.elapsed() < Duration::from_secs(1), "a known outage is no reason to wait");
+    assert_eq!(answer.header("retry-after"), Some("1"));
+    client.get("/healthz").send().await.expect(200);
+    redis.restart().await;
+    eventually("the gateway is back", async || client.put("/locks/k?ttl=30s").send().await.status == 201)
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_may_evict_locks_is_not_ready() {
+    let redis = RedisServer::start_with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]).await;
+    let gateway = Gateway::start(&["--store", redis.url()]).await;
+    let client = Client::new(gateway.address);
+    eventually("the policy is noticed", async || {
+        let answer = client.get("/readyz").send().await.expect(503);
+        answer.json()["detail"].as_str().unwrap().contains("allkeys-lru")
+    })
+    .await;
+    let _: () = redis.command(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]).await;
+    eventually("it is ready now", async || client.get("/readyz").send().await.status == 200).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_is_refused() {
+    let primary = RedisServer::start().await;
+    let replica = RedisServer::start_with(&["--replicaof", &format!("127.0.0.1 {}", primary.port())]).await;
+    let gateway = Gateway::start(&["--store", replica.url()]).await;
+    let client = Client::new(gateway.address);
+    let answer = client.put("/locks/k").send().await.expect_problem(503, "store-unavailable");
+    assert!(answer.json()["detail"].as_str().unwrap().contains("replica"), "{}", answer.json());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn out_of_memory_stops_grants_only() {
+    let stage = Stage::redis().await;
+    let redis = stage.redis.as_ref().unwrap();
+    let client = stage.client();
+    let tokens: Vec<_> = futures_util::stream::iter(0..4)
+        .then(async |n| {
+            let token = fresh_token();
+            client.put(&format!("/locks/k{n}?ttl=30s")).token(&token).send().await.expect(201);
+            token
+        })
+        .collect()
+        .await;
+    let _: () = redis.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let answer = client.put("/locks/new").send().await.expect_problem(503, "store-unavailable");
+    assert!(answer.json()["detail"].as_str().unwrap().contains("OOM"), "{}", answer.json());
+    client.patch("/locks/k0?ttl=50s").token(&tokens[0]).send().await.expect(200);
+    client.get("/locks/k1").token(&tokens[1]).send().await.expect(200);
+    client.put("/locks/k2?ttl=50s").token(&tokens[2]).send().await.expect(200);
+    for (n, token) in tokens.iter().enumerate() {
+        client.delete(&format!("/locks/k{n}")).token(token).send().await.expect(204);
+        client.delete(&format!("/locks/k{n}")).token(token).send().await.expect(204);
+    }
+    client.delete("/locks/never").token(&fresh_token()).send().await.expect_problem(404, "not-held");
+    // A gateway that starts now can still learn the server.
+    let late = Gateway::on_redis(redis, &[]).await;
+    Client::new(late.address).get("/readyz").send().await.expect(200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_probes_share_one_look_at_the_server() {
+    let stage = Stage::redis().await;
+    let redis = stage.redis.as_ref().unwrap();
+    let client = stage.client();
+    let probes = (0..200).map(async |_| drop(client.get("/readyz").send().await.expect(200)));
+    futures_util::future::join_all(probes).await;
+    let pings = redis.calls("ping").await;
+    assert!(pings < 20, "each look pings its connection: {pings}");
+}
+
+/// The connection falls silent without being closed, as behind a firewall that forgot it: the request's second try
+/// goes over a fresh one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_half_open_connection_is_replaced_within_the_request() {
+    let redis = RedisServer::start().await;
+    let proxy = Proxy::start(redis.port()).await;
+    let url = format!("redis://127.0.0.1:{}", proxy.port());
+    let gateway = Gateway::start(&["--store", &url]).await;
+    let client = Client::new(gateway.address);
+    for round in 0..5 {
+        client.put(&format!("/locks/before-{round}")).send().await.expect(201);
+        proxy.freeze();
+        let own = client.put(&format!("/locks/own-{round}")).token(&fresh_token()).send();
+        let made = client.put(&format!("/locks/made-{round}")).send();
+        let (own, made) = tokio::join!(own, made);
+        own.expect(201);
+        made.expect(201);
+    }
+}
