@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use tokio::io::AsyncWriteExt;
 use tokio::time::Instant;
 
 use crate::support::{Client, Gateway, Proxy, RedisServer, Stage, eventually, fresh_token};
@@ -205,5 +206,35 @@ async fn a_half_open_connection_is_replaced_within_the_request() {
         let (own, made) = tokio::join!(own, made);
         own.expect(201);
         made.expect(201);
+    }
+}
+
+/// The command reaches a server that stands still, the client leaves, and the server goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_left_leaves_no_lock() {
+    let stage = Stage::redis_with(&["--store-timeout", "10s"]).await;
+    let redis = stage.redis.as_ref().unwrap();
+    let client = stage.client();
+    client.put("/locks/warm").send().await.expect(201);
+    for round in 1..=2 {
+        redis.signal("STOP");
+        let token = if round == 1 { format!("Lease-Token: {}\r\n", fresh_token()) } else { String::new() };
+        let request = format!("PUT /locks/k?ttl=1h HTTP/1.1\r\nHost: localhost\r\n{token}\r\n");
+        let mut stream = tokio::net::TcpStream::connect(stage.gateway.address).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        // The server has the command in its socket, and answers nobody.
+        eventually("the command is at the server", async || redis.unread_bytes() > 0).await;
+        drop(stream);
+        eventually("the gateway sees it", async || {
+            let log = stage.gateway.log();
+            log.iter().filter(|line| line.contains("the client left before the answer")).count() == round
+        })
+        .await;
+        redis.signal("CONT");
+        eventually("the lock is taken back", async || {
+            let marks = redis.keys().await.iter().filter(|key| key.contains(":freed:")).count();
+            marks == round && client.get("/locks/k").send().await.status == 404
+        })
+        .await;
     }
 }

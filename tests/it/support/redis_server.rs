@@ -74,6 +74,16 @@ impl RedisServer {
         self.command(&["KEYS", "*"]).await
     }
 
+    /// What waits in the kernel for a server that stands still.
+    pub fn unread_bytes(&self) -> u64 {
+        // Lines of established connections: local address, remote address, state, sizes of both queues in hexadecimal.
+        let sockets = std::fs::read_to_string("/proc/net/tcp").unwrap();
+        let local = format!(":{:04X}", self.port);
+        let established = sockets.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let ours = established.filter(|fields| fields[1].ends_with(&local) && fields[3] == "01");
+        ours.map(|fields| u64::from_str_radix(fields[4].split(':').nth(1).unwrap(), 16).unwrap()).sum()
+    }
+
     /// Ends the server at once and starts it again on the same port and directory.
     pub async fn restart(&mut self) {
         self.kill();
