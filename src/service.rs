@@ -103,7 +103,7 @@ impl LockService {
             };
             // Doubt ends here for good: once its attempt is voided, no copy of that command takes anything, however
             // late it is. Sending the same attempt again would leave such a copy alive beyond the end of the lease.
-            if self.void(&request, deadline).await.is_err() {
+            if self.void(&request, doubt.clone(), deadline).await.is_err() {
                 // The guard is dropped armed: voiding goes on in the background.
                 return Err(StoreError::Unknown(doubt));
             }
@@ -208,15 +208,17 @@ impl LockService {
     }
 
     /// Undoes what an unanswered acquire may have done, and keeps its copies from doing it later.
-    async fn void(&self, request: &AcquireRequest, deadline: Instant) -> Result<(), StoreError> {
+    async fn void(
+        &self,
+        request: &AcquireRequest,
+        doubt: String,
+        deadline: Instant,
+    ) -> Result<(), StoreError> {
         let take_back = |until| self.store.take_back(&request.key, &request.token, request.attempt, until);
-        self.settle(deadline, take_back).await.map(|_| ())
+        self.settle_from(Some(doubt), deadline, take_back).await.map(|_| ())
     }
 
     /// Repeats a step until it is answered or the deadline has passed.
-    ///
-    /// The first error that leaves no doubt ends it. Once a copy may have been sent, every later error, "connection
-    /// refused" too, is [`StoreError::Unknown`]: it speaks of the last copy only.
     async fn settle<T, F>(
         &self,
         deadline: Instant,
@@ -225,7 +227,22 @@ impl LockService {
     where
         F: Future<Output = Result<T, StoreError>>,
     {
-        let mut doubt = None;
+        self.settle_from(None, deadline, step).await
+    }
+
+    /// As [`Self::settle`], where something may have happened already, for the reason in `doubt`.
+    ///
+    /// An error that leaves no doubt ends it at once. But once a copy may have been sent, every later error,
+    /// "connection refused" too, is [`StoreError::Unknown`]: it speaks of the last copy only.
+    async fn settle_from<T, F>(
+        &self,
+        mut doubt: Option<String>,
+        deadline: Instant,
+        step: impl Fn(Instant) -> F,
+    ) -> Result<Settled<T>, StoreError>
+    where
+        F: Future<Output = Result<T, StoreError>>,
+    {
         loop {
             match step(self.until(deadline)).await {
                 Ok(answer) => return Ok(Settled { answer, in_doubt: doubt.is_some() }),

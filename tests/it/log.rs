@@ -14,12 +14,12 @@ fn requests(stage: &Stage) -> Vec<Value> {
     let lines = stage.gateway.log();
     let values =
         lines.iter().map(|line| serde_json::from_str::<Value>(line).expect("every line is an object"));
-    values.filter(|line| line.get("request_id").is_some()).collect()
+    // The stage itself asks whether the gateway is ready, and its line may come at any time.
+    values.filter(|line| line.get("request_id").is_some() && line["route"] != "/readyz").collect()
 }
 
 async fn one_line_per_request_and_never_a_token(stage: Stage) {
     let client = stage.client();
-    let before = requests(&stage).len();
     let token = fresh_token();
     let call = |method: &str, address: &str| client.call(method, address).token(&token);
     call("PUT", "/locks/k?owner=me").send().await.expect(201);
@@ -36,9 +36,9 @@ async fn one_line_per_request_and_never_a_token(stage: Stage) {
     raw(stage.gateway.address, format!("{token}\r\n\r\n").as_bytes()).await;
     call("DELETE", "/locks/k").send().await.expect(204);
     client.delete("/locks/m").token(&made).send().await.expect(204);
-    eventually("all lines are written", async || requests(&stage).len() == before + 12).await;
+    eventually("all lines are written", async || requests(&stage).len() == 12).await;
 
-    let lines = requests(&stage).split_off(before);
+    let lines = requests(&stage);
     let statuses: Vec<_> = lines.iter().map(|line| line["status"].as_u64().unwrap()).collect();
     assert_eq!(statuses, [201, 200, 200, 200, 201, 423, 400, 404, 200, 200, 204, 204]);
     assert_eq!(lines[0]["key"], "k");
