@@ -29,6 +29,10 @@ async fn a_page_of_another_site_is_refused(stage: Stage) {
             assert!(answer.header("access-control-allow-origin").is_none());
         }
     }
+    // One that is welcome does not hide one that is not.
+    let address = stage.gateway.address;
+    let both = format!("Origin: http://{address}\r\nOrigin: https://evil.example\r\n");
+    raw_call(address, "PUT", "/locks/k", &both).await.expect_problem(403, "cross-origin");
     client.get("/locks/k").send().await.expect_problem(404, "not-held");
 }
 
@@ -46,6 +50,8 @@ async fn a_rebound_host_is_refused(stage: Stage) {
         "[::2]",
         "localhost.evil",
         "a@b",
+        "[",
+        "local host",
     ] {
         let answer = call(host).await.expect_problem(403, "unknown-host");
         assert!(answer.json()["detail"].as_str().unwrap().contains("--allow-host"), "{host}");
@@ -104,7 +110,7 @@ async fn the_docs_come_from_the_binary_alone(stage: Stage) {
         assert!(!answer.body.is_empty(), "{file}");
     }
     let start = client.get("/docs/swagger-initializer.js").send().await.expect(200);
-    assert!(String::from_utf8_lossy(&start.body).contains("/openapi.json"));
+    assert!(String::from_utf8_lossy(&start.body).contains("\"/openapi.json\""));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,12 +1,22 @@
 //! The command line: help, environment, and settings that cannot be.
 
 use std::process::{Output, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::support::gateway::bare_command;
-use crate::support::{Client, Gateway};
+use crate::support::{Client, Gateway, PATIENCE};
 
 fn run(args: &[&str]) -> Output {
-    bare_command().args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).output().unwrap()
+    let mut child = bare_command().args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // What should not have started must not keep the test waiting.
+    let give_up = Instant::now() + PATIENCE;
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() >= give_up {
+            child.kill().unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    child.wait_with_output().unwrap()
 }
 
 #[test]
@@ -67,9 +77,14 @@ fn an_address_in_use_ends_the_start_with_one_clear_line() {
 #[test]
 fn a_password_shows_up_nowhere() {
     let url = "redis://user:hunter2@";
-    for args in
-        [&["--store", url][..], &["--store", "rediss://user:hunter2@host/#x"], &["--help"], &["--nonsense"]]
-    {
+    for args in [
+        &["--store", url][..],
+        &["--store", "rediss://user:hunter2@host/#x"],
+        &["--help"],
+        &["--nonsense"],
+        &["redis://user:hunter2@host"],
+        &["serve", "redis://user:hunter2@host"],
+    ] {
         let output = bare_command()
             .args(args)
             .env("FENCEPOST_STORE", url)

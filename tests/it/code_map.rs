@@ -57,9 +57,28 @@ fn code(text: &str) -> String {
 
 fn mentions(code: &str, path: &str) -> bool {
     code.match_indices(path).any(|(at, _)| {
-        let before = code[..at].chars().next_back();
+        // `::redis` is the crate itself, and `store::redis` is not.
+        let before = code[..at].strip_suffix("::").filter(|before| !before.ends_with(is_part_of_name));
+        let before = before.unwrap_or(&code[..at]).chars().next_back();
         before.is_none_or(|c| !c.is_alphanumeric() && c != '_' && c != ':')
     })
+}
+
+fn is_part_of_name(c: char) -> bool {
+    c.is_alphanumeric() || c == '_' || c == '>'
+}
+
+/// What is cut off as tests is nothing else, so no import can hide behind it.
+#[test]
+fn unit_tests_stand_at_the_end() {
+    for (file, text) in sources() {
+        let Some((_, tests)) = text.split_once("#[cfg(test)]\n") else { continue };
+        let is_last = match tests.strip_prefix("mod tests") {
+            Some(rest) if rest.starts_with(" {") => rest.find("\n}\n").is_some_and(|at| at + 3 == rest.len()),
+            rest => rest == Some(";\n"),
+        };
+        assert!(is_last, "{file}.rs: something follows the unit tests");
+    }
 }
 
 #[test]
@@ -107,6 +126,17 @@ fn the_page_in_lib_names_every_place() {
     }
     for file in sources.keys().filter(|file| file.starts_with("api/")) {
         assert!(page.contains(&format!("`{file}`")), "{file} is not on the page");
+    }
+    for file in sources.keys().filter(|file| file.starts_with("store/") && file.matches('/').count() == 1) {
+        assert!(page.contains(&format!("`{}`", file.replace('/', "::"))), "{file} is not on the page");
+    }
+    // And nothing is on it that is gone.
+    for row in page.lines().filter_map(|line| line.strip_prefix("//! | ")) {
+        let names = row.split('|').next().unwrap().split('`').skip(1).step_by(2);
+        for name in names.filter(|name| !name.contains('*')) {
+            let file = name.trim_end_matches(".rs").replace("::", "/");
+            assert!(sources.contains_key(&file), "{name} is on the page, and there is no such place");
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Every status of the contract, in both forms of the address, and what is refused before the store is asked.
 
+use jiff::Timestamp;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::support::http::raw_call;
@@ -76,6 +77,10 @@ async fn answers_carry_headers_and_json_that_agree(stage: Stage) {
     assert!((15_000..20_000).contains(&ttl_ms), "what is left is told shorter than it is: {ttl_ms}");
     assert!(granted.fencing_token() < 1 << 53);
 
+    let expires_at: Timestamp = body["expires_at"].as_str().unwrap().parse().unwrap();
+    let ends_in_ms = expires_at.duration_since(Timestamp::now()).as_millis();
+    assert!((14_000..=20_000).contains(&ends_in_ms), "{expires_at} is in {ends_in_ms} ms");
+
     let held = client.put("/locks/backup").send().await.expect_problem(423, "lock-held");
     let holder = &held.json()["holder"];
     assert_eq!(holder["owner"], "cron@db1");
@@ -116,6 +121,10 @@ fn trap_keys() -> Vec<String> {
         "[x]",
         "%41",
         "A",
+        "a",
+        " a",
+        "a ",
+        "a/",
         "🔒",
         "a b",
         "a+b",

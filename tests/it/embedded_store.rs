@@ -1,9 +1,18 @@
 //! What is true of the embedded store alone: one process per file, and what a restart keeps.
 
+use std::path::Path;
 use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencepost::clock::{Clock, boottime};
+use fencepost::lock::{Acquired, Attempt, LeaseToken, LockKey, Ttl};
+use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
+use fencepost::store::{AcquireRequest, Intent, LockStore};
+use tokio::time::Instant;
 
 use crate::support::gateway::{bare_command, command};
-use crate::support::{Client, Gateway, fresh_token};
+use crate::support::{Client, Gateway, PATIENCE, fresh_token};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_process_on_the_file_is_refused_with_one_clear_line() {
@@ -66,6 +75,68 @@ async fn held_locks_and_numbers_survive_stop_and_start_and_kill() {
             gateway.kill();
         }
     }
+}
+
+/// What was answered is on disk: the process ends at once after each answer, as in a crash.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_answered_survives_a_kill() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("locks.redb");
+    let (token, mut numbers) = (fresh_token(), Vec::new());
+    for round in 0..5 {
+        let mut gateway = Gateway::on_file(&file, &[]).await;
+        let client = Client::new(gateway.address);
+        for (earlier, number) in numbers.iter().enumerate() {
+            let look = client.get(&format!("/locks/k{earlier}")).token(&token).send().await.expect(200);
+            assert_eq!((look.fencing_token(), look.json()["yours"].as_bool()), (*number, Some(true)));
+        }
+        let granted = client.put(&format!("/locks/k{round}?ttl=10m")).token(&token).send().await;
+        gateway.kill();
+        numbers.push(granted.expect(201).fencing_token());
+    }
+    assert!(numbers.is_sorted_by(|a, b| a < b), "{numbers:?}");
+}
+
+/// A wall clock that somebody set.
+struct SetClock(Duration);
+
+impl Clock for SetClock {
+    fn boot(&self) -> Duration {
+        boottime()
+    }
+
+    fn wall(&self) -> Duration {
+        self.0
+    }
+}
+
+async fn grant_at(file: &Path, wall_s: u64) -> u64 {
+    let clock = Arc::new(SetClock(Duration::from_secs(wall_s)));
+    let store = EmbeddedStore::open(file, EmbeddedSettings::default(), clock).unwrap();
+    let request = AcquireRequest {
+        key: LockKey::parse(fresh_token().as_bytes()).unwrap(),
+        token: LeaseToken::generate().hash(),
+        attempt: Attempt::generate(),
+        ttl: Ttl::from_ms(30_000).unwrap(),
+        owner: None,
+        intent: Intent::Grant,
+    };
+    let answer = store.acquire(&request, Instant::now() + PATIENCE).await.unwrap();
+    let Acquired::Granted(lease) = answer else { panic!("{answer:?}") };
+    store.close().await;
+    lease.fencing_token.get()
+}
+
+/// The file knows the last number, so a clock that was set back lowers none; and the clock outdoes an old file.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_that_was_set_never_lowers_a_number() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("locks.redb");
+    let first = grant_at(&file, 2_000_000_000).await;
+    let set_back = grant_at(&file, 1_000_000_000).await;
+    assert!(set_back > first, "{set_back} after {first}");
+    let later = grant_at(&file, 2_000_000_001).await;
+    assert!(later >= 2_000_000_001_000_000, "{later}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -12,6 +12,7 @@ mod browsers;
 mod cli;
 mod code_map;
 mod contract;
+mod doubt;
 mod embedded_store;
 mod hammer;
 mod log;

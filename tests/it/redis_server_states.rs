@@ -81,6 +81,7 @@ async fn rediss_checks_the_certificate() {
     client.get("/readyz").send().await.expect_problem(503, "store-unavailable");
 }
 
+/// Without persistence a restart loses all; numbers go on upward, and the gateway goes on by itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_or_a_flush_never_lowers_a_number() {
     let mut stage = Stage::redis().await;
@@ -142,11 +143,31 @@ async fn a_server_that_may_evict_locks_is_not_ready() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_is_refused() {
     let primary = RedisServer::start().await;
-    let replica = RedisServer::start_with(&["--replicaof", &format!("127.0.0.1 {}", primary.port())]).await;
+    // One that takes writes, so that it is refused for what it is and not by an error of its own.
+    let primary_at = format!("127.0.0.1 {}", primary.port());
+    let replica = RedisServer::start_with(&["--replicaof", &primary_at, "--replica-read-only", "no"]).await;
     let gateway = Gateway::start(&["--store", replica.url()]).await;
     let client = Client::new(gateway.address);
     let answer = client.put("/locks/k").send().await.expect_problem(503, "store-unavailable");
-    assert!(answer.json()["detail"].as_str().unwrap().contains("replica"), "{}", answer.json());
+    assert!(answer.json()["detail"].as_str().unwrap().contains("it is a replica"), "{}", answer.json());
+}
+
+/// The server changes its part while the connection stays: it is noticed without any error.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_primary_that_becomes_a_replica_is_left() {
+    let redis = RedisServer::start_with(&["--replica-read-only", "no"]).await;
+    let gateway = Gateway::on_redis(&redis, &[]).await;
+    let client = Client::new(gateway.address);
+    client.put("/locks/before").send().await.expect(201);
+    let _: () = redis.command(&["REPLICAOF", "127.0.0.1", "1"]).await;
+    eventually("it is refused", async || client.put("/locks/k?ttl=10ms").send().await.status == 503).await;
+    eventually("the reason is known", async || {
+        let answer = client.get("/readyz").send().await;
+        answer.status == 503 && answer.json()["detail"].as_str().unwrap().contains("it is a replica")
+    })
+    .await;
+    let _: () = redis.command(&["REPLICAOF", "NO", "ONE"]).await;
+    eventually("it is used again", async || client.put("/locks/k").send().await.status == 201).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -163,8 +184,10 @@ async fn out_of_memory_stops_grants_only() {
         .collect()
         .await;
     let _: () = redis.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let before = redis.calls("evalsha").await;
     let answer = client.put("/locks/new").send().await.expect_problem(503, "store-unavailable");
     assert!(answer.json()["detail"].as_str().unwrap().contains("OOM"), "{}", answer.json());
+    assert_eq!(redis.calls("evalsha").await - before, 1, "there is no doubt that would have to be ended");
     client.patch("/locks/k0?ttl=50s").token(&tokens[0]).send().await.expect(200);
     client.get("/locks/k1").token(&tokens[1]).send().await.expect(200);
     client.put("/locks/k2?ttl=50s").token(&tokens[2]).send().await.expect(200);
@@ -237,4 +260,25 @@ async fn a_client_that_left_leaves_no_lock() {
         })
         .await;
     }
+}
+
+/// A restart that loses what was done since the last snapshot: the numbers of that time are not given again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_from_an_older_snapshot_never_lowers_a_number() {
+    let mut stage = Stage::redis().await;
+    let client = stage.client();
+    let grant = async || {
+        let granted = client.put("/locks/k?ttl=30s").send().await.expect(201);
+        client.delete("/locks/k").token(&granted.token()).send().await.expect(204);
+        granted.fencing_token()
+    };
+    grant().await;
+    let _: () = stage.redis.as_ref().unwrap().command(&["SAVE"]).await;
+    let mut last = 0;
+    for _ in 0..50 {
+        last = grant().await;
+    }
+    stage.redis.as_mut().unwrap().restart().await;
+    let after = grant().await;
+    assert!(after > last, "{after} after {last}");
 }

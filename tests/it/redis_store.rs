@@ -203,7 +203,6 @@ async fn two_gateways_share_the_locks() {
     }
 }
 
-/// Without persistence a restart loses all; numbers go on upward, and the gateway goes on by itself.
 /// Numbers that were given before, such as those of a clock that ran ahead, are never given again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_run_begins_above_the_old_one() {
@@ -267,4 +266,32 @@ async fn a_script_that_always_fails_costs_a_few_calls() {
     }
     let calls = redis.calls("evalsha").await - before;
     assert!((4..=16).contains(&calls), "{calls} calls");
+}
+
+/// HEAD has no place for "yours", so it promises nothing: the grant can still be taken back.
+#[tokio::test(flavor = "multi_thread")]
+async fn head_does_not_pin_and_get_does() {
+    let stage = Stage::redis().await;
+    let redis = stage.redis.as_ref().unwrap();
+    let client = stage.client();
+    let token = fresh_token();
+    client.put("/locks/k?ttl=30s").token(&token).send().await.expect(201);
+    let lock = async || redis.command::<String>(&["GET", "fencepost:{0}:lock:k"]).await;
+    let granted = lock().await;
+    client.call("HEAD", "/locks/k").token(&token).send().await.expect(200);
+    assert_eq!(lock().await, granted);
+    client.get("/locks/k").token(&token).send().await.expect(200);
+    assert_ne!(lock().await, granted);
+}
+
+/// What no JSON parser would keep exactly is refused before anything is written.
+#[tokio::test(flavor = "multi_thread")]
+async fn numbers_that_are_used_up_leave_no_lock() {
+    let stage = Stage::redis().await;
+    let redis = stage.redis.as_ref().unwrap();
+    let client = stage.client();
+    let last = ((1_u64 << 53) - 1).to_string();
+    let _: i64 = redis.command(&["HSET", "fencepost:{0}:fence", &incarnation(redis).await, &last]).await;
+    client.put("/locks/k?ttl=30s").token(&fresh_token()).send().await.expect(503);
+    client.get("/locks/k").send().await.expect_problem(404, "not-held");
 }

@@ -6,15 +6,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
 use axum::routing::get;
-use fencepost::api::{Admission, App, AppState, Limits, pass_through};
+use fencepost::api::{Admission, App, AppState, Limits, app, pass_through};
 use fencepost::clock::SystemClock;
 use fencepost::server::{ServerSettings, serve};
 use fencepost::service::LockService;
 use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
+use http_body_util::BodyExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
+use tower::Service;
 
 use crate::support::http::{parse, raw_call};
 use crate::support::{Gateway, PATIENCE, Stage, eventually, fresh_token, on_each_store};
@@ -56,13 +60,11 @@ async fn oversized_heads_are_problems() {
     raw_call(address, "PUT", "/locks/k", &several).await.expect(201);
 }
 
-/// A handler of the test's own, behind everything that the real handlers are behind.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_panic_is_a_problem_with_a_request_id() {
+/// The application on a store in memory, for what needs a look from inside.
+fn in_memory(draining: CancellationToken) -> AppState {
     let settings = EmbeddedSettings::default();
     let store = Arc::new(EmbeddedStore::in_memory(settings, Arc::new(SystemClock)).unwrap());
-    let draining = CancellationToken::new();
-    let state = AppState::new(App {
+    AppState::new(App {
         service: LockService::new(store, Duration::from_secs(2), Duration::from_secs(120)),
         limits: Limits {
             default_ttl: Duration::from_secs(30),
@@ -71,8 +73,34 @@ async fn a_panic_is_a_problem_with_a_request_id() {
             max_wait: Duration::ZERO,
         },
         admission: Admission::default(),
-        draining: draining.clone(),
-    });
+        draining,
+    })
+}
+
+/// An answer that no socket takes leaves no lock behind, and one that was taken leaves it alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_that_reached_no_socket_is_taken_back() {
+    let mut app = app(in_memory(CancellationToken::new()));
+    let mut call = async |method: &str, address: &str| {
+        let request = Request::builder().method(method).uri(address).body(Body::empty()).unwrap();
+        app.call(request).await.unwrap()
+    };
+    let taken = call("PUT", "/locks/taken").await;
+    assert_eq!(taken.status(), 201);
+    assert!(!taken.into_body().collect().await.unwrap().to_bytes().is_empty());
+    let lost = call("PUT", "/locks/lost").await;
+    assert_eq!(lost.status(), 201);
+    assert_eq!(call("GET", "/locks/lost").await.status(), 200);
+    drop(lost);
+    eventually("it is taken back", async || call("GET", "/locks/lost").await.status() == 404).await;
+    assert_eq!(call("GET", "/locks/taken").await.status(), 200);
+}
+
+/// A handler of the test's own, behind everything that the real handlers are behind.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_is_a_problem_with_a_request_id() {
+    let draining = CancellationToken::new();
+    let state = in_memory(draining.clone());
     async fn panicking() {
         panic!("on purpose");
     }
@@ -102,8 +130,16 @@ async fn a_draining_server_is_not_ready() {
         stage.gateway.log().iter().any(|line| line.contains("SIGTERM: draining"))
     })
     .await;
-    let answer = ask().await.expect_problem(503, "shutting-down");
-    assert_eq!(answer.header("connection"), Some("close"));
+    // The line is written a moment before the drain begins, and the drain begins a moment before all answers say so.
+    eventually("the server is not ready, and tells its clients to close", async || {
+        let answer = ask().await;
+        if answer.status == 503 {
+            let answer = answer.expect_problem(503, "shutting-down");
+            return answer.header("connection") == Some("close");
+        }
+        false
+    })
+    .await;
 }
 
 /// Thirty clients in closed loops, on connections that they keep until they are told to close them.

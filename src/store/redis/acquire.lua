@@ -19,11 +19,10 @@ local mark = redis.call('GET', KEYS[2])
 if is_final(mark) then return { 3 } end
 if mark and string.find(mark, ARGV[2], 1, true) then return { 4 } end
 
-local lock = redis.call('GET', KEYS[1])
+local lock, left_ms = held(KEYS[1])
 if lock then
-  local left_ms = redis.call('PTTL', KEYS[1])
   if token_of(lock) ~= ARGV[1] then return { 2, lock, left_ms } end
-  -- The same attempt is this gateway asking again: the same grant, which may still have to be taken back.
+  -- The same attempt is a copy of the same command: the same grant, which may still have to be taken back.
   if attempt_of(lock) == ARGV[2] then return { 0, lock, left_ms } end
   local ttl_ms = math.max(left_ms, tonumber(ARGV[3]))
   return { 1, pin(KEYS[1], lock, ttl_ms), ttl_ms }

@@ -4,10 +4,8 @@
 --
 -- Returns { outcome, lock, ms left }: 0 free (alone) · 1 held · 2 held, by the token shown
 
-local lock = redis.call('GET', KEYS[1])
-local left_ms = lock and redis.call('PTTL', KEYS[1])
--- In its last millisecond a lock is as good as free; to pin it would take setting a TTL of 0, which deletes.
-if not lock or left_ms == 0 then return { 0 } end
+local lock, left_ms = held(KEYS[1])
+if not lock then return { 0 } end
 if ARGV[1] ~= token_of(lock) then return { 1, lock, left_ms } end
 -- Pinning sets the TTL anew, and may round it up: once in the life of a grant, not with every look.
 if attempt_of(lock) ~= PINNED then lock = pin(KEYS[1], lock, left_ms) end

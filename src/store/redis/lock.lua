@@ -15,6 +15,15 @@ local function attempt_of(lock) return string.sub(lock, 66, 97) end
 
 local function is_final(mark) return mark and string.sub(mark, 1, 1) == '=' end
 
+-- The lock of a key and what is left of its lease, in ms; nothing where nobody holds it. In its last millisecond a
+-- lock counts as free, for every script alike: what one of them calls free, no other may renew.
+local function held(key)
+  local lock = redis.call('GET', key)
+  local left_ms = lock and redis.call('PTTL', key)
+  if not lock or left_ms == 0 then return nil end
+  return lock, left_ms
+end
+
 -- Pins a grant and sets its lease. PEXPIRE comes first because a server that is out of memory allows SET only to
 -- a script that has written already, and whoever holds a lock must be able to renew it then too.
 local function pin(key, lock, ttl_ms)

@@ -11,7 +11,7 @@ if leaves_mark then
   if is_final(mark) then return tonumber(string.sub(mark, 2)) end
 end
 
-local lock = redis.call('GET', KEYS[1])
+local lock = held(KEYS[1])
 local outcome = 0
 if not lock then
   outcome = 1

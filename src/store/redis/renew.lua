@@ -5,8 +5,8 @@
 --
 -- Returns { outcome, lock, ms left }: 0 renewed · 1 nobody holds it, 2 held by another (these two alone)
 
-local lock = redis.call('GET', KEYS[1])
+local lock, left_ms = held(KEYS[1])
 if not lock then return { 1 } end
 if token_of(lock) ~= ARGV[1] then return { 2 } end
-local ttl_ms = math.max(redis.call('PTTL', KEYS[1]), tonumber(ARGV[2]))
+local ttl_ms = math.max(left_ms, tonumber(ARGV[2]))
 return { 0, pin(KEYS[1], lock, ttl_ms), ttl_ms }
