@@ -100,7 +100,10 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
-        let store = EmbeddedStore::in_memory(EmbeddedSettings::default(), Arc::new(SystemClock)).unwrap();
+        Self::on(EmbeddedStore::in_memory(EmbeddedSettings::default(), Arc::new(SystemClock)).unwrap())
+    }
+
+    fn on(store: EmbeddedStore) -> Self {
         let network = Arc::new(Lossy { store, commands: AtomicU32::new(0), answers: AtomicU32::new(0) });
         let service = LockService::new(network.clone(), PATIENCE, Duration::from_secs(120));
         Self { network, service, key: LockKey::parse(b"k").unwrap() }
@@ -172,13 +175,15 @@ async fn a_grant_that_nobody_was_told_of_is_taken_back_however_often_that_fails(
 async fn closing_waits_for_what_is_being_taken_back() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("locks.redb");
-    let open = || EmbeddedStore::open(&file, EmbeddedSettings::default(), Arc::new(SystemClock)).unwrap();
-    let service = |store| LockService::new(Arc::new(store), PATIENCE, Duration::from_secs(120));
-    let key = LockKey::parse(b"k").unwrap();
-    let ttl = Ttl::from_ms(3_600_000).unwrap();
-    let first = service(open());
-    let wish = Acquire { key: key.clone(), token: own_token(), ttl, owner: None };
-    drop(first.acquire(wish).await.unwrap());
-    first.close(PATIENCE).await;
-    assert_eq!(service(open()).inspect(&key, None).await, Ok(Inspected::Free));
+    let open = || {
+        let store = EmbeddedStore::open(&file, EmbeddedSettings::default(), Arc::new(SystemClock)).unwrap();
+        Scene::on(store)
+    };
+    let scene = open();
+    let (_, guard) = scene.grant(own_token()).await;
+    scene.network.commands.store(3, Ordering::SeqCst);
+    drop(guard);
+    scene.service.close(PATIENCE).await;
+    drop(scene);
+    assert!(open().is_free().await);
 }
