@@ -159,7 +159,7 @@ pub(super) fn explain_missing(uri: &Uri) -> Problem {
             ProblemType::NotFound,
             "a key with slashes is written with %2F, or goes into the query: /lock?key=a/b",
         ),
-        None => Problem::new(ProblemType::NotFound, "there is nothing at this address"),
+        None => Problem::new(ProblemType::NotFound, "locks are at /lock?key=…; /docs introduces the rest"),
     }
 }
 
