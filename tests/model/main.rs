@@ -1,0 +1,10 @@
+//! Models of the protocols, searched exhaustively, with mutants that the search must catch.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    unreachable_pub,
+    reason = "a test that cannot go on must fail"
+)]
+
+mod retries;
