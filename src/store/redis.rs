@@ -108,7 +108,7 @@ impl RedisStore {
         deadline: Instant,
     ) -> Result<T, StoreError> {
         let mut connection = link.connection.clone();
-        let error = match timeout_at(deadline, script.run(&mut connection, keys, args)).await {
+        let failure = match timeout_at(deadline, script.run(&mut connection, keys, args)).await {
             Ok(Ok(reply)) => return Ok(reply),
             Ok(Err(error)) => Failure::of(&error),
             // The reply may still come, and would then be taken for that of a later command.
@@ -117,10 +117,10 @@ impl RedisStore {
                 breaks_link: true,
             },
         };
-        if error.breaks_link {
+        if failure.breaks_link {
             link.report_broken();
         }
-        Err(error.error)
+        Err(failure.error)
     }
 }
 
