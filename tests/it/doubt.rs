@@ -1,172 +1,270 @@
-//! What the service makes of commands and answers that get lost: a true answer, or "unknown", and no lock that nobody
-//! was told of.
+//! What the service makes of commands and answers that get lost or late, on every store: a true answer, or "unknown",
+//! and no lock that nobody was told of.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use fencepost::clock::SystemClock;
-use fencepost::lock::{Acquired, Attempt, Inspected, LeaseToken, LockKey, Released, Renewed, TokenHash, Ttl};
+use fencepost::lock::{Acquired, Attempt, Inspected, LeaseToken, LockKey, Released, Renewed, Ttl};
 use fencepost::service::{Acquire, Acquisition, LockService, Outcome, TakeBack};
 use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
-use fencepost::store::{AcquireRequest, LockStore, ReleaseMark, StoreError};
+use fencepost::store::{AcquireRequest, Intent, LockStore, StoreError};
 use tokio::time::Instant;
 
+use crate::support::network::{Loss, Network};
+use crate::support::stores::{AnyStore, for_each_store};
 use crate::support::{PATIENCE, eventually, fresh_token};
 
-/// A store behind a network that loses the next commands, or the answers to the next commands.
-struct Lossy {
-    store: EmbeddedStore,
-    commands: AtomicU32,
-    answers: AtomicU32,
-}
+const MARK_TTL: Duration = Duration::from_secs(120);
 
-impl Lossy {
-    async fn pass<T>(&self, step: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
-        let is_lost = |left: &AtomicU32| {
-            left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
-        };
-        if is_lost(&self.commands) {
-            return Err(StoreError::Unknown("the command was lost".into()));
-        }
-        let answer = step.await?;
-        if is_lost(&self.answers) {
-            return Err(StoreError::Unknown("the answer was lost".into()));
-        }
-        Ok(answer)
-    }
-}
-
-#[async_trait]
-impl LockStore for Lossy {
-    async fn acquire(&self, request: &AcquireRequest, deadline: Instant) -> Result<Acquired, StoreError> {
-        self.pass(self.store.acquire(request, deadline)).await
-    }
-
-    async fn renew(
-        &self,
-        key: &LockKey,
-        token: &TokenHash,
-        ttl: Ttl,
-        deadline: Instant,
-    ) -> Result<Renewed, StoreError> {
-        self.pass(self.store.renew(key, token, ttl, deadline)).await
-    }
-
-    async fn release(
-        &self,
-        key: &LockKey,
-        token: &TokenHash,
-        mark: ReleaseMark,
-        deadline: Instant,
-    ) -> Result<Released, StoreError> {
-        self.pass(self.store.release(key, token, mark, deadline)).await
-    }
-
-    async fn take_back(
-        &self,
-        key: &LockKey,
-        token: &TokenHash,
-        attempt: Attempt,
-        deadline: Instant,
-    ) -> Result<bool, StoreError> {
-        self.pass(self.store.take_back(key, token, attempt, deadline)).await
-    }
-
-    async fn inspect(
-        &self,
-        key: &LockKey,
-        token: Option<&TokenHash>,
-        deadline: Instant,
-    ) -> Result<Inspected, StoreError> {
-        self.pass(self.store.inspect(key, token, deadline)).await
-    }
-
-    async fn check(&self, deadline: Instant) -> Result<(), StoreError> {
-        self.pass(self.store.check(deadline)).await
-    }
-
-    async fn close(&self) {
-        self.store.close().await;
-    }
-}
+for_each_store!(
+    a_lost_acquire_is_voided_and_made_anew,
+    a_lost_renewal_is_repeated,
+    a_lost_release_is_answered_by_its_mark_or_unknown,
+    a_grant_that_nobody_was_told_of_is_taken_back_however_often_that_fails,
+    an_acquire_that_comes_late_takes_nothing,
+    a_renewal_that_comes_late_lengthens_no_other_lease,
+    a_release_that_comes_late_frees_no_other_lease,
+    a_take_back_that_comes_late_spares_the_retry,
+    a_retry_keeps_its_grant_in_every_order_of_arrival,
+);
 
 struct Scene {
-    network: Arc<Lossy>,
+    network: Arc<Network>,
     service: LockService,
     key: LockKey,
 }
 
 impl Scene {
-    fn new() -> Self {
-        Self::on(EmbeddedStore::in_memory(EmbeddedSettings::default(), Arc::new(SystemClock)).unwrap())
-    }
-
-    fn on(store: EmbeddedStore) -> Self {
-        let network = Arc::new(Lossy { store, commands: AtomicU32::new(0), answers: AtomicU32::new(0) });
-        let service = LockService::new(network.clone(), PATIENCE, Duration::from_secs(120));
+    fn on(store: Arc<dyn LockStore>) -> Self {
+        let network = Arc::new(Network::before(store));
+        let service = LockService::new(network.clone(), PATIENCE, MARK_TTL);
         Self { network, service, key: LockKey::parse(b"k").unwrap() }
     }
 
-    async fn acquire(&self, token: Option<LeaseToken>) -> Acquisition {
-        let ttl = Ttl::from_ms(30_000).unwrap();
+    async fn acquire(&self, token: Option<LeaseToken>, ttl_ms: u64) -> Acquisition {
+        let ttl = Ttl::from_ms(ttl_ms).unwrap();
         self.service.acquire(Acquire { key: self.key.clone(), token, ttl, owner: None }).await.unwrap()
     }
 
-    async fn grant(&self, token: Option<LeaseToken>) -> (LeaseToken, TakeBack) {
-        let acquisition = self.acquire(token).await;
+    async fn grant_for(&self, token: Option<LeaseToken>, ttl_ms: u64) -> (LeaseToken, TakeBack) {
+        let acquisition = self.acquire(token, ttl_ms).await;
         let Outcome::Granted(_, guard) = acquisition.outcome else { panic!("{:?}", acquisition.outcome) };
         (acquisition.token, guard)
     }
 
-    async fn is_free(&self) -> bool {
-        self.service.inspect(&self.key, None).await.unwrap() == Inspected::Free
+    /// A grant of half a minute whose client was told of it.
+    async fn grant(&self, token: Option<LeaseToken>) -> LeaseToken {
+        let (token, guard) = self.grant_for(token, 30_000).await;
+        guard.disarm();
+        token
     }
+
+    async fn renew(&self, token: &LeaseToken, ttl_ms: u64) -> Result<Renewed, StoreError> {
+        self.service.renew(&self.key, token, Ttl::from_ms(ttl_ms).unwrap()).await
+    }
+
+    async fn release(&self, token: &LeaseToken) -> Result<Released, StoreError> {
+        self.service.release(&self.key, token).await
+    }
+
+    async fn look(&self) -> Inspected {
+        self.service.inspect(&self.key, None).await.unwrap()
+    }
+
+    async fn is_free(&self) -> bool {
+        self.look().await == Inspected::Free
+    }
+
+    /// What is left of a lease that `token` must hold.
+    async fn left_ms(&self, token: &LeaseToken) -> u64 {
+        match self.service.inspect(&self.key, Some(token)).await.unwrap() {
+            Inspected::Held { lease, yours: Some(true) } => lease.left_ms,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// None is a token that the server makes.
+fn each_token() -> [Option<LeaseToken>; 2] {
+    [None, own_token()]
 }
 
 fn own_token() -> Option<LeaseToken> {
     Some(LeaseToken::parse(fresh_token().as_bytes()).unwrap())
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_grant_whose_answer_was_lost_is_voided_and_made_anew() {
-    for token in [None, own_token()] {
-        let scene = Scene::new();
-        scene.network.answers.store(1, Ordering::SeqCst);
-        let (token, guard) = scene.grant(token).await;
-        guard.disarm();
-        assert_eq!(scene.service.release(&scene.key, &token).await, Ok(Released::Released));
-        assert!(scene.is_free().await);
-    }
-}
-
-/// The second copy finds nothing to release, and cannot tell whether the first one did it, unless a mark says so.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_release_whose_answer_was_lost_is_answered_by_its_mark_or_unknown() {
-    for token in [None, own_token()] {
-        let scene = Scene::new();
-        let (token, guard) = scene.grant(token).await;
-        guard.disarm();
-        scene.network.answers.store(1, Ordering::SeqCst);
-        let released = scene.service.release(&scene.key, &token).await;
-        match token.is_server_made() {
-            true => assert!(matches!(released, Err(StoreError::Unknown(_))), "{released:?}"),
-            false => assert_eq!(released, Ok(Released::Released)),
+async fn a_lost_acquire_is_voided_and_made_anew(store: &AnyStore) {
+    for loss in [Loss::Command, Loss::Answer] {
+        for token in each_token() {
+            let scene = Scene::on(store.store.clone());
+            scene.network.lose(&[loss]);
+            let token = scene.grant(token).await;
+            assert_eq!(scene.release(&token).await, Ok(Released::Released));
+            assert!(scene.is_free().await);
         }
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_grant_that_nobody_was_told_of_is_taken_back_however_often_that_fails() {
-    for token in [None, own_token()] {
-        let scene = Scene::new();
-        let (_, guard) = scene.grant(token).await;
+async fn a_lost_renewal_is_repeated(store: &AnyStore) {
+    for loss in [Loss::Command, Loss::Answer] {
+        for token in each_token() {
+            let scene = Scene::on(store.store.clone());
+            let token = scene.grant(token).await;
+            scene.network.lose(&[loss]);
+            assert!(matches!(scene.renew(&token, 90_000).await, Ok(Renewed::Renewed(_))));
+            assert!(scene.left_ms(&token).await > 60_000);
+            scene.release(&token).await.unwrap();
+        }
+    }
+}
+
+/// The second copy finds nothing to release, and cannot tell whether the first one did it, unless a mark says so.
+async fn a_lost_release_is_answered_by_its_mark_or_unknown(store: &AnyStore) {
+    for loss in [Loss::Command, Loss::Answer] {
+        for token in each_token() {
+            let scene = Scene::on(store.store.clone());
+            let token = scene.grant(token).await;
+            scene.network.lose(&[loss]);
+            let released = scene.release(&token).await;
+            match (loss, token.is_server_made()) {
+                (Loss::Answer, true) => {
+                    assert!(matches!(released, Err(StoreError::Unknown(_))), "{released:?}");
+                }
+                _ => assert_eq!(released, Ok(Released::Released)),
+            }
+            assert!(scene.is_free().await);
+        }
+    }
+}
+
+async fn a_grant_that_nobody_was_told_of_is_taken_back_however_often_that_fails(store: &AnyStore) {
+    for token in each_token() {
+        let scene = Scene::on(store.store.clone());
+        let (_, guard) = scene.grant_for(token, 30_000).await;
         assert!(!scene.is_free().await);
-        scene.network.commands.store(3, Ordering::SeqCst);
+        scene.network.lose(&[Loss::Command; 3]);
         drop(guard);
-        eventually("three tries are lost", async || scene.network.commands.load(Ordering::SeqCst) == 0).await;
+        eventually("three tries are lost", async || scene.network.losses_left() == 0).await;
         eventually("the grant is taken back", async || scene.is_free().await).await;
+    }
+}
+
+async fn an_acquire_that_comes_late_takes_nothing(store: &AnyStore) {
+    for token in each_token() {
+        // Its client was answered by the second try, and has released.
+        let scene = Scene::on(store.store.clone());
+        scene.network.lose(&[Loss::Late]);
+        let used = scene.grant(token.clone()).await;
+        scene.release(&used).await.unwrap();
+        scene.network.deliver_late().await;
+        assert!(scene.is_free().await);
+    }
+    for token in each_token() {
+        // It was answered, and its lease has ended.
+        let scene = Scene::on(store.store.clone());
+        scene.network.lose(&[Loss::Late]);
+        scene.grant_for(token, 200).await.1.disarm();
+        eventually("the lease ends", async || scene.is_free().await).await;
+        scene.network.deliver_late().await;
+        assert!(scene.is_free().await);
+    }
+    for token in each_token() {
+        // It has left.
+        let scene = Scene::on(store.store.clone());
+        scene.network.lose(&[Loss::Late]);
+        drop(scene.grant_for(token, 30_000).await.1);
+        eventually("the grant is taken back", async || scene.is_free().await).await;
+        scene.network.deliver_late().await;
+        assert!(scene.is_free().await);
+    }
+}
+
+async fn a_renewal_that_comes_late_lengthens_no_other_lease(store: &AnyStore) {
+    for token in each_token() {
+        let scene = Scene::on(store.store.clone());
+        let token = scene.grant(token).await;
+        scene.network.lose(&[Loss::Late]);
+        assert!(matches!(scene.renew(&token, 3_600_000).await, Ok(Renewed::Renewed(_))));
+        scene.release(&token).await.unwrap();
+        let other = scene.grant(own_token()).await;
+        scene.network.deliver_late().await;
+        assert!(scene.left_ms(&other).await <= 30_000);
+        scene.release(&other).await.unwrap();
+    }
+}
+
+async fn a_release_that_comes_late_frees_no_other_lease(store: &AnyStore) {
+    for token in each_token() {
+        let scene = Scene::on(store.store.clone());
+        let token = scene.grant(token).await;
+        scene.network.lose(&[Loss::Late]);
+        assert_eq!(scene.release(&token).await, Ok(Released::Released));
+        let other = scene.grant(own_token()).await;
+        scene.network.deliver_late().await;
+        assert!(scene.left_ms(&other).await > 0);
+        scene.release(&other).await.unwrap();
+    }
+}
+
+async fn a_take_back_that_comes_late_spares_the_retry(store: &AnyStore) {
+    let scene = Scene::on(store.store.clone());
+    let token = own_token();
+    let (_, guard) = scene.grant_for(token.clone(), 30_000).await;
+    scene.network.lose(&[Loss::Late]);
+    drop(guard);
+    eventually("a later copy takes it back", async || scene.is_free().await).await;
+    let token = scene.grant(token).await;
+    scene.network.deliver_late().await;
+    assert!(scene.left_ms(&token).await > 0);
+}
+
+/// A client's connection drops, and its retry is sent elsewhere: its two acquires and the clean-up of the first
+/// arrive in every order, and what the retry was answered stays.
+async fn a_retry_keeps_its_grant_in_every_order_of_arrival(store: &AnyStore) {
+    #[derive(Clone, Copy, PartialEq)]
+    enum Arrival {
+        First,
+        CleanUp,
+        Retry,
+    }
+    use Arrival::{CleanUp, First, Retry};
+    let orders = [
+        [First, CleanUp, Retry],
+        [First, Retry, CleanUp],
+        [CleanUp, First, Retry],
+        [CleanUp, Retry, First],
+        [Retry, First, CleanUp],
+        [Retry, CleanUp, First],
+    ];
+    for (number, order) in orders.into_iter().enumerate() {
+        let soon = || Instant::now() + PATIENCE;
+        let key = LockKey::parse(format!("order {number}").as_bytes()).unwrap();
+        let token = LeaseToken::parse(fresh_token().as_bytes()).unwrap().hash();
+        let ttl = Ttl::from_ms(30_000).unwrap();
+        let request = |attempt| {
+            let key = key.clone();
+            AcquireRequest { key, token, attempt, ttl, owner: None, intent: Intent::Grant }
+        };
+        let (first, retry) = (request(Attempt::generate()), request(Attempt::generate()));
+        let mut told = None;
+        for arrival in order {
+            match arrival {
+                First => drop(store.store.acquire(&first, soon()).await.unwrap()),
+                CleanUp => drop(store.store.take_back(&key, &token, first.attempt, soon()).await.unwrap()),
+                Retry => match store.store.acquire(&retry, soon()).await.unwrap() {
+                    Acquired::Granted(lease) | Acquired::AlreadyHeld(lease) => {
+                        told = Some(lease.fencing_token)
+                    }
+                    other => panic!("{other:?}"),
+                },
+            }
+        }
+        let Inspected::Held { lease, yours } = store.store.inspect(&key, Some(&token), soon()).await.unwrap()
+        else {
+            panic!("order {number}: what was answered was taken back");
+        };
+        assert_eq!((Some(lease.fencing_token), yours), (told, Some(true)), "order {number}");
     }
 }
 
@@ -177,11 +275,11 @@ async fn closing_waits_for_what_is_being_taken_back() {
     let file = directory.path().join("locks.redb");
     let open = || {
         let store = EmbeddedStore::open(&file, EmbeddedSettings::default(), Arc::new(SystemClock)).unwrap();
-        Scene::on(store)
+        Scene::on(Arc::new(store))
     };
     let scene = open();
-    let (_, guard) = scene.grant(own_token()).await;
-    scene.network.commands.store(3, Ordering::SeqCst);
+    let (_, guard) = scene.grant_for(own_token(), 30_000).await;
+    scene.network.lose(&[Loss::Command; 3]);
     drop(guard);
     scene.service.close(PATIENCE).await;
     drop(scene);

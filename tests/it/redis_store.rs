@@ -8,7 +8,7 @@ use fencepost::store::{AcquireRequest, Intent, LockStore};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
 
-use crate::store_suite::redis_store;
+use crate::support::stores::redis_store;
 use crate::support::{Client, Gateway, PATIENCE, RedisServer, Stage, fresh_token};
 
 const TWO_MINUTES: Duration = Duration::from_secs(120);

@@ -1,84 +1,18 @@
 //! What every store must do, step by step, asked through the trait: one suite, run for each store.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use fencepost::clock::SystemClock;
 use fencepost::lock::{
     Acquired, Attempt, Inspected, Lease, LeaseToken, LockKey, Owner, Released, Renewed, TokenHash, Ttl,
 };
-use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
-use fencepost::store::redis::{RedisAddress, RedisSettings, RedisStore};
-use fencepost::store::{AcquireRequest, Intent, LockStore, ReleaseMark, StoreError};
-use tempfile::TempDir;
+use fencepost::store::{AcquireRequest, Intent, ReleaseMark, StoreError};
 use tokio::time::Instant;
 
-use crate::support::{PATIENCE, RedisServer, eventually};
+use crate::support::stores::{AnyStore, for_each_store};
+use crate::support::{PATIENCE, eventually};
 
 /// Marks live only this long here, so that a test can see them end.
 const MARK_TTL: Duration = Duration::from_millis(700);
-
-/// A store, and what must live as long as it does.
-pub struct Scene {
-    pub store: Arc<dyn LockStore>,
-    _directory: Option<TempDir>,
-    _redis: Option<RedisServer>,
-}
-
-impl Scene {
-    fn of(store: impl LockStore) -> Self {
-        Self { store: Arc::new(store), _directory: None, _redis: None }
-    }
-
-    async fn file() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let settings = EmbeddedSettings { mark_ttl: MARK_TTL };
-        let file = directory.path().join("locks.redb");
-        let store = EmbeddedStore::open(&file, settings, Arc::new(SystemClock)).unwrap();
-        Self { _directory: Some(directory), ..Self::of(store) }
-    }
-
-    async fn memory() -> Self {
-        let settings = EmbeddedSettings { mark_ttl: MARK_TTL };
-        Self::of(EmbeddedStore::in_memory(settings, Arc::new(SystemClock)).unwrap())
-    }
-
-    async fn redis() -> Self {
-        let redis = RedisServer::start().await;
-        let store = redis_store(&redis, MARK_TTL);
-        Self { _redis: Some(redis), ..Self::of(store) }
-    }
-}
-
-/// The Redis store on a server of the test's.
-pub fn redis_store(redis: &RedisServer, mark_ttl: Duration) -> RedisStore {
-    let address = RedisAddress::parse(redis.url(), None).unwrap();
-    let settings = RedisSettings { prefix: "fencepost".into(), reply_timeout: PATIENCE, mark_ttl };
-    RedisStore::start(&address, &settings).unwrap()
-}
-
-macro_rules! for_each_store {
-    ($($name:ident),+ $(,)?) => {
-        $(mod $name {
-            use super::Scene;
-
-            #[tokio::test(flavor = "multi_thread")]
-            async fn file() {
-                super::$name(&Scene::file().await).await;
-            }
-
-            #[tokio::test(flavor = "multi_thread")]
-            async fn memory() {
-                super::$name(&Scene::memory().await).await;
-            }
-
-            #[tokio::test(flavor = "multi_thread")]
-            async fn redis() {
-                super::$name(&Scene::redis().await).await;
-            }
-        })+
-    };
-}
 
 for_each_store!(
     the_same_attempt_is_the_same_grant,
@@ -102,7 +36,7 @@ for_each_store!(
 
 /// One caller, who may ask again.
 struct Caller<'a> {
-    scene: &'a Scene,
+    scene: &'a AnyStore,
     key: LockKey,
     token: TokenHash,
 }
@@ -116,7 +50,7 @@ fn ttl(ms: u64) -> Ttl {
 }
 
 impl<'a> Caller<'a> {
-    fn new(scene: &'a Scene, key: &str) -> Self {
+    fn new(scene: &'a AnyStore, key: &str) -> Self {
         let key = LockKey::parse(key.as_bytes()).unwrap();
         Self { scene, key, token: LeaseToken::generate().hash() }
     }
@@ -173,7 +107,7 @@ fn already_held(answer: Acquired) -> Lease {
     }
 }
 
-async fn the_same_attempt_is_the_same_grant(scene: &Scene) {
+async fn the_same_attempt_is_the_same_grant(scene: &AnyStore) {
     let caller = Caller::new(scene, "k");
     let attempt = Attempt::generate();
     let first = granted(caller.acquire_as(attempt, 30_000, Intent::Grant).await);
@@ -184,7 +118,7 @@ async fn the_same_attempt_is_the_same_grant(scene: &Scene) {
     assert!(caller.is_free().await, "a copy does not pin the grant");
 }
 
-async fn another_attempt_pins_the_grant(scene: &Scene) {
+async fn another_attempt_pins_the_grant(scene: &AnyStore) {
     let caller = Caller::new(scene, "k");
     let (first, second) = (Attempt::generate(), Attempt::generate());
     let lease = granted(caller.acquire_as(first, 30_000, Intent::Grant).await);
@@ -199,7 +133,7 @@ async fn another_attempt_pins_the_grant(scene: &Scene) {
     assert!(!caller.is_free().await, "a pinned grant is never taken back");
 }
 
-async fn a_renewal_pins_the_grant(scene: &Scene) {
+async fn a_renewal_pins_the_grant(scene: &AnyStore) {
     let caller = Caller::new(scene, "k");
     let attempt = Attempt::generate();
     granted(caller.acquire_as(attempt, 30_000, Intent::Grant).await);
@@ -208,7 +142,7 @@ async fn a_renewal_pins_the_grant(scene: &Scene) {
     assert!(!caller.is_free().await, "who was told that it holds, holds");
 }
 
-async fn a_look_with_the_token_pins_the_grant(scene: &Scene) {
+async fn a_look_with_the_token_pins_the_grant(scene: &AnyStore) {
     let caller = Caller::new(scene, "k");
     let stranger = Caller::new(scene, "k");
     let attempt = Attempt::generate();
@@ -222,7 +156,7 @@ async fn a_look_with_the_token_pins_the_grant(scene: &Scene) {
     assert!((20_000..=30_000).contains(&lease.left_ms), "a look leaves the lease alone: {}", lease.left_ms);
 }
 
-async fn taking_back_deletes_only_its_own_grant(scene: &Scene) {
+async fn taking_back_deletes_only_its_own_grant(scene: &AnyStore) {
     let caller = Caller::new(scene, "k");
     let stranger = Caller::new(scene, "k");
     let attempt = Attempt::generate();
@@ -234,7 +168,7 @@ async fn taking_back_deletes_only_its_own_grant(scene: &Scene) {
     assert!(caller.is_free().await);
 }
 
-async fn a_voided_attempt_takes_nothing_and_its_token_stays_usable(scene: &Scene) {
+async fn a_voided_attempt_takes_nothing_and_its_token_stays_usable(scene: &AnyStore) {
     let caller = Caller::new(scene, "k");
     let (late, fresh) = (Attempt::generate(), Attempt::generate());
     // The take-back arrives before the command it takes back.
@@ -248,7 +182,7 @@ async fn a_voided_attempt_takes_nothing_and_its_token_stays_usable(scene: &Scene
     assert!(caller.is_free().await);
 }
 
-async fn voided_attempts_are_bounded(scene: &Scene) {
+async fn voided_attempts_are_bounded(scene: &AnyStore) {
     let caller = Caller::new(scene, "k");
     let attempts: Vec<_> = (0..1001).map(|_| Attempt::generate()).collect();
     for attempt in &attempts {
@@ -259,7 +193,7 @@ async fn voided_attempts_are_bounded(scene: &Scene) {
     granted(caller.acquire_as(attempts[0], 30_000, Intent::Grant).await);
 }
 
-async fn a_released_token_is_never_granted_again(scene: &Scene) {
+async fn a_released_token_is_never_granted_again(scene: &AnyStore) {
     let caller = Caller::new(scene, "k");
     let attempt = Attempt::generate();
     granted(caller.acquire_as(attempt, 30_000, Intent::Grant).await);
@@ -278,7 +212,7 @@ async fn a_released_token_is_never_granted_again(scene: &Scene) {
     assert!(early.is_free().await);
 }
 
-async fn a_mark_keeps_the_first_answer(scene: &Scene) {
+async fn a_mark_keeps_the_first_answer(scene: &AnyStore) {
     let (holder, stranger, early) =
         (Caller::new(scene, "k"), Caller::new(scene, "k"), Caller::new(scene, "free"));
     assert_eq!(early.release(ReleaseMark::Final).await, Released::NotHeld);
@@ -296,7 +230,7 @@ async fn a_mark_keeps_the_first_answer(scene: &Scene) {
     assert_eq!(stranger.acquire(30_000).await, Acquired::TokenReleased);
 }
 
-async fn marks_end(scene: &Scene) {
+async fn marks_end(scene: &AnyStore) {
     let (released, voided) = (Caller::new(scene, "released"), Caller::new(scene, "voided"));
     let attempt = Attempt::generate();
     assert_eq!(released.release(ReleaseMark::Final).await, Released::NotHeld);
@@ -311,7 +245,7 @@ async fn marks_end(scene: &Scene) {
     .await;
 }
 
-async fn a_release_without_mark_leaves_nothing(scene: &Scene) {
+async fn a_release_without_mark_leaves_nothing(scene: &AnyStore) {
     let caller = Caller::new(scene, "k");
     caller.grant(30_000).await;
     assert_eq!(caller.release(ReleaseMark::None).await, Released::Released);
@@ -320,7 +254,7 @@ async fn a_release_without_mark_leaves_nothing(scene: &Scene) {
     assert_eq!(Caller::new(scene, "k").release(ReleaseMark::None).await, Released::HeldByAnother);
 }
 
-async fn a_confirmation_never_grants(scene: &Scene) {
+async fn a_confirmation_never_grants(scene: &AnyStore) {
     let caller = Caller::new(scene, "k");
     assert_eq!(
         caller.acquire_as(Attempt::generate(), 30_000, Intent::Confirm).await,
@@ -335,7 +269,7 @@ async fn a_confirmation_never_grants(scene: &Scene) {
     assert!(matches!(answer, Acquired::HeldByAnother(held) if held.fencing_token == lease.fencing_token));
 }
 
-async fn a_renewal_never_shortens_and_never_revives(scene: &Scene) {
+async fn a_renewal_never_shortens_and_never_revives(scene: &AnyStore) {
     let caller = Caller::new(scene, "k");
     let first = caller.grant(30_000).await;
     for (asked_ms, at_least_ms) in [(10, 20_000), (60_000, 50_000), (1, 50_000)] {
@@ -352,7 +286,7 @@ async fn a_renewal_never_shortens_and_never_revives(scene: &Scene) {
     assert!(again.fencing_token > lease.fencing_token, "the same token, a new grant, a larger number");
 }
 
-async fn only_the_token_renews_and_releases(scene: &Scene) {
+async fn only_the_token_renews_and_releases(scene: &AnyStore) {
     let (holder, stranger) = (Caller::new(scene, "k"), Caller::new(scene, "k"));
     let lease = holder.grant(30_000).await;
     assert_eq!(stranger.renew(90_000).await, Renewed::HeldByAnother);
@@ -363,7 +297,7 @@ async fn only_the_token_renews_and_releases(scene: &Scene) {
     assert!(left.left_ms <= 30_000);
 }
 
-async fn numbers_grow_over_all_keys(scene: &Scene) {
+async fn numbers_grow_over_all_keys(scene: &AnyStore) {
     let mut last = 0;
     for n in 0..200 {
         let caller = Caller::new(scene, &format!("k{}", n % 3));
@@ -374,7 +308,7 @@ async fn numbers_grow_over_all_keys(scene: &Scene) {
     }
 }
 
-async fn one_of_many_is_granted(scene: &Scene) {
+async fn one_of_many_is_granted(scene: &AnyStore) {
     for round in 0..20 {
         let key = format!("contended {round}");
         let callers: Vec<_> = (0..64).map(|_| Caller::new(scene, &key)).collect();
@@ -386,7 +320,7 @@ async fn one_of_many_is_granted(scene: &Scene) {
     }
 }
 
-async fn a_closed_store_says_so(scene: &Scene) {
+async fn a_closed_store_says_so(scene: &AnyStore) {
     let caller = Caller::new(scene, "k");
     caller.grant(30_000).await;
     scene.store.check(soon()).await.unwrap();

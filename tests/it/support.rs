@@ -7,8 +7,11 @@ use std::time::{Duration, Instant};
 pub mod document;
 pub mod gateway;
 pub mod http;
+pub mod network;
 pub mod proxy;
+
 pub mod redis_server;
+pub mod stores;
 
 pub use gateway::Gateway;
 pub use http::{Answer, Client};

@@ -1,0 +1,138 @@
+//! A network between the service and its store that loses commands and answers, and delivers commands late.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use fencepost::lock::{Acquired, Attempt, Inspected, LockKey, Released, Renewed, TokenHash, Ttl};
+use fencepost::store::{AcquireRequest, LockStore, ReleaseMark, StoreError};
+use futures_util::future::BoxFuture;
+use tokio::time::Instant;
+
+use super::PATIENCE;
+
+/// What happens to one command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// The store never hears of it.
+    Command,
+    /// The store acts on it, and its answer is lost.
+    Answer,
+    /// Its sender waits no longer, and the store is given it when the test says so.
+    Late,
+}
+
+pub struct Network {
+    store: Arc<dyn LockStore>,
+    losses: Mutex<VecDeque<Loss>>,
+    late: Mutex<Vec<BoxFuture<'static, ()>>>,
+}
+
+impl Network {
+    pub fn before(store: Arc<dyn LockStore>) -> Self {
+        Self { store, losses: Mutex::default(), late: Mutex::default() }
+    }
+
+    /// What happens to the next commands, one after the other.
+    pub fn lose(&self, losses: &[Loss]) {
+        self.losses.lock().unwrap().extend(losses);
+    }
+
+    /// How many losses have not happened yet.
+    pub fn losses_left(&self) -> usize {
+        self.losses.lock().unwrap().len()
+    }
+
+    /// Gives the store what is late; fails the test where nothing is.
+    pub async fn deliver_late(&self) {
+        let late = std::mem::take(&mut *self.late.lock().unwrap());
+        assert!(!late.is_empty(), "nothing is late");
+        for command in late {
+            command.await;
+        }
+    }
+
+    async fn pass<T, F>(&self, command: impl FnOnce(Arc<dyn LockStore>) -> F) -> Result<T, StoreError>
+    where
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        let loss = self.losses.lock().unwrap().pop_front();
+        let step = command(self.store.clone());
+        match loss {
+            None => step.await,
+            Some(Loss::Command) => Err(StoreError::Unknown("the command was lost".into())),
+            Some(Loss::Answer) => {
+                step.await?;
+                Err(StoreError::Unknown("the answer was lost".into()))
+            }
+            Some(Loss::Late) => {
+                self.late.lock().unwrap().push(Box::pin(async move { drop(step.await) }));
+                Err(StoreError::Unknown("the command is late".into()))
+            }
+        }
+    }
+}
+
+/// The sender's deadline is not the store's: what is late has outlived it.
+fn later() -> Instant {
+    Instant::now() + PATIENCE
+}
+
+#[async_trait]
+impl LockStore for Network {
+    async fn acquire(&self, request: &AcquireRequest, _: Instant) -> Result<Acquired, StoreError> {
+        let request = request.clone();
+        self.pass(|store| async move { store.acquire(&request, later()).await }).await
+    }
+
+    async fn renew(
+        &self,
+        key: &LockKey,
+        token: &TokenHash,
+        ttl: Ttl,
+        _: Instant,
+    ) -> Result<Renewed, StoreError> {
+        let (key, token) = (key.clone(), *token);
+        self.pass(|store| async move { store.renew(&key, &token, ttl, later()).await }).await
+    }
+
+    async fn release(
+        &self,
+        key: &LockKey,
+        token: &TokenHash,
+        mark: ReleaseMark,
+        _: Instant,
+    ) -> Result<Released, StoreError> {
+        let (key, token) = (key.clone(), *token);
+        self.pass(|store| async move { store.release(&key, &token, mark, later()).await }).await
+    }
+
+    async fn take_back(
+        &self,
+        key: &LockKey,
+        token: &TokenHash,
+        attempt: Attempt,
+        _: Instant,
+    ) -> Result<bool, StoreError> {
+        let (key, token) = (key.clone(), *token);
+        self.pass(|store| async move { store.take_back(&key, &token, attempt, later()).await }).await
+    }
+
+    async fn inspect(
+        &self,
+        key: &LockKey,
+        token: Option<&TokenHash>,
+        _: Instant,
+    ) -> Result<Inspected, StoreError> {
+        let (key, token) = (key.clone(), token.copied());
+        self.pass(|store| async move { store.inspect(&key, token.as_ref(), later()).await }).await
+    }
+
+    async fn check(&self, _: Instant) -> Result<(), StoreError> {
+        self.pass(|store| async move { store.check(later()).await }).await
+    }
+
+    async fn close(&self) {
+        self.store.close().await;
+    }
+}

@@ -1,0 +1,75 @@
+//! Every store, for what is asked through the trait.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencepost::clock::SystemClock;
+use fencepost::store::LockStore;
+use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
+use fencepost::store::redis::{RedisAddress, RedisSettings, RedisStore};
+use tempfile::TempDir;
+
+use super::{PATIENCE, RedisServer};
+
+/// A store, and what must live as long as it does.
+pub struct AnyStore {
+    pub store: Arc<dyn LockStore>,
+    _directory: Option<TempDir>,
+    _redis: Option<RedisServer>,
+}
+
+impl AnyStore {
+    fn of(store: impl LockStore) -> Self {
+        Self { store: Arc::new(store), _directory: None, _redis: None }
+    }
+
+    pub async fn file(mark_ttl: Duration) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("locks.redb");
+        let store = EmbeddedStore::open(&file, EmbeddedSettings { mark_ttl }, Arc::new(SystemClock)).unwrap();
+        Self { _directory: Some(directory), ..Self::of(store) }
+    }
+
+    pub async fn memory(mark_ttl: Duration) -> Self {
+        Self::of(EmbeddedStore::in_memory(EmbeddedSettings { mark_ttl }, Arc::new(SystemClock)).unwrap())
+    }
+
+    pub async fn redis(mark_ttl: Duration) -> Self {
+        let redis = RedisServer::start().await;
+        let store = redis_store(&redis, mark_ttl);
+        Self { _redis: Some(redis), ..Self::of(store) }
+    }
+}
+
+/// The Redis store on a server of the test's.
+pub fn redis_store(redis: &RedisServer, mark_ttl: Duration) -> RedisStore {
+    let address = RedisAddress::parse(redis.url(), None).unwrap();
+    let settings = RedisSettings { prefix: "fencepost".into(), reply_timeout: PATIENCE, mark_ttl };
+    RedisStore::start(&address, &settings).unwrap()
+}
+
+/// Makes one test for each store out of a function that is given an [`AnyStore`]; its module says the `MARK_TTL`.
+macro_rules! for_each_store {
+    ($($name:ident),+ $(,)?) => {
+        $(mod $name {
+            use super::MARK_TTL;
+            use $crate::support::stores::AnyStore;
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn file() {
+                super::$name(&AnyStore::file(MARK_TTL).await).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn memory() {
+                super::$name(&AnyStore::memory(MARK_TTL).await).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn redis() {
+                super::$name(&AnyStore::redis(MARK_TTL).await).await;
+            }
+        })+
+    };
+}
+pub(crate) use for_each_store;
