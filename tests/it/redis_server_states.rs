@@ -7,6 +7,7 @@ use futures_util::StreamExt;
 use tokio::io::AsyncWriteExt;
 use tokio::time::Instant;
 
+use crate::support::proxy::Framing;
 use crate::support::{Client, Gateway, Proxy, RedisServer, Stage, eventually, fresh_token};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -217,9 +218,8 @@ async fn many_probes_share_one_look_at_the_server() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_half_open_connection_is_replaced_within_the_request() {
     let redis = RedisServer::start().await;
-    let proxy = Proxy::start(redis.port()).await;
-    let url = format!("redis://127.0.0.1:{}", proxy.port());
-    let gateway = Gateway::start(&["--store", &url]).await;
+    let proxy = Proxy::start(redis.port(), Framing::Resp).await;
+    let gateway = Gateway::start(&["--store", &proxy.redis_url()]).await;
     let client = Client::new(gateway.address);
     for round in 0..5 {
         client.put(&format!("/locks/before-{round}")).send().await.expect(201);

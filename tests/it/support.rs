@@ -77,6 +77,13 @@ pub fn free_port() -> u16 {
     listener.local_addr().unwrap().port()
 }
 
+/// What random choices begin with: printed, so that a run that failed can be made again by `TEST_SEED=… cargo test …`.
+pub fn seed() -> u64 {
+    let seed = std::env::var("TEST_SEED").map_or_else(|_| rand::random(), |seed| seed.parse().unwrap());
+    println!("TEST_SEED={seed}");
+    seed
+}
+
 /// A token that no other call returns.
 pub fn fresh_token() -> String {
     format!("{:032x}", rand::random::<u128>())

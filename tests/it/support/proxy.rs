@@ -1,58 +1,221 @@
-//! A TCP proxy that can make a network misbehave.
+//! A TCP proxy that makes a network misbehave, message by message, and knows what became of each. It sits in front of
+//! a Redis server or in front of a gateway.
 
 use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use tokio::io::copy_bidirectional;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 
-/// Passes connections on to a port of this machine. Ends with its guard.
+pub use framing::Framing;
+
+use super::PATIENCE;
+
+mod connection;
+mod framing;
+
+/// Passes connections on to a port of this machine. Its connections end with it.
 pub struct Proxy {
     port: u16,
-    /// Connections of this generation and later ones work; earlier ones are silent.
-    generation: watch::Sender<u64>,
-    accepting: JoinHandle<()>,
+    shared: Arc<Shared>,
+}
+
+/// Opens once, for whatever waits for it.
+pub type Gate = CancellationToken;
+
+/// What happens to one message on its way to the server, and to its answer.
+#[derive(Clone, Debug)]
+pub enum Fate {
+    /// It passes, and so does its answer.
+    Pass,
+    /// It passes when its gate opens, and so does all that is behind it on its connection; likewise its answer.
+    Hold { message: Gate, answer: Gate },
+    /// The server hears nothing of it: the connection is closed on both sides.
+    CutBefore,
+    /// The first half of it passes, and the connection is closed: the server cannot act on it.
+    CutWithin,
+    /// All of it passes, and the connection is closed before there is an answer: the server acts on it, or will.
+    CutDuring,
+    /// The server has acted on it, and the connection is closed in place of its answer.
+    CutAfter,
+    /// It passes, and nothing comes back on this connection any more, which stays open.
+    LoseAnswers,
+    /// Neither it nor anything else passes on this connection any more, which stays open.
+    HalfOpen,
+    /// The client's side is closed when the first gate opens; the server is given it when the second does, however
+    /// late that is.
+    Late { cut: Gate, message: Gate },
+}
+
+/// How far a message came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Progress {
+    Awaited,
+    Seen,
+    PassedOn,
+    Answered,
+}
+
+/// A message that a test waits for.
+pub struct Passage {
+    progress: watch::Receiver<Progress>,
+}
+
+/// What the connections of a proxy share.
+struct Shared {
+    framing: Framing,
+    target_port: AtomicU16,
+    /// What happens to the first message in which a text stands. Each holds once.
+    expected: Mutex<Vec<(String, Fate, Arc<watch::Sender<Progress>>)>>,
+    /// What happens to all others.
+    policy: Mutex<Box<dyn FnMut(&[u8]) -> Fate + Send>>,
+    /// Connections that were there before the last change of it are treated as it says.
+    outage: watch::Sender<Outage>,
+    is_closed_to_new: watch::Sender<bool>,
+    ended: CancellationToken,
+}
+
+/// What became of all connections at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outage {
+    Frozen,
+    Severed,
 }
 
 impl Proxy {
-    pub async fn start(target_port: u16) -> Self {
+    pub async fn start(target_port: u16, framing: Framing) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let generation = watch::Sender::new(0);
-        let generations = generation.clone();
-        let accepting = tokio::spawn(async move {
-            while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(pass_on(client, target_port, generations.subscribe()));
-            }
+        let shared = Arc::new(Shared {
+            framing,
+            target_port: AtomicU16::new(target_port),
+            expected: Mutex::default(),
+            policy: Mutex::new(Box::new(|_| Fate::Pass)),
+            outage: watch::Sender::new(Outage::Severed),
+            is_closed_to_new: watch::Sender::new(false),
+            ended: CancellationToken::new(),
         });
-        Self { port, generation, accepting }
+        let accepting = accept(listener, shared.clone());
+        let ended = shared.ended.clone();
+        tokio::spawn(async move { ended.run_until_cancelled(accepting).await });
+        Self { port, shared }
     }
 
     pub fn port(&self) -> u16 {
         self.port
     }
 
+    /// New connections are passed on to this port.
+    pub fn set_target(&self, port: u16) {
+        self.shared.target_port.store(port, Ordering::SeqCst);
+    }
+
+    /// Where a gateway finds the Redis behind this proxy.
+    pub fn redis_url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Decides about the next message in which `text` stands.
+    pub fn expect(&self, text: &str, fate: Fate) -> Passage {
+        let (sender, progress) = watch::channel(Progress::Awaited);
+        self.shared.expected.lock().unwrap().push((text.to_owned(), fate, Arc::new(sender)));
+        Passage { progress }
+    }
+
+    /// Decides about every message that no test expects.
+    pub fn set_policy(&self, policy: impl FnMut(&[u8]) -> Fate + Send + 'static) {
+        *self.shared.policy.lock().unwrap() = Box::new(policy);
+    }
+
     /// Lets the connections that exist fall silent without closing them; new ones work.
     pub fn freeze(&self) {
-        self.generation.send_modify(|generation| *generation += 1);
+        self.shared.outage.send_replace(Outage::Frozen);
+    }
+
+    /// Closes the connections that exist; new ones work.
+    pub fn sever(&self) {
+        self.shared.outage.send_replace(Outage::Severed);
+    }
+
+    /// Whether new connections are closed at once.
+    pub fn set_closed_to_new(&self, is_closed: bool) {
+        self.shared.is_closed_to_new.send_replace(is_closed);
     }
 }
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.accepting.abort();
+        self.shared.ended.cancel();
     }
 }
 
-async fn pass_on(mut client: TcpStream, target_port: u16, mut generation: watch::Receiver<u64>) {
-    generation.borrow_and_update();
-    let Ok(mut server) = TcpStream::connect((Ipv4Addr::LOCALHOST, target_port)).await else { return };
-    tokio::select! {
-        _ = copy_bidirectional(&mut client, &mut server) => {}
-        Ok(()) = generation.changed() => {
-            // Both ends stay open, and neither hears of the other, until the test is over.
-            while generation.changed().await.is_ok() {}
+impl Passage {
+    /// Waits until the message came as far as this.
+    pub async fn reaches(&mut self, far: Progress) {
+        let reached = self.progress.wait_for(|progress| *progress >= far);
+        let in_time = tokio::time::timeout(PATIENCE, reached).await;
+        assert!(matches!(in_time, Ok(Ok(_))), "the message did not come as far as {far:?}");
+    }
+
+    pub fn progress(&self) -> Progress {
+        *self.progress.borrow()
+    }
+}
+
+impl Fate {
+    /// Passes after this time.
+    pub fn delay(time: Duration) -> Self {
+        Self::Hold { message: gate_after(time), answer: open_gate() }
+    }
+
+    /// Its client is cut off at once, and the server is given it when the gate opens.
+    pub fn late(message: Gate) -> Self {
+        Self::Late { cut: open_gate(), message }
+    }
+}
+
+fn open_gate() -> Gate {
+    let gate = Gate::new();
+    gate.cancel();
+    gate
+}
+
+pub fn gate_after(time: Duration) -> Gate {
+    let gate = Gate::new();
+    let opened = gate.clone();
+    tokio::spawn(async move {
+        tokio::time::sleep(time).await;
+        opened.cancel();
+    });
+    gate
+}
+
+impl Shared {
+    fn fate_of(&self, message: &[u8]) -> (Fate, Option<Arc<watch::Sender<Progress>>>) {
+        let mut expected = self.expected.lock().unwrap();
+        let is_in = |text: &str| message.windows(text.len()).any(|window| window == text.as_bytes());
+        match expected.iter().position(|(text, ..)| is_in(text)) {
+            Some(at) => {
+                let (_, fate, progress) = expected.remove(at);
+                (fate, Some(progress))
+            }
+            None => (self.policy.lock().unwrap()(message), None),
         }
+    }
+}
+
+async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+    while let Ok((client, _)) = listener.accept().await {
+        if *shared.is_closed_to_new.borrow() {
+            continue;
+        }
+        let shared = shared.clone();
+        tokio::spawn(async move {
+            let ended = shared.ended.clone();
+            ended.run_until_cancelled(connection::pass_on(client, &shared)).await;
+        });
     }
 }

@@ -1,0 +1,200 @@
+//! One connection through the proxy: a loop for what the client says, and two for what the server answers.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::BytesMut;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::{Mutex, watch};
+
+use super::{Fate, Framing, Gate, Outage, Progress, Shared};
+
+/// The way back to the client; empty once its side was closed while the server's stays open.
+type ToClient = Arc<Mutex<Option<OwnedWriteHalf>>>;
+
+/// What happens to an answer, in the order in which their messages were passed on.
+struct Expected {
+    answer: Answer,
+    progress: Option<Arc<watch::Sender<Progress>>>,
+}
+
+enum Answer {
+    Pass,
+    PassAfter(Gate),
+    Cut,
+    Lose,
+}
+
+/// How a loop ends.
+enum End {
+    Close,
+    /// Both sides stay open, and neither hears of the other.
+    Silence,
+}
+
+pub(super) async fn pass_on(client: TcpStream, shared: &Shared) {
+    // New connections are not touched by what happened to all before them.
+    let mut outage = shared.outage.subscribe();
+    outage.borrow_and_update();
+    let target = (Ipv4Addr::LOCALHOST, shared.target_port.load(Ordering::SeqCst));
+    let Ok(server) = TcpStream::connect(target).await else { return };
+    for stream in [&client, &server] {
+        let _ = stream.set_nodelay(true);
+    }
+    let (mut from_client, to_client) = client.into_split();
+    let (mut from_server, mut to_server) = server.into_split();
+    let to_client = Arc::new(Mutex::new(Some(to_client)));
+    let (expect, mut expected) = unbounded_channel();
+    let (hear_from, mut heard) = unbounded_channel();
+    let end = {
+        let mut requests =
+            Requests { to_server: &mut to_server, to_client: to_client.clone(), expect, shared };
+        tokio::select! {
+            end = requests.pass_on(&mut from_client) => end,
+            end = hear(&mut from_server, &mut expected, shared.framing, &hear_from) => end,
+            end = deliver(&mut heard, &to_client) => end,
+            Ok(()) = outage.changed() => match *outage.borrow() {
+                Outage::Frozen => End::Silence,
+                Outage::Severed => End::Close,
+            },
+        }
+    };
+    if matches!(end, End::Silence) {
+        // The sockets live on in this task, until the proxy ends.
+        std::future::pending::<()>().await;
+    }
+}
+
+struct Requests<'a> {
+    to_server: &'a mut OwnedWriteHalf,
+    to_client: ToClient,
+    expect: UnboundedSender<Expected>,
+    shared: &'a Shared,
+}
+
+impl Requests<'_> {
+    async fn pass_on(&mut self, from_client: &mut OwnedReadHalf) -> End {
+        let mut buffer = BytesMut::new();
+        loop {
+            while let Some(length) = self.shared.framing.first(&buffer) {
+                let message = buffer.split_to(length);
+                let (fate, progress) = self.shared.fate_of(&message);
+                advance(progress.as_ref(), Progress::Seen);
+                let answer = match fate {
+                    Fate::Pass => Answer::Pass,
+                    Fate::Hold { message, answer } => {
+                        message.cancelled().await;
+                        Answer::PassAfter(answer)
+                    }
+                    Fate::CutAfter => Answer::Cut,
+                    Fate::LoseAnswers => Answer::Lose,
+                    Fate::CutBefore => return End::Close,
+                    Fate::HalfOpen => return End::Silence,
+                    Fate::CutWithin => {
+                        let _ = self.to_server.write_all(&message[..length / 2]).await;
+                        return End::Close;
+                    }
+                    Fate::CutDuring => {
+                        self.write(&message, Answer::Lose, progress).await;
+                        return End::Close;
+                    }
+                    Fate::Late { cut, message: gate } => {
+                        cut.cancelled().await;
+                        // The client reads the end of the stream, and leaves.
+                        *self.to_client.lock().await = None;
+                        gate.cancelled().await;
+                        self.write(&message, Answer::Lose, progress).await;
+                        // What was behind it is lost, and the answer is awaited: it says that the server acted.
+                        return std::future::pending().await;
+                    }
+                };
+                if !self.write(&message, answer, progress).await {
+                    return End::Close;
+                }
+            }
+            match from_client.read_buf(&mut buffer).await {
+                Ok(0) | Err(_) => return End::Close,
+                Ok(_) => {}
+            }
+        }
+    }
+
+    /// Whether the server's side took it.
+    async fn write(
+        &mut self,
+        message: &[u8],
+        answer: Answer,
+        progress: Option<Arc<watch::Sender<Progress>>>,
+    ) -> bool {
+        // Before it is written, since its answer may be there right after.
+        let _ = self.expect.send(Expected { answer, progress: progress.clone() });
+        let is_written = self.to_server.write_all(message).await.is_ok();
+        if is_written {
+            advance(progress.as_ref(), Progress::PassedOn);
+        }
+        is_written
+    }
+}
+
+/// Reads what the server says, and notes at once which messages it has acted on.
+async fn hear(
+    from_server: &mut OwnedReadHalf,
+    expected: &mut UnboundedReceiver<Expected>,
+    framing: Framing,
+    heard: &UnboundedSender<(Answer, BytesMut)>,
+) -> End {
+    let mut buffer = BytesMut::new();
+    loop {
+        while let Some(length) = framing.first(&buffer) {
+            let message = buffer.split_to(length);
+            // The second piece of an answer in chunks is not expected either.
+            let expected = if framing.is_unasked(&message) { None } else { expected.try_recv().ok() };
+            let answer = match expected {
+                Some(Expected { answer, progress }) => {
+                    advance(progress.as_ref(), Progress::Answered);
+                    answer
+                }
+                None => Answer::Pass,
+            };
+            let _ = heard.send((answer, message));
+        }
+        match from_server.read_buf(&mut buffer).await {
+            Ok(0) | Err(_) => return End::Close,
+            Ok(_) => {}
+        }
+    }
+}
+
+/// Gives the client what the server said, as far as it is to hear of it.
+async fn deliver(heard: &mut UnboundedReceiver<(Answer, BytesMut)>, to_client: &ToClient) -> End {
+    let mut is_lost = false;
+    while let Some((answer, message)) = heard.recv().await {
+        match answer {
+            Answer::Pass => {}
+            Answer::PassAfter(gate) => gate.cancelled().await,
+            Answer::Cut => return End::Close,
+            Answer::Lose => is_lost = true,
+        }
+        if let Some(to_client) = to_client.lock().await.as_mut()
+            && !is_lost
+            && to_client.write_all(&message).await.is_err()
+        {
+            return End::Close;
+        }
+    }
+    End::Close
+}
+
+fn advance(progress: Option<&Arc<watch::Sender<Progress>>>, to: Progress) {
+    if let Some(progress) = progress {
+        progress.send_if_modified(|progress| {
+            let is_further = to > *progress;
+            *progress = to.max(*progress);
+            is_further
+        });
+    }
+}
