@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 pub mod document;
 pub mod gateway;
+pub mod history;
 pub mod http;
 pub mod network;
 pub mod proxy;

@@ -91,6 +91,20 @@ impl RedisServer {
         assert!(self.wait_until_up().await, "redis-server does not start again");
     }
 
+    /// As [`Self::restart`], but everything that it kept on disk is gone.
+    pub async fn restart_empty(&mut self) {
+        self.kill();
+        for entry in std::fs::read_dir(self.directory.path()).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                std::fs::remove_dir_all(path).unwrap()
+            } else {
+                std::fs::remove_file(path).unwrap()
+            }
+        }
+        self.restart().await;
+    }
+
     /// Sends a signal by its name, such as `STOP`.
     pub fn signal(&self, name: &str) {
         super::signal(self.child.id(), name);

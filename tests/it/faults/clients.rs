@@ -1,0 +1,157 @@
+//! What clients do during a run: everything that the contract allows, and some of what it does not.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rand::RngExt;
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use tokio::time::{Instant, sleep};
+
+use crate::support::history::{Action, Answer, Operation, Update, Witness};
+use crate::support::{Client, fresh_token};
+
+/// Fewer than clients, so that they meet.
+const KEYS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+const SHORTEST_TTL_MS: u64 = 200;
+pub const LONGEST_TTL_MS: u64 = 3_000;
+/// Longer than a request may take, so that only those give up that mean to.
+const PATIENCE: Duration = Duration::from_secs(6);
+
+/// Something that a lock protects, and that claims: it refuses numbers smaller than the largest that it was shown.
+#[derive(Debug, Default)]
+pub struct Resource {
+    fence: u64,
+    version: u64,
+}
+
+pub type Resources = Arc<BTreeMap<&'static str, Mutex<Resource>>>;
+
+pub fn resources() -> Resources {
+    Arc::new(KEYS.iter().map(|key| (*key, Mutex::default())).collect())
+}
+
+pub async fn look_at_all(client: &Client, witness: &Witness) {
+    for key in KEYS {
+        witness.ask(client, key, None, Action::Look, PATIENCE).await;
+    }
+}
+
+/// One client; it may come in by several doors.
+pub struct Visitor {
+    doors: Vec<Client>,
+    witness: Witness,
+    resources: Resources,
+    random: StdRng,
+}
+
+impl Visitor {
+    pub fn new(doors: Vec<Client>, witness: Witness, resources: Resources, random: StdRng) -> Self {
+        Self { doors, witness, resources, random }
+    }
+
+    pub async fn work_until(mut self, end: Instant) {
+        while Instant::now() < end {
+            let key = *KEYS.choose(&mut self.random).unwrap();
+            match self.random.random_range(0..10) {
+                0 => drop(self.ask(key, None, Action::Look).await),
+                1 => self.meddle(key).await,
+                _ => self.visit(key).await,
+            }
+            self.pause(60).await;
+        }
+    }
+
+    /// Takes the lock, works, and releases, more or less.
+    async fn visit(&mut self, key: &'static str) {
+        let own = self.random.random_bool(0.7).then(fresh_token);
+        let ttl_ms = self.random.random_range(SHORTEST_TTL_MS..=LONGEST_TTL_MS);
+        let acquire = Action::Acquire { ttl_ms };
+        let mut answer = self.ask(key, own.as_deref(), acquire).await;
+        // Whoever has a token of its own may find out what became of it.
+        for _ in 0..self.random.random_range(0..4) {
+            if own.is_none() || !(answer.is_in_doubt() || answer.answer == Answer::NotDone) {
+                break;
+            }
+            self.pause(100).await;
+            answer = self.ask(key, own.as_deref(), acquire).await;
+        }
+        let Some(token) = answer.token.clone() else { return };
+        if let Some(number) = answer.told() {
+            self.update(key, number, ttl_ms).await;
+            if self.random.random_bool(0.4) {
+                self.ask(key, Some(&token), Action::Renew { ttl_ms }).await;
+                self.pause(ttl_ms / 8).await;
+            }
+            if self.random.random_bool(0.2) {
+                self.ask(key, Some(&token), Action::Look).await;
+            }
+            if self.random.random_bool(0.2) {
+                self.ask(key, Some(&token), acquire).await;
+            }
+        } else if !answer.is_in_doubt() {
+            return;
+        }
+        if self.random.random_bool(0.8) {
+            for _ in 0..self.random.random_range(1..4) {
+                self.ask(key, Some(&token), Action::Release).await;
+            }
+            if self.random.random_bool(0.2) {
+                self.ask(key, Some(&token), acquire).await;
+            }
+        }
+    }
+
+    /// Claims, reads and writes, with pauses that may outlast the lease.
+    async fn update(&mut self, key: &'static str, number: u64, ttl_ms: u64) {
+        let resources = self.resources.clone();
+        let resource = &resources[key];
+        self.pause(20).await;
+        let before = {
+            let mut resource = resource.lock().unwrap();
+            if number < resource.fence {
+                return;
+            }
+            resource.fence = number;
+            resource.version
+        };
+        let longest_ms = if self.random.random_bool(0.1) { ttl_ms * 3 / 2 } else { 30 };
+        self.pause(longest_ms).await;
+        let mut resource = resource.lock().unwrap();
+        if resource.fence == number {
+            resource.version = before + 1;
+            self.witness.updated(Update { resource: key.to_owned(), number, before });
+        }
+    }
+
+    /// Tries what only the holder may do.
+    async fn meddle(&mut self, key: &'static str) {
+        let stranger = if self.random.random() { fresh_token() } else { format!("~{}", fresh_token()) };
+        let actions = [
+            Action::Renew { ttl_ms: LONGEST_TTL_MS },
+            Action::Release,
+            Action::Look,
+            Action::Acquire { ttl_ms: SHORTEST_TTL_MS },
+        ];
+        // One that acquires with a made-up token of the server's kind is refused; with its own it would hold.
+        let count = if stranger.starts_with('~') { 4 } else { 3 };
+        let action = *actions[..count].choose(&mut self.random).unwrap();
+        self.ask(key, Some(&stranger), action).await;
+    }
+
+    async fn ask(&mut self, key: &str, token: Option<&str>, action: Action) -> Operation {
+        let door = self.doors.choose(&mut self.random).unwrap().clone();
+        // Some hang up while they are waiting.
+        let hangs_up = self.random.random_bool(0.05);
+        let patience = match hangs_up {
+            true => Duration::from_micros(self.random.random_range(100..20_000)),
+            false => PATIENCE,
+        };
+        self.witness.ask(&door, key, token, action, patience).await
+    }
+
+    async fn pause(&mut self, longest_ms: u64) {
+        sleep(Duration::from_millis(self.random.random_range(0..=longest_ms))).await;
+    }
+}

@@ -1,0 +1,221 @@
+//! The judge of histories is judged: a run in which a promise was broken is found out, and one that was right is not.
+
+use crate::support::history::{Action, Answer, History, Holder, Operation, Span, Update, check};
+
+const TTL_MS: u64 = 1_000;
+
+/// One request on one key, at times in milliseconds.
+fn operation(
+    id: &str,
+    token: &str,
+    action: Action,
+    (start_ms, end_ms): (u64, u64),
+    answer: Answer,
+) -> Operation {
+    Operation {
+        id: id.to_owned(),
+        key: "k".to_owned(),
+        token: Some(token.to_owned()),
+        action,
+        span: Span { start_us: start_ms * 1_000, end_us: end_ms * 1_000 },
+        answer,
+    }
+}
+
+fn acquire(id: &str, token: &str, at: (u64, u64), answer: Answer) -> Operation {
+    operation(id, token, Action::Acquire { ttl_ms: TTL_MS }, at, answer)
+}
+
+fn renew(id: &str, token: &str, at: (u64, u64), answer: Answer) -> Operation {
+    operation(id, token, Action::Renew { ttl_ms: TTL_MS }, at, answer)
+}
+
+fn release(id: &str, token: &str, at: (u64, u64), answer: Answer) -> Operation {
+    operation(id, token, Action::Release, at, answer)
+}
+
+fn look(at: (u64, u64), answer: Answer) -> Operation {
+    Operation { token: None, ..operation("look", "", Action::Look, at, answer) }
+}
+
+fn granted(number: u64) -> Answer {
+    Answer::Granted { number, ttl_ms: TTL_MS - 1 }
+}
+
+fn already_held(number: u64) -> Answer {
+    Answer::AlreadyHeld { number, ttl_ms: TTL_MS - 1 }
+}
+
+fn renewed(number: u64) -> Answer {
+    Answer::Renewed { number, ttl_ms: TTL_MS - 1 }
+}
+
+fn holder(id: &str, number: u64) -> Holder {
+    Holder { id: id.to_owned(), number, left_ms: 500 }
+}
+
+fn held(id: &str, number: u64) -> Answer {
+    Answer::Held { holder: holder(id, number), yours: None }
+}
+
+fn held_by(id: &str, number: u64) -> Answer {
+    Answer::HeldByAnother(Some(holder(id, number)))
+}
+
+fn judge(operations: Vec<Operation>) -> Vec<&'static str> {
+    judge_all(History { operations, ..History::default() })
+}
+
+fn judge_all(history: History) -> Vec<&'static str> {
+    let mut promises: Vec<_> = check(&history).into_iter().map(|violation| violation.promise).collect();
+    promises.dedup();
+    promises
+}
+
+/// A right run in which most things happen that may happen.
+fn right() -> Vec<Operation> {
+    vec![
+        acquire("a1", "a", (0, 10), Answer::Lost { was_written: false }),
+        acquire("a2", "a", (20, 30), already_held(1)),
+        acquire("b1", "b", (31, 40), held_by("a1", 1)),
+        look((41, 50), held("a1", 1)),
+        renew("a3", "a", (51, 60), renewed(1)),
+        renew("b2", "b", (61, 70), Answer::HeldByAnother(None)),
+        release("b3", "b", (71, 80), Answer::HeldByAnother(None)),
+        release("a4", "a", (90, 100), Answer::Unknown),
+        release("a5", "a", (101, 110), Answer::Released),
+        release("a6", "a", (111, 120), Answer::Released),
+        acquire("a7", "a", (121, 130), Answer::TokenReleased),
+        acquire("c1", "c", (131, 140), Answer::NotDone),
+        acquire("c2", "c", (141, 150), granted(2)),
+        release("b4", "b", (151, 160), Answer::HeldByAnother(None)),
+        // The lease of c ends, and the same token takes the lock anew.
+        acquire("d1", "d", (1_151, 1_160), granted(3)),
+        renew("c3", "c", (1_161, 1_170), Answer::HeldByAnother(None)),
+        release("d2", "d", (1_171, 1_180), Answer::Released),
+        acquire("c4", "c", (1_181, 1_190), granted(4)),
+        release("c5", "c", (1_191, 1_200), Answer::Released),
+        look((1_201, 1_210), Answer::NotHeld),
+    ]
+}
+
+#[test]
+fn a_right_run_is_called_right() {
+    let violations = check(&History { operations: right(), quiet_us: Some(3_000_000), ..History::default() });
+    assert!(violations.is_empty(), "{violations:#?}");
+}
+
+/// Whatever answer of a right run is replaced by a wrong one, it is found out.
+#[test]
+fn one_wrong_answer_in_a_right_run_is_found() {
+    let wrong = [
+        ("a2", already_held(2), "a number that is granted later"),
+        ("b1", granted(2), "a second holder"),
+        ("b1", held_by("x", 9), "a stranger"),
+        ("a3", Answer::NotHeld, "a lock that is lost"),
+        ("a3", Answer::HeldByAnother(None), "a lock that is another's"),
+        ("b2", Answer::NotHeld, "a lock that is lost, to somebody else"),
+        ("b2", renewed(1), "somebody else's token renews"),
+        ("b3", Answer::Released, "somebody else's token releases"),
+        ("a6", Answer::NotHeld, "a repetition is answered in another way"),
+        ("a7", granted(2), "a released token holds the lock"),
+        ("c2", granted(1), "a number that was given before"),
+        ("c2", Answer::Granted { number: 2, ttl_ms: 500 }, "a lease that is too short"),
+        ("b4", Answer::NotHeld, "another answer than before"),
+        ("d1", granted(2), "a number twice"),
+        ("c4", already_held(2), "a lease that is over and revived"),
+    ];
+    for (id, answer, what) in wrong {
+        let mut operations = right();
+        operations.iter_mut().find(|operation| operation.id == id).unwrap().answer = answer;
+        assert!(!judge(operations).is_empty(), "not found: {what}");
+    }
+}
+
+#[test]
+fn each_promise_has_a_run_that_breaks_it() {
+    let lost = || Answer::Lost { was_written: false };
+    // Two tokens of one number; a smaller number; two holders at once.
+    let (first, second) =
+        (acquire("a", "a", (0, 10), granted(5)), acquire("b", "b", (2_000, 2_010), granted(5)));
+    assert_eq!(judge(vec![first, second]), ["I1", "I2"]);
+    let (first, second) =
+        (acquire("a", "a", (0, 10), granted(5)), acquire("b", "b", (2_000, 2_010), granted(4)));
+    assert_eq!(judge(vec![first, second]), ["I2"]);
+    let (first, second) = (acquire("a", "a", (0, 10), granted(5)), acquire("b", "b", (20, 30), granted(6)));
+    assert_eq!(judge(vec![first, second]), ["I3"]);
+    // A renewal after the end; one that shortens.
+    let (first, second) =
+        (acquire("a", "a", (0, 10), granted(5)), renew("r", "a", (1_100, 1_110), renewed(5)));
+    assert_eq!(judge(vec![first, second]), ["I4"]);
+    let mut first = acquire("a", "a", (0, 10), Answer::Granted { number: 5, ttl_ms: 9_000 });
+    first.action = Action::Acquire { ttl_ms: 9_000 };
+    assert_eq!(judge(vec![first, renew("r", "a", (20, 30), renewed(5))]), ["I4"]);
+    // A lost update.
+    let update = |number| Update { resource: "r".into(), number, before: 7 };
+    assert_eq!(judge_all(History { updates: vec![update(1), update(2)], ..History::default() }), ["I5"]);
+    // A lease longer than anybody asked for; one that outlives its ttl.
+    let first = acquire("a", "a", (0, 10), granted(5));
+    let mut endless = holder("a", 5);
+    endless.left_ms = TTL_MS + 1;
+    let endless = look((20, 30), Answer::Held { holder: endless, yours: None });
+    assert_eq!(judge(vec![first.clone(), endless]), ["I6"]);
+    let operations = vec![first, look((1_500, 1_510), held("a", 5))];
+    assert_eq!(judge_all(History { operations, quiet_us: Some(20_000), ..History::default() }), ["I6"]);
+    // A lock that nobody was told of, and the two ways in which that is no fault.
+    let long = |answer| operation("a", "a", Action::Acquire { ttl_ms: 9_000 }, (0, 10), answer);
+    let orphan = |grant, others: Vec<Operation>| {
+        let operations = [vec![grant, look((2_000, 2_010), held("a", 5))], others].concat();
+        judge_all(History { operations, quiet_us: Some(500_000), ..History::default() })
+    };
+    assert_eq!(orphan(long(lost()), vec![]), ["I7"]);
+    assert_eq!(orphan(long(Answer::Unknown), vec![]), ["I7"]);
+    assert!(orphan(long(Answer::Lost { was_written: true }), vec![]).is_empty());
+    assert!(orphan(long(lost()), vec![acquire("again", "a", (20, 30), lost())]).is_empty());
+    // A token that was released holds the lock.
+    let used = vec![release("r", "a", (0, 10), Answer::NotHeld), acquire("a", "a", (20, 30), granted(5))];
+    assert_eq!(judge(used), ["I8"]);
+    // Who was refused holds the lock.
+    for refusal in [Answer::NotDone, held_by("x", 4), Answer::TokenReleased] {
+        let operations = vec![acquire("a", "a", (0, 10), refusal), look((2_020, 2_030), held("a", 5))];
+        assert_eq!(judge(operations), ["I6", "I9"]);
+    }
+    // A release that was "not done" and took effect.
+    let undone = vec![
+        acquire("a", "a", (0, 10), granted(5)),
+        release("r", "a", (20, 30), Answer::NotDone),
+        look((40, 50), Answer::NotHeld),
+    ];
+    assert_eq!(judge(undone), ["I3"]);
+}
+
+/// What a store lost with its data is no broken promise, but numbers grow all the same.
+#[test]
+fn lost_data_excuses_a_lost_lock_and_no_number() {
+    let operations =
+        |number| vec![acquire("a", "a", (0, 10), granted(5)), acquire("b", "b", (40, 50), granted(number))];
+    let losses = vec![Span { start_us: 20_000, end_us: 30_000 }];
+    let judge =
+        |number, losses| judge_all(History { operations: operations(number), losses, ..History::default() });
+    assert!(judge(6, losses.clone()).is_empty());
+    assert_eq!(judge(6, Vec::new()), ["I3"]);
+    assert_eq!(judge(4, losses), ["I2"]);
+}
+
+/// A history that was saved is judged as it was; `TEST_HISTORY` names one of a run that failed.
+#[test]
+fn a_saved_history_is_judged_alike() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("history.json");
+    let mut operations = right();
+    operations[1].answer = already_held(2);
+    let history = History { operations, ..History::default() };
+    history.save(&file);
+    let judge = |history: &History| check(history).iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert!(!judge(&history).is_empty());
+    assert_eq!(judge(&History::load(&file)), judge(&history));
+    if let Some(file) = std::env::var_os("TEST_HISTORY") {
+        let violations = judge(&History::load(file.as_ref()));
+        assert!(violations.is_empty(), "{violations:#?}");
+    }
+}

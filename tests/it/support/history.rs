@@ -1,0 +1,197 @@
+//! The history of a run: what each client asked, when, and what it was told. [`check`] decides from it alone whether
+//! the promises I1 to I9 were kept, for every store. It can be saved, and decided about again.
+
+use std::path::Path;
+
+use fencepost::clock::boottime;
+use serde::{Deserialize, Serialize};
+
+pub use check::check;
+pub use witness::Witness;
+
+mod check;
+mod holds;
+mod witness;
+
+/// Everything that a run left for its judge.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct History {
+    pub operations: Vec<Operation>,
+    pub updates: Vec<Update>,
+    /// Times within which the store lost what it held.
+    pub losses: Vec<Span>,
+    /// Times within which a gateway ended, and with it what it was about to take back.
+    pub kills: Vec<Span>,
+    /// From here on no command is under way any more, and nobody does anything but look.
+    pub quiet_us: Option<u64>,
+}
+
+/// Microseconds on the clock of the machine, suspend included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Span {
+    pub start_us: u64,
+    pub end_us: u64,
+}
+
+/// One request of one client.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Operation {
+    /// Unlike all others; sent as `owner` and as `X-Request-Id`, so that holders and log lines can be told apart.
+    pub id: String,
+    pub key: String,
+    /// The token that was sent, or that the server made.
+    pub token: Option<String>,
+    pub action: Action,
+    /// From before it was sent until it was answered, or until its client was gone.
+    pub span: Span,
+    pub answer: Answer,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Action {
+    Acquire { ttl_ms: u64 },
+    Renew { ttl_ms: u64 },
+    Release,
+    Look,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Answer {
+    Granted {
+        number: u64,
+        ttl_ms: u64,
+    },
+    AlreadyHeld {
+        number: u64,
+        ttl_ms: u64,
+    },
+    Renewed {
+        number: u64,
+        ttl_ms: u64,
+    },
+    Released,
+    /// Nobody holds it: 404.
+    NotHeld,
+    /// 423, or 409 of a renewal or release, which names no holder.
+    HeldByAnother(Option<Holder>),
+    TokenReleased,
+    Held {
+        holder: Holder,
+        yours: Option<bool>,
+    },
+    NotDone,
+    Unknown,
+    /// None came. The gateway's log may say that it was handed to the socket all the same.
+    Lost {
+        was_written: bool,
+    },
+}
+
+/// What an answer says of whoever holds the lock.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// The operation that was granted.
+    pub id: String,
+    pub number: u64,
+    pub left_ms: u64,
+}
+
+/// A change of something that a lock protects, acknowledged to its client.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Update {
+    pub resource: String,
+    pub number: u64,
+    /// The version that was read, and that the update replaced.
+    pub before: u64,
+}
+
+impl History {
+    pub fn save(&self, path: &Path) {
+        std::fs::write(path, serde_json::to_vec_pretty(self).unwrap()).unwrap();
+    }
+
+    pub fn load(path: &Path) -> Self {
+        serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+    }
+
+    /// Learns from a gateway's log which answers were handed to a socket although their clients never saw them.
+    pub fn learn_from_log(&mut self, lines: &[String]) {
+        let written: std::collections::HashSet<String> = lines
+            .iter()
+            .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+            .filter(|line| line["message"] == "answered")
+            .filter_map(|line| line["request_id"].as_str().map(str::to_owned))
+            .collect();
+        for operation in &mut self.operations {
+            if let Answer::Lost { was_written } = &mut operation.answer {
+                *was_written |= written.contains(&operation.id);
+            }
+        }
+    }
+}
+
+impl Operation {
+    pub fn is_acquire(&self) -> bool {
+        matches!(self.action, Action::Acquire { .. })
+    }
+
+    /// The lease that it asks for.
+    pub fn asked_ttl_ms(&self) -> Option<u64> {
+        match self.action {
+            Action::Acquire { ttl_ms } | Action::Renew { ttl_ms } => Some(ttl_ms),
+            Action::Release | Action::Look => None,
+        }
+    }
+
+    /// The number by which its client was told that it holds the lock.
+    pub fn told(&self) -> Option<u64> {
+        match &self.answer {
+            Answer::Granted { number, .. }
+            | Answer::AlreadyHeld { number, .. }
+            | Answer::Renewed { number, .. } => Some(*number),
+            Answer::Held { holder, yours: Some(true) } => Some(holder.number),
+            _ => None,
+        }
+    }
+
+    /// What its client was told that is left of its lease.
+    pub fn left_ms(&self) -> Option<u64> {
+        match self.answer {
+            Answer::Granted { ttl_ms, .. }
+            | Answer::AlreadyHeld { ttl_ms, .. }
+            | Answer::Renewed { ttl_ms, .. } => Some(ttl_ms),
+            _ => None,
+        }
+    }
+
+    /// Whoever the answer says holds the lock, if it speaks of a holder.
+    pub fn holder(&self) -> Option<&Holder> {
+        match &self.answer {
+            Answer::HeldByAnother(holder) => holder.as_ref(),
+            Answer::Held { holder, .. } => Some(holder),
+            _ => None,
+        }
+    }
+
+    /// Any number that the answer shows.
+    pub fn shown(&self) -> Option<u64> {
+        self.told().or_else(|| self.holder().map(|holder| holder.number))
+    }
+
+    /// Whether nobody knows what became of it.
+    pub fn is_in_doubt(&self) -> bool {
+        matches!(self.answer, Answer::Unknown | Answer::Lost { .. })
+    }
+
+    /// Whether the answer says that it changed nothing.
+    pub fn is_refused(&self) -> bool {
+        matches!(
+            self.answer,
+            Answer::NotDone | Answer::NotHeld | Answer::HeldByAnother(_) | Answer::TokenReleased
+        )
+    }
+}
+
+pub fn now_us() -> u64 {
+    u64::try_from(boottime().as_micros()).unwrap()
+}

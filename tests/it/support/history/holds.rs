@@ -1,0 +1,66 @@
+//! When a client certainly holds a lock, judged by what it was told alone.
+
+use super::{Action, Answer, History, Operation};
+
+/// Leases are counted in whole milliseconds, by more than one clock.
+pub(super) const ROUNDING_US: u64 = 3_000;
+
+/// A grant, for as long as its client may rely on it.
+#[derive(Clone, Debug)]
+pub(super) struct Hold<'a> {
+    pub(super) number: u64,
+    pub(super) token: &'a str,
+    /// When its client was first told.
+    pub(super) from_us: u64,
+    /// What is certainly within its lease: counted from before the request for the lease was sent.
+    pub(super) until_us: u64,
+}
+
+impl Hold<'_> {
+    /// Whether an operation lies within it altogether.
+    pub(super) fn covers(&self, operation: &Operation) -> bool {
+        operation.span.start_us >= self.from_us && operation.span.end_us <= self.until_us
+    }
+
+    pub(super) fn overlaps(&self, other: &Self) -> bool {
+        self.from_us < other.until_us && other.from_us < self.until_us
+    }
+}
+
+/// The holds on one key, of which these are all operations.
+pub(super) fn holds<'a>(history: &History, operations: &[&'a Operation]) -> Vec<Hold<'a>> {
+    let mut holds: Vec<Hold> = Vec::new();
+    for operation in operations {
+        let (Some(number), Some(token)) = (operation.told(), operation.token.as_deref()) else { continue };
+        let Some(ttl_ms) = operation.left_ms() else { continue };
+        let until_us = (operation.span.start_us + ttl_ms * 1_000).saturating_sub(ROUNDING_US);
+        let mut until_us = until_us.max(operation.span.end_us);
+        for loss in &history.losses {
+            let may_be_before = operation.span.start_us <= loss.end_us;
+            if may_be_before && loss.start_us < until_us {
+                until_us = loss.start_us;
+            }
+        }
+        let from_us = operation.span.end_us;
+        match holds.iter_mut().find(|hold| hold.number == number && hold.token == token) {
+            // A renewal that succeeded proves that the lease had not ended in between.
+            Some(hold) => {
+                hold.from_us = hold.from_us.min(from_us);
+                hold.until_us = hold.until_us.max(until_us);
+            }
+            None => holds.push(Hold { number, token, from_us, until_us }),
+        }
+    }
+    for hold in &mut holds {
+        // Whatever a release is answered, but for "not done", the token is used up from when it was sent.
+        let releases = operations.iter().filter(|operation| {
+            let is_of_it = operation.token.as_deref() == Some(hold.token);
+            operation.action == Action::Release && is_of_it && operation.answer != Answer::NotDone
+        });
+        if let Some(first) = releases.map(|release| release.span.start_us).min() {
+            hold.until_us = hold.until_us.min(first);
+        }
+    }
+    holds.retain(|hold| hold.from_us < hold.until_us);
+    holds
+}
