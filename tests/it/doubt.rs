@@ -268,6 +268,52 @@ async fn a_retry_keeps_its_grant_in_every_order_of_arrival(store: &AnyStore) {
     }
 }
 
+/// Beyond ten thousand takes-back under way a grant ends at its ttl: a gateway whose store is away does not drown.
+#[tokio::test(flavor = "multi_thread")]
+async fn takes_back_are_bounded_in_number() {
+    const MOST: usize = 10_000;
+    let store = AnyStore::memory(MARK_TTL).await;
+    let mut scene = Scene::on(store.store.clone());
+    let key = |number: usize| LockKey::parse(format!("k{number}").as_bytes()).unwrap();
+    let mut guards = Vec::new();
+    for number in 0..=MOST {
+        scene.key = key(number);
+        guards.push(scene.grant_for(None, 3_600_000).await.1);
+    }
+    scene.network.set_down(true);
+    drop(guards);
+    scene.network.set_down(false);
+    let is_free = async |number| scene.service.inspect(&key(number), None).await.unwrap() == Inspected::Free;
+    for number in 0..MOST {
+        eventually("it is taken back", async || is_free(number).await).await;
+    }
+    assert!(!is_free(MOST).await, "one more than the limit is taken back");
+}
+
+/// No copy arrives once marks have ended and the lease is over: then there is nothing left to take back.
+#[tokio::test(flavor = "multi_thread")]
+async fn takes_back_are_bounded_in_time() {
+    let store = AnyStore::memory(MARK_TTL).await;
+    let network = Arc::new(Network::before(store.store.clone()));
+    let service = LockService::new(network.clone(), PATIENCE, Duration::from_millis(300));
+    let scene = Scene { network: network.clone(), service, key: LockKey::parse(b"k").unwrap() };
+    let (_, guard) = scene.grant_for(None, 400).await;
+    network.set_down(true);
+    let started = Instant::now();
+    drop(guard);
+    let mut last = (network.commands(), Instant::now());
+    eventually("nothing is tried any more", async || {
+        if network.commands() != last.0 {
+            last = (network.commands(), Instant::now());
+        }
+        // More than twice the longest pause between two tries.
+        last.1.elapsed() > Duration::from_secs(1)
+    })
+    .await;
+    let tried_for = last.1 - started;
+    assert!(tried_for >= Duration::from_millis(300), "it gave up after {tried_for:?}");
+}
+
 /// The program may end right after a client has left: what that client was granted does not outlive it.
 #[tokio::test(flavor = "multi_thread")]
 async fn closing_waits_for_what_is_being_taken_back() {

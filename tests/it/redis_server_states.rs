@@ -232,6 +232,24 @@ async fn a_half_open_connection_is_replaced_within_the_request() {
     }
 }
 
+/// The kernel itself looks whether the other end is still there, also while nothing is said.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_to_redis_are_kept_alive() {
+    const KEEPALIVE: &str = "02";
+    let stage = Stage::redis().await;
+    let to_redis = format!(":{:04X}", stage.redis.as_ref().unwrap().port());
+    eventually("the timer of keepalive runs", async || {
+        // Of each connection: addresses of both ends, state, queues, and the timer with its kind in front.
+        let sockets = std::fs::read_to_string("/proc/net/tcp").unwrap();
+        let connections = sockets.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let ours: Vec<_> =
+            connections.filter(|line| line[2].ends_with(&to_redis) && line[3] == "01").collect();
+        // Anything under way has a timer of its own kind for a moment.
+        !ours.is_empty() && ours.iter().all(|line| line[5].starts_with(KEEPALIVE))
+    })
+    .await;
+}
+
 /// The command reaches a server that stands still, the client leaves, and the server goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_left_leaves_no_lock() {

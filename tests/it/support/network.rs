@@ -1,6 +1,7 @@
 //! A network between the service and its store that loses commands and answers, and delivers commands late.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -26,11 +27,24 @@ pub struct Network {
     store: Arc<dyn LockStore>,
     losses: Mutex<VecDeque<Loss>>,
     late: Mutex<Vec<BoxFuture<'static, ()>>>,
+    is_down: AtomicBool,
+    commands: AtomicU64,
 }
 
 impl Network {
     pub fn before(store: Arc<dyn LockStore>) -> Self {
-        Self { store, losses: Mutex::default(), late: Mutex::default() }
+        let (losses, late) = (Mutex::default(), Mutex::default());
+        Self { store, losses, late, is_down: AtomicBool::new(false), commands: AtomicU64::new(0) }
+    }
+
+    /// While it is down, every command is lost.
+    pub fn set_down(&self, is_down: bool) {
+        self.is_down.store(is_down, Ordering::SeqCst);
+    }
+
+    /// How many commands were sent, lost ones included.
+    pub fn commands(&self) -> u64 {
+        self.commands.load(Ordering::SeqCst)
     }
 
     /// What happens to the next commands, one after the other.
@@ -56,7 +70,11 @@ impl Network {
     where
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
-        let loss = self.losses.lock().unwrap().pop_front();
+        self.commands.fetch_add(1, Ordering::SeqCst);
+        let loss = match self.is_down.load(Ordering::SeqCst) {
+            true => Some(Loss::Command),
+            false => self.losses.lock().unwrap().pop_front(),
+        };
         let step = command(self.store.clone());
         match loss {
             None => step.await,
