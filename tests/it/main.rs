@@ -9,6 +9,7 @@
 
 mod accept_loop;
 mod browsers;
+mod claims;
 mod cli;
 mod code_map;
 mod contract;
