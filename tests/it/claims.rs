@@ -12,7 +12,7 @@ use rand::{RngExt, SeedableRng};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-use crate::support::{Client, PATIENCE, Stage, fresh_token, on_each_store};
+use crate::support::{Client, PATIENCE, Stage, fresh_token, on_each_store, seed};
 
 const README: &str = include_str!("../../README.md");
 const LENGTH: Duration = Duration::from_secs(60);
@@ -225,14 +225,6 @@ async fn pause(rng: &mut StdRng) {
 
 fn count(counter: &Cell<u64>) {
     counter.set(counter.get() + 1);
-}
-
-/// Where the pauses come from; `TEST_SEED` has those of an earlier run come again.
-fn seed() -> u64 {
-    let given = std::env::var("TEST_SEED").map(|seed| seed.parse().expect("TEST_SEED must be a number"));
-    let seed = given.unwrap_or_else(|_| rand::random());
-    println!("TEST_SEED={seed}");
-    seed
 }
 
 /// A `sqlite3` that stays, since a process for each statement would keep the machine busy with nothing else.
