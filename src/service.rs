@@ -83,6 +83,8 @@ impl LockService {
     pub async fn acquire(&self, wish: Acquire) -> Result<Acquisition, StoreError> {
         let deadline = self.deadline();
         let mut acquires_left = MOST_ACQUIRES;
+        // Whether all that earlier acquires of this request may have done is undone.
+        let mut is_undone = true;
         loop {
             acquires_left -= 1;
             // A token of ours is sent once: if its only copy is late, no release has left a mark that would refuse it.
@@ -92,24 +94,29 @@ impl LockService {
             let sent_at = boottime();
             let doubt = match self.store.acquire(&request, self.until(deadline)).await {
                 Ok(answer) => {
-                    let outcome = self.hand_out(answer, sent_at, guard, deadline).await?;
-                    return Ok(Acquisition { token, outcome });
+                    return match self.hand_out(&wish, answer, sent_at, guard, deadline).await {
+                        Ok(outcome) => Ok(Acquisition { token, outcome }),
+                        Err(StoreError::Unavailable(reason)) => Err(not_granted(is_undone, reason)),
+                        Err(unknown) => Err(unknown),
+                    };
                 }
                 Err(StoreError::Unavailable(reason)) => {
                     guard.disarm();
-                    return Err(StoreError::Unavailable(reason));
+                    return Err(not_granted(is_undone, reason));
                 }
                 Err(StoreError::Unknown(reason)) => reason,
             };
             // Doubt ends here for good: once its attempt is voided, no copy of that command takes anything, however
             // late it is. Sending the same attempt again would leave such a copy alive beyond the end of the lease.
-            if self.void(&request, doubt.clone(), deadline).await.is_err() {
+            match self.void(&request, doubt.clone(), deadline).await {
+                Ok(was_deleted) => is_undone &= wish.is_undone(was_deleted),
                 // The guard is dropped armed: voiding goes on in the background.
-                return Err(StoreError::Unknown(doubt));
+                Err(_) => return Err(StoreError::Unknown(doubt)),
             }
             guard.disarm();
             if acquires_left == 0 || !pause_before(deadline).await {
-                return Err(StoreError::Unavailable(format!("{doubt}; what it may have done was undone")));
+                let undone = if is_undone { "; what it may have done was undone" } else { "" };
+                return Err(not_granted(is_undone, format!("{doubt}{undone}")));
             }
         }
     }
@@ -177,6 +184,7 @@ impl LockService {
     /// Turns a store's answer into the caller's: what is left of a lease is counted from before it was asked for.
     async fn hand_out(
         &self,
+        wish: &Acquire,
         answer: Acquired,
         sent_at: Duration,
         guard: TakeBack,
@@ -187,7 +195,7 @@ impl LockService {
             return match lease_left(lease, sent_at) {
                 Some(lease) => Ok(Outcome::Granted(lease, guard)),
                 None => match guard.take_back_now(deadline).await {
-                    Ok(()) => Err(StoreError::Unavailable(over())),
+                    Ok(was_deleted) => Err(not_granted(wish.is_undone(was_deleted), over())),
                     Err(_) => Err(StoreError::Unknown(over())),
                 },
             };
@@ -207,15 +215,16 @@ impl LockService {
         }
     }
 
-    /// Undoes what an unanswered acquire may have done, and keeps its copies from doing it later.
+    /// Undoes what an unanswered acquire may have done, and keeps its copies from doing it later. Returns whether a
+    /// lock was deleted.
     async fn void(
         &self,
         request: &AcquireRequest,
         doubt: String,
         deadline: Instant,
-    ) -> Result<(), StoreError> {
+    ) -> Result<bool, StoreError> {
         let take_back = |until| self.store.take_back(&request.key, &request.token, request.attempt, until);
-        self.settle_from(Some(doubt), deadline, take_back).await.map(|_| ())
+        Ok(self.settle_from(Some(doubt), deadline, take_back).await?.answer)
     }
 
     /// Repeats a step until it is answered or the deadline has passed.
@@ -289,6 +298,17 @@ impl Acquire {
             },
         }
     }
+
+    /// Whether an acquire that was taken back has left nothing. What was not found may never have been, but with the
+    /// caller's token it may also stand: another request that is told so pins it, and then nothing takes it back.
+    fn is_undone(&self, was_deleted: bool) -> bool {
+        was_deleted || self.token.is_none()
+    }
+}
+
+/// The answer where nothing was granted, and what an earlier acquire may have done was undone, or perhaps was not.
+fn not_granted(is_undone: bool, reason: String) -> StoreError {
+    if is_undone { StoreError::Unavailable(reason) } else { StoreError::Unknown(reason) }
 }
 
 /// Waits a moment before something is tried again; `false` where the deadline leaves no room for it.

@@ -70,13 +70,15 @@ impl TakeBack {
         self.0 = None;
     }
 
-    /// Takes back within the deadline; where that fails, goes on in the background.
-    pub(super) async fn take_back_now(mut self, deadline: Instant) -> Result<(), StoreError> {
-        if let Some(armed) = &self.0 {
-            armed.try_once(deadline).await?;
-        }
+    /// Takes back within the deadline, and returns whether a lock was deleted; where that fails, goes on in the
+    /// background.
+    pub(super) async fn take_back_now(mut self, deadline: Instant) -> Result<bool, StoreError> {
+        let was_deleted = match &self.0 {
+            Some(armed) => armed.try_once(deadline).await?,
+            None => false,
+        };
         self.0 = None;
-        Ok(())
+        Ok(was_deleted)
     }
 }
 

@@ -19,6 +19,8 @@ const MARK_TTL: Duration = Duration::from_secs(120);
 
 for_each_store!(
     a_lost_acquire_is_voided_and_made_anew,
+    a_put_none_of_whose_answers_came_is_undone_and_called_so,
+    a_put_whose_grant_was_pinned_by_another_is_never_called_undone,
     a_lost_renewal_is_repeated,
     a_lost_release_is_answered_by_its_mark_or_unknown,
     a_grant_that_nobody_was_told_of_is_taken_back_however_often_that_fails,
@@ -42,13 +44,13 @@ impl Scene {
         Self { network, service, key: LockKey::parse(b"k").unwrap() }
     }
 
-    async fn acquire(&self, token: Option<LeaseToken>, ttl_ms: u64) -> Acquisition {
+    async fn acquire(&self, token: Option<LeaseToken>, ttl_ms: u64) -> Result<Acquisition, StoreError> {
         let ttl = Ttl::from_ms(ttl_ms).unwrap();
-        self.service.acquire(Acquire { key: self.key.clone(), token, ttl, owner: None }).await.unwrap()
+        self.service.acquire(Acquire { key: self.key.clone(), token, ttl, owner: None }).await
     }
 
     async fn grant_for(&self, token: Option<LeaseToken>, ttl_ms: u64) -> (LeaseToken, TakeBack) {
-        let acquisition = self.acquire(token, ttl_ms).await;
+        let acquisition = self.acquire(token, ttl_ms).await.unwrap();
         let Outcome::Granted(_, guard) = acquisition.outcome else { panic!("{:?}", acquisition.outcome) };
         (acquisition.token, guard)
     }
@@ -103,6 +105,34 @@ async fn a_lost_acquire_is_voided_and_made_anew(store: &AnyStore) {
             assert_eq!(scene.release(&token).await, Ok(Released::Released));
             assert!(scene.is_free().await);
         }
+    }
+}
+
+/// The answers to all acquires of one request are lost, those to its takes-back come.
+const NO_ACQUIRE_IS_ANSWERED: [Loss; 6] =
+    [Loss::Answer, Loss::None, Loss::Answer, Loss::None, Loss::Answer, Loss::None];
+
+async fn a_put_none_of_whose_answers_came_is_undone_and_called_so(store: &AnyStore) {
+    for token in each_token() {
+        let scene = Scene::on(store.store.clone());
+        scene.network.lose(&NO_ACQUIRE_IS_ANSWERED);
+        let answer = scene.acquire(token, 30_000).await;
+        assert!(matches!(answer, Err(StoreError::Unavailable(_))), "{answer:?}");
+        assert!(scene.is_free().await);
+    }
+}
+
+/// What a second PUT with the same token has pinned is not taken back, so no answer may say that it was: neither
+/// where the answers were lost, nor where the lease that was asked for is over before its answer comes.
+async fn a_put_whose_grant_was_pinned_by_another_is_never_called_undone(store: &AnyStore) {
+    for (losses, ttl_ms) in [(&NO_ACQUIRE_IS_ANSWERED[..], 30_000), (&[], 1)] {
+        let scene = Scene::on(store.store.clone());
+        let token = own_token();
+        scene.network.lose(losses);
+        scene.network.repeat_puts();
+        let answer = scene.acquire(token.clone(), ttl_ms).await;
+        assert!(matches!(answer, Err(StoreError::Unknown(_))), "{answer:?}");
+        assert_eq!(scene.release(&token.unwrap()).await, Ok(Released::Released));
     }
 }
 

@@ -15,6 +15,7 @@ use super::PATIENCE;
 /// What happens to one command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
+    None,
     /// The store never hears of it.
     Command,
     /// The store acts on it, and its answer is lost.
@@ -28,18 +29,30 @@ pub struct Network {
     losses: Mutex<VecDeque<Loss>>,
     late: Mutex<Vec<BoxFuture<'static, ()>>>,
     is_down: AtomicBool,
+    repeats_puts: AtomicBool,
     commands: AtomicU64,
 }
 
 impl Network {
     pub fn before(store: Arc<dyn LockStore>) -> Self {
-        let (losses, late) = (Mutex::default(), Mutex::default());
-        Self { store, losses, late, is_down: AtomicBool::new(false), commands: AtomicU64::new(0) }
+        Self {
+            store,
+            losses: Mutex::default(),
+            late: Mutex::default(),
+            is_down: AtomicBool::new(false),
+            repeats_puts: AtomicBool::new(false),
+            commands: AtomicU64::new(0),
+        }
     }
 
     /// While it is down, every command is lost.
     pub fn set_down(&self, is_down: bool) {
         self.is_down.store(is_down, Ordering::SeqCst);
+    }
+
+    /// From now on a proxy repeats each PUT, so that its acquire is followed by another one of the same token.
+    pub fn repeat_puts(&self) {
+        self.repeats_puts.store(true, Ordering::SeqCst);
     }
 
     /// How many commands were sent, lost ones included.
@@ -77,7 +90,7 @@ impl Network {
         };
         let step = command(self.store.clone());
         match loss {
-            None => step.await,
+            None | Some(Loss::None) => step.await,
             Some(Loss::Command) => Err(StoreError::Unknown("the command was lost".into())),
             Some(Loss::Answer) => {
                 step.await?;
@@ -100,7 +113,17 @@ fn later() -> Instant {
 impl LockStore for Network {
     async fn acquire(&self, request: &AcquireRequest, _: Instant) -> Result<Acquired, StoreError> {
         let request = request.clone();
-        self.pass(|store| async move { store.acquire(&request, later()).await }).await
+        let is_repeated = self.repeats_puts.load(Ordering::SeqCst);
+        let acquire = |store: Arc<dyn LockStore>| async move {
+            let answer = store.acquire(&request, later()).await?;
+            if is_repeated {
+                let ttl = Ttl::from_ms(30_000).unwrap();
+                let second = AcquireRequest { attempt: Attempt::generate(), ttl, ..request };
+                store.acquire(&second, later()).await?;
+            }
+            Ok(answer)
+        };
+        self.pass(acquire).await
     }
 
     async fn renew(
