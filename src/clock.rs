@@ -4,6 +4,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
 
+/// Where Linux says which run of the machine this is.
+const BOOT_ID_PATH: &str = "/proc/sys/kernel/random/boot_id";
+
 /// A source of time. The program uses [`SystemClock`]; tests inject one that they can set.
 pub trait Clock: Send + Sync + 'static {
     /// Time since the machine booted, suspend included. It never goes back.
@@ -13,6 +16,11 @@ pub trait Clock: Send + Sync + 'static {
 
     /// Time since the Unix epoch by the wall clock, which people and NTP may set either way.
     fn wall(&self) -> Duration;
+
+    /// Names this run of the machine: times since boot mean something only within it.
+    ///
+    /// Empty where nobody knows. Every start then counts as a reboot, which the wall clock has to bridge.
+    fn boot_id(&self) -> String;
 }
 
 /// The clocks of this machine.
@@ -27,6 +35,10 @@ impl Clock for SystemClock {
     fn wall(&self) -> Duration {
         // A wall clock before 1970 counts as 1970: nothing here depends on it for safety.
         SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+    }
+
+    fn boot_id(&self) -> String {
+        std::fs::read_to_string(BOOT_ID_PATH).unwrap_or_default().trim().to_owned()
     }
 }
 

@@ -107,10 +107,9 @@ impl Default for EmbeddedSettings {
 impl EmbeddedStore {
     /// Opens the store in the file at `path`, which is created where it is missing. Blocks on the disk.
     pub fn open(path: &Path, settings: EmbeddedSettings, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
-        let now = Moment::now(&*clock);
-        let mut state = State::read(path, IfMissing::Create, &settings, now)?;
+        let mut state = State::read(path, IfMissing::Create, &settings, &*clock)?;
         state
-            .save(now)
+            .save(Moment::now(&*clock))
             .map_err(|error| OpenError::Failed { path: path.into(), reason: error.to_string() })?;
         Self::start(Some(path.into()), state, settings, clock)
     }

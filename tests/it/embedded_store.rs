@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencepost::clock::{Clock, boottime};
+use fencepost::clock::{Clock, SystemClock, boottime};
 use fencepost::lock::{Acquired, Attempt, LeaseToken, LockKey, Ttl};
 use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
 use fencepost::store::{AcquireRequest, Intent, LockStore};
@@ -107,6 +107,10 @@ impl Clock for SetClock {
 
     fn wall(&self) -> Duration {
         self.0
+    }
+
+    fn boot_id(&self) -> String {
+        SystemClock.boot_id()
     }
 }
 

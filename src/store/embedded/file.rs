@@ -11,6 +11,7 @@ use redb::{
     WriteTransaction,
 };
 
+use crate::clock::Clock;
 use crate::store::StoreError;
 
 use super::OpenError;
@@ -36,8 +37,6 @@ const FORMAT_VERSION: u64 = 1;
 const PAGE_CACHE_BYTES: usize = 32 * 1024 * 1024;
 /// Ends the name of a file that is being made.
 const UNFINISHED: &str = ".unfinished";
-/// Names this run of the kernel: times since boot mean something only within it.
-const BOOT_ID_PATH: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Why a row is refused that this program cannot have written.
 const BAD_ROW: &str = "it holds a record that makes no sense";
@@ -69,7 +68,7 @@ impl StoreFile {
         path: &Path,
         if_missing: IfMissing,
         mark_ttl: Duration,
-        now: Moment,
+        clock: &dyn Clock,
     ) -> Result<(Self, Table), OpenError> {
         let mut builder = Builder::new();
         builder.set_cache_size(PAGE_CACHE_BYTES);
@@ -87,16 +86,14 @@ impl StoreFile {
                 tracing::warn!(%error, "the directory of the store cannot be synchronised");
             }
         }
-        // Where the id cannot be read every start counts as a reboot, which the wall clock then has to bridge.
-        let boot_id = std::fs::read_to_string(BOOT_ID_PATH).unwrap_or_default().trim().to_owned();
-        let mut file = Self { database, boot_id, batch: 0 };
+        let mut file = Self { database, boot_id: clock.boot_id(), batch: 0 };
         let format = file.format().map_err(failed)?;
         match format {
             Some(FORMAT_VERSION) => {}
             Some(found) => return Err(OpenError::NewerFormat { path: path.into(), found }),
             None => return Err(OpenError::NotAStore { path: path.into() }),
         }
-        let table = file.load(mark_ttl, now).map_err(failed)?;
+        let table = file.load(mark_ttl, Moment::now(clock)).map_err(failed)?;
         Ok((file, table))
     }
 

@@ -91,9 +91,9 @@ impl State {
         path: &Path,
         if_missing: IfMissing,
         settings: &EmbeddedSettings,
-        now: Moment,
+        clock: &dyn Clock,
     ) -> Result<Self, OpenError> {
-        let (file, table) = StoreFile::open(path, if_missing, settings.mark_ttl, now)?;
+        let (file, table) = StoreFile::open(path, if_missing, settings.mark_ttl, clock)?;
         Ok(Self { table, file: Some(file) })
     }
 
@@ -210,8 +210,7 @@ impl Writer {
     /// Tries to get a working state from the file. Returns the number of the last batch found in it.
     fn reopen(&mut self) -> Option<u64> {
         let path = self.path.as_deref()?;
-        let now = Moment::now(&*self.clock);
-        let mut state = match State::read(path, IfMissing::Fail, &self.settings, now) {
+        let mut state = match State::read(path, IfMissing::Fail, &self.settings, &*self.clock) {
             Ok(state) => state,
             Err(error) => {
                 self.state = Err(error.to_string());
@@ -219,7 +218,7 @@ impl Writer {
             }
         };
         let found = state.batch();
-        self.state = match state.save(now) {
+        self.state = match state.save(Moment::now(&*self.clock)) {
             Ok(()) => Ok(state),
             Err(StoreError::Unavailable(reason) | StoreError::Unknown(reason)) => Err(reason),
         };
