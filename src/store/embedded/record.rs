@@ -64,7 +64,7 @@ pub(super) enum Verdict {
 pub(super) struct Life {
     /// The end, as time since boot.
     pub(super) end: Duration,
-    /// The longest rest that the record was ever given: what a clock that cannot be trusted may at most leave it.
+    /// The rest that the record was last given: what a clock that cannot be trusted may at most leave it.
     pub(super) longest: Duration,
 }
 
@@ -119,7 +119,7 @@ impl Life {
 
     /// The same life, or one of `length` from `now` on where that ends later.
     pub(super) fn extended(self, now: Duration, length: Duration) -> Self {
-        Self { end: self.end.max(now + length), longest: self.longest.max(length) }
+        if now + length > self.end { Self::starting(now, length) } else { self }
     }
 
     /// What is left in whole milliseconds; 0 means that it is over.

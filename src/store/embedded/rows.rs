@@ -108,14 +108,15 @@ pub(super) fn read_mark(
 /// The life in a row, as it goes on from `now`.
 ///
 /// Within one boot the clock that counts since boot is exact. Over a reboot only the wall clock bridges the gap, and
-/// people may have set it: so no life goes on for longer than it was ever meant to be.
+/// people may have set it: so no life goes on for longer than the rest that it was last given, be it by a renewal or by
+/// an earlier reboot.
 fn restored((longest_ms, boot_ns, wall_ns): LifeRow, now: Moment, same_boot: bool) -> Life {
     let longest = Duration::from_millis(longest_ms);
     let rest = match same_boot {
         true => Duration::from_nanos(boot_ns).saturating_sub(now.boot),
         false => Duration::from_nanos(wall_ns).saturating_sub(now.wall),
     };
-    Life { end: now.boot + rest.min(longest), longest }
+    Life::starting(now.boot, rest.min(longest))
 }
 
 fn nanoseconds(time: Duration) -> u64 {
@@ -153,7 +154,7 @@ mod tests {
         let now = moment(5, 1_000_020);
         let life = restored(row(), now, false);
         assert_eq!(life.left_ms(now.boot), 40_000);
-        assert_eq!(life.longest, Duration::from_secs(60));
+        assert_eq!(life.longest, Duration::from_secs(40));
     }
 
     #[test]
