@@ -22,7 +22,7 @@ use crate::store::{AcquireRequest, LockStore, ReleaseMark, StoreError};
 use file::IfMissing;
 use rows::Moment;
 use table::Table;
-use writer::{Command, Message, State, Writer};
+use writer::{Command, Kind, Message, State, Writer};
 
 mod file;
 mod record;
@@ -136,7 +136,7 @@ impl EmbeddedStore {
     /// Has the writer do one step, and waits for its answer until `deadline`.
     ///
     /// A caller that stops waiting does not cancel a step that is queued.
-    async fn submit<T, F>(&self, deadline: Instant, step: F) -> Result<T, StoreError>
+    async fn submit<T, F>(&self, deadline: Instant, kind: Kind, step: F) -> Result<T, StoreError>
     where
         T: Send + 'static,
         F: FnOnce(&mut Table, Duration) -> Result<T, StoreError> + Send + 'static,
@@ -152,6 +152,7 @@ impl EmbeddedStore {
             deadline: deadline.into_std(),
             claimed: Arc::clone(&claimed),
             place,
+            kind,
             apply: Box::new(move |table| {
                 let result = table.and_then(|(table, now)| step(table, now));
                 Box::new(move |committed| {
@@ -177,7 +178,7 @@ impl EmbeddedStore {
 impl LockStore for EmbeddedStore {
     async fn acquire(&self, request: &AcquireRequest, deadline: Instant) -> Result<Acquired, StoreError> {
         let request = request.clone();
-        self.submit(deadline, move |table, now| table.acquire(&request, now)).await
+        self.submit(deadline, Kind::Change, move |table, now| table.acquire(&request, now)).await
     }
 
     async fn renew(
@@ -188,7 +189,7 @@ impl LockStore for EmbeddedStore {
         deadline: Instant,
     ) -> Result<Renewed, StoreError> {
         let (key, token) = (key.clone(), *token);
-        self.submit(deadline, move |table, now| Ok(table.renew(&key, &token, ttl, now))).await
+        self.submit(deadline, Kind::Change, move |table, now| Ok(table.renew(&key, &token, ttl, now))).await
     }
 
     async fn release(
@@ -199,7 +200,8 @@ impl LockStore for EmbeddedStore {
         deadline: Instant,
     ) -> Result<Released, StoreError> {
         let (key, token) = (key.clone(), *token);
-        self.submit(deadline, move |table, now| Ok(table.release(&key, &token, mark, now))).await
+        self.submit(deadline, Kind::Change, move |table, now| Ok(table.release(&key, &token, mark, now)))
+            .await
     }
 
     async fn take_back(
@@ -210,7 +212,8 @@ impl LockStore for EmbeddedStore {
         deadline: Instant,
     ) -> Result<bool, StoreError> {
         let (key, token) = (key.clone(), *token);
-        self.submit(deadline, move |table, now| Ok(table.take_back(&key, &token, attempt, now))).await
+        self.submit(deadline, Kind::Change, move |table, now| Ok(table.take_back(&key, &token, attempt, now)))
+            .await
     }
 
     async fn inspect(
@@ -219,13 +222,19 @@ impl LockStore for EmbeddedStore {
         token: Option<&TokenHash>,
         deadline: Instant,
     ) -> Result<Inspected, StoreError> {
+        let (sought, shown) = (key.clone(), token.copied());
+        let look = move |table: &mut Table, now| Ok(table.look(&sought, shown.as_ref(), now));
+        if let Some(seen) = self.submit(deadline, Kind::Look, look).await? {
+            return Ok(seen);
+        }
         let (key, token) = (key.clone(), token.copied());
-        self.submit(deadline, move |table, now| Ok(table.inspect(&key, token.as_ref(), now))).await
+        self.submit(deadline, Kind::Change, move |table, now| Ok(table.inspect(&key, token.as_ref(), now)))
+            .await
     }
 
-    /// A command that does nothing: it shows that the writer runs, and has it try a broken file again.
+    /// A change of nothing: it shows that the writer runs, and has it try again a file that could not be written.
     async fn check(&self, deadline: Instant) -> Result<(), StoreError> {
-        self.submit(deadline, |_, _| Ok(())).await
+        self.submit(deadline, Kind::Change, |_, _| Ok(())).await
     }
 
     async fn close(&self) {

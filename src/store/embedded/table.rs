@@ -148,6 +148,14 @@ impl Table {
         deletes
     }
 
+    /// Says who holds a lock. `None` where that is `token` and its grant is not pinned: this has to come first.
+    pub(super) fn look(&self, key: &LockKey, token: Option<&TokenHash>, now: Duration) -> Option<Inspected> {
+        let Some(lock) = self.held(key, now) else { return Some(Inspected::Free) };
+        let yours = token.map(|token| lock.token == *token);
+        let is_told = yours != Some(true) || lock.attempt.is_none();
+        is_told.then(|| Inspected::Held { lease: lock.lease(now), yours })
+    }
+
     /// Says who holds a lock, and pins the grant if it is `token`.
     pub(super) fn inspect(&mut self, key: &LockKey, token: Option<&TokenHash>, now: Duration) -> Inspected {
         let Some(lock) = self.held(key, now) else { return Inspected::Free };

@@ -40,8 +40,19 @@ pub(super) struct Command {
     pub(super) claimed: Arc<AtomicBool>,
     /// The place in the queue, free again once the command has been taken from it.
     pub(super) place: OwnedSemaphorePermit,
+    /// What the step may do.
+    pub(super) kind: Kind,
     /// Does the step.
     pub(super) apply: Apply,
+}
+
+/// What a step may do to the table. In a batch the first kind comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    /// Nothing: it can be answered while the file cannot be written.
+    Look,
+    /// Anything.
+    Change,
 }
 
 /// Applies a step to the table at a time since boot, or takes the reason why that cannot be done.
@@ -55,6 +66,8 @@ pub(super) struct State {
     table: Table,
     /// `None` for a store that keeps nothing.
     file: Option<StoreFile>,
+    /// Why the file cannot be written at present, if it cannot. The table is what it holds all the same.
+    unwritable: Option<String>,
 }
 
 /// The thread's own things.
@@ -83,7 +96,7 @@ impl State {
     pub(super) fn in_memory(settings: &EmbeddedSettings, clock: &dyn Clock) -> Self {
         let mut table = Table::new(settings.mark_ttl);
         table.start_run(0, clock.wall());
-        Self { table, file: None }
+        Self { table, file: None, unwritable: None }
     }
 
     /// The state that a file holds.
@@ -94,7 +107,7 @@ impl State {
         clock: &dyn Clock,
     ) -> Result<Self, OpenError> {
         let (file, table) = StoreFile::open(path, if_missing, settings.mark_ttl, clock)?;
-        Ok(Self { table, file: Some(file) })
+        Ok(Self { table, file: Some(file), unwritable: None })
     }
 
     /// Writes what changed. Written even if nothing did, when opening: that shows that the file can be written.
@@ -149,9 +162,15 @@ impl Writer {
         (commands, None)
     }
 
-    /// Applies commands in the order in which they came, commits them together, and then answers each.
-    fn serve(&mut self, commands: Vec<Command>) {
-        if self.state.is_err() {
+    /// Applies commands, commits them together, and then answers each.
+    ///
+    /// Looks come first. All of these commands are under way at once, so any order is right, and whoever sees nothing
+    /// of the changes of this batch depends on no commit.
+    fn serve(&mut self, mut commands: Vec<Command>) {
+        commands.sort_by_key(|command| command.kind);
+        let changes = commands.last().is_some_and(|command| command.kind == Kind::Change);
+        let is_broken = self.state.as_ref().map_or(true, |state| changes && state.unwritable.is_some());
+        if is_broken {
             self.reopen();
         }
         let state = match &mut self.state {
@@ -168,10 +187,18 @@ impl Writer {
                 command.refuse(super::too_late());
                 continue;
             }
+            if let (Kind::Change, Some(reason)) = (command.kind, &state.unwritable) {
+                command.refuse(StoreError::Unavailable(reason.clone()));
+                continue;
+            }
             drop(command.place);
             let before = state.table.change_count();
             let answer = (command.apply)(Ok((&mut state.table, now)));
-            answers.push((answer, state.table.change_count() > before));
+            match state.table.change_count() {
+                // All that it can have seen is in the file already.
+                0 => answer(Ok(())),
+                after => answers.push((answer, after > before)),
+            }
         }
         let committed = self.commit();
         for (answer, changed) in answers {
@@ -207,9 +234,11 @@ impl Writer {
         }
     }
 
-    /// Tries to get a working state from the file. Returns the number of the last batch found in it.
+    /// Tries to get a state from the file, and to write to it. Returns the number of the last batch found in it.
     fn reopen(&mut self) -> Option<u64> {
         let path = self.path.as_deref()?;
+        // It is closed first: nobody, and so not even we, can have it open twice.
+        self.state = Err("the file is closed".to_owned());
         let mut state = match State::read(path, IfMissing::Fail, &self.settings, &*self.clock) {
             Ok(state) => state,
             Err(error) => {
@@ -218,19 +247,21 @@ impl Writer {
             }
         };
         let found = state.batch();
-        self.state = match state.save(Moment::now(&*self.clock)) {
-            Ok(()) => Ok(state),
-            Err(StoreError::Unavailable(reason) | StoreError::Unknown(reason)) => Err(reason),
-        };
-        if self.state.is_ok() {
-            tracing::info!("the store works again");
+        match state.save(Moment::now(&*self.clock)) {
+            Ok(()) => tracing::info!("the store works again"),
+            Err(StoreError::Unavailable(reason) | StoreError::Unknown(reason)) => {
+                state.unwritable = Some(reason);
+            }
         }
+        self.state = Ok(state);
         found
     }
 
     /// Removes some of what has ended, so that neither memory nor file grows with the keys that were ever used.
     fn tidy(&mut self) {
-        if let Ok(state) = &mut self.state {
+        if let Ok(state) = &mut self.state
+            && state.unwritable.is_none()
+        {
             state.table.purge(self.clock.boot(), PURGE_LIMIT);
             // A failure is logged there, and nobody waits for this.
             let _ = self.commit();
