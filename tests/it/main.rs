@@ -14,6 +14,7 @@ mod cli;
 mod code_map;
 mod contract;
 mod doubt;
+mod embedded_faults;
 mod embedded_store;
 mod faults;
 mod hammer;

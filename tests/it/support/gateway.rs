@@ -42,35 +42,43 @@ impl Gateway {
 
     /// Starts one with these arguments; it listens when this returns, and serves where its store is there.
     pub async fn start(args: &[&str]) -> Self {
+        Self::try_start(args).await.unwrap_or_else(|said| panic!("the gateway ended: {said:#?}"))
+    }
+
+    /// As [`Self::start`]; where it ended instead of listening, the error is what it said.
+    pub async fn try_start(args: &[&str]) -> Result<Self, Vec<String>> {
         let mut child = command(args).stderr(Stdio::piped()).spawn().unwrap();
         let log = Arc::new(Mutex::new(Vec::new()));
         let stderr = BufReader::new(child.stderr.take().unwrap());
-        {
+        let reader = std::thread::spawn({
             let log = log.clone();
-            std::thread::spawn(move || {
+            move || {
                 for line in stderr.lines().map_while(Result::ok) {
                     log.lock().unwrap().push(line);
                 }
-            });
-        }
-        let mut gateway = Self { address: SocketAddr::from(([0, 0, 0, 0], 0)), child, log, _directory: None };
-        eventually("the gateway listens", async || {
-            if let Some(status) = gateway.child.try_wait().unwrap() {
-                panic!("the gateway ended with {status}: {:#?}", gateway.log());
             }
+        });
+        let mut gateway = Self { address: SocketAddr::from(([0, 0, 0, 0], 0)), child, log, _directory: None };
+        let mut has_ended = false;
+        eventually("the gateway listens, or ends", async || {
+            has_ended = gateway.child.try_wait().unwrap().is_some();
             match gateway.log().iter().find_map(|line| address_in(line)) {
                 Some(address) => gateway.address = address,
-                None => return false,
+                None => return has_ended,
             }
             true
         })
         .await;
+        if has_ended {
+            reader.join().unwrap();
+            return Err(gateway.log());
+        }
         let client = super::Client::new(gateway.address);
         if args.iter().any(|arg| arg.starts_with("redis")) {
             // Whatever it says: by then it has tried to connect.
             client.get("/readyz").send().await;
         }
-        gateway
+        Ok(gateway)
     }
 
     /// The lines that it has written to its log so far.
