@@ -1,8 +1,8 @@
 # What makes, tests and measures Fencepost.
 
 # What the tests start for real, and the Debian packages that bring it.
-TOOLS := redis-server sqlite3 curl
-PACKAGES := redis-server sqlite3 curl
+TOOLS := redis-server sqlite3 curl unshare mount
+PACKAGES := redis-server sqlite3 curl util-linux mount
 
 .PHONY: help build test check doc openapi bench tools
 
