@@ -10,6 +10,8 @@ use tokio::time::Instant;
 use crate::support::proxy::Framing;
 use crate::support::{Client, Gateway, Proxy, RedisServer, Stage, eventually, fresh_token};
 
+const FENCE: &str = "fencepost:{0}:fence";
+
 #[tokio::test(flavor = "multi_thread")]
 async fn user_password_database_and_prefix_are_used() {
     let users = [
@@ -299,4 +301,30 @@ async fn a_restart_from_an_older_snapshot_never_lowers_a_number() {
     stage.redis.as_mut().unwrap().restart().await;
     let after = grant().await;
     assert!(after > last, "{after} after {last}");
+}
+
+/// A run that started with the next grant only could start on a deposed primary, above the numbers of its successor.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flush_is_noticed_without_any_request_and_the_run_starts_anew() {
+    let primary = RedisServer::start_with(&["--repl-diskless-sync-delay", "0"]).await;
+    let primary_at = format!("127.0.0.1 {}", primary.port());
+    let replica = RedisServer::start_with(&["--replicaof", &primary_at]).await;
+    // Its arrival gives the primary another name, and a gateway that learned the old one would learn anew.
+    eventually("the replica has arrived", async || {
+        replica.command::<String>(&["INFO", "replication"]).await.contains("master_link_status:up")
+    })
+    .await;
+    let before = Gateway::on_redis(&primary, &[]).await;
+    let deposed = Client::new(before.address);
+    deposed.put("/locks/k?ttl=10ms").send().await.expect(201);
+    let _: () = primary.command(&["FLUSHALL"]).await;
+    eventually("the run is there again", async || primary.keys().await.contains(&FENCE.to_owned())).await;
+
+    // Nothing tells the old primary that it has a successor.
+    let _: () = replica.command(&["REPLICAOF", "NO", "ONE"]).await;
+    let after = Gateway::on_redis(&replica, &[]).await;
+    let successor = Client::new(after.address);
+    let of_successor = successor.put("/locks/k?ttl=30s").send().await.expect(201).fencing_token();
+    let of_deposed = deposed.put("/locks/k?ttl=30s").send().await.expect(201).fencing_token();
+    assert!(of_deposed < of_successor, "{of_deposed} on the deposed one, {of_successor} on its successor");
 }

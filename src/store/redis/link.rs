@@ -192,8 +192,7 @@ impl Task {
                 return Ok(Err("its INFO has no run_id or no master_replid".to_owned()));
             }
             let incarnation = identity.incarnation();
-            let fence = self.keys.fence().as_bytes();
-            scripts::LEARN.run::<i64>(&mut connection, &[fence], &[incarnation.as_bytes()]).await?;
+            self.start_run(&mut connection, &incarnation).await?;
             Ok(Ok(Link { connection, incarnation, is_broken: AtomicBool::new(false), broken: Notify::new() }))
         };
         match timeout(self.reply_timeout, connect).await {
@@ -204,6 +203,34 @@ impl Task {
         }
     }
 
+    /// Starts the server's run of numbers, unless it runs already.
+    async fn start_run(&self, connection: &mut MultiplexedConnection, incarnation: &str) -> RedisResult<()> {
+        let fence = self.keys.fence().as_bytes();
+        scripts::LEARN.run::<i64>(connection, &[fence], &[incarnation.as_bytes()]).await.map(drop)
+    }
+
+    /// Whether the server is still the one that was learned. If it is, its run is there when this returns: a flush,
+    /// or a gateway that knew the server by its name of before, may have removed it, and it would otherwise start
+    /// anew with the next grant, which may be one given by a deposed primary long after its successor's run began.
+    async fn look(&self, connection: &mut MultiplexedConnection, incarnation: &str) -> RedisResult<bool> {
+        let identity = Identity::ask(connection).await?;
+        if !identity.is_primary || identity.incarnation() != incarnation {
+            return Ok(false);
+        }
+        let mut exists = redis::cmd("HEXISTS");
+        exists.arg(self.keys.fence().as_bytes()).arg(incarnation);
+        let run = match exists.query_async(connection).await {
+            Ok(true) => Ok(()),
+            Ok(false) => self.start_run(connection, incarnation).await,
+            Err(error) => Err(error),
+        };
+        // A server that takes no writes now is asked again at the next look, and still serves what it can.
+        if let Err(error) = run {
+            tracing::debug!(reason = describe(&error), "the run of fencing numbers cannot be kept");
+        }
+        Ok(true)
+    }
+
     /// Returns, with the reason, when the link is no longer good.
     async fn watch(&self, link: &Link, closed: &Notify) -> &'static str {
         let relearn = async {
@@ -212,10 +239,9 @@ impl Task {
             loop {
                 period.tick().await;
                 let mut connection = link.connection.clone();
-                match timeout(self.reply_timeout, Identity::ask(&mut connection)).await {
-                    Ok(Ok(identity)) if identity.is_primary && identity.incarnation() == link.incarnation => {
-                    }
-                    Ok(Ok(_)) => return "the server is another one now",
+                match timeout(self.reply_timeout, self.look(&mut connection, &link.incarnation)).await {
+                    Ok(Ok(true)) => {}
+                    Ok(Ok(false)) => return "the server is another one now",
                     Ok(Err(_)) => return "the server cannot say who it is",
                     Err(_) => return "the server does not answer",
                 }
