@@ -7,4 +7,5 @@
     reason = "a test that cannot go on must fail"
 )]
 
+mod fence;
 mod retries;
