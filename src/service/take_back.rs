@@ -126,7 +126,9 @@ impl Armed {
         self.cleaner.store.take_back(&self.key, &self.token, self.attempt, deadline).await
     }
 
-    /// Tries until the store has answered, or until no copy can arrive any more.
+    /// Tries until the store has answered. Only a store that is there and fails is given up, when no copy can arrive
+    /// any more: one that cannot be reached may be a server that stands still, with a copy before it, and that
+    /// copy's lease would begin when the server goes on.
     async fn take_back(self) {
         let give_up = Instant::now() + self.patience;
         let mut pause = FIRST_PAUSE;
@@ -141,9 +143,9 @@ impl Armed {
                     tracing::debug!(key = self.key.as_str(), "voided a request that reached nobody");
                     return;
                 }
-                Err(error) if now >= give_up => {
+                Err(StoreError::Unknown(reason)) if now >= give_up => {
                     let key = self.key.as_str();
-                    tracing::warn!(key, %error, "gave up taking back; this lock ends at its ttl");
+                    tracing::warn!(key, reason, "gave up taking back; this lock ends at its ttl");
                     return;
                 }
                 Err(_) => {}
