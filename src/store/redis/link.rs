@@ -22,7 +22,9 @@ use crate::store::StoreError;
 const RELEARN_PERIOD: Duration = Duration::from_secs(1);
 /// The pause before a server that is down is probed again: it doubles from the first to the last, with jitter.
 const FIRST_PROBE_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PROBE_PAUSE: Duration = Duration::from_secs(1);
+/// With the longest pause between two takes-back it leaves room within the second in which nothing may be left of what
+/// a server that stood still did for nobody.
+const LONGEST_PROBE_PAUSE: Duration = Duration::from_millis(250);
 /// Commands that may wait in the driver's queue; past it, callers wait for a place.
 const QUEUED_COMMANDS: usize = 1024;
 
