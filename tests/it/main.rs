@@ -24,6 +24,7 @@ mod log;
 mod lost_replies;
 mod openapi;
 mod readme;
+mod redis_faults;
 mod redis_server_states;
 mod redis_store;
 mod retries;

@@ -153,7 +153,9 @@ impl Rig for RedisRig {
             16..18 => self.redis.restart().await,
             18 => {
                 let start_us = now_us();
-                self.redis.restart_empty().await;
+                self.redis.kill();
+                self.redis.lose_data();
+                self.redis.restart().await;
                 witness.lost_since(start_us);
             }
             _ => {

@@ -1,11 +1,12 @@
 //! A real `redis-server` on a free port.
 
+use std::collections::HashMap;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use super::{PATIENCE, free_port};
+use super::{PATIENCE, eventually, free_port};
 
 /// Ends its server when dropped.
 pub struct RedisServer {
@@ -14,6 +15,15 @@ pub struct RedisServer {
     directory: TempDir,
     args: Vec<String>,
     url: String,
+}
+
+/// A lock as Redis keeps it.
+#[derive(Clone, Debug)]
+pub struct StoredLock {
+    pub token_hash: String,
+    pub is_pinned: bool,
+    pub number: u64,
+    pub left_ms: u64,
 }
 
 impl RedisServer {
@@ -74,40 +84,103 @@ impl RedisServer {
         self.command(&["KEYS", "*"]).await
     }
 
+    /// Every lock that stands at one moment, by its key.
+    pub async fn locks(&self) -> HashMap<String, StoredLock> {
+        // One script sees one moment.
+        let look = "local locks = {}
+            for _, name in ipairs(redis.call('KEYS', 'fencepost:{0}:lock:*')) do
+                local lock = redis.call('GET', name)
+                if lock then locks[#locks + 1] = { name, lock, redis.call('PTTL', name) } end
+            end
+            return locks";
+        let locks: Vec<(String, String, i64)> = self.command(&["EVAL", look, "0"]).await;
+        let read = |(name, lock, left_ms): (String, String, i64)| {
+            let fields: Vec<_> = lock.splitn(4, ' ').collect();
+            let lock = StoredLock {
+                token_hash: fields[0].to_owned(),
+                is_pinned: fields[1].starts_with('-'),
+                number: fields[2].parse().unwrap(),
+                left_ms: left_ms.try_into().expect("a lock without a ttl"),
+            };
+            (name.strip_prefix("fencepost:{0}:lock:").unwrap().to_owned(), lock)
+        };
+        locks.into_iter().map(read).collect()
+    }
+
+    /// One field of the server's `INFO`.
+    pub async fn info(&self, field: &str) -> String {
+        let info: String = self.command(&["INFO"]).await;
+        let value = info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+        value.unwrap_or_else(|| panic!("no {field} in INFO")).to_owned()
+    }
+
     /// What waits in the kernel for a server that stands still.
     pub fn unread_bytes(&self) -> u64 {
-        // Lines of established connections: local address, remote address, state, sizes of both queues in hexadecimal.
-        let sockets = std::fs::read_to_string("/proc/net/tcp").unwrap();
-        let local = format!(":{:04X}", self.port);
-        let established = sockets.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-        let ours = established.filter(|fields| fields[1].ends_with(&local) && fields[3] == "01");
-        ours.map(|fields| u64::from_str_radix(fields[4].split(':').nth(1).unwrap(), 16).unwrap()).sum()
+        super::sockets(self.port, "01").iter().sum()
+    }
+
+    /// Connections whose other end was closed, while the server stands still and does not see it.
+    pub fn abandoned_connections(&self) -> usize {
+        super::sockets(self.port, "08").len()
+    }
+
+    /// Makes it a replica of the server that is reached by this port, and waits until it has its data.
+    pub async fn follow(&self, port: u16) {
+        let _: () = self.command(&["REPLICAOF", "127.0.0.1", &port.to_string()]).await;
+        eventually("the replica has caught up", async || self.info("master_link_status").await == "up").await;
+    }
+
+    /// Makes it a primary; whoever it followed is not told.
+    pub async fn promote(&self) {
+        let _: () = self.command(&["REPLICAOF", "NO", "ONE"]).await;
     }
 
     /// Ends the server at once and starts it again on the same port and directory.
     pub async fn restart(&mut self) {
         self.kill();
+        self.start_again().await;
+    }
+
+    /// Starts a server that has ended again, on the same port and directory.
+    pub async fn start_again(&mut self) {
         self.child = spawn(self.port, &self.directory, &self.args);
         assert!(self.wait_until_up().await, "redis-server does not start again");
     }
 
-    /// As [`Self::restart`], but everything that it kept on disk is gone.
-    pub async fn restart_empty(&mut self) {
-        self.kill();
+    /// Ends the server as an operator would, and waits for its end.
+    pub async fn shut_down(&mut self) {
+        self.signal("TERM");
+        eventually("the server ends", async || self.child.try_wait().unwrap().is_some()).await;
+    }
+
+    /// Deletes what a server that has ended left on its disk.
+    pub fn lose_data(&self) {
         for entry in std::fs::read_dir(self.directory.path()).unwrap() {
             let path = entry.unwrap().path();
-            if path.is_dir() {
-                std::fs::remove_dir_all(path).unwrap()
-            } else {
-                std::fs::remove_file(path).unwrap()
-            }
+            if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) }.unwrap();
         }
-        self.restart().await;
+    }
+
+    /// Cuts off the last part of the append-only file of a server that has ended.
+    pub fn lose_tail(&self) {
+        let files = std::fs::read_dir(self.directory.path().join("appendonlydir")).unwrap();
+        let mut paths = files.map(|entry| entry.unwrap().path());
+        let path = paths.find(|path| path.to_string_lossy().ends_with(".incr.aof")).unwrap();
+        let file = std::fs::File::options().write(true).open(path).unwrap();
+        file.set_len(file.metadata().unwrap().len() * 9 / 10).unwrap();
     }
 
     /// Sends a signal by its name, such as `STOP`.
     pub fn signal(&self, name: &str) {
         super::signal(self.child.id(), name);
+    }
+
+    /// Stops the server where it stands, until it is sent `CONT`.
+    pub async fn stand_still(&self) {
+        self.signal("STOP");
+        // Fields of the line: id, name in parentheses, state.
+        let status = || std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
+        eventually("the server stands still", async || status().contains(") T ")).await;
     }
 
     /// Ends the server at once.
