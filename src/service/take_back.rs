@@ -21,6 +21,10 @@ const MOST_UNDER_WAY: usize = 10_000;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(320);
 
+/// How long a store that cannot be reached is waited for. It may be a server that stands still with a command before
+/// it, whose lease will begin when the server goes on: so neither the ttl nor the life of a mark bounds this.
+const LONGEST_OUTAGE: Duration = Duration::from_secs(60 * 60);
+
 /// Runs takes-back in the background, bounded in number and time.
 pub(super) struct Cleaner {
     store: Arc<dyn LockStore>,
@@ -126,15 +130,13 @@ impl Armed {
         self.cleaner.store.take_back(&self.key, &self.token, self.attempt, deadline).await
     }
 
-    /// Tries until the store has answered. Only a store that is there and fails is given up, when no copy can arrive
-    /// any more: one that cannot be reached may be a server that stands still, with a copy before it, and that
-    /// copy's lease would begin when the server goes on.
+    /// Tries until the store has answered, until no copy can arrive any more, or until the store has been out of
+    /// reach for too long.
     async fn take_back(self) {
-        let give_up = Instant::now() + self.patience;
+        let started = Instant::now();
         let mut pause = FIRST_PAUSE;
         loop {
-            let now = Instant::now();
-            match self.try_once(now + self.cleaner.store_timeout / 2).await {
+            let error = match self.try_once(Instant::now() + self.cleaner.store_timeout / 2).await {
                 Ok(true) => {
                     tracing::info!(key = self.key.as_str(), "took back a grant that reached nobody");
                     return;
@@ -143,12 +145,16 @@ impl Armed {
                     tracing::debug!(key = self.key.as_str(), "voided a request that reached nobody");
                     return;
                 }
-                Err(StoreError::Unknown(reason)) if now >= give_up => {
-                    let key = self.key.as_str();
-                    tracing::warn!(key, reason, "gave up taking back; this lock ends at its ttl");
-                    return;
-                }
-                Err(_) => {}
+                Err(error) => error,
+            };
+            let patience = match error {
+                StoreError::Unknown(_) => self.patience,
+                StoreError::Unavailable(_) => self.patience.max(LONGEST_OUTAGE),
+            };
+            if started.elapsed() >= patience {
+                let key = self.key.as_str();
+                tracing::warn!(key, %error, "gave up taking back; this lock ends at its ttl");
+                return;
             }
             sleep(pause.mul_f64(0.5 + rand::random::<f64>() / 2.0)).await;
             pause = (pause * 2).min(LONGEST_PAUSE);

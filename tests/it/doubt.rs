@@ -21,6 +21,7 @@ for_each_store!(
     a_lost_acquire_is_voided_and_made_anew,
     a_put_none_of_whose_answers_came_is_undone_and_called_so,
     a_put_whose_grant_was_pinned_by_another_is_never_called_undone,
+    a_put_that_lengthened_the_lease_of_its_token_is_never_called_undone,
     a_lost_renewal_is_repeated,
     a_lost_release_is_answered_by_its_mark_or_unknown,
     a_grant_that_nobody_was_told_of_is_taken_back_however_often_that_fails,
@@ -133,6 +134,21 @@ async fn a_put_whose_grant_was_pinned_by_another_is_never_called_undone(store: &
         let answer = scene.acquire(token.clone(), ttl_ms).await;
         assert!(matches!(answer, Err(StoreError::Unknown(_))), "{answer:?}");
         assert_eq!(scene.release(&token.unwrap()).await, Ok(Released::Released));
+    }
+}
+
+/// Taking back undoes a grant. It does not undo what a repeated PUT did to the lease that its token had already.
+async fn a_put_that_lengthened_the_lease_of_its_token_is_never_called_undone(store: &AnyStore) {
+    for losses in [&NO_ACQUIRE_IS_ANSWERED[..], &[Loss::Answer, Loss::None, Loss::Refused]] {
+        for token in each_token() {
+            let scene = Scene::on(store.store.clone());
+            let token = scene.grant(token).await;
+            scene.network.lose(losses);
+            let answer = scene.acquire(Some(token.clone()), 300_000).await;
+            assert!(matches!(answer, Err(StoreError::Unknown(_))), "{answer:?}");
+            assert!(scene.left_ms(&token).await > 200_000, "it did happen");
+            scene.release(&token).await.unwrap();
+        }
     }
 }
 
@@ -310,9 +326,9 @@ async fn takes_back_are_bounded_in_number() {
         scene.key = key(number);
         guards.push(scene.grant_for(None, 3_600_000).await.1);
     }
-    scene.network.set_down(true);
+    scene.network.lose_all(Loss::Command);
     drop(guards);
-    scene.network.set_down(false);
+    scene.network.works_again();
     let is_free = async |number| scene.service.inspect(&key(number), None).await.unwrap() == Inspected::Free;
     for number in 0..MOST {
         eventually("it is taken back", async || is_free(number).await).await;
@@ -328,7 +344,7 @@ async fn takes_back_are_bounded_in_time() {
     let service = LockService::new(network.clone(), PATIENCE, Duration::from_millis(300));
     let scene = Scene { network: network.clone(), service, key: LockKey::parse(b"k").unwrap() };
     let (_, guard) = scene.grant_for(None, 400).await;
-    network.set_down(true);
+    network.lose_all(Loss::Command);
     let started = Instant::now();
     drop(guard);
     let mut last = (network.commands(), Instant::now());
@@ -342,6 +358,26 @@ async fn takes_back_are_bounded_in_time() {
     .await;
     let tried_for = last.1 - started;
     assert!(tried_for >= Duration::from_millis(300), "it gave up after {tried_for:?}");
+}
+
+/// A server that stands still may have a command before it for longer than any ttl, but nobody waits for ever.
+#[tokio::test]
+async fn a_store_that_is_out_of_reach_is_waited_for_for_an_hour() {
+    let store = AnyStore::memory(MARK_TTL).await;
+    let scene = Scene::on(store.store.clone());
+    let (_, guard) = scene.grant_for(None, 30_000).await;
+    scene.network.lose_all(Loss::Refused);
+    // No store is asked from here on: time passes as fast as nothing happens in it.
+    tokio::time::pause();
+    drop(guard);
+    tokio::time::sleep(Duration::from_secs(59 * 60)).await;
+    let tried = scene.network.commands();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!(scene.network.commands() > tried, "it has given up too early");
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let tried = scene.network.commands();
+    tokio::time::sleep(Duration::from_secs(3_600)).await;
+    assert_eq!(scene.network.commands(), tried, "it never gives up");
 }
 
 /// The program may end right after a client has left: what that client was granted does not outlive it.

@@ -12,7 +12,7 @@ use rand::{RngExt, SeedableRng};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use crate::support::{Answer, Client, Gateway, PATIENCE, fresh_token};
+use crate::support::{Answer, Client, Gateway, PATIENCE, fresh_token, seed};
 
 const ROUNDS: usize = 50;
 const CLIENTS: usize = 8;
@@ -263,9 +263,7 @@ async fn holders_are_known(run: &Run, claims: &[Claim]) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fifty_kills_in_the_middle_of_load_lose_nothing_that_was_answered() {
-    let seed = rand::random();
-    println!("the seed of the choices: {seed}");
-    let mut choices = StdRng::seed_from_u64(seed);
+    let mut choices = StdRng::seed_from_u64(seed());
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("locks.redb");
     let (mut claims, mut numbers, mut checked, mut settled) = (Vec::new(), BTreeSet::new(), 0, Vec::new());

@@ -11,6 +11,7 @@ use futures_util::future::join_all;
 use tokio::time::sleep;
 
 use super::Grants;
+use crate::support::proxy::Framing;
 use crate::support::{Client, Gateway, Proxy, RedisServer, eventually};
 
 /// Without the delay, a replica need not wait for others that might come.
@@ -184,7 +185,7 @@ enum Heard {
 async fn the_replica_lags(heard: Heard) {
     let old = RedisServer::start_with(&AT_ONCE).await;
     let new = RedisServer::start_with(&AT_ONCE).await;
-    let proxy = Proxy::start(old.port()).await;
+    let proxy = Proxy::start(old.port(), Framing::Chunks).await;
     new.follow(proxy.port()).await;
     let old_gateway = if heard == Heard::Beginning {
         let gateway = Gateway::on_redis(&old, &[]).await;
@@ -258,7 +259,7 @@ async fn a_primary_that_comes_back_outdoes_what_it_never_heard_of() {
     grant_many(&gateway, &before, 50, "before").await;
     is_copied(&first, &second).await;
     second.promote().await;
-    let proxy = Proxy::start(second.port()).await;
+    let proxy = Proxy::start(second.port(), Framing::Chunks).await;
     first.follow(proxy.port()).await;
     has_left(&gateway).await;
     proxy.freeze();

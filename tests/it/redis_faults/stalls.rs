@@ -10,7 +10,7 @@ use fencepost::store::StoreError;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::errands::{CLEAN_WITHIN, Done, Scene, WISHES, Wish, check_all};
-use crate::store_suite::redis_store;
+use crate::support::stores::redis_store;
 use crate::support::{RedisServer, eventually, fresh_token};
 
 fn count(done: &[Done], is_it: impl Fn(&Done) -> bool) -> usize {

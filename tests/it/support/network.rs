@@ -18,6 +18,8 @@ pub enum Loss {
     None,
     /// The store never hears of it.
     Command,
+    /// It certainly does not reach the store, and its sender knows.
+    Refused,
     /// The store acts on it, and its answer is lost.
     Answer,
     /// Its sender waits no longer, and the store is given it when the test says so.
@@ -28,7 +30,7 @@ pub struct Network {
     store: Arc<dyn LockStore>,
     losses: Mutex<VecDeque<Loss>>,
     late: Mutex<Vec<BoxFuture<'static, ()>>>,
-    is_down: AtomicBool,
+    outage: Mutex<Option<Loss>>,
     repeats_puts: AtomicBool,
     commands: AtomicU64,
 }
@@ -39,15 +41,19 @@ impl Network {
             store,
             losses: Mutex::default(),
             late: Mutex::default(),
-            is_down: AtomicBool::new(false),
+            outage: Mutex::default(),
             repeats_puts: AtomicBool::new(false),
             commands: AtomicU64::new(0),
         }
     }
 
-    /// While it is down, every command is lost.
-    pub fn set_down(&self, is_down: bool) {
-        self.is_down.store(is_down, Ordering::SeqCst);
+    /// What happens to all commands from now on.
+    pub fn lose_all(&self, loss: Loss) {
+        *self.outage.lock().unwrap() = Some(loss);
+    }
+
+    pub fn works_again(&self) {
+        *self.outage.lock().unwrap() = None;
     }
 
     /// From now on a proxy repeats each PUT, so that its acquire is followed by another one of the same token.
@@ -84,13 +90,12 @@ impl Network {
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
         self.commands.fetch_add(1, Ordering::SeqCst);
-        let loss = match self.is_down.load(Ordering::SeqCst) {
-            true => Some(Loss::Command),
-            false => self.losses.lock().unwrap().pop_front(),
-        };
+        let outage = *self.outage.lock().unwrap();
+        let loss = outage.or_else(|| self.losses.lock().unwrap().pop_front());
         let step = command(self.store.clone());
         match loss {
             None | Some(Loss::None) => step.await,
+            Some(Loss::Refused) => Err(StoreError::Unavailable("the store is out of reach".into())),
             Some(Loss::Command) => Err(StoreError::Unknown("the command was lost".into())),
             Some(Loss::Answer) => {
                 step.await?;

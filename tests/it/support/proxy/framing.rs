@@ -5,7 +5,8 @@
 pub enum Framing {
     /// Commands and replies of Redis, pipelined.
     Resp,
-    /// Requests and answers that come one by one, each in one piece, as small HTTP/1.1 exchanges do.
+    /// Requests and answers that come one by one, each in one piece, as small HTTP/1.1 exchanges do; and whatever
+    /// else is passed on as it comes, such as what a replica is sent.
     Chunks,
 }
 
