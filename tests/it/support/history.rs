@@ -11,6 +11,7 @@ pub use witness::Witness;
 
 mod check;
 mod holds;
+mod leases;
 mod witness;
 
 /// Everything that a run left for its judge.
@@ -156,10 +157,11 @@ impl Operation {
 
     /// What its client was told that is left of its lease.
     pub fn left_ms(&self) -> Option<u64> {
-        match self.answer {
+        match &self.answer {
             Answer::Granted { ttl_ms, .. }
             | Answer::AlreadyHeld { ttl_ms, .. }
-            | Answer::Renewed { ttl_ms, .. } => Some(ttl_ms),
+            | Answer::Renewed { ttl_ms, .. } => Some(*ttl_ms),
+            Answer::Held { holder, yours: Some(true) } => Some(holder.left_ms),
             _ => None,
         }
     }
@@ -173,6 +175,11 @@ impl Operation {
         }
     }
 
+    /// What the answer says is left of the lease of the number that it shows.
+    pub fn shown_left_ms(&self) -> Option<u64> {
+        self.left_ms().or_else(|| self.holder().map(|holder| holder.left_ms))
+    }
+
     /// Any number that the answer shows.
     pub fn shown(&self) -> Option<u64> {
         self.told().or_else(|| self.holder().map(|holder| holder.number))
@@ -181,6 +188,13 @@ impl Operation {
     /// Whether nobody knows what became of it.
     pub fn is_in_doubt(&self) -> bool {
         matches!(self.answer, Answer::Unknown | Answer::Lost { .. })
+    }
+
+    /// Whether a copy of it may act when it has long been answered. An acquire is voided before it is answered; a
+    /// renewal is not, and neither is a look with a token, which pins.
+    pub fn may_come_late(&self) -> bool {
+        let is_voided = self.is_acquire() && !self.is_in_doubt();
+        !is_voided && self.answer != Answer::NotDone
     }
 
     /// Whether the answer says that it changed nothing.

@@ -3,14 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 
-use super::holds::{Hold, ROUNDING_US, holds};
-use super::{Action, Answer, History, Operation, Update};
+use super::holds::{Hold, holds};
+use super::{Action, Answer, History, Holder, Operation, Update};
 
 /// How soon after the last fault nothing may be left of a grant that reached nobody.
 const ORPHANS_END_WITHIN_US: u64 = 1_000_000;
 
 /// How long a gateway may be busy with taking back after its client has left.
 const CLEANING_US: u64 = 3_000_000;
+
+/// How late a request may reach its gateway whose client has left.
+const LATEST_US: u64 = 5_000_000;
 
 /// A promise that was not kept.
 #[derive(Clone, Debug)]
@@ -26,17 +29,17 @@ impl fmt::Display for Violation {
 }
 
 /// All operations on one key, and what follows from them.
-struct Case<'a> {
-    history: &'a History,
-    operations: Vec<&'a Operation>,
+pub(super) struct Case<'a> {
+    pub(super) history: &'a History,
+    pub(super) operations: Vec<&'a Operation>,
     holds: Vec<Hold<'a>>,
 }
 
 #[derive(Default)]
-struct Found(Vec<Violation>);
+pub(super) struct Found(Vec<Violation>);
 
 impl Found {
-    fn add(&mut self, promise: &'static str, why: &str, of: &impl fmt::Debug) {
+    pub(super) fn add(&mut self, promise: &'static str, why: &str, of: &impl fmt::Debug) {
         self.0.push(Violation { promise, what: format!("{why}: {of:?}") });
     }
 }
@@ -57,10 +60,13 @@ pub fn check(history: &History) -> Vec<Violation> {
         case.numbers_are_unique(&mut found);
         case.numbers_grow(&mut found);
         case.one_holds_at_a_time(&mut found);
-        case.leases_are_neither_revived_nor_cut(&mut found);
+        case.holders_are_believed_by_their_first_release(&mut found);
+        case.leases_are_not_revived(&mut found);
+        case.leases_are_not_cut(&mut found);
         case.leases_end(&mut found);
         case.nothing_is_left_of_what_nobody_learnt(&mut found);
         case.released_tokens_stay_released(&mut found);
+        case.tokens_are_used_up_by_releases(&mut found);
         case.what_was_refused_did_not_happen(&mut found);
     }
     found.0
@@ -78,34 +84,64 @@ fn lost_updates(updates: &[Update], found: &mut Found) {
 
 impl Case<'_> {
     /// Whether the store may have lost something between these two moments.
-    fn is_lost_between(&self, start_us: u64, end_us: u64) -> bool {
+    pub(super) fn is_lost_between(&self, start_us: u64, end_us: u64) -> bool {
         self.history.losses.iter().any(|loss| loss.start_us <= end_us && start_us <= loss.end_us)
+    }
+
+    /// The request that was granted what this holder holds.
+    pub(super) fn grant_of(&self, holder: &Holder) -> Option<&Operation> {
+        self.operations.iter().find(|operation| operation.id == holder.id).copied()
+    }
+
+    /// Whether an operation did nothing, and will not. With its data a store loses what it knew of voided attempts,
+    /// and a copy that comes after that is granted.
+    pub(super) fn did_nothing_by(&self, operation: &Operation, until_us: u64) -> bool {
+        operation.is_refused()
+            && operation.span.end_us < until_us
+            && !self.is_lost_between(operation.span.start_us, until_us)
     }
 
     /// I1: a number is one grant of one token.
     fn numbers_are_unique(&self, found: &mut Found) {
         let mut tokens = HashMap::new();
+        let mut grants = HashMap::new();
         let mut granted = BTreeSet::new();
         for operation in &self.operations {
-            let Some(number) = operation.told() else { continue };
-            let first = *tokens.entry(number).or_insert(&operation.token);
-            if *first != operation.token {
+            if let Some(number) = operation.told()
+                && *tokens.entry(number).or_insert(&operation.token) != &operation.token
+            {
                 found.add("I1", "two tokens were given one number", operation);
             }
-            if matches!(operation.answer, Answer::Granted { .. }) && !granted.insert(number) {
-                found.add("I1", "one number was granted twice", operation);
+            let is_granted = matches!(operation.answer, Answer::Granted { .. });
+            let by_whom = operation.holder().map(|holder| &holder.id);
+            if let (Some(number), Some(id)) =
+                (operation.shown(), by_whom.or(is_granted.then_some(&operation.id)))
+            {
+                if grants.entry(number).or_insert(id) != &id {
+                    found.add("I1", "two grants have one number", operation);
+                }
+                if is_granted && !granted.insert(number) {
+                    found.add("I1", "one number was granted twice", operation);
+                }
             }
         }
     }
 
-    /// I2: a grant has a larger number than any that was shown before it was asked for.
+    /// I2: no number is smaller than one that was shown before it was asked for, and that of a new grant is larger.
     fn numbers_grow(&self, found: &mut Found) {
-        for grant in &self.operations {
-            let Answer::Granted { number, .. } = grant.answer else { continue };
-            let before = self.operations.iter().filter(|other| other.span.end_us < grant.span.start_us);
-            let largest = before.filter_map(|other| other.shown()).max();
-            if largest.is_some_and(|largest| largest >= number) {
-                found.add("I2", &format!("{largest:?} was shown before"), grant);
+        for operation in &self.operations {
+            let Some(number) = operation.shown() else { continue };
+            let is_granted = matches!(operation.answer, Answer::Granted { .. });
+            let falls = |other: &&&Operation| {
+                let Some(before) = other.shown() else { return false };
+                // What comes up again with older data is no new grant.
+                let is_lost = || self.is_lost_between(other.span.start_us, operation.span.end_us);
+                (is_granted && before >= number) || (before > number && !is_lost())
+            };
+            let mut before =
+                self.operations.iter().filter(|other| other.span.end_us < operation.span.start_us);
+            if let Some(other) = before.find(falls) {
+                found.add("I2", &format!("{:?} was shown before", other.shown()), operation);
             }
         }
     }
@@ -156,63 +192,22 @@ impl Case<'_> {
         }
     }
 
-    /// I4: renewing revives nothing and shortens nothing.
-    fn leases_are_neither_revived_nor_cut(&self, found: &mut Found) {
-        for operation in &self.operations {
-            let Some(ttl_ms) = operation.left_ms() else { continue };
-            let span = operation.span;
-            let asked_us = operation.asked_ttl_ms().unwrap_or_default() * 1_000;
-            if ttl_ms * 1_000 + (span.end_us - span.start_us) + ROUNDING_US < asked_us {
-                found.add("I4", "the lease is shorter than it was asked for", operation);
-            }
-            if matches!(operation.answer, Answer::Granted { .. }) {
-                continue;
-            }
-            let others: Vec<_> = self
-                .operations
-                .iter()
-                .filter(|other| other.token == operation.token && other.id != operation.id)
-                .filter(|other| other.asked_ttl_ms().is_some() && !other.is_refused())
-                .filter(|other| other.span.start_us < span.end_us)
-                .collect();
-            let latest_end_us =
-                |other: &Operation| other.span.end_us + other.asked_ttl_ms().unwrap_or_default() * 1_000;
-            let latest_us = others.iter().map(|other| latest_end_us(other)).max().unwrap_or_default();
-            // What is in doubt may have arrived at any time since.
-            let is_certain = !others.iter().any(|other| other.is_in_doubt());
-            if is_certain && span.start_us > latest_us + ROUNDING_US {
-                found.add("I4", "an ended lease was revived", operation);
-            }
-            let told_before = others
-                .iter()
-                .filter(|other| other.told() == operation.told() && other.span.end_us < span.start_us);
-            let certain_us =
-                told_before.filter_map(|other| Some(other.span.start_us + other.left_ms()? * 1_000));
-            let left_us = ttl_ms * 1_000 + ROUNDING_US;
-            if certain_us.max().is_some_and(|certain_us| span.end_us + left_us < certain_us) {
-                found.add("I4", "the lease was shortened", operation);
-            }
-        }
-    }
-
-    /// I6: no lease is longer than anybody asked for, and in the end all are over.
-    fn leases_end(&self, found: &mut Found) {
-        let mut longest_ms = 0;
-        for operation in &self.operations {
-            // What changed nothing gave nobody a lease.
-            if !operation.is_refused() {
-                longest_ms = longest_ms.max(operation.asked_ttl_ms().unwrap_or_default());
-            }
-        }
-        for operation in &self.operations {
-            let Some(holder) = operation.holder() else { continue };
-            if holder.left_ms > longest_ms {
-                found.add("I6", "nobody asked for so long a lease", operation);
-            }
-            let all_over_us =
-                self.history.quiet_us.map(|quiet_us| quiet_us + longest_ms * 1_000 + ROUNDING_US);
-            if all_over_us.is_some_and(|over_us| operation.span.start_us > over_us) {
-                found.add("I6", "a lease outlives its ttl", operation);
+    /// I9: the first release of who certainly holds the lock is not told that there was nothing to release.
+    fn holders_are_believed_by_their_first_release(&self, found: &mut Found) {
+        for hold in &self.holds {
+            let releases = || {
+                let is_of_it = |operation: &&&Operation| operation.token.as_deref() == Some(hold.token);
+                self.operations.iter().filter(is_of_it).filter(|other| other.action == Action::Release)
+            };
+            for release in releases() {
+                let span = release.span;
+                let is_within = hold.from_us <= span.start_us && span.end_us <= hold.lease_until_us;
+                let is_first =
+                    !releases().any(|other| other.id != release.id && other.span.start_us < span.end_us);
+                let is_denied = matches!(release.answer, Answer::NotHeld | Answer::HeldByAnother(_));
+                if is_within && is_first && is_denied {
+                    found.add("I9", &format!("{hold:?} is denied"), release);
+                }
             }
         }
     }
@@ -226,18 +221,24 @@ impl Case<'_> {
             if look.span.start_us < quiet_us + ORPHANS_END_WITHIN_US || told.contains(&holder.number) {
                 continue;
             }
-            let grant = self.operations.iter().find(|operation| operation.id == holder.id);
-            let is_excused = grant.is_some_and(|grant| {
-                // Handed to a socket whose client had gone, or pinned by another request that vanished.
+            let is_excused = self.grant_of(holder).is_some_and(|grant| {
+                // Handed to a socket whose client had gone, or pinned by another request that vanished or came late.
                 let pinned = self.operations.iter().any(|other| {
                     let may_pin = other.action != Action::Release && other.id != grant.id;
-                    may_pin && other.token.is_some() && other.token == grant.token && other.is_in_doubt()
+                    may_pin && other.token.is_some() && other.token == grant.token && other.may_come_late()
                 });
-                // A request that was under way, or whose client had just left, when its gateway was killed.
-                let was_killed = self.history.kills.iter().any(|kill| {
-                    grant.span.start_us <= kill.end_us && kill.start_us <= grant.span.end_us + CLEANING_US
-                });
-                grant.answer == Answer::Lost { was_written: true } || pinned || was_killed
+                // A request that was under way, or whose client had left before, when its gateway was killed.
+                let is_lost = matches!(grant.answer, Answer::Lost { .. });
+                let late_us = if is_lost { LATEST_US } else { 0 };
+                let busy_until_us = grant.span.end_us + late_us + CLEANING_US;
+                let was_killed = self
+                    .history
+                    .kills
+                    .iter()
+                    .any(|kill| grant.span.start_us <= kill.end_us && kill.start_us <= busy_until_us);
+                // Whatever was known of it before is lost with the data, and a late copy of it was granted anew.
+                let is_forgotten = self.is_lost_between(grant.span.start_us, look.span.start_us);
+                grant.answer == Answer::Lost { was_written: true } || pinned || was_killed || is_forgotten
             });
             if !is_excused {
                 found.add("I7", "a lock that nobody was told of", look);
@@ -254,37 +255,51 @@ impl Case<'_> {
             {
                 continue;
             }
-            let is_own = !token.starts_with('~');
             let first = *first_answers.entry(token).or_insert(release);
             let is_lost = self.is_lost_between(first.span.start_us, release.span.end_us);
-            if is_own && !is_lost && first.answer != release.answer {
+            if !token.starts_with('~') && !is_lost && first.answer != release.answer {
                 found.add("I8", &format!("first it was {:?}", first.answer), release);
             }
             for later in &self.operations {
-                let is_later = later.token == release.token && later.span.start_us > release.span.end_us;
-                let is_lost = self.is_lost_between(release.span.start_us, later.span.end_us);
-                if is_later
-                    && (is_own || release.answer == Answer::Released)
-                    && !is_lost
-                    && later.told().is_some()
-                {
+                let holds = match later.holder() {
+                    Some(holder) => self.grant_of(holder).is_some_and(|grant| grant.token == release.token),
+                    None => later.told().is_some() && later.token == release.token,
+                };
+                let is_later = later.span.start_us > release.span.end_us;
+                if holds && is_later && !self.is_lost_between(release.span.start_us, later.span.end_us) {
                     found.add("I8", "a released token holds the lock", later);
                 }
             }
         }
     }
 
+    /// I8: only a release uses a token up, and one that the server made is granted once.
+    fn tokens_are_used_up_by_releases(&self, found: &mut Found) {
+        for operation in &self.operations {
+            let earlier = |is_such: fn(&Operation) -> bool| {
+                let mut others = self.operations.iter().filter(|other| other.id != operation.id);
+                others.any(|other| {
+                    other.token == operation.token
+                        && other.span.start_us < operation.span.end_us
+                        && is_such(other)
+                })
+            };
+            let is_made = operation.token.as_deref().is_some_and(|token| token.starts_with('~'));
+            let was_released = || earlier(|other| other.action == Action::Release);
+            if operation.answer == Answer::TokenReleased && !is_made && !was_released() {
+                found.add("I8", "nobody released the token", operation);
+            }
+            if matches!(operation.answer, Answer::Granted { .. }) && is_made && earlier(|_| true) {
+                found.add("I8", "a token of the server's was granted again", operation);
+            }
+        }
+    }
+
     /// I9: who was refused, or told that nothing was done, holds nothing.
     fn what_was_refused_did_not_happen(&self, found: &mut Found) {
-        let refused: HashMap<&str, u64> = self
-            .operations
-            .iter()
-            .filter(|operation| operation.is_acquire() && operation.is_refused())
-            .map(|operation| (operation.id.as_str(), operation.span.end_us))
-            .collect();
         for look in &self.operations {
-            let Some(holder) = look.holder() else { continue };
-            if refused.get(holder.id.as_str()).is_some_and(|refused_us| look.span.start_us > *refused_us) {
+            let grant = look.holder().and_then(|holder| self.grant_of(holder));
+            if grant.is_some_and(|grant| self.did_nothing_by(grant, look.span.start_us)) {
                 found.add("I9", "it holds what it was refused", look);
             }
         }

@@ -14,6 +14,8 @@ pub(super) struct Hold<'a> {
     pub(super) from_us: u64,
     /// What is certainly within its lease: counted from before the request for the lease was sent.
     pub(super) until_us: u64,
+    /// The same, were it not for releases.
+    pub(super) lease_until_us: u64,
 }
 
 impl Hold<'_> {
@@ -23,7 +25,7 @@ impl Hold<'_> {
     }
 
     pub(super) fn overlaps(&self, other: &Self) -> bool {
-        self.from_us < other.until_us && other.from_us < self.until_us
+        self.from_us.max(other.from_us) < self.until_us.min(other.until_us)
     }
 }
 
@@ -33,8 +35,7 @@ pub(super) fn holds<'a>(history: &History, operations: &[&'a Operation]) -> Vec<
     for operation in operations {
         let (Some(number), Some(token)) = (operation.told(), operation.token.as_deref()) else { continue };
         let Some(ttl_ms) = operation.left_ms() else { continue };
-        let until_us = (operation.span.start_us + ttl_ms * 1_000).saturating_sub(ROUNDING_US);
-        let mut until_us = until_us.max(operation.span.end_us);
+        let mut until_us = (operation.span.start_us + ttl_ms * 1_000).saturating_sub(ROUNDING_US);
         for loss in &history.losses {
             let may_be_before = operation.span.start_us <= loss.end_us;
             if may_be_before && loss.start_us < until_us {
@@ -48,10 +49,11 @@ pub(super) fn holds<'a>(history: &History, operations: &[&'a Operation]) -> Vec<
                 hold.from_us = hold.from_us.min(from_us);
                 hold.until_us = hold.until_us.max(until_us);
             }
-            None => holds.push(Hold { number, token, from_us, until_us }),
+            None => holds.push(Hold { number, token, from_us, until_us, lease_until_us: 0 }),
         }
     }
     for hold in &mut holds {
+        hold.lease_until_us = hold.until_us;
         // Whatever a release is answered, but for "not done", the token is used up from when it was sent.
         let releases = operations.iter().filter(|operation| {
             let is_of_it = operation.token.as_deref() == Some(hold.token);
@@ -61,6 +63,6 @@ pub(super) fn holds<'a>(history: &History, operations: &[&'a Operation]) -> Vec<
             hold.until_us = hold.until_us.min(first);
         }
     }
-    holds.retain(|hold| hold.from_us < hold.until_us);
+    holds.retain(|hold| hold.from_us < hold.lease_until_us);
     holds
 }

@@ -1,0 +1,100 @@
+//! How long leases are: I4, and I6.
+
+use super::check::{Case, Found};
+use super::holds::ROUNDING_US;
+use super::{Answer, Operation};
+
+impl Case<'_> {
+    /// Until when an operation may have acted, as far as whoever looked by then could see.
+    fn acted_by_us(&self, operation: &Operation, until_us: u64) -> u64 {
+        if operation.may_come_late() || self.is_lost_between(operation.span.start_us, until_us) {
+            return self.history.quiet_us.unwrap_or(until_us).min(until_us);
+        }
+        operation.span.end_us.min(until_us)
+    }
+
+    /// What may have made the lease longer that `seen` speaks of, with a token or a holder of this id.
+    fn asked_for<'b>(
+        &'b self,
+        seen: &'b Operation,
+        id: &'b str,
+        token: Option<&'b str>,
+    ) -> Vec<&'b Operation> {
+        let is_of_it =
+            |other: &Operation| other.id == id || (token.is_some() && other.token.as_deref() == token);
+        self.operations
+            .iter()
+            .copied()
+            .filter(|other| other.asked_ttl_ms().is_some() && is_of_it(other))
+            .filter(|other| other.span.start_us < seen.span.end_us)
+            .filter(|other| !self.did_nothing_by(other, seen.span.start_us))
+            .collect()
+    }
+
+    /// I4: renewing revives nothing.
+    pub(super) fn leases_are_not_revived(&self, found: &mut Found) {
+        for operation in &self.operations {
+            let is_new = matches!(operation.answer, Answer::Granted { .. });
+            if is_new || operation.left_ms().is_none() {
+                continue;
+            }
+            let span = operation.span;
+            let mut others = self.asked_for(operation, "", operation.token.as_deref());
+            others.retain(|other| other.id != operation.id);
+            let end_us = |other: &&Operation| {
+                self.acted_by_us(other, span.start_us) + other.asked_ttl_ms().unwrap_or_default() * 1_000
+            };
+            if others.iter().map(end_us).max().unwrap_or_default() + ROUNDING_US < span.start_us {
+                found.add("I4", "an ended lease was revived", operation);
+            }
+        }
+    }
+
+    /// I4: a lease is as long as it was asked for, and nothing makes it shorter.
+    pub(super) fn leases_are_not_cut(&self, found: &mut Found) {
+        for operation in &self.operations {
+            let Some(left_ms) = operation.shown_left_ms() else { continue };
+            let span = operation.span;
+            let left_us = left_ms * 1_000 + ROUNDING_US;
+            let asked_us = operation.asked_ttl_ms().unwrap_or_default() * 1_000;
+            if operation.told().is_some() && left_us + (span.end_us - span.start_us) < asked_us {
+                found.add("I4", "the lease is shorter than it was asked for", operation);
+            }
+            let certain_us = self
+                .operations
+                .iter()
+                .filter(|other| other.told() == operation.shown() && other.span.end_us < span.start_us)
+                .filter(|other| !self.is_lost_between(other.span.start_us, span.end_us))
+                .filter_map(|other| Some(other.span.start_us + other.left_ms()? * 1_000))
+                .max();
+            if certain_us.is_some_and(|certain_us| span.end_us + left_us < certain_us) {
+                found.add("I4", "the lease was shortened", operation);
+            }
+        }
+    }
+
+    /// I6: no lease is longer than anybody asked for, and all of them end.
+    pub(super) fn leases_end(&self, found: &mut Found) {
+        for seen in &self.operations {
+            let Some(left_ms) = seen.shown_left_ms() else { continue };
+            let (id, token) = match seen.holder() {
+                Some(holder) => {
+                    (holder.id.as_str(), self.grant_of(holder).and_then(|grant| grant.token.as_deref()))
+                }
+                None => (seen.id.as_str(), seen.token.as_deref()),
+            };
+            let asked = self.asked_for(seen, id, token);
+            let asked_ms = |other: &&Operation| other.asked_ttl_ms().unwrap_or_default();
+            if left_ms > asked.iter().map(asked_ms).max().unwrap_or_default() {
+                found.add("I6", "nobody asked for so long a lease", seen);
+                continue;
+            }
+            let end_us =
+                |other: &&Operation| self.acted_by_us(other, seen.span.end_us) + asked_ms(other) * 1_000;
+            let latest_us = asked.iter().map(end_us).max().unwrap_or_default();
+            if seen.span.start_us + left_ms * 1_000 > latest_us + ROUNDING_US {
+                found.add("I6", "a lease outlives its ttl", seen);
+            }
+        }
+    }
+}
