@@ -1,6 +1,6 @@
 //! A disk without room: what is asked for is refused with the reason, what was granted stays, and no restart is needed.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -75,6 +75,9 @@ impl SmallDisk {
     }
 
     fn make_room(&self) {
+        // Cut off first: a process that another test has just forked may have the file open for a moment, and what is
+        // open keeps its room.
+        drop(File::create(self.filler()).unwrap());
         std::fs::remove_file(self.filler()).unwrap();
     }
 }
