@@ -64,14 +64,25 @@ pub struct Passage {
     progress: watch::Receiver<Progress>,
 }
 
+/// What is to happen to the first message in which a text stands.
+struct Expected {
+    text: String,
+    fate: Fate,
+    progress: Reports,
+}
+
+/// Says how far a message came.
+type Reports = Arc<watch::Sender<Progress>>;
+type Policy = Box<dyn FnMut(&[u8]) -> Fate + Send>;
+
 /// What the connections of a proxy share.
 struct Shared {
     framing: Framing,
     target_port: AtomicU16,
-    /// What happens to the first message in which a text stands. Each holds once.
-    expected: Mutex<Vec<(String, Fate, Arc<watch::Sender<Progress>>)>>,
+    /// What happens to single messages. Each holds once.
+    expected: Mutex<Vec<Expected>>,
     /// What happens to all others.
-    policy: Mutex<Box<dyn FnMut(&[u8]) -> Fate + Send>>,
+    policy: Mutex<Policy>,
     /// Connections that were there before the last change of it are treated as it says.
     outage: watch::Sender<Outage>,
     is_closed_to_new: watch::Sender<bool>,
@@ -121,7 +132,8 @@ impl Proxy {
     /// Decides about the next message in which `text` stands.
     pub fn expect(&self, text: &str, fate: Fate) -> Passage {
         let (sender, progress) = watch::channel(Progress::Awaited);
-        self.shared.expected.lock().unwrap().push((text.to_owned(), fate, Arc::new(sender)));
+        let expected = Expected { text: text.to_owned(), fate, progress: Arc::new(sender) };
+        self.shared.expected.lock().unwrap().push(expected);
         Passage { progress }
     }
 
@@ -194,12 +206,12 @@ pub fn gate_after(time: Duration) -> Gate {
 }
 
 impl Shared {
-    fn fate_of(&self, message: &[u8]) -> (Fate, Option<Arc<watch::Sender<Progress>>>) {
+    fn fate_of(&self, message: &[u8]) -> (Fate, Option<Reports>) {
         let mut expected = self.expected.lock().unwrap();
         let is_in = |text: &str| message.windows(text.len()).any(|window| window == text.as_bytes());
-        match expected.iter().position(|(text, ..)| is_in(text)) {
+        match expected.iter().position(|expected| is_in(&expected.text)) {
             Some(at) => {
-                let (_, fate, progress) = expected.remove(at);
+                let Expected { fate, progress, .. } = expected.remove(at);
                 (fate, Some(progress))
             }
             None => (self.policy.lock().unwrap()(message), None),

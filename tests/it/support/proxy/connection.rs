@@ -8,18 +8,18 @@ use bytes::BytesMut;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::Mutex;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::{Mutex, watch};
 
-use super::{Fate, Framing, Gate, Outage, Progress, Shared};
+use super::{Fate, Framing, Gate, Outage, Progress, Reports, Shared};
 
 /// The way back to the client; empty once its side was closed while the server's stays open.
 type ToClient = Arc<Mutex<Option<OwnedWriteHalf>>>;
 
 /// What happens to an answer, in the order in which their messages were passed on.
-struct Expected {
+struct Awaited {
     answer: Answer,
-    progress: Option<Arc<watch::Sender<Progress>>>,
+    progress: Option<Reports>,
 }
 
 enum Answer {
@@ -72,7 +72,7 @@ pub(super) async fn pass_on(client: TcpStream, shared: &Shared) {
 struct Requests<'a> {
     to_server: &'a mut OwnedWriteHalf,
     to_client: ToClient,
-    expect: UnboundedSender<Expected>,
+    expect: UnboundedSender<Awaited>,
     shared: &'a Shared,
 }
 
@@ -124,14 +124,9 @@ impl Requests<'_> {
     }
 
     /// Whether the server's side took it.
-    async fn write(
-        &mut self,
-        message: &[u8],
-        answer: Answer,
-        progress: Option<Arc<watch::Sender<Progress>>>,
-    ) -> bool {
+    async fn write(&mut self, message: &[u8], answer: Answer, progress: Option<Reports>) -> bool {
         // Before it is written, since its answer may be there right after.
-        let _ = self.expect.send(Expected { answer, progress: progress.clone() });
+        let _ = self.expect.send(Awaited { answer, progress: progress.clone() });
         let is_written = self.to_server.write_all(message).await.is_ok();
         if is_written {
             advance(progress.as_ref(), Progress::PassedOn);
@@ -143,7 +138,7 @@ impl Requests<'_> {
 /// Reads what the server says, and notes at once which messages it has acted on.
 async fn hear(
     from_server: &mut OwnedReadHalf,
-    expected: &mut UnboundedReceiver<Expected>,
+    expected: &mut UnboundedReceiver<Awaited>,
     framing: Framing,
     heard: &UnboundedSender<(Answer, BytesMut)>,
 ) -> End {
@@ -154,7 +149,7 @@ async fn hear(
             // The second piece of an answer in chunks is not expected either.
             let expected = if framing.is_unasked(&message) { None } else { expected.try_recv().ok() };
             let answer = match expected {
-                Some(Expected { answer, progress }) => {
+                Some(Awaited { answer, progress }) => {
                     advance(progress.as_ref(), Progress::Answered);
                     answer
                 }
@@ -189,7 +184,7 @@ async fn deliver(heard: &mut UnboundedReceiver<(Answer, BytesMut)>, to_client: &
     End::Close
 }
 
-fn advance(progress: Option<&Arc<watch::Sender<Progress>>>, to: Progress) {
+fn advance(progress: Option<&Reports>, to: Progress) {
     if let Some(progress) = progress {
         progress.send_if_modified(|progress| {
             let is_further = to > *progress;
