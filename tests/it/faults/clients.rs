@@ -16,6 +16,8 @@ use crate::support::{Client, fresh_token};
 const KEYS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 const SHORTEST_TTL_MS: u64 = 200;
 pub const LONGEST_TTL_MS: u64 = 3_000;
+/// Of locks that nobody else asks for: what is left of them, and nobody was told of, is seen at the end of the run.
+const OUTLASTING_TTL_MS: u64 = 3_600_000;
 /// Longer than a request may take, so that only those give up that mean to.
 const PATIENCE: Duration = Duration::from_secs(6);
 
@@ -33,8 +35,8 @@ pub fn resources() -> Resources {
 }
 
 pub async fn look_at_all(client: &Client, witness: &Witness) {
-    for key in KEYS {
-        witness.ask(client, key, None, Action::Look, PATIENCE).await;
+    for key in witness.keys() {
+        witness.ask(client, &key, None, Action::Look, PATIENCE).await;
     }
 }
 
@@ -57,17 +59,20 @@ impl Visitor {
             match self.random.random_range(0..10) {
                 0 => drop(self.ask(key, None, Action::Look).await),
                 1 => self.meddle(key).await,
-                _ => self.visit(key).await,
+                2 => self.visit(&format!("alone-{}", fresh_token()), OUTLASTING_TTL_MS).await,
+                _ => {
+                    let ttl_ms = self.random.random_range(SHORTEST_TTL_MS..=LONGEST_TTL_MS);
+                    self.visit(key, ttl_ms).await;
+                }
             }
             self.pause(60).await;
         }
     }
 
     /// Takes the lock, works, and releases, more or less.
-    async fn visit(&mut self, key: &'static str) {
+    async fn visit(&mut self, key: &str, ttl_ms: u64) {
         let own = self.random.random_bool(0.7).then(fresh_token);
-        let ttl_ms = self.random.random_range(SHORTEST_TTL_MS..=LONGEST_TTL_MS);
-        let acquire = Action::Acquire { ttl_ms };
+        let (acquire, renew) = (Action::Acquire { ttl_ms }, Action::Renew { ttl_ms });
         let mut answer = self.ask(key, own.as_deref(), acquire).await;
         // Whoever has a token of its own may find out what became of it.
         for _ in 0..self.random.random_range(0..4) {
@@ -75,14 +80,16 @@ impl Visitor {
                 break;
             }
             self.pause(100).await;
-            answer = self.ask(key, own.as_deref(), acquire).await;
+            // Each of them may tell it that it holds the lock.
+            let action = *[acquire, acquire, renew, Action::Look].choose(&mut self.random).unwrap();
+            answer = self.ask(key, own.as_deref(), action).await;
         }
         let Some(token) = answer.token.clone() else { return };
         if let Some(number) = answer.told() {
             self.update(key, number, ttl_ms).await;
             if self.random.random_bool(0.4) {
-                self.ask(key, Some(&token), Action::Renew { ttl_ms }).await;
-                self.pause(ttl_ms / 8).await;
+                self.ask(key, Some(&token), renew).await;
+                self.pause(ttl_ms.min(LONGEST_TTL_MS) / 8).await;
             }
             if self.random.random_bool(0.2) {
                 self.ask(key, Some(&token), Action::Look).await;
@@ -104,9 +111,9 @@ impl Visitor {
     }
 
     /// Claims, reads and writes, with pauses that may outlast the lease.
-    async fn update(&mut self, key: &'static str, number: u64, ttl_ms: u64) {
+    async fn update(&mut self, key: &str, number: u64, ttl_ms: u64) {
         let resources = self.resources.clone();
-        let resource = &resources[key];
+        let Some(resource) = resources.get(key) else { return };
         self.pause(20).await;
         let before = {
             let mut resource = resource.lock().unwrap();

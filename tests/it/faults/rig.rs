@@ -142,19 +142,26 @@ impl Rig for RedisRig {
     }
 
     async fn fail(&mut self, random: &mut StdRng, witness: &Witness) {
-        match random.random_range(0..20) {
-            0..8 => self.to_redis.choose(random).unwrap().fail(random).await,
-            8..13 => self.to_gateways.choose(random).unwrap().fail(random).await,
-            13..16 => {
+        match random.random_range(0..40) {
+            0..16 => self.to_redis.choose(random).unwrap().fail(random).await,
+            16..26 => self.to_gateways.choose(random).unwrap().fail(random).await,
+            26..33 => {
                 self.redis.signal("STOP");
                 some_time(random, 2_500).await;
                 self.redis.signal("CONT");
             }
-            16..18 => self.redis.restart().await,
-            18 => {
+            33..37 => self.redis.restart().await,
+            37 => {
                 let start_us = now_us();
                 self.redis.kill();
                 self.redis.lose_data();
+                self.redis.restart().await;
+                witness.lost_since(start_us);
+            }
+            38 => {
+                let start_us = now_us();
+                self.redis.kill();
+                self.redis.lose_tail();
                 self.redis.restart().await;
                 witness.lost_since(start_us);
             }

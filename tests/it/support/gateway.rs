@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 
 use tempfile::TempDir;
 
@@ -18,6 +19,8 @@ pub struct Gateway {
     pub address: SocketAddr,
     child: Child,
     log: Arc<Mutex<Vec<String>>>,
+    /// Reads the log until the process has ended.
+    reader: Option<JoinHandle<()>>,
     _directory: Option<TempDir>,
 }
 
@@ -58,7 +61,8 @@ impl Gateway {
                 }
             }
         });
-        let mut gateway = Self { address: SocketAddr::from(([0, 0, 0, 0], 0)), child, log, _directory: None };
+        let address = SocketAddr::from(([0, 0, 0, 0], 0));
+        let mut gateway = Self { address, child, log, reader: Some(reader), _directory: None };
         let mut has_ended = false;
         eventually("the gateway listens, or ends", async || {
             has_ended = gateway.child.try_wait().unwrap().is_some();
@@ -70,7 +74,7 @@ impl Gateway {
         })
         .await;
         if has_ended {
-            reader.join().unwrap();
+            gateway.finish_log();
             return Err(gateway.log());
         }
         let client = super::Client::new(gateway.address);
@@ -91,7 +95,7 @@ impl Gateway {
         super::signal(self.child.id(), name);
     }
 
-    /// Waits for the end of the process.
+    /// Waits for the end of the process, and for the last line of its log.
     pub async fn exit_status(&mut self) -> ExitStatus {
         let mut status = None;
         eventually("the gateway ends", async || {
@@ -99,6 +103,7 @@ impl Gateway {
             status.is_some()
         })
         .await;
+        self.finish_log();
         status.unwrap()
     }
 
@@ -106,6 +111,13 @@ impl Gateway {
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        self.finish_log();
+    }
+
+    fn finish_log(&mut self) {
+        if let Some(reader) = self.reader.take() {
+            reader.join().unwrap();
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! A client that writes down what it asked and what it was told.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -69,6 +70,11 @@ impl Witness {
     /// Says that no command is under way any more, and that from here on everybody just looks.
     pub fn is_quiet(&self) {
         self.history.lock().unwrap().quiet_us = Some(now_us());
+    }
+
+    /// Every key that was asked for.
+    pub fn keys(&self) -> BTreeSet<String> {
+        self.history.lock().unwrap().operations.iter().map(|operation| operation.key.clone()).collect()
     }
 
     pub fn history(&self) -> History {
