@@ -24,6 +24,7 @@ for_each_store!(
     a_put_that_lengthened_the_lease_of_its_token_is_never_called_undone,
     a_lost_renewal_is_repeated,
     a_lost_release_is_answered_by_its_mark_or_unknown,
+    a_lost_look_is_unknown_only_with_a_token,
     a_grant_that_nobody_was_told_of_is_taken_back_however_often_that_fails,
     an_acquire_that_comes_late_takes_nothing,
     a_renewal_that_comes_late_lengthens_no_other_lease,
@@ -182,6 +183,18 @@ async fn a_lost_release_is_answered_by_its_mark_or_unknown(store: &AnyStore) {
             assert!(scene.is_free().await);
         }
     }
+}
+
+/// A look changes nothing, but one with the holder's token pins its grant.
+async fn a_lost_look_is_unknown_only_with_a_token(store: &AnyStore) {
+    let network = Arc::new(Network::before(store.store.clone()));
+    network.lose_all(Loss::Answer);
+    let service = LockService::new(network, Duration::from_millis(200), MARK_TTL);
+    let key = LockKey::parse(b"k").unwrap();
+    let bare = service.inspect(&key, None).await;
+    assert!(matches!(bare, Err(StoreError::Unavailable(_))), "{bare:?}");
+    let with_token = service.inspect(&key, own_token().as_ref()).await;
+    assert!(matches!(with_token, Err(StoreError::Unknown(_))), "{with_token:?}");
 }
 
 async fn a_grant_that_nobody_was_told_of_is_taken_back_however_often_that_fails(store: &AnyStore) {
