@@ -21,7 +21,11 @@ impl Framing {
 
     /// Whether the server said it on its own, and not in answer to anything.
     pub(super) fn is_unasked(self, message: &[u8]) -> bool {
-        self == Self::Resp && message.starts_with(b">")
+        // To subscribe is answered by a push as well.
+        let is_reply = [&b">3\r\n$10\r\nssubscribe\r\n"[..], b">3\r\n$9\r\nsubscribe\r\n"]
+            .iter()
+            .any(|reply| message.starts_with(reply));
+        self == Self::Resp && message.starts_with(b">") && !is_reply
     }
 }
 
