@@ -11,6 +11,7 @@ use thiserror::Error;
 
 use crate::api::Limits;
 use crate::server::ServerSettings;
+use crate::store::LineSettings;
 use crate::store::redis::{RedisAddress, RedisSettings, TCP_USER_TIMEOUT};
 
 /// The longest lease that `--max-ttl` may allow.
@@ -20,6 +21,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60 * 60);
 
 /// The longest that `--store-timeout` may let a request hang.
 const LONGEST_STORE_TIMEOUT: Duration = Duration::from_secs(60);
+/// The longest that a place may be kept for a client that does not ask.
+const LONGEST_TICKET_TTL: Duration = Duration::from_secs(60 * 60);
 /// The longest of the times that bound a connection.
 const LONGEST_CONNECTION_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -101,6 +104,18 @@ pub struct ServeArgs {
     #[arg(long, env = "FENCEPOST_MAX_WAIT", default_value = "60s", value_parser = duration, value_name = "DURATION")]
     max_wait: Duration,
 
+    /// How long a client that chose its token keeps its place in a line while it does not ask
+    #[arg(long, env = "FENCEPOST_TICKET_TTL", default_value = "10s", value_parser = duration, value_name = "DURATION")]
+    ticket_ttl: Duration,
+
+    /// The most that may wait for one lock
+    #[arg(long, env = "FENCEPOST_MAX_WAITERS_PER_KEY", default_value = "10000", value_name = "N")]
+    max_waiters_per_key: usize,
+
+    /// The most that may wait at this gateway
+    #[arg(long, env = "FENCEPOST_MAX_WAITERS", default_value = "100000", value_name = "N")]
+    max_waiters: usize,
+
     /// Another name by which this server may be called while it listens on loopback, such as that which a reverse
     /// proxy passes on (may be repeated)
     #[arg(long, env = "FENCEPOST_ALLOW_HOST", value_delimiter = ',', value_name = "HOST")]
@@ -165,6 +180,10 @@ pub struct Settings {
     pub store_timeout: Duration,
     /// How long freed tokens are remembered.
     pub mark_ttl: Duration,
+    /// How lines behave.
+    pub line: LineSettings,
+    /// The most that may wait at this gateway.
+    pub max_waiters: usize,
     /// What callers may ask for.
     pub limits: Limits,
     /// Names by which this server may be called besides those of loopback.
@@ -223,6 +242,10 @@ impl ServeArgs {
             self.mark_ttl >= latest_copy,
             &format!("at least {at_least}, which is --store-timeout, --max-wait and 20s"),
         )?;
+        let is_sane = (Duration::from_secs(1)..=LONGEST_TICKET_TTL).contains(&self.ticket_ttl);
+        require("--ticket-ttl", is_sane, "from 1s to 1h")?;
+        require("--max-waiters-per-key", self.max_waiters_per_key > 0, "at least 1")?;
+        require("--max-waiters", self.max_waiters > 0, "at least 1")?;
         require("--max-connections", self.max_connections > 0, "at least 1")?;
         for (flag, time) in [
             ("--first-request-timeout", self.first_request_timeout),
@@ -235,6 +258,7 @@ impl ServeArgs {
         require("--redis-prefix", is_plain(&self.redis_prefix), "1 to 64 of A-Z a-z 0-9 . _ : -")?;
         Ok(Settings {
             store: self.store()?,
+            line: self.line(),
             allowed_hosts: given(&self.allow_host).map(allowed_host).collect::<Result<_, _>>()?,
             allowed_origins: given(&self.cors_origin).map(allowed_origin).collect::<Result<_, _>>()?,
             server: ServerSettings {
@@ -247,10 +271,15 @@ impl ServeArgs {
             listen: self.listen,
             store_timeout: self.store_timeout,
             mark_ttl: self.mark_ttl,
+            max_waiters: self.max_waiters,
             limits,
             log_format: self.log_format,
             log_level: self.log_level,
         })
+    }
+
+    fn line(&self) -> LineSettings {
+        LineSettings { ticket_ttl: self.ticket_ttl, max_waiters_per_key: self.max_waiters_per_key }
     }
 
     fn store(&self) -> Result<StoreSettings, SettingsError> {
@@ -268,6 +297,7 @@ impl ServeArgs {
                         prefix: self.redis_prefix.clone(),
                         reply_timeout: self.store_timeout / 2,
                         mark_ttl: self.mark_ttl,
+                        line: self.line(),
                     },
                 ))
             }

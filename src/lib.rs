@@ -17,6 +17,7 @@
 //! | `api/openapi` | what the handlers' attributes cannot say of the document | |
 //! | [`server`] | the accept loop: deadlines, caps, drain. It knows no lock | |
 //! | [`service`] | what a lock *does*, once, for every store: doubt, retries, taking back | `store`, `lock`, `clock` |
+//! | `service/wait`, `service/line`, `service/heart` | a request that waits; what wakes those who wait; the heartbeat by which nothing is missed | |
 //! | [`store`] | the trait of all stores, and the two ways in which a store can fail | `lock`, `clock` |
 //! | [`store::redis`], `redis/*.lua` | one Redis server: each operation one script, one round trip | |
 //! | [`store::embedded`] | a durable file, or memory: one writer, group commit | |
@@ -30,6 +31,8 @@
 //! - A lease is told shorter than it is, never longer: what is left is counted from before the store was asked.
 //! - Unknown is never turned into yes or no. Doubt ends with an answer that would be the same whether or not the
 //!   earlier copy ran, or with the voiding of that copy.
+//! - Who stands in a line is the store's to say, and each script that makes a lock free offers it to the first who is
+//!   present. What a gateway is told of it is a hint; it looks for itself, and a heartbeat finds what no hint told.
 //! - A grant that reached no socket is taken back, and taking back never touches a lock that somebody was told of.
 //! - Stores and logs never see a token: stores see its SHA-256.
 

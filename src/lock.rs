@@ -9,6 +9,10 @@ use std::time::Duration;
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
+mod outcome;
+
+pub use outcome::{Acquired, Inspected, Lease, Refusal, Released, Renewed, Standing};
+
 /// The name of a lock: 1 to 512 bytes of UTF-8 without control characters, compared byte by byte.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockKey(Arc<str>);
@@ -166,13 +170,18 @@ impl fmt::Debug for LeaseToken {
 }
 
 /// The SHA-256 of a [`LeaseToken`]. Tokens are random, so a plain hash is enough to keep them out of stores.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TokenHash([u8; 32]);
 
 impl TokenHash {
     /// Takes back what [`TokenHash::as_bytes`] gave.
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
+    }
+
+    /// Reads what `Display` wrote.
+    pub fn parse(hex: &str) -> Option<Self> {
+        parse_hex(hex).map(Self)
     }
 
     /// The 32 bytes of the hash.
@@ -200,6 +209,11 @@ impl Attempt {
     /// Takes back what [`Attempt::as_bytes`] gave.
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
+    }
+
+    /// Reads what `Display` wrote.
+    pub fn parse(hex: &str) -> Option<Self> {
+        parse_hex(hex).map(Self)
     }
 
     /// The 16 bytes of the attempt.
@@ -254,66 +268,28 @@ impl Ttl {
     }
 }
 
-/// A lease on a lock, as everybody may see it: everything but the token.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lease {
-    /// The number to show to the protected resource.
-    pub fencing_token: FencingToken,
-    /// What is left of the lease, in milliseconds.
-    pub left_ms: u64,
-    /// The note that was given when the lock was taken.
-    pub owner: Option<Owner>,
+/// A place in the line of a lock. Places are served in ascending order; their values mean nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Place(u64);
+
+impl Place {
+    /// Takes back what [`Place::get`] gave.
+    pub fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// The number of the place.
+    pub fn get(self) -> u64 {
+        self.0
+    }
 }
 
-/// What a store answers to an acquire.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Acquired {
-    /// A new lease, or the one that this same attempt was given before.
-    Granted(Lease),
-    /// The token held the lock already. The grant is pinned: from now on nothing takes it back.
-    AlreadyHeld(Lease),
-    /// Someone else holds the lock.
-    HeldByAnother(Lease),
-    /// The token was released, or may only confirm and has nothing to confirm.
-    TokenReleased,
-    /// This attempt was taken back before it arrived.
-    AttemptVoided,
-}
-
-/// What a store answers to a renewal.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Renewed {
-    /// The lease is now at least as long as asked for.
-    Renewed(Lease),
-    /// Nobody holds the lock.
-    NotHeld,
-    /// Another token holds it.
-    HeldByAnother,
-}
-
-/// What a store answers to a release.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Released {
-    /// The token held the lock, and no longer does.
-    Released,
-    /// Nobody held the lock.
-    NotHeld,
-    /// Another token holds it.
-    HeldByAnother,
-}
-
-/// What a store answers to a look at a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Inspected {
-    /// Nobody holds the lock.
-    Free,
-    /// Somebody does.
-    Held {
-        /// By which lease.
-        lease: Lease,
-        /// Whether it is the token that was shown; `None` where none was.
-        yours: Option<bool>,
-    },
+/// Exactly `N` bytes from hexadecimal.
+fn parse_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let (pairs, []) = text.as_bytes().as_chunks::<2>() else { return None };
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let bytes = pairs.iter().map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?));
+    bytes.collect::<Option<Vec<u8>>>()?.try_into().ok()
 }
 
 /// Bytes as lower-case hexadecimal.

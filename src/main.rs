@@ -80,7 +80,8 @@ async fn serve(settings: Settings) -> anyhow::Result<()> {
     let store = open_store(&settings)?;
     let draining = CancellationToken::new();
     let state = AppState::new(App {
-        service: LockService::new(store, settings.store_timeout, settings.mark_ttl),
+        service: LockService::new(store, settings.store_timeout, settings.mark_ttl)
+            .with_max_waiters(settings.max_waiters),
         limits: settings.limits,
         admission: Admission {
             only_known_hosts: address.ip().is_loopback(),
@@ -94,6 +95,11 @@ async fn serve(settings: Settings) -> anyhow::Result<()> {
         tracing::warn!("listening beyond this machine: whoever reaches this address can take locks");
     }
     tracing::info!("listening on http://{address}, with an introduction at http://{address}/docs");
+    let (waiting, drains) = (state.clone(), draining.clone());
+    tokio::spawn(async move {
+        drains.cancelled().await;
+        waiting.service.stop_waiting();
+    });
     let drained = server::serve(listener, api::app(state.clone()), settings.server, draining).await;
     state.service.close(LAST_TAKES_BACK).await;
     tracing::info!(connections_cut = drained.cut_connections, "stopped");
@@ -101,7 +107,7 @@ async fn serve(settings: Settings) -> anyhow::Result<()> {
 }
 
 fn open_store(settings: &Settings) -> anyhow::Result<Arc<dyn LockStore>> {
-    let embedded = EmbeddedSettings { mark_ttl: settings.mark_ttl };
+    let embedded = EmbeddedSettings { mark_ttl: settings.mark_ttl, line: settings.line };
     Ok(match &settings.store {
         StoreSettings::File(path) => {
             let store = EmbeddedStore::open(path, embedded, Arc::new(SystemClock))?;

@@ -12,11 +12,18 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use crate::clock::boottime;
-use crate::lock::{Acquired, Attempt, Inspected, Lease, LeaseToken, LockKey, Owner, Released, Renewed, Ttl};
-use crate::store::{AcquireRequest, Intent, LockStore, ReleaseMark, StoreError};
+use crate::lock::{
+    Acquired, Attempt, Inspected, Lease, LeaseToken, LockKey, Owner, Refusal, Released, Renewed, Ttl,
+};
+use crate::store::{AcquireRequest, Intent, LockStore, PlaceAfter, ReleaseMark, StoreError};
 
+mod heart;
+mod line;
 mod take_back;
+mod wait;
 
+use heart::Heart;
+use line::Lines;
 use take_back::Cleaner;
 pub use take_back::TakeBack;
 
@@ -26,11 +33,17 @@ const RETRY_PAUSE: Duration = Duration::from_millis(40);
 /// Acquires that one request may send, each after the one before was voided: each leaves a mark behind.
 const MOST_ACQUIRES: usize = 3;
 
+/// The most that may wait at one gateway, where no setting says otherwise.
+pub const MOST_WAITERS: usize = 100_000;
+
 /// The operations on locks, over any store.
 pub struct LockService {
     store: Arc<dyn LockStore>,
     cleaner: Arc<Cleaner>,
+    lines: Arc<Lines>,
+    heart: Arc<Heart>,
     store_timeout: Duration,
+    max_waiters: usize,
 }
 
 /// A wish for a lock.
@@ -44,6 +57,8 @@ pub struct Acquire {
     pub ttl: Ttl,
     /// A note for people.
     pub owner: Option<Owner>,
+    /// How long to wait in line for it; zero is not at all.
+    pub wait: Duration,
 }
 
 /// What became of an [`Acquire`].
@@ -62,8 +77,12 @@ pub enum Outcome {
     Granted(Lease, TakeBack),
     /// The token held the lock already.
     AlreadyHeld(Lease),
-    /// Someone else holds it.
-    HeldByAnother(Lease),
+    /// Someone else holds it, or is to have it next.
+    Refused(Refusal),
+    /// The line of the lock is as long as it may be, or as many wait at this gateway as may.
+    TooManyWaiters,
+    /// Nobody waits here any more, and the wait was not over.
+    ShuttingDown,
     /// The token was released before, or is one of ours that holds nothing.
     TokenReleased,
 }
@@ -73,7 +92,20 @@ impl LockService {
     /// is how long the store remembers freed tokens.
     pub fn new(store: Arc<dyn LockStore>, store_timeout: Duration, mark_ttl: Duration) -> Self {
         let cleaner = Arc::new(Cleaner::new(store.clone(), store_timeout, mark_ttl));
-        Self { store, cleaner, store_timeout }
+        let lines = Arc::new(Lines::default());
+        let heart = Heart::new(store.clone(), lines.clone(), store_timeout / 2);
+        Self { store, cleaner, lines, heart, store_timeout, max_waiters: MOST_WAITERS }
+    }
+
+    /// Lets only so many wait at once.
+    #[must_use]
+    pub fn with_max_waiters(self, max_waiters: usize) -> Self {
+        Self { max_waiters, ..self }
+    }
+
+    /// From now on nobody waits: those who do are answered, and keep their places for a while.
+    pub fn stop_waiting(&self) {
+        self.lines.closing.cancel();
     }
 
     /// Takes a lock, or says why not.
@@ -81,6 +113,9 @@ impl LockService {
     /// A caller that drops this future, or the guard in its answer, leaves nothing behind: what was or may yet be
     /// granted is taken back in the background.
     pub async fn acquire(&self, wish: Acquire) -> Result<Acquisition, StoreError> {
+        if !wish.wait.is_zero() && !wish.only_confirms() {
+            return self.acquire_in_line(wish).await;
+        }
         let deadline = self.deadline();
         let mut acquires_left = MOST_ACQUIRES;
         // Whether all that earlier acquires of this request may have done is undone.
@@ -90,7 +125,7 @@ impl LockService {
             // A token of ours is sent once: if its only copy is late, no release has left a mark that would refuse it.
             let token = wish.token.clone().unwrap_or_else(LeaseToken::generate);
             let request = wish.request(&token);
-            let guard = self.cleaner.guard(&request);
+            let guard = self.cleaner.guard(&request, wish.place_after());
             let sent_at = boottime();
             let doubt = match self.store.acquire(&request, self.until(deadline)).await {
                 Ok(answer) => {
@@ -108,7 +143,7 @@ impl LockService {
             };
             // Doubt ends here for good: once its attempt is voided, no copy of that command takes anything, however
             // late it is. Sending the same attempt again would leave such a copy alive beyond the end of the lease.
-            match self.void(&request, doubt.clone(), deadline).await {
+            match self.void(&request, wish.place_after(), doubt.clone(), deadline).await {
                 Ok(was_deleted) => is_undone &= wish.is_undone(was_deleted),
                 // The guard is dropped armed: voiding goes on in the background.
                 Err(_) => return Err(StoreError::Unknown(doubt)),
@@ -206,11 +241,16 @@ impl LockService {
                 let lease = lease_left(lease, sent_at).ok_or_else(|| StoreError::Unknown(over()))?;
                 Ok(Outcome::AlreadyHeld(lease))
             }
-            Acquired::HeldByAnother(lease) => Ok(Outcome::HeldByAnother(lease)),
+            Acquired::Refused(refusal) => Ok(Outcome::Refused(refusal)),
             Acquired::TokenReleased => Ok(Outcome::TokenReleased),
+            Acquired::LineFull => Ok(Outcome::TooManyWaiters),
             // Nobody but this request knows its attempt, and it has not given up yet.
             Acquired::Granted(_) | Acquired::AttemptVoided => {
                 Err(StoreError::Unavailable("this request was taken back before it arrived".into()))
+            }
+            // Only those who wait are told so, and they go on waiting.
+            Acquired::InLine(_) | Acquired::Moved(_) | Acquired::PlaceLost => {
+                Err(StoreError::Unknown("the store spoke of waiting to one who does not".into()))
             }
         }
     }
@@ -220,10 +260,12 @@ impl LockService {
     async fn void(
         &self,
         request: &AcquireRequest,
+        place: PlaceAfter,
         doubt: String,
         deadline: Instant,
     ) -> Result<bool, StoreError> {
-        let take_back = |until| self.store.take_back(&request.key, &request.token, request.attempt, until);
+        let AcquireRequest { key, token, attempt, .. } = request;
+        let take_back = |until| self.store.take_back(key, token, *attempt, place, until);
         Ok(self.settle_from(Some(doubt), deadline, take_back).await?.answer)
     }
 
@@ -292,11 +334,17 @@ impl Acquire {
             ttl: self.ttl,
             owner: self.owner.clone(),
             // A caller's token that was made by the server may be confirmed, but never holds anything anew.
-            intent: match &self.token {
-                Some(token) if token.is_server_made() => Intent::Confirm,
-                _ => Intent::Grant,
-            },
+            intent: if self.only_confirms() { Intent::Confirm } else { Intent::Grant },
         }
+    }
+
+    fn only_confirms(&self) -> bool {
+        self.token.as_ref().is_some_and(LeaseToken::is_server_made)
+    }
+
+    /// Nobody but this request knows a token that it made.
+    fn place_after(&self) -> PlaceAfter {
+        if self.token.is_some() { PlaceAfter::Kept } else { PlaceAfter::Removed }
     }
 
     /// Whether an acquire that was taken back has left nothing. What was not found may never have been, but with the

@@ -3,11 +3,14 @@
 //! "Held by another" is an outcome and stands in [`crate::lock`]; an error here always means that the store could
 //! not be asked, or that nobody knows what it did.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use thiserror::Error;
+use tokio::sync::broadcast;
 use tokio::time::Instant;
 
-use crate::lock::{Acquired, Attempt, Inspected, LockKey, Owner, Released, Renewed, TokenHash, Ttl};
+use crate::lock::{Acquired, Attempt, Inspected, LockKey, Owner, Place, Released, Renewed, TokenHash, Ttl};
 
 pub mod embedded;
 pub mod redis;
@@ -17,7 +20,7 @@ pub mod redis;
 /// Architecture invariant: a method that returns [`StoreError::Unavailable`] changed nothing and never will.
 #[async_trait]
 pub trait LockStore: Send + Sync + 'static {
-    /// Takes a lock, or says why not.
+    /// Takes a lock or a place in its line, or says why not.
     async fn acquire(&self, request: &AcquireRequest, deadline: Instant) -> Result<Acquired, StoreError>;
 
     /// Sets the lease to the longer of what is left and `ttl`, if `token` holds the lock.
@@ -31,7 +34,7 @@ pub trait LockStore: Send + Sync + 'static {
         deadline: Instant,
     ) -> Result<Renewed, StoreError>;
 
-    /// Frees a lock, if `token` holds it.
+    /// Frees a lock, if `token` holds it, or gives up the token's place in the line.
     async fn release(
         &self,
         key: &LockKey,
@@ -40,16 +43,33 @@ pub trait LockStore: Send + Sync + 'static {
         deadline: Instant,
     ) -> Result<Released, StoreError>;
 
-    /// Undoes a grant that nobody learnt of: deletes the lock if `token` holds it by this very `attempt`, and voids
-    /// the attempt whether or not it did, so that a copy of it that arrives later takes nothing. Answers whether a
-    /// lock was deleted.
+    /// Undoes a grant that nobody learnt of: deletes the lock if `token` holds it by this very `attempt`, takes the
+    /// attempt out of the line, and voids it whatever was found, so that a copy of it that arrives later takes nothing.
+    /// Answers whether a lock was deleted.
     async fn take_back(
         &self,
         key: &LockKey,
         token: &TokenHash,
         attempt: Attempt,
+        place: PlaceAfter,
         deadline: Instant,
     ) -> Result<bool, StoreError>;
+
+    /// Has an offer go on that was made to an attempt of ours which nobody knows any more. Unlike
+    /// [`take_back`](Self::take_back) it never touches a lock: the offer may have been taken in the meantime.
+    async fn decline(
+        &self,
+        key: &LockKey,
+        token: &TokenHash,
+        attempt: Attempt,
+        deadline: Instant,
+    ) -> Result<(), StoreError>;
+
+    /// Says that this gateway is alive, and asks which locks somebody must look at.
+    async fn beat(&self, deadline: Instant) -> Result<Beat, StoreError>;
+
+    /// What the store tells without being asked. Hints may be lost, and may be wrong.
+    fn hints(&self) -> broadcast::Receiver<Hint>;
 
     /// Says who holds a lock. With a `token` it also says whether that one does, which pins the grant like a renewal.
     async fn inspect(
@@ -79,17 +99,88 @@ pub struct AcquireRequest {
     pub ttl: Ttl,
     /// A note for people.
     pub owner: Option<Owner>,
-    /// Whether a free lock may be granted.
+    /// What it may do.
     pub intent: Intent,
 }
 
-/// What an acquire may do to a free lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What an acquire may do.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Intent {
-    /// Grant it.
+    /// Take a lock that is free, and that nobody waits for.
     Grant,
     /// Nothing: the token was made by the server, and may only be confirmed.
     Confirm,
+    /// Take a place in the line, or the token's own place, and with it the lock as soon as it is this place's turn.
+    Join(Join),
+    /// Go on waiting: take the lock if it is the turn of the attempt's place.
+    Look,
+    /// As [`Intent::Look`], for the last time: an attempt that is not granted gives up its place and is voided.
+    LastLook {
+        /// What becomes of the place.
+        place: PlaceAfter,
+        /// As [`Join::supersedes`].
+        supersedes: Vec<Attempt>,
+    },
+}
+
+/// How a line is joined.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Join {
+    /// Whether the token's place is taken over from another attempt that waits at it.
+    pub displaces: bool,
+    /// The place that the store may have lost.
+    pub place: Option<Place>,
+    /// Attempts of the same request for which this one stands from now on, since some command of theirs was not
+    /// answered. They are voided, and what they were given becomes this one's.
+    pub supersedes: Vec<Attempt>,
+}
+
+/// What becomes of a place without a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlaceAfter {
+    /// It waits a while for the client to come back with the same token.
+    Kept,
+    /// It is removed: nobody else knows the token.
+    Removed,
+}
+
+/// What every store's lines have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct LineSettings {
+    /// How long a place is kept without its client.
+    pub ticket_ttl: Duration,
+    /// The most that may stand in the line of one lock.
+    pub max_waiters_per_key: usize,
+}
+
+impl Default for LineSettings {
+    fn default() -> Self {
+        Self { ticket_ttl: Duration::from_secs(10), max_waiters_per_key: 10_000 }
+    }
+}
+
+/// How long a lock is offered to one waiter, before it is offered to the next.
+pub const OFFER: Duration = Duration::from_millis(800);
+
+/// What a store answers to a heartbeat.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Beat {
+    /// Whether the store may have forgotten this gateway since the last beat that was answered: it may have passed over
+    /// its waiters, or lost them.
+    pub is_new: bool,
+    /// Locks that somebody must look at, and in how many milliseconds; 0 is now.
+    pub due: Vec<(LockKey, u64)>,
+}
+
+/// What a store tells without being asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hint {
+    /// The lock is offered to this attempt.
+    Offered(LockKey, TokenHash, Attempt),
+    /// This attempt should look: its place was taken over, given back or given up.
+    Look(LockKey, Attempt),
+    /// Somebody should look at the lock in so many milliseconds.
+    Due(LockKey, u64),
 }
 
 /// What a release leaves behind.

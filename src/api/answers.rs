@@ -65,6 +65,8 @@ pub(super) struct LockView {
     key: String,
     #[serde(flatten)]
     holder: HolderView,
+    /// How many wait in line for it.
+    waiters: u64,
     /// Whether the token in the request holds it; absent where the request showed none.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = bool, required = false)]
@@ -111,8 +113,8 @@ pub(super) fn grant(status: StatusCode, key: &LockKey, token: &LeaseToken, lease
 }
 
 /// The answer to whoever asks about a held lock.
-pub(super) fn lock(key: &LockKey, lease: &Lease, yours: Option<bool>) -> Response {
-    let view = LockView { key: key.as_str().to_owned(), holder: HolderView::of(lease), yours };
+pub(super) fn lock(key: &LockKey, lease: &Lease, waiters: u64, yours: Option<bool>) -> Response {
+    let view = LockView { key: key.as_str().to_owned(), holder: HolderView::of(lease), waiters, yours };
     let mut response = json(StatusCode::OK, JSON, &view);
     insert_fencing_token(&mut response, lease.fencing_token);
     response
@@ -147,7 +149,7 @@ pub(super) fn example_grant() -> Grant {
 
 /// What the document shows of a held lock.
 pub(super) fn example_lock() -> LockView {
-    LockView { key: "backup".into(), holder: example_holder(), yours: Some(true) }
+    LockView { key: "backup".into(), holder: example_holder(), waiters: 3, yours: Some(true) }
 }
 
 /// What the document shows of a holder.

@@ -58,8 +58,8 @@ pub(super) struct AcquireQuery {
     /// How long the lease lasts: 10ms to 24h, as in `500ms`, `30s`, `2m`, `1h30m`. A bare number is refused.
     #[param(value_type = String, required = false, example = "30s")]
     pub(super) ttl: Ttl,
-    /// How long to wait for the lock: up to 60s. This version answers at once, and refuses all but `0s`.
-    #[param(value_type = String, required = false, example = "0s")]
+    /// How long to wait in line for the lock: up to 60s, as in `20s`. With `0s` the answer comes at once.
+    #[param(value_type = String, required = false, example = "20s")]
     pub(super) wait: Duration,
     /// Who takes the lock, as a note for people: up to 256 bytes without control characters.
     #[param(value_type = String, required = false, example = "cron@db1")]

@@ -17,8 +17,9 @@ use crate::service::{Acquire, Outcome};
 
 /// Take a lock
 ///
-/// Takes the lock for the length of `ttl`, or says who holds it. Choose a fresh token for every acquisition and send
-/// it in `Lease-Token`: then the request can be repeated blindly, and the same token gets the same grant.
+/// Takes the lock for the length of `ttl`, or says who holds it. With `wait` it first waits in line: first come, first
+/// served. Choose a fresh token for every acquisition and send it in `Lease-Token`: then the request can be repeated
+/// blindly, the same token gets the same grant, and when `wait` is over it keeps its place in the line for a while.
 #[utoipa::path(
     put, path = "/locks/{key}", tag = "locks",
     params(KeyParam, AcquireQuery, OptionalToken),
@@ -37,11 +38,7 @@ pub(super) async fn acquire_lock(
     call: LockCall<AcquireQuery>,
 ) -> Result<Response, Problem> {
     let LockCall { key, token, query } = call;
-    if !query.wait.is_zero() {
-        let detail = "this version answers at once: leave wait out, or write wait=0s";
-        return Err(Problem::input(ProblemType::WaitingNotAvailable, "wait", detail));
-    }
-    let wish = Acquire { key: key.clone(), token, ttl: query.ttl, owner: query.owner };
+    let wish = Acquire { key: key.clone(), token, ttl: query.ttl, owner: query.owner, wait: query.wait };
     let acquisition = app.service.acquire(wish).await?;
     let token = &acquisition.token;
     match acquisition.outcome {
@@ -49,7 +46,14 @@ pub(super) async fn acquire_lock(
             Ok(track(answers::grant(StatusCode::CREATED, &key, token, &lease), guard))
         }
         Outcome::AlreadyHeld(lease) => Ok(answers::grant(StatusCode::OK, &key, token, &lease)),
-        Outcome::HeldByAnother(lease) => Err(Problem::lock_held(&lease)),
+        Outcome::Refused(refusal) => Err(Problem::lock_held(&refusal)),
+        Outcome::TooManyWaiters => {
+            Err(Problem::new(ProblemType::TooManyWaiters, "as many wait already as the server allows"))
+        }
+        Outcome::ShuttingDown => Err(Problem::new(
+            ProblemType::ShuttingDown,
+            "nobody waits here any more; with the same token another server goes on from the same place",
+        )),
         Outcome::TokenReleased if token.is_server_made() => Err(Problem::new(
             ProblemType::TokenReleased,
             "this token was made by the server for one lease, which has ended; leave it out to take the lock anew",
@@ -88,13 +92,13 @@ pub(super) async fn renew_lock(
 
 /// Release a lock
 ///
-/// Frees the lock if the token holds it. A token that the client chose takes nothing from then on, whatever the
-/// answer is, and the same request gets the same answer for 2 minutes.
+/// Frees the lock if the token holds it, or gives up the token's place in the line. A token that the client chose takes
+/// nothing from then on, whatever the answer is, and the same request gets the same answer for 2 minutes.
 #[utoipa::path(
     delete, path = "/locks/{key}", tag = "locks",
     params(KeyParam, RequiredToken),
     responses(
-        (status = 204, description = "The token held the lock, and no longer does."),
+        (status = 204, description = "The token held the lock or stood in its line, and no longer does."),
         ReleaseProblems,
     )
 )]
@@ -112,7 +116,7 @@ pub(super) async fn release_lock(
 
 /// Look at a lock
 ///
-/// Says who holds the lock. With a `Lease-Token` it also says whether that token does.
+/// Says who holds the lock, and how many wait for it. With a `Lease-Token` it also says whether that token does.
 #[utoipa::path(
     get, path = "/locks/{key}", tag = "locks",
     params(KeyParam, OptionalToken),
@@ -130,8 +134,8 @@ pub(super) async fn get_lock(
     // Telling a token that it holds the lock is a promise, and the answer to HEAD has no place for one.
     let token = call.token.as_ref().filter(|_| method != Method::HEAD);
     match app.service.inspect(&call.key, token).await? {
-        Inspected::Held { lease, yours } => Ok(answers::lock(&call.key, &lease, yours)),
-        Inspected::Free => Err(not_held("nobody holds the lock")),
+        Inspected::Held { lease, yours, waiters } => Ok(answers::lock(&call.key, &lease, waiters, yours)),
+        Inspected::Free { waiters } => Err(not_held("nobody holds the lock").with_waiters(waiters)),
     }
 }
 

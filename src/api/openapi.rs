@@ -90,10 +90,11 @@ problems!(
     AcquireProblems = ANYWHERE,
     ANY_LOCK_CALL,
     &[
-        ProblemType::WaitingNotAvailable,
         ProblemType::TokenReleased,
         ProblemType::LockHeld,
+        ProblemType::TooManyWaiters,
         ProblemType::OutcomeUnknown,
+        ProblemType::ShuttingDown,
     ]
 );
 problems!(
@@ -238,7 +239,9 @@ fn response(status: StatusCode, kinds: &[ProblemType]) -> Response {
     let response = ResponseBuilder::new()
         .description(lines.collect::<Vec<_>>().join("\n"))
         .content(PROBLEM_JSON, content);
-    if matches!(status, StatusCode::LOCKED | StatusCode::SERVICE_UNAVAILABLE) {
+    let passes = [StatusCode::LOCKED, StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE]
+        .contains(&status);
+    if passes {
         let schema = ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(1));
         let header = HeaderBuilder::new()
             .schema(Some(schema))
@@ -254,7 +257,6 @@ fn example(kind: ProblemType) -> Example {
         ProblemType::BadParameter => Some("ttl"),
         ProblemType::BadKey => Some("key"),
         ProblemType::BadToken | ProblemType::TokenRequired => Some("Lease-Token"),
-        ProblemType::WaitingNotAvailable => Some("wait"),
         ProblemType::CrossOrigin => Some("Origin"),
         ProblemType::UnknownHost => Some("Host"),
         _ => None,
@@ -266,6 +268,10 @@ fn example(kind: ProblemType) -> Example {
     let mut body = problem.body();
     if kind == ProblemType::LockHeld {
         body.holder = Some(Box::new(example_holder()));
+        (body.waiters, body.position) = (Some(3), Some(2));
+    }
+    if kind == ProblemType::NotHeld {
+        body.waiters = Some(0);
     }
     ExampleBuilder::new().summary(kind.title()).value(Some(json!(body))).build()
 }

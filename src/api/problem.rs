@@ -8,13 +8,13 @@ use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
 
 use super::answers::{self, HolderView};
-use crate::lock::Lease;
+use crate::lock::{Lease, Refusal};
 use crate::store::StoreError;
 
 /// The media type of every error.
 pub(super) const PROBLEM_JSON: &str = "application/problem+json";
-/// How long a caller is asked to stay away after a 503, in seconds.
-const RETRY_AFTER_TROUBLE_S: u64 = 1;
+/// How long a caller is asked to stay away after a 503 or 429, or while the lock changes hands, in seconds.
+const RETRY_AFTER_S: u64 = 1;
 /// The longest that a 423 asks a caller to stay away, in milliseconds: the lock may be released early.
 const LONGEST_RETRY_AFTER_MS: u64 = 5_000;
 
@@ -26,7 +26,6 @@ pub(super) enum ProblemType {
     BadToken,
     TokenRequired,
     UnexpectedBody,
-    WaitingNotAvailable,
     CrossOrigin,
     UnknownHost,
     NotFound,
@@ -36,6 +35,7 @@ pub(super) enum ProblemType {
     TokenReleased,
     UriTooLong,
     LockHeld,
+    TooManyWaiters,
     HeadersTooLarge,
     InternalError,
     StoreUnavailable,
@@ -53,7 +53,6 @@ impl ProblemType {
         Self::BadToken,
         Self::TokenRequired,
         Self::UnexpectedBody,
-        Self::WaitingNotAvailable,
         Self::CrossOrigin,
         Self::UnknownHost,
         Self::NotFound,
@@ -63,6 +62,7 @@ impl ProblemType {
         Self::TokenReleased,
         Self::UriTooLong,
         Self::LockHeld,
+        Self::TooManyWaiters,
         Self::HeadersTooLarge,
         Self::InternalError,
         Self::StoreUnavailable,
@@ -83,8 +83,6 @@ impl ProblemType {
                 "Renewing and releasing need the token that took the lock, in the Lease-Token header. Nothing was changed."),
             Self::UnexpectedBody => About(StatusCode::BAD_REQUEST, "unexpected-body", "The request has a body",
                 "Everything is said in the path, the query and the headers. A body is refused, so that nothing in it is overlooked. Nothing was changed."),
-            Self::WaitingNotAvailable => About(StatusCode::BAD_REQUEST, "waiting-not-available", "Waiting is not available yet",
-                "This version answers at once whether the lock is free: leave `wait` out, or write wait=0s. Nothing was changed."),
             Self::CrossOrigin => About(StatusCode::FORBIDDEN, "cross-origin", "Pages of other sites may not use this server",
                 "The request carries the Origin of another site. The operator can allow it with --cors-origin. Nothing was changed."),
             Self::UnknownHost => About(StatusCode::FORBIDDEN, "unknown-host", "This server does not answer to that name",
@@ -102,7 +100,9 @@ impl ProblemType {
             Self::UriTooLong => About(StatusCode::URI_TOO_LONG, "uri-too-long", "The address is too long",
                 "Path and query together may have 8 KiB. Nothing was changed."),
             Self::LockHeld => About(StatusCode::LOCKED, "lock-held", "Someone else holds the lock",
-                "`holder` says who, and until when at the latest; Retry-After says when to look again. Nothing was changed."),
+                "`holder` says who, and until when at the latest; without it the lock is promised to the first in line. `waiters` says how many wait, and `position` where your token stands, if it has a place: the same PUT with `wait` goes on from there. Retry-After says when to ask again."),
+            Self::TooManyWaiters => About(StatusCode::TOO_MANY_REQUESTS, "too-many-waiters", "Too many wait already",
+                "The line of this lock, or this server, holds as many who wait as its settings allow. Nothing was changed."),
             Self::HeadersTooLarge => About(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "headers-too-large", "The headers are too large",
                 "Names and values together may have 16 KiB. Nothing was changed."),
             Self::InternalError => About(StatusCode::INTERNAL_SERVER_ERROR, "internal-error", "The server made a mistake",
@@ -163,6 +163,8 @@ pub(super) struct Problem {
     detail: String,
     parameter: Option<String>,
     holder: Option<Box<HolderView>>,
+    waiters: Option<u64>,
+    position: Option<u64>,
     retry_after_s: Option<u64>,
 }
 
@@ -186,13 +188,28 @@ pub(super) struct ProblemBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = HolderView, required = false)]
     pub(super) holder: Option<Box<HolderView>>,
+    /// How many wait in line for the lock, with `lock-held` and `not-held`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = u64, required = false)]
+    pub(super) waiters: Option<u64>,
+    /// Where the token of the request stands in the line, from 1 on, with `lock-held`; absent where it has no place.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = u64, required = false)]
+    pub(super) position: Option<u64>,
 }
 
 impl Problem {
     pub(super) fn new(kind: ProblemType, detail: impl Into<String>) -> Self {
-        let retry_after_s =
-            (kind.status() == StatusCode::SERVICE_UNAVAILABLE).then_some(RETRY_AFTER_TROUBLE_S);
-        Self { kind, detail: detail.into(), parameter: None, holder: None, retry_after_s }
+        let passes = matches!(kind.status(), StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS);
+        Self {
+            kind,
+            detail: detail.into(),
+            parameter: None,
+            holder: None,
+            waiters: None,
+            position: None,
+            retry_after_s: passes.then_some(RETRY_AFTER_S),
+        }
     }
 
     /// Wrong input, in the parameter or header of this name.
@@ -200,16 +217,30 @@ impl Problem {
         Self { parameter: Some(parameter.into()), ..Self::new(kind, detail) }
     }
 
-    /// Someone else holds the lock by this lease.
-    pub(super) fn lock_held(lease: &Lease) -> Self {
-        // Jitter keeps those who were refused together from coming back together.
-        let wait_ms = lease.left_ms.min(LONGEST_RETRY_AFTER_MS);
-        let jittered_ms = wait_ms / 2 + rand::random_range(0..=wait_ms / 2);
+    /// Someone else holds the lock, or is to have it next.
+    pub(super) fn lock_held(refusal: &Refusal) -> Self {
+        let retry_after_s = match (&refusal.holder, refusal.position) {
+            (Some(lease), None) => {
+                // Jitter keeps those who were refused together from coming back together.
+                let wait_ms = lease.left_ms.min(LONGEST_RETRY_AFTER_MS);
+                let jittered_ms = wait_ms / 2 + rand::random_range(0..=wait_ms / 2);
+                jittered_ms.div_ceil(1000).max(1)
+            }
+            // Whoever has a place in the line goes on waiting best at once.
+            _ => RETRY_AFTER_S,
+        };
         Self {
-            holder: Some(Box::new(HolderView::of(lease))),
-            retry_after_s: Some(jittered_ms.div_ceil(1000).max(1)),
-            ..Self::new(ProblemType::LockHeld, describe_holder(lease))
+            holder: refusal.holder.as_ref().map(|lease| Box::new(HolderView::of(lease))),
+            position: refusal.position,
+            retry_after_s: Some(retry_after_s),
+            ..Self::new(ProblemType::LockHeld, describe_holder(refusal.holder.as_ref()))
+                .with_waiters(refusal.waiters)
         }
+    }
+
+    /// Says how many wait in line for the lock.
+    pub(super) fn with_waiters(self, waiters: u64) -> Self {
+        Self { waiters: Some(waiters), ..self }
     }
 
     pub(super) fn body(self) -> ProblemBody {
@@ -220,11 +251,14 @@ impl Problem {
             detail: self.detail,
             parameter: self.parameter,
             holder: self.holder,
+            waiters: self.waiters,
+            position: self.position,
         }
     }
 }
 
-fn describe_holder(lease: &Lease) -> String {
+fn describe_holder(holder: Option<&Lease>) -> String {
+    let Some(lease) = holder else { return "promised to the first in line".to_owned() };
     let left_ms = lease.left_ms;
     match &lease.owner {
         Some(owner) => format!("held by {:?}, for at most {left_ms} ms more", owner.as_str()),

@@ -1,4 +1,4 @@
-//! Taking back what nobody will ever learn of.
+//! Taking back what nobody will ever learn of: a grant, or a place in the line.
 //!
 //! A [`TakeBack`] is armed before a grant's command is sent and travels with the grant into the response. Whoever
 //! hands the answer to the socket disarms it; in every other case it is dropped, and the grant is undone in the
@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::TaskTracker;
 
 use crate::lock::{Attempt, LockKey, TokenHash};
-use crate::store::{AcquireRequest, LockStore, StoreError};
+use crate::store::{AcquireRequest, LockStore, PlaceAfter, StoreError};
 
 /// Takes-back that may be under way at once. Beyond, a grant that nobody learnt of ends at its ttl.
 const MOST_UNDER_WAY: usize = 10_000;
@@ -40,13 +40,14 @@ impl Cleaner {
         Self { store, store_timeout, mark_ttl, places, tasks: TaskTracker::new() }
     }
 
-    /// A guard for a request that is about to be sent.
-    pub(super) fn guard(self: &Arc<Self>, request: &AcquireRequest) -> TakeBack {
+    /// A guard for a request that is about to be sent, and what becomes of its place in the line.
+    pub(super) fn guard(self: &Arc<Self>, request: &AcquireRequest, place: PlaceAfter) -> TakeBack {
         TakeBack(Some(Armed {
             cleaner: self.clone(),
             key: request.key.clone(),
             token: request.token,
-            attempt: request.attempt,
+            attempts: vec![request.attempt],
+            place,
             // A late copy can arrive for as long as marks live, also when the lease would be over by then.
             patience: request.ttl.as_duration().max(self.mark_ttl),
         }))
@@ -72,6 +73,20 @@ impl TakeBack {
     /// The client was handed the grant: from here on it ends by release or at its ttl.
     pub fn disarm(mut self) {
         self.0 = None;
+    }
+
+    /// Another attempt of the same request is about to be sent.
+    pub(super) fn covers(&mut self, attempt: Attempt) {
+        if let Some(armed) = &mut self.0 {
+            armed.attempts.push(attempt);
+        }
+    }
+
+    /// The last attempt was answered, which voided those before it.
+    pub(super) fn keep_last(&mut self) {
+        if let Some(armed) = &mut self.0 {
+            armed.attempts.drain(..armed.attempts.len() - 1);
+        }
     }
 
     /// Takes back within the deadline, and returns whether a lock was deleted; where that fails, goes on in the
@@ -120,14 +135,21 @@ struct Armed {
     cleaner: Arc<Cleaner>,
     key: LockKey,
     token: TokenHash,
-    attempt: Attempt,
+    /// Never empty; the last is the one that is in use.
+    attempts: Vec<Attempt>,
+    place: PlaceAfter,
     patience: Duration,
 }
 
 impl Armed {
     /// Whether a lock was deleted.
     async fn try_once(&self, deadline: Instant) -> Result<bool, StoreError> {
-        self.cleaner.store.take_back(&self.key, &self.token, self.attempt, deadline).await
+        let mut was_deleted = false;
+        for attempt in &self.attempts {
+            let store = &self.cleaner.store;
+            was_deleted |= store.take_back(&self.key, &self.token, *attempt, self.place, deadline).await?;
+        }
+        Ok(was_deleted)
     }
 
     /// Tries until the store has answered, until no copy can arrive any more, or until the store has been out of

@@ -1,7 +1,7 @@
 //! The store that needs nothing to connect to: a table in memory, and a file that every change reaches before anybody
 //! hears of it.
 //!
-//! `table` holds the rules, `file` the way to disk, and `writer` is the one thread that uses both.
+//! `table` holds the rules, `line` who waits, `file` the way to disk, and `writer` is the one thread that uses both.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,12 +12,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use thiserror::Error;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Semaphore, broadcast, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 use crate::clock::Clock;
 use crate::lock::{Acquired, Attempt, Inspected, LockKey, Released, Renewed, TokenHash, Ttl};
-use crate::store::{AcquireRequest, LockStore, ReleaseMark, StoreError};
+use crate::store::{
+    AcquireRequest, Beat, Hint, LineSettings, LockStore, PlaceAfter, ReleaseMark, StoreError,
+};
 
 use file::IfMissing;
 use rows::Moment;
@@ -25,6 +27,7 @@ use table::Table;
 use writer::{Command, Kind, Message, State, Writer};
 
 mod file;
+mod line;
 mod record;
 mod rows;
 mod table;
@@ -32,12 +35,16 @@ mod writer;
 
 /// The most commands that wait for the writer. Further ones wait for a place here, until their deadline.
 const QUEUE_LIMIT: usize = 4_096;
+/// Hints that may wait to be heard; past it, the oldest are lost.
+const MOST_HINTS: usize = 4_096;
 
 /// What can be set about an [`EmbeddedStore`].
 #[derive(Clone, Debug)]
 pub struct EmbeddedSettings {
     /// How long a mark of a released token or of a voided attempt lives.
     pub mark_ttl: Duration,
+    /// How lines behave.
+    pub line: LineSettings,
 }
 
 /// Why a store could not be opened.
@@ -94,13 +101,14 @@ pub struct EmbeddedStore {
     queue: mpsc::Sender<Message>,
     /// One permit for each place in the queue, since the queue itself has no bound that can be waited for.
     places: Arc<Semaphore>,
+    hints: broadcast::Sender<Hint>,
     /// `None` only while it is dropped.
     writer: Option<JoinHandle<()>>,
 }
 
 impl Default for EmbeddedSettings {
     fn default() -> Self {
-        Self { mark_ttl: Duration::from_secs(120) }
+        Self { mark_ttl: Duration::from_secs(120), line: LineSettings::default() }
     }
 }
 
@@ -127,10 +135,12 @@ impl EmbeddedStore {
         clock: Arc<dyn Clock>,
     ) -> Result<Self, OpenError> {
         let (queue, receiver) = mpsc::channel();
-        let writer = Writer { queue: receiver, path, settings, clock, state: Ok(state) };
+        let hints = broadcast::Sender::new(MOST_HINTS);
+        let writer =
+            Writer { queue: receiver, path, settings, clock, hints: hints.clone(), state: Ok(state) };
         let thread = std::thread::Builder::new().name("store-writer".to_owned());
         let writer = thread.spawn(|| writer.run()).map_err(OpenError::Thread)?;
-        Ok(Self { queue, places: Arc::new(Semaphore::new(QUEUE_LIMIT)), writer: Some(writer) })
+        Ok(Self { queue, places: Arc::new(Semaphore::new(QUEUE_LIMIT)), hints, writer: Some(writer) })
     }
 
     /// Has the writer do one step, and waits for its answer until `deadline`.
@@ -209,11 +219,35 @@ impl LockStore for EmbeddedStore {
         key: &LockKey,
         token: &TokenHash,
         attempt: Attempt,
+        place: PlaceAfter,
         deadline: Instant,
     ) -> Result<bool, StoreError> {
         let (key, token) = (key.clone(), *token);
-        self.submit(deadline, Kind::Change, move |table, now| Ok(table.take_back(&key, &token, attempt, now)))
-            .await
+        let step = move |table: &mut Table, now| Ok(table.take_back(&key, &token, attempt, place, now));
+        self.submit(deadline, Kind::Change, step).await
+    }
+
+    async fn decline(
+        &self,
+        key: &LockKey,
+        token: &TokenHash,
+        attempt: Attempt,
+        deadline: Instant,
+    ) -> Result<(), StoreError> {
+        let (key, token) = (key.clone(), *token);
+        let step = move |table: &mut Table, now| {
+            table.vacate(&key, &token, attempt, PlaceAfter::Kept, now);
+            Ok(())
+        };
+        self.submit(deadline, Kind::Change, step).await
+    }
+
+    async fn beat(&self, deadline: Instant) -> Result<Beat, StoreError> {
+        self.submit(deadline, Kind::Look, |table, now| Ok(table.beat(now))).await
+    }
+
+    fn hints(&self) -> broadcast::Receiver<Hint> {
+        self.hints.subscribe()
     }
 
     async fn inspect(
@@ -223,7 +257,7 @@ impl LockStore for EmbeddedStore {
         deadline: Instant,
     ) -> Result<Inspected, StoreError> {
         let (sought, shown) = (key.clone(), token.copied());
-        let look = move |table: &mut Table, now| Ok(table.look(&sought, shown.as_ref(), now));
+        let look = move |table: &mut Table, now| Ok(table.see(&sought, shown.as_ref(), now));
         if let Some(seen) = self.submit(deadline, Kind::Look, look).await? {
             return Ok(seen);
         }

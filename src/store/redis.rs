@@ -7,19 +7,26 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bb8_redis::bb8::{Pool, RunError};
 use bb8_redis::{RedisConnectionManager, bb8};
-use redis::{ErrorKind, FromRedisValue, RedisError, ServerErrorKind};
-use tokio::sync::Mutex;
+use redis::FromRedisValue;
+use tokio::sync::{Mutex, broadcast};
 use tokio::time::{Instant, timeout_at};
 
+use self::failure::Failure;
 use self::keys::KeySpace;
-use self::link::{Link, Supervisor, describe, info_field};
+use self::link::{Hints, Link, Supervisor, describe, info_field};
+use self::mode::{ARGUMENTS_WITHOUT_LINE, Mode};
 use self::scripts::{Reply, Script};
-use super::{AcquireRequest, Intent, LockStore, ReleaseMark, StoreError};
-use crate::lock::{Acquired, Attempt, Inspected, Lease, LockKey, Released, Renewed, TokenHash, Ttl};
+use super::{AcquireRequest, Beat, Hint, LineSettings, LockStore, PlaceAfter, ReleaseMark, StoreError};
+use crate::lock::{
+    Acquired, Attempt, Inspected, Lease, LockKey, Owner, Refusal, Released, Renewed, Standing, TokenHash, Ttl,
+};
 
 mod address;
+mod failure;
+mod hints;
 mod keys;
 mod link;
+mod mode;
 mod scripts;
 
 pub use address::{AddressError, RedisAddress, TCP_USER_TIMEOUT};
@@ -39,14 +46,25 @@ pub struct RedisSettings {
     pub reply_timeout: Duration,
     /// How long a freed token and a voided attempt are remembered: longer than any copy of a command can be late.
     pub mark_ttl: Duration,
+    /// How lines behave.
+    pub line: LineSettings,
 }
+
+/// Hints that may wait to be heard; past it, the oldest are lost.
+const MOST_HINTS: usize = 4096;
 
 /// Locks on one Redis server.
 pub struct RedisStore {
     supervisor: Supervisor,
     admin: Pool<RedisConnectionManager>,
     keys: KeySpace,
+    hints: Hints,
     mark_ttl_ms: String,
+    ticket_ms: String,
+    max_waiters_per_key: String,
+    gates_life_ms: String,
+    /// The answer to the last heartbeat that was answered, and the link over which it came.
+    last_pulse: Mutex<Option<(u64, String)>>,
     last_check: Mutex<Option<(Instant, Result<(), StoreError>)>>,
 }
 
@@ -61,11 +79,19 @@ impl RedisStore {
             .max_size(ADMIN_CONNECTIONS)
             .connection_timeout(settings.reply_timeout)
             .build_unchecked(manager);
+        // Random, so that no gateway is taken for the one that stood here before.
+        let gateway = Attempt::generate().to_string().into();
+        let hints = Hints { gateway, sender: broadcast::channel(MOST_HINTS).0 };
         Ok(Self {
-            supervisor: Supervisor::start(client, keys.clone(), settings.reply_timeout),
+            supervisor: Supervisor::start(client, keys.clone(), settings.reply_timeout, hints.clone()),
             admin,
             keys,
+            hints,
             mark_ttl_ms: settings.mark_ttl.as_millis().to_string(),
+            ticket_ms: settings.line.ticket_ttl.as_millis().to_string(),
+            max_waiters_per_key: settings.line.max_waiters_per_key.to_string(),
+            gates_life_ms: (settings.mark_ttl + settings.line.ticket_ttl).as_millis().to_string(),
+            last_pulse: Mutex::new(None),
             last_check: Mutex::new(None),
         })
     }
@@ -98,6 +124,29 @@ impl RedisStore {
         }
     }
 
+    /// Runs one of the scripts by which a token leaves a lock or its line. A mark that the script does not touch is not
+    /// declared: it could stand in the way on a cluster.
+    #[expect(clippy::too_many_arguments, reason = "they are what the two scripts are told, one by one")]
+    async fn part(
+        &self,
+        script: &Script,
+        key: &LockKey,
+        token: &TokenHash,
+        attempt: &str,
+        mark: Option<String>,
+        place: Option<PlaceAfter>,
+        deadline: Instant,
+    ) -> Result<i64, StoreError> {
+        let link = self.supervisor.link(deadline).await?;
+        let line = self.keys.line_of(key);
+        let keys: Vec<&[u8]> =
+            line.in_order().into_iter().chain(mark.iter().map(|mark| mark.as_bytes())).collect();
+        let token = token.to_string();
+        let keeps_place = if place == Some(PlaceAfter::Kept) { "1" } else { "0" };
+        let args = [&*token, attempt, &self.mark_ttl_ms, &self.ticket_ms, keeps_place].map(str::as_bytes);
+        self.run(&link, script, &keys, &args, deadline).await
+    }
+
     /// Runs a script on the current connection and says what became of it.
     async fn run<T: FromRedisValue>(
         &self,
@@ -128,35 +177,46 @@ impl RedisStore {
 impl LockStore for RedisStore {
     async fn acquire(&self, request: &AcquireRequest, deadline: Instant) -> Result<Acquired, StoreError> {
         let link = self.supervisor.link(deadline).await?;
-        let lock = self.keys.lock(&request.key);
+        let line = self.keys.line_of(&request.key);
+        let [lock, seats, waiting, away, due, gates] = line.in_order();
         let mark = self.keys.mark(&request.key, &request.token);
+        let keys = [lock, seats, waiting, away, due, gates, mark.as_bytes(), self.keys.fence().as_bytes()];
         let token = request.token.to_string();
         let attempt = request.attempt.to_string();
         let ttl_ms = request.ttl.as_ms().to_string();
-        let owner = request.owner.as_ref().map_or("", |owner| owner.as_str());
-        let may_grant = if request.intent == Intent::Grant { "1" } else { "0" };
-        let reply: Reply = self
-            .run(
-                &link,
-                &scripts::ACQUIRE,
-                &[lock.as_bytes(), mark.as_bytes(), self.keys.fence().as_bytes()],
-                &[
-                    token.as_bytes(),
-                    attempt.as_bytes(),
-                    ttl_ms.as_bytes(),
-                    owner.as_bytes(),
-                    link.incarnation.as_bytes(),
-                    may_grant.as_bytes(),
-                ],
-                deadline,
-            )
-            .await?;
+        let mode = Mode::of(&request.intent);
+        let args = [
+            &*token,
+            &attempt,
+            &self.mark_ttl_ms,
+            &self.ticket_ms,
+            mode.name,
+            &ttl_ms,
+            request.owner.as_ref().map_or("", Owner::as_str),
+            &link.incarnation,
+            &self.hints.gateway,
+            &self.max_waiters_per_key,
+            &mode.supersedes,
+            &mode.place,
+        ]
+        .map(str::as_bytes);
+        let args = if mode.waits { &args[..] } else { &args[..ARGUMENTS_WITHOUT_LINE] };
+        let reply: Reply = self.run(&link, &scripts::ACQUIRE, &keys, args, deadline).await?;
+        let key = &request.key;
         match reply.outcome {
-            0 => lease_of(&reply, &request.key).map(Acquired::Granted),
-            1 => lease_of(&reply, &request.key).map(Acquired::AlreadyHeld),
-            2 => lease_of(&reply, &request.key).map(Acquired::HeldByAnother),
+            0 => lease_of(&reply, key).map(Acquired::Granted),
+            1 => lease_of(&reply, key).map(Acquired::AlreadyHeld),
+            2 => {
+                let holder = reply.has_lock().then(|| lease_of(&reply, key)).transpose()?;
+                let (waiters, position) = (reply.waiters(), reply.position());
+                Ok(Acquired::Refused(Refusal { holder, waiters, position }))
+            }
             3 => Ok(Acquired::TokenReleased),
             4 => Ok(Acquired::AttemptVoided),
+            5 => standing_of(&reply).map(Acquired::InLine),
+            6 => standing_of(&reply).map(Acquired::Moved),
+            7 => Ok(Acquired::PlaceLost),
+            8 => Ok(Acquired::LineFull),
             other => Err(unexpected("acquire", other)),
         }
     }
@@ -189,15 +249,8 @@ impl LockStore for RedisStore {
         mark: ReleaseMark,
         deadline: Instant,
     ) -> Result<Released, StoreError> {
-        let link = self.supervisor.link(deadline).await?;
-        let lock = self.keys.lock(key);
-        let freed = self.keys.mark(key, token);
-        let token = token.to_string();
-        let keys = [lock.as_bytes(), freed.as_bytes()];
-        // A key that a script does not touch is not declared: it could stand in the way on a cluster.
-        let keys = if mark == ReleaseMark::Final { &keys[..] } else { &keys[..1] };
-        let args = [token.as_bytes(), self.mark_ttl_ms.as_bytes()];
-        match self.run(&link, &scripts::RELEASE, keys, &args, deadline).await? {
+        let freed = (mark == ReleaseMark::Final).then(|| self.keys.mark(key, token));
+        match self.part(&scripts::RELEASE, key, token, "", freed, None, deadline).await? {
             0 => Ok(Released::Released),
             1 => Ok(Released::NotHeld),
             2 => Ok(Released::HeldByAnother),
@@ -210,16 +263,42 @@ impl LockStore for RedisStore {
         key: &LockKey,
         token: &TokenHash,
         attempt: Attempt,
+        place: PlaceAfter,
         deadline: Instant,
     ) -> Result<bool, StoreError> {
+        let (attempt, mark) = (attempt.to_string(), Some(self.keys.mark(key, token)));
+        let deleted = self.part(&scripts::TAKE_BACK, key, token, &attempt, mark, Some(place), deadline);
+        Ok(deleted.await? == 1)
+    }
+
+    async fn decline(
+        &self,
+        key: &LockKey,
+        token: &TokenHash,
+        attempt: Attempt,
+        deadline: Instant,
+    ) -> Result<(), StoreError> {
+        let (attempt, place) = (attempt.to_string(), Some(PlaceAfter::Kept));
+        self.part(&scripts::TAKE_BACK, key, token, &attempt, None, place, deadline).await.map(drop)
+    }
+
+    async fn beat(&self, deadline: Instant) -> Result<Beat, StoreError> {
         let link = self.supervisor.link(deadline).await?;
-        let lock = self.keys.lock(key);
-        let mark = self.keys.mark(key, token);
-        let token = token.to_string();
-        let attempt = attempt.to_string();
-        let args = [token.as_bytes(), attempt.as_bytes(), self.mark_ttl_ms.as_bytes()];
-        let keys = [lock.as_bytes(), mark.as_bytes()];
-        self.run(&link, &scripts::TAKE_BACK, &keys, &args, deadline).await
+        let mut last = self.last_pulse.lock().await;
+        // Over another connection the gateway is as good as new: its hints, and a failover's last writes, are lost.
+        let pulse = last.as_ref().filter(|(session, _)| *session == link.session);
+        let pulse = pulse.map_or("", |(_, pulse)| pulse);
+        let args = [&*self.hints.gateway, &self.gates_life_ms, pulse].map(str::as_bytes);
+        let reply: Vec<redis::Value> =
+            self.run(&link, &scripts::BEAT, &self.keys.gates_and_due(), &args, deadline).await?;
+        let (pulse, beat) = scripts::read_beat(reply, |lock| self.keys.key_of(lock))
+            .ok_or_else(|| StoreError::Unknown("the reply to a heartbeat cannot be read".into()))?;
+        *last = Some((link.session, pulse));
+        Ok(beat)
+    }
+
+    fn hints(&self) -> broadcast::Receiver<Hint> {
+        self.hints.sender.subscribe()
     }
 
     async fn inspect(
@@ -229,14 +308,16 @@ impl LockStore for RedisStore {
         deadline: Instant,
     ) -> Result<Inspected, StoreError> {
         let link = self.supervisor.link(deadline).await?;
-        let lock = self.keys.lock(key);
-        let shown = token.map(ToString::to_string);
-        let args: Vec<&[u8]> = shown.iter().map(|token| token.as_bytes()).collect();
-        let reply: Reply = self.run(&link, &scripts::INSPECT, &[lock.as_bytes()], &args, deadline).await?;
+        let line = self.keys.line_of(key);
+        let shown = token.map(ToString::to_string).unwrap_or_default();
+        let args = [&*shown, "", &self.mark_ttl_ms, &self.ticket_ms].map(str::as_bytes);
+        let reply: Reply = self.run(&link, &scripts::INSPECT, &line.in_order(), &args, deadline).await?;
+        let waiters = reply.waiters();
+        let held = |yours| Ok(Inspected::Held { lease: lease_of(&reply, key)?, yours, waiters });
         match reply.outcome {
-            0 => Ok(Inspected::Free),
-            1 => Ok(Inspected::Held { lease: lease_of(&reply, key)?, yours: token.map(|_| false) }),
-            2 => Ok(Inspected::Held { lease: lease_of(&reply, key)?, yours: Some(true) }),
+            0 => Ok(Inspected::Free { waiters }),
+            1 => held(token.map(|_| false)),
+            2 => held(Some(true)),
             other => Err(unexpected("inspect", other)),
         }
     }
@@ -262,46 +343,6 @@ impl LockStore for RedisStore {
     }
 }
 
-/// What an error of the driver means for the request, and for the connection.
-struct Failure {
-    error: StoreError,
-    breaks_link: bool,
-}
-
-impl Failure {
-    fn of(error: &RedisError) -> Self {
-        let reason = format!("Redis: {}", describe(error));
-        let code = error.code().unwrap_or_default();
-        match error.kind() {
-            // The server's state speaks here, before the first write of a script: certainly nothing happened.
-            ErrorKind::Server(
-                ServerErrorKind::ReadOnly
-                | ServerErrorKind::MasterDown
-                | ServerErrorKind::BusyLoading
-                | ServerErrorKind::ClusterDown
-                | ServerErrorKind::TryAgain
-                | ServerErrorKind::Moved
-                | ServerErrorKind::Ask,
-            ) => Self { error: StoreError::Unavailable(reason), breaks_link: true },
-            ErrorKind::Server(ServerErrorKind::NoPerm | ServerErrorKind::NoScript) => {
-                Self { error: StoreError::Unavailable(reason), breaks_link: false }
-            }
-            _ if matches!(code, "OOM" | "MISCONF" | "NOREPLICAS" | "BUSY" | "WRONGTYPE") => {
-                Self { error: StoreError::Unavailable(reason), breaks_link: false }
-            }
-            _ if matches!(code, "NOAUTH" | "WRONGPASS") => {
-                Self { error: StoreError::Unavailable(reason), breaks_link: true }
-            }
-            // A script that errs keeps what it wrote.
-            ErrorKind::Server(_) | ErrorKind::Extension => {
-                Self { error: StoreError::Unknown(reason), breaks_link: false }
-            }
-            // One error stands for "never queued" and "sent, and the driver died": only the worse is safe.
-            _ => Self { error: StoreError::Unknown(reason), breaks_link: true },
-        }
-    }
-}
-
 fn lease_of(reply: &Reply, key: &LockKey) -> Result<Lease, StoreError> {
     // Nothing of ours writes such a value, so nothing of ours was changed either.
     reply.lease().ok_or_else(|| {
@@ -310,6 +351,10 @@ fn lease_of(reply: &Reply, key: &LockKey) -> Result<Lease, StoreError> {
             key.as_str()
         ))
     })
+}
+
+fn standing_of(reply: &Reply) -> Result<Standing, StoreError> {
+    reply.standing().ok_or_else(|| StoreError::Unknown("the place in the line cannot be read".into()))
 }
 
 fn unexpected(script: &str, outcome: i64) -> StoreError {

@@ -8,7 +8,7 @@ use fencepost::clock::SystemClock;
 use fencepost::lock::{Acquired, Attempt, Inspected, LeaseToken, LockKey, Released, Renewed, Ttl};
 use fencepost::service::{Acquire, Acquisition, LockService, Outcome, TakeBack};
 use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
-use fencepost::store::{AcquireRequest, Intent, LockStore, StoreError};
+use fencepost::store::{AcquireRequest, Intent, LockStore, PlaceAfter, StoreError};
 use tokio::time::Instant;
 
 use crate::support::network::{Loss, Network};
@@ -48,7 +48,9 @@ impl Scene {
 
     async fn acquire(&self, token: Option<LeaseToken>, ttl_ms: u64) -> Result<Acquisition, StoreError> {
         let ttl = Ttl::from_ms(ttl_ms).unwrap();
-        self.service.acquire(Acquire { key: self.key.clone(), token, ttl, owner: None }).await
+        self.service
+            .acquire(Acquire { key: self.key.clone(), token, ttl, owner: None, wait: Duration::ZERO })
+            .await
     }
 
     async fn grant_for(&self, token: Option<LeaseToken>, ttl_ms: u64) -> (LeaseToken, TakeBack) {
@@ -77,13 +79,13 @@ impl Scene {
     }
 
     async fn is_free(&self) -> bool {
-        self.look().await == Inspected::Free
+        matches!(self.look().await, Inspected::Free { .. })
     }
 
     /// What is left of a lease that `token` must hold.
     async fn left_ms(&self, token: &LeaseToken) -> u64 {
         match self.service.inspect(&self.key, Some(token)).await.unwrap() {
-            Inspected::Held { lease, yours: Some(true) } => lease.left_ms,
+            Inspected::Held { lease, yours: Some(true), .. } => lease.left_ms,
             other => panic!("{other:?}"),
         }
     }
@@ -310,7 +312,13 @@ async fn a_retry_keeps_its_grant_in_every_order_of_arrival(store: &AnyStore) {
         for arrival in order {
             match arrival {
                 First => drop(store.store.acquire(&first, soon()).await.unwrap()),
-                CleanUp => drop(store.store.take_back(&key, &token, first.attempt, soon()).await.unwrap()),
+                CleanUp => drop(
+                    store
+                        .store
+                        .take_back(&key, &token, first.attempt, PlaceAfter::Kept, soon())
+                        .await
+                        .unwrap(),
+                ),
                 Retry => match store.store.acquire(&retry, soon()).await.unwrap() {
                     Acquired::Granted(lease) | Acquired::AlreadyHeld(lease) => {
                         told = Some(lease.fencing_token)
@@ -319,7 +327,8 @@ async fn a_retry_keeps_its_grant_in_every_order_of_arrival(store: &AnyStore) {
                 },
             }
         }
-        let Inspected::Held { lease, yours } = store.store.inspect(&key, Some(&token), soon()).await.unwrap()
+        let Inspected::Held { lease, yours, .. } =
+            store.store.inspect(&key, Some(&token), soon()).await.unwrap()
         else {
             panic!("order {number}: what was answered was taken back");
         };
@@ -342,7 +351,9 @@ async fn takes_back_are_bounded_in_number() {
     scene.network.lose_all(Loss::Command);
     drop(guards);
     scene.network.works_again();
-    let is_free = async |number| scene.service.inspect(&key(number), None).await.unwrap() == Inspected::Free;
+    let is_free = async |number| {
+        matches!(scene.service.inspect(&key(number), None).await.unwrap(), Inspected::Free { .. })
+    };
     for number in 0..MOST {
         eventually("it is taken back", async || is_free(number).await).await;
     }

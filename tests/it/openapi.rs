@@ -141,6 +141,19 @@ async fn every_documented_answer_is_given() {
     }
 }
 
+/// The answers of a gateway at which nobody else may wait, and that stops while somebody does.
+async fn crowd_out(address: Address) -> Vec<Answer> {
+    let stage = Stage::redis_with(&["--max-waiters", "1"]).await;
+    let client = stage.client();
+    client.put("/locks/held").send().await.expect(201);
+    let waiting = tokio::spawn(client.put(&(address("held") + "wait=15s")).send());
+    eventually("somebody waits", async || client.get("/locks/held").send().await.json()["waiters"] == 1)
+        .await;
+    let refused = client.put(&(address("held") + "wait=15s")).send().await;
+    stage.gateway.signal("TERM");
+    vec![refused, waiting.await.unwrap()]
+}
+
 /// The answers of one method, at one form of the address, in every situation there is.
 async fn provoke(method: &str, address: Address) -> Vec<Answer> {
     let stage = Stage::redis_with(&["--store-timeout", "400ms"]).await;
@@ -171,7 +184,7 @@ async fn provoke(method: &str, address: Address) -> Vec<Answer> {
     answers.push(ask(address("k")).token("short").send().await);
     answers.push(ask_with(address("k")).body("{}").send().await);
     if method == "PUT" {
-        answers.push(ask_with(address("k") + "wait=5s").send().await);
+        answers.extend(crowd_out(address).await);
     }
 
     // A store that has just stopped answering, and one of which that is known.

@@ -18,6 +18,8 @@ on_each_store!(
     take_renew_release_works_as_pasted,
     a_key_from_a_variable_works_as_pasted,
     a_cron_job_does_not_overlap,
+    waiting_works_as_pasted,
+    jobs_wait_for_their_turn,
     a_double_click_is_ignored,
     a_serverless_function_retries_safely,
     claiming_in_sql_loses_no_update,
@@ -126,9 +128,9 @@ impl Said {
 #[test]
 fn every_snippet_is_run_by_a_test() {
     let snippets = snippets();
-    assert_eq!(snippets.pasted.len(), 3);
+    assert_eq!(snippets.pasted.len(), 4);
     let names: Vec<_> = snippets.files.keys().map(String::as_str).collect();
-    assert_eq!(names, ["deposit", "function", "pay", "run-alone", "try-lock"]);
+    assert_eq!(names, ["deposit", "function", "in-turn", "pay", "run-alone", "try-lock"]);
     assert!(README.contains("make test"));
     let first_screen: Vec<_> = README.lines().take(20).collect();
     assert_eq!(first_screen.iter().filter(|line| line.starts_with("curl ")).count(), 3);
@@ -173,6 +175,61 @@ async fn a_cron_job_does_not_overlap(stage: Stage) {
     shell.run("run-alone", &["nightly/backup", "1m", "sh", "-c", job]).await.expect(3, "");
     let dead = Shell::at(format!("127.0.0.1:{}", free_port()));
     dead.run("run-alone", &["nightly/backup", "1m", "touch", "wrong"]).await.expect(75, "cannot ask");
+    assert!(!dead.path("wrong").exists());
+}
+
+async fn waiting_works_as_pasted(stage: Stage) {
+    let shell = Shell::new(&stage);
+    shell.paste("wait=20s").await.expect(0, "\"fencing_token\"");
+    let holder = stage.client().put("/locks/deploy?ttl=1m").send().await.expect(201).token();
+    let waiting = shell.paste("wait=20s");
+    let release = async {
+        let client = stage.client();
+        eventually("it waits", async || client.get("/locks/deploy").send().await.json()["waiters"] == 1)
+            .await;
+        client.delete("/locks/deploy").token(&holder).send().await.expect(204);
+    };
+    let (said, ()) = tokio::join!(waiting, release);
+    said.expect(0, "\"fencing_token\"");
+    stage.client().get("/locks/deploy").send().await.expect_problem(404, "not-held");
+}
+
+async fn jobs_wait_for_their_turn(stage: Stage) {
+    let shell = Shell::new(&stage);
+    let client = stage.client();
+    let waiters = async |expected: u64| {
+        let look = async || client.get("/locks/deploy").send().await;
+        eventually("so many wait", async || look().await.json()["waiters"] == expected).await;
+    };
+    let job = "echo $1 begins >>runs; until [ -e go ]; do sleep 0.02; done; echo $1 ends >>runs";
+    let start = |name: &str| {
+        let args = ["deploy", "1m", "sh", "-c", job, "sh", name];
+        shell.command(shell.path("in-turn"), &args).spawn().unwrap()
+    };
+    let mut jobs = vec![start("a")];
+    eventually("the first job runs", async || shell.path("runs").exists()).await;
+    for (number, name) in ["b", "c"].into_iter().enumerate() {
+        jobs.push(start(name));
+        waiters(number as u64 + 1).await;
+    }
+    // Who is interrupted leaves the line.
+    let interrupted = start("d");
+    waiters(3).await;
+    crate::support::signal(interrupted.id().unwrap(), "TERM");
+    drop(interrupted.wait_with_output().await);
+    waiters(2).await;
+    std::fs::write(shell.path("go"), "").unwrap();
+    for job in jobs {
+        Said::of(job.wait_with_output().await.unwrap()).expect(0, "");
+    }
+    let runs = std::fs::read_to_string(shell.path("runs")).unwrap();
+    let expected = ["a", "b", "c"].map(|name| format!("{name} begins\n{name} ends\n")).concat();
+    assert_eq!(runs, expected);
+    client.get("/locks/deploy").send().await.expect_problem(404, "not-held");
+    let dead = Shell::at(format!("127.0.0.1:{}", free_port()));
+    let mut hopeless = dead.command(dead.path("in-turn"), &["deploy", "1m", "touch", "wrong"]);
+    let said = Said::of(hopeless.env("GIVE_UP_S", "0").output().await.unwrap());
+    said.expect(75, "not my turn yet");
     assert!(!dead.path("wrong").exists());
 }
 

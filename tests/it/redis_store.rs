@@ -48,7 +48,8 @@ async fn a_million_keys_with_server_made_tokens_leave_at_most_a_hundred() {
                 for number in (task..KEYS).step_by(AT_ONCE as usize) {
                     let key = LockKey::parse(format!("key {number}").as_bytes()).unwrap();
                     let ttl = Ttl::from_ms(30_000).unwrap();
-                    let wish = Acquire { key: key.clone(), token: None, ttl, owner: None };
+                    let wish =
+                        Acquire { key: key.clone(), token: None, ttl, owner: None, wait: Duration::ZERO };
                     let acquisition = service.acquire(wish).await.unwrap();
                     let Outcome::Granted(_, guard) = acquisition.outcome else { panic!("not granted") };
                     guard.disarm();
@@ -90,7 +91,15 @@ async fn monitor_and_dump_never_show_a_token() {
             client.delete(&format!("/locks/k{n}")).token(&own).send().await.expect(204);
         }
         let made = client.put(&format!("/locks/m{n}?ttl=30s")).send().await.expect(201).token();
-        tokens.extend([own, made]);
+        // One that waited and has a ticket, and one that is still waiting.
+        let patient = fresh_token();
+        client.put(&format!("/locks/m{n}?wait=1ms")).token(&patient).send().await.expect(423);
+        let waiting = client.put(&format!("/locks/m{n}?wait=30s")).token(&fresh_token());
+        let waiting = tokio::spawn(waiting.try_send());
+        if n % 2 == 1 {
+            waiting.abort();
+        }
+        tokens.extend([own, made, patient]);
     }
     let marker = format!("end-{}", fresh_token());
     let _: String = redis.command(&["ECHO", &marker]).await;
@@ -107,6 +116,7 @@ async fn monitor_and_dump_never_show_a_token() {
         seen.extend(redis.command::<Vec<u8>>(&["DUMP", &key]).await);
         let value: redis::Value = match redis.command::<String>(&["TYPE", &key]).await.as_str() {
             "hash" => redis.command(&["HGETALL", &key]).await,
+            "zset" => redis.command(&["ZRANGE", &key, "0", "-1", "WITHSCORES"]).await,
             _ => redis.command(&["GET", &key]).await,
         };
         seen.extend(format!("{value:?}").as_bytes());

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use fencepost::lock::{
-    Acquired, Attempt, Inspected, Lease, LeaseToken, LockKey, Owner, Released, Renewed, TokenHash, Ttl,
+    Acquired, Attempt, Inspected, Lease, LeaseToken, LockKey, Owner, Refusal, Released, Renewed, TokenHash,
+    Ttl,
 };
-use fencepost::store::{AcquireRequest, Intent, ReleaseMark, StoreError};
+use fencepost::store::{AcquireRequest, Intent, PlaceAfter, ReleaseMark, StoreError};
 use tokio::time::Instant;
 
 use crate::support::stores::{AnyStore, for_each_store};
@@ -79,7 +80,11 @@ impl<'a> Caller<'a> {
     }
 
     async fn take_back(&self, attempt: Attempt) {
-        self.scene.store.take_back(&self.key, &self.token, attempt, soon()).await.unwrap();
+        self.scene
+            .store
+            .take_back(&self.key, &self.token, attempt, PlaceAfter::Removed, soon())
+            .await
+            .unwrap();
     }
 
     async fn look(&self) -> Inspected {
@@ -87,7 +92,7 @@ impl<'a> Caller<'a> {
     }
 
     async fn is_free(&self) -> bool {
-        self.look().await == Inspected::Free
+        matches!(self.look().await, Inspected::Free { .. })
     }
 }
 
@@ -152,7 +157,7 @@ async fn a_look_with_the_token_pins_the_grant(scene: &AnyStore) {
     let look = scene.store.inspect(&caller.key, Some(&caller.token), soon()).await.unwrap();
     assert!(matches!(look, Inspected::Held { yours: Some(true), .. }), "{look:?}");
     caller.take_back(attempt).await;
-    let Inspected::Held { lease, yours: None } = caller.look().await else { panic!("it was taken back") };
+    let Inspected::Held { lease, yours: None, .. } = caller.look().await else { panic!("it was taken back") };
     assert!((20_000..=30_000).contains(&lease.left_ms), "a look leaves the lease alone: {}", lease.left_ms);
 }
 
@@ -266,7 +271,9 @@ async fn a_confirmation_never_grants(scene: &AnyStore) {
     assert_eq!(confirmed.fencing_token, lease.fencing_token);
     let stranger = Caller::new(scene, "k");
     let answer = stranger.acquire_as(Attempt::generate(), 30_000, Intent::Confirm).await;
-    assert!(matches!(answer, Acquired::HeldByAnother(held) if held.fencing_token == lease.fencing_token));
+    assert!(
+        matches!(answer, Acquired::Refused(Refusal { holder: Some(held), .. }) if held.fencing_token == lease.fencing_token)
+    );
 }
 
 async fn a_renewal_never_shortens_and_never_revives(scene: &AnyStore) {
@@ -291,7 +298,7 @@ async fn only_the_token_renews_and_releases(scene: &AnyStore) {
     let lease = holder.grant(30_000).await;
     assert_eq!(stranger.renew(90_000).await, Renewed::HeldByAnother);
     assert_eq!(stranger.release(ReleaseMark::None).await, Released::HeldByAnother);
-    assert!(matches!(stranger.acquire(90_000).await, Acquired::HeldByAnother(_)));
+    assert!(matches!(stranger.acquire(90_000).await, Acquired::Refused(_)));
     let Inspected::Held { lease: left, .. } = holder.look().await else { panic!("it is gone") };
     assert_eq!(left.fencing_token, lease.fencing_token);
     assert!(left.left_ms <= 30_000);
@@ -315,7 +322,7 @@ async fn one_of_many_is_granted(scene: &AnyStore) {
         let answers =
             futures_util::future::join_all(callers.iter().map(|caller| caller.acquire(30_000))).await;
         let granted = answers.iter().filter(|answer| matches!(answer, Acquired::Granted(_))).count();
-        let refused = answers.iter().filter(|answer| matches!(answer, Acquired::HeldByAnother(_))).count();
+        let refused = answers.iter().filter(|answer| matches!(answer, Acquired::Refused(_))).count();
         assert_eq!((granted, refused), (1, 63));
     }
 }

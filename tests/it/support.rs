@@ -107,6 +107,16 @@ pub fn signal(pid: u32, name: &str) {
     assert!(status.success());
 }
 
+/// The processor time that all threads of a process have used so far.
+pub fn cpu_time(pid: u32) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    // The name of the program stands in parentheses, and may have spaces: the fields are counted from its end.
+    let fields = stat.rsplit_once(") ").unwrap().1.split(' ');
+    // User and system time, in hundredths of a second.
+    let ticks: u64 = fields.skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum();
+    Duration::from_millis(10 * ticks)
+}
+
 /// Polls until `probe` holds; fails the test, naming `what`, when it does not within [`PATIENCE`].
 pub async fn eventually(what: &str, mut probe: impl AsyncFnMut() -> bool) {
     let give_up = Instant::now() + PATIENCE;

@@ -4,7 +4,6 @@ use std::error::Error;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::ErrorKind;
 use std::path::Path;
-use std::time::Duration;
 
 use redb::{
     Builder, CommitError, Database, DatabaseError, ReadableTable, StorageError, TableDefinition, TableHandle,
@@ -14,10 +13,10 @@ use redb::{
 use crate::clock::Clock;
 use crate::store::StoreError;
 
-use super::OpenError;
 use super::record::{Record, RecordId};
 use super::rows::{LOCKS, MARKS, Moment, life_row, lock_row, read_lock, read_mark, verdict_row};
 use super::table::Table;
+use super::{EmbeddedSettings, OpenError};
 
 const NUMBERS: TableDefinition<&str, u64> = TableDefinition::new("numbers");
 const TEXTS: TableDefinition<&str, &str> = TableDefinition::new("texts");
@@ -67,7 +66,7 @@ impl StoreFile {
     pub(super) fn open(
         path: &Path,
         if_missing: IfMissing,
-        mark_ttl: Duration,
+        settings: &EmbeddedSettings,
         clock: &dyn Clock,
     ) -> Result<(Self, Table), OpenError> {
         let mut builder = Builder::new();
@@ -93,7 +92,7 @@ impl StoreFile {
             Some(found) => return Err(OpenError::NewerFormat { path: path.into(), found }),
             None => return Err(OpenError::NotAStore { path: path.into() }),
         }
-        let table = file.load(mark_ttl, Moment::now(clock)).map_err(failed)?;
+        let table = file.load(settings, Moment::now(clock)).map_err(failed)?;
         Ok((file, table))
     }
 
@@ -141,9 +140,9 @@ impl StoreFile {
     }
 
     /// Reads everything. The transaction is dropped at the end, so tables made on the way are not kept.
-    fn load(&mut self, mark_ttl: Duration, now: Moment) -> Result<Table, AnyError> {
+    fn load(&mut self, settings: &EmbeddedSettings, now: Moment) -> Result<Table, AnyError> {
         let transaction = self.database.begin_write()?;
-        let mut table = Table::new(mark_ttl);
+        let mut table = Table::new(settings.clone());
         let numbers = transaction.open_table(NUMBERS)?;
         self.batch = numbers.get(BATCH)?.map_or(0, |batch| batch.value());
         table.start_run(numbers.get(FENCE)?.map_or(0, |fence| fence.value()), now.wall);

@@ -7,10 +7,14 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
-use crate::lock::{Acquired, Attempt, FencingToken, Inspected, LockKey, Released, Renewed, TokenHash, Ttl};
-use crate::store::{AcquireRequest, Intent, ReleaseMark, StoreError};
+use crate::lock::{Attempt, FencingToken, Inspected, LockKey, Released, Renewed, TokenHash, Ttl};
+use crate::store::{Hint, PlaceAfter, ReleaseMark, StoreError};
 
+use super::EmbeddedSettings;
+use super::line::Line;
 use super::record::{HeldLock, Life, Mark, Record, RecordId, Verdict};
+
+mod waiting;
 
 /// Every lock and mark, and the last fencing number.
 #[derive(Debug)]
@@ -23,13 +27,28 @@ pub(super) struct Table {
     changes: Vec<RecordId>,
     /// The number of the last grant, or one less than the first.
     last_fence: u64,
-    mark_ttl: Duration,
+    /// Who waits. It is in no file: the connections of those who wait end with the process.
+    lines: HashMap<LockKey, Line>,
+    /// What is to be told to those who wait, since [`Table::take_hints`].
+    hints: Vec<Hint>,
+    /// Whether a heartbeat was answered: a table that was read from the file anew has lost its lines.
+    was_heard: bool,
+    settings: EmbeddedSettings,
 }
 
 impl Table {
-    /// An empty table. A mark lives for `mark_ttl`.
-    pub(super) fn new(mark_ttl: Duration) -> Self {
-        Self { records: HashMap::new(), ends: BTreeSet::new(), changes: Vec::new(), last_fence: 0, mark_ttl }
+    /// An empty table.
+    pub(super) fn new(settings: EmbeddedSettings) -> Self {
+        Self {
+            records: HashMap::new(),
+            ends: BTreeSet::new(),
+            changes: Vec::new(),
+            last_fence: 0,
+            lines: HashMap::new(),
+            hints: Vec::new(),
+            was_heard: false,
+            settings,
+        }
     }
 
     /// Begins a run of fencing numbers above `last_fence`, and not below the present microsecond by the `wall` clock.
@@ -39,48 +58,6 @@ impl Table {
     pub(super) fn start_run(&mut self, last_fence: u64, wall: Duration) {
         let wall_us = u64::try_from(wall.as_micros()).unwrap_or(u64::MAX);
         self.last_fence = last_fence.max(wall_us.saturating_sub(1));
-    }
-
-    /// Takes a lock, or says why not.
-    pub(super) fn acquire(
-        &mut self,
-        request: &AcquireRequest,
-        now: Duration,
-    ) -> Result<Acquired, StoreError> {
-        let AcquireRequest { key, token, attempt, ttl, .. } = request;
-        match self.verdict(key, token, now) {
-            Some(Verdict::Final(_)) => return Ok(Acquired::TokenReleased),
-            Some(Verdict::Voided(attempts)) if attempts.contains(attempt) => {
-                return Ok(Acquired::AttemptVoided);
-            }
-            _ => {}
-        }
-        if let Some(lock) = self.held(key, now) {
-            let lease = lock.lease(now);
-            return Ok(match lock {
-                lock if lock.token != *token => Acquired::HeldByAnother(lease),
-                lock if lock.attempt == Some(*attempt) => Acquired::Granted(lease),
-                lock => {
-                    let lock = lock.confirmed(*ttl, now);
-                    let lease = lock.lease(now);
-                    self.put_lock(key, lock);
-                    Acquired::AlreadyHeld(lease)
-                }
-            });
-        }
-        if request.intent == Intent::Confirm {
-            return Ok(Acquired::TokenReleased);
-        }
-        let lock = HeldLock {
-            token: *token,
-            attempt: Some(*attempt),
-            fence: self.mint()?,
-            owner: request.owner.clone(),
-            life: Life::starting(now, ttl.as_duration()),
-        };
-        let lease = lock.lease(now);
-        self.put_lock(key, lock);
-        Ok(Acquired::Granted(lease))
     }
 
     /// Sets the lease to the longer of what is left and `ttl`, and pins the grant, if `token` holds the lock.
@@ -97,7 +74,8 @@ impl Table {
         }
     }
 
-    /// Frees a lock, if `token` holds it; with [`ReleaseMark::Final`] it also retires the token.
+    /// Frees a lock, if `token` holds it, or gives up the token's place in the line; with [`ReleaseMark::Final`] it also
+    /// retires the token.
     pub(super) fn release(
         &mut self,
         key: &LockKey,
@@ -110,27 +88,40 @@ impl Table {
         {
             return *answer;
         }
+        let seat = self.lines.get(key).and_then(|line| line.seat(token)).cloned();
+        let frees = self.held(key, now).is_some_and(|lock| lock.token == *token);
         let answer = match self.held(key, now) {
+            _ if frees || seat.is_some() => Released::Released,
             None => Released::NotHeld,
-            Some(lock) if lock.token != *token => Released::HeldByAnother,
-            Some(_) => Released::Released,
+            Some(_) => Released::HeldByAnother,
         };
-        if answer == Released::Released {
+        if frees {
             self.put(RecordId::Lock(key.clone()), None);
         }
         if mark == ReleaseMark::Final {
             self.put_mark(key, token, Verdict::Final(answer), now);
         }
+        if let Some(line) = self.lines.get_mut(key) {
+            let was_offered = line.offer().is_some_and(|offer| offer.token == *token);
+            line.remove(token);
+            let waiting = seat.iter().flat_map(|seat| [seat.attempt, seat.former]).flatten();
+            self.hints.extend(waiting.map(|attempt| Hint::Look(key.clone(), attempt)));
+            if frees || was_offered {
+                self.hand_off(key, now, None);
+            }
+            self.forget_line_if_empty(key);
+        }
         answer
     }
 
-    /// Deletes the lock if it was granted to this very `attempt` of `token`, and voids the attempt in any case.
-    /// Returns whether a lock was deleted.
+    /// Deletes the lock if it was granted to this very `attempt` of `token`, takes the attempt out of the line, and
+    /// voids it in any case. Returns whether a lock was deleted.
     pub(super) fn take_back(
         &mut self,
         key: &LockKey,
         token: &TokenHash,
         attempt: Attempt,
+        place: PlaceAfter,
         now: Duration,
     ) -> bool {
         let is_granted = |lock: &HeldLock| lock.token == *token && lock.attempt == Some(attempt);
@@ -138,34 +129,43 @@ impl Table {
         if deletes {
             self.put(RecordId::Lock(key.clone()), None);
         }
-        let verdict = match self.verdict(key, token, now) {
-            // A token that was released is refused as a whole, and its answer is not to live longer.
-            Some(Verdict::Final(_)) => return deletes,
-            Some(voided) => voided.clone(),
-            None => Verdict::Voided(VecDeque::new()),
-        };
-        self.put_mark(key, token, verdict.voiding(attempt), now);
+        self.void(key, token, attempt, now);
+        self.vacate(key, token, attempt, place, now);
+        if deletes {
+            self.hand_off(key, now, None);
+            self.forget_line_if_empty(key);
+        }
         deletes
     }
 
     /// Says who holds a lock. `None` where that is `token` and its grant is not pinned: this has to come first.
-    pub(super) fn look(&self, key: &LockKey, token: Option<&TokenHash>, now: Duration) -> Option<Inspected> {
-        let Some(lock) = self.held(key, now) else { return Some(Inspected::Free) };
+    pub(super) fn see(&self, key: &LockKey, token: Option<&TokenHash>, now: Duration) -> Option<Inspected> {
+        let waiters = self.waiters(key);
+        let Some(lock) = self.held(key, now) else { return Some(Inspected::Free { waiters }) };
         let yours = token.map(|token| lock.token == *token);
         let is_told = yours != Some(true) || lock.attempt.is_none();
-        is_told.then(|| Inspected::Held { lease: lock.lease(now), yours })
+        is_told.then(|| Inspected::Held { lease: lock.lease(now), yours, waiters })
     }
 
     /// Says who holds a lock, and pins the grant if it is `token`.
     pub(super) fn inspect(&mut self, key: &LockKey, token: Option<&TokenHash>, now: Duration) -> Inspected {
-        let Some(lock) = self.held(key, now) else { return Inspected::Free };
+        let waiters = self.waiters(key);
+        let Some(lock) = self.held(key, now) else { return Inspected::Free { waiters } };
         let lease = lock.lease(now);
         let yours = token.map(|token| lock.token == *token);
         if yours == Some(true) {
             let pinned = HeldLock { attempt: None, ..lock.clone() };
             self.put_lock(key, pinned);
         }
-        Inspected::Held { lease, yours }
+        Inspected::Held { lease, yours, waiters }
+    }
+
+    /// Removes places that were left for too long, and the lines that nobody stands in any more.
+    pub(super) fn purge_lines(&mut self, now: Duration) {
+        self.lines.retain(|_, line| {
+            line.purge(now);
+            !line.is_empty()
+        });
     }
 
     /// Removes records that have ended, at most `limit` of them.
@@ -189,6 +189,11 @@ impl Table {
         changes.sort_unstable();
         changes.dedup();
         changes
+    }
+
+    /// What is to be told to those who wait, and was noted since the last call.
+    pub(super) fn take_hints(&mut self) -> Vec<Hint> {
+        std::mem::take(&mut self.hints)
     }
 
     /// What a record is now; `None` where there is none.
@@ -224,8 +229,19 @@ impl Table {
         self.put(RecordId::Lock(key.clone()), Some(Record::Lock(lock)));
     }
 
+    /// Voids an attempt, so that a copy of it that arrives later takes nothing.
+    fn void(&mut self, key: &LockKey, token: &TokenHash, attempt: Attempt, now: Duration) {
+        let verdict = match self.verdict(key, token, now) {
+            // A token that was released is refused as a whole, and its answer is not to live longer.
+            Some(Verdict::Final(_)) => return,
+            Some(voided) => voided.clone(),
+            None => Verdict::Voided(VecDeque::new()),
+        };
+        self.put_mark(key, token, verdict.voiding(attempt), now);
+    }
+
     fn put_mark(&mut self, key: &LockKey, token: &TokenHash, verdict: Verdict, now: Duration) {
-        let mark = Mark { verdict, life: Life::starting(now, self.mark_ttl) };
+        let mark = Mark { verdict, life: Life::starting(now, self.settings.mark_ttl) };
         self.put(RecordId::mark(key, token), Some(Record::Mark(mark)));
     }
 
@@ -235,6 +251,12 @@ impl Table {
             Some(Record::Lock(lock)) if !lock.life.is_over(now) => Some(lock),
             _ => None,
         }
+    }
+
+    /// How many stand in the line of `key`.
+    fn waiters(&self, key: &LockKey) -> u64 {
+        let waiters = self.lines.get(key).map_or(0, Line::waiters);
+        u64::try_from(waiters).unwrap_or(u64::MAX)
     }
 
     /// What the mark of a token says, if there is one.

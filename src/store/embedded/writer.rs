@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, broadcast, oneshot};
 
 use crate::clock::Clock;
-use crate::store::StoreError;
+use crate::store::{Hint, StoreError};
 
 use super::file::{IfMissing, StoreFile};
 use super::rows::Moment;
@@ -80,6 +80,8 @@ pub(super) struct Writer {
     pub(super) settings: EmbeddedSettings,
     /// The clocks.
     pub(super) clock: Arc<dyn Clock>,
+    /// Where those who wait are told.
+    pub(super) hints: broadcast::Sender<Hint>,
     /// The state, or why there is none at present.
     pub(super) state: Result<State, String>,
 }
@@ -94,7 +96,7 @@ impl Command {
 impl State {
     /// A state that is kept nowhere.
     pub(super) fn in_memory(settings: &EmbeddedSettings, clock: &dyn Clock) -> Self {
-        let mut table = Table::new(settings.mark_ttl);
+        let mut table = Table::new(settings.clone());
         table.start_run(0, clock.wall());
         Self { table, file: None, unwritable: None }
     }
@@ -106,7 +108,7 @@ impl State {
         settings: &EmbeddedSettings,
         clock: &dyn Clock,
     ) -> Result<Self, OpenError> {
-        let (file, table) = StoreFile::open(path, if_missing, settings.mark_ttl, clock)?;
+        let (file, table) = StoreFile::open(path, if_missing, settings, clock)?;
         Ok(Self { table, file: Some(file), unwritable: None })
     }
 
@@ -201,12 +203,23 @@ impl Writer {
             }
         }
         let committed = self.commit();
+        self.tell();
         for (answer, changed) in answers {
             answer(match &committed {
                 // Whatever became of the batch: a command that changed nothing has certainly done nothing.
                 Err(StoreError::Unknown(reason)) if !changed => Err(StoreError::Unavailable(reason.clone())),
                 committed => committed.clone(),
             });
+        }
+    }
+
+    /// Tells those who wait what concerns them, once it is durable. They look for themselves, so no harm is done by a
+    /// hint of something that was not.
+    fn tell(&mut self) {
+        let Ok(state) = &mut self.state else { return };
+        for hint in state.table.take_hints() {
+            // Nobody listens before somebody waits.
+            let _ = self.hints.send(hint);
         }
     }
 
@@ -263,6 +276,7 @@ impl Writer {
             && state.unwritable.is_none()
         {
             state.table.purge(self.clock.boot(), PURGE_LIMIT);
+            state.table.purge_lines(self.clock.boot());
             // A failure is logged there, and nobody waits for this.
             let _ = self.commit();
         }

@@ -1,42 +1,177 @@
--- Takes a lock, or says why not.
+-- Takes a lock or a place in its line, or says why not.
 --
--- KEYS[1] the lock            ARGV[1] token hash, 64 hex digits
--- KEYS[2] the token's mark    ARGV[2] attempt, 32 hex digits
--- KEYS[3] the fence           ARGV[3] ttl, ms
---                             ARGV[4] owner, may be empty
---                             ARGV[5] incarnation of the server
---                             ARGV[6] '1': a free lock may be granted, '0': the token may only be confirmed
+-- KEYS[1..6] as in line.lua   ARGV[1..4] as in line.lua
+-- KEYS[7] the token's mark    ARGV[5] what may be done:
+-- KEYS[8] the fence             confirm: only say that the token holds the lock · grant: take it, never wait
+--                               join: take a place, or take over the token's own · rejoin: the same, but not from an
+--                               attempt that is present · look: go on waiting · end, end-keep: look for the last
+--                               time, and give the place up, or keep it as a ticket
+--                             ARGV[6] ttl, ms
+--                             ARGV[7] owner, may be empty
+--                             ARGV[8] incarnation of the server
+--                             the rest only where there is waiting:
+--                             ARGV[9] gateway
+--                             ARGV[10] most waiters of a lock
+--                             ARGV[11] attempts that this one supersedes, with a space after each
+--                             ARGV[12] the place that is remembered, may be empty
 --
--- Returns { outcome, lock, ms left }:
---   0 granted · 1 already held, and pinned now · 2 held by another
---   3 token released, 4 attempt voided (these two alone)
+-- Returns { outcome, lock or '', ms left, waiters, position or 0, place or 0, ms until due, attempt offered to or '' }:
+--   0 granted · 1 already held, and pinned now (these two without the rest)
+--   2 refused · 5 in line · 6 another attempt is present at the place
+--   3 token released, 4 attempt voided, 7 place lost, 8 line full (these alone)
 
 -- A run begins at a time in microseconds, so every number of one is above this: September 2001.
 local SMALLEST_NUMBER = 1000000000000000
 local LARGEST_NUMBER = 9007199254740991
 
-local mark = redis.call('GET', KEYS[2])
+local LOCK, TOKEN, ATTEMPT, MODE = KEYS[1], ARGV[1], ARGV[2], ARGV[5]
+
+local mark = redis.call('GET', KEYS[7])
 if is_final(mark) then return { 3 } end
-if mark and string.find(mark, ARGV[2], 1, true) then return { 4 } end
+local is_voided = mark and string.find(mark, ATTEMPT, 1, true)
+if is_voided and MODE ~= 'end' and MODE ~= 'end-keep' then return { 4 } end
 
-local lock, left_ms = held(KEYS[1])
-if lock then
-  if token_of(lock) ~= ARGV[1] then return { 2, lock, left_ms } end
+local lock, left_ms, offer = held(LOCK)
+local superseded = ARGV[11] or ''
+if superseded ~= '' then mark = void(KEYS[7], mark, superseded, ARGV[3]) end
+
+if lock and token_of(lock) == TOKEN then
+  local by = attempt_of(lock)
   -- The same attempt is a copy of the same command: the same grant, which may still have to be taken back.
-  if attempt_of(lock) == ARGV[2] then return { 0, lock, left_ms } end
-  local ttl_ms = math.max(left_ms, tonumber(ARGV[3]))
-  return { 1, pin(KEYS[1], lock, ttl_ms), ttl_ms }
+  if by == ATTEMPT then return { 0, lock, left_ms } end
+  -- What was granted to an attempt that this one stands for is now this one's.
+  if string.find(superseded, by, 1, true) then
+    lock = TOKEN .. ' ' .. ATTEMPT .. string.sub(lock, 98)
+    redis.call('SET', LOCK, lock, 'KEEPTTL')
+    return { 0, lock, left_ms }
+  end
+  local ttl_ms = math.max(left_ms, tonumber(ARGV[6]))
+  return { 1, pin(LOCK, lock, ttl_ms), ttl_ms }
 end
 
-if ARGV[6] ~= '1' then return { 3 } end
-
-local number = redis.call('HINCRBY', KEYS[3], ARGV[5], 1)
--- 1 means that this incarnation has no run here: first use, restart, failover or flush. A bit more means that a
--- script failed while it started the run, and what it had counted stayed.
-if number < SMALLEST_NUMBER then number = start_run(KEYS[3], ARGV[5]) end
-if number > LARGEST_NUMBER then
-  return redis.error_reply('FENCE the clock of the server is too far ahead for a fencing number')
+local function mint_and_set()
+  local number = redis.call('HINCRBY', KEYS[8], ARGV[8], 1)
+  -- 1 means that this incarnation has no run here: first use, restart, failover or flush. A bit more means that a
+  -- script failed while it started the run, and what it had counted stayed.
+  if number < SMALLEST_NUMBER then number = start_run(KEYS[8], ARGV[8]) end
+  if number > LARGEST_NUMBER then
+    return redis.error_reply('FENCE the clock of the server is too far ahead for a fencing number')
+  end
+  lock = TOKEN .. ' ' .. ATTEMPT .. ' ' .. string.format('%.0f', number) .. ' ' .. ARGV[7]
+  redis.call('SET', LOCK, lock, 'PX', ARGV[6])
+  return { 0, lock, tonumber(ARGV[6]) }
 end
-lock = ARGV[1] .. ' ' .. ARGV[2] .. ' ' .. string.format('%.0f', number) .. ' ' .. ARGV[4]
-redis.call('SET', KEYS[1], lock, 'PX', ARGV[3])
-return { 0, lock, tonumber(ARGV[3]) }
+
+local joins = MODE == 'join' or MODE == 'rejoin'
+local has_line = redis.call('EXISTS', KEYS[2]) == 1
+if not has_line and not offer then
+  -- Most locks, most of the time.
+  if lock and (MODE == 'grant' or MODE == 'confirm') then return { 2, lock, left_ms, 0, 0 } end
+  if not lock and (MODE == 'grant' or joins) then return mint_and_set() end
+end
+if MODE == 'confirm' and not lock then return { 3 } end
+
+local line = open_line()
+local now_ms, now_us = line.clock()
+line.purge(now_ms)
+
+local function answer(outcome)
+  local waiters = redis.call('ZCARD', KEYS[3])
+  local rank = redis.call('ZRANK', KEYS[3], TOKEN)
+  local place = rank and redis.call('ZSCORE', KEYS[3], TOKEN) or '0'
+  local due_in_ms = left_ms or offer and offer.start_ms + line.OFFER_MS - now_ms or 0
+  local offered_to = offer and offer.attempt or ''
+  return { outcome, lock or '', left_ms or 0, waiters, rank and rank + 1 or 0, place, due_in_ms, offered_to }
+end
+
+local function grant()
+  local seat = line.seat_of(TOKEN)
+  -- Another request of this token waits at the place: it is told that its token holds the lock.
+  if seat and seat.attempt ~= ATTEMPT then line.tell_to_look(seat) end
+  local granted = mint_and_set()
+  if not granted.err then line.go_on_after_grant(now_ms, tonumber(ARGV[6])) end
+  return granted
+end
+
+if MODE == 'confirm' then return answer(2) end
+
+local lapsed = offer and now_ms - offer.start_ms >= line.OFFER_MS and offer or nil
+if lapsed then offer = nil end
+local is_free = not lock and not offer
+local is_mine_next = offer and offer.token == TOKEN
+
+if MODE == 'grant' then
+  if is_mine_next then return grant() end
+  if is_free then
+    local is_taken
+    -- A ticket of this token may be the first of the line.
+    offer, is_taken = line.hand_off(now_ms, lapsed, nil, TOKEN)
+    if is_taken or not offer then return grant() end
+  end
+  return answer(2)
+end
+
+-- Whether an attempt is this one, or one that this one stands for now.
+local function is_own(attempt) return attempt == ATTEMPT or string.find(superseded, attempt, 1, true) ~= nil end
+
+local seat = line.seat_of(TOKEN)
+local is_seated = seat and is_own(seat.attempt) and not is_voided
+local is_in_line = seat and redis.call('ZSCORE', KEYS[3], TOKEN)
+-- Whether another attempt of this token is believed to wait at its place.
+local is_taken_over = seat and not is_seated and seat.gateway ~= line.NOBODY and is_in_line
+
+if joins and (MODE == 'join' or not is_taken_over) then
+  local function is_full() return redis.call('ZCARD', KEYS[3]) >= tonumber(ARGV[10]) end
+  if not seat and ARGV[12] == '' and is_full() then
+    line.sweep(now_ms, now_us)
+    if is_full() then return { 8 } end
+  end
+  local former = is_seated and seat.former or nil
+  if is_taken_over then former = { gateway = seat.gateway, attempt = seat.attempt } end
+  if seat and not is_seated then line.tell_to_look(seat) end
+  local place = line.place_for(seat, not is_seated and tonumber(ARGV[12]), now_us)
+  seat = { place = place, gateway = ARGV[9], attempt = ATTEMPT, former = former }
+  line.write_seat(TOKEN, seat)
+  has_line, is_seated, is_taken_over = true, true, false
+end
+
+-- Where the place may one day come back to this request, it comes back to the attempt that is in use.
+local is_noted = seat and not is_seated and seat.former and is_own(seat.former.attempt)
+if is_noted and seat.former.attempt ~= ATTEMPT then
+  seat.former = { gateway = ARGV[9], attempt = ATTEMPT }
+  line.write_seat(TOKEN, seat)
+end
+
+if is_seated then
+  line.stand_in_line(TOKEN, seat.place)
+  if is_mine_next then return grant() end
+end
+if is_free and has_line then
+  local is_taken
+  local present = is_seated and TOKEN or nil
+  offer, is_taken = line.hand_off(now_ms, lapsed, present, present)
+  if is_taken then return grant() end
+end
+
+if MODE == 'end' or MODE == 'end-keep' then
+  if is_seated and seat.former then
+    line.give_back(TOKEN, seat)
+  elseif is_seated and MODE == 'end-keep' then
+    line.leave_place(TOKEN, seat, now_ms)
+  elseif is_seated then
+    line.remove_place(TOKEN)
+  elseif is_noted then
+    seat.former = nil
+    line.write_seat(TOKEN, seat)
+  end
+  if offer and is_own(offer.attempt) then offer = line.hand_off(now_ms) end
+  -- Whatever was found: a copy of an earlier command of this attempt may still be on its way.
+  void(KEYS[7], mark, ATTEMPT, ARGV[3])
+  return answer(2)
+end
+if is_seated then
+  if lock or offer then line.set_due(lock and now_ms + left_ms or offer.start_ms) end
+  return answer(5)
+end
+if is_taken_over then return answer(6) end
+return { 7 }

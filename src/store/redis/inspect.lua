@@ -1,12 +1,20 @@
--- Says who holds a lock. Telling a token that it does is a promise like a renewal, so it pins the grant.
+-- Says who holds a lock, and how many wait for it. Telling a token that it does is a promise like a renewal, so it
+-- pins the grant.
 --
--- KEYS[1] the lock    ARGV[1] token hash, 64 hex digits, may be absent
+-- KEYS[1..6] as in line.lua   ARGV[1] token hash, or empty   ARGV[3..4] as in line.lua
 --
--- Returns { outcome, lock, ms left }: 0 free (alone) · 1 held · 2 held, by the token shown
+-- Returns { outcome, lock or '', ms left, waiters }: 0 free · 1 held · 2 held, by the token shown
 
 local lock, left_ms = held(KEYS[1])
-if not lock then return { 0 } end
-if ARGV[1] ~= token_of(lock) then return { 1, lock, left_ms } end
+local waiters = redis.call('ZCARD', KEYS[3])
+if waiters > 0 then
+  -- Places that were left for too long are not counted.
+  local line = open_line()
+  line.purge((line.clock()))
+  waiters = redis.call('ZCARD', KEYS[3])
+end
+if not lock then return { 0, '', 0, waiters } end
+if ARGV[1] ~= token_of(lock) then return { 1, lock, left_ms, waiters } end
 -- Pinning sets the TTL anew, and may round it up: once in the life of a grant, not with every look.
 if attempt_of(lock) ~= PINNED then lock = pin(KEYS[1], lock, left_ms) end
-return { 2, lock, left_ms }
+return { 2, lock, left_ms, waiters }

@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, PushInfo, PushKind, RedisResult};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, broadcast, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::keys::KeySpace;
-use super::scripts;
-use crate::store::StoreError;
+use super::{hints, scripts};
+use crate::store::{Hint, StoreError};
 
 /// How often a gateway asks whether the server is still the one it learned.
 const RELEARN_PERIOD: Duration = Duration::from_secs(1);
@@ -34,6 +34,8 @@ pub(super) struct Link {
     pub(super) connection: MultiplexedConnection,
     /// Names the server's run of fencing numbers; it changes with every restart and every promotion.
     pub(super) incarnation: String,
+    /// The number of this link: a later one is another connection, and perhaps another server.
+    pub(super) session: u64,
     /// Set by the first request that found the connection wanting: from that moment nobody is given it any more.
     is_broken: AtomicBool,
     /// Tells the supervisor.
@@ -62,6 +64,14 @@ enum State {
     Down(Arc<str>),
 }
 
+/// Where what the server tells goes.
+#[derive(Clone)]
+pub(super) struct Hints {
+    /// The name by which the server knows this gateway.
+    pub(super) gateway: Arc<str>,
+    pub(super) sender: broadcast::Sender<Hint>,
+}
+
 /// Keeps a [`Link`] to one server for as long as it lives.
 pub(super) struct Supervisor {
     state: watch::Receiver<State>,
@@ -69,11 +79,12 @@ pub(super) struct Supervisor {
 }
 
 impl Supervisor {
-    /// Starts connecting in the background. `reply_timeout` bounds the connecting, and each look at the server.
-    pub(super) fn start(client: Client, keys: KeySpace, reply_timeout: Duration) -> Self {
+    /// Starts connecting in the background. `reply_timeout` bounds the connecting, and each look at the server; what
+    /// the server tells the gateway of the name in `hints` goes to its sender.
+    pub(super) fn start(client: Client, keys: KeySpace, reply_timeout: Duration, hints: Hints) -> Self {
         let stop = CancellationToken::new();
         let (sender, state) = watch::channel(State::Connecting);
-        let task = Task { client, keys, reply_timeout, state: sender.clone() };
+        let task = Task { client, keys, reply_timeout, hints, sessions: 0, state: sender.clone() };
         let stopped = stop.clone();
         tokio::spawn(async move {
             stopped.run_until_cancelled(task.run()).await;
@@ -123,11 +134,14 @@ struct Task {
     client: Client,
     keys: KeySpace,
     reply_timeout: Duration,
+    hints: Hints,
+    /// Links so far.
+    sessions: u64,
     state: watch::Sender<State>,
 }
 
 impl Task {
-    async fn run(self) {
+    async fn run(mut self) {
         let mut pause = FIRST_PROBE_PAUSE;
         let mut failing_since = Instant::now();
         loop {
@@ -166,13 +180,18 @@ impl Task {
     }
 
     /// Connects and learns; the second value is notified when the driver's connection ends.
-    async fn connect(&self) -> Result<(Link, Arc<Notify>), String> {
+    async fn connect(&mut self) -> Result<(Link, Arc<Notify>), String> {
+        self.sessions += 1;
+        let session = self.sessions;
         let closed = Arc::new(Notify::new());
         let on_push = {
-            let closed = closed.clone();
+            let (closed, keys, hints) = (closed.clone(), self.keys.clone(), self.hints.sender.clone());
             move |push: PushInfo| {
                 if push.kind == PushKind::Disconnection {
                     closed.notify_one();
+                } else if let Some(hint) = hints::read(push, &keys) {
+                    // Nobody listens before somebody waits.
+                    let _ = hints.send(hint);
                 }
                 Ok::<(), redis::aio::SendError>(())
             }
@@ -195,7 +214,18 @@ impl Task {
             }
             let incarnation = identity.incarnation();
             self.start_run(&mut connection, &incarnation).await?;
-            Ok(Ok(Link { connection, incarnation, is_broken: AtomicBool::new(false), broken: Notify::new() }))
+            // On this connection, so that neither can be replaced without the other. Where it is forbidden, waiting
+            // is slower, and works.
+            let channel = self.keys.channel(&self.hints.gateway);
+            if let Err(error) = hints::subscribe(&mut connection, &channel).await {
+                let reason = describe(&error);
+                tracing::warn!(
+                    reason,
+                    "Redis allows no subscription: waiters learn of their turn by polling"
+                );
+            }
+            let (is_broken, broken) = (AtomicBool::new(false), Notify::new());
+            Ok(Ok(Link { connection, incarnation, session, is_broken, broken }))
         };
         match timeout(self.reply_timeout, connect).await {
             Ok(Ok(Ok(link))) => Ok((link, closed)),

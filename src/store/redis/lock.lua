@@ -1,13 +1,15 @@
 -- What all scripts that read a lock share; it is put in front of each of them.
 --
 -- A lock is a string with a TTL: `<token hash, 64 hex> <attempt, 32 hex> <fencing number> <owner, may be empty>`.
--- A pinned lock has dashes for its attempt, so that no attempt can ever match it.
+-- A pinned lock has dashes for its attempt, so that no attempt can ever match it. Between two holders a lock may be
+-- promised to the head of its line: `?<token hash> <attempt> <gateway> <start, ms>`, an offer, which nobody holds.
 --
 -- A mark is a string that lives on after a token was used:
 --   `=<n>`                   the token is freed; a release answered n, and repetitions answer it again
 --   `! <attempt> <attempt>…` these attempts are voided; the token itself stays usable
 
 local PINNED = string.rep('-', 32)
+local MOST_VOIDED = 1000
 
 local function token_of(lock) return string.sub(lock, 1, 64) end
 
@@ -15,12 +17,18 @@ local function attempt_of(lock) return string.sub(lock, 66, 97) end
 
 local function is_final(mark) return mark and string.sub(mark, 1, 1) == '=' end
 
--- The lock of a key and what is left of its lease, in ms; nothing where nobody holds it. In its last millisecond a
--- lock counts as free, for every script alike: what one of them calls free, no other may renew.
+-- The lock of a key and what is left of its lease, in ms; nothing where nobody holds it, but for a third value where
+-- it is offered. In its last millisecond a lock counts as free, for every script alike: what one of them calls free,
+-- no other may renew.
 local function held(key)
   local lock = redis.call('GET', key)
-  local left_ms = lock and redis.call('PTTL', key)
-  if not lock or left_ms == 0 then return nil end
+  if not lock then return nil end
+  if string.sub(lock, 1, 1) == '?' then
+    local token, attempt, gateway, start_ms = string.match(lock, '^%?(%S+) (%S+) (%S+) (%d+)$')
+    return nil, nil, { token = token, attempt = attempt, gateway = gateway, start_ms = tonumber(start_ms) }
+  end
+  local left_ms = redis.call('PTTL', key)
+  if left_ms == 0 then return nil end
   return lock, left_ms
 end
 
@@ -32,4 +40,20 @@ local function pin(key, lock, ttl_ms)
   local pinned = token_of(lock) .. ' ' .. PINNED .. string.sub(lock, 98)
   redis.call('SET', key, pinned, 'PX', ttl_ms)
   return pinned
+end
+
+-- Voids attempts, separated by spaces, so that copies that arrive later take nothing. `mark` is what the token's mark
+-- says now; returns what it says then.
+local function void(key, mark, attempts, life_ms)
+  if is_final(mark) then return mark end
+  mark = mark or '!'
+  for attempt in string.gmatch(attempts, '%S+') do
+    if not string.find(mark, attempt, 1, true) then mark = mark .. ' ' .. attempt end
+  end
+  -- A token retried without end must not grow a mark without end: its oldest attempts go first.
+  if #mark > 1 + 33 * MOST_VOIDED then mark = '!' .. string.sub(mark, -33 * MOST_VOIDED) end
+  -- A server that is out of memory allows SET only to a script that has written already, and DEL always.
+  redis.call('DEL', key)
+  redis.call('SET', key, mark, 'PX', life_ms)
+  return mark
 end

@@ -1,29 +1,37 @@
--- Frees a lock, if the token holds it. With a mark, the token is freed whatever the answer is.
+-- Frees a lock, if the token holds it, or gives up the token's place in the line. With a mark, the token is freed
+-- whatever the answer is.
 --
--- KEYS[1] the lock                          ARGV[1] token hash, 64 hex digits
--- KEYS[2] the token's mark, may be absent   ARGV[2] life of the mark, ms
+-- KEYS[1..6] as in line.lua                 ARGV[1], ARGV[3..4] as in line.lua
+-- KEYS[7] the token's mark, may be absent
 --
--- Returns 0 released · 1 nobody held it · 2 held by another
+-- Returns 0 released, or left the line · 1 nobody held it · 2 held by another
 
-local leaves_mark = KEYS[2] ~= nil
+local leaves_mark = KEYS[7] ~= nil
 if leaves_mark then
-  local mark = redis.call('GET', KEYS[2])
+  local mark = redis.call('GET', KEYS[7])
   if is_final(mark) then return tonumber(string.sub(mark, 2)) end
 end
 
-local lock = held(KEYS[1])
+local lock, _, offer = held(KEYS[1])
+local line = redis.call('EXISTS', KEYS[2]) == 1 and open_line()
+local seat = line and line.seat_of(ARGV[1])
 local outcome = 0
-if not lock then
-  outcome = 1
-elseif token_of(lock) ~= ARGV[1] then
-  outcome = 2
-else
+local frees = lock and token_of(lock) == ARGV[1]
+if frees then
   redis.call('DEL', KEYS[1])
+elseif not seat then
+  outcome = lock and 2 or 1
+end
+if seat then
+  line.remove_place(ARGV[1])
+  line.tell_to_look(seat)
+  if seat.former then line.tell_to_look(seat.former) end
 end
 
 if leaves_mark then
   -- A server that is out of memory allows SET only to a script that has written already, and DEL always.
-  redis.call('DEL', KEYS[2])
-  redis.call('SET', KEYS[2], '=' .. outcome, 'PX', ARGV[2])
+  redis.call('DEL', KEYS[7])
+  redis.call('SET', KEYS[7], '=' .. outcome, 'PX', ARGV[3])
 end
+if line and (frees or offer and offer.token == ARGV[1]) then line.hand_off((line.clock())) end
 return outcome

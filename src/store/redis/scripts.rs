@@ -5,21 +5,23 @@ use std::sync::LazyLock;
 use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind, FromRedisValue, ParsingError, RedisResult, ServerErrorKind, Value};
 
-use crate::lock::{FencingToken, Lease, Owner};
+use crate::lock::{Attempt, FencingToken, Lease, LockKey, Owner, Place, Standing};
+use crate::store::Beat;
 
-pub(super) static ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(concat!(include_str!("lock.lua"), include_str!("fence.lua"), include_str!("acquire.lua")))
-});
-pub(super) static RENEW: LazyLock<Script> =
-    LazyLock::new(|| Script::new(concat!(include_str!("lock.lua"), include_str!("renew.lua"))));
-pub(super) static RELEASE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(concat!(include_str!("lock.lua"), include_str!("release.lua"))));
-pub(super) static TAKE_BACK: LazyLock<Script> =
-    LazyLock::new(|| Script::new(concat!(include_str!("lock.lua"), include_str!("take_back.lua"))));
-pub(super) static INSPECT: LazyLock<Script> =
-    LazyLock::new(|| Script::new(concat!(include_str!("lock.lua"), include_str!("inspect.lua"))));
-pub(super) static LEARN: LazyLock<Script> =
-    LazyLock::new(|| Script::new(concat!(include_str!("fence.lua"), include_str!("learn.lua"))));
+/// The text of a script: what it shares with others comes first.
+macro_rules! script {
+    ($($part:literal),+) => {
+        LazyLock::new(|| Script::new(concat!($(include_str!($part)),+)))
+    };
+}
+
+pub(super) static ACQUIRE: LazyLock<Script> = script!("lock.lua", "line.lua", "fence.lua", "acquire.lua");
+pub(super) static RENEW: LazyLock<Script> = script!("lock.lua", "renew.lua");
+pub(super) static RELEASE: LazyLock<Script> = script!("lock.lua", "line.lua", "release.lua");
+pub(super) static TAKE_BACK: LazyLock<Script> = script!("lock.lua", "line.lua", "take_back.lua");
+pub(super) static INSPECT: LazyLock<Script> = script!("lock.lua", "line.lua", "inspect.lua");
+pub(super) static BEAT: LazyLock<Script> = script!("beat.lua");
+pub(super) static LEARN: LazyLock<Script> = script!("fence.lua", "learn.lua");
 
 /// Where the fencing number begins in a lock's value: behind the token hash, the attempt and two spaces.
 const NUMBER_AT: usize = 98;
@@ -58,23 +60,55 @@ impl Script {
     }
 }
 
-/// What acquire, renew and inspect reply: an outcome by number, and for most outcomes the lock.
+/// What acquire, renew and inspect reply: an outcome by number, then the lock, then the line, as far as it concerns
+/// the outcome.
 pub(super) struct Reply {
     pub(super) outcome: i64,
-    lock: Option<(Vec<u8>, i64)>,
+    fields: Vec<Value>,
 }
 
 impl Reply {
     /// The lease in the reply; `None` where there is none, or the key holds something that no script of ours wrote.
     pub(super) fn lease(&self) -> Option<Lease> {
-        let (lock, left_ms) = self.lock.as_ref()?;
+        let (lock, left_ms) = (self.field::<Vec<u8>>(0)?, self.field::<i64>(1)?);
         let text = std::str::from_utf8(lock.get(NUMBER_AT..)?).ok()?;
         let (number, owner) = text.split_once(' ')?;
         Some(Lease {
             fencing_token: FencingToken::new(number.parse().ok()?)?,
-            left_ms: u64::try_from(*left_ms).unwrap_or(0),
+            left_ms: u64::try_from(left_ms).unwrap_or(0),
             owner: Owner::parse(owner.as_bytes()).ok()?,
         })
+    }
+
+    /// Whether the reply names a lock that is held.
+    pub(super) fn has_lock(&self) -> bool {
+        self.field::<Vec<u8>>(0).is_some_and(|lock| !lock.is_empty())
+    }
+
+    /// How many stand in the line.
+    pub(super) fn waiters(&self) -> u64 {
+        self.field(2).unwrap_or(0)
+    }
+
+    /// Where the token stands in the line, from 1 on.
+    pub(super) fn position(&self) -> Option<u64> {
+        self.field(3).filter(|position| *position > 0)
+    }
+
+    /// Where the token stands in the line, and when to look again.
+    pub(super) fn standing(&self) -> Option<Standing> {
+        let due_in_ms: i64 = self.field(5)?;
+        let offered_to: String = self.field(6)?;
+        Some(Standing {
+            place: Place::new(self.field::<String>(4)?.parse().ok()?),
+            is_first: self.position() == Some(1),
+            due_in_ms: u64::try_from(due_in_ms).unwrap_or(0),
+            offered_to: Attempt::parse(&offered_to),
+        })
+    }
+
+    fn field<T: FromRedisValue>(&self, index: usize) -> Option<T> {
+        T::from_redis_value(self.fields.get(index)?.clone()).ok()
     }
 }
 
@@ -82,12 +116,24 @@ impl FromRedisValue for Reply {
     fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
         let mut fields = Vec::<Value>::from_redis_value(value)?.into_iter();
         let outcome = fields.next().map_or(Err("an empty reply".into()), i64::from_redis_value)?;
-        let lock = match (fields.next(), fields.next()) {
-            (Some(lock), Some(left_ms)) => {
-                Some((Vec::<u8>::from_redis_value(lock)?, i64::from_redis_value(left_ms)?))
-            }
-            _ => None,
-        };
-        Ok(Self { outcome, lock })
+        Ok(Self { outcome, fields: fields.collect() })
     }
+}
+
+/// The pulse and the beat in a reply: whether the gateway is new, then locks, each followed by the milliseconds until
+/// it is due.
+pub(super) fn read_beat(
+    reply: Vec<Value>,
+    key_of: impl Fn(&str) -> Option<LockKey>,
+) -> Option<(String, Beat)> {
+    let mut fields = reply.into_iter();
+    let pulse = String::from_redis_value(fields.next()?).ok()?;
+    let is_new = i64::from_redis_value(fields.next()?).ok()? == 1;
+    let mut due = Vec::new();
+    while let (Some(lock), Some(in_ms)) = (fields.next(), fields.next()) {
+        let lock = String::from_redis_value(lock).ok()?;
+        let in_ms = i64::from_redis_value(in_ms).ok()?;
+        due.extend(key_of(&lock).map(|key| (key, u64::try_from(in_ms).unwrap_or(0))));
+    }
+    Some((pulse, Beat { is_new, due }))
 }

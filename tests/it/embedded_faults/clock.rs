@@ -189,11 +189,11 @@ impl Caller {
     /// What is left of the lease; 0 where nobody holds the lock.
     async fn left_ms(&self, machine: &Machine) -> u64 {
         match machine.store().inspect(&self.key, Some(&self.token), soon()).await.unwrap() {
-            Inspected::Held { lease, yours } => {
+            Inspected::Held { lease, yours, .. } => {
                 assert_eq!(yours, Some(true));
                 lease.left_ms
             }
-            Inspected::Free => 0,
+            Inspected::Free { .. } => 0,
         }
     }
 }

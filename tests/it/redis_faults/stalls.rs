@@ -116,7 +116,13 @@ async fn a_grant_is_taken_back_however_long_the_server_stood_still() {
     let ttl = Ttl::from_ms(2_000).unwrap();
     let wish = |key: &str| {
         let token = Some(LeaseToken::parse(fresh_token().as_bytes()).unwrap());
-        Acquire { key: LockKey::parse(key.as_bytes()).unwrap(), token, ttl, owner: None }
+        Acquire {
+            key: LockKey::parse(key.as_bytes()).unwrap(),
+            token,
+            ttl,
+            owner: None,
+            wait: Duration::ZERO,
+        }
     };
     let marks = async || redis.keys().await.iter().filter(|key| key.contains(":freed:")).count();
     // From here on the server knows the script, and needs nothing but the command.

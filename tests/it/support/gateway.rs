@@ -95,6 +95,10 @@ impl Gateway {
         super::signal(self.child.id(), name);
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Waits for the end of the process, and for the last line of its log.
     pub async fn exit_status(&mut self) -> ExitStatus {
         let mut status = None;

@@ -1,6 +1,7 @@
 //! An HTTP client for tests. Every answer that it receives is held against the OpenAPI document.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request};
@@ -27,6 +28,7 @@ pub struct Call {
     path_and_query: String,
     method: Method,
     body: Bytes,
+    patience: Duration,
 }
 
 /// What came back.
@@ -59,6 +61,7 @@ impl Client {
             path_and_query: path_and_query.to_owned(),
             method,
             body: Bytes::new(),
+            patience: PATIENCE,
         }
     }
 
@@ -94,6 +97,11 @@ impl Call {
         self
     }
 
+    /// Waits so long for the answer.
+    pub fn within(self, patience: Duration) -> Self {
+        Self { patience, ..self }
+    }
+
     /// Sends it; fails the test when no answer comes.
     pub async fn send(self) -> Answer {
         let what = format!("{} {}", self.method, self.path_and_query);
@@ -109,8 +117,9 @@ impl Call {
             let body = body.collect().await.map_err(|error| format!("{error:?}"))?.to_bytes();
             Ok::<_, String>(Answer { status: head.status.as_u16(), headers: head.headers, body })
         };
-        let answer =
-            tokio::time::timeout(PATIENCE, exchange).await.map_err(|_| "no answer in time".to_owned())??;
+        let answer = tokio::time::timeout(self.patience, exchange)
+            .await
+            .map_err(|_| "no answer in time".to_owned())??;
         document::check(&self.method, &self.path_and_query, &answer);
         Ok(answer)
     }

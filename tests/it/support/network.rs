@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use fencepost::lock::{Acquired, Attempt, Inspected, LockKey, Released, Renewed, TokenHash, Ttl};
-use fencepost::store::{AcquireRequest, LockStore, ReleaseMark, StoreError};
+use fencepost::store::{AcquireRequest, Beat, Hint, LockStore, PlaceAfter, ReleaseMark, StoreError};
 use futures_util::future::BoxFuture;
+use tokio::sync::broadcast;
 use tokio::time::Instant;
 
 use super::PATIENCE;
@@ -158,10 +159,30 @@ impl LockStore for Network {
         key: &LockKey,
         token: &TokenHash,
         attempt: Attempt,
+        place: PlaceAfter,
         _: Instant,
     ) -> Result<bool, StoreError> {
         let (key, token) = (key.clone(), *token);
-        self.pass(|store| async move { store.take_back(&key, &token, attempt, later()).await }).await
+        self.pass(|store| async move { store.take_back(&key, &token, attempt, place, later()).await }).await
+    }
+
+    async fn decline(
+        &self,
+        key: &LockKey,
+        token: &TokenHash,
+        attempt: Attempt,
+        _: Instant,
+    ) -> Result<(), StoreError> {
+        let (key, token) = (key.clone(), *token);
+        self.pass(|store| async move { store.decline(&key, &token, attempt, later()).await }).await
+    }
+
+    async fn beat(&self, _: Instant) -> Result<Beat, StoreError> {
+        self.pass(|store| async move { store.beat(later()).await }).await
+    }
+
+    fn hints(&self) -> broadcast::Receiver<Hint> {
+        self.store.hints()
     }
 
     async fn inspect(

@@ -57,10 +57,15 @@ impl RedisServer {
         &self.url
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// A connection of the test's own.
     pub async fn connect(&self) -> redis::aio::MultiplexedConnection {
         let client = redis::Client::open(self.url.as_str()).unwrap();
-        let config = redis::AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
+        let config = redis::AsyncConnectionConfig::new();
+        let config = config.set_connection_timeout(Some(PATIENCE)).set_response_timeout(Some(PATIENCE));
         client.get_multiplexed_async_connection_with_config(&config).await.unwrap()
     }
 
@@ -73,10 +78,15 @@ impl RedisServer {
 
     /// How often a command was called, from clients and from scripts.
     pub async fn calls(&self, command: &str) -> u64 {
+        self.all_calls().await.get(command).copied().unwrap_or(0)
+    }
+
+    /// How often each command was called, from clients and from scripts.
+    pub async fn all_calls(&self) -> HashMap<String, u64> {
         let stats: String = self.command(&["INFO", "commandstats"]).await;
-        let prefix = format!("cmdstat_{command}:calls=");
-        let count = stats.lines().find_map(|line| line.strip_prefix(&prefix)?.split(',').next());
-        count.map_or(0, |count| count.parse().unwrap())
+        let counts = stats.lines().filter_map(|line| line.strip_prefix("cmdstat_")?.split_once(":calls="));
+        let number = |text: &str| text.split(',').next().unwrap().parse().unwrap();
+        counts.map(|(name, rest)| (name.to_owned(), number(rest))).collect()
     }
 
     /// Every key that the server holds.

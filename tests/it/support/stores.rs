@@ -4,47 +4,65 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost::clock::SystemClock;
-use fencepost::store::LockStore;
 use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
 use fencepost::store::redis::{RedisAddress, RedisSettings, RedisStore};
+use fencepost::store::{LineSettings, LockStore};
 use tempfile::TempDir;
 
 use super::{PATIENCE, RedisServer};
+
+/// How lines behave here: tickets end soon enough to be seen, and lines are full soon.
+pub const LINE: LineSettings =
+    LineSettings { ticket_ttl: Duration::from_millis(1_500), max_waiters_per_key: 5 };
 
 /// A store, and what must live as long as it does.
 pub struct AnyStore {
     pub store: Arc<dyn LockStore>,
     _directory: Option<TempDir>,
-    _redis: Option<RedisServer>,
+    pub redis: Option<RedisServer>,
 }
 
 impl AnyStore {
     fn of(store: impl LockStore) -> Self {
-        Self { store: Arc::new(store), _directory: None, _redis: None }
+        Self { store: Arc::new(store), _directory: None, redis: None }
     }
 
     pub async fn file(mark_ttl: Duration) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("locks.redb");
-        let store = EmbeddedStore::open(&file, EmbeddedSettings { mark_ttl }, Arc::new(SystemClock)).unwrap();
+        let store =
+            EmbeddedStore::open(&file, EmbeddedSettings { mark_ttl, line: LINE }, Arc::new(SystemClock))
+                .unwrap();
         Self { _directory: Some(directory), ..Self::of(store) }
     }
 
     pub async fn memory(mark_ttl: Duration) -> Self {
-        Self::of(EmbeddedStore::in_memory(EmbeddedSettings { mark_ttl }, Arc::new(SystemClock)).unwrap())
+        Self::of(
+            EmbeddedStore::in_memory(EmbeddedSettings { mark_ttl, line: LINE }, Arc::new(SystemClock))
+                .unwrap(),
+        )
     }
 
     pub async fn redis(mark_ttl: Duration) -> Self {
         let redis = RedisServer::start().await;
         let store = redis_store(&redis, mark_ttl);
-        Self { _redis: Some(redis), ..Self::of(store) }
+        Self { redis: Some(redis), ..Self::of(store) }
+    }
+
+    /// Another gateway's view of the same locks; an embedded store has only one.
+    pub fn another_gateway(&self, mark_ttl: Duration) -> Arc<dyn LockStore> {
+        match &self.redis {
+            Some(redis) => Arc::new(redis_store(redis, mark_ttl)),
+            None => self.store.clone(),
+        }
     }
 }
 
 /// The Redis store on a server of the test's.
 pub fn redis_store(redis: &RedisServer, mark_ttl: Duration) -> RedisStore {
     let address = RedisAddress::parse(redis.url(), None).unwrap();
-    let settings = RedisSettings { prefix: "fencepost".into(), reply_timeout: PATIENCE, mark_ttl };
+    let settings =
+        RedisSettings { prefix: "fencepost".into(), reply_timeout: PATIENCE, mark_ttl, line: LINE };
     RedisStore::start(&address, &settings).unwrap()
 }
 

@@ -1,7 +1,8 @@
 //! Every rule, once, without file or thread.
 
 use super::*;
-use crate::lock::{Lease, LeaseToken};
+use crate::lock::{Acquired, Lease, LeaseToken, Refusal};
+use crate::store::{AcquireRequest, Intent};
 
 const NOW: Duration = Duration::from_secs(1_000);
 const MARK_TTL: Duration = Duration::from_secs(120);
@@ -29,7 +30,7 @@ fn token() -> TokenHash {
 }
 
 fn table() -> Table {
-    let mut table = Table::new(MARK_TTL);
+    let mut table = Table::new(EmbeddedSettings { mark_ttl: MARK_TTL, ..EmbeddedSettings::default() });
     table.start_run(0, Duration::from_secs(1));
     table
 }
@@ -54,7 +55,7 @@ fn granted(table: &mut Table, request: &AcquireRequest, now: Duration) -> Lease 
 }
 
 fn is_free(table: &mut Table, now: Duration) -> bool {
-    table.inspect(&key(), None, now) == Inspected::Free
+    matches!(table.inspect(&key(), None, now), Inspected::Free { .. })
 }
 
 #[test]
@@ -65,7 +66,7 @@ fn the_same_attempt_is_the_same_grant_and_can_still_be_taken_back() {
     let again = granted(&mut table, &AcquireRequest { ttl: ttl(60_000), ..request.clone() }, NOW + ms(4_000));
     assert_eq!(again.fencing_token, first.fencing_token);
     assert_eq!(again.left_ms, 6_000);
-    table.take_back(&key(), &request.token, request.attempt, NOW + ms(4_000));
+    table.take_back(&key(), &request.token, request.attempt, PlaceAfter::Removed, NOW + ms(4_000));
     assert!(is_free(&mut table, NOW + ms(4_000)));
 }
 
@@ -80,7 +81,7 @@ fn another_attempt_pins_the_grant_and_never_shortens_it() {
     // The first copy, arriving late, must not make the grant revocable once more.
     assert_eq!(table.acquire(&first, NOW), Ok(Acquired::AlreadyHeld(lease)));
     for attempt in [first.attempt, second.attempt] {
-        table.take_back(&key(), &first.token, attempt, NOW);
+        table.take_back(&key(), &first.token, attempt, PlaceAfter::Removed, NOW);
         assert!(!is_free(&mut table, NOW));
     }
     let longer = AcquireRequest { ttl: ttl(20_000), ..request(first.token) };
@@ -96,9 +97,9 @@ fn renewing_and_looking_with_the_token_pin_the_grant() {
         granted(&mut table, &request, NOW);
         let _ = match pin {
             true => table.renew(&key(), &request.token, ttl(1), NOW) == Renewed::NotHeld,
-            false => table.inspect(&key(), Some(&request.token), NOW) == Inspected::Free,
+            false => table.inspect(&key(), Some(&request.token), NOW) == (Inspected::Free { waiters: 0 }),
         };
-        table.take_back(&key(), &request.token, request.attempt, NOW);
+        table.take_back(&key(), &request.token, request.attempt, PlaceAfter::Removed, NOW);
         assert!(!is_free(&mut table, NOW));
     }
     let mut table = table();
@@ -106,7 +107,7 @@ fn renewing_and_looking_with_the_token_pin_the_grant() {
     granted(&mut table, &request, NOW);
     table.inspect(&key(), Some(&token()), NOW);
     table.inspect(&key(), None, NOW);
-    table.take_back(&key(), &request.token, request.attempt, NOW);
+    table.take_back(&key(), &request.token, request.attempt, PlaceAfter::Removed, NOW);
     assert!(is_free(&mut table, NOW));
 }
 
@@ -114,13 +115,13 @@ fn renewing_and_looking_with_the_token_pin_the_grant() {
 fn a_voided_attempt_is_refused_and_the_token_stays_usable() {
     let mut table = table();
     let late = request(token());
-    table.take_back(&key(), &late.token, late.attempt, NOW);
+    table.take_back(&key(), &late.token, late.attempt, PlaceAfter::Removed, NOW);
     assert_eq!(table.acquire(&late, NOW), Ok(Acquired::AttemptVoided));
     let retry = request(late.token);
     granted(&mut table, &retry, NOW);
     assert_eq!(table.acquire(&late, NOW), Ok(Acquired::AttemptVoided));
     // Each taking back gives the mark its whole life again, and the end of it frees the attempt.
-    table.take_back(&key(), &late.token, late.attempt, NOW + MARK_TTL / 2);
+    table.take_back(&key(), &late.token, late.attempt, PlaceAfter::Removed, NOW + MARK_TTL / 2);
     assert_eq!(table.acquire(&late, NOW + MARK_TTL), Ok(Acquired::AttemptVoided));
     granted(&mut table, &late, NOW + MARK_TTL * 3 / 2);
 }
@@ -131,8 +132,8 @@ fn a_mark_remembers_a_bounded_number_of_attempts() {
     let token = token();
     let attempts: Vec<Attempt> = (0..=1_000).map(|_| Attempt::generate()).collect();
     for attempt in &attempts {
-        table.take_back(&key(), &token, *attempt, NOW);
-        table.take_back(&key(), &token, *attempt, NOW);
+        table.take_back(&key(), &token, *attempt, PlaceAfter::Removed, NOW);
+        table.take_back(&key(), &token, *attempt, PlaceAfter::Removed, NOW);
     }
     let attempt = |number: usize| AcquireRequest { attempt: attempts[number], ..request(token) };
     assert_eq!(table.acquire(&attempt(1), NOW), Ok(Acquired::AttemptVoided));
@@ -154,7 +155,7 @@ fn a_final_release_keeps_its_first_answer_and_retires_the_token() {
     assert_eq!(release(&mut table, &other.token, NOW), Released::Released);
     assert_eq!(release(&mut table, &other.token, NOW + MARK_TTL - ms(1)), Released::Released);
     // Taking back must not turn the final answer into a mere list of attempts, nor make it live longer.
-    table.take_back(&key(), &other.token, other.attempt, NOW + ms(5));
+    table.take_back(&key(), &other.token, other.attempt, PlaceAfter::Removed, NOW + ms(5));
     assert_eq!(table.acquire(&request(other.token), NOW + ms(5)), Ok(Acquired::TokenReleased));
     granted(&mut table, &request(other.token), NOW + MARK_TTL);
 }
@@ -176,7 +177,10 @@ fn a_lease_ends_with_its_last_whole_millisecond() {
     let first = request(token());
     granted(&mut table, &first, NOW);
     let last = NOW + ms(9_999);
-    let Ok(Acquired::HeldByAnother(lease)) = table.acquire(&request(token()), last) else { panic!("free") };
+    let Ok(Acquired::Refused(Refusal { holder: Some(lease), .. })) = table.acquire(&request(token()), last)
+    else {
+        panic!("free")
+    };
     assert_eq!(lease.left_ms, 1);
     let over = last + Duration::from_nanos(1);
     assert_eq!(table.renew(&key(), &first.token, ttl(10_000), over), Renewed::NotHeld);
@@ -207,12 +211,12 @@ fn confirming_never_grants() {
     granted(&mut table, &request(confirm.token), NOW);
     assert!(matches!(table.acquire(&confirm, NOW), Ok(Acquired::AlreadyHeld(_))));
     let other = AcquireRequest { intent: Intent::Confirm, ..request(token()) };
-    assert!(matches!(table.acquire(&other, NOW), Ok(Acquired::HeldByAnother(_))));
+    assert!(matches!(table.acquire(&other, NOW), Ok(Acquired::Refused(_))));
 }
 
 #[test]
 fn numbers_go_on_upward_from_the_larger_of_the_clock_and_the_last() {
-    let mut table = Table::new(MARK_TTL);
+    let mut table = Table::new(EmbeddedSettings { mark_ttl: MARK_TTL, ..EmbeddedSettings::default() });
     let second = Duration::from_secs(1);
     for (last, wall, first) in
         [(0, second, 1_000_000), (5, second, 1_000_000), (7_000_000, second, 7_000_001), (9, ms(0), 10)]
@@ -225,7 +229,7 @@ fn numbers_go_on_upward_from_the_larger_of_the_clock_and_the_last() {
 
 #[test]
 fn numbers_that_are_used_up_change_nothing() {
-    let mut table = Table::new(MARK_TTL);
+    let mut table = Table::new(EmbeddedSettings { mark_ttl: MARK_TTL, ..EmbeddedSettings::default() });
     for last in [FencingToken::MAX, u64::MAX] {
         table.start_run(last, ms(0));
         assert!(matches!(table.acquire(&request(token()), NOW), Err(StoreError::Unavailable(_))));
@@ -274,7 +278,7 @@ fn renewing_and_taking_anew_leave_one_end_per_record() {
         granted(&mut table, &request, NOW);
         table.renew(&key(), &request.token, ttl(20_000 + step), NOW);
         table.release(&key(), &request.token, ReleaseMark::None, NOW);
-        table.take_back(&key(), &token(), request.attempt, NOW + ms(step));
+        table.take_back(&key(), &token(), request.attempt, PlaceAfter::Removed, NOW + ms(step));
     }
     assert_eq!(table.ends.len(), table.records.len());
 }

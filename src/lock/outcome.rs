@@ -1,0 +1,102 @@
+//! What stores answer.
+
+use super::{Attempt, FencingToken, Owner, Place};
+
+/// A lease on a lock, as everybody may see it: everything but the token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// The number to show to the protected resource.
+    pub fencing_token: FencingToken,
+    /// What is left of the lease, in milliseconds.
+    pub left_ms: u64,
+    /// The note that was given when the lock was taken.
+    pub owner: Option<Owner>,
+}
+
+/// Why a token was not given a lock.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Refusal {
+    /// Who holds the lock; `None` where it is free and promised to the head of its line.
+    pub holder: Option<Lease>,
+    /// How many stand in the line.
+    pub waiters: u64,
+    /// Where the token stands among them, from 1 on, if it does.
+    pub position: Option<u64>,
+}
+
+/// Where a token stands in the line of a lock, and when to look again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// The place, which may be told to the store again if the store loses it.
+    pub place: Place,
+    /// Whether nobody stands before it.
+    pub is_first: bool,
+    /// When the lease or the offer ends that keeps the lock from the line, in milliseconds from now.
+    pub due_in_ms: u64,
+    /// The attempt that the lock is offered to, if it is.
+    pub offered_to: Option<Attempt>,
+}
+
+/// What a store answers to an acquire.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Acquired {
+    /// A new lease, or the one that this same attempt was given before.
+    Granted(Lease),
+    /// The token held the lock already. The grant is pinned: from now on nothing takes it back.
+    AlreadyHeld(Lease),
+    /// Someone else holds the lock, or is to have it next.
+    Refused(Refusal),
+    /// The token was released, or may only confirm and has nothing to confirm.
+    TokenReleased,
+    /// This attempt was taken back before it arrived.
+    AttemptVoided,
+    /// The attempt waits in line.
+    InLine(Standing),
+    /// Another attempt of the token waits at its place, which stands here.
+    Moved(Standing),
+    /// The store does not know the place of this attempt, or has given it to one that is gone.
+    PlaceLost,
+    /// The line is as long as it may be.
+    LineFull,
+}
+
+/// What a store answers to a renewal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Renewed {
+    /// The lease is now at least as long as asked for.
+    Renewed(Lease),
+    /// Nobody holds the lock.
+    NotHeld,
+    /// Another token holds it.
+    HeldByAnother,
+}
+
+/// What a store answers to a release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Released {
+    /// The token held the lock or stood in its line, and no longer does.
+    Released,
+    /// Nobody held the lock.
+    NotHeld,
+    /// Another token holds it.
+    HeldByAnother,
+}
+
+/// What a store answers to a look at a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Inspected {
+    /// Nobody holds the lock.
+    Free {
+        /// How many stand in the line.
+        waiters: u64,
+    },
+    /// Somebody does.
+    Held {
+        /// By which lease.
+        lease: Lease,
+        /// Whether it is the token that was shown; `None` where none was.
+        yours: Option<bool>,
+        /// How many stand in the line.
+        waiters: u64,
+    },
+}

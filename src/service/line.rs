@@ -1,0 +1,294 @@
+//! Who waits at this gateway, and what wakes them.
+//!
+//! The store keeps the lines and decides whose turn it is (`store.rs`, and `redis/line.lua` in most detail). Here stand
+//! the requests that wait: each sleeps until it is rung, and then looks for itself. They are rung by the store's hints,
+//! which may be lost; by a timer per lock, for the end of its lease; and by what a heartbeat finds due, which misses
+//! nothing. However many wait, only the first of a lock looks.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, broadcast, oneshot};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::lock::{Attempt, LockKey, Place, Standing, TokenHash};
+use crate::store::Hint;
+
+/// A timer of the first in line rings a moment after the lease's end.
+const AFTER_END: Duration = Duration::from_millis(3);
+/// Those of other gateways ring later, and apart from each other: they are needed only where the first is gone.
+const AFTER_END_OF_OTHERS_MS: std::ops::Range<u64> = 60..160;
+
+/// Everybody who waits at this gateway.
+#[derive(Default)]
+pub(super) struct Lines {
+    registry: Mutex<Registry>,
+    /// Tells the keeper of an earlier timer.
+    timer_set: Notify,
+    /// Tells the heart that somebody waits.
+    pub(super) entered: Notify,
+    /// From when on nobody waits any more.
+    pub(super) closing: CancellationToken,
+}
+
+#[derive(Default)]
+struct Registry {
+    keys: HashMap<LockKey, Waiters>,
+    /// Each attempt of each waiter.
+    by_attempt: HashMap<Attempt, Arc<Waiter>>,
+    /// The next look at each lock.
+    timers: BTreeSet<(Instant, LockKey)>,
+    count: usize,
+    last_id: u64,
+}
+
+/// Those who wait for one lock.
+#[derive(Default)]
+struct Waiters {
+    /// Those whose place is known, first come first.
+    placed: BTreeMap<(Place, u64), Arc<Waiter>>,
+    count: usize,
+    timer: Option<Instant>,
+}
+
+impl Waiters {
+    /// Rings those at the first place: two requests of one token share it, and only one of them may be heard.
+    fn ring_first(&self) {
+        let Some(((first, _), _)) = self.placed.first_key_value() else { return };
+        for (_, waiter) in self.placed.range((*first, 0)..=(*first, u64::MAX)) {
+            waiter.bell.notify_one();
+        }
+    }
+}
+
+/// One who waits.
+struct Waiter {
+    id: u64,
+    bell: Notify,
+    put_back: Mutex<Option<OwnedSemaphorePermit>>,
+}
+
+/// Why a waiter was rung.
+pub(super) enum Ring {
+    /// To look at the lock.
+    Look,
+    /// To tell the store its place again; the permit is held until that is done.
+    PutBack(OwnedSemaphorePermit),
+}
+
+/// A request's own side of a [`Waiter`]. Dropped, nobody is rung any more.
+pub(super) struct Waiting {
+    lines: Arc<Lines>,
+    key: LockKey,
+    waiter: Arc<Waiter>,
+    attempts: Vec<Attempt>,
+    place: Option<Place>,
+}
+
+impl Lines {
+    /// Lets a request in, unless `most_waiters` wait already. To be called before the store hears of its attempt: an
+    /// offer to an attempt that nobody knows is declined.
+    pub(super) fn enter(
+        self: &Arc<Self>,
+        key: &LockKey,
+        attempt: Attempt,
+        most_waiters: usize,
+    ) -> Option<Waiting> {
+        let mut registry = self.registry();
+        if registry.count >= most_waiters {
+            return None;
+        }
+        registry.count += 1;
+        registry.last_id += 1;
+        registry.keys.entry(key.clone()).or_default().count += 1;
+        let (bell, put_back) = (Notify::new(), Mutex::new(None));
+        let waiter = Arc::new(Waiter { id: registry.last_id, bell, put_back });
+        registry.by_attempt.insert(attempt, waiter.clone());
+        drop(registry);
+        self.entered.notify_one();
+        Some(Waiting { lines: self.clone(), key: key.clone(), waiter, attempts: vec![attempt], place: None })
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.registry().count == 0
+    }
+
+    /// Rings for hints and timers, until the store has no more hints or nobody holds the other end of `stop`.
+    pub(super) async fn keep(
+        self: Arc<Self>,
+        mut hints: broadcast::Receiver<Hint>,
+        decline: Decline,
+        mut stop: oneshot::Receiver<()>,
+    ) {
+        loop {
+            let next = self.registry().timers.first().map(|(at, _)| *at);
+            let timer = async {
+                match next {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                hint = hints.recv() => match hint {
+                    Ok(hint) => self.heed(hint, &decline),
+                    // The heartbeat finds what was lost.
+                    Err(RecvError::Lagged(_)) => {}
+                    Err(RecvError::Closed) => return,
+                },
+                () = timer => self.ring_due(),
+                () = self.timer_set.notified() => {}
+                _ = &mut stop => return,
+            }
+        }
+    }
+
+    /// Somebody must look at the lock in so many milliseconds.
+    pub(super) fn is_due(&self, key: &LockKey, in_ms: u64) {
+        let mut registry = self.registry();
+        let Some(waiters) = registry.keys.get(key) else { return };
+        if in_ms == 0 {
+            return waiters.ring_first();
+        }
+        let at = Instant::now() + Duration::from_millis(in_ms) + AFTER_END;
+        self.set_timer(&mut registry, key, at);
+    }
+
+    /// Has all tell the store their places again, first come first, as fast as `places` gives permits.
+    pub(super) async fn put_back(self: Arc<Self>, places: Arc<Semaphore>) {
+        let mut all: Vec<_> = {
+            let registry = self.registry();
+            let placed = registry.keys.values().flat_map(|waiters| &waiters.placed);
+            placed.map(|((place, _), waiter)| (*place, waiter.clone())).collect()
+        };
+        all.sort_by_key(|(place, _)| *place);
+        for (_, waiter) in all {
+            let Ok(permit) = places.clone().acquire_owned().await else { return };
+            // Whoever has gone drops it, with the permit.
+            *lock(&waiter.put_back) = Some(permit);
+            waiter.bell.notify_one();
+        }
+    }
+
+    fn heed(&self, hint: Hint, decline: &Decline) {
+        match hint {
+            Hint::Offered(key, token, attempt) if !self.ring(&attempt) => decline(key, token, attempt),
+            Hint::Offered(..) => {}
+            Hint::Look(_, attempt) => drop(self.ring(&attempt)),
+            Hint::Due(key, in_ms) => self.is_due(&key, in_ms.max(1)),
+        }
+    }
+
+    /// Rings the waiter of an attempt; `false` where there is none.
+    fn ring(&self, attempt: &Attempt) -> bool {
+        let registry = self.registry();
+        let waiter = registry.by_attempt.get(attempt);
+        waiter.inspect(|waiter| waiter.bell.notify_one()).is_some()
+    }
+
+    fn ring_due(&self) {
+        let mut registry = self.registry();
+        let now = Instant::now();
+        while let Some((at, _)) = registry.timers.first()
+            && *at <= now
+        {
+            let Some((_, key)) = registry.timers.pop_first() else { return };
+            let Some(waiters) = registry.keys.get_mut(&key) else { continue };
+            waiters.timer = None;
+            waiters.ring_first();
+        }
+    }
+
+    /// Sets the timer of a lock, unless an earlier one is set: a look too many costs little.
+    fn set_timer(&self, registry: &mut Registry, key: &LockKey, at: Instant) {
+        let Some(waiters) = registry.keys.get_mut(key) else { return };
+        if let Some(set) = waiters.timer {
+            if set <= at {
+                return;
+            }
+            registry.timers.remove(&(set, key.clone()));
+        }
+        waiters.timer = Some(at);
+        registry.timers.insert((at, key.clone()));
+        self.timer_set.notify_one();
+    }
+
+    fn registry(&self) -> MutexGuard<'_, Registry> {
+        lock(&self.registry)
+    }
+}
+
+/// What declines an offer to an attempt that nobody here knows.
+pub(super) type Decline = Box<dyn Fn(LockKey, TokenHash, Attempt) + Send + Sync>;
+
+impl Waiting {
+    /// Listens for one more attempt of the same request.
+    pub(super) fn stands_for(&mut self, attempt: Attempt) {
+        self.lines.registry().by_attempt.insert(attempt, self.waiter.clone());
+        self.attempts.push(attempt);
+    }
+
+    /// The place that the store knew last.
+    pub(super) fn place(&self) -> Option<Place> {
+        self.place
+    }
+
+    /// Notes where the request stands, and when somebody should look again.
+    pub(super) fn stands(&mut self, standing: &Standing) {
+        let mut registry = self.lines.registry();
+        if self.place != Some(standing.place)
+            && let Some(waiters) = registry.keys.get_mut(&self.key)
+        {
+            if let Some(before) = self.place {
+                waiters.placed.remove(&(before, self.waiter.id));
+            }
+            waiters.placed.insert((standing.place, self.waiter.id), self.waiter.clone());
+            self.place = Some(standing.place);
+        }
+        let pause = match standing.is_first {
+            true => AFTER_END,
+            false => Duration::from_millis(rand::random_range(AFTER_END_OF_OTHERS_MS)),
+        };
+        let at = Instant::now() + Duration::from_millis(standing.due_in_ms) + pause;
+        self.lines.set_timer(&mut registry, &self.key, at);
+        // The offer's own hint may have been lost.
+        if let Some(offered) = standing.offered_to.and_then(|attempt| registry.by_attempt.get(&attempt)) {
+            offered.bell.notify_one();
+        }
+    }
+
+    /// Waits until there is something to do.
+    pub(super) async fn rung(&self) -> Ring {
+        self.waiter.bell.notified().await;
+        lock(&self.waiter.put_back).take().map_or(Ring::Look, Ring::PutBack)
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let mut registry = self.lines.registry();
+        registry.count -= 1;
+        for attempt in &self.attempts {
+            registry.by_attempt.remove(attempt);
+        }
+        let Some(waiters) = registry.keys.get_mut(&self.key) else { return };
+        waiters.count -= 1;
+        if let Some(place) = self.place {
+            waiters.placed.remove(&(place, self.waiter.id));
+        }
+        if waiters.count == 0 {
+            let timer = waiters.timer;
+            registry.keys.remove(&self.key);
+            if let Some(at) = timer {
+                registry.timers.remove(&(at, self.key.clone()));
+            }
+        }
+    }
+}
+
+/// A panic elsewhere cannot have left these half changed.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,192 @@
+//! A request that waits in line, from its first command to its answer.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::line::{Ring, Waiting};
+use super::{Acquire, Acquisition, LockService, Outcome, RETRY_PAUSE, TakeBack, not_granted};
+use crate::clock::boottime;
+use crate::lock::{Acquired, Attempt, LeaseToken};
+use crate::store::{AcquireRequest, Intent, Join, StoreError};
+
+/// The longest pause before an unanswered command is followed by another: it doubles up to there.
+const LONGEST_PAUSE: Duration = Duration::from_millis(320);
+/// How often one looks whose place was taken over by another request of the same token.
+const LOOK_WHEN_MOVED: Duration = Duration::from_secs(1);
+
+/// A request that waits.
+struct Turn {
+    request: AcquireRequest,
+    waiting: Waiting,
+    guard: TakeBack,
+    step: Step,
+    /// Attempts whose last command was not answered.
+    superseded: Vec<Attempt>,
+    /// Whether any command was not answered.
+    is_in_doubt: bool,
+    pause: Duration,
+    /// The end of the wait.
+    ends_at: Instant,
+    /// When the answer is given up.
+    deadline: Instant,
+}
+
+/// What a request does next.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// To take a place, or the token's own.
+    Join,
+    /// To take the place again, if nobody else of the same token is at it.
+    PutBack,
+    /// To look whether it is its turn.
+    Look,
+}
+
+impl LockService {
+    /// Takes a lock, after waiting in its line for at most the wish's `wait`.
+    ///
+    /// A command without an answer is followed by one of a fresh attempt, which supersedes the attempts before: what
+    /// they were given becomes its own, and what copies of them could still do is voided, in one step. So no attempt
+    /// ends in doubt, and a grant whose answer was lost is not lost.
+    pub(super) async fn acquire_in_line(&self, wish: Acquire) -> Result<Acquisition, StoreError> {
+        let ends_at = Instant::now() + wish.wait;
+        let token = wish.token.clone().unwrap_or_else(LeaseToken::generate);
+        let ended = |outcome| Ok(Acquisition { token: token.clone(), outcome });
+        let request = wish.request(&token);
+        let Some(waiting) = self.lines.enter(&wish.key, request.attempt, self.max_waiters) else {
+            return ended(Outcome::TooManyWaiters);
+        };
+        if self.lines.closing.is_cancelled() {
+            return ended(Outcome::ShuttingDown);
+        }
+        // The gateway is heard of before any of its waiters is.
+        match timeout_at(self.deadline(), self.heart.be_heard()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(StoreError::Unavailable(reason) | StoreError::Unknown(reason))) => {
+                return Err(StoreError::Unavailable(reason));
+            }
+            Err(_) => return Err(StoreError::Unavailable("the store does not answer".into())),
+        }
+        let guard = self.cleaner.guard(&request, wish.place_after());
+        let deadline = ends_at + self.store_timeout;
+        let mut turn = Turn::new(request, waiting, guard, ends_at, deadline);
+        let mut permit = None;
+        loop {
+            turn.request.intent = turn.next_intent(&wish);
+            let sent_at = boottime();
+            let answer = self.store.acquire(&turn.request, self.until(deadline)).await;
+            drop(permit.take());
+            let looks_again_at = match answer {
+                Err(error) => {
+                    turn = turn.goes_on_after(error).await?;
+                    continue;
+                }
+                Ok(answer) => {
+                    turn.is_answered();
+                    match answer {
+                        Acquired::InLine(standing) => {
+                            turn.waiting.stands(&standing);
+                            ends_at
+                        }
+                        Acquired::Moved(standing) => {
+                            turn.waiting.stands(&standing);
+                            ends_at.min(Instant::now() + LOOK_WHEN_MOVED)
+                        }
+                        Acquired::PlaceLost => {
+                            turn.step = Step::PutBack;
+                            continue;
+                        }
+                        answer => {
+                            let handed = self.hand_out(&wish, answer, sent_at, turn.guard, deadline).await;
+                            return handed.map(|outcome| Acquisition { token, outcome });
+                        }
+                    }
+                }
+            };
+            tokio::select! {
+                biased;
+                () = self.lines.closing.cancelled() => {
+                    // Its place is kept for a while, for the same token at another gateway. Where that fails, it goes on
+                    // in the background.
+                    drop(turn.guard.take_back_now(self.deadline()).await);
+                    return ended(Outcome::ShuttingDown);
+                }
+                ring = timeout_at(looks_again_at, turn.waiting.rung()) => {
+                    if let Ok(Ring::PutBack(held)) = ring {
+                        permit = Some(held);
+                        turn.step = Step::PutBack;
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Turn {
+    fn new(
+        request: AcquireRequest,
+        waiting: Waiting,
+        guard: TakeBack,
+        ends_at: Instant,
+        deadline: Instant,
+    ) -> Self {
+        let (superseded, step, pause) = (Vec::new(), Step::Join, RETRY_PAUSE);
+        Self { request, waiting, guard, step, superseded, is_in_doubt: false, pause, ends_at, deadline }
+    }
+
+    fn next_intent(&self, wish: &Acquire) -> Intent {
+        let supersedes = self.superseded.clone();
+        match self.step {
+            _ if self.is_last() => Intent::LastLook { place: wish.place_after(), supersedes },
+            Step::Look => Intent::Look,
+            Step::Join => Intent::Join(Join { displaces: true, place: None, supersedes }),
+            Step::PutBack => Intent::Join(Join { displaces: false, place: self.waiting.place(), supersedes }),
+        }
+    }
+
+    /// Whether the wait is over. A first command that is in doubt is settled before.
+    fn is_last(&self) -> bool {
+        self.step != Step::Join && Instant::now() >= self.ends_at
+    }
+
+    /// The last command was answered, and with it what came before.
+    fn is_answered(&mut self) {
+        self.superseded.clear();
+        self.guard.keep_last();
+        self.pause = RETRY_PAUSE;
+        self.step = Step::Look;
+    }
+
+    /// Prepares for another command, after a pause, where the last one was not answered; or gives up.
+    async fn goes_on_after(mut self, error: StoreError) -> Result<Self, StoreError> {
+        let was_last = matches!(self.request.intent, Intent::LastLook { .. });
+        let (reason, is_unknown) = match error {
+            StoreError::Unknown(reason) => (reason, true),
+            StoreError::Unavailable(reason) => (reason, false),
+        };
+        self.is_in_doubt |= is_unknown;
+        // Whoever has no place yet is told at once that the store is out of reach.
+        if self.waiting.place().is_none() && !self.is_in_doubt {
+            self.guard.disarm();
+            return Err(StoreError::Unavailable(reason));
+        }
+        if Instant::now() + self.pause >= self.deadline {
+            // The guard is dropped armed: the place and what is in doubt are seen to in the background.
+            return Err(not_granted(!self.is_in_doubt, reason));
+        }
+        // A last look voids itself, so it may be sent again as it is.
+        if is_unknown && !was_last {
+            self.superseded.push(self.request.attempt);
+            self.request.attempt = Attempt::generate();
+            self.waiting.stands_for(self.request.attempt);
+            self.guard.covers(self.request.attempt);
+            if self.step == Step::Look {
+                self.step = Step::PutBack;
+            }
+        }
+        sleep(self.pause.mul_f64(0.5 + rand::random::<f64>() / 2.0)).await;
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        Ok(self)
+    }
+}

@@ -1,0 +1,154 @@
+//! What the line of a lock must do, step by step, asked through the trait: one suite, run for each store. On Redis it
+//! runs with two gateways.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencepost::lock::{
+    Acquired, Attempt, Inspected, Lease, LeaseToken, LockKey, Refusal, Released, Standing, TokenHash, Ttl,
+};
+use fencepost::store::{AcquireRequest, Hint, Intent, Join, LockStore, OFFER, PlaceAfter, ReleaseMark};
+use tokio::sync::broadcast::Receiver;
+use tokio::time::{Instant, timeout};
+
+use crate::support::PATIENCE;
+use crate::support::stores::AnyStore;
+
+mod attempts;
+mod leaving;
+mod turns;
+
+const MARK_TTL: Duration = Duration::from_secs(120);
+
+/// One who waits, at one of two gateways.
+#[derive(Clone)]
+struct Waiter {
+    store: Arc<dyn LockStore>,
+    key: LockKey,
+    token: TokenHash,
+    attempt: Attempt,
+}
+
+struct Scene {
+    here: Arc<dyn LockStore>,
+    there: Arc<dyn LockStore>,
+}
+
+fn soon() -> Instant {
+    Instant::now() + PATIENCE
+}
+
+impl Scene {
+    async fn new(stores: &AnyStore) -> Self {
+        let (here, there) = (stores.store.clone(), stores.another_gateway(MARK_TTL));
+        here.beat(soon()).await.unwrap();
+        there.beat(soon()).await.unwrap();
+        Self { here, there }
+    }
+
+    fn waiter(&self) -> Waiter {
+        Waiter::at(&self.here)
+    }
+
+    fn waiter_there(&self) -> Waiter {
+        Waiter::at(&self.there)
+    }
+}
+
+impl Waiter {
+    fn at(store: &Arc<dyn LockStore>) -> Self {
+        let (key, token) = (LockKey::parse(b"k").unwrap(), LeaseToken::generate().hash());
+        Self { store: store.clone(), key, token, attempt: Attempt::generate() }
+    }
+
+    /// Another request of the same token.
+    fn again(&self, store: &Arc<dyn LockStore>) -> Self {
+        Self { store: store.clone(), attempt: Attempt::generate(), ..self.clone() }
+    }
+
+    async fn ask(&self, ttl_ms: u64, intent: Intent) -> Acquired {
+        // A gateway with a waiter beats all the time; these gateways have no heart of their own.
+        self.store.beat(soon()).await.unwrap();
+        let (key, token, attempt) = (self.key.clone(), self.token, self.attempt);
+        let ttl = Ttl::from_ms(ttl_ms).unwrap();
+        let request = AcquireRequest { key, token, attempt, ttl, owner: None, intent };
+        self.store.acquire(&request, soon()).await.unwrap()
+    }
+
+    async fn grant(&self, ttl_ms: u64) -> Lease {
+        granted(self.ask(ttl_ms, Intent::Grant).await)
+    }
+
+    async fn join(&self) -> Acquired {
+        self.ask(30_000, Intent::Join(Join { displaces: true, ..Join::default() })).await
+    }
+
+    async fn join_again(&self, join: Join) -> Acquired {
+        self.ask(30_000, Intent::Join(join)).await
+    }
+
+    async fn look(&self) -> Acquired {
+        self.ask(30_000, Intent::Look).await
+    }
+
+    async fn last_look(&self, place: PlaceAfter) -> Acquired {
+        self.ask(30_000, Intent::LastLook { place, supersedes: Vec::new() }).await
+    }
+
+    async fn release(&self) -> Released {
+        self.store.release(&self.key, &self.token, ReleaseMark::Final, soon()).await.unwrap()
+    }
+
+    async fn leave(&self, place: PlaceAfter) -> bool {
+        self.store.take_back(&self.key, &self.token, self.attempt, place, soon()).await.unwrap()
+    }
+
+    async fn decline(&self) {
+        self.store.decline(&self.key, &self.token, self.attempt, soon()).await.unwrap();
+    }
+
+    async fn waiters(&self) -> u64 {
+        match self.store.inspect(&self.key, None, soon()).await.unwrap() {
+            Inspected::Free { waiters } | Inspected::Held { waiters, .. } => waiters,
+        }
+    }
+
+    fn offer(&self) -> Hint {
+        Hint::Offered(self.key.clone(), self.token, self.attempt)
+    }
+}
+
+#[track_caller]
+fn granted(answer: Acquired) -> Lease {
+    match answer {
+        Acquired::Granted(lease) => lease,
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+#[track_caller]
+fn in_line(answer: Acquired) -> Standing {
+    match answer {
+        Acquired::InLine(standing) => standing,
+        other => panic!("not in line: {other:?}"),
+    }
+}
+
+#[track_caller]
+fn refused(answer: Acquired) -> Refusal {
+    match answer {
+        Acquired::Refused(refusal) => refusal,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+/// Waits for a hint among others.
+async fn is_told(hints: &mut Receiver<Hint>, expected: &Hint) {
+    let told = timeout(PATIENCE, async { while hints.recv().await.unwrap() != *expected {} }).await;
+    assert!(told.is_ok(), "not told: {expected:?}");
+}
+
+/// Waits until an offer that was made before has lapsed.
+async fn offer_lapses(since: Instant) {
+    tokio::time::sleep_until(since + OFFER + Duration::from_millis(20)).await;
+}

@@ -1,0 +1,132 @@
+//! Several requests of one token, and several attempts of one request.
+
+use fencepost::lock::Acquired;
+use fencepost::store::{Hint, Intent, Join, PlaceAfter};
+
+use super::{MARK_TTL, Scene, granted, in_line, is_told, refused};
+use crate::support::stores::{AnyStore, for_each_store};
+
+for_each_store!(
+    a_place_is_taken_over_by_a_new_request_and_given_back_when_that_leaves,
+    a_late_clean_up_of_the_first_request_does_not_remove_the_second,
+    an_attempt_stands_for_those_that_it_supersedes,
+    a_superseding_attempt_takes_over_what_was_granted,
+    a_last_look_voids_its_attempt_and_may_be_repeated,
+    a_request_whose_token_is_granted_by_another_is_told,
+);
+
+async fn a_place_is_taken_over_by_a_new_request_and_given_back_when_that_leaves(stores: &AnyStore) {
+    let scene = Scene::new(stores).await;
+    let (holder, first) = (scene.waiter(), scene.waiter());
+    let mut hints = scene.here.hints();
+    holder.grant(60_000).await;
+    let place = in_line(first.join().await).place;
+    let retry = first.again(&scene.there);
+    let standing = in_line(retry.join().await);
+    assert_eq!((standing.place, standing.is_first), (place, true));
+    is_told(&mut hints, &Hint::Look(first.key.clone(), first.attempt)).await;
+    let moved = first.look().await;
+    assert!(
+        matches!(&moved, Acquired::Moved(at) if at.place == place),
+        "a look does not take the place back: {moved:?}"
+    );
+    assert!(matches!(first.join_again(Join::default()).await, Acquired::Moved(_)), "nor does it, put back");
+    retry.leave(PlaceAfter::Kept).await;
+    is_told(&mut hints, &Hint::Look(first.key.clone(), first.attempt)).await;
+    assert_eq!(in_line(first.look().await).place, place);
+    holder.release().await;
+    granted(first.look().await);
+}
+
+async fn a_late_clean_up_of_the_first_request_does_not_remove_the_second(stores: &AnyStore) {
+    let scene = Scene::new(stores).await;
+    let (holder, first) = (scene.waiter(), scene.waiter());
+    holder.grant(60_000).await;
+    let place = in_line(first.join().await).place;
+    let retry = first.again(&scene.there);
+    in_line(retry.join().await);
+    first.leave(PlaceAfter::Kept).await;
+    assert_eq!(in_line(retry.look().await).place, place);
+    // The first will not be heard of any more, so the place does not go back to it.
+    retry.leave(PlaceAfter::Kept).await;
+    assert_eq!(retry.waiters().await, 0);
+    let third = first.again(&scene.here);
+    assert_eq!(in_line(third.join().await).place, place);
+    holder.release().await;
+    first.leave(PlaceAfter::Kept).await;
+    granted(third.look().await);
+}
+
+async fn an_attempt_stands_for_those_that_it_supersedes(stores: &AnyStore) {
+    let scene = Scene::new(stores).await;
+    let (holder, first, other) = (scene.waiter(), scene.waiter(), scene.waiter_there());
+    holder.grant(60_000).await;
+    let standing = in_line(first.join().await);
+    in_line(other.join().await);
+    // The answer was lost: the request goes on under another attempt.
+    let second = first.again(&scene.here);
+    let join = Join { place: None, displaces: true, supersedes: vec![first.attempt] };
+    assert_eq!(in_line(second.join_again(join).await).place, standing.place);
+    assert_eq!(first.join().await, Acquired::AttemptVoided, "a late copy takes no place");
+    // Nobody was displaced: there is no one to whom the place could go back.
+    second.leave(PlaceAfter::Removed).await;
+    assert_eq!(second.waiters().await, 1);
+    // A place that was taken from a request comes back to the attempt that this request uses now.
+    let retry = other.again(&scene.here);
+    in_line(retry.join().await);
+    let renamed = other.again(&scene.there);
+    let join = Join { place: None, displaces: false, supersedes: vec![other.attempt] };
+    assert!(matches!(renamed.join_again(join).await, Acquired::Moved(_)));
+    retry.leave(PlaceAfter::Kept).await;
+    in_line(renamed.look().await);
+}
+
+async fn a_superseding_attempt_takes_over_what_was_granted(stores: &AnyStore) {
+    let scene = Scene::new(stores).await;
+    let first = scene.waiter();
+    let lease = granted(first.join().await);
+    let second = first.again(&scene.there);
+    let join = Join { place: None, displaces: true, supersedes: vec![first.attempt] };
+    assert_eq!(granted(second.join_again(join).await).fencing_token, lease.fencing_token);
+    assert_eq!(first.join().await, Acquired::AttemptVoided);
+    assert!(!first.leave(PlaceAfter::Removed).await, "it is no longer the first attempt's to take back");
+    assert!(second.leave(PlaceAfter::Removed).await, "but the second's");
+}
+
+async fn a_last_look_voids_its_attempt_and_may_be_repeated(stores: &AnyStore) {
+    let scene = Scene::new(stores).await;
+    let (holder, kept, made) = (scene.waiter(), scene.waiter(), scene.waiter_there());
+    holder.grant(60_000).await;
+    in_line(kept.join().await);
+    in_line(made.join().await);
+    assert_eq!(refused(made.last_look(PlaceAfter::Removed).await).waiters, 1, "its place is removed");
+    for _ in 0..2 {
+        let refusal = refused(kept.last_look(PlaceAfter::Kept).await);
+        assert_eq!((refusal.waiters, refusal.position), (1, Some(1)));
+    }
+    holder.release().await;
+    for waiter in [&kept, &made] {
+        assert_eq!(waiter.join().await, Acquired::AttemptVoided);
+        assert_eq!(waiter.look().await, Acquired::AttemptVoided);
+    }
+    // The last look takes the lock where it can, and only then leaves its attempt alone.
+    let back = kept.again(&scene.here);
+    granted(back.join().await);
+    let next = scene.waiter_there();
+    in_line(next.join().await);
+    back.release().await;
+    granted(next.last_look(PlaceAfter::Removed).await);
+    granted(next.last_look(PlaceAfter::Removed).await);
+}
+
+async fn a_request_whose_token_is_granted_by_another_is_told(stores: &AnyStore) {
+    let scene = Scene::new(stores).await;
+    let (holder, first) = (scene.waiter(), scene.waiter());
+    let mut hints = scene.here.hints();
+    holder.grant(60_000).await;
+    in_line(first.join().await);
+    holder.release().await;
+    granted(first.again(&scene.there).ask(30_000, Intent::Grant).await);
+    is_told(&mut hints, &Hint::Look(first.key.clone(), first.attempt)).await;
+    assert!(matches!(first.look().await, Acquired::AlreadyHeld(_)));
+}

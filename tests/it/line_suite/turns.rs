@@ -1,0 +1,170 @@
+//! Whose turn it is, and who is told.
+
+use fencepost::lock::{Acquired, Inspected, Refusal, Released, Renewed, Ttl};
+use fencepost::store::{Hint, Intent, Join};
+use tokio::time::Instant;
+
+use super::{MARK_TTL, Scene, granted, in_line, is_told, offer_lapses, refused, soon};
+use crate::support::eventually;
+use crate::support::stores::{AnyStore, LINE, for_each_store};
+
+for_each_store!(
+    places_are_served_in_the_order_of_their_arrival,
+    a_newcomer_never_overtakes_the_line,
+    the_lease_begins_at_the_grant,
+    an_offer_is_told_and_a_lost_hint_is_due,
+    who_lets_an_offer_lapse_steps_aside_and_comes_back_to_its_place,
+    the_end_of_a_short_lease_is_told,
+    a_full_line_refuses_newcomers_at_its_limit,
+    one_who_does_not_wait_never_joins,
+);
+
+async fn places_are_served_in_the_order_of_their_arrival(stores: &AnyStore) {
+    let scene = Scene::new(stores).await;
+    let holder = scene.waiter();
+    let mut last = holder.grant(30_000).await.fencing_token;
+    let waiters = [scene.waiter(), scene.waiter_there(), scene.waiter(), scene.waiter_there()];
+    let mut places = Vec::new();
+    for (number, waiter) in waiters.iter().enumerate() {
+        let standing = in_line(waiter.join().await);
+        assert_eq!(standing.is_first, number == 0);
+        assert!(standing.due_in_ms > 20_000, "{standing:?}");
+        places.push(standing.place);
+    }
+    assert!(places.is_sorted() && places.windows(2).all(|pair| pair[0] != pair[1]), "{places:?}");
+    let refusal = refused(scene.waiter().ask(1_000, Intent::Grant).await);
+    assert_eq!((refusal.waiters, refusal.position), (4, None));
+    assert!(refusal.holder.is_some());
+    let mut before = holder;
+    for waiter in &waiters {
+        assert_eq!(before.release().await, Released::Released);
+        for other in waiters.iter().rev().filter(|other| other.token != waiter.token) {
+            let answer = other.look().await;
+            assert!(!matches!(answer, Acquired::Granted(_)), "out of turn: {answer:?}");
+        }
+        let number = granted(waiter.look().await).fencing_token;
+        assert!(number > last);
+        (last, before) = (number, waiter.clone());
+    }
+}
+
+async fn a_newcomer_never_overtakes_the_line(stores: &AnyStore) {
+    let scene = Scene::new(stores).await;
+    let (holder, first) = (scene.waiter(), scene.waiter());
+    holder.grant(30_000).await;
+    in_line(first.join().await);
+    holder.release().await;
+    // The lock is free, and promised.
+    let refusal = refused(scene.waiter_there().ask(1_000, Intent::Grant).await);
+    assert_eq!(refusal, Refusal { holder: None, waiters: 1, position: None });
+    assert!(matches!(
+        holder.store.inspect(&holder.key, None, soon()).await.unwrap(),
+        Inspected::Free { waiters: 1 }
+    ));
+    let second = scene.waiter_there();
+    let standing = in_line(second.join().await);
+    assert_eq!(standing.offered_to, Some(first.attempt), "a reply names to whom the lock is offered");
+    assert!(standing.due_in_ms <= 800, "{standing:?}");
+    // Nobody holds a lock that is only offered.
+    let renewed = first.store.renew(&first.key, &first.token, Ttl::from_ms(1_000).unwrap(), soon()).await;
+    assert_eq!(renewed.unwrap(), Renewed::NotHeld);
+    granted(first.look().await);
+}
+
+async fn the_lease_begins_at_the_grant(stores: &AnyStore) {
+    let scene = Scene::new(stores).await;
+    let (holder, waiter) = (scene.waiter(), scene.waiter());
+    holder.grant(700).await;
+    let join = Intent::Join(Join { displaces: true, ..Join::default() });
+    in_line(waiter.ask(400, join).await);
+    let mut left_ms = 0;
+    eventually("the lease of the holder ends", async || match waiter.ask(400, Intent::Look).await {
+        Acquired::Granted(lease) => {
+            left_ms = lease.left_ms;
+            true
+        }
+        _ => false,
+    })
+    .await;
+    assert_eq!(left_ms, 400, "none of it went by while waiting");
+}
+
+async fn an_offer_is_told_and_a_lost_hint_is_due(stores: &AnyStore) {
+    let scene = Scene::new(stores).await;
+    let (holder, waiter) = (scene.waiter(), scene.waiter_there());
+    let mut hints = scene.there.hints();
+    holder.grant(60_000).await;
+    in_line(waiter.join().await);
+    let far = waiter.store.beat(soon()).await.unwrap();
+    assert!(far.due.is_empty(), "nothing is due: {far:?}");
+    holder.release().await;
+    is_told(&mut hints, &waiter.offer()).await;
+    for gateway in [&scene.here, &scene.there] {
+        assert_eq!(gateway.beat(soon()).await.unwrap().due, [(waiter.key.clone(), 0)]);
+    }
+    granted(waiter.look().await);
+    assert!(scene.there.beat(soon()).await.unwrap().due.is_empty());
+}
+
+async fn who_lets_an_offer_lapse_steps_aside_and_comes_back_to_its_place(stores: &AnyStore) {
+    let scene = Scene::new(stores).await;
+    let (holder, first, second) = (scene.waiter(), scene.waiter(), scene.waiter_there());
+    holder.grant(60_000).await;
+    let place = in_line(first.join().await).place;
+    in_line(second.join().await);
+    holder.release().await;
+    offer_lapses(Instant::now()).await;
+    // Its gateway beats, and yet it did not come: whoever never answers must not block the line.
+    scene.here.beat(soon()).await.unwrap();
+    let standing = second.look().await;
+    granted(standing);
+    assert!(scene.here.beat(soon()).await.unwrap().is_new, "its gateway learns that it has to come back");
+    let late = in_line(first.look().await);
+    assert_eq!((late.place, late.is_first), (place, true), "a late look brings it back");
+    let third = scene.waiter();
+    assert!(!in_line(third.join().await).is_first);
+    second.release().await;
+    granted(first.look().await);
+}
+
+async fn the_end_of_a_short_lease_is_told(stores: &AnyStore) {
+    let scene = Scene::new(stores).await;
+    let (holder, first, second) = (scene.waiter(), scene.waiter(), scene.waiter_there());
+    let mut hints = scene.there.hints();
+    holder.grant(60_000).await;
+    in_line(first.join().await);
+    in_line(second.join().await);
+    holder.release().await;
+    granted(first.ask(300, Intent::Look).await);
+    is_told(&mut hints, &Hint::Due(first.key.clone(), 300)).await;
+}
+
+async fn a_full_line_refuses_newcomers_at_its_limit(stores: &AnyStore) {
+    let scene = Scene::new(stores).await;
+    let holder = scene.waiter();
+    holder.grant(60_000).await;
+    let mut waiters = Vec::new();
+    for _ in 0..LINE.max_waiters_per_key {
+        let waiter = scene.waiter_there();
+        in_line(waiter.join().await);
+        waiters.push(waiter);
+    }
+    let newcomer = scene.waiter();
+    assert_eq!(newcomer.join().await, Acquired::LineFull);
+    assert_eq!(newcomer.waiters().await, 5);
+    in_line(waiters[2].again(&scene.here).join().await);
+    assert_eq!(waiters[3].release().await, Released::Released);
+    in_line(newcomer.join().await);
+}
+
+async fn one_who_does_not_wait_never_joins(stores: &AnyStore) {
+    let scene = Scene::new(stores).await;
+    let (holder, passer) = (scene.waiter(), scene.waiter_there());
+    holder.grant(60_000).await;
+    for intent in [Intent::Grant, Intent::Confirm] {
+        assert_eq!(refused(passer.ask(1_000, intent).await).waiters, 0);
+    }
+    assert_eq!(passer.look().await, Acquired::PlaceLost, "nor by a look");
+    assert_eq!(passer.waiters().await, 0);
+    assert_eq!(passer.release().await, Released::HeldByAnother);
+}
