@@ -8,4 +8,5 @@
 )]
 
 mod fence;
+mod line;
 mod retries;
