@@ -4,10 +4,10 @@
 TOOLS := redis-server sqlite3 curl unshare mount
 PACKAGES := redis-server sqlite3 curl util-linux mount
 
-.PHONY: help build test check doc openapi bench tools
+.PHONY: help build test check doc openapi bench bench-wait tools
 
 help: ## List the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 build: ## Build the program: target/release/fencepost
 	cargo build --release
@@ -28,6 +28,9 @@ openapi: ## Write openapi/openapi.json anew from the handlers
 
 bench: tools ## Measure the gateway against a handler that does nothing
 	cargo bench --bench gateway
+
+bench-wait: tools ## Measure waiting in line: hand-offs, and what a crowd costs others
+	cargo bench --bench waiting
 
 tools:
 	@missing=; for tool in $(TOOLS); do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \

@@ -8,7 +8,8 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::connection::Connection;
-use crate::cpu;
+use crate::cpu::Cpu;
+use crate::figures::percentile;
 use crate::servers::Server;
 
 const CONNECTIONS: usize = 64;
@@ -37,40 +38,6 @@ struct Window {
     is_over: AtomicBool,
 }
 
-/// CPU time used so far.
-struct Cpu {
-    server: Duration,
-    redis: Option<Duration>,
-    generator: Duration,
-    machine: Duration,
-}
-
-impl Cpu {
-    fn read(server: &Server) -> Self {
-        Self {
-            server: cpu::of_process(server.pid()),
-            redis: server.redis_pid().map(cpu::of_process),
-            generator: cpu::of_process(std::process::id()),
-            machine: cpu::of_machine(),
-        }
-    }
-
-    fn since(&self, before: &Self) -> Self {
-        Self {
-            server: self.server - before.server,
-            redis: self.redis.zip(before.redis).map(|(now, before)| now - before),
-            generator: self.generator - before.generator,
-            machine: self.machine - before.machine,
-        }
-    }
-
-    fn others(&self) -> Duration {
-        let ours = self.server + self.redis.unwrap_or_default() + self.generator;
-        // The kernel counts the two in different ways, so that a quiet machine can seem to have done less than we.
-        self.machine.saturating_sub(ours)
-    }
-}
-
 /// Loads one server for one turn.
 pub async fn run(server: &Server, round: usize, warm_up: Duration, measured: Duration) -> Turn {
     let window = Arc::new(Window::default());
@@ -82,13 +49,13 @@ pub async fn run(server: &Server, round: usize, warm_up: Duration, measured: Dur
         connections.spawn(take_and_give_back(connection, name, window.clone()));
     }
     sleep(warm_up).await;
-    let before = Cpu::read(server);
+    let before = Cpu::read(&[server]);
     let started = Instant::now();
     window.is_measured.store(true, Ordering::Relaxed);
     sleep(measured).await;
     window.is_measured.store(false, Ordering::Relaxed);
     let elapsed = started.elapsed();
-    let used = Cpu::read(server).since(&before);
+    let used = Cpu::read(&[server]).since(&before);
     window.is_over.store(true, Ordering::Relaxed);
     let ended = timeout(PATIENCE, connections.join_all()).await.expect("a reply never came");
 
@@ -100,8 +67,8 @@ pub async fn run(server: &Server, round: usize, warm_up: Duration, measured: Dur
     let cores = |used: Duration| used.as_secs_f64() / elapsed.as_secs_f64();
     Turn {
         requests_per_s: requests as f64 / elapsed.as_secs_f64(),
-        p50_us: percentile_us(&latencies_ns, 50),
-        p99_us: percentile_us(&latencies_ns, 99),
+        p50_us: percentile(&latencies_ns, 50) / 1e3,
+        p99_us: percentile(&latencies_ns, 99) / 1e3,
         server_cpu_us: us_per_request(used.server),
         redis_cpu_us: used.redis.map(us_per_request),
         generator_cores: cores(used.generator),
@@ -128,8 +95,10 @@ async fn take_and_give_back(
         pairs += 1;
         let key = format!("bench-{name}-{pairs}");
         let started = Instant::now();
-        if let Err(mismatch) = connection.acquire(&key).await {
-            return (latencies_ns, Some(mismatch));
+        match connection.acquire(&key, "").await {
+            Ok(true) => {}
+            Ok(false) => return (latencies_ns, Some(format!("PUT {key}: a fresh key is held"))),
+            Err(mismatch) => return (latencies_ns, Some(mismatch)),
         }
         note(started);
         let started = Instant::now();
@@ -139,9 +108,4 @@ async fn take_and_give_back(
         note(started);
     }
     (latencies_ns, None)
-}
-
-fn percentile_us(sorted_ns: &[u64], percent: usize) -> f64 {
-    let at = (sorted_ns.len() * percent / 100).min(sorted_ns.len().saturating_sub(1));
-    sorted_ns.get(at).map_or(f64::NAN, |nanoseconds| *nanoseconds as f64 / 1e3)
 }

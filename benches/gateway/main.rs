@@ -13,11 +13,16 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+#[path = "../shared/connection.rs"]
 mod connection;
+#[path = "../shared/cpu.rs"]
 mod cpu;
+#[path = "../shared/figures.rs"]
+mod figures;
 mod load;
 mod noop;
 mod report;
+#[path = "../shared/servers.rs"]
 mod servers;
 
 use load::Turn;
@@ -52,7 +57,7 @@ fn main() -> ExitCode {
 async fn measure(plan: &Plan) -> ExitCode {
     // The no-op handler stands first: the others are compared with it.
     let servers = [
-        Server::noop(),
+        noop::server(),
         Server::on_redis("Redis"),
         Server::embedded("memory", "memory:"),
         Server::embedded("file, durable", "file:locks.redb"),

@@ -1,6 +1,7 @@
 //! What an axum handler costs that does nothing: the same answers as the gateway's, by heart.
 
 use std::net::SocketAddr;
+use std::process::Command;
 
 use axum::extract::Path;
 use axum::http::StatusCode;
@@ -10,6 +11,8 @@ use axum::serve::ListenerExt;
 use axum::{Json, Router};
 use serde::Serialize;
 use tokio::net::TcpListener;
+
+use crate::servers::{Server, free_address};
 
 /// The program runs itself with this argument, since the handler needs a process whose CPU time is its own.
 pub const ARGUMENT: &str = "noop-server";
@@ -25,6 +28,14 @@ struct Grant {
     fencing_token: u64,
     ttl_ms: u64,
     expires_at: &'static str,
+}
+
+/// The handler, in a process of its own.
+pub fn server() -> Server {
+    let address = free_address();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args([ARGUMENT, &address.to_string()]);
+    Server::of_command("no-op handler", address, command)
 }
 
 /// Serves until the process is ended. The runtime is the one that the gateway has too.

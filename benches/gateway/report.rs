@@ -1,5 +1,6 @@
 //! The table: medians over the rounds, with the least and the most.
 
+use crate::figures::spread;
 use crate::load::Turn;
 use crate::servers::Server;
 
@@ -27,24 +28,5 @@ pub fn print(servers: &[Server], turns: &[Vec<Turn>]) {
             of(|turn| turn.generator_cores),
             of(|turn| turn.others_cores),
         );
-    }
-}
-
-/// The median, the least and the most.
-struct Spread {
-    median: f64,
-    least: f64,
-    most: f64,
-}
-
-fn spread(mut values: Vec<f64>) -> Spread {
-    values.sort_unstable_by(f64::total_cmp);
-    Spread { median: values[values.len() / 2], least: values[0], most: values[values.len() - 1] }
-}
-
-impl std::fmt::Display for Spread {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let digits = formatter.precision().unwrap_or(0);
-        write!(formatter, "{:.digits$} ({:.digits$}–{:.digits$})", self.median, self.least, self.most)
     }
 }

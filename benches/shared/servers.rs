@@ -33,14 +33,6 @@ impl Drop for Process {
 }
 
 impl Server {
-    /// The handler that does nothing.
-    pub fn noop() -> Self {
-        let address = free_address();
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args([crate::noop::ARGUMENT, &address.to_string()]);
-        Self::start("no-op handler", address, command, None, directory())
-    }
-
     /// The gateway on a Redis of its own that keeps nothing.
     pub fn on_redis(name: &'static str) -> Self {
         let redis = free_address();
@@ -68,6 +60,11 @@ impl Server {
     /// The gateway on a store of its own; the path of a file is relative to a directory that ends with the server.
     pub fn embedded(name: &'static str, store: &str) -> Self {
         let (address, command) = gateway(store);
+        Self::of_command(name, address, command)
+    }
+
+    /// A command that serves this address, and needs nothing else.
+    pub fn of_command(name: &'static str, address: SocketAddr, command: Command) -> Self {
         Self::start(name, address, command, None, directory())
     }
 
@@ -127,7 +124,7 @@ fn directory() -> TempDir {
 
 /// An address that nobody listens on at the moment. At the level of the log that is measured a server would not tell
 /// the one that it chose.
-fn free_address() -> SocketAddr {
+pub fn free_address() -> SocketAddr {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap()
 }
 

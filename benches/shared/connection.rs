@@ -22,10 +22,10 @@ pub struct Connection {
 }
 
 /// A reply, as far as the checks need it.
-struct Reply<'a> {
-    status: &'a str,
+pub struct Reply<'a> {
+    pub status: &'a str,
+    pub body: &'a [u8],
     lease_token: Option<&'a str>,
-    body: &'a [u8],
 }
 
 #[derive(Deserialize)]
@@ -42,38 +42,47 @@ impl Connection {
         Ok(Self { stream, host: address.to_string(), request: String::new(), reply, token: String::new() })
     }
 
-    /// Takes a lock, and keeps its token.
-    pub async fn acquire(&mut self, key: &str) -> Result<(), String> {
+    /// Takes a lock, and keeps its token; `false` if somebody else holds it.
+    pub async fn acquire(&mut self, key: &str, query: &str) -> Result<bool, String> {
         self.request.clear();
-        write!(self.request, "PUT /locks/{key} HTTP/1.1\r\nhost: {}\r\n\r\n", self.host).unwrap();
+        write!(self.request, "PUT /locks/{key}{query} HTTP/1.1\r\nhost: {}\r\n\r\n", self.host).unwrap();
         let reply = exchange(&mut self.stream, &self.request, &mut *self.reply).await?;
         let grant: Option<Grant<'_>> = serde_json::from_slice(reply.body).ok();
         match (reply.status, grant) {
             ("201", Some(grant)) if grant.key == key && reply.lease_token == Some(grant.token) => {
                 self.token.clear();
                 self.token.push_str(grant.token);
-                Ok(())
+                Ok(true)
             }
+            ("423", None) => Ok(false),
             _ => Err(reply.mismatch("PUT", key)),
         }
     }
 
     /// Gives back the lock that was taken last.
     pub async fn release(&mut self, key: &str) -> Result<(), String> {
-        let Self { host, request, token, .. } = self;
-        request.clear();
-        write!(request, "DELETE /locks/{key} HTTP/1.1\r\nhost: {host}\r\nlease-token: {token}\r\n\r\n")
-            .unwrap();
-        let reply = exchange(&mut self.stream, &self.request, &mut *self.reply).await?;
+        let reply = self.ask("DELETE", key).await?;
         if reply.status != "204" || !reply.body.is_empty() {
             return Err(reply.mismatch("DELETE", key));
         }
         Ok(())
     }
+
+    /// Sends any other request, with the token of the lock that was taken last, if any was.
+    pub async fn ask(&mut self, method: &str, key: &str) -> Result<Reply<'_>, String> {
+        let Self { host, request, token, .. } = self;
+        request.clear();
+        write!(request, "{method} /locks/{key} HTTP/1.1\r\nhost: {host}\r\n").unwrap();
+        if !token.is_empty() {
+            write!(request, "lease-token: {token}\r\n").unwrap();
+        }
+        request.push_str("\r\n");
+        exchange(&mut self.stream, &self.request, &mut *self.reply).await
+    }
 }
 
 impl Reply<'_> {
-    fn mismatch(&self, method: &str, key: &str) -> String {
+    pub fn mismatch(&self, method: &str, key: &str) -> String {
         format!("{method} {key}: {} {}", self.status, String::from_utf8_lossy(self.body))
     }
 }

@@ -1,0 +1,95 @@
+//! The table, and whether the goals were reached.
+
+use crate::figures::{percentile, spread};
+use crate::unrelated::Latency;
+
+/// A hand-off takes less than this, half of the times.
+const GOAL_HAND_OFF_MS: f64 = 2.0;
+/// By how much a crowd may lengthen the p99 of an unrelated client.
+const GOAL_RATIO: f64 = 1.3;
+
+/// Rounds in which other processes used more of a core than this do not count.
+const MOST_OTHERS_CORES: f64 = 0.25;
+/// Where fewer count than this, all are shown, and nothing is said about goals.
+const FEWEST_ROUNDS: usize = 3;
+
+/// What was measured on one store.
+pub struct Findings {
+    pub store: &'static str,
+    pub rounds: Vec<Round>,
+}
+
+#[derive(Default)]
+pub struct Round {
+    pub hand_offs_ns: Vec<u64>,
+    pub polled_ns: Vec<u64>,
+    /// The unrelated client, where one waits and where many do.
+    pub with_few: Latency,
+    pub with_many: Latency,
+    /// How many cores all other processes of the machine used.
+    pub others_cores: f64,
+}
+
+impl Findings {
+    pub fn undisturbed(&self) -> impl Iterator<Item = &Round> {
+        self.rounds.iter().filter(|round| round.others_cores <= MOST_OTHERS_CORES)
+    }
+
+    fn can_be_judged(&self) -> bool {
+        self.undisturbed().count() >= FEWEST_ROUNDS
+    }
+
+    fn counted(&self) -> Vec<&Round> {
+        if self.can_be_judged() { self.undisturbed().collect() } else { self.rounds.iter().collect() }
+    }
+}
+
+/// Prints one line for each store, as Markdown, and then the goals.
+pub fn print(crowd: usize, all: &[Findings]) {
+    println!(
+        "| store | hand-off p50 ms | p99 ms | polling p50 ms | p99 ms | unrelated p50 µs | p99 µs, 1 waits | p99 µs, {crowd} wait | ratio of p99 | rounds | others, cores |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|---|---|");
+    let mut goals = Vec::new();
+    for findings in all {
+        let rounds = findings.counted();
+        let times_ms = |times_ns: fn(&Round) -> &Vec<u64>| {
+            let mut sorted_ns: Vec<u64> = rounds.iter().flat_map(|round| times_ns(round)).copied().collect();
+            sorted_ns.sort_unstable();
+            [50, 99].map(|percent| percentile(&sorted_ns, percent) / 1e6)
+        };
+        let (line, polled) = (times_ms(|round| &round.hand_offs_ns), times_ms(|round| &round.polled_ns));
+        let of = |value: fn(&Round) -> f64| spread(rounds.iter().map(|round| value(round)).collect());
+        // Within one round the machine was the same for both; between rounds it need not be.
+        let ratio = of(|round| round.with_many.p99_us / round.with_few.p99_us);
+        println!(
+            "| {} | {:.2} | {:.2} | {:.1} | {:.1} | {:.0} | {:.0} | {:.0} | {:.2} | {} of {} | {:.2} |",
+            findings.store,
+            line[0],
+            line[1],
+            polled[0],
+            polled[1],
+            of(|round| round.with_few.p50_us),
+            of(|round| round.with_few.p99_us),
+            of(|round| round.with_many.p99_us),
+            ratio,
+            rounds.len(),
+            findings.rounds.len(),
+            of(|round| round.others_cores),
+        );
+        let goal = |what: &str, value: f64, goal: f64| {
+            let verdict = match value < goal {
+                _ if !findings.can_be_judged() => "THE MACHINE IS BUSY WITH SOMETHING ELSE",
+                true => "PASS",
+                false => "FAIL",
+            };
+            format!("{verdict}: {}: {what} {value:.2}, the goal is below {goal:.1}", findings.store)
+        };
+        goals.push(goal("hand-off p50 in ms", line[0], GOAL_HAND_OFF_MS));
+        goals.push(goal("ratio of the p99 of an unrelated client", ratio.median, GOAL_RATIO));
+    }
+    println!();
+    for goal in goals {
+        println!("{goal}");
+    }
+}
