@@ -25,6 +25,7 @@ mod line_suite;
 mod log;
 mod lost_replies;
 mod openapi;
+mod random_lines;
 mod readme;
 mod redis_faults;
 mod redis_line;
