@@ -69,6 +69,8 @@ pub struct Limits {
     pub max_ttl: Duration,
     /// The longest wait.
     pub max_wait: Duration,
+    /// The most that may wait by HTTP/1, where each of them keeps a connection.
+    pub max_http1_waiters: usize,
 }
 
 impl AppState {

@@ -112,7 +112,7 @@ pub struct ServeArgs {
     #[arg(long, env = "FENCEPOST_MAX_WAITERS_PER_KEY", default_value = "10000", value_name = "N")]
     max_waiters_per_key: usize,
 
-    /// The most that may wait at this gateway
+    /// The most that may wait at this gateway; by HTTP/1 at most three quarters of --max-connections
     #[arg(long, env = "FENCEPOST_MAX_WAITERS", default_value = "100000", value_name = "N")]
     max_waiters: usize,
 
@@ -225,6 +225,8 @@ impl ServeArgs {
             min_ttl: self.min_ttl,
             max_ttl: self.max_ttl,
             max_wait: self.max_wait,
+            // The others stay free for those who hold, renew and release.
+            max_http1_waiters: (self.max_connections / 4 * 3).max(1),
         };
         let is_sane = (Duration::from_millis(10)..=LONGEST_STORE_TIMEOUT).contains(&self.store_timeout);
         require("--store-timeout", is_sane, "from 10ms to 1m")?;

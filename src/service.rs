@@ -2,9 +2,8 @@
 //! lost on either side.
 //!
 //! A store tries a step once and may not know what became of it. This module repeats the step within the request's
-//! deadline, decides when doubt has ended, and takes back what nobody will ever learn of (`take_back.rs`).
-//!
-//! Waiting in line belongs in [`LockService::acquire`], between the first refusal and the answer.
+//! deadline, decides when doubt has ended, and takes back what nobody will ever learn of (`take_back.rs`). A request that
+//! waits (`wait.rs`) is rung when it may be its turn (`line.rs`), by what the store tells and by heartbeats (`heart.rs`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -101,6 +100,11 @@ impl LockService {
     #[must_use]
     pub fn with_max_waiters(self, max_waiters: usize) -> Self {
         Self { max_waiters, ..self }
+    }
+
+    /// How many wait at this moment.
+    pub fn waiters(&self) -> usize {
+        self.lines.count()
     }
 
     /// From now on nobody waits: those who do are answered, and keep their places for a while.
@@ -229,7 +233,7 @@ impl LockService {
         if let Acquired::Granted(lease) = answer {
             return match lease_left(lease, sent_at) {
                 Some(lease) => Ok(Outcome::Granted(lease, guard)),
-                None => match guard.take_back_now(deadline).await {
+                None => match guard.take_back_now(self.until(deadline)).await {
                     Ok(was_deleted) => Err(not_granted(wish.is_undone(was_deleted), over())),
                     Err(_) => Err(StoreError::Unknown(over())),
                 },

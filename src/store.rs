@@ -114,13 +114,9 @@ pub enum Intent {
     Join(Join),
     /// Go on waiting: take the lock if it is the turn of the attempt's place.
     Look,
-    /// As [`Intent::Look`], for the last time: an attempt that is not granted gives up its place and is voided.
-    LastLook {
-        /// What becomes of the place.
-        place: PlaceAfter,
-        /// As [`Join::supersedes`].
-        supersedes: Vec<Attempt>,
-    },
+    /// As [`Intent::Look`], for the last time: an attempt that is refused is voided, and this becomes of its place. It may
+    /// be sent again as it is.
+    LastLook(PlaceAfter),
 }
 
 /// How a line is joined.
@@ -140,6 +136,8 @@ pub struct Join {
 pub enum PlaceAfter {
     /// It waits a while for the client to come back with the same token.
     Kept,
+    /// The same, also where the attempt was granted the lock from this place, and that is undone.
+    KeptAt(Place),
     /// It is removed: nobody else knows the token.
     Removed,
 }

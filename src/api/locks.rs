@@ -1,7 +1,7 @@
 //! The four operations on a lock: parse, ask the service, map the answer. Both forms of the address end here.
 
 use axum::extract::State;
-use axum::http::{Method, StatusCode};
+use axum::http::{Method, StatusCode, Version};
 use axum::response::{IntoResponse, Response};
 
 use super::AppState;
@@ -35,9 +35,14 @@ use crate::service::{Acquire, Outcome};
 )]
 pub(super) async fn acquire_lock(
     State(app): State<AppState>,
+    version: Version,
     call: LockCall<AcquireQuery>,
 ) -> Result<Response, Problem> {
     let LockCall { key, token, query } = call;
+    let keeps_a_connection = version <= Version::HTTP_11 && !query.wait.is_zero();
+    if keeps_a_connection && app.service.waiters() >= app.limits.max_http1_waiters {
+        return Err(too_many_waiters());
+    }
     let wish = Acquire { key: key.clone(), token, ttl: query.ttl, owner: query.owner, wait: query.wait };
     let acquisition = app.service.acquire(wish).await?;
     let token = &acquisition.token;
@@ -47,12 +52,10 @@ pub(super) async fn acquire_lock(
         }
         Outcome::AlreadyHeld(lease) => Ok(answers::grant(StatusCode::OK, &key, token, &lease)),
         Outcome::Refused(refusal) => Err(Problem::lock_held(&refusal)),
-        Outcome::TooManyWaiters => {
-            Err(Problem::new(ProblemType::TooManyWaiters, "as many wait already as the server allows"))
-        }
+        Outcome::TooManyWaiters => Err(too_many_waiters()),
         Outcome::ShuttingDown => Err(Problem::new(
             ProblemType::ShuttingDown,
-            "nobody waits here any more; with the same token another server goes on from the same place",
+            "nobody waits here any more; try again: a token of your own has kept its place for another server",
         )),
         Outcome::TokenReleased if token.is_server_made() => Err(Problem::new(
             ProblemType::TokenReleased,
@@ -137,6 +140,10 @@ pub(super) async fn get_lock(
         Inspected::Held { lease, yours, waiters } => Ok(answers::lock(&call.key, &lease, waiters, yours)),
         Inspected::Free { waiters } => Err(not_held("nobody holds the lock").with_waiters(waiters)),
     }
+}
+
+fn too_many_waiters() -> Problem {
+    Problem::new(ProblemType::TooManyWaiters, "as many wait already as the server allows")
 }
 
 fn not_held(detail: &str) -> Problem {

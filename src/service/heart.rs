@@ -27,7 +27,7 @@ pub(super) struct Heart {
     /// How long the store may take to answer.
     patience: Duration,
     state: Mutex<State>,
-    put_back_places: Arc<Semaphore>,
+    put_back_permits: Arc<Semaphore>,
 }
 
 #[derive(Default)]
@@ -41,8 +41,8 @@ struct State {
 
 impl Heart {
     pub(super) fn new(store: Arc<dyn LockStore>, lines: Arc<Lines>, patience: Duration) -> Arc<Self> {
-        let put_back_places = Arc::new(Semaphore::new(PUT_BACK_AT_ONCE));
-        Arc::new(Self { store, lines, patience, state: Mutex::default(), put_back_places })
+        let put_back_permits = Arc::new(Semaphore::new(PUT_BACK_AT_ONCE));
+        Arc::new(Self { store, lines, patience, state: Mutex::default(), put_back_permits })
     }
 
     /// Sees to it that the store believes this gateway present. A waiter joins a line only after that.
@@ -58,15 +58,15 @@ impl Heart {
     }
 
     fn start(self: &Arc<Self>, state: &mut State) {
-        let (store, places) = (self.store.clone(), Arc::new(Semaphore::new(MOST_DECLINES)));
+        let (store, permits) = (self.store.clone(), Arc::new(Semaphore::new(MOST_DECLINES)));
         let patience = self.patience;
         let decline = Box::new(move |key, token, attempt| {
-            let Ok(place) = places.clone().try_acquire_owned() else { return };
+            let Ok(permit) = permits.clone().try_acquire_owned() else { return };
             let store = store.clone();
             tokio::spawn(async move {
                 // An offer that cannot be declined lapses.
                 let _ = store.decline(&key, &token, attempt, Instant::now() + patience).await;
-                drop(place);
+                drop(permit);
             });
         });
         let (keeper, keeper_stops) = oneshot::channel();
@@ -79,7 +79,7 @@ impl Heart {
         tokio::spawn(async move {
             let mut next = Instant::now() + BEAT_EVERY;
             loop {
-                if lines.is_empty() {
+                if lines.count() == 0 {
                     tokio::select! {
                         () = lines.entered.notified() => {}
                         _ = &mut beater_stops => return,
@@ -108,7 +108,7 @@ impl Heart {
         state.heard = Some(sent_at);
         if beat.is_new {
             // An unfinished round starts anew: what it did may have been lost as well.
-            let round = tokio::spawn(self.lines.clone().put_back(self.put_back_places.clone()));
+            let round = tokio::spawn(self.lines.clone().put_back(self.put_back_permits.clone()));
             if let Some(before) = state.put_back.replace(round.abort_handle()) {
                 before.abort();
             }

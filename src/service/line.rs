@@ -5,7 +5,7 @@
 //! which may be lost; by a timer per lock, for the end of its lease; and by what a heartbeat finds due, which misses
 //! nothing. However many wait, only the first of a lock looks.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -21,6 +21,9 @@ use crate::store::Hint;
 const AFTER_END: Duration = Duration::from_millis(3);
 /// Those of other gateways ring later, and apart from each other: they are needed only where the first is gone.
 const AFTER_END_OF_OTHERS_MS: std::ops::Range<u64> = 60..160;
+
+/// No wait is longer, so nobody would be there to be rung.
+const LONGEST_TIMER: Duration = Duration::from_secs(60 * 60);
 
 /// Everybody who waits at this gateway.
 #[derive(Default)]
@@ -112,8 +115,8 @@ impl Lines {
         Some(Waiting { lines: self.clone(), key: key.clone(), waiter, attempts: vec![attempt], place: None })
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.registry().count == 0
+    pub(super) fn count(&self) -> usize {
+        self.registry().count
     }
 
     /// Rings for hints and timers, until the store has no more hints or nobody holds the other end of `stop`.
@@ -152,20 +155,23 @@ impl Lines {
         if in_ms == 0 {
             return waiters.ring_first();
         }
-        let at = Instant::now() + Duration::from_millis(in_ms) + AFTER_END;
-        self.set_timer(&mut registry, key, at);
+        self.set_timer(&mut registry, key, in_ms, AFTER_END);
     }
 
-    /// Has all tell the store their places again, first come first, as fast as `places` gives permits.
-    pub(super) async fn put_back(self: Arc<Self>, places: Arc<Semaphore>) {
-        let mut all: Vec<_> = {
+    /// Has all tell the store their places again, first come first, as fast as there are permits.
+    pub(super) async fn put_back(self: Arc<Self>, permits: Arc<Semaphore>) {
+        let all: Vec<_> = {
             let registry = self.registry();
             let placed = registry.keys.values().flat_map(|waiters| &waiters.placed);
-            placed.map(|((place, _), waiter)| (*place, waiter.clone())).collect()
+            let mut placed: Vec<_> = placed.map(|((place, _), waiter)| (*place, waiter.clone())).collect();
+            placed.sort_by_key(|(place, _)| *place);
+            let known: HashSet<_> = placed.iter().map(|(_, waiter)| waiter.id).collect();
+            // The answer of those who join at this moment may be older than what was lost.
+            let joining = registry.by_attempt.values().filter(|waiter| !known.contains(&waiter.id)).cloned();
+            placed.into_iter().map(|(_, waiter)| waiter).chain(joining).collect()
         };
-        all.sort_by_key(|(place, _)| *place);
-        for (_, waiter) in all {
-            let Ok(permit) = places.clone().acquire_owned().await else { return };
+        for waiter in all {
+            let Ok(permit) = permits.clone().acquire_owned().await else { return };
             // Whoever has gone drops it, with the permit.
             *lock(&waiter.put_back) = Some(permit);
             waiter.bell.notify_one();
@@ -202,8 +208,9 @@ impl Lines {
     }
 
     /// Sets the timer of a lock, unless an earlier one is set: a look too many costs little.
-    fn set_timer(&self, registry: &mut Registry, key: &LockKey, at: Instant) {
+    fn set_timer(&self, registry: &mut Registry, key: &LockKey, in_ms: u64, pause: Duration) {
         let Some(waiters) = registry.keys.get_mut(key) else { return };
+        let at = Instant::now() + Duration::from_millis(in_ms).min(LONGEST_TIMER) + pause;
         if let Some(set) = waiters.timer {
             if set <= at {
                 return;
@@ -225,7 +232,7 @@ pub(super) type Decline = Box<dyn Fn(LockKey, TokenHash, Attempt) + Send + Sync>
 
 impl Waiting {
     /// Listens for one more attempt of the same request.
-    pub(super) fn stands_for(&mut self, attempt: Attempt) {
+    pub(super) fn also_answers_to(&mut self, attempt: Attempt) {
         self.lines.registry().by_attempt.insert(attempt, self.waiter.clone());
         self.attempts.push(attempt);
     }
@@ -236,7 +243,7 @@ impl Waiting {
     }
 
     /// Notes where the request stands, and when somebody should look again.
-    pub(super) fn stands(&mut self, standing: &Standing) {
+    pub(super) fn note(&mut self, standing: &Standing) {
         let mut registry = self.lines.registry();
         if self.place != Some(standing.place)
             && let Some(waiters) = registry.keys.get_mut(&self.key)
@@ -251,8 +258,7 @@ impl Waiting {
             true => AFTER_END,
             false => Duration::from_millis(rand::random_range(AFTER_END_OF_OTHERS_MS)),
         };
-        let at = Instant::now() + Duration::from_millis(standing.due_in_ms) + pause;
-        self.lines.set_timer(&mut registry, &self.key, at);
+        self.lines.set_timer(&mut registry, &self.key, standing.due_in_ms, pause);
         // The offer's own hint may have been lost.
         if let Some(offered) = standing.offered_to.and_then(|attempt| registry.by_attempt.get(&attempt)) {
             offered.bell.notify_one();

@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::TaskTracker;
 
-use crate::lock::{Attempt, LockKey, TokenHash};
+use crate::lock::{Attempt, LockKey, Place, TokenHash};
 use crate::store::{AcquireRequest, LockStore, PlaceAfter, StoreError};
 
 /// Takes-back that may be under way at once. Beyond, a grant that nobody learnt of ends at its ttl.
@@ -47,6 +47,7 @@ impl Cleaner {
             key: request.key.clone(),
             token: request.token,
             attempts: vec![request.attempt],
+            was_deleted: false,
             place,
             // A late copy can arrive for as long as marks live, also when the lease would be over by then.
             patience: request.ttl.as_duration().max(self.mark_ttl),
@@ -82,6 +83,15 @@ impl TakeBack {
         }
     }
 
+    /// The place at which the request stands, to which its client may come back.
+    pub(super) fn stands_at(&mut self, place: Place) {
+        if let Some(armed) = &mut self.0
+            && armed.place != PlaceAfter::Removed
+        {
+            armed.place = PlaceAfter::KeptAt(place);
+        }
+    }
+
     /// The last attempt was answered, which voided those before it.
     pub(super) fn keep_last(&mut self) {
         if let Some(armed) = &mut self.0 {
@@ -92,8 +102,8 @@ impl TakeBack {
     /// Takes back within the deadline, and returns whether a lock was deleted; where that fails, goes on in the
     /// background.
     pub(super) async fn take_back_now(mut self, deadline: Instant) -> Result<bool, StoreError> {
-        let was_deleted = match &self.0 {
-            Some(armed) => armed.try_once(deadline).await?,
+        let was_deleted = match &mut self.0 {
+            Some(armed) => armed.try_all(deadline.saturating_duration_since(Instant::now())).await?,
             None => false,
         };
         self.0 = None;
@@ -125,7 +135,7 @@ impl Drop for TakeBack {
             }
             Err(_) => tracing::warn!(
                 key = armed.key.as_str(),
-                "too many takes-back are under way; this lock ends at its ttl"
+                "too many takes-back are under way; a lock or a place is left to its time"
             ),
         }
     }
@@ -135,30 +145,34 @@ struct Armed {
     cleaner: Arc<Cleaner>,
     key: LockKey,
     token: TokenHash,
-    /// Never empty; the last is the one that is in use.
+    /// Not empty while anything is left to do; the last is the one that is in use.
     attempts: Vec<Attempt>,
+    /// Whether a lock was deleted for one that is no longer among them.
+    was_deleted: bool,
     place: PlaceAfter,
     patience: Duration,
 }
 
 impl Armed {
-    /// Whether a lock was deleted.
-    async fn try_once(&self, deadline: Instant) -> Result<bool, StoreError> {
-        let mut was_deleted = false;
-        for attempt in &self.attempts {
-            let store = &self.cleaner.store;
-            was_deleted |= store.take_back(&self.key, &self.token, *attempt, self.place, deadline).await?;
+    /// Takes back one attempt after the other, each of which may take `patience`. Whether a lock was deleted.
+    async fn try_all(&mut self, patience: Duration) -> Result<bool, StoreError> {
+        while let Some(attempt) = self.attempts.first().copied() {
+            let (store, deadline) = (&self.cleaner.store, Instant::now() + patience);
+            self.was_deleted |=
+                store.take_back(&self.key, &self.token, attempt, self.place, deadline).await?;
+            // What was answered is not asked again, however long the others take.
+            self.attempts.remove(0);
         }
-        Ok(was_deleted)
+        Ok(self.was_deleted)
     }
 
     /// Tries until the store has answered, until no copy can arrive any more, or until the store has been out of
     /// reach for too long.
-    async fn take_back(self) {
+    async fn take_back(mut self) {
         let started = Instant::now();
         let mut pause = FIRST_PAUSE;
         loop {
-            let error = match self.try_once(Instant::now() + self.cleaner.store_timeout / 2).await {
+            let error = match self.try_all(self.cleaner.store_timeout / 2).await {
                 Ok(true) => {
                     tracing::info!(key = self.key.as_str(), "took back a grant that reached nobody");
                     return;

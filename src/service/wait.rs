@@ -23,7 +23,7 @@ struct Turn {
     step: Step,
     /// Attempts whose last command was not answered.
     superseded: Vec<Attempt>,
-    /// Whether any command was not answered.
+    /// Whether a command was not answered, and none since.
     is_in_doubt: bool,
     pause: Duration,
     /// The end of the wait.
@@ -76,24 +76,38 @@ impl LockService {
             turn.request.intent = turn.next_intent(&wish);
             let sent_at = boottime();
             let answer = self.store.acquire(&turn.request, self.until(deadline)).await;
-            drop(permit.take());
             let looks_again_at = match answer {
                 Err(error) => {
                     turn = turn.goes_on_after(error).await?;
+                    if self.lines.closing.is_cancelled() {
+                        // The guard is dropped armed.
+                        let reason = "the server is shutting down".to_owned();
+                        return if turn.is_in_doubt {
+                            Err(StoreError::Unknown(reason))
+                        } else {
+                            ended(Outcome::ShuttingDown)
+                        };
+                    }
                     continue;
                 }
                 Ok(answer) => {
                     turn.is_answered();
+                    drop(permit.take());
                     match answer {
                         Acquired::InLine(standing) => {
-                            turn.waiting.stands(&standing);
+                            turn.waiting.note(&standing);
+                            turn.guard.stands_at(standing.place);
                             ends_at
                         }
                         Acquired::Moved(standing) => {
-                            turn.waiting.stands(&standing);
+                            turn.waiting.note(&standing);
                             ends_at.min(Instant::now() + LOOK_WHEN_MOVED)
                         }
                         Acquired::PlaceLost => {
+                            // A copy of a last look would end what comes after it.
+                            if turn.was_last_look() {
+                                turn.supersede();
+                            }
                             turn.step = Step::PutBack;
                             continue;
                         }
@@ -138,29 +152,36 @@ impl Turn {
     fn next_intent(&self, wish: &Acquire) -> Intent {
         let supersedes = self.superseded.clone();
         match self.step {
-            _ if self.is_last() => Intent::LastLook { place: wish.place_after(), supersedes },
+            Step::Look if Instant::now() >= self.ends_at => Intent::LastLook(wish.place_after()),
             Step::Look => Intent::Look,
             Step::Join => Intent::Join(Join { displaces: true, place: None, supersedes }),
             Step::PutBack => Intent::Join(Join { displaces: false, place: self.waiting.place(), supersedes }),
         }
     }
 
-    /// Whether the wait is over. A first command that is in doubt is settled before.
-    fn is_last(&self) -> bool {
-        self.step != Step::Join && Instant::now() >= self.ends_at
-    }
-
     /// The last command was answered, and with it what came before.
     fn is_answered(&mut self) {
         self.superseded.clear();
+        self.is_in_doubt = false;
         self.guard.keep_last();
         self.pause = RETRY_PAUSE;
         self.step = Step::Look;
     }
 
+    /// Goes on under a fresh attempt, which stands for those before.
+    fn supersede(&mut self) {
+        self.superseded.push(self.request.attempt);
+        self.request.attempt = Attempt::generate();
+        self.waiting.also_answers_to(self.request.attempt);
+        self.guard.covers(self.request.attempt);
+    }
+
+    fn was_last_look(&self) -> bool {
+        matches!(self.request.intent, Intent::LastLook(_))
+    }
+
     /// Prepares for another command, after a pause, where the last one was not answered; or gives up.
     async fn goes_on_after(mut self, error: StoreError) -> Result<Self, StoreError> {
-        let was_last = matches!(self.request.intent, Intent::LastLook { .. });
         let (reason, is_unknown) = match error {
             StoreError::Unknown(reason) => (reason, true),
             StoreError::Unavailable(reason) => (reason, false),
@@ -176,11 +197,8 @@ impl Turn {
             return Err(not_granted(!self.is_in_doubt, reason));
         }
         // A last look voids itself, so it may be sent again as it is.
-        if is_unknown && !was_last {
-            self.superseded.push(self.request.attempt);
-            self.request.attempt = Attempt::generate();
-            self.waiting.stands_for(self.request.attempt);
-            self.guard.covers(self.request.attempt);
+        if is_unknown && !self.was_last_look() {
+            self.supersede();
             if self.step == Step::Look {
                 self.step = Step::PutBack;
             }

@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -102,6 +102,8 @@ pub struct EmbeddedStore {
     /// One permit for each place in the queue, since the queue itself has no bound that can be waited for.
     places: Arc<Semaphore>,
     hints: broadcast::Sender<Hint>,
+    /// What the last heartbeat that was answered was told.
+    session: AtomicU64,
     /// `None` only while it is dropped.
     writer: Option<JoinHandle<()>>,
 }
@@ -140,7 +142,13 @@ impl EmbeddedStore {
             Writer { queue: receiver, path, settings, clock, hints: hints.clone(), state: Ok(state) };
         let thread = std::thread::Builder::new().name("store-writer".to_owned());
         let writer = thread.spawn(|| writer.run()).map_err(OpenError::Thread)?;
-        Ok(Self { queue, places: Arc::new(Semaphore::new(QUEUE_LIMIT)), hints, writer: Some(writer) })
+        Ok(Self {
+            queue,
+            places: Arc::new(Semaphore::new(QUEUE_LIMIT)),
+            hints,
+            session: AtomicU64::new(0),
+            writer: Some(writer),
+        })
     }
 
     /// Has the writer do one step, and waits for its answer until `deadline`.
@@ -236,14 +244,16 @@ impl LockStore for EmbeddedStore {
     ) -> Result<(), StoreError> {
         let (key, token) = (key.clone(), *token);
         let step = move |table: &mut Table, now| {
-            table.vacate(&key, &token, attempt, PlaceAfter::Kept, now);
+            table.vacate(&key, &token, attempt, PlaceAfter::Kept, false, now);
             Ok(())
         };
         self.submit(deadline, Kind::Change, step).await
     }
 
     async fn beat(&self, deadline: Instant) -> Result<Beat, StoreError> {
-        self.submit(deadline, Kind::Look, |table, now| Ok(table.beat(now))).await
+        let (session, due) = self.submit(deadline, Kind::Look, |table, now| Ok(table.beat(now))).await?;
+        // Compared with the last beat that was answered: one whose caller has gone tells nobody.
+        Ok(Beat { is_new: self.session.swap(session, Ordering::AcqRel) != session, due })
     }
 
     fn hints(&self) -> broadcast::Receiver<Hint> {

@@ -142,8 +142,13 @@ impl RedisStore {
         let keys: Vec<&[u8]> =
             line.in_order().into_iter().chain(mark.iter().map(|mark| mark.as_bytes())).collect();
         let token = token.to_string();
-        let keeps_place = if place == Some(PlaceAfter::Kept) { "1" } else { "0" };
-        let args = [&*token, attempt, &self.mark_ttl_ms, &self.ticket_ms, keeps_place].map(str::as_bytes);
+        let keeps_place = if matches!(place, None | Some(PlaceAfter::Removed)) { "0" } else { "1" };
+        let granted_at = match place {
+            Some(PlaceAfter::KeptAt(place)) => place.get().to_string(),
+            _ => String::new(),
+        };
+        let args = [&*token, attempt, &self.mark_ttl_ms, &self.ticket_ms, keeps_place, &granted_at];
+        let args = args.map(str::as_bytes);
         self.run(&link, script, &keys, &args, deadline).await
     }
 
@@ -309,9 +314,11 @@ impl LockStore for RedisStore {
     ) -> Result<Inspected, StoreError> {
         let link = self.supervisor.link(deadline).await?;
         let line = self.keys.line_of(key);
+        let [lock, _, waiting, away, ..] = line.in_order();
         let shown = token.map(ToString::to_string).unwrap_or_default();
-        let args = [&*shown, "", &self.mark_ttl_ms, &self.ticket_ms].map(str::as_bytes);
-        let reply: Reply = self.run(&link, &scripts::INSPECT, &line.in_order(), &args, deadline).await?;
+        let args = [shown.as_bytes()];
+        let reply: Reply =
+            self.run(&link, &scripts::INSPECT, &[lock, waiting, away], &args, deadline).await?;
         let waiters = reply.waiters();
         let held = |yours| Ok(Inspected::Held { lease: lease_of(&reply, key)?, yours, waiters });
         match reply.outcome {

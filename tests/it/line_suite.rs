@@ -92,7 +92,7 @@ impl Waiter {
     }
 
     async fn last_look(&self, place: PlaceAfter) -> Acquired {
-        self.ask(30_000, Intent::LastLook { place, supersedes: Vec::new() }).await
+        self.ask(30_000, Intent::LastLook(place)).await
     }
 
     async fn release(&self) -> Released {

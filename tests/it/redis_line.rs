@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fencepost::lock::{Acquired, Attempt, LeaseToken, LockKey, Standing, TokenHash, Ttl};
+use fencepost::lock::{Acquired, Attempt, Inspected, LeaseToken, LockKey, Standing, TokenHash, Ttl};
 use fencepost::store::redis::RedisStore;
 use fencepost::store::{AcquireRequest, Intent, Join, LockStore, OFFER, PlaceAfter, ReleaseMark};
 use tokio::time::{Instant, sleep_until};
@@ -177,7 +177,7 @@ async fn every_key_of_a_line_has_a_ttl() {
     for (waiter, attempt) in waiters {
         in_line(ask(&store, waiter, attempt, join()).await);
     }
-    let ends = Intent::LastLook { place: PlaceAfter::Kept, supersedes: Vec::new() };
+    let ends = Intent::LastLook(PlaceAfter::Kept);
     assert!(matches!(ask(&store, waiters[2].0, waiters[2].1, ends).await, Acquired::Refused(_)));
     let all_have = async |least: usize| {
         let keys = redis.keys().await;
@@ -237,4 +237,64 @@ async fn a_line_full_of_the_dead_lets_the_living_in() {
     })
     .await;
     assert!(is_new(&dead).await, "were it only slow, its waiters would come back");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_last_look_at_a_lock_that_the_server_has_forgotten_ends_nothing() {
+    let redis = RedisServer::start().await;
+    let store = redis_store(&redis, MARK_TTL);
+    hold(&store).await;
+    is_new(&store).await;
+    let (waiter, attempt) = (token(), Attempt::generate());
+    in_line(ask(&store, waiter, attempt, join()).await);
+    let _: () = redis.command(&["FLUSHALL"]).await;
+    let last = Intent::LastLook(PlaceAfter::Kept);
+    assert_eq!(
+        ask(&store, waiter, attempt, last).await,
+        Acquired::PlaceLost,
+        "there is nobody to be refused for"
+    );
+    let answer = ask(&store, waiter, attempt, Intent::Join(Join::default())).await;
+    assert!(matches!(answer, Acquired::Granted(_)), "{answer:?}");
+}
+
+/// Whoever waits goes on waiting, leaves and is served on a server that is out of memory.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_goes_on_while_the_server_is_out_of_memory() {
+    let redis = RedisServer::start().await;
+    let store = redis_store(&redis, MARK_TTL);
+    let holder = hold(&store).await;
+    is_new(&store).await;
+    let [first, second, third] = [0; 3].map(|_| (token(), Attempt::generate()));
+    for (waiter, attempt) in [first, second, third] {
+        in_line(ask(&store, waiter, attempt, join()).await);
+    }
+    let _: () = redis.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    assert!(!is_new(&store).await, "its heartbeat is heard");
+    in_line(ask(&store, first.0, first.1, Intent::Look).await);
+    let last = Intent::LastLook(PlaceAfter::Kept);
+    assert!(matches!(ask(&store, second.0, second.1, last).await, Acquired::Refused(_)));
+    store.take_back(&key(), &third.0, third.1, PlaceAfter::Kept, soon()).await.unwrap();
+    release(&store, holder).await;
+    let answer = ask(&store, first.0, first.1, Intent::Look).await;
+    assert!(matches!(answer, Acquired::Granted(_)), "{answer:?}");
+}
+
+/// A server that takes no writes still says who holds a lock, whatever there is to tidy up in its line.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_look_needs_no_write() {
+    let redis = RedisServer::start().await;
+    let store = redis_store(&redis, MARK_TTL);
+    hold(&store).await;
+    is_new(&store).await;
+    let (waiter, attempt) = (token(), Attempt::generate());
+    in_line(ask(&store, waiter, attempt, join()).await);
+    let last = Intent::LastLook(PlaceAfter::Kept);
+    assert!(matches!(ask(&store, waiter, attempt, last).await, Acquired::Refused(_)));
+    let _: () = redis.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
+    eventually("its ticket has ended", async || match store.inspect(&key(), None, soon()).await.unwrap() {
+        Inspected::Held { waiters, .. } => waiters == 0,
+        Inspected::Free { .. } => panic!("it is held"),
+    })
+    .await;
 }

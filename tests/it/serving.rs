@@ -71,6 +71,7 @@ fn in_memory(draining: CancellationToken) -> AppState {
             min_ttl: Duration::from_millis(10),
             max_ttl: Duration::from_secs(60),
             max_wait: Duration::ZERO,
+            max_http1_waiters: 1,
         },
         admission: Admission::default(),
         draining,

@@ -37,6 +37,8 @@ pub(super) struct Line {
     /// When places are lost, soonest first.
     away: BTreeSet<(Duration, TokenHash)>,
     offer: Option<Offer>,
+    /// The last place that was given, also to one who is away now.
+    last: Option<Place>,
 }
 
 impl Offer {
@@ -47,8 +49,9 @@ impl Offer {
 }
 
 impl Line {
-    pub(super) fn is_empty(&self) -> bool {
-        self.seats.is_empty() && self.offer.is_none()
+    /// Whether nobody waits, and the lock is promised to nobody any more.
+    pub(super) fn is_over(&self, now: Duration) -> bool {
+        self.seats.is_empty() && self.offer.is_none_or(|offer| offer.left(now).is_none())
     }
 
     /// How many stand in it.
@@ -82,7 +85,7 @@ impl Line {
     /// A place behind all others.
     pub(super) fn last_place(&self, now: Duration) -> Place {
         let now_us = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
-        let after_last = self.standing.keys().next_back().map_or(0, |last| last.get() + 1);
+        let after_last = self.last.map_or(0, |last| last.get() + 1);
         Place::new(now_us.max(after_last))
     }
 
@@ -91,6 +94,7 @@ impl Line {
         self.remove(&token);
         self.seats.insert(token, Seat { place, attempt: Some(attempt), former, lost_at: None });
         self.standing.insert(place, token);
+        self.last = self.last.max(Some(place));
     }
 
     /// Has the attempt at the token's place stand in the line again.
@@ -130,6 +134,13 @@ impl Line {
         former
     }
 
+    /// Keeps the place of a token that was granted the lock from it, until `lost_at`: the grant was undone.
+    pub(super) fn keep(&mut self, token: &TokenHash, place: Place, lost_at: Duration) {
+        let seat = Seat { place, attempt: None, former: None, lost_at: None };
+        self.seats.entry(*token).or_insert(seat);
+        self.step_aside(token, lost_at);
+    }
+
     /// Has attempts stand for others of the same request: at its place, or where its place may come back to.
     pub(super) fn rename(&mut self, token: &TokenHash, before: &[Attempt], now: Attempt) {
         let Some(seat) = self.seats.get_mut(token) else { return };
@@ -159,11 +170,11 @@ impl Line {
         if former.is_some() {
             seat.attempt = former;
             self.stand(token);
-        } else if place == PlaceAfter::Kept {
+        } else if place == PlaceAfter::Removed {
+            self.remove(token);
+        } else {
             seat.attempt = None;
             self.step_aside(token, lost_at);
-        } else {
-            self.remove(token);
         }
         (former, self.offer.is_some_and(|offer| offer.token == *token))
     }

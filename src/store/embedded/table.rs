@@ -31,8 +31,8 @@ pub(super) struct Table {
     lines: HashMap<LockKey, Line>,
     /// What is to be told to those who wait, since [`Table::take_hints`].
     hints: Vec<Hint>,
-    /// Whether a heartbeat was answered: a table that was read from the file anew has lost its lines.
-    was_heard: bool,
+    /// Names what is known of lines: a table that was read from the file anew has lost them.
+    session: u64,
     settings: EmbeddedSettings,
 }
 
@@ -46,7 +46,7 @@ impl Table {
             last_fence: 0,
             lines: HashMap::new(),
             hints: Vec::new(),
-            was_heard: false,
+            session: rand::random(),
             settings,
         }
     }
@@ -109,7 +109,7 @@ impl Table {
             if frees || was_offered {
                 self.hand_off(key, now, None);
             }
-            self.forget_line_if_empty(key);
+            self.forget_line_if_over(key, now);
         }
         answer
     }
@@ -130,10 +130,10 @@ impl Table {
             self.put(RecordId::Lock(key.clone()), None);
         }
         self.void(key, token, attempt, now);
-        self.vacate(key, token, attempt, place, now);
+        self.vacate(key, token, attempt, place, deletes, now);
         if deletes {
             self.hand_off(key, now, None);
-            self.forget_line_if_empty(key);
+            self.forget_line_if_over(key, now);
         }
         deletes
     }
@@ -164,7 +164,7 @@ impl Table {
     pub(super) fn purge_lines(&mut self, now: Duration) {
         self.lines.retain(|_, line| {
             line.purge(now);
-            !line.is_empty()
+            !line.is_over(now)
         });
     }
 

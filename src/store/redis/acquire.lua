@@ -18,7 +18,7 @@
 -- Returns { outcome, lock or '', ms left, waiters, position or 0, place or 0, ms until due, attempt offered to or '' }:
 --   0 granted · 1 already held, and pinned now (these two without the rest)
 --   2 refused · 5 in line · 6 another attempt is present at the place
---   3 token released, 4 attempt voided, 7 place lost, 8 line full (these alone)
+--   3 token released, 4 attempt voided, 7 place lost, 8 line full (these alone); after 7 an end is none
 
 -- A run begins at a time in microseconds, so every number of one is above this: September 2001.
 local SMALLEST_NUMBER = 1000000000000000
@@ -29,7 +29,8 @@ local LOCK, TOKEN, ATTEMPT, MODE = KEYS[1], ARGV[1], ARGV[2], ARGV[5]
 local mark = redis.call('GET', KEYS[7])
 if is_final(mark) then return { 3 } end
 local is_voided = mark and string.find(mark, ATTEMPT, 1, true)
-if is_voided and MODE ~= 'end' and MODE ~= 'end-keep' then return { 4 } end
+local ends = MODE == 'end' or MODE == 'end-keep'
+if is_voided and not ends then return { 4 } end
 
 local lock, left_ms, offer = held(LOCK)
 local superseded = ARGV[11] or ''
@@ -68,6 +69,8 @@ if not has_line and not offer then
   -- Most locks, most of the time.
   if lock and (MODE == 'grant' or MODE == 'confirm') then return { 2, lock, left_ms, 0, 0 } end
   if not lock and (MODE == 'grant' or joins) then return mint_and_set() end
+  -- A look never makes what it did not find: a copy of it that comes late would make it for nobody.
+  if not lock and ends and not is_voided then return { 7 } end
 end
 if MODE == 'confirm' and not lock then return { 3 } end
 
@@ -123,7 +126,12 @@ local is_taken_over = seat and not is_seated and seat.gateway ~= line.NOBODY and
 if joins and (MODE == 'join' or not is_taken_over) then
   local function is_full() return redis.call('ZCARD', KEYS[3]) >= tonumber(ARGV[10]) end
   if not seat and ARGV[12] == '' and is_full() then
-    line.sweep(now_ms, now_us)
+    if is_free then
+      offer, lapsed = line.hand_off(now_ms, lapsed), nil
+      is_free = not offer
+    else
+      line.sweep(now_ms, now_us)
+    end
     if is_full() then return { 8 } end
   end
   local former = is_seated and seat.former or nil
@@ -153,7 +161,7 @@ if is_free and has_line then
   if is_taken then return grant() end
 end
 
-if MODE == 'end' or MODE == 'end-keep' then
+if ends then
   if is_seated and seat.former then
     line.give_back(TOKEN, seat)
   elseif is_seated and MODE == 'end-keep' then
@@ -169,9 +177,8 @@ if MODE == 'end' or MODE == 'end-keep' then
   void(KEYS[7], mark, ATTEMPT, ARGV[3])
   return answer(2)
 end
-if is_seated then
-  if lock or offer then line.set_due(lock and now_ms + left_ms or offer.start_ms) end
-  return answer(5)
-end
-if is_taken_over then return answer(6) end
-return { 7 }
+-- The offer may just have lapsed, and the one who took the place over have stepped aside.
+if is_taken_over then is_taken_over = redis.call('ZSCORE', KEYS[3], TOKEN) end
+if not is_seated and not is_taken_over then return { 7 } end
+if lock or offer then line.set_due(lock and now_ms + left_ms or offer.start_ms) end
+return answer(is_seated and 5 or 6)

@@ -22,10 +22,11 @@ local OLD_MS = 5000
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 local is_new = redis.call('ZSCORE', KEYS[1], ARGV[1]) ~= ARGV[3] or now_ms - ARGV[3] > OLD_MS
+-- Removing comes first for a server that is out of memory: it then allows the rest to a script that has written already.
+redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now_ms - OVERDUE_MS)
+if is_new then redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now_ms - FORGOTTEN_MS) end
 redis.call('ZADD', KEYS[1], now_ms, ARGV[1])
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
-if is_new then redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now_ms - FORGOTTEN_MS) end
-redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now_ms - OVERDUE_MS)
 if redis.call('PTTL', KEYS[2]) < tonumber(ARGV[2]) then redis.call('PEXPIRE', KEYS[2], ARGV[2]) end
 local due = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now_ms + LOOK_AHEAD_MS, 'WITHSCORES', 'LIMIT', 0, MOST_DUE)
 local reply = { redis.call('ZSCORE', KEYS[1], ARGV[1]), is_new and 1 or 0 }

@@ -70,9 +70,10 @@ local function open_line()
     keep(SEATS)
   end
 
+  -- ZREM comes first for a server that is out of memory: it then allows the rest to a script that has written already.
   local function stand_in_line(token, place)
-    redis.call('ZADD', LINE, whole(place), token)
     redis.call('ZREM', AWAY, token)
+    redis.call('ZADD', LINE, whole(place), token)
     keep(LINE)
   end
 
@@ -131,10 +132,10 @@ local function open_line()
       if seats[i].gateway ~= NOBODY then
         if is_heard[i] then
           redis.call('ZINCRBY', GATES, -1, seats[i].gateway)
+          tell_to_look(seats[i])
         else
           redis.call('ZREM', GATES, seats[i].gateway)
         end
-        tell_to_look(seats[i])
       end
     end
     redis.call('ZREM', LINE, unpack(tokens))
@@ -234,8 +235,11 @@ local function open_line()
 
   -- Takes an attempt that will be heard of no more out of the line: its place goes back to the one that it was taken
   -- from, or is kept for a while, or is removed. Whoever's place was offered the lock has it handed on.
-  local function vacate(token, attempt, offer, keeps_place)
+  --
+  -- Where it was granted the lock, and that was taken back, it has no seat any more: then `granted_at` is its place.
+  local function vacate(token, attempt, offer, keeps_place, granted_at)
     local seat = seat_of(token)
+    if not seat and granted_at then leave_place(token, { place = granted_at }, (clock())) end
     if not seat then return end
     if seat.attempt ~= attempt then
       if seat.former and seat.former.attempt == attempt then
@@ -248,8 +252,8 @@ local function open_line()
     if seat.former then
       give_back(token, seat)
     elseif keeps_place then
-      leave_place(token, seat, now_ms)
       redis.call('ZREM', LINE, token)
+      leave_place(token, seat, now_ms)
     else
       remove_place(token)
     end

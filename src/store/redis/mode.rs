@@ -28,10 +28,8 @@ impl Mode {
                 place: join.place.map_or_else(String::new, |place| place.get().to_string()),
                 ..mode(if join.displaces { "join" } else { "rejoin" }, true)
             },
-            Intent::LastLook { place, supersedes } => Self {
-                supersedes: listed(supersedes),
-                ..mode(if *place == PlaceAfter::Kept { "end-keep" } else { "end" }, true)
-            },
+            Intent::LastLook(PlaceAfter::Removed) => mode("end", true),
+            Intent::LastLook(PlaceAfter::Kept | PlaceAfter::KeptAt(_)) => mode("end-keep", true),
         }
     }
 }

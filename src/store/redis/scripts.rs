@@ -19,7 +19,7 @@ pub(super) static ACQUIRE: LazyLock<Script> = script!("lock.lua", "line.lua", "f
 pub(super) static RENEW: LazyLock<Script> = script!("lock.lua", "renew.lua");
 pub(super) static RELEASE: LazyLock<Script> = script!("lock.lua", "line.lua", "release.lua");
 pub(super) static TAKE_BACK: LazyLock<Script> = script!("lock.lua", "line.lua", "take_back.lua");
-pub(super) static INSPECT: LazyLock<Script> = script!("lock.lua", "line.lua", "inspect.lua");
+pub(super) static INSPECT: LazyLock<Script> = script!("lock.lua", "inspect.lua");
 pub(super) static BEAT: LazyLock<Script> = script!("beat.lua");
 pub(super) static LEARN: LazyLock<Script> = script!("fence.lua", "learn.lua");
 

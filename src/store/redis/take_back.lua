@@ -3,6 +3,7 @@
 --
 -- KEYS[1..6] as in line.lua                 ARGV[1..4] as in line.lua
 -- KEYS[7] the token's mark, may be absent   ARGV[5] '1': the place is kept for a while, '0': it is removed
+--                                           ARGV[6] the place that the attempt was granted the lock from, may be empty
 --
 -- Returns 1 if a lock was deleted, else 0.
 
@@ -17,7 +18,8 @@ if voids and lock and token_of(lock) == ARGV[1] and attempt_of(lock) == ARGV[2] 
 end
 if voids then void(KEYS[7], mark, ARGV[2], ARGV[3]) end
 if line then
-  line.vacate(ARGV[1], ARGV[2], offer, ARGV[5] == '1')
+  local granted_at = deleted == 1 and ARGV[5] == '1' and tonumber(ARGV[6]) or nil
+  line.vacate(ARGV[1], ARGV[2], offer, ARGV[5] == '1', granted_at)
   if deleted == 1 then line.hand_off((line.clock())) end
 end
 return deleted

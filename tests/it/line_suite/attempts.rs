@@ -2,8 +2,9 @@
 
 use fencepost::lock::Acquired;
 use fencepost::store::{Hint, Intent, Join, PlaceAfter};
+use tokio::time::Instant;
 
-use super::{MARK_TTL, Scene, granted, in_line, is_told, refused};
+use super::{MARK_TTL, Scene, granted, in_line, is_told, offer_lapses, refused};
 use crate::support::stores::{AnyStore, for_each_store};
 
 for_each_store!(
@@ -13,6 +14,8 @@ for_each_store!(
     a_superseding_attempt_takes_over_what_was_granted,
     a_last_look_voids_its_attempt_and_may_be_repeated,
     a_request_whose_token_is_granted_by_another_is_told,
+    a_moved_request_puts_itself_back_once_the_mover_has_let_its_offer_lapse,
+    a_client_that_left_before_its_grant_arrived_has_its_place_back,
 );
 
 async fn a_place_is_taken_over_by_a_new_request_and_given_back_when_that_leaves(stores: &AnyStore) {
@@ -129,4 +132,40 @@ async fn a_request_whose_token_is_granted_by_another_is_told(stores: &AnyStore) 
     granted(first.again(&scene.there).ask(30_000, Intent::Grant).await);
     is_told(&mut hints, &Hint::Look(first.key.clone(), first.attempt)).await;
     assert!(matches!(first.look().await, Acquired::AlreadyHeld(_)));
+}
+
+async fn a_moved_request_puts_itself_back_once_the_mover_has_let_its_offer_lapse(stores: &AnyStore) {
+    let scene = Scene::new(stores).await;
+    let (holder, first, second) = (scene.waiter(), scene.waiter(), scene.waiter());
+    holder.grant(60_000).await;
+    let place = in_line(first.join().await).place;
+    in_line(first.again(&scene.there).join().await);
+    in_line(second.join().await);
+    holder.release().await;
+    offer_lapses(Instant::now()).await;
+    // Its look passes the mover over, at whose place nobody stands any more.
+    assert_eq!(first.look().await, Acquired::PlaceLost);
+    let back = in_line(first.join_again(Join { place: Some(place), ..Join::default() }).await);
+    assert_eq!((back.place, back.is_first), (place, true));
+    granted(second.look().await);
+    second.release().await;
+    granted(first.look().await);
+}
+
+async fn a_client_that_left_before_its_grant_arrived_has_its_place_back(stores: &AnyStore) {
+    let scene = Scene::new(stores).await;
+    let (holder, first, second) = (scene.waiter(), scene.waiter(), scene.waiter_there());
+    holder.grant(60_000).await;
+    let place = in_line(first.join().await).place;
+    in_line(second.join().await);
+    holder.release().await;
+    granted(first.look().await);
+    assert!(first.leave(PlaceAfter::KeptAt(place)).await, "the grant is undone");
+    // The next has been offered the lock, and is not made to wait.
+    let back = first.again(&scene.there);
+    let standing = in_line(back.join().await);
+    assert_eq!((standing.place, standing.is_first), (place, true));
+    granted(second.look().await);
+    second.release().await;
+    granted(back.look().await);
 }

@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use super::{Pair, count, hold, release, stand, wait};
-use crate::support::fresh_token;
+use crate::support::{eventually, fresh_token};
 
 /// On each store, with these arguments.
 async fn pairs(args: &[&str]) -> [Pair; 2] {
@@ -57,6 +57,49 @@ async fn a_gateway_at_which_too_many_wait_refuses_the_next() {
         stand(&pair.here(), 0).await;
         pair.here().put("/locks/again?wait=1s").send().await.expect(201);
     }
+}
+
+/// Each who waits by HTTP/1 keeps a connection, and the holder needs one as well.
+#[tokio::test(flavor = "multi_thread")]
+async fn those_who_wait_leave_connections_to_those_who_hold() {
+    let pair = Pair::embedded_with(&["--max-connections", "8"]).await;
+    let holder = {
+        let client = pair.here();
+        hold(&client, "1h").await
+    };
+    let mut waiting = Vec::new();
+    for waiters in 1..=6 {
+        waiting.push(super::put_and_stay(&pair.here, "wait=50s&ttl=1h", "").await);
+        stand(&pair.here(), waiters).await;
+    }
+    let refused = pair.here().put("/locks/k?wait=50s").send().await;
+    refused.expect_problem(429, "too-many-waiters");
+    pair.here().patch("/locks/k?ttl=2h").token(&holder).send().await.expect(200);
+    release(&pair.here(), &holder).await;
+    stand(&pair.here(), 5).await;
+}
+
+/// Also while its Redis does not answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_stops_answers_its_waiters_while_its_store_is_silent() {
+    let mut pair = Pair::redis_with(&["--store-timeout", "1s"]).await;
+    let _holder = hold(&pair.here(), "1h").await;
+    let waiting: Vec<_> = (0..5).map(|_| wait(&pair.here(), "wait=50s&ttl=1h", &fresh_token())).collect();
+    stand(&pair.there(), 5).await;
+    pair.redis().signal("STOP");
+    eventually("the outage is known", async || {
+        pair.here().put("/locks/k").send().await.json()["type"] == "/problems/store-unavailable"
+    })
+    .await;
+    let asked = Instant::now();
+    pair.here.signal("TERM");
+    for answered in join_all(waiting).await {
+        let answered = answered.unwrap();
+        assert!(answered.at - asked < Duration::from_secs(6), "{:?}", answered.at - asked);
+        answered.answer.expect(503);
+    }
+    assert!(pair.here.exit_status().await.success());
+    pair.redis().signal("CONT");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use super::super::line::Line;
 use super::super::record::{HeldLock, Life, Verdict};
 use super::Table;
 use crate::lock::{Acquired, Attempt, LockKey, Refusal, Standing, TokenHash};
-use crate::store::{AcquireRequest, Beat, Hint, Intent, Join, PlaceAfter, StoreError};
+use crate::store::{AcquireRequest, Hint, Intent, Join, PlaceAfter, StoreError};
 
 /// Gateways are told of the end of leases shorter than this: their next heartbeats may come too late.
 const SHORT_LEASE: Duration = Duration::from_secs(2);
@@ -26,7 +25,7 @@ impl Table {
             Some(Verdict::Voided(attempts)) => attempts.contains(attempt),
             None => false,
         };
-        if is_voided && !matches!(intent, Intent::LastLook { .. }) {
+        if is_voided && !matches!(intent, Intent::LastLook(_)) {
             return Ok(Acquired::AttemptVoided);
         }
         let superseded = superseded(intent);
@@ -65,12 +64,15 @@ impl Table {
                 self.look(request, now, None)
             }
             Intent::Look => self.look(request, now, None),
-            Intent::LastLook { place, .. } => self.look(request, now, Some(*place)),
+            // A look never makes what it did not find: a copy of it that comes late would make it for nobody.
+            Intent::LastLook(_) if !is_voided && self.is_free_for_all(key, now) => Ok(Acquired::PlaceLost),
+            Intent::LastLook(place) => self.look(request, now, Some(*place)),
         }
     }
 
-    /// Says which locks of those that somebody waits for are due.
-    pub(in super::super) fn beat(&mut self, now: Duration) -> Beat {
+    /// Says which locks of those that somebody waits for are due, and in how many milliseconds; and the session, which
+    /// changes whenever those who wait may have lost their places.
+    pub(in super::super) fn beat(&self, now: Duration) -> (u64, Vec<(LockKey, u64)>) {
         let mut due = Vec::new();
         for (key, line) in &self.lines {
             let left = match (self.held(key, now), line.offer()) {
@@ -81,16 +83,17 @@ impl Table {
                 due.push((key.clone(), u64::try_from(left.as_millis()).unwrap_or(u64::MAX)));
             }
         }
-        Beat { is_new: !std::mem::replace(&mut self.was_heard, true), due }
+        (self.session, due)
     }
 
-    /// Takes an attempt out of the line of a lock.
+    /// Takes an attempt out of the line of a lock, from which it may have been granted the lock that was taken back.
     pub(in super::super) fn vacate(
         &mut self,
         key: &LockKey,
         token: &TokenHash,
         attempt: Attempt,
         place: PlaceAfter,
+        was_granted: bool,
         now: Duration,
     ) {
         let lost_at = now + self.settings.line.ticket_ttl;
@@ -100,7 +103,13 @@ impl Table {
         if was_offered {
             self.hand_off(key, now, None);
         }
-        self.forget_line_if_empty(key);
+        if let PlaceAfter::KeptAt(granted_at) = place
+            && was_granted
+            && let Some(line) = self.lines.get_mut(key)
+        {
+            line.keep(token, granted_at, lost_at);
+        }
+        self.forget_line_if_over(key, now);
     }
 
     /// Offers a lock that nobody holds to the first of its line, and says so.
@@ -115,7 +124,7 @@ impl Table {
         {
             // It may come back as soon as it learns of it, at the latest from the next heartbeat.
             self.hints.push(Hint::Look(key.clone(), attempt));
-            self.was_heard = false;
+            self.session = rand::random();
         }
         if let Some(offer) = offer
             && let Some(attempt) = offer.attempt
@@ -125,8 +134,8 @@ impl Table {
         }
     }
 
-    pub(super) fn forget_line_if_empty(&mut self, key: &LockKey) {
-        if self.lines.get(key).is_some_and(Line::is_empty) {
+    pub(super) fn forget_line_if_over(&mut self, key: &LockKey, now: Duration) {
+        if self.lines.get(key).is_some_and(|line| line.is_over(now)) {
             self.lines.remove(key);
         }
     }
@@ -206,11 +215,13 @@ impl Table {
             // Whatever was found: a copy of an earlier command of this attempt may still be on its way.
             self.void(key, token, *attempt, now);
             let refusal = self.refusal(key, token, now);
-            self.forget_line_if_empty(key);
+            self.forget_line_if_over(key, now);
             return Ok(refusal);
         }
+        // The offer may just have lapsed, and the one who took the place over have stepped aside.
+        is_taken_over &= self.lines.get(key).is_some_and(|line| line.is_standing(token));
         if !is_seated {
-            self.forget_line_if_empty(key);
+            self.forget_line_if_over(key, now);
         }
         Ok(match self.standing(key, token, now) {
             Some(standing) if is_seated => Acquired::InLine(standing),
@@ -240,9 +251,14 @@ impl Table {
             if line.first().is_some() && ttl.as_duration() < SHORT_LEASE {
                 self.hints.push(Hint::Due(key.clone(), ttl.as_ms()));
             }
-            self.forget_line_if_empty(key);
+            self.forget_line_if_over(key, now);
         }
         Ok(Acquired::Granted(lease))
+    }
+
+    /// Whether nobody holds the lock, and nobody waits for it.
+    fn is_free_for_all(&self, key: &LockKey, now: Duration) -> bool {
+        self.held(key, now).is_none() && self.lines.get(key).is_none_or(|line| line.is_over(now))
     }
 
     /// To whom the free lock is promised, unless that has lapsed.
@@ -281,7 +297,6 @@ impl Table {
 fn superseded(intent: &Intent) -> &[Attempt] {
     match intent {
         Intent::Join(join) => &join.supersedes,
-        Intent::LastLook { supersedes, .. } => supersedes,
-        Intent::Grant | Intent::Confirm | Intent::Look => &[],
+        Intent::Grant | Intent::Confirm | Intent::Look | Intent::LastLook(_) => &[],
     }
 }
