@@ -54,8 +54,8 @@ async fn a_ticket_that_is_not_called_for_holds_the_line_up_for_at_most_a_second(
     let answered = live.await.unwrap();
     let delay = answered.at - released;
     assert!(delay >= Duration::from_millis(700), "they were not offered the lock: {delay:?}");
-    // A second is the offer with what it takes to see it lapse; the rest is the machine's.
-    assert!(delay < Duration::from_millis(1_500), "{delay:?}");
+    // A second is the offer with what it takes to see it lapse; the rest is the machine's. Three offers would take longer.
+    assert!(delay < Duration::from_secs(2), "{delay:?}");
     // They were passed over, and keep their places in front of whoever comes later.
     let later = wait(&pair.here(), "wait=50s&ttl=1h", "");
     stand(&pair.here(), 1).await;
