@@ -115,6 +115,8 @@ async fn waiters_of_a_gateway_long_silent_cost_nothing() {
     release(&live, holder).await;
     let answer = ask(&live, waiter, attempt, Intent::Look).await;
     assert!(matches!(answer, Acquired::Granted(_)), "{answer:?}");
+    let away = ["ZSCORE", "fencepost:{0}:away:k", &absent.to_string()];
+    assert!(redis.command::<Option<f64>>(&away).await.is_some(), "its place is not kept for ever");
     // It was only slow: its place was kept.
     assert!(is_new(&dead).await);
     let standing = in_line(ask(&dead, absent, late, Intent::Look).await);
@@ -125,7 +127,10 @@ async fn waiters_of_a_gateway_long_silent_cost_nothing() {
 async fn a_gateway_learns_that_it_may_have_been_forgotten() {
     let redis = RedisServer::start().await;
     let store = redis_store(&redis, MARK_TTL);
+    let _: () = redis.command(&["ZADD", "fencepost:{0}:gates", "12345", "long dead"]).await;
     assert!(is_new(&store).await, "it is new");
+    let gates: u64 = redis.command(&["ZCARD", "fencepost:{0}:gates"]).await;
+    assert_eq!(gates, 1, "the dead are forgotten");
     assert!(!is_new(&store).await);
     let _: () = redis.command(&["FLUSHALL"]).await;
     assert!(is_new(&store).await, "the server has lost it");
@@ -134,6 +139,10 @@ async fn a_gateway_learns_that_it_may_have_been_forgotten() {
     let gate: Vec<String> = redis.command(&["ZRANGE", "fencepost:{0}:gates", "0", "0"]).await;
     let _: () = redis.command(&["ZADD", "fencepost:{0}:gates", "12345", &gate[0]]).await;
     assert!(is_new(&store).await, "a late copy hides nothing");
+    assert!(!is_new(&store).await);
+    // Silent for so long, it may have missed what was struck off as overdue.
+    tokio::time::sleep(Duration::from_millis(5_050)).await;
+    assert!(is_new(&store).await, "it was silent");
     assert!(!is_new(&store).await);
     let _: () = redis.command(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
     eventually("over a new connection it is new", async || {
@@ -192,6 +201,69 @@ async fn every_key_of_a_line_has_a_ttl() {
     all_have(7).await;
     store.take_back(&key(), &waiters[0].0, waiters[0].1, PlaceAfter::Kept, soon()).await.unwrap();
     all_have(7).await;
+}
+
+/// The clock of the server was set back: what it said before is no sign of life.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_heartbeat_that_is_yet_to_come_counts_for_nothing() {
+    let redis = RedisServer::start().await;
+    let (live, dead) = (redis_store(&redis, MARK_TTL), redis_store(&redis, MARK_TTL));
+    let holder = hold(&live).await;
+    is_new(&dead).await;
+    in_line(ask(&dead, token(), Attempt::generate(), join()).await);
+    let gate: Vec<String> = redis.command(&["ZRANGE", "fencepost:{0}:gates", "0", "0"]).await;
+    let _: () = redis.command(&["ZINCRBY", "fencepost:{0}:gates", "3600000", &gate[0]]).await;
+    let (waiter, attempt) = (token(), Attempt::generate());
+    is_new(&live).await;
+    in_line(ask(&live, waiter, attempt, join()).await);
+    release(&live, holder).await;
+    is_new(&live).await;
+    let answer = ask(&live, waiter, attempt, Intent::Look).await;
+    assert!(matches!(answer, Acquired::Granted(_)), "{answer:?}");
+}
+
+/// The lease of the holder ended, and the first to ask is the first of the line, who does not wait just now.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ticket_whose_turn_it_is_needs_no_offer() {
+    let redis = RedisServer::start().await;
+    let store = redis_store(&redis, MARK_TTL);
+    hold(&store).await;
+    is_new(&store).await;
+    let (waiter, attempt) = (token(), Attempt::generate());
+    in_line(ask(&store, waiter, attempt, join()).await);
+    let ends = Intent::LastLook(PlaceAfter::Kept);
+    assert!(matches!(ask(&store, waiter, attempt, ends).await, Acquired::Refused(_)));
+    let _: () = redis.command(&["DEL", "fencepost:{0}:lock:k"]).await;
+    let answer = ask(&store, waiter, Attempt::generate(), Intent::Grant).await;
+    assert!(matches!(answer, Acquired::Granted(_)), "{answer:?}");
+}
+
+/// When a lease ends is known to all gateways, whichever of them waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_look_notes_when_the_lease_ends_and_heartbeats_strike_off_what_is_long_past() {
+    let redis = RedisServer::start().await;
+    let store = redis_store(&redis, MARK_TTL);
+    let holder = hold(&store).await;
+    is_new(&store).await;
+    let due_ms = async || -> Option<f64> {
+        redis.command(&["ZSCORE", "fencepost:{0}:due", "fencepost:{0}:lock:k"]).await
+    };
+    let (waiter, attempt) = (token(), Attempt::generate());
+    in_line(ask(&store, waiter, attempt, join()).await);
+    let ends = due_ms().await.expect("somebody waits for the end of the lease");
+    store.renew(&key(), &holder, Ttl::from_ms(600_000).unwrap(), soon()).await.unwrap();
+    in_line(ask(&store, waiter, attempt, Intent::Look).await);
+    assert!(due_ms().await > Some(ends + 400_000.0), "the lease was renewed");
+    // Nobody waits for it any more, or somebody would have looked.
+    let _: () = redis.command(&["ZADD", "fencepost:{0}:due", "12345", "fencepost:{0}:lock:old"]).await;
+    assert_eq!(store.beat(soon()).await.unwrap().due, []);
+    let left: u64 = redis.command(&["ZCARD", "fencepost:{0}:due"]).await;
+    assert_eq!(left, 1);
+    // Whoever follows need not look at a grant to have its end known.
+    in_line(ask(&store, token(), Attempt::generate(), join()).await);
+    release(&store, holder).await;
+    assert!(matches!(ask(&store, waiter, attempt, Intent::Look).await, Acquired::Granted(_)));
+    assert!(due_ms().await > Some(ends), "the new lease has an end of its own");
 }
 
 /// A line that nobody stands in any more leaves nothing.

@@ -4,18 +4,22 @@ use fencepost::lock::Acquired;
 use fencepost::store::{Hint, Intent, Join, PlaceAfter};
 use tokio::time::Instant;
 
-use super::{MARK_TTL, Scene, granted, in_line, is_told, offer_lapses, refused};
+use super::{MARK_TTL, Scene, granted, in_line, is_told, offer_lapses, refused, soon};
 use crate::support::stores::{AnyStore, for_each_store};
 
 for_each_store!(
     a_place_is_taken_over_by_a_new_request_and_given_back_when_that_leaves,
     a_late_clean_up_of_the_first_request_does_not_remove_the_second,
+    a_place_that_was_taken_over_is_given_back_at_the_end_of_the_wait,
+    a_request_whose_wait_is_over_is_not_given_its_place_back,
+    a_request_that_was_displaced_takes_its_place_back_once_the_other_is_absent,
     an_attempt_stands_for_those_that_it_supersedes,
     a_superseding_attempt_takes_over_what_was_granted,
     a_last_look_voids_its_attempt_and_may_be_repeated,
     a_request_whose_token_is_granted_by_another_is_told,
     a_moved_request_puts_itself_back_once_the_mover_has_let_its_offer_lapse,
     a_client_that_left_before_its_grant_arrived_has_its_place_back,
+    all_requests_of_a_token_are_told_of_its_release,
 );
 
 async fn a_place_is_taken_over_by_a_new_request_and_given_back_when_that_leaves(stores: &AnyStore) {
@@ -58,6 +62,62 @@ async fn a_late_clean_up_of_the_first_request_does_not_remove_the_second(stores:
     holder.release().await;
     first.leave(PlaceAfter::Kept).await;
     granted(third.look().await);
+}
+
+async fn a_place_that_was_taken_over_is_given_back_at_the_end_of_the_wait(stores: &AnyStore) {
+    let scene = Scene::new(stores).await;
+    let (holder, first) = (scene.waiter(), scene.waiter());
+    let mut hints = scene.here.hints();
+    holder.grant(60_000).await;
+    let place = in_line(first.join().await).place;
+    let retry = first.again(&scene.there);
+    in_line(retry.join().await);
+    is_told(&mut hints, &Hint::Look(first.key.clone(), first.attempt)).await;
+    // Under another attempt of its own it still owes the place.
+    let second = retry.again(&scene.there);
+    let join = Join { place: None, displaces: true, supersedes: vec![retry.attempt] };
+    in_line(second.join_again(join).await);
+    refused(second.last_look(PlaceAfter::Kept).await);
+    is_told(&mut hints, &Hint::Look(first.key.clone(), first.attempt)).await;
+    assert_eq!(in_line(first.look().await).place, place);
+}
+
+async fn a_request_whose_wait_is_over_is_not_given_its_place_back(stores: &AnyStore) {
+    let scene = Scene::new(stores).await;
+    let (holder, first) = (scene.waiter(), scene.waiter());
+    holder.grant(60_000).await;
+    in_line(first.join().await);
+    let retry = first.again(&scene.there);
+    in_line(retry.join().await);
+    refused(first.last_look(PlaceAfter::Kept).await);
+    retry.leave(PlaceAfter::Kept).await;
+    assert_eq!(retry.waiters().await, 0, "nobody stands there any more");
+}
+
+async fn a_request_that_was_displaced_takes_its_place_back_once_the_other_is_absent(stores: &AnyStore) {
+    let scene = Scene::new(stores).await;
+    let (holder, ticket, first, other) =
+        (scene.waiter(), scene.waiter(), scene.waiter(), scene.waiter_there());
+    let mut hints = scene.there.hints();
+    holder.grant(60_000).await;
+    in_line(ticket.join().await);
+    refused(ticket.last_look(PlaceAfter::Kept).await);
+    let place = in_line(first.join().await).place;
+    let retry = first.again(&scene.there);
+    in_line(retry.join().await);
+    in_line(other.join().await);
+    holder.release().await;
+    offer_lapses(Instant::now()).await;
+    // It has no place of its own, and yet sees to it that the lock goes on.
+    scene.there.beat(soon()).await.unwrap();
+    let answer = first.look().await;
+    assert!(matches!(answer, Acquired::Moved(_)), "{answer:?}");
+    is_told(&mut hints, &retry.offer()).await;
+    offer_lapses(Instant::now()).await;
+    granted(other.look().await);
+    assert_eq!(first.look().await, Acquired::PlaceLost, "nobody is at it now");
+    let again = Join { place: Some(place), displaces: false, supersedes: Vec::new() };
+    assert_eq!(in_line(first.join_again(again).await).place, place);
 }
 
 async fn an_attempt_stands_for_those_that_it_supersedes(stores: &AnyStore) {
@@ -168,4 +228,18 @@ async fn a_client_that_left_before_its_grant_arrived_has_its_place_back(stores: 
     granted(second.look().await);
     second.release().await;
     granted(back.look().await);
+}
+
+async fn all_requests_of_a_token_are_told_of_its_release(stores: &AnyStore) {
+    let scene = Scene::new(stores).await;
+    let (holder, first) = (scene.waiter(), scene.waiter());
+    let (mut here, mut there) = (scene.here.hints(), scene.there.hints());
+    holder.grant(60_000).await;
+    in_line(first.join().await);
+    let retry = first.again(&scene.there);
+    in_line(retry.join().await);
+    is_told(&mut here, &Hint::Look(first.key.clone(), first.attempt)).await;
+    first.release().await;
+    is_told(&mut here, &Hint::Look(first.key.clone(), first.attempt)).await;
+    is_told(&mut there, &Hint::Look(retry.key.clone(), retry.attempt)).await;
 }

@@ -1,5 +1,7 @@
 //! Places without their clients: tickets, and those who leave.
 
+use std::time::Duration;
+
 use fencepost::lock::{Acquired, Inspected, Released};
 use fencepost::store::{Intent, PlaceAfter};
 use tokio::time::Instant;
@@ -12,6 +14,7 @@ for_each_store!(
     a_ticket_keeps_its_place_and_is_granted_when_its_client_is_back,
     a_ticket_without_its_client_is_passed_over_and_keeps_its_place_while_it_lives,
     a_ticket_that_has_ended_is_not_counted,
+    a_ticket_lives_no_longer_for_being_passed_over,
     many_tickets_side_by_side_cost_one_offer,
     a_release_leaves_the_line_and_hands_an_offer_on,
     leaving_keeps_the_place_of_a_clients_token_and_hands_an_offer_on,
@@ -82,6 +85,21 @@ async fn a_ticket_that_has_ended_is_not_counted(stores: &AnyStore) {
     eventually("it has ended", async || away.waiters().await == 0).await;
     let refusal = refused(scene.waiter_there().ask(1_000, Intent::Grant).await);
     assert_eq!(refusal.waiters, 0);
+}
+
+async fn a_ticket_lives_no_longer_for_being_passed_over(stores: &AnyStore) {
+    let scene = Scene::new(stores).await;
+    let (holder, first, second) = (scene.waiter(), scene.waiter(), scene.waiter_there());
+    holder.grant(60_000).await;
+    let place = in_line(first.join().await).place;
+    in_line(second.join().await);
+    refused(first.last_look(PlaceAfter::Kept).await);
+    let left_at = Instant::now();
+    holder.release().await;
+    offer_lapses(Instant::now()).await;
+    granted(second.look().await);
+    tokio::time::sleep_until(left_at + LINE.ticket_ttl + Duration::from_millis(20)).await;
+    assert!(in_line(first.again(&scene.there).join().await).place > place, "it was to be lost by now");
 }
 
 async fn many_tickets_side_by_side_cost_one_offer(stores: &AnyStore) {

@@ -1,7 +1,7 @@
 //! Whose turn it is, and who is told.
 
-use fencepost::lock::{Acquired, Inspected, Refusal, Released, Renewed, Ttl};
-use fencepost::store::{Hint, Intent, Join};
+use fencepost::lock::{Acquired, Inspected, Place, Refusal, Released, Renewed, Ttl};
+use fencepost::store::{Hint, Intent, Join, PlaceAfter};
 use tokio::time::Instant;
 
 use super::{MARK_TTL, Scene, granted, in_line, is_told, offer_lapses, refused, soon};
@@ -11,9 +11,11 @@ use crate::support::stores::{AnyStore, LINE, for_each_store};
 for_each_store!(
     places_are_served_in_the_order_of_their_arrival,
     a_newcomer_never_overtakes_the_line,
+    the_earlier_of_two_places_counts_and_a_new_one_is_behind_all,
     the_lease_begins_at_the_grant,
     an_offer_is_told_and_a_lost_hint_is_due,
     who_lets_an_offer_lapse_steps_aside_and_comes_back_to_its_place,
+    who_looks_is_present_even_after_its_own_lapse,
     the_end_of_a_short_lease_is_told,
     a_full_line_refuses_newcomers_at_its_limit,
     one_who_does_not_wait_never_joins,
@@ -71,6 +73,24 @@ async fn a_newcomer_never_overtakes_the_line(stores: &AnyStore) {
     granted(first.look().await);
 }
 
+async fn the_earlier_of_two_places_counts_and_a_new_one_is_behind_all(stores: &AnyStore) {
+    let scene = Scene::new(stores).await;
+    let (holder, first, second) = (scene.waiter(), scene.waiter(), scene.waiter_there());
+    holder.grant(60_000).await;
+    let place = in_line(first.join().await).place;
+    refused(first.last_look(PlaceAfter::Kept).await);
+    let remembered = |us| Join { place: Some(Place::new(us)), displaces: false, supersedes: Vec::new() };
+    let (early_us, late_us) = (1_000, 8_000_000_000_000_000);
+    assert_eq!(in_line(first.again(&scene.here).join_again(remembered(late_us)).await).place, place);
+    first.leave(PlaceAfter::Kept).await;
+    assert_eq!(in_line(second.join_again(remembered(late_us)).await).place, Place::new(late_us));
+    // As if the clock had been set back.
+    assert!(in_line(scene.waiter().join().await).place > Place::new(late_us));
+    refused(second.last_look(PlaceAfter::Kept).await);
+    let back = second.again(&scene.there);
+    assert_eq!(in_line(back.join_again(remembered(early_us)).await).place, Place::new(early_us));
+}
+
 async fn the_lease_begins_at_the_grant(stores: &AnyStore) {
     let scene = Scene::new(stores).await;
     let (holder, waiter) = (scene.waiter(), scene.waiter());
@@ -104,27 +124,41 @@ async fn an_offer_is_told_and_a_lost_hint_is_due(stores: &AnyStore) {
     }
     granted(waiter.look().await);
     assert!(scene.there.beat(soon()).await.unwrap().due.is_empty());
+    assert_eq!(in_line(scene.waiter().join().await).offered_to, None, "the offer was taken");
 }
 
 async fn who_lets_an_offer_lapse_steps_aside_and_comes_back_to_its_place(stores: &AnyStore) {
     let scene = Scene::new(stores).await;
     let (holder, first, second) = (scene.waiter(), scene.waiter(), scene.waiter_there());
     holder.grant(60_000).await;
+    let mut hints = scene.here.hints();
     let place = in_line(first.join().await).place;
     in_line(second.join().await);
     holder.release().await;
     offer_lapses(Instant::now()).await;
     // Its gateway beats, and yet it did not come: whoever never answers must not block the line.
     scene.here.beat(soon()).await.unwrap();
-    let standing = second.look().await;
-    granted(standing);
+    granted(second.look().await);
+    is_told(&mut hints, &Hint::Look(first.key.clone(), first.attempt)).await;
     assert!(scene.here.beat(soon()).await.unwrap().is_new, "its gateway learns that it has to come back");
     let late = in_line(first.look().await);
     assert_eq!((late.place, late.is_first), (place, true), "a late look brings it back");
+    // It is there again, and no longer one whose place is lost after a while.
+    tokio::time::sleep(LINE.ticket_ttl).await;
     let third = scene.waiter();
     assert!(!in_line(third.join().await).is_first);
     second.release().await;
     granted(first.look().await);
+}
+
+async fn who_looks_is_present_even_after_its_own_lapse(stores: &AnyStore) {
+    let scene = Scene::new(stores).await;
+    let (holder, late) = (scene.waiter(), scene.waiter());
+    holder.grant(60_000).await;
+    in_line(late.join().await);
+    holder.release().await;
+    offer_lapses(Instant::now()).await;
+    granted(late.look().await);
 }
 
 async fn the_end_of_a_short_lease_is_told(stores: &AnyStore) {

@@ -1,8 +1,12 @@
 //! The connection between gateway and Redis fails around one command of a request that waits: it is granted all the
 //! same, once, and leaves nothing behind.
 
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+
 use super::{hold, release, stand, wait};
-use crate::support::proxy::{Fate, Framing, Progress};
+use crate::support::proxy::{Fate, Framing, Gate, Progress, gate_after};
 use crate::support::{Client, Gateway, Proxy, RedisServer, eventually, fresh_token};
 
 /// What goes wrong, and how far the command comes.
@@ -66,6 +70,9 @@ async fn a_waiter_is_granted_although(text: &str, happens: impl AsyncFn(&Scene, 
     let scene = Scene::start().await;
     for (fate, far) in failures() {
         for token in [fresh_token(), String::new()] {
+            // The last failure replaced the connection. After this the next waiter has its gateway heard over the new one
+            // before it joins; otherwise it would be put back meanwhile, which may take the offer before a look does.
+            tokio::time::sleep(Duration::from_secs(1)).await;
             let holder = hold(&scene.direct, "1h").await;
             let mut passage = scene.proxy.expect(text, fate.clone());
             let waiting = wait(&scene.behind, "wait=15s&ttl=1h", &token);
@@ -99,6 +106,49 @@ async fn the_look_that_takes_the_offer_is_lost() {
     .await;
 }
 
+/// A copy of a command arrives after the lock was taken, and released, by the attempt that came after it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_copy_of_a_command_takes_nothing() {
+    let scene = Scene::start().await;
+    let holder = hold(&scene.direct, "1h").await;
+    let (cut, message) = (Gate::new(), Gate::new());
+    let late = Fate::Late { cut: cut.clone(), message: message.clone() };
+    let mut passage = scene.proxy.expect("\r\njoin\r\n", late);
+    let waiting = wait(&scene.behind, "wait=15s&ttl=1h", "");
+    passage.reaches(Progress::Seen).await;
+    cut.cancel();
+    stand(&scene.direct, 1).await;
+    release(&scene.direct, &holder).await;
+    let answer = waiting.await.unwrap().answer.expect(201);
+    release(&scene.direct, &answer.token()).await;
+    message.cancel();
+    passage.reaches(Progress::Answered).await;
+    scene.assert_nothing_is_left().await;
+}
+
+/// The look that took the offer is lost while the wait ends: the command after it finds what it was given.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_that_was_lost_at_the_end_of_the_wait_is_found() {
+    let redis = RedisServer::start().await;
+    let proxy = Proxy::start(redis.port(), Framing::Resp).await;
+    let gateway = Gateway::start(&["--store", &proxy.redis_url(), "--store-timeout", "20s"]).await;
+    let client = Client::new(gateway.address);
+    let holder = hold(&client, "1h").await;
+    let cut = Gate::new();
+    let late = Fate::Late { cut: cut.clone(), message: gate_after(Duration::ZERO) };
+    let mut look = proxy.expect("\r\nlook\r\n", late);
+    let mut last = proxy.expect("\r\nrejoin\r\n", Fate::Pass);
+    let (asked, wait_s) = (Instant::now(), 3);
+    let waiting = wait(&client, &format!("wait={wait_s}s&ttl=1h"), &fresh_token());
+    stand(&client, 1).await;
+    release(&client, &holder).await;
+    look.reaches(Progress::Seen).await;
+    sleep_until(asked + Duration::from_secs(wait_s + 1)).await;
+    cut.cancel();
+    last.reaches(Progress::Answered).await;
+    waiting.await.unwrap().answer.expect(201);
+}
+
 /// The last command of a request is lost: its client is told, and its place is seen to.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_last_look_is_lost() {
@@ -119,6 +169,24 @@ async fn the_last_look_is_lost() {
             release(&scene.direct, &holder).await;
             scene.assert_nothing_is_left().await;
         }
+    }
+}
+
+/// The request goes on under another attempt, and its client leaves: that attempt is taken back too.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_client_leaves_after_its_first_command_was_lost() {
+    let scene = Scene::start().await;
+    for (fate, far) in failures() {
+        let holder = hold(&scene.direct, "1h").await;
+        let mut passage = scene.proxy.expect("\r\njoin\r\n", fate.clone());
+        let mut repeated = scene.proxy.expect("\r\njoin\r\n", Fate::Pass);
+        let waiting = wait(&scene.behind, "wait=50s&ttl=1h", "");
+        passage.reaches(far).await;
+        repeated.reaches(Progress::Answered).await;
+        waiting.abort();
+        stand(&scene.direct, 0).await;
+        release(&scene.direct, &holder).await;
+        scene.assert_nothing_is_left().await;
     }
 }
 

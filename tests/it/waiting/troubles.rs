@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::{Pair, count, hold, median, put_and_stay, release, stand, wait};
@@ -105,6 +106,46 @@ async fn a_flush_under_a_hundred_waiters_leaves_nobody_hanging() {
         let _: () = pair.redis().command(&["FLUSHALL"]).await;
     })
     .await;
+}
+
+/// A failover may lose the newest writes: the lock is held yet, and those who wait for it are not known any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn places_that_the_server_lost_are_put_back_as_they_were() {
+    // More than come back at once.
+    const WAITERS: usize = 50;
+    let pair = Pair::redis_with(&[]).await;
+    hold(&pair.here(), "1h").await;
+    let waiting: Vec<_> =
+        (0..WAITERS).map(|number| wait(&pair.client(number), "wait=50s&ttl=1h", "")).collect();
+    stand(&pair.here(), WAITERS as u64).await;
+    let places = async || -> Vec<String> {
+        pair.redis().command(&["ZRANGE", "fencepost:{0}:line:k", "0", "-1", "WITHSCORES"]).await
+    };
+    let before = places().await;
+    let lost = ["line:k", "seats:k", "gates"].map(|name| format!("fencepost:{{0}}:{name}"));
+    let _: () = pair.redis().command(&["DEL", &lost[0], &lost[1], &lost[2]]).await;
+    stand(&pair.here(), WAITERS as u64).await;
+    assert_eq!(places().await, before);
+    waiting.iter().for_each(JoinHandle::abort);
+}
+
+/// The lock goes to whoever asks first, and of one gateway's waiters the first do: so many at once as it sends.
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_flush_the_first_of_a_gateway_come_back_first() {
+    const AT_ONCE: u64 = 16;
+    let redis = RedisServer::start().await;
+    let pair = Pair { here: Gateway::on_redis(&redis, &[]).await, there: None, redis: Some(redis) };
+    hold(&pair.here(), "1h").await;
+    let mut waiting = Vec::new();
+    for waiters in [AT_ONCE, 2 * AT_ONCE] {
+        waiting.extend((0..AT_ONCE).map(|_| wait(&pair.here(), "wait=50s&ttl=1h", "")));
+        stand(&pair.here(), waiters).await;
+    }
+    let _: () = pair.redis().command(&["FLUSHALL"]).await;
+    let (answered, number, others) = futures_util::future::select_all(waiting).await;
+    answered.unwrap().answer.expect(201);
+    others.iter().for_each(JoinHandle::abort);
+    assert!(number < usize::try_from(AT_ONCE).unwrap(), "{number} came back before them");
 }
 
 #[tokio::test(flavor = "multi_thread")]

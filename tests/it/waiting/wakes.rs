@@ -2,12 +2,17 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::time::Instant;
 
-use super::{Pair, hold, median, on_each_pair, release, stand, wait};
+use super::{Pair, hold, median, on_each_pair, put_and_stay, release, stand, wait};
 use crate::support::{Gateway, RedisServer, fresh_token};
 
-on_each_pair!(a_released_lock_reaches_the_next_at_once, an_expired_lock_reaches_the_next_soon);
+on_each_pair!(
+    a_released_lock_reaches_the_next_at_once,
+    an_expired_lock_reaches_the_next_soon,
+    short_leases_that_expire_one_after_another_reach_the_next_soon,
+);
 
 /// The delays of so many releases, each seen by a waiter at the other gateway.
 async fn hand_offs(pair: &Pair, count: usize) -> Vec<Duration> {
@@ -39,7 +44,7 @@ async fn a_released_lock_reaches_the_next_at_once(pair: Pair) {
 async fn an_expired_lock_reaches_the_next_soon(pair: Pair) {
     let mut delays = Vec::new();
     for number in 0..7 {
-        let put = pair.client(number).put("/locks/k?ttl=400ms").send().await.expect(201);
+        let put = pair.client(number).put("/locks/k?ttl=900ms").send().await.expect(201);
         let ends = Instant::now() + Duration::from_millis(put.json()["ttl_ms"].as_u64().unwrap());
         let answered = wait(&pair.client(number + 1), "wait=30s&ttl=1h", "").await.unwrap();
         delays.push(answered.at.saturating_duration_since(ends));
@@ -47,6 +52,54 @@ async fn an_expired_lock_reaches_the_next_soon(pair: Pair) {
     }
     println!("from expiry to the next: {delays:?}");
     assert!(median(delays.clone()) < Duration::from_millis(250), "{delays:?}");
+}
+
+/// Those who follow have looked long ago, and heartbeats come less often than these leases end.
+async fn short_leases_that_expire_one_after_another_reach_the_next_soon(pair: Pair) {
+    let holder = hold(&pair.here(), "1h").await;
+    let waiting: Vec<_> = (0..9).map(|_| wait(&pair.here(), "wait=50s&ttl=300ms", "")).collect();
+    stand(&pair.here(), 9).await;
+    release(&pair.here(), &holder).await;
+    // A lease that was over before its answer says as much about the next.
+    let mut answers: Vec<_> =
+        join_all(waiting).await.into_iter().map(|answered| answered.unwrap().at).collect();
+    answers.sort_unstable();
+    let gaps: Vec<_> = answers.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    println!("from grant to grant: {gaps:?}");
+    assert!(median(gaps.clone()) < Duration::from_millis(300 + 200), "{gaps:?}");
+}
+
+/// A place that a late copy of a command left behind: nobody waits there.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_offer_to_one_who_is_gone_is_declined_at_once() {
+    let pair = Pair::redis_with(&[]).await;
+    let [line, seats] = ["line", "seats"].map(|name| format!("fencepost:{{0}}:{name}:k"));
+    let mut delays = Vec::new();
+    for _ in 0..5 {
+        let holder = hold(&pair.here(), "1h").await;
+        let gone = put_and_stay(&pair.here, "wait=30s", "").await;
+        stand(&pair.here(), 1).await;
+        let token: [String; 1] = pair.redis().command(&["ZRANGE", &line, "0", "0"]).await;
+        let seat: String = pair.redis().command(&["HGET", &seats, &token[0]]).await;
+        drop(gone);
+        stand(&pair.here(), 0).await;
+        let next = wait(&pair.there(), "wait=30s&ttl=1h", "");
+        stand(&pair.here(), 1).await;
+        // Its gateway lives, for the sake of another one.
+        let last = wait(&pair.here(), "wait=30s&ttl=1h", "");
+        stand(&pair.here(), 2).await;
+        let _: () = pair.redis().command(&["HSET", &seats, &token[0], &seat]).await;
+        let _: () = pair.redis().command(&["ZADD", &line, "1", &token[0]]).await;
+        let released = release(&pair.here(), &holder).await;
+        let answered = next.await.unwrap();
+        delays.push(answered.at - released);
+        release(&pair.here(), &answered.answer.expect(201).token()).await;
+        let served = last.await.unwrap().answer.expect(201);
+        release(&pair.here(), &served.token()).await;
+        // What was declined is kept as the place of one who is away.
+        let _: () = pair.redis().command(&["HDEL", &seats, &token[0]]).await;
+    }
+    assert!(median(delays.clone()) < Duration::from_millis(400), "{delays:?}");
 }
 
 /// A Redis that does not know these commands.
