@@ -114,11 +114,11 @@ if MODE == 'grant' then
   return answer(2)
 end
 
--- Whether an attempt is this one, or one that this one stands for now.
-local function is_own(attempt) return attempt == ATTEMPT or string.find(superseded, attempt, 1, true) ~= nil end
-
 local seat = line.seat_of(TOKEN)
-local is_seated = seat and is_own(seat.attempt) and not is_voided
+-- From here on the attempts that this one stands for bear its name: at the place, and where the place may one day come
+-- back to.
+if seat and superseded ~= '' then line.rename(TOKEN, seat, superseded, { gateway = ARGV[9], attempt = ATTEMPT }) end
+local is_seated = seat and seat.attempt == ATTEMPT and not is_voided
 local is_in_line = seat and redis.call('ZSCORE', KEYS[3], TOKEN)
 -- Whether another attempt of this token is believed to wait at its place.
 local is_taken_over = seat and not is_seated and seat.gateway ~= line.NOBODY and is_in_line
@@ -143,13 +143,6 @@ if joins and (MODE == 'join' or not is_taken_over) then
   has_line, is_seated, is_taken_over = true, true, false
 end
 
--- Where the place may one day come back to this request, it comes back to the attempt that is in use.
-local is_noted = seat and not is_seated and seat.former and is_own(seat.former.attempt)
-if is_noted and seat.former.attempt ~= ATTEMPT then
-  seat.former = { gateway = ARGV[9], attempt = ATTEMPT }
-  line.write_seat(TOKEN, seat)
-end
-
 if is_seated then
   line.stand_in_line(TOKEN, seat.place)
   if is_mine_next then return grant() end
@@ -168,11 +161,10 @@ if ends then
     line.leave_place(TOKEN, seat, now_ms)
   elseif is_seated then
     line.remove_place(TOKEN)
-  elseif is_noted then
-    seat.former = nil
-    line.write_seat(TOKEN, seat)
+  elseif seat then
+    line.forget_former(TOKEN, seat, ATTEMPT)
   end
-  if offer and is_own(offer.attempt) then offer = line.hand_off(now_ms) end
+  if offer and offer.attempt == ATTEMPT then offer = line.hand_off(now_ms) end
   -- Whatever was found: a copy of an earlier command of this attempt may still be on its way.
   void(KEYS[7], mark, ATTEMPT, ARGV[3])
   return answer(2)

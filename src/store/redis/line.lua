@@ -212,6 +212,21 @@ local function open_line()
     return offer
   end
 
+  -- Has one attempt stand for others, separated by spaces, wherever a seat names them.
+  local function rename(token, seat, attempts, to)
+    local is_old = function(attempt) return string.find(attempts, attempt, 1, true) end
+    if is_old(seat.attempt) then seat.gateway, seat.attempt = to.gateway, to.attempt end
+    if seat.former and is_old(seat.former.attempt) then seat.former = to end
+    write_seat(token, seat)
+  end
+
+  -- Has a place never come back to an attempt that will be heard of no more.
+  local function forget_former(token, seat, attempt)
+    if not seat.former or seat.former.attempt ~= attempt then return end
+    seat.former = nil
+    write_seat(token, seat)
+  end
+
   -- Gives a place back to the attempt that it was taken from.
   local function give_back(token, seat)
     local former = seat.former
@@ -241,13 +256,7 @@ local function open_line()
     local seat = seat_of(token)
     if not seat and granted_at then leave_place(token, { place = granted_at }, (clock())) end
     if not seat then return end
-    if seat.attempt ~= attempt then
-      if seat.former and seat.former.attempt == attempt then
-        seat.former = nil
-        write_seat(token, seat)
-      end
-      return
-    end
+    if seat.attempt ~= attempt then return forget_former(token, seat, attempt) end
     local now_ms = clock()
     if seat.former then
       give_back(token, seat)
@@ -277,6 +286,8 @@ local function open_line()
     purge = purge,
     hand_off = hand_off,
     give_back = give_back,
+    rename = rename,
+    forget_former = forget_former,
     vacate = vacate,
   }
 end
