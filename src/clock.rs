@@ -1,8 +1,10 @@
-//! Time as leases need it: a clock that counts while the machine sleeps, and the wall clock beside it.
+//! Time as leases need it: a clock that counts while the machine sleeps, and the wall clock beside it; and the pauses
+//! between tries.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
+use tokio::time::sleep;
 
 /// Where Linux says which run of the machine this is.
 const BOOT_ID_PATH: &str = "/proc/sys/kernel/random/boot_id";
@@ -48,4 +50,31 @@ pub fn boottime() -> Duration {
     let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
     let nanoseconds = u32::try_from(now.tv_nsec).unwrap_or_default();
     Duration::new(seconds, nanoseconds)
+}
+
+/// The pauses between tries of something that fails: each may be twice as long as the one before. Jitter keeps those who
+/// failed together from coming back together.
+#[derive(Clone, Debug)]
+pub struct Backoff {
+    next: Duration,
+    longest: Duration,
+}
+
+impl Backoff {
+    /// Pauses of at most `first`, then at most twice that, and so on up to `longest`.
+    pub fn new(first: Duration, longest: Duration) -> Self {
+        Self { next: first, longest }
+    }
+
+    /// The most that the next pause may take.
+    pub fn next(&self) -> Duration {
+        self.next
+    }
+
+    /// Makes the next pause: at least half as long as it may be.
+    pub async fn pause(&mut self) {
+        let pause = self.next.mul_f64(0.5 + rand::random::<f64>() / 2.0);
+        self.next = (self.next * 2).min(self.longest);
+        sleep(pause).await;
+    }
 }

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 
+use crate::clock::Backoff;
 use crate::lock::{Attempt, LockKey, Place, TokenHash};
 use crate::store::{AcquireRequest, LockStore, PlaceAfter, StoreError};
 
@@ -170,7 +171,7 @@ impl Armed {
     /// reach for too long.
     async fn take_back(mut self) {
         let started = Instant::now();
-        let mut pause = FIRST_PAUSE;
+        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         loop {
             let error = match self.try_all(self.cleaner.store_timeout / 2).await {
                 Ok(true) => {
@@ -192,8 +193,7 @@ impl Armed {
                 tracing::warn!(key, %error, "gave up taking back; this lock ends at its ttl");
                 return;
             }
-            sleep(pause.mul_f64(0.5 + rand::random::<f64>() / 2.0)).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            backoff.pause().await;
         }
     }
 }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 use super::line::{Ring, Waiting};
 use super::{Acquire, Acquisition, LockService, Outcome, RETRY_PAUSE, TakeBack, not_granted};
-use crate::clock::boottime;
+use crate::clock::{Backoff, boottime};
 use crate::lock::{Acquired, Attempt, LeaseToken};
 use crate::store::{AcquireRequest, Intent, Join, StoreError};
 
@@ -25,7 +25,7 @@ struct Turn {
     superseded: Vec<Attempt>,
     /// Whether a command was not answered, and none since.
     is_in_doubt: bool,
-    pause: Duration,
+    backoff: Backoff,
     /// The end of the wait.
     ends_at: Instant,
     /// When the answer is given up.
@@ -137,6 +137,11 @@ impl LockService {
     }
 }
 
+/// The pauses between commands that are not answered.
+fn retries() -> Backoff {
+    Backoff::new(RETRY_PAUSE, LONGEST_PAUSE)
+}
+
 impl Turn {
     fn new(
         request: AcquireRequest,
@@ -145,8 +150,8 @@ impl Turn {
         ends_at: Instant,
         deadline: Instant,
     ) -> Self {
-        let (superseded, step, pause) = (Vec::new(), Step::Join, RETRY_PAUSE);
-        Self { request, waiting, guard, step, superseded, is_in_doubt: false, pause, ends_at, deadline }
+        let (superseded, step, backoff) = (Vec::new(), Step::Join, retries());
+        Self { request, waiting, guard, step, superseded, is_in_doubt: false, backoff, ends_at, deadline }
     }
 
     fn next_intent(&self, wish: &Acquire) -> Intent {
@@ -164,7 +169,7 @@ impl Turn {
         self.superseded.clear();
         self.is_in_doubt = false;
         self.guard.keep_last();
-        self.pause = RETRY_PAUSE;
+        self.backoff = retries();
         self.step = Step::Look;
     }
 
@@ -192,7 +197,7 @@ impl Turn {
             self.guard.disarm();
             return Err(StoreError::Unavailable(reason));
         }
-        if Instant::now() + self.pause >= self.deadline {
+        if Instant::now() + self.backoff.next() >= self.deadline {
             // The guard is dropped armed: the place and what is in doubt are seen to in the background.
             return Err(not_granted(!self.is_in_doubt, reason));
         }
@@ -203,8 +208,7 @@ impl Turn {
                 self.step = Step::PutBack;
             }
         }
-        sleep(self.pause.mul_f64(0.5 + rand::random::<f64>() / 2.0)).await;
-        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        self.backoff.pause().await;
         Ok(self)
     }
 }

@@ -11,11 +11,12 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, PushInfo, PushKind, RedisResult};
 use tokio::sync::{Notify, broadcast, watch};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout, timeout_at};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::keys::KeySpace;
 use super::{hints, scripts};
+use crate::clock::Backoff;
 use crate::store::{Hint, StoreError};
 
 /// How often a gateway asks whether the server is still the one it learned.
@@ -142,7 +143,8 @@ struct Task {
 
 impl Task {
     async fn run(mut self) {
-        let mut pause = FIRST_PROBE_PAUSE;
+        let probes = Backoff::new(FIRST_PROBE_PAUSE, LONGEST_PROBE_PAUSE);
+        let mut backoff = probes.clone();
         let mut failing_since = Instant::now();
         loop {
             match self.connect().await {
@@ -153,7 +155,7 @@ impl Task {
                     let reason = self.watch(&link, &closed).await;
                     tracing::warn!(reason, "leaving the connection to Redis");
                     self.state.send_replace(State::Connecting);
-                    pause = FIRST_PROBE_PAUSE;
+                    backoff = probes.clone();
                     failing_since = Instant::now();
                 }
                 Err(reason) => {
@@ -161,9 +163,7 @@ impl Task {
                     if failing_since.elapsed() >= self.reply_timeout {
                         self.give_up(reason);
                     }
-                    // Jitter keeps the gateways of a fleet from coming back in step.
-                    sleep(pause.mul_f64(0.5 + rand::random::<f64>() / 2.0)).await;
-                    pause = (pause * 2).min(LONGEST_PROBE_PAUSE);
+                    backoff.pause().await;
                 }
             }
         }
