@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost::lock::{
-    Acquired, Attempt, Inspected, Lease, LeaseToken, LockKey, Refusal, Released, Standing, TokenHash, Ttl,
+    Acquired, Attempt, Inspected, Lease, LeaseToken, LockKey, Place, Refusal, Released, Standing, TokenHash,
+    Ttl,
 };
 use fencepost::store::{AcquireRequest, Hint, Intent, Join, LockStore, OFFER, PlaceAfter, ReleaseMark};
 use tokio::sync::broadcast::Receiver;
 use tokio::time::{Instant, timeout};
 
+use crate::store_suite::granted;
 use crate::support::PATIENCE;
 use crate::support::stores::AnyStore;
 
@@ -18,7 +20,7 @@ mod attempts;
 mod leaving;
 mod turns;
 
-const MARK_TTL: Duration = Duration::from_secs(120);
+pub const MARK_TTL: Duration = Duration::from_secs(120);
 
 /// One who waits, at one of two gateways.
 #[derive(Clone)]
@@ -34,7 +36,7 @@ struct Scene {
     there: Arc<dyn LockStore>,
 }
 
-fn soon() -> Instant {
+pub fn soon() -> Instant {
     Instant::now() + PATIENCE
 }
 
@@ -52,6 +54,15 @@ impl Scene {
 
     fn waiter_there(&self) -> Waiter {
         Waiter::at(&self.there)
+    }
+
+    /// Somebody holds the lock, and two wait for it, the second at the other gateway; and the place of the first.
+    async fn two_wait(&self) -> (Waiter, [Waiter; 2], Place) {
+        let (holder, first, second) = (self.waiter(), self.waiter(), self.waiter_there());
+        holder.grant(60_000).await;
+        let place = in_line(first.join().await).place;
+        in_line(second.join().await);
+        (holder, [first, second], place)
     }
 }
 
@@ -119,15 +130,7 @@ impl Waiter {
 }
 
 #[track_caller]
-fn granted(answer: Acquired) -> Lease {
-    match answer {
-        Acquired::Granted(lease) => lease,
-        other => panic!("not granted: {other:?}"),
-    }
-}
-
-#[track_caller]
-fn in_line(answer: Acquired) -> Standing {
+pub fn in_line(answer: Acquired) -> Standing {
     match answer {
         Acquired::InLine(standing) => standing,
         other => panic!("not in line: {other:?}"),
@@ -149,6 +152,6 @@ async fn is_told(hints: &mut Receiver<Hint>, expected: &Hint) {
 }
 
 /// Waits until an offer that was made before has lapsed.
-async fn offer_lapses(since: Instant) {
+pub async fn offer_lapses(since: Instant) {
     tokio::time::sleep_until(since + OFFER + Duration::from_millis(20)).await;
 }

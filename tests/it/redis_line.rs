@@ -2,21 +2,17 @@
 
 use std::time::Duration;
 
-use fencepost::lock::{Acquired, Attempt, Inspected, LeaseToken, LockKey, Standing, TokenHash, Ttl};
+use fencepost::lock::{Acquired, Attempt, Inspected, LeaseToken, LockKey, TokenHash, Ttl};
 use fencepost::store::redis::RedisStore;
-use fencepost::store::{AcquireRequest, Intent, Join, LockStore, OFFER, PlaceAfter, ReleaseMark};
+use fencepost::store::{AcquireRequest, Intent, Join, LockStore, PlaceAfter, ReleaseMark};
 use tokio::time::{Instant, sleep_until};
 
+use crate::line_suite::{MARK_TTL, in_line, offer_lapses, soon};
 use crate::support::stores::{LINE, redis_store};
-use crate::support::{PATIENCE, RedisServer, eventually};
+use crate::support::{RedisServer, eventually};
 
-const MARK_TTL: Duration = Duration::from_secs(120);
 /// A gateway that was silent for longer is believed dead.
 const HEARD_WITHIN: Duration = Duration::from_millis(1_500);
-
-fn soon() -> Instant {
-    Instant::now() + PATIENCE
-}
 
 fn key() -> LockKey {
     LockKey::parse(b"k").unwrap()
@@ -43,12 +39,13 @@ fn join() -> Intent {
     Intent::Join(Join { displaces: true, ..Join::default() })
 }
 
-#[track_caller]
-fn in_line(answer: Acquired) -> Standing {
-    match answer {
-        Acquired::InLine(standing) => standing,
-        other => panic!("not in line: {other:?}"),
-    }
+/// A server, a gateway that it has heard of, and the holder of the lock.
+async fn held() -> (RedisServer, RedisStore, TokenHash) {
+    let redis = RedisServer::start().await;
+    let store = redis_store(&redis, MARK_TTL);
+    let holder = hold(&store).await;
+    is_new(&store).await;
+    (redis, store, holder)
 }
 
 async fn release(store: &RedisStore, token: TokenHash) {
@@ -89,7 +86,7 @@ async fn waiters_of_dead_gateways_cost_one_lapse_together_however_many() {
     let answer = ask(&live, waiter, attempt, Intent::Look).await;
     assert!(matches!(answer, Acquired::InLine(_)), "the dead were heard of a moment ago: {answer:?}");
     is_new(&live).await;
-    sleep_until(offered_at + OFFER + Duration::from_millis(20)).await;
+    offer_lapses(offered_at).await;
     let answer = ask(&live, waiter, attempt, Intent::Look).await;
     assert!(matches!(answer, Acquired::Granted(_)), "{answer:?}");
     // They are forgotten, so that their next heartbeat is a first one.
@@ -153,10 +150,7 @@ async fn a_gateway_learns_that_it_may_have_been_forgotten() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_place_that_the_server_lost_is_put_back_in_its_order() {
-    let redis = RedisServer::start().await;
-    let store = redis_store(&redis, MARK_TTL);
-    let holder = hold(&store).await;
-    is_new(&store).await;
+    let (redis, store, holder) = held().await;
     let waiters = [0; 3].map(|_| (token(), Attempt::generate()));
     let mut places = Vec::new();
     for (waiter, attempt) in waiters {
@@ -178,10 +172,7 @@ async fn a_place_that_the_server_lost_is_put_back_in_its_order() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_key_of_a_line_has_a_ttl() {
-    let redis = RedisServer::start().await;
-    let store = redis_store(&redis, MARK_TTL);
-    let holder = hold(&store).await;
-    is_new(&store).await;
+    let (redis, store, holder) = held().await;
     let waiters = [0; 3].map(|_| (token(), Attempt::generate()));
     for (waiter, attempt) in waiters {
         in_line(ask(&store, waiter, attempt, join()).await);
@@ -225,10 +216,7 @@ async fn a_heartbeat_that_is_yet_to_come_counts_for_nothing() {
 /// The lease of the holder ended, and the first to ask is the first of the line, who does not wait just now.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_ticket_whose_turn_it_is_needs_no_offer() {
-    let redis = RedisServer::start().await;
-    let store = redis_store(&redis, MARK_TTL);
-    hold(&store).await;
-    is_new(&store).await;
+    let (redis, store, _) = held().await;
     let (waiter, attempt) = (token(), Attempt::generate());
     in_line(ask(&store, waiter, attempt, join()).await);
     let ends = Intent::LastLook(PlaceAfter::Kept);
@@ -241,10 +229,7 @@ async fn a_ticket_whose_turn_it_is_needs_no_offer() {
 /// When a lease ends is known to all gateways, whichever of them waits.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_look_notes_when_the_lease_ends_and_heartbeats_strike_off_what_is_long_past() {
-    let redis = RedisServer::start().await;
-    let store = redis_store(&redis, MARK_TTL);
-    let holder = hold(&store).await;
-    is_new(&store).await;
+    let (redis, store, holder) = held().await;
     let due_ms = async || -> Option<f64> {
         redis.command(&["ZSCORE", "fencepost:{0}:due", "fencepost:{0}:lock:k"]).await
     };
@@ -269,10 +254,7 @@ async fn a_look_notes_when_the_lease_ends_and_heartbeats_strike_off_what_is_long
 /// A line that nobody stands in any more leaves nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_empty_line_leaves_no_keys() {
-    let redis = RedisServer::start().await;
-    let store = redis_store(&redis, MARK_TTL);
-    let holder = hold(&store).await;
-    is_new(&store).await;
+    let (redis, store, holder) = held().await;
     let (granted, left) = ((token(), Attempt::generate()), (token(), Attempt::generate()));
     for (waiter, attempt) in [granted, left] {
         in_line(ask(&store, waiter, attempt, join()).await);
@@ -313,10 +295,7 @@ async fn a_line_full_of_the_dead_lets_the_living_in() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_last_look_at_a_lock_that_the_server_has_forgotten_ends_nothing() {
-    let redis = RedisServer::start().await;
-    let store = redis_store(&redis, MARK_TTL);
-    hold(&store).await;
-    is_new(&store).await;
+    let (redis, store, _) = held().await;
     let (waiter, attempt) = (token(), Attempt::generate());
     in_line(ask(&store, waiter, attempt, join()).await);
     let _: () = redis.command(&["FLUSHALL"]).await;
@@ -333,10 +312,7 @@ async fn a_last_look_at_a_lock_that_the_server_has_forgotten_ends_nothing() {
 /// Whoever waits goes on waiting, leaves and is served on a server that is out of memory.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_line_goes_on_while_the_server_is_out_of_memory() {
-    let redis = RedisServer::start().await;
-    let store = redis_store(&redis, MARK_TTL);
-    let holder = hold(&store).await;
-    is_new(&store).await;
+    let (redis, store, holder) = held().await;
     let [first, second, third] = [0; 3].map(|_| (token(), Attempt::generate()));
     for (waiter, attempt) in [first, second, third] {
         in_line(ask(&store, waiter, attempt, join()).await);
@@ -355,10 +331,7 @@ async fn a_line_goes_on_while_the_server_is_out_of_memory() {
 /// A server that takes no writes still says who holds a lock, whatever there is to tidy up in its line.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_look_needs_no_write() {
-    let redis = RedisServer::start().await;
-    let store = redis_store(&redis, MARK_TTL);
-    hold(&store).await;
-    is_new(&store).await;
+    let (redis, store, _) = held().await;
     let (waiter, attempt) = (token(), Attempt::generate());
     in_line(ask(&store, waiter, attempt, join()).await);
     let last = Intent::LastLook(PlaceAfter::Kept);

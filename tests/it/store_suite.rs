@@ -97,7 +97,7 @@ impl<'a> Caller<'a> {
 }
 
 #[track_caller]
-fn granted(answer: Acquired) -> Lease {
+pub fn granted(answer: Acquired) -> Lease {
     match answer {
         Acquired::Granted(lease) => lease,
         other => panic!("not granted: {other:?}"),

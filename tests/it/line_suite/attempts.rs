@@ -214,10 +214,7 @@ async fn a_moved_request_puts_itself_back_once_the_mover_has_let_its_offer_lapse
 
 async fn a_client_that_left_before_its_grant_arrived_has_its_place_back(stores: &AnyStore) {
     let scene = Scene::new(stores).await;
-    let (holder, first, second) = (scene.waiter(), scene.waiter(), scene.waiter_there());
-    holder.grant(60_000).await;
-    let place = in_line(first.join().await).place;
-    in_line(second.join().await);
+    let (holder, [first, second], place) = scene.two_wait().await;
     holder.release().await;
     granted(first.look().await);
     assert!(first.leave(PlaceAfter::KeptAt(place)).await, "the grant is undone");

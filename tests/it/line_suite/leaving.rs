@@ -24,10 +24,7 @@ for_each_store!(
 
 async fn a_ticket_keeps_its_place_and_is_granted_when_its_client_is_back(stores: &AnyStore) {
     let scene = Scene::new(stores).await;
-    let (holder, first, second) = (scene.waiter(), scene.waiter(), scene.waiter_there());
-    holder.grant(60_000).await;
-    let place = in_line(first.join().await).place;
-    in_line(second.join().await);
+    let (holder, [first, second], place) = scene.two_wait().await;
     let refusal = refused(first.last_look(PlaceAfter::Kept).await);
     assert_eq!((refusal.waiters, refusal.position), (2, Some(1)));
     let back = first.again(&scene.there);
@@ -45,10 +42,7 @@ async fn a_ticket_keeps_its_place_and_is_granted_when_its_client_is_back(stores:
 
 async fn a_ticket_without_its_client_is_passed_over_and_keeps_its_place_while_it_lives(stores: &AnyStore) {
     let scene = Scene::new(stores).await;
-    let (holder, first, second) = (scene.waiter(), scene.waiter(), scene.waiter_there());
-    holder.grant(60_000).await;
-    let place = in_line(first.join().await).place;
-    in_line(second.join().await);
+    let (holder, [first, second], place) = scene.two_wait().await;
     refused(first.last_look(PlaceAfter::Kept).await);
     holder.release().await;
     let offered_at = Instant::now();
@@ -89,10 +83,7 @@ async fn a_ticket_that_has_ended_is_not_counted(stores: &AnyStore) {
 
 async fn a_ticket_lives_no_longer_for_being_passed_over(stores: &AnyStore) {
     let scene = Scene::new(stores).await;
-    let (holder, first, second) = (scene.waiter(), scene.waiter(), scene.waiter_there());
-    holder.grant(60_000).await;
-    let place = in_line(first.join().await).place;
-    in_line(second.join().await);
+    let (holder, [first, second], place) = scene.two_wait().await;
     refused(first.last_look(PlaceAfter::Kept).await);
     let left_at = Instant::now();
     holder.release().await;
