@@ -12,7 +12,7 @@ use thiserror::Error;
 use crate::api::Limits;
 use crate::server::ServerSettings;
 use crate::store::LineSettings;
-use crate::store::redis::{RedisAddress, RedisSettings, TCP_USER_TIMEOUT};
+use crate::store::redis::{Credentials, RedisAddress, RedisSettings, TCP_USER_TIMEOUT};
 
 /// The longest lease that `--max-ttl` may allow.
 const LONGEST_TTL: Duration = Duration::from_secs(366 * 24 * 60 * 60);
@@ -61,8 +61,10 @@ pub struct ServeArgs {
     listen: String,
 
     // The value may hold a password: it must show up neither in --help nor in an error of the parser.
-    /// Where locks live: `file:PATH` (embedded, durable), `memory:` (lost at the end), or a Redis server as
-    /// `redis://[user[:password]@]host[:port][/database]`, with TLS as `rediss://`
+    /// Where locks live: `file:PATH` (embedded, durable), `memory:` (lost at the end), a Redis server as
+    /// `redis://[user[:password]@]host[:port][/database]`, the primary that Sentinel names as
+    /// `redis+sentinel://[user:password@]host[:port],host…/name[/database]`, or a cluster as
+    /// `redis+cluster://[user:password@]host[:port],host…`; with TLS each as `rediss`
     #[arg(
         long,
         env = "FENCEPOST_STORE",
@@ -75,6 +77,14 @@ pub struct ServeArgs {
     /// What every key in Redis begins with
     #[arg(long, env = "FENCEPOST_REDIS_PREFIX", default_value = "fencepost", value_name = "PREFIX")]
     redis_prefix: String,
+
+    /// The user that the sentinels know, if they ask for one
+    #[arg(long, env = "FENCEPOST_SENTINEL_USER", value_name = "USER")]
+    sentinel_user: Option<String>,
+
+    /// The password that the sentinels ask for; it is not that of the servers behind them
+    #[arg(long, env = "FENCEPOST_SENTINEL_PASSWORD", hide_env_values = true, value_name = "PASSWORD")]
+    sentinel_password: Option<String>,
 
     /// Certificate authority (PEM file) of a rediss:// server, instead of the system's
     #[arg(long, env = "FENCEPOST_REDIS_CA", value_name = "FILE")]
@@ -290,9 +300,10 @@ impl ServeArgs {
             Some(("file", "")) => Err(error("say which file: file:PATH".into())),
             Some(("file", path)) => Ok(StoreSettings::File(path.into())),
             Some(("memory", "")) => Ok(StoreSettings::Memory),
-            Some(("redis" | "rediss", _)) => {
+            Some((scheme, _)) if scheme.starts_with("redis") => {
                 let address = RedisAddress::parse(&self.store, self.redis_ca()?)
                     .map_err(|problem| error(problem.to_string()))?;
+                let address = self.with_sentinel_credentials(address)?;
                 Ok(StoreSettings::Redis(
                     Box::new(address),
                     RedisSettings {
@@ -303,12 +314,32 @@ impl ServeArgs {
                     },
                 ))
             }
-            _ => Err(error("write file:PATH, memory:, redis://host or rediss://host".into())),
+            _ => Err(error(
+                "write file:PATH, memory:, redis://host, redis+sentinel://host,host,host/name or \
+                 redis+cluster://host,host"
+                    .into(),
+            )),
         }?;
         if self.redis_ca.is_some() && !matches!(store, StoreSettings::Redis(..)) {
             return Err(SettingsError { flag: "--redis-ca", problem: "needs a rediss:// store".into() });
         }
+        if self.sentinel_password.is_some() && !matches!(store, StoreSettings::Redis(..)) {
+            let problem = "needs a redis+sentinel:// store".into();
+            return Err(SettingsError { flag: "--sentinel-password", problem });
+        }
         Ok(store)
+    }
+
+    fn with_sentinel_credentials(&self, address: RedisAddress) -> Result<RedisAddress, SettingsError> {
+        let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+        let error = |flag, problem: &str| SettingsError { flag, problem: problem.to_owned() };
+        match (given(&self.sentinel_user), given(&self.sentinel_password)) {
+            (user, Some(password)) => address
+                .with_sentinel_credentials(Credentials { user, password })
+                .map_err(|problem| error("--sentinel-password", &problem.to_string())),
+            (Some(_), None) => Err(error("--sentinel-user", "needs --sentinel-password")),
+            (None, None) => Ok(address),
+        }
     }
 
     fn redis_ca(&self) -> Result<Option<Vec<u8>>, SettingsError> {

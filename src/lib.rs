@@ -19,7 +19,10 @@
 //! | [`service`] | what a lock *does*, once, for every store: doubt, retries, taking back | `store`, `lock`, `clock` |
 //! | `service/wait`, `service/line`, `service/heart` | a request that waits; what wakes those who wait; the heartbeat by which nothing is missed | |
 //! | [`store`] | the trait of all stores, and the two ways in which a store can fail | `lock`, `clock` |
-//! | [`store::redis`], `redis/*.lua` | one Redis server: each operation one script, one round trip | |
+//! | [`store::redis`], `redis/*.lua` | Redis: each operation one script, one round trip | |
+//! | `store/redis/servers`, `store/redis/cluster`, `store/redis/sentinel` | who is asked: one server, whoever of a cluster has the slot, or the primary that Sentinel names | |
+//! | `store/redis/link`, `store/redis/identity` | a connection and the server it was made to, as one value, and what replaces it | |
+//! | `store/redis/failure` | what each error means: not yet, not done, unknown | |
 //! | [`store::embedded`] | a durable file, or memory: one writer, group commit | |
 //! | [`lock`] | the words of the domain, valid by construction | |
 //! | [`clock`] | the clocks of the machine, suspend included | |

@@ -65,8 +65,11 @@ pub trait LockStore: Send + Sync + 'static {
         deadline: Instant,
     ) -> Result<(), StoreError>;
 
-    /// Says that this gateway is alive, and asks which locks somebody must look at.
-    async fn beat(&self, deadline: Instant) -> Result<Beat, StoreError>;
+    /// Where the line of a lock is kept.
+    fn bucket_of(&self, key: &LockKey) -> Bucket;
+
+    /// Says to those in a bucket that this gateway is alive, and asks which of its locks somebody must look at.
+    async fn beat(&self, bucket: Bucket, deadline: Instant) -> Result<Beat, StoreError>;
 
     /// What the store tells without being asked. Hints may be lost, and may be wrong.
     fn hints(&self) -> broadcast::Receiver<Hint>;
@@ -156,6 +159,10 @@ impl Default for LineSettings {
         Self { ticket_ttl: Duration::from_secs(10), max_waiters_per_key: 10_000 }
     }
 }
+
+/// Some of a store's locks, whose lines are kept together: a gateway is heard of in each bucket apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Bucket(pub u16);
 
 /// How long a lock is offered to one waiter, before it is offered to the next.
 pub const OFFER: Duration = Duration::from_millis(800);

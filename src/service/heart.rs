@@ -1,15 +1,17 @@
 //! The heartbeat of a gateway at which somebody waits: by it the store believes its waiters present, and by its answer
-//! nothing is missed.
+//! nothing is missed. It beats in each bucket where somebody waits, and each of these beats stands for itself: a server
+//! that is silent holds up nobody who waits at another.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use tokio::sync::{Mutex, Semaphore, oneshot};
+use tokio::sync::{Mutex as AsyncMutex, Semaphore, oneshot};
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep};
 
-use super::line::Lines;
-use crate::store::{LockStore, StoreError};
+use super::line::{Decline, Lines, lock};
+use crate::store::{Bucket, LockStore, StoreError};
 
 /// The time between two beats: an offer stands for longer, with room for a look.
 const BEAT_EVERY: Duration = Duration::from_millis(600);
@@ -26,14 +28,17 @@ pub(super) struct Heart {
     lines: Arc<Lines>,
     /// How long the store may take to answer.
     patience: Duration,
-    state: Mutex<State>,
+    pulses: Mutex<HashMap<Bucket, Arc<AsyncMutex<Pulse>>>>,
+    /// Once somebody has waited: has who listens to the store's hints end when this is dropped.
+    keeper: Mutex<Option<oneshot::Sender<()>>>,
     put_back_permits: Arc<Semaphore>,
 }
 
+/// The heartbeat in one bucket.
 #[derive(Default)]
-struct State {
-    /// The tasks, once somebody has waited. They end when this is dropped.
-    tasks: Vec<oneshot::Sender<()>>,
+struct Pulse {
+    /// Whether a task beats, which it does for as long as somebody waits.
+    beats: bool,
     /// When the last beat that was answered was sent.
     heard: Option<Instant>,
     put_back: Option<AbortHandle>,
@@ -42,25 +47,41 @@ struct State {
 impl Heart {
     pub(super) fn new(store: Arc<dyn LockStore>, lines: Arc<Lines>, patience: Duration) -> Arc<Self> {
         let put_back_permits = Arc::new(Semaphore::new(PUT_BACK_AT_ONCE));
-        Arc::new(Self { store, lines, patience, state: Mutex::default(), put_back_permits })
+        let (pulses, keeper) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { store, lines, patience, pulses, keeper, put_back_permits })
     }
 
-    /// Sees to it that the store believes this gateway present. A waiter joins a line only after that.
-    pub(super) async fn be_heard(self: &Arc<Self>) -> Result<(), StoreError> {
-        let mut state = self.state.lock().await;
-        if state.tasks.is_empty() {
-            self.start(&mut state);
+    /// Sees to it that the store believes this gateway present in a bucket. A waiter joins a line only after that, and
+    /// after it has entered.
+    pub(super) async fn be_heard(self: &Arc<Self>, bucket: Bucket) -> Result<(), StoreError> {
+        self.listen();
+        let pulse = lock(&self.pulses).entry(bucket).or_default().clone();
+        let mut state = pulse.lock().await;
+        if !state.beats {
+            state.beats = true;
+            tokio::spawn(keep_beating(Arc::downgrade(self), bucket, pulse.clone()));
         }
         if state.heard.is_some_and(|at| at.elapsed() < HEARD_LATELY) {
             return Ok(());
         }
-        self.beat(&mut state).await
+        self.beat(bucket, &mut state).await
     }
 
-    fn start(self: &Arc<Self>, state: &mut State) {
+    /// From here on no hint is missed.
+    fn listen(&self) {
+        let mut keeper = lock(&self.keeper);
+        if keeper.is_some() {
+            return;
+        }
+        let (stays, ends) = oneshot::channel();
+        tokio::spawn(self.lines.clone().keep(self.store.hints(), self.decline(), ends));
+        *keeper = Some(stays);
+    }
+
+    fn decline(&self) -> Decline {
         let (store, permits) = (self.store.clone(), Arc::new(Semaphore::new(MOST_DECLINES)));
         let patience = self.patience;
-        let decline = Box::new(move |key, token, attempt| {
+        Box::new(move |key, token, attempt| {
             let Ok(permit) = permits.clone().try_acquire_owned() else { return };
             let store = store.clone();
             tokio::spawn(async move {
@@ -68,48 +89,17 @@ impl Heart {
                 let _ = store.decline(&key, &token, attempt, Instant::now() + patience).await;
                 drop(permit);
             });
-        });
-        let (keeper, keeper_stops) = oneshot::channel();
-        // From here on no hint is missed, whenever the task begins.
-        let hints = self.store.hints();
-        tokio::spawn(self.lines.clone().keep(hints, decline, keeper_stops));
-        let (beater, mut beater_stops) = oneshot::channel();
-        let heart = Arc::downgrade(self);
-        let lines = self.lines.clone();
-        tokio::spawn(async move {
-            let mut next = Instant::now() + BEAT_EVERY;
-            loop {
-                if lines.count() == 0 {
-                    tokio::select! {
-                        () = lines.entered.notified() => {}
-                        _ = &mut beater_stops => return,
-                    }
-                }
-                tokio::select! {
-                    () = sleep_until(next) => {}
-                    _ = &mut beater_stops => return,
-                }
-                let Some(heart) = heart.upgrade() else { return };
-                let mut state = heart.state.lock().await;
-                // Whoever entered first may have seen to it a moment ago.
-                if state.heard.is_none_or(|at| at.elapsed() >= BEAT_EVERY / 2) {
-                    // The next beat that is answered says whether something was lost.
-                    let _ = heart.beat(&mut state).await;
-                }
-                next = Instant::now() + BEAT_EVERY;
-            }
-        });
-        state.tasks = vec![keeper, beater];
+        })
     }
 
-    async fn beat(&self, state: &mut State) -> Result<(), StoreError> {
+    async fn beat(&self, bucket: Bucket, pulse: &mut Pulse) -> Result<(), StoreError> {
         let sent_at = Instant::now();
-        let beat = self.store.beat(sent_at + self.patience).await?;
-        state.heard = Some(sent_at);
+        let beat = self.store.beat(bucket, sent_at + self.patience).await?;
+        pulse.heard = Some(sent_at);
         if beat.is_new {
             // An unfinished round starts anew: what it did may have been lost as well.
-            let round = tokio::spawn(self.lines.clone().put_back(self.put_back_permits.clone()));
-            if let Some(before) = state.put_back.replace(round.abort_handle()) {
+            let round = tokio::spawn(self.lines.clone().put_back(bucket, self.put_back_permits.clone()));
+            if let Some(before) = pulse.put_back.replace(round.abort_handle()) {
                 before.abort();
             }
         }
@@ -117,5 +107,24 @@ impl Heart {
             self.lines.is_due(key, *in_ms);
         }
         Ok(())
+    }
+}
+
+/// Beats in a bucket until nobody waits there, or the heart is gone.
+async fn keep_beating(heart: Weak<Heart>, bucket: Bucket, pulse: Arc<AsyncMutex<Pulse>>) {
+    loop {
+        sleep(BEAT_EVERY).await;
+        let Some(heart) = heart.upgrade() else { return };
+        let mut state = pulse.lock().await;
+        // Whoever has entered since then finds that nobody beats, and starts it again.
+        if !heart.lines.is_in_use(bucket) {
+            state.beats = false;
+            return;
+        }
+        // Whoever entered first may have seen to it a moment ago.
+        if state.heard.is_none_or(|at| at.elapsed() >= BEAT_EVERY / 2) {
+            // The next beat that is answered says whether something was lost.
+            let _ = heart.beat(bucket, &mut state).await;
+        }
     }
 }

@@ -5,7 +5,8 @@
 //! which may be lost; by a timer per lock, for the end of its lease; and by what a heartbeat finds due, which misses
 //! nothing. However many wait, only the first of a lock looks.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::lock::{Attempt, LockKey, Place, Standing, TokenHash};
-use crate::store::Hint;
+use crate::store::{Bucket, Hint};
 
 /// A timer of the first in line rings a moment after the lease's end.
 const AFTER_END: Duration = Duration::from_millis(3);
@@ -31,8 +32,6 @@ pub(super) struct Lines {
     registry: Mutex<Registry>,
     /// Tells the keeper of an earlier timer.
     timer_set: Notify,
-    /// Tells the heart that somebody waits.
-    pub(super) entered: Notify,
     /// From when on nobody waits any more.
     pub(super) closing: CancellationToken,
 }
@@ -40,6 +39,8 @@ pub(super) struct Lines {
 #[derive(Default)]
 struct Registry {
     keys: HashMap<LockKey, Waiters>,
+    /// All of a bucket, by their ids.
+    buckets: HashMap<Bucket, BTreeMap<u64, Arc<Waiter>>>,
     /// Each attempt of each waiter.
     by_attempt: HashMap<Attempt, Arc<Waiter>>,
     /// The next look at each lock.
@@ -70,6 +71,9 @@ impl Waiters {
 /// One who waits.
 struct Waiter {
     id: u64,
+    bucket: Bucket,
+    /// The place that the store knew last.
+    place: Mutex<Option<Place>>,
     bell: Notify,
     put_back: Mutex<Option<OwnedSemaphorePermit>>,
 }
@@ -88,7 +92,6 @@ pub(super) struct Waiting {
     key: LockKey,
     waiter: Arc<Waiter>,
     attempts: Vec<Attempt>,
-    place: Option<Place>,
 }
 
 impl Lines {
@@ -97,6 +100,7 @@ impl Lines {
     pub(super) fn enter(
         self: &Arc<Self>,
         key: &LockKey,
+        bucket: Bucket,
         attempt: Attempt,
         most_waiters: usize,
     ) -> Option<Waiting> {
@@ -107,16 +111,22 @@ impl Lines {
         registry.count += 1;
         registry.last_id += 1;
         registry.keys.entry(key.clone()).or_default().count += 1;
-        let (bell, put_back) = (Notify::new(), Mutex::new(None));
-        let waiter = Arc::new(Waiter { id: registry.last_id, bell, put_back });
+        let id = registry.last_id;
+        let (place, bell, put_back) = (Mutex::new(None), Notify::new(), Mutex::new(None));
+        let waiter = Arc::new(Waiter { id, bucket, place, bell, put_back });
+        registry.buckets.entry(bucket).or_default().insert(id, waiter.clone());
         registry.by_attempt.insert(attempt, waiter.clone());
         drop(registry);
-        self.entered.notify_one();
-        Some(Waiting { lines: self.clone(), key: key.clone(), waiter, attempts: vec![attempt], place: None })
+        Some(Waiting { lines: self.clone(), key: key.clone(), waiter, attempts: vec![attempt] })
     }
 
     pub(super) fn count(&self) -> usize {
         self.registry().count
+    }
+
+    /// Whether anybody waits for a lock of the bucket.
+    pub(super) fn is_in_use(&self, bucket: Bucket) -> bool {
+        self.registry().buckets.contains_key(&bucket)
     }
 
     /// Rings for hints and timers, until the store has no more hints or nobody holds the other end of `stop`.
@@ -158,19 +168,16 @@ impl Lines {
         self.set_timer(&mut registry, key, in_ms, AFTER_END);
     }
 
-    /// Has all tell the store their places again, first come first, as fast as there are permits.
-    pub(super) async fn put_back(self: Arc<Self>, permits: Arc<Semaphore>) {
-        let all: Vec<_> = {
+    /// Has all of a bucket tell the store their places again, first come first, as fast as there are permits.
+    pub(super) async fn put_back(self: Arc<Self>, bucket: Bucket, permits: Arc<Semaphore>) {
+        let mut placed: Vec<_> = {
             let registry = self.registry();
-            let placed = registry.keys.values().flat_map(|waiters| &waiters.placed);
-            let mut placed: Vec<_> = placed.map(|((place, _), waiter)| (*place, waiter.clone())).collect();
-            placed.sort_by_key(|(place, _)| *place);
-            let known: HashSet<_> = placed.iter().map(|(_, waiter)| waiter.id).collect();
-            // The answer of those who join at this moment may be older than what was lost.
-            let joining = registry.by_attempt.values().filter(|waiter| !known.contains(&waiter.id)).cloned();
-            placed.into_iter().map(|(_, waiter)| waiter).chain(joining).collect()
+            let waiters = registry.buckets.get(&bucket).into_iter().flat_map(BTreeMap::values);
+            waiters.map(|waiter| (*lock(&waiter.place), waiter.clone())).collect()
         };
-        for waiter in all {
+        // Those who join at this moment come last: their answer may be older than what was lost.
+        placed.sort_by_key(|(place, _)| (place.is_none(), *place));
+        for (_, waiter) in placed {
             let Ok(permit) = permits.clone().acquire_owned().await else { return };
             // Whoever has gone drops it, with the permit.
             *lock(&waiter.put_back) = Some(permit);
@@ -239,20 +246,20 @@ impl Waiting {
 
     /// The place that the store knew last.
     pub(super) fn place(&self) -> Option<Place> {
-        self.place
+        *lock(&self.waiter.place)
     }
 
     /// Notes where the request stands, and when somebody should look again.
-    pub(super) fn note(&mut self, standing: &Standing) {
+    pub(super) fn note(&self, standing: &Standing) {
         let mut registry = self.lines.registry();
-        if self.place != Some(standing.place)
+        let before = lock(&self.waiter.place).replace(standing.place);
+        if before != Some(standing.place)
             && let Some(waiters) = registry.keys.get_mut(&self.key)
         {
-            if let Some(before) = self.place {
+            if let Some(before) = before {
                 waiters.placed.remove(&(before, self.waiter.id));
             }
             waiters.placed.insert((standing.place, self.waiter.id), self.waiter.clone());
-            self.place = Some(standing.place);
         }
         let pause = match standing.is_first {
             true => AFTER_END,
@@ -279,9 +286,15 @@ impl Drop for Waiting {
         for attempt in &self.attempts {
             registry.by_attempt.remove(attempt);
         }
+        if let Entry::Occupied(mut bucket) = registry.buckets.entry(self.waiter.bucket) {
+            bucket.get_mut().remove(&self.waiter.id);
+            if bucket.get().is_empty() {
+                bucket.remove();
+            }
+        }
         let Some(waiters) = registry.keys.get_mut(&self.key) else { return };
         waiters.count -= 1;
-        if let Some(place) = self.place {
+        if let Some(place) = self.place() {
             waiters.placed.remove(&(place, self.waiter.id));
         }
         if waiters.count == 0 {
@@ -295,6 +308,6 @@ impl Drop for Waiting {
 }
 
 /// A panic elsewhere cannot have left these half changed.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -54,14 +54,15 @@ impl LockService {
         let token = wish.token.clone().unwrap_or_else(LeaseToken::generate);
         let ended = |outcome| Ok(Acquisition { token: token.clone(), outcome });
         let request = wish.request(&token);
-        let Some(waiting) = self.lines.enter(&wish.key, request.attempt, self.max_waiters) else {
+        let bucket = self.store.bucket_of(&wish.key);
+        let Some(waiting) = self.lines.enter(&wish.key, bucket, request.attempt, self.max_waiters) else {
             return ended(Outcome::TooManyWaiters);
         };
         if self.lines.closing.is_cancelled() {
             return ended(Outcome::ShuttingDown);
         }
         // The gateway is heard of before any of its waiters is.
-        match timeout_at(self.deadline(), self.heart.be_heard()).await {
+        match timeout_at(self.deadline(), self.heart.be_heard(bucket)).await {
             Ok(Ok(())) => {}
             Ok(Err(StoreError::Unavailable(reason) | StoreError::Unknown(reason))) => {
                 return Err(StoreError::Unavailable(reason));

@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::clock::Clock;
 use crate::lock::{Acquired, Attempt, Inspected, LockKey, Released, Renewed, TokenHash, Ttl};
 use crate::store::{
-    AcquireRequest, Beat, Hint, LineSettings, LockStore, PlaceAfter, ReleaseMark, StoreError,
+    AcquireRequest, Beat, Bucket, Hint, LineSettings, LockStore, PlaceAfter, ReleaseMark, StoreError,
 };
 
 use file::IfMissing;
@@ -250,7 +250,11 @@ impl LockStore for EmbeddedStore {
         self.submit(deadline, Kind::Change, step).await
     }
 
-    async fn beat(&self, deadline: Instant) -> Result<Beat, StoreError> {
+    fn bucket_of(&self, _: &LockKey) -> Bucket {
+        Bucket::default()
+    }
+
+    async fn beat(&self, _: Bucket, deadline: Instant) -> Result<Beat, StoreError> {
         let (session, due) = self.submit(deadline, Kind::Look, |table, now| Ok(table.beat(now))).await?;
         // Compared with the last beat that was answered: one whose caller has gone tells nobody.
         Ok(Beat { is_new: self.session.swap(session, Ordering::AcqRel) != session, due })

@@ -1,35 +1,46 @@
-//! The store on one Redis server: each operation is one script, and each script one round trip.
+//! The store on Redis: each operation is one script, and each script one round trip.
 //!
 //! Architecture invariant: nothing above this module knows `redis`.
 
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bb8_redis::bb8::{Pool, RunError};
 use bb8_redis::{RedisConnectionManager, bb8};
-use redis::FromRedisValue;
+use redis::{Cmd, FromRedisValue};
 use tokio::sync::{Mutex, broadcast};
 use tokio::time::{Instant, timeout_at};
 
+use self::address::Layout;
 use self::failure::Failure;
+use self::identity::info_field;
 use self::keys::KeySpace;
-use self::link::{Hints, Link, Supervisor, describe, info_field};
-use self::mode::{ARGUMENTS_WITHOUT_LINE, Mode};
+use self::link::{Hints, Link, describe};
+use self::mode::Mode;
 use self::scripts::{Reply, Script};
-use super::{AcquireRequest, Beat, Hint, LineSettings, LockStore, PlaceAfter, ReleaseMark, StoreError};
+use self::servers::{Servers, Tries};
+use super::{
+    AcquireRequest, Beat, Bucket, Hint, LineSettings, LockStore, PlaceAfter, ReleaseMark, StoreError,
+};
 use crate::lock::{
     Acquired, Attempt, Inspected, Lease, LockKey, Owner, Refusal, Released, Renewed, Standing, TokenHash, Ttl,
 };
 
 mod address;
+mod cluster;
 mod failure;
 mod hints;
+mod identity;
 mod keys;
 mod link;
 mod mode;
 mod scripts;
+mod sentinel;
+mod servers;
 
-pub use address::{AddressError, RedisAddress, TCP_USER_TIMEOUT};
+pub use address::{AddressError, Credentials, RedisAddress, TCP_USER_TIMEOUT};
 
 /// Connections for what must own one; no request for a lock ever waits for them.
 const ADMIN_CONNECTIONS: u32 = 2;
@@ -53,9 +64,9 @@ pub struct RedisSettings {
 /// Hints that may wait to be heard; past it, the oldest are lost.
 const MOST_HINTS: usize = 4096;
 
-/// Locks on one Redis server.
+/// Locks on Redis: one server, the primary that Sentinel names, or a cluster.
 pub struct RedisStore {
-    supervisor: Supervisor,
+    servers: Servers,
     admin: Pool<RedisConnectionManager>,
     keys: KeySpace,
     hints: Hints,
@@ -63,16 +74,16 @@ pub struct RedisStore {
     ticket_ms: String,
     max_waiters_per_key: String,
     gates_life_ms: String,
-    /// The answer to the last heartbeat that was answered, and the link over which it came.
-    last_pulse: Mutex<Option<(u64, String)>>,
+    /// For each bucket, the answer to the last heartbeat that was answered, and the link over which it came.
+    last_pulses: Mutex<HashMap<Bucket, (u64, String)>>,
     last_check: Mutex<Option<(Instant, Result<(), StoreError>)>>,
 }
 
 impl RedisStore {
     /// Starts to connect in the background: a gateway may start before its Redis does.
     pub fn start(address: &RedisAddress, settings: &RedisSettings) -> Result<Self, AddressError> {
-        let client = address.client()?;
-        let keys = KeySpace::new(&settings.prefix);
+        let client = address.client(&address.nodes()[0])?;
+        let keys = KeySpace::new(&settings.prefix, *address.layout() == Layout::Cluster);
         let manager = RedisConnectionManager::new(client.get_connection_info().clone())
             .map_err(|error| AddressError::Unusable(describe(&error)))?;
         let admin = bb8::Builder::new()
@@ -83,7 +94,7 @@ impl RedisStore {
         let gateway = Attempt::generate().to_string().into();
         let hints = Hints { gateway, sender: broadcast::channel(MOST_HINTS).0 };
         Ok(Self {
-            supervisor: Supervisor::start(client, keys.clone(), settings.reply_timeout, hints.clone()),
+            servers: Servers::start(address, &keys, settings.reply_timeout, &hints)?,
             admin,
             keys,
             hints,
@@ -91,13 +102,13 @@ impl RedisStore {
             ticket_ms: settings.line.ticket_ttl.as_millis().to_string(),
             max_waiters_per_key: settings.line.max_waiters_per_key.to_string(),
             gates_life_ms: (settings.mark_ttl + settings.line.ticket_ttl).as_millis().to_string(),
-            last_pulse: Mutex::new(None),
+            last_pulses: Mutex::default(),
             last_check: Mutex::new(None),
         })
     }
 
     async fn check_now(&self, deadline: Instant) -> Result<(), StoreError> {
-        self.supervisor.link(deadline).await?;
+        self.servers.check(deadline).await?;
         // A connection of its own: whether the server takes new ones is part of the question.
         let ask = async {
             let mut connection = self.admin.get().await?;
@@ -137,7 +148,6 @@ impl RedisStore {
         place: Option<PlaceAfter>,
         deadline: Instant,
     ) -> Result<i64, StoreError> {
-        let link = self.supervisor.link(deadline).await?;
         let line = self.keys.line_of(key);
         let keys: Vec<&[u8]> =
             line.in_order().into_iter().chain(mark.iter().map(|mark| mark.as_bytes())).collect();
@@ -148,65 +158,77 @@ impl RedisStore {
             _ => String::new(),
         };
         let args = [&*token, attempt, &self.mark_ttl_ms, &self.ticket_ms, keeps_place, &granted_at];
-        let args = args.map(str::as_bytes);
-        self.run(&link, script, &keys, &args, deadline).await
+        self.run(key, script, &keys, deadline, |_, call| {
+            call.arg(&args);
+        })
+        .await
     }
 
-    /// Runs a script on the current connection and says what became of it.
+    /// Runs a script where the lock is, until it is known what became of it. Only what certainly did not happen is tried
+    /// again here, so whatever this returns is the outcome of one run.
     async fn run<T: FromRedisValue>(
         &self,
-        link: &Link,
+        key: &LockKey,
         script: &Script,
         keys: &[&[u8]],
-        args: &[&[u8]],
         deadline: Instant,
+        add_args: impl Fn(&Link, &mut Cmd),
     ) -> Result<T, StoreError> {
-        let mut connection = link.connection.clone();
-        let failure = match timeout_at(deadline, script.run(&mut connection, keys, args)).await {
-            Ok(Ok(reply)) => return Ok(reply),
-            Ok(Err(error)) => Failure::of(&error),
-            // The reply may still come, and would then be taken for that of a later command.
-            Err(_) => Failure {
-                error: StoreError::Unknown("Redis did not answer in time".into()),
-                breaks_link: true,
-            },
-        };
-        if failure.breaks_link {
-            link.report_broken();
+        self.run_in(self.keys.bucket_of(key), script, keys, deadline, add_args).await.map(|(reply, _)| reply)
+    }
+
+    /// As [`Self::run`], in a bucket; also returns the link over which the answer came.
+    async fn run_in<T: FromRedisValue>(
+        &self,
+        bucket: Bucket,
+        script: &Script,
+        keys: &[&[u8]],
+        deadline: Instant,
+        add_args: impl Fn(&Link, &mut Cmd),
+    ) -> Result<(T, Arc<Link>), StoreError> {
+        let mut tries = Tries::new(&self.servers, bucket, deadline);
+        loop {
+            let (link, is_asking) = tries.next_link().await?;
+            let mut connection = link.connection.clone();
+            let add_args = |call: &mut Cmd| add_args(&link, call);
+            let call = async {
+                if is_asking {
+                    script.run_asking(&mut connection, keys, add_args).await
+                } else {
+                    script.run(&mut connection, keys, add_args).await
+                }
+            };
+            let failure = match timeout_at(deadline, call).await {
+                Ok(Ok(reply)) => return Ok((reply, link)),
+                Ok(Err(error)) => Failure::of(&error),
+                Err(_) => Failure::no_answer(),
+            };
+            tries.go_on_after(failure, &link).await?;
         }
-        Err(failure.error)
     }
 }
 
 #[async_trait]
 impl LockStore for RedisStore {
     async fn acquire(&self, request: &AcquireRequest, deadline: Instant) -> Result<Acquired, StoreError> {
-        let link = self.supervisor.link(deadline).await?;
         let line = self.keys.line_of(&request.key);
         let [lock, seats, waiting, away, due, gates] = line.in_order();
         let mark = self.keys.mark(&request.key, &request.token);
-        let keys = [lock, seats, waiting, away, due, gates, mark.as_bytes(), self.keys.fence().as_bytes()];
+        let fence = self.keys.fence(self.keys.bucket_of(&request.key));
+        let keys = [lock, seats, waiting, away, due, gates, mark.as_bytes(), fence.as_bytes()];
         let token = request.token.to_string();
         let attempt = request.attempt.to_string();
-        let ttl_ms = request.ttl.as_ms().to_string();
         let mode = Mode::of(&request.intent);
-        let args = [
-            &*token,
-            &attempt,
-            &self.mark_ttl_ms,
-            &self.ticket_ms,
-            mode.name,
-            &ttl_ms,
-            request.owner.as_ref().map_or("", Owner::as_str),
-            &link.incarnation,
-            &self.hints.gateway,
-            &self.max_waiters_per_key,
-            &mode.supersedes,
-            &mode.place,
-        ]
-        .map(str::as_bytes);
-        let args = if mode.waits { &args[..] } else { &args[..ARGUMENTS_WITHOUT_LINE] };
-        let reply: Reply = self.run(&link, &scripts::ACQUIRE, &keys, args, deadline).await?;
+        let owner = request.owner.as_ref().map_or("", Owner::as_str);
+        let add_args = |link: &Link, call: &mut Cmd| {
+            call.arg(&token).arg(&attempt).arg(&self.mark_ttl_ms).arg(&self.ticket_ms);
+            call.arg(mode.name).arg(request.ttl.as_ms()).arg(owner).arg(&link.incarnation);
+            if mode.waits {
+                call.arg(&*self.hints.gateway).arg(&self.max_waiters_per_key);
+                call.arg(&mode.supersedes).arg(&mode.place);
+            }
+        };
+        let reply: Reply = self.run(&request.key, &scripts::ACQUIRE, &keys, deadline, add_args).await?;
         let key = &request.key;
         match reply.outcome {
             0 => lease_of(&reply, key).map(Acquired::Granted),
@@ -233,12 +255,12 @@ impl LockStore for RedisStore {
         ttl: Ttl,
         deadline: Instant,
     ) -> Result<Renewed, StoreError> {
-        let link = self.supervisor.link(deadline).await?;
         let lock = self.keys.lock(key);
         let token = token.to_string();
-        let ttl_ms = ttl.as_ms().to_string();
-        let args = [token.as_bytes(), ttl_ms.as_bytes()];
-        let reply: Reply = self.run(&link, &scripts::RENEW, &[lock.as_bytes()], &args, deadline).await?;
+        let add_args = |_: &Link, call: &mut Cmd| {
+            call.arg(&token).arg(ttl.as_ms());
+        };
+        let reply: Reply = self.run(key, &scripts::RENEW, &[lock.as_bytes()], deadline, add_args).await?;
         match reply.outcome {
             0 => lease_of(&reply, key).map(Renewed::Renewed),
             1 => Ok(Renewed::NotHeld),
@@ -287,18 +309,28 @@ impl LockStore for RedisStore {
         self.part(&scripts::TAKE_BACK, key, token, &attempt, None, place, deadline).await.map(drop)
     }
 
-    async fn beat(&self, deadline: Instant) -> Result<Beat, StoreError> {
-        let link = self.supervisor.link(deadline).await?;
-        let mut last = self.last_pulse.lock().await;
-        // Over another connection the gateway is as good as new: its hints, and a failover's last writes, are lost.
-        let pulse = last.as_ref().filter(|(session, _)| *session == link.session);
-        let pulse = pulse.map_or("", |(_, pulse)| pulse);
-        let args = [&*self.hints.gateway, &self.gates_life_ms, pulse].map(str::as_bytes);
-        let reply: Vec<redis::Value> =
-            self.run(&link, &scripts::BEAT, &self.keys.gates_and_due(), &args, deadline).await?;
+    fn bucket_of(&self, key: &LockKey) -> Bucket {
+        self.keys.bucket_of(key)
+    }
+
+    async fn beat(&self, bucket: Bucket, deadline: Instant) -> Result<Beat, StoreError> {
+        let (gates, due) = (self.keys.gates(bucket), self.keys.due(bucket));
+        let last = self.last_pulses.lock().await.get(&bucket).cloned();
+        let add_args = |link: &Link, call: &mut Cmd| {
+            // Over another connection the gateway is as good as new: its hints, and a failover's last writes, are lost.
+            let pulse = last.as_ref().filter(|(session, _)| *session == link.session);
+            call.arg(&*self.hints.gateway).arg(&self.gates_life_ms).arg(pulse.map_or("", |(_, pulse)| pulse));
+        };
+        let keys = [gates.as_bytes(), due.as_bytes()];
+        let (reply, link): (Vec<redis::Value>, _) =
+            self.run_in(bucket, &scripts::BEAT, &keys, deadline, add_args).await?;
         let (pulse, beat) = scripts::read_beat(reply, |lock| self.keys.key_of(lock))
             .ok_or_else(|| StoreError::Unknown("the reply to a heartbeat cannot be read".into()))?;
-        *last = Some((link.session, pulse));
+        // Before anybody joins, or comes back, because of this beat.
+        if timeout_at(deadline, link.listen(bucket)).await.is_err() {
+            link.report_broken();
+        }
+        self.last_pulses.lock().await.insert(bucket, (link.session, pulse));
         Ok(beat)
     }
 
@@ -312,13 +344,14 @@ impl LockStore for RedisStore {
         token: Option<&TokenHash>,
         deadline: Instant,
     ) -> Result<Inspected, StoreError> {
-        let link = self.supervisor.link(deadline).await?;
         let line = self.keys.line_of(key);
         let [lock, _, waiting, away, ..] = line.in_order();
         let shown = token.map(ToString::to_string).unwrap_or_default();
-        let args = [shown.as_bytes()];
+        let add_args = |_: &Link, call: &mut Cmd| {
+            call.arg(&shown);
+        };
         let reply: Reply =
-            self.run(&link, &scripts::INSPECT, &[lock, waiting, away], &args, deadline).await?;
+            self.run(key, &scripts::INSPECT, &[lock, waiting, away], deadline, add_args).await?;
         let waiters = reply.waiters();
         let held = |yours| Ok(Inspected::Held { lease: lease_of(&reply, key)?, yours, waiters });
         match reply.outcome {
@@ -330,7 +363,7 @@ impl LockStore for RedisStore {
     }
 
     async fn check(&self, deadline: Instant) -> Result<(), StoreError> {
-        self.supervisor.link(deadline).await?;
+        self.servers.check(deadline).await?;
         // One look at a time, and one for all who ask within a second: probes must not keep each other waiting.
         let Ok(mut last) = timeout_at(deadline, self.last_check.lock()).await else {
             return Err(StoreError::Unavailable("Redis does not answer".into()));
@@ -346,7 +379,7 @@ impl LockStore for RedisStore {
     }
 
     async fn close(&self) {
-        self.supervisor.stop();
+        self.servers.stop();
     }
 }
 

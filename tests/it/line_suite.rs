@@ -8,7 +8,7 @@ use fencepost::lock::{
     Acquired, Attempt, Inspected, Lease, LeaseToken, LockKey, Place, Refusal, Released, Standing, TokenHash,
     Ttl,
 };
-use fencepost::store::{AcquireRequest, Hint, Intent, Join, LockStore, OFFER, PlaceAfter, ReleaseMark};
+use fencepost::store::{AcquireRequest, Beat, Hint, Intent, Join, LockStore, OFFER, PlaceAfter, ReleaseMark};
 use tokio::sync::broadcast::Receiver;
 use tokio::time::{Instant, timeout};
 
@@ -40,11 +40,21 @@ pub fn soon() -> Instant {
     Instant::now() + PATIENCE
 }
 
+/// The lock that all want.
+pub fn the_key() -> LockKey {
+    LockKey::parse(b"k").unwrap()
+}
+
+/// The heartbeat of a gateway whose waiters want the lock.
+pub async fn beat(store: &Arc<dyn LockStore>) -> Beat {
+    store.beat(store.bucket_of(&the_key()), soon()).await.unwrap()
+}
+
 impl Scene {
     async fn new(stores: &AnyStore) -> Self {
         let (here, there) = (stores.store.clone(), stores.another_gateway(MARK_TTL));
-        here.beat(soon()).await.unwrap();
-        there.beat(soon()).await.unwrap();
+        beat(&here).await;
+        beat(&there).await;
         Self { here, there }
     }
 
@@ -68,7 +78,7 @@ impl Scene {
 
 impl Waiter {
     fn at(store: &Arc<dyn LockStore>) -> Self {
-        let (key, token) = (LockKey::parse(b"k").unwrap(), LeaseToken::generate().hash());
+        let (key, token) = (the_key(), LeaseToken::generate().hash());
         Self { store: store.clone(), key, token, attempt: Attempt::generate() }
     }
 
@@ -79,7 +89,7 @@ impl Waiter {
 
     async fn ask(&self, ttl_ms: u64, intent: Intent) -> Acquired {
         // A gateway with a waiter beats all the time; these gateways have no heart of their own.
-        self.store.beat(soon()).await.unwrap();
+        beat(&self.store).await;
         let (key, token, attempt) = (self.key.clone(), self.token, self.attempt);
         let ttl = Ttl::from_ms(ttl_ms).unwrap();
         let request = AcquireRequest { key, token, attempt, ttl, owner: None, intent };

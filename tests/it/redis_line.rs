@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fencepost::lock::{Acquired, Attempt, Inspected, LeaseToken, LockKey, TokenHash, Ttl};
 use fencepost::store::redis::RedisStore;
-use fencepost::store::{AcquireRequest, Intent, Join, LockStore, PlaceAfter, ReleaseMark};
+use fencepost::store::{AcquireRequest, Bucket, Intent, Join, LockStore, PlaceAfter, ReleaseMark};
 use tokio::time::{Instant, sleep_until};
 
 use crate::line_suite::{MARK_TTL, in_line, offer_lapses, soon};
@@ -53,7 +53,7 @@ async fn release(store: &RedisStore, token: TokenHash) {
 }
 
 async fn is_new(store: &RedisStore) -> bool {
-    store.beat(soon()).await.unwrap().is_new
+    store.beat(Bucket::default(), soon()).await.unwrap().is_new
 }
 
 /// Three gateways and hundreds of waiters die at the head of the line: all step aside together.
@@ -143,7 +143,7 @@ async fn a_gateway_learns_that_it_may_have_been_forgotten() {
     assert!(!is_new(&store).await);
     let _: () = redis.command(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
     eventually("over a new connection it is new", async || {
-        store.beat(soon()).await.is_ok_and(|beat| beat.is_new)
+        store.beat(Bucket::default(), soon()).await.is_ok_and(|beat| beat.is_new)
     })
     .await;
 }
@@ -241,7 +241,7 @@ async fn a_look_notes_when_the_lease_ends_and_heartbeats_strike_off_what_is_long
     assert!(due_ms().await > Some(ends + 400_000.0), "the lease was renewed");
     // Nobody waits for it any more, or somebody would have looked.
     let _: () = redis.command(&["ZADD", "fencepost:{0}:due", "12345", "fencepost:{0}:lock:old"]).await;
-    assert_eq!(store.beat(soon()).await.unwrap().due, []);
+    assert_eq!(store.beat(Bucket::default(), soon()).await.unwrap().due, []);
     let left: u64 = redis.command(&["ZCARD", "fencepost:{0}:due"]).await;
     assert_eq!(left, 1);
     // Whoever follows need not look at a grant to have its end known.

@@ -1,10 +1,11 @@
-//! Where a Redis server is, and how to talk to it: what `redis://` and `rediss://` say.
+//! Where Redis is, and how to talk to it: what `redis://` and its kin say.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::time::Duration;
 
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
-use redis::{Client, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, TlsCertificates};
+use redis::{Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, TlsCertificates};
 use thiserror::Error;
 
 use super::link::describe;
@@ -17,18 +18,71 @@ const KEEPALIVE_PROBES: u32 = 3;
 /// stay below the life of a mark.
 pub const TCP_USER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The address of one server with its credentials. `Debug` and `Display` show neither user nor password.
+/// Where a server listens, where the address does not say it.
+const REDIS_PORT: u16 = 6379;
+const SENTINEL_PORT: u16 = 26379;
+
+/// What is at an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Layout {
+    /// One server.
+    Server,
+    /// Sentinels, which say who is the primary that bears this name.
+    Sentinel(String),
+    /// Some of the servers of a cluster, which say who the others are.
+    Cluster,
+}
+
+/// A server, by where it listens.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Node {
+    pub(super) host: String,
+    pub(super) port: u16,
+}
+
+impl Node {
+    /// Reads `host:port`, where the host may be an IPv6 address without brackets, as clusters write it.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let (host, port) = text.rsplit_once(':')?;
+        Some(Self { host: host.to_owned(), port: port.parse().ok()? })
+    }
+}
+
+impl fmt::Display for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, port } = self;
+        if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
+    }
+}
+
+/// The addresses of servers with their credentials. `Debug` and `Display` show neither user nor password.
 #[derive(Clone)]
 pub struct RedisAddress {
-    info: ConnectionInfo,
+    layout: Layout,
+    nodes: Vec<Node>,
+    /// All but the host of a connection to a server that holds data.
+    template: ConnectionInfo,
+    sentinel_credentials: Option<Credentials>,
     ca_pem: Option<Vec<u8>>,
+}
+
+/// What a server asks for before it talks.
+#[derive(Clone)]
+pub struct Credentials {
+    /// The user; without one, Redis' default user.
+    pub user: Option<String>,
+    /// The password.
+    pub password: String,
 }
 
 /// Why an address cannot be used. The text names no secret.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum AddressError {
-    /// Not of the form `redis[s]://[user[:password]@]host[:port][/database]`.
-    #[error("{0}; write redis://[user[:password]@]host[:port][/database], or rediss:// for TLS")]
+    /// Not of a form that is known.
+    #[error(
+        "{0}; write redis://[user[:password]@]host[:port][/database], redis+sentinel://host,host,host/name, or \
+         redis+cluster://host,host, and rediss for TLS"
+    )]
     Malformed(String),
     /// Its form is right, but it cannot be used.
     #[error("{0}")]
@@ -36,29 +90,111 @@ pub enum AddressError {
 }
 
 impl RedisAddress {
-    /// Reads an address. `ca_pem` is the certificate authority of a `rediss://` server where it is not one of the
+    /// Reads an address. `ca_pem` is the certificate authority of servers with TLS where it is not one of the
     /// system's.
     pub fn parse(url: &str, ca_pem: Option<Vec<u8>>) -> Result<Self, AddressError> {
-        let with_tls = match url.split_once("://") {
-            Some(("redis", _)) => false,
-            Some(("rediss", _)) => true,
-            _ => return Err(AddressError::Malformed("this is no Redis address".into())),
-        };
+        let malformed = |problem: &str| AddressError::Malformed(problem.to_owned());
+        let (scheme, rest) = url.split_once("://").ok_or_else(|| malformed("this is no Redis address"))?;
+        let (transport, layout) = scheme.split_once('+').unwrap_or((scheme, ""));
+        if !matches!(transport, "redis" | "rediss") {
+            return Err(malformed("this is no Redis address"));
+        }
         // The driver knows switches such as `?protocol=resp2` and `#insecure`, which would weaken what is promised.
         if url.contains(['?', '#']) {
-            return Err(AddressError::Malformed(
-                "a Redis address takes no ? and no # (in a password they are %3F and %23)".into(),
+            return Err(malformed(
+                "a Redis address takes no ? and no # (in a password they are %3F and %23)",
             ));
         }
-        if ca_pem.is_some() && !with_tls {
+        if ca_pem.is_some() && transport == "redis" {
             return Err(AddressError::Unusable("a certificate authority needs a rediss:// address".into()));
         }
-        let info = url.into_connection_info().map_err(|error| AddressError::Malformed(describe(&error)))?;
-        Ok(Self { info, ca_pem })
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (user, hosts) = authority.rsplit_once('@').map_or(("", authority), |(user, hosts)| (user, hosts));
+        let (layout, database, port) = match layout {
+            "" => (Layout::Server, path, REDIS_PORT),
+            "sentinel" => {
+                let (name, database) = path.split_once('/').unwrap_or((path, ""));
+                let is_known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+                if name.is_empty() || !name.bytes().all(is_known) {
+                    return Err(malformed(
+                        "behind the sentinels stands the name by which they know the primary",
+                    ));
+                }
+                (Layout::Sentinel(name.to_owned()), database, SENTINEL_PORT)
+            }
+            "cluster" if path.is_empty() => (Layout::Cluster, "", REDIS_PORT),
+            "cluster" => return Err(malformed("a cluster has one database, and no path")),
+            _ => return Err(malformed("this is no Redis address")),
+        };
+        if layout == Layout::Server && hosts.contains(',') {
+            return Err(malformed("redis:// names one server; several are of a cluster, or sentinels"));
+        }
+        // The driver reads one server at a time: it knows users, passwords, IPv6 and percent signs.
+        let read = |host: &str| {
+            let at = if user.is_empty() { "" } else { "@" };
+            let url = format!("{transport}://{user}{at}{host}/{database}");
+            url.into_connection_info().map_err(|error| AddressError::Malformed(describe(&error)))
+        };
+        let mut nodes = Vec::new();
+        let mut template = None;
+        for host in hosts.split(',') {
+            let has_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
+            let info = read(&if has_port { host.to_owned() } else { format!("{host}:{port}") })?;
+            let (ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. }) = info.addr()
+            else {
+                return Err(malformed("this is no Redis address"));
+            };
+            nodes.push(Node { host: host.clone(), port: *port });
+            template = Some(info);
+        }
+        // A sentinel that is named twice would have two votes.
+        if nodes.iter().collect::<HashSet<_>>().len() < nodes.len() {
+            return Err(malformed("a server is named twice"));
+        }
+        let template = template.ok_or_else(|| malformed("it names no server"))?;
+        Ok(Self { layout, nodes, template, sentinel_credentials: None, ca_pem })
     }
 
-    /// A client that knows all that is needed to connect; it has not connected yet.
-    pub(super) fn client(&self) -> Result<Client, AddressError> {
+    /// The same, with what the sentinels ask for; it is not what the servers behind them do.
+    pub fn with_sentinel_credentials(self, credentials: Credentials) -> Result<Self, AddressError> {
+        if !matches!(self.layout, Layout::Sentinel(_)) {
+            return Err(AddressError::Unusable("needs a redis+sentinel:// store".into()));
+        }
+        Ok(Self { sentinel_credentials: Some(credentials), ..self })
+    }
+
+    pub(super) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The servers that the address names; there is at least one.
+    pub(super) fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// A client that knows all that is needed to connect to a server that holds data; it has not connected yet.
+    pub(super) fn client(&self, node: &Node) -> Result<Client, AddressError> {
+        self.client_of(self.template.clone(), node)
+    }
+
+    /// The same, for a sentinel.
+    pub(super) fn sentinel_client(&self, node: &Node) -> Result<Client, AddressError> {
+        let mut redis = redis::RedisConnectionInfo::default();
+        if let Some(Credentials { user, password }) = &self.sentinel_credentials {
+            redis = redis.set_password(password);
+            if let Some(user) = user {
+                redis = redis.set_username(user);
+            }
+        }
+        self.client_of(self.template.clone().set_redis_settings(redis), node)
+    }
+
+    fn client_of(&self, info: ConnectionInfo, node: &Node) -> Result<Client, AddressError> {
+        let mut addr = info.addr().clone();
+        if let ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } = &mut addr {
+            host.clone_from(&node.host);
+            *port = node.port;
+        }
         let keepalive = TcpKeepalive::new()
             .with_time(KEEPALIVE_AFTER)
             .with_interval(KEEPALIVE_EVERY)
@@ -69,8 +205,8 @@ impl RedisAddress {
             .set_user_timeout(TCP_USER_TIMEOUT);
         // RESP3, because the driver says only there that a connection has ended.
         let redis =
-            self.info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
-        let info = self.info.clone().set_tcp_settings(tcp).set_redis_settings(redis);
+            info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
+        let info = info.set_addr(addr).set_tcp_settings(tcp).set_redis_settings(redis);
         let client = match &self.ca_pem {
             Some(pem) => Client::build_with_tls(
                 info,
@@ -84,7 +220,15 @@ impl RedisAddress {
 
 impl fmt::Display for RedisAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "redis at {}, database {}", self.info.addr(), self.info.redis_settings().db())
+        let nodes = self.nodes.iter().map(Node::to_string).collect::<Vec<_>>().join(", ");
+        let database = self.template.redis_settings().db();
+        match &self.layout {
+            Layout::Server => write!(f, "redis at {nodes}, database {database}"),
+            Layout::Sentinel(name) => {
+                write!(f, "redis {name:?} of the sentinels at {nodes}, database {database}")
+            }
+            Layout::Cluster => write!(f, "redis cluster at {nodes}"),
+        }
     }
 }
 

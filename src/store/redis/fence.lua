@@ -1,17 +1,20 @@
 -- The run of fencing numbers; it is put in front of the scripts that start one.
 --
--- The fence is a hash with one field: the incarnation of the server -> the last number that it gave.
+-- The fence is a hash: the incarnation of the server -> the last number that it gave; and, under Sentinel only,
+-- `epoch` -> the config-epoch by which the server was called the primary when its run began.
 
 -- Starts the incarnation's run above the server's clock and above every number that was given before it, and
 -- returns the number it starts at. A run that begins at the present outdoes whatever was lost with the data.
-local function start_run(key, incarnation)
+local function start_run(key, incarnation, epoch)
   local time = redis.call('TIME')
   local start = time[1] * 1000000 + time[2]
   for _, last in ipairs(redis.call('HVALS', key)) do
     start = math.max(start, (tonumber(last) or 0) + 1)
   end
+  epoch = epoch or redis.call('HGET', key, 'epoch')
   redis.call('DEL', key)
   -- tostring() would write 1.79e+15.
   redis.call('HSET', key, incarnation, string.format('%.0f', start))
+  if epoch then redis.call('HSET', key, 'epoch', epoch) end
   return start
 end

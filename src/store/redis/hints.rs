@@ -3,20 +3,67 @@
 //! Servers from 7.0 on have sharded channels, which on a cluster stay within the node that holds the lock; older ones
 //! have plain channels only. Where neither is allowed nothing is told, and the heartbeats find what is due.
 
+use std::collections::HashSet;
+use std::sync::Arc;
+
 use redis::aio::MultiplexedConnection;
-use redis::{FromRedisValue, PushInfo, PushKind, RedisResult};
+use redis::{ErrorKind, FromRedisValue, PushInfo, PushKind, RedisError, RedisResult, ServerErrorKind};
+use tokio::sync::Mutex;
 
 use super::keys::KeySpace;
+use super::link::describe;
 use crate::lock::{Attempt, TokenHash};
-use crate::store::Hint;
+use crate::store::{Bucket, Hint};
 
 /// Listens to `channel`, in the way that the server allows.
 pub(super) async fn subscribe(connection: &mut MultiplexedConnection, channel: &str) -> RedisResult<()> {
     match redis::cmd("SSUBSCRIBE").arg(channel).query_async(connection).await {
-        Err(error) if !error.is_unrecoverable_error() => {
+        Err(error) if is_refusal(&error) => {
             redis::cmd("SUBSCRIBE").arg(channel).query_async(connection).await
         }
         reply => reply,
+    }
+}
+
+/// Whether a server has no sharded channels, or allows none.
+fn is_refusal(error: &RedisError) -> bool {
+    !error.is_unrecoverable_error() && error.kind() != ErrorKind::Server(ServerErrorKind::Moved)
+}
+
+/// A connection to a node of a cluster, on which nothing but hints comes. When a slot leaves the node its channels are
+/// ended unasked, and the driver would take that for the reply to some command.
+pub(super) struct Listener {
+    connection: MultiplexedConnection,
+    keys: KeySpace,
+    gateway: Arc<str>,
+    /// Buckets that are listened to. There are at most as many as slots, so none is ever left.
+    buckets: Mutex<HashSet<Bucket>>,
+}
+
+impl Listener {
+    pub(super) fn new(connection: MultiplexedConnection, keys: KeySpace, gateway: Arc<str>) -> Self {
+        Self { connection, keys, gateway, buckets: Mutex::default() }
+    }
+
+    /// Listens to what concerns the gateway in a bucket. Where that is forbidden, and in a bucket that left the node and
+    /// came back, heartbeats find what is due.
+    pub(super) async fn listen(&self, bucket: Bucket) {
+        let mut buckets = self.buckets.lock().await;
+        if buckets.contains(&bucket) {
+            return;
+        }
+        let channel = self.keys.channel(bucket, &self.gateway);
+        match subscribe(&mut self.connection.clone(), &channel).await {
+            // Another node has it, and will be asked.
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::Moved) => {}
+            Err(error) => {
+                tracing::debug!(reason = describe(&error), "no subscription");
+                buckets.insert(bucket);
+            }
+            Ok(()) => {
+                buckets.insert(bucket);
+            }
+        }
     }
 }
 

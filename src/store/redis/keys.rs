@@ -1,97 +1,118 @@
 //! What things are called in Redis.
 
+use std::sync::Arc;
+
+use crc::{CRC_16_XMODEM, Crc};
 use sha2::{Digest, Sha256};
 
 use crate::lock::{LockKey, TokenHash};
+use crate::store::Bucket;
 
-/// The only bucket of a single server. Its braces come first in every key, so that they are the hash tag and
-/// braces in a user's key are inert.
-const BUCKET: &str = "{0}";
+/// How a cluster counts slots, and how locks are spread over buckets.
+const CRC: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
+
+/// The slots of a cluster.
+pub(super) const SLOTS: u16 = 16_384;
 
 /// The names of everything under one prefix.
+///
+/// The number of a lock's bucket stands in braces, and comes first in every name: it is the hash tag, so that all keys
+/// of one lock share a slot, and braces in a user's key are inert.
 #[derive(Clone, Debug)]
 pub(super) struct KeySpace {
+    prefix: Arc<str>,
+    buckets: u16,
+}
+
+/// The names of all that belongs to the line of one lock, in the order in which scripts take them.
+pub(super) struct LineKeys {
     lock: String,
     seats: String,
     line: String,
     away: String,
     due: String,
     gates: String,
-    freed: String,
-    fence: String,
 }
 
-/// The names of all that belongs to the line of one lock, in the order in which scripts take them.
-pub(super) struct LineKeys<'a> {
-    lock: String,
-    seats: String,
-    line: String,
-    away: String,
-    due: &'a str,
-    gates: &'a str,
-}
-
-impl LineKeys<'_> {
+impl LineKeys {
     pub(super) fn in_order(&self) -> [&[u8]; 6] {
-        [&*self.lock, &*self.seats, &*self.line, &*self.away, self.due, self.gates].map(str::as_bytes)
+        [&self.lock, &self.seats, &self.line, &self.away, &self.due, &self.gates].map(|name| name.as_bytes())
     }
 }
 
 impl KeySpace {
-    pub(super) fn new(prefix: &str) -> Self {
-        Self {
-            lock: format!("{prefix}:{BUCKET}:lock:"),
-            seats: format!("{prefix}:{BUCKET}:seats:"),
-            line: format!("{prefix}:{BUCKET}:line:"),
-            away: format!("{prefix}:{BUCKET}:away:"),
-            due: format!("{prefix}:{BUCKET}:due"),
-            gates: format!("{prefix}:{BUCKET}:gates"),
-            freed: format!("{prefix}:{BUCKET}:freed:"),
-            fence: format!("{prefix}:{BUCKET}:fence"),
-        }
+    /// One bucket on a single server; on a cluster as many as there are slots.
+    pub(super) fn new(prefix: &str, on_cluster: bool) -> Self {
+        Self { prefix: prefix.into(), buckets: if on_cluster { SLOTS } else { 1 } }
+    }
+
+    pub(super) fn bucket_of(&self, key: &LockKey) -> Bucket {
+        Bucket(if self.buckets == 1 { 0 } else { CRC.checksum(key.as_str().as_bytes()) % self.buckets })
     }
 
     /// Where a lock stands while it is held.
     pub(super) fn lock(&self, key: &LockKey) -> String {
-        format!("{}{}", self.lock, key.as_str())
+        self.name_of(key, "lock")
     }
 
     /// Where a lock stands, and its line.
-    pub(super) fn line_of(&self, key: &LockKey) -> LineKeys<'_> {
+    pub(super) fn line_of(&self, key: &LockKey) -> LineKeys {
+        let bucket = self.bucket_of(key);
         LineKeys {
             lock: self.lock(key),
-            seats: format!("{}{}", self.seats, key.as_str()),
-            line: format!("{}{}", self.line, key.as_str()),
-            away: format!("{}{}", self.away, key.as_str()),
-            due: &self.due,
-            gates: &self.gates,
+            seats: self.name_of(key, "seats"),
+            line: self.name_of(key, "line"),
+            away: self.name_of(key, "away"),
+            due: self.due(bucket),
+            gates: self.gates(bucket),
         }
     }
 
     /// The key of the lock that stands there.
     pub(super) fn key_of(&self, lock: &str) -> Option<LockKey> {
-        LockKey::parse(lock.strip_prefix(&self.lock)?.as_bytes()).ok()
+        let rest = lock.strip_prefix(&*self.prefix)?.strip_prefix(":{")?;
+        let (_, key) = rest.split_once("}:lock:")?;
+        LockKey::parse(key.as_bytes()).ok()
     }
 
-    /// Where gateways say that they are alive, and where it is kept which locks are due.
-    pub(super) fn gates_and_due(&self) -> [&[u8]; 2] {
-        [self.gates.as_bytes(), self.due.as_bytes()]
+    /// Where gateways say that they are alive.
+    pub(super) fn gates(&self, bucket: Bucket) -> String {
+        self.name_in(bucket, "gates")
+    }
+
+    /// Where it is kept which locks are due.
+    pub(super) fn due(&self, bucket: Bucket) -> String {
+        self.name_in(bucket, "due")
     }
 
     /// Where a gateway is told what concerns its waiters.
-    pub(super) fn channel(&self, gateway: &str) -> String {
-        format!("{}:{gateway}", self.gates)
+    pub(super) fn channel(&self, bucket: Bucket, gateway: &str) -> String {
+        format!("{}:{gateway}", self.gates(bucket))
     }
 
     /// Where the mark of a freed token or of voided attempts stands: a hash, since a token is marked per key.
     pub(super) fn mark(&self, key: &LockKey, token: &TokenHash) -> String {
         let digest = Sha256::new().chain_update(token.as_bytes()).chain_update(key.as_str()).finalize();
         let short: [u8; 16] = std::array::from_fn(|i| digest[i]);
-        format!("{}{:032x}", self.freed, u128::from_be_bytes(short))
+        format!("{}:{:032x}", self.name_in(self.bucket_of(key), "freed"), u128::from_be_bytes(short))
     }
 
     /// Where the fencing numbers stand.
-    pub(super) fn fence(&self) -> &str {
-        &self.fence
+    pub(super) fn fence(&self, bucket: Bucket) -> String {
+        self.name_in(bucket, "fence")
     }
+
+    fn name_of(&self, key: &LockKey, kind: &str) -> String {
+        let Bucket(bucket) = self.bucket_of(key);
+        format!("{}:{{{bucket}}}:{kind}:{}", self.prefix, key.as_str())
+    }
+
+    fn name_in(&self, Bucket(bucket): Bucket, kind: &str) -> String {
+        format!("{}:{{{bucket}}}:{kind}", self.prefix)
+    }
+}
+
+/// The slot in which a cluster keeps all of a bucket.
+pub(super) fn slot_of(Bucket(bucket): Bucket) -> u16 {
+    CRC.checksum(bucket.to_string().as_bytes()) % SLOTS
 }

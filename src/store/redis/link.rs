@@ -1,23 +1,26 @@
-//! The connection to Redis: one immutable value of connection and incarnation, and the supervisor that replaces it.
+//! The connection to a server: one immutable value of connection and incarnation, and the supervisor that replaces it.
 //!
 //! A connection that mends itself would ask a restarted server under the name of the one that is gone, and a server
 //! that lost its last second would then repeat fencing numbers. So nothing here reconnects by itself: the supervisor
 //! connects, learns who the server is, starts its run of numbers, and only then shows the connection to requests.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, PushInfo, PushKind, RedisResult};
 use tokio::sync::{Notify, broadcast, watch};
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
+use super::hints::{self, Listener};
+use super::identity::Identity;
 use super::keys::KeySpace;
-use super::{hints, scripts};
+use super::scripts;
+use super::sentinel::{Primary, Sentinels};
 use crate::clock::Backoff;
-use crate::store::{Hint, StoreError};
+use crate::store::{Bucket, Hint, StoreError};
 
 /// How often a gateway asks whether the server is still the one it learned.
 const RELEARN_PERIOD: Duration = Duration::from_secs(1);
@@ -29,14 +32,19 @@ const LONGEST_PROBE_PAUSE: Duration = Duration::from_millis(250);
 /// Commands that may wait in the driver's queue; past it, callers wait for a place.
 const QUEUED_COMMANDS: usize = 1024;
 
+/// Links so far, of all servers.
+static SESSIONS: AtomicU64 = AtomicU64::new(0);
+
 /// A connection and the incarnation of the server at its other end, learned before its first script.
 pub(super) struct Link {
     /// Clone it to send: all clones share one connection, whose driver ends with the last of them.
     pub(super) connection: MultiplexedConnection,
     /// Names the server's run of fencing numbers; it changes with every restart and every promotion.
     pub(super) incarnation: String,
-    /// The number of this link: a later one is another connection, and perhaps another server.
+    /// The number of this link: another one is another connection, and perhaps another server.
     pub(super) session: u64,
+    /// Where the server tells what concerns waiters, if not on `connection`.
+    listener: Option<Listener>,
     /// Set by the first request that found the connection wanting: from that moment nobody is given it any more.
     is_broken: AtomicBool,
     /// Tells the supervisor.
@@ -50,9 +58,26 @@ impl Link {
         self.broken.notify_one();
     }
 
+    /// Sees to it that the gateway is told what concerns its waiters in a bucket.
+    pub(super) async fn listen(&self, bucket: Bucket) {
+        if let Some(listener) = &self.listener {
+            listener.listen(bucket).await;
+        }
+    }
+
     fn is_usable(&self) -> bool {
         !self.is_broken.load(Ordering::Acquire)
     }
+}
+
+/// Whom a supervisor keeps a link to.
+pub(super) enum Target {
+    /// The server at this address, whoever it is.
+    Server(Client),
+    /// The server that Sentinel calls the primary.
+    Primary(Sentinels),
+    /// A server of a cluster. Its runs of numbers begin with the first use of each bucket.
+    Node(Client),
 }
 
 /// What requests see.
@@ -82,10 +107,10 @@ pub(super) struct Supervisor {
 impl Supervisor {
     /// Starts connecting in the background. `reply_timeout` bounds the connecting, and each look at the server; what
     /// the server tells the gateway of the name in `hints` goes to its sender.
-    pub(super) fn start(client: Client, keys: KeySpace, reply_timeout: Duration, hints: Hints) -> Self {
+    pub(super) fn start(target: Target, keys: KeySpace, reply_timeout: Duration, hints: Hints) -> Self {
         let stop = CancellationToken::new();
         let (sender, state) = watch::channel(State::Connecting);
-        let task = Task { client, keys, reply_timeout, hints, sessions: 0, state: sender.clone() };
+        let task = Task { target, keys, reply_timeout, hints, state: sender.clone() };
         let stopped = stop.clone();
         tokio::spawn(async move {
             stopped.run_until_cancelled(task.run()).await;
@@ -118,6 +143,11 @@ impl Supervisor {
         }
     }
 
+    /// Whether there is a link that can be used.
+    pub(super) fn is_up(&self) -> bool {
+        matches!(&*self.state.borrow(), State::Up(link) if link.is_usable())
+    }
+
     /// Ends the connection and the probing: from then on requests are refused.
     pub(super) fn stop(&self) {
         self.stop.cancel();
@@ -132,27 +162,34 @@ impl Drop for Supervisor {
 
 /// The supervisor's own side.
 struct Task {
-    client: Client,
+    target: Target,
     keys: KeySpace,
     reply_timeout: Duration,
     hints: Hints,
-    /// Links so far.
-    sessions: u64,
     state: watch::Sender<State>,
 }
 
+/// What a supervisor has just connected to.
+struct Connected {
+    link: Link,
+    /// By what right the server is the primary, where Sentinel says who is.
+    primary: Option<Primary>,
+    /// Notified when a connection of the link ends.
+    closed: Arc<Notify>,
+}
+
 impl Task {
-    async fn run(mut self) {
+    async fn run(self) {
         let probes = Backoff::new(FIRST_PROBE_PAUSE, LONGEST_PROBE_PAUSE);
         let mut backoff = probes.clone();
         let mut failing_since = Instant::now();
         loop {
             match self.connect().await {
-                Ok((link, closed)) => {
+                Ok(Connected { link, primary, closed }) => {
                     tracing::info!(incarnation = link.incarnation, "connected to Redis");
                     let link = Arc::new(link);
                     self.state.send_replace(State::Up(link.clone()));
-                    let reason = self.watch(&link, &closed).await;
+                    let reason = self.watch(&link, primary.as_ref(), &closed).await;
                     tracing::warn!(reason, "leaving the connection to Redis");
                     self.state.send_replace(State::Connecting);
                     backoff = probes.clone();
@@ -173,109 +210,166 @@ impl Task {
     fn give_up(&self, reason: String) {
         if !matches!(&*self.state.borrow(), State::Down(known) if **known == *reason) {
             // Where it is stands in the log alone: it is nothing for those who only take locks.
-            let address = self.client.get_connection_info().addr();
-            tracing::warn!(%address, reason, "out of order");
+            match &self.target {
+                Target::Server(client) | Target::Node(client) => {
+                    let address = client.get_connection_info().addr();
+                    tracing::warn!(%address, reason, "out of order");
+                }
+                Target::Primary(_) => tracing::warn!(reason, "out of order"),
+            }
         }
         self.state.send_replace(State::Down(reason.into()));
     }
 
-    /// Connects and learns; the second value is notified when the driver's connection ends.
-    async fn connect(&mut self) -> Result<(Link, Arc<Notify>), String> {
-        self.sessions += 1;
-        let session = self.sessions;
+    /// Finds out whom to connect to, connects and learns.
+    async fn connect(&self) -> Result<Connected, String> {
+        let (client, primary) = match &self.target {
+            Target::Server(client) | Target::Node(client) => (client.clone(), None),
+            Target::Primary(sentinels) => {
+                let primary = sentinels.find_primary().await?;
+                (sentinels.client_of(&primary)?, Some(primary))
+            }
+        };
         let closed = Arc::new(Notify::new());
-        let on_push = {
-            let (closed, keys, hints) = (closed.clone(), self.keys.clone(), self.hints.sender.clone());
-            move |push: PushInfo| {
-                if push.kind == PushKind::Disconnection {
-                    closed.notify_one();
-                } else if let Some(hint) = hints::read(push, &keys) {
-                    // Nobody listens before somebody waits.
-                    let _ = hints.send(hint);
-                }
-                Ok::<(), redis::aio::SendError>(())
-            }
-        };
-        // Our own deadlines bound connecting and replies: the driver's would leave a reply on the way.
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(None)
-            .set_response_timeout(None)
-            .set_pipeline_buffer_size(QUEUED_COMMANDS)
-            .set_push_sender(on_push);
-        let connect = async {
-            let mut connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
-            let identity = Identity::ask(&mut connection).await?;
-            if !identity.is_primary {
-                return Ok(Err("it is a replica, and locks need the primary".to_owned()));
-            }
-            // Under a name that does not change, a restarted server that lost its last second would repeat numbers.
-            if identity.run_id.is_empty() || identity.replication_id.is_empty() {
-                return Ok(Err("its INFO has no run_id or no master_replid".to_owned()));
-            }
-            let incarnation = identity.incarnation();
-            self.start_run(&mut connection, &incarnation).await?;
-            // On this connection, so that neither can be replaced without the other. Where it is forbidden, waiting
-            // is slower, and works.
-            let channel = self.keys.channel(&self.hints.gateway);
-            if let Err(error) = hints::subscribe(&mut connection, &channel).await {
-                let reason = describe(&error);
-                tracing::warn!(
-                    reason,
-                    "Redis allows no subscription: waiters learn of their turn by polling"
-                );
-            }
-            let (is_broken, broken) = (AtomicBool::new(false), Notify::new());
-            Ok(Ok(Link { connection, incarnation, session, is_broken, broken }))
-        };
-        match timeout(self.reply_timeout, connect).await {
-            Ok(Ok(Ok(link))) => Ok((link, closed)),
+        match timeout(self.reply_timeout, self.connect_to(&client, primary.as_ref(), &closed)).await {
+            Ok(Ok(Ok(link))) => Ok(Connected { link, primary, closed }),
             Ok(Ok(Err(reason))) => Err(format!("Redis cannot be used: {reason}")),
             Ok(Err(error)) => Err(format!("Redis cannot be used: {}", describe(&error))),
             Err(_) => Err("Redis does not answer".to_owned()),
         }
     }
 
-    /// Starts the server's run of numbers, unless it runs already.
-    async fn start_run(&self, connection: &mut MultiplexedConnection, incarnation: &str) -> RedisResult<()> {
-        let fence = self.keys.fence().as_bytes();
-        scripts::LEARN.run::<i64>(connection, &[fence], &[incarnation.as_bytes()]).await.map(drop)
+    async fn connect_to(
+        &self,
+        client: &Client,
+        primary: Option<&Primary>,
+        closed: &Arc<Notify>,
+    ) -> RedisResult<Result<Link, String>> {
+        let connect = async || {
+            // Our own deadlines bound connecting and replies: the driver's would leave a reply on the way.
+            let config = AsyncConnectionConfig::new()
+                .set_connection_timeout(None)
+                .set_response_timeout(None)
+                .set_pipeline_buffer_size(QUEUED_COMMANDS)
+                .set_push_sender(self.on_push(closed.clone()));
+            client.get_multiplexed_async_connection_with_config(&config).await
+        };
+        let mut connection = connect().await?;
+        let incarnation = match self.ask(&mut connection, primary).await? {
+            Ok(incarnation) => incarnation,
+            Err(reason) => return Ok(Err(reason)),
+        };
+        if !self.keep_run(&mut connection, &incarnation, primary).await? {
+            return Ok(Err("it was the primary by a later word of Sentinel than this one".to_owned()));
+        }
+        // Neither subscription nor connection can be replaced without the other.
+        let listener = if let Target::Node(_) = self.target {
+            Some(Listener::new(connect().await?, self.keys.clone(), self.hints.gateway.clone()))
+        } else {
+            let channel = self.keys.channel(Bucket::default(), &self.hints.gateway);
+            if let Err(error) = hints::subscribe(&mut connection, &channel).await {
+                let reason = describe(&error);
+                tracing::warn!(reason, "no subscription: waiters learn of their turn by polling");
+            }
+            None
+        };
+        let session = SESSIONS.fetch_add(1, Ordering::Relaxed);
+        let (is_broken, broken) = (AtomicBool::new(false), Notify::new());
+        Ok(Ok(Link { connection, incarnation, session, listener, is_broken, broken }))
     }
 
-    /// Whether the server is still the one that was learned. If it is, its run is there when this returns: a flush,
-    /// or a gateway that knew the server by its name of before, may have removed it, and it would otherwise start
-    /// anew with the next grant, which may be one given by a deposed primary long after its successor's run began.
-    async fn look(&self, connection: &mut MultiplexedConnection, incarnation: &str) -> RedisResult<bool> {
-        let identity = Identity::ask(connection).await?;
-        if !identity.is_primary || identity.incarnation() != incarnation {
+    fn on_push(&self, closed: Arc<Notify>) -> impl Fn(PushInfo) -> Result<(), redis::aio::SendError> + use<> {
+        let (keys, hints) = (self.keys.clone(), self.hints.sender.clone());
+        move |push: PushInfo| {
+            if push.kind == PushKind::Disconnection {
+                closed.notify_one();
+            } else if let Some(hint) = hints::read(push, &keys) {
+                // Nobody listens before somebody waits.
+                let _ = hints.send(hint);
+            }
+            Ok(())
+        }
+    }
+
+    /// Asks a server for its incarnation, or why it cannot be used.
+    async fn ask(
+        &self,
+        connection: &mut MultiplexedConnection,
+        primary: Option<&Primary>,
+    ) -> RedisResult<Result<String, String>> {
+        let identity = Identity::ask(connection, matches!(self.target, Target::Node(_))).await?;
+        Ok(identity.check().map(|()| identity.incarnation(primary.is_some())))
+    }
+
+    /// Sees to it that the server's run of numbers is there. A flush, or a gateway that knew the server by its name of
+    /// before, may have removed it, and it would otherwise start anew with the next grant, which may be one given by a
+    /// deposed primary long after its successor's run began. `false` where Sentinel had a later word.
+    async fn keep_run(
+        &self,
+        connection: &mut MultiplexedConnection,
+        incarnation: &str,
+        primary: Option<&Primary>,
+    ) -> RedisResult<bool> {
+        if let Target::Node(_) = self.target {
+            return Ok(true);
+        }
+        let fence = self.keys.fence(Bucket::default());
+        let started: i64 = scripts::LEARN
+            .run(connection, &[fence.as_bytes()], |call| {
+                call.arg(incarnation);
+                if let Some(primary) = primary {
+                    call.arg(primary.epoch).arg(i64::from(primary.is_unanimous));
+                }
+            })
+            .await?;
+        Ok(started >= 0)
+    }
+
+    /// Whether the server is still the one that was learned; its run is there when this returns.
+    async fn look(
+        &self,
+        connection: &mut MultiplexedConnection,
+        link: &Link,
+        primary: Option<&Primary>,
+    ) -> RedisResult<bool> {
+        if self.ask(connection, primary).await?.as_ref() != Ok(&link.incarnation) {
             return Ok(false);
         }
-        let mut exists = redis::cmd("HEXISTS");
-        exists.arg(self.keys.fence().as_bytes()).arg(incarnation);
-        let run = match exists.query_async(connection).await {
-            Ok(true) => Ok(()),
-            Ok(false) => self.start_run(connection, incarnation).await,
-            Err(error) => Err(error),
-        };
-        // A server that takes no writes now is asked again at the next look, and still serves what it can.
-        if let Err(error) = run {
-            tracing::debug!(reason = describe(&error), "the run of fencing numbers cannot be kept");
+        match self.keep_run(connection, &link.incarnation, primary).await {
+            Ok(is_known) => Ok(is_known),
+            // A server that takes no writes now is asked again at the next look, and still serves what it can.
+            Err(error) => {
+                tracing::debug!(reason = describe(&error), "the run of fencing numbers cannot be kept");
+                Ok(true)
+            }
         }
-        Ok(true)
     }
 
     /// Returns, with the reason, when the link is no longer good.
-    async fn watch(&self, link: &Link, closed: &Notify) -> &'static str {
+    async fn watch(&self, link: &Link, primary: Option<&Primary>, closed: &Notify) -> &'static str {
         let relearn = async {
-            let mut period = interval(RELEARN_PERIOD);
-            period.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            let mut period = every_second();
             loop {
                 period.tick().await;
                 let mut connection = link.connection.clone();
-                match timeout(self.reply_timeout, self.look(&mut connection, &link.incarnation)).await {
+                match timeout(self.reply_timeout, self.look(&mut connection, link, primary)).await {
                     Ok(Ok(true)) => {}
-                    Ok(Ok(false)) => return "the server is another one now",
+                    Ok(Ok(false)) => return "the server is another one now, or cannot be used any more",
                     Ok(Err(_)) => return "the server cannot say who it is",
                     Err(_) => return "the server does not answer",
+                }
+            }
+        };
+        // A deposed primary may go on for long as if nothing had happened.
+        let depose = async {
+            let (Target::Primary(sentinels), Some(primary)) = (&self.target, primary) else {
+                return std::future::pending().await;
+            };
+            let mut period = every_second();
+            loop {
+                period.tick().await;
+                if sentinels.have_left(primary).await {
+                    return "Sentinel has another primary, or had one in between";
                 }
             }
         };
@@ -284,45 +378,15 @@ impl Task {
             () = closed.notified() => "it was closed",
             () = link.broken.notified() => "a command failed on it",
             reason = relearn => reason,
+            reason = depose => reason,
         }
     }
 }
 
-/// Who a server is, from its `INFO`.
-struct Identity {
-    run_id: String,
-    replication_id: String,
-    is_primary: bool,
-}
-
-impl Identity {
-    async fn ask(connection: &mut MultiplexedConnection) -> RedisResult<Self> {
-        // Two calls, since servers before 7.0 take one section at a time.
-        let (server, replication): (String, String) = redis::pipe()
-            .cmd("INFO")
-            .arg("server")
-            .cmd("INFO")
-            .arg("replication")
-            .query_async(connection)
-            .await?;
-        let field = |info: &str, name| info_field(info, name).unwrap_or_default().to_owned();
-        Ok(Self {
-            run_id: field(&server, "run_id"),
-            replication_id: field(&replication, "master_replid"),
-            is_primary: info_field(&replication, "role") == Some("master"),
-        })
-    }
-
-    /// Half of each id is 80 random bits: enough to tell servers apart, and short enough to travel with each call.
-    fn incarnation(&self) -> String {
-        let half = |id: &str| id.chars().take(20).collect::<String>();
-        format!("{}-{}", half(&self.run_id), half(&self.replication_id))
-    }
-}
-
-/// The value of one `name:value` line of an `INFO` reply.
-pub(super) fn info_field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
-    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+fn every_second() -> Interval {
+    let mut period = interval(RELEARN_PERIOD);
+    period.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    period
 }
 
 /// An error of the driver in one line.

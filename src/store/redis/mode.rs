@@ -3,9 +3,6 @@
 use crate::lock::Attempt;
 use crate::store::{Intent, PlaceAfter};
 
-/// How many arguments an acquire has that does not wait.
-pub(super) const ARGUMENTS_WITHOUT_LINE: usize = 8;
-
 /// What the script is told of an intent.
 pub(super) struct Mode {
     pub(super) name: &'static str,

@@ -2,8 +2,8 @@
 
 use std::sync::LazyLock;
 
-use redis::aio::MultiplexedConnection;
-use redis::{ErrorKind, FromRedisValue, ParsingError, RedisResult, ServerErrorKind, Value};
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::{Cmd, ErrorKind, FromRedisValue, ParsingError, RedisError, RedisResult, ServerErrorKind, Value};
 
 use crate::lock::{Attempt, FencingToken, Lease, LockKey, Owner, Place, Standing};
 use crate::store::Beat;
@@ -23,6 +23,8 @@ pub(super) static INSPECT: LazyLock<Script> = script!("lock.lua", "inspect.lua")
 pub(super) static BEAT: LazyLock<Script> = script!("beat.lua");
 pub(super) static LEARN: LazyLock<Script> = script!("fence.lua", "learn.lua");
 
+const NO_SCRIPT: ErrorKind = ErrorKind::Server(ServerErrorKind::NoScript);
+
 /// Where the fencing number begins in a lock's value: behind the token hash, the attempt and two spaces.
 const NUMBER_AT: usize = 98;
 
@@ -39,24 +41,48 @@ impl Script {
     }
 
     /// Calls the script by its hash, and sends its text where the server does not know it (restart, failover,
-    /// `SCRIPT FLUSH`). A `NOSCRIPT` did nothing, so the second call is no repetition.
+    /// `SCRIPT FLUSH`). A `NOSCRIPT` did nothing, so the second call is no repetition. `add_args` adds the arguments.
     pub(super) async fn run<T: FromRedisValue>(
         &self,
         connection: &mut MultiplexedConnection,
         keys: &[&[u8]],
-        args: &[&[u8]],
+        add_args: impl Fn(&mut Cmd),
     ) -> RedisResult<T> {
-        let call = |command: &str, script: &str| {
-            let mut call = redis::cmd(command);
-            call.arg(script).arg(keys.len()).arg(keys).arg(args);
-            call
-        };
-        match call("EVALSHA", &self.hash).query_async(connection).await {
-            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                call("EVAL", self.code).query_async(connection).await
+        match self.call("EVALSHA", &self.hash, keys, &add_args).query_async(connection).await {
+            Err(error) if error.kind() == NO_SCRIPT => {
+                self.call("EVAL", self.code, keys, &add_args).query_async(connection).await
             }
             reply => reply,
         }
+    }
+
+    /// The same at a node of a cluster to which another node has pointed for this once.
+    pub(super) async fn run_asking<T: FromRedisValue>(
+        &self,
+        connection: &mut MultiplexedConnection,
+        keys: &[&[u8]],
+        add_args: impl Fn(&mut Cmd),
+    ) -> RedisResult<T> {
+        let mut ask = async |call: Cmd| {
+            let mut calls = redis::pipe();
+            calls.cmd("ASKING").add_command(call);
+            let mut replies = connection.req_packed_commands(&calls, 1, 1).await?;
+            T::from_redis_value(replies.pop().unwrap_or(Value::Nil).extract_error()?)
+                .map_err(RedisError::from)
+        };
+        match ask(self.call("EVALSHA", &self.hash, keys, &add_args)).await {
+            Err(error) if error.kind() == NO_SCRIPT => {
+                ask(self.call("EVAL", self.code, keys, &add_args)).await
+            }
+            reply => reply,
+        }
+    }
+
+    fn call(&self, command: &str, script: &str, keys: &[&[u8]], add_args: &impl Fn(&mut Cmd)) -> Cmd {
+        let mut call = redis::cmd(command);
+        call.arg(script).arg(keys.len()).arg(keys);
+        add_args(&mut call);
+        call
     }
 }
 

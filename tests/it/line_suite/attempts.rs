@@ -4,7 +4,7 @@ use fencepost::lock::Acquired;
 use fencepost::store::{Hint, Intent, Join, PlaceAfter};
 use tokio::time::Instant;
 
-use super::{MARK_TTL, Scene, granted, in_line, is_told, offer_lapses, refused, soon};
+use super::{MARK_TTL, Scene, beat, granted, in_line, is_told, offer_lapses, refused};
 use crate::support::stores::{AnyStore, for_each_store};
 
 for_each_store!(
@@ -109,7 +109,7 @@ async fn a_request_that_was_displaced_takes_its_place_back_once_the_other_is_abs
     holder.release().await;
     offer_lapses(Instant::now()).await;
     // It has no place of its own, and yet sees to it that the lock goes on.
-    scene.there.beat(soon()).await.unwrap();
+    beat(&scene.there).await;
     let answer = first.look().await;
     assert!(matches!(answer, Acquired::Moved(_)), "{answer:?}");
     is_told(&mut hints, &retry.offer()).await;

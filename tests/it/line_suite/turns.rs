@@ -4,7 +4,7 @@ use fencepost::lock::{Acquired, Inspected, Place, Refusal, Released, Renewed, Tt
 use fencepost::store::{Hint, Intent, Join, PlaceAfter};
 use tokio::time::Instant;
 
-use super::{MARK_TTL, Scene, granted, in_line, is_told, offer_lapses, refused, soon};
+use super::{MARK_TTL, Scene, beat, granted, in_line, is_told, offer_lapses, refused, soon};
 use crate::support::eventually;
 use crate::support::stores::{AnyStore, LINE, for_each_store};
 
@@ -115,15 +115,15 @@ async fn an_offer_is_told_and_a_lost_hint_is_due(stores: &AnyStore) {
     let mut hints = scene.there.hints();
     holder.grant(60_000).await;
     in_line(waiter.join().await);
-    let far = waiter.store.beat(soon()).await.unwrap();
+    let far = beat(&waiter.store).await;
     assert!(far.due.is_empty(), "nothing is due: {far:?}");
     holder.release().await;
     is_told(&mut hints, &waiter.offer()).await;
     for gateway in [&scene.here, &scene.there] {
-        assert_eq!(gateway.beat(soon()).await.unwrap().due, [(waiter.key.clone(), 0)]);
+        assert_eq!(beat(gateway).await.due, [(waiter.key.clone(), 0)]);
     }
     granted(waiter.look().await);
-    assert!(scene.there.beat(soon()).await.unwrap().due.is_empty());
+    assert!(beat(&scene.there).await.due.is_empty());
     assert_eq!(in_line(scene.waiter().join().await).offered_to, None, "the offer was taken");
 }
 
@@ -137,10 +137,10 @@ async fn who_lets_an_offer_lapse_steps_aside_and_comes_back_to_its_place(stores:
     holder.release().await;
     offer_lapses(Instant::now()).await;
     // Its gateway beats, and yet it did not come: whoever never answers must not block the line.
-    scene.here.beat(soon()).await.unwrap();
+    beat(&scene.here).await;
     granted(second.look().await);
     is_told(&mut hints, &Hint::Look(first.key.clone(), first.attempt)).await;
-    assert!(scene.here.beat(soon()).await.unwrap().is_new, "its gateway learns that it has to come back");
+    assert!(beat(&scene.here).await.is_new, "its gateway learns that it has to come back");
     let late = in_line(first.look().await);
     assert_eq!((late.place, late.is_first), (place, true), "a late look brings it back");
     // It is there again, and no longer one whose place is lost after a while.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use fencepost::clock::boottime;
 use fencepost::lock::{Acquired, Attempt, Inspected, LockKey, Released, Renewed, TokenHash, Ttl};
-use fencepost::store::{AcquireRequest, Beat, Hint, LockStore, PlaceAfter, ReleaseMark, StoreError};
+use fencepost::store::{AcquireRequest, Beat, Bucket, Hint, LockStore, PlaceAfter, ReleaseMark, StoreError};
 use rand::RngExt;
 use tokio::runtime::Handle;
 use tokio::sync::broadcast::{self, error::RecvError};
@@ -242,8 +242,12 @@ impl LockStore for Wire {
         self.pass(Some(key), what, deadline, send).await
     }
 
-    async fn beat(&self, deadline: Instant) -> Result<Beat, StoreError> {
-        let send = |store: Arc<dyn LockStore>, until| async move { store.beat(until).await };
+    fn bucket_of(&self, key: &LockKey) -> Bucket {
+        self.store.bucket_of(key)
+    }
+
+    async fn beat(&self, bucket: Bucket, deadline: Instant) -> Result<Beat, StoreError> {
+        let send = |store: Arc<dyn LockStore>, until| async move { store.beat(bucket, until).await };
         self.pass(None, || "beat".into(), deadline, send).await
     }
 

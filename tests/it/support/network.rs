@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use fencepost::lock::{Acquired, Attempt, Inspected, LockKey, Released, Renewed, TokenHash, Ttl};
-use fencepost::store::{AcquireRequest, Beat, Hint, LockStore, PlaceAfter, ReleaseMark, StoreError};
+use fencepost::store::{AcquireRequest, Beat, Bucket, Hint, LockStore, PlaceAfter, ReleaseMark, StoreError};
 use futures_util::future::BoxFuture;
 use tokio::sync::broadcast;
 use tokio::time::Instant;
@@ -177,8 +177,12 @@ impl LockStore for Network {
         self.pass(|store| async move { store.decline(&key, &token, attempt, later()).await }).await
     }
 
-    async fn beat(&self, _: Instant) -> Result<Beat, StoreError> {
-        self.pass(|store| async move { store.beat(later()).await }).await
+    fn bucket_of(&self, key: &LockKey) -> Bucket {
+        self.store.bucket_of(key)
+    }
+
+    async fn beat(&self, bucket: Bucket, _: Instant) -> Result<Beat, StoreError> {
+        self.pass(|store| async move { store.beat(bucket, later()).await }).await
     }
 
     fn hints(&self) -> broadcast::Receiver<Hint> {

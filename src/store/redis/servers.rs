@@ -1,0 +1,113 @@
+//! Who is asked: the one server, the primary that Sentinel names, or whoever of a cluster has the lock.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::address::{AddressError, Layout, RedisAddress};
+use super::cluster::Cluster;
+use super::failure::{Failure, Redirect, StepOutcome};
+use super::keys::{KeySpace, slot_of};
+use super::link::{Hints, Link, Supervisor, Target};
+use super::sentinel::Sentinels;
+use crate::clock::Backoff;
+use crate::store::{Bucket, StoreError};
+
+/// The pause before a step that did not happen is tried again: it doubles from the first to the last, with jitter.
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_PAUSE: Duration = Duration::from_millis(80);
+
+/// The servers of a store.
+pub(super) enum Servers {
+    One(Supervisor),
+    Cluster(Cluster),
+}
+
+impl Servers {
+    /// Starts to connect in the background.
+    pub(super) fn start(
+        address: &RedisAddress,
+        keys: &KeySpace,
+        reply_timeout: Duration,
+        hints: &Hints,
+    ) -> Result<Self, AddressError> {
+        let (keys, hints) = (keys.clone(), hints.clone());
+        let target = match address.layout() {
+            Layout::Server => Target::Server(address.client(&address.nodes()[0])?),
+            Layout::Sentinel(name) => Target::Primary(Sentinels::new(address, name)?),
+            Layout::Cluster => {
+                return Ok(Self::Cluster(Cluster::start(address, keys, reply_timeout, hints)));
+            }
+        };
+        Ok(Self::One(Supervisor::start(target, keys, reply_timeout, hints)))
+    }
+
+    /// Whether all can be reached.
+    pub(super) async fn check(&self, deadline: Instant) -> Result<(), StoreError> {
+        match self {
+            Self::One(supervisor) => supervisor.link(deadline).await.map(drop),
+            Self::Cluster(cluster) => {
+                cluster.all(deadline).await.into_iter().collect::<Result<Vec<_>, _>>().map(drop)
+            }
+        }
+    }
+
+    /// From now on requests are refused.
+    pub(super) fn stop(&self) {
+        match self {
+            Self::One(supervisor) => supervisor.stop(),
+            Self::Cluster(cluster) => cluster.stop(),
+        }
+    }
+
+    async fn link(&self, bucket: Bucket, deadline: Instant) -> Result<Arc<Link>, StoreError> {
+        match self {
+            Self::One(supervisor) => supervisor.link(deadline).await,
+            Self::Cluster(cluster) => cluster.link(slot_of(bucket), deadline).await,
+        }
+    }
+}
+
+/// The tries of one step, until it is known what became of it.
+pub(super) struct Tries<'a> {
+    servers: &'a Servers,
+    bucket: Bucket,
+    deadline: Instant,
+    pauses: Backoff,
+    redirect: Option<Redirect>,
+}
+
+impl<'a> Tries<'a> {
+    pub(super) fn new(servers: &'a Servers, bucket: Bucket, deadline: Instant) -> Self {
+        let pauses = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+        Self { servers, bucket, deadline, pauses, redirect: None }
+    }
+
+    /// Over which link to try next, and whether to say that another server has pointed there for this once.
+    pub(super) async fn next_link(&mut self) -> Result<(Arc<Link>, bool), StoreError> {
+        match (self.servers, self.redirect.take()) {
+            (Servers::Cluster(cluster), Some(Redirect::Moved(node))) => {
+                let slot = Some(slot_of(self.bucket));
+                Ok((cluster.link_to(&node, slot, self.deadline).await?, false))
+            }
+            (Servers::Cluster(cluster), Some(Redirect::Ask(node))) => {
+                Ok((cluster.link_to(&node, None, self.deadline).await?, true))
+            }
+            (servers, _) => Ok((servers.link(self.bucket, self.deadline).await?, false)),
+        }
+    }
+
+    /// Makes ready for the next try, unless the failure is final or the deadline leaves no room for it.
+    pub(super) async fn go_on_after(&mut self, failure: Failure, link: &Link) -> Result<(), StoreError> {
+        if failure.breaks_link {
+            link.report_broken();
+        }
+        if failure.outcome != StepOutcome::NotYet || Instant::now() + self.pauses.next() >= self.deadline {
+            return Err(failure.into_error());
+        }
+        self.redirect = failure.redirect;
+        self.pauses.pause().await;
+        Ok(())
+    }
+}
