@@ -32,6 +32,7 @@ mod redis_line;
 mod redis_server_states;
 mod redis_store;
 mod retries;
+mod rigs;
 mod serving;
 mod store_suite;
 mod support;

@@ -2,8 +2,11 @@
 //! against the OpenAPI document.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+pub mod border;
+pub mod cluster;
 pub mod document;
 pub mod gateway;
 pub mod history;
@@ -12,12 +15,15 @@ pub mod network;
 pub mod proxy;
 
 pub mod redis_server;
+pub mod sentinels;
 pub mod stores;
 
+pub use cluster::RedisCluster;
 pub use gateway::Gateway;
 pub use http::{Answer, Client};
 pub use proxy::Proxy;
 pub use redis_server::RedisServer;
+pub use sentinels::SentinelSetup;
 
 /// How long anything that a test waits for may take before the test fails.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -76,6 +82,34 @@ pub(crate) use on_each_store;
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
     listener.local_addr().unwrap().port()
+}
+
+/// A port for a server that others look for while it is gone, or that starts again: outside of those which the kernel
+/// gives to connections, since a client that tries such a port for long may be connected to itself.
+pub fn server_port() -> u16 {
+    loop {
+        let port = rand::random_range(12_000..32_000);
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// Ends these processes, and removes what is in their directories, when this process has ended, however it ends: for
+/// what tests share, which no guard drops.
+pub fn end_with_the_tests(servers: &[&RedisServer]) {
+    let script = "cat; kill -9 $1; sleep 0.1; rm -rf $2";
+    let pids: Vec<_> = servers.iter().map(|server| server.pid().to_string()).collect();
+    let places: Vec<_> = servers.iter().map(|server| server.directory().to_str().unwrap()).collect();
+    let keeper = Command::new("sh")
+        .args(["-c", script, "sh", &pids.join(" "), &places.join(" ")])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    // Its standard input stays open as long as this process lives.
+    std::mem::forget(keeper);
 }
 
 /// What random choices begin with: printed, so that a run that failed can be made again by `TEST_SEED=… cargo test …`.

@@ -1,6 +1,7 @@
 //! A real `redis-server` on a free port.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -8,13 +9,19 @@ use tempfile::TempDir;
 
 use super::{PATIENCE, eventually, free_port};
 
+/// The file in a sentinel's directory that it starts from.
+pub const SENTINEL_CONFIG: &str = "sentinel.conf";
+
 /// Ends its server when dropped.
 pub struct RedisServer {
     child: Child,
     port: u16,
     directory: TempDir,
+    /// The whole command line, so that it can be started again.
     args: Vec<String>,
     url: String,
+    /// What the test's own connections show, where `--requirepass` was among the arguments.
+    password: Option<String>,
 }
 
 /// A lock as Redis keeps it.
@@ -34,19 +41,45 @@ impl RedisServer {
 
     /// Starts one with further arguments of `redis-server`; it is up when this returns.
     pub async fn start_with(args: &[&str]) -> Self {
-        let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
         // Another process may take the port between our look and the server's: then a further one is tried.
         for _ in 0..5 {
-            let port = free_port();
-            let directory = tempfile::tempdir().unwrap();
-            let child = spawn(port, &directory, &args);
-            let url = format!("redis://127.0.0.1:{port}");
-            let mut server = Self { child, port, directory, args: args.clone(), url };
-            if server.wait_until_up().await {
+            if let Some(server) = Self::start_on(free_port(), args).await {
                 return server;
             }
         }
         panic!("redis-server does not start; is it installed?");
+    }
+
+    /// Starts one on this port; nothing where it ends instead.
+    pub async fn start_on(port: u16, args: &[&str]) -> Option<Self> {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path().display().to_string();
+        let port_text = port.to_string();
+        let ours = ["--port", &port_text, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
+        let all = [&ours[..], &["--dir", &place], args].concat();
+        let password = args.windows(2).find(|pair| pair[0] == "--requirepass").map(|pair| pair[1]);
+        Self::launch(port, directory, &all, password).await
+    }
+
+    /// Starts a sentinel with this configuration, which it rewrites as it goes; nothing where it ends instead.
+    pub async fn start_sentinel_on(port: u16, config: &str, password: Option<&str>) -> Option<Self> {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join(SENTINEL_CONFIG);
+        let place = directory.path().display();
+        let own = password.map(|password| format!("requirepass {password}\n")).unwrap_or_default();
+        let whole = format!("port {port}\nbind 127.0.0.1\ndir {place}\n{own}{config}\n");
+        std::fs::write(&file, whole).unwrap();
+        let args = [file.to_str().unwrap(), "--sentinel"];
+        Self::launch(port, directory, &args, password).await
+    }
+
+    async fn launch(port: u16, directory: TempDir, args: &[&str], password: Option<&str>) -> Option<Self> {
+        let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
+        let child = spawn(&args);
+        let url = format!("redis://127.0.0.1:{port}");
+        let password = password.map(str::to_owned);
+        let mut server = Self { child, port, directory, args, url, password };
+        server.wait_until_up().await.then_some(server)
     }
 
     pub fn port(&self) -> u16 {
@@ -57,13 +90,24 @@ impl RedisServer {
         &self.url
     }
 
+    /// The address with the password in it, if it has one.
+    fn url_of_the_tests(&self) -> String {
+        let password = self.password.as_ref().map(|password| format!(":{password}@")).unwrap_or_default();
+        format!("redis://{password}127.0.0.1:{}", self.port)
+    }
+
+    /// Where it keeps its files.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// A connection of the test's own.
     pub async fn connect(&self) -> redis::aio::MultiplexedConnection {
-        let client = redis::Client::open(self.url.as_str()).unwrap();
+        let client = redis::Client::open(self.url_of_the_tests().as_str()).unwrap();
         let config = redis::AsyncConnectionConfig::new();
         let config = config.set_connection_timeout(Some(PATIENCE)).set_response_timeout(Some(PATIENCE));
         client.get_multiplexed_async_connection_with_config(&config).await.unwrap()
@@ -74,6 +118,31 @@ impl RedisServer {
         let mut connection = self.connect().await;
         let (name, args) = words.split_first().unwrap();
         redis::cmd(name).arg(args).query_async(&mut connection).await.unwrap()
+    }
+
+    /// As [`Self::command`], for a server that may be gone or stand still, and may refuse.
+    pub async fn try_command<T: redis::FromRedisValue>(&self, words: &[&str]) -> Result<T, String> {
+        let client = redis::Client::open(self.url_of_the_tests().as_str()).unwrap();
+        let ask = async {
+            let mut connection = client.get_multiplexed_async_connection().await?;
+            let (name, args) = words.split_first().unwrap();
+            redis::cmd(name).arg(args).query_async(&mut connection).await
+        };
+        let answer = tokio::time::timeout(Duration::from_secs(1), ask).await;
+        answer
+            .map_err(|_| "no answer in time".to_owned())?
+            .map_err(|error: redis::RedisError| error.to_string())
+    }
+
+    /// When it was first seen to be a primary: waits for it.
+    pub async fn becomes_primary(&self) -> tokio::time::Instant {
+        eventually("the server is promoted", async || {
+            // Each time on a new connection: sentinels close those that there are.
+            let role: Result<Vec<redis::Value>, _> = self.try_command(&["ROLE"]).await;
+            role.is_ok_and(|role| role[0] == redis::Value::BulkString(b"master".to_vec()))
+        })
+        .await;
+        tokio::time::Instant::now()
     }
 
     /// How often a command was called, from clients and from scripts.
@@ -153,7 +222,7 @@ impl RedisServer {
 
     /// Starts a server that has ended again, on the same port and directory.
     pub async fn start_again(&mut self) {
-        self.child = spawn(self.port, &self.directory, &self.args);
+        self.child = spawn(&self.args);
         assert!(self.wait_until_up().await, "redis-server does not start again");
     }
 
@@ -224,10 +293,8 @@ impl Drop for RedisServer {
     }
 }
 
-fn spawn(port: u16, directory: &TempDir, args: &[String]) -> Child {
+fn spawn(args: &[String]) -> Child {
     Command::new("redis-server")
-        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
-        .args(["--dir", &directory.path().display().to_string()])
         .args(args)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
