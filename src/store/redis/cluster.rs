@@ -11,7 +11,7 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, FromRedisValue, Value};
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::address::{Node, RedisAddress};
@@ -50,6 +50,17 @@ enum State {
     Down(Arc<str>),
 }
 
+impl State {
+    /// Who has the slot, as far as is known.
+    fn owner_of(&self, slot: u16) -> Result<Option<&Arc<Supervisor>>, StoreError> {
+        match self {
+            Self::Known(map) => Ok(map.owners.get(usize::from(slot)).and_then(Option::as_ref)),
+            Self::Connecting => Ok(None),
+            Self::Down(reason) => Err(StoreError::Unavailable(reason.to_string())),
+        }
+    }
+}
+
 #[derive(Default)]
 struct Map {
     /// The primaries, by where they listen.
@@ -80,21 +91,20 @@ impl Cluster {
 
     /// The current link to whoever has the slot. Fails at once while that server is known to be down.
     pub(super) async fn link(&self, slot: u16, deadline: Instant) -> Result<Arc<Link>, StoreError> {
+        if let Some(owner) = self.shared.state.borrow().owner_of(slot)?
+            && let Some(link) = owner.link_now()
+        {
+            return Ok(link);
+        }
         let mut state = self.shared.state.subscribe();
         loop {
-            let owner = match &*state.borrow_and_update() {
-                State::Known(map) => map.owners.get(usize::from(slot)).cloned().flatten(),
-                State::Connecting => None,
-                State::Down(reason) => return Err(StoreError::Unavailable(reason.to_string())),
-            };
-            if owner.as_ref().is_none_or(|owner| !owner.is_up()) {
-                self.shared.stale.notify_one();
-            }
+            let owner = state.borrow_and_update().owner_of(slot)?.cloned();
+            self.shared.stale.notify_one();
             let link = async {
                 match &owner {
                     Some(owner) => owner.link(deadline).await,
                     None => {
-                        tokio::time::sleep_until(deadline).await;
+                        sleep_until(deadline).await;
                         Err(StoreError::Unavailable("no server of the cluster has the lock's slot".into()))
                     }
                 }
@@ -191,21 +201,19 @@ impl Shared {
                         _ => "it does not answer".to_owned(),
                     };
                     tracing::debug!(%node, reason, "a server does not say who has which slot");
-                    connection = None;
-                    asked += 1;
-                    self.stale.notify_one();
                     if failing_since.elapsed() >= self.reply_timeout {
                         self.give_up(reason);
                     }
+                    // The next one is asked after the shortest pause.
+                    self.stale.notify_one();
                 }
             }
-            let asked_at = Instant::now();
+            sleep(SHORTEST_PAUSE).await;
             if timeout(MAP_PERIOD, self.stale.notified()).await.is_ok() {
                 // Another one may know more.
                 connection = None;
                 asked += 1;
             }
-            sleep(SHORTEST_PAUSE.saturating_sub(asked_at.elapsed())).await;
         }
     }
 

@@ -121,10 +121,8 @@ impl Supervisor {
 
     /// The current link. Fails at once while the server is known to be down.
     pub(super) async fn link(&self, deadline: Instant) -> Result<Arc<Link>, StoreError> {
-        if let State::Up(link) = &*self.state.borrow()
-            && link.is_usable()
-        {
-            return Ok(link.clone());
+        if let Some(link) = self.link_now() {
+            return Ok(link);
         }
         let is_settled = |state: &State| match state {
             State::Up(link) => link.is_usable(),
@@ -143,9 +141,12 @@ impl Supervisor {
         }
     }
 
-    /// Whether there is a link that can be used.
-    pub(super) fn is_up(&self) -> bool {
-        matches!(&*self.state.borrow(), State::Up(link) if link.is_usable())
+    /// The current link, if it can be used.
+    pub(super) fn link_now(&self) -> Option<Arc<Link>> {
+        match &*self.state.borrow() {
+            State::Up(link) if link.is_usable() => Some(link.clone()),
+            _ => None,
+        }
     }
 
     /// Ends the connection and the probing: from then on requests are refused.
