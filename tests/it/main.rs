@@ -28,6 +28,7 @@ mod openapi;
 mod random_lines;
 mod readme;
 mod redis_faults;
+mod redis_layouts;
 mod redis_line;
 mod redis_server_states;
 mod redis_store;

@@ -7,6 +7,7 @@ use futures_util::StreamExt;
 use tokio::io::AsyncWriteExt;
 use tokio::time::Instant;
 
+use crate::support::certificates::Certificates;
 use crate::support::proxy::Framing;
 use crate::support::{Client, Gateway, Proxy, RedisServer, Stage, eventually, fresh_token};
 
@@ -45,34 +46,12 @@ async fn user_password_database_and_prefix_are_used() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rediss_checks_the_certificate() {
-    let key = rcgen::KeyPair::generate().unwrap();
-    let mut ca = rcgen::CertificateParams::new(Vec::<String>::new()).unwrap();
-    ca.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-    let ca = rcgen::CertifiedIssuer::self_signed(ca, key).unwrap();
-    let server_key = rcgen::KeyPair::generate().unwrap();
-    let server = rcgen::CertificateParams::new(vec!["localhost".into(), "127.0.0.1".into()]).unwrap();
-    let server = server.signed_by(&server_key, &ca).unwrap();
-    let directory = tempfile::tempdir().unwrap();
-    let path = |name: &str| directory.path().join(name).display().to_string();
-    std::fs::write(path("ca.pem"), ca.pem()).unwrap();
-    std::fs::write(path("cert.pem"), server.pem()).unwrap();
-    std::fs::write(path("key.pem"), server_key.serialize_pem()).unwrap();
+    let files = Certificates::new();
     let tls_port = crate::support::free_port();
-    let _redis = RedisServer::start_with(&[
-        "--tls-port",
-        &tls_port.to_string(),
-        "--tls-cert-file",
-        &path("cert.pem"),
-        "--tls-key-file",
-        &path("key.pem"),
-        "--tls-ca-cert-file",
-        &path("ca.pem"),
-        "--tls-auth-clients",
-        "no",
-    ])
-    .await;
+    let args = files.args(tls_port);
+    let _redis = RedisServer::start_with(&args.iter().map(String::as_str).collect::<Vec<_>>()).await;
     let url = format!("rediss://127.0.0.1:{tls_port}");
-    let gateway = Gateway::start(&["--store", &url, "--redis-ca", &path("ca.pem")]).await;
+    let gateway = Gateway::start(&["--store", &url, "--redis-ca", &files.authority()]).await;
     let client = Client::new(gateway.address);
     client.get("/readyz").send().await.expect(200);
     let token = client.put("/locks/k?ttl=30s").send().await.expect(201).token();

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 pub mod border;
+pub mod certificates;
 pub mod cluster;
 pub mod document;
 pub mod gateway;

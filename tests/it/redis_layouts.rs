@@ -1,0 +1,76 @@
+//! Sentinel and Cluster as they are protected: with passwords and with TLS. What happens when they fail over stands in
+//! `failover.rs`.
+
+use crate::support::certificates::Certificates;
+use crate::support::redis_server::RedisServer;
+use crate::support::sentinels::{MASTER, SentinelOptions, SentinelSetup};
+use crate::support::{Client, Gateway, eventually, server_port};
+
+/// Takes a lock and releases it, which tells that all is connected.
+async fn serves(gateway: &Gateway) {
+    let client = Client::new(gateway.address);
+    eventually("it is ready", async || client.get("/readyz").send().await.status == 200).await;
+    let token = client.put("/locks/k?ttl=30s").send().await.expect(201).token();
+    client.delete("/locks/k").token(&token).send().await.expect(204);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sentinels_and_servers_ask_for_passwords_of_their_own() {
+    let options = SentinelOptions {
+        password: Some("of-servers"),
+        sentinel_password: Some("of-sentinels"),
+        ..SentinelOptions::default()
+    };
+    let setup = SentinelSetup::start_with(options).await;
+    let gateway = Gateway::start(&["--store", &setup.url(), "--sentinel-password", "of-sentinels"]).await;
+    serves(&gateway).await;
+    // Either of them alone opens nothing, and none is told to anybody.
+    for args in [
+        &["--store", &setup.url()][..],
+        &["--store", &setup.url(), "--sentinel-password", "of-servers"],
+        &["--store", &setup.url().replace("of-servers", "guessed"), "--sentinel-password", "of-sentinels"],
+    ] {
+        let stranger = Gateway::start(args).await;
+        let client = Client::new(stranger.address);
+        let refused = client.put("/locks/k").send().await;
+        let detail = refused.json()["detail"].as_str().unwrap().to_owned();
+        refused.expect_problem(503, "store-unavailable");
+        assert!(detail.contains("NOAUTH") || detail.contains("WRONGPASS"), "{detail}");
+        let said = stranger.log().join("\n") + &detail;
+        assert!(!said.contains("of-servers") && !said.contains("of-sentinels"), "{said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sentinels_and_their_servers_speak_tls() {
+    let files = Certificates::new();
+    let (tls_port, sentinel_tls_port) = (server_port(), server_port());
+    let args = files.args(tls_port);
+    let _server = RedisServer::start_with(&args.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let mut config = format!("tls-replication yes\nsentinel monitor {MASTER} 127.0.0.1 {tls_port} 1\n");
+    for (name, value) in files.settings(sentinel_tls_port) {
+        config += &format!("{name} {value}\n");
+    }
+    let _sentinel = RedisServer::start_sentinel_on(server_port(), &config, None).await.unwrap();
+    let url = format!("rediss+sentinel://127.0.0.1:{sentinel_tls_port}/{MASTER}");
+    serves(&Gateway::start(&["--store", &url, "--redis-ca", &files.authority()]).await).await;
+    // The system's authorities know nothing of ours.
+    let stranger = Gateway::start(&["--store", &url]).await;
+    Client::new(stranger.address).put("/locks/k").send().await.expect_problem(503, "store-unavailable");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_speaks_tls() {
+    let files = Certificates::new();
+    let tls_port = server_port();
+    let bus_port = server_port().to_string();
+    let mut args = files.args(tls_port);
+    let more = ["--tls-cluster", "yes", "--cluster-enabled", "yes", "--cluster-port", &bus_port];
+    args.extend(more.map(str::to_owned));
+    let server = RedisServer::start_with(&args.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let _: () = server.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).await;
+    let url = format!("rediss+cluster://127.0.0.1:{tls_port}");
+    serves(&Gateway::start(&["--store", &url, "--redis-ca", &files.authority()]).await).await;
+    let stranger = Gateway::start(&["--store", &url]).await;
+    Client::new(stranger.address).put("/locks/k").send().await.expect_problem(503, "store-unavailable");
+}
