@@ -9,7 +9,7 @@ use fencepost::store::redis::{RedisAddress, RedisSettings, RedisStore};
 use fencepost::store::{LineSettings, LockStore};
 use tempfile::TempDir;
 
-use super::{PATIENCE, RedisServer};
+use super::{PATIENCE, RedisServer, cluster, fresh_token, sentinels};
 
 /// How lines behave here: tickets end soon enough to be seen, and lines are full soon.
 pub const LINE: LineSettings =
@@ -19,12 +19,14 @@ pub const LINE: LineSettings =
 pub struct AnyStore {
     pub store: Arc<dyn LockStore>,
     _directory: Option<TempDir>,
-    pub redis: Option<RedisServer>,
+    _redis: Option<RedisServer>,
+    /// Where others find the same locks, and what their keys begin with; nothing where there can be no others.
+    found_at: Option<(String, String)>,
 }
 
 impl AnyStore {
     fn of(store: impl LockStore) -> Self {
-        Self { store: Arc::new(store), _directory: None, redis: None }
+        Self { store: Arc::new(store), _directory: None, _redis: None, found_at: None }
     }
 
     pub async fn file(mark_ttl: Duration) -> Self {
@@ -45,24 +47,45 @@ impl AnyStore {
 
     pub async fn redis(mark_ttl: Duration) -> Self {
         let redis = RedisServer::start().await;
-        let store = redis_store(&redis, mark_ttl);
-        Self { redis: Some(redis), ..Self::of(store) }
+        let url = redis.url().to_owned();
+        Self { _redis: Some(redis), ..Self::at(&url, PREFIX, mark_ttl) }
+    }
+
+    /// On the primary of the sentinels that all tests share.
+    pub async fn sentinel(mark_ttl: Duration) -> Self {
+        Self::at(&sentinels::shared().await.url(), &fresh_token(), mark_ttl)
+    }
+
+    /// On the cluster that all tests share.
+    pub async fn cluster(mark_ttl: Duration) -> Self {
+        Self::at(&cluster::shared().await.url(), &fresh_token(), mark_ttl)
+    }
+
+    fn at(url: &str, prefix: &str, mark_ttl: Duration) -> Self {
+        let found_at = Some((url.to_owned(), prefix.to_owned()));
+        Self { found_at, ..Self::of(store_at(url, prefix, mark_ttl)) }
     }
 
     /// Another gateway's view of the same locks; an embedded store has only one.
     pub fn another_gateway(&self, mark_ttl: Duration) -> Arc<dyn LockStore> {
-        match &self.redis {
-            Some(redis) => Arc::new(redis_store(redis, mark_ttl)),
+        match &self.found_at {
+            Some((url, prefix)) => Arc::new(store_at(url, prefix, mark_ttl)),
             None => self.store.clone(),
         }
     }
 }
 
+/// What keys in Redis begin with, unless something else is asked for.
+const PREFIX: &str = "fencepost";
+
 /// The Redis store on a server of the test's.
 pub fn redis_store(redis: &RedisServer, mark_ttl: Duration) -> RedisStore {
-    let address = RedisAddress::parse(redis.url(), None).unwrap();
-    let settings =
-        RedisSettings { prefix: "fencepost".into(), reply_timeout: PATIENCE, mark_ttl, line: LINE };
+    store_at(redis.url(), PREFIX, mark_ttl)
+}
+
+fn store_at(url: &str, prefix: &str, mark_ttl: Duration) -> RedisStore {
+    let address = RedisAddress::parse(url, None).unwrap();
+    let settings = RedisSettings { prefix: prefix.into(), reply_timeout: PATIENCE, mark_ttl, line: LINE };
     RedisStore::start(&address, &settings).unwrap()
 }
 
@@ -86,6 +109,16 @@ macro_rules! for_each_store {
             #[tokio::test(flavor = "multi_thread")]
             async fn redis() {
                 super::$name(&AnyStore::redis(MARK_TTL).await).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn sentinel() {
+                super::$name(&AnyStore::sentinel(MARK_TTL).await).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn cluster() {
+                super::$name(&AnyStore::cluster(MARK_TTL).await).await;
             }
         })+
     };
