@@ -13,7 +13,7 @@ use crate::support::history::{Action, Answer, Operation, Update, Witness};
 use crate::support::{Client, fresh_token};
 
 /// Fewer than clients, so that they meet.
-const KEYS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+pub const KEYS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 const SHORTEST_TTL_MS: u64 = 200;
 pub const LONGEST_TTL_MS: u64 = 3_000;
 /// Of locks that nobody else asks for: what is left of them, and nobody was told of, is seen at the end of the run.

@@ -32,19 +32,19 @@ pub trait Rig: Send {
 }
 
 /// A proxy that treats messages badly for a while, now and then.
-struct BadWay {
+pub struct BadWay {
     proxy: Proxy,
     /// When the last message that it keeps back will have been delivered.
     late_until: Arc<Mutex<Instant>>,
 }
 
 impl BadWay {
-    async fn to(port: u16, framing: Framing) -> Self {
+    pub async fn to(port: u16, framing: Framing) -> Self {
         let proxy = Proxy::start(port, framing).await;
         Self { proxy, late_until: Arc::new(Mutex::new(Instant::now())) }
     }
 
-    fn client(&self) -> Client {
+    pub fn client(&self) -> Client {
         Client::new(SocketAddr::from((Ipv4Addr::LOCALHOST, self.proxy.port())))
     }
 
@@ -74,18 +74,18 @@ impl BadWay {
         });
     }
 
-    fn become_good(&self) {
+    pub fn become_good(&self) {
         self.proxy.set_policy(|_| Fate::Pass);
         self.proxy.set_closed_to_new(false);
     }
 
-    async fn is_over(&self) {
+    pub async fn is_over(&self) {
         let until = *self.late_until.lock().unwrap();
         sleep_until(until).await;
     }
 
     /// Something that befalls the whole way at once.
-    async fn fail(&self, random: &mut StdRng) {
+    pub async fn fail(&self, random: &mut StdRng) {
         match random.random_range(0..4) {
             0 => self.proxy.freeze(),
             1 => self.proxy.sever(),
@@ -104,13 +104,13 @@ impl BadWay {
     }
 }
 
-async fn some_time(random: &mut StdRng, longest_ms: u64) {
+pub async fn some_time(random: &mut StdRng, longest_ms: u64) {
     sleep(Duration::from_millis(random.random_range(0..longest_ms))).await;
 }
 
 /// Two gateways on a Redis that loses nothing when it is killed.
 pub struct RedisRig {
-    redis: RedisServer,
+    pub redis: RedisServer,
     gateways: Vec<Gateway>,
     to_redis: Vec<BadWay>,
     to_gateways: Vec<BadWay>,
@@ -118,7 +118,13 @@ pub struct RedisRig {
 
 impl RedisRig {
     pub async fn start() -> Self {
-        let redis = RedisServer::start_with(&["--appendonly", "yes", "--appendfsync", "always"]).await;
+        Self::start_with(&[]).await
+    }
+
+    /// Starts one on a server with further arguments.
+    pub async fn start_with(args: &[&str]) -> Self {
+        let durable = ["--appendonly", "yes", "--appendfsync", "always"];
+        let redis = RedisServer::start_with(&[&durable[..], args].concat()).await;
         let mut rig = Self { redis, gateways: Vec::new(), to_redis: Vec::new(), to_gateways: Vec::new() };
         for _ in 0..2 {
             let way = BadWay::to(rig.redis.port(), Framing::Resp).await;
@@ -128,6 +134,11 @@ impl RedisRig {
             rig.gateways.push(gateway);
         }
         rig
+    }
+
+    /// Something that befalls what is sent to the server.
+    pub async fn fail_on_the_way(&self, random: &mut StdRng) {
+        self.to_redis.choose(random).unwrap().fail(random).await;
     }
 }
 
@@ -143,7 +154,7 @@ impl Rig for RedisRig {
 
     async fn fail(&mut self, random: &mut StdRng, witness: &Witness) {
         match random.random_range(0..40) {
-            0..16 => self.to_redis.choose(random).unwrap().fail(random).await,
+            0..16 => self.fail_on_the_way(random).await,
             16..26 => self.to_gateways.choose(random).unwrap().fail(random).await,
             26..33 => {
                 self.redis.signal("STOP");
