@@ -17,7 +17,7 @@ use crate::store::{Bucket, LockStore, StoreError};
 const BEAT_EVERY: Duration = Duration::from_millis(600);
 /// A gateway that was heard of within this is believed present for long enough to join a line.
 const HEARD_LATELY: Duration = Duration::from_millis(900);
-/// How many tell the store their places again at once.
+/// How many of a bucket tell the store their places again at once.
 const PUT_BACK_AT_ONCE: usize = 16;
 /// Offers that may be declined at once; further ones lapse.
 const MOST_DECLINES: usize = 64;
@@ -31,24 +31,30 @@ pub(super) struct Heart {
     pulses: Mutex<HashMap<Bucket, Arc<AsyncMutex<Pulse>>>>,
     /// Once somebody has waited: has who listens to the store's hints end when this is dropped.
     keeper: Mutex<Option<oneshot::Sender<()>>>,
-    put_back_permits: Arc<Semaphore>,
 }
 
 /// The heartbeat in one bucket.
-#[derive(Default)]
 struct Pulse {
     /// Whether a task beats, which it does for as long as somebody waits.
     beats: bool,
     /// When the last beat that was answered was sent.
     heard: Option<Instant>,
     put_back: Option<AbortHandle>,
+    /// Of the bucket's own: a server that does not answer must not keep those back who wait at another.
+    put_back_permits: Arc<Semaphore>,
+}
+
+impl Default for Pulse {
+    fn default() -> Self {
+        let put_back_permits = Arc::new(Semaphore::new(PUT_BACK_AT_ONCE));
+        Self { beats: false, heard: None, put_back: None, put_back_permits }
+    }
 }
 
 impl Heart {
     pub(super) fn new(store: Arc<dyn LockStore>, lines: Arc<Lines>, patience: Duration) -> Arc<Self> {
-        let put_back_permits = Arc::new(Semaphore::new(PUT_BACK_AT_ONCE));
         let (pulses, keeper) = (Mutex::default(), Mutex::default());
-        Arc::new(Self { store, lines, patience, pulses, keeper, put_back_permits })
+        Arc::new(Self { store, lines, patience, pulses, keeper })
     }
 
     /// Sees to it that the store believes this gateway present in a bucket. A waiter joins a line only after that, and
@@ -98,7 +104,7 @@ impl Heart {
         pulse.heard = Some(sent_at);
         if beat.is_new {
             // An unfinished round starts anew: what it did may have been lost as well.
-            let round = tokio::spawn(self.lines.clone().put_back(bucket, self.put_back_permits.clone()));
+            let round = tokio::spawn(self.lines.clone().put_back(bucket, pulse.put_back_permits.clone()));
             if let Some(before) = pulse.put_back.replace(round.abort_handle()) {
                 before.abort();
             }

@@ -327,9 +327,7 @@ impl LockStore for RedisStore {
         let (pulse, beat) = scripts::read_beat(reply, |lock| self.keys.key_of(lock))
             .ok_or_else(|| StoreError::Unknown("the reply to a heartbeat cannot be read".into()))?;
         // Before anybody joins, or comes back, because of this beat.
-        if timeout_at(deadline, link.listen(bucket)).await.is_err() {
-            link.report_broken();
-        }
+        link.listen(bucket, deadline).await;
         self.last_pulses.lock().await.insert(bucket, (link.session, pulse));
         Ok(beat)
     }

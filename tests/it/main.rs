@@ -27,6 +27,7 @@ mod lost_replies;
 mod openapi;
 mod random_lines;
 mod readme;
+mod redis_cluster;
 mod redis_faults;
 mod redis_layouts;
 mod redis_line;

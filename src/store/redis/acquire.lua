@@ -26,6 +26,14 @@ local LARGEST_NUMBER = 9007199254740991
 
 local LOCK, TOKEN, ATTEMPT, MODE = KEYS[1], ARGV[1], ARGV[2], ARGV[5]
 
+-- On a cluster a connection outlives its server's being a replica, and with it the server may have gone back to numbers
+-- that are older than those it gave. A gateway that was suspended has not noticed: the server is asked in the same step.
+local replication_id = string.match(ARGV[8], '^%x+/(%x+)$')
+if replication_id then
+  local is_same = string.find(redis.call('INFO', 'replication'), 'master_replid:' .. replication_id, 1, true)
+  if not is_same then return redis.error_reply('STALE the server was a replica in the meantime') end
+end
+
 local mark = redis.call('GET', KEYS[7])
 if is_final(mark) then return { 3 } end
 local is_voided = mark and string.find(mark, ATTEMPT, 1, true)

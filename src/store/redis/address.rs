@@ -46,6 +46,11 @@ impl Node {
         let (host, port) = text.rsplit_once(':')?;
         Some(Self { host: host.to_owned(), port: port.parse().ok()? })
     }
+
+    /// Whether its host has a name: a cluster may know that of its own nodes only by what its clients use.
+    pub(super) fn is_known(&self) -> bool {
+        !matches!(&*self.host, "" | "?")
+    }
 }
 
 impl fmt::Display for Node {

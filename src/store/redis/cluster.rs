@@ -63,8 +63,8 @@ impl State {
 
 #[derive(Default)]
 struct Map {
-    /// The primaries, by where they listen.
-    primaries: HashMap<Node, Arc<Supervisor>>,
+    /// Those who keep links: to the primaries, and to whom they have pointed lately.
+    supervisors: HashMap<Node, Arc<Supervisor>>,
     /// Who has which slot; none where nobody has it.
     owners: Vec<Option<Arc<Supervisor>>>,
 }
@@ -131,15 +131,21 @@ impl Cluster {
         let mut supervisor = Err(StoreError::Unavailable("the servers of the cluster are not known".into()));
         self.shared.state.send_if_modified(|state| {
             let State::Known(map) = state else { return false };
-            supervisor = self.shared.supervisor(&map.primaries, node);
+            supervisor = self.shared.supervisor(&map.supervisors, node);
             let Ok(supervisor) = &supervisor else { return false };
-            let mut primaries = map.primaries.clone();
-            primaries.insert(node.clone(), supervisor.clone());
+            let owner = slot.map(|slot| map.owners.get(usize::from(slot)).and_then(Option::as_ref));
+            let is_owner =
+                owner.is_none_or(|owner| owner.is_some_and(|owner| Arc::ptr_eq(owner, supervisor)));
+            if is_owner && map.supervisors.contains_key(node) {
+                return false;
+            }
+            let mut supervisors = map.supervisors.clone();
+            supervisors.insert(node.clone(), supervisor.clone());
             let mut owners = map.owners.clone();
             if let Some(owner) = slot.and_then(|slot| owners.get_mut(usize::from(slot))) {
                 *owner = Some(supervisor.clone());
             }
-            *map = Arc::new(Map { primaries, owners });
+            *map = Arc::new(Map { supervisors, owners });
             true
         });
         supervisor?.link(deadline).await
@@ -156,9 +162,15 @@ impl Cluster {
                 Ok(Ok(State::Down(reason))) => return vec![Err(StoreError::Unavailable(reason.to_string()))],
                 _ => return vec![Err(StoreError::Unavailable("no server of the cluster answers".into()))],
             };
+        let mut primaries: Vec<&Arc<Supervisor>> = Vec::new();
+        for owner in map.owners.iter().flatten() {
+            if !primaries.iter().any(|known| Arc::ptr_eq(known, owner)) {
+                primaries.push(owner);
+            }
+        }
         let mut links = Vec::new();
-        for supervisor in map.primaries.values() {
-            links.push(supervisor.link(deadline).await);
+        for primary in primaries {
+            links.push(primary.link(deadline).await);
         }
         links
     }
@@ -259,11 +271,11 @@ impl Shared {
             State::Known(map) => map.clone(),
             _ => Arc::default(),
         };
-        let mut map = Map { primaries: HashMap::new(), owners: vec![None; usize::from(SLOTS)] };
+        let mut map = Map { supervisors: HashMap::new(), owners: vec![None; usize::from(SLOTS)] };
         for (first, last, node) in &layout.ranges {
-            let supervisor = match map.primaries.get(node) {
+            let supervisor = match map.supervisors.get(node) {
                 Some(supervisor) => supervisor.clone(),
-                None => match self.supervisor(&known.primaries, node) {
+                None => match self.supervisor(&known.supervisors, node) {
                     Ok(supervisor) => supervisor,
                     Err(error) => {
                         tracing::warn!(%node, %error, "a server of the cluster cannot be used");
@@ -275,16 +287,17 @@ impl Shared {
             if let Some(owners) = map.owners.get_mut(range) {
                 owners.fill(Some(supervisor.clone()));
             }
-            map.primaries.insert(node.clone(), supervisor);
+            map.supervisors.insert(node.clone(), supervisor);
         }
         let same = |a: &Option<Arc<Supervisor>>, b: &Option<Arc<Supervisor>>| match (a, b) {
             (Some(a), Some(b)) => Arc::ptr_eq(a, b),
             (a, b) => a.is_none() && b.is_none(),
         };
-        let is_same = known.owners.len() == map.owners.len()
+        let is_same = known.supervisors.len() == map.supervisors.len()
+            && known.owners.len() == map.owners.len()
             && known.owners.iter().zip(&map.owners).all(|(before, now)| same(before, now));
         if !is_same {
-            tracing::info!(primaries = map.primaries.len(), "learned who has which slot of the cluster");
+            tracing::debug!(primaries = map.supervisors.len(), "learned who has which slot of the cluster");
             self.state.send_replace(State::Known(Arc::new(map)));
         }
     }
@@ -323,10 +336,14 @@ impl Layout {
             let mut nodes = Vec::new();
             for node in fields {
                 let mut node = Vec::<Value>::from_redis_value(node).ok()?.into_iter();
-                let host = Option::<String>::from_redis_value(node.next()?).ok()?;
-                let port = u16::from_redis_value(node.next()?).ok()?;
-                let host = host.filter(|host| !host.is_empty()).unwrap_or_else(|| asked.host.clone());
-                nodes.push(Node { host, port });
+                let host = Option::<String>::from_redis_value(node.next()?).ok()?.unwrap_or_default();
+                let named = Node { host, port: u16::from_redis_value(node.next()?).ok()? };
+                // Behind the id there may be other names.
+                let others =
+                    node.nth(1).and_then(|names| HashMap::<String, String>::from_redis_value(names).ok());
+                let address = others.and_then(|mut names| names.remove("ip"));
+                let host = address.unwrap_or_else(|| asked.host.clone());
+                nodes.push(if named.is_known() { named } else { Node { host, ..named } });
             }
             layout.ranges.push((first, last, nodes.first()?.clone()));
             layout.nodes.extend(nodes);

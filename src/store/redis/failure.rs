@@ -4,10 +4,10 @@
 //! |---|---|---|
 //! | `MOVED`, `ASK` | not yet: sent to the server that was named | stays |
 //! | `TRYAGAIN`, `BUSY` | not yet: sent again after a pause | stays |
-//! | `READONLY`, `MASTERDOWN`, `LOADING`, `CLUSTERDOWN` | not yet: sent to whoever is the primary then | is left |
+//! | `READONLY`, `MASTERDOWN`, `LOADING`, `CLUSTERDOWN`, `STALE` of our own | not yet: sent to whoever is the primary then | is left |
 //! | `NOAUTH`, `WRONGPASS` | not done | is left |
-//! | `OOM`, `MISCONF`, `NOREPLICAS`, `NOPERM`, `WRONGTYPE`, `NOSCRIPT` twice | not done | stays |
-//! | any other error of a script | unknown, since it keeps what it wrote | stays |
+//! | `OOM`, `MISCONF`, `NOREPLICAS`, `NOPERM`, `NOSCRIPT` twice | not done | stays |
+//! | any other error of a script, `WRONGTYPE` too | unknown, since it keeps what it wrote | stays |
 //! | no answer in time; closed; reset; anything else | unknown | is left |
 //!
 //! That no connection could be made is said by the supervisor (`link.rs`), before anything is sent: not done.
@@ -62,20 +62,19 @@ impl Failure {
                 | ServerErrorKind::BusyLoading
                 | ServerErrorKind::ClusterDown,
             ) => (StepOutcome::NotYet, true),
+            _ if code == "STALE" => (StepOutcome::NotYet, true),
             _ if code == "BUSY" => (StepOutcome::NotYet, false),
             ErrorKind::Server(ServerErrorKind::NoPerm | ServerErrorKind::NoScript) => {
                 (StepOutcome::NotDone, false)
             }
-            _ if matches!(code, "OOM" | "MISCONF" | "NOREPLICAS" | "WRONGTYPE") => {
-                (StepOutcome::NotDone, false)
-            }
+            _ if matches!(code, "OOM" | "MISCONF" | "NOREPLICAS") => (StepOutcome::NotDone, false),
             _ if matches!(code, "NOAUTH" | "WRONGPASS") => (StepOutcome::NotDone, true),
             // A script that errs keeps what it wrote.
             ErrorKind::Server(_) | ErrorKind::Extension => (StepOutcome::Unknown, false),
             // One error stands for "never queued" and "sent, and the driver died": only the worse is safe.
             _ => (StepOutcome::Unknown, true),
         };
-        let node = error.redirect_node().and_then(|(node, _)| Node::parse(node));
+        let node = error.redirect_node().and_then(|(node, _)| Node::parse(node)).filter(Node::is_known);
         let is_ask = error.kind() == ErrorKind::Server(ServerErrorKind::Ask);
         let redirect = node.map(if is_ask { Redirect::Ask } else { Redirect::Moved });
         Self { outcome, reason: format!("Redis: {}", describe(error)), breaks_link, redirect }

@@ -8,13 +8,17 @@
 local function start_run(key, incarnation, epoch)
   local time = redis.call('TIME')
   local start = time[1] * 1000000 + time[2]
-  for _, last in ipairs(redis.call('HVALS', key)) do
-    start = math.max(start, (tonumber(last) or 0) + 1)
+  local before = redis.call('HGETALL', key)
+  for i = 2, #before, 2 do
+    start = math.max(start, (tonumber(before[i]) or 0) + 1)
   end
-  epoch = epoch or redis.call('HGET', key, 'epoch')
-  redis.call('DEL', key)
+  -- A server that is out of memory allows HSET only to a script that has written already, and HDEL always.
+  redis.call('HDEL', key, '')
   -- tostring() would write 1.79e+15.
   redis.call('HSET', key, incarnation, string.format('%.0f', start))
   if epoch then redis.call('HSET', key, 'epoch', epoch) end
+  for i = 1, #before, 2 do
+    if before[i] ~= incarnation and before[i] ~= 'epoch' then redis.call('HDEL', key, before[i]) end
+  end
   return start
 end

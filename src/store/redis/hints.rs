@@ -4,11 +4,11 @@
 //! have plain channels only. Where neither is allowed nothing is told, and the heartbeats find what is due.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use redis::aio::MultiplexedConnection;
-use redis::{ErrorKind, FromRedisValue, PushInfo, PushKind, RedisError, RedisResult, ServerErrorKind};
-use tokio::sync::Mutex;
+use redis::{FromRedisValue, PushInfo, PushKind, RedisError, RedisResult};
+use tokio::time::{Instant, timeout_at};
 
 use super::keys::KeySpace;
 use super::link::describe;
@@ -25,9 +25,9 @@ pub(super) async fn subscribe(connection: &mut MultiplexedConnection, channel: &
     }
 }
 
-/// Whether a server has no sharded channels, or allows none.
+/// Whether a server has no sharded channels, or allows none. What else it says has to do with the moment.
 fn is_refusal(error: &RedisError) -> bool {
-    !error.is_unrecoverable_error() && error.kind() != ErrorKind::Server(ServerErrorKind::Moved)
+    matches!(error.code(), Some("ERR" | "NOPERM"))
 }
 
 /// A connection to a node of a cluster, on which nothing but hints comes. When a slot leaves the node its channels are
@@ -45,25 +45,26 @@ impl Listener {
         Self { connection, keys, gateway, buckets: Mutex::default() }
     }
 
-    /// Listens to what concerns the gateway in a bucket. Where that is forbidden, and in a bucket that left the node and
-    /// came back, heartbeats find what is due.
-    pub(super) async fn listen(&self, bucket: Bucket) {
-        let mut buckets = self.buckets.lock().await;
-        if buckets.contains(&bucket) {
+    /// Listens to what concerns the gateway in a bucket. Where that is forbidden, is not answered in time, or the bucket
+    /// left the node and came back, heartbeats find what is due.
+    pub(super) async fn listen(&self, bucket: Bucket, deadline: Instant) {
+        if !self.buckets().insert(bucket) {
             return;
         }
         let channel = self.keys.channel(bucket, &self.gateway);
-        match subscribe(&mut self.connection.clone(), &channel).await {
-            // Another node has it, and will be asked.
-            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::Moved) => {}
-            Err(error) => {
-                tracing::debug!(reason = describe(&error), "no subscription");
-                buckets.insert(bucket);
-            }
-            Ok(()) => {
-                buckets.insert(bucket);
-            }
-        }
+        let mut connection = self.connection.clone();
+        let reason = match timeout_at(deadline, subscribe(&mut connection, &channel)).await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => describe(&error),
+            Err(_) => "no answer".to_owned(),
+        };
+        tracing::debug!(reason, "no subscription");
+        // The next heartbeat tries again; another node may have the bucket by then.
+        self.buckets().remove(&bucket);
+    }
+
+    fn buckets(&self) -> MutexGuard<'_, HashSet<Bucket>> {
+        self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -8,8 +8,8 @@ pub(super) struct Identity {
     run_id: String,
     replication_id: String,
     is_primary: bool,
-    /// On a cluster: whether the cluster works, and by which epoch this server has its slots.
-    cluster: Option<(bool, String)>,
+    /// Whether the cluster works, where there is one.
+    is_cluster_up: Option<bool>,
 }
 
 impl Identity {
@@ -26,8 +26,7 @@ impl Identity {
             run_id: field("run_id").to_owned(),
             replication_id: field("master_replid").to_owned(),
             is_primary: field("role") == "master",
-            cluster: on_cluster
-                .then(|| (field("cluster_state") == "ok", field("cluster_my_epoch").to_owned())),
+            is_cluster_up: on_cluster.then(|| field("cluster_state") == "ok"),
         })
     }
 
@@ -40,25 +39,32 @@ impl Identity {
         if self.run_id.is_empty() || self.replication_id.is_empty() {
             return Err("its INFO has no run_id or no master_replid".to_owned());
         }
-        match &self.cluster {
-            Some((false, _)) => Err("the cluster is down".to_owned()),
-            _ => Ok(()),
+        if self.is_cluster_up == Some(false) {
+            return Err("the cluster is down".to_owned());
         }
+        Ok(())
     }
 
-    /// What the server's run of numbers is named after: it changes with every restart and every promotion. Where
-    /// Sentinel says who is the primary it does that by a number of its own, and only the process is named.
+    /// What the server's run of numbers is named after: it changes with every restart and every promotion.
     ///
     /// Half of each id is 80 random bits: enough to tell servers apart, and short enough to travel with each call.
-    pub(super) fn incarnation(&self, by_sentinel: bool) -> String {
-        let half = |id: &str| id.chars().take(20).collect::<String>();
-        let run_id = half(&self.run_id);
-        match &self.cluster {
-            _ if by_sentinel => run_id,
-            Some((_, epoch)) => format!("{run_id}-{}-{epoch}", half(&self.replication_id)),
-            None => format!("{run_id}-{}", half(&self.replication_id)),
-        }
+    pub(super) fn incarnation(&self) -> String {
+        format!("{}-{}", half(&self.run_id), half(&self.replication_id))
     }
+
+    /// Sentinel counts promotions by a number of its own, and closes the connections of a server that is deposed.
+    pub(super) fn incarnation_under_sentinel(&self) -> String {
+        half(&self.run_id)
+    }
+
+    /// On a cluster connections outlive promotions: by this form `acquire.lua` knows that it must look for itself.
+    pub(super) fn incarnation_on_cluster(&self) -> String {
+        format!("{}/{}", half(&self.run_id), half(&self.replication_id))
+    }
+}
+
+fn half(id: &str) -> String {
+    id.chars().take(20).collect()
 }
 
 /// The value of one `name:value` line of an `INFO` reply.

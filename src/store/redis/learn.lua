@@ -1,10 +1,12 @@
--- Starts the run of fencing numbers of a server, unless it runs already. Under Sentinel a higher config-epoch starts it
--- anew: between two times as a primary another one may have given numbers, and this one may never have heard of them.
+-- Starts the run of fencing numbers of a server, unless it runs already. Under Sentinel a gateway that connects starts it
+-- anew where the config-epoch is another one: between two times as a primary another server may have given numbers, and
+-- this one may never have heard of them.
 --
 -- KEYS[1] the fence    ARGV[1] the incarnation
 --                      the rest only under Sentinel:
 --                      ARGV[2] the config-epoch by which the server is called the primary
---                      ARGV[3] '1' if the epoch is to be believed although it is lower than the one that is known
+--                      ARGV[3] connect: by a majority · all: by every sentinel, so that it is believed also where it is
+--                              lower · look: by whom it was when the gateway connected, so that nothing starts anew
 --
 -- Returns 1 if the run was started, 0 if it runs, -1 if the epoch is lower than the one that is known
 
@@ -12,8 +14,8 @@ local runs = redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1
 local epoch = tonumber(ARGV[2])
 if epoch then
   local known = tonumber(redis.call('HGET', KEYS[1], 'epoch') or nil)
-  if known and epoch < known and ARGV[3] ~= '1' then return -1 end
-  runs = runs and epoch == known
+  if known and epoch < known and ARGV[3] ~= 'all' then return -1 end
+  runs = runs and known and (epoch == known or ARGV[3] == 'look')
 end
 if runs then return 0 end
 start_run(KEYS[1], ARGV[1], ARGV[2])

@@ -206,6 +206,8 @@ local function open_line()
     if token == taker then return nil, true end
     local offer = { token = token, attempt = seat.attempt, gateway = seat.gateway, start_ms = now_ms }
     local value = '?' .. token .. ' ' .. offer.attempt .. ' ' .. offer.gateway .. ' ' .. whole(now_ms)
+    -- For a server that is out of memory, as in lock.lua.
+    redis.call('PEXPIRE', LOCK, 2 * OFFER_MS)
     redis.call('SET', LOCK, value, 'PX', 2 * OFFER_MS)
     set_due(now_ms)
     tell(offer.gateway, 'offered ' .. token .. ' ' .. offer.attempt .. ' ' .. LOCK)

@@ -14,6 +14,7 @@ use tokio::sync::{Notify, broadcast, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
+use super::address::Node;
 use super::hints::{self, Listener};
 use super::identity::Identity;
 use super::keys::KeySpace;
@@ -59,9 +60,9 @@ impl Link {
     }
 
     /// Sees to it that the gateway is told what concerns its waiters in a bucket.
-    pub(super) async fn listen(&self, bucket: Bucket) {
+    pub(super) async fn listen(&self, bucket: Bucket, deadline: Instant) {
         if let Some(listener) = &self.listener {
-            listener.listen(bucket).await;
+            listener.listen(bucket, deadline).await;
         }
     }
 
@@ -170,6 +171,25 @@ struct Task {
     state: watch::Sender<State>,
 }
 
+/// Whose word says that a server is the primary.
+#[derive(Clone, Copy)]
+enum Word {
+    Most,
+    All,
+    /// That of when the link was made.
+    Former,
+}
+
+impl Word {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Most => "connect",
+            Self::All => "all",
+            Self::Former => "look",
+        }
+    }
+}
+
 /// What a supervisor has just connected to.
 struct Connected {
     link: Link,
@@ -224,16 +244,16 @@ impl Task {
 
     /// Finds out whom to connect to, connects and learns.
     async fn connect(&self) -> Result<Connected, String> {
-        let (client, primary) = match &self.target {
+        let (client, node) = match &self.target {
             Target::Server(client) | Target::Node(client) => (client.clone(), None),
             Target::Primary(sentinels) => {
-                let primary = sentinels.find_primary().await?;
-                (sentinels.client_of(&primary)?, Some(primary))
+                let node = sentinels.find_primary().await?.node;
+                (sentinels.client_of(&node)?, Some(node))
             }
         };
         let closed = Arc::new(Notify::new());
-        match timeout(self.reply_timeout, self.connect_to(&client, primary.as_ref(), &closed)).await {
-            Ok(Ok(Ok(link))) => Ok(Connected { link, primary, closed }),
+        match timeout(self.reply_timeout, self.connect_to(&client, node.as_ref(), &closed)).await {
+            Ok(Ok(Ok((link, primary)))) => Ok(Connected { link, primary, closed }),
             Ok(Ok(Err(reason))) => Err(format!("Redis cannot be used: {reason}")),
             Ok(Err(error)) => Err(format!("Redis cannot be used: {}", describe(&error))),
             Err(_) => Err("Redis does not answer".to_owned()),
@@ -243,9 +263,9 @@ impl Task {
     async fn connect_to(
         &self,
         client: &Client,
-        primary: Option<&Primary>,
+        node: Option<&Node>,
         closed: &Arc<Notify>,
-    ) -> RedisResult<Result<Link, String>> {
+    ) -> RedisResult<Result<(Link, Option<Primary>), String>> {
         let connect = async || {
             // Our own deadlines bound connecting and replies: the driver's would leave a reply on the way.
             let config = AsyncConnectionConfig::new()
@@ -256,11 +276,16 @@ impl Task {
             client.get_multiplexed_async_connection_with_config(&config).await
         };
         let mut connection = connect().await?;
-        let incarnation = match self.ask(&mut connection, primary).await? {
+        let incarnation = match self.ask(&mut connection).await? {
             Ok(incarnation) => incarnation,
             Err(reason) => return Ok(Err(reason)),
         };
-        if !self.keep_run(&mut connection, &incarnation, primary).await? {
+        let primary = match self.confirm(node).await {
+            Ok(primary) => primary,
+            Err(reason) => return Ok(Err(reason)),
+        };
+        let word = primary.as_ref().map(|primary| if primary.is_unanimous { Word::All } else { Word::Most });
+        if !self.keep_run(&mut connection, &incarnation, primary.as_ref().zip(word)).await? {
             return Ok(Err("it was the primary by a later word of Sentinel than this one".to_owned()));
         }
         // Neither subscription nor connection can be replaced without the other.
@@ -276,7 +301,19 @@ impl Task {
         };
         let session = SESSIONS.fetch_add(1, Ordering::Relaxed);
         let (is_broken, broken) = (AtomicBool::new(false), Notify::new());
-        Ok(Ok(Link { connection, incarnation, session, listener, is_broken, broken }))
+        Ok(Ok((Link { connection, incarnation, session, listener, is_broken, broken }, primary)))
+    }
+
+    /// By what right the server is the primary, asked once more, of Sentinel, now that the connection stands: Sentinel
+    /// closes all connections of a server whose role it changes, so this one has seen no change since. The answer by
+    /// which the server was found may be two failovers old.
+    async fn confirm(&self, node: Option<&Node>) -> Result<Option<Primary>, String> {
+        let (Target::Primary(sentinels), Some(node)) = (&self.target, node) else { return Ok(None) };
+        let primary = sentinels.find_primary().await?;
+        if primary.node != *node {
+            return Err("Sentinel has another primary by now".to_owned());
+        }
+        Ok(Some(primary))
     }
 
     fn on_push(&self, closed: Arc<Notify>) -> impl Fn(PushInfo) -> Result<(), redis::aio::SendError> + use<> {
@@ -293,13 +330,14 @@ impl Task {
     }
 
     /// Asks a server for its incarnation, or why it cannot be used.
-    async fn ask(
-        &self,
-        connection: &mut MultiplexedConnection,
-        primary: Option<&Primary>,
-    ) -> RedisResult<Result<String, String>> {
-        let identity = Identity::ask(connection, matches!(self.target, Target::Node(_))).await?;
-        Ok(identity.check().map(|()| identity.incarnation(primary.is_some())))
+    async fn ask(&self, connection: &mut MultiplexedConnection) -> RedisResult<Result<String, String>> {
+        let on_cluster = matches!(self.target, Target::Node(_));
+        let identity = Identity::ask(connection, on_cluster).await?;
+        Ok(identity.check().map(|()| match self.target {
+            Target::Server(_) => identity.incarnation(),
+            Target::Primary(_) => identity.incarnation_under_sentinel(),
+            Target::Node(_) => identity.incarnation_on_cluster(),
+        }))
     }
 
     /// Sees to it that the server's run of numbers is there. A flush, or a gateway that knew the server by its name of
@@ -309,7 +347,7 @@ impl Task {
         &self,
         connection: &mut MultiplexedConnection,
         incarnation: &str,
-        primary: Option<&Primary>,
+        primary: Option<(&Primary, Word)>,
     ) -> RedisResult<bool> {
         if let Target::Node(_) = self.target {
             return Ok(true);
@@ -318,8 +356,8 @@ impl Task {
         let started: i64 = scripts::LEARN
             .run(connection, &[fence.as_bytes()], |call| {
                 call.arg(incarnation);
-                if let Some(primary) = primary {
-                    call.arg(primary.epoch).arg(i64::from(primary.is_unanimous));
+                if let Some((primary, word)) = primary {
+                    call.arg(primary.epoch).arg(word.as_str());
                 }
             })
             .await?;
@@ -333,9 +371,10 @@ impl Task {
         link: &Link,
         primary: Option<&Primary>,
     ) -> RedisResult<bool> {
-        if self.ask(connection, primary).await?.as_ref() != Ok(&link.incarnation) {
+        if self.ask(connection).await?.as_ref() != Ok(&link.incarnation) {
             return Ok(false);
         }
+        let primary = primary.map(|primary| (primary, Word::Former));
         match self.keep_run(connection, &link.incarnation, primary).await {
             Ok(is_known) => Ok(is_known),
             // A server that takes no writes now is asked again at the next look, and still serves what it can.

@@ -42,6 +42,13 @@ local function pin(key, lock, ttl_ms)
   return pinned
 end
 
+-- A server that is out of memory allows SET only to a script that has written already, and PEXPIRE always. DEL would do
+-- for that too, but while a slot is on its way to another server nothing that is gone can be made again.
+local function set_mark(key, mark, life_ms)
+  redis.call('PEXPIRE', key, life_ms)
+  redis.call('SET', key, mark, 'PX', life_ms)
+end
+
 -- Voids attempts, separated by spaces, so that copies that arrive later take nothing. `mark` is what the token's mark
 -- says now; returns what it says then.
 local function void(key, mark, attempts, life_ms)
@@ -52,8 +59,6 @@ local function void(key, mark, attempts, life_ms)
   end
   -- A token retried without end must not grow a mark without end: its oldest attempts go first.
   if #mark > 1 + 33 * MOST_VOIDED then mark = '!' .. string.sub(mark, -33 * MOST_VOIDED) end
-  -- A server that is out of memory allows SET only to a script that has written already, and DEL always.
-  redis.call('DEL', key)
-  redis.call('SET', key, mark, 'PX', life_ms)
+  set_mark(key, mark, life_ms)
   return mark
 end

@@ -18,7 +18,8 @@ local seat = line and line.seat_of(ARGV[1])
 local outcome = 0
 local frees = lock and token_of(lock) == ARGV[1]
 if frees then
-  redis.call('DEL', KEYS[1])
+  -- With a line it is handed on below.
+  if not line then redis.call('DEL', KEYS[1]) end
 elseif not seat then
   outcome = lock and 2 or 1
 end
@@ -29,9 +30,7 @@ if seat then
 end
 
 if leaves_mark then
-  -- A server that is out of memory allows SET only to a script that has written already, and DEL always.
-  redis.call('DEL', KEYS[7])
-  redis.call('SET', KEYS[7], '=' .. outcome, 'PX', ARGV[3])
+  set_mark(KEYS[7], '=' .. outcome, ARGV[3])
 end
 if line and (frees or offer and offer.token == ARGV[1]) then line.hand_off((line.clock())) end
 return outcome

@@ -24,7 +24,7 @@ const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
 /// What sentinels say, and how many of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Primary {
-    node: Node,
+    pub(super) node: Node,
     /// The number of the failover that made it the primary.
     pub(super) epoch: u64,
     /// Whether every sentinel says so.
@@ -92,8 +92,8 @@ impl Sentinels {
         }
     }
 
-    pub(super) fn client_of(&self, primary: &Primary) -> Result<Client, String> {
-        self.address.client(&primary.node).map_err(|error| error.to_string())
+    pub(super) fn client_of(&self, node: &Node) -> Result<Client, String> {
+        self.address.client(node).map_err(|error| error.to_string())
     }
 
     /// What most of the sentinels say.

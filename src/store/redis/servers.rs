@@ -17,6 +17,8 @@ use crate::store::{Bucket, StoreError};
 /// The pause before a step that did not happen is tried again: it doubles from the first to the last, with jitter.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(80);
+/// The part of a step's time after which no try is begun.
+const BEGUN_WITHIN: f64 = 0.8;
 
 /// The servers of a store.
 pub(super) enum Servers {
@@ -73,7 +75,8 @@ impl Servers {
 pub(super) struct Tries<'a> {
     servers: &'a Servers,
     bucket: Bucket,
-    deadline: Instant,
+    /// No try is begun later: one that is cut short leaves doubt, and costs the connection.
+    last_start: Instant,
     pauses: Backoff,
     redirect: Option<Redirect>,
 }
@@ -81,7 +84,9 @@ pub(super) struct Tries<'a> {
 impl<'a> Tries<'a> {
     pub(super) fn new(servers: &'a Servers, bucket: Bucket, deadline: Instant) -> Self {
         let pauses = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
-        Self { servers, bucket, deadline, pauses, redirect: None }
+        let now = Instant::now();
+        let last_start = now + deadline.saturating_duration_since(now).mul_f64(BEGUN_WITHIN);
+        Self { servers, bucket, last_start, pauses, redirect: None }
     }
 
     /// Over which link to try next, and whether to say that another server has pointed there for this once.
@@ -89,12 +94,12 @@ impl<'a> Tries<'a> {
         match (self.servers, self.redirect.take()) {
             (Servers::Cluster(cluster), Some(Redirect::Moved(node))) => {
                 let slot = Some(slot_of(self.bucket));
-                Ok((cluster.link_to(&node, slot, self.deadline).await?, false))
+                Ok((cluster.link_to(&node, slot, self.last_start).await?, false))
             }
             (Servers::Cluster(cluster), Some(Redirect::Ask(node))) => {
-                Ok((cluster.link_to(&node, None, self.deadline).await?, true))
+                Ok((cluster.link_to(&node, None, self.last_start).await?, true))
             }
-            (servers, _) => Ok((servers.link(self.bucket, self.deadline).await?, false)),
+            (servers, _) => Ok((servers.link(self.bucket, self.last_start).await?, false)),
         }
     }
 
@@ -103,7 +108,7 @@ impl<'a> Tries<'a> {
         if failure.breaks_link {
             link.report_broken();
         }
-        if failure.outcome != StepOutcome::NotYet || Instant::now() + self.pauses.next() >= self.deadline {
+        if failure.outcome != StepOutcome::NotYet || Instant::now() + self.pauses.next() >= self.last_start {
             return Err(failure.into_error());
         }
         self.redirect = failure.redirect;

@@ -14,7 +14,9 @@ local mark = voids and redis.call('GET', KEYS[7])
 local line = redis.call('EXISTS', KEYS[2]) == 1 and open_line()
 local deleted = 0
 if voids and lock and token_of(lock) == ARGV[1] and attempt_of(lock) == ARGV[2] then
-  deleted = redis.call('DEL', KEYS[1])
+  deleted = 1
+  -- With a line it is handed on below.
+  if not line then redis.call('DEL', KEYS[1]) end
 end
 if voids then void(KEYS[7], mark, ARGV[2], ARGV[3]) end
 if line then

@@ -9,6 +9,7 @@ use tokio::time::sleep;
 
 use super::clients::KEYS;
 use super::rig::{BadWay, Rig, some_time};
+use crate::support::cluster::bucket_of;
 use crate::support::history::{Witness, now_us};
 use crate::support::proxy::Framing;
 use crate::support::{Client, Gateway, RedisCluster, eventually};
@@ -62,11 +63,6 @@ impl ClusterRig {
             }
         }
     }
-}
-
-/// As the gateway spreads locks over a cluster.
-fn bucket_of(key: &str) -> u16 {
-    crc::Crc::<u16>::new(&crc::CRC_16_XMODEM).checksum(key.as_bytes()) % 16_384
 }
 
 impl Rig for ClusterRig {

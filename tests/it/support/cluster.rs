@@ -37,6 +37,11 @@ pub async fn shared() -> &'static RedisCluster {
     SHARED.get_or_init(start).await
 }
 
+/// The bucket of a lock, whose number is the hash tag of its keys.
+pub fn bucket_of(key: &str) -> u16 {
+    crc::Crc::<u16>::new(&crc::CRC_16_XMODEM).checksum(key.as_bytes()) % SLOTS
+}
+
 impl RedisCluster {
     pub async fn start() -> Self {
         Self::start_with(&[]).await
