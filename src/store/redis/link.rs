@@ -14,7 +14,6 @@ use tokio::sync::{Notify, broadcast, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::address::Node;
 use super::hints::{self, Listener};
 use super::identity::Identity;
 use super::keys::KeySpace;
@@ -244,15 +243,23 @@ impl Task {
 
     /// Finds out whom to connect to, connects and learns.
     async fn connect(&self) -> Result<Connected, String> {
-        let (client, node) = match &self.target {
+        let (client, found) = match &self.target {
             Target::Server(client) | Target::Node(client) => (client.clone(), None),
             Target::Primary(sentinels) => {
-                let node = sentinels.find_primary().await?.node;
-                (sentinels.client_of(&node)?, Some(node))
+                let primary = sentinels.find_primary().await?;
+                (sentinels.client_of(&primary)?, Some(primary))
             }
         };
         let closed = Arc::new(Notify::new());
-        match timeout(self.reply_timeout, self.connect_to(&client, node.as_ref(), &closed)).await {
+        let connecting = timeout(self.reply_timeout, self.connect_to(&client, found.as_ref(), &closed));
+        let connected = tokio::select! {
+            connected = connecting => connected,
+            // A server that is silent, since it stands still or is cut off, may have a successor by now.
+            () = self.is_deposed(found.as_ref(), LONGEST_PROBE_PAUSE) => {
+                return Err("Sentinel has another primary by now".to_owned());
+            }
+        };
+        match connected {
             Ok(Ok(Ok((link, primary)))) => Ok(Connected { link, primary, closed }),
             Ok(Ok(Err(reason))) => Err(format!("Redis cannot be used: {reason}")),
             Ok(Err(error)) => Err(format!("Redis cannot be used: {}", describe(&error))),
@@ -263,7 +270,7 @@ impl Task {
     async fn connect_to(
         &self,
         client: &Client,
-        node: Option<&Node>,
+        found: Option<&Primary>,
         closed: &Arc<Notify>,
     ) -> RedisResult<Result<(Link, Option<Primary>), String>> {
         let connect = async || {
@@ -280,7 +287,7 @@ impl Task {
             Ok(incarnation) => incarnation,
             Err(reason) => return Ok(Err(reason)),
         };
-        let primary = match self.confirm(node).await {
+        let primary = match self.confirm(found).await {
             Ok(primary) => primary,
             Err(reason) => return Ok(Err(reason)),
         };
@@ -307,10 +314,10 @@ impl Task {
     /// By what right the server is the primary, asked once more, of Sentinel, now that the connection stands: Sentinel
     /// closes all connections of a server whose role it changes, so this one has seen no change since. The answer by
     /// which the server was found may be two failovers old.
-    async fn confirm(&self, node: Option<&Node>) -> Result<Option<Primary>, String> {
-        let (Target::Primary(sentinels), Some(node)) = (&self.target, node) else { return Ok(None) };
+    async fn confirm(&self, found: Option<&Primary>) -> Result<Option<Primary>, String> {
+        let (Target::Primary(sentinels), Some(found)) = (&self.target, found) else { return Ok(None) };
         let primary = sentinels.find_primary().await?;
-        if primary.node != *node {
+        if primary.node != found.node {
             return Err("Sentinel has another primary by now".to_owned());
         }
         Ok(Some(primary))
@@ -385,10 +392,24 @@ impl Task {
         }
     }
 
+    /// Asks the sentinels so often, and returns when they have another primary; never, where there are none.
+    async fn is_deposed(&self, primary: Option<&Primary>, period: Duration) {
+        let (Target::Primary(sentinels), Some(primary)) = (&self.target, primary) else {
+            return std::future::pending().await;
+        };
+        let mut period = every(period);
+        loop {
+            period.tick().await;
+            if sentinels.have_left(primary).await {
+                return;
+            }
+        }
+    }
+
     /// Returns, with the reason, when the link is no longer good.
     async fn watch(&self, link: &Link, primary: Option<&Primary>, closed: &Notify) -> &'static str {
         let relearn = async {
-            let mut period = every_second();
+            let mut period = every(RELEARN_PERIOD);
             loop {
                 period.tick().await;
                 let mut connection = link.connection.clone();
@@ -400,31 +421,21 @@ impl Task {
                 }
             }
         };
-        // A deposed primary may go on for long as if nothing had happened.
-        let depose = async {
-            let (Target::Primary(sentinels), Some(primary)) = (&self.target, primary) else {
-                return std::future::pending().await;
-            };
-            let mut period = every_second();
-            loop {
-                period.tick().await;
-                if sentinels.have_left(primary).await {
-                    return "Sentinel has another primary, or had one in between";
-                }
-            }
-        };
         // Side by side: a server that is silent towards the look must not keep a request's report from being heard.
         tokio::select! {
             () = closed.notified() => "it was closed",
             () = link.broken.notified() => "a command failed on it",
             reason = relearn => reason,
-            reason = depose => reason,
+            // A deposed primary may go on for long as if nothing had happened.
+            () = self.is_deposed(primary, RELEARN_PERIOD) => {
+                "Sentinel has another primary, or had one in between"
+            }
         }
     }
 }
 
-fn every_second() -> Interval {
-    let mut period = interval(RELEARN_PERIOD);
+fn every(period: Duration) -> Interval {
+    let mut period = interval(period);
     period.set_missed_tick_behavior(MissedTickBehavior::Delay);
     period
 }

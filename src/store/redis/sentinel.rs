@@ -92,8 +92,8 @@ impl Sentinels {
         }
     }
 
-    pub(super) fn client_of(&self, node: &Node) -> Result<Client, String> {
-        self.address.client(node).map_err(|error| error.to_string())
+    pub(super) fn client_of(&self, primary: &Primary) -> Result<Client, String> {
+        self.address.client(&primary.node).map_err(|error| error.to_string())
     }
 
     /// What most of the sentinels say.
