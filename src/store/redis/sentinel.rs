@@ -18,8 +18,10 @@ use tokio::time::timeout;
 use super::address::{AddressError, Node, RedisAddress};
 use super::link::describe;
 
-/// How long one sentinel may take to answer. The others are not kept waiting for longer.
+/// How long one sentinel may take to answer.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
+/// How long the others may take once most have said the same: one that is silent must not keep all from a new primary.
+const OTHERS_ANSWER_WITHIN: Duration = Duration::from_millis(50);
 
 /// What sentinels say, and how many of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,14 +110,20 @@ impl Sentinels {
                 })
             });
         }
+        let all = self.members.len();
         let (mut votes, mut last_error) = (HashMap::<Report, usize>::new(), None);
-        for answer in asked.join_all().await {
-            match answer {
-                Ok(report) => *votes.entry(report).or_default() += 1,
-                Err(reason) => last_error = Some(reason),
+        loop {
+            let is_settled = votes.values().any(|votes| votes * 2 > all);
+            let patience = if is_settled { OTHERS_ANSWER_WITHIN } else { Duration::MAX };
+            match timeout(patience, asked.join_next()).await {
+                Ok(Some(Ok(Ok(report)))) => *votes.entry(report).or_default() += 1,
+                Ok(Some(Ok(Err(reason)))) => last_error = Some(reason),
+                Ok(Some(Err(_))) => {}
+                Ok(None) | Err(_) => break,
             }
         }
-        let all = self.members.len();
+        // Each goes on until it is answered or has left its connection.
+        asked.detach_all();
         let answers: usize = votes.values().sum();
         match votes.into_iter().max_by_key(|(_, votes)| *votes) {
             Some(((epoch, node), votes)) if votes * 2 > all => {
