@@ -12,6 +12,7 @@ use rand::{RngExt, SeedableRng};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
+use crate::support::resource::Discipline;
 use crate::support::{Client, PATIENCE, Stage, fresh_token, on_each_store, seed};
 
 const README: &str = include_str!("../../README.md");
@@ -22,17 +23,6 @@ const TTL_MS: u64 = 100;
 const ENOUGH_LOST: usize = 5;
 
 on_each_store!(a_resource_loses_updates_unless_it_claims);
-
-/// What a resource asks of those who use it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Discipline {
-    /// To show the number before the first read, and at the write.
-    Claim,
-    /// To show the number at the write alone.
-    CheckAtWrite,
-    /// Nothing, as if the lock were enough.
-    Unfenced,
-}
 
 /// The SQL of the steps, with the names of the recipe's shell variables in it.
 struct Statements {

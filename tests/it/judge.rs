@@ -201,6 +201,32 @@ fn lost_data_excuses_a_lost_lock_and_no_number() {
     assert_eq!(judge(4, losses), ["I2"]);
 }
 
+#[test]
+fn while_two_servers_grant_only_the_order_of_both_is_excused() {
+    let both = Span { start_us: 90_000, end_us: 150_000 };
+    let judge = |at, number, splits: &[Span]| {
+        // The successor is asked first, and the deposed primary after that; it does not know of the grant.
+        let operations =
+            vec![acquire("b", "b", (100, 110), granted(5)), acquire("c", "c", at, granted(number))];
+        judge_all(History { operations, losses: vec![both], splits: splits.to_vec(), ..History::default() })
+    };
+    assert_eq!(judge((120, 130), 4, &[both]), [""; 0]);
+    assert_eq!(judge((120, 130), 4, &[]), ["I2"]);
+    assert_eq!(judge((120, 130), 5, &[both]), ["I1"]);
+    assert_eq!(judge((160, 170), 4, &[both]), ["I2"]);
+    // Who holds the lock by the word of the successor, before and after, is denied by the deposed primary alone.
+    let judge = |splits: &[Span]| {
+        let operations = vec![
+            acquire("b", "b", (0, 10), granted(5)),
+            look((100, 110), Answer::NotHeld),
+            renew("r", "b", (200, 210), renewed(5)),
+        ];
+        judge_all(History { operations, losses: vec![both], splits: splits.to_vec(), ..History::default() })
+    };
+    assert_eq!(judge(&[both]), [""; 0]);
+    assert_eq!(judge(&[]), ["I3"]);
+}
+
 fn lost() -> Answer {
     Answer::Lost { was_written: false }
 }

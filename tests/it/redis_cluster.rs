@@ -5,15 +5,14 @@ use std::collections::HashSet;
 use futures_util::future::join_all;
 use tokio::time::{Duration, Instant};
 
-use crate::support::cluster::bucket_of;
+use crate::support::cluster::slot_of_lock;
 use crate::support::{Client, Gateway, RedisCluster, eventually, fresh_token};
 
 /// A lock of this node.
 async fn key_on(cluster: &RedisCluster, node: usize) -> String {
     for number in 0.. {
         let key = format!("k{number}");
-        let slot = cluster.slot_of(&bucket_of(&key).to_string()).await;
-        if cluster.owner_of(slot).await == node {
+        if cluster.owner_of(slot_of_lock(&key)).await == node {
             return key;
         }
     }
@@ -95,8 +94,7 @@ async fn waiters_are_put_back_although_those_of_another_server_cannot_be() {
     }
     // A gateway that comes back by another connection has its waiters tell their places again, which nobody can do whose
     // slot is on its way.
-    let slot = cluster.slot_of(&bucket_of(&stuck).to_string()).await;
-    let migration = cluster.begin_migration(slot, 2).await;
+    let migration = cluster.begin_migration(slot_of_lock(&stuck), 2).await;
     let _: () = cluster.nodes[0].command(&["CLIENT", "KILL", "TYPE", "normal"]).await;
     eventually("their places cannot be put back", async || {
         let refused: String = cluster.nodes[0].command(&["INFO", "errorstats"]).await;

@@ -12,12 +12,15 @@ pub mod document;
 pub mod gateway;
 pub mod history;
 pub mod http;
+pub mod load;
 pub mod network;
 pub mod proxy;
 
 pub mod redis_server;
+pub mod resource;
 pub mod sentinels;
 pub mod stores;
+pub mod visitors;
 
 pub use cluster::RedisCluster;
 pub use gateway::Gateway;

@@ -7,11 +7,11 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use tokio::time::sleep;
 
-use super::clients::KEYS;
 use super::rig::{BadWay, Rig, some_time};
-use crate::support::cluster::bucket_of;
+use crate::support::cluster::slot_of_lock;
 use crate::support::history::{Witness, now_us};
 use crate::support::proxy::Framing;
+use crate::support::visitors::KEYS;
 use crate::support::{Client, Gateway, RedisCluster, eventually};
 
 /// Longer than a server must be silent for its replica to be promoted, and for it to be told so.
@@ -38,8 +38,7 @@ impl ClusterRig {
 
     /// The slot of some lock, and who has it.
     async fn some_slot(&self, random: &mut StdRng) -> (u16, usize) {
-        let bucket = bucket_of(KEYS.choose(random).unwrap());
-        let slot = self.cluster.slot_of(&bucket.to_string()).await;
+        let slot = slot_of_lock(KEYS.choose(random).unwrap());
         (slot, self.cluster.owner_of(slot).await)
     }
 
@@ -49,7 +48,7 @@ impl ClusterRig {
         let migration = self.cluster.begin_migration(slot, to).await;
         some_time(random, 800).await;
         // Those that are made in the meantime too.
-        while self.cluster.move_keys(migration).await > 0 {}
+        while self.cluster.move_keys(migration, usize::MAX).await > 0 {}
         self.cluster.end_migration(migration).await;
         self.cluster.is_whole().await;
     }
@@ -94,6 +93,7 @@ impl Rig for ClusterRig {
                 self.cluster.nodes[owner].signal("CONT");
                 self.cluster.is_whole().await;
                 witness.lost_since(start_us);
+                witness.split_since(start_us);
             }
             _ => {
                 let (_, owner) = self.some_slot(random).await;
@@ -101,6 +101,7 @@ impl Rig for ClusterRig {
                 self.cluster.take_over(owner).await;
                 self.cluster.is_whole().await;
                 witness.lost_since(start_us);
+                witness.split_since(start_us);
             }
         }
     }

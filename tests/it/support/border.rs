@@ -4,30 +4,38 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use tokio::io::copy_bidirectional;
+use tokio::io::{copy, sink};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// Its doors close for good when it is dropped.
 pub struct Border {
-    /// The processes of the smaller side; empty while nothing is cut.
-    side: watch::Sender<Arc<Vec<u32>>>,
+    state: watch::Sender<Arc<State>>,
     ended: CancellationToken,
+}
+
+/// What is wrong with the network; nothing by default.
+#[derive(Clone, Debug, Default)]
+struct State {
+    /// The processes of the smaller side.
+    side: Vec<u32>,
+    /// Processes that are not answered.
+    unanswered: Vec<u32>,
 }
 
 impl Border {
     pub fn new() -> Self {
-        Self { side: watch::Sender::default(), ended: CancellationToken::new() }
+        Self { state: watch::Sender::default(), ended: CancellationToken::new() }
     }
 
     /// Opens a door at this port to a process that listens on another; the other servers and all clients know the door.
     pub async fn open_door(&self, door: u16, port: u16, pid: u32) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, door)).await.unwrap();
-        let (side, ended) = (self.side.subscribe(), self.ended.clone());
+        let (state, ended) = (self.state.subscribe(), self.ended.clone());
         let accepting = async move {
             while let Ok((client, from)) = listener.accept().await {
-                tokio::spawn(pass_on(client, from, port, pid, side.clone(), ended.clone()));
+                tokio::spawn(pass_on(client, from, port, pid, state.clone(), ended.clone()));
             }
         };
         let ended = self.ended.clone();
@@ -36,12 +44,17 @@ impl Border {
 
     /// From now on these processes and all others hear nothing of each other. The tests themselves hear everybody.
     pub fn cut_off(&self, pids: &[u32]) {
-        self.side.send_replace(Arc::new(pids.to_vec()));
+        self.state.send_replace(Arc::new(State { side: pids.to_vec(), ..State::default() }));
+    }
+
+    /// From now on what these processes ask for is done, and they are not answered.
+    pub fn lose_answers_to(&self, pids: &[u32]) {
+        self.state.send_replace(Arc::new(State { unanswered: pids.to_vec(), ..State::default() }));
     }
 
     /// Connections that were cut end now, and new ones pass.
     pub fn mend(&self) {
-        self.side.send_replace(Arc::default());
+        self.state.send_replace(Arc::default());
     }
 }
 
@@ -56,28 +69,38 @@ async fn pass_on(
     from: SocketAddr,
     port: u16,
     server: u32,
-    mut side: watch::Receiver<Arc<Vec<u32>>>,
+    state: watch::Receiver<Arc<State>>,
     ended: CancellationToken,
 ) {
     let Some(socket) = socket_of(from.port()) else { return };
-    let is_cut = |side: &Arc<Vec<u32>>| {
-        let crosses = owns(side, &socket) != side.contains(&server);
+    let is_cut = |state: &Arc<State>| {
+        let crosses = owns(&state.side, &socket) != state.side.contains(&server);
         crosses && !owns(&[std::process::id()], &socket)
     };
+    let is_unanswered = |state: &Arc<State>| owns(&state.unanswered, &socket);
+    let (mut cut, mut mended, mut unanswered) = (state.clone(), state.clone(), state);
+    let is_cut_now = is_cut(&cut.borrow_and_update().clone());
     let passing = async {
-        if !is_cut(&side.borrow_and_update().clone()) {
+        if !is_cut_now {
             let Ok(mut server) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await else { return };
             let _ = (client.set_nodelay(true), server.set_nodelay(true));
-            let copying = copy_bidirectional(&mut client, &mut server);
+            let (mut from_client, mut to_client) = client.split();
+            let (mut from_server, mut to_server) = server.split();
+            let answer = async {
+                tokio::select! {
+                    _ = copy(&mut from_server, &mut to_client) => return,
+                    _ = unanswered.wait_for(is_unanswered) => {}
+                }
+                let _ = copy(&mut from_server, &mut sink()).await;
+            };
             tokio::select! {
-                _ = copying => return,
-                _ = side.wait_for(is_cut) => {}
+                _ = copy(&mut from_client, &mut to_server) => return,
+                () = answer => return,
+                _ = cut.wait_for(is_cut) => {}
             }
-            // Both ends stay open in silence, as the ends of a cable do.
-            let _ = side.wait_for(|side| !is_cut(side)).await;
-        } else {
-            let _ = side.wait_for(|side| !is_cut(side)).await;
         }
+        // Both ends stay open in silence, as the ends of a cable do.
+        let _ = mended.wait_for(|state| !is_cut(state)).await;
     };
     ended.run_until_cancelled(passing).await;
 }

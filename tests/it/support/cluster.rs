@@ -1,5 +1,6 @@
 //! A Redis Cluster of three primaries and three replicas, all of them real.
 
+use crc::{CRC_16_XMODEM, Crc};
 use futures_util::future::join_all;
 use tokio::sync::OnceCell;
 
@@ -9,6 +10,18 @@ use super::{end_with_the_tests, eventually, server_port};
 
 const PRIMARIES: usize = 3;
 const SLOTS: u16 = 16_384;
+/// How a cluster counts slots.
+const CRC: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
+
+/// The bucket of a lock: all locks of one bucket, and what belongs to them, share a slot.
+pub fn bucket_of(key: &str) -> u16 {
+    CRC.checksum(key.as_bytes()) % SLOTS
+}
+
+/// The slot of a lock: that of its bucket's number, which is the hash tag.
+pub fn slot_of_lock(key: &str) -> u16 {
+    CRC.checksum(bucket_of(key).to_string().as_bytes()) % SLOTS
+}
 
 /// Ends all its nodes when dropped. The first three begin as primaries, each with a third of the slots, and node
 /// `n + 3` as the replica of node `n`.
@@ -35,11 +48,6 @@ pub async fn shared() -> &'static RedisCluster {
         cluster
     };
     SHARED.get_or_init(start).await
-}
-
-/// The bucket of a lock, whose number is the hash tag of its keys.
-pub fn bucket_of(key: &str) -> u16 {
-    crc::Crc::<u16>::new(&crc::CRC_16_XMODEM).checksum(key.as_bytes()) % SLOTS
 }
 
 impl RedisCluster {
@@ -95,9 +103,10 @@ impl RedisCluster {
         format!("redis+cluster://{}", nodes.join(","))
     }
 
-    /// The slot of a key, or of the hash tag in it.
-    pub async fn slot_of(&self, key: &str) -> u16 {
-        self.any().await.command(&["CLUSTER", "KEYSLOT", key]).await
+    /// The slots that a primary has, in ranges.
+    pub async fn slots_of(&self, node: usize) -> Vec<(u16, u16)> {
+        let nodes = nodes_by(&self.nodes[node]).await.expect("the node does not answer");
+        slots(own_line(&nodes).expect("it is a replica")).collect()
     }
 
     /// The node that is the primary of this slot: of those who think so, the one whose claim is the newest.
@@ -174,9 +183,10 @@ impl RedisCluster {
         self.nodes[migration.from].command(&["CLUSTER", "GETKEYSINSLOT", &slot, "1000"]).await
     }
 
-    /// Moves those keys that are still there; returns how many there were.
-    pub async fn move_keys(&self, migration: Migration) -> usize {
-        let keys = self.keys_left(migration).await;
+    /// Moves at most so many of the keys that are still there; returns how many it moved.
+    pub async fn move_keys(&self, migration: Migration, most: usize) -> usize {
+        let mut keys = self.keys_left(migration).await;
+        keys.truncate(most);
         let port = self.nodes[migration.to].port().to_string();
         // One by one: a lock that ends meanwhile is no error.
         for key in &keys {
@@ -193,12 +203,6 @@ impl RedisCluster {
         // Where it goes first: it must have the newest claim when the other gives up its own.
         let _: () = self.nodes[migration.to].command(&words).await;
         let _: () = self.nodes[migration.from].command(&words).await;
-    }
-
-    /// Some node that answers.
-    async fn any(&self) -> &RedisServer {
-        let answers = join_all(self.nodes.iter().map(|node| node.try_command::<String>(&["PING"]))).await;
-        &self.nodes[answers.iter().position(Result::is_ok).expect("no node answers")]
     }
 }
 
@@ -228,10 +232,15 @@ fn slots(words: &[String]) -> impl Iterator<Item = (u16, u16)> {
     })
 }
 
+/// What a primary says of itself.
+fn own_line(nodes: &[Vec<String>]) -> Option<&Vec<String>> {
+    nodes.iter().find(|words| words[2].contains("myself,master"))
+}
+
 /// With which epoch a node claims a slot, if it does.
 async fn claim_of(node: &RedisServer, slot: u16) -> Option<u64> {
     let nodes = nodes_by(node).await?;
-    let own = nodes.iter().find(|words| words[2].contains("myself,master"))?;
+    let own = own_line(&nodes)?;
     let has = slots(own).any(|(first, last)| (first..=last).contains(&slot));
     has.then(|| own[6].parse().unwrap())
 }

@@ -7,11 +7,13 @@ use fencepost::clock::boottime;
 use serde::{Deserialize, Serialize};
 
 pub use check::check;
+pub use verdict::{is_kept, summary};
 pub use witness::Witness;
 
 mod check;
 mod holds;
 mod leases;
+mod verdict;
 mod witness;
 
 /// Everything that a run left for its judge.
@@ -21,6 +23,10 @@ pub struct History {
     pub updates: Vec<Update>,
     /// Times within which the store lost what it held.
     pub losses: Vec<Span>,
+    /// Times within which clients may have been granted locks by two servers: by a deposed primary, whose numbers are
+    /// the smaller ones, and by its successor.
+    #[serde(default)]
+    pub splits: Vec<Span>,
     /// Times within which a gateway ended, and with it what it was about to take back.
     pub kills: Vec<Span>,
     /// From here on no command is under way any more, and nobody does anything but look.
@@ -32,6 +38,12 @@ pub struct History {
 pub struct Span {
     pub start_us: u64,
     pub end_us: u64,
+}
+
+impl Span {
+    fn overlaps(&self, other: &Self) -> bool {
+        self.start_us <= other.end_us && other.start_us <= self.end_us
+    }
 }
 
 /// One request of one client.

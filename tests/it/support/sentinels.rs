@@ -37,7 +37,7 @@ pub struct SentinelOptions<'a> {
     /// How often sentinels say what they think. A deposed primary is told so after four times this, and takes writes
     /// until then: eight seconds in a Sentinel that nobody has tuned.
     pub publish_period_ms: u32,
-    /// Whether [`SentinelSetup::cut_off`] can be used.
+    /// Whether its network can be cut in two.
     pub is_divisible: bool,
 }
 
@@ -110,17 +110,16 @@ impl SentinelSetup {
         let ids = [(); 3].map(|()| format!("{:040x}", rand::random::<u128>()));
         let mut sentinels = Vec::new();
         for at in 0..3 {
-            let others = (0..3).filter(|other| *other != at);
-            let others = others.map(|other| {
-                format!(
-                    "sentinel known-sentinel {MASTER} 127.0.0.1 {} {}\n",
-                    sentinel_ports[other], ids[other]
-                )
-            });
-            let announced =
-                format!("sentinel announce-ip 127.0.0.1\nsentinel announce-port {}\n", sentinel_ports[at]);
-            let id = format!("sentinel myid {}\n", ids[at]);
-            let config = id + &announced + &watching(server_ports, 0, options) + &others.collect::<String>();
+            let mut config = watching(server_ports, 0, options);
+            config += &format!("sentinel myid {}\nsentinel announce-ip 127.0.0.1\n", ids[at]);
+            config += &format!("sentinel announce-port {}\n", sentinel_ports[at]);
+            for port in &server_ports[1..] {
+                config += &format!("sentinel known-replica {MASTER} 127.0.0.1 {port}\n");
+            }
+            for other in (0..3).filter(|other| *other != at) {
+                let (port, id) = (sentinel_ports[other], &ids[other]);
+                config += &format!("sentinel known-sentinel {MASTER} 127.0.0.1 {port} {id}\n");
+            }
             let sentinel =
                 RedisServer::start_sentinel_on(own_ports[3 + at], &config, options.sentinel_password).await?;
             if let Some(border) = &border {
@@ -225,7 +224,7 @@ impl SentinelSetup {
     }
 
     /// Replaces a sentinel by one that knows nothing but that this server is the primary, as when Sentinel is set up
-    /// anew. It knows of no other sentinel.
+    /// anew. It knows of no other sentinel, and of no server that does not follow this one.
     pub async fn set_up_anew(&mut self, sentinel: usize, server: usize) {
         self.sentinels[sentinel].kill();
         let file = self.sentinels[sentinel].directory().join(SENTINEL_CONFIG);
@@ -239,13 +238,9 @@ impl SentinelSetup {
         self.start_sentinel_again(sentinel).await;
     }
 
-    /// From now on these processes, and all other servers, sentinels and gateways, hear nothing of each other.
-    pub fn cut_off(&self, pids: &[u32]) {
-        self.border.as_ref().expect("the setup is not divisible").cut_off(pids);
-    }
-
-    pub fn mend(&self) {
-        self.border.as_ref().expect("the setup is not divisible").mend();
+    /// The network between all servers, sentinels and gateways, where the setup is divisible.
+    pub fn network(&self) -> &Border {
+        self.border.as_ref().expect("the setup is not divisible")
     }
 }
 
@@ -276,11 +271,7 @@ fn watching(server_ports: &[u16], primary: usize, options: SentinelOptions) -> S
     if let Some(password) = options.sentinel_password {
         config += &format!("sentinel sentinel-pass {password}\n");
     }
-    let replicas = (0..3).filter(|server| *server != primary);
     config
-        + &replicas
-            .map(|at| format!("sentinel known-replica {MASTER} 127.0.0.1 {}\n", server_ports[at]))
-            .collect::<String>()
 }
 
 /// Lets a sentinel look at its servers more often than each ten seconds, and trust its clock again soon after it was

@@ -88,6 +88,16 @@ impl Case<'_> {
         self.history.losses.iter().any(|loss| loss.start_us <= end_us && start_us <= loss.end_us)
     }
 
+    /// Whether one of these may have been answered by a deposed primary and the other by its successor.
+    fn is_split_between(&self, one: &Operation, other: &Operation) -> bool {
+        self.history.splits.iter().any(|split| split.overlaps(&one.span) && split.overlaps(&other.span))
+    }
+
+    /// Whether a deposed primary may have answered, which knows nothing of what its successor has granted.
+    fn may_be_of_a_deposed(&self, operation: &Operation) -> bool {
+        self.is_split_between(operation, operation)
+    }
+
     /// The request that was granted what this holder holds.
     pub(super) fn grant_of(&self, holder: &Holder) -> Option<&Operation> {
         self.operations.iter().find(|operation| operation.id == holder.id).copied()
@@ -127,7 +137,8 @@ impl Case<'_> {
         }
     }
 
-    /// I2: no number is smaller than one that was shown before it was asked for, and that of a new grant is larger.
+    /// I2: no number is smaller than one that was shown before it was asked for, and that of a new grant is larger;
+    /// but of two servers that both grant, the successor's are the larger ones.
     fn numbers_grow(&self, found: &mut Found) {
         for operation in &self.operations {
             let Some(number) = operation.shown() else { continue };
@@ -136,7 +147,8 @@ impl Case<'_> {
                 let Some(before) = other.shown() else { return false };
                 // What comes up again with older data is no new grant.
                 let is_lost = || self.is_lost_between(other.span.start_us, operation.span.end_us);
-                (is_granted && before >= number) || (before > number && !is_lost())
+                let is_split = || self.is_split_between(other, operation);
+                (is_granted && before >= number && !is_split()) || (before > number && !is_lost())
             };
             let mut before =
                 self.operations.iter().filter(|other| other.span.end_us < operation.span.start_us);
@@ -153,7 +165,8 @@ impl Case<'_> {
                 found.add("I3", "two hold it at once", &[hold, other]);
             }
             for operation in &self.operations {
-                if hold.covers(operation) && !self.agrees(hold, operation) {
+                let is_of_it = hold.covers(operation) && !self.may_be_of_a_deposed(operation);
+                if is_of_it && !self.agrees(hold, operation) {
                     let promise = if operation.token.as_deref() == Some(hold.token) { "I8" } else { "I3" };
                     found.add(promise, &format!("{hold:?} is denied"), operation);
                 }
@@ -205,7 +218,7 @@ impl Case<'_> {
                 let is_first =
                     !releases().any(|other| other.id != release.id && other.span.start_us < span.end_us);
                 let is_denied = matches!(release.answer, Answer::NotHeld | Answer::HeldByAnother(_));
-                if is_within && is_first && is_denied {
+                if is_within && is_first && is_denied && !self.may_be_of_a_deposed(release) {
                     found.add("I9", &format!("{hold:?} is denied"), release);
                 }
             }

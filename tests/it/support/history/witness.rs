@@ -16,6 +16,25 @@ pub struct Witness {
 }
 
 impl Witness {
+    /// One who has seen all of this.
+    pub fn of_all(histories: &[History]) -> Self {
+        let mut all = History::default();
+        for history in histories {
+            let history = history.clone();
+            all.operations.extend(history.operations);
+            all.updates.extend(history.updates);
+            all.losses.extend(history.losses);
+            all.splits.extend(history.splits);
+            all.kills.extend(history.kills);
+        }
+        Self { history: Arc::new(Mutex::new(all)) }
+    }
+
+    /// How many such answers were given so far.
+    pub fn count(&self, is_such: impl Fn(&Answer) -> bool) -> usize {
+        self.history.lock().unwrap().operations.iter().filter(|one| is_such(&one.answer)).count()
+    }
+
     /// Sends one request, and gives up after `patience`: the connection is closed then.
     pub async fn ask(
         &self,
@@ -60,6 +79,11 @@ impl Witness {
     /// Says that the store lost what it held at some time since `start_us`.
     pub fn lost_since(&self, start_us: u64) {
         self.history.lock().unwrap().losses.push(Span { start_us, end_us: now_us() });
+    }
+
+    /// Says that a deposed primary and its successor may both have granted locks since `start_us`.
+    pub fn split_since(&self, start_us: u64) {
+        self.history.lock().unwrap().splits.push(Span { start_us, end_us: now_us() });
     }
 
     /// Says that a gateway was ended at some time since `start_us`, and with it what it was about to take back.

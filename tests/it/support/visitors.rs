@@ -7,36 +7,40 @@ use std::time::Duration;
 use rand::RngExt;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
-use crate::support::history::{Action, Answer, Operation, Update, Witness};
-use crate::support::{Client, fresh_token};
+use super::history::{Action, Answer, Operation, Update, Witness};
+use super::resource::Resource;
+use super::{Client, fresh_token};
 
 /// Fewer than clients, so that they meet.
 pub const KEYS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 const SHORTEST_TTL_MS: u64 = 200;
-pub const LONGEST_TTL_MS: u64 = 3_000;
+const LONGEST_TTL_MS: u64 = 3_000;
 /// Of locks that nobody else asks for: what is left of them, and nobody was told of, is seen at the end of the run.
 const OUTLASTING_TTL_MS: u64 = 3_600_000;
 /// Longer than a request may take, so that only those give up that mean to.
 const PATIENCE: Duration = Duration::from_secs(6);
+/// Time for requests that are under way to end, when nothing fails any more.
+const SETTLING: Duration = Duration::from_secs(3);
 
-/// Something that a lock protects, and that claims: it refuses numbers smaller than the largest that it was shown.
-#[derive(Debug, Default)]
-pub struct Resource {
-    fence: u64,
-    version: u64,
-}
-
+/// Each of them claims.
 pub type Resources = Arc<BTreeMap<&'static str, Mutex<Resource>>>;
 
 pub fn resources() -> Resources {
     Arc::new(KEYS.iter().map(|key| (*key, Mutex::default())).collect())
 }
 
-pub async fn look_at_all(client: &Client, witness: &Witness) {
-    for key in witness.keys() {
-        witness.ask(client, &key, None, Action::Look, PATIENCE).await;
+/// Waits until no request is under way any more, and looks at every lock that was asked for: soon after, and when the
+/// short leases are over.
+pub async fn look_at_what_is_left(client: &Client, witness: &Witness) {
+    sleep(SETTLING).await;
+    witness.is_quiet();
+    for wait in [Duration::from_millis(1_100), Duration::from_millis(LONGEST_TTL_MS)] {
+        sleep(wait).await;
+        for key in witness.keys() {
+            witness.ask(client, &key, None, Action::Look, PATIENCE).await;
+        }
     }
 }
 
@@ -53,8 +57,8 @@ impl Visitor {
         Self { doors, witness, resources, random }
     }
 
-    pub async fn work_until(mut self, end: Instant) {
-        while Instant::now() < end {
+    pub async fn work_while(mut self, is_on: impl Fn() -> bool) {
+        while is_on() {
             let key = *KEYS.choose(&mut self.random).unwrap();
             match self.random.random_range(0..10) {
                 0 => drop(self.ask(key, None, Action::Look).await),
@@ -115,19 +119,10 @@ impl Visitor {
         let resources = self.resources.clone();
         let Some(resource) = resources.get(key) else { return };
         self.pause(20).await;
-        let before = {
-            let mut resource = resource.lock().unwrap();
-            if number < resource.fence {
-                return;
-            }
-            resource.fence = number;
-            resource.version
-        };
+        let Some(before) = resource.lock().unwrap().read(number) else { return };
         let longest_ms = if self.random.random_bool(0.1) { ttl_ms * 3 / 2 } else { 30 };
         self.pause(longest_ms).await;
-        let mut resource = resource.lock().unwrap();
-        if resource.fence == number {
-            resource.version = before + 1;
+        if resource.lock().unwrap().write(number, before) {
             self.witness.updated(Update { resource: key.to_owned(), number, before });
         }
     }
