@@ -17,6 +17,7 @@ mod crowd;
 mod doubt;
 mod embedded_faults;
 mod embedded_store;
+mod failover;
 mod faults;
 mod hammer;
 mod judge;
