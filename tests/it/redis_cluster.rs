@@ -106,7 +106,7 @@ async fn waiters_are_put_back_although_those_of_another_server_cannot_be() {
     let flushed_at = Instant::now();
     waiter.await.unwrap().expect(201);
     assert!(flushed_at.elapsed() < Duration::from_secs(5), "woken after {:?}", flushed_at.elapsed());
-    while cluster.move_keys(migration).await > 0 {}
+    while cluster.move_keys(migration, 1_000).await > 0 {}
     cluster.end_migration(migration).await;
     for waiter in crowd {
         waiter.abort();
