@@ -1,7 +1,6 @@
 //! Settings: flags, each also an environment variable, checked as a whole before anything starts.
 
 use std::fmt;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use axum::http::HeaderValue;
@@ -12,15 +11,17 @@ use thiserror::Error;
 use crate::api::Limits;
 use crate::server::ServerSettings;
 use crate::store::LineSettings;
-use crate::store::redis::{Credentials, RedisAddress, RedisSettings, TCP_USER_TIMEOUT};
+use crate::store::redis::TCP_USER_TIMEOUT;
+
+mod store;
+
+pub use store::{StoreArgs, StoreSettings};
 
 /// The longest lease that `--max-ttl` may allow.
 const LONGEST_TTL: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 /// The longest wait that `--max-wait` may allow.
 const LONGEST_WAIT: Duration = Duration::from_secs(60 * 60);
 
-/// The longest that `--store-timeout` may let a request hang.
-const LONGEST_STORE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The longest that a place may be kept for a client that does not ask.
 const LONGEST_TICKET_TTL: Duration = Duration::from_secs(60 * 60);
 /// The longest of the times that bound a connection.
@@ -60,39 +61,8 @@ pub struct ServeArgs {
     #[arg(long, env = "FENCEPOST_LISTEN", default_value = "127.0.0.1:8080", value_name = "HOST:PORT")]
     listen: String,
 
-    // The value may hold a password: it must show up neither in --help nor in an error of the parser.
-    /// Where locks live: `file:PATH` (embedded, durable), `memory:` (lost at the end), a Redis server as
-    /// `redis://[user[:password]@]host[:port][/database]`, the primary that Sentinel names as
-    /// `redis+sentinel://[user:password@]host[:port],host…/name[/database]`, or a cluster as
-    /// `redis+cluster://[user:password@]host[:port],host…`; with TLS each as `rediss`
-    #[arg(
-        long,
-        env = "FENCEPOST_STORE",
-        hide_env_values = true,
-        default_value = "file:fencepost.redb",
-        value_name = "STORE"
-    )]
-    store: String,
-
-    /// What every key in Redis begins with
-    #[arg(long, env = "FENCEPOST_REDIS_PREFIX", default_value = "fencepost", value_name = "PREFIX")]
-    redis_prefix: String,
-
-    /// The user that the sentinels know, if they ask for one
-    #[arg(long, env = "FENCEPOST_SENTINEL_USER", value_name = "USER")]
-    sentinel_user: Option<String>,
-
-    /// The password that the sentinels ask for; it is not that of the servers behind them
-    #[arg(long, env = "FENCEPOST_SENTINEL_PASSWORD", hide_env_values = true, value_name = "PASSWORD")]
-    sentinel_password: Option<String>,
-
-    /// Certificate authority (PEM file) of a rediss:// server, instead of the system's
-    #[arg(long, env = "FENCEPOST_REDIS_CA", value_name = "FILE")]
-    redis_ca: Option<PathBuf>,
-
-    /// How long a request may take at the store, connecting and retries included
-    #[arg(long, env = "FENCEPOST_STORE_TIMEOUT", default_value = "2s", value_parser = duration, value_name = "DURATION")]
-    store_timeout: Duration,
+    #[command(flatten)]
+    store: StoreArgs,
 
     /// How long a released token keeps its answer and refuses late copies of its requests
     #[arg(long, env = "FENCEPOST_MARK_TTL", default_value = "2m", value_parser = duration, value_name = "DURATION")]
@@ -208,17 +178,6 @@ pub struct Settings {
     pub log_level: LogLevel,
 }
 
-/// Where locks live.
-#[derive(Clone, Debug)]
-pub enum StoreSettings {
-    /// Embedded, in this file.
-    File(PathBuf),
-    /// Embedded, and lost at the end.
-    Memory,
-    /// On a Redis server.
-    Redis(Box<RedisAddress>, RedisSettings),
-}
-
 /// What is wrong with the settings, in one line that names no secret.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{flag}: {problem}")]
@@ -238,8 +197,7 @@ impl ServeArgs {
             // The others stay free for those who hold, renew and release.
             max_http1_waiters: (self.max_connections / 4 * 3).max(1),
         };
-        let is_sane = (Duration::from_millis(10)..=LONGEST_STORE_TIMEOUT).contains(&self.store_timeout);
-        require("--store-timeout", is_sane, "from 10ms to 1m")?;
+        let mut store = self.store.check()?;
         require("--min-ttl", limits.min_ttl >= Duration::from_millis(1), "at least 1ms")?;
         require("--max-ttl", limits.max_ttl >= limits.min_ttl, "at least --min-ttl")?;
         require("--max-ttl", limits.max_ttl <= LONGEST_TTL, "at most 366days")?;
@@ -247,7 +205,8 @@ impl ServeArgs {
         require("--default-ttl", is_default_allowed, "between --min-ttl and --max-ttl")?;
         require("--max-wait", limits.max_wait <= LONGEST_WAIT, "at most 1h")?;
         // A mark must outlive every copy of a command that may still be on its way.
-        let latest_copy = self.store_timeout + limits.max_wait + TCP_USER_TIMEOUT;
+        let store_timeout = self.store.store_timeout;
+        let latest_copy = store_timeout + limits.max_wait + TCP_USER_TIMEOUT;
         let at_least = humantime::format_duration(latest_copy);
         require(
             "--mark-ttl",
@@ -267,10 +226,14 @@ impl ServeArgs {
             let is_sane = (Duration::from_millis(10)..=LONGEST_CONNECTION_TIMEOUT).contains(&time);
             require(flag, is_sane, "from 10ms to 1day")?;
         }
-        require("--redis-prefix", is_plain(&self.redis_prefix), "1 to 64 of A-Z a-z 0-9 . _ : -")?;
+        let line =
+            LineSettings { ticket_ttl: self.ticket_ttl, max_waiters_per_key: self.max_waiters_per_key };
+        if let StoreSettings::Redis(_, redis) = &mut store {
+            (redis.mark_ttl, redis.line) = (self.mark_ttl, line);
+        }
         Ok(Settings {
-            store: self.store()?,
-            line: self.line(),
+            store,
+            line,
             allowed_hosts: given(&self.allow_host).map(allowed_host).collect::<Result<_, _>>()?,
             allowed_origins: given(&self.cors_origin).map(allowed_origin).collect::<Result<_, _>>()?,
             server: ServerSettings {
@@ -281,72 +244,12 @@ impl ServeArgs {
                 ..ServerSettings::default()
             },
             listen: self.listen,
-            store_timeout: self.store_timeout,
+            store_timeout,
             mark_ttl: self.mark_ttl,
             max_waiters: self.max_waiters,
             limits,
             log_format: self.log_format,
             log_level: self.log_level,
-        })
-    }
-
-    fn line(&self) -> LineSettings {
-        LineSettings { ticket_ttl: self.ticket_ttl, max_waiters_per_key: self.max_waiters_per_key }
-    }
-
-    fn store(&self) -> Result<StoreSettings, SettingsError> {
-        let error = |problem: String| SettingsError { flag: "--store", problem };
-        let store = match self.store.split_once(':') {
-            Some(("file", "")) => Err(error("say which file: file:PATH".into())),
-            Some(("file", path)) => Ok(StoreSettings::File(path.into())),
-            Some(("memory", "")) => Ok(StoreSettings::Memory),
-            Some((scheme, _)) if scheme.starts_with("redis") => {
-                let address = RedisAddress::parse(&self.store, self.redis_ca()?)
-                    .map_err(|problem| error(problem.to_string()))?;
-                let address = self.with_sentinel_credentials(address)?;
-                Ok(StoreSettings::Redis(
-                    Box::new(address),
-                    RedisSettings {
-                        prefix: self.redis_prefix.clone(),
-                        reply_timeout: self.store_timeout / 2,
-                        mark_ttl: self.mark_ttl,
-                        line: self.line(),
-                    },
-                ))
-            }
-            _ => Err(error(
-                "write file:PATH, memory:, redis://host, redis+sentinel://host,host,host/name or \
-                 redis+cluster://host,host"
-                    .into(),
-            )),
-        }?;
-        if self.redis_ca.is_some() && !matches!(store, StoreSettings::Redis(..)) {
-            return Err(SettingsError { flag: "--redis-ca", problem: "needs a rediss:// store".into() });
-        }
-        if self.sentinel_password.is_some() && !matches!(store, StoreSettings::Redis(..)) {
-            let problem = "needs a redis+sentinel:// store".into();
-            return Err(SettingsError { flag: "--sentinel-password", problem });
-        }
-        Ok(store)
-    }
-
-    fn with_sentinel_credentials(&self, address: RedisAddress) -> Result<RedisAddress, SettingsError> {
-        let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
-        let error = |flag, problem: &str| SettingsError { flag, problem: problem.to_owned() };
-        match (given(&self.sentinel_user), given(&self.sentinel_password)) {
-            (user, Some(password)) => address
-                .with_sentinel_credentials(Credentials { user, password })
-                .map_err(|problem| error("--sentinel-password", &problem.to_string())),
-            (Some(_), None) => Err(error("--sentinel-user", "needs --sentinel-password")),
-            (None, None) => Ok(address),
-        }
-    }
-
-    fn redis_ca(&self) -> Result<Option<Vec<u8>>, SettingsError> {
-        let Some(path) = &self.redis_ca else { return Ok(None) };
-        std::fs::read(path).map(Some).map_err(|error| SettingsError {
-            flag: "--redis-ca",
-            problem: format!("{}: {error}", path.display()),
         })
     }
 }
@@ -368,12 +271,6 @@ fn require(flag: &'static str, holds: bool, rule: &str) -> Result<(), SettingsEr
 /// A variable that is set to nothing, as compose files and unit files do it, names nothing.
 fn given(list: &[String]) -> impl Iterator<Item = &str> {
     list.iter().map(String::as_str).filter(|text| !text.is_empty())
-}
-
-/// A prefix with braces would become the hash tag of every key.
-fn is_plain(prefix: &str) -> bool {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b':' | b'-');
-    (1..=64).contains(&prefix.len()) && prefix.bytes().all(is_plain)
 }
 
 fn allowed_host(host: &str) -> Result<String, SettingsError> {

@@ -9,6 +9,7 @@
 //! |---|---|---|
 //! | `main.rs` | arguments, log, bind, signals, exit code; the only `anyhow` | all |
 //! | [`config`] | settings: flags, each also an environment variable | `api`, `server`, `store` |
+//! | `config/store` | those that say where locks live, which all commands share that look at a store | |
 //! | [`api`] | every route, and what all requests pass through | `service`, `store`, `lock` |
 //! | `api/locks`, `api/health` | the handlers: parse → service → answer | |
 //! | `api/extract`, `api/raw` | what a caller says, parsed once and strictly | |

@@ -61,6 +61,17 @@ pub struct RedisSettings {
     pub line: LineSettings,
 }
 
+impl Default for RedisSettings {
+    fn default() -> Self {
+        Self {
+            prefix: "fencepost".to_owned(),
+            reply_timeout: Duration::from_secs(1),
+            mark_ttl: Duration::from_secs(120),
+            line: LineSettings::default(),
+        }
+    }
+}
+
 /// Hints that may wait to be heard; past it, the oldest are lost.
 const MOST_HINTS: usize = 4096;
 

@@ -1,0 +1,139 @@
+//! The settings that say where locks live, which every command shares that looks at a store.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::{SettingsError, duration, require};
+use crate::store::redis::{Credentials, RedisAddress, RedisSettings};
+
+/// The longest that `--store-timeout` may let a request hang.
+const LONGEST_STORE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The flags that say where locks live.
+#[derive(Args, Clone)]
+pub struct StoreArgs {
+    // The value may hold a password: it must show up neither in --help nor in an error of the parser.
+    /// Where locks live: `file:PATH` (embedded, durable), `memory:` (lost at the end), a Redis server as
+    /// `redis://[user[:password]@]host[:port][/database]`, the primary that Sentinel names as
+    /// `redis+sentinel://[user:password@]host[:port],host…/name[/database]`, or a cluster as
+    /// `redis+cluster://[user:password@]host[:port],host…`; with TLS each as `rediss`
+    #[arg(
+        long,
+        env = "FENCEPOST_STORE",
+        hide_env_values = true,
+        default_value = "file:fencepost.redb",
+        value_name = "STORE"
+    )]
+    store: String,
+
+    /// What every key in Redis begins with
+    #[arg(long, env = "FENCEPOST_REDIS_PREFIX", default_value = "fencepost", value_name = "PREFIX")]
+    redis_prefix: String,
+
+    /// The user that the sentinels know, if they ask for one
+    #[arg(long, env = "FENCEPOST_SENTINEL_USER", value_name = "USER")]
+    sentinel_user: Option<String>,
+
+    /// The password that the sentinels ask for; it is not that of the servers behind them
+    #[arg(long, env = "FENCEPOST_SENTINEL_PASSWORD", hide_env_values = true, value_name = "PASSWORD")]
+    sentinel_password: Option<String>,
+
+    /// Certificate authority (PEM file) of a rediss:// server, instead of the system's
+    #[arg(long, env = "FENCEPOST_REDIS_CA", value_name = "FILE")]
+    redis_ca: Option<PathBuf>,
+
+    /// How long a request may take at the store, connecting and retries included
+    #[arg(long, env = "FENCEPOST_STORE_TIMEOUT", default_value = "2s", value_parser = duration, value_name = "DURATION")]
+    pub(super) store_timeout: Duration,
+}
+
+/// Where locks live.
+#[derive(Clone, Debug)]
+pub enum StoreSettings {
+    /// Embedded, in this file.
+    File(PathBuf),
+    /// Embedded, and lost at the end.
+    Memory,
+    /// On a Redis server.
+    Redis(Box<RedisAddress>, RedisSettings),
+}
+
+impl StoreArgs {
+    /// Checks these settings, whatever the command.
+    pub fn check(&self) -> Result<StoreSettings, SettingsError> {
+        let is_sane = (Duration::from_millis(10)..=LONGEST_STORE_TIMEOUT).contains(&self.store_timeout);
+        require("--store-timeout", is_sane, "from 10ms to 1m")?;
+        require("--redis-prefix", is_plain(&self.redis_prefix), "1 to 64 of A-Z a-z 0-9 . _ : -")?;
+        let store = self.place()?;
+        let is_redis = matches!(store, StoreSettings::Redis(..));
+        if self.redis_ca.is_some() && !is_redis {
+            return Err(SettingsError { flag: "--redis-ca", problem: "needs a rediss:// store".into() });
+        }
+        if self.sentinel_password.is_some() && !is_redis {
+            let problem = "needs a redis+sentinel:// store".into();
+            return Err(SettingsError { flag: "--sentinel-password", problem });
+        }
+        Ok(store)
+    }
+
+    fn place(&self) -> Result<StoreSettings, SettingsError> {
+        let error = |problem: String| SettingsError { flag: "--store", problem };
+        match self.store.split_once(':') {
+            Some(("file", "")) => Err(error("say which file: file:PATH".into())),
+            Some(("file", path)) => Ok(StoreSettings::File(path.into())),
+            Some(("memory", "")) => Ok(StoreSettings::Memory),
+            Some((scheme, _)) if scheme.starts_with("redis") => {
+                let address = RedisAddress::parse(&self.store, self.ca()?)
+                    .map_err(|problem| error(problem.to_string()))?;
+                let address = self.with_sentinel_credentials(address)?;
+                let settings = RedisSettings {
+                    prefix: self.redis_prefix.clone(),
+                    reply_timeout: self.store_timeout / 2,
+                    ..RedisSettings::default()
+                };
+                Ok(StoreSettings::Redis(Box::new(address), settings))
+            }
+            _ => Err(error(
+                "write file:PATH, memory:, redis://host, redis+sentinel://host,host,host/name or \
+                 redis+cluster://host,host"
+                    .into(),
+            )),
+        }
+    }
+
+    fn with_sentinel_credentials(&self, address: RedisAddress) -> Result<RedisAddress, SettingsError> {
+        let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+        let error = |flag, problem: &str| SettingsError { flag, problem: problem.to_owned() };
+        match (given(&self.sentinel_user), given(&self.sentinel_password)) {
+            (user, Some(password)) => address
+                .with_sentinel_credentials(Credentials { user, password })
+                .map_err(|problem| error("--sentinel-password", &problem.to_string())),
+            (Some(_), None) => Err(error("--sentinel-user", "needs --sentinel-password")),
+            (None, None) => Ok(address),
+        }
+    }
+
+    fn ca(&self) -> Result<Option<Vec<u8>>, SettingsError> {
+        let Some(path) = &self.redis_ca else { return Ok(None) };
+        std::fs::read(path).map(Some).map_err(|error| SettingsError {
+            flag: "--redis-ca",
+            problem: format!("{}: {error}", path.display()),
+        })
+    }
+}
+
+impl fmt::Debug for StoreArgs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The store's address may hold a password; `StoreSettings` shows it without.
+        f.debug_struct("StoreArgs").finish_non_exhaustive()
+    }
+}
+
+/// A prefix with braces would become the hash tag of every key.
+fn is_plain(prefix: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b':' | b'-');
+    (1..=64).contains(&prefix.len()) && prefix.bytes().all(is_plain)
+}
