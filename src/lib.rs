@@ -23,6 +23,7 @@
 //! | [`store::redis`], `redis/*.lua` | Redis: each operation one script, one round trip | |
 //! | `store/redis/servers`, `store/redis/cluster`, `store/redis/sentinel` | who is asked: one server, whoever of a cluster has the slot, or the primary that Sentinel names | |
 //! | `store/redis/link`, `store/redis/identity` | a connection and the server it was made to, as one value, and what replaces it | |
+//! | `store/redis/profile`, `store/redis/permissions`, `store/redis/preflight` | what a server says of itself, what its user lacks, and whether that is safe to lock on | |
 //! | `store/redis/failure` | what each error means: not yet, not done, unknown | |
 //! | [`store::embedded`] | a durable file, or memory: one writer, group commit | |
 //! | [`lock`] | the words of the domain, valid by construction | |

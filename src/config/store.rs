@@ -1,13 +1,15 @@
 //! The settings that say where locks live, which every command shares that looks at a store.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
+use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
+use clap::{Args, ValueEnum};
 
 use super::{SettingsError, duration, require};
-use crate::store::redis::{Credentials, RedisAddress, RedisSettings};
+use crate::store::redis::{Credentials, RedisAddress, RedisSettings, Risk};
 
 /// The longest that `--store-timeout` may let a request hang.
 const LONGEST_STORE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -45,6 +47,10 @@ pub struct StoreArgs {
     #[arg(long, env = "FENCEPOST_REDIS_CA", value_name = "FILE")]
     redis_ca: Option<PathBuf>,
 
+    /// Use a Redis server that would be refused, at this risk (may be repeated)
+    #[arg(long, env = "FENCEPOST_REDIS_ACCEPT", value_delimiter = ',', value_parser = RiskParser, value_name = "RISK")]
+    redis_accept: Vec<Option<Risk>>,
+
     /// How long a request may take at the store, connecting and retries included
     #[arg(long, env = "FENCEPOST_STORE_TIMEOUT", default_value = "2s", value_parser = duration, value_name = "DURATION")]
     pub(super) store_timeout: Duration,
@@ -72,6 +78,9 @@ impl StoreArgs {
         if self.redis_ca.is_some() && !is_redis {
             return Err(SettingsError { flag: "--redis-ca", problem: "needs a rediss:// store".into() });
         }
+        if self.redis_accept.iter().any(Option::is_some) && !is_redis {
+            return Err(SettingsError { flag: "--redis-accept", problem: "needs a redis:// store".into() });
+        }
         if self.sentinel_password.is_some() && !is_redis {
             let problem = "needs a redis+sentinel:// store".into();
             return Err(SettingsError { flag: "--sentinel-password", problem });
@@ -92,6 +101,7 @@ impl StoreArgs {
                 let settings = RedisSettings {
                     prefix: self.redis_prefix.clone(),
                     reply_timeout: self.store_timeout / 2,
+                    accepted: self.redis_accept.iter().copied().flatten().collect(),
                     ..RedisSettings::default()
                 };
                 Ok(StoreSettings::Redis(Box::new(address), settings))
@@ -129,6 +139,40 @@ impl fmt::Debug for StoreArgs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The store's address may hold a password; `StoreSettings` shows it without.
         f.debug_struct("StoreArgs").finish_non_exhaustive()
+    }
+}
+
+impl ValueEnum for Risk {
+    fn value_variants<'a>() -> &'a [Self] {
+        &Self::ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(self.name()).help(self.meaning()))
+    }
+}
+
+/// Reads a risk, and nothing where a variable is set to nothing.
+#[derive(Clone)]
+struct RiskParser;
+
+impl TypedValueParser for RiskParser {
+    type Value = Option<Risk>;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<Option<Risk>, clap::Error> {
+        if value.is_empty() {
+            return Ok(None);
+        }
+        EnumValueParser::new().parse_ref(command, arg, value).map(Some)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(Risk::ALL.iter().filter_map(ValueEnum::to_possible_value)))
     }
 }
 

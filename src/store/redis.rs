@@ -15,14 +15,14 @@ use tokio::time::{Instant, timeout_at};
 
 use self::address::Layout;
 use self::failure::Failure;
-use self::identity::info_field;
 use self::keys::KeySpace;
 use self::link::{Hints, Link, describe};
 use self::mode::Mode;
+use self::preflight::Preflight;
 use self::scripts::{Reply, Script};
 use self::servers::{Servers, Tries};
 use super::{
-    AcquireRequest, Beat, Bucket, Hint, LineSettings, LockStore, PlaceAfter, ReleaseMark, StoreError,
+    AcquireRequest, Beat, Bucket, Hint, Intent, LineSettings, LockStore, PlaceAfter, ReleaseMark, StoreError,
 };
 use crate::lock::{
     Acquired, Attempt, Inspected, Lease, LockKey, Owner, Refusal, Released, Renewed, Standing, TokenHash, Ttl,
@@ -36,11 +36,15 @@ mod identity;
 mod keys;
 mod link;
 mod mode;
+mod permissions;
+mod preflight;
+mod profile;
 mod scripts;
 mod sentinel;
 mod servers;
 
 pub use address::{AddressError, Credentials, RedisAddress, TCP_USER_TIMEOUT};
+pub use preflight::Risk;
 
 /// Connections for what must own one; no request for a lock ever waits for them.
 const ADMIN_CONNECTIONS: u32 = 2;
@@ -55,6 +59,8 @@ pub struct RedisSettings {
     pub prefix: String,
     /// How long connecting, and each look at the server, may take.
     pub reply_timeout: Duration,
+    /// What would otherwise be a reason to refuse a server.
+    pub accepted: Vec<Risk>,
     /// How long a freed token and a voided attempt are remembered: longer than any copy of a command can be late.
     pub mark_ttl: Duration,
     /// How lines behave.
@@ -66,6 +72,7 @@ impl Default for RedisSettings {
         Self {
             prefix: "fencepost".to_owned(),
             reply_timeout: Duration::from_secs(1),
+            accepted: Vec::new(),
             mark_ttl: Duration::from_secs(120),
             line: LineSettings::default(),
         }
@@ -78,7 +85,8 @@ const MOST_HINTS: usize = 4096;
 /// Locks on Redis: one server, the primary that Sentinel names, or a cluster.
 pub struct RedisStore {
     servers: Servers,
-    admin: Pool<RedisConnectionManager>,
+    /// None where the address does not name the server itself.
+    admin: Option<Pool<RedisConnectionManager>>,
     keys: KeySpace,
     hints: Hints,
     mark_ttl_ms: String,
@@ -94,7 +102,8 @@ impl RedisStore {
     /// Starts to connect in the background: a gateway may start before its Redis does.
     pub fn start(address: &RedisAddress, settings: &RedisSettings) -> Result<Self, AddressError> {
         let client = address.client(&address.nodes()[0])?;
-        let keys = KeySpace::new(&settings.prefix, *address.layout() == Layout::Cluster);
+        let preflight = Preflight::new(address, settings);
+        let keys = preflight.keys().clone();
         let manager = RedisConnectionManager::new(client.get_connection_info().clone())
             .map_err(|error| AddressError::Unusable(describe(&error)))?;
         let admin = bb8::Builder::new()
@@ -105,8 +114,8 @@ impl RedisStore {
         let gateway = Attempt::generate().to_string().into();
         let hints = Hints { gateway, sender: broadcast::channel(MOST_HINTS).0 };
         Ok(Self {
-            servers: Servers::start(address, &keys, settings.reply_timeout, &hints)?,
-            admin,
+            servers: Servers::start(address, &preflight, settings.reply_timeout, &hints)?,
+            admin: (*address.layout() == Layout::Server).then_some(admin),
             keys,
             hints,
             mark_ttl_ms: settings.mark_ttl.as_millis().to_string(),
@@ -120,29 +129,14 @@ impl RedisStore {
 
     async fn check_now(&self, deadline: Instant) -> Result<(), StoreError> {
         self.servers.check(deadline).await?;
+        let Some(admin) = &self.admin else { return Ok(()) };
         // A connection of its own: whether the server takes new ones is part of the question.
-        let ask = async {
-            let mut connection = self.admin.get().await?;
-            let info: String = redis::cmd("INFO")
-                .arg("memory")
-                .query_async(&mut *connection)
-                .await
-                .map_err(RunError::User)?;
-            Ok(info)
-        };
-        let info = match timeout_at(deadline, ask).await {
-            Ok(Ok(info)) => info,
-            Ok(Err(RunError::User(error))) => return Err(StoreError::Unavailable(describe(&error))),
+        match timeout_at(deadline, admin.get()).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(RunError::User(error))) => Err(StoreError::Unavailable(describe(&error))),
             Ok(Err(RunError::TimedOut)) | Err(_) => {
-                return Err(StoreError::Unavailable("Redis does not answer".into()));
+                Err(StoreError::Unavailable("Redis does not answer".into()))
             }
-        };
-        let bounded = info_field(&info, "maxmemory").is_some_and(|bytes| bytes != "0");
-        match info_field(&info, "maxmemory_policy") {
-            Some(policy) if bounded && policy != "noeviction" => Err(StoreError::Unavailable(format!(
-                "Redis may evict held locks: its maxmemory-policy is {policy}, and must be noeviction"
-            ))),
-            _ => Ok(()),
         }
     }
 
@@ -185,14 +179,17 @@ impl RedisStore {
         deadline: Instant,
         add_args: impl Fn(&Link, &mut Cmd),
     ) -> Result<T, StoreError> {
-        self.run_in(self.keys.bucket_of(key), script, keys, deadline, add_args).await.map(|(reply, _)| reply)
+        let bucket = self.keys.bucket_of(key);
+        self.run_in(bucket, script, false, keys, deadline, add_args).await.map(|(reply, _)| reply)
     }
 
-    /// As [`Self::run`], in a bucket; also returns the link over which the answer came.
+    /// As [`Self::run`], in a bucket, and only where locks may be granted if this could grant one. Also returns the link
+    /// over which the answer came.
     async fn run_in<T: FromRedisValue>(
         &self,
         bucket: Bucket,
         script: &Script,
+        grants: bool,
         keys: &[&[u8]],
         deadline: Instant,
         add_args: impl Fn(&Link, &mut Cmd),
@@ -200,6 +197,9 @@ impl RedisStore {
         let mut tries = Tries::new(&self.servers, bucket, deadline);
         loop {
             let (link, is_asking) = tries.next_link().await?;
+            if grants {
+                link.gate.may_grant()?;
+            }
             let mut connection = link.connection.clone();
             let add_args = |call: &mut Cmd| add_args(&link, call);
             let call = async {
@@ -239,8 +239,10 @@ impl LockStore for RedisStore {
                 call.arg(&mode.supersedes).arg(&mode.place);
             }
         };
-        let reply: Reply = self.run(&request.key, &scripts::ACQUIRE, &keys, deadline, add_args).await?;
         let key = &request.key;
+        let (bucket, grants) = (self.keys.bucket_of(key), request.intent != Intent::Confirm);
+        let (reply, _): (Reply, _) =
+            self.run_in(bucket, &scripts::ACQUIRE, grants, &keys, deadline, add_args).await?;
         match reply.outcome {
             0 => lease_of(&reply, key).map(Acquired::Granted),
             1 => lease_of(&reply, key).map(Acquired::AlreadyHeld),
@@ -334,7 +336,7 @@ impl LockStore for RedisStore {
         };
         let keys = [gates.as_bytes(), due.as_bytes()];
         let (reply, link): (Vec<redis::Value>, _) =
-            self.run_in(bucket, &scripts::BEAT, &keys, deadline, add_args).await?;
+            self.run_in(bucket, &scripts::BEAT, false, &keys, deadline, add_args).await?;
         let (pulse, beat) = scripts::read_beat(reply, |lock| self.keys.key_of(lock))
             .ok_or_else(|| StoreError::Unknown("the reply to a heartbeat cannot be read".into()))?;
         // Before anybody joins, or comes back, because of this beat.

@@ -108,32 +108,6 @@ async fn an_unreachable_redis_is_said_at_once_and_found_again() {
         .await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_may_evict_locks_is_not_ready() {
-    let redis = RedisServer::start_with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]).await;
-    let gateway = Gateway::start(&["--store", redis.url()]).await;
-    let client = Client::new(gateway.address);
-    eventually("the policy is noticed", async || {
-        let answer = client.get("/readyz").send().await.expect(503);
-        answer.json()["detail"].as_str().unwrap().contains("allkeys-lru")
-    })
-    .await;
-    let _: () = redis.command(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]).await;
-    eventually("it is ready now", async || client.get("/readyz").send().await.status == 200).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_replica_is_refused() {
-    let primary = RedisServer::start().await;
-    // One that takes writes, so that it is refused for what it is and not by an error of its own.
-    let primary_at = format!("127.0.0.1 {}", primary.port());
-    let replica = RedisServer::start_with(&["--replicaof", &primary_at, "--replica-read-only", "no"]).await;
-    let gateway = Gateway::start(&["--store", replica.url()]).await;
-    let client = Client::new(gateway.address);
-    let answer = client.put("/locks/k").send().await.expect_problem(503, "store-unavailable");
-    assert!(answer.json()["detail"].as_str().unwrap().contains("it is a replica"), "{}", answer.json());
-}
-
 /// The server changes its part while the connection stays: it is noticed without any error.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_primary_that_becomes_a_replica_is_left() {

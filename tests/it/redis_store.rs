@@ -240,7 +240,8 @@ async fn a_new_run_begins_above_the_old_one() {
 /// A script that fails half-way keeps what it wrote: that must never become a number.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_start_of_a_run_leaves_no_small_number() {
-    let stage = Stage::redis().await;
+    // Otherwise nothing would be tried.
+    let stage = Stage::redis_with(&["--redis-accept", "missing-permission"]).await;
     let redis = stage.redis.as_ref().unwrap();
     let client = stage.client();
     let before = client.put("/locks/k?ttl=30s").send().await.expect(201).fencing_token();
@@ -266,7 +267,7 @@ async fn incarnation(redis: &RedisServer) -> String {
 /// Each unanswered acquire leaves a mark, so one request may send only a few of them.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_script_that_always_fails_costs_a_few_calls() {
-    let stage = Stage::redis().await;
+    let stage = Stage::redis_with(&["--redis-accept", "missing-permission"]).await;
     let redis = stage.redis.as_ref().unwrap();
     let client = stage.client();
     let _: () = redis.command(&["ACL", "SETUSER", "default", "-hincrby"]).await;

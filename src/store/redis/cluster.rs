@@ -15,8 +15,9 @@ use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::address::{Node, RedisAddress};
-use super::keys::{KeySpace, SLOTS};
+use super::keys::SLOTS;
 use super::link::{Hints, Link, Supervisor, Target, describe};
+use super::preflight::Preflight;
 use crate::store::StoreError;
 
 /// How often the map is asked for when nothing is wrong.
@@ -33,7 +34,7 @@ pub(super) struct Cluster {
 /// What the task that keeps the map shares with requests.
 struct Shared {
     address: RedisAddress,
-    keys: KeySpace,
+    preflight: Preflight,
     reply_timeout: Duration,
     hints: Hints,
     state: watch::Sender<State>,
@@ -73,13 +74,13 @@ impl Cluster {
     /// Starts to look for the servers in the background.
     pub(super) fn start(
         address: &RedisAddress,
-        keys: KeySpace,
+        preflight: &Preflight,
         reply_timeout: Duration,
         hints: Hints,
     ) -> Self {
-        let (address, stale) = (address.clone(), Notify::new());
+        let (address, preflight, stale) = (address.clone(), preflight.clone(), Notify::new());
         let state = watch::Sender::new(State::Connecting);
-        let shared = Arc::new(Shared { address, keys, reply_timeout, hints, state, stale });
+        let shared = Arc::new(Shared { address, preflight, reply_timeout, hints, state, stale });
         let stop = CancellationToken::new();
         let (task, stopped) = (shared.clone(), stop.clone());
         tokio::spawn(async move {
@@ -201,7 +202,7 @@ impl Shared {
         let mut failing_since = Instant::now();
         loop {
             let node = nodes[asked % nodes.len()].clone();
-            match timeout(self.reply_timeout, self.ask(&node, &mut connection)).await {
+            match timeout(self.reply_timeout, Layout::ask(&self.address, &node, &mut connection)).await {
                 Ok(Ok(layout)) => {
                     failing_since = Instant::now();
                     nodes = self.candidates(&layout);
@@ -238,31 +239,6 @@ impl Shared {
             }
         }
         nodes
-    }
-
-    async fn ask(
-        &self,
-        node: &Node,
-        connection: &mut Option<MultiplexedConnection>,
-    ) -> Result<Layout, String> {
-        let connection = match connection {
-            Some(connection) => connection,
-            None => {
-                let client = self.address.client(node).map_err(|error| error.to_string())?;
-                let config =
-                    AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-                let connected = client.get_multiplexed_async_connection_with_config(&config).await;
-                connection.insert(connected.map_err(|error| describe(&error))?)
-            }
-        };
-        let mut slots = redis::cmd("CLUSTER");
-        let reply: Result<Vec<Value>, _> = slots.arg("SLOTS").query_async(connection).await;
-        let ranges = reply.map_err(|error| describe(&error))?;
-        let layout = Layout::read(ranges, node).ok_or("its CLUSTER SLOTS cannot be read")?;
-        if layout.ranges.is_empty() {
-            return Err("it knows no slots".to_owned());
-        }
-        Ok(layout)
     }
 
     /// Makes a server's word the map. Whoever has no slots any more is left.
@@ -312,8 +288,8 @@ impl Shared {
             return Ok(supervisor.clone());
         }
         let client = self.address.client(node).map_err(|error| StoreError::Unavailable(error.to_string()))?;
-        let (keys, hints) = (self.keys.clone(), self.hints.clone());
-        Ok(Arc::new(Supervisor::start(Target::Node(client), keys, self.reply_timeout, hints)))
+        let (target, hints) = (Target::Node(client), self.hints.clone());
+        Ok(Arc::new(Supervisor::start(target, &self.preflight, self.reply_timeout, hints)))
     }
 
     fn give_up(&self, reason: String) {
@@ -326,6 +302,31 @@ impl Shared {
 }
 
 impl Layout {
+    async fn ask(
+        address: &RedisAddress,
+        node: &Node,
+        connection: &mut Option<MultiplexedConnection>,
+    ) -> Result<Self, String> {
+        let connection = match connection {
+            Some(connection) => connection,
+            None => {
+                let client = address.client(node).map_err(|error| error.to_string())?;
+                let config =
+                    AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+                let connected = client.get_multiplexed_async_connection_with_config(&config).await;
+                connection.insert(connected.map_err(|error| describe(&error))?)
+            }
+        };
+        let mut slots = redis::cmd("CLUSTER");
+        let reply: Result<Vec<Value>, _> = slots.arg("SLOTS").query_async(connection).await;
+        let ranges = reply.map_err(|error| describe(&error))?;
+        let layout = Self::read(ranges, node).ok_or("its CLUSTER SLOTS cannot be read")?;
+        if layout.ranges.is_empty() {
+            return Err("it knows no slots".to_owned());
+        }
+        Ok(layout)
+    }
+
     /// Reads the reply to `CLUSTER SLOTS`. A server without a host is the one that was asked.
     fn read(ranges: Vec<Value>, asked: &Node) -> Option<Self> {
         let mut layout = Self { ranges: Vec::new(), nodes: Vec::new() };

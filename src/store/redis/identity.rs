@@ -1,46 +1,40 @@
 //! Who a server is, by its own word.
 
-use redis::RedisResult;
-use redis::aio::MultiplexedConnection;
+/// Why a replica is not used.
+pub(super) const IS_REPLICA: &str = "it is a replica, and locks need the primary";
 
 /// Who a server is, from its `INFO`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Identity {
-    run_id: String,
-    replication_id: String,
-    is_primary: bool,
+    pub(super) run_id: String,
+    pub(super) replication_id: String,
+    pub(super) is_primary: bool,
     /// Whether the cluster works, where there is one.
     is_cluster_up: Option<bool>,
 }
 
 impl Identity {
-    pub(super) async fn ask(connection: &mut MultiplexedConnection, on_cluster: bool) -> RedisResult<Self> {
-        // One call for each section, since servers before 7.0 take one at a time.
-        let mut calls = redis::pipe();
-        calls.cmd("INFO").arg("server").cmd("INFO").arg("replication");
-        if on_cluster {
-            calls.cmd("CLUSTER").arg("INFO");
-        }
-        let answers: Vec<String> = calls.query_async(connection).await?;
-        let field = |name| answers.iter().find_map(|answer| info_field(answer, name)).unwrap_or_default();
-        Ok(Self {
+    pub(super) fn read(info: &str, on_cluster: bool) -> Self {
+        let field = |name| info_field(info, name).unwrap_or_default();
+        Self {
             run_id: field("run_id").to_owned(),
             replication_id: field("master_replid").to_owned(),
             is_primary: field("role") == "master",
             is_cluster_up: on_cluster.then(|| field("cluster_state") == "ok"),
-        })
+        }
     }
 
     /// Whether locks can be kept there; else why not.
-    pub(super) fn check(&self) -> Result<(), String> {
-        if !self.is_primary {
-            return Err("it is a replica, and locks need the primary".to_owned());
+    pub(super) fn check(&self, accepts_replica: bool) -> Result<(), &'static str> {
+        if !self.is_primary && !accepts_replica {
+            return Err(IS_REPLICA);
         }
         // Under a name that does not change, a restarted server that lost its last second would repeat numbers.
         if self.run_id.is_empty() || self.replication_id.is_empty() {
-            return Err("its INFO has no run_id or no master_replid".to_owned());
+            return Err("its INFO has no run_id or no master_replid");
         }
         if self.is_cluster_up == Some(false) {
-            return Err("the cluster is down".to_owned());
+            return Err("the cluster is down");
         }
         Ok(())
     }

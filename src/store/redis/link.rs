@@ -15,8 +15,8 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval, timeout, time
 use tokio_util::sync::CancellationToken;
 
 use super::hints::{self, Listener};
-use super::identity::Identity;
 use super::keys::KeySpace;
+use super::preflight::{Gate, Lookout, Preflight};
 use super::scripts;
 use super::sentinel::{Primary, Sentinels};
 use crate::clock::Backoff;
@@ -43,6 +43,8 @@ pub(super) struct Link {
     pub(super) incarnation: String,
     /// The number of this link: another one is another connection, and perhaps another server.
     pub(super) session: u64,
+    /// Whether locks may be granted on this server, as the last look at it found.
+    pub(super) gate: Gate,
     /// Where the server tells what concerns waiters, if not on `connection`.
     listener: Option<Listener>,
     /// Set by the first request that found the connection wanting: from that moment nobody is given it any more.
@@ -107,10 +109,16 @@ pub(super) struct Supervisor {
 impl Supervisor {
     /// Starts connecting in the background. `reply_timeout` bounds the connecting, and each look at the server; what
     /// the server tells the gateway of the name in `hints` goes to its sender.
-    pub(super) fn start(target: Target, keys: KeySpace, reply_timeout: Duration, hints: Hints) -> Self {
+    pub(super) fn start(
+        target: Target,
+        preflight: &Preflight,
+        reply_timeout: Duration,
+        hints: Hints,
+    ) -> Self {
         let stop = CancellationToken::new();
         let (sender, state) = watch::channel(State::Connecting);
-        let task = Task { target, keys, reply_timeout, hints, state: sender.clone() };
+        let (keys, lookout) = (preflight.keys().clone(), Lookout::new(preflight.clone()));
+        let task = Task { target, keys, lookout, reply_timeout, hints, state: sender.clone() };
         let stopped = stop.clone();
         tokio::spawn(async move {
             stopped.run_until_cancelled(task.run()).await;
@@ -165,6 +173,7 @@ impl Drop for Supervisor {
 struct Task {
     target: Target,
     keys: KeySpace,
+    lookout: Lookout,
     reply_timeout: Duration,
     hints: Hints,
     state: watch::Sender<State>,
@@ -283,8 +292,8 @@ impl Task {
             client.get_multiplexed_async_connection_with_config(&config).await
         };
         let mut connection = connect().await?;
-        let incarnation = match self.ask(&mut connection).await? {
-            Ok(incarnation) => incarnation,
+        let (incarnation, gate) = match self.ask(&mut connection, Some(client)).await? {
+            Ok((incarnation, refusal)) => (incarnation, Gate::new(refusal)),
             Err(reason) => return Ok(Err(reason)),
         };
         let primary = match self.confirm(found).await {
@@ -292,8 +301,14 @@ impl Task {
             Err(reason) => return Ok(Err(reason)),
         };
         let word = primary.as_ref().map(|primary| if primary.is_unanimous { Word::All } else { Word::Most });
-        if !self.keep_run(&mut connection, &incarnation, primary.as_ref().zip(word)).await? {
-            return Ok(Err("it was the primary by a later word of Sentinel than this one".to_owned()));
+        match self.keep_run(&mut connection, &incarnation, primary.as_ref().zip(word)).await {
+            Ok(true) => {}
+            Ok(false) => {
+                return Ok(Err("it was the primary by a later word of Sentinel than this one".to_owned()));
+            }
+            // Where nothing is granted no numbers are needed, and what is held can still be renewed and released.
+            Err(error) if gate.may_grant().is_err() && !error.is_unrecoverable_error() => {}
+            Err(error) => return Err(error),
         }
         // Neither subscription nor connection can be replaced without the other.
         let listener = if let Target::Node(_) = self.target {
@@ -308,7 +323,7 @@ impl Task {
         };
         let session = SESSIONS.fetch_add(1, Ordering::Relaxed);
         let (is_broken, broken) = (AtomicBool::new(false), Notify::new());
-        Ok(Ok((Link { connection, incarnation, session, listener, is_broken, broken }, primary)))
+        Ok(Ok((Link { connection, incarnation, session, gate, listener, is_broken, broken }, primary)))
     }
 
     /// By what right the server is the primary, asked once more, of Sentinel, now that the connection stands: Sentinel
@@ -336,14 +351,22 @@ impl Task {
         }
     }
 
-    /// Asks a server for its incarnation, or why it cannot be used.
-    async fn ask(&self, connection: &mut MultiplexedConnection) -> RedisResult<Result<String, String>> {
-        let on_cluster = matches!(self.target, Target::Node(_));
-        let identity = Identity::ask(connection, on_cluster).await?;
-        Ok(identity.check().map(|()| match self.target {
-            Target::Server(_) => identity.incarnation(),
-            Target::Primary(_) => identity.incarnation_under_sentinel(),
-            Target::Node(_) => identity.incarnation_on_cluster(),
+    /// Asks a server, to which `client` may just have connected, for its incarnation, and for what reason nothing may be
+    /// granted on it; or why it cannot be used.
+    async fn ask(
+        &self,
+        connection: &mut MultiplexedConnection,
+        client: Option<&Client>,
+    ) -> RedisResult<Result<(String, Option<Arc<str>>), String>> {
+        let look = self.lookout.look(connection, client).await?;
+        let identity = &look.profile.identity;
+        Ok(look.check().map(|()| {
+            let incarnation = match self.target {
+                Target::Server(_) => identity.incarnation(),
+                Target::Primary(_) => identity.incarnation_under_sentinel(),
+                Target::Node(_) => identity.incarnation_on_cluster(),
+            };
+            (incarnation, look.refusal())
         }))
     }
 
@@ -378,12 +401,19 @@ impl Task {
         link: &Link,
         primary: Option<&Primary>,
     ) -> RedisResult<bool> {
-        if self.ask(connection).await?.as_ref() != Ok(&link.incarnation) {
-            return Ok(false);
+        let refusal = match self.ask(connection, None).await? {
+            Ok((incarnation, refusal)) if incarnation == link.incarnation => refusal,
+            _ => return Ok(false),
+        };
+        if refusal.is_some() {
+            link.gate.set(refusal.clone());
         }
         let primary = primary.map(|primary| (primary, Word::Former));
         match self.keep_run(connection, &link.incarnation, primary).await {
-            Ok(is_known) => Ok(is_known),
+            Ok(is_known) => {
+                link.gate.set(refusal);
+                Ok(is_known)
+            }
             // A server that takes no writes now is asked again at the next look, and still serves what it can.
             Err(error) => {
                 tracing::debug!(reason = describe(&error), "the run of fencing numbers cannot be kept");

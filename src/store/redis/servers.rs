@@ -8,8 +8,9 @@ use tokio::time::Instant;
 use super::address::{AddressError, Layout, RedisAddress};
 use super::cluster::Cluster;
 use super::failure::{Failure, Redirect, StepOutcome};
-use super::keys::{KeySpace, slot_of};
+use super::keys::slot_of;
 use super::link::{Hints, Link, Supervisor, Target};
+use super::preflight::Preflight;
 use super::sentinel::Sentinels;
 use crate::clock::Backoff;
 use crate::store::{Bucket, StoreError};
@@ -30,27 +31,27 @@ impl Servers {
     /// Starts to connect in the background.
     pub(super) fn start(
         address: &RedisAddress,
-        keys: &KeySpace,
+        preflight: &Preflight,
         reply_timeout: Duration,
         hints: &Hints,
     ) -> Result<Self, AddressError> {
-        let (keys, hints) = (keys.clone(), hints.clone());
+        let hints = hints.clone();
         let target = match address.layout() {
             Layout::Server => Target::Server(address.client(&address.nodes()[0])?),
             Layout::Sentinel(name) => Target::Primary(Sentinels::new(address, name)?),
             Layout::Cluster => {
-                return Ok(Self::Cluster(Cluster::start(address, keys, reply_timeout, hints)));
+                return Ok(Self::Cluster(Cluster::start(address, preflight, reply_timeout, hints)));
             }
         };
-        Ok(Self::One(Supervisor::start(target, keys, reply_timeout, hints)))
+        Ok(Self::One(Supervisor::start(target, preflight, reply_timeout, hints)))
     }
 
-    /// Whether all can be reached.
+    /// Whether all can be reached, and are safe to lock on.
     pub(super) async fn check(&self, deadline: Instant) -> Result<(), StoreError> {
         match self {
-            Self::One(supervisor) => supervisor.link(deadline).await.map(drop),
+            Self::One(supervisor) => supervisor.link(deadline).await?.gate.may_grant(),
             Self::Cluster(cluster) => {
-                cluster.all(deadline).await.into_iter().collect::<Result<Vec<_>, _>>().map(drop)
+                cluster.all(deadline).await.into_iter().try_for_each(|link| link?.gate.may_grant())
             }
         }
     }

@@ -81,7 +81,9 @@ impl Base {
             Self::Redis(server) => {
                 let address = RedisAddress::parse(server.url(), None).unwrap();
                 let (prefix, reply_timeout) = (PREFIX.to_owned(), STORE_TIMEOUT / 2);
-                let settings = RedisSettings { prefix, reply_timeout, mark_ttl: MARK_TTL, line };
+                let mark_ttl = MARK_TTL;
+                let settings =
+                    RedisSettings { prefix, reply_timeout, mark_ttl, line, ..RedisSettings::default() };
                 Arc::new(RedisStore::start(&address, &settings).unwrap())
             }
             Self::Memory => Arc::new(EmbeddedStore::in_memory(settings, Arc::new(SystemClock)).unwrap()),

@@ -85,7 +85,9 @@ pub fn redis_store(redis: &RedisServer, mark_ttl: Duration) -> RedisStore {
 
 fn store_at(url: &str, prefix: &str, mark_ttl: Duration) -> RedisStore {
     let address = RedisAddress::parse(url, None).unwrap();
-    let settings = RedisSettings { prefix: prefix.into(), reply_timeout: PATIENCE, mark_ttl, line: LINE };
+    let prefix = prefix.to_owned();
+    let settings =
+        RedisSettings { prefix, reply_timeout: PATIENCE, mark_ttl, line: LINE, ..RedisSettings::default() };
     RedisStore::start(&address, &settings).unwrap()
 }
 

@@ -1,0 +1,45 @@
+-- Says what the gateway's user lacks. It runs none of the commands, and touches no key.
+--
+-- ARGV[1] a channel of the gateway
+-- ARGV[2] how many keys follow: one of each kind; behind them, the calls that are needed, with `*` for a key
+--
+-- Returns { 1 if hints can be told and heard, else 0; 1 if the configuration may be read, else 0; calls; keys }, the
+-- last two being what is lacking; or nothing where the server cannot say, which is before 7.0.
+
+if not redis.acl_check_cmd then return {} end
+
+-- The call must have all its arguments: Redis 7.0.15 does not count them, and reads beyond them (it has crashed on
+-- EVAL without any).
+local function may(call, key)
+  local words = {}
+  for word in string.gmatch(call, '%S+') do words[#words + 1] = word == '*' and key or word end
+  -- An error means that there is no such command.
+  local is_known, is_allowed = pcall(redis.acl_check_cmd, unpack(words))
+  return is_known and is_allowed
+end
+
+local first_call = 3 + ARGV[2]
+
+-- With a key of some kind: a command that is allowed nowhere is what is lacking, and not the keys.
+local function may_on_any(call)
+  for i = 3, first_call - 1 do
+    if may(call, ARGV[i]) then return true end
+  end
+  return false
+end
+
+local calls, keys = {}, {}
+for i = first_call, #ARGV do
+  if not may_on_any(ARGV[i]) then calls[#calls + 1] = ARGV[i] end
+end
+local reads, writes = may_on_any('GET *'), may_on_any('DEL *')
+for i = 3, first_call - 1 do
+  if reads and not may('GET *', ARGV[i]) or writes and not may('DEL *', ARGV[i]) then keys[#keys + 1] = ARGV[i] end
+end
+
+-- Whoever may send to the one kind of channel must not listen to the other.
+local sends, hears = may('SPUBLISH * hint', ARGV[1]), may('SSUBSCRIBE *', ARGV[1])
+local is_told = sends and hears
+if not sends and not hears then is_told = may('PUBLISH * hint', ARGV[1]) and may('SUBSCRIBE *', ARGV[1]) end
+local may_read_config = may('CONFIG GET save') and may('CONFIG GET appendfsync')
+return { is_told and 1 or 0, may_read_config and 1 or 0, calls, keys }
