@@ -42,6 +42,7 @@ mod profile;
 mod scripts;
 mod sentinel;
 mod servers;
+mod supervisor;
 
 pub use address::{AddressError, Credentials, RedisAddress, TCP_USER_TIMEOUT};
 pub use preflight::Risk;

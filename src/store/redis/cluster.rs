@@ -16,8 +16,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::address::{Node, RedisAddress};
 use super::keys::SLOTS;
-use super::link::{Hints, Link, Supervisor, Target, describe};
+use super::link::{Hints, Link, describe};
 use super::preflight::Preflight;
+use super::supervisor::{Supervisor, Target};
 use crate::store::StoreError;
 
 /// How often the map is asked for when nothing is wrong.

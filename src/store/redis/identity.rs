@@ -10,7 +10,7 @@ pub(super) struct Identity {
     pub(super) replication_id: String,
     pub(super) is_primary: bool,
     /// Whether the cluster works, where there is one.
-    is_cluster_up: Option<bool>,
+    pub(super) is_cluster_up: Option<bool>,
 }
 
 impl Identity {

@@ -9,9 +9,10 @@ use super::address::{AddressError, Layout, RedisAddress};
 use super::cluster::Cluster;
 use super::failure::{Failure, Redirect, StepOutcome};
 use super::keys::slot_of;
-use super::link::{Hints, Link, Supervisor, Target};
+use super::link::{Hints, Link};
 use super::preflight::Preflight;
 use super::sentinel::Sentinels;
+use super::supervisor::{Supervisor, Target};
 use crate::clock::Backoff;
 use crate::store::{Bucket, StoreError};
 
