@@ -43,6 +43,8 @@ pub struct Cli {
 pub enum Command {
     /// Serve locks over HTTP (the default)
     Serve(Box<ServeArgs>),
+    /// Say what a store is, and what can be promised on it
+    Check(CheckArgs),
     /// Print the OpenAPI document
     Openapi,
 }
@@ -128,6 +130,20 @@ pub struct ServeArgs {
     /// What is logged: from this level up (each request is info, or warn when it failed)
     #[arg(long, env = "FENCEPOST_LOG_LEVEL", default_value = "info", value_name = "LEVEL")]
     log_level: LogLevel,
+}
+
+/// The flags of `check`.
+#[derive(Args, Clone, Debug)]
+pub struct CheckArgs {
+    #[command(flatten)]
+    store: StoreArgs,
+}
+
+impl CheckArgs {
+    /// Checks the settings.
+    pub fn check(&self) -> Result<StoreSettings, SettingsError> {
+        self.store.check()
+    }
 }
 
 /// The form of the log.

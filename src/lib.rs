@@ -26,6 +26,7 @@
 //! | `store/redis/profile`, `store/redis/permissions`, `store/redis/preflight` | what a server says of itself, what its user lacks, and whether that is safe to lock on | |
 //! | `store/redis/failure` | what each error means: not yet, not done, unknown | |
 //! | [`store::embedded`] | a durable file, or memory: one writer, group commit | |
+//! | [`store::survey`], `store/redis/survey`, `store/embedded/survey` | what a store is, and what can be promised on it, for people | |
 //! | [`lock`] | the words of the domain, valid by construction | |
 //! | [`clock`] | the clocks of the machine, suspend included | |
 //!

@@ -14,10 +14,11 @@ use fencepost::config::{Cli, Command, LogFormat, LogLevel, Settings, StoreSettin
 use fencepost::server;
 use fencepost::service::LockService;
 use fencepost::store::LockStore;
-use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
-use fencepost::store::redis::RedisStore;
+use fencepost::store::embedded::{self, EmbeddedSettings, EmbeddedStore};
+use fencepost::store::redis::{RedisStore, survey as survey_redis};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::filter::LevelFilter;
 
@@ -33,6 +34,10 @@ fn main() -> ExitCode {
     };
     let done = match command {
         Command::Openapi => print_document(),
+        Command::Check(args) => match args.check() {
+            Ok(store) => return check(&store),
+            Err(error) => return complain(&error.to_string(), WRONG_SETTINGS),
+        },
         Command::Serve(args) => match args.check() {
             Ok(settings) => serve(settings),
             Err(error) => return complain(&error.to_string(), WRONG_SETTINGS),
@@ -70,6 +75,24 @@ fn print_document() -> anyhow::Result<()> {
     write!(io::stdout(), "{}", api::openapi_json()).context("cannot print the document")
 }
 
+/// Says what the store is, and by the exit code whether it can be used.
+#[tokio::main]
+async fn check(store: &StoreSettings) -> ExitCode {
+    let survey = match store {
+        StoreSettings::File(path) => embedded::survey(path),
+        StoreSettings::Memory => embedded::survey_memory(),
+        StoreSettings::Redis(address, redis) => match survey_redis(address, redis).await {
+            Ok(survey) => survey,
+            Err(error) => return complain(&error.to_string(), 1),
+        },
+    };
+    match write!(io::stdout(), "{survey}") {
+        Ok(()) if survey.is_usable() => ExitCode::SUCCESS,
+        Ok(()) => ExitCode::FAILURE,
+        Err(error) => complain(&format!("cannot print what was found: {error}"), 1),
+    }
+}
+
 #[tokio::main]
 async fn serve(settings: Settings) -> anyhow::Result<()> {
     start_log(settings.log_format, settings.log_level);
@@ -77,6 +100,7 @@ async fn serve(settings: Settings) -> anyhow::Result<()> {
         .await
         .with_context(|| format!("cannot listen on {}", settings.listen))?;
     let address = listener.local_addr().context("the socket has no address")?;
+    refuse_unsafe(&settings).await?;
     let store = open_store(&settings)?;
     let draining = CancellationToken::new();
     let state = AppState::new(App {
@@ -103,6 +127,18 @@ async fn serve(settings: Settings) -> anyhow::Result<()> {
     let drained = server::serve(listener, api::app(state.clone()), settings.server, draining).await;
     state.service.close(LAST_TAKES_BACK).await;
     tracing::info!(connections_cut = drained.cut_connections, "stopped");
+    Ok(())
+}
+
+/// Ends the start on a store that answers, and that locks are not safe on. One that cannot be reached is waited for,
+/// and judged when it is there.
+async fn refuse_unsafe(settings: &Settings) -> anyhow::Result<()> {
+    let StoreSettings::Redis(address, redis) = &settings.store else { return Ok(()) };
+    let Ok(survey) = timeout(settings.store_timeout, survey_redis(address, redis)).await else {
+        return Ok(());
+    };
+    let refusals = survey?.refusals;
+    anyhow::ensure!(refusals.is_empty(), "{address} is refused: {}", refusals.join("; "));
     Ok(())
 }
 

@@ -14,6 +14,7 @@ use crate::lock::{Acquired, Attempt, Inspected, LockKey, Owner, Place, Released,
 
 pub mod embedded;
 pub mod redis;
+pub mod survey;
 
 /// A place that keeps locks. Each method is one atomic step, tried once: repeating is the service's business.
 ///

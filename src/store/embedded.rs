@@ -30,8 +30,11 @@ mod file;
 mod line;
 mod record;
 mod rows;
+mod survey;
 mod table;
 mod writer;
+
+pub use survey::{survey, survey_memory};
 
 /// The most commands that wait for the writer. Further ones wait for a place here, until their deadline.
 const QUEUE_LIMIT: usize = 4_096;

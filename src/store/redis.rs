@@ -43,9 +43,11 @@ mod scripts;
 mod sentinel;
 mod servers;
 mod supervisor;
+mod survey;
 
 pub use address::{AddressError, Credentials, RedisAddress, TCP_USER_TIMEOUT};
 pub use preflight::Risk;
+pub use survey::survey;
 
 /// Connections for what must own one; no request for a lock ever waits for them.
 const ADMIN_CONNECTIONS: u32 = 2;

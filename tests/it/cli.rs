@@ -1,23 +1,9 @@
 //! The command line: help, environment, and settings that cannot be.
 
-use std::process::{Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Stdio;
 
-use crate::support::gateway::bare_command;
-use crate::support::{Client, Gateway, PATIENCE};
-
-fn run(args: &[&str]) -> Output {
-    let mut child = bare_command().args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // What should not have started must not keep the test waiting.
-    let give_up = Instant::now() + PATIENCE;
-    while child.try_wait().unwrap().is_none() {
-        if Instant::now() >= give_up {
-            child.kill().unwrap();
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    child.wait_with_output().unwrap()
-}
+use crate::support::gateway::{bare_command, run};
+use crate::support::{Client, Gateway};
 
 #[test]
 fn wrong_settings_end_the_start_with_one_clear_line_and_exit_code_2() {
@@ -48,6 +34,11 @@ fn wrong_settings_end_the_start_with_one_clear_line_and_exit_code_2() {
         (&["--store", "redis://host", "--sentinel-password", "p"], "--sentinel-password"),
         (&["--store", "memory:", "--sentinel-password", "p"], "--sentinel-password"),
         (&["--store", "rediss://host", "--redis-ca", "/no/such/file"], "--redis-ca"),
+        (&["--redis-accept", "everything"], "--redis-accept"),
+        (&["--redis-accept", "eviction"], "needs a redis:// store"),
+        (&["check", "--store", "nonsense"], "--store"),
+        (&["check", "--store-timeout", "5m"], "--store-timeout"),
+        (&["check", "--listen", "127.0.0.1:0"], "--listen"),
         (&["--redis-prefix", "a{b}"], "--redis-prefix"),
         (&["--redis-prefix", ""], "--redis-prefix"),
         (&["--default-ttl", "30"], "--default-ttl"),
@@ -101,6 +92,8 @@ fn a_password_shows_up_nowhere() {
         &["--nonsense"],
         &["redis://user:hunter2@host"],
         &["serve", "redis://user:hunter2@host"],
+        &["check", "--help"],
+        &["check", "--store", "redis://user:hunter2@127.0.0.1:1"],
     ] {
         let output = bare_command()
             .args(args)

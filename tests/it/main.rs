@@ -9,6 +9,7 @@
 
 mod accept_loop;
 mod browsers;
+mod check;
 mod claims;
 mod cli;
 mod code_map;
@@ -26,6 +27,7 @@ mod line_suite;
 mod log;
 mod lost_replies;
 mod openapi;
+mod preflight;
 mod random_lines;
 mod readme;
 mod redis_cluster;

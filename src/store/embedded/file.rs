@@ -6,8 +6,8 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use redb::{
-    Builder, CommitError, Database, DatabaseError, ReadableTable, StorageError, TableDefinition, TableHandle,
-    WriteTransaction,
+    Builder, CommitError, Database, DatabaseError, ReadableDatabase, ReadableTable, StorageError,
+    TableDefinition, TableHandle, WriteTransaction,
 };
 
 use crate::clock::Clock;
@@ -192,6 +192,28 @@ impl StoreFile {
         transaction.open_table(TEXTS)?.insert(BOOT, self.boot_id.as_str())?;
         drop((locks, marks, numbers));
         Ok(transaction)
+    }
+}
+
+/// Whether the file at `path` was closed by its last process, found without writing to it. It takes no longer than a
+/// look at its head: whoever wants to open the file meanwhile is refused.
+pub(super) fn was_closed(path: &Path) -> Result<bool, OpenError> {
+    let database = match Builder::new().open_read_only(path) {
+        Err(DatabaseError::RepairAborted) => return Ok(false),
+        database => database.map_err(|error| open_error(path, error))?,
+    };
+    let format = || -> Result<Option<u64>, AnyError> {
+        let transaction = database.begin_read()?;
+        if transaction.list_tables()?.next().is_none() {
+            return Ok(Some(FORMAT_VERSION));
+        }
+        let format = transaction.open_table(NUMBERS)?.get(FORMAT)?;
+        Ok(format.map(|format| format.value()))
+    };
+    match format() {
+        Ok(Some(FORMAT_VERSION)) => Ok(true),
+        Ok(Some(found)) => Err(OpenError::NewerFormat { path: path.into(), found }),
+        Ok(None) | Err(_) => Err(OpenError::NotAStore { path: path.into() }),
     }
 }
 

@@ -302,6 +302,29 @@ impl Shared {
     }
 }
 
+/// The primaries of a cluster, by the word of the first server that can be asked.
+pub(super) async fn primaries(address: &RedisAddress, patience: Duration) -> Result<Vec<Node>, String> {
+    let mut last_error = String::new();
+    for node in address.nodes() {
+        let layout = match timeout(patience, Layout::ask(address, node, &mut None)).await {
+            Ok(Ok(layout)) => layout,
+            Ok(Err(reason)) => {
+                last_error = format!("{node}: {reason}");
+                continue;
+            }
+            Err(_) => {
+                last_error = format!("{node} does not answer");
+                continue;
+            }
+        };
+        let mut primaries: Vec<_> = layout.ranges.into_iter().map(|(_, _, node)| node).collect();
+        primaries.sort_unstable_by_key(Node::to_string);
+        primaries.dedup();
+        return Ok(primaries);
+    }
+    Err(last_error)
+}
+
 impl Layout {
     async fn ask(
         address: &RedisAddress,

@@ -3,13 +3,14 @@
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use super::{RedisServer, eventually};
+use super::{PATIENCE, RedisServer, eventually};
 
 /// The program under test.
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_fencepost");
@@ -129,6 +130,20 @@ impl Drop for Gateway {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// Runs the program to its end.
+pub fn run(args: &[&str]) -> Output {
+    let mut child = bare_command().args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // What should not have started must not keep the test waiting.
+    let give_up = Instant::now() + PATIENCE;
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() >= give_up {
+            child.kill().unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    child.wait_with_output().unwrap()
 }
 
 /// The program on a free port of loopback, with a log that can be read by machine.

@@ -1,0 +1,71 @@
+//! A look at an embedded store, for those who operate it.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::path::Path;
+
+use rustix::fs::{Access, access};
+
+use super::OpenError;
+use super::file::was_closed;
+use crate::store::survey::{Block, Standing, Survey, promises};
+
+/// Looks at the store in the file at `path`. It makes no file, and whoever has it open is not disturbed.
+pub fn survey(path: &Path) -> Survey {
+    let mut rows = vec![("store", format!("embedded, in the file {}", path.display()))];
+    let mut survey = Survey::default();
+    match look(path) {
+        Ok(state) => rows.push(("file", state)),
+        Err(reason) => survey.refusals.push(reason),
+    }
+    rows.push(("persistence", "each grant is on disk before it is answered".to_owned()));
+    rows.push(("gateways", "one at a time".to_owned()));
+    survey.blocks.push(Block(rows));
+    if survey.refusals.is_empty() {
+        survey.promises = promises([const { Standing::Holds }; 5]);
+    }
+    survey
+}
+
+/// What a store in memory is.
+pub fn survey_memory() -> Survey {
+    let rows = vec![
+        ("store", "embedded, in memory".to_owned()),
+        ("persistence", "none".to_owned()),
+        ("gateways", "one".to_owned()),
+    ];
+    let exclusion = Standing::unless(&["the process ends (all locks are forgotten)"]);
+    let holds = || Standing::Holds;
+    Survey {
+        blocks: vec![Block(rows)],
+        promises: promises([holds(), holds(), exclusion, holds(), holds()]),
+        warnings: vec!["all locks are lost when the process ends".to_owned()],
+        ..Survey::default()
+    }
+}
+
+/// What stands there, or why it cannot be used.
+fn look(path: &Path) -> Result<String, String> {
+    let file = match OpenOptions::new().read(true).write(true).open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return will_be_made(path),
+        Err(error) => return Err(format!("{} cannot be opened: {error}", path.display())),
+    };
+    let bytes = file.metadata().map_err(|error| error.to_string())?.len();
+    match was_closed(path) {
+        Ok(true) => Ok(format!("{bytes} bytes, in use by nobody")),
+        Ok(false) => {
+            Ok(format!("{bytes} bytes, in use by nobody; it was not closed, and the next start repairs it"))
+        }
+        Err(OpenError::InUse { .. }) => Ok(format!("{bytes} bytes, in use by another process")),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn will_be_made(path: &Path) -> Result<String, String> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match access(directory, Access::WRITE_OK | Access::EXEC_OK) {
+        Ok(()) => Ok("there is none yet; a gateway makes it".to_owned()),
+        Err(error) => Err(format!("{} cannot be made: {}", path.display(), io::Error::from(error))),
+    }
+}

@@ -1,0 +1,107 @@
+//! What a store is, and what can be promised on it, as a page for people.
+
+use std::fmt;
+
+/// What a look at a store has found.
+#[derive(Clone, Debug, Default)]
+pub struct Survey {
+    /// What it is: a block for the store, and one for each of its servers.
+    pub blocks: Vec<Block>,
+    /// The promises, where enough is known to say what becomes of them.
+    pub promises: Vec<Promise>,
+    /// Why it is refused, and what overrides that.
+    pub refusals: Vec<String>,
+    /// What of it cannot be reached, and why.
+    pub unreachable: Vec<String>,
+    /// What puts something at risk, and is no reason to refuse it.
+    pub warnings: Vec<String>,
+}
+
+/// Rows of a name and a value.
+#[derive(Clone, Debug, Default)]
+pub struct Block(pub Vec<(&'static str, String)>);
+
+/// A promise by its number, and what becomes of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Promise {
+    /// What is promised.
+    pub text: &'static str,
+    /// Whether it holds.
+    pub standing: Standing,
+}
+
+/// Whether a promise holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It does.
+    Holds,
+    /// It does, unless this happens.
+    HoldsUnless(String),
+    /// It does not, because of this.
+    Fails(String),
+}
+
+impl Standing {
+    /// A promise that holds unless one of these happens.
+    pub fn unless(exceptions: &[&str]) -> Self {
+        if exceptions.is_empty() { Self::Holds } else { Self::HoldsUnless(exceptions.join(", or ")) }
+    }
+}
+
+/// The promises I1 to I5, in their order.
+pub fn promises(standings: [Standing; 5]) -> Vec<Promise> {
+    let texts = [
+        "I1  no fencing number is given twice",
+        "I2  fencing numbers grow",
+        "I3  one holder at a time",
+        "I4  only the holder renews and releases",
+        "I5  a resource that claims loses no update",
+    ];
+    let promise = |(text, standing)| Promise { text, standing };
+    texts.into_iter().zip(standings).map(promise).collect()
+}
+
+impl Survey {
+    /// Whether locks can be kept there.
+    pub fn is_usable(&self) -> bool {
+        self.refusals.is_empty() && self.unreachable.is_empty()
+    }
+}
+
+impl fmt::Display for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = self.0.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+        self.0.iter().try_for_each(|(name, value)| writeln!(f, "{name:width$}  {value}"))
+    }
+}
+
+impl fmt::Display for Standing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Holds => f.write_str("holds"),
+            Self::HoldsUnless(exception) => write!(f, "holds, unless {exception}"),
+            Self::Fails(reason) => write!(f, "does not hold: {reason}"),
+        }
+    }
+}
+
+impl fmt::Display for Survey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for block in &self.blocks {
+            writeln!(f, "{block}")?;
+        }
+        if !self.promises.is_empty() {
+            let rows = self.promises.iter().map(|promise| (promise.text, promise.standing.to_string()));
+            writeln!(f, "{}", Block(rows.collect()))?;
+        }
+        let said = [
+            ("cannot be reached", &self.unreachable),
+            ("refused", &self.refusals),
+            ("warning", &self.warnings),
+        ];
+        for (kind, texts) in said {
+            texts.iter().try_for_each(|text| writeln!(f, "{kind}: {text}"))?;
+        }
+        writeln!(f, "{}", if self.is_usable() { "It can be used." } else { "It cannot be used." })
+    }
+}
