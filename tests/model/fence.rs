@@ -3,9 +3,11 @@
 
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
-use self::state::{Data, Fence, Grant, Incarnation, Link, Place, Run, Server, State};
+use self::state::{
+    Data, Fence, Grant, Incarnation, Link, Place, Run, Server, State, has_neighbours, promised,
+};
 
-mod state;
+pub mod state;
 
 /// The bounds of the search: numbers given, and mishaps (promotions, restarts, flushes, new replication ids).
 const GRANTS: usize = 3;
@@ -327,13 +329,13 @@ impl Model for Rules {
     fn properties(&self) -> Vec<Property<Self>> {
         let mut properties = vec![
             Property::always("I1: no number is given twice", |_, state: &State| {
-                state.promised(|low, high| low != high)
+                promised(&state.grants, |low, high| low != high)
             }),
             Property::always("I2: numbers grow, and a successor's are larger", |_, state: &State| {
-                state.promised(|low, high| low <= high)
+                promised(&state.grants, |low, high| low <= high)
             }),
             Property::sometimes(AFTER_FAILOVER, |_, state: &State| {
-                state.has_neighbours(|first, second| first.term < second.term)
+                has_neighbours(&state.grants, |first, second| first.term < second.term)
             }),
             Property::sometimes(AFTER_LOSS, |_, state: &State| {
                 state.servers.iter().filter(|server| server.has_lost_all).any(|server| {
@@ -352,10 +354,12 @@ impl Model for Rules {
         if self.setting == Setting::Split {
             properties.extend([
                 Property::sometimes(ON_BOTH_SIDES, |_, state: &State| {
-                    state.has_neighbours(|first, second| first.term > second.term && !second.is_excused)
+                    has_neighbours(&state.grants, |first, second| {
+                        first.term > second.term && !second.is_excused
+                    })
                 }),
                 Property::sometimes(REPEATED_IF_EXCUSED, |_, state: &State| {
-                    state.has_neighbours(|first, second| first.number == second.number)
+                    has_neighbours(&state.grants, |first, second| first.number == second.number)
                 }),
             ]);
         }

@@ -69,18 +69,34 @@ impl Server {
 
     pub fn left_with(&self, data: Data) -> Fence {
         let mut fence = self.fence.clone();
-        match (data, fence.last_mut()) {
-            (Data::Nothing, _) => fence.clear(),
-            (Data::Without(count), Some((_, run))) => run.last -= count,
-            _ => {}
+        if let Some((_, run)) = fence.last_mut() {
+            run.last -= data.lost();
+        }
+        if data == Data::Nothing {
+            fence.clear();
         }
         fence
     }
 
     /// How much of its data may reach its disk or its replica.
-    pub fn losses(&self) -> impl Iterator<Item = Data> {
-        let given = self.fence.last().map_or(0, |(_, run)| run.last - run.began);
-        (0..=given).map(Data::Without).chain([Data::Nothing])
+    pub fn losses(&self) -> impl Iterator<Item = Data> + use<> {
+        Data::after(self.fence.last().map(|(_, run)| *run))
+    }
+}
+
+impl Data {
+    /// What may be left of a server's data.
+    pub fn after(run: Option<Run>) -> impl Iterator<Item = Self> {
+        let given = run.map_or(0, |run| run.last - run.began);
+        (0..=given).map(Self::Without).chain([Self::Nothing])
+    }
+
+    /// How many of the last numbers are missing in it.
+    pub fn lost(self) -> u8 {
+        match self {
+            Self::Without(count) => count,
+            Self::Nothing | Self::Own => 0,
+        }
     }
 }
 
@@ -89,22 +105,22 @@ impl State {
         let [this, other] = [&self.servers[at], &self.servers[1 - at]];
         this.is_primary && other.is_primary && this.term < other.term
     }
+}
 
-    /// Whether this holds for each pair of grants of which something is promised; the one that must have the smaller
-    /// number comes first.
-    pub fn promised(&self, holds: fn(u8, u8) -> bool) -> bool {
-        let mut pairs = self.grants.iter().enumerate().flat_map(|(n, first)| {
-            let later = self.grants[n + 1..].iter();
-            later.map(move |second| if first.term <= second.term { (first, second) } else { (second, first) })
-        });
-        pairs.all(|(low, high)| {
-            let is_excused = low.term < high.term && low.is_excused;
-            is_excused || holds(low.number, high.number)
-        })
-    }
+/// Whether this holds for each pair of grants of which something is promised; the one that must have the smaller
+/// number comes first.
+pub fn promised(grants: &[Grant], holds: fn(u8, u8) -> bool) -> bool {
+    let mut pairs = grants.iter().enumerate().flat_map(|(n, first)| {
+        let later = grants[n + 1..].iter();
+        later.map(move |second| if first.term <= second.term { (first, second) } else { (second, first) })
+    });
+    pairs.all(|(low, high)| {
+        let is_excused = low.term < high.term && low.is_excused;
+        is_excused || holds(low.number, high.number)
+    })
+}
 
-    /// Whether there are two grants, one after the other, of which this holds.
-    pub fn has_neighbours(&self, are: fn(&Grant, &Grant) -> bool) -> bool {
-        self.grants.windows(2).any(|pair| are(&pair[0], &pair[1]))
-    }
+/// Whether there are two grants, one after the other, of which this holds.
+pub fn has_neighbours(grants: &[Grant], are: fn(&Grant, &Grant) -> bool) -> bool {
+    grants.windows(2).any(|pair| are(&pair[0], &pair[1]))
 }
