@@ -10,3 +10,4 @@
 mod fence;
 mod line;
 mod retries;
+mod sentinel;
