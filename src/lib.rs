@@ -24,6 +24,7 @@
 //! | `store/redis/servers`, `store/redis/cluster`, `store/redis/sentinel` | who is asked: one server, whoever of a cluster has the slot, or the primary that Sentinel names | |
 //! | `store/redis/link`, `store/redis/supervisor`, `store/redis/identity` | a connection and the server it was made to, as one value; what replaces it; who the server is | |
 //! | `store/redis/profile`, `store/redis/permissions`, `store/redis/preflight` | what a server says of itself, what its user lacks, and whether that is safe to lock on | |
+//! | `store/redis/replicas` | how many replicas have a lock, before it is handed out | |
 //! | `store/redis/failure` | what each error means: not yet, not done, unknown | |
 //! | [`store::embedded`] | a durable file, or memory: one writer, group commit | |
 //! | [`store::survey`], `store/redis/survey`, `store/embedded/survey` | what a store is, and what can be promised on it, for people | |

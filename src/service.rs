@@ -76,6 +76,8 @@ pub enum Outcome {
     Granted(Lease, TakeBack),
     /// The token held the lock already.
     AlreadyHeld(Lease),
+    /// Fewer replicas of the store than must have acknowledged the grant, for this reason, and it was taken back.
+    NotReplicated(String),
     /// Someone else holds it, or is to have it next.
     Refused(Refusal),
     /// The line of the lock is as long as it may be, or as many wait at this gateway as may.
@@ -134,6 +136,7 @@ impl LockService {
             let doubt = match self.store.acquire(&request, self.until(deadline)).await {
                 Ok(answer) => {
                     return match self.hand_out(&wish, answer, sent_at, guard, deadline).await {
+                        Ok(Outcome::NotReplicated(reason)) if !is_undone => Err(StoreError::Unknown(reason)),
                         Ok(outcome) => Ok(Acquisition { token, outcome }),
                         Err(StoreError::Unavailable(reason)) => Err(not_granted(is_undone, reason)),
                         Err(unknown) => Err(unknown),
@@ -233,10 +236,21 @@ impl LockService {
         if let Acquired::Granted(lease) = answer {
             return match lease_left(lease, sent_at) {
                 Some(lease) => Ok(Outcome::Granted(lease, guard)),
-                None => match guard.take_back_now(self.until(deadline)).await {
+                None => match guard.take_back_now(deadline).await {
                     Ok(was_deleted) => Err(not_granted(wish.is_undone(was_deleted), over())),
                     Err(_) => Err(StoreError::Unknown(over())),
                 },
+            };
+        }
+        if let Acquired::NotReplicated { is_new: true, reason } = answer {
+            return match guard.take_back_now(deadline).await {
+                Ok(was_deleted) if wish.is_undone(was_deleted) => {
+                    Ok(Outcome::NotReplicated(format!("{reason}; it was taken back")))
+                }
+                Ok(_) => {
+                    Err(StoreError::Unknown(format!("{reason}; it was not found when it was taken back")))
+                }
+                Err(_) => Err(StoreError::Unknown(format!("{reason}; it is being taken back"))),
             };
         }
         guard.disarm();
@@ -244,6 +258,10 @@ impl LockService {
             Acquired::AlreadyHeld(lease) => {
                 let lease = lease_left(lease, sent_at).ok_or_else(|| StoreError::Unknown(over()))?;
                 Ok(Outcome::AlreadyHeld(lease))
+            }
+            // Its client was told before that it holds the lock, or may have been: nothing can be taken back.
+            Acquired::NotReplicated { reason, .. } => {
+                Err(StoreError::Unknown(format!("the token holds the lock already, but {reason}")))
             }
             Acquired::Refused(refusal) => Ok(Outcome::Refused(refusal)),
             Acquired::TokenReleased => Ok(Outcome::TokenReleased),

@@ -51,6 +51,7 @@ pub(super) async fn acquire_lock(
             Ok(track(answers::grant(StatusCode::CREATED, &key, token, &lease), guard))
         }
         Outcome::AlreadyHeld(lease) => Ok(answers::grant(StatusCode::OK, &key, token, &lease)),
+        Outcome::NotReplicated(reason) => Err(Problem::new(ProblemType::NotReplicated, reason)),
         Outcome::Refused(refusal) => Err(Problem::lock_held(&refusal)),
         Outcome::TooManyWaiters => Err(too_many_waiters()),
         Outcome::ShuttingDown => Err(Problem::new(

@@ -93,6 +93,7 @@ problems!(
         ProblemType::TokenReleased,
         ProblemType::LockHeld,
         ProblemType::TooManyWaiters,
+        ProblemType::NotReplicated,
         ProblemType::OutcomeUnknown,
         ProblemType::ShuttingDown,
     ]

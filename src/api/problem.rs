@@ -39,6 +39,7 @@ pub(super) enum ProblemType {
     HeadersTooLarge,
     InternalError,
     StoreUnavailable,
+    NotReplicated,
     OutcomeUnknown,
     ShuttingDown,
 }
@@ -47,7 +48,7 @@ pub(super) enum ProblemType {
 struct About(StatusCode, &'static str, &'static str, &'static str);
 
 impl ProblemType {
-    pub(super) const ALL: [Self; 20] = [
+    pub(super) const ALL: [Self; 21] = [
         Self::BadParameter,
         Self::BadKey,
         Self::BadToken,
@@ -66,6 +67,7 @@ impl ProblemType {
         Self::HeadersTooLarge,
         Self::InternalError,
         Self::StoreUnavailable,
+        Self::NotReplicated,
         Self::OutcomeUnknown,
         Self::ShuttingDown,
     ];
@@ -109,6 +111,8 @@ impl ProblemType {
                 "This is a fault of the server. Whether anything was changed is not known: retry with the same token. The X-Request-Id helps to find it in the log."),
             Self::StoreUnavailable => About(StatusCode::SERVICE_UNAVAILABLE, "store-unavailable", "The store cannot be used",
                 "The lock store could not be asked. Certainly nothing was changed; try again."),
+            Self::NotReplicated => About(StatusCode::SERVICE_UNAVAILABLE, "not-replicated", "Too few replicas have acknowledged the lock",
+                "The lock was free, but fewer replicas of the store than the operator asks for have acknowledged the grant in time, so it was taken back; others may have seen it held for that moment. Try again."),
             Self::OutcomeUnknown => About(StatusCode::SERVICE_UNAVAILABLE, "outcome-unknown", "Nobody knows whether it happened",
                 "The store was asked, and its answer was lost: it may have happened, or may not. Retry with the same token to find out. A lock that was granted to a token that you were never told is taken back."),
             Self::ShuttingDown => About(StatusCode::SERVICE_UNAVAILABLE, "shutting-down", "The server is shutting down",

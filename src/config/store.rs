@@ -14,6 +14,9 @@ use crate::store::redis::{Credentials, RedisAddress, RedisSettings, Risk};
 /// The longest that `--store-timeout` may let a request hang.
 const LONGEST_STORE_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// The most replicas that may be asked for: whoever has more chains them, and the primary hears of few.
+const MOST_REPLICAS_ACK: u32 = 16;
+
 /// The flags that say where locks live.
 #[derive(Args, Clone)]
 pub struct StoreArgs {
@@ -51,6 +54,10 @@ pub struct StoreArgs {
     #[arg(long, env = "FENCEPOST_REDIS_ACCEPT", value_delimiter = ',', value_parser = RiskParser, value_name = "RISK")]
     redis_accept: Vec<Option<Risk>>,
 
+    /// How many replicas of a Redis store must have acknowledged a lock before it is handed out; 0 is none
+    #[arg(long, env = "FENCEPOST_REPLICAS_ACK", default_value = "0", value_name = "N")]
+    replicas_ack: u32,
+
     /// How long a request may take at the store, connecting and retries included
     #[arg(long, env = "FENCEPOST_STORE_TIMEOUT", default_value = "2s", value_parser = duration, value_name = "DURATION")]
     pub(super) store_timeout: Duration,
@@ -73,6 +80,7 @@ impl StoreArgs {
         let is_sane = (Duration::from_millis(10)..=LONGEST_STORE_TIMEOUT).contains(&self.store_timeout);
         require("--store-timeout", is_sane, "from 10ms to 1m")?;
         require("--redis-prefix", is_plain(&self.redis_prefix), "1 to 64 of A-Z a-z 0-9 . _ : -")?;
+        require("--replicas-ack", self.replicas_ack <= MOST_REPLICAS_ACK, "at most 16")?;
         let store = self.place()?;
         let is_redis = matches!(store, StoreSettings::Redis(..));
         if self.redis_ca.is_some() && !is_redis {
@@ -80,6 +88,9 @@ impl StoreArgs {
         }
         if self.redis_accept.iter().any(Option::is_some) && !is_redis {
             return Err(SettingsError { flag: "--redis-accept", problem: "needs a redis:// store".into() });
+        }
+        if self.replicas_ack > 0 && !is_redis {
+            return Err(SettingsError { flag: "--replicas-ack", problem: "needs a redis:// store".into() });
         }
         if self.sentinel_password.is_some() && !is_redis {
             let problem = "needs a redis+sentinel:// store".into();
@@ -102,6 +113,7 @@ impl StoreArgs {
                     prefix: self.redis_prefix.clone(),
                     reply_timeout: self.store_timeout / 2,
                     accepted: self.redis_accept.iter().copied().flatten().collect(),
+                    replicas_ack: self.replicas_ack,
                     ..RedisSettings::default()
                 };
                 Ok(StoreSettings::Redis(Box::new(address), settings))

@@ -44,6 +44,14 @@ pub enum Acquired {
     Granted(Lease),
     /// The token held the lock already. The grant is pinned: from now on nothing takes it back.
     AlreadyHeld(Lease),
+    /// The token holds the lock, and fewer replicas of the store have acknowledged that than must: it may be lost with
+    /// the server that granted it, and nobody is to rely on it.
+    NotReplicated {
+        /// Whether it is a new lease, as with [`Acquired::Granted`], or one that the token held already.
+        is_new: bool,
+        /// What is known of it, for people.
+        reason: String,
+    },
     /// Someone else holds the lock, or is to have it next.
     Refused(Refusal),
     /// The token was released, or may only confirm and has nothing to confirm.

@@ -12,6 +12,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 
+use super::pause_before;
 use crate::clock::Backoff;
 use crate::lock::{Attempt, LockKey, Place, TokenHash};
 use crate::store::{AcquireRequest, LockStore, PlaceAfter, StoreError};
@@ -103,12 +104,18 @@ impl TakeBack {
     /// Takes back within the deadline, and returns whether a lock was deleted; where that fails, goes on in the
     /// background.
     pub(super) async fn take_back_now(mut self, deadline: Instant) -> Result<bool, StoreError> {
-        let was_deleted = match &mut self.0 {
-            Some(armed) => armed.try_all(deadline.saturating_duration_since(Instant::now())).await?,
-            None => false,
-        };
-        self.0 = None;
-        Ok(was_deleted)
+        let Some(armed) = &mut self.0 else { return Ok(false) };
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match armed.try_all(left.min(armed.cleaner.store_timeout / 2)).await {
+                Ok(was_deleted) => {
+                    self.0 = None;
+                    return Ok(was_deleted);
+                }
+                Err(error) if !pause_before(deadline).await => return Err(error),
+                Err(_) => {}
+            }
+        }
     }
 }
 

@@ -39,6 +39,7 @@ mod mode;
 mod permissions;
 mod preflight;
 mod profile;
+mod replicas;
 mod scripts;
 mod sentinel;
 mod servers;
@@ -68,6 +69,8 @@ pub struct RedisSettings {
     pub mark_ttl: Duration,
     /// How lines behave.
     pub line: LineSettings,
+    /// How many replicas must have acknowledged a lock before it is handed out.
+    pub replicas_ack: u32,
 }
 
 impl Default for RedisSettings {
@@ -78,6 +81,7 @@ impl Default for RedisSettings {
             accepted: Vec::new(),
             mark_ttl: Duration::from_secs(120),
             line: LineSettings::default(),
+            replicas_ack: 0,
         }
     }
 }
@@ -244,11 +248,18 @@ impl LockStore for RedisStore {
         };
         let key = &request.key;
         let (bucket, grants) = (self.keys.bucket_of(key), request.intent != Intent::Confirm);
-        let (reply, _): (Reply, _) =
+        let (reply, link): (Reply, _) =
             self.run_in(bucket, &scripts::ACQUIRE, grants, &keys, deadline, add_args).await?;
         match reply.outcome {
-            0 => lease_of(&reply, key).map(Acquired::Granted),
-            1 => lease_of(&reply, key).map(Acquired::AlreadyHeld),
+            outcome @ (0 | 1) => {
+                let (lease, is_new) = (lease_of(&reply, key)?, outcome == 0);
+                if let Some(replicas) = &link.replicas
+                    && let Err(reason) = replicas.have(lock, &token, lease.fencing_token, deadline).await
+                {
+                    return Ok(Acquired::NotReplicated { is_new, reason });
+                }
+                Ok(if is_new { Acquired::Granted(lease) } else { Acquired::AlreadyHeld(lease) })
+            }
             2 => {
                 let holder = reply.has_lock().then(|| lease_of(&reply, key)).transpose()?;
                 let (waiters, position) = (reply.waiters(), reply.position());

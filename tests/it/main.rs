@@ -36,6 +36,7 @@ mod redis_layouts;
 mod redis_line;
 mod redis_server_states;
 mod redis_store;
+mod replicas_ack;
 mod retries;
 mod rigs;
 mod serving;

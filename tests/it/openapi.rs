@@ -154,6 +154,12 @@ async fn crowd_out(address: Address) -> Vec<Answer> {
     vec![refused, waiting.await.unwrap()]
 }
 
+/// The answer of a gateway that wants a lock to be on a replica which is not there.
+async fn ask_in_vain_for_replicas(address: Address) -> Answer {
+    let stage = Stage::redis_with(&["--replicas-ack", "1"]).await;
+    stage.client().put(&address("k")).send().await
+}
+
 /// The answers of one method, at one form of the address, in every situation there is.
 async fn provoke(method: &str, address: Address) -> Vec<Answer> {
     let stage = Stage::redis_with(&["--store-timeout", "400ms"]).await;
@@ -185,6 +191,7 @@ async fn provoke(method: &str, address: Address) -> Vec<Answer> {
     answers.push(ask_with(address("k")).body("{}").send().await);
     if method == "PUT" {
         answers.extend(crowd_out(address).await);
+        answers.push(ask_in_vain_for_replicas(address).await);
     }
 
     // A store that has just stopped answering, and one of which that is known.

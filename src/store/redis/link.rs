@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::hints::Listener;
 use super::preflight::Gate;
+use super::replicas::Replicas;
 use crate::store::{Bucket, Hint};
 
 /// Links so far, of all servers.
@@ -28,6 +29,8 @@ pub(super) struct Link {
     pub(super) session: u64,
     /// Whether locks may be granted on this server, as the last look at it found.
     pub(super) gate: Gate,
+    /// The server's replicas, where they must acknowledge what is granted over this link.
+    pub(super) replicas: Option<Replicas>,
     /// Where the server tells what concerns waiters, if not on `connection`.
     listener: Option<Listener>,
     /// Set by the first request that found the connection wanting: from that moment nobody is given it any more.
@@ -42,11 +45,12 @@ impl Link {
         connection: MultiplexedConnection,
         incarnation: String,
         gate: Gate,
+        replicas: Option<Replicas>,
         listener: Option<Listener>,
     ) -> Self {
         let session = SESSIONS.fetch_add(1, Ordering::Relaxed);
         let (is_broken, broken) = (AtomicBool::new(false), Notify::new());
-        Self { connection, incarnation, session, gate, listener, is_broken, broken }
+        Self { connection, incarnation, session, gate, replicas, listener, is_broken, broken }
     }
 
     /// Says that this connection must not be used again: a reply timed out on it, or it failed.

@@ -41,6 +41,9 @@ const BY_GATEWAY: &[&str] = &["EVAL return 0", "EVALSHA hash 0", "INFO", "PING"]
 /// What else it calls where there is a cluster.
 const ON_CLUSTER: &[&str] = &["ASKING", "CLUSTER INFO", "CLUSTER SLOTS"];
 
+/// What else it calls where replicas must acknowledge a lock.
+const WITH_REPLICAS: &[&str] = &["WAIT 1 1"];
+
 /// What a user lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Permissions {
@@ -61,6 +64,7 @@ impl Permissions {
         connection: &mut MultiplexedConnection,
         keys: &KeySpace,
         on_cluster: bool,
+        with_replicas: bool,
     ) -> RedisResult<Self> {
         let samples = samples(keys);
         // By its text, although it is called again and again: whether `EVALSHA` is allowed is among the questions.
@@ -71,6 +75,7 @@ impl Permissions {
             .arg(samples.len())
             .arg(&samples);
         call.arg(BY_SCRIPTS).arg(BY_GATEWAY).arg(if on_cluster { ON_CLUSTER } else { &[] });
+        call.arg(if with_replicas { WITH_REPLICAS } else { &[] });
         let unsaid = Self { lacking: Vec::new(), has_hints: true, may_read_config: None };
         match call.query_async::<Value>(connection).await {
             Ok(Value::Array(reply)) if reply.is_empty() => Ok(unsaid),

@@ -118,17 +118,24 @@ pub(super) struct Preflight {
     layout: Layout,
     keys: KeySpace,
     accepted: Vec<Risk>,
+    replicas_ack: u32,
 }
 
 impl Preflight {
     pub(super) fn new(address: &RedisAddress, settings: &RedisSettings) -> Self {
         let layout = address.layout().clone();
         let keys = KeySpace::new(&settings.prefix, layout == Layout::Cluster);
-        Self { layout, keys, accepted: settings.accepted.clone() }
+        let RedisSettings { replicas_ack, ref accepted, .. } = *settings;
+        Self { layout, keys, accepted: accepted.clone(), replicas_ack }
     }
 
     pub(super) fn keys(&self) -> &KeySpace {
         &self.keys
+    }
+
+    /// How many replicas must have a lock.
+    pub(super) fn replicas_ack(&self) -> u32 {
+        self.replicas_ack
     }
 
     /// Looks at a server that was not looked at before.
@@ -151,7 +158,7 @@ impl Preflight {
     async fn ask(&self, connection: &mut MultiplexedConnection) -> RedisResult<(Profile, Permissions)> {
         let on_cluster = self.layout == Layout::Cluster;
         let profile = Profile::ask(connection, on_cluster).await?;
-        Ok((profile, Permissions::ask(connection, &self.keys, on_cluster).await?))
+        Ok((profile, Permissions::ask(connection, &self.keys, on_cluster, self.replicas_ack > 0).await?))
     }
 
     fn judge(&self, profile: Profile, permissions: Permissions, config: Config) -> Look {

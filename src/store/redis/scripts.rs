@@ -21,9 +21,11 @@ pub(super) static RELEASE: LazyLock<Script> = script!("lock.lua", "line.lua", "r
 pub(super) static TAKE_BACK: LazyLock<Script> = script!("lock.lua", "line.lua", "take_back.lua");
 pub(super) static INSPECT: LazyLock<Script> = script!("lock.lua", "inspect.lua");
 pub(super) static BEAT: LazyLock<Script> = script!("beat.lua");
+pub(super) static ACK: LazyLock<Script> = script!("lock.lua", "ack.lua");
 pub(super) static LEARN: LazyLock<Script> = script!("fence.lua", "learn.lua");
 
-const NO_SCRIPT: ErrorKind = ErrorKind::Server(ServerErrorKind::NoScript);
+/// What a server says to the hash of a script that it does not know.
+pub(super) const NO_SCRIPT: ErrorKind = ErrorKind::Server(ServerErrorKind::NoScript);
 
 /// Where the fencing number begins in a lock's value: behind the token hash, the attempt and two spaces.
 const NUMBER_AT: usize = 98;
@@ -48,9 +50,9 @@ impl Script {
         keys: &[&[u8]],
         add_args: impl Fn(&mut Cmd),
     ) -> RedisResult<T> {
-        match self.call("EVALSHA", &self.hash, keys, &add_args).query_async(connection).await {
+        match self.by_hash(keys, &add_args).query_async(connection).await {
             Err(error) if error.kind() == NO_SCRIPT => {
-                self.call("EVAL", self.code, keys, &add_args).query_async(connection).await
+                self.by_text(keys, &add_args).query_async(connection).await
             }
             reply => reply,
         }
@@ -70,20 +72,26 @@ impl Script {
             T::from_redis_value(replies.pop().unwrap_or(Value::Nil).extract_error()?)
                 .map_err(RedisError::from)
         };
-        match ask(self.call("EVALSHA", &self.hash, keys, &add_args)).await {
-            Err(error) if error.kind() == NO_SCRIPT => {
-                ask(self.call("EVAL", self.code, keys, &add_args)).await
-            }
+        match ask(self.by_hash(keys, &add_args)).await {
+            Err(error) if error.kind() == NO_SCRIPT => ask(self.by_text(keys, &add_args)).await,
             reply => reply,
         }
     }
 
-    fn call(&self, command: &str, script: &str, keys: &[&[u8]], add_args: &impl Fn(&mut Cmd)) -> Cmd {
-        let mut call = redis::cmd(command);
-        call.arg(script).arg(keys.len()).arg(keys);
-        add_args(&mut call);
-        call
+    pub(super) fn by_hash(&self, keys: &[&[u8]], add_args: impl Fn(&mut Cmd)) -> Cmd {
+        call("EVALSHA", &self.hash, keys, add_args)
     }
+
+    pub(super) fn by_text(&self, keys: &[&[u8]], add_args: impl Fn(&mut Cmd)) -> Cmd {
+        call("EVAL", self.code, keys, add_args)
+    }
+}
+
+fn call(command: &str, script: &str, keys: &[&[u8]], add_args: impl Fn(&mut Cmd)) -> Cmd {
+    let mut call = redis::cmd(command);
+    call.arg(script).arg(keys.len()).arg(keys);
+    add_args(&mut call);
+    call
 }
 
 /// What acquire, renew and inspect reply: an outcome by number, then the lock, then the line, as far as it concerns

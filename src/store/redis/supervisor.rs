@@ -14,6 +14,7 @@ use super::hints::{self, Listener};
 use super::keys::KeySpace;
 use super::link::{Hints, Link, describe};
 use super::preflight::{Gate, Lookout, Preflight};
+use super::replicas::Replicas;
 use super::scripts;
 use super::sentinel::{Primary, Sentinels};
 use crate::clock::Backoff;
@@ -66,7 +67,8 @@ impl Supervisor {
         let stop = CancellationToken::new();
         let (sender, state) = watch::channel(State::Connecting);
         let (keys, lookout) = (preflight.keys().clone(), Lookout::new(preflight.clone()));
-        let task = Task { target, keys, lookout, reply_timeout, hints, state: sender.clone() };
+        let replicas_ack = preflight.replicas_ack();
+        let task = Task { target, keys, lookout, replicas_ack, reply_timeout, hints, state: sender.clone() };
         let stopped = stop.clone();
         tokio::spawn(async move {
             stopped.run_until_cancelled(task.run()).await;
@@ -122,6 +124,7 @@ struct Task {
     target: Target,
     keys: KeySpace,
     lookout: Lookout,
+    replicas_ack: u32,
     reply_timeout: Duration,
     hints: Hints,
     state: watch::Sender<State>,
@@ -269,7 +272,8 @@ impl Task {
             }
             None
         };
-        Ok(Ok((Link::new(connection, incarnation, gate, listener), primary)))
+        let replicas = Replicas::of(client, self.replicas_ack, self.reply_timeout);
+        Ok(Ok((Link::new(connection, incarnation, gate, replicas, listener), primary)))
     }
 
     /// By what right the server is the primary, asked once more, of Sentinel, now that the connection stands: Sentinel

@@ -199,6 +199,7 @@ impl Fleet {
                         Answer::Granted(acquisition.token, lease)
                     }
                     Outcome::AlreadyHeld(lease) => Answer::AlreadyHeld(acquisition.token, lease),
+                    Outcome::NotReplicated(reason) => panic!("no replica was asked for: {reason}"),
                     Outcome::Refused(_) => Answer::Refused,
                     Outcome::TooManyWaiters => Answer::TooManyWaiters,
                     Outcome::ShuttingDown => Answer::ShuttingDown,
