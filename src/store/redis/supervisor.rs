@@ -358,6 +358,9 @@ impl Task {
         };
         if refusal.is_some() {
             link.gate.set(refusal.clone());
+        } else if primary.is_some() && link.gate.may_grant().is_err() {
+            // A server that was refused may not have learned its epoch. Connecting makes up for that, and a look does not.
+            return Ok(false);
         }
         let primary = primary.map(|primary| (primary, Word::Former));
         match self.keep_run(connection, &link.incarnation, primary).await {
