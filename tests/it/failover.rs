@@ -15,7 +15,7 @@ mod migration;
 mod sentinel;
 mod split;
 
-/// How soon after a promotion service must have resumed.
+/// How soon after a promotion service must have resumed, whatever became of the server before.
 const RESUMES_WITHIN: Duration = Duration::from_secs(3);
 
 /// Starts so many gateways on the same store.
@@ -25,22 +25,32 @@ async fn gateways(count: usize, url: &str, args: &[&str]) -> Vec<Gateway> {
 }
 
 /// Waits until every gateway grants locks on the server that was promoted, and holds it against the contract.
-async fn all_resume(
+async fn all_resume_in_time(
     gateways: &[Gateway],
     promotion: Promotion,
     server: &RedisServer,
     new_key: impl Fn() -> String,
 ) {
-    let resumed = gateways.iter().map(async |gateway| {
-        let took = grants_on(gateway, promotion, server, &new_key).await;
+    for (gateway, took) in gateways.iter().zip(all_resume(gateways, promotion, server, new_key).await) {
         assert!(
             took < RESUMES_WITHIN,
             "service resumed {took:?} after the promotion: {:#?}",
             of_note(gateway)
         );
-        took
-    });
-    println!("service resumed after {:?}", join_all(resumed).await);
+    }
+}
+
+/// Waits until every gateway grants locks on the server that was promoted; returns how long after the promotion.
+async fn all_resume(
+    gateways: &[Gateway],
+    promotion: Promotion,
+    server: &RedisServer,
+    new_key: impl Fn() -> String,
+) -> Vec<Duration> {
+    let resumed = gateways.iter().map(|gateway| grants_on(gateway, promotion, server, &new_key));
+    let took = join_all(resumed).await;
+    println!("service resumed after {took:?}");
+    took
 }
 
 /// Waits until a gateway grants a lock on the server that was promoted; returns how long after the promotion.

@@ -1,8 +1,10 @@
 //! The test kit: real servers that die with their guards, a real gateway, and an HTTP client that holds every answer
 //! against the OpenAPI document.
 
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 pub mod border;
@@ -91,9 +93,12 @@ pub fn free_port() -> u16 {
 /// A port for a server that others look for while it is gone, or that starts again: outside of those which the kernel
 /// gives to connections, since a client that tries such a port for long may be connected to itself.
 pub fn server_port() -> u16 {
+    // Nobody listens yet on those that were given a moment ago.
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     loop {
         let port = rand::random_range(12_000..32_000);
-        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+        let is_new = GIVEN.lock().unwrap().insert(port);
+        if is_new && TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
             return port;
         }
     }

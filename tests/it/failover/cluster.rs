@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::{all_resume, gateways};
+use super::{all_resume_in_time, gateways};
 use crate::support::cluster::slot_of_lock;
 use crate::support::history::now_us;
 use crate::support::load::Load;
@@ -40,7 +40,7 @@ async fn service_resumes_and_numbers_grow_when_primaries_of_a_cluster_are_killed
         let start_us = now_us();
         let promotion = cluster.kill_primary(killed).await;
         let new_key = neighbours(&cluster, promotion.server).await;
-        all_resume(&gateways, promotion, &cluster.nodes[promotion.server], new_key).await;
+        all_resume_in_time(&gateways, promotion, &cluster.nodes[promotion.server], new_key).await;
         load.lost_since(start_us);
         cluster.bring_back(killed).await;
         load.goes_on().await;
@@ -56,7 +56,7 @@ async fn service_resumes_and_numbers_grow_when_replicas_of_a_cluster_take_over()
         let start_us = now_us();
         let promotion = cluster.take_over(deposed).await;
         let new_key = neighbours(&cluster, promotion.server).await;
-        all_resume(&gateways, promotion, &cluster.nodes[promotion.server], new_key).await;
+        all_resume_in_time(&gateways, promotion, &cluster.nodes[promotion.server], new_key).await;
         load.lost_since(start_us);
         // Nobody has asked the old primary, which hears of it a moment later.
         load.split_since(start_us);

@@ -1,6 +1,6 @@
 //! One primary after the other by the word of Sentinel, back and forth between the same two servers, under load.
 
-use super::{all_resume, gateways, new_key};
+use super::{all_resume_in_time, gateways, new_key};
 use crate::support::SentinelSetup;
 use crate::support::history::now_us;
 use crate::support::load::Load;
@@ -14,7 +14,7 @@ async fn service_resumes_and_numbers_grow_when_primaries_under_sentinel_are_kill
     for killed in [0, 1] {
         let start_us = now_us();
         let promotion = setup.kill_primary().await;
-        all_resume(&gateways, promotion, &setup.servers[promotion.server], new_key).await;
+        all_resume_in_time(&gateways, promotion, &setup.servers[promotion.server], new_key).await;
         load.lost_since(start_us);
         // It comes up empty, and as a primary; nobody follows it.
         setup.bring_back(killed).await;
@@ -33,7 +33,7 @@ async fn service_resumes_and_numbers_grow_when_sentinel_is_told_to_fail_over() {
     for _ in 0..2 {
         let start_us = now_us();
         let promotion = setup.failover().await;
-        all_resume(&gateways, promotion, &setup.servers[promotion.server], new_key).await;
+        all_resume_in_time(&gateways, promotion, &setup.servers[promotion.server], new_key).await;
         load.lost_since(start_us);
         // One gateway may have left the old primary a second before the other.
         load.split_since(start_us);

@@ -5,7 +5,7 @@
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
-use super::{RESUMES_WITHIN, all_resume, gateways, grants_on, has_lock, new_key};
+use super::{all_resume, gateways, has_lock, new_key};
 use crate::support::history::{Action, Answer, History, check, now_us};
 use crate::support::load::Load;
 use crate::support::resource::{Discipline, Resource};
@@ -161,9 +161,7 @@ async fn a_primary_that_is_cut_off_with_a_gateway_costs_a_claiming_resource_no_u
     let mended_us = now_us();
     setup.network().mend();
     let mended = Promotion { server: 1, at: Instant::now() };
-    let took = grants_on(&gateways[0], mended, &setup.servers[1], &new_key).await;
-    println!("the gateway that was cut off follows after {took:?}");
-    assert!(took < RESUMES_WITHIN, "it was led back {took:?} after the network was whole");
+    all_resume(&gateways[..1], mended, &setup.servers[1], new_key).await;
     load.lost_since(start_us);
     load.split_since(start_us);
 
@@ -212,8 +210,7 @@ async fn a_primary_that_needs_replicas_stops_granting_when_it_is_cut_off() {
 
     setup.network().mend();
     let mended = Promotion { server: 1, at: Instant::now() };
-    let took = grants_on(&gateways[0], mended, &setup.servers[1], &new_key).await;
-    assert!(took < RESUMES_WITHIN, "it was led back {took:?} after the network was whole");
+    all_resume(&gateways[..1], mended, &setup.servers[1], new_key).await;
     // What it granted before it stopped is not known to its successor, and its word on who holds what is an old one.
     load.lost_since(start_us);
     load.split_since(start_us);

@@ -1,22 +1,27 @@
 //! A network that can be cut in two: every server has a door, and while the network is cut, nothing passes a door
 //! from the other side. Who knocks is known by its process, which the kernel tells.
 
-use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex};
 
 use tokio::io::{copy, sink};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::{Builder, Handle};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// Its doors close for good when it is dropped.
+/// Its doors close for good when it is dropped. They have a thread of their own: a test whose clients keep it busy is no
+/// slow network.
 pub struct Border {
+    runtime: Handle,
     state: watch::Sender<Arc<State>>,
+    owners: Owners,
     ended: CancellationToken,
 }
 
 /// What is wrong with the network; nothing by default.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 struct State {
     /// The processes of the smaller side.
     side: Vec<u32>,
@@ -24,37 +29,55 @@ struct State {
     unanswered: Vec<u32>,
 }
 
+/// A connection, by the port that it comes from and the one that it goes to.
+type Way = (u16, u16);
+
+/// The process at the near end of each connection. Asked for only while something is wrong: on a machine that has opened
+/// and closed thousands of connections, it takes the kernel a tenth of a second to say so.
+type Owners = Arc<Mutex<HashMap<Way, u32>>>;
+
 impl Border {
     pub fn new() -> Self {
-        Self { state: watch::Sender::default(), ended: CancellationToken::new() }
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let (handle, ended) = (runtime.handle().clone(), CancellationToken::new());
+        let until = ended.clone();
+        std::thread::spawn(move || runtime.block_on(until.cancelled()));
+        Self { runtime: handle, state: watch::Sender::default(), owners: Owners::default(), ended }
     }
 
     /// Opens a door at this port to a process that listens on another; the other servers and all clients know the door.
     pub async fn open_door(&self, door: u16, port: u16, pid: u32) {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, door)).await.unwrap();
-        let (state, ended) = (self.state.subscribe(), self.ended.clone());
-        let accepting = async move {
+        let (state, owners) = (self.state.subscribe(), self.owners.clone());
+        let listening = self.runtime.spawn(TcpListener::bind((Ipv4Addr::LOCALHOST, door)));
+        let listener = listening.await.unwrap().unwrap();
+        // All of it ends with the thread.
+        self.runtime.spawn(async move {
             while let Ok((client, from)) = listener.accept().await {
-                tokio::spawn(pass_on(client, from, port, pid, state.clone(), ended.clone()));
+                let visit = Visit { way: (from.port(), door), server: pid, owners: owners.clone() };
+                tokio::spawn(visit.pass_on(client, port, state.clone()));
             }
-        };
-        let ended = self.ended.clone();
-        tokio::spawn(async move { ended.run_until_cancelled(accepting).await });
+        });
     }
 
     /// From now on these processes and all others hear nothing of each other. The tests themselves hear everybody.
     pub fn cut_off(&self, pids: &[u32]) {
-        self.state.send_replace(Arc::new(State { side: pids.to_vec(), ..State::default() }));
+        self.set(State { side: pids.to_vec(), ..State::default() });
     }
 
     /// From now on what these processes ask for is done, and they are not answered.
     pub fn lose_answers_to(&self, pids: &[u32]) {
-        self.state.send_replace(Arc::new(State { unanswered: pids.to_vec(), ..State::default() }));
+        self.set(State { unanswered: pids.to_vec(), ..State::default() });
     }
 
     /// Connections that were cut end now, and new ones pass.
     pub fn mend(&self) {
         self.state.send_replace(Arc::default());
+        self.owners.lock().unwrap().clear();
+    }
+
+    fn set(&self, state: State) {
+        state.find_owners(&self.owners);
+        self.state.send_replace(Arc::new(state));
     }
 }
 
@@ -64,24 +87,34 @@ impl Drop for Border {
     }
 }
 
-async fn pass_on(
-    mut client: TcpStream,
-    from: SocketAddr,
-    port: u16,
+impl State {
+    fn is_whole(&self) -> bool {
+        self.side.is_empty() && self.unanswered.is_empty()
+    }
+
+    fn find_owners(&self, owners: &Owners) {
+        let pids = self.side.iter().chain(&self.unanswered).copied();
+        let found = ways_of(&pids.chain([std::process::id()]).collect::<Vec<_>>());
+        owners.lock().unwrap().extend(found);
+    }
+}
+
+/// A connection that goes through a door.
+struct Visit {
+    way: Way,
     server: u32,
-    state: watch::Receiver<Arc<State>>,
-    ended: CancellationToken,
-) {
-    let Some(socket) = socket_of(from.port()) else { return };
-    let is_cut = |state: &Arc<State>| {
-        let crosses = owns(&state.side, &socket) != state.side.contains(&server);
-        crosses && !owns(&[std::process::id()], &socket)
-    };
-    let is_unanswered = |state: &Arc<State>| owns(&state.unanswered, &socket);
-    let (mut cut, mut mended, mut unanswered) = (state.clone(), state.clone(), state);
-    let is_cut_now = is_cut(&cut.borrow_and_update().clone());
-    let passing = async {
-        if !is_cut_now {
+    owners: Owners,
+}
+
+impl Visit {
+    async fn pass_on(self, mut client: TcpStream, port: u16, state: watch::Receiver<Arc<State>>) {
+        let (mut cut, mut mended, mut unanswered) = (state.clone(), state.clone(), state);
+        let now = cut.borrow_and_update().clone();
+        if !now.is_whole() {
+            let (now, owners) = (now.clone(), self.owners.clone());
+            tokio::task::spawn_blocking(move || now.find_owners(&owners)).await.unwrap();
+        }
+        if !self.is_cut(&now) {
             let Ok(mut server) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await else { return };
             let _ = (client.set_nodelay(true), server.set_nodelay(true));
             let (mut from_client, mut to_client) = client.split();
@@ -89,34 +122,47 @@ async fn pass_on(
             let answer = async {
                 tokio::select! {
                     _ = copy(&mut from_server, &mut to_client) => return,
-                    _ = unanswered.wait_for(is_unanswered) => {}
+                    _ = unanswered.wait_for(|state| self.is_owned_by(&state.unanswered)) => {}
                 }
                 let _ = copy(&mut from_server, &mut sink()).await;
             };
             tokio::select! {
                 _ = copy(&mut from_client, &mut to_server) => return,
                 () = answer => return,
-                _ = cut.wait_for(is_cut) => {}
+                _ = cut.wait_for(|state| self.is_cut(state)) => {}
             }
         }
         // Both ends stay open in silence, as the ends of a cable do.
-        let _ = mended.wait_for(|state| !is_cut(state)).await;
+        let _ = mended.wait_for(|state| !self.is_cut(state)).await;
+    }
+
+    fn is_cut(&self, state: &State) -> bool {
+        let crosses = self.is_owned_by(&state.side) != state.side.contains(&self.server);
+        crosses && !self.is_owned_by(&[std::process::id()])
+    }
+
+    fn is_owned_by(&self, pids: &[u32]) -> bool {
+        self.owners.lock().unwrap().get(&self.way).is_some_and(|owner| pids.contains(owner))
+    }
+}
+
+/// The connections that these processes have open, each with its owner.
+fn ways_of(pids: &[u32]) -> HashMap<Way, u32> {
+    let mut owners = HashMap::new();
+    for pid in pids {
+        let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        let targets = files.filter_map(|file| std::fs::read_link(file.path()).ok());
+        let inode = |target: &str| Some(target.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned());
+        owners.extend(targets.filter_map(|target| Some((inode(target.to_str()?)?, *pid))));
+    }
+    let port = |address: &str| u16::from_str_radix(address.split(':').nth(1)?, 16).ok();
+    let way = |line: &str| {
+        // Fields of a line: number, local address, remote address, …; the tenth is the inode.
+        let fields: Vec<_> = line.split_whitespace().collect();
+        let owner = owners.get(*fields.get(9)?)?;
+        Some(((port(fields[1])?, port(fields[2])?), *owner))
     };
-    ended.run_until_cancelled(passing).await;
-}
-
-/// The socket of this machine that has this local port and is connected, as the kernel calls it in `/proc/<pid>/fd`.
-fn socket_of(port: u16) -> Option<String> {
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
-    let local = format!("0100007F:{port:04X}");
-    let mut lines = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-    // The tenth field is the inode; it is 0 once its process has closed it.
-    let inode = lines.find(|fields| fields[1] == local && fields[9] != "0")?[9].to_owned();
-    Some(format!("socket:[{inode}]"))
-}
-
-fn owns(pids: &[u32], socket: &str) -> bool {
-    let files = |pid: &u32| std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    let mut all = pids.iter().flat_map(files);
-    all.any(|file| std::fs::read_link(file.path()).is_ok_and(|target| target.to_str() == Some(socket)))
+    // Those that wait for their end have no owner any more, and are most of all.
+    table.lines().filter(|line| !line.contains(" 06 ")).filter_map(way).collect()
 }

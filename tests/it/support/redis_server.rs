@@ -22,6 +22,8 @@ pub struct RedisServer {
     url: String,
     /// What the test's own connections show, where `--requirepass` was among the arguments.
     password: Option<String>,
+    /// For those who ask often: each connection that ends keeps the kernel busy for a minute.
+    kept: tokio::sync::Mutex<Option<redis::aio::MultiplexedConnection>>,
 }
 
 /// A lock as Redis keeps it.
@@ -78,7 +80,8 @@ impl RedisServer {
         let child = spawn(&args);
         let url = format!("redis://127.0.0.1:{port}");
         let password = password.map(str::to_owned);
-        let mut server = Self { child, port, directory, args, url, password };
+        let kept = tokio::sync::Mutex::default();
+        let mut server = Self { child, port, directory, args, url, password, kept };
         server.wait_until_up().await.then_some(server)
     }
 
@@ -122,22 +125,37 @@ impl RedisServer {
 
     /// As [`Self::command`], for a server that may be gone or stand still, and may refuse.
     pub async fn try_command<T: redis::FromRedisValue>(&self, words: &[&str]) -> Result<T, String> {
-        let client = redis::Client::open(self.url_of_the_tests().as_str()).unwrap();
+        let mut kept = self.kept.lock().await.take();
         let ask = async {
-            let mut connection = client.get_multiplexed_async_connection().await?;
-            let (name, args) = words.split_first().unwrap();
-            redis::cmd(name).arg(args).query_async(&mut connection).await
+            loop {
+                let is_new = kept.is_none();
+                let mut connection = match kept.take() {
+                    Some(connection) => connection,
+                    None => {
+                        let client = redis::Client::open(self.url_of_the_tests().as_str())?;
+                        client.get_multiplexed_async_connection().await?
+                    }
+                };
+                let (name, args) = words.split_first().unwrap();
+                let answer: redis::RedisResult<T> =
+                    redis::cmd(name).arg(args).query_async(&mut connection).await;
+                match answer {
+                    // It may have ended with the server, or with the test that opened it.
+                    Err(error) if error.is_unrecoverable_error() && !is_new => {}
+                    answer => return answer.map(|answer| (answer, connection)),
+                }
+            }
         };
         let answer = tokio::time::timeout(Duration::from_secs(1), ask).await;
-        answer
-            .map_err(|_| "no answer in time".to_owned())?
-            .map_err(|error: redis::RedisError| error.to_string())
+        let answer = answer.map_err(|_| "no answer in time".to_owned())?;
+        let (answer, connection) = answer.map_err(|error: redis::RedisError| error.to_string())?;
+        *self.kept.lock().await = Some(connection);
+        Ok(answer)
     }
 
     /// When it was first seen to be a primary: waits for it.
     pub async fn becomes_primary(&self) -> tokio::time::Instant {
         eventually("the server is promoted", async || {
-            // Each time on a new connection: sentinels close those that there are.
             let role: Result<Vec<redis::Value>, _> = self.try_command(&["ROLE"]).await;
             role.is_ok_and(|role| role[0] == redis::Value::BulkString(b"master".to_vec()))
         })
