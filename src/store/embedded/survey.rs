@@ -10,12 +10,21 @@ use super::OpenError;
 use super::file::was_closed;
 use crate::store::survey::{Block, Standing, Survey, promises};
 
+const IN_USE: &str = "in use by another process";
+
 /// Looks at the store in the file at `path`. It makes no file, and whoever has it open is not disturbed.
 pub fn survey(path: &Path) -> Survey {
     let mut rows = vec![("store", format!("embedded, in the file {}", path.display()))];
     let mut survey = Survey::default();
     match look(path) {
-        Ok(state) => rows.push(("file", state)),
+        Ok(state) => {
+            if state.ends_with(IN_USE) {
+                survey.warnings.push(
+                    "whoever has the file open may be your gateway; no second one starts on it".to_owned(),
+                );
+            }
+            rows.push(("file", state));
+        }
         Err(reason) => survey.refusals.push(reason),
     }
     rows.push(("persistence", "each grant is on disk before it is answered".to_owned()));
@@ -57,7 +66,7 @@ fn look(path: &Path) -> Result<String, String> {
         Ok(false) => {
             Ok(format!("{bytes} bytes, in use by nobody; it was not closed, and the next start repairs it"))
         }
-        Err(OpenError::InUse { .. }) => Ok(format!("{bytes} bytes, in use by another process")),
+        Err(OpenError::InUse { .. }) => Ok(format!("{bytes} bytes, {IN_USE}")),
         Err(error) => Err(error.to_string()),
     }
 }

@@ -224,6 +224,12 @@ impl Preflight {
                  grants too (I3), and its fencing numbers may go above its successor's (I2)",
             );
         }
+        if profile.replicas < u64::from(self.replicas_ack) {
+            let (replicas, needed) = (profile.replicas, self.replicas_ack);
+            warn(&format!(
+                "{replicas} replicas are connected, and --replicas-ack wants {needed}: no lock is handed out"
+            ));
+        }
         if self.layout == Layout::Server && profile.is_cluster_node {
             warn("this server is a node of a cluster, which redis+cluster:// is for");
         }

@@ -53,7 +53,7 @@ pub async fn survey(address: &RedisAddress, settings: &RedisSettings) -> Result<
         }
     }
     if !looks.is_empty() {
-        survey.promises = promises(standings(&looks, address.layout()));
+        survey.promises = promises(standings(&looks, address.layout(), settings.replicas_ack));
     }
     Ok(survey)
 }
@@ -224,7 +224,7 @@ fn replicas(profile: &Profile) -> String {
 }
 
 /// What becomes of the promises I1 to I5 on these servers.
-fn standings(looks: &[Look], layout: &Layout) -> [Standing; 5] {
+fn standings(looks: &[Look], layout: &Layout, replicas_ack: u32) -> [Standing; 5] {
     let any = |holds: &dyn Fn(&Profile) -> bool| looks.iter().any(|look| holds(&look.profile));
     let fails_over = *layout != Layout::Server || any(&|profile| profile.replicas > 0);
     let is_unguarded = fails_over && any(&|profile| profile.good_replicas.is_none());
@@ -240,9 +240,17 @@ fn standings(looks: &[Look], layout: &Layout) -> [Standing; 5] {
     };
     let mut exceptions: Vec<_> =
         looks.iter().filter_map(|look| forgets(&look.profile, &look.config)).collect();
+    exceptions.sort_unstable();
     exceptions.dedup();
     if fails_over {
-        exceptions.push("a replica is promoted (it may lack what was granted last)");
+        let may_lack_all = any(&|profile| profile.replicas > u64::from(replicas_ack));
+        exceptions.push(match replicas_ack {
+            0 => "a replica is promoted (it may lack what was granted last)",
+            _ if may_lack_all => {
+                "a replica is promoted that has not acknowledged the lock, or lacks its renewal"
+            }
+            _ => "a replica is promoted (it may lack the last renewals)",
+        });
     }
     if is_unguarded {
         exceptions.push("a primary that is cut off goes on granting (min-replicas-to-write is 0)");
