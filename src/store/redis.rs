@@ -15,8 +15,9 @@ use tokio::time::{Instant, timeout_at};
 
 use self::address::Layout;
 use self::failure::Failure;
+use self::failure::describe;
 use self::keys::KeySpace;
-use self::link::{Hints, Link, describe};
+use self::link::{Hints, Link};
 use self::mode::Mode;
 use self::preflight::Preflight;
 use self::scripts::{Reply, Script};
@@ -36,6 +37,7 @@ mod identity;
 mod keys;
 mod link;
 mod mode;
+mod node;
 mod permissions;
 mod preflight;
 mod profile;

@@ -8,7 +8,8 @@ use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, TlsCertificates};
 use thiserror::Error;
 
-use super::link::describe;
+use super::failure::describe;
+use super::node::Node;
 
 /// When a silent connection is probed, how often, and how many silent probes end it.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
@@ -31,33 +32,6 @@ pub(super) enum Layout {
     Sentinel(String),
     /// Some of the servers of a cluster, which say who the others are.
     Cluster,
-}
-
-/// A server, by where it listens.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Node {
-    pub(super) host: String,
-    pub(super) port: u16,
-}
-
-impl Node {
-    /// Reads `host:port`, where the host may be an IPv6 address without brackets, as clusters write it.
-    pub(super) fn parse(text: &str) -> Option<Self> {
-        let (host, port) = text.rsplit_once(':')?;
-        Some(Self { host: host.to_owned(), port: port.parse().ok()? })
-    }
-
-    /// Whether its host has a name: a cluster may know that of its own nodes only by what its clients use.
-    pub(super) fn is_known(&self) -> bool {
-        !matches!(&*self.host, "" | "?")
-    }
-}
-
-impl fmt::Display for Node {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { host, port } = self;
-        if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
-    }
 }
 
 /// The addresses of servers with their credentials. `Debug` and `Display` show neither user nor password.

@@ -14,9 +14,11 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::address::{Node, RedisAddress};
+use super::address::RedisAddress;
+use super::failure::describe;
 use super::keys::SLOTS;
-use super::link::{Hints, Link, describe};
+use super::link::{Hints, Link};
+use super::node::Node;
 use super::preflight::Preflight;
 use super::supervisor::{Supervisor, Target};
 use crate::store::StoreError;

@@ -14,8 +14,7 @@
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
-use super::address::Node;
-use super::link::describe;
+use super::node::Node;
 use crate::store::StoreError;
 
 /// What an error of the driver means for the step, and for the connection.
@@ -92,5 +91,13 @@ impl Failure {
             StepOutcome::NotYet | StepOutcome::NotDone => StoreError::Unavailable(self.reason),
             StepOutcome::Unknown => StoreError::Unknown(self.reason),
         }
+    }
+}
+
+/// An error of the driver in one line.
+pub(super) fn describe(error: &RedisError) -> String {
+    match (error.code(), error.detail()) {
+        (Some(code), Some(detail)) => format!("{code} {detail}"),
+        _ => error.to_string(),
     }
 }

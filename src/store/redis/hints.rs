@@ -10,8 +10,8 @@ use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, PushInfo, PushKind, RedisError, RedisResult};
 use tokio::time::{Instant, timeout_at};
 
+use super::failure::describe;
 use super::keys::KeySpace;
-use super::link::describe;
 use crate::lock::{Attempt, TokenHash};
 use crate::store::{Bucket, Hint};
 

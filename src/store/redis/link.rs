@@ -83,11 +83,3 @@ pub(super) struct Hints {
     pub(super) gateway: Arc<str>,
     pub(super) sender: broadcast::Sender<Hint>,
 }
-
-/// An error of the driver in one line.
-pub(super) fn describe(error: &redis::RedisError) -> String {
-    match (error.code(), error.detail()) {
-        (Some(code), Some(detail)) => format!("{code} {detail}"),
-        _ => error.to_string(),
-    }
-}

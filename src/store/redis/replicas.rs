@@ -13,7 +13,7 @@ use redis::aio::{MultiplexedConnection, SendError};
 use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, PushInfo, PushKind, RedisError, RedisResult};
 use tokio::time::{Instant, timeout_at};
 
-use super::link::describe;
+use super::failure::describe;
 use super::scripts::{ACK, NO_SCRIPT};
 use crate::lock::FencingToken;
 

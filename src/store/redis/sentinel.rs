@@ -15,8 +15,9 @@ use redis::{AsyncConnectionConfig, Client, RedisResult};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::address::{AddressError, Node, RedisAddress};
-use super::link::describe;
+use super::address::{AddressError, RedisAddress};
+use super::failure::describe;
+use super::node::Node;
 
 /// How long one sentinel may take to answer.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(500);

@@ -10,9 +10,10 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
+use super::failure::describe;
 use super::hints::{self, Listener};
 use super::keys::KeySpace;
-use super::link::{Hints, Link, describe};
+use super::link::{Hints, Link};
 use super::preflight::{Gate, Lookout, Preflight};
 use super::replicas::Replicas;
 use super::scripts;

@@ -6,8 +6,9 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, ErrorKind, RedisError, RedisResult, ServerErrorKind};
 use tokio::time::{Instant, timeout};
 
-use super::address::{Layout, Node};
-use super::link::describe;
+use super::address::Layout;
+use super::failure::describe;
+use super::node::Node;
 use super::preflight::{Look, Preflight};
 use super::profile::{Config, Profile};
 use super::sentinel::{Primary, Sentinels};

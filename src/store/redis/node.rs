@@ -1,0 +1,30 @@
+//! A server of several.
+
+use std::fmt;
+
+/// A server, by where it listens.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Node {
+    pub(super) host: String,
+    pub(super) port: u16,
+}
+
+impl Node {
+    /// Reads `host:port`, where the host may be an IPv6 address without brackets, as clusters write it.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let (host, port) = text.rsplit_once(':')?;
+        Some(Self { host: host.to_owned(), port: port.parse().ok()? })
+    }
+
+    /// Whether its host has a name: a cluster may know that of its own nodes only by what its clients use.
+    pub(super) fn is_known(&self) -> bool {
+        !matches!(&*self.host, "" | "?")
+    }
+}
+
+impl fmt::Display for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, port } = self;
+        if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
+    }
+}
