@@ -27,6 +27,7 @@ mod line_suite;
 mod log;
 mod lost_replies;
 mod openapi;
+mod outcomes;
 mod preflight;
 mod random_lines;
 mod readme;

@@ -172,30 +172,6 @@ async fn every_lock_has_a_ttl_at_every_moment() {
     }
 }
 
-/// One script per operation, and nothing else, on the hot path.
-#[tokio::test(flavor = "multi_thread")]
-async fn each_operation_is_one_script() {
-    let stage = Stage::redis().await;
-    let redis = stage.redis.as_ref().unwrap();
-    let client = stage.client();
-    let token = fresh_token();
-    let rounds: [(&str, &str); 5] = [
-        ("PUT", "/locks/k?ttl=30s"),
-        ("PUT", "/locks/k?ttl=30s"),
-        ("PATCH", "/locks/k?ttl=30s"),
-        ("GET", "/locks/k"),
-        ("DELETE", "/locks/k"),
-    ];
-    // The first call of each script sends its text.
-    for _ in 0..2 {
-        for (method, address) in rounds {
-            let before = redis.calls("evalsha").await;
-            client.call(method, address).token(&token).send().await;
-            assert_eq!(redis.calls("evalsha").await - before, 1, "{method}");
-        }
-    }
-}
-
 /// Two gateways on one Redis see the same locks, and their numbers form one row.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_gateways_share_the_locks() {

@@ -10,7 +10,7 @@
 //! | any other error of a script, `WRONGTYPE` too | unknown, since it keeps what it wrote | stays |
 //! | no answer in time; closed; reset; anything else | unknown | is left |
 //!
-//! That no connection could be made is said by the supervisor (`link.rs`), before anything is sent: not done.
+//! That no connection could be made is said by the supervisor (`supervisor.rs`), before anything is sent: not done.
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
