@@ -211,7 +211,8 @@ async fn start_node(args: &[&str]) -> Option<(RedisServer, u16)> {
     let bus_port = server_port();
     let bus_text = bus_port.to_string();
     let mut all = vec!["--cluster-enabled", "yes", "--cluster-port", &bus_text];
-    all.extend(["--cluster-node-timeout", "1000"]);
+    // With less, a busy machine brings about failovers of its own.
+    all.extend(["--cluster-node-timeout", "2000"]);
     // Without the delay, a replica need not wait for others that might come.
     all.extend(["--repl-diskless-sync-delay", "0"]);
     all.extend(args);

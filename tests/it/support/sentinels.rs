@@ -1,14 +1,15 @@
 //! A primary, two replicas, and three sentinels that watch over them: all of them real.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::sync::OnceCell;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::border::Border;
 use super::redis_server::{RedisServer, SENTINEL_CONFIG};
-use super::{end_with_the_tests, eventually, server_port};
+use super::{PATIENCE, end_with_the_tests, eventually, server_port};
 
 /// What the sentinels call their primary.
 pub const MASTER: &str = "mymaster";
@@ -43,15 +44,28 @@ pub struct SentinelOptions<'a> {
 
 impl Default for SentinelOptions<'_> {
     fn default() -> Self {
+        // Less, and a busy machine brings about failovers of its own.
         Self {
             server_args: &[],
             password: None,
             sentinel_password: None,
-            down_after_ms: 1_000,
+            down_after_ms: 2_000,
             publish_period_ms: 500,
             is_divisible: false,
         }
     }
+}
+
+type Fields = HashMap<String, String>;
+
+/// What a sentinel thinks of all whom it knows.
+#[derive(Debug)]
+#[expect(dead_code, reason = "for whoever reads why a test failed")]
+struct View {
+    is_well: bool,
+    master: Fields,
+    replicas: Vec<Fields>,
+    others: Vec<Fields>,
 }
 
 /// Which server was promoted, and when it was first seen to be a primary.
@@ -84,7 +98,7 @@ impl SentinelSetup {
         // Another process may take a port between our look and the server's.
         for _ in 0..5 {
             if let Some(setup) = Self::try_start(options).await {
-                eventually("the sentinels know all", async || setup.is_settled_on(0).await).await;
+                setup.settles_on(0).await;
                 return setup;
             }
         }
@@ -152,17 +166,27 @@ impl SentinelSetup {
         self.server_ports.iter().position(|known| *known == port)
     }
 
-    /// Whether all sentinels take this server for the primary, and find all others well.
-    pub async fn is_settled_on(&self, server: usize) -> bool {
-        let all = self.sentinels.iter().map(|sentinel| self.finds_all_well(sentinel, server));
-        join_all(all).await.into_iter().all(|is_well| is_well == Some(true))
+    /// Waits until all sentinels take this server for the primary, and find all others well.
+    pub async fn settles_on(&self, server: usize) {
+        let give_up = Instant::now() + PATIENCE;
+        loop {
+            let views = join_all(self.sentinels.iter().map(|sentinel| self.view_of(sentinel, server))).await;
+            if views.iter().all(|view| matches!(view, Ok(view) if view.is_well)) {
+                return;
+            }
+            assert!(
+                Instant::now() < give_up,
+                "the sentinels do not settle on {server} of {:?}: {views:#?}",
+                self.server_ports
+            );
+            sleep(Duration::from_millis(10)).await;
+        }
     }
 
-    async fn finds_all_well(&self, sentinel: &RedisServer, server: usize) -> Option<bool> {
-        type Fields = HashMap<String, String>;
-        let master: Fields = sentinel.try_command(&["SENTINEL", "MASTER", MASTER]).await.ok()?;
-        let replicas: Vec<Fields> = sentinel.try_command(&["SENTINEL", "REPLICAS", MASTER]).await.ok()?;
-        let others: Vec<Fields> = sentinel.try_command(&["SENTINEL", "SENTINELS", MASTER]).await.ok()?;
+    async fn view_of(&self, sentinel: &RedisServer, server: usize) -> Result<View, String> {
+        let master: Fields = sentinel.try_command(&["SENTINEL", "MASTER", MASTER]).await?;
+        let replicas: Vec<Fields> = sentinel.try_command(&["SENTINEL", "REPLICAS", MASTER]).await?;
+        let others: Vec<Fields> = sentinel.try_command(&["SENTINEL", "SENTINELS", MASTER]).await?;
         let port = self.server_ports[server].to_string();
         let is_its =
             master["port"] == port && master["flags"] == "master" && master["role-reported"] == "master";
@@ -175,12 +199,7 @@ impl SentinelSetup {
         let is_there = |other: &&Fields| other["flags"] == "sentinel";
         let is_whole =
             replicas.iter().filter(follows).count() == 2 && others.iter().filter(is_there).count() == 2;
-        Some(is_its && is_whole)
-    }
-
-    /// Waits until all sentinels take this server for the primary, and find all others well.
-    pub async fn settles_on(&self, server: usize) {
-        eventually("the sentinels agree", async || self.is_settled_on(server).await).await;
+        Ok(View { is_well: is_its && is_whole, master, replicas, others })
     }
 
     /// Who is promoted when this one fails.
