@@ -187,7 +187,8 @@ async fn a_permission_that_is_missing_is_named() {
     };
     let (code, page) = check_with(&["~fencepost:*", "+@all"]).await;
     assert_eq!(code, 0, "{page}");
-    let commands = "del eval evalsha exists get hgetall hincrby info pttl set time zadd zmscore zrank zscore";
+    let commands =
+        "del eval evalsha exists get hgetall hincrby info ping pttl set time zadd zmscore zrank zscore";
     for command in commands.split(' ') {
         let (code, page) = check_with(&["~fencepost:*", "+@all", &format!("-{command}")]).await;
         assert_eq!(code, 1, "{command}: {page}");
