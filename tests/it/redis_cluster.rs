@@ -112,3 +112,27 @@ async fn waiters_are_put_back_although_those_of_another_server_cannot_be() {
         waiter.abort();
     }
 }
+
+/// What README grants to a gateway's user is enough.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_smallest_user_is_enough_on_a_cluster() {
+    let cluster = RedisCluster::start().await;
+    let readme = include_str!("../../README.md");
+    let user = readme.lines().find(|line| line.trim().starts_with("ACL SETUSER fencepost")).unwrap();
+    let (_, more) = readme.split_once("A cluster's gateways need `").unwrap();
+    let words: Vec<_> = user.split_whitespace().chain(more.split('`').next().unwrap().split(' ')).collect();
+    for node in &cluster.nodes {
+        let _: () = node.command(&words).await;
+    }
+    let url = cluster.url().replace("://", "://fencepost:password@");
+    let gateway = Gateway::start(&["--store", &url]).await;
+    let client = Client::new(gateway.address);
+    for node in 0..3 {
+        let key = key_on(&cluster, node).await;
+        client.put(&format!("/locks/{key}?ttl=1s")).send().await.expect(201);
+        let waited = client.put(&format!("/locks/{key}?ttl=30s&wait=10s")).send().await.expect(201);
+        client.patch(&format!("/locks/{key}")).token(&waited.token()).send().await.expect(200);
+        client.delete(&format!("/locks/{key}")).token(&waited.token()).send().await.expect(204);
+    }
+    client.get("/readyz").send().await.expect(200);
+}
