@@ -27,6 +27,7 @@
 //! | `store/redis/replicas` | how many replicas have a lock, before it is handed out | |
 //! | `store/redis/failure` | what each error means: not yet, not done, unknown | |
 //! | [`store::embedded`] | a durable file, or memory: one writer, group commit | |
+//! | `store::lines` | the lines of locks in a gateway's memory, for stores that keep them nowhere else | |
 //! | [`store::survey`], `store/redis/survey`, `store/embedded/survey` | what a store is, and what can be promised on it, for people | |
 //! | [`lock`] | the words of the domain, valid by construction | |
 //! | [`clock`] | the clocks of the machine, suspend included | |

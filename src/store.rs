@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use crate::lock::{Acquired, Attempt, Inspected, LockKey, Owner, Place, Released, Renewed, TokenHash, Ttl};
 
 pub mod embedded;
+mod lines;
 pub mod redis;
 pub mod survey;
 

@@ -1,7 +1,8 @@
 //! The store that needs nothing to connect to: a table in memory, and a file that every change reaches before anybody
 //! hears of it.
 //!
-//! `table` holds the rules, `line` who waits, `file` the way to disk, and `writer` is the one thread that uses both.
+//! `table` holds the rules, `file` the way to disk, and `writer` is the one thread that uses both. Who waits stands in
+//! `store::lines`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,7 +28,6 @@ use table::Table;
 use writer::{Command, Kind, Message, State, Writer};
 
 mod file;
-mod line;
 mod record;
 mod rows;
 mod survey;
@@ -247,7 +247,7 @@ impl LockStore for EmbeddedStore {
     ) -> Result<(), StoreError> {
         let (key, token) = (key.clone(), *token);
         let step = move |table: &mut Table, now| {
-            table.vacate(&key, &token, attempt, PlaceAfter::Kept, false, now);
+            table.decline(&key, &token, attempt, now);
             Ok(())
         };
         self.submit(deadline, Kind::Change, step).await

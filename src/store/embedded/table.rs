@@ -8,10 +8,10 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 use crate::lock::{Attempt, FencingToken, Inspected, LockKey, Released, Renewed, TokenHash, Ttl};
+use crate::store::lines::Lines;
 use crate::store::{Hint, PlaceAfter, ReleaseMark, StoreError};
 
 use super::EmbeddedSettings;
-use super::line::Line;
 use super::record::{HeldLock, Life, Mark, Record, RecordId, Verdict};
 
 mod waiting;
@@ -28,11 +28,7 @@ pub(super) struct Table {
     /// The number of the last grant, or one less than the first.
     last_fence: u64,
     /// Who waits. It is in no file: the connections of those who wait end with the process.
-    lines: HashMap<LockKey, Line>,
-    /// What is to be told to those who wait, since [`Table::take_hints`].
-    hints: Vec<Hint>,
-    /// Names what is known of lines: a table that was read from the file anew has lost them.
-    session: u64,
+    lines: Lines,
     settings: EmbeddedSettings,
 }
 
@@ -44,9 +40,7 @@ impl Table {
             ends: BTreeSet::new(),
             changes: Vec::new(),
             last_fence: 0,
-            lines: HashMap::new(),
-            hints: Vec::new(),
-            session: rand::random(),
+            lines: Lines::new(settings.line),
             settings,
         }
     }
@@ -88,10 +82,11 @@ impl Table {
         {
             return *answer;
         }
-        let seat = self.lines.get(key).and_then(|line| line.seat(token)).cloned();
-        let frees = self.held(key, now).is_some_and(|lock| lock.token == *token);
-        let answer = match self.held(key, now) {
-            _ if frees || seat.is_some() => Released::Released,
+        let holder = self.held(key, now).map(|lock| lock.token);
+        let frees = holder == Some(*token);
+        let had_place = self.lines.released(key, token, frees, now);
+        let answer = match holder {
+            _ if frees || had_place => Released::Released,
             None => Released::NotHeld,
             Some(_) => Released::HeldByAnother,
         };
@@ -100,16 +95,6 @@ impl Table {
         }
         if mark == ReleaseMark::Final {
             self.put_mark(key, token, Verdict::Final(answer), now);
-        }
-        if let Some(line) = self.lines.get_mut(key) {
-            let was_offered = line.offer().is_some_and(|offer| offer.token == *token);
-            line.remove(token);
-            let waiting = seat.iter().flat_map(|seat| [seat.attempt, seat.former]).flatten();
-            self.hints.extend(waiting.map(|attempt| Hint::Look(key.clone(), attempt)));
-            if frees || was_offered {
-                self.hand_off(key, now, None);
-            }
-            self.forget_line_if_over(key, now);
         }
         answer
     }
@@ -130,17 +115,27 @@ impl Table {
             self.put(RecordId::Lock(key.clone()), None);
         }
         self.void(key, token, attempt, now);
-        self.vacate(key, token, attempt, place, deletes, now);
+        self.lines.vacate(key, token, attempt, place, deletes, now);
         if deletes {
-            self.hand_off(key, now, None);
-            self.forget_line_if_over(key, now);
+            self.lines.freed(key, now);
         }
         deletes
     }
 
+    /// Has an offer to an attempt that nobody knows any more go on.
+    pub(super) fn decline(&mut self, key: &LockKey, token: &TokenHash, attempt: Attempt, now: Duration) {
+        self.lines.vacate(key, token, attempt, PlaceAfter::Kept, false, now);
+    }
+
+    /// Says which locks of those that somebody waits for are due, and in how many milliseconds; and the session, which
+    /// is another once the table was read from the file anew.
+    pub(super) fn beat(&self, now: Duration) -> (u64, Vec<(LockKey, u64)>) {
+        self.lines.beat(|key| self.left(key, now))
+    }
+
     /// Says who holds a lock. `None` where that is `token` and its grant is not pinned: this has to come first.
     pub(super) fn see(&self, key: &LockKey, token: Option<&TokenHash>, now: Duration) -> Option<Inspected> {
-        let waiters = self.waiters(key);
+        let waiters = self.lines.waiters(key);
         let Some(lock) = self.held(key, now) else { return Some(Inspected::Free { waiters }) };
         let yours = token.map(|token| lock.token == *token);
         let is_told = yours != Some(true) || lock.attempt.is_none();
@@ -149,7 +144,7 @@ impl Table {
 
     /// Says who holds a lock, and pins the grant if it is `token`.
     pub(super) fn inspect(&mut self, key: &LockKey, token: Option<&TokenHash>, now: Duration) -> Inspected {
-        let waiters = self.waiters(key);
+        let waiters = self.lines.waiters(key);
         let Some(lock) = self.held(key, now) else { return Inspected::Free { waiters } };
         let lease = lock.lease(now);
         let yours = token.map(|token| lock.token == *token);
@@ -162,10 +157,7 @@ impl Table {
 
     /// Removes places that were left for too long, and the lines that nobody stands in any more.
     pub(super) fn purge_lines(&mut self, now: Duration) {
-        self.lines.retain(|_, line| {
-            line.purge(now);
-            !line.is_over(now)
-        });
+        self.lines.purge(now);
     }
 
     /// Removes records that have ended, at most `limit` of them.
@@ -193,7 +185,7 @@ impl Table {
 
     /// What is to be told to those who wait, and was noted since the last call.
     pub(super) fn take_hints(&mut self) -> Vec<Hint> {
-        std::mem::take(&mut self.hints)
+        self.lines.take_hints()
     }
 
     /// What a record is now; `None` where there is none.
@@ -253,10 +245,9 @@ impl Table {
         }
     }
 
-    /// How many stand in the line of `key`.
-    fn waiters(&self, key: &LockKey) -> u64 {
-        let waiters = self.lines.get(key).map_or(0, Line::waiters);
-        u64::try_from(waiters).unwrap_or(u64::MAX)
+    /// How much is left of the lease of `key`, if somebody holds it.
+    fn left(&self, key: &LockKey, now: Duration) -> Option<Duration> {
+        self.held(key, now).map(|lock| lock.life.end.saturating_sub(now))
     }
 
     /// What the mark of a token says, if there is one.

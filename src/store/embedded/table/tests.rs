@@ -1,9 +1,8 @@
 //! Every rule, once, without file or thread.
 
 use super::*;
-use crate::lock::Place;
 use crate::lock::{Acquired, Lease, LeaseToken, Refusal};
-use crate::store::{AcquireRequest, Intent, Join};
+use crate::store::{AcquireRequest, Intent};
 
 const NOW: Duration = Duration::from_secs(1_000);
 const MARK_TTL: Duration = Duration::from_secs(120);
@@ -282,51 +281,4 @@ fn renewing_and_taking_anew_leave_one_end_per_record() {
         table.take_back(&key(), &token(), request.attempt, PlaceAfter::Removed, NOW + ms(step));
     }
     assert_eq!(table.ends.len(), table.records.len());
-}
-
-/// An attempt of `token` that waits.
-fn join(token: TokenHash) -> AcquireRequest {
-    let intent = Intent::Join(Join { displaces: true, ..Join::default() });
-    AcquireRequest { intent, ..request(token) }
-}
-
-fn place(answer: &Result<Acquired, StoreError>) -> Place {
-    match answer {
-        Ok(Acquired::InLine(standing)) => standing.place,
-        other => panic!("not in line: {other:?}"),
-    }
-}
-
-#[test]
-fn a_line_that_nobody_comes_back_to_is_forgotten() {
-    let mut table = table();
-    let holder = request(token());
-    granted(&mut table, &holder, NOW);
-    let waiting = join(token());
-    place(&table.acquire(&waiting, NOW));
-    let last = Intent::LastLook(PlaceAfter::Kept);
-    assert!(matches!(
-        table.acquire(&AcquireRequest { intent: last, ..waiting }, NOW),
-        Ok(Acquired::Refused(_))
-    ));
-    // The lock is offered to a client that never comes back.
-    table.release(&key(), &holder.token, ReleaseMark::Final, NOW + ms(1));
-    table.purge_lines(NOW + ms(2));
-    assert_eq!(table.lines.len(), 1, "its place is kept for a while");
-    table.purge_lines(NOW + Duration::from_secs(20));
-    assert!(table.lines.is_empty());
-}
-
-#[test]
-fn a_place_is_given_once() {
-    let mut table = table();
-    granted(&mut table, &request(token()), NOW);
-    let [first, left, third] = [(); 3].map(|()| join(token()));
-    let mut places = vec![place(&table.acquire(&first, NOW)), place(&table.acquire(&left, NOW))];
-    table.take_back(&key(), &left.token, left.attempt, PlaceAfter::Kept, NOW);
-    places.push(place(&table.acquire(&third, NOW)));
-    let back = table.acquire(&AcquireRequest { attempt: Attempt::generate(), ..left }, NOW);
-    assert_eq!(place(&back), places[1]);
-    places.dedup();
-    assert_eq!((places.len(), table.waiters(&key())), (3, 3), "{places:?}");
 }

@@ -1,5 +1,5 @@
-//! The line of one lock, in memory: what the keys of a line hold in Redis (`redis/line.lua`), for a store with a single
-//! gateway. It does not outlive the process, and neither do those who wait in it.
+//! The line of one lock, in memory: what the keys of a line hold in Redis (`redis/line.lua`), for those who wait at a
+//! single gateway.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;

@@ -1,0 +1,343 @@
+//! The lines of locks in a gateway's own memory, for stores that keep them nowhere else: the embedded one, and one
+//! whose gateways each know their own waiters only. They do not outlive the process, and neither do those who wait.
+//!
+//! Nothing here knows who holds a lock. Every step is given `now`, the time since boot, and where it matters `held`: how
+//! much is left of the lease that stands in the way, or `None` where the lock is free. A free lock is offered to one who
+//! waits; taking it is the store's business, which then tells what came of it.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use crate::lock::{Attempt, LockKey, Standing, TokenHash, Ttl};
+use crate::store::{Hint, Join, LineSettings, PlaceAfter};
+
+use line::Line;
+
+mod line;
+
+/// Gateways are told of the end of leases shorter than this: their next heartbeats may come too late.
+const SHORT_LEASE: Duration = Duration::from_secs(2);
+/// What is due until a bit after the next heartbeat but one.
+const LOOK_AHEAD: Duration = Duration::from_millis(1_250);
+
+/// Who waits for which lock.
+#[derive(Debug)]
+pub(super) struct Lines {
+    lines: HashMap<LockKey, Line>,
+    /// What is to be told to those who wait, since [`Lines::take_hints`].
+    hints: Vec<Hint>,
+    /// Names what is known of lines: it changes whenever those who wait may have lost their places.
+    session: u64,
+    settings: LineSettings,
+}
+
+/// What one who waits finds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// The lock is free, and offered to this very attempt, which may take it now.
+    Take,
+    /// It waits here.
+    InLine(Standing),
+    /// Another attempt of the token waits here in its stead.
+    Moved(Standing),
+    /// It has no place.
+    Lost,
+}
+
+/// As many wait for the lock as may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LineFull;
+
+impl Lines {
+    /// No lines yet.
+    pub(super) fn new(settings: LineSettings) -> Self {
+        Self { lines: HashMap::new(), hints: Vec::new(), session: rand::random(), settings }
+    }
+
+    /// Removes places that were left for too long, and the lines that nobody stands in any more. To be called now and
+    /// then.
+    pub(super) fn purge(&mut self, now: Duration) {
+        self.lines.retain(|_, line| {
+            line.purge(now);
+            !line.is_over(now)
+        });
+    }
+
+    /// Has `attempt` stand for those that it supersedes, before any other step of it.
+    pub(super) fn prepare(
+        &mut self,
+        key: &LockKey,
+        token: &TokenHash,
+        superseded: &[Attempt],
+        attempt: Attempt,
+        now: Duration,
+    ) {
+        if let Some(line) = self.lines.get_mut(key) {
+            line.purge(now);
+            line.rename(token, superseded, attempt);
+        }
+    }
+
+    /// Whether one who does not wait may take the lock: nobody holds it, and it is promised to no other token.
+    pub(super) fn pass(
+        &mut self,
+        key: &LockKey,
+        token: &TokenHash,
+        held: Option<Duration>,
+        now: Duration,
+    ) -> bool {
+        held.is_none() && self.offered_to(key, None, now).is_none_or(|offered| offered == *token)
+    }
+
+    /// Takes a place in the line, or takes the token's own over. To be followed by a [`look`](Self::look).
+    pub(super) fn join(
+        &mut self,
+        key: &LockKey,
+        token: &TokenHash,
+        attempt: Attempt,
+        join: &Join,
+        now: Duration,
+    ) -> Result<(), LineFull> {
+        let line = self.lines.entry(key.clone()).or_default();
+        let seat = line.seat(token).cloned();
+        let present = seat.as_ref().and_then(|seat| seat.attempt).filter(|_| line.is_standing(token));
+        let displaced = present.filter(|present| *present != attempt);
+        if displaced.is_some() && !join.displaces {
+            return Ok(());
+        }
+        if seat.is_none() && join.place.is_none() && line.waiters() >= self.settings.max_waiters_per_key {
+            return Err(LineFull);
+        }
+        // The earlier of the two, where the place was lost and an older request has brought the token into the line anew.
+        let place = seat.as_ref().map(|seat| seat.place).into_iter().chain(join.place).min();
+        let place = place.unwrap_or_else(|| line.last_place(now));
+        let before = seat.as_ref().and_then(|seat| seat.attempt).filter(|before| *before != attempt);
+        let kept = seat.filter(|seat| seat.attempt == Some(attempt));
+        let former = displaced.or_else(|| kept.and_then(|seat| seat.former));
+        line.sit(*token, place, attempt, former);
+        self.hints.extend(before.map(|before| Hint::Look(key.clone(), before)));
+        Ok(())
+    }
+
+    /// Says where an attempt stands, and whether it is its turn to take the lock.
+    pub(super) fn look(
+        &mut self,
+        key: &LockKey,
+        token: &TokenHash,
+        attempt: Attempt,
+        held: Option<Duration>,
+        now: Duration,
+    ) -> Turn {
+        let mut is_seated = false;
+        let mut is_taken_over = false;
+        if let Some(line) = self.lines.get_mut(key)
+            && let Some(waiting) = line.seat(token).and_then(|seat| seat.attempt)
+        {
+            is_seated = waiting == attempt;
+            is_taken_over = !is_seated && line.is_standing(token);
+            if is_seated {
+                line.stand(token);
+            }
+        }
+        if held.is_none() {
+            let offered = self.offered_to(key, Some(token).filter(|_| is_seated), now);
+            if is_seated && offered == Some(*token) {
+                return Turn::Take;
+            }
+        }
+        // The offer may just have lapsed, and the one who took the place over have stepped aside.
+        is_taken_over &= self.lines.get(key).is_some_and(|line| line.is_standing(token));
+        if !is_seated {
+            self.forget_if_over(key, now);
+        }
+        match self.standing(key, token, held, now) {
+            Some(standing) if is_seated => Turn::InLine(standing),
+            Some(standing) if is_taken_over => Turn::Moved(standing),
+            _ => Turn::Lost,
+        }
+    }
+
+    /// Ends the wait of an attempt that has looked for the last time and was not granted the lock.
+    pub(super) fn end(
+        &mut self,
+        key: &LockKey,
+        token: &TokenHash,
+        attempt: Attempt,
+        place: PlaceAfter,
+        now: Duration,
+    ) {
+        let lost_at = now + self.settings.ticket_ttl;
+        let Some(line) = self.lines.get_mut(key) else { return };
+        let former = line.end(token, attempt, place, lost_at);
+        self.hints.extend(former.map(|former| Hint::Look(key.clone(), former)));
+        self.forget_if_over(key, now);
+    }
+
+    /// The token holds the lock now, by this attempt, and leaves the line.
+    pub(super) fn granted(
+        &mut self,
+        key: &LockKey,
+        token: &TokenHash,
+        attempt: Attempt,
+        ttl: Ttl,
+        now: Duration,
+    ) {
+        let Some(line) = self.lines.get_mut(key) else { return };
+        line.take_offer();
+        // Another request of this token that waits at the place is told that its token holds the lock.
+        let waiting = line.seat(token).and_then(|seat| seat.attempt).filter(|waiting| *waiting != attempt);
+        self.hints.extend(waiting.map(|waiting| Hint::Look(key.clone(), waiting)));
+        line.remove(token);
+        if line.first().is_some() && ttl.as_duration() < SHORT_LEASE {
+            self.hints.push(Hint::Due(key.clone(), ttl.as_ms()));
+        }
+        self.forget_if_over(key, now);
+    }
+
+    /// The token is released: it loses its place, and with `frees` it held the lock until now. Returns whether it had a
+    /// place.
+    pub(super) fn released(&mut self, key: &LockKey, token: &TokenHash, frees: bool, now: Duration) -> bool {
+        let Some(line) = self.lines.get_mut(key) else { return false };
+        let seat = line.seat(token).cloned();
+        let was_offered = line.offer().is_some_and(|offer| offer.token == *token);
+        line.remove(token);
+        let waiting = seat.iter().flat_map(|seat| [seat.attempt, seat.former]).flatten();
+        self.hints.extend(waiting.map(|attempt| Hint::Look(key.clone(), attempt)));
+        if frees || was_offered {
+            self.hand_off(key, None, now);
+        }
+        self.forget_if_over(key, now);
+        seat.is_some()
+    }
+
+    /// Takes an attempt out of the line of a lock, from which it may have been granted the lock that was taken back.
+    pub(super) fn vacate(
+        &mut self,
+        key: &LockKey,
+        token: &TokenHash,
+        attempt: Attempt,
+        place: PlaceAfter,
+        was_granted: bool,
+        now: Duration,
+    ) {
+        let lost_at = now + self.settings.ticket_ttl;
+        let Some(line) = self.lines.get_mut(key) else { return };
+        let (former, was_offered) = line.vacate(token, attempt, place, lost_at);
+        self.hints.extend(former.map(|former| Hint::Look(key.clone(), former)));
+        if was_offered {
+            self.hand_off(key, None, now);
+        }
+        if let PlaceAfter::KeptAt(granted_at) = place
+            && was_granted
+            && let Some(line) = self.lines.get_mut(key)
+        {
+            line.keep(token, granted_at, lost_at);
+        }
+        self.forget_if_over(key, now);
+    }
+
+    /// Nobody holds the lock any more: it is offered to the first of its line.
+    pub(super) fn freed(&mut self, key: &LockKey, now: Duration) {
+        self.hand_off(key, None, now);
+        self.forget_if_over(key, now);
+    }
+
+    /// Says which locks of those that somebody waits for are due, and in how many milliseconds; and the session, which
+    /// changes whenever those who wait may have lost their places.
+    pub(super) fn beat(&self, held_of: impl Fn(&LockKey) -> Option<Duration>) -> (u64, Vec<(LockKey, u64)>) {
+        let left_of = |key| (key, held_of(key).unwrap_or_default());
+        let due = self.lines.keys().map(left_of).filter(|(_, left)| *left <= LOOK_AHEAD);
+        (self.session, due.map(|(key, left)| (key.clone(), whole_ms(left))).collect())
+    }
+
+    /// Whether anybody waits for the lock, or it is promised to somebody.
+    pub(super) fn has_line(&self, key: &LockKey, now: Duration) -> bool {
+        self.lines.get(key).is_some_and(|line| !line.is_over(now))
+    }
+
+    /// How many stand in the line of a lock.
+    pub(super) fn waiters(&self, key: &LockKey) -> u64 {
+        let waiters = self.lines.get(key).map_or(0, Line::waiters);
+        u64::try_from(waiters).unwrap_or(u64::MAX)
+    }
+
+    /// Where the token stands, from 1 on.
+    pub(super) fn position(&self, key: &LockKey, token: &TokenHash) -> Option<u64> {
+        let position = self.lines.get(key)?.position(token)?;
+        u64::try_from(position).ok()
+    }
+
+    /// What is to be told to those who wait, and was noted since the last call.
+    pub(super) fn take_hints(&mut self) -> Vec<Hint> {
+        std::mem::take(&mut self.hints)
+    }
+
+    /// To whom a lock that nobody holds is promised. Where that is nobody, or the promise has lapsed, the first of the
+    /// line gets one.
+    fn offered_to(&mut self, key: &LockKey, caller: Option<&TokenHash>, now: Duration) -> Option<TokenHash> {
+        if self.standing_offer(key, now).is_none() {
+            self.hand_off(key, caller, now);
+        }
+        self.standing_offer(key, now)
+    }
+
+    /// Offers a lock that nobody holds to the first of its line, and says so.
+    fn hand_off(&mut self, key: &LockKey, caller: Option<&TokenHash>, now: Duration) {
+        let lost_at = now + self.settings.ticket_ttl;
+        let Some(line) = self.lines.get_mut(key) else { return };
+        let lapsed = line.offer().filter(|offer| offer.left(now).is_none());
+        let offer = line.hand_off(now, lost_at, caller);
+        if let Some(lapsed) = lapsed
+            && let Some(attempt) = lapsed.attempt
+            && !line.is_standing(&lapsed.token)
+        {
+            // It may come back as soon as it learns of it, at the latest from the next heartbeat.
+            self.hints.push(Hint::Look(key.clone(), attempt));
+            self.session = rand::random();
+        }
+        if let Some(offer) = offer
+            && let Some(attempt) = offer.attempt
+            && caller != Some(&offer.token)
+        {
+            self.hints.push(Hint::Offered(key.clone(), offer.token, attempt));
+        }
+    }
+
+    fn forget_if_over(&mut self, key: &LockKey, now: Duration) {
+        if self.lines.get(key).is_some_and(|line| line.is_over(now)) {
+            self.lines.remove(key);
+        }
+    }
+
+    /// To whom the free lock is promised, unless that has lapsed.
+    fn standing_offer(&self, key: &LockKey, now: Duration) -> Option<TokenHash> {
+        let offer = self.lines.get(key)?.offer()?;
+        offer.left(now).map(|_| offer.token)
+    }
+
+    fn standing(
+        &self,
+        key: &LockKey,
+        token: &TokenHash,
+        held: Option<Duration>,
+        now: Duration,
+    ) -> Option<Standing> {
+        let line = self.lines.get(key)?;
+        let place = line.seat(token)?.place;
+        let offer = line.offer();
+        let due = held.or_else(|| offer.and_then(|offer| offer.left(now))).unwrap_or_default();
+        Some(Standing {
+            place,
+            is_first: line.first() == Some(token),
+            due_in_ms: whole_ms(due),
+            offered_to: offer.and_then(|offer| offer.attempt),
+        })
+    }
+}
+
+fn whole_ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests;
