@@ -3,7 +3,8 @@
 //!
 //! Nothing here knows who holds a lock. Every step is given `now`, the time since boot, and where it matters `held`: how
 //! much is left of the lease that stands in the way, or `None` where the lock is free. A free lock is offered to one who
-//! waits; taking it is the store's business, which then tells what came of it.
+//! waits; taking it is the store's business, which then tells what came of it: `granted` or `withdrawn`. A store for which that
+//! takes a while tells others meanwhile that the lock is `held` until it gives up.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -194,6 +195,18 @@ impl Lines {
         self.forget_if_over(key, now);
     }
 
+    /// The offer that stands ends without a grant: a try to take the lock failed, for whatever reason. Nobody loses a
+    /// place or its turn by that, as the one who lets an offer lapse does; the next look at the free lock makes another.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "the embedded store takes what is offered in the same step")
+    )]
+    pub(super) fn withdrawn(&mut self, key: &LockKey, now: Duration) {
+        let Some(line) = self.lines.get_mut(key) else { return };
+        line.take_offer();
+        self.forget_if_over(key, now);
+    }
+
     /// The token is released: it loses its place, and with `frees` it held the lock until now. Returns whether it had a
     /// place.
     pub(super) fn released(&mut self, key: &LockKey, token: &TokenHash, frees: bool, now: Duration) -> bool {
@@ -236,9 +249,10 @@ impl Lines {
         self.forget_if_over(key, now);
     }
 
-    /// Nobody holds the lock any more: it is offered to the first of its line.
+    /// Nobody holds the lock any more: it is offered to the first of its line, unless it is promised already. A store may
+    /// hear of one release more than once.
     pub(super) fn freed(&mut self, key: &LockKey, now: Duration) {
-        self.hand_off(key, None, now);
+        self.offered_to(key, None, now);
         self.forget_if_over(key, now);
     }
 

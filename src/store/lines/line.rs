@@ -207,7 +207,7 @@ impl Line {
         self.offer
     }
 
-    /// Ends the offer, as it is taken.
+    /// Ends the offer: it is taken, or withdrawn.
     pub(super) fn take_offer(&mut self) {
         self.offer = None;
     }
