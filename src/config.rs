@@ -19,6 +19,9 @@ pub use store::{StoreArgs, StoreSettings};
 
 /// The longest lease that `--max-ttl` may allow.
 const LONGEST_TTL: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+/// What it allows where it is not given, and on a quorum, where each server that forgot is left out for so long.
+const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
+const MAX_TTL_ON_QUORUM: Duration = Duration::from_secs(5 * 60);
 /// The longest wait that `--max-wait` may allow.
 const LONGEST_WAIT: Duration = Duration::from_secs(60 * 60);
 
@@ -78,9 +81,10 @@ pub struct ServeArgs {
     #[arg(long, env = "FENCEPOST_MIN_TTL", default_value = "10ms", value_parser = duration, value_name = "DURATION")]
     min_ttl: Duration,
 
-    /// The longest lease that may be asked for
-    #[arg(long, env = "FENCEPOST_MAX_TTL", default_value = "24h", value_parser = duration, value_name = "DURATION")]
-    max_ttl: Duration,
+    /// The longest lease that may be asked for [default: 24h; on a quorum 5m, since a server that forgot is left out of
+    /// it for so long]
+    #[arg(long, env = "FENCEPOST_MAX_TTL", value_parser = duration, value_name = "DURATION")]
+    max_ttl: Option<Duration>,
 
     /// The longest wait that may be asked for
     #[arg(long, env = "FENCEPOST_MAX_WAIT", default_value = "60s", value_parser = duration, value_name = "DURATION")]
@@ -205,15 +209,15 @@ pub struct SettingsError {
 impl ServeArgs {
     /// Checks the settings as a whole.
     pub fn check(self) -> Result<Settings, SettingsError> {
+        let mut store = self.store.check()?;
         let limits = Limits {
             default_ttl: self.default_ttl,
             min_ttl: self.min_ttl,
-            max_ttl: self.max_ttl,
+            max_ttl: self.max_ttl.unwrap_or(if store.is_quorum() { MAX_TTL_ON_QUORUM } else { MAX_TTL }),
             max_wait: self.max_wait,
             // The others stay free for those who hold, renew and release.
             max_http1_waiters: (self.max_connections / 4 * 3).max(1),
         };
-        let mut store = self.store.check()?;
         require("--min-ttl", limits.min_ttl >= Duration::from_millis(1), "at least 1ms")?;
         require("--max-ttl", limits.max_ttl >= limits.min_ttl, "at least --min-ttl")?;
         require("--max-ttl", limits.max_ttl <= LONGEST_TTL, "at most 366days")?;
@@ -245,7 +249,7 @@ impl ServeArgs {
         let line =
             LineSettings { ticket_ttl: self.ticket_ttl, max_waiters_per_key: self.max_waiters_per_key };
         if let StoreSettings::Redis(_, redis) = &mut store {
-            (redis.mark_ttl, redis.line) = (self.mark_ttl, line);
+            (redis.mark_ttl, redis.line, redis.max_ttl) = (self.mark_ttl, line, limits.max_ttl);
         }
         Ok(Settings {
             store,

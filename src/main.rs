@@ -15,7 +15,7 @@ use fencepost::server;
 use fencepost::service::LockService;
 use fencepost::store::LockStore;
 use fencepost::store::embedded::{self, EmbeddedSettings, EmbeddedStore};
-use fencepost::store::redis::{RedisStore, survey as survey_redis};
+use fencepost::store::redis::{self, survey as survey_redis};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::timeout;
@@ -154,9 +154,9 @@ fn open_store(settings: &Settings) -> anyhow::Result<Arc<dyn LockStore>> {
             tracing::warn!("locks live in memory: all of them are lost when this process ends");
             Arc::new(EmbeddedStore::in_memory(embedded, Arc::new(SystemClock))?)
         }
-        StoreSettings::Redis(address, redis) => {
+        StoreSettings::Redis(address, settings) => {
             tracing::info!(store = %address, "locks live in Redis");
-            Arc::new(RedisStore::start(address, redis)?)
+            redis::open(address, settings)?
         }
     })
 }

@@ -14,6 +14,9 @@ use crate::store::redis::{Credentials, RedisAddress, RedisSettings, Risk};
 /// The longest that `--store-timeout` may let a request hang.
 const LONGEST_STORE_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// More changes of a list than anybody makes.
+const MOST_LISTS: u64 = 1_000_000;
+
 /// The most replicas that may be asked for: whoever has more chains them, and the primary hears of few.
 const MOST_REPLICAS_ACK: u32 = 16;
 
@@ -23,8 +26,10 @@ pub struct StoreArgs {
     // The value may hold a password: it must show up neither in --help nor in an error of the parser.
     /// Where locks live: `file:PATH` (embedded, durable), `memory:` (lost at the end), a Redis server as
     /// `redis://[user[:password]@]host[:port][/database]`, the primary that Sentinel names as
-    /// `redis+sentinel://[user:password@]host[:port],host…/name[/database]`, or a cluster as
-    /// `redis+cluster://[user:password@]host[:port],host…`; with TLS each as `rediss`
+    /// `redis+sentinel://[user:password@]host[:port],host…/name[/database]`, a cluster as
+    /// `redis+cluster://[user:password@]host[:port],host…`; with TLS each as `rediss`; or three or more independent
+    /// servers, most of which must agree, as `redlock://[user:password@]host[:port],host…[/database]`, with TLS
+    /// `redlocks`
     #[arg(
         long,
         env = "FENCEPOST_STORE",
@@ -37,6 +42,10 @@ pub struct StoreArgs {
     /// What every key in Redis begins with
     #[arg(long, env = "FENCEPOST_REDIS_PREFIX", default_value = "fencepost", value_name = "PREFIX")]
     redis_prefix: String,
+
+    /// Which list of a redlock:// store's servers this is: raise it by one with each change of the list
+    #[arg(long, env = "FENCEPOST_REDLOCK_EPOCH", default_value = "1", value_name = "N")]
+    redlock_epoch: u64,
 
     /// The user that the sentinels know, if they ask for one
     #[arg(long, env = "FENCEPOST_SENTINEL_USER", value_name = "USER")]
@@ -74,6 +83,13 @@ pub enum StoreSettings {
     Redis(Box<RedisAddress>, RedisSettings),
 }
 
+impl StoreSettings {
+    /// Whether it is on independent servers, most of which must agree.
+    pub(super) fn is_quorum(&self) -> bool {
+        matches!(self, Self::Redis(address, _) if address.is_quorum())
+    }
+}
+
 impl StoreArgs {
     /// Checks these settings, whatever the command.
     pub fn check(&self) -> Result<StoreSettings, SettingsError> {
@@ -89,7 +105,15 @@ impl StoreArgs {
         if self.redis_accept.iter().any(Option::is_some) && !is_redis {
             return Err(SettingsError { flag: "--redis-accept", problem: "needs a redis:// store".into() });
         }
-        if self.replicas_ack > 0 && !is_redis {
+        let is_listed = (1..=MOST_LISTS).contains(&self.redlock_epoch);
+        require("--redlock-epoch", is_listed, "from 1 to 1000000")?;
+        if self.redlock_epoch > 1 && !store.is_quorum() {
+            return Err(SettingsError {
+                flag: "--redlock-epoch",
+                problem: "needs a redlock:// store".into(),
+            });
+        }
+        if self.replicas_ack > 0 && (!is_redis || store.is_quorum()) {
             return Err(SettingsError { flag: "--replicas-ack", problem: "needs a redis:// store".into() });
         }
         if self.sentinel_password.is_some() && !is_redis {
@@ -105,7 +129,7 @@ impl StoreArgs {
             Some(("file", "")) => Err(error("say which file: file:PATH".into())),
             Some(("file", path)) => Ok(StoreSettings::File(path.into())),
             Some(("memory", "")) => Ok(StoreSettings::Memory),
-            Some((scheme, _)) if scheme.starts_with("redis") => {
+            Some((scheme, _)) if scheme.starts_with("redis") || scheme.starts_with("redlock") => {
                 let address = RedisAddress::parse(&self.store, self.ca()?)
                     .map_err(|problem| error(problem.to_string()))?;
                 let address = self.with_sentinel_credentials(address)?;
@@ -114,13 +138,14 @@ impl StoreArgs {
                     reply_timeout: self.store_timeout / 2,
                     accepted: self.redis_accept.iter().copied().flatten().collect(),
                     replicas_ack: self.replicas_ack,
+                    list_epoch: self.redlock_epoch,
                     ..RedisSettings::default()
                 };
                 Ok(StoreSettings::Redis(Box::new(address), settings))
             }
             _ => Err(error(
-                "write file:PATH, memory:, redis://host, redis+sentinel://host,host,host/name or \
-                 redis+cluster://host,host"
+                "write file:PATH, memory:, redis://host, redis+sentinel://host,host,host/name, \
+                 redis+cluster://host,host or redlock://host,host,host"
                     .into(),
             )),
         }

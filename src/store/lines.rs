@@ -197,10 +197,6 @@ impl Lines {
 
     /// The offer that stands ends without a grant: a try to take the lock failed, for whatever reason. Nobody loses a
     /// place or its turn by that, as the one who lets an offer lapse does; the next look at the free lock makes another.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "the embedded store takes what is offered in the same step")
-    )]
     pub(super) fn withdrawn(&mut self, key: &LockKey, now: Duration) {
         let Some(line) = self.lines.get_mut(key) else { return };
         line.take_offer();

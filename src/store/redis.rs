@@ -41,6 +41,7 @@ mod node;
 mod permissions;
 mod preflight;
 mod profile;
+mod quorum;
 mod replicas;
 mod scripts;
 mod sentinel;
@@ -50,6 +51,7 @@ mod survey;
 
 pub use address::{AddressError, Credentials, RedisAddress, TCP_USER_TIMEOUT};
 pub use preflight::Risk;
+pub use quorum::QuorumStore;
 pub use survey::survey;
 
 /// Connections for what must own one; no request for a lock ever waits for them.
@@ -73,6 +75,10 @@ pub struct RedisSettings {
     pub line: LineSettings,
     /// How many replicas must have acknowledged a lock before it is handed out.
     pub replicas_ack: u32,
+    /// The longest lease that may be asked for, of which a quorum must know.
+    pub max_ttl: Duration,
+    /// Which list of a quorum's servers this is: each change of it has a larger number.
+    pub list_epoch: u64,
 }
 
 impl Default for RedisSettings {
@@ -84,8 +90,20 @@ impl Default for RedisSettings {
             mark_ttl: Duration::from_secs(120),
             line: LineSettings::default(),
             replicas_ack: 0,
+            max_ttl: Duration::from_secs(300),
+            list_epoch: 1,
         }
     }
+}
+
+/// Starts to connect to what is at an address.
+pub fn open(address: &RedisAddress, settings: &RedisSettings) -> Result<Arc<dyn LockStore>, AddressError> {
+    Ok(match address.layout() {
+        Layout::Quorum => Arc::new(QuorumStore::start(address, settings)?),
+        Layout::Server | Layout::Sentinel(_) | Layout::Cluster => {
+            Arc::new(RedisStore::start(address, settings)?)
+        }
+    })
 }
 
 /// Hints that may wait to be heard; past it, the oldest are lost.

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
@@ -23,6 +24,9 @@ pub const TCP_USER_TIMEOUT: Duration = Duration::from_secs(20);
 const REDIS_PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
 
+/// How many servers a quorum may have: of fewer than three none may fail, and each one more costs every lock a bit more.
+const QUORUM_SIZES: RangeInclusive<usize> = 3..=15;
+
 /// What is at an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Layout {
@@ -32,6 +36,8 @@ pub(super) enum Layout {
     Sentinel(String),
     /// Some of the servers of a cluster, which say who the others are.
     Cluster,
+    /// Independent servers, most of which must agree.
+    Quorum,
 }
 
 /// The addresses of servers with their credentials. `Debug` and `Display` show neither user nor password.
@@ -59,8 +65,8 @@ pub struct Credentials {
 pub enum AddressError {
     /// Not of a form that is known.
     #[error(
-        "{0}; write redis://[user[:password]@]host[:port][/database], redis+sentinel://host,host,host/name, or \
-         redis+cluster://host,host, and rediss for TLS"
+        "{0}; write redis://[user[:password]@]host[:port][/database], redis+sentinel://host,host,host/name, \
+         redis+cluster://host,host, or redlock://host,host,host; and with TLS rediss or redlocks"
     )]
     Malformed(String),
     /// Its form is right, but it cannot be used.
@@ -74,7 +80,11 @@ impl RedisAddress {
     pub fn parse(url: &str, ca_pem: Option<Vec<u8>>) -> Result<Self, AddressError> {
         let malformed = |problem: &str| AddressError::Malformed(problem.to_owned());
         let (scheme, rest) = url.split_once("://").ok_or_else(|| malformed("this is no Redis address"))?;
-        let (transport, layout) = scheme.split_once('+').unwrap_or((scheme, ""));
+        let (transport, layout) = match scheme {
+            "redlock" => ("redis", "quorum"),
+            "redlocks" => ("rediss", "quorum"),
+            _ => scheme.split_once('+').unwrap_or((scheme, "")),
+        };
         if !matches!(transport, "redis" | "rediss") {
             return Err(malformed("this is no Redis address"));
         }
@@ -103,10 +113,13 @@ impl RedisAddress {
             }
             "cluster" if path.is_empty() => (Layout::Cluster, "", REDIS_PORT),
             "cluster" => return Err(malformed("a cluster has one database, and no path")),
+            "quorum" if !scheme.contains('+') => (Layout::Quorum, path, REDIS_PORT),
             _ => return Err(malformed("this is no Redis address")),
         };
         if layout == Layout::Server && hosts.contains(',') {
-            return Err(malformed("redis:// names one server; several are of a cluster, or sentinels"));
+            return Err(malformed(
+                "redis:// names one server; several are of a cluster, of a quorum, or sentinels",
+            ));
         }
         // The driver reads one server at a time: it knows users, passwords, IPv6 and percent signs.
         let read = |host: &str| {
@@ -130,8 +143,16 @@ impl RedisAddress {
         if nodes.iter().collect::<HashSet<_>>().len() < nodes.len() {
             return Err(malformed("a server is named twice"));
         }
+        if layout == Layout::Quorum && !QUORUM_SIZES.contains(&nodes.len()) {
+            return Err(malformed("a quorum has 3 to 15 servers, best an odd number"));
+        }
         let template = template.ok_or_else(|| malformed("it names no server"))?;
         Ok(Self { layout, nodes, template, sentinel_credentials: None, ca_pem })
+    }
+
+    /// Whether it names independent servers, most of which must agree.
+    pub fn is_quorum(&self) -> bool {
+        self.layout == Layout::Quorum
     }
 
     /// The same, with what the sentinels ask for; it is not what the servers behind them do.
@@ -207,6 +228,7 @@ impl fmt::Display for RedisAddress {
                 write!(f, "redis {name:?} of the sentinels at {nodes}, database {database}")
             }
             Layout::Cluster => write!(f, "redis cluster at {nodes}"),
+            Layout::Quorum => write!(f, "a quorum of redis at {nodes}, database {database}"),
         }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crc::{CRC_16_XMODEM, Crc};
 use sha2::{Digest, Sha256};
 
+use super::address::Layout;
 use crate::lock::{LockKey, TokenHash};
 use crate::store::Bucket;
 
@@ -41,9 +42,11 @@ impl LineKeys {
 }
 
 impl KeySpace {
-    /// One bucket on a single server; on a cluster as many as there are slots.
-    pub(super) fn new(prefix: &str, on_cluster: bool) -> Self {
-        Self { prefix: prefix.into(), buckets: if on_cluster { SLOTS } else { 1 } }
+    /// One bucket on a single server; on a cluster as many as there are slots, and on a quorum as well, since there
+    /// each number that is given in a bucket is in the way of those proposed meanwhile.
+    pub(super) fn new(prefix: &str, layout: &Layout) -> Self {
+        let has_many = matches!(layout, Layout::Cluster | Layout::Quorum);
+        Self { prefix: prefix.into(), buckets: if has_many { SLOTS } else { 1 } }
     }
 
     pub(super) fn bucket_of(&self, key: &LockKey) -> Bucket {
@@ -100,6 +103,16 @@ impl KeySpace {
     /// Where the fencing numbers stand.
     pub(super) fn fence(&self, bucket: Bucket) -> String {
         self.name_in(bucket, "fence")
+    }
+
+    /// Where a server of a quorum has its record.
+    pub(super) fn record(&self) -> String {
+        format!("{}:{{quorum}}:record", self.prefix)
+    }
+
+    /// Where a server of a quorum keeps who waits for a lock.
+    pub(super) fn watch(&self, key: &LockKey) -> String {
+        self.name_of(key, "watch")
     }
 
     fn name_of(&self, key: &LockKey, kind: &str) -> String {

@@ -124,7 +124,7 @@ pub(super) struct Preflight {
 impl Preflight {
     pub(super) fn new(address: &RedisAddress, settings: &RedisSettings) -> Self {
         let layout = address.layout().clone();
-        let keys = KeySpace::new(&settings.prefix, layout == Layout::Cluster);
+        let keys = KeySpace::new(&settings.prefix, &layout);
         let RedisSettings { replicas_ack, ref accepted, .. } = *settings;
         Self { layout, keys, accepted: accepted.clone(), replicas_ack }
     }
@@ -170,8 +170,13 @@ impl Preflight {
             .into_iter()
             .map(|Refusal { risk, reason }| format!("accepted by --redis-accept {}: {reason}", risk.name()));
         let warnings = accepted.chain(self.warnings(&profile, &permissions, &config)).collect();
-        let accepts_replica = self.layout == Layout::Server && is_accepted(Risk::Replica);
+        let accepts_replica = self.is_named() && is_accepted(Risk::Replica);
         Look { profile, config, accepts_replica, refusals, warnings }
+    }
+
+    /// Whether somebody has chosen the server by its address.
+    fn is_named(&self) -> bool {
+        matches!(self.layout, Layout::Server | Layout::Quorum)
     }
 
     /// What speaks against a server.
@@ -179,7 +184,7 @@ impl Preflight {
         let mut found = Vec::new();
         let mut find = |risk, reason| found.push(Refusal { risk, reason });
         // Elsewhere it is one on its way to another part, and nobody has chosen it.
-        if !profile.identity.is_primary && self.layout == Layout::Server {
+        if !profile.identity.is_primary && self.is_named() {
             find(Risk::Replica, IS_REPLICA.to_owned());
         }
         if profile.evicts() {
@@ -207,6 +212,9 @@ impl Preflight {
         let mut warn = |text: &str| found.push(text.to_owned());
         match (profile.has_append_only_file, config.takes_snapshots) {
             (true, _) => {}
+            (false, _) if self.layout == Layout::Quorum => warn(
+                "no append-only file: a restart keeps the server out of the quorum for as long as a lease may last",
+            ),
             (false, Some(false)) => {
                 warn("no persistence: a restart of the server frees every lock that is held")
             }
@@ -218,7 +226,7 @@ impl Preflight {
                  takes no snapshots",
             ),
         }
-        if self.layout != Layout::Server && profile.good_replicas.is_none() {
+        if !self.is_named() && profile.good_replicas.is_none() {
             warn(
                 "min-replicas-to-write is 0: a primary that is cut off goes on granting locks that its successor \
                  grants too (I3), and its fencing numbers may go above its successor's (I2)",
@@ -230,7 +238,7 @@ impl Preflight {
                 "{replicas} replicas are connected, and --replicas-ack wants {needed}: no lock is handed out"
             ));
         }
-        if self.layout == Layout::Server && profile.is_cluster_node {
+        if self.is_named() && profile.is_cluster_node {
             warn("this server is a node of a cluster, which redis+cluster:// is for");
         }
         if !permissions.has_hints {

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{Cmd, ErrorKind, FromRedisValue, ParsingError, RedisError, RedisResult, ServerErrorKind, Value};
 
-use crate::lock::{Attempt, FencingToken, Lease, LockKey, Owner, Place, Standing};
+use crate::lock::{Attempt, FencingToken, Lease, LockKey, Owner, Place, Standing, TokenHash};
 use crate::store::Beat;
 
 /// The text of a script: what it shares with others comes first.
@@ -24,11 +24,37 @@ pub(super) static BEAT: LazyLock<Script> = script!("beat.lua");
 pub(super) static ACK: LazyLock<Script> = script!("lock.lua", "ack.lua");
 pub(super) static LEARN: LazyLock<Script> = script!("fence.lua", "learn.lua");
 
+/// Those of a quorum: what each server of it runs.
+pub(super) mod quorum {
+    use super::{LazyLock, Script};
+
+    pub(in super::super) static ACQUIRE: LazyLock<Script> =
+        script!("lock.lua", "quorum/member.lua", "quorum/acquire.lua");
+    pub(in super::super) static GIVE_UP: LazyLock<Script> =
+        script!("lock.lua", "quorum/member.lua", "quorum/give_up.lua");
+    pub(in super::super) static TAKE_BACK: LazyLock<Script> =
+        script!("lock.lua", "quorum/member.lua", "quorum/take_back.lua");
+    pub(in super::super) static RELEASE: LazyLock<Script> =
+        script!("lock.lua", "quorum/member.lua", "quorum/release.lua");
+    pub(in super::super) static RENEW: LazyLock<Script> =
+        script!("lock.lua", "quorum/member.lua", "quorum/renew.lua");
+    pub(in super::super) static REPAIR: LazyLock<Script> =
+        script!("lock.lua", "quorum/member.lua", "quorum/repair.lua");
+    pub(in super::super) static INSPECT: LazyLock<Script> =
+        script!("lock.lua", "quorum/member.lua", "quorum/inspect.lua");
+    pub(in super::super) static LOOK: LazyLock<Script> = script!("quorum/look.lua");
+    pub(in super::super) static CHANGE: LazyLock<Script> = script!("quorum/change.lua");
+    pub(in super::super) static HIGH: LazyLock<Script> = script!("quorum/high.lua");
+}
+
 /// What a server says to the hash of a script that it does not know.
 pub(super) const NO_SCRIPT: ErrorKind = ErrorKind::Server(ServerErrorKind::NoScript);
 
 /// Where the fencing number begins in a lock's value: behind the token hash, the attempt and two spaces.
 const NUMBER_AT: usize = 98;
+
+/// How a lock's value begins.
+const TOKEN_HASH_DIGITS: usize = 64;
 
 /// One script: one atomic step, one round trip.
 pub(super) struct Script {
@@ -114,6 +140,12 @@ impl Reply {
         })
     }
 
+    /// Who holds the lock in the reply, if it names one.
+    pub(super) fn holder(&self) -> Option<TokenHash> {
+        let lock = self.field::<Vec<u8>>(0)?;
+        TokenHash::parse(std::str::from_utf8(lock.get(..TOKEN_HASH_DIGITS)?).ok()?)
+    }
+
     /// Whether the reply names a lock that is held.
     pub(super) fn has_lock(&self) -> bool {
         self.field::<Vec<u8>>(0).is_some_and(|lock| !lock.is_empty())
@@ -141,7 +173,8 @@ impl Reply {
         })
     }
 
-    fn field<T: FromRedisValue>(&self, index: usize) -> Option<T> {
+    /// What stands behind the outcome.
+    pub(super) fn field<T: FromRedisValue>(&self, index: usize) -> Option<T> {
         T::from_redis_value(self.fields.get(index)?.clone()).ok()
     }
 }

@@ -39,6 +39,8 @@ pub(super) enum Target {
     Primary(Sentinels),
     /// A server of a cluster. Its runs of numbers begin with the first use of each bucket.
     Node(Client),
+    /// A server of a quorum, which has no run of numbers of its own.
+    Member(Client),
 }
 
 /// What requests see.
@@ -106,6 +108,22 @@ impl Supervisor {
             State::Up(link) if link.is_usable() => Some(link.clone()),
             _ => None,
         }
+    }
+
+    /// Waits until requests are given another link than that of `session`, or, without one, any; or until the server is
+    /// out of order.
+    pub(super) async fn changed(&self, session: Option<u64>) {
+        let is_other = |state: &State| match state {
+            State::Up(link) => Some(link.session) != session,
+            State::Connecting | State::Down(_) => session.is_some(),
+        };
+        // An error means that the store is closed.
+        let _ = self.state.clone().wait_for(is_other).await;
+    }
+
+    /// Whether the first tries to connect are under way.
+    pub(super) fn is_connecting(&self) -> bool {
+        matches!(&*self.state.borrow(), State::Connecting)
     }
 
     /// Ends the connection and the probing: from then on requests are refused.
@@ -192,7 +210,7 @@ impl Task {
         if !matches!(&*self.state.borrow(), State::Down(known) if **known == *reason) {
             // Where it is stands in the log alone: it is nothing for those who only take locks.
             match &self.target {
-                Target::Server(client) | Target::Node(client) => {
+                Target::Server(client) | Target::Node(client) | Target::Member(client) => {
                     let address = client.get_connection_info().addr();
                     tracing::warn!(%address, reason, "out of order");
                 }
@@ -205,7 +223,7 @@ impl Task {
     /// Finds out whom to connect to, connects and learns.
     async fn connect(&self) -> Result<Connected, String> {
         let (client, found) = match &self.target {
-            Target::Server(client) | Target::Node(client) => (client.clone(), None),
+            Target::Server(client) | Target::Node(client) | Target::Member(client) => (client.clone(), None),
             Target::Primary(sentinels) => {
                 let primary = sentinels.find_primary().await?;
                 (sentinels.client_of(&primary)?, Some(primary))
@@ -317,6 +335,7 @@ impl Task {
                 Target::Server(_) => identity.incarnation(),
                 Target::Primary(_) => identity.incarnation_under_sentinel(),
                 Target::Node(_) => identity.incarnation_on_cluster(),
+                Target::Member(_) => identity.run_id.clone(),
             };
             (incarnation, look.refusal())
         }))
@@ -331,7 +350,7 @@ impl Task {
         incarnation: &str,
         primary: Option<(&Primary, Word)>,
     ) -> RedisResult<bool> {
-        if let Target::Node(_) = self.target {
+        if let Target::Node(_) | Target::Member(_) = self.target {
             return Ok(true);
         }
         let fence = self.keys.fence(Bucket::default());

@@ -66,7 +66,7 @@ async fn servers(
     rows: &mut Vec<(&'static str, String)>,
 ) -> Result<Result<Vec<Node>, String>, AddressError> {
     match address.layout() {
-        Layout::Server => Ok(Ok(address.nodes().to_vec())),
+        Layout::Server | Layout::Quorum => Ok(Ok(address.nodes().to_vec())),
         Layout::Sentinel(name) => match Sentinels::new(address, name)?.find_primary().await {
             Ok(Primary { node, epoch, is_unanimous }) => {
                 let how_many = if is_unanimous { "all" } else { "most" };

@@ -1,0 +1,467 @@
+//! The store on a quorum: independent Redis servers, most of which must agree. It is Redlock with fencing numbers that grow
+//! whatever the clocks say, as long as no majority of the servers forgets at once.
+//!
+//! A gateway proposes a number for a lock to all servers at once (`proposal.rs`); each accepts it if the lock is free there
+//! and the number larger than all that it has accepted before, and the lock is granted once most have accepted the same
+//! one. Two majorities share a server, so a grant that begins after another was answered has the larger number. A server
+//! that may have forgotten what it accepted counts for nothing until no lease is left that it could have helped to grant
+//! (`council.rs`). Ideas from Redlock, the ballots of Paxos, PaxosLease (arXiv 1209.4187) and Chubby's sequencers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::broadcast;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::time::Instant;
+
+use self::ballot::Ballots;
+use self::council::{Council, List};
+use self::member::Member;
+use self::poll::Pollster;
+use self::proposal::Proposal;
+use self::waiters::{State, Waiters};
+use super::address::{AddressError, RedisAddress};
+use super::keys::KeySpace;
+use super::link::Hints;
+use super::preflight::Preflight;
+use super::supervisor::{Supervisor, Target};
+use super::{MOST_HINTS, RedisSettings};
+use crate::clock::boottime;
+use crate::lock::{Acquired, Attempt, Inspected, LockKey, Refusal, Released, Renewed, TokenHash, Ttl};
+use crate::store::lines::{Lines, Turn};
+use crate::store::{
+    AcquireRequest, Beat, Bucket, Hint, Intent, Join, LockStore, PlaceAfter, ReleaseMark, StoreError,
+};
+
+mod ballot;
+mod council;
+mod lease;
+mod member;
+mod poll;
+mod proposal;
+mod sight;
+mod waiters;
+
+/// How late a command may still arrive that was sent within a try: what the kernel resends, and a server that stood still
+/// and goes on, and is refused by its own clock.
+const LATEST_COPY: Duration = Duration::from_secs(30);
+
+/// When somebody is to look again at a lock that has just become free.
+const AT_ONCE: Duration = Duration::from_millis(1);
+
+/// Locks on independent servers, of which most must agree.
+pub struct QuorumStore {
+    pollster: Pollster,
+    keys: KeySpace,
+    ballots: Ballots,
+    waiters: Arc<Waiters>,
+    /// Where servers tell this gateway that a lock may be free.
+    channel: String,
+    hints: broadcast::Sender<Hint>,
+    /// The session of the lines that the last heartbeat was answered with.
+    session: AtomicU64,
+    mark_ttl_ms: String,
+}
+
+/// What part of a lease must not be relied on, since clocks run apart: 1 % and 2 ms, as Redlock has it.
+fn drift(ms: u64) -> u64 {
+    ms.div_ceil(100) + 2
+}
+
+/// A moment as the time since boot, which counts while the machine sleeps.
+fn since_boot(moment: Instant) -> Duration {
+    boottime() + moment.saturating_duration_since(Instant::now())
+}
+
+impl QuorumStore {
+    /// Starts to connect to all servers in the background, and to look after them.
+    pub fn start(address: &RedisAddress, settings: &RedisSettings) -> Result<Self, AddressError> {
+        let preflight = Preflight::new(address, settings);
+        let keys = preflight.keys().clone();
+        // A lease may last so long, its attempt included. Servers that forgot are left out for as long as marks live, too:
+        // else a token that was released could be granted again by those that have forgotten that.
+        let longest = (settings.max_ttl + 2 * settings.reply_timeout).max(settings.mark_ttl);
+        let mut names: Vec<_> = address.nodes().iter().map(ToString::to_string).collect();
+        names.sort_unstable();
+        let list = List {
+            text: names.join(" "),
+            epoch: settings.list_epoch,
+            longest_ms: u64::try_from(longest.as_millis()).unwrap_or(u64::MAX),
+        };
+        let gateway: Arc<str> = Attempt::generate().to_string().into();
+        let (mut members, mut told) = (Vec::new(), Vec::new());
+        for node in address.nodes() {
+            let (sender, hints) = broadcast::channel(MOST_HINTS);
+            let target = Target::Member(address.client(node)?);
+            let hints_of = Hints { gateway: gateway.clone(), sender };
+            let supervisor = Supervisor::start(target, &preflight, settings.reply_timeout, hints_of);
+            members.push(Arc::new(Member::new(node.to_string(), supervisor, list.epoch, keys.record())));
+            told.push(hints);
+        }
+        let council = Council::start(members, list, settings.reply_timeout);
+        let hints = broadcast::Sender::new(MOST_HINTS);
+        let waiters = Arc::new(Waiters::new(Lines::new(settings.line), hints.clone()));
+        for (server, told) in told.into_iter().enumerate() {
+            tokio::spawn(hear(waiters.clone(), server, told, council.quorum()));
+        }
+        Ok(Self {
+            pollster: Pollster::new(council),
+            channel: keys.channel(Bucket::default(), &gateway),
+            keys,
+            ballots: Ballots::new(),
+            waiters,
+            hints,
+            session: AtomicU64::new(0),
+            mark_ttl_ms: settings.mark_ttl.as_millis().to_string(),
+        })
+    }
+
+    /// Takes a lock that nobody waits for here, or says why not.
+    async fn take(&self, request: &AcquireRequest, deadline: Instant) -> Result<Acquired, StoreError> {
+        let AcquireRequest { key, token, .. } = request;
+        let _turn = self.waiters.turn(key, deadline).await?;
+        let may_take = self.waiters.step(|state, now| {
+            let held = state.held(key, now);
+            !state.lines.has_line(key, now) || state.lines.pass(key, token, held, now)
+        });
+        if may_take {
+            return self.attempt(request, deadline).await;
+        }
+        // Whoever waits comes first; but the token may hold the lock already.
+        self.ask(request, deadline).await
+    }
+
+    /// Takes a place in the line, and looks whether it is this place's turn.
+    async fn join(
+        &self,
+        request: &AcquireRequest,
+        join: &Join,
+        deadline: Instant,
+    ) -> Result<Acquired, StoreError> {
+        let AcquireRequest { key, token, attempt, .. } = request;
+        let joined = self.waiters.step(|state, now| {
+            state.lines.prepare(key, token, &join.supersedes, *attempt, now);
+            state.lines.join(key, token, *attempt, join, now)
+        });
+        if joined.is_ok()
+            && let Some(answer) = self.look(request, deadline).await?
+        {
+            return Ok(answer);
+        }
+        // The token may hold the lock already, or have been released; and only now do the servers know who waits.
+        match self.ask(request, deadline).await? {
+            Acquired::Refused(_) if joined.is_err() => Ok(Acquired::LineFull),
+            // Nobody may hold it after all.
+            Acquired::Refused(_) => {
+                Ok(self.look(request, deadline).await?.unwrap_or_else(|| self.place_of(request)))
+            }
+            answer => {
+                self.waiters.step(|state, now| state.lines.released(key, token, false, now));
+                Ok(answer)
+            }
+        }
+    }
+
+    /// Goes on waiting: takes the lock if it is the turn of the attempt's place. Nothing, where that is not so.
+    async fn look(
+        &self,
+        request: &AcquireRequest,
+        deadline: Instant,
+    ) -> Result<Option<Acquired>, StoreError> {
+        let AcquireRequest { key, token, attempt, .. } = request;
+        let turn = self.waiters.step(|state, now| {
+            let turn = state.lines.look(key, token, *attempt, state.held(key, now), now);
+            if turn == Turn::Take {
+                // Nobody else is to try meanwhile, and the offer does not lapse.
+                state.note_held(key, deadline.saturating_duration_since(Instant::now()), now);
+            }
+            turn
+        });
+        if turn != Turn::Take {
+            return Ok(None);
+        }
+        let _turn = self.waiters.turn(key, deadline).await?;
+        let answer = self.attempt(request, deadline).await?;
+        Ok((!matches!(answer, Acquired::Refused(_))).then_some(answer))
+    }
+
+    /// Looks for the last time: whoever is not granted the lock now leaves.
+    async fn last_look(
+        &self,
+        request: &AcquireRequest,
+        place: PlaceAfter,
+        deadline: Instant,
+    ) -> Result<Acquired, StoreError> {
+        let AcquireRequest { key, token, attempt, .. } = request;
+        // A look never makes what it did not find: a copy of it that comes late would make it for nobody.
+        let is_lost =
+            self.waiters.step(|state, now| state.held(key, now).is_none() && !state.lines.has_line(key, now));
+        if is_lost {
+            return Ok(Acquired::PlaceLost);
+        }
+        if let Some(answer) = self.look(request, deadline).await? {
+            return Ok(answer);
+        }
+        match self.ask(request, deadline).await? {
+            Acquired::Refused(refusal) => {
+                // Whatever was found: a copy of an earlier command of this attempt may still be on its way.
+                self.take_back_all(key, token, *attempt, deadline).await?;
+                let refusal = self.with_line(key, token, refusal);
+                self.waiters.step(|state, now| state.lines.end(key, token, *attempt, place, now));
+                Ok(Acquired::Refused(refusal))
+            }
+            // The same last look was answered before, and that answer was lost.
+            Acquired::AttemptVoided => Ok(Acquired::Refused(self.with_line(key, token, Refusal::default()))),
+            answer => Ok(answer),
+        }
+    }
+
+    /// Where an attempt stands that was not granted the lock.
+    fn place_of(&self, request: &AcquireRequest) -> Acquired {
+        let AcquireRequest { key, token, attempt, .. } = request;
+        self.waiters.step(|state, now| {
+            match state.lines.look(key, token, *attempt, state.held(key, now), now) {
+                Turn::InLine(standing) => Acquired::InLine(standing),
+                Turn::Moved(standing) => Acquired::Moved(standing),
+                Turn::Lost => Acquired::PlaceLost,
+                // It has become free just now: another look takes it.
+                Turn::Take => {
+                    state.lines.withdrawn(key, now);
+                    match state.lines.look(key, token, *attempt, Some(AT_ONCE), now) {
+                        Turn::InLine(standing) => Acquired::InLine(standing),
+                        _ => Acquired::PlaceLost,
+                    }
+                }
+            }
+        })
+    }
+
+    /// Tries to take the lock, as those who wait here have agreed to.
+    async fn attempt(&self, request: &AcquireRequest, deadline: Instant) -> Result<Acquired, StoreError> {
+        let AcquireRequest { key, token, attempt, ttl, .. } = request;
+        let trying = Trying { store: self, key, is_over: false };
+        let proposal = Proposal { request, grants: true, channel: self.channel_for(request) };
+        let answer = self.propose(&proposal, deadline).await?;
+        trying.ends(|state, now| match &answer {
+            Acquired::Granted(_) | Acquired::AlreadyHeld(_) => {
+                state.lines.granted(key, token, *attempt, *ttl, now);
+                state.note_held(key, ttl.as_duration(), now);
+            }
+            Acquired::Refused(refusal) => {
+                state.lines.withdrawn(key, now);
+                state.note_refused(key, refusal, now);
+            }
+            _ => {
+                state.lines.withdrawn(key, now);
+                state.note_free(key);
+            }
+        });
+        Ok(self.with_line_if_refused(key, token, answer))
+    }
+
+    /// Asks who holds the lock, and pins it if it is the token. Takes nothing.
+    async fn ask(&self, request: &AcquireRequest, deadline: Instant) -> Result<Acquired, StoreError> {
+        let AcquireRequest { key, token, .. } = request;
+        let proposal = Proposal { request, grants: false, channel: self.channel_for(request) };
+        let answer = self.propose(&proposal, deadline).await?;
+        if let Acquired::Refused(refusal) = &answer {
+            self.waiters.step(|state, now| {
+                state.note_refused(key, refusal, now);
+                if refusal.holder.is_none() {
+                    state.lines.freed(key, now);
+                }
+            });
+        }
+        Ok(self.with_line_if_refused(key, token, answer))
+    }
+
+    /// Where servers are to tell that the lock is free, if somebody waits for it here.
+    fn channel_for(&self, request: &AcquireRequest) -> Option<&str> {
+        let waits = !matches!(request.intent, Intent::Grant | Intent::Confirm);
+        let has_line = waits || self.waiters.step(|state, now| state.lines.has_line(&request.key, now));
+        has_line.then_some(&self.channel)
+    }
+
+    fn with_line_if_refused(&self, key: &LockKey, token: &TokenHash, answer: Acquired) -> Acquired {
+        match answer {
+            Acquired::Refused(refusal) => Acquired::Refused(self.with_line(key, token, refusal)),
+            answer => answer,
+        }
+    }
+
+    fn with_line(&self, key: &LockKey, token: &TokenHash, refusal: Refusal) -> Refusal {
+        self.waiters.step(|state, _| {
+            let (waiters, position) = (state.lines.waiters(key), state.lines.position(key, token));
+            Refusal { waiters, position, ..refusal }
+        })
+    }
+}
+
+/// A try to take a lock. However it ends, nobody is kept from trying next.
+struct Trying<'a> {
+    store: &'a QuorumStore,
+    key: &'a LockKey,
+    is_over: bool,
+}
+
+impl Trying<'_> {
+    fn ends(mut self, step: impl FnOnce(&mut State, Duration)) {
+        self.is_over = true;
+        self.store.waiters.step(step);
+    }
+}
+
+impl Drop for Trying<'_> {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        self.store.waiters.step(|state, now| {
+            state.lines.withdrawn(self.key, now);
+            state.note_free(self.key);
+        });
+    }
+}
+
+/// Hears from a server that locks may be free, for as long as there is a store.
+async fn hear(waiters: Arc<Waiters>, server: usize, mut told: broadcast::Receiver<Hint>, quorum: usize) {
+    loop {
+        match told.recv().await {
+            Ok(Hint::Due(key, _)) => waiters.hear(server, key, quorum),
+            // Whoever waits looks now and then all the same.
+            Ok(_) | Err(RecvError::Lagged(_)) => {}
+            Err(RecvError::Closed) => return,
+        }
+    }
+}
+
+#[async_trait]
+impl LockStore for QuorumStore {
+    async fn acquire(&self, request: &AcquireRequest, deadline: Instant) -> Result<Acquired, StoreError> {
+        let AcquireRequest { key, token, intent, .. } = request;
+        match intent {
+            Intent::Grant => self.take(request, deadline).await,
+            Intent::Confirm => match self.ask(request, deadline).await? {
+                Acquired::Refused(Refusal { holder: None, .. }) => Ok(Acquired::TokenReleased),
+                answer => Ok(self.with_line_if_refused(key, token, answer)),
+            },
+            Intent::Join(join) => self.join(request, join, deadline).await,
+            Intent::Look => match self.look(request, deadline).await? {
+                Some(answer) => Ok(answer),
+                None => Ok(self.place_of(request)),
+            },
+            Intent::LastLook(place) => self.last_look(request, *place, deadline).await,
+        }
+    }
+
+    async fn renew(
+        &self,
+        key: &LockKey,
+        token: &TokenHash,
+        ttl: Ttl,
+        deadline: Instant,
+    ) -> Result<Renewed, StoreError> {
+        self.pollster.council.is_ready(deadline).await?;
+        self.renew_all(key, token, ttl, deadline).await
+    }
+
+    async fn release(
+        &self,
+        key: &LockKey,
+        token: &TokenHash,
+        mark: ReleaseMark,
+        deadline: Instant,
+    ) -> Result<Released, StoreError> {
+        self.pollster.council.is_ready(deadline).await?;
+        let had_place = self.waiters.step(|state, now| state.lines.released(key, token, false, now));
+        if had_place && mark == ReleaseMark::Final {
+            self.agree_on(key, token, Released::Released, deadline).await?;
+            return Ok(Released::Released);
+        }
+        let outcome = self.release_all(key, token, mark, deadline).await?;
+        if outcome == Released::Released {
+            self.waiters.step(|state, now| {
+                state.note_free(key);
+                state.lines.freed(key, now);
+            });
+        }
+        Ok(if had_place { Released::Released } else { outcome })
+    }
+
+    async fn take_back(
+        &self,
+        key: &LockKey,
+        token: &TokenHash,
+        attempt: Attempt,
+        place: PlaceAfter,
+        deadline: Instant,
+    ) -> Result<bool, StoreError> {
+        self.pollster.council.is_ready(deadline).await?;
+        let was_deleted = self.take_back_all(key, token, attempt, deadline).await?;
+        self.waiters.step(|state, now| {
+            state.lines.vacate(key, token, attempt, place, was_deleted, now);
+            if was_deleted {
+                state.note_free(key);
+                state.lines.freed(key, now);
+            }
+        });
+        Ok(was_deleted)
+    }
+
+    async fn decline(
+        &self,
+        key: &LockKey,
+        token: &TokenHash,
+        attempt: Attempt,
+        _: Instant,
+    ) -> Result<(), StoreError> {
+        self.waiters.step(|state, now| state.lines.vacate(key, token, attempt, PlaceAfter::Kept, false, now));
+        Ok(())
+    }
+
+    fn bucket_of(&self, _: &LockKey) -> Bucket {
+        // Lines are kept in this gateway, all together.
+        Bucket::default()
+    }
+
+    async fn beat(&self, _: Bucket, deadline: Instant) -> Result<Beat, StoreError> {
+        self.pollster.council.is_ready(deadline).await?;
+        let (session, due) = self.waiters.step(|state, now| state.lines.beat(|key| state.held(key, now)));
+        Ok(Beat { is_new: self.session.swap(session, Ordering::AcqRel) != session, due })
+    }
+
+    fn hints(&self) -> broadcast::Receiver<Hint> {
+        self.hints.subscribe()
+    }
+
+    async fn inspect(
+        &self,
+        key: &LockKey,
+        token: Option<&TokenHash>,
+        deadline: Instant,
+    ) -> Result<Inspected, StoreError> {
+        self.pollster.council.is_ready(deadline).await?;
+        let seen = self.inspect_all(key, token, deadline).await?;
+        let waiting = self.waiters.step(|state, _| state.lines.waiters(key));
+        Ok(match seen {
+            Inspected::Free { .. } => Inspected::Free { waiters: waiting },
+            Inspected::Held { lease, yours, .. } => Inspected::Held { lease, yours, waiters: waiting },
+        })
+    }
+
+    async fn check(&self, deadline: Instant) -> Result<(), StoreError> {
+        self.pollster.council.is_ready(deadline).await
+    }
+
+    async fn close(&self) {
+        self.pollster.council.close();
+    }
+}
+
+impl Drop for QuorumStore {
+    fn drop(&mut self) {
+        self.pollster.council.close();
+    }
+}

@@ -1,0 +1,47 @@
+-- Accepts a number for a lock that is free, or that the same attempt was accepted for before; or says why not.
+--
+-- KEYS[1] as in member.lua      ARGV[1..4] as in member.lua
+-- KEYS[2] the lock              ARGV[5] token hash              ARGV[9]  number
+-- KEYS[3] the token's mark      ARGV[6] attempt                 ARGV[10] owner, may be empty
+-- KEYS[4] who waits for it      ARGV[7] grant, or confirm       ARGV[11] where to tell that the lock is free, may be empty
+--                               ARGV[8] ttl, ms                 ARGV[12] attempts that this one stands for, may be empty
+--                                                               ARGV[13] life of a mark, ms
+--
+-- Returns { outcome, lock, ms left, largest number }: 0 accepted · 1 the token holds it, and is pinned · 2 held by another
+--   { 3 } token released · { 4 } attempt voided · { 6 } nobody holds it, where this may only confirm
+--   { 7, largest number } a larger one was accepted · { 8, largest number } the number is too far ahead
+
+local LOCK, TOKEN, ATTEMPT, SUPERSEDED = KEYS[2], ARGV[5], ARGV[6], ARGV[12]
+local number = tonumber(ARGV[9])
+
+local mark = redis.call('GET', KEYS[3])
+if is_final(mark) then return { 3 } end
+if mark and string.find(mark, ATTEMPT, 1, true) then return { 4 } end
+if is_too_long(ARGV[8]) then return { -5, whole(now_us) } end
+if SUPERSEDED ~= '' then void(KEYS[3], mark, SUPERSEDED, ARGV[13]) end
+
+local lock, left_ms = held(LOCK)
+if lock and token_of(lock) ~= TOKEN then
+  if ARGV[11] ~= '' then
+    redis.call('ZADD', KEYS[4], 0, ARGV[11])
+    redis.call('PEXPIRE', KEYS[4], record[5])
+  end
+  return { 2, lock, left_ms, whole(high) }
+end
+if lock then
+  local by = attempt_of(lock)
+  if by ~= ATTEMPT and not string.find(SUPERSEDED, by, 1, true) then
+    -- Setting the TTL anew may round it up: once in the life of a grant, not with every look.
+    if by ~= PINNED then lock = pin(LOCK, lock, left_ms) end
+    return { 1, lock, left_ms, whole(high) }
+  end
+end
+if ARGV[7] == 'confirm' then return { 6 } end
+
+-- Never equal: two that were accepted with one number could both be counted.
+if number <= high then return { 7, whole(high) } end
+if is_too_far(number) then return { 8, whole(high) } end
+accept(number)
+lock = TOKEN .. ' ' .. ATTEMPT .. ' ' .. whole(number) .. ' ' .. ARGV[10]
+redis.call('SET', LOCK, lock, 'PX', ARGV[8])
+return { 0, lock, tonumber(ARGV[8]), whole(high) }

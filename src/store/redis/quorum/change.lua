@@ -1,0 +1,62 @@
+-- Changes what a server is in the quorum, if it is still what the gateway took it for.
+--
+-- KEYS[1] the server's record   ARGV[1] run_id               ARGV[5] ms that a lease can last, the attempt included
+--                               ARGV[2] kind of the change   ARGV[6] the largest number that others accepted
+--                               ARGV[3] epoch of the list    ARGV[7] the epoch of the list before
+--                               ARGV[4] list of servers      ARGV[8] until when to do it, ms by the server's clock
+--                                                            ARGV[9] when the quarantine began, 0 for none
+--
+--   join     a server that forgot, or is new in the list, goes into quarantine
+--   found    the quarantine ends at once, since no server of the list has ever been part of a quorum
+--   restore  the end of the quarantine: the server takes no number that may have been given before
+--   store    a server that was in the list before learns the new one
+--   settle   most of those have
+--
+-- Returns { 1 } if that was done, else { 0 }.
+
+local function whole(number) return string.format('%.0f', number) end
+
+local RECORD, RUN, KIND, EPOCH = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+local time = redis.call('TIME')
+local now_us = time[1] * 1000000 + time[2]
+local now_ms = whole(math.floor(now_us / 1000))
+-- A gateway that stood still would act on what it saw long ago.
+if tonumber(now_ms) > tonumber(ARGV[8]) then return { 0 } end
+local fields = redis.call('HMGET', RECORD, 'run', 'epoch', 'since', 'floor', 'longest', 'born')
+local run, epoch, since, floor, longest, born = unpack(fields, 1, 6)
+floor = tonumber(floor or 0)
+longest = math.max(tonumber(longest or 0), tonumber(ARGV[5]))
+
+local function write(...)
+  redis.call('HSET', RECORD, 'run', RUN, 'epoch', EPOCH, 'members', ARGV[4], 'longest', whole(longest), ...)
+  return { 1 }
+end
+
+if KIND == 'join' then
+  -- Another gateway may have seen to it, and what has begun must not begin anew.
+  if run == RUN and epoch == EPOCH then return { 0 } end
+  if epoch and tonumber(epoch) > tonumber(EPOCH) then return { 0 } end
+  return write('since', now_ms, 'floor', whole(floor), 'settled', '0', 'durable', '0')
+end
+if run ~= RUN then return { 0 } end
+if KIND == 'store' then
+  if epoch ~= ARGV[7] or since ~= '0' then return { 0 } end
+  return write('settled', '0')
+end
+-- A quarantine is named by its beginning: what is said of one must not end a later one.
+if epoch ~= EPOCH or since ~= ARGV[9] then return { 0 } end
+if KIND == 'settle' then
+  if since ~= '0' then return { 0 } end
+  return write('settled', '1')
+end
+if since == '0' then return { 0 } end
+if KIND == 'found' then
+  if born then return { 0 } end
+  return write('since', '0', 'born', now_ms, 'settled', '1')
+end
+if KIND == 'restore' then
+  if now_ms - since < longest then return { 0 } end
+  floor = math.max(floor, tonumber(ARGV[6]), now_us)
+  return write('since', '0', 'floor', whole(floor), 'born', now_ms, 'settled', '1')
+end
+return redis.error_reply('ERR no such change')

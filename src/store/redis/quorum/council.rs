@@ -1,0 +1,417 @@
+//! Who the servers of a quorum are, which of them count, and what is done about those that do not.
+//!
+//! Each server keeps a record of what it is in the quorum (`member.lua`), and every script asks for it: so it is the
+//! servers that refuse, and not the gateways that have to know. Gateways look at the records, and change them where that
+//! is due; each such change is one script, and does nothing where another gateway was first.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::super::scripts::quorum as scripts;
+use super::member::{Member, ServerClock};
+use super::sight::{Kind, Sight};
+use crate::clock::boottime;
+use crate::store::StoreError;
+
+/// How often a gateway looks at each server.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The shortest time between two looks.
+const LOOK_PAUSE: Duration = Duration::from_millis(20);
+/// How long a server is seen without its record before it goes into quarantine: at the first start another gateway may be
+/// about to write it.
+const LOOK_AGAIN: Duration = Duration::from_millis(900);
+
+/// The list of servers, as every gateway must have it.
+pub(super) struct List {
+    /// The addresses, in ascending order.
+    pub(super) text: String,
+    pub(super) epoch: u64,
+    /// How long a lease can last, the attempt that takes it included.
+    pub(super) longest_ms: u64,
+}
+
+/// The servers of a quorum, and what is known of them.
+pub(super) struct Council {
+    pub(super) members: Vec<Arc<Member>>,
+    list: List,
+    pub(super) reply_timeout: Duration,
+    /// Which server each process was first seen as: one that is named twice has one vote.
+    runs: Mutex<HashMap<String, usize>>,
+    changed: Notify,
+    /// Whether some server was ever seen to be, or to have been, part of a quorum.
+    has_been: AtomicBool,
+    pub(super) stop: CancellationToken,
+}
+
+impl Council {
+    /// Looks at the servers from now on.
+    pub(super) fn start(members: Vec<Arc<Member>>, list: List, reply_timeout: Duration) -> Arc<Self> {
+        let (runs, changed, stop) = (Mutex::default(), Notify::new(), CancellationToken::new());
+        let council = Arc::new(Self {
+            members,
+            list,
+            reply_timeout,
+            runs,
+            changed,
+            has_been: AtomicBool::new(false),
+            stop: stop.clone(),
+        });
+        for index in 0..council.members.len() {
+            let (council, stop) = (council.clone(), stop.clone());
+            tokio::spawn(async move { stop.run_until_cancelled(council.watch(index)).await });
+        }
+        let deciding = council.clone();
+        tokio::spawn(async move {
+            let decide = async {
+                loop {
+                    deciding.changed.notified().await;
+                    deciding.decide().await;
+                }
+            };
+            stop.run_until_cancelled(decide).await
+        });
+        council
+    }
+
+    /// How many servers must agree.
+    pub(super) fn quorum(&self) -> usize {
+        self.members.len() / 2 + 1
+    }
+
+    /// How many servers are certainly enough to keep all others from agreeing.
+    pub(super) fn blocking(&self) -> usize {
+        self.members.len() - self.quorum() + 1
+    }
+
+    /// How long a lease can last, the attempt included.
+    pub(super) fn longest(&self) -> Duration {
+        Duration::from_millis(self.list.longest_ms)
+    }
+
+    /// Why each server that does not count does not.
+    pub(super) fn troubles(&self) -> Vec<String> {
+        let trouble = |member: &Arc<Member>| Some(format!("{}: {}", member.name, member.standing().err()?));
+        self.members.iter().filter_map(trouble).collect()
+    }
+
+    /// Whether enough servers count.
+    pub(super) fn check(&self) -> Result<(), StoreError> {
+        let troubles = self.troubles();
+        let (all, quorum) = (self.members.len(), self.quorum());
+        if all - troubles.len() >= quorum {
+            return Ok(());
+        }
+        let good = all - troubles.len();
+        let text =
+            format!("{quorum} of {all} servers are needed, and {good} can be used: {}", troubles.join("; "));
+        Err(StoreError::Unavailable(text))
+    }
+
+    /// As [`Self::check`], but a gateway that has just started finds out first.
+    pub(super) async fn is_ready(&self, deadline: Instant) -> Result<(), StoreError> {
+        let mut ready = self.check();
+        while ready.is_err() && self.is_finding_out() && Instant::now() + LOOK_PAUSE < deadline {
+            sleep(LOOK_PAUSE).await;
+            ready = self.check();
+        }
+        ready
+    }
+
+    /// The time, in microseconds, by the clock of the server in the middle: no one clock can move it far.
+    pub(super) fn now_us(&self) -> u64 {
+        let mut clocks: Vec<_> = self.members.iter().filter_map(|member| member.now_us()).collect();
+        clocks.sort_unstable();
+        let middle = clocks.get(clocks.len().saturating_sub(1) / 2).copied().unwrap_or_default();
+        u64::try_from(middle).unwrap_or_default()
+    }
+
+    /// From now on nobody is asked anything.
+    pub(super) fn close(&self) {
+        self.stop.cancel();
+        self.members.iter().for_each(|member| member.supervisor.stop());
+    }
+
+    /// Whether some server was not looked at yet, or is about to be taken in.
+    fn is_finding_out(&self) -> bool {
+        self.members.iter().any(|member| match member.sight() {
+            Ok(sight) => sight.kind == Kind::Empty,
+            Err(_) => member.clock().is_none() && member.supervisor.is_connecting(),
+        })
+    }
+
+    /// Looks at a server again and again.
+    async fn watch(&self, index: usize) {
+        let member = &self.members[index];
+        loop {
+            let session = self.look_at(index).await;
+            self.changed.notify_one();
+            sleep(LOOK_PAUSE).await;
+            tokio::select! {
+                () = sleep(LOOK_EVERY) => {}
+                () = member.nudge.notified() => {}
+                () = member.supervisor.changed(session) => {}
+            }
+        }
+    }
+
+    /// Looks at a server once; returns the link over which it answered.
+    async fn look_at(&self, index: usize) -> Option<u64> {
+        let member = &self.members[index];
+        let deadline = Instant::now() + self.reply_timeout;
+        let before = member.sight();
+        let is_durable = if member.syncs_each_write(deadline).await { "1" } else { "0" };
+        let args = [
+            self.list.epoch.to_string(),
+            self.list.text.clone(),
+            self.list.longest_ms.to_string(),
+            is_durable.to_owned(),
+        ];
+        let asked_at = boottime();
+        let (link, reply) = match member.ask(&scripts::LOOK, &args, deadline).await {
+            Ok(answer) => answer,
+            Err(reason) => {
+                self.say(member, &before, &Err(reason.clone()));
+                member.see(Err(reason), None);
+                return None;
+            }
+        };
+        let clock =
+            Sight::clock_us(&reply).map(|shown_us| ServerClock::between(asked_at, shown_us, boottime()));
+        let read = Sight::read(&reply, &link.incarnation, before.as_ref().ok());
+        let sight = match read {
+            Some(_) if !self.claim(&link.incarnation, index) => Err(self.twin_of(&link.incarnation)),
+            Some(sight) => match link.gate.may_grant() {
+                Ok(()) => Ok(sight),
+                Err(StoreError::Unavailable(reason) | StoreError::Unknown(reason)) => Err(reason),
+            },
+            None => Err("its record cannot be read".to_owned()),
+        };
+        self.say(member, &before, &sight);
+        member.see(sight, clock);
+        Some(link.session)
+    }
+
+    /// Has a process count as this server; `false` where it counts as another.
+    fn claim(&self, run: &str, index: usize) -> bool {
+        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        // A server that was started anew is another process.
+        runs.retain(|known, holder| *holder != index || known == run);
+        *runs.entry(run.to_owned()).or_insert(index) == index
+    }
+
+    fn twin_of(&self, run: &str) -> String {
+        let runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let name = runs.get(run).map_or("another", |index| &self.members[*index].name);
+        format!("it is the same server as {name}, and has one vote only")
+    }
+
+    fn say(&self, member: &Member, before: &Result<Sight, String>, now: &Result<Sight, String>) {
+        let standing =
+            |sight: &Result<Sight, String>| sight.as_ref().map_err(Clone::clone).and_then(Sight::standing);
+        let kind = |sight: &Result<Sight, String>| {
+            sight.as_ref().map(|sight| (sight.kind, sight.is_in_quarantine())).map_err(Clone::clone)
+        };
+        let server = &member.name;
+        match standing(now) {
+            _ if kind(before) == kind(now) => {}
+            Ok(()) => tracing::info!(server, "counts in the quorum"),
+            Err(reason) => tracing::warn!(server, reason, "does not count in the quorum"),
+        }
+    }
+
+    /// Does what is due.
+    async fn decide(&self) {
+        let stale = || "it was not looked at for too long".to_owned();
+        let fresh = |sight: Result<Sight, String>| {
+            sight.and_then(|sight| sight.is_fresh().then_some(sight).ok_or_else(stale))
+        };
+        let sights: Vec<_> = self.members.iter().map(|member| fresh(member.sight())).collect();
+        let seen = |index: usize| sights[index].as_ref().ok();
+        let all = || 0..self.members.len();
+        if self.found(&sights).await {
+            return;
+        }
+        self.store_list(&sights).await;
+        let good: Vec<_> =
+            all().filter(|index| seen(*index).is_some_and(|sight| sight.standing().is_ok())).collect();
+        if good.len() >= self.quorum() {
+            for index in
+                good.iter().copied().filter(|index| seen(*index).is_some_and(|sight| !sight.is_settled))
+            {
+                self.change(index, "settle", 0, 0).await;
+            }
+        }
+        let longest_ms = sights.iter().flatten().map(|sight| sight.longest_ms).max().unwrap_or_default();
+        let longest_ms = longest_ms.max(self.list.longest_ms);
+        for index in all() {
+            let Some(sight) = seen(index) else { continue };
+            let is_stranger = match sight.kind {
+                Kind::Empty | Kind::Forgot => true,
+                Kind::Earlier => !self.was_in(&sight.members, index),
+                Kind::Current | Kind::Later | Kind::Differs => false,
+            };
+            if is_stranger && sight.first_at.elapsed() >= LOOK_AGAIN && self.may_join(&sights) {
+                self.change(index, "join", 0, 0).await;
+            }
+            let is_over = sight.is_in_quarantine() && sight.quarantine_left(longest_ms).is_zero();
+            if sight.kind == Kind::Current && is_over {
+                self.restore(index, &good, &sights, longest_ms).await;
+            }
+        }
+    }
+
+    /// Starts a quorum of servers none of which has ever been part of one. It takes two steps, so that nothing is started
+    /// that is not known to be there: a server that forgets between them has no quarantine that could be ended.
+    async fn found(&self, sights: &[Result<Sight, String>]) -> bool {
+        if sights.iter().flatten().any(|sight| sight.is_born) {
+            self.has_been.store(true, Ordering::Relaxed);
+        }
+        // If all of them forget at once, leases that were granted before may still last.
+        if self.has_been.load(Ordering::Relaxed) {
+            return false;
+        }
+        let joined = |sight: &Sight| sight.kind == Kind::Current && sight.is_in_quarantine();
+        let is_new = |sight: &&Sight| sight.kind == Kind::Empty || joined(sight);
+        if sights.iter().flatten().filter(is_new).count() < self.members.len() {
+            return false;
+        }
+        let are_all_joined = sights.iter().flatten().all(joined);
+        if are_all_joined {
+            tracing::info!("all servers are new: they start as a quorum");
+        }
+        for (index, sight) in sights.iter().flatten().enumerate() {
+            match sight.kind {
+                Kind::Empty => self.change(index, "join", 0, 0).await,
+                _ if are_all_joined => self.change(index, "found", 0, 0).await,
+                _ => false,
+            };
+        }
+        true
+    }
+
+    /// Has the servers of the list before learn this one, if enough of them can.
+    async fn store_list(&self, sights: &[Result<Sight, String>]) {
+        let kept = |index: usize, sight: &Sight| {
+            sight.kind == Kind::Earlier && !sight.is_in_quarantine() && self.was_in(&sight.members, index)
+        };
+        let seen = sights.iter().enumerate().filter_map(|(index, sight)| Some((index, sight.as_ref().ok()?)));
+        let storing: Vec<_> = seen.clone().filter(|(index, sight)| kept(*index, sight)).collect();
+        let Some((_, first)) = storing.first() else { return };
+        let have_stored = seen.filter(|(_, sight)| sight.standing().is_ok()).count();
+        if storing.iter().any(|(_, sight)| sight.members != first.members || sight.epoch != first.epoch) {
+            return;
+        }
+        if first.members.split(' ').count() != self.members.len() {
+            return tracing::warn!(
+                "the list of servers is not as long as the one before: nothing is changed"
+            );
+        }
+        if storing.len() + have_stored < self.quorum() {
+            return tracing::warn!(
+                "too few servers of the list before can be asked for a change of the list, or too many would be replaced"
+            );
+        }
+        for (index, sight) in storing {
+            self.change(index, "store", 0, sight.epoch).await;
+        }
+    }
+
+    /// Whether servers that forgot, or are new in the list, may go into quarantine. After a change of the list that is
+    /// before most servers of the list before have learned it: until then others may be granted locks by the old list.
+    fn may_join(&self, sights: &[Result<Sight, String>]) -> bool {
+        let is_settled = |sight: &Sight| sight.epoch == self.list.epoch && sight.is_settled;
+        self.list.epoch == 1 || sights.iter().flatten().any(is_settled)
+    }
+
+    /// Ends the quarantine of a server.
+    async fn restore(&self, index: usize, good: &[usize], sights: &[Result<Sight, String>], longest_ms: u64) {
+        let silent = sights.iter().filter(|sight| sight.is_err()).count();
+        let is_majority = good.len() >= self.quorum();
+        if !is_majority && good.len() + silent >= self.quorum() {
+            return;
+        }
+        let asked: Vec<_> = if is_majority {
+            good.to_vec()
+        } else {
+            (0..self.members.len()).filter(|other| sights[*other].is_ok()).collect()
+        };
+        let args = [self.list.epoch.to_string(), if is_majority { "0" } else { "1" }.to_owned()];
+        let (mut high, mut answered) = (0, 0);
+        for other in asked {
+            let deadline = Instant::now() + self.reply_timeout;
+            if let Ok((_, reply)) = self.members[other].ask(&scripts::HIGH, &args, deadline).await
+                && reply.outcome == 1
+                && let Some(number) = reply.field::<String>(0).and_then(|text| text.parse::<u64>().ok())
+            {
+                high = high.max(number);
+                answered += 1;
+            }
+        }
+        if is_majority && answered < self.quorum() || answered == 0 {
+            return;
+        }
+        let server = &self.members[index].name;
+        if self.change_with(index, "restore", high, 0, longest_ms).await {
+            if is_majority {
+                tracing::info!(server, "the quarantine is over");
+            } else {
+                tracing::warn!(
+                    server,
+                    "the quarantine is over, but so many servers have forgotten that the order of fencing numbers now \
+                     rests on their clocks"
+                );
+            }
+        }
+    }
+
+    /// Whether a server was in an earlier list.
+    fn was_in(&self, members: &str, index: usize) -> bool {
+        members.split(' ').any(|name| name == self.members[index].name)
+    }
+
+    async fn change(&self, index: usize, kind: &str, high: u64, epoch_before: u64) -> bool {
+        self.change_with(index, kind, high, epoch_before, self.list.longest_ms).await
+    }
+
+    /// Changes what a server is; whether this gateway did it.
+    async fn change_with(
+        &self,
+        index: usize,
+        kind: &str,
+        high: u64,
+        epoch_before: u64,
+        longest_ms: u64,
+    ) -> bool {
+        let member = &self.members[index];
+        let Ok(sight) = member.sight() else { return false };
+        let args = [
+            kind.to_owned(),
+            self.list.epoch.to_string(),
+            self.list.text.clone(),
+            longest_ms.to_string(),
+            high.to_string(),
+            epoch_before.to_string(),
+            sight.fresh_until_ms().to_string(),
+            sight.since_ms.to_string(),
+        ];
+        let deadline = Instant::now() + self.reply_timeout;
+        let done = member.ask(&scripts::CHANGE, &args, deadline).await;
+        member.nudge.notify_one();
+        match done {
+            Ok((_, reply)) => {
+                let server = &member.name;
+                if reply.outcome == 1 {
+                    tracing::info!(server, kind, "changed what the server is in the quorum");
+                }
+                reply.outcome == 1
+            }
+            Err(_) => false,
+        }
+    }
+}

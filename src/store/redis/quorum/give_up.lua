@@ -1,0 +1,24 @@
+-- Gives up a number that most servers did not accept: what was accepted is undone, and a copy that comes late refused.
+--
+-- KEYS[1] as in member.lua      ARGV[1..4] as in member.lua
+-- KEYS[2] the lock              ARGV[5] token hash   ARGV[6] attempt
+-- KEYS[3] who waits for it      ARGV[7] number
+--
+-- Returns { 0 } if nothing of it is left · { 1 } where the token was told meanwhile that it holds the lock by this number
+--   { 2 } where the number is too far ahead to be burnt: a copy that comes later may still be accepted
+
+local number = tonumber(ARGV[7])
+local lock = held(KEYS[2])
+local is_told = false
+if lock and token_of(lock) == ARGV[5] then
+  if attempt_of(lock) == ARGV[6] and number_of(lock) <= number then
+    redis.call('DEL', KEYS[2])
+    tell(KEYS[3], KEYS[2])
+  end
+  is_told = attempt_of(lock) == PINNED and number_of(lock) == number
+end
+if number > high then
+  if is_too_far(number) then return { 2 } end
+  accept(number)
+end
+return { is_told and 1 or 0 }

@@ -1,0 +1,307 @@
+//! What is done to a lock that is held: renewing and repairing, releasing, taking back, looking.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::super::scripts::{Script, quorum as scripts};
+use super::member::{Answer, Call, Until};
+use super::poll::{Poll, heard};
+use super::{LATEST_COPY, QuorumStore, drift, since_boot};
+use crate::clock::boottime;
+use crate::lock::{Attempt, Inspected, Lease, LockKey, Released, Renewed, TokenHash, Ttl};
+use crate::store::{ReleaseMark, StoreError};
+
+/// By how much more than clocks may differ two servers may see the rest of a lease before it is taken for another one.
+const UNEVEN_MS: u64 = 50;
+
+impl QuorumStore {
+    /// Renews a lease on all servers, and gives the lock to those that lack it.
+    pub(super) async fn renew_all(
+        &self,
+        key: &LockKey,
+        token: &TokenHash,
+        ttl: Ttl,
+        deadline: Instant,
+    ) -> Result<Renewed, StoreError> {
+        let (quorum, blocking) = (self.pollster.council.quorum(), self.pollster.council.blocking());
+        let args = vec![token.to_string(), ttl.as_ms().to_string()];
+        let until = Until::About(since_boot(deadline));
+        let call = self.call(&scripts::RENEW, key, vec![self.keys.lock(key)], args, until);
+        let sent_at = boottime();
+        let mut poll = self.pollster.ask(&Arc::new(call), deadline);
+        let over = |answers: &[Option<Answer>]| match () {
+            () if count(answers, 1) >= quorum => Some(Renewed::NotHeld),
+            () if count(answers, 2) >= quorum => Some(Renewed::HeldByAnother),
+            () => None,
+        };
+        let is_clear = |answers: &[Option<Answer>]| {
+            let is_even = most_held(answers, quorum).is_some_and(|held| held.is_even(quorum));
+            (is_even || over(answers).is_some()).then_some(())
+        };
+        poll.decide(deadline, is_clear).await;
+        if let Some(held) = most_held(&poll.answers, quorum)
+            && let Some(mut lease) = held.by(quorum)
+        {
+            let relied_on_ms = held.left_before_ms.saturating_sub(drift(held.left_before_ms));
+            self.repair(key, token, &lease, sent_at + Duration::from_millis(relied_on_ms), poll);
+            lease.left_ms = lease.left_ms.saturating_sub(drift(lease.left_ms));
+            return Ok(Renewed::Renewed(lease));
+        }
+        if let Some(over) = over(&poll.answers) {
+            return Ok(over);
+        }
+        let (nobody, others) = (count(&poll.answers, 1), count(&poll.answers, 2));
+        let silent = poll.answers.len() - poll.heard().count();
+        if nobody + others < blocking {
+            return Err(poll.too_few());
+        }
+        Ok(if others > 0 && others + silent >= quorum { Renewed::HeldByAnother } else { Renewed::NotHeld })
+    }
+
+    /// Gives a lock that was renewed to the servers that lack it, while those that renewed it would hold it even if they
+    /// had not.
+    fn repair(&self, key: &LockKey, token: &TokenHash, lease: &Lease, until: Duration, mut poll: Poll) {
+        let args = vec![
+            token.to_string(),
+            lease.fencing_token.get().to_string(),
+            lease.owner.as_ref().map_or_else(String::new, |owner| owner.as_str().to_owned()),
+            lease.left_ms.to_string(),
+        ];
+        let keys = vec![self.keys.lock(key), self.keys.mark(key, token)];
+        let call = Arc::new(self.call(&scripts::REPAIR, key, keys, args, Until::AtMost(until)));
+        let (pollster, renewed) = (self.pollster.clone(), lease.clone());
+        let has_it = move |answer: &Option<Answer>| match answer {
+            Some(Ok(reply)) => reply.lease().is_some_and(|lease| {
+                lease.fencing_token == renewed.fencing_token && lease.left_ms + UNEVEN_MS >= renewed.left_ms
+            }),
+            // It is not known what it holds; the next renewal sees to it.
+            Some(Err(_)) | None => true,
+        };
+        if poll.answers.iter().all(|answer| answer.is_some() && has_it(answer)) {
+            return;
+        }
+        tokio::spawn(async move {
+            poll.rest().await;
+            let deadline = Instant::now() + until.saturating_sub(boottime());
+            let lacking: Vec<_> = poll.answers.iter().map(|answer| !has_it(answer)).collect();
+            pollster.ask_some(&call, deadline, |index| lacking[index]).rest().await;
+        });
+    }
+
+    /// Frees a token on all servers, and with it the lock.
+    pub(super) async fn release_all(
+        &self,
+        key: &LockKey,
+        token: &TokenHash,
+        mark: ReleaseMark,
+        deadline: Instant,
+    ) -> Result<Released, StoreError> {
+        let said = |answers: &[Option<Answer>], votes| {
+            let outcomes = [Released::Released, Released::HeldByAnother, Released::NotHeld];
+            outcomes.into_iter().find(|outcome| count(answers, code_of(*outcome)) >= votes)
+        };
+        let quorum = self.pollster.council.quorum();
+        let (call, mut poll) = self.ask_to_release(key, token, mark, None, deadline);
+        let decided = poll.decide(deadline, |answers| said(answers, quorum)).await;
+        if poll.heard().count() < quorum {
+            return Err(poll.too_few());
+        }
+        // Where no answer has most votes, one that held the lock says most: the others had not heard of it, or no more.
+        let outcome = decided.or_else(|| said(&poll.answers, 1)).unwrap_or(Released::NotHeld);
+        self.pollster.see_through(&call, poll);
+        if decided.is_none() && mark == ReleaseMark::Final {
+            self.agree_on(key, token, outcome, deadline).await?;
+        }
+        Ok(outcome)
+    }
+
+    /// Frees a token on all servers, and has most of them say this from now on.
+    pub(super) async fn agree_on(
+        &self,
+        key: &LockKey,
+        token: &TokenHash,
+        outcome: Released,
+        deadline: Instant,
+    ) -> Result<(), StoreError> {
+        let quorum = self.pollster.council.quorum();
+        let (call, mut poll) = self.ask_to_release(key, token, ReleaseMark::Final, Some(outcome), deadline);
+        poll.decide(deadline, |answers| (heard(answers).count() >= quorum).then_some(())).await;
+        if poll.heard().count() < quorum {
+            return Err(poll.too_few());
+        }
+        self.pollster.see_through(&call, poll);
+        Ok(())
+    }
+
+    fn ask_to_release(
+        &self,
+        key: &LockKey,
+        token: &TokenHash,
+        mark: ReleaseMark,
+        known: Option<Released>,
+        deadline: Instant,
+    ) -> (Arc<Call>, Poll) {
+        let life_ms = match mark {
+            ReleaseMark::Final => self.mark_ttl_ms.clone(),
+            // The token is not used again, but a copy of a command may still be on its way.
+            ReleaseMark::None => LATEST_COPY.as_millis().to_string(),
+        };
+        let known = known.map_or_else(String::new, |outcome| code_of(outcome).to_string());
+        let args = vec![token.to_string(), life_ms, known];
+        let call = Arc::new(self.call(&scripts::RELEASE, key, self.keys_of(key, token), args, Until::Always));
+        let poll = self.pollster.ask(&call, deadline);
+        (call, poll)
+    }
+
+    /// Undoes an attempt on all servers; whether it is certain that it was undone before anybody was told of it.
+    pub(super) async fn take_back_all(
+        &self,
+        key: &LockKey,
+        token: &TokenHash,
+        attempt: Attempt,
+        deadline: Instant,
+    ) -> Result<bool, StoreError> {
+        let (quorum, blocking) = (self.pollster.council.quorum(), self.pollster.council.blocking());
+        let args = vec![token.to_string(), attempt.to_string(), self.mark_ttl_ms.clone()];
+        let call = self.call(&scripts::TAKE_BACK, key, self.keys_of(key, token), args, Until::Always);
+        let call = Arc::new(call);
+        let mut poll = self.pollster.ask(&call, deadline);
+        poll.decide(deadline, |answers| (count(answers, 1) >= quorum).then_some(())).await;
+        if poll.heard().count() < quorum {
+            return Err(poll.too_few());
+        }
+        // A lock that somebody was told of is pinned on most servers, and these have deleted it on some of those.
+        let was_deleted = count(&poll.answers, 1) >= blocking;
+        self.pollster.see_through(&call, poll);
+        Ok(was_deleted)
+    }
+
+    /// Asks who holds a lock; pins it, if it is `token`. How many wait is the caller's to say.
+    pub(super) async fn inspect_all(
+        &self,
+        key: &LockKey,
+        token: Option<&TokenHash>,
+        deadline: Instant,
+    ) -> Result<Inspected, StoreError> {
+        let (quorum, blocking) = (self.pollster.council.quorum(), self.pollster.council.blocking());
+        let shown = token.map(ToString::to_string).unwrap_or_default();
+        let keys = vec![self.keys.lock(key)];
+        let call = self.call(&scripts::INSPECT, key, keys, vec![shown], Until::Always);
+        let mut poll = self.pollster.ask(&Arc::new(call), deadline);
+        let held = |answers: &[Option<Answer>]| {
+            let held = most_held(answers, quorum)?;
+            let yours = token.map(|token| *token == held.holder);
+            Some((held.is_even(quorum), Inspected::Held { lease: held.by(quorum)?, yours, waiters: 0 }))
+        };
+        let free = |answers: &[Option<Answer>]| count(answers, 0) >= blocking;
+        poll.decide(deadline, |answers| {
+            let is_clear = free(answers) || held(answers).is_some_and(|(is_even, _)| is_even);
+            is_clear.then_some(())
+        })
+        .await;
+        if let Some((_, seen)) = held(&poll.answers) {
+            return Ok(seen);
+        }
+        let silent = poll.answers.len() - poll.heard().count();
+        let most = held_locks(&poll.answers).iter().map(Held::count).max().unwrap_or(0);
+        // Whoever is silent may hold it too.
+        if free(&poll.answers) || poll.heard().count() >= quorum && most + silent < quorum {
+            return Ok(Inspected::Free { waiters: 0 });
+        }
+        Err(poll.too_few())
+    }
+
+    fn keys_of(&self, key: &LockKey, token: &TokenHash) -> Vec<String> {
+        vec![self.keys.lock(key), self.keys.mark(key, token), self.keys.watch(key)]
+    }
+
+    pub(super) fn call(
+        &self,
+        script: &'static Script,
+        key: &LockKey,
+        keys: Vec<String>,
+        args: Vec<String>,
+        until: Until,
+    ) -> Call {
+        Call { script, keys, args, field: format!("b{}", self.keys.bucket_of(key).0), until }
+    }
+}
+
+/// What a release is answered with.
+fn code_of(outcome: Released) -> i64 {
+    match outcome {
+        Released::Released => 0,
+        Released::NotHeld => 1,
+        Released::HeldByAnother => 2,
+    }
+}
+
+/// How many servers gave this answer.
+fn count(answers: &[Option<Answer>], outcome: i64) -> usize {
+    heard(answers).filter(|reply| reply.outcome == outcome).count()
+}
+
+/// What some servers say of one lock.
+pub(super) struct Held {
+    pub(super) holder: TokenHash,
+    /// Whether an acquire was refused because of it.
+    pub(super) is_refusal: bool,
+    /// As one of them says it.
+    pub(super) lease: Lease,
+    /// What is left by each of them, the longest first.
+    lefts_ms: Vec<u64>,
+    /// What was left before a renewal, by the least of them.
+    left_before_ms: u64,
+}
+
+impl Held {
+    pub(super) fn count(&self) -> usize {
+        self.lefts_ms.len()
+    }
+
+    /// The lease as so many servers have it: what is left is what they all still hold it for.
+    pub(super) fn by(&self, quorum: usize) -> Option<Lease> {
+        let left_ms = *self.lefts_ms.get(quorum - 1)?;
+        Some(Lease { left_ms, ..self.lease.clone() })
+    }
+
+    /// Whether no more can be expected of servers that have not answered yet: one that missed a renewal would make the
+    /// lease look shorter than most have it.
+    fn is_even(&self, quorum: usize) -> bool {
+        let (Some(longest), Some(left)) = (self.lefts_ms.first(), self.lefts_ms.get(quorum - 1)) else {
+            return false;
+        };
+        longest - left <= drift(*longest) + UNEVEN_MS
+    }
+}
+
+/// Each lock that some server holds.
+pub(super) fn held_locks(answers: &[Option<Answer>]) -> Vec<Held> {
+    let mut locks = BTreeMap::<(TokenHash, u64), Held>::new();
+    for reply in heard(answers) {
+        let (Some(holder), Some(lease)) = (reply.holder(), reply.lease()) else { continue };
+        let left_before_ms = reply.field(2).unwrap_or(lease.left_ms);
+        let id = (holder, lease.fencing_token.get());
+        let left_ms = lease.left_ms;
+        let held = locks.entry(id).or_insert(Held {
+            holder,
+            is_refusal: reply.outcome == 2,
+            lease,
+            lefts_ms: Vec::new(),
+            left_before_ms,
+        });
+        held.lefts_ms.push(left_ms);
+        held.left_before_ms = held.left_before_ms.min(left_before_ms);
+    }
+    let mut locks: Vec<_> = locks.into_values().collect();
+    locks.iter_mut().for_each(|held| held.lefts_ms.sort_unstable_by(|a, b| b.cmp(a)));
+    locks
+}
+
+/// The lock that so many servers hold.
+fn most_held(answers: &[Option<Answer>], quorum: usize) -> Option<Held> {
+    held_locks(answers).into_iter().find(|held| held.count() >= quorum)
+}

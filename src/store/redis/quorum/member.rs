@@ -1,0 +1,250 @@
+//! One server of a quorum: the link to it, what it was last seen to remember, and its clock.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use redis::RedisError;
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout_at};
+
+use super::super::failure::{Failure, StepOutcome};
+use super::super::link::Link;
+use super::super::profile;
+use super::super::scripts::{Reply, Script};
+use super::super::supervisor::Supervisor;
+use super::sight::Sight;
+use crate::clock::boottime;
+use crate::store::StoreError;
+
+/// The part of a call's time after which it is not begun: one that is cut short leaves doubt, and costs the connection.
+const BEGUN_WITHIN: f64 = 0.8;
+
+/// Why a server has no say in something.
+#[derive(Clone, Debug)]
+pub(super) enum Silence {
+    /// It certainly did nothing.
+    Out(String),
+    /// It may have done it, or may yet do it.
+    Doubt(String),
+}
+
+/// What a server was asked for, and what it said.
+pub(super) type Answer = Result<Reply, Silence>;
+
+/// What a server is asked to run.
+#[derive(Clone)]
+pub(super) struct Call {
+    pub(super) script: &'static Script,
+    /// All but the server's record, which comes first.
+    pub(super) keys: Vec<String>,
+    /// All but those that `member.lua` reads, which come first.
+    pub(super) args: Vec<String>,
+    /// The field of the bucket in the record.
+    pub(super) field: String,
+    pub(super) until: Until,
+}
+
+/// Until when a server may run a call, by the time since boot of this machine.
+#[derive(Clone, Copy)]
+pub(super) enum Until {
+    Always,
+    /// Rather a moment longer than not at all.
+    About(Duration),
+    /// Never later, as far as the server's clock is known.
+    AtMost(Duration),
+}
+
+/// How a server's clock stands to this machine's.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ServerClock {
+    /// What it shows at boot of this machine, in microseconds.
+    pub(super) at_boot_us: i64,
+    /// Half of the round trip in which that was found out.
+    pub(super) error_us: i64,
+}
+
+impl ServerClock {
+    /// From what the server's clock showed between two moments of this machine.
+    pub(super) fn between(before: Duration, shown_us: i64, after: Duration) -> Self {
+        let (before_us, after_us) = (micros(before), micros(after));
+        let error_us = (after_us - before_us) / 2 + 1;
+        Self { at_boot_us: shown_us - before_us - error_us, error_us }
+    }
+
+    fn at(self, since_boot: Duration) -> i64 {
+        self.at_boot_us + micros(since_boot)
+    }
+}
+
+fn micros(time: Duration) -> i64 {
+    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
+}
+
+/// One server of a quorum.
+pub(super) struct Member {
+    /// Its address, by which the list names it.
+    pub(super) name: String,
+    pub(super) supervisor: Supervisor,
+    epoch: String,
+    record: String,
+    seen: Mutex<Seen>,
+    /// Has somebody look at it at once.
+    pub(super) nudge: Notify,
+}
+
+/// What is known of a server.
+struct Seen {
+    /// What it remembers, or why it could not be asked.
+    sight: Result<Sight, String>,
+    clock: Option<ServerClock>,
+    /// The link over which it does not say how it is configured.
+    says_nothing_on: Option<u64>,
+}
+
+impl Member {
+    pub(super) fn new(name: String, supervisor: Supervisor, epoch: u64, record: String) -> Self {
+        let seen = Mutex::new(Seen {
+            sight: Err("it was not looked at yet".to_owned()),
+            clock: None,
+            says_nothing_on: None,
+        });
+        Self { name, supervisor, epoch: epoch.to_string(), record, seen, nudge: Notify::new() }
+    }
+
+    /// What it was last seen to remember, or why it could not be asked.
+    pub(super) fn sight(&self) -> Result<Sight, String> {
+        self.seen().sight.clone()
+    }
+
+    pub(super) fn see(&self, sight: Result<Sight, String>, clock: Option<ServerClock>) {
+        let mut seen = self.seen();
+        seen.sight = sight;
+        seen.clock = clock.or(seen.clock);
+    }
+
+    pub(super) fn clock(&self) -> Option<ServerClock> {
+        self.seen().clock
+    }
+
+    /// Whether it counts, and else why not.
+    pub(super) fn standing(&self) -> Result<(), String> {
+        match &self.seen().sight {
+            Ok(sight) => sight.standing(),
+            Err(reason) => Err(reason.clone()),
+        }
+    }
+
+    /// The time since boot, by this server's clock in µs; `None` before it was looked at.
+    pub(super) fn now_us(&self) -> Option<i64> {
+        self.clock().map(|clock| clock.at(boottime()))
+    }
+
+    /// Runs a call on the server, if it counts.
+    pub(super) async fn run(&self, call: &Call, deadline: Instant) -> Answer {
+        let out = |reason: String| Silence::Out(format!("{}: {reason}", self.name));
+        let now = Instant::now();
+        let begin_by = now + deadline.saturating_duration_since(now).mul_f64(BEGUN_WITHIN);
+        let link = self.supervisor.link(begin_by).await.map_err(|error| out(error.to_string()))?;
+        self.standing().map_err(out)?;
+        let until = self.until(call.until).ok_or_else(|| out("its clock is not known yet".to_owned()))?;
+        let keys: Vec<&[u8]> =
+            [&self.record].into_iter().chain(&call.keys).map(|key| key.as_bytes()).collect();
+        let mut connection = link.connection.clone();
+        let sent = call.script.run::<Reply>(&mut connection, &keys, |command| {
+            command.arg(&link.incarnation).arg(&self.epoch).arg(&until).arg(&call.field).arg(&call.args);
+        });
+        let failure = match timeout_at(deadline, sent).await {
+            Ok(Ok(reply)) if reply.outcome >= 0 => return Ok(reply),
+            Ok(Ok(reply)) => {
+                // Whatever it is, the server is not what it was taken for.
+                self.nudge.notify_one();
+                return Err(out(why_out(reply.outcome).to_owned()));
+            }
+            Ok(Err(error)) => Failure::of(&error),
+            Err(_) => Failure::no_answer(),
+        };
+        if failure.breaks_link {
+            link.report_broken();
+        }
+        let reason = format!("{}: {}", self.name, failure.reason);
+        Err(match failure.outcome {
+            StepOutcome::NotYet | StepOutcome::NotDone => Silence::Out(reason),
+            StepOutcome::Unknown => Silence::Doubt(reason),
+        })
+    }
+
+    /// Whether the server has each write on its disk before it answers, as far as it says.
+    pub(super) async fn syncs_each_write(&self, deadline: Instant) -> bool {
+        let Ok(link) = self.supervisor.link(deadline).await else { return false };
+        // The server would keep a record of each forbidden question, as of an attack.
+        if self.seen().says_nothing_on == Some(link.session) {
+            return false;
+        }
+        let mut connection = link.connection.clone();
+        let asked = timeout_at(deadline, profile::syncs_each_write(&mut connection)).await;
+        if let Ok(Ok(None)) = asked {
+            self.seen().says_nothing_on = Some(link.session);
+        }
+        matches!(asked, Ok(Ok(Some(true))))
+    }
+
+    /// Runs one of the council's scripts, which begin with the run of the server, whatever is known of the server.
+    pub(super) async fn ask(
+        &self,
+        script: &'static Script,
+        args: &[String],
+        deadline: Instant,
+    ) -> Result<(Arc<Link>, Reply), String> {
+        let link = self.supervisor.link(deadline).await.map_err(|error: StoreError| error.to_string())?;
+        let mut connection = link.connection.clone();
+        let keys = [self.record.as_bytes()];
+        let sent = script.run::<Reply>(&mut connection, &keys, |command| {
+            command.arg(&link.incarnation).arg(args);
+        });
+        match timeout_at(deadline, sent).await {
+            Ok(Ok(reply)) => Ok((link, reply)),
+            Ok(Err(error)) => Err(self.broken(&link, &error)),
+            Err(_) => {
+                link.report_broken();
+                Err("it does not answer".to_owned())
+            }
+        }
+    }
+
+    fn broken(&self, link: &Link, error: &RedisError) -> String {
+        let failure = Failure::of(error);
+        if failure.breaks_link {
+            link.report_broken();
+        }
+        failure.reason
+    }
+
+    fn until(&self, until: Until) -> Option<String> {
+        Some(match until {
+            Until::Always => String::new(),
+            Until::About(at) => {
+                let clock = self.clock()?;
+                (clock.at(at) + clock.error_us).to_string()
+            }
+            Until::AtMost(at) => {
+                let clock = self.clock()?;
+                (clock.at(at) - clock.error_us).to_string()
+            }
+        })
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn why_out(outcome: i64) -> &'static str {
+    match outcome {
+        -1 => "it has forgotten what it accepted",
+        -2 => "it knows another list of servers",
+        -3 => "it is in quarantine",
+        -4 => "the request came too late, by its clock",
+        -5 => "it knows of no leases that long",
+        _ => "it gave an answer that no gateway of this version knows",
+    }
+}

@@ -1,0 +1,19 @@
+-- Gives a server a lock that most others hold, and that it lacks, or holds for a shorter time. It must run while those certainly hold it, by the lease
+-- before they were renewed: later the lock may have been released, and granted to another.
+--
+-- KEYS[1] as in member.lua      ARGV[1..4] as in member.lua; here the deadline is always given
+-- KEYS[2] the lock              ARGV[5] token hash   ARGV[7] owner, may be empty
+-- KEYS[3] the token's mark      ARGV[6] number       ARGV[8] ms left
+--
+-- Returns { 0 } if the lock is there now · { 2 } held by another, or by a larger number · { 3 } token released
+
+if is_final(redis.call('GET', KEYS[3])) then return { 3 } end
+local number = tonumber(ARGV[6])
+local lock, left_ms = held(KEYS[2])
+-- A smaller number of the token can never be granted any more, and a larger one may be about to be.
+if lock and (token_of(lock) ~= ARGV[5] or number_of(lock) > number) then return { 2 } end
+if is_too_long(ARGV[8]) then return { -5, whole(now_us) } end
+if number > high then accept(number) end
+local repaired = ARGV[5] .. ' ' .. PINNED .. ' ' .. whole(number) .. ' ' .. ARGV[7]
+redis.call('SET', KEYS[2], repaired, 'PX', math.max(left_ms or 0, tonumber(ARGV[8])))
+return { 0 }

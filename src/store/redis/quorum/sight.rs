@@ -1,0 +1,136 @@
+//! What a server of a quorum was seen to remember.
+
+use std::time::{Duration, SystemTime};
+
+use tokio::time::Instant;
+
+use super::super::scripts::Reply;
+
+/// What a server's record says, as far as this gateway is concerned.
+#[derive(Clone, Debug)]
+pub(super) struct Sight {
+    pub(super) kind: Kind,
+    /// Names the server's process.
+    pub(super) run: String,
+    /// What its clock showed, in ms.
+    now_ms: u64,
+    /// Since when it is in quarantine, in ms by its clock; 0 where it is not.
+    pub(super) since_ms: u64,
+    /// How long a lease can last, the attempt included, as far as this server knows.
+    pub(super) longest_ms: u64,
+    /// Whether it was ever part of a quorum.
+    pub(super) is_born: bool,
+    /// Whether most servers of the list before have learned the one of its epoch.
+    pub(super) is_settled: bool,
+    pub(super) epoch: u64,
+    pub(super) members: String,
+    at: Instant,
+    /// Since when it was seen so, without a break.
+    pub(super) first_at: Instant,
+}
+
+/// How long what was seen may be acted upon.
+const FRESH: Duration = Duration::from_secs(3);
+
+/// What a record is to this gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Of this run and this list.
+    Current,
+    /// There is none.
+    Empty,
+    /// Of another run: the server may have forgotten what it accepted.
+    Forgot,
+    /// Of a later list.
+    Later,
+    /// Of another list with the same epoch.
+    Differs,
+    /// Of an earlier list.
+    Earlier,
+}
+
+impl Sight {
+    /// Reads what `look.lua` replied; `before` is what was seen last.
+    pub(super) fn read(reply: &Reply, run: &str, before: Option<&Self>) -> Option<Self> {
+        let kind = match reply.outcome {
+            0 => Kind::Current,
+            1 => Kind::Empty,
+            2 => Kind::Forgot,
+            3 => Kind::Later,
+            4 => Kind::Differs,
+            5 => Kind::Earlier,
+            _ => return None,
+        };
+        let text = |index| reply.field::<String>(index);
+        let number = |index| text(index)?.parse::<u64>().ok();
+        let at = Instant::now();
+        let first_at = before
+            .filter(|before| before.kind == kind && before.run == run)
+            .map_or(at, |before| before.first_at);
+        Some(Self {
+            kind,
+            run: run.to_owned(),
+            now_ms: Self::clock_us(reply)?.unsigned_abs() / 1000,
+            since_ms: number(1)?,
+            longest_ms: number(2)?,
+            is_born: number(3)? == 1,
+            is_settled: number(4)? == 1,
+            epoch: number(5)?,
+            members: text(6)?,
+            at,
+            first_at,
+        })
+    }
+
+    /// What the server's clock showed, in µs.
+    pub(super) fn clock_us(reply: &Reply) -> Option<i64> {
+        reply.field::<String>(0)?.parse().ok()
+    }
+
+    /// Whether it counts, and else why not.
+    pub(super) fn standing(&self) -> Result<(), String> {
+        let reason = match self.kind {
+            Kind::Current if !self.is_in_quarantine() => return Ok(()),
+            Kind::Current => match self.quarantine_left(self.longest_ms) {
+                left if left.is_zero() => {
+                    "in quarantine, which ends as soon as most servers say what they accepted".to_owned()
+                }
+                left => {
+                    let end = humantime::format_rfc3339_seconds(SystemTime::now() + left);
+                    format!("in quarantine until {end}, since it may have forgotten what it accepted")
+                }
+            },
+            Kind::Empty => "it is new or has forgotten everything, and is about to be taken in".to_owned(),
+            Kind::Forgot => "it was restarted, and is about to go into quarantine".to_owned(),
+            Kind::Later => format!("it knows a later list of servers, of epoch {}", self.epoch),
+            Kind::Differs => format!(
+                "it knows another list of servers of this epoch ({}): each list needs an epoch of its own",
+                self.members
+            ),
+            Kind::Earlier => format!("it knows only the list of epoch {} yet", self.epoch),
+        };
+        Err(reason)
+    }
+
+    /// Whether it may still be acted upon. A gateway that stood still would act on what was long ago.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.at.elapsed() < FRESH
+    }
+
+    /// Until when it may be acted upon, in ms by the server's clock: that one goes on while this machine sleeps.
+    pub(super) fn fresh_until_ms(&self) -> u64 {
+        let fresh_ms = u64::try_from(FRESH.as_millis()).unwrap_or_default();
+        self.now_ms.saturating_add(fresh_ms)
+    }
+
+    pub(super) fn is_in_quarantine(&self) -> bool {
+        self.since_ms != 0
+    }
+
+    /// How long its quarantine lasts yet, where a lease can last so long.
+    pub(super) fn quarantine_left(&self, longest_ms: u64) -> Duration {
+        let age_ms = u64::try_from(self.at.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let end_ms = self.since_ms.saturating_add(longest_ms);
+        Duration::from_millis(end_ms.saturating_sub(self.now_ms.saturating_add(age_ms)))
+    }
+}

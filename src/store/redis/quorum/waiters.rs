@@ -1,0 +1,151 @@
+//! Who waits at this gateway, and whose turn it is to try. Gateways know nothing of each other's lines: so waiting is fair
+//! at each of them alone.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, broadcast};
+use tokio::time::{Instant, timeout_at};
+
+use crate::clock::boottime;
+use crate::lock::{LockKey, Refusal};
+use crate::store::lines::Lines;
+use crate::store::{Hint, StoreError};
+
+/// How long what is known of a holder is relied on: whoever is told that the lock is free may not be told it.
+const KNOWN_FOR: Duration = Duration::from_secs(2);
+/// After the first server has said that a lock is free, most of the others are waited for so long.
+const SOON: Duration = Duration::from_millis(15);
+/// Locks that are being tried for, past which those that nobody tries for any more are forgotten.
+const MANY: usize = 1_024;
+
+/// The lines of this gateway, and what it knows of the locks for which somebody waits.
+pub(super) struct Waiters {
+    state: Mutex<State>,
+    /// One try for each lock at a time: this gateway's requests would only be in each other's way.
+    tries: Mutex<HashMap<LockKey, Weak<AsyncMutex<()>>>>,
+    hints: broadcast::Sender<Hint>,
+}
+
+/// What is kept together.
+pub(super) struct State {
+    pub(super) lines: Lines,
+    /// Until when, by the time since boot, a lock is believed to be held, or is being tried for.
+    held_until: HashMap<LockKey, Duration>,
+    /// The servers that have said that a lock is free.
+    free_at: HashMap<LockKey, Vec<usize>>,
+}
+
+impl State {
+    /// How long the lock is believed to be held yet.
+    pub(super) fn held(&self, key: &LockKey, now: Duration) -> Option<Duration> {
+        self.held_until.get(key).and_then(|end| end.checked_sub(now)).filter(|left| !left.is_zero())
+    }
+
+    /// Somebody holds the lock for so long, or it is being tried for.
+    pub(super) fn note_held(&mut self, key: &LockKey, left: Duration, now: Duration) {
+        self.free_at.remove(key);
+        self.held_until.insert(key.clone(), now + left.min(KNOWN_FOR));
+    }
+
+    /// A try was refused: somebody holds the lock, or others try for it at this moment.
+    pub(super) fn note_refused(&mut self, key: &LockKey, refusal: &Refusal, now: Duration) {
+        match &refusal.holder {
+            Some(lease) => self.note_held(key, Duration::from_millis(lease.left_ms), now),
+            None => self.note_free(key),
+        }
+    }
+
+    /// The lock may be free.
+    pub(super) fn note_free(&mut self, key: &LockKey) {
+        self.held_until.remove(key);
+    }
+
+    /// Forgets locks for which nobody waits.
+    fn tidy(&mut self, now: Duration) {
+        self.lines.purge(now);
+        let Self { lines, held_until, free_at } = self;
+        held_until.retain(|key, _| lines.has_line(key, now));
+        free_at.retain(|key, _| lines.has_line(key, now));
+    }
+}
+
+impl Waiters {
+    pub(super) fn new(lines: Lines, hints: broadcast::Sender<Hint>) -> Self {
+        let state = State { lines, held_until: HashMap::new(), free_at: HashMap::new() };
+        Self { state: Mutex::new(state), tries: Mutex::default(), hints }
+    }
+
+    /// Does one step, and tells those who wait what follows for them.
+    pub(super) fn step<T>(&self, step: impl FnOnce(&mut State, Duration) -> T) -> T {
+        let now = boottime();
+        let (answer, hints) = {
+            let mut state = lock(&self.state);
+            let answer = step(&mut state, now);
+            if state.held_until.len() > MANY {
+                state.tidy(now);
+            }
+            (answer, state.lines.take_hints())
+        };
+        for hint in hints {
+            // Nobody listens before somebody waits.
+            let _ = self.hints.send(hint);
+        }
+        answer
+    }
+
+    /// Waits for the turn to try for a lock.
+    pub(super) async fn turn(
+        &self,
+        key: &LockKey,
+        deadline: Instant,
+    ) -> Result<OwnedMutexGuard<()>, StoreError> {
+        let turn = {
+            let mut tries = lock(&self.tries);
+            if tries.len() > MANY {
+                tries.retain(|_, turn| turn.strong_count() > 0);
+            }
+            let known = tries.get(key).and_then(Weak::upgrade);
+            known.unwrap_or_else(|| {
+                let turn = Arc::default();
+                tries.insert(key.clone(), Arc::downgrade(&turn));
+                turn
+            })
+        };
+        let too_busy =
+            || StoreError::Unavailable("too many try for this lock at once; nothing was done".to_owned());
+        timeout_at(deadline, turn.lock_owned()).await.map_err(|_| too_busy())
+    }
+
+    /// A server has told that a lock is free. Once `quorum` of them have, or after a moment, the first in line tries.
+    pub(super) fn hear(&self, server: usize, key: LockKey, quorum: usize) {
+        let is_first = self.step(|state, now| {
+            if !state.lines.has_line(&key, now) {
+                return false;
+            }
+            let servers = state.free_at.entry(key.clone()).or_default();
+            if !servers.contains(&server) {
+                servers.push(server);
+            }
+            let (is_first, is_free) = (servers.len() == 1, servers.len() >= quorum);
+            if is_free {
+                state.free_at.remove(&key);
+                state.note_free(&key);
+                state.lines.freed(&key, now);
+            } else if is_first {
+                state.held_until.insert(key.clone(), now + SOON);
+            }
+            is_first && !is_free
+        });
+        if is_first {
+            let soon_ms = u64::try_from(SOON.as_millis()).unwrap_or_default();
+            let _ = self.hints.send(Hint::Due(key, soon_ms));
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic elsewhere cannot have left these half changed.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
