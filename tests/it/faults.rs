@@ -17,7 +17,7 @@ use crate::support::seed;
 use crate::support::visitors::{self, Visitor, look_at_what_is_left};
 
 mod cluster;
-mod rig;
+pub mod rig;
 mod states;
 
 const A_MINUTE: Duration = Duration::from_secs(60);
@@ -46,7 +46,8 @@ async fn thirty_seconds_of_a_cluster_that_changes_break_no_promise() {
     run_all("cluster", 1, HALF_A_MINUTE, ClusterRig::start).await;
 }
 
-async fn run_all<R: Rig>(store: &'static str, count: u64, length: Duration, start: impl AsyncFn() -> R) {
+/// So many runs beside each other, each judged.
+pub async fn run_all<R: Rig>(store: &'static str, count: u64, length: Duration, start: impl AsyncFn() -> R) {
     let seed = seed();
     let mut runs = Vec::new();
     for number in 0..count {
@@ -69,6 +70,7 @@ async fn run<R: Rig>(mut rig: R, length: Duration, seed: u64) -> History {
         .map(|_| {
             let random = StdRng::seed_from_u64(random.random());
             let visitor = Visitor::new(rig.doors(), witness.clone(), resources.clone(), random);
+            let visitor = visitor.with_ttls(rig.ttls());
             tokio::spawn(visitor.work_while(move || Instant::now() < end))
         })
         .collect();
@@ -84,6 +86,7 @@ async fn run<R: Rig>(mut rig: R, length: Duration, seed: u64) -> History {
     look_at_what_is_left(&rig.safe_door(), &witness).await;
     let mut history = witness.history();
     history.learn_from_log(&rig.logs());
+    rig.explain(&mut history);
     assert_it_was_worth_it(&history);
     history
 }

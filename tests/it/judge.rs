@@ -227,6 +227,34 @@ fn while_two_servers_grant_only_the_order_of_both_is_excused() {
     assert_eq!(judge(&[]), ["I3"]);
 }
 
+#[test]
+fn a_quorum_takes_a_hundredth_and_two_milliseconds_off_a_lease_and_no_more() {
+    let judge = |ttl_ms, is_of_quorum| {
+        let grant = acquire("a", "a", (0, 10), Answer::Granted { number: 5, ttl_ms });
+        judge_all(History { operations: vec![grant], is_of_quorum, ..History::default() })
+    };
+    // Ten were spent on the way, ten are a hundredth, and three are allowed for rounding.
+    assert_eq!(judge(975, true), [""; 0]);
+    assert_eq!(judge(974, true), ["I4"]);
+    assert_eq!(judge(975, false), ["I4"]);
+}
+
+#[test]
+fn without_holds_only_exclusion_is_not_judged() {
+    let judge = |second: Vec<Operation>| {
+        let first = vec![acquire("a", "a", (0, 10), granted(5)), renew("r", "a", (40, 50), Answer::NotHeld)];
+        let operations = [first, second].concat();
+        let history = History { operations, is_without_holds: true, ..History::default() };
+        assert!(judge_all(History { is_without_holds: false, ..history.clone() }).contains(&"I3"));
+        judge_all(history)
+    };
+    assert_eq!(judge(vec![acquire("b", "b", (20, 30), granted(6))]), [""; 0]);
+    assert_eq!(judge(vec![acquire("b", "b", (20, 30), granted(5))]), ["I1", "I2"]);
+    assert_eq!(judge(vec![acquire("b", "b", (20, 30), granted(4))]), ["I2"]);
+    let used = vec![release("b", "b", (12, 18), Answer::NotHeld), acquire("b", "b", (20, 30), granted(6))];
+    assert_eq!(judge(used), ["I8"]);
+}
+
 fn lost() -> Answer {
     Answer::Lost { was_written: false }
 }

@@ -10,8 +10,9 @@ use rand::{RngExt, SeedableRng};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::support::history::{Witness, now_us};
+use crate::support::history::{History, Witness, now_us};
 use crate::support::proxy::{Fate, Framing, gate_after};
+use crate::support::visitors::Ttls;
 use crate::support::{Client, Gateway, Proxy, RedisServer, eventually};
 
 /// How late a message may be that was kept back.
@@ -29,11 +30,17 @@ pub trait Rig: Send {
     async fn heal(&mut self);
     /// What all gateways have logged.
     fn logs(&self) -> Vec<String>;
+    /// The leases that clients ask for.
+    fn ttls(&self) -> Ttls {
+        Ttls::default()
+    }
+    /// Tells the judge what else he must know of the run.
+    fn explain(&self, _history: &mut History) {}
 }
 
 /// A proxy that treats messages badly for a while, now and then.
 pub struct BadWay {
-    proxy: Proxy,
+    pub proxy: Proxy,
     /// When the last message that it keeps back will have been delivered.
     late_until: Arc<Mutex<Instant>>,
 }

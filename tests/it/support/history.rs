@@ -27,6 +27,12 @@ pub struct History {
     /// the smaller ones, and by its successor.
     #[serde(default)]
     pub splits: Vec<Span>,
+    /// Whether the store is a quorum, which takes something off every lease for clocks that do not run alike.
+    #[serde(default)]
+    pub is_of_quorum: bool,
+    /// Whether more of a quorum forgot at once than exclusion survives: then nobody's hold is judged.
+    #[serde(default)]
+    pub is_without_holds: bool,
     /// Times within which a gateway ended, and with it what it was about to take back.
     pub kills: Vec<Span>,
     /// From here on no command is under way any more, and nobody does anything but look.

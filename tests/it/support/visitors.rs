@@ -15,14 +15,27 @@ use super::{Client, fresh_token};
 
 /// Fewer than clients, so that they meet.
 pub const KEYS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
-const SHORTEST_TTL_MS: u64 = 200;
 const LONGEST_TTL_MS: u64 = 3_000;
-/// Of locks that nobody else asks for: what is left of them, and nobody was told of, is seen at the end of the run.
-const OUTLASTING_TTL_MS: u64 = 3_600_000;
 /// Longer than a request may take, so that only those give up that mean to.
 const PATIENCE: Duration = Duration::from_secs(6);
 /// Time for requests that are under way to end, when nothing fails any more.
 const SETTLING: Duration = Duration::from_secs(3);
+
+/// How long the leases are that visitors ask for.
+#[derive(Clone, Copy, Debug)]
+pub struct Ttls {
+    pub shortest_ms: u64,
+    /// At most as long as whoever looks at what is left waits.
+    pub longest_ms: u64,
+    /// Of locks that nobody else asks for: what is left of them, and nobody was told of, is seen at the end of the run.
+    pub outlasting_ms: u64,
+}
+
+impl Default for Ttls {
+    fn default() -> Self {
+        Self { shortest_ms: 200, longest_ms: LONGEST_TTL_MS, outlasting_ms: 3_600_000 }
+    }
+}
 
 /// Each of them claims.
 pub type Resources = Arc<BTreeMap<&'static str, Mutex<Resource>>>;
@@ -50,11 +63,16 @@ pub struct Visitor {
     witness: Witness,
     resources: Resources,
     random: StdRng,
+    ttls: Ttls,
 }
 
 impl Visitor {
     pub fn new(doors: Vec<Client>, witness: Witness, resources: Resources, random: StdRng) -> Self {
-        Self { doors, witness, resources, random }
+        Self { doors, witness, resources, random, ttls: Ttls::default() }
+    }
+
+    pub fn with_ttls(self, ttls: Ttls) -> Self {
+        Self { ttls, ..self }
     }
 
     pub async fn work_while(mut self, is_on: impl Fn() -> bool) {
@@ -63,9 +81,9 @@ impl Visitor {
             match self.random.random_range(0..10) {
                 0 => drop(self.ask(key, None, Action::Look).await),
                 1 => self.meddle(key).await,
-                2 => self.visit(&format!("alone-{}", fresh_token()), OUTLASTING_TTL_MS).await,
+                2 => self.visit(&format!("alone-{}", fresh_token()), self.ttls.outlasting_ms).await,
                 _ => {
-                    let ttl_ms = self.random.random_range(SHORTEST_TTL_MS..=LONGEST_TTL_MS);
+                    let ttl_ms = self.random.random_range(self.ttls.shortest_ms..=self.ttls.longest_ms);
                     self.visit(key, ttl_ms).await;
                 }
             }
@@ -93,7 +111,7 @@ impl Visitor {
             self.update(key, number, ttl_ms).await;
             if self.random.random_bool(0.4) {
                 self.ask(key, Some(&token), renew).await;
-                self.pause(ttl_ms.min(LONGEST_TTL_MS) / 8).await;
+                self.pause(ttl_ms.min(self.ttls.longest_ms) / 8).await;
             }
             if self.random.random_bool(0.2) {
                 self.ask(key, Some(&token), Action::Look).await;
@@ -131,10 +149,10 @@ impl Visitor {
     async fn meddle(&mut self, key: &'static str) {
         let stranger = if self.random.random() { fresh_token() } else { format!("~{}", fresh_token()) };
         let actions = [
-            Action::Renew { ttl_ms: LONGEST_TTL_MS },
+            Action::Renew { ttl_ms: self.ttls.longest_ms },
             Action::Release,
             Action::Look,
-            Action::Acquire { ttl_ms: SHORTEST_TTL_MS },
+            Action::Acquire { ttl_ms: self.ttls.shortest_ms },
         ];
         // One that acquires with a made-up token of the server's kind is refused; with its own it would hold.
         let count = if stranger.starts_with('~') { 4 } else { 3 };

@@ -120,13 +120,18 @@ fn read(action: Action, answer: &http::Answer) -> Answer {
             Answer::Held { holder: holder(&body), yours: body.get("yours").and_then(Value::as_bool) }
         }
         (_, 404, "not-held") => Answer::NotHeld,
-        (_, 423, "lock-held") => Answer::HeldByAnother(Some(holder(&body["holder"]))),
+        (_, 423, "lock-held") => Answer::HeldByAnother(named(&body)),
         (_, 409, "held-by-another") => Answer::HeldByAnother(None),
         (_, 409, "token-released") => Answer::TokenReleased,
         (_, 503, "outcome-unknown") => Answer::Unknown,
         (_, 503, "store-unavailable" | "shutting-down") => Answer::NotDone,
         _ => panic!("{action:?} was answered {} {body:#}", answer.status),
     }
+}
+
+/// The holder in a 423. While none has a majority of a quorum there is none to be named.
+fn named(body: &Value) -> Option<Holder> {
+    body.get("holder").map(holder)
 }
 
 fn holder(body: &Value) -> Holder {
