@@ -29,6 +29,7 @@ mod lost_replies;
 mod openapi;
 mod outcomes;
 mod preflight;
+mod quorum_faults;
 mod random_lines;
 mod readme;
 mod redis_cluster;

@@ -1,9 +1,11 @@
-//! The rigs of the failover tests do what their names say.
+//! The rigs of the tests of failover and of quorums do what their names say.
 
 use std::time::Instant;
 
+use crate::quorum_faults::ways::{Ways, user, users};
+use crate::support::quorum::{self, Quorum};
 use crate::support::sentinels::{self, SentinelOptions};
-use crate::support::{RedisCluster, SentinelSetup, cluster, eventually};
+use crate::support::{Client, Gateway, RedisCluster, SentinelSetup, cluster, eventually};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sentinels_fail_over_back_and_forth() {
@@ -82,7 +84,34 @@ async fn a_sentinel_that_is_set_up_anew_believes_what_it_is_told() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_tests_share_is_started_once() {
-    let urls = async || (sentinels::shared().await.url(), cluster::shared().await.url());
+    let urls = async || {
+        (sentinels::shared().await.url(), cluster::shared().await.url(), quorum::shared().await.url())
+    };
     let (one, another) = tokio::join!(urls(), urls());
     assert_eq!(one, another);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_door_shows_each_gateway_to_its_own_way() {
+    let users = users(2);
+    let quorum = Quorum::start_with(1, &users.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let ways = Ways::open(quorum.nodes[0].port(), 2).await;
+    let start = async |at| {
+        let store = format!("redis://{}:any@127.0.0.1:{}", user(at), ways.door);
+        Gateway::start(&["--store", &store, "--store-timeout", "500ms"]).await
+    };
+    let gateways = [start(0).await, start(1).await];
+    let is_ready = async |at: usize| {
+        let answer = Client::new(gateways[at].address).get("/readyz").send().await;
+        answer.status == 200
+    };
+    assert!(is_ready(0).await && is_ready(1).await);
+    for at in [0, 1] {
+        ways.to_node[at].proxy.set_closed_to_new(true);
+        ways.to_node[at].proxy.sever();
+        eventually("one gateway is cut off", async || !is_ready(at).await).await;
+        assert!(is_ready(1 - at).await, "so is the other");
+        ways.to_node[at].become_good();
+        eventually("it is back", async || is_ready(at).await).await;
+    }
 }

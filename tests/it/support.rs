@@ -17,7 +17,7 @@ pub mod http;
 pub mod load;
 pub mod network;
 pub mod proxy;
-
+pub mod quorum;
 pub mod redis_server;
 pub mod resource;
 pub mod sentinels;
@@ -28,6 +28,7 @@ pub use cluster::RedisCluster;
 pub use gateway::Gateway;
 pub use http::{Answer, Client};
 pub use proxy::Proxy;
+pub use quorum::Quorum;
 pub use redis_server::RedisServer;
 pub use sentinels::SentinelSetup;
 

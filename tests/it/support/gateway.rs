@@ -79,7 +79,7 @@ impl Gateway {
             return Err(gateway.log());
         }
         let client = super::Client::new(gateway.address);
-        if args.iter().any(|arg| arg.starts_with("redis")) {
+        if args.iter().any(|arg| arg.starts_with("redis") || arg.starts_with("redlock")) {
             // Whatever it says: by then it has tried to connect.
             client.get("/readyz").send().await;
         }

@@ -238,6 +238,13 @@ impl RedisServer {
         self.start_again().await;
     }
 
+    /// Ends the server at once and starts it again on the same port, with nothing of what it held.
+    pub async fn restart_empty(&mut self) {
+        self.kill();
+        self.lose_data();
+        self.start_again().await;
+    }
+
     /// Starts a server that has ended again, on the same port and directory.
     pub async fn start_again(&mut self) {
         self.child = spawn(&self.args);

@@ -1,0 +1,87 @@
+//! Independent Redis servers that are a quorum together, all of them real.
+
+use futures_util::future::join_all;
+use tokio::sync::OnceCell;
+
+use super::{Gateway, RedisServer, end_with_the_tests, eventually, server_port};
+
+/// What a server is started with that loses nothing when it is killed.
+pub const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
+
+/// Ends all its nodes when dropped. None knows of another.
+pub struct Quorum {
+    pub nodes: Vec<RedisServer>,
+}
+
+/// The three nodes that tests share which let nothing fail; each has a prefix of its own.
+pub async fn shared() -> &'static Quorum {
+    static SHARED: OnceCell<Quorum> = OnceCell::const_new();
+    let start = async || {
+        let quorum = Quorum::start(3).await;
+        end_with_the_tests(&quorum.nodes.iter().collect::<Vec<_>>());
+        quorum
+    };
+    SHARED.get_or_init(start).await
+}
+
+impl Quorum {
+    /// Starts so many nodes that keep nothing on disk.
+    pub async fn start(count: usize) -> Self {
+        Self::start_with(count, &[]).await
+    }
+
+    /// Starts so many nodes with further arguments of `redis-server`; all are up when this returns.
+    pub async fn start_with(count: usize, args: &[&str]) -> Self {
+        // Another process may take a port between our look and the server's.
+        for _ in 0..5 {
+            let nodes = join_all((0..count).map(|_| RedisServer::start_on(server_port(), args))).await;
+            if let Some(nodes) = nodes.into_iter().collect() {
+                return Self { nodes };
+            }
+        }
+        panic!("the nodes do not start");
+    }
+
+    /// Where a gateway finds it.
+    pub fn url(&self) -> String {
+        url_of(&self.nodes.iter().map(RedisServer::port).collect::<Vec<_>>())
+    }
+
+    /// A gateway on it, with further arguments.
+    pub async fn gateway(&self, args: &[&str]) -> Gateway {
+        Gateway::start(&[&["--store", &self.url()], args].concat()).await
+    }
+
+    /// Waits until every node counts.
+    pub async fn is_whole(&self) {
+        for node in &self.nodes {
+            counts(node).await;
+        }
+    }
+}
+
+/// Where a gateway finds nodes at these ports.
+pub fn url_of(ports: &[u16]) -> String {
+    let nodes: Vec<_> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+    format!("redlock://{}", nodes.join(","))
+}
+
+/// Waits until a node counts: some gateway has met it as it runs now, and it is not, or not any more, in quarantine.
+pub async fn counts(node: &RedisServer) {
+    eventually("the node counts", async || does_count(node).await.unwrap_or(false)).await;
+}
+
+/// The same, as it is just now; an error where the node does not answer.
+pub async fn does_count(node: &RedisServer) -> Result<bool, String> {
+    let info: String = node.try_command(&["INFO", "server"]).await?;
+    let run = info.lines().find_map(|line| line.strip_prefix("run_id:")).unwrap_or_default();
+    let record = ["HMGET", "fencepost:node", "run", "since"];
+    let (known, since): (Option<String>, Option<u64>) = node.try_command(&record).await?;
+    Ok(known.as_deref() == Some(run.trim()) && since == Some(0))
+}
+
+/// Whether a lock stands on this node.
+pub async fn has_lock(node: &RedisServer, key: &str) -> bool {
+    let keys: Result<Vec<String>, _> = node.try_command(&["KEYS", "*"]).await;
+    keys.is_ok_and(|keys| keys.iter().any(|name| name.ends_with(&format!("}}:lock:{key}"))))
+}
