@@ -4,7 +4,7 @@
 TOOLS := redis-server sqlite3 curl unshare mount
 PACKAGES := redis-server sqlite3 curl util-linux mount
 
-.PHONY: help build test check doc openapi bench bench-wait tools
+.PHONY: help build test check doc openapi bench bench-wait bench-quorum tools
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -31,6 +31,9 @@ bench: tools ## Measure the gateway against a handler that does nothing
 
 bench-wait: tools ## Measure waiting in line: hand-offs, and what a crowd costs others
 	cargo bench --bench waiting
+
+bench-quorum: tools ## Measure a quorum of five against a single Redis, and with a node that stands still
+	cargo bench --bench quorum
 
 tools:
 	@missing=; for tool in $(TOOLS); do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \

@@ -19,6 +19,7 @@ mod connection;
 mod cpu;
 #[path = "../shared/figures.rs"]
 mod figures;
+#[path = "../shared/load.rs"]
 mod load;
 mod noop;
 mod report;

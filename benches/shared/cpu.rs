@@ -19,7 +19,7 @@ pub struct Cpu {
 impl Cpu {
     /// What these servers have used, all together.
     pub fn read(servers: &[&Server]) -> Self {
-        let redis = servers.iter().filter_map(|server| server.redis_pid());
+        let redis = servers.iter().flat_map(|server| server.redis_pids());
         Self {
             server: servers.iter().map(|server| of_process(server.pid())).sum(),
             redis: redis.map(of_process).reduce(|sum, of_another| sum + of_another),

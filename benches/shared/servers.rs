@@ -17,7 +17,7 @@ pub struct Server {
     pub name: &'static str,
     pub address: SocketAddr,
     process: Process,
-    redis: Option<Process>,
+    redis: Vec<Process>,
     directory: TempDir,
 }
 
@@ -37,24 +37,20 @@ impl Server {
     pub fn on_redis(name: &'static str) -> Self {
         let redis = free_address();
         let directory = directory();
-        let process = Command::new("redis-server")
-            .args([
-                "--port",
-                &redis.port().to_string(),
-                "--bind",
-                "127.0.0.1",
-                "--save",
-                "",
-                "--appendonly",
-                "no",
-            ])
-            .current_dir(directory.path())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("redis-server must be installed");
+        let process = redis_server(redis, &directory);
         let (address, command) = gateway(&format!("redis://{redis}"));
-        Self::start(name, address, command, Some(Process(process)), directory)
+        Self::start(name, address, command, vec![process], directory)
+    }
+
+    /// The gateway on so many servers of its own, which are a quorum together.
+    #[allow(dead_code, reason = "not every measurement has one")]
+    pub fn on_quorum(name: &'static str, count: usize) -> Self {
+        let nodes: Vec<_> = (0..count).map(|_| free_address()).collect();
+        let directory = directory();
+        let processes = nodes.iter().map(|node| redis_server(*node, &directory)).collect();
+        let list: Vec<_> = nodes.iter().map(SocketAddr::to_string).collect();
+        let (address, command) = gateway(&format!("redlock://{}", list.join(",")));
+        Self::start(name, address, command, processes, directory)
     }
 
     /// The gateway on a store of its own; the path of a file is relative to a directory that ends with the server.
@@ -65,7 +61,7 @@ impl Server {
 
     /// A command that serves this address, and needs nothing else.
     pub fn of_command(name: &'static str, address: SocketAddr, command: Command) -> Self {
-        Self::start(name, address, command, None, directory())
+        Self::start(name, address, command, Vec::new(), directory())
     }
 
     /// Runs the command, and returns when it is ready to serve.
@@ -73,7 +69,7 @@ impl Server {
         name: &'static str,
         address: SocketAddr,
         mut command: Command,
-        redis: Option<Process>,
+        redis: Vec<Process>,
         directory: TempDir,
     ) -> Self {
         let log = File::create(directory.path().join("log")).unwrap();
@@ -93,14 +89,34 @@ impl Server {
         self.process.0.id()
     }
 
-    pub fn redis_pid(&self) -> Option<u32> {
-        self.redis.as_ref().map(|redis| redis.0.id())
+    pub fn redis_pids(&self) -> impl Iterator<Item = u32> {
+        self.redis.iter().map(|redis| redis.0.id())
     }
 
     /// What the server has written to its log.
     pub fn log(&self) -> String {
         fs::read_to_string(self.directory.path().join("log")).unwrap()
     }
+}
+
+/// A Redis that keeps nothing.
+fn redis_server(address: SocketAddr, directory: &TempDir) -> Process {
+    let process = Command::new("redis-server")
+        .args([
+            "--port",
+            &address.port().to_string(),
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+        ])
+        .current_dir(directory.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn();
+    Process(process.expect("redis-server must be installed"))
 }
 
 fn gateway(store: &str) -> (SocketAddr, Command) {
