@@ -8,6 +8,7 @@ use crate::quorum_faults::chaos::{QuorumRig, Rules};
 
 mod chaos;
 mod first_start;
+mod partitions;
 mod rolling;
 mod stalled;
 pub mod ways;

@@ -10,13 +10,13 @@ use rand::{RngExt, SeedableRng};
 use tokio::sync::{Mutex, MutexGuard};
 
 use super::BRIEF;
-use super::ways::{Ways, user, users};
+use super::ways::{Divisible, Ways};
 use crate::faults::rig::{BadWay, Rig, some_time};
 use crate::support::history::{History, Witness, now_us};
 use crate::support::proxy::Framing;
-use crate::support::quorum::{DURABLE, counts, url_of};
+use crate::support::quorum::{DURABLE, counts};
 use crate::support::visitors::Ttls;
-use crate::support::{Client, Gateway, Proxy, Quorum, RedisServer, eventually};
+use crate::support::{Client, Gateway, Proxy, RedisServer, eventually};
 
 const NODES: usize = 5;
 const GATEWAYS: usize = 3;
@@ -66,12 +66,9 @@ struct Entrance {
 impl QuorumRig {
     pub async fn start(rules: Rules) -> Self {
         let durable = if rules == Rules::Durable { &DURABLE[..] } else { &[] };
-        let users = users(GATEWAYS);
-        let args: Vec<_> = durable.iter().copied().chain(users.iter().map(String::as_str)).collect();
-        let quorum = Quorum::start_with(NODES, &args).await;
-        let ways = join_all(quorum.nodes.iter().map(|node| Ways::open(node.port(), GATEWAYS))).await;
-        let url = url_of(&ways.iter().map(|ways| ways.door).collect::<Vec<_>>());
-        let gateways = join_all((0..GATEWAYS).map(|at| Entrance::open(rules, &url, at))).await;
+        let whole = Divisible::start(NODES, GATEWAYS, durable).await;
+        let gateways = join_all((0..GATEWAYS).map(|at| Entrance::open(rules, whole.url(at)))).await;
+        let Divisible { quorum, ways } = whole;
         quorum.is_whole().await;
         let nodes = quorum.nodes.into_iter().map(Mutex::new).collect();
         Self { rules, nodes, ways, gateways, touched: std::sync::Mutex::default() }
@@ -79,7 +76,7 @@ impl QuorumRig {
 
     /// Touches some nodes one after the other, each of them one that nobody else touches.
     async fn touch_some(&self, random: &mut StdRng) {
-        for _ in 0..random.random_range(1..4) {
+        for _ in 0..random.random_range(1..3) {
             some_time(random, if self.rules == Rules::Careless { 3_000 } else { 600 }).await;
             let (at, mut node) = self.untouched(random);
             self.touch(at, &mut node, random).await;
@@ -220,8 +217,7 @@ impl Rig for QuorumRig {
 }
 
 impl Entrance {
-    async fn open(rules: Rules, url: &str, at: usize) -> Self {
-        let url = url.replace("://", &format!("://{}:any@", user(at)));
+    async fn open(rules: Rules, url: String) -> Self {
         let limits = match rules {
             // As long as the longest lease that is asked for.
             Rules::Durable => &["--max-ttl", "1h", "--store-timeout", "500ms"][..],

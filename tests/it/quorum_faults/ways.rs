@@ -6,6 +6,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use rand::RngExt;
 use rand::rngs::StdRng;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
@@ -14,7 +15,15 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::faults::rig::BadWay;
 use crate::support::proxy::{Fate, Framing, Gate};
-use crate::support::server_port;
+use crate::support::quorum::url_of;
+use crate::support::{Quorum, server_port};
+
+/// A quorum, and all ways to it.
+pub struct Divisible {
+    pub quorum: Quorum,
+    /// Those to each node.
+    pub ways: Vec<Ways>,
+}
 
 /// The door of one node, and the ways behind it.
 pub struct Ways {
@@ -25,7 +34,7 @@ pub struct Ways {
 
 /// How gateways and a node are parted.
 #[derive(Clone, Copy, Debug)]
-enum Parting {
+pub enum Parting {
     /// Nothing passes, and what was sent is lost.
     Silence,
     /// Nothing passes until the end, and everything after that.
@@ -36,6 +45,23 @@ enum Parting {
     AnsweredLate,
     /// Connections are closed, and new ones too.
     Closed,
+}
+
+impl Divisible {
+    /// Starts so many nodes with further arguments of `redis-server`, for so many gateways.
+    pub async fn start(nodes: usize, gateways: usize, args: &[&str]) -> Self {
+        let users = users(gateways);
+        let args: Vec<_> = args.iter().copied().chain(users.iter().map(String::as_str)).collect();
+        let quorum = Quorum::start_with(nodes, &args).await;
+        let ways = join_all(quorum.nodes.iter().map(|node| Ways::open(node.port(), gateways))).await;
+        Self { quorum, ways }
+    }
+
+    /// Where this gateway finds it.
+    pub fn url(&self, gateway: usize) -> String {
+        let url = url_of(&self.ways.iter().map(|ways| ways.door).collect::<Vec<_>>());
+        url.replace("://", &format!("://{}:any@", user(gateway)))
+    }
 }
 
 /// The user as whom a gateway connects.
@@ -81,7 +107,7 @@ impl Ways {
         let parted: Vec<_> = if is_of_all { self.to_node.iter().collect() } else { vec![&self.to_node[one]] };
         let end = Gate::new();
         for way in &parted {
-            begin(parting, &way.proxy, &end);
+            begin(parting, way, &end);
         }
         // Longer than a request waits for the store, and than some leases.
         tokio::time::sleep(Duration::from_millis(random.random_range(100..2_500))).await;
@@ -92,8 +118,9 @@ impl Ways {
     }
 }
 
-fn begin(parting: Parting, proxy: &crate::support::Proxy, end: &Gate) {
-    let end = end.clone();
+/// Parts what a way joins, until it becomes good again and the gate opens.
+pub fn begin(parting: Parting, way: &BadWay, end: &Gate) {
+    let (proxy, end) = (&way.proxy, end.clone());
     let open = || {
         let gate = Gate::new();
         gate.cancel();

@@ -1,0 +1,119 @@
+//! Gateways that do not reach every node, or are not answered by them.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::ways::{Divisible, Parting, begin};
+use crate::support::proxy::Gate;
+use crate::support::quorum::has_lock;
+use crate::support::{Client, Gateway, eventually, fresh_token};
+
+/// Three nodes, and a gateway on them beside one that can be parted from some.
+struct Scene {
+    whole: Divisible,
+    _gateways: Vec<Gateway>,
+    parted: Client,
+    other: Client,
+}
+
+impl Scene {
+    async fn start() -> Self {
+        let whole = Divisible::start(3, 2, &[]).await;
+        let mut gateways = Vec::new();
+        for at in 0..2 {
+            let url = whole.url(at);
+            gateways.push(Gateway::start(&["--store", &url, "--store-timeout", "500ms"]).await);
+        }
+        let [parted, other] = [0, 1].map(|at: usize| Client::new(gateways[at].address));
+        for client in [&parted, &other] {
+            eventually("the gateway is ready", async || is_ready(client).await).await;
+        }
+        Self { whole, _gateways: gateways, parted, other }
+    }
+
+    /// Parts the gateway from the first of the nodes.
+    fn part_from(&self, nodes: usize, parting: Parting) {
+        for ways in &self.whole.ways[..nodes] {
+            begin(parting, &ways.to_node[0], &Gate::new());
+        }
+    }
+
+    fn mend(&self) {
+        for ways in &self.whole.ways {
+            ways.to_node[0].become_good();
+            // What fell silent stays so; a new connection works.
+            ways.to_node[0].proxy.sever();
+        }
+    }
+}
+
+async fn is_ready(client: &Client) -> bool {
+    client.get("/readyz").send().await.status == 200
+}
+
+fn new_lock() -> String {
+    format!("/locks/{}", fresh_token())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_reaches_no_majority_grants_nothing_and_stops_nobody() {
+    let scene = Scene::start().await;
+    let kept = new_lock();
+    let held = scene.parted.put(&format!("{kept}?ttl=1m")).send().await.expect(201);
+    scene.part_from(2, Parting::Closed);
+    eventually("the gateway is not ready", async || !is_ready(&scene.parted).await).await;
+    let since = Instant::now();
+    while since.elapsed() < Duration::from_secs(1) {
+        let lock = new_lock();
+        scene.parted.put(&lock).send().await.expect(503);
+        let granted = scene.other.put(&lock).send().await.expect(201);
+        scene.other.delete(&lock).token(&granted.token()).send().await.expect(204);
+        // Whoever holds a lock renews it through the other.
+        scene.parted.patch(&kept).token(&held.token()).send().await.expect(503);
+        scene.other.patch(&kept).token(&held.token()).send().await.expect(200);
+    }
+    scene.mend();
+    eventually("the gateway is ready again", async || is_ready(&scene.parted).await).await;
+    let lock = new_lock();
+    let before = scene.other.put(&lock).send().await.expect(201);
+    scene.other.delete(&lock).token(&before.token()).send().await.expect(204);
+    let after = scene.parted.put(&lock).send().await.expect(201);
+    assert!(after.fencing_token() > before.fencing_token());
+}
+
+/// A node whose answers are lost does all that it is asked to do, and is not waited for.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_node_that_is_heard_by_nobody_keeps_nobody_waiting_and_keeps_no_lock() {
+    let scene = Scene::start().await;
+    scene.part_from(1, Parting::Unanswered);
+    for _ in 0..20 {
+        let lock = new_lock();
+        let granted = scene.parted.put(&format!("{lock}?ttl=1m")).send().await.expect(201);
+        scene.parted.delete(&lock).token(&granted.token()).send().await.expect(204);
+        let other = scene.other.put(&format!("{lock}?ttl=1m")).send().await.expect(201);
+        assert!(other.fencing_token() > granted.fencing_token());
+        scene.other.delete(&lock).token(&other.token()).send().await.expect(204);
+        let key = lock.strip_prefix("/locks/").unwrap();
+        let node = &scene.whole.quorum.nodes[0];
+        eventually("the node has heard of the release", async || !has_lock(node, key).await).await;
+    }
+}
+
+/// Every node took the lock, and only one could say so: nobody learns of the grant, and nothing of it stays.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_too_few_nodes_could_confirm_is_taken_back() {
+    let scene = Scene::start().await;
+    for parting in [Parting::Unanswered, Parting::Silence] {
+        scene.part_from(2, parting);
+        let lock = new_lock();
+        scene.parted.put(&format!("{lock}?ttl=5m")).send().await.expect(503);
+        scene.mend();
+        eventually("the lock is free", async || {
+            let put = scene.other.put(&format!("{lock}?ttl=5m")).send().await;
+            put.status == 201
+        })
+        .await;
+        eventually("the gateway is ready again", async || is_ready(&scene.parted).await).await;
+    }
+}
