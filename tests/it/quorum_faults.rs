@@ -13,9 +13,6 @@ mod rolling;
 mod stalled;
 pub mod ways;
 
-/// With these a quarantine is over soon: it lasts as long as the longest lease, and the longest attempt.
-const BRIEF: [&str; 6] = ["--max-ttl", "1s", "--default-ttl", "1s", "--store-timeout", "500ms"];
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_minute_of_random_faults_on_a_minority_breaks_no_promise() {
     let length = Duration::from_secs(60);

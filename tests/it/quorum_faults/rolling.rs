@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::sleep;
 
-use crate::support::quorum::{DURABLE, counts, has_lock};
+use crate::support::quorum::{BRIEF, DURABLE, counts_soon, has_lock};
 use crate::support::{Client, Gateway, Quorum, eventually};
 
 const KEY: &str = "kept";
@@ -92,11 +92,10 @@ async fn keep_while(
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_outlives_all_nodes_when_each_forgets_and_its_quarantine_is_waited_for() {
     let mut quorum = Quorum::start(3).await;
-    let args = ["--max-ttl", "2s", "--default-ttl", "2s", "--store-timeout", "500ms"];
-    keep_while(&mut quorum, &args, "2s", async |quorum, kept| {
+    keep_while(&mut quorum, &BRIEF, "2s", async |quorum, kept| {
         for node in &mut quorum.nodes {
             node.restart_empty().await;
-            counts(node).await;
+            counts_soon(node).await;
             // A node that counts again holds the lock as soon as a renewal has put it there.
             eventually("the lock is on the node", async || has_lock(node, KEY).await).await;
             kept.is_renewed().await;
