@@ -91,10 +91,10 @@ pub async fn counts(node: &RedisServer) {
 
 /// Has a quarantine that began on this node, if any, be over sooner: as if most of it had passed already.
 pub async fn hasten(node: &RedisServer) {
-    let begin_earlier = "local since = tonumber(redis.call('HGET', 'fencepost:node', 'since') or 0)
+    let begin_earlier = "local since = tonumber(redis.call('HGET', 'fencepost:{quorum}:record', 'since') or 0)
         local time = redis.call('TIME')
         local earlier = time[1] * 1000 + math.floor(time[2] / 1000) - ARGV[1]
-        if since > earlier then redis.call('HSET', 'fencepost:node', 'since', string.format('%.0f', earlier)) end";
+        if since > earlier then redis.call('HSET', 'fencepost:{quorum}:record', 'since', string.format('%.0f', earlier)) end";
     // A node that does not answer is asked another time.
     let _ = node.try_command::<()>(&["EVAL", begin_earlier, "0", &SKIPPED_MS.to_string()]).await;
 }
@@ -112,7 +112,7 @@ pub async fn counts_soon(node: &RedisServer) {
 pub async fn does_count(node: &RedisServer) -> Result<bool, String> {
     let info: String = node.try_command(&["INFO", "server"]).await?;
     let run = info.lines().find_map(|line| line.strip_prefix("run_id:")).unwrap_or_default();
-    let record = ["HMGET", "fencepost:node", "run", "since"];
+    let record = ["HMGET", "fencepost:{quorum}:record", "run", "since"];
     let (known, since): (Option<String>, Option<u64>) = node.try_command(&record).await?;
     Ok(known.as_deref() == Some(run.trim()) && since == Some(0))
 }

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use fencepost::clock::SystemClock;
 use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
-use fencepost::store::redis::{RedisAddress, RedisSettings, RedisStore};
+use fencepost::store::redis::{self, RedisAddress, RedisSettings, RedisStore};
 use fencepost::store::{LineSettings, LockStore};
 use tempfile::TempDir;
 
-use super::{PATIENCE, RedisServer, cluster, fresh_token, sentinels};
+use super::{PATIENCE, RedisServer, cluster, fresh_token, quorum, sentinels};
 
 /// How lines behave here: tickets end soon enough to be seen, and lines are full soon.
 pub const LINE: LineSettings =
@@ -26,7 +26,11 @@ pub struct AnyStore {
 
 impl AnyStore {
     fn of(store: impl LockStore) -> Self {
-        Self { store: Arc::new(store), _directory: None, _redis: None, found_at: None }
+        Self::of_any(Arc::new(store))
+    }
+
+    fn of_any(store: Arc<dyn LockStore>) -> Self {
+        Self { store, _directory: None, _redis: None, found_at: None }
     }
 
     pub async fn file(mark_ttl: Duration) -> Self {
@@ -56,6 +60,11 @@ impl AnyStore {
         Self::at(&sentinels::shared().await.url(), &fresh_token(), mark_ttl)
     }
 
+    /// On the quorum that all tests share. Its gateways keep their lines apart, so nobody else stands in this one's.
+    pub async fn quorum(mark_ttl: Duration) -> Self {
+        Self { found_at: None, ..Self::at(&quorum::shared().await.url(), &fresh_token(), mark_ttl) }
+    }
+
     /// On the cluster that all tests share.
     pub async fn cluster(mark_ttl: Duration) -> Self {
         Self::at(&cluster::shared().await.url(), &fresh_token(), mark_ttl)
@@ -63,13 +72,13 @@ impl AnyStore {
 
     fn at(url: &str, prefix: &str, mark_ttl: Duration) -> Self {
         let found_at = Some((url.to_owned(), prefix.to_owned()));
-        Self { found_at, ..Self::of(store_at(url, prefix, mark_ttl)) }
+        Self { found_at, ..Self::of_any(store_at(url, prefix, mark_ttl)) }
     }
 
-    /// Another gateway's view of the same locks; an embedded store has only one.
+    /// Another gateway's view of the same locks and lines; an embedded store has only one, and lines on a quorum too.
     pub fn another_gateway(&self, mark_ttl: Duration) -> Arc<dyn LockStore> {
         match &self.found_at {
-            Some((url, prefix)) => Arc::new(store_at(url, prefix, mark_ttl)),
+            Some((url, prefix)) => store_at(url, prefix, mark_ttl),
             None => self.store.clone(),
         }
     }
@@ -80,15 +89,21 @@ const PREFIX: &str = "fencepost";
 
 /// The Redis store on a server of the test's.
 pub fn redis_store(redis: &RedisServer, mark_ttl: Duration) -> RedisStore {
-    store_at(redis.url(), PREFIX, mark_ttl)
+    let (address, settings) = place(redis.url(), PREFIX, mark_ttl);
+    RedisStore::start(&address, &settings).unwrap()
 }
 
-fn store_at(url: &str, prefix: &str, mark_ttl: Duration) -> RedisStore {
+fn store_at(url: &str, prefix: &str, mark_ttl: Duration) -> Arc<dyn LockStore> {
+    let (address, settings) = place(url, prefix, mark_ttl);
+    redis::open(&address, &settings).unwrap()
+}
+
+fn place(url: &str, prefix: &str, mark_ttl: Duration) -> (RedisAddress, RedisSettings) {
     let address = RedisAddress::parse(url, None).unwrap();
     let prefix = prefix.to_owned();
     let settings =
         RedisSettings { prefix, reply_timeout: PATIENCE, mark_ttl, line: LINE, ..RedisSettings::default() };
-    RedisStore::start(&address, &settings).unwrap()
+    (address, settings)
 }
 
 /// Makes one test for each store out of a function that is given an [`AnyStore`]; its module says the `MARK_TTL`.
@@ -121,6 +136,11 @@ macro_rules! for_each_store {
             #[tokio::test(flavor = "multi_thread")]
             async fn cluster() {
                 super::$name(&AnyStore::cluster(MARK_TTL).await).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn quorum() {
+                super::$name(&AnyStore::quorum(MARK_TTL).await).await;
             }
         })+
     };
