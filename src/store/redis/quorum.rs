@@ -44,10 +44,6 @@ mod proposal;
 mod sight;
 mod waiters;
 
-/// How late a command may still arrive that was sent within a try: what the kernel resends, and a server that stood still
-/// and goes on, and is refused by its own clock.
-const LATEST_COPY: Duration = Duration::from_secs(30);
-
 /// When somebody is to look again at a lock that has just become free.
 const AT_ONCE: Duration = Duration::from_millis(1);
 
@@ -157,10 +153,7 @@ impl QuorumStore {
             Acquired::Refused(_) => {
                 Ok(self.look(request, deadline).await?.unwrap_or_else(|| self.place_of(request)))
             }
-            answer => {
-                self.waiters.step(|state, now| state.lines.released(key, token, false, now));
-                Ok(answer)
-            }
+            answer => Ok(answer),
         }
     }
 
@@ -208,9 +201,8 @@ impl QuorumStore {
             Acquired::Refused(refusal) => {
                 // Whatever was found: a copy of an earlier command of this attempt may still be on its way.
                 self.take_back_all(key, token, *attempt, deadline).await?;
-                let refusal = self.with_line(key, token, refusal);
                 self.waiters.step(|state, now| state.lines.end(key, token, *attempt, place, now));
-                Ok(Acquired::Refused(refusal))
+                Ok(Acquired::Refused(self.with_line(key, token, refusal)))
             }
             // The same last look was answered before, and that answer was lost.
             Acquired::AttemptVoided => Ok(Acquired::Refused(self.with_line(key, token, Refusal::default()))),
@@ -240,23 +232,16 @@ impl QuorumStore {
 
     /// Tries to take the lock, as those who wait here have agreed to.
     async fn attempt(&self, request: &AcquireRequest, deadline: Instant) -> Result<Acquired, StoreError> {
-        let AcquireRequest { key, token, attempt, ttl, .. } = request;
+        let AcquireRequest { key, token, .. } = request;
         let trying = Trying { store: self, key, is_over: false };
         let proposal = Proposal { request, grants: true, channel: self.channel_for(request) };
         let answer = self.propose(&proposal, deadline).await?;
-        trying.ends(|state, now| match &answer {
-            Acquired::Granted(_) | Acquired::AlreadyHeld(_) => {
-                state.lines.granted(key, token, *attempt, *ttl, now);
-                state.note_held(key, ttl.as_duration(), now);
-            }
-            Acquired::Refused(refusal) => {
-                state.lines.withdrawn(key, now);
-                state.note_refused(key, refusal, now);
-            }
-            _ => {
+        trying.ends(|state, now| {
+            if !matches!(answer, Acquired::Granted(_)) {
                 state.lines.withdrawn(key, now);
                 state.note_free(key);
             }
+            state.learn(request, &answer, now);
         });
         Ok(self.with_line_if_refused(key, token, answer))
     }
@@ -266,14 +251,12 @@ impl QuorumStore {
         let AcquireRequest { key, token, .. } = request;
         let proposal = Proposal { request, grants: false, channel: self.channel_for(request) };
         let answer = self.propose(&proposal, deadline).await?;
-        if let Acquired::Refused(refusal) = &answer {
-            self.waiters.step(|state, now| {
-                state.note_refused(key, refusal, now);
-                if refusal.holder.is_none() {
-                    state.lines.freed(key, now);
-                }
-            });
-        }
+        self.waiters.step(|state, now| {
+            state.learn(request, &answer, now);
+            if matches!(answer, Acquired::Refused(Refusal { holder: None, .. })) {
+                state.lines.freed(key, now);
+            }
+        });
         Ok(self.with_line_if_refused(key, token, answer))
     }
 
@@ -350,7 +333,14 @@ impl LockStore for QuorumStore {
             Intent::Join(join) => self.join(request, join, deadline).await,
             Intent::Look => match self.look(request, deadline).await? {
                 Some(answer) => Ok(answer),
-                None => Ok(self.place_of(request)),
+                None => match self.place_of(request) {
+                    // Another request of the token may have been granted the lock, or have released it.
+                    Acquired::PlaceLost => match self.ask(request, deadline).await? {
+                        Acquired::Refused(_) => Ok(Acquired::PlaceLost),
+                        answer => Ok(answer),
+                    },
+                    standing => Ok(standing),
+                },
             },
             Intent::LastLook(place) => self.last_look(request, *place, deadline).await,
         }
@@ -444,7 +434,10 @@ impl LockStore for QuorumStore {
     ) -> Result<Inspected, StoreError> {
         self.pollster.council.is_ready(deadline).await?;
         let seen = self.inspect_all(key, token, deadline).await?;
-        let waiting = self.waiters.step(|state, _| state.lines.waiters(key));
+        let waiting = self.waiters.step(|state, now| {
+            state.lines.purge(now);
+            state.lines.waiters(key)
+        });
         Ok(match seen {
             Inspected::Free { .. } => Inspected::Free { waiters: waiting },
             Inspected::Held { lease, yours, .. } => Inspected::Held { lease, yours, waiters: waiting },

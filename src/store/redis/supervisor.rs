@@ -121,9 +121,9 @@ impl Supervisor {
         let _ = self.state.clone().wait_for(is_other).await;
     }
 
-    /// Whether the first tries to connect are under way.
-    pub(super) fn is_connecting(&self) -> bool {
-        matches!(&*self.state.borrow(), State::Connecting)
+    /// Whether all tries have failed for a while.
+    pub(super) fn is_down(&self) -> bool {
+        matches!(&*self.state.borrow(), State::Down(_))
     }
 
     /// Ends the connection and the probing: from then on requests are refused.

@@ -101,8 +101,9 @@ fn store_at(url: &str, prefix: &str, mark_ttl: Duration) -> Arc<dyn LockStore> {
 fn place(url: &str, prefix: &str, mark_ttl: Duration) -> (RedisAddress, RedisSettings) {
     let address = RedisAddress::parse(url, None).unwrap();
     let prefix = prefix.to_owned();
+    let (reply_timeout, max_ttl) = (PATIENCE, Duration::from_secs(24 * 60 * 60));
     let settings =
-        RedisSettings { prefix, reply_timeout: PATIENCE, mark_ttl, line: LINE, ..RedisSettings::default() };
+        RedisSettings { prefix, reply_timeout, mark_ttl, max_ttl, line: LINE, ..RedisSettings::default() };
     (address, settings)
 }
 

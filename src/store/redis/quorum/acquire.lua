@@ -6,8 +6,10 @@
 -- KEYS[4] who waits for it      ARGV[7] grant, or confirm       ARGV[11] where to tell that the lock is free, may be empty
 --                               ARGV[8] ttl, ms                 ARGV[12] attempts that this one stands for, may be empty
 --                                                               ARGV[13] life of a mark, ms
+--                                                               ARGV[14] 1: the first number of this try
 --
 -- Returns { outcome, lock, ms left, largest number }: 0 accepted · 1 the token holds it, and is pinned · 2 held by another
+--   9 this attempt was accepted before, in an earlier try: the same grant, if most say so of the same number
 --   { 3 } token released · { 4 } attempt voided · { 6 } nobody holds it, where this may only confirm
 --   { 7, largest number } a larger one was accepted · { 8, largest number } the number is too far ahead
 
@@ -30,11 +32,16 @@ if lock and token_of(lock) ~= TOKEN then
 end
 if lock then
   local by = attempt_of(lock)
-  if by ~= ATTEMPT and not string.find(SUPERSEDED, by, 1, true) then
+  if string.find(SUPERSEDED, by, 1, true) then
+    -- What was granted to an attempt that this one stands for is now this one's.
+    lock = TOKEN .. ' ' .. ATTEMPT .. string.sub(lock, 98)
+    redis.call('SET', LOCK, lock, 'KEEPTTL')
+  elseif by ~= ATTEMPT then
     -- Setting the TTL anew may round it up: once in the life of a grant, not with every look.
     if by ~= PINNED then lock = pin(LOCK, lock, left_ms) end
     return { 1, lock, left_ms, whole(high) }
   end
+  if ARGV[14] == '1' then return { 9, lock, left_ms, whole(high) } end
 end
 if ARGV[7] == 'confirm' then return { 6 } end
 

@@ -102,6 +102,9 @@ impl Council {
 
     /// Whether enough servers count.
     pub(super) fn check(&self) -> Result<(), StoreError> {
+        if self.stop.is_cancelled() {
+            return Err(StoreError::Unavailable("the store is closed".to_owned()));
+        }
         let troubles = self.troubles();
         let (all, quorum) = (self.members.len(), self.quorum());
         if all - troubles.len() >= quorum {
@@ -137,12 +140,15 @@ impl Council {
         self.members.iter().for_each(|member| member.supervisor.stop());
     }
 
-    /// Whether some server was not looked at yet, or is about to be taken in.
+    /// Whether it may be known in a moment that more servers count.
     fn is_finding_out(&self) -> bool {
-        self.members.iter().any(|member| match member.sight() {
-            Ok(sight) => sight.kind == Kind::Empty,
-            Err(_) => member.clock().is_none() && member.supervisor.is_connecting(),
-        })
+        let sights: Vec<_> = self.members.iter().map(|member| member.sight()).collect();
+        let is_unseen = |member: &Arc<Member>| member.clock().is_none() && !member.supervisor.is_down();
+        let is_empty =
+            |sight: &Result<Sight, String>| sight.as_ref().is_ok_and(|sight| sight.kind == Kind::Empty);
+        let is_unborn = |sight: &Result<Sight, String>| sight.as_ref().is_ok_and(|sight| !sight.is_born);
+        let are_starting = sights.iter().any(is_empty) || sights.iter().all(is_unborn);
+        are_starting || self.members.iter().any(is_unseen)
     }
 
     /// Looks at a server again and again.

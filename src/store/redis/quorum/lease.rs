@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::super::scripts::{Script, quorum as scripts};
+use super::super::scripts::{Reply, Script, quorum as scripts};
 use super::member::{Answer, Call, Until};
 use super::poll::{Poll, heard};
-use super::{LATEST_COPY, QuorumStore, drift, since_boot};
+use super::{QuorumStore, drift, since_boot};
 use crate::clock::boottime;
 use crate::lock::{Attempt, Inspected, Lease, LockKey, Released, Renewed, TokenHash, Ttl};
 use crate::store::{ReleaseMark, StoreError};
@@ -111,11 +111,29 @@ impl QuorumStore {
         }
         // Where no answer has most votes, one that held the lock says most: the others had not heard of it, or no more.
         let outcome = decided.or_else(|| said(&poll.answers, 1)).unwrap_or(Released::NotHeld);
+        if mark == ReleaseMark::None {
+            self.keep_out(key, token, poll);
+            return Ok(outcome);
+        }
         self.pollster.see_through(&call, poll);
-        if decided.is_none() && mark == ReleaseMark::Final {
+        if decided.is_none() {
             self.agree_on(key, token, outcome, deadline).await?;
         }
         Ok(outcome)
+    }
+
+    /// Keeps copies of the acquire that granted a lock, which was freed without a mark, from taking it on servers that did
+    /// not have it: by its number, which those that had it have said.
+    fn keep_out(&self, key: &LockKey, token: &TokenHash, poll: Poll) {
+        let number = heard(&poll.answers).find_map(|reply| reply.field::<String>(0)?.parse().ok());
+        let Some(number) = number else { return };
+        // Of no attempt: it takes nothing away, and burns the number.
+        let burning = self.giving_up(key, token, Attempt::generate(), number);
+        self.pollster.follow_up(
+            &burning,
+            poll,
+            |answer| !matches!(answer, Some(Ok(reply)) if reply.outcome == 0),
+        );
     }
 
     /// Frees a token on all servers, and has most of them say this from now on.
@@ -146,8 +164,7 @@ impl QuorumStore {
     ) -> (Arc<Call>, Poll) {
         let life_ms = match mark {
             ReleaseMark::Final => self.mark_ttl_ms.clone(),
-            // The token is not used again, but a copy of a command may still be on its way.
-            ReleaseMark::None => LATEST_COPY.as_millis().to_string(),
+            ReleaseMark::None => String::new(),
         };
         let known = known.map_or_else(String::new, |outcome| code_of(outcome).to_string());
         let args = vec![token.to_string(), life_ms, known];
@@ -206,7 +223,7 @@ impl QuorumStore {
             return Ok(seen);
         }
         let silent = poll.answers.len() - poll.heard().count();
-        let most = held_locks(&poll.answers).iter().map(Held::count).max().unwrap_or(0);
+        let most = held_locks(&poll.answers, |_| true).iter().map(Held::count).max().unwrap_or(0);
         // Whoever is silent may hold it too.
         if free(&poll.answers) || poll.heard().count() >= quorum && most + silent < quorum {
             return Ok(Inspected::Free { waiters: 0 });
@@ -247,8 +264,6 @@ fn count(answers: &[Option<Answer>], outcome: i64) -> usize {
 /// What some servers say of one lock.
 pub(super) struct Held {
     pub(super) holder: TokenHash,
-    /// Whether an acquire was refused because of it.
-    pub(super) is_refusal: bool,
     /// As one of them says it.
     pub(super) lease: Lease,
     /// What is left by each of them, the longest first.
@@ -278,21 +293,15 @@ impl Held {
     }
 }
 
-/// Each lock that some server holds.
-pub(super) fn held_locks(answers: &[Option<Answer>]) -> Vec<Held> {
+/// Each lock that some server has named in such an answer.
+pub(super) fn held_locks(answers: &[Option<Answer>], is_such: impl Fn(&Reply) -> bool) -> Vec<Held> {
     let mut locks = BTreeMap::<(TokenHash, u64), Held>::new();
-    for reply in heard(answers) {
+    for reply in heard(answers).filter(|reply| is_such(reply)) {
         let (Some(holder), Some(lease)) = (reply.holder(), reply.lease()) else { continue };
         let left_before_ms = reply.field(2).unwrap_or(lease.left_ms);
         let id = (holder, lease.fencing_token.get());
         let left_ms = lease.left_ms;
-        let held = locks.entry(id).or_insert(Held {
-            holder,
-            is_refusal: reply.outcome == 2,
-            lease,
-            lefts_ms: Vec::new(),
-            left_before_ms,
-        });
+        let held = locks.entry(id).or_insert(Held { holder, lease, lefts_ms: Vec::new(), left_before_ms });
         held.lefts_ms.push(left_ms);
         held.left_before_ms = held.left_before_ms.min(left_before_ms);
     }
@@ -303,5 +312,5 @@ pub(super) fn held_locks(answers: &[Option<Answer>]) -> Vec<Held> {
 
 /// The lock that so many servers hold.
 fn most_held(answers: &[Option<Answer>], quorum: usize) -> Option<Held> {
-    held_locks(answers).into_iter().find(|held| held.count() >= quorum)
+    held_locks(answers, |_| true).into_iter().find(|held| held.count() >= quorum)
 }

@@ -87,24 +87,20 @@ impl Pollster {
         });
     }
 
-    /// Has every server that has accepted, or may have, undo it in the background, once all have answered.
-    pub(super) fn undo(&self, undoing: &Arc<Call>, mut poll: Poll) {
-        let may_have = |answer: &Option<Answer>| match answer {
-            Some(Ok(reply)) => reply.outcome == 0,
-            Some(Err(Silence::Doubt(_))) => true,
-            Some(Err(Silence::Out(_))) | None => false,
-        };
-        // Most often all have refused.
-        if poll.answers.iter().all(|answer| answer.is_some() && !may_have(answer)) {
+    /// Has every server whose answer to a question is `wanted` do something else in the background, once all have answered.
+    pub(super) fn follow_up(&self, call: &Arc<Call>, mut poll: Poll, wanted: fn(&Option<Answer>) -> bool) {
+        if poll.answers.iter().all(|answer| answer.is_some() && !wanted(answer)) {
             return;
         }
-        let (this, undoing) = (self.clone(), undoing.clone());
+        let (this, call) = (self.clone(), call.clone());
         tokio::spawn(async move {
             poll.rest().await;
-            let wanted: Vec<_> = poll.answers.iter().map(may_have).collect();
-            let deadline = Instant::now() + this.council.reply_timeout;
-            let undone = this.ask_some(&undoing, deadline, |index| wanted[index]);
-            this.see_through(&undoing, undone);
+            let wanted: Vec<_> = poll.answers.iter().map(wanted).collect();
+            if wanted.contains(&true) {
+                let deadline = Instant::now() + this.council.reply_timeout;
+                let asked = this.ask_some(&call, deadline, |index| wanted[index]);
+                this.see_through(&call, asked);
+            }
         });
     }
 

@@ -28,6 +28,10 @@ enum Vote {
     Accepted {
         high: u64,
     },
+    /// It has accepted this attempt in an earlier try.
+    Before {
+        high: u64,
+    },
     /// The token holds the lock there, by this number.
     Own {
         number: u64,
@@ -47,6 +51,8 @@ enum Vote {
 /// What follows from the votes.
 enum Verdict {
     Granted,
+    /// In an earlier try of the same attempt.
+    GrantedBefore(Lease),
     Own,
     Held(Lease),
     Released,
@@ -81,7 +87,8 @@ impl QuorumStore {
         deadline: Instant,
     ) -> Result<Acquired, StoreError> {
         self.pollster.council.is_ready(deadline).await?;
-        let AcquireRequest { key, token, attempt, ttl, .. } = proposal.request;
+        let request = proposal.request;
+        let AcquireRequest { key, token, attempt, ttl, .. } = request;
         let bucket = self.keys.bucket_of(key);
         let now = Instant::now();
         let last_start = now + deadline.saturating_duration_since(now).mul_f64(BEGUN_WITHIN);
@@ -89,20 +96,22 @@ impl QuorumStore {
         let mut number = self.ballots.next(bucket, self.pollster.council.now_us());
         // How many votes nobody has won.
         let mut splits = 0;
+        let mut is_first = true;
         let (mut may_have_accepted, mut has_strays) = (false, false);
         loop {
-            let (verdict, poll) = self.vote(proposal, number, splits, deadline).await;
+            let (verdict, poll) = self.vote(proposal, number, is_first, splits, deadline).await;
+            is_first = false;
             // Whatever some servers may have accepted is undone, unless most have.
             let give_up = || self.give_up(key, token, *attempt, number, deadline);
             // Those of this round were answered where it matters; a copy from an earlier one may still be on its way.
             has_strays |= may_have_accepted;
-            may_have_accepted |= poll.answers.iter().any(|answer| match answer {
-                Some(Ok(reply)) => reply.outcome == 0,
-                Some(Err(Silence::Out(_))) => false,
-                Some(Err(Silence::Doubt(_))) | None => true,
-            });
+            may_have_accepted |= poll.answers.iter().any(may_have_accepted_it);
             match verdict {
-                Verdict::Granted => return self.granted(number, proposal.request),
+                Verdict::Granted => return self.granted(number, request),
+                Verdict::GrantedBefore(lease) => {
+                    let left_ms = lease.left_ms.saturating_sub(drift(request.ttl.as_ms()));
+                    return Ok(Acquired::Granted(Lease { left_ms, ..lease }));
+                }
                 Verdict::Own => {
                     give_up().in_background();
                     // The lease becomes as long as was asked for, and servers that lack the lock are given it.
@@ -120,7 +129,8 @@ impl QuorumStore {
                         return Err(StoreError::Unknown(reason.into()));
                     }
                     if !has_strays {
-                        self.pollster.undo(&self.giving_up(key, token, *attempt, number), poll);
+                        let undoing = self.giving_up(key, token, *attempt, number);
+                        self.pollster.follow_up(&undoing, poll, may_have_accepted_it);
                     }
                     return Ok(refused(Some(lease)));
                 }
@@ -196,10 +206,11 @@ impl QuorumStore {
         &self,
         proposal: &Proposal<'_>,
         number: u64,
+        is_first: bool,
         splits: usize,
         deadline: Instant,
     ) -> (Verdict, Poll) {
-        let call = Arc::new(self.proposing(proposal, number, deadline));
+        let call = Arc::new(self.proposing(proposal, number, is_first, deadline));
         let council = &self.pollster.council;
         let good: Vec<_> =
             (0..council.members.len()).filter(|index| council.members[*index].standing().is_ok()).collect();
@@ -228,7 +239,7 @@ impl QuorumStore {
         decided.unwrap_or_else(|| late(poll, quorum))
     }
 
-    fn proposing(&self, proposal: &Proposal<'_>, number: u64, deadline: Instant) -> Call {
+    fn proposing(&self, proposal: &Proposal<'_>, number: u64, is_first: bool, deadline: Instant) -> Call {
         let AcquireRequest { key, token, attempt, ttl, owner, intent } = proposal.request;
         let supersedes = match intent {
             Intent::Join(join) => join.supersedes.iter().map(|attempt| format!("{attempt} ")).collect(),
@@ -244,6 +255,7 @@ impl QuorumStore {
             proposal.channel.unwrap_or_default().to_owned(),
             supersedes,
             self.mark_ttl_ms.clone(),
+            if is_first { "1" } else { "0" }.to_owned(),
         ];
         let keys = vec![self.keys.lock(key), self.keys.mark(key, token), self.keys.watch(key)];
         self.call(&scripts::ACQUIRE, key, keys, args, Until::About(since_boot(deadline)))
@@ -262,7 +274,13 @@ impl QuorumStore {
         GivingUp { store: self, poll: self.pollster.ask(&call, deadline), call, deadline }
     }
 
-    fn giving_up(&self, key: &LockKey, token: &TokenHash, attempt: Attempt, number: u64) -> Arc<Call> {
+    pub(super) fn giving_up(
+        &self,
+        key: &LockKey,
+        token: &TokenHash,
+        attempt: Attempt,
+        number: u64,
+    ) -> Arc<Call> {
         let args = vec![token.to_string(), attempt.to_string(), number.to_string()];
         let keys = vec![self.keys.lock(key), self.keys.watch(key)];
         Arc::new(self.call(&scripts::GIVE_UP, key, keys, args, Until::Always))
@@ -300,6 +318,15 @@ fn refused(holder: Option<Lease>) -> Acquired {
     Acquired::Refused(Refusal { holder, ..Refusal::default() })
 }
 
+/// Whether a server may hold something of an attempt; one that was not asked, or is silent, may.
+fn may_have_accepted_it(answer: &Option<Answer>) -> bool {
+    match answer {
+        Some(Ok(reply)) => matches!(reply.outcome, 0 | 9),
+        Some(Err(Silence::Out(_))) => false,
+        Some(Err(Silence::Doubt(_))) | None => true,
+    }
+}
+
 fn vote_of(reply: &Reply) -> Option<Vote> {
     let high = |index| reply.field::<String>(index)?.parse().ok();
     Some(match reply.outcome {
@@ -310,6 +337,7 @@ fn vote_of(reply: &Reply) -> Option<Vote> {
         4 => Vote::Voided,
         6 => Vote::Nobody,
         7 | 8 => Vote::Passed { high: high(0)? },
+        9 => Vote::Before { high: high(2)? },
         _ => return None,
     })
 }
@@ -326,16 +354,19 @@ fn early(answers: &[Option<Answer>], quorum: usize, blocking: usize) -> Option<V
             // A token that was released anywhere is on its way to be released everywhere.
             Vote::Released => return Some(Verdict::Released),
             Vote::Voided => return Some(Verdict::Voided),
-            Vote::Held { .. } | Vote::Passed { .. } => {}
+            Vote::Before { .. } | Vote::Held { .. } | Vote::Passed { .. } => {}
         }
     }
     if accepted >= quorum {
         return Some(Verdict::Granted);
     }
+    if let Some(lease) = locks_by(answers, 9).find_map(|held| held.by(quorum)) {
+        return Some(Verdict::GrantedBefore(lease));
+    }
     if own.values().any(|count| *count >= quorum) {
         return Some(Verdict::Own);
     }
-    if let Some(lease) = held_by_another(answers).find_map(|held| held.by(quorum)) {
+    if let Some(lease) = locks_by(answers, 2).find_map(|held| held.by(quorum)) {
         return Some(Verdict::Held(lease));
     }
     (nobody >= blocking).then_some(Verdict::Nobody)
@@ -352,7 +383,7 @@ fn late(poll: &Poll, quorum: usize) -> Verdict {
     for vote in votes {
         match vote {
             Vote::Accepted { high } | Vote::Held { high } => highs.push(high),
-            Vote::Passed { high } => {
+            Vote::Passed { high } | Vote::Before { high } => {
                 has_passed = true;
                 highs.push(high);
             }
@@ -360,7 +391,7 @@ fn late(poll: &Poll, quorum: usize) -> Verdict {
             Vote::Released | Vote::Voided | Vote::Nobody => {}
         }
     }
-    let holders: Vec<_> = held_by_another(&poll.answers).collect();
+    let holders: Vec<_> = locks_by(&poll.answers, 2).collect();
     highs.sort_unstable();
     // Above that of as many servers as are needed, and not of all: one that is far ahead would drag the number to where
     // the others refuse it.
@@ -381,7 +412,7 @@ fn late(poll: &Poll, quorum: usize) -> Verdict {
     Verdict::Split { is_own, holder }
 }
 
-/// The locks by which servers have refused.
-fn held_by_another(answers: &[Option<Answer>]) -> impl Iterator<Item = Held> {
-    held_locks(answers).into_iter().filter(|held| held.is_refusal)
+/// The locks that servers have named in this kind of answer.
+fn locks_by(answers: &[Option<Answer>], outcome: i64) -> impl Iterator<Item = Held> {
+    held_locks(answers, move |reply| reply.outcome == outcome).into_iter()
 }

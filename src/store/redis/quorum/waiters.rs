@@ -9,9 +9,9 @@ use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, broadcast};
 use tokio::time::{Instant, timeout_at};
 
 use crate::clock::boottime;
-use crate::lock::{LockKey, Refusal};
+use crate::lock::{Acquired, LockKey, Refusal};
 use crate::store::lines::Lines;
-use crate::store::{Hint, StoreError};
+use crate::store::{AcquireRequest, Hint, PlaceAfter, StoreError};
 
 /// How long what is known of a holder is relied on: whoever is told that the lock is free may not be told it.
 const KNOWN_FOR: Duration = Duration::from_secs(2);
@@ -31,49 +31,68 @@ pub(super) struct Waiters {
 /// What is kept together.
 pub(super) struct State {
     pub(super) lines: Lines,
-    /// Until when, by the time since boot, a lock is believed to be held, or is being tried for.
-    held_until: HashMap<LockKey, Duration>,
+    /// The locks that are believed to be held, or are being tried for.
+    held: HashMap<LockKey, Known>,
     /// The servers that have said that a lock is free.
     free_at: HashMap<LockKey, Vec<usize>>,
 }
 
+/// What is known of a lock, by the time since boot.
+struct Known {
+    until: Duration,
+    found_at: Duration,
+}
+
 impl State {
-    /// How long the lock is believed to be held yet.
+    /// How long the lock is believed to be held yet, as far as that was found out lately.
     pub(super) fn held(&self, key: &LockKey, now: Duration) -> Option<Duration> {
-        self.held_until.get(key).and_then(|end| end.checked_sub(now)).filter(|left| !left.is_zero())
+        let known = self.held.get(key).filter(|known| now < known.found_at + KNOWN_FOR)?;
+        known.until.checked_sub(now).filter(|left| !left.is_zero())
     }
 
     /// Somebody holds the lock for so long, or it is being tried for.
     pub(super) fn note_held(&mut self, key: &LockKey, left: Duration, now: Duration) {
         self.free_at.remove(key);
-        self.held_until.insert(key.clone(), now + left.min(KNOWN_FOR));
+        self.held.insert(key.clone(), Known { until: now + left, found_at: now });
     }
 
-    /// A try was refused: somebody holds the lock, or others try for it at this moment.
-    pub(super) fn note_refused(&mut self, key: &LockKey, refusal: &Refusal, now: Duration) {
-        match &refusal.holder {
-            Some(lease) => self.note_held(key, Duration::from_millis(lease.left_ms), now),
-            None => self.note_free(key),
+    /// What was answered to a request says something of the lock, and of its token's place in the line.
+    pub(super) fn learn(&mut self, request: &AcquireRequest, answer: &Acquired, now: Duration) {
+        let AcquireRequest { key, token, attempt, ttl, .. } = request;
+        match answer {
+            Acquired::Granted(_) | Acquired::AlreadyHeld(_) => {
+                self.lines.granted(key, token, *attempt, *ttl, now);
+                self.note_held(key, ttl.as_duration(), now);
+            }
+            Acquired::Refused(Refusal { holder: Some(lease), .. }) => {
+                self.note_held(key, Duration::from_millis(lease.left_ms), now);
+            }
+            Acquired::Refused(_) => self.note_free(key),
+            Acquired::TokenReleased => drop(self.lines.released(key, token, false, now)),
+            Acquired::AttemptVoided => {
+                self.lines.vacate(key, token, *attempt, PlaceAfter::Kept, false, now);
+            }
+            _ => {}
         }
     }
 
     /// The lock may be free.
     pub(super) fn note_free(&mut self, key: &LockKey) {
-        self.held_until.remove(key);
+        self.held.remove(key);
     }
 
     /// Forgets locks for which nobody waits.
     fn tidy(&mut self, now: Duration) {
         self.lines.purge(now);
-        let Self { lines, held_until, free_at } = self;
-        held_until.retain(|key, _| lines.has_line(key, now));
+        let Self { lines, held, free_at } = self;
+        held.retain(|key, _| lines.has_line(key, now));
         free_at.retain(|key, _| lines.has_line(key, now));
     }
 }
 
 impl Waiters {
     pub(super) fn new(lines: Lines, hints: broadcast::Sender<Hint>) -> Self {
-        let state = State { lines, held_until: HashMap::new(), free_at: HashMap::new() };
+        let state = State { lines, held: HashMap::new(), free_at: HashMap::new() };
         Self { state: Mutex::new(state), tries: Mutex::default(), hints }
     }
 
@@ -83,7 +102,7 @@ impl Waiters {
         let (answer, hints) = {
             let mut state = lock(&self.state);
             let answer = step(&mut state, now);
-            if state.held_until.len() > MANY {
+            if state.held.len() > MANY {
                 state.tidy(now);
             }
             (answer, state.lines.take_hints())
@@ -121,7 +140,8 @@ impl Waiters {
     /// A server has told that a lock is free. Once `quorum` of them have, or after a moment, the first in line tries.
     pub(super) fn hear(&self, server: usize, key: LockKey, quorum: usize) {
         let is_first = self.step(|state, now| {
-            if !state.lines.has_line(&key, now) {
+            // Whoever has released it here has told so before.
+            if !state.lines.has_line(&key, now) || state.held(&key, now).is_none() {
                 return false;
             }
             let servers = state.free_at.entry(key.clone()).or_default();
@@ -134,7 +154,7 @@ impl Waiters {
                 state.note_free(&key);
                 state.lines.freed(&key, now);
             } else if is_first {
-                state.held_until.insert(key.clone(), now + SOON);
+                state.held.insert(key.clone(), Known { until: now + SOON, found_at: now });
             }
             is_first && !is_free
         });
