@@ -25,6 +25,7 @@ use self::servers::{Servers, Tries};
 use super::{
     AcquireRequest, Beat, Bucket, Hint, Intent, LineSettings, LockStore, PlaceAfter, ReleaseMark, StoreError,
 };
+use crate::clock::SystemClock;
 use crate::lock::{
     Acquired, Attempt, Inspected, Lease, LockKey, Owner, Refusal, Released, Renewed, Standing, TokenHash, Ttl,
 };
@@ -99,7 +100,7 @@ impl Default for RedisSettings {
 /// Starts to connect to what is at an address.
 pub fn open(address: &RedisAddress, settings: &RedisSettings) -> Result<Arc<dyn LockStore>, AddressError> {
     Ok(match address.layout() {
-        Layout::Quorum => Arc::new(QuorumStore::start(address, settings)?),
+        Layout::Quorum => Arc::new(QuorumStore::start(address, settings, Arc::new(SystemClock))?),
         Layout::Server | Layout::Sentinel(_) | Layout::Cluster => {
             Arc::new(RedisStore::start(address, settings)?)
         }

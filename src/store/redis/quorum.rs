@@ -20,19 +20,18 @@ use self::ballot::Ballots;
 use self::council::{Council, List};
 use self::member::Member;
 use self::poll::Pollster;
-use self::proposal::Proposal;
-use self::waiters::{State, Waiters};
+use self::waiters::Waiters;
 use super::address::{AddressError, RedisAddress};
 use super::keys::KeySpace;
 use super::link::Hints;
 use super::preflight::Preflight;
 use super::supervisor::{Supervisor, Target};
 use super::{MOST_HINTS, RedisSettings};
-use crate::clock::boottime;
+use crate::clock::Clock;
 use crate::lock::{Acquired, Attempt, Inspected, LockKey, Refusal, Released, Renewed, TokenHash, Ttl};
-use crate::store::lines::{Lines, Turn};
+use crate::store::lines::Lines;
 use crate::store::{
-    AcquireRequest, Beat, Bucket, Hint, Intent, Join, LockStore, PlaceAfter, ReleaseMark, StoreError,
+    AcquireRequest, Beat, Bucket, Hint, Intent, LockStore, PlaceAfter, ReleaseMark, StoreError,
 };
 
 mod ballot;
@@ -42,10 +41,8 @@ mod member;
 mod poll;
 mod proposal;
 mod sight;
+mod turn;
 mod waiters;
-
-/// When somebody is to look again at a lock that has just become free.
-const AT_ONCE: Duration = Duration::from_millis(1);
 
 /// Locks on independent servers, of which most must agree.
 pub struct QuorumStore {
@@ -66,14 +63,14 @@ fn drift(ms: u64) -> u64 {
     ms.div_ceil(100) + 2
 }
 
-/// A moment as the time since boot, which counts while the machine sleeps.
-fn since_boot(moment: Instant) -> Duration {
-    boottime() + moment.saturating_duration_since(Instant::now())
-}
-
 impl QuorumStore {
-    /// Starts to connect to all servers in the background, and to look after them.
-    pub fn start(address: &RedisAddress, settings: &RedisSettings) -> Result<Self, AddressError> {
+    /// Starts to connect to all servers in the background, and to look after them. Of the `clock` only the time since boot
+    /// is used, and of that only how much of it goes by: neither the order of numbers nor who holds a lock rests on it.
+    pub fn start(
+        address: &RedisAddress,
+        settings: &RedisSettings,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, AddressError> {
         let preflight = Preflight::new(address, settings);
         let keys = preflight.keys().clone();
         // A lease may last so long, its attempt included. Servers that forgot are left out for as long as marks live, too:
@@ -96,7 +93,7 @@ impl QuorumStore {
             members.push(Arc::new(Member::new(node.to_string(), supervisor, list.epoch, keys.record())));
             told.push(hints);
         }
-        let council = Council::start(members, list, settings.reply_timeout);
+        let council = Council::start(members, list, settings.reply_timeout, clock);
         let hints = broadcast::Sender::new(MOST_HINTS);
         let waiters = Arc::new(Waiters::new(Lines::new(settings.line), hints.clone()));
         for (server, told) in told.into_iter().enumerate() {
@@ -112,199 +109,6 @@ impl QuorumStore {
             session: AtomicU64::new(0),
             mark_ttl_ms: settings.mark_ttl.as_millis().to_string(),
         })
-    }
-
-    /// Takes a lock that nobody waits for here, or says why not.
-    async fn take(&self, request: &AcquireRequest, deadline: Instant) -> Result<Acquired, StoreError> {
-        let AcquireRequest { key, token, .. } = request;
-        let _turn = self.waiters.turn(key, deadline).await?;
-        let may_take = self.waiters.step(|state, now| {
-            let held = state.held(key, now);
-            !state.lines.has_line(key, now) || state.lines.pass(key, token, held, now)
-        });
-        if may_take {
-            return self.attempt(request, deadline).await;
-        }
-        // Whoever waits comes first; but the token may hold the lock already.
-        self.ask(request, deadline).await
-    }
-
-    /// Takes a place in the line, and looks whether it is this place's turn.
-    async fn join(
-        &self,
-        request: &AcquireRequest,
-        join: &Join,
-        deadline: Instant,
-    ) -> Result<Acquired, StoreError> {
-        let AcquireRequest { key, token, attempt, .. } = request;
-        let joined = self.waiters.step(|state, now| {
-            state.lines.prepare(key, token, &join.supersedes, *attempt, now);
-            state.lines.join(key, token, *attempt, join, now)
-        });
-        if joined.is_ok()
-            && let Some(answer) = self.look(request, deadline).await?
-        {
-            return Ok(answer);
-        }
-        // The token may hold the lock already, or have been released; and only now do the servers know who waits.
-        match self.ask(request, deadline).await? {
-            Acquired::Refused(_) if joined.is_err() => Ok(Acquired::LineFull),
-            // Nobody may hold it after all.
-            Acquired::Refused(_) => {
-                Ok(self.look(request, deadline).await?.unwrap_or_else(|| self.place_of(request)))
-            }
-            answer => Ok(answer),
-        }
-    }
-
-    /// Goes on waiting: takes the lock if it is the turn of the attempt's place. Nothing, where that is not so.
-    async fn look(
-        &self,
-        request: &AcquireRequest,
-        deadline: Instant,
-    ) -> Result<Option<Acquired>, StoreError> {
-        let AcquireRequest { key, token, attempt, .. } = request;
-        let turn = self.waiters.step(|state, now| {
-            let turn = state.lines.look(key, token, *attempt, state.held(key, now), now);
-            if turn == Turn::Take {
-                // Nobody else is to try meanwhile, and the offer does not lapse.
-                state.note_held(key, deadline.saturating_duration_since(Instant::now()), now);
-            }
-            turn
-        });
-        if turn != Turn::Take {
-            return Ok(None);
-        }
-        let _turn = self.waiters.turn(key, deadline).await?;
-        let answer = self.attempt(request, deadline).await?;
-        Ok((!matches!(answer, Acquired::Refused(_))).then_some(answer))
-    }
-
-    /// Looks for the last time: whoever is not granted the lock now leaves.
-    async fn last_look(
-        &self,
-        request: &AcquireRequest,
-        place: PlaceAfter,
-        deadline: Instant,
-    ) -> Result<Acquired, StoreError> {
-        let AcquireRequest { key, token, attempt, .. } = request;
-        // A look never makes what it did not find: a copy of it that comes late would make it for nobody.
-        let is_lost =
-            self.waiters.step(|state, now| state.held(key, now).is_none() && !state.lines.has_line(key, now));
-        if is_lost {
-            return Ok(Acquired::PlaceLost);
-        }
-        if let Some(answer) = self.look(request, deadline).await? {
-            return Ok(answer);
-        }
-        match self.ask(request, deadline).await? {
-            Acquired::Refused(refusal) => {
-                // Whatever was found: a copy of an earlier command of this attempt may still be on its way.
-                self.take_back_all(key, token, *attempt, deadline).await?;
-                self.waiters.step(|state, now| state.lines.end(key, token, *attempt, place, now));
-                Ok(Acquired::Refused(self.with_line(key, token, refusal)))
-            }
-            // The same last look was answered before, and that answer was lost.
-            Acquired::AttemptVoided => Ok(Acquired::Refused(self.with_line(key, token, Refusal::default()))),
-            answer => Ok(answer),
-        }
-    }
-
-    /// Where an attempt stands that was not granted the lock.
-    fn place_of(&self, request: &AcquireRequest) -> Acquired {
-        let AcquireRequest { key, token, attempt, .. } = request;
-        self.waiters.step(|state, now| {
-            match state.lines.look(key, token, *attempt, state.held(key, now), now) {
-                Turn::InLine(standing) => Acquired::InLine(standing),
-                Turn::Moved(standing) => Acquired::Moved(standing),
-                Turn::Lost => Acquired::PlaceLost,
-                // It has become free just now: another look takes it.
-                Turn::Take => {
-                    state.lines.withdrawn(key, now);
-                    match state.lines.look(key, token, *attempt, Some(AT_ONCE), now) {
-                        Turn::InLine(standing) => Acquired::InLine(standing),
-                        _ => Acquired::PlaceLost,
-                    }
-                }
-            }
-        })
-    }
-
-    /// Tries to take the lock, as those who wait here have agreed to.
-    async fn attempt(&self, request: &AcquireRequest, deadline: Instant) -> Result<Acquired, StoreError> {
-        let AcquireRequest { key, token, .. } = request;
-        let trying = Trying { store: self, key, is_over: false };
-        let proposal = Proposal { request, grants: true, channel: self.channel_for(request) };
-        let answer = self.propose(&proposal, deadline).await?;
-        trying.ends(|state, now| {
-            if !matches!(answer, Acquired::Granted(_)) {
-                state.lines.withdrawn(key, now);
-                state.note_free(key);
-            }
-            state.learn(request, &answer, now);
-        });
-        Ok(self.with_line_if_refused(key, token, answer))
-    }
-
-    /// Asks who holds the lock, and pins it if it is the token. Takes nothing.
-    async fn ask(&self, request: &AcquireRequest, deadline: Instant) -> Result<Acquired, StoreError> {
-        let AcquireRequest { key, token, .. } = request;
-        let proposal = Proposal { request, grants: false, channel: self.channel_for(request) };
-        let answer = self.propose(&proposal, deadline).await?;
-        self.waiters.step(|state, now| {
-            state.learn(request, &answer, now);
-            if matches!(answer, Acquired::Refused(Refusal { holder: None, .. })) {
-                state.lines.freed(key, now);
-            }
-        });
-        Ok(self.with_line_if_refused(key, token, answer))
-    }
-
-    /// Where servers are to tell that the lock is free, if somebody waits for it here.
-    fn channel_for(&self, request: &AcquireRequest) -> Option<&str> {
-        let waits = !matches!(request.intent, Intent::Grant | Intent::Confirm);
-        let has_line = waits || self.waiters.step(|state, now| state.lines.has_line(&request.key, now));
-        has_line.then_some(&self.channel)
-    }
-
-    fn with_line_if_refused(&self, key: &LockKey, token: &TokenHash, answer: Acquired) -> Acquired {
-        match answer {
-            Acquired::Refused(refusal) => Acquired::Refused(self.with_line(key, token, refusal)),
-            answer => answer,
-        }
-    }
-
-    fn with_line(&self, key: &LockKey, token: &TokenHash, refusal: Refusal) -> Refusal {
-        self.waiters.step(|state, _| {
-            let (waiters, position) = (state.lines.waiters(key), state.lines.position(key, token));
-            Refusal { waiters, position, ..refusal }
-        })
-    }
-}
-
-/// A try to take a lock. However it ends, nobody is kept from trying next.
-struct Trying<'a> {
-    store: &'a QuorumStore,
-    key: &'a LockKey,
-    is_over: bool,
-}
-
-impl Trying<'_> {
-    fn ends(mut self, step: impl FnOnce(&mut State, Duration)) {
-        self.is_over = true;
-        self.store.waiters.step(step);
-    }
-}
-
-impl Drop for Trying<'_> {
-    fn drop(&mut self) {
-        if self.is_over {
-            return;
-        }
-        self.store.waiters.step(|state, now| {
-            state.lines.withdrawn(self.key, now);
-            state.note_free(self.key);
-        });
     }
 }
 

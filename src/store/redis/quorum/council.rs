@@ -16,11 +16,12 @@ use tokio_util::sync::CancellationToken;
 use super::super::scripts::quorum as scripts;
 use super::member::{Member, ServerClock};
 use super::sight::{Kind, Sight};
-use crate::clock::boottime;
+use crate::clock::Clock;
 use crate::store::StoreError;
 
 /// How often a gateway looks at each server.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+const LOOK_OFTEN: Duration = Duration::from_millis(200);
 /// The shortest time between two looks.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
 /// How long a server is seen without its record before it goes into quarantine: at the first start another gateway may be
@@ -40,6 +41,8 @@ pub(super) struct List {
 pub(super) struct Council {
     pub(super) members: Vec<Arc<Member>>,
     list: List,
+    /// By which a gateway knows how much time goes by.
+    pub(super) clock: Arc<dyn Clock>,
     pub(super) reply_timeout: Duration,
     /// Which server each process was first seen as: one that is named twice has one vote.
     runs: Mutex<HashMap<String, usize>>,
@@ -51,11 +54,17 @@ pub(super) struct Council {
 
 impl Council {
     /// Looks at the servers from now on.
-    pub(super) fn start(members: Vec<Arc<Member>>, list: List, reply_timeout: Duration) -> Arc<Self> {
+    pub(super) fn start(
+        members: Vec<Arc<Member>>,
+        list: List,
+        reply_timeout: Duration,
+        clock: Arc<dyn Clock>,
+    ) -> Arc<Self> {
         let (runs, changed, stop) = (Mutex::default(), Notify::new(), CancellationToken::new());
         let council = Arc::new(Self {
             members,
             list,
+            clock,
             reply_timeout,
             runs,
             changed,
@@ -126,9 +135,16 @@ impl Council {
         ready
     }
 
+    /// A moment as the time since boot, which counts while the machine sleeps.
+    pub(super) fn since_boot(&self, moment: Instant) -> Duration {
+        self.clock.boot() + moment.saturating_duration_since(Instant::now())
+    }
+
     /// The time, in microseconds, by the clock of the server in the middle: no one clock can move it far.
     pub(super) fn now_us(&self) -> u64 {
-        let mut clocks: Vec<_> = self.members.iter().filter_map(|member| member.now_us()).collect();
+        let now = self.clock.boot();
+        let mut clocks: Vec<_> =
+            self.members.iter().filter_map(|member| Some(member.clock()?.at(now))).collect();
         clocks.sort_unstable();
         let middle = clocks.get(clocks.len().saturating_sub(1) / 2).copied().unwrap_or_default();
         u64::try_from(middle).unwrap_or_default()
@@ -158,8 +174,10 @@ impl Council {
             let session = self.look_at(index).await;
             self.changed.notify_one();
             sleep(LOOK_PAUSE).await;
+            // A quorum that is just being founded is looked at more often: others may be founding it.
+            let is_new = member.sight().is_ok_and(|sight| !sight.is_born);
             tokio::select! {
-                () = sleep(LOOK_EVERY) => {}
+                () = sleep(if is_new { LOOK_OFTEN } else { LOOK_EVERY }) => {}
                 () = member.nudge.notified() => {}
                 () = member.supervisor.changed(session) => {}
             }
@@ -178,7 +196,7 @@ impl Council {
             self.list.longest_ms.to_string(),
             is_durable.to_owned(),
         ];
-        let asked_at = boottime();
+        let asked_at = self.clock.boot();
         let (link, reply) = match member.ask(&scripts::LOOK, &args, deadline).await {
             Ok(answer) => answer,
             Err(reason) => {
@@ -187,8 +205,8 @@ impl Council {
                 return None;
             }
         };
-        let clock =
-            Sight::clock_us(&reply).map(|shown_us| ServerClock::between(asked_at, shown_us, boottime()));
+        let clock = Sight::clock_us(&reply)
+            .map(|shown_us| ServerClock::between(asked_at, shown_us, self.clock.boot()));
         let read = Sight::read(&reply, &link.incarnation, before.as_ref().ok());
         let sight = match read {
             Some(_) if !self.claim(&link.incarnation, index) => Err(self.twin_of(&link.incarnation)),

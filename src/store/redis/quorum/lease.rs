@@ -9,8 +9,7 @@ use tokio::time::Instant;
 use super::super::scripts::{Reply, Script, quorum as scripts};
 use super::member::{Answer, Call, Until};
 use super::poll::{Poll, heard};
-use super::{QuorumStore, drift, since_boot};
-use crate::clock::boottime;
+use super::{QuorumStore, drift};
 use crate::lock::{Attempt, Inspected, Lease, LockKey, Released, Renewed, TokenHash, Ttl};
 use crate::store::{ReleaseMark, StoreError};
 
@@ -28,9 +27,9 @@ impl QuorumStore {
     ) -> Result<Renewed, StoreError> {
         let (quorum, blocking) = (self.pollster.council.quorum(), self.pollster.council.blocking());
         let args = vec![token.to_string(), ttl.as_ms().to_string()];
-        let until = Until::About(since_boot(deadline));
+        let until = Until::About(self.pollster.council.since_boot(deadline));
         let call = self.call(&scripts::RENEW, key, vec![self.keys.lock(key)], args, until);
-        let sent_at = boottime();
+        let sent_at = self.pollster.council.clock.boot();
         let mut poll = self.pollster.ask(&Arc::new(call), deadline);
         let over = |answers: &[Option<Answer>]| match () {
             () if count(answers, 1) >= quorum => Some(Renewed::NotHeld),
@@ -85,7 +84,7 @@ impl QuorumStore {
         }
         tokio::spawn(async move {
             poll.rest().await;
-            let deadline = Instant::now() + until.saturating_sub(boottime());
+            let deadline = Instant::now() + until.saturating_sub(pollster.council.clock.boot());
             let lacking: Vec<_> = poll.answers.iter().map(|answer| !has_it(answer)).collect();
             pollster.ask_some(&call, deadline, |index| lacking[index]).rest().await;
         });
@@ -211,7 +210,9 @@ impl QuorumStore {
         let held = |answers: &[Option<Answer>]| {
             let held = most_held(answers, quorum)?;
             let yours = token.map(|token| *token == held.holder);
-            Some((held.is_even(quorum), Inspected::Held { lease: held.by(quorum)?, yours, waiters: 0 }))
+            let mut lease = held.by(quorum)?;
+            lease.left_ms = lease.left_ms.saturating_sub(drift(lease.left_ms));
+            Some((held.is_even(quorum), Inspected::Held { lease, yours, waiters: 0 }))
         };
         let free = |answers: &[Option<Answer>]| count(answers, 0) >= blocking;
         poll.decide(deadline, |answers| {

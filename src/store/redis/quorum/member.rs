@@ -13,7 +13,6 @@ use super::super::profile;
 use super::super::scripts::{Reply, Script};
 use super::super::supervisor::Supervisor;
 use super::sight::Sight;
-use crate::clock::boottime;
 use crate::store::StoreError;
 
 /// The part of a call's time after which it is not begun: one that is cut short leaves doubt, and costs the connection.
@@ -71,7 +70,7 @@ impl ServerClock {
         Self { at_boot_us: shown_us - before_us - error_us, error_us }
     }
 
-    fn at(self, since_boot: Duration) -> i64 {
+    pub(super) fn at(self, since_boot: Duration) -> i64 {
         self.at_boot_us + micros(since_boot)
     }
 }
@@ -132,11 +131,6 @@ impl Member {
             Ok(sight) => sight.standing(),
             Err(reason) => Err(reason.clone()),
         }
-    }
-
-    /// The time since boot, by this server's clock in µs; `None` before it was looked at.
-    pub(super) fn now_us(&self) -> Option<i64> {
-        self.clock().map(|clock| clock.at(boottime()))
     }
 
     /// Runs a call on the server, if it counts.

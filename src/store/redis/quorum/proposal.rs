@@ -10,7 +10,7 @@ use super::super::scripts::{Reply, quorum as scripts};
 use super::lease::{Held, held_locks};
 use super::member::{Answer, Call, Silence, Until};
 use super::poll::{Poll, heard};
-use super::{QuorumStore, drift, since_boot};
+use super::{QuorumStore, drift};
 use crate::clock::Backoff;
 use crate::lock::{Acquired, Attempt, FencingToken, Lease, LockKey, Refusal, Renewed, TokenHash};
 use crate::store::{AcquireRequest, Bucket, Intent, ReleaseMark, StoreError};
@@ -62,10 +62,9 @@ enum Verdict {
     Passed {
         high: u64,
     },
-    /// Nobody has most votes; some servers may say that the token holds the lock, and some that another does.
+    /// Nobody has most votes; some servers may say that the token holds the lock.
     Split {
         is_own: bool,
-        holder: Option<Lease>,
     },
     TooFew(StoreError),
 }
@@ -83,7 +82,7 @@ impl QuorumStore {
     /// Proposes numbers until the lock is granted, or it is known why not, or the time is over.
     pub(super) async fn propose(
         &self,
-        proposal: &Proposal<'_>,
+        mut proposal: Proposal<'_>,
         deadline: Instant,
     ) -> Result<Acquired, StoreError> {
         self.pollster.council.is_ready(deadline).await?;
@@ -96,10 +95,10 @@ impl QuorumStore {
         let mut number = self.ballots.next(bucket, self.pollster.council.now_us());
         // How many votes nobody has won.
         let mut splits = 0;
-        let mut is_first = true;
+        let (mut is_first, mut is_last, mut is_own) = (true, false, false);
         let (mut may_have_accepted, mut has_strays) = (false, false);
         loop {
-            let (verdict, poll) = self.vote(proposal, number, is_first, splits, deadline).await;
+            let (verdict, poll) = self.vote(&proposal, number, is_first, splits, deadline).await;
             is_first = false;
             // Whatever some servers may have accepted is undone, unless most have.
             let give_up = || self.give_up(key, token, *attempt, number, deadline);
@@ -162,23 +161,26 @@ impl QuorumStore {
                     });
                 }
                 Verdict::Passed { .. } | Verdict::Split { .. } => {
-                    let (is_own, holder) = match verdict {
-                        Verdict::Split { is_own, holder } => (is_own, holder),
-                        _ => (false, None),
-                    };
+                    is_own |= matches!(verdict, Verdict::Split { is_own: true });
                     let is_undone = !may_have_accepted || give_up().await_most().await;
-                    if Instant::now() + pauses.next() < last_start {
-                        pauses.pause().await;
-                        number = self.ballots.next(bucket, self.pollster.council.now_us());
-                        splits += 1;
-                        continue;
-                    }
-                    if is_own || !is_undone {
+                    if !is_undone || is_last && is_own {
                         return Err(StoreError::Unknown(
                             "the servers do not agree on who holds the lock".into(),
                         ));
                     }
-                    return Ok(refused(holder));
+                    if is_last {
+                        return Ok(refused(None));
+                    }
+                    if Instant::now() + pauses.next() < last_start {
+                        pauses.pause().await;
+                        number = self.ballots.next(bucket, self.pollster.council.now_us());
+                        splits += 1;
+                    } else {
+                        // The last word is that of all, who are only asked.
+                        is_last = true;
+                        splits = 0;
+                        proposal = Proposal { grants: false, ..proposal };
+                    }
                 }
             }
         }
@@ -223,7 +225,7 @@ impl QuorumStore {
             if let Some(Some(Ok(reply))) = poll.answers.get(first)
                 && reply.outcome == 2
             {
-                return (Verdict::Split { is_own: false, holder: reply.lease() }, poll);
+                return (Verdict::Split { is_own: false }, poll);
             }
             let mut others = self.pollster.ask_some(&call, deadline, |index| index != first);
             others.answers[first] = poll.answers[first].take();
@@ -258,7 +260,13 @@ impl QuorumStore {
             if is_first { "1" } else { "0" }.to_owned(),
         ];
         let keys = vec![self.keys.lock(key), self.keys.mark(key, token), self.keys.watch(key)];
-        self.call(&scripts::ACQUIRE, key, keys, args, Until::About(since_boot(deadline)))
+        self.call(
+            &scripts::ACQUIRE,
+            key,
+            keys,
+            args,
+            Until::About(self.pollster.council.since_boot(deadline)),
+        )
     }
 
     /// Gives up all numbers up to this one, on all servers.
@@ -379,10 +387,14 @@ fn late(poll: &Poll, quorum: usize) -> Verdict {
         return Verdict::TooFew(poll.too_few());
     }
     let mut highs = Vec::new();
-    let (mut is_own, mut has_passed) = (false, false);
+    let (mut is_own, mut is_held, mut has_passed) = (false, false, false);
     for vote in votes {
         match vote {
-            Vote::Accepted { high } | Vote::Held { high } => highs.push(high),
+            Vote::Accepted { high } => highs.push(high),
+            Vote::Held { high } => {
+                is_held = true;
+                highs.push(high);
+            }
             Vote::Passed { high } | Vote::Before { high } => {
                 has_passed = true;
                 highs.push(high);
@@ -391,25 +403,17 @@ fn late(poll: &Poll, quorum: usize) -> Verdict {
             Vote::Released | Vote::Voided | Vote::Nobody => {}
         }
     }
-    let holders: Vec<_> = locks_by(&poll.answers, 2).collect();
     highs.sort_unstable();
     // Above that of as many servers as are needed, and not of all: one that is far ahead would drag the number to where
     // the others refuse it.
     if let Some(high) = highs.get(quorum - 1)
         && has_passed
-        && holders.is_empty()
+        && !is_held
         && !is_own
     {
         return Verdict::Passed { high: *high };
     }
-    // Where two have as many votes, nobody knows who it is.
-    let most = holders.iter().map(Held::count).max();
-    let mut first = holders.into_iter().filter(|held| Some(held.count()) == most);
-    let holder = match (first.next(), first.next()) {
-        (Some(held), None) => Some(held.lease),
-        _ => None,
-    };
-    Verdict::Split { is_own, holder }
+    Verdict::Split { is_own }
 }
 
 /// The locks that servers have named in this kind of answer.
