@@ -141,7 +141,7 @@ mod tests {
     fn every_command_that_is_called_is_asked_for() {
         let mut called = BTreeSet::new();
         let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store");
-        let files = [here.clone(), here.join("redis")];
+        let files = [here.clone(), here.join("redis"), here.join("redis/quorum")];
         let files = files.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap());
         for path in files.map(|entry| entry.unwrap().path()).filter(|path| path.is_file()) {
             let text = std::fs::read_to_string(&path).unwrap();

@@ -174,6 +174,11 @@ impl Preflight {
         Look { profile, config, accepts_replica, refusals, warnings }
     }
 
+    /// Whether the servers are those of a quorum.
+    pub(super) fn is_for_quorum(&self) -> bool {
+        self.layout == Layout::Quorum
+    }
+
     /// Whether somebody has chosen the server by its address.
     fn is_named(&self) -> bool {
         matches!(self.layout, Layout::Server | Layout::Quorum)
@@ -211,10 +216,15 @@ impl Preflight {
         let mut found = Vec::new();
         let mut warn = |text: &str| found.push(text.to_owned());
         match (profile.has_append_only_file, config.takes_snapshots) {
+            (is_kept, _) if self.is_for_quorum() => {
+                if !is_kept || config.append_fsync.as_deref() != Some("always") {
+                    warn(
+                        "not every write is on its disk before it answers (appendonly yes, appendfsync always): a restart \
+                         keeps the server out of the quorum for as long as a lease may last",
+                    );
+                }
+            }
             (true, _) => {}
-            (false, _) if self.layout == Layout::Quorum => warn(
-                "no append-only file: a restart keeps the server out of the quorum for as long as a lease may last",
-            ),
             (false, Some(false)) => {
                 warn("no persistence: a restart of the server frees every lock that is held")
             }

@@ -9,7 +9,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::broadcast;
@@ -41,6 +40,7 @@ mod member;
 mod poll;
 mod proposal;
 mod sight;
+pub(super) mod survey;
 mod turn;
 mod waiters;
 

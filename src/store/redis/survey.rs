@@ -11,6 +11,7 @@ use super::failure::describe;
 use super::node::Node;
 use super::preflight::{Look, Preflight};
 use super::profile::{Config, Profile};
+use super::quorum::survey as quorum;
 use super::sentinel::{Primary, Sentinels};
 use super::{AddressError, RedisAddress, RedisSettings, cluster};
 use crate::clock::{Clock, SystemClock};
@@ -33,12 +34,12 @@ pub async fn survey(address: &RedisAddress, settings: &RedisSettings) -> Result<
     survey.blocks.push(Block(rows));
     let preflight = Preflight::new(address, settings);
     let is_alone = servers.len() == 1;
-    let mut looks = Vec::new();
+    let (mut looks, mut seats) = (Vec::new(), Vec::new());
     for node in servers {
         let server = node.to_string();
         // Where there is one server only, it is known which is meant.
         let named = |text: String| if is_alone { text } else { format!("{server}: {text}") };
-        match see(&address.client(&node)?, &preflight, settings.reply_timeout).await {
+        match see(&address.client(&node)?, &preflight, settings).await {
             Ok(sight) => {
                 survey.blocks.push(sight.block(&server));
                 let Look { refusals, warnings, .. } = &sight.look;
@@ -47,13 +48,17 @@ pub async fn survey(address: &RedisAddress, settings: &RedisSettings) -> Result<
                 // Unless that is what it was refused for.
                 let unfit = sight.look.check().err().filter(|_| refusals.is_empty());
                 survey.unreachable.extend(unfit.map(named));
+                seats.push(sight.seat(server));
                 looks.push(sight.look);
             }
             Err(Blind::Refused(reason)) => survey.refusals.push(named(reason)),
             Err(Blind::Unreachable(reason)) => survey.unreachable.push(format!("{server}: {reason}")),
         }
     }
-    if !looks.is_empty() {
+    if address.is_quorum() {
+        quorum::conclude(&mut survey, &seats, address.nodes().len());
+        survey.promises = promises(quorum::standings(&seats));
+    } else if !looks.is_empty() {
         survey.promises = promises(standings(&looks, address.layout(), settings.replicas_ack));
     }
     Ok(survey)
@@ -95,6 +100,8 @@ const A_TICK_MS: f64 = 0.001;
 struct Sight {
     look: Look,
     timing: Timing,
+    /// Its part in a quorum, if it is to be one of it.
+    membership: Option<String>,
 }
 
 /// The quickest answer of a server to a question for its time.
@@ -111,13 +118,21 @@ enum Blind {
     Refused(String),
 }
 
-async fn see(client: &Client, preflight: &Preflight, patience: Duration) -> Result<Sight, Blind> {
+async fn see(client: &Client, preflight: &Preflight, settings: &RedisSettings) -> Result<Sight, Blind> {
+    let patience = settings.reply_timeout;
     // Our own deadline bounds all of it.
     let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
     let look = async {
         let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
         let look = preflight.meet(&mut connection).await?;
-        Ok(Sight { look, timing: Timing::take(&mut connection).await? })
+        let membership = match preflight.is_for_quorum() {
+            true => {
+                let (keys, run_id) = (preflight.keys(), &look.profile.identity.run_id);
+                Some(quorum::membership(&mut connection, keys, run_id, settings.list_epoch).await?)
+            }
+            false => None,
+        };
+        Ok(Sight { look, timing: Timing::take(&mut connection).await?, membership })
     };
     match timeout(patience, look).await {
         Ok(seen) => seen.map_err(|error| Blind::of(&error)),
@@ -177,7 +192,7 @@ impl Sight {
     fn block(&self, server: &str) -> Block {
         let Look { profile, config, .. } = &self.look;
         let role = if profile.identity.is_primary { "primary" } else { "replica" };
-        Block(vec![
+        let mut rows = vec![
             ("server", server.to_owned()),
             ("version", profile.product.clone()),
             ("role", role.to_owned()),
@@ -186,7 +201,19 @@ impl Sight {
             ("replicas", replicas(profile)),
             ("round trip", format!("{:.2} ms", self.timing.round_trip.as_secs_f64() * 1e3)),
             ("clock", self.timing.clock()),
-        ])
+        ];
+        rows.extend(self.membership.clone().map(|membership| ("quorum", membership)));
+        Block(rows)
+    }
+
+    fn seat(&self, server: String) -> quorum::Seat {
+        let Look { profile, config, .. } = &self.look;
+        quorum::Seat {
+            server,
+            run_id: profile.identity.run_id.clone(),
+            ahead_seconds: self.timing.ahead_seconds,
+            is_durable: profile.has_append_only_file && config.append_fsync.as_deref() == Some("always"),
+        }
     }
 }
 

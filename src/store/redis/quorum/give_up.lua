@@ -18,6 +18,8 @@ if lock and token_of(lock) == ARGV[5] then
   is_told = attempt_of(lock) == PINNED and number_of(lock) == number
 end
 if number > high then
+  -- A server that is out of memory allows HSET only to a script that has written already.
+  redis.call('PEXPIRE', KEYS[3], record[5])
   if is_too_far(number) then return { 2 } end
   accept(number)
 end

@@ -13,6 +13,8 @@ local lock, left_ms = held(KEYS[2])
 -- A smaller number of the token can never be granted any more, and a larger one may be about to be.
 if lock and (token_of(lock) ~= ARGV[5] or number_of(lock) > number) then return { 2 } end
 if is_too_long(ARGV[8]) then return { -5, whole(now_us) } end
+-- For a server that is out of memory, as in give_up.lua.
+redis.call('PEXPIRE', KEYS[3], record[5])
 if number > high then accept(number) end
 local repaired = ARGV[5] .. ' ' .. PINNED .. ' ' .. whole(number) .. ' ' .. ARGV[7]
 redis.call('SET', KEYS[2], repaired, 'PX', math.max(left_ms or 0, tonumber(ARGV[8])))

@@ -1,0 +1,97 @@
+//! What there is to say of a quorum as a whole, for those who operate it.
+
+use std::time::Duration;
+
+use redis::RedisResult;
+use redis::aio::MultiplexedConnection;
+
+use super::super::keys::KeySpace;
+use crate::store::survey::{Standing, Survey};
+
+/// How far the clocks of the servers may be apart before that is worth a word: numbers may be so far ahead of a clock, and
+/// no further.
+const CLOCKS_APART_SECONDS: f64 = 5.0;
+
+/// What is known of one server of a quorum.
+pub(in super::super) struct Seat {
+    pub(in super::super) server: String,
+    /// Names its process.
+    pub(in super::super) run_id: String,
+    /// How far its clock is ahead of this machine's.
+    pub(in super::super) ahead_seconds: f64,
+    /// Whether it has each write on its disk before it answers.
+    pub(in super::super) is_durable: bool,
+}
+
+/// What a server says of its part in the quorum.
+pub(in super::super) async fn membership(
+    connection: &mut MultiplexedConnection,
+    keys: &KeySpace,
+    run_id: &str,
+    epoch: u64,
+) -> RedisResult<String> {
+    type Record = (Option<String>, Option<u64>, Option<u64>, Option<u64>, Option<String>);
+    let record = redis::cmd("HMGET")
+        .arg(keys.record())
+        .arg(&["run", "epoch", "since", "longest", "members"])
+        .query_async::<Record>(connection)
+        .await?;
+    let (Some(run), Some(known), Some(since_ms), Some(longest_ms), Some(members)) = record else {
+        return Ok("not part of one yet".to_owned());
+    };
+    let (now_seconds, _): (u64, u64) = redis::cmd("TIME").query_async(connection).await?;
+    Ok(if known != epoch {
+        format!("part of the one of epoch {known}: {members}")
+    } else if run != run_id {
+        "restarted since a gateway has met it".to_owned()
+    } else if since_ms == 0 {
+        format!("counts, by the list of epoch {known}")
+    } else {
+        let left_ms = (since_ms + longest_ms).saturating_sub(now_seconds * 1_000);
+        let left = humantime::format_duration(Duration::from_secs(left_ms.div_ceil(1_000)));
+        format!("in quarantine for {left} more")
+    })
+}
+
+/// Says what follows for all of them together, where so many are named.
+pub(in super::super) fn conclude(survey: &mut Survey, seats: &[Seat], all: usize) {
+    for (number, seat) in seats.iter().enumerate() {
+        if let Some(twin) = seats[..number].iter().find(|twin| twin.run_id == seat.run_id) {
+            survey.refusals.push(format!("{} and {} are the same server", twin.server, seat.server));
+        }
+    }
+    let needed = all / 2 + 1;
+    if seats.len() >= needed {
+        // They can be done without, and more must not fail.
+        let missing = survey.unreachable.drain(..).map(|reason| format!("cannot be reached: {reason}"));
+        survey.warnings.extend(missing);
+    }
+    if all.is_multiple_of(2) {
+        survey
+            .warnings
+            .push(format!("{all} servers bear no more failures than {}: an odd number is better", all - 1));
+    }
+    let ahead = |seat: &Seat| seat.ahead_seconds;
+    let (first, last) = (seats.iter().map(ahead).reduce(f64::min), seats.iter().map(ahead).reduce(f64::max));
+    if let (Some(first), Some(last)) = (first, last)
+        && last - first > CLOCKS_APART_SECONDS
+    {
+        survey.warnings.push(format!(
+            "the clocks of the servers are {:.0} s apart: one that is far behind accepts no numbers",
+            last - first
+        ));
+    }
+}
+
+/// What becomes of the promises I1 to I5.
+pub(in super::super) fn standings(seats: &[Seat]) -> [Standing; 5] {
+    let are_durable = seats.iter().all(|seat| seat.is_durable);
+    let forgets = "most servers forget at once (then it rests on their clocks)";
+    let numbers = if are_durable { Standing::Holds } else { Standing::unless(&[forgets]) };
+    let steps = "the clock of a server is set forward";
+    let exclusion = match are_durable {
+        true => Standing::unless(&[steps]),
+        false => Standing::unless(&["most servers forget at once", steps]),
+    };
+    [numbers.clone(), numbers.clone(), exclusion, Standing::Holds, numbers]
+}
