@@ -34,6 +34,7 @@ use crate::store::{
 };
 
 mod ballot;
+mod changes;
 mod council;
 mod lease;
 mod member;

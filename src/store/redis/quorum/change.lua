@@ -47,7 +47,7 @@ end
 if epoch ~= EPOCH or since ~= ARGV[9] then return { 0 } end
 if KIND == 'settle' then
   if since ~= '0' then return { 0 } end
-  return write('settled', '1')
+  return write('settled', '1', 'floor', whole(math.max(floor, tonumber(ARGV[6]))))
 end
 if since == '0' then return { 0 } end
 if KIND == 'found' then

@@ -1,11 +1,11 @@
-//! Who the servers of a quorum are, which of them count, and what is done about those that do not.
+//! Who the servers of a quorum are, and which of them count.
 //!
 //! Each server keeps a record of what it is in the quorum (`member.lua`), and every script asks for it: so it is the
 //! servers that refuse, and not the gateways that have to know. Gateways look at the records, and change them where that
-//! is due; each such change is one script, and does nothing where another gateway was first.
+//! is due (`changes.rs`).
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -24,10 +24,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOK_OFTEN: Duration = Duration::from_millis(200);
 /// The shortest time between two looks.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
-/// How long a server is seen without its record before it goes into quarantine: at the first start another gateway may be
-/// about to write it.
-const LOOK_AGAIN: Duration = Duration::from_millis(900);
-
 /// The list of servers, as every gateway must have it.
 pub(super) struct List {
     /// The addresses, in ascending order.
@@ -40,7 +36,7 @@ pub(super) struct List {
 /// The servers of a quorum, and what is known of them.
 pub(super) struct Council {
     pub(super) members: Vec<Arc<Member>>,
-    list: List,
+    pub(super) list: List,
     /// By which a gateway knows how much time goes by.
     pub(super) clock: Arc<dyn Clock>,
     pub(super) reply_timeout: Duration,
@@ -48,7 +44,9 @@ pub(super) struct Council {
     runs: Mutex<HashMap<String, usize>>,
     changed: Notify,
     /// Whether some server was ever seen to be, or to have been, part of a quorum.
-    has_been: AtomicBool,
+    pub(super) has_been: AtomicBool,
+    /// Whether some server was ever seen to know a later list than this gateway's.
+    pub(super) is_outdated: AtomicBool,
     pub(super) stop: CancellationToken,
 }
 
@@ -69,6 +67,7 @@ impl Council {
             runs,
             changed,
             has_been: AtomicBool::new(false),
+            is_outdated: AtomicBool::new(false),
             stop: stop.clone(),
         });
         for index in 0..council.members.len() {
@@ -96,6 +95,11 @@ impl Council {
     /// How many servers are certainly enough to keep all others from agreeing.
     pub(super) fn blocking(&self) -> usize {
         self.members.len() - self.quorum() + 1
+    }
+
+    /// How long a gateway may go on with what servers have answered to it.
+    pub(super) fn longest_attempt(&self) -> Duration {
+        2 * self.reply_timeout
     }
 
     /// How long a lease can last, the attempt included.
@@ -246,196 +250,6 @@ impl Council {
             _ if kind(before) == kind(now) => {}
             Ok(()) => tracing::info!(server, "counts in the quorum"),
             Err(reason) => tracing::warn!(server, reason, "does not count in the quorum"),
-        }
-    }
-
-    /// Does what is due.
-    async fn decide(&self) {
-        let stale = || "it was not looked at for too long".to_owned();
-        let fresh = |sight: Result<Sight, String>| {
-            sight.and_then(|sight| sight.is_fresh().then_some(sight).ok_or_else(stale))
-        };
-        let sights: Vec<_> = self.members.iter().map(|member| fresh(member.sight())).collect();
-        let seen = |index: usize| sights[index].as_ref().ok();
-        let all = || 0..self.members.len();
-        if self.found(&sights).await {
-            return;
-        }
-        self.store_list(&sights).await;
-        let good: Vec<_> =
-            all().filter(|index| seen(*index).is_some_and(|sight| sight.standing().is_ok())).collect();
-        if good.len() >= self.quorum() {
-            for index in
-                good.iter().copied().filter(|index| seen(*index).is_some_and(|sight| !sight.is_settled))
-            {
-                self.change(index, "settle", 0, 0).await;
-            }
-        }
-        let longest_ms = sights.iter().flatten().map(|sight| sight.longest_ms).max().unwrap_or_default();
-        let longest_ms = longest_ms.max(self.list.longest_ms);
-        for index in all() {
-            let Some(sight) = seen(index) else { continue };
-            let is_stranger = match sight.kind {
-                Kind::Empty | Kind::Forgot => true,
-                Kind::Earlier => !self.was_in(&sight.members, index),
-                Kind::Current | Kind::Later | Kind::Differs => false,
-            };
-            if is_stranger && sight.first_at.elapsed() >= LOOK_AGAIN && self.may_join(&sights) {
-                self.change(index, "join", 0, 0).await;
-            }
-            let is_over = sight.is_in_quarantine() && sight.quarantine_left(longest_ms).is_zero();
-            if sight.kind == Kind::Current && is_over {
-                self.restore(index, &good, &sights, longest_ms).await;
-            }
-        }
-    }
-
-    /// Starts a quorum of servers none of which has ever been part of one. It takes two steps, so that nothing is started
-    /// that is not known to be there: a server that forgets between them has no quarantine that could be ended.
-    async fn found(&self, sights: &[Result<Sight, String>]) -> bool {
-        if sights.iter().flatten().any(|sight| sight.is_born) {
-            self.has_been.store(true, Ordering::Relaxed);
-        }
-        // If all of them forget at once, leases that were granted before may still last.
-        if self.has_been.load(Ordering::Relaxed) {
-            return false;
-        }
-        let joined = |sight: &Sight| sight.kind == Kind::Current && sight.is_in_quarantine();
-        let is_new = |sight: &&Sight| sight.kind == Kind::Empty || joined(sight);
-        if sights.iter().flatten().filter(is_new).count() < self.members.len() {
-            return false;
-        }
-        let are_all_joined = sights.iter().flatten().all(joined);
-        if are_all_joined {
-            tracing::info!("all servers are new: they start as a quorum");
-        }
-        for (index, sight) in sights.iter().flatten().enumerate() {
-            match sight.kind {
-                Kind::Empty => self.change(index, "join", 0, 0).await,
-                _ if are_all_joined => self.change(index, "found", 0, 0).await,
-                _ => false,
-            };
-        }
-        true
-    }
-
-    /// Has the servers of the list before learn this one, if enough of them can.
-    async fn store_list(&self, sights: &[Result<Sight, String>]) {
-        let kept = |index: usize, sight: &Sight| {
-            sight.kind == Kind::Earlier && !sight.is_in_quarantine() && self.was_in(&sight.members, index)
-        };
-        let seen = sights.iter().enumerate().filter_map(|(index, sight)| Some((index, sight.as_ref().ok()?)));
-        let storing: Vec<_> = seen.clone().filter(|(index, sight)| kept(*index, sight)).collect();
-        let Some((_, first)) = storing.first() else { return };
-        let have_stored = seen.filter(|(_, sight)| sight.standing().is_ok()).count();
-        if storing.iter().any(|(_, sight)| sight.members != first.members || sight.epoch != first.epoch) {
-            return;
-        }
-        if first.members.split(' ').count() != self.members.len() {
-            return tracing::warn!(
-                "the list of servers is not as long as the one before: nothing is changed"
-            );
-        }
-        if storing.len() + have_stored < self.quorum() {
-            return tracing::warn!(
-                "too few servers of the list before can be asked for a change of the list, or too many would be replaced"
-            );
-        }
-        for (index, sight) in storing {
-            self.change(index, "store", 0, sight.epoch).await;
-        }
-    }
-
-    /// Whether servers that forgot, or are new in the list, may go into quarantine. After a change of the list that is
-    /// before most servers of the list before have learned it: until then others may be granted locks by the old list.
-    fn may_join(&self, sights: &[Result<Sight, String>]) -> bool {
-        let is_settled = |sight: &Sight| sight.epoch == self.list.epoch && sight.is_settled;
-        self.list.epoch == 1 || sights.iter().flatten().any(is_settled)
-    }
-
-    /// Ends the quarantine of a server.
-    async fn restore(&self, index: usize, good: &[usize], sights: &[Result<Sight, String>], longest_ms: u64) {
-        let silent = sights.iter().filter(|sight| sight.is_err()).count();
-        let is_majority = good.len() >= self.quorum();
-        if !is_majority && good.len() + silent >= self.quorum() {
-            return;
-        }
-        let asked: Vec<_> = if is_majority {
-            good.to_vec()
-        } else {
-            (0..self.members.len()).filter(|other| sights[*other].is_ok()).collect()
-        };
-        let args = [self.list.epoch.to_string(), if is_majority { "0" } else { "1" }.to_owned()];
-        let (mut high, mut answered) = (0, 0);
-        for other in asked {
-            let deadline = Instant::now() + self.reply_timeout;
-            if let Ok((_, reply)) = self.members[other].ask(&scripts::HIGH, &args, deadline).await
-                && reply.outcome == 1
-                && let Some(number) = reply.field::<String>(0).and_then(|text| text.parse::<u64>().ok())
-            {
-                high = high.max(number);
-                answered += 1;
-            }
-        }
-        if is_majority && answered < self.quorum() || answered == 0 {
-            return;
-        }
-        let server = &self.members[index].name;
-        if self.change_with(index, "restore", high, 0, longest_ms).await {
-            if is_majority {
-                tracing::info!(server, "the quarantine is over");
-            } else {
-                tracing::warn!(
-                    server,
-                    "the quarantine is over, but so many servers have forgotten that the order of fencing numbers now \
-                     rests on their clocks"
-                );
-            }
-        }
-    }
-
-    /// Whether a server was in an earlier list.
-    fn was_in(&self, members: &str, index: usize) -> bool {
-        members.split(' ').any(|name| name == self.members[index].name)
-    }
-
-    async fn change(&self, index: usize, kind: &str, high: u64, epoch_before: u64) -> bool {
-        self.change_with(index, kind, high, epoch_before, self.list.longest_ms).await
-    }
-
-    /// Changes what a server is; whether this gateway did it.
-    async fn change_with(
-        &self,
-        index: usize,
-        kind: &str,
-        high: u64,
-        epoch_before: u64,
-        longest_ms: u64,
-    ) -> bool {
-        let member = &self.members[index];
-        let Ok(sight) = member.sight() else { return false };
-        let args = [
-            kind.to_owned(),
-            self.list.epoch.to_string(),
-            self.list.text.clone(),
-            longest_ms.to_string(),
-            high.to_string(),
-            epoch_before.to_string(),
-            sight.fresh_until_ms().to_string(),
-            sight.since_ms.to_string(),
-        ];
-        let deadline = Instant::now() + self.reply_timeout;
-        let done = member.ask(&scripts::CHANGE, &args, deadline).await;
-        member.nudge.notify_one();
-        match done {
-            Ok((_, reply)) => {
-                let server = &member.name;
-                if reply.outcome == 1 {
-                    tracing::info!(server, kind, "changed what the server is in the quorum");
-                }
-                reply.outcome == 1
-            }
-            Err(_) => false,
         }
     }
 }

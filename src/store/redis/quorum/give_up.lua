@@ -4,7 +4,7 @@
 -- KEYS[2] the lock              ARGV[5] token hash   ARGV[6] attempt
 -- KEYS[3] who waits for it      ARGV[7] number
 --
--- Returns { 0 } if nothing of it is left · { 1 } where the token was told meanwhile that it holds the lock by this number
+-- Returns { 0 } if nothing of it is left · { 1 } where the token was told meanwhile that it holds the lock
 --   { 2 } where the number is too far ahead to be burnt: a copy that comes later may still be accepted
 
 local number = tonumber(ARGV[7])
@@ -15,7 +15,7 @@ if lock and token_of(lock) == ARGV[5] then
     redis.call('DEL', KEYS[2])
     tell(KEYS[3], KEYS[2])
   end
-  is_told = attempt_of(lock) == PINNED and number_of(lock) == number
+  is_told = attempt_of(lock) == PINNED and number_of(lock) <= number
 end
 if number > high then
   -- A server that is out of memory allows HSET only to a script that has written already.

@@ -68,6 +68,7 @@ impl QuorumStore {
             lease.fencing_token.get().to_string(),
             lease.owner.as_ref().map_or_else(String::new, |owner| owner.as_str().to_owned()),
             lease.left_ms.to_string(),
+            self.pollster.council.longest_attempt().as_millis().to_string(),
         ];
         let keys = vec![self.keys.lock(key), self.keys.mark(key, token)];
         let call = Arc::new(self.call(&scripts::REPAIR, key, keys, args, Until::AtMost(until)));
@@ -103,7 +104,8 @@ impl QuorumStore {
             outcomes.into_iter().find(|outcome| count(answers, code_of(*outcome)) >= votes)
         };
         let quorum = self.pollster.council.quorum();
-        let (call, mut poll) = self.ask_to_release(key, token, mark, None, deadline);
+        let call = self.to_release(key, token, mark, None);
+        let mut poll = self.pollster.ask(&call, deadline);
         let decided = poll.decide(deadline, |answers| said(answers, quorum)).await;
         if poll.heard().count() < quorum {
             return Err(poll.too_few());
@@ -114,9 +116,17 @@ impl QuorumStore {
             self.keep_out(key, token, poll);
             return Ok(outcome);
         }
-        self.pollster.see_through(&call, poll);
         if decided.is_none() {
+            self.pollster.see_through(&call, poll);
             self.agree_on(key, token, outcome, deadline).await?;
+        } else {
+            // Whoever asks again is to be told the same, whichever servers answer.
+            let agreeing = self.to_release(key, token, mark, Some(outcome));
+            self.pollster.follow_up(
+                &agreeing,
+                poll,
+                move |answer| !matches!(answer, Some(Ok(reply)) if reply.outcome == code_of(outcome)),
+            );
         }
         Ok(outcome)
     }
@@ -144,7 +154,8 @@ impl QuorumStore {
         deadline: Instant,
     ) -> Result<(), StoreError> {
         let quorum = self.pollster.council.quorum();
-        let (call, mut poll) = self.ask_to_release(key, token, ReleaseMark::Final, Some(outcome), deadline);
+        let call = self.to_release(key, token, ReleaseMark::Final, Some(outcome));
+        let mut poll = self.pollster.ask(&call, deadline);
         poll.decide(deadline, |answers| (heard(answers).count() >= quorum).then_some(())).await;
         if poll.heard().count() < quorum {
             return Err(poll.too_few());
@@ -153,23 +164,20 @@ impl QuorumStore {
         Ok(())
     }
 
-    fn ask_to_release(
+    fn to_release(
         &self,
         key: &LockKey,
         token: &TokenHash,
         mark: ReleaseMark,
         known: Option<Released>,
-        deadline: Instant,
-    ) -> (Arc<Call>, Poll) {
+    ) -> Arc<Call> {
         let life_ms = match mark {
             ReleaseMark::Final => self.mark_ttl_ms.clone(),
             ReleaseMark::None => String::new(),
         };
         let known = known.map_or_else(String::new, |outcome| code_of(outcome).to_string());
         let args = vec![token.to_string(), life_ms, known];
-        let call = Arc::new(self.call(&scripts::RELEASE, key, self.keys_of(key, token), args, Until::Always));
-        let poll = self.pollster.ask(&call, deadline);
-        (call, poll)
+        Arc::new(self.call(&scripts::RELEASE, key, self.keys_of(key, token), args, Until::Always))
     }
 
     /// Undoes an attempt on all servers; whether it is certain that it was undone before anybody was told of it.

@@ -88,14 +88,20 @@ impl Pollster {
     }
 
     /// Has every server whose answer to a question is `wanted` do something else in the background, once all have answered.
-    pub(super) fn follow_up(&self, call: &Arc<Call>, mut poll: Poll, wanted: fn(&Option<Answer>) -> bool) {
+    pub(super) fn follow_up(
+        &self,
+        call: &Arc<Call>,
+        mut poll: Poll,
+        wanted: impl Fn(&Option<Answer>) -> bool + Send + 'static,
+    ) {
+        // Most often there is nothing to do.
         if poll.answers.iter().all(|answer| answer.is_some() && !wanted(answer)) {
             return;
         }
         let (this, call) = (self.clone(), call.clone());
         tokio::spawn(async move {
             poll.rest().await;
-            let wanted: Vec<_> = poll.answers.iter().map(wanted).collect();
+            let wanted: Vec<_> = poll.answers.iter().map(&wanted).collect();
             if wanted.contains(&true) {
                 let deadline = Instant::now() + this.council.reply_timeout;
                 let asked = this.ask_some(&call, deadline, |index| wanted[index]);

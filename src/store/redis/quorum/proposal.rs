@@ -112,7 +112,10 @@ impl QuorumStore {
                     return Ok(Acquired::Granted(Lease { left_ms, ..lease }));
                 }
                 Verdict::Own => {
-                    give_up().in_background();
+                    // Before servers are asked to renew the token's lock: they would renew what they have just accepted.
+                    if may_have_accepted {
+                        give_up().await_answers().await;
+                    }
                     // The lease becomes as long as was asked for, and servers that lack the lock are given it.
                     return match self.renew_all(key, token, *ttl, deadline).await? {
                         Renewed::Renewed(lease) => Ok(Acquired::AlreadyHeld(lease)),
@@ -307,6 +310,12 @@ struct GivingUp<'a> {
 impl GivingUp<'_> {
     fn in_background(self) {
         self.store.pollster.see_through(&self.call, self.poll);
+    }
+
+    /// Waits until the servers have answered.
+    async fn await_answers(mut self) {
+        self.poll.decide(self.deadline, |_| None::<()>).await;
+        self.in_background();
     }
 
     /// Waits until so many servers hold nothing of it that it can never be granted any more; else returns `false`.

@@ -4,14 +4,17 @@
 -- KEYS[1] as in member.lua      ARGV[1..4] as in member.lua; here the deadline is always given
 -- KEYS[2] the lock              ARGV[5] token hash   ARGV[7] owner, may be empty
 -- KEYS[3] the token's mark      ARGV[6] number       ARGV[8] ms left
+--                                                    ARGV[9] ms that an attempt can last
 --
 -- Returns { 0 } if the lock is there now · { 2 } held by another, or by a larger number · { 3 } token released
 
 if is_final(redis.call('GET', KEYS[3])) then return { 3 } end
 local number = tonumber(ARGV[6])
 local lock, left_ms = held(KEYS[2])
--- A smaller number of the token can never be granted any more, and a larger one may be about to be.
-if lock and (token_of(lock) ~= ARGV[5] or number_of(lock) > number) then return { 2 } end
+if lock and token_of(lock) ~= ARGV[5] then return { 2 } end
+-- A smaller number of the token can never be granted any more. A larger one may be about to be, but not while most servers
+-- hold this one: so not, if they do so for longer than an attempt lasts.
+if lock and number_of(lock) > number and tonumber(ARGV[8]) < tonumber(ARGV[9]) then return { 2 } end
 if is_too_long(ARGV[8]) then return { -5, whole(now_us) } end
 -- For a server that is out of memory, as in give_up.lua.
 redis.call('PEXPIRE', KEYS[3], record[5])

@@ -107,6 +107,10 @@ impl Sight {
                 "it knows another list of servers of this epoch ({}): each list needs an epoch of its own",
                 self.members
             ),
+            Kind::Earlier if self.is_in_quarantine() => format!(
+                "it is in quarantine by the list of epoch {}: gateways with that list must go on until it counts",
+                self.epoch
+            ),
             Kind::Earlier => format!("it knows only the list of epoch {} yet", self.epoch),
         };
         Err(reason)
