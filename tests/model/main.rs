@@ -9,5 +9,6 @@
 
 mod fence;
 mod line;
+mod quorum;
 mod retries;
 mod sentinel;
