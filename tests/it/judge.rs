@@ -240,6 +240,20 @@ fn a_quorum_takes_a_hundredth_and_two_milliseconds_off_a_lease_and_no_more() {
 }
 
 #[test]
+fn what_a_quorum_says_to_others_may_be_less_than_it_told_the_holder() {
+    let judge = |second, is_of_quorum| {
+        let operations = vec![acquire("a", "a", (0, 10), granted(5)), second];
+        judge_all(History { operations, is_of_quorum, ..History::default() })
+    };
+    let stale = |left_ms| Answer::Held { holder: Holder { left_ms, ..holder("a", 5) }, yours: None };
+    assert_eq!(judge(look((20, 30), stale(900)), true), [""; 0]);
+    assert_eq!(judge(look((20, 30), stale(900)), false), ["I4"]);
+    let mut shorter = renew("r", "a", (20, 30), Answer::Renewed { number: 5, ttl_ms: 900 });
+    shorter.action = Action::Renew { ttl_ms: 900 };
+    assert_eq!(judge(shorter, true), ["I4"]);
+}
+
+#[test]
 fn without_holds_only_exclusion_is_not_judged() {
     let judge = |second: Vec<Operation>| {
         let first = vec![acquire("a", "a", (0, 10), granted(5)), renew("r", "a", (40, 50), Answer::NotHeld)];

@@ -15,9 +15,9 @@ use super::ways::{Divisible, Ways};
 use crate::faults::rig::{BadWay, Rig, some_time};
 use crate::support::history::{History, Witness, now_us};
 use crate::support::proxy::Framing;
-use crate::support::quorum::{BRIEF, DURABLE, counts, counts_soon, hasten};
+use crate::support::quorum::{BRIEF, DURABLE, counts, counts_soon, hasten, is_ready};
 use crate::support::visitors::Ttls;
-use crate::support::{Client, Gateway, Proxy, RedisServer, eventually};
+use crate::support::{Client, Gateway, Proxy, RedisServer};
 
 const NODES: usize = 5;
 const GATEWAYS: usize = 3;
@@ -71,6 +71,9 @@ impl QuorumRig {
         let gateways = join_all((0..GATEWAYS).map(|at| Entrance::open(rules, whole.url(at)))).await;
         let Divisible { quorum, ways } = whole;
         quorum.is_whole().await;
+        for entrance in &gateways {
+            is_ready(&entrance.safe_door()).await;
+        }
         let nodes = quorum.nodes.into_iter().map(Mutex::new).collect();
         Self { rules, nodes, ways, gateways, touched: std::sync::Mutex::default() }
     }
@@ -199,11 +202,7 @@ impl Rig for QuorumRig {
             counts_soon(&*node.lock().await).await;
         }
         for entrance in &self.gateways {
-            let client = entrance.safe_door();
-            eventually("the gateway is ready", async || {
-                client.get("/readyz").try_send().await.is_ok_and(|answer| answer.status == 200)
-            })
-            .await;
+            is_ready(&entrance.safe_door()).await;
         }
         let touched = self.touched.lock().unwrap();
         println!("{:?}: {touched:?}", self.rules);

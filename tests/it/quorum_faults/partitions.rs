@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::ways::{Divisible, Parting, begin};
 use crate::support::proxy::Gate;
-use crate::support::quorum::has_lock;
+use crate::support::quorum::{has_lock, is_ready};
 use crate::support::{Client, Gateway, eventually, fresh_token};
 
 /// Three nodes, and a gateway on them beside one that can be parted from some.
@@ -27,7 +27,7 @@ impl Scene {
         }
         let [parted, other] = [0, 1].map(|at: usize| Client::new(gateways[at].address));
         for client in [&parted, &other] {
-            eventually("the gateway is ready", async || is_ready(client).await).await;
+            is_ready(client).await;
         }
         Self { whole, _gateways: gateways, parted, other }
     }
@@ -48,10 +48,6 @@ impl Scene {
     }
 }
 
-async fn is_ready(client: &Client) -> bool {
-    client.get("/readyz").send().await.status == 200
-}
-
 fn new_lock() -> String {
     format!("/locks/{}", fresh_token())
 }
@@ -62,7 +58,8 @@ async fn a_gateway_that_reaches_no_majority_grants_nothing_and_stops_nobody() {
     let kept = new_lock();
     let held = scene.parted.put(&format!("{kept}?ttl=1m")).send().await.expect(201);
     scene.part_from(2, Parting::Closed);
-    eventually("the gateway is not ready", async || !is_ready(&scene.parted).await).await;
+    eventually("the gateway is not ready", async || scene.parted.get("/readyz").send().await.status == 503)
+        .await;
     let since = Instant::now();
     while since.elapsed() < Duration::from_secs(1) {
         let lock = new_lock();
@@ -74,7 +71,7 @@ async fn a_gateway_that_reaches_no_majority_grants_nothing_and_stops_nobody() {
         scene.other.patch(&kept).token(&held.token()).send().await.expect(200);
     }
     scene.mend();
-    eventually("the gateway is ready again", async || is_ready(&scene.parted).await).await;
+    is_ready(&scene.parted).await;
     let lock = new_lock();
     let before = scene.other.put(&lock).send().await.expect(201);
     scene.other.delete(&lock).token(&before.token()).send().await.expect(204);
@@ -114,6 +111,6 @@ async fn a_lock_that_too_few_nodes_could_confirm_is_taken_back() {
             put.status == 201
         })
         .await;
-        eventually("the gateway is ready again", async || is_ready(&scene.parted).await).await;
+        is_ready(&scene.parted).await;
     }
 }

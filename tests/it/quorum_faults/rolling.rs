@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::sleep;
 
-use crate::support::quorum::{BRIEF, DURABLE, counts_soon, has_lock};
+use crate::support::quorum::{BRIEF, DURABLE, counts_soon, has_lock, is_ready};
 use crate::support::{Client, Gateway, Quorum, eventually};
 
 const KEY: &str = "kept";
@@ -70,11 +70,9 @@ async fn keep_while(
     work: impl AsyncFnOnce(&mut Quorum, &Kept),
 ) {
     let gateways = join_all((0..2).map(|_| quorum.gateway(args))).await;
-    eventually("the gateways are ready", async || {
-        let ready = gateways.iter().map(|gateway| Client::new(gateway.address).get("/readyz").send());
-        join_all(ready).await.iter().all(|answer| answer.status == 200)
-    })
-    .await;
+    for gateway in &gateways {
+        is_ready(&Client::new(gateway.address)).await;
+    }
     let (kept, token, number) = Kept::take(&gateways, ttl).await;
     let work = async {
         kept.is_renewed().await;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
+use crate::support::quorum::is_ready;
 use crate::support::{Client, Quorum, fresh_token};
 
 const CLIENTS: usize = 8;
@@ -36,6 +37,7 @@ async fn a_node_of_five_that_stands_still_does_not_double_the_p99() {
     let gateway = quorum.gateway(&[]).await;
     let client = Client::new(gateway.address);
     quorum.is_whole().await;
+    is_ready(&client).await;
     let mut rounds = Rounds::default();
     while rounds.stalled.len() < *ROUNDS.end() {
         let node = &quorum.nodes[rounds.stalled.len() % quorum.nodes.len()];

@@ -3,7 +3,7 @@
 use futures_util::future::join_all;
 use tokio::sync::OnceCell;
 
-use super::{Gateway, RedisServer, end_with_the_tests, eventually, server_port};
+use super::{Client, Gateway, RedisServer, end_with_the_tests, eventually, server_port};
 
 /// What a server is started with that loses nothing when it is killed.
 pub const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
@@ -25,6 +25,8 @@ pub const BRIEF: [&str; 10] = [
 /// What tests do not wait of such a quarantine. What they do wait is more than any lease with its attempt lasts, and
 /// longer than they keep commands back.
 const SKIPPED_MS: u64 = 15_000;
+/// Where a node keeps what it is in the quorum of gateways with the usual prefix.
+const RECORD: &str = "fencepost:{quorum}:record";
 
 /// Ends all its nodes when dropped. None knows of another.
 pub struct Quorum {
@@ -78,6 +80,14 @@ impl Quorum {
     }
 }
 
+/// Waits until a gateway says that it can serve.
+pub async fn is_ready(client: &Client) {
+    eventually("the gateway is ready", async || {
+        client.get("/readyz").try_send().await.is_ok_and(|answer| answer.status == 200)
+    })
+    .await;
+}
+
 /// Where a gateway finds nodes at these ports.
 pub fn url_of(ports: &[u16]) -> String {
     let nodes: Vec<_> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
@@ -91,12 +101,12 @@ pub async fn counts(node: &RedisServer) {
 
 /// Has a quarantine that began on this node, if any, be over sooner: as if most of it had passed already.
 pub async fn hasten(node: &RedisServer) {
-    let begin_earlier = "local since = tonumber(redis.call('HGET', 'fencepost:{quorum}:record', 'since') or 0)
+    let begin_earlier = "local since = tonumber(redis.call('HGET', KEYS[1], 'since') or 0)
         local time = redis.call('TIME')
         local earlier = time[1] * 1000 + math.floor(time[2] / 1000) - ARGV[1]
-        if since > earlier then redis.call('HSET', 'fencepost:{quorum}:record', 'since', string.format('%.0f', earlier)) end";
+        if since > earlier then redis.call('HSET', KEYS[1], 'since', string.format('%.0f', earlier)) end";
     // A node that does not answer is asked another time.
-    let _ = node.try_command::<()>(&["EVAL", begin_earlier, "0", &SKIPPED_MS.to_string()]).await;
+    let _ = node.try_command::<()>(&["EVAL", begin_earlier, "1", RECORD, &SKIPPED_MS.to_string()]).await;
 }
 
 /// As [`counts`], of a node that forgot and whose quarantine need not be waited for in full.
@@ -112,7 +122,7 @@ pub async fn counts_soon(node: &RedisServer) {
 pub async fn does_count(node: &RedisServer) -> Result<bool, String> {
     let info: String = node.try_command(&["INFO", "server"]).await?;
     let run = info.lines().find_map(|line| line.strip_prefix("run_id:")).unwrap_or_default();
-    let record = ["HMGET", "fencepost:{quorum}:record", "run", "since"];
+    let record = ["HMGET", RECORD, "run", "since"];
     let (known, since): (Option<String>, Option<u64>) = node.try_command(&record).await?;
     Ok(known.as_deref() == Some(run.trim()) && since == Some(0))
 }
