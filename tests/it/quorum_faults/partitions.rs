@@ -34,9 +34,13 @@ impl Scene {
 
     /// Parts the gateway from the first of the nodes.
     fn part_from(&self, nodes: usize, parting: Parting) {
-        for ways in &self.whole.ways[..nodes] {
-            begin(parting, &ways.to_node[0], &Gate::new());
+        for node in 0..nodes {
+            self.part(0, node, parting);
         }
+    }
+
+    fn part(&self, gateway: usize, node: usize, parting: Parting) {
+        begin(parting, &self.whole.ways[node].to_node[gateway], &Gate::new());
     }
 
     fn mend(&self) {
@@ -112,5 +116,35 @@ async fn a_lock_that_too_few_nodes_could_confirm_is_taken_back() {
         })
         .await;
         is_ready(&scene.parted).await;
+    }
+}
+
+/// One gateway cannot tell the first node of a release, so that the lock stays there. The other, which cannot ask the last
+/// node, hears of it from one node, and of the lock's holder from another.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_left_of_another_lock_is_no_reason_to_refuse_its_holder() {
+    let scene = Scene::start().await;
+    let (key, old) = (fresh_token(), fresh_token());
+    let lock = format!("/locks/{key}?ttl=1m");
+    scene.other.put(&lock).token(&old).send().await.expect(201);
+    let [first, _, last] = &scene.whole.quorum.nodes[..] else { unreachable!() };
+    eventually("the lock is on every node", async || {
+        has_lock(first, &key).await && has_lock(last, &key).await
+    })
+    .await;
+    scene.part(1, 0, Parting::Silence);
+    scene.other.delete(&format!("/locks/{key}")).token(&old).send().await.expect(204);
+    let token = fresh_token();
+    let held = scene.other.put(&lock).token(&token).send().await.expect(201);
+    scene.part(0, 2, Parting::Closed);
+    assert!(has_lock(first, &key).await, "the first node has heard of the release");
+    for _ in 0..6 {
+        let again = scene.parted.put(&lock).token(&token).send().await;
+        assert!([200, 503].contains(&again.status), "{} {}", again.status, again.json());
+        // Whoever is refused may be told of no holder, or of the right one.
+        let refused = scene.parted.put(&lock).send().await;
+        let named = &refused.json()["holder"]["fencing_token"];
+        assert!([423, 503].contains(&refused.status), "{} {}", refused.status, refused.json());
+        assert!(named.is_null() || *named == held.fencing_token(), "{}", refused.json());
     }
 }

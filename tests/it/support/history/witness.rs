@@ -131,7 +131,7 @@ fn read(action: Action, answer: &http::Answer) -> Answer {
 
 /// The holder in a 423. While none has a majority of a quorum there is none to be named.
 fn named(body: &Value) -> Option<Holder> {
-    body.get("holder").map(holder)
+    body.get("holder").filter(|holder| !holder.is_null()).map(holder)
 }
 
 fn holder(body: &Value) -> Holder {
