@@ -55,6 +55,14 @@ impl Lines {
         Self { lines: HashMap::new(), hints: Vec::new(), session: rand::random(), settings }
     }
 
+    /// Removes places of one lock whose time away is over.
+    pub(super) fn purge_line(&mut self, key: &LockKey, now: Duration) {
+        if let Some(line) = self.lines.get_mut(key) {
+            line.purge(now);
+        }
+        self.forget_if_over(key, now);
+    }
+
     /// Removes places that were left for too long, and the lines that nobody stands in any more. To be called now and
     /// then.
     pub(super) fn purge(&mut self, now: Duration) {

@@ -30,6 +30,7 @@ mod openapi;
 mod outcomes;
 mod preflight;
 mod quorum_faults;
+mod quorum_store;
 mod random_lines;
 mod readme;
 mod redis_cluster;

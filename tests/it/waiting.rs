@@ -1,4 +1,5 @@
-//! Waiting in line, as clients of real gateways see it: two of them on one Redis, or one on its embedded store.
+//! Waiting in line, as clients of real gateways see it: two of them on one Redis, or one on its embedded store or on a
+//! quorum, where gateways have lines of their own.
 
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::support::{Answer, Client, Gateway, RedisServer, eventually};
+use crate::support::{Answer, Client, Gateway, RedisServer, eventually, fresh_token, quorum};
 
 mod delivery;
 mod limits;
@@ -31,6 +32,18 @@ impl Pair {
 
     async fn redis_with(args: &[&str]) -> Self {
         Self::on(RedisServer::start().await, args).await
+    }
+
+    /// On the quorum that all tests share: there each gateway has lines of its own, so one stands for both.
+    async fn quorum_with(args: &[&str]) -> Self {
+        let prefix = fresh_token();
+        let args = [&["--max-ttl", "2h", "--redis-prefix", &prefix], args].concat();
+        let here = quorum::shared().await.gateway(&args).await;
+        eventually("the quorum is founded", async || {
+            Client::new(here.address).get("/readyz").send().await.status == 200
+        })
+        .await;
+        Self { here, there: None, redis: None }
     }
 
     async fn on(redis: RedisServer, args: &[&str]) -> Self {
@@ -69,6 +82,11 @@ macro_rules! on_each_pair {
             #[tokio::test(flavor = "multi_thread")]
             async fn redis() {
                 super::$name(super::super::Pair::redis_with($args).await).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn quorum() {
+                super::$name(super::super::Pair::quorum_with($args).await).await;
             }
         })+
     };

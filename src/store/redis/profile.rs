@@ -111,7 +111,9 @@ impl Config {
 pub(super) async fn syncs_each_write(connection: &mut MultiplexedConnection) -> RedisResult<Option<bool>> {
     let is_kept = setting(connection, "appendonly").await?;
     let is_synced = setting(connection, "appendfsync").await?;
-    Ok(is_kept.zip(is_synced).map(|(kept, synced)| kept == "yes" && synced == "always"))
+    let is_skipped = setting(connection, "no-appendfsync-on-rewrite").await?;
+    let settings = is_kept.zip(is_synced).zip(is_skipped);
+    Ok(settings.map(|((kept, synced), skipped)| kept == "yes" && synced == "always" && skipped == "no"))
 }
 
 async fn setting(connection: &mut MultiplexedConnection, name: &str) -> RedisResult<Option<String>> {

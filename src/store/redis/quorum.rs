@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::broadcast;
@@ -56,6 +57,7 @@ pub struct QuorumStore {
     hints: broadcast::Sender<Hint>,
     /// The session of the lines that the last heartbeat was answered with.
     session: AtomicU64,
+    mark_ttl: Duration,
     mark_ttl_ms: String,
 }
 
@@ -108,6 +110,7 @@ impl QuorumStore {
             waiters,
             hints,
             session: AtomicU64::new(0),
+            mark_ttl: settings.mark_ttl,
             mark_ttl_ms: settings.mark_ttl.as_millis().to_string(),
         })
     }
@@ -193,6 +196,8 @@ impl LockStore for QuorumStore {
         place: PlaceAfter,
         deadline: Instant,
     ) -> Result<bool, StoreError> {
+        // Nobody is there any more to whom the place would be of use, whatever the servers say.
+        self.waiters.step(|state, now| state.lines.vacate(key, token, attempt, place, false, now));
         self.pollster.council.is_ready(deadline).await?;
         let was_deleted = self.take_back_all(key, token, attempt, deadline).await?;
         self.waiters.step(|state, now| {
@@ -240,7 +245,7 @@ impl LockStore for QuorumStore {
         self.pollster.council.is_ready(deadline).await?;
         let seen = self.inspect_all(key, token, deadline).await?;
         let waiting = self.waiters.step(|state, now| {
-            state.lines.purge(now);
+            state.lines.purge_line(key, now);
             state.lines.waiters(key)
         });
         Ok(match seen {

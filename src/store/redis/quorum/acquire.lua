@@ -25,6 +25,8 @@ if SUPERSEDED ~= '' then void(KEYS[3], mark, SUPERSEDED, ARGV[13]) end
 local lock, left_ms = held(LOCK)
 if lock and token_of(lock) ~= TOKEN then
   if ARGV[11] ~= '' then
+    -- For a server that is out of memory, which allows ZADD only to a script that has written already.
+    redis.call('PEXPIRE', KEYS[4], record[5])
     redis.call('ZADD', KEYS[4], 0, ARGV[11])
     redis.call('PEXPIRE', KEYS[4], record[5])
   end

@@ -2,6 +2,7 @@
 //! of another list. Each such change is one script (`change.lua`) and does nothing where another gateway was first, or where
 //! what it rests on was seen too long ago.
 
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -29,8 +30,10 @@ impl Council {
         if sights.iter().flatten().any(|sight| sight.kind == Kind::Later) {
             self.is_outdated.store(true, Ordering::Relaxed);
         }
-        // Whoever has the later list sees to all: what a gateway with an earlier one did would be undone, or do harm.
-        if self.is_outdated.load(Ordering::Relaxed) || self.found(&sights).await {
+        // Whoever has the later list sees to all: what a gateway with an earlier one did would be undone, or do harm. And
+        // where two lists have one epoch, one of them is a mistake.
+        let is_contested = sights.iter().flatten().any(|sight| sight.kind == Kind::Differs);
+        if is_contested || self.is_outdated.load(Ordering::Relaxed) || self.found(&sights).await {
             return;
         }
         self.store_list(&sights).await;
@@ -49,11 +52,13 @@ impl Council {
                 Kind::Current | Kind::Later | Kind::Differs => false,
             };
             if is_stranger && sight.first_at.elapsed() >= LOOK_AGAIN && self.may_join(&sights) {
-                self.change(index, "join", 0, 0).await;
+                // One that once was part of a quorum is not new, even if it no longer knows.
+                let was_born = u64::from(self.has_been.load(Ordering::Relaxed));
+                self.change(index, sight, "join", was_born, 0).await;
             }
             let is_over = sight.is_in_quarantine() && sight.quarantine_left(longest_ms).is_zero();
             if sight.kind == Kind::Current && is_over {
-                self.restore(index, &good, &sights, longest_ms).await;
+                self.restore(index, sight, &good, &sights, longest_ms).await;
             }
         }
     }
@@ -64,8 +69,9 @@ impl Council {
         if sights.iter().flatten().any(|sight| sight.is_born) {
             self.has_been.store(true, Ordering::Relaxed);
         }
-        // If all of them forget at once, leases that were granted before may still last.
-        if self.has_been.load(Ordering::Relaxed) {
+        // If all of them forget at once, leases that were granted before may still last; and so may those that were granted
+        // by a list before.
+        if self.list.epoch > 1 || self.has_been.load(Ordering::Relaxed) {
             return false;
         }
         let joined = |sight: &Sight| sight.kind == Kind::Current && sight.is_in_quarantine();
@@ -79,8 +85,8 @@ impl Council {
         }
         for (index, sight) in sights.iter().flatten().enumerate() {
             match sight.kind {
-                Kind::Empty => self.change(index, "join", 0, 0).await,
-                _ if are_all_joined => self.change(index, "found", 0, 0).await,
+                Kind::Empty => self.change(index, sight, "join", 0, 0).await,
+                _ if are_all_joined => self.change(index, sight, "found", 0, 0).await,
                 _ => false,
             };
         }
@@ -98,22 +104,21 @@ impl Council {
         // One that was late for the change before learns of this one as a stranger.
         let epoch = kept.iter().map(|(_, sight)| sight.epoch).max();
         let storing: Vec<_> = kept.into_iter().filter(|(_, sight)| Some(sight.epoch) == epoch).collect();
+        let hindered = |by| *self.hindrance.lock().unwrap_or_else(PoisonError::into_inner) = by;
+        hindered(None);
+        let hindered = |by| hindered(Some(by));
         let Some((_, first)) = storing.first() else { return };
         if storing.iter().any(|(_, sight)| sight.members != first.members) {
             return;
         }
         if first.members.split(' ').count() != self.members.len() {
-            return tracing::warn!(
-                "the list of servers is not as long as the one before: nothing is changed"
-            );
+            return hindered("the list is not as long as the one before");
         }
         if storing.len() + have_stored < self.quorum() {
-            return tracing::warn!(
-                "too few servers of the list before can be asked for a change of the list, or too many would be replaced"
-            );
+            return hindered("too few servers of the list before count, or too many are to be replaced");
         }
         for (index, sight) in storing {
-            self.change(index, "store", 0, sight.epoch).await;
+            self.change(index, sight, "store", 0, sight.epoch).await;
         }
     }
 
@@ -126,7 +131,9 @@ impl Council {
         }
         let Some(high) = self.highest(good, false).await else { return };
         for index in good.iter().filter(is_unsettled) {
-            self.change(*index, "settle", high, 0).await;
+            if let Ok(sight) = &sights[*index] {
+                self.change(*index, sight, "settle", high, 0).await;
+            }
         }
     }
 
@@ -141,16 +148,9 @@ impl Council {
     }
 
     /// Ends the quarantine of a server.
-    async fn restore(&self, index: usize, good: &[usize], sights: &Sights, longest_ms: u64) {
+    async fn restore(&self, index: usize, sight: &Sight, good: &[usize], sights: &Sights, longest_ms: u64) {
         // Others may remember more than can be read now: those that are silent, and those that go by another list.
-        let may_remember = |sight: &&Result<Sight, String>| {
-            let has_forgotten = |sight: &Sight| match sight.kind {
-                Kind::Current => sight.is_in_quarantine(),
-                Kind::Empty | Kind::Forgot => true,
-                Kind::Later | Kind::Differs | Kind::Earlier => false,
-            };
-            !sight.as_ref().is_ok_and(has_forgotten)
-        };
+        let may_remember = |sight: &&Result<Sight, String>| !sight.as_ref().is_ok_and(Sight::has_forgotten);
         let is_majority = good.len() >= self.quorum();
         if !is_majority && sights.iter().filter(may_remember).count() >= self.quorum() {
             return;
@@ -163,7 +163,7 @@ impl Council {
         };
         let Some(high) = high else { return };
         let server = &self.members[index].name;
-        if self.change_with(index, "restore", high, 0, longest_ms).await {
+        if self.change_with(index, sight, "restore", high, 0, longest_ms).await {
             if is_majority {
                 tracing::info!(server, "the quarantine is over");
             } else {
@@ -198,43 +198,44 @@ impl Council {
         members.split(' ').any(|name| name == self.members[index].name)
     }
 
-    async fn change(&self, index: usize, kind: &str, high: u64, epoch_before: u64) -> bool {
-        self.change_with(index, kind, high, epoch_before, self.list.longest_ms).await
+    async fn change(&self, index: usize, seen: &Sight, kind: &str, number: u64, epoch_before: u64) -> bool {
+        self.change_with(index, seen, kind, number, epoch_before, self.list.longest_ms).await
     }
 
-    /// Changes what a server is; whether this gateway did it.
+    /// Changes what a server is, on the strength of what was `seen` of it; whether this gateway did it.
     async fn change_with(
         &self,
         index: usize,
+        seen: &Sight,
         kind: &str,
-        high: u64,
+        number: u64,
         epoch_before: u64,
         longest_ms: u64,
     ) -> bool {
         let member = &self.members[index];
-        let Ok(sight) = member.sight() else { return false };
         let args = [
             kind.to_owned(),
             self.list.epoch.to_string(),
             self.list.text.clone(),
             longest_ms.to_string(),
-            high.to_string(),
+            number.to_string(),
             epoch_before.to_string(),
-            sight.fresh_until_ms().to_string(),
-            sight.since_ms.to_string(),
+            seen.fresh_until_ms().to_string(),
+            seen.since_ms.to_string(),
         ];
         let deadline = Instant::now() + self.reply_timeout;
-        let done = member.ask(&scripts::CHANGE, &args, deadline).await;
-        member.nudge.notify_one();
-        match done {
-            Ok((_, reply)) => {
-                let server = &member.name;
-                if reply.outcome == 1 {
-                    tracing::info!(server, kind, "changed what the server is in the quorum");
-                }
-                reply.outcome == 1
+        let server = &member.name;
+        match member.ask(&scripts::CHANGE, &args, deadline).await {
+            Ok((_, reply)) if reply.outcome == 1 => {
+                tracing::info!(server, kind, "changed what the server is in the quorum");
+                member.nudge.notify_one();
+                true
             }
-            Err(_) => false,
+            Ok(_) => false,
+            Err(reason) => {
+                tracing::debug!(server, kind, reason, "the server could not be changed");
+                false
+            }
         }
     }
 }

@@ -5,7 +5,7 @@
 //! is due (`changes.rs`).
 
 use std::collections::HashMap;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -45,6 +45,8 @@ pub(super) struct Council {
     changed: Notify,
     /// Whether some server was ever seen to be, or to have been, part of a quorum.
     pub(super) has_been: AtomicBool,
+    /// Why the servers of an earlier list cannot learn this one.
+    pub(super) hindrance: Mutex<Option<&'static str>>,
     /// Whether some server was ever seen to know a later list than this gateway's.
     pub(super) is_outdated: AtomicBool,
     pub(super) stop: CancellationToken,
@@ -67,6 +69,7 @@ impl Council {
             runs,
             changed,
             has_been: AtomicBool::new(false),
+            hindrance: Mutex::default(),
             is_outdated: AtomicBool::new(false),
             stop: stop.clone(),
         });
@@ -124,9 +127,25 @@ impl Council {
             return Ok(());
         }
         let good = all - troubles.len();
-        let text =
+        let mut text =
             format!("{quorum} of {all} servers are needed, and {good} can be used: {}", troubles.join("; "));
+        text.extend(self.what_else_is_wrong().map(|wrong| format!("; {wrong}")));
         Err(StoreError::Unavailable(text))
+    }
+
+    /// What is wrong with the quorum as a whole.
+    fn what_else_is_wrong(&self) -> Option<&'static str> {
+        let sights: Vec<_> = self.members.iter().filter_map(|member| member.sight().ok()).collect();
+        let have_forgotten = sights.iter().filter(|sight| sight.has_forgotten()).count();
+        if self.list.epoch > 1 && sights.iter().all(|sight| sight.kind == Kind::Empty) {
+            return Some("no server knows an earlier list, and a first list has epoch 1");
+        }
+        let hindrance = *self.hindrance.lock().unwrap_or_else(PoisonError::into_inner);
+        hindrance.or_else(|| {
+            (have_forgotten >= self.blocking() && self.has_been.load(Ordering::Relaxed)).then_some(
+                "so many have forgotten at once that the order of fencing numbers will rest on their clocks",
+            )
+        })
     }
 
     /// As [`Self::check`], but a gateway that has just started finds out first.
@@ -164,11 +183,9 @@ impl Council {
     fn is_finding_out(&self) -> bool {
         let sights: Vec<_> = self.members.iter().map(|member| member.sight()).collect();
         let is_unseen = |member: &Arc<Member>| member.clock().is_none() && !member.supervisor.is_down();
-        let is_empty =
-            |sight: &Result<Sight, String>| sight.as_ref().is_ok_and(|sight| sight.kind == Kind::Empty);
-        let is_unborn = |sight: &Result<Sight, String>| sight.as_ref().is_ok_and(|sight| !sight.is_born);
-        let are_starting = sights.iter().any(is_empty) || sights.iter().all(is_unborn);
-        are_starting || self.members.iter().any(is_unseen)
+        let is_starting = |sight: &Result<Sight, String>| sight.as_ref().is_ok_and(Sight::is_starting);
+        sights.iter().any(|sight| self.list.epoch == 1 && is_starting(sight))
+            || self.members.iter().any(is_unseen)
     }
 
     /// Looks at a server again and again.
@@ -193,12 +210,12 @@ impl Council {
         let member = &self.members[index];
         let deadline = Instant::now() + self.reply_timeout;
         let before = member.sight();
-        let is_durable = if member.syncs_each_write(deadline).await { "1" } else { "0" };
+        let durable_on = member.syncs_each_write(deadline).await;
         let args = [
             self.list.epoch.to_string(),
             self.list.text.clone(),
             self.list.longest_ms.to_string(),
-            is_durable.to_owned(),
+            if durable_on.is_some() { "1" } else { "0" }.to_owned(),
         ];
         let asked_at = self.clock.boot();
         let (link, reply) = match member.ask(&scripts::LOOK, &args, deadline).await {
@@ -206,7 +223,7 @@ impl Council {
             Err(reason) => {
                 self.say(member, &before, &Err(reason.clone()));
                 member.see(Err(reason), None);
-                return None;
+                return member.supervisor.link_now().map(|link| link.session);
             }
         };
         let clock = Sight::clock_us(&reply)

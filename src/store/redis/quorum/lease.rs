@@ -104,7 +104,7 @@ impl QuorumStore {
             outcomes.into_iter().find(|outcome| count(answers, code_of(*outcome)) >= votes)
         };
         let quorum = self.pollster.council.quorum();
-        let call = self.to_release(key, token, mark, None);
+        let call = self.to_release(key, token, mark, None, 0);
         let mut poll = self.pollster.ask(&call, deadline);
         let decided = poll.decide(deadline, |answers| said(answers, quorum)).await;
         if poll.heard().count() < quorum {
@@ -113,7 +113,14 @@ impl QuorumStore {
         // Where no answer has most votes, one that held the lock says most: the others had not heard of it, or no more.
         let outcome = decided.or_else(|| said(&poll.answers, 1)).unwrap_or(Released::NotHeld);
         if mark == ReleaseMark::None {
-            self.keep_out(key, token, poll);
+            // Without a mark, copies of the acquire are kept out by the number, which those that had the lock have said.
+            let number = heard(&poll.answers).find_map(|reply| reply.field::<String>(0)?.parse().ok());
+            let releasing = self.to_release(key, token, mark, None, number.unwrap_or(0));
+            self.pollster.follow_up(
+                &releasing,
+                poll,
+                |answer| !matches!(answer, Some(Ok(reply)) if reply.outcome == 0),
+            );
             return Ok(outcome);
         }
         if decided.is_none() {
@@ -121,7 +128,7 @@ impl QuorumStore {
             self.agree_on(key, token, outcome, deadline).await?;
         } else {
             // Whoever asks again is to be told the same, whichever servers answer.
-            let agreeing = self.to_release(key, token, mark, Some(outcome));
+            let agreeing = self.to_release(key, token, mark, Some(outcome), 0);
             self.pollster.follow_up(
                 &agreeing,
                 poll,
@@ -129,20 +136,6 @@ impl QuorumStore {
             );
         }
         Ok(outcome)
-    }
-
-    /// Keeps copies of the acquire that granted a lock, which was freed without a mark, from taking it on servers that did
-    /// not have it: by its number, which those that had it have said.
-    fn keep_out(&self, key: &LockKey, token: &TokenHash, poll: Poll) {
-        let number = heard(&poll.answers).find_map(|reply| reply.field::<String>(0)?.parse().ok());
-        let Some(number) = number else { return };
-        // Of no attempt: it takes nothing away, and burns the number.
-        let burning = self.giving_up(key, token, Attempt::generate(), number);
-        self.pollster.follow_up(
-            &burning,
-            poll,
-            |answer| !matches!(answer, Some(Ok(reply)) if reply.outcome == 0),
-        );
     }
 
     /// Frees a token on all servers, and has most of them say this from now on.
@@ -154,7 +147,7 @@ impl QuorumStore {
         deadline: Instant,
     ) -> Result<(), StoreError> {
         let quorum = self.pollster.council.quorum();
-        let call = self.to_release(key, token, ReleaseMark::Final, Some(outcome));
+        let call = self.to_release(key, token, ReleaseMark::Final, Some(outcome), 0);
         let mut poll = self.pollster.ask(&call, deadline);
         poll.decide(deadline, |answers| (heard(answers).count() >= quorum).then_some(())).await;
         if poll.heard().count() < quorum {
@@ -170,14 +163,20 @@ impl QuorumStore {
         token: &TokenHash,
         mark: ReleaseMark,
         known: Option<Released>,
+        number: u64,
     ) -> Arc<Call> {
         let life_ms = match mark {
             ReleaseMark::Final => self.mark_ttl_ms.clone(),
             ReleaseMark::None => String::new(),
         };
         let known = known.map_or_else(String::new, |outcome| code_of(outcome).to_string());
-        let args = vec![token.to_string(), life_ms, known];
-        Arc::new(self.call(&scripts::RELEASE, key, self.keys_of(key, token), args, Until::Always))
+        let args = vec![token.to_string(), life_ms, known, number.to_string()];
+        // A token may be used again once its mark is over: from then on a copy that is late would do harm.
+        let until = match mark {
+            ReleaseMark::Final => Until::About(self.pollster.council.clock.boot() + self.mark_ttl),
+            ReleaseMark::None => Until::Always,
+        };
+        Arc::new(self.call(&scripts::RELEASE, key, self.keys_of(key, token), args, until))
     }
 
     /// Undoes an attempt on all servers; whether it is certain that it was undone before anybody was told of it.

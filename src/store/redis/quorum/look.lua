@@ -19,18 +19,24 @@ local function answer(standing)
   return { standing, whole(now_us), since or '0', longest or '0', born and 1 or 0, settled or '0', epoch or '0', members or '' }
 end
 
+-- For a server that is out of memory, as in change.lua.
+local function write(...)
+  redis.call('HDEL', KEYS[1], '')
+  redis.call('HSET', KEYS[1], ...)
+end
+
 if not run then return answer(1) end
+if tonumber(epoch) > tonumber(ARGV[2]) then return answer(3) end
+if epoch == ARGV[2] and members ~= ARGV[3] then return answer(4) end
 if run ~= ARGV[1] then
   -- All that was answered before it restarted was on its disk, and is there again.
   if durable ~= '1' or ARGV[5] ~= '1' then return answer(2) end
-  redis.call('HSET', KEYS[1], 'run', ARGV[1])
+  write('run', ARGV[1])
 end
-if tonumber(epoch) > tonumber(ARGV[2]) then return answer(3) end
-if tonumber(epoch) < tonumber(ARGV[2]) then return answer(5) end
-if members ~= ARGV[3] then return answer(4) end
-if durable ~= ARGV[5] then redis.call('HSET', KEYS[1], 'durable', ARGV[5]) end
+if epoch ~= ARGV[2] then return answer(5) end
+if durable ~= ARGV[5] then write('durable', ARGV[5]) end
 if tonumber(longest) < tonumber(ARGV[4]) then
   longest = ARGV[4]
-  redis.call('HSET', KEYS[1], 'longest', longest)
+  write('longest', longest)
 end
 return answer(0)

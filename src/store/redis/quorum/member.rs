@@ -53,6 +53,16 @@ pub(super) enum Until {
     AtMost(Duration),
 }
 
+impl Until {
+    /// Whether it is too late, by the time since boot.
+    pub(super) fn is_over(self, since_boot: Duration) -> bool {
+        match self {
+            Self::Always => false,
+            Self::About(at) | Self::AtMost(at) => since_boot > at,
+        }
+    }
+}
+
 /// How a server's clock stands to this machine's.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ServerClock {
@@ -133,13 +143,22 @@ impl Member {
         }
     }
 
+    /// Whether the process of this name counts, and else why not.
+    fn standing_of(&self, run: &str) -> Result<(), String> {
+        match &self.seen().sight {
+            Ok(sight) if sight.run != run => Err("it was restarted, and was not looked at since".to_owned()),
+            Ok(sight) => sight.standing(),
+            Err(reason) => Err(reason.clone()),
+        }
+    }
+
     /// Runs a call on the server, if it counts.
     pub(super) async fn run(&self, call: &Call, deadline: Instant) -> Answer {
         let out = |reason: String| Silence::Out(format!("{}: {reason}", self.name));
         let now = Instant::now();
         let begin_by = now + deadline.saturating_duration_since(now).mul_f64(BEGUN_WITHIN);
         let link = self.supervisor.link(begin_by).await.map_err(|error| out(error.to_string()))?;
-        self.standing().map_err(out)?;
+        self.standing_of(&link.incarnation).map_err(out)?;
         let until = self.until(call.until).ok_or_else(|| out("its clock is not known yet".to_owned()))?;
         let keys: Vec<&[u8]> =
             [&self.record].into_iter().chain(&call.keys).map(|key| key.as_bytes()).collect();
@@ -167,19 +186,19 @@ impl Member {
         })
     }
 
-    /// Whether the server has each write on its disk before it answers, as far as it says.
-    pub(super) async fn syncs_each_write(&self, deadline: Instant) -> bool {
-        let Ok(link) = self.supervisor.link(deadline).await else { return false };
+    /// The session of the link over which the server says that it has each write on its disk before it answers.
+    pub(super) async fn syncs_each_write(&self, deadline: Instant) -> Option<u64> {
+        let link = self.supervisor.link(deadline).await.ok()?;
         // The server would keep a record of each forbidden question, as of an attack.
         if self.seen().says_nothing_on == Some(link.session) {
-            return false;
+            return None;
         }
         let mut connection = link.connection.clone();
         let asked = timeout_at(deadline, profile::syncs_each_write(&mut connection)).await;
         if let Ok(Ok(None)) = asked {
             self.seen().says_nothing_on = Some(link.session);
         }
-        matches!(asked, Ok(Ok(Some(true))))
+        matches!(asked, Ok(Ok(Some(true)))).then_some(link.session)
     }
 
     /// Runs one of the council's scripts, which begin with the run of the server, whatever is known of the server.

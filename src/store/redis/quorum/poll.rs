@@ -40,6 +40,8 @@ pub(super) struct Poll {
     coming: mpsc::UnboundedReceiver<(usize, Answer)>,
     /// One place for each server; nothing where it was not asked, or has not answered.
     pub(super) answers: Vec<Option<Answer>>,
+    /// Which servers were asked.
+    pub(super) asked: Vec<bool>,
     asked_at: Instant,
 }
 
@@ -61,7 +63,8 @@ impl Pollster {
         wanted: impl Fn(usize) -> bool,
     ) -> Poll {
         let (sender, coming) = mpsc::unbounded_channel();
-        for (index, member) in self.council.members.iter().enumerate().filter(|(index, _)| wanted(*index)) {
+        let asked: Vec<_> = (0..self.council.members.len()).map(wanted).collect();
+        for (index, member) in self.council.members.iter().enumerate().filter(|(index, _)| asked[*index]) {
             let (member, call, sender) = (member.clone(), call.clone(), sender.clone());
             tokio::spawn(async move {
                 let answer = member.run(&call, deadline).await;
@@ -70,7 +73,7 @@ impl Pollster {
             });
         }
         let answers = self.council.members.iter().map(|_| None).collect();
-        Poll { council: self.council.clone(), coming, answers, asked_at: Instant::now() }
+        Poll { council: self.council.clone(), coming, answers, asked, asked_at: Instant::now() }
     }
 
     /// Has every server that was asked and did nothing yet do it after all, in the background, for at most as long as a
@@ -118,6 +121,9 @@ impl Pollster {
             let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
             while started.elapsed() < council.longest() && !council.stop.is_cancelled() {
                 backoff.pause().await;
+                if call.until.is_over(council.clock.boot()) {
+                    break;
+                }
                 let deadline = Instant::now() + council.reply_timeout;
                 if council.members[index].run(&call, deadline).await.is_ok() {
                     break;

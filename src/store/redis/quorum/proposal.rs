@@ -65,6 +65,8 @@ enum Verdict {
     /// Nobody has most votes; some servers may say that the token holds the lock.
     Split {
         is_own: bool,
+        /// What most servers have passed.
+        high: Option<u64>,
     },
     TooFew(StoreError),
 }
@@ -96,15 +98,18 @@ impl QuorumStore {
         // How many votes nobody has won.
         let mut splits = 0;
         let (mut is_first, mut is_last, mut is_own) = (true, false, false);
-        let (mut may_have_accepted, mut has_strays) = (false, false);
+        // The servers that may hold something of this attempt: they have accepted it, or may have, or may yet.
+        let mut litter = vec![false; self.pollster.council.members.len()];
         loop {
             let (verdict, poll) = self.vote(&proposal, number, is_first, splits, deadline).await;
             is_first = false;
-            // Whatever some servers may have accepted is undone, unless most have.
-            let give_up = || self.give_up(key, token, *attempt, number, deadline);
             // Those of this round were answered where it matters; a copy from an earlier one may still be on its way.
-            has_strays |= may_have_accepted;
-            may_have_accepted |= poll.answers.iter().any(may_have_accepted_it);
+            let has_strays = litter.contains(&true);
+            for (index, answer) in poll.answers.iter().enumerate().filter(|(index, _)| poll.asked[*index]) {
+                litter[index] |= may_have_accepted_it(answer);
+            }
+            let may_have_accepted = litter.contains(&true);
+            let give_up = || self.give_up(request, number, &litter, deadline);
             match verdict {
                 Verdict::Granted => return self.granted(number, request),
                 Verdict::GrantedBefore(lease) => {
@@ -164,7 +169,7 @@ impl QuorumStore {
                     });
                 }
                 Verdict::Passed { .. } | Verdict::Split { .. } => {
-                    is_own |= matches!(verdict, Verdict::Split { is_own: true });
+                    is_own |= matches!(verdict, Verdict::Split { is_own: true, .. });
                     let is_undone = !may_have_accepted || give_up().await_most().await;
                     if !is_undone || is_last && is_own {
                         return Err(StoreError::Unknown(
@@ -173,6 +178,11 @@ impl QuorumStore {
                     }
                     if is_last {
                         return Ok(refused(None));
+                    }
+                    // Nothing of the numbers so far can be granted any more.
+                    litter.fill(false);
+                    if let Verdict::Passed { high } | Verdict::Split { high: Some(high), .. } = verdict {
+                        self.ballots.note(bucket, high);
                     }
                     if Instant::now() + pauses.next() < last_start {
                         pauses.pause().await;
@@ -228,10 +238,10 @@ impl QuorumStore {
             if let Some(Some(Ok(reply))) = poll.answers.get(first)
                 && reply.outcome == 2
             {
-                return (Verdict::Split { is_own: false }, poll);
+                return (Verdict::Split { is_own: false, high: None }, poll);
             }
             let mut others = self.pollster.ask_some(&call, deadline, |index| index != first);
-            others.answers[first] = poll.answers[first].take();
+            (others.answers[first], others.asked[first]) = (poll.answers[first].take(), true);
             return (self.count(&mut others, deadline).await, others);
         }
         let mut poll = self.pollster.ask(&call, deadline);
@@ -272,26 +282,21 @@ impl QuorumStore {
         )
     }
 
-    /// Gives up all numbers up to this one, on all servers.
+    /// Gives up all numbers up to this one, wherever something may be left of them.
     fn give_up(
         &self,
-        key: &LockKey,
-        token: &TokenHash,
-        attempt: Attempt,
+        request: &AcquireRequest,
         number: u64,
+        litter: &[bool],
         deadline: Instant,
     ) -> GivingUp<'_> {
-        let call = self.giving_up(key, token, attempt, number);
-        GivingUp { store: self, poll: self.pollster.ask(&call, deadline), call, deadline }
+        let call = self.giving_up(&request.key, &request.token, request.attempt, number);
+        let poll = self.pollster.ask_some(&call, deadline, |index| litter[index]);
+        let clean = litter.iter().filter(|may_hold| !**may_hold).count();
+        GivingUp { store: self, poll, call, clean, deadline }
     }
 
-    pub(super) fn giving_up(
-        &self,
-        key: &LockKey,
-        token: &TokenHash,
-        attempt: Attempt,
-        number: u64,
-    ) -> Arc<Call> {
+    fn giving_up(&self, key: &LockKey, token: &TokenHash, attempt: Attempt, number: u64) -> Arc<Call> {
         let args = vec![token.to_string(), attempt.to_string(), number.to_string()];
         let keys = vec![self.keys.lock(key), self.keys.watch(key)];
         Arc::new(self.call(&scripts::GIVE_UP, key, keys, args, Until::Always))
@@ -304,6 +309,8 @@ struct GivingUp<'a> {
     store: &'a QuorumStore,
     poll: Poll,
     call: Arc<Call>,
+    /// How many servers certainly hold nothing of it.
+    clean: usize,
     deadline: Instant,
 }
 
@@ -320,10 +327,10 @@ impl GivingUp<'_> {
 
     /// Waits until so many servers hold nothing of it that it can never be granted any more; else returns `false`.
     async fn await_most(mut self) -> bool {
-        let blocking = self.store.pollster.council.blocking();
+        let (blocking, clean) = (self.store.pollster.council.blocking(), self.clean);
         let is_undone = |answers: &[Option<Answer>]| {
             let undone = heard(answers).filter(|reply| reply.outcome == 0).count();
-            (undone >= blocking).then_some(())
+            (clean + undone >= blocking).then_some(())
         };
         let is_undone = self.poll.decide(self.deadline, is_undone).await.is_some();
         self.in_background();
@@ -335,7 +342,7 @@ fn refused(holder: Option<Lease>) -> Acquired {
     Acquired::Refused(Refusal { holder, ..Refusal::default() })
 }
 
-/// Whether a server may hold something of an attempt; one that was not asked, or is silent, may.
+/// Whether a server that was asked may hold something of an attempt; one that is silent may.
 fn may_have_accepted_it(answer: &Option<Answer>) -> bool {
     match answer {
         Some(Ok(reply)) => matches!(reply.outcome, 0 | 9),
@@ -422,7 +429,7 @@ fn late(poll: &Poll, quorum: usize) -> Verdict {
     {
         return Verdict::Passed { high: *high };
     }
-    Verdict::Split { is_own }
+    Verdict::Split { is_own, high: highs.get(quorum - 1).copied() }
 }
 
 /// The locks that servers have named in this kind of answer.

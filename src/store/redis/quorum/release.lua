@@ -5,6 +5,7 @@
 -- KEYS[2] the lock              ARGV[5] token hash
 -- KEYS[3] the token's mark      ARGV[6] life of the mark, ms; empty for none
 -- KEYS[4] who waits for it      ARGV[7] the answer that is known already, may be empty
+--                               ARGV[8] the number of the lock, where it is known, which is burnt; else 0
 --
 -- Returns { outcome, number of the lock that was freed }: 0 released · { 1 } nobody held it · { 2 } held by another
 
@@ -19,6 +20,12 @@ local frees = lock and token_of(lock) == ARGV[5]
 if outcome == '' then outcome = frees and '0' or lock and '2' or '1' end
 if frees then redis.call('DEL', KEYS[2]) end
 if leaves_mark then set_mark(KEYS[3], '=' .. outcome, ARGV[6]) end
+local number = tonumber(ARGV[8])
+if number > high and not is_too_far(number) then
+  -- For a server that is out of memory, as in give_up.lua.
+  redis.call('PEXPIRE', KEYS[4], record[5])
+  accept(number)
+end
 if not frees then return { tonumber(outcome) } end
 tell(KEYS[4], KEYS[2])
 return { tonumber(outcome), whole(number_of(lock)) }

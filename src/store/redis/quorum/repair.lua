@@ -13,8 +13,9 @@ local number = tonumber(ARGV[6])
 local lock, left_ms = held(KEYS[2])
 if lock and token_of(lock) ~= ARGV[5] then return { 2 } end
 -- A smaller number of the token can never be granted any more. A larger one may be about to be, but not while most servers
--- hold this one: so not, if they do so for longer than an attempt lasts.
-if lock and number_of(lock) > number and tonumber(ARGV[8]) < tonumber(ARGV[9]) then return { 2 } end
+-- hold this one, which they do until the deadline: so not, if no attempt lasts that long.
+local latest_us = now_us + tonumber(ARGV[9]) * 1000
+if lock and number_of(lock) > number and latest_us > tonumber(ARGV[3]) then return { 2 } end
 if is_too_long(ARGV[8]) then return { -5, whole(now_us) } end
 -- For a server that is out of memory, as in give_up.lua.
 redis.call('PEXPIRE', KEYS[3], record[5])

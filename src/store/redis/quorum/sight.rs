@@ -116,6 +116,22 @@ impl Sight {
         Err(reason)
     }
 
+    /// Whether it is new, and perhaps part of a quorum that is just being founded.
+    pub(super) fn is_starting(&self) -> bool {
+        let fresh_ms = u64::try_from(FRESH.as_millis()).unwrap_or_default();
+        let joined_lately = self.now_ms < self.since_ms.saturating_add(fresh_ms);
+        self.kind == Kind::Empty || !self.is_born && self.is_in_quarantine() && joined_lately
+    }
+
+    /// Whether it knows nothing of what it may have accepted.
+    pub(super) fn has_forgotten(&self) -> bool {
+        match self.kind {
+            Kind::Current => self.is_in_quarantine(),
+            Kind::Empty | Kind::Forgot => true,
+            Kind::Later | Kind::Differs | Kind::Earlier => false,
+        }
+    }
+
     /// Whether it may still be acted upon. A gateway that stood still would act on what was long ago.
     pub(super) fn is_fresh(&self) -> bool {
         self.at.elapsed() < FRESH

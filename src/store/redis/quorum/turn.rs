@@ -9,7 +9,7 @@ use super::QuorumStore;
 use super::proposal::Proposal;
 use super::waiters::State;
 use crate::lock::{Acquired, LockKey, Refusal, TokenHash};
-use crate::store::lines::Turn;
+use crate::store::lines::{LineFull, Turn};
 use crate::store::{AcquireRequest, Intent, Join, PlaceAfter, StoreError};
 
 /// When somebody is to look again at a lock that has just become free.
@@ -29,7 +29,7 @@ impl QuorumStore {
             !state.lines.has_line(key, now) || state.lines.pass(key, token, held, now)
         });
         if may_take {
-            return self.attempt(request, deadline).await;
+            return self.attempt(request, Trying { store: self, key, is_over: false }, deadline).await;
         }
         // Whoever waits comes first; but the token may hold the lock already.
         self.ask(request, deadline).await
@@ -47,6 +47,21 @@ impl QuorumStore {
             state.lines.prepare(key, token, &join.supersedes, *attempt, now);
             state.lines.join(key, token, *attempt, join, now)
         });
+        let answer = self.look_once_joined(request, joined, deadline).await;
+        if matches!(answer, Err(StoreError::Unavailable(_))) {
+            // Whoever is told that nothing happened must not stand in anybody's way.
+            let place = if join.place.is_some() { PlaceAfter::Kept } else { PlaceAfter::Removed };
+            self.waiters.step(|state, now| state.lines.vacate(key, token, *attempt, place, false, now));
+        }
+        answer
+    }
+
+    async fn look_once_joined(
+        &self,
+        request: &AcquireRequest,
+        joined: Result<(), LineFull>,
+        deadline: Instant,
+    ) -> Result<Acquired, StoreError> {
         if joined.is_ok()
             && let Some(answer) = self.look(request, deadline).await?
         {
@@ -81,8 +96,9 @@ impl QuorumStore {
         if turn != Turn::Take {
             return Ok(None);
         }
+        let trying = Trying { store: self, key, is_over: false };
         let _turn = self.waiters.turn(key, deadline).await?;
-        let answer = self.attempt(request, deadline).await?;
+        let answer = self.attempt(request, trying, deadline).await?;
         Ok((!matches!(answer, Acquired::Refused(_))).then_some(answer))
     }
 
@@ -93,27 +109,49 @@ impl QuorumStore {
         place: PlaceAfter,
         deadline: Instant,
     ) -> Result<Acquired, StoreError> {
-        let AcquireRequest { key, token, attempt, .. } = request;
+        let AcquireRequest { key, attempt, .. } = request;
         // A look never makes what it did not find: a copy of it that comes late would make it for nobody.
-        let is_lost =
-            self.waiters.step(|state, now| state.held(key, now).is_none() && !state.lines.has_line(key, now));
-        if is_lost {
-            return Ok(Acquired::PlaceLost);
+        let (is_spent, is_lost) = self.waiters.step(|state, now| {
+            let is_free = state.held(key, now).is_none() && !state.lines.has_line(key, now);
+            (state.is_spent(attempt), is_free)
+        });
+        let answer = match is_spent {
+            false if is_lost => return Ok(Acquired::PlaceLost),
+            false => self.look_or_ask(request, deadline).await,
+            // What the same last look did before may still be on its way to be undone: it is granted nothing any more.
+            true => Ok(Acquired::AttemptVoided),
+        };
+        let ended = match answer {
+            Ok(Acquired::Refused(refusal)) => self.end(request, place, refusal, deadline).await,
+            Ok(Acquired::AttemptVoided) => self.end(request, place, Refusal::default(), deadline).await,
+            other => other,
+        };
+        if ended.is_err() {
+            self.waiters.step(|state, now| state.spend(*attempt, now));
         }
-        if let Some(answer) = self.look(request, deadline).await? {
-            return Ok(answer);
+        ended
+    }
+
+    async fn look_or_ask(&self, request: &AcquireRequest, deadline: Instant) -> Result<Acquired, StoreError> {
+        match self.look(request, deadline).await? {
+            Some(answer) => Ok(answer),
+            None => self.ask(request, deadline).await,
         }
-        match self.ask(request, deadline).await? {
-            Acquired::Refused(refusal) => {
-                // Whatever was found: a copy of an earlier command of this attempt may still be on its way.
-                self.take_back_all(key, token, *attempt, deadline).await?;
-                self.waiters.step(|state, now| state.lines.end(key, token, *attempt, place, now));
-                Ok(Acquired::Refused(self.with_line(key, token, refusal)))
-            }
-            // The same last look was answered before, and that answer was lost.
-            Acquired::AttemptVoided => Ok(Acquired::Refused(self.with_line(key, token, Refusal::default()))),
-            answer => Ok(answer),
-        }
+    }
+
+    /// Ends the wait of an attempt that was not granted the lock. Whatever was found: a copy of an earlier command of it may
+    /// still be on its way.
+    async fn end(
+        &self,
+        request: &AcquireRequest,
+        place: PlaceAfter,
+        refusal: Refusal,
+        deadline: Instant,
+    ) -> Result<Acquired, StoreError> {
+        let AcquireRequest { key, token, attempt, .. } = request;
+        self.take_back_all(key, token, *attempt, deadline).await?;
+        self.waiters.step(|state, now| state.lines.end(key, token, *attempt, place, now));
+        Ok(Acquired::Refused(self.with_line(key, token, refusal)))
     }
 
     /// Where an attempt stands that was not granted the lock.
@@ -137,13 +175,13 @@ impl QuorumStore {
     }
 
     /// Tries to take the lock, as those who wait here have agreed to.
-    pub(super) async fn attempt(
+    async fn attempt(
         &self,
         request: &AcquireRequest,
+        trying: Trying<'_>,
         deadline: Instant,
     ) -> Result<Acquired, StoreError> {
         let AcquireRequest { key, token, .. } = request;
-        let trying = Trying { store: self, key, is_over: false };
         let proposal = Proposal { request, grants: true, channel: self.channel_for(request) };
         let answer = self.propose(proposal, deadline).await?;
         trying.ends(|state, now| {

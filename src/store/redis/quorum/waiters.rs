@@ -2,6 +2,7 @@
 //! at each of them alone.
 
 use std::collections::HashMap;
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -9,14 +10,19 @@ use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, broadcast};
 use tokio::time::{Instant, timeout_at};
 
 use crate::clock::boottime;
-use crate::lock::{Acquired, LockKey, Refusal};
+use crate::lock::{Acquired, Attempt, LockKey, Refusal};
 use crate::store::lines::Lines;
 use crate::store::{AcquireRequest, Hint, PlaceAfter, StoreError};
 
-/// How long what is known of a holder is relied on: whoever is told that the lock is free may not be told it.
-const KNOWN_FOR: Duration = Duration::from_secs(2);
+/// How long what is known of a holder is relied on, since what servers tell may be lost: a tenth of what is left of the
+/// lease, within these bounds.
+const KNOWN_FOR: RangeInclusive<Duration> = Duration::from_secs(2)..=Duration::from_secs(15);
 /// After the first server has said that a lock is free, most of the others are waited for so long.
 const SOON: Duration = Duration::from_millis(15);
+/// When somebody is to look at a lock that may be free.
+const AT_ONCE: Duration = Duration::from_millis(1);
+/// Longer than any request goes on after its last look.
+const SPENT_FOR: Duration = Duration::from_secs(120);
 /// Locks that are being tried for, past which those that nobody tries for any more are forgotten.
 const MANY: usize = 1_024;
 
@@ -35,25 +41,30 @@ pub(super) struct State {
     held: HashMap<LockKey, Known>,
     /// The servers that have said that a lock is free.
     free_at: HashMap<LockKey, Vec<usize>>,
+    /// Attempts whose last look was not answered, since when: what they may have done is being undone.
+    spent: HashMap<Attempt, Duration>,
+    /// How many locks are to be known before those are looked for that nobody waits for any more.
+    tidy_at: usize,
 }
 
 /// What is known of a lock, by the time since boot.
 struct Known {
     until: Duration,
-    found_at: Duration,
+    good_until: Duration,
 }
 
 impl State {
     /// How long the lock is believed to be held yet, as far as that was found out lately.
     pub(super) fn held(&self, key: &LockKey, now: Duration) -> Option<Duration> {
-        let known = self.held.get(key).filter(|known| now < known.found_at + KNOWN_FOR)?;
+        let known = self.held.get(key).filter(|known| now < known.good_until)?;
         known.until.checked_sub(now).filter(|left| !left.is_zero())
     }
 
     /// Somebody holds the lock for so long, or it is being tried for.
     pub(super) fn note_held(&mut self, key: &LockKey, left: Duration, now: Duration) {
         self.free_at.remove(key);
-        self.held.insert(key.clone(), Known { until: now + left, found_at: now });
+        let good_for = (left / 10).clamp(*KNOWN_FOR.start(), *KNOWN_FOR.end());
+        self.held.insert(key.clone(), Known { until: now + left, good_until: now + good_for });
     }
 
     /// What was answered to a request says something of the lock, and of its token's place in the line.
@@ -76,6 +87,16 @@ impl State {
         }
     }
 
+    /// Whether an attempt is to be granted nothing any more.
+    pub(super) fn is_spent(&self, attempt: &Attempt) -> bool {
+        self.spent.contains_key(attempt)
+    }
+
+    pub(super) fn spend(&mut self, attempt: Attempt, now: Duration) {
+        self.spent.retain(|_, since| now < *since + SPENT_FOR);
+        self.spent.insert(attempt, now);
+    }
+
     /// The lock may be free.
     pub(super) fn note_free(&mut self, key: &LockKey) {
         self.held.remove(key);
@@ -84,15 +105,23 @@ impl State {
     /// Forgets locks for which nobody waits.
     fn tidy(&mut self, now: Duration) {
         self.lines.purge(now);
-        let Self { lines, held, free_at } = self;
+        let Self { lines, held, free_at, .. } = self;
         held.retain(|key, _| lines.has_line(key, now));
         free_at.retain(|key, _| lines.has_line(key, now));
+        // Else each step would tidy up where many are waited for.
+        self.tidy_at = MANY.max(2 * self.held.len());
     }
 }
 
 impl Waiters {
     pub(super) fn new(lines: Lines, hints: broadcast::Sender<Hint>) -> Self {
-        let state = State { lines, held: HashMap::new(), free_at: HashMap::new() };
+        let state = State {
+            lines,
+            held: HashMap::new(),
+            free_at: HashMap::new(),
+            spent: HashMap::new(),
+            tidy_at: MANY,
+        };
         Self { state: Mutex::new(state), tries: Mutex::default(), hints }
     }
 
@@ -102,7 +131,7 @@ impl Waiters {
         let (answer, hints) = {
             let mut state = lock(&self.state);
             let answer = step(&mut state, now);
-            if state.held.len() > MANY {
+            if state.held.len() > state.tidy_at {
                 state.tidy(now);
             }
             (answer, state.lines.take_hints())
@@ -139,10 +168,13 @@ impl Waiters {
 
     /// A server has told that a lock is free. Once `quorum` of them have, or after a moment, the first in line tries.
     pub(super) fn hear(&self, server: usize, key: LockKey, quorum: usize) {
-        let is_first = self.step(|state, now| {
-            // Whoever has released it here has told so before.
-            if !state.lines.has_line(&key, now) || state.held(&key, now).is_none() {
-                return false;
+        let due_in = self.step(|state, now| {
+            if !state.lines.has_line(&key, now) {
+                return None;
+            }
+            // Whoever has released it here has told so before; or what was known is too old.
+            if state.held(&key, now).is_none() {
+                return Some(AT_ONCE);
             }
             let servers = state.free_at.entry(key.clone()).or_default();
             if !servers.contains(&server) {
@@ -154,13 +186,13 @@ impl Waiters {
                 state.note_free(&key);
                 state.lines.freed(&key, now);
             } else if is_first {
-                state.held.insert(key.clone(), Known { until: now + SOON, found_at: now });
+                state.held.insert(key.clone(), Known { until: now + SOON, good_until: now + SOON });
             }
-            is_first && !is_free
+            (is_first && !is_free).then_some(SOON)
         });
-        if is_first {
-            let soon_ms = u64::try_from(SOON.as_millis()).unwrap_or_default();
-            let _ = self.hints.send(Hint::Due(key, soon_ms));
+        if let Some(due_in) = due_in {
+            let due_in_ms = u64::try_from(due_in.as_millis()).unwrap_or_default();
+            let _ = self.hints.send(Hint::Due(key, due_in_ms));
         }
     }
 }
