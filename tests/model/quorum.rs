@@ -46,6 +46,9 @@ enum Mutant {
     AnyTakenBackIsUndone,
     /// What gave way counts as undone although another request has pinned it.
     YieldIgnoresThePin,
+    YieldIgnoresAnOlderPin,
+    /// A node that has nothing to say counts as one that holds nothing.
+    OutHoldsNothing,
     /// A node that refused one number counts as certain although an older number is on its way to it.
     RefusalIsCertain,
     /// A late copy of an attempt that was voided elsewhere pins its successor.
@@ -73,6 +76,10 @@ enum Mutant {
     QuarantineBegunBefore,
     /// or once the first node did.
     CountsTheFirstThatStored,
+    /// A node that has forgotten the second epoch is taken in by the first one again.
+    FormerListTakesIn,
+    /// Nodes that store the second epoch do not tell each other their fences.
+    SettlesWithoutFloor,
     /// Rule 11: a repeated `PUT` puts itself in place of what it finds.
     RepetitionOverwrites,
     RepetitionDoesNotPin,
@@ -121,9 +128,13 @@ struct Rules {
     /// Commands that run twice.
     repeats: u8,
     restarts: u8,
+    /// What restarts remembers everything.
+    is_durable: bool,
     flushes: bool,
     bumps: u8,
     changes_members: bool,
+    /// The lock that is held at first is to outlive all mishaps.
+    outlives: bool,
     mutant: Mutant,
 }
 
@@ -190,6 +201,7 @@ impl Model for Rules {
             granted: [0; TOKENS],
             largest: 0,
             fault: None,
+            is_settled: false,
             was_repaired_below: false,
             repeats_left: self.repeats,
             mishaps_left: self.restarts,

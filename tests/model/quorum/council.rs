@@ -14,13 +14,18 @@ pub enum Mishap {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Care {
-    Quarantine(usize),
+    /// By gateways that have the list of this epoch.
+    Quarantine(usize, u8),
     /// The quarantine is over: the others are read,
     Read(usize),
     /// and what they said is stored.
     Restore(usize),
+    /// What restarted is known to have kept everything.
+    Believe(usize),
     /// A node stores the second epoch.
     Store(usize),
+    /// Enough have.
+    Settle,
 }
 
 impl Rules {
@@ -30,7 +35,11 @@ impl Rules {
         match mishap {
             Mishap::Restart(_) => {
                 node.inbox.clear();
-                self.forget(node);
+                if self.is_durable {
+                    node.standing = Standing::Unsure;
+                } else {
+                    self.forget(node);
+                }
             }
             Mishap::Flush(_) => self.forget(node),
             Mishap::Bump(_) => node.fence += 1,
@@ -39,45 +48,63 @@ impl Rules {
 
     fn forget(&self, node: &mut Node) {
         let before = node.fence;
-        node.standing = if self.is(Mutant::NoQuarantine) || self.is(Mutant::RecordOfAnotherProcess) {
-            Standing::Good
-        } else {
-            Standing::Forgot
+        node.standing = match self.mutant {
+            Mutant::NoQuarantine | Mutant::RecordOfAnotherProcess => Standing::Good,
+            _ => Standing::Forgot,
         };
         // The mutant believes what a server loaded that was written before the last number.
-        let has_old_data = self.is(Mutant::RecordOfAnotherProcess);
-        node.fence = if has_old_data { before.saturating_sub(1) } else { 0 };
+        node.fence = if self.is(Mutant::RecordOfAnotherProcess) { before.saturating_sub(1) } else { 0 };
         node.lock = None;
         node.marks = [None; TOKENS];
         node.voided = 0;
     }
 
     pub fn cares(&self, state: &State, cares: &mut Vec<Care>) {
-        let is_counted = self.is_counted(state);
+        let has_stored = |node: &&Node| node.role == Role::Member && node.epoch == 2 && node.is_good();
+        let stored = state.nodes.iter().filter(has_stored).count();
         for (at, node) in state.nodes.iter().enumerate() {
-            let may_begin = node.role != Role::Added || is_counted;
-            cares.extend(match node.standing {
-                Standing::Forgot if may_begin => Some(Care::Quarantine(at)),
-                Standing::Quarantined(_) if self.others(state, at).count() >= MOST => Some(Care::Read(at)),
-                Standing::Restored(_) => Some(Care::Restore(at)),
-                _ => None,
-            });
-            let is_common = !matches!(node.role, Role::Former | Role::Added);
-            if self.changes_members && is_common && node.epoch == 1 && node.is_good() {
-                cares.push(Care::Store(at));
+            match node.standing {
+                Standing::Forgot => cares.extend(self.joins(state, node).map(|by| Care::Quarantine(at, by))),
+                Standing::Quarantined(_) if self.may_read(state, at) => cares.push(Care::Read(at)),
+                Standing::Restored(_) => cares.push(Care::Restore(at)),
+                Standing::Unsure => cares.push(Care::Believe(at)),
+                Standing::Good if self.changes_members && node.role == Role::Member && node.epoch == 1 => {
+                    cares.push(Care::Store(at));
+                }
+                _ => {}
             }
         }
-    }
-
-    /// As many of the old list as are needed have stored the new one.
-    fn is_counted(&self, state: &State) -> bool {
-        let stored = state.nodes.iter().filter(|node| node.role == Role::Member && node.epoch == 2).count();
         let enough = match self.mutant {
             Mutant::QuarantineBegunBefore => 0,
             Mutant::CountsTheFirstThatStored => 1,
             _ => MOST,
         };
-        stored >= enough
+        if self.changes_members && !state.is_settled && stored >= enough {
+            cares.push(Care::Settle);
+        }
+    }
+
+    /// By which epochs a node that has no record, or none of this list, may be taken in.
+    fn joins(&self, state: &State, node: &Node) -> impl Iterator<Item = u8> {
+        let by_former = match node.role {
+            Role::Added => false,
+            Role::Former => true,
+            // Whoever knows of a later list does nothing by its own.
+            _ => !state.is_settled || self.is(Mutant::FormerListTakesIn),
+        };
+        let by_latter = state.is_settled && node.role != Role::Former;
+        [(1, by_former), (2, by_latter)].into_iter().filter(|(_, may)| *may).map(|(epoch, _)| epoch)
+    }
+
+    /// Whether enough others can be read; or nobody can hope for that, where a node has left and another one has
+    /// forgotten.
+    fn may_read(&self, state: &State, at: usize) -> bool {
+        let good = self.others(state, at).count();
+        let is_hopeless = match state.nodes[at].epoch {
+            2 => self.restarts > 0,
+            _ => self.is(Mutant::FormerListTakesIn) && state.is_settled,
+        };
+        good >= MOST || is_hopeless && good > 0
     }
 
     /// Members in good standing beside this one, in the list by which it is cared for.
@@ -89,22 +116,16 @@ impl Rules {
 
     pub fn care(&self, state: &mut State, care: Care) {
         match care {
-            Care::Quarantine(at) => {
+            Care::Quarantine(at, epoch) => {
                 let read = self.others(state, at).map(|node| node.fence).max();
                 let alive = alive(state);
                 let node = &mut state.nodes[at];
-                let was_added = node.role == Role::Added;
-                node.standing = match self.mutant {
-                    Mutant::RestoredAtRestart => Standing::Quarantined(alive),
-                    Mutant::AddedWithoutQuarantine if was_added => Standing::Quarantined(0),
-                    _ => Standing::Quarantined(alive),
-                };
+                let has_none = self.is(Mutant::AddedWithoutQuarantine) && node.role == Role::Added;
+                node.standing = Standing::Quarantined(if has_none { 0 } else { alive });
                 if self.is(Mutant::RestoredAtRestart) {
                     node.fence = read.unwrap_or(0);
                 }
-                if was_added {
-                    node.epoch = 2;
-                }
+                node.epoch = epoch;
             }
             Care::Read(at) => {
                 let Standing::Quarantined(given_before) = state.nodes[at].standing else { return };
@@ -122,7 +143,21 @@ impl Rules {
                 node.fence = node.fence.max(fence);
                 node.standing = Standing::Good;
             }
+            Care::Believe(at) => state.nodes[at].standing = Standing::Good,
             Care::Store(at) => state.nodes[at].epoch = 2,
+            Care::Settle => {
+                state.is_settled = true;
+                let storing = |node: &&mut Node| node.role == Role::Member && node.epoch == 2;
+                let nodes = || state.nodes.iter().filter(|node| node.role == Role::Member);
+                let floor = nodes().map(|node| node.fence).max().unwrap_or(0);
+                if !self.is(Mutant::SettlesWithoutFloor) {
+                    state
+                        .nodes
+                        .iter_mut()
+                        .filter(storing)
+                        .for_each(|node| node.fence = node.fence.max(floor));
+                }
+            }
         }
     }
 }

@@ -5,7 +5,7 @@ use super::state::{
     Answer, Attempt, By, Command, Fault, Heard, Node, Number, PER_REQUEST, Phase, Reply, Role, Set, Source,
     State, TOKENS, has, set_of,
 };
-use super::{FEWER, Kind, MOST, Mutant, Rules};
+use super::{Asked, FEWER, Kind, MOST, Mutant, Rules};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -248,6 +248,10 @@ impl Rules {
             }
             (Step::GiveUp, _) => {
                 let is_certain = self.is_certain(state, by);
+                let is_renewal = self.requests[by].kind == Kind::Patch;
+                if is_renewal && is_certain && self.is_believed(state, by) {
+                    state.fault = Some(Fault::HolderIsDenied);
+                }
                 state.requests[by].phase = if is_certain { Phase::Refused } else { Phase::Unknown };
             }
             (Step::Renew(number), Phase::Asking { source, .. }) => self.renewed(state, by, number, source),
@@ -322,6 +326,13 @@ impl Rules {
         }
     }
 
+    /// Whether its token is believed to hold by a number that was answered before it began.
+    fn is_believed(&self, state: &State, by: By) -> bool {
+        let Asked { token, .. } = self.requests[by];
+        let above = state.requests[by].above;
+        self.beliefs(state).any(|(it, number)| it == token && number <= above)
+    }
+
     /// Gives back what a node may have accepted, or may still accept.
     fn give_way(&self, state: &mut State, by: By, attempt: Attempt, number: Number) {
         let command = Command::Yield { attempt, number };
@@ -361,7 +372,15 @@ impl Rules {
                 };
                 self.count(state, by, holds_nothing) >= FEWER
             }
-            _ => false,
+            (Kind::Patch, _) => {
+                let lacks = |heard: &Heard| match heard.reply {
+                    Reply::Absent | Reply::Other => true,
+                    Reply::Out => self.is(Mutant::OutHoldsNothing),
+                    _ => false,
+                };
+                self.count(state, by, lacks) >= FEWER
+            }
+            (Kind::Delete, _) => false,
         }
     }
 

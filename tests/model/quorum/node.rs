@@ -87,9 +87,14 @@ impl Rules {
             node.lock = None;
         }
         if !self.is(Mutant::YieldDoesNotBurn) {
-            node.fence = node.fence.max(number + 1);
+            node.fence = node.fence.max(number);
         }
-        Reply::Yielded { is_pinned: lock.is_some_and(|lock| lock.attempt.is_none()) }
+        let is_pinned = |lock: Lock| {
+            let is_its =
+                lock.number == number || lock.number < number && !self.is(Mutant::YieldIgnoresAnOlderPin);
+            lock.attempt.is_none() && is_its
+        };
+        Reply::Yielded { is_pinned: lock.is_some_and(is_pinned) }
     }
 
     fn take_back(&self, node: &mut Node, token: Token, attempt: Attempt) -> Reply {

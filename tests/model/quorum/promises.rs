@@ -2,7 +2,7 @@
 
 use stateright::Property;
 
-use super::state::{Fault, Lock, Number, Phase, State, Token};
+use super::state::{Fault, Lock, Node, Number, Phase, Request, State, Token};
 use super::{Asked, Kind, MOST, Rules};
 
 pub const UNIQUE: &str = "I1: no number is granted twice";
@@ -13,6 +13,8 @@ pub const FREED: &str = "what was released never holds again";
 pub const ZOMBIE: &str = "no lock stands over a newer grant";
 pub const CERTAIN: &str = "what was certainly not granted never holds";
 pub const REPAIRED_BELOW: &str = "a lock is repaired where newer ones of its bucket were granted";
+pub const OUTLIVED: &str = "a lock that is renewed outlives what nodes forget, and all hold it again";
+pub const DENIED: &str = "nobody who holds is told otherwise";
 pub const LEFT: &str = "nothing stays behind of what nobody was told of";
 
 impl Rules {
@@ -24,7 +26,7 @@ impl Rules {
         })
     }
 
-    fn beliefs(&self, state: &State) -> impl Iterator<Item = (Token, Number)> {
+    pub fn beliefs(&self, state: &State) -> impl Iterator<Item = (Token, Number)> {
         let all = self.requests.iter().zip(&state.requests);
         all.filter_map(|(asked, request)| match request.phase {
             Phase::Holds { number, .. } if !self.is_given_up(state, asked.token) => {
@@ -98,9 +100,10 @@ impl Rules {
                         rules.most_hold(state, |it| it.token == lock.token && it.number == lock.number)
                     })
             }),
+            Property::always(DENIED, |_, state: &State| state.fault != Some(Fault::HolderIsDenied)),
             Property::always(CERTAIN, |rules: &Self, state: &State| {
-                let was_denied = |lock: &Lock| state.requests[lock.by].phase == Phase::Refused;
-                let mut denied = state.locks().filter(was_denied);
+                let was_refused = |lock: &Lock| state.requests[lock.by].phase == Phase::Refused;
+                let mut denied = state.locks().filter(was_refused);
                 !denied.any(|lock| rules.most_hold(state, |it| it.by == lock.by && it.number == lock.number))
             }),
         ];
@@ -131,6 +134,14 @@ impl Rules {
         if self.requests.iter().any(|asked| asked.yields || asked.voids) {
             properties.push(Property::sometimes("a request is certainly refused", |_, state: &State| {
                 state.requests.iter().any(|request| request.phase == Phase::Refused)
+            }));
+        }
+        if self.outlives {
+            properties.push(Property::sometimes(OUTLIVED, |_, state: &State| {
+                let holds = |node: &Node| node.lock.is_some_and(|lock| lock.number == 1);
+                let is_renewed = |request: &Request| matches!(request.phase, Phase::Holds { .. });
+                let all_hold = state.nodes.iter().all(holds);
+                all_hold && state.mishaps_left == 0 && state.requests.iter().any(is_renewed)
             }));
         }
         if self.bumps > 0 {

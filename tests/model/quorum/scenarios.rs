@@ -5,7 +5,9 @@ use std::time::Instant;
 
 use stateright::{Checker, HasDiscoveries};
 
-use super::promises::{CERTAIN, EXCLUSION, FREED, LEFT, ONE_NUMBER, ORDER, REPAIRED_BELOW, UNIQUE, ZOMBIE};
+use super::promises::{
+    CERTAIN, DENIED, EXCLUSION, FREED, LEFT, ONE_NUMBER, ORDER, REPAIRED_BELOW, UNIQUE, ZOMBIE,
+};
 use super::{Asked, Kind, Mutant, Rules, search};
 
 const fn asked(kind: Kind, token: u8) -> Asked {
@@ -35,6 +37,14 @@ const B_BY_TWO: Asked = Asked { numbers: &[2], ..B };
 const B_BY_ANY: Asked = Asked { numbers: &[1, 2], ..B };
 const B_AGAIN: Asked = Asked { proposals: 2, ..B };
 
+const A_THRICE: Asked = Asked { proposals: 3, ..A };
+const A_RAISES: Asked = Asked { proposals: 2, ..A };
+const B_RAISES: Asked = Asked { proposals: 2, ..B };
+const B_YIELDS: Asked = Asked { yields: true, proposals: 2, ..B };
+const C_BY_TWO: Asked = Asked { token: 2, ..B_BY_TWO };
+const PATCH_BY_LATTER: Asked = Asked { epoch: 2, ..PATCH_A };
+const B_OF_LATTER: Asked = Asked { epoch: 2, ..B_BY_TWO };
+
 const SMALL: Rules = Rules {
     requests: &[A, B],
     holds_at_first: None,
@@ -42,15 +52,21 @@ const SMALL: Rules = Rules {
     leases_end: true,
     repeats: 0,
     restarts: 0,
+    is_durable: false,
     flushes: false,
     bumps: 0,
     changes_members: false,
+    outlives: false,
     mutant: Mutant::None,
 };
 const RAISED: Rules = Rules { requests: &[Asked { proposals: 2, ..A }, B_AGAIN], ..SMALL };
 const SPLIT: Rules = Rules { requests: &[A_YIELDS, B_AGAIN], waits: false, leases_end: false, ..SMALL };
-const SPLIT_BOTH: Rules =
-    Rules { requests: &[A_YIELDS, Asked { yields: true, ..B }], waits: false, leases_end: false, ..SMALL };
+const SPLIT_BOTH: Rules = Rules {
+    requests: &[A_YIELDS, Asked { yields: true, ..B_BY_TWO }],
+    waits: false,
+    leases_end: false,
+    ..SMALL
+};
 const VOIDED: Rules = Rules { requests: &[A_VOIDS, B_BY_ANY], leases_end: false, ..SMALL };
 const REPEATED: Rules = Rules { requests: &[A, A_BY_ANY, B_BY_TWO], ..SMALL };
 const THREE_TIMES: Rules = Rules { requests: &[A, A_BY_TWO, A_BY_ANY], ..SMALL };
@@ -68,9 +84,32 @@ const RESTARTED: Rules = Rules { requests: &[A_BY_ANY, B_BY_ANY], restarts: 1, .
 const FLUSHED: Rules = Rules { flushes: true, ..RESTARTED };
 const CHANGED: Rules =
     Rules { requests: &[A_BY_ANY, Asked { epoch: 2, ..B_BY_ANY }], changes_members: true, ..SMALL };
+const CHANGED_AND_RESTARTED: Rules = Rules {
+    requests: &[A_BY_TWO, Asked { epoch: 2, numbers: &[1, 3], ..B }],
+    restarts: 1,
+    leases_end: false,
+    ..CHANGED
+};
+const SURE: Rules = Rules {
+    requests: &[A, PATCH_A, PATCH_A],
+    holds_at_first: Some(1),
+    restarts: 1,
+    is_durable: true,
+    ..SMALL
+};
+const OUTLIVED: Rules = Rules {
+    requests: &[A, PATCH_A, PATCH_A],
+    holds_at_first: Some(1),
+    restarts: 1,
+    leases_end: false,
+    outlives: true,
+    ..SMALL
+};
+const REPEATED_IN_A_SPLIT: Rules =
+    Rules { requests: &[A_YIELDS, A_BY_TWO], waits: false, leases_end: false, ..SMALL };
 const MISLED: Rules = Rules { requests: &[A, Asked { is_misled: true, ..B_BY_ANY }], ..SMALL };
 
-const ALL: &[(&str, Rules)] = &[
+const SHORT: &[(&str, Rules)] = &[
     ("raised", RAISED),
     ("split", SPLIT),
     ("split, both", SPLIT_BOTH),
@@ -88,12 +127,56 @@ const ALL: &[(&str, Rules)] = &[
     ("restarted", RESTARTED),
     ("flushed", FLUSHED),
     ("changed", CHANGED),
+    ("changed and restarted", CHANGED_AND_RESTARTED),
+    ("sure", SURE),
+    ("outlived", OUTLIVED),
+    ("repeated in a split", REPEATED_IN_A_SPLIT),
     ("misled", MISLED),
 ];
 
+/// With larger bounds: minutes, and gigabytes.
+const LONG: &[(&str, Rules)] = &[
+    ("raised three times", Rules { requests: &[A_THRICE, Asked { proposals: 3, ..B }], ..SMALL }),
+    ("split twice", Rules { requests: &[A_YIELDS, B_YIELDS], waits: false, leases_end: false, ..SMALL }),
+    ("split, and leases end", Rules { leases_end: true, ..SPLIT }),
+    ("split with doubled commands", Rules { repeats: 1, ..SPLIT }),
+    ("split among three", Rules { requests: &[A_YIELDS, B, C_BY_TWO], leases_end: false, ..SMALL }),
+    ("voided, and leases end", Rules { leases_end: true, ..VOIDED }),
+    ("voided with doubled commands", Rules { repeats: 1, requests: &[A_VOIDS, B], ..VOIDED }),
+    ("repeated, voided, and leases end", Rules { leases_end: true, ..REPEATED_VOIDED }),
+    ("repeated, both voided", Rules { requests: &[A_VOIDS, A_LEAVES], ..SMALL }),
+    (
+        "repeated, voided and split",
+        Rules { requests: &[A_LEAVES, A_YIELDS, B_BY_TWO], leases_end: false, ..SMALL },
+    ),
+    ("released, repeated", Rules { requests: &[A_VOIDS, DELETE_A, A, B_BY_TWO], leases_end: false, ..SMALL }),
+    ("released with doubled commands", Rules { repeats: 1, ..RELEASED }),
+    ("renewed with doubled commands", Rules { repeats: 1, ..RENEWED }),
+    ("renewed, repeated with doubled commands", Rules { repeats: 1, ..RENEWED_REPEATED }),
+    (
+        "renewed, released, repeated",
+        Rules { requests: &[A, PATCH_A, DELETE_A, A_BY_TWO, B_BY_TWO], ..RENEWED },
+    ),
+    ("renewed and restarted", Rules { restarts: 1, ..RENEWED }),
+    ("restarted twice in turn", Rules { requests: &[A, PATCH_A, PATCH_A, PATCH_A], restarts: 2, ..OUTLIVED }),
+    ("flushed, and raised", Rules { requests: &[A_RAISES, B_RAISES], ..FLUSHED }),
+    ("changed, and restarted while leases end", Rules { leases_end: true, ..CHANGED_AND_RESTARTED }),
+    (
+        "changed, and renewed",
+        Rules { requests: &[A, PATCH_A, PATCH_BY_LATTER, B_OF_LATTER], holds_at_first: Some(1), ..CHANGED },
+    ),
+];
+
+/// The bounds, by the variable `MODEL`.
+fn is_long() -> bool {
+    std::env::var("MODEL").is_ok_and(|bounds| bounds == "long")
+}
+
 #[test]
 fn the_quorum_keeps_its_promises() {
-    for (name, rules) in ALL {
+    let only = std::env::var("ONLY").unwrap_or_default();
+    let bounds = if is_long() { LONG } else { SHORT };
+    for (name, rules) in bounds.iter().filter(|it| it.0.contains(&only)) {
         let begun = Instant::now();
         let checker = search(*rules, HasDiscoveries::AnyFailures);
         println!("{name}: {} states in {:.1?}", checker.unique_state_count(), begun.elapsed());
@@ -134,11 +217,16 @@ fn each_rule_of_the_quorum_is_missed_when_it_is_left_out() {
         (Mutant::AddedWithoutQuarantine, CHANGED, EXCLUSION),
         (Mutant::QuarantineBegunBefore, CHANGED, EXCLUSION),
         (Mutant::CountsTheFirstThatStored, CHANGED, EXCLUSION),
+        (Mutant::FormerListTakesIn, CHANGED_AND_RESTARTED, EXCLUSION),
+        (Mutant::SettlesWithoutFloor, CHANGED_AND_RESTARTED, ORDER),
+        (Mutant::OutHoldsNothing, SURE, DENIED),
+        (Mutant::YieldIgnoresAnOlderPin, REPEATED_IN_A_SPLIT, CERTAIN),
         (Mutant::RepetitionOverwrites, REPEATED, ONE_NUMBER),
         (Mutant::RepetitionDoesNotPin, REPEATED_VOIDED, EXCLUSION),
         (Mutant::DifferentOwnAddUp, THREE_TIMES, ONE_NUMBER),
     ];
-    for (mutant, rules, property) in mutants {
+    let only = std::env::var("ONLY").unwrap_or_default();
+    for (mutant, rules, property) in mutants.into_iter().filter(|it| format!("{:?}", it.0).contains(&only)) {
         let checker = search(Rules { mutant, ..rules }, HasDiscoveries::AnyOf(BTreeSet::from([property])));
         let Some(trace) = checker.discovery(property) else {
             panic!("{mutant:?}: it is not missed that {property}")

@@ -111,6 +111,8 @@ pub enum Standing {
     Good,
     /// Its record is missing, or of another process.
     Forgot,
+    /// Its record is of another process, and it remembers everything.
+    Unsure,
     /// Until all that was sent before is over.
     Quarantined(Set),
     /// That is over, and this was read from the others.
@@ -182,6 +184,7 @@ pub enum Fault {
     OutOfOrder,
     ReleasedIsGranted,
     OldIsConfirmed,
+    HolderIsDenied,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -194,6 +197,8 @@ pub struct State {
     pub granted: [Set; TOKENS],
     pub largest: Number,
     pub fault: Option<Fault>,
+    /// The second epoch counts.
+    pub is_settled: bool,
     /// A lock was repaired on a node whose fence is beyond its number.
     pub was_repaired_below: bool,
     pub repeats_left: u8,
