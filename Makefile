@@ -4,7 +4,7 @@
 TOOLS := redis-server sqlite3 curl unshare mount
 PACKAGES := redis-server sqlite3 curl util-linux mount
 
-.PHONY: help build test check doc openapi bench bench-wait bench-quorum tools
+.PHONY: help build test model check doc openapi bench bench-wait bench-quorum tools
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -14,6 +14,9 @@ build: ## Build the program: target/release/fencepost
 
 test: tools ## Install what the tests need where it is missing, and run all of them
 	cargo test
+
+model: ## Search the model of the quorum store with larger bounds: some minutes, and some gigabytes
+	MODEL=long cargo test --test model quorum -- --nocapture
 
 check: ## Format and lints
 	cargo fmt --check

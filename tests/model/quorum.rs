@@ -12,6 +12,7 @@ use self::state::{
     By, Command, Heard, Lock, Node, Number, Phase, Request, Role, Standing, State, TOKENS, Token,
 };
 
+mod answers;
 mod council;
 mod gateway;
 mod node;
@@ -125,7 +126,7 @@ struct Rules {
     /// What gives way is known to be given back before it is asked for again.
     waits: bool,
     leases_end: bool,
-    /// Commands that run twice.
+    /// Commands that run twice. A proposal is sent to a node once only.
     repeats: u8,
     restarts: u8,
     /// What restarts remembers everything.
@@ -228,7 +229,7 @@ impl Model for Rules {
         for (at, node) in state.nodes.iter().enumerate() {
             for &command in &node.inbox {
                 actions.push(Action::Run { at, command, stays: false });
-                if state.repeats_left > 0 {
+                if state.repeats_left > 0 && !matches!(command, Command::Acquire { .. }) {
                     actions.push(Action::Run { at, command, stays: true });
                 }
             }

@@ -69,11 +69,12 @@ const SPLIT_BOTH: Rules = Rules {
 };
 const VOIDED: Rules = Rules { requests: &[A_VOIDS, B_BY_ANY], leases_end: false, ..SMALL };
 const REPEATED: Rules = Rules { requests: &[A, A_BY_ANY, B_BY_TWO], ..SMALL };
-const THREE_TIMES: Rules = Rules { requests: &[A, A_BY_TWO, A_BY_ANY], ..SMALL };
+const THREE_TIMES: Rules = Rules { requests: &[A, A_BY_TWO, A_BY_ANY], leases_end: false, ..SMALL };
 const REPEATED_SPLIT: Rules =
     Rules { requests: &[Asked { yields: true, ..A }, Asked { yields: true, ..A_BY_ANY }], ..SMALL };
 const REPEATED_VOIDED: Rules = Rules { requests: &[A_LEAVES, A, B_BY_TWO], leases_end: false, ..SMALL };
-const RELEASED: Rules = Rules { requests: &[Asked { yields: true, ..A }, DELETE_A, A], ..SMALL };
+const RELEASED: Rules =
+    Rules { requests: &[Asked { yields: true, ..A }, DELETE_A, A], leases_end: false, ..SMALL };
 const RELEASED_TO: Rules = Rules { requests: &[A, DELETE_A, B_BY_ANY], ..SMALL };
 const RENEWED: Rules = Rules { requests: &[A, PATCH_A, PATCH_A, B_BY_TWO], holds_at_first: Some(1), ..SMALL };
 const RENEWED_REPEATED: Rules =
@@ -144,7 +145,7 @@ const LONG: &[(&str, Rules)] = &[
     ("voided, and leases end", Rules { leases_end: true, ..VOIDED }),
     ("voided with doubled commands", Rules { repeats: 1, requests: &[A_VOIDS, B], ..VOIDED }),
     ("repeated, voided, and leases end", Rules { leases_end: true, ..REPEATED_VOIDED }),
-    ("repeated, both voided", Rules { requests: &[A_VOIDS, A_LEAVES], ..SMALL }),
+    ("repeated, both voided", Rules { requests: &[A_VOIDS, A_LEAVES], leases_end: false, ..SMALL }),
     (
         "repeated, voided and split",
         Rules { requests: &[A_LEAVES, A_YIELDS, B_BY_TWO], leases_end: false, ..SMALL },
@@ -237,7 +238,7 @@ fn each_rule_of_the_quorum_is_missed_when_it_is_left_out() {
 
 #[test]
 fn a_repair_that_minds_the_fence_is_refused_beside_newer_locks() {
-    let checker =
-        search(Rules { mutant: Mutant::RepairNeedsTheFence, ..BUMPED }, HasDiscoveries::AnyFailures);
+    let rules = Rules { mutant: Mutant::RepairNeedsTheFence, ..BUMPED };
+    let checker = search(rules, HasDiscoveries::AnyFailures);
     assert!(checker.is_done() && checker.discovery(REPAIRED_BELOW).is_none());
 }
