@@ -43,6 +43,8 @@ enum Mutant {
     /// Rule 4: what is taken back may yet be accepted.
     TakeBackDoesNotVoid,
     TakeBackIgnoresAttempt,
+    /// What is being taken back is proposed once more.
+    TakenBackIsProposedAgain,
     /// An attempt counts as undone as soon as one node took it back.
     AnyTakenBackIsUndone,
     /// What gave way counts as undone although another request has pinned it.
@@ -58,8 +60,9 @@ enum Mutant {
     RecreatesBlindly,
     RepairHasNoDeadline,
     RepairIgnoresTheMark,
-    /// A repair replaces any other number of its token.
-    RepairOverwritesLarger,
+    /// A repair replaces a larger number of its token, although that may still be granted when the leases end on which
+    /// the repair rests.
+    RepairReplacesAtAnyTime,
     /// A repair needs a node that has accepted nothing newer in the bucket.
     RepairNeedsTheFence,
     /// Rule 6: what forgot goes on,

@@ -107,7 +107,8 @@ impl Rules {
             }
             (Kind::Put, Phase::Voiding) => {
                 let is_voided = self.count(state, by, |heard| heard.reply != Reply::None) >= MOST;
-                if is_voided && may_propose && request.attempts < asked.attempts {
+                let may_try = is_voided || self.is(Mutant::TakenBackIsProposedAgain);
+                if may_try && may_propose && request.attempts < asked.attempts {
                     steps.push(Step::Fresh(request.seen + 1));
                 }
                 if is_voided {
@@ -190,6 +191,8 @@ impl Rules {
                 let request = &mut state.requests[by];
                 let attempt = by * PER_REQUEST + request.attempts;
                 request.attempts += 1;
+                let is_same = self.is(Mutant::TakenBackIsProposedAgain);
+                let attempt = if is_same { by * PER_REQUEST } else { attempt };
                 self.propose(state, by, attempt, number);
             }
             (Step::GiveUp, _) => {

@@ -29,8 +29,10 @@ impl Rules {
             Command::Repair { source, number, proposer } => {
                 let is_late = has(over, source) && !self.is(Mutant::RepairHasNoDeadline);
                 let is_below = node.fence > number;
+                let before = node.lock;
                 if !is_late && self.repair(node, token, number, proposer) {
                     state.was_repaired_below |= is_below;
+                    self.outlive(state, before, source);
                 }
                 Reply::None
             }
@@ -145,9 +147,7 @@ impl Rules {
 
     fn repair(&self, node: &mut Node, token: Token, number: Number, proposer: By) -> bool {
         let is_marked = node.marks[usize::from(token)].is_some();
-        let is_open = node.lock.is_none_or(|lock| {
-            lock.token == token && (lock.number < number || self.is(Mutant::RepairOverwritesLarger))
-        });
+        let is_open = node.lock.is_none_or(|lock| lock.token == token);
         let is_held_back = node.fence > number && self.is(Mutant::RepairNeedsTheFence);
         if is_marked && !self.is(Mutant::RepairIgnoresTheMark) || !is_open || is_held_back {
             return false;
@@ -156,6 +156,18 @@ impl Rules {
         node.lock = Some(Lock { token, number, attempt: None, by: proposer, times: 0 });
         node.fence = node.fence.max(number);
         true
+    }
+}
+
+impl Rules {
+    /// A number that is larger than that of the repair is replaced only if its attempt is over before the leases end on
+    /// which the repair rests: those keep it from being granted until then.
+    fn outlive(&self, state: &mut State, replaced: Option<Lock>, source: Source) {
+        let Some(replaced) = replaced.filter(|_| !self.is(Mutant::RepairReplacesAtAnyTime)) else { return };
+        let locks = state.nodes.iter_mut().filter_map(|node| node.lock.as_mut());
+        for lock in locks.filter(|lock| has(lock.times, source)) {
+            lock.times |= replaced.times;
+        }
     }
 }
 

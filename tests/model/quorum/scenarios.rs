@@ -68,6 +68,7 @@ const SPLIT_BOTH: Rules = Rules {
     ..SMALL
 };
 const VOIDED: Rules = Rules { requests: &[A_VOIDS, B_BY_ANY], leases_end: false, ..SMALL };
+const VOIDED_TO: Rules = Rules { requests: &[A_VOIDS, Asked { numbers: &[3], ..B }], ..VOIDED };
 const REPEATED: Rules = Rules { requests: &[A, A_BY_ANY, B_BY_TWO], ..SMALL };
 const THREE_TIMES: Rules = Rules { requests: &[A, A_BY_TWO, A_BY_ANY], leases_end: false, ..SMALL };
 const REPEATED_SPLIT: Rules =
@@ -115,6 +116,7 @@ const SHORT: &[(&str, Rules)] = &[
     ("split", SPLIT),
     ("split, both", SPLIT_BOTH),
     ("voided", VOIDED),
+    ("voided, and granted to another", VOIDED_TO),
     ("repeated", REPEATED),
     ("three times", THREE_TIMES),
     ("repeated, split", REPEATED_SPLIT),
@@ -150,7 +152,10 @@ const LONG: &[(&str, Rules)] = &[
         "repeated, voided and split",
         Rules { requests: &[A_LEAVES, A_YIELDS, B_BY_TWO], leases_end: false, ..SMALL },
     ),
-    ("released, repeated", Rules { requests: &[A_VOIDS, DELETE_A, A, B_BY_TWO], leases_end: false, ..SMALL }),
+    (
+        "released, repeated",
+        Rules { requests: &[A_LEAVES, DELETE_A, A, B_BY_TWO], leases_end: false, ..SMALL },
+    ),
     ("released with doubled commands", Rules { repeats: 1, ..RELEASED }),
     ("renewed with doubled commands", Rules { repeats: 1, ..RENEWED }),
     ("renewed, repeated with doubled commands", Rules { repeats: 1, ..RENEWED_REPEATED }),
@@ -197,6 +202,7 @@ fn each_rule_of_the_quorum_is_missed_when_it_is_left_out() {
         (Mutant::RefusalIsCertain, SPLIT_BOTH, CERTAIN),
         (Mutant::TakeBackDoesNotVoid, VOIDED, LEFT),
         (Mutant::SupersededMayStillPin, VOIDED, LEFT),
+        (Mutant::TakenBackIsProposedAgain, VOIDED_TO, EXCLUSION),
         (Mutant::AnyTakenBackIsUndone, REPEATED_VOIDED, CERTAIN),
         (Mutant::TakeBackIgnoresAttempt, REPEATED_VOIDED, EXCLUSION),
         (Mutant::YieldIgnoresThePin, REPEATED_SPLIT, CERTAIN),
@@ -204,8 +210,8 @@ fn each_rule_of_the_quorum_is_missed_when_it_is_left_out() {
         (Mutant::RecreatesBlindly, RENEWED, ZOMBIE),
         (Mutant::RepairHasNoDeadline, RENEWED, ZOMBIE),
         (Mutant::RepairIgnoresTheMark, RENEWED_RELEASED, FREED),
-        (Mutant::RepairOverwritesLarger, RENEWED_REPEATED, EXCLUSION),
-        (Mutant::RepairOverwritesLarger, RENEWED_REPEATED, ZOMBIE),
+        (Mutant::RepairReplacesAtAnyTime, RENEWED_REPEATED, EXCLUSION),
+        (Mutant::RepairReplacesAtAnyTime, RENEWED_REPEATED, ZOMBIE),
         (Mutant::NoQuarantine, RESTARTED, UNIQUE),
         (Mutant::NoQuarantine, RESTARTED, EXCLUSION),
         (Mutant::RecordOfAnotherProcess, RESTARTED, UNIQUE),
