@@ -151,7 +151,9 @@ async fn a_list_does_not_count_before_most_of_the_former_servers_have_learned_it
     .await;
     let looked = tokio::time::Instant::now();
     eventually("the old list goes on while the new one must not count", async || {
-        Client::new(old.address).put("/locks/k?ttl=10ms").send().await.expect(201);
+        let client = Client::new(old.address);
+        let token = client.put("/locks/k").send().await.expect(201).token();
+        client.delete("/locks/k").token(&token).send().await.expect(204);
         assert_eq!((epoch(a).await, epoch(d).await), (Some(1), None), "too few have learned it");
         looked.elapsed() > Duration::from_secs(3)
     })
