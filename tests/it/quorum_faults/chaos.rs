@@ -207,7 +207,7 @@ impl Rig for QuorumRig {
         let touched = self.touched.lock().unwrap();
         println!("{:?}: {touched:?}", self.rules);
         // A run in which hardly anything was touched would prove nothing.
-        assert!(touched.values().sum::<usize>() >= 10, "{touched:?}");
+        assert!(touched.values().sum::<usize>() >= 6, "{touched:?}");
     }
 
     fn logs(&self) -> Vec<String> {

@@ -22,9 +22,8 @@ pub const BRIEF: [&str; 10] = [
     "--mark-ttl",
     "21s",
 ];
-/// What tests do not wait of such a quarantine. What they do wait is more than any lease with its attempt lasts, and
-/// longer than they keep commands back.
-const SKIPPED_MS: u64 = 15_000;
+/// What tests do not wait of such a quarantine. What they do wait, 4 s, is more than any lease with its attempt lasts.
+const SKIPPED_MS: u64 = 17_000;
 /// Where a node keeps what it is in the quorum of gateways with the usual prefix.
 const RECORD: &str = "fencepost:{quorum}:record";
 
