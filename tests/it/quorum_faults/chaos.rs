@@ -13,7 +13,7 @@ use tokio::time::sleep;
 
 use super::ways::{Divisible, Ways};
 use crate::faults::rig::{BadWay, Rig, some_time};
-use crate::support::history::{History, Witness, now_us};
+use crate::support::history::{Answer, History, Operation, Witness, now_us, summary};
 use crate::support::proxy::Framing;
 use crate::support::quorum::{BRIEF, DURABLE, counts, counts_soon, hasten, is_ready};
 use crate::support::visitors::Ttls;
@@ -230,6 +230,12 @@ impl Rig for QuorumRig {
     fn explain(&self, history: &mut History) {
         history.is_of_quorum = true;
         history.is_without_holds = self.rules == Rules::Careless;
+        if self.rules == Rules::Minority {
+            // The others serve all the same.
+            let is_failure = |one: &&Operation| matches!(one.answer, Answer::NotDone | Answer::Unknown);
+            let failures = history.operations.iter().filter(is_failure).count();
+            assert!(failures * 20 < history.operations.len(), "{}", summary(history));
+        }
     }
 }
 
