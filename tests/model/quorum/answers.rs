@@ -1,7 +1,9 @@
 //! What a gateway makes of the answers to a request.
 
 use super::node::by as sender;
-use super::state::{By, Command, Heard, Node, Number, PER_REQUEST, Phase, Reply, Role, Set, State, set_of};
+use super::state::{
+    By, Command, Heard, Node, Number, PER_REQUEST, Phase, Reply, Role, Set, State, has, set_of,
+};
 use super::{FEWER, Kind, MOST, Mutant, Rules};
 
 impl Rules {
@@ -95,6 +97,8 @@ impl Rules {
                 };
                 self.count(state, by, holds_nothing) >= FEWER
             }
+            // No request lasts as long as a quarantine.
+            (Kind::Patch, Phase::Asking { source, .. }) if has(state.over, source) => false,
             (Kind::Patch, _) => {
                 let lacks = |heard: &Heard| match heard.reply {
                     Reply::Absent | Reply::Other => true,

@@ -159,10 +159,7 @@ const LONG: &[(&str, Rules)] = &[
     ("released with doubled commands", Rules { repeats: 1, ..RELEASED }),
     ("renewed with doubled commands", Rules { repeats: 1, ..RENEWED }),
     ("renewed, repeated with doubled commands", Rules { repeats: 1, ..RENEWED_REPEATED }),
-    (
-        "renewed, released, repeated",
-        Rules { requests: &[A, PATCH_A, DELETE_A, A_BY_TWO, B_BY_TWO], ..RENEWED },
-    ),
+    ("renewed, released, repeated", Rules { requests: &[A, PATCH_A, DELETE_A, A_BY_TWO], ..RENEWED }),
     ("renewed and restarted", Rules { restarts: 1, ..RENEWED }),
     ("restarted twice in turn", Rules { requests: &[A, PATCH_A, PATCH_A, PATCH_A], restarts: 2, ..OUTLIVED }),
     ("flushed, and raised", Rules { requests: &[A_RAISES, B_RAISES], ..FLUSHED }),
@@ -180,9 +177,8 @@ fn is_long() -> bool {
 
 #[test]
 fn the_quorum_keeps_its_promises() {
-    let only = std::env::var("ONLY").unwrap_or_default();
     let bounds = if is_long() { LONG } else { SHORT };
-    for (name, rules) in bounds.iter().filter(|it| it.0.contains(&only)) {
+    for (name, rules) in bounds {
         let begun = Instant::now();
         let checker = search(*rules, HasDiscoveries::AnyFailures);
         println!("{name}: {} states in {:.1?}", checker.unique_state_count(), begun.elapsed());
@@ -232,8 +228,7 @@ fn each_rule_of_the_quorum_is_missed_when_it_is_left_out() {
         (Mutant::RepetitionDoesNotPin, REPEATED_VOIDED, EXCLUSION),
         (Mutant::DifferentOwnAddUp, THREE_TIMES, ONE_NUMBER),
     ];
-    let only = std::env::var("ONLY").unwrap_or_default();
-    for (mutant, rules, property) in mutants.into_iter().filter(|it| format!("{:?}", it.0).contains(&only)) {
+    for (mutant, rules, property) in mutants {
         let checker = search(Rules { mutant, ..rules }, HasDiscoveries::AnyOf(BTreeSet::from([property])));
         let Some(trace) = checker.discovery(property) else {
             panic!("{mutant:?}: it is not missed that {property}")
