@@ -1,5 +1,5 @@
-//! Sentinel and Cluster as they are protected: with passwords and with TLS. What happens when they fail over stands in
-//! `failover.rs`.
+//! Sentinel, Cluster and quorum as they are protected: with passwords and with TLS. What happens when they fail over, or
+//! fail, stands in `failover.rs` and `quorum_faults.rs`.
 
 use crate::support::certificates::Certificates;
 use crate::support::redis_server::RedisServer;
@@ -73,4 +73,34 @@ async fn a_cluster_speaks_tls() {
     serves(&Gateway::start(&["--store", &url, "--redis-ca", &files.authority()]).await).await;
     let stranger = Gateway::start(&["--store", &url]).await;
     Client::new(stranger.address).put("/locks/k").send().await.expect_problem(503, "store-unavailable");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_servers_of_a_quorum_ask_for_a_password_and_speak_tls() {
+    let files = Certificates::new();
+    let (mut servers, mut hosts) = (Vec::new(), Vec::new());
+    for _ in 0..3 {
+        let tls_port = server_port();
+        let mut args = files.args(tls_port);
+        args.extend(["--requirepass", "of-servers"].map(str::to_owned));
+        let args = args.iter().map(String::as_str).collect::<Vec<_>>();
+        servers.push(RedisServer::start_with(&args).await);
+        hosts.push(format!("127.0.0.1:{tls_port}"));
+    }
+    let hosts = hosts.join(",");
+    let url = format!("redlocks://:of-servers@{hosts}/2");
+    serves(&Gateway::start(&["--store", &url, "--redis-ca", &files.authority()]).await).await;
+    for url in [url.clone(), format!("redlocks://:guessed@{hosts}/2")] {
+        let args = match url.contains("guessed") {
+            true => vec!["--store".to_owned(), url, "--redis-ca".to_owned(), files.authority()],
+            // The system's authorities know nothing of ours.
+            false => vec!["--store".to_owned(), url],
+        };
+        let stranger = Gateway::start(&args.iter().map(String::as_str).collect::<Vec<_>>()).await;
+        let refused = Client::new(stranger.address).put("/locks/k").send().await;
+        let detail = refused.json()["detail"].as_str().unwrap().to_owned();
+        refused.expect_problem(503, "store-unavailable");
+        let said = stranger.log().join("\n") + &detail;
+        assert!(!said.contains("of-servers") && !said.contains("guessed"), "{said}");
+    }
 }
