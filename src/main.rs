@@ -15,7 +15,7 @@ use fencepost::server;
 use fencepost::service::LockService;
 use fencepost::store::LockStore;
 use fencepost::store::embedded::{self, EmbeddedSettings, EmbeddedStore};
-use fencepost::store::redis::{self, survey as survey_redis};
+use fencepost::store::redis::{open as open_redis, survey as survey_redis};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::timeout;
@@ -156,7 +156,7 @@ fn open_store(settings: &Settings) -> anyhow::Result<Arc<dyn LockStore>> {
         }
         StoreSettings::Redis(address, settings) => {
             tracing::info!(store = %address, "locks live in Redis");
-            redis::open(address, settings)?
+            open_redis(address, settings)?
         }
     })
 }
