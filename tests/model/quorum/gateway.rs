@@ -197,7 +197,9 @@ impl Rules {
             }
             (Step::GiveUp, _) => {
                 let is_certain = self.is_certain(state, by);
-                let is_renewal = self.requests[by].kind == Kind::Patch;
+                // A repair comes so long before the end of a quarantine that no request is under way at both: not so here.
+                let is_short = self.restarts == 0 || self.is_durable;
+                let is_renewal = self.requests[by].kind == Kind::Patch && is_short;
                 if is_renewal && is_certain && self.is_believed(state, by) {
                     state.fault = Some(Fault::HolderIsDenied);
                 }
@@ -275,11 +277,13 @@ impl Rules {
         }
     }
 
-    /// Whether its token is believed to hold by a number that was answered before it began.
+    /// Whether its token is believed to hold by a number that was answered before it began, and could still be renewed.
     fn is_believed(&self, state: &State, by: By) -> bool {
         let Asked { token, .. } = self.requests[by];
         let above = state.requests[by].above;
-        self.beliefs(state).any(|(it, number)| it == token && number <= above)
+        let holders =
+            |number| state.locks().filter(move |lock| lock.token == token && lock.number == number).count();
+        self.beliefs(state).any(|(it, number)| it == token && number <= above && holders(number) >= MOST)
     }
 
     /// Gives back what a node may have accepted, or may still accept.
