@@ -254,6 +254,21 @@ fn what_a_quorum_says_to_others_may_be_less_than_it_told_the_holder() {
 }
 
 #[test]
+fn of_a_quorum_what_few_accepted_of_an_unanswered_request_may_be_released_beside_a_holder() {
+    let judge = |answer: Answer, is_of_quorum| {
+        let operations = vec![
+            acquire("a", "a", (0, 10), granted(5)),
+            acquire("b", "b", (20, 30), answer),
+            release("r", "b", (40, 50), Answer::Released),
+        ];
+        judge_all(History { operations, is_of_quorum, ..History::default() })
+    };
+    assert_eq!(judge(lost(), true), [""; 0]);
+    assert_eq!(judge(lost(), false), ["I3"]);
+    assert_eq!(judge(held_by("a", 5), true), ["I3"]);
+}
+
+#[test]
 fn without_holds_only_exclusion_is_not_judged() {
     let judge = |second: Vec<Operation>| {
         let first = vec![acquire("a", "a", (0, 10), granted(5)), renew("r", "a", (40, 50), Answer::NotHeld)];

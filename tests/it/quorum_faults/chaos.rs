@@ -222,7 +222,7 @@ impl Rig for QuorumRig {
         match self.rules {
             Rules::Durable => Ttls::default(),
             Rules::Minority | Rules::Careless => {
-                Ttls { shortest_ms: 200, longest_ms: 2_000, outlasting_ms: 2_000 }
+                Ttls { shortest_ms: 200, longest_ms: 4_000, outlasting_ms: 4_000 }
             }
         }
     }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::ways::{Divisible, Parting, begin};
 use crate::support::proxy::Gate;
-use crate::support::quorum::{has_lock, is_ready};
+use crate::support::quorum::{does_count, has_lock, is_ready};
 use crate::support::{Client, Gateway, eventually, fresh_token};
 
 /// Three nodes, and a gateway on them beside one that can be parted from some.
@@ -147,4 +147,26 @@ async fn what_is_left_of_another_lock_is_no_reason_to_refuse_its_holder() {
         assert!([423, 503].contains(&refused.status), "{} {}", refused.status, refused.json());
         assert!(named.is_null() || *named == held.fencing_token(), "{}", refused.json());
     }
+}
+
+/// The lock stands on two nodes of three. If the one that forgot counted, it would be a majority with the third.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_forgot_helps_nobody_to_a_lock_that_it_held() {
+    let lease = Duration::from_secs(10);
+    let scene = Scene::start().await;
+    scene.part(0, 2, Parting::Silence);
+    let (key, asked_at) = (fresh_token(), Instant::now());
+    scene.parted.put(&format!("/locks/{key}?ttl=10s")).send().await.expect(201);
+    let [first, _, last] = &scene.whole.quorum.nodes[..] else { unreachable!() };
+    assert!(has_lock(first, &key).await && !has_lock(last, &key).await);
+    let _: () = first.command(&["FLUSHALL"]).await;
+    // By then it was noticed, and would have been taken in again.
+    let end = Instant::now() + Duration::from_secs(4);
+    while Instant::now() < end {
+        let answer = scene.other.put(&format!("/locks/{key}")).send().await;
+        let is_refused = [423, 503].contains(&answer.status);
+        assert!(is_refused || asked_at.elapsed() > lease, "{} {}", answer.status, answer.json());
+        sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(does_count(first).await, Ok(false), "its quarantine is over");
 }

@@ -174,6 +174,16 @@ impl Case<'_> {
         }
     }
 
+    /// Whether it gave back what some of a quorum had accepted of a request of its own that nobody knows the end of. Where
+    /// the others are silent, that may have been a lock.
+    fn may_release_a_proposal(&self, release: &Operation) -> bool {
+        let is_its = |other: &&&Operation| other.is_acquire() && other.token == release.token;
+        let mut proposals = self.operations.iter().filter(is_its);
+        self.history.is_of_quorum
+            && release.answer == Answer::Released
+            && proposals.any(|other| other.is_in_doubt() && other.span.start_us < release.span.start_us)
+    }
+
     /// Whether an answer that was asked for and given during a hold speaks of it.
     fn agrees(&self, hold: &Hold, operation: &Operation) -> bool {
         let is_its = operation.token.as_deref() == Some(hold.token);
@@ -187,7 +197,8 @@ impl Case<'_> {
             Answer::NotDone | Answer::Unknown | Answer::Lost { .. } => true,
             Answer::Granted { .. } | Answer::NotHeld | Answer::Released if !is_its => {
                 // A repetition of a DELETE gets the answer of the first one, whoever holds the lock by now.
-                operation.action == Action::Release && was_released(operation)
+                operation.action == Action::Release
+                    && (was_released(operation) || self.may_release_a_proposal(operation))
             }
             Answer::AlreadyHeld { number, .. } | Answer::Renewed { number, .. } => {
                 is_its && *number == hold.number
