@@ -128,6 +128,13 @@ pub async fn does_count(node: &RedisServer) -> Result<bool, String> {
 
 /// Whether a lock stands on this node.
 pub async fn has_lock(node: &RedisServer, key: &str) -> bool {
-    let keys: Result<Vec<String>, _> = node.try_command(&["KEYS", "*"]).await;
-    keys.is_ok_and(|keys| keys.iter().any(|name| name.ends_with(&format!("}}:lock:{key}"))))
+    number_on(node, key).await.is_some()
+}
+
+/// The number by which a lock stands on this node; that of somebody who is about to be refused, too.
+pub async fn number_on(node: &RedisServer, key: &str) -> Option<u64> {
+    let names: Vec<String> = node.try_command(&["KEYS", "*"]).await.ok()?;
+    let name = names.iter().find(|name| name.ends_with(&format!("}}:lock:{key}")))?;
+    let lock: String = node.try_command(&["GET", name]).await.ok()?;
+    lock.split(' ').nth(2)?.parse().ok()
 }
