@@ -43,9 +43,9 @@ async fn a_crowd_at_two_gateways_does_not_ask_again_and_again_and_is_served() {
     let scripts = async || quorum.nodes[0].calls("evalsha").await;
     let (before, since) = (scripts().await, Instant::now());
     tokio::time::sleep(Duration::from_secs(3)).await;
-    // Each gateway looks at the server, and at the lock, about once a second or less: however many wait.
+    // Each gateway looks at the server, and at the lock, a few times a second or less: however many wait.
     let (spent, seconds) = (scripts().await - before, since.elapsed().as_secs_f64());
-    assert!(spent as f64 <= 6.0 * (seconds + 1.0), "{spent} scripts in {seconds:.1} s");
+    assert!(spent as f64 <= 20.0 * (seconds + 1.0), "{spent} scripts in {seconds:.1} s");
     let before = scripts().await;
     clients[0].delete("/locks/k").token(&token).send().await.expect(204);
     let served = join_all(waiters.into_iter().enumerate().map(async |(number, waiter)| {
