@@ -25,8 +25,9 @@ pub(super) struct Sight {
     pub(super) epoch: u64,
     pub(super) members: String,
     at: Instant,
-    /// Since when it was seen so, without a break.
+    /// Since when it was seen so, without a break, and what its clock showed then.
     pub(super) first_at: Instant,
+    first_now_ms: u64,
 }
 
 /// How long what was seen may be acted upon.
@@ -64,14 +65,15 @@ impl Sight {
         let text = |index| reply.field::<String>(index);
         let number = |index| text(index)?.parse::<u64>().ok();
         let at = Instant::now();
-        let first_at = before
-            .filter(|before| before.kind == kind && before.run == run)
-            .map_or(at, |before| before.first_at);
+        let (now_ms, since_ms) = (Self::clock_us(reply)?.unsigned_abs() / 1000, number(1)?);
+        let (first_at, first_now_ms) = before
+            .filter(|before| before.kind == kind && before.run == run && before.since_ms == since_ms)
+            .map_or((at, now_ms), |before| (before.first_at, before.first_now_ms));
         Some(Self {
             kind,
             run: run.to_owned(),
-            now_ms: Self::clock_us(reply)?.unsigned_abs() / 1000,
-            since_ms: number(1)?,
+            now_ms,
+            since_ms,
             longest_ms: number(2)?,
             is_born: number(3)? == 1,
             is_settled: number(4)? == 1,
@@ -79,6 +81,7 @@ impl Sight {
             members: text(6)?,
             at,
             first_at,
+            first_now_ms,
         })
     }
 
@@ -147,10 +150,49 @@ impl Sight {
         self.since_ms != 0
     }
 
-    /// How long its quarantine lasts yet, where a lease can last so long.
+    /// How long its quarantine lasts yet, where a lease can last so long: by its clock, and by that of this machine since it
+    /// was first seen. The clock of a machine that has just booted may be set forward at any moment.
     pub(super) fn quarantine_left(&self, longest_ms: u64) -> Duration {
-        let age_ms = u64::try_from(self.at.elapsed().as_millis()).unwrap_or(u64::MAX);
         let end_ms = self.since_ms.saturating_add(longest_ms);
-        Duration::from_millis(end_ms.saturating_sub(self.now_ms.saturating_add(age_ms)))
+        let left_ms = |shown_ms: u64, at: Instant| {
+            let age_ms = u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX);
+            end_ms.saturating_sub(shown_ms.saturating_add(age_ms))
+        };
+        Duration::from_millis(left_ms(self.now_ms, self.at).max(left_ms(self.first_now_ms, self.first_at)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
+
+    use redis::{FromRedisValue, Value};
+
+    use super::*;
+
+    const LONGEST_MS: u64 = 60_000;
+
+    /// What a server says that went into quarantine at `since_s`, and whose clock shows `now_s`.
+    fn seen(now_s: u64, since_s: u64, before: Option<&Sight>) -> Sight {
+        let text = |text: String| Value::BulkString(text.into_bytes());
+        let fields = [now_s * 1_000_000, since_s * 1_000, LONGEST_MS, 0, 0, 1].map(|n| text(n.to_string()));
+        let fields = [Value::Int(0)].into_iter().chain(fields).chain([text("a b c".to_owned())]).collect();
+        Sight::read(&Reply::from_redis_value(Value::Array(fields)).unwrap(), "run", before).unwrap()
+    }
+
+    #[test]
+    fn a_clock_that_is_set_forward_ends_no_quarantine() {
+        let first = seen(1_000, 1_000, None);
+        let stepped = seen(5_000, 1_000, Some(&first));
+        assert!(stepped.quarantine_left(LONGEST_MS) > Duration::from_secs(50));
+        // Another quarantine, and what a gateway sees that comes late.
+        assert!(seen(5_000, 4_940, Some(&stepped)).quarantine_left(LONGEST_MS).is_zero());
+        assert!(seen(1_070, 1_000, None).quarantine_left(LONGEST_MS).is_zero());
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_lengthens_a_quarantine() {
+        let first = seen(1_000, 1_000, None);
+        assert!(seen(900, 1_000, Some(&first)).quarantine_left(LONGEST_MS) > Duration::from_secs(150));
     }
 }
