@@ -26,7 +26,7 @@
 //! | `store/redis/profile`, `store/redis/permissions`, `store/redis/preflight` | what a server says of itself, what its user lacks, and whether that is safe to lock on | |
 //! | `store/redis/quorum`, `redis/quorum/*.lua` | independent servers, most of which must agree | |
 //! | `store/redis/quorum/council`, `store/redis/quorum/sight`, `store/redis/quorum/changes` | which of them count, and what becomes of those that may have forgotten | |
-//! | `store/redis/quorum/proposal`, `store/redis/quorum/lease`, `store/redis/quorum/poll` | taking a lock by a number that most accept; renewing, repairing and freeing it; a question to all of them | |
+//! | `store/redis/quorum/proposal`, `store/redis/quorum/votes`, `store/redis/quorum/lease`, `store/redis/quorum/poll` | taking a lock by a number that most accept; renewing, repairing and freeing it; a question to all of them | |
 //! | `store/redis/quorum/turn`, `store/redis/quorum/waiters` | whose turn it is to try, among those who wait at this gateway | |
 //! | `store/redis/replicas` | how many replicas have a lock, before it is handed out | |
 //! | `store/redis/failure` | what each error means: not yet, not done, unknown | |

@@ -44,6 +44,7 @@ mod proposal;
 mod sight;
 pub(super) mod survey;
 mod turn;
+mod votes;
 mod waiters;
 
 /// Locks on independent servers, of which most must agree.

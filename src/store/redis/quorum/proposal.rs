@@ -1,19 +1,18 @@
 //! Taking a lock: a number is proposed to all servers, and whoever has it accepted by most of them holds the lock.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::super::scripts::{Reply, quorum as scripts};
-use super::lease::{Held, held_locks};
-use super::member::{Answer, Call, Silence, Until};
+use super::super::scripts::quorum as scripts;
+use super::member::{Answer, Call, Until};
 use super::poll::{Poll, heard};
+use super::votes::{Verdict, early, late, may_have_accepted_it};
 use super::{QuorumStore, drift};
 use crate::clock::Backoff;
 use crate::lock::{Acquired, Attempt, FencingToken, Lease, LockKey, Refusal, Renewed, TokenHash};
-use crate::store::{AcquireRequest, Bucket, Intent, ReleaseMark, StoreError};
+use crate::store::{AcquireRequest, Intent, ReleaseMark, StoreError};
 
 /// The pause after a vote that nobody has won: it doubles from the first to the last, with jitter.
 const FIRST_PAUSE: Duration = Duration::from_millis(4);
@@ -22,54 +21,6 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(64);
 const FIRST_ANSWERS_WITHIN: Duration = Duration::from_millis(50);
 /// The part of a try's time after which no other round is begun.
 const BEGUN_WITHIN: f64 = 0.6;
-
-/// What a server said to a number.
-enum Vote {
-    Accepted {
-        high: u64,
-    },
-    /// It has accepted this attempt in an earlier try.
-    Before {
-        high: u64,
-    },
-    /// The token holds the lock there, by this number.
-    Own {
-        number: u64,
-    },
-    Held {
-        high: u64,
-    },
-    Released,
-    Voided,
-    Nobody,
-    /// It has accepted this number before, or the one proposed is too far ahead of its clock.
-    Passed {
-        high: u64,
-    },
-}
-
-/// What follows from the votes.
-enum Verdict {
-    Granted,
-    /// In an earlier try of the same attempt.
-    GrantedBefore(Lease),
-    Own,
-    Held(Lease),
-    Released,
-    Voided,
-    Nobody,
-    /// Most servers have passed this number.
-    Passed {
-        high: u64,
-    },
-    /// Nobody has most votes; some servers may say that the token holds the lock.
-    Split {
-        is_own: bool,
-        /// What most servers have passed.
-        high: Option<u64>,
-    },
-    TooFew(StoreError),
-}
 
 /// A wish for a lock, as the servers are asked it.
 pub(super) struct Proposal<'a> {
@@ -80,182 +31,246 @@ pub(super) struct Proposal<'a> {
     pub(super) channel: Option<&'a str>,
 }
 
+/// What was proposed of a wish so far.
+struct Bid<'a> {
+    store: &'a QuorumStore,
+    proposal: Proposal<'a>,
+    number: u64,
+    is_first: bool,
+    /// How many votes nobody has won.
+    splits: usize,
+    /// Whether this is the last word: that of all servers, who are only asked.
+    is_last: bool,
+    /// Whether some server has said that the token holds the lock.
+    is_own: bool,
+    /// The servers that may hold something of this attempt: they have accepted it, or may have, or may yet.
+    litter: Vec<bool>,
+    /// Whether there were such before the last vote. Those of the last one were answered where it matters; a copy from an
+    /// earlier one may still be on its way.
+    has_strays: bool,
+    deadline: Instant,
+}
+
 impl QuorumStore {
     /// Proposes numbers until the lock is granted, or it is known why not, or the time is over.
     pub(super) async fn propose(
         &self,
-        mut proposal: Proposal<'_>,
+        proposal: Proposal<'_>,
         deadline: Instant,
     ) -> Result<Acquired, StoreError> {
-        self.pollster.council.is_ready(deadline).await?;
-        let request = proposal.request;
-        let AcquireRequest { key, token, attempt, ttl, .. } = request;
-        let bucket = self.keys.bucket_of(key);
+        let council = &self.pollster.council;
+        council.is_ready(deadline).await?;
         let now = Instant::now();
         let last_start = now + deadline.saturating_duration_since(now).mul_f64(BEGUN_WITHIN);
         let mut pauses = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
-        let mut number = self.ballots.next(bucket, self.pollster.council.now_us());
-        // How many votes nobody has won.
-        let mut splits = 0;
-        let (mut is_first, mut is_last, mut is_own) = (true, false, false);
-        // The servers that may hold something of this attempt: they have accepted it, or may have, or may yet.
-        let mut litter = vec![false; self.pollster.council.members.len()];
+        let mut bid = Bid {
+            store: self,
+            number: self.ballots.next(self.keys.bucket_of(&proposal.request.key), council.now_us()),
+            proposal,
+            is_first: true,
+            splits: 0,
+            is_last: false,
+            is_own: false,
+            litter: vec![false; council.members.len()],
+            has_strays: false,
+            deadline,
+        };
         loop {
-            let (verdict, poll) = self.vote(&proposal, number, is_first, splits, deadline).await;
-            is_first = false;
-            // Those of this round were answered where it matters; a copy from an earlier one may still be on its way.
-            let has_strays = litter.contains(&true);
-            for (index, answer) in poll.answers.iter().enumerate().filter(|(index, _)| poll.asked[*index]) {
-                litter[index] |= may_have_accepted_it(answer);
-            }
-            let may_have_accepted = litter.contains(&true);
-            let give_up = || self.give_up(request, number, &litter, deadline);
+            let (verdict, poll) = bid.vote().await;
             match verdict {
-                Verdict::Granted => return self.granted(number, request),
-                Verdict::GrantedBefore(lease) => {
-                    let left_ms = lease.left_ms.saturating_sub(drift(request.ttl.as_ms()));
-                    return Ok(Acquired::Granted(Lease { left_ms, ..lease }));
-                }
-                Verdict::Own => {
-                    // Before servers are asked to renew the token's lock: they would renew what they have just accepted.
-                    if may_have_accepted {
-                        give_up().await_answers().await;
-                    }
-                    // The lease becomes as long as was asked for, and servers that lack the lock are given it.
-                    return match self.renew_all(key, token, *ttl, deadline).await? {
-                        Renewed::Renewed(lease) => Ok(Acquired::AlreadyHeld(lease)),
-                        _ => {
-                            Err(StoreError::Unknown("the lock was lost just after it was found held".into()))
-                        }
-                    };
-                }
-                Verdict::Held(lease) => {
-                    if has_strays && !give_up().await_most().await {
-                        let reason =
-                            "somebody else holds the lock, but not all that was asked for before is undone";
-                        return Err(StoreError::Unknown(reason.into()));
-                    }
-                    if !has_strays {
-                        let undoing = self.giving_up(key, token, *attempt, number);
-                        self.pollster.follow_up(&undoing, poll, may_have_accepted_it);
-                    }
-                    return Ok(refused(Some(lease)));
-                }
-                Verdict::Released => {
-                    if may_have_accepted {
-                        give_up().in_background();
-                    }
-                    // Whoever released it may not have reached most servers.
-                    self.release_all(key, token, ReleaseMark::Final, deadline).await?;
-                    return Ok(Acquired::TokenReleased);
-                }
-                Verdict::Voided => {
-                    give_up().in_background();
-                    return Ok(Acquired::AttemptVoided);
-                }
-                Verdict::Nobody => return Ok(refused(None)),
-                Verdict::Passed { high } if Instant::now() < last_start => {
-                    self.ballots.note(bucket, high);
-                    number = self.next_number(&poll, bucket, high);
-                    continue;
-                }
-                Verdict::TooFew(error) => {
-                    let is_undone = !may_have_accepted || give_up().await_most().await;
-                    let (StoreError::Unavailable(reason) | StoreError::Unknown(reason)) = error;
-                    return Err(if is_undone {
-                        StoreError::Unavailable(reason)
-                    } else {
-                        StoreError::Unknown(reason)
-                    });
-                }
+                Verdict::Passed { high } if Instant::now() < last_start => bid.rise_above(high, &poll),
                 Verdict::Passed { .. } | Verdict::Split { .. } => {
-                    is_own |= matches!(verdict, Verdict::Split { is_own: true, .. });
-                    let is_undone = !may_have_accepted || give_up().await_most().await;
-                    if !is_undone || is_last && is_own {
-                        return Err(StoreError::Unknown(
-                            "the servers do not agree on who holds the lock".into(),
-                        ));
-                    }
-                    if is_last {
+                    bid.fail(&verdict).await?;
+                    if bid.is_last {
                         return Ok(refused(None));
-                    }
-                    // Nothing of the numbers so far can be granted any more.
-                    litter.fill(false);
-                    if let Verdict::Passed { high } | Verdict::Split { high: Some(high), .. } = verdict {
-                        self.ballots.note(bucket, high);
                     }
                     if Instant::now() + pauses.next() < last_start {
                         pauses.pause().await;
-                        number = self.ballots.next(bucket, self.pollster.council.now_us());
-                        splits += 1;
+                        bid.try_again();
                     } else {
-                        // The last word is that of all, who are only asked.
-                        is_last = true;
-                        splits = 0;
-                        proposal = Proposal { grants: false, ..proposal };
+                        bid.ask_for_the_last_word();
                     }
                 }
+                verdict => return bid.conclude(verdict, poll).await,
             }
         }
     }
 
-    /// A number above `high`. Where the last one was too far ahead of some clock, time plays no part any more.
-    fn next_number(&self, poll: &Poll, bucket: Bucket, high: u64) -> u64 {
+    fn giving_up(&self, key: &LockKey, token: &TokenHash, attempt: Attempt, number: u64) -> Arc<Call> {
+        let args = vec![token.to_string(), attempt.to_string(), number.to_string()];
+        let keys = vec![self.keys.lock(key), self.keys.watch(key)];
+        Arc::new(self.call(&scripts::GIVE_UP, key, keys, args, Until::Always))
+    }
+}
+
+impl Bid<'_> {
+    /// Asks the servers for their votes on the number.
+    async fn vote(&mut self) -> (Verdict, Poll) {
+        let (verdict, poll) = self.ask().await;
+        self.is_first = false;
+        self.has_strays = self.may_be_accepted();
+        for (index, answer) in poll.answers.iter().enumerate().filter(|(index, _)| poll.asked[*index]) {
+            self.litter[index] |= may_have_accepted_it(answer);
+        }
+        (verdict, poll)
+    }
+
+    /// Goes on with a number above `high`. Where the last one was too far ahead of some clock, time plays no part any more.
+    fn rise_above(&mut self, high: u64, poll: &Poll) {
+        let bucket = self.store.keys.bucket_of(&self.proposal.request.key);
+        self.store.ballots.note(bucket, high);
         let is_too_far = poll.heard().any(|reply| reply.outcome == 8);
-        if is_too_far { high + 1 } else { self.ballots.next(bucket, self.pollster.council.now_us()) }
+        self.number = if is_too_far { high + 1 } else { self.next_number() };
+    }
+
+    /// Undoes what a vote has left that nobody has won.
+    async fn fail(&mut self, verdict: &Verdict) -> Result<(), StoreError> {
+        self.is_own |= matches!(verdict, Verdict::Split { is_own: true, .. });
+        if !self.is_undone().await || self.is_last && self.is_own {
+            return Err(StoreError::Unknown("the servers do not agree on who holds the lock".into()));
+        }
+        // Nothing of the numbers so far can be granted any more.
+        self.litter.fill(false);
+        if let Verdict::Passed { high } | Verdict::Split { high: Some(high), .. } = verdict {
+            self.store.ballots.note(self.store.keys.bucket_of(&self.proposal.request.key), *high);
+        }
+        Ok(())
+    }
+
+    fn try_again(&mut self) {
+        self.number = self.next_number();
+        self.splits += 1;
+    }
+
+    fn ask_for_the_last_word(&mut self) {
+        self.is_last = true;
+        self.splits = 0;
+        self.proposal.grants = false;
+    }
+
+    /// What a verdict that is none of these means for the caller.
+    async fn conclude(self, verdict: Verdict, poll: Poll) -> Result<Acquired, StoreError> {
+        let AcquireRequest { key, token, attempt, ttl, .. } = self.proposal.request;
+        let unknown = |reason: &str| Err(StoreError::Unknown(reason.to_owned()));
+        match verdict {
+            Verdict::Granted => self.granted(),
+            Verdict::GrantedBefore(lease) => {
+                let left_ms = lease.left_ms.saturating_sub(drift(ttl.as_ms()));
+                Ok(Acquired::Granted(Lease { left_ms, ..lease }))
+            }
+            Verdict::Own => {
+                // Before servers are asked to renew the token's lock: they would renew what they have just accepted.
+                if self.may_be_accepted() {
+                    self.give_up().await_answers().await;
+                }
+                // The lease becomes as long as was asked for, and servers that lack the lock are given it.
+                match self.store.renew_all(key, token, *ttl, self.deadline).await? {
+                    Renewed::Renewed(lease) => Ok(Acquired::AlreadyHeld(lease)),
+                    _ => unknown("the lock was lost just after it was found held"),
+                }
+            }
+            Verdict::Held(_) if self.has_strays && !self.give_up().await_most().await => {
+                unknown("somebody else holds the lock, but not all that was asked for before is undone")
+            }
+            Verdict::Held(lease) => {
+                if !self.has_strays {
+                    let undoing = self.store.giving_up(key, token, *attempt, self.number);
+                    self.store.pollster.follow_up(&undoing, poll, may_have_accepted_it);
+                }
+                Ok(refused(Some(lease)))
+            }
+            Verdict::Released => {
+                if self.may_be_accepted() {
+                    self.give_up().in_background();
+                }
+                // Whoever released it may not have reached most servers.
+                self.store.release_all(key, token, ReleaseMark::Final, self.deadline).await?;
+                Ok(Acquired::TokenReleased)
+            }
+            Verdict::Voided => {
+                self.give_up().in_background();
+                Ok(Acquired::AttemptVoided)
+            }
+            Verdict::TooFew(StoreError::Unavailable(reason) | StoreError::Unknown(reason)) => {
+                let is_undone = self.is_undone().await;
+                Err(if is_undone { StoreError::Unavailable(reason) } else { StoreError::Unknown(reason) })
+            }
+            Verdict::Nobody | Verdict::Passed { .. } | Verdict::Split { .. } => Ok(refused(None)),
+        }
     }
 
     /// The lease that most servers have accepted, as far as it can be relied on. What went by since the question was sent
     /// is the caller's to subtract.
-    fn granted(&self, number: u64, request: &AcquireRequest) -> Result<Acquired, StoreError> {
+    fn granted(&self) -> Result<Acquired, StoreError> {
+        let request = self.proposal.request;
         let ttl_ms = request.ttl.as_ms();
-        let fencing_token = FencingToken::new(number).ok_or_else(|| {
+        let fencing_token = FencingToken::new(self.number).ok_or_else(|| {
             StoreError::Unknown("the clocks of the servers are too far ahead for a fencing number".into())
         })?;
         let left_ms = ttl_ms.saturating_sub(drift(ttl_ms));
         Ok(Acquired::Granted(Lease { fencing_token, left_ms, owner: request.owner.clone() }))
     }
 
-    /// Asks all servers for their votes on a number.
-    async fn vote(
-        &self,
-        proposal: &Proposal<'_>,
-        number: u64,
-        is_first: bool,
-        splits: usize,
-        deadline: Instant,
-    ) -> (Verdict, Poll) {
-        let call = Arc::new(self.proposing(proposal, number, is_first, deadline));
-        let council = &self.pollster.council;
+    fn next_number(&self) -> u64 {
+        let bucket = self.store.keys.bucket_of(&self.proposal.request.key);
+        self.store.ballots.next(bucket, self.store.pollster.council.now_us())
+    }
+
+    fn may_be_accepted(&self) -> bool {
+        self.litter.contains(&true)
+    }
+
+    /// Whether nothing of the numbers so far can be granted any more, once they are given up.
+    async fn is_undone(&self) -> bool {
+        !self.may_be_accepted() || self.give_up().await_most().await
+    }
+
+    /// Gives up all numbers up to this one, wherever something may be left of them.
+    fn give_up(&self) -> GivingUp<'_> {
+        let AcquireRequest { key, token, attempt, .. } = self.proposal.request;
+        let (store, deadline) = (self.store, self.deadline);
+        let call = store.giving_up(key, token, *attempt, self.number);
+        let poll = store.pollster.ask_some(&call, deadline, |index| self.litter[index]);
+        let clean = self.litter.iter().filter(|may_hold| !**may_hold).count();
+        GivingUp { store, poll, call, clean, deadline }
+    }
+
+    async fn ask(&self) -> (Verdict, Poll) {
+        let call = Arc::new(self.call());
+        let (pollster, deadline) = (&self.store.pollster, self.deadline);
+        let council = &pollster.council;
         let good: Vec<_> =
             (0..council.members.len()).filter(|index| council.members[*index].standing().is_ok()).collect();
-        if splits > 0 && !good.is_empty() {
+        if self.splits > 0 && !good.is_empty() {
             // All who contend ask the same server first, and only one of them goes on. Another one next time: what is left
             // of a lock that nobody holds may be in the way there.
-            let first = good[(splits - 1) % good.len()];
-            let mut poll = self.pollster.ask_some(&call, deadline, |index| index == first);
+            let first = good[(self.splits - 1) % good.len()];
+            let mut poll = pollster.ask_some(&call, deadline, |index| index == first);
             poll.decide(deadline.min(Instant::now() + FIRST_ANSWERS_WITHIN), |_| None::<()>).await;
             if let Some(Some(Ok(reply))) = poll.answers.get(first)
                 && reply.outcome == 2
             {
                 return (Verdict::Split { is_own: false, high: None }, poll);
             }
-            let mut others = self.pollster.ask_some(&call, deadline, |index| index != first);
+            let mut others = pollster.ask_some(&call, deadline, |index| index != first);
             (others.answers[first], others.asked[first]) = (poll.answers[first].take(), true);
-            return (self.count(&mut others, deadline).await, others);
+            return (self.count(&mut others).await, others);
         }
-        let mut poll = self.pollster.ask(&call, deadline);
-        (self.count(&mut poll, deadline).await, poll)
+        let mut poll = pollster.ask(&call, deadline);
+        (self.count(&mut poll).await, poll)
     }
 
-    async fn count(&self, poll: &mut Poll, deadline: Instant) -> Verdict {
-        let (quorum, blocking) = (self.pollster.council.quorum(), self.pollster.council.blocking());
-        let decided = poll.decide(deadline, |answers| early(answers, quorum, blocking)).await;
+    async fn count(&self, poll: &mut Poll) -> Verdict {
+        let (quorum, blocking) =
+            (self.store.pollster.council.quorum(), self.store.pollster.council.blocking());
+        let decided = poll.decide(self.deadline, |answers| early(answers, quorum, blocking)).await;
         decided.unwrap_or_else(|| late(poll, quorum))
     }
 
-    fn proposing(&self, proposal: &Proposal<'_>, number: u64, is_first: bool, deadline: Instant) -> Call {
-        let AcquireRequest { key, token, attempt, ttl, owner, intent } = proposal.request;
+    fn call(&self) -> Call {
+        let Proposal { request, grants, channel } = &self.proposal;
+        let store = self.store;
+        let AcquireRequest { key, token, attempt, ttl, owner, intent } = *request;
         let supersedes = match intent {
             Intent::Join(join) => join.supersedes.iter().map(|attempt| format!("{attempt} ")).collect(),
             _ => String::new(),
@@ -263,43 +278,23 @@ impl QuorumStore {
         let args = vec![
             token.to_string(),
             attempt.to_string(),
-            if proposal.grants { "grant" } else { "confirm" }.to_owned(),
+            if *grants { "grant" } else { "confirm" }.to_owned(),
             ttl.as_ms().to_string(),
-            number.to_string(),
+            self.number.to_string(),
             owner.as_ref().map_or_else(String::new, |owner| owner.as_str().to_owned()),
-            proposal.channel.unwrap_or_default().to_owned(),
+            channel.unwrap_or_default().to_owned(),
             supersedes,
-            self.mark_ttl_ms.clone(),
-            if is_first { "1" } else { "0" }.to_owned(),
+            store.mark_ttl_ms.clone(),
+            if self.is_first { "1" } else { "0" }.to_owned(),
         ];
-        let keys = vec![self.keys.lock(key), self.keys.mark(key, token), self.keys.watch(key)];
-        self.call(
+        let keys = vec![store.keys.lock(key), store.keys.mark(key, token), store.keys.watch(key)];
+        store.call(
             &scripts::ACQUIRE,
             key,
             keys,
             args,
-            Until::About(self.pollster.council.since_boot(deadline)),
+            Until::About(store.pollster.council.since_boot(self.deadline)),
         )
-    }
-
-    /// Gives up all numbers up to this one, wherever something may be left of them.
-    fn give_up(
-        &self,
-        request: &AcquireRequest,
-        number: u64,
-        litter: &[bool],
-        deadline: Instant,
-    ) -> GivingUp<'_> {
-        let call = self.giving_up(&request.key, &request.token, request.attempt, number);
-        let poll = self.pollster.ask_some(&call, deadline, |index| litter[index]);
-        let clean = litter.iter().filter(|may_hold| !**may_hold).count();
-        GivingUp { store: self, poll, call, clean, deadline }
-    }
-
-    fn giving_up(&self, key: &LockKey, token: &TokenHash, attempt: Attempt, number: u64) -> Arc<Call> {
-        let args = vec![token.to_string(), attempt.to_string(), number.to_string()];
-        let keys = vec![self.keys.lock(key), self.keys.watch(key)];
-        Arc::new(self.call(&scripts::GIVE_UP, key, keys, args, Until::Always))
     }
 }
 
@@ -340,99 +335,4 @@ impl GivingUp<'_> {
 
 fn refused(holder: Option<Lease>) -> Acquired {
     Acquired::Refused(Refusal { holder, ..Refusal::default() })
-}
-
-/// Whether a server that was asked may hold something of an attempt; one that is silent may.
-fn may_have_accepted_it(answer: &Option<Answer>) -> bool {
-    match answer {
-        Some(Ok(reply)) => matches!(reply.outcome, 0 | 9),
-        Some(Err(Silence::Out(_))) => false,
-        Some(Err(Silence::Doubt(_))) | None => true,
-    }
-}
-
-fn vote_of(reply: &Reply) -> Option<Vote> {
-    let high = |index| reply.field::<String>(index)?.parse().ok();
-    Some(match reply.outcome {
-        0 => Vote::Accepted { high: high(2)? },
-        1 => Vote::Own { number: reply.lease()?.fencing_token.get() },
-        2 => Vote::Held { high: high(2)? },
-        3 => Vote::Released,
-        4 => Vote::Voided,
-        6 => Vote::Nobody,
-        7 | 8 => Vote::Passed { high: high(0)? },
-        9 => Vote::Before { high: high(2)? },
-        _ => return None,
-    })
-}
-
-/// What is clear already, whatever the others say.
-fn early(answers: &[Option<Answer>], quorum: usize, blocking: usize) -> Option<Verdict> {
-    let (mut accepted, mut nobody) = (0, 0);
-    let mut own = BTreeMap::<u64, usize>::new();
-    for vote in heard(answers).filter_map(vote_of) {
-        match vote {
-            Vote::Accepted { .. } => accepted += 1,
-            Vote::Nobody => nobody += 1,
-            Vote::Own { number } => *own.entry(number).or_default() += 1,
-            // A token that was released anywhere is on its way to be released everywhere.
-            Vote::Released => return Some(Verdict::Released),
-            Vote::Voided => return Some(Verdict::Voided),
-            Vote::Before { .. } | Vote::Held { .. } | Vote::Passed { .. } => {}
-        }
-    }
-    if accepted >= quorum {
-        return Some(Verdict::Granted);
-    }
-    if let Some(lease) = locks_by(answers, 9).find_map(|held| held.by(quorum)) {
-        return Some(Verdict::GrantedBefore(lease));
-    }
-    if own.values().any(|count| *count >= quorum) {
-        return Some(Verdict::Own);
-    }
-    if let Some(lease) = locks_by(answers, 2).find_map(|held| held.by(quorum)) {
-        return Some(Verdict::Held(lease));
-    }
-    (nobody >= blocking).then_some(Verdict::Nobody)
-}
-
-/// What follows once nothing more can be hoped for.
-fn late(poll: &Poll, quorum: usize) -> Verdict {
-    let votes: Vec<_> = poll.heard().filter_map(vote_of).collect();
-    if votes.len() < quorum {
-        return Verdict::TooFew(poll.too_few());
-    }
-    let mut highs = Vec::new();
-    let (mut is_own, mut is_held, mut has_passed) = (false, false, false);
-    for vote in votes {
-        match vote {
-            Vote::Accepted { high } => highs.push(high),
-            Vote::Held { high } => {
-                is_held = true;
-                highs.push(high);
-            }
-            Vote::Passed { high } | Vote::Before { high } => {
-                has_passed = true;
-                highs.push(high);
-            }
-            Vote::Own { .. } => is_own = true,
-            Vote::Released | Vote::Voided | Vote::Nobody => {}
-        }
-    }
-    highs.sort_unstable();
-    // Above that of as many servers as are needed, and not of all: one that is far ahead would drag the number to where
-    // the others refuse it.
-    if let Some(high) = highs.get(quorum - 1)
-        && has_passed
-        && !is_held
-        && !is_own
-    {
-        return Verdict::Passed { high: *high };
-    }
-    Verdict::Split { is_own, high: highs.get(quorum - 1).copied() }
-}
-
-/// The locks that servers have named in this kind of answer.
-fn locks_by(answers: &[Option<Answer>], outcome: i64) -> impl Iterator<Item = Held> {
-    held_locks(answers, move |reply| reply.outcome == outcome).into_iter()
 }
