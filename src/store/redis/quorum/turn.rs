@@ -7,13 +7,10 @@ use tokio::time::Instant;
 
 use super::QuorumStore;
 use super::proposal::Proposal;
-use super::waiters::State;
+use super::waiters::{AT_ONCE, State};
 use crate::lock::{Acquired, LockKey, Refusal, TokenHash};
 use crate::store::lines::{LineFull, Turn};
 use crate::store::{AcquireRequest, Intent, Join, PlaceAfter, StoreError};
-
-/// When somebody is to look again at a lock that has just become free.
-const AT_ONCE: Duration = Duration::from_millis(1);
 
 impl QuorumStore {
     /// Takes a lock that nobody waits for here, or says why not.
@@ -29,7 +26,7 @@ impl QuorumStore {
             !state.lines.has_line(key, now) || state.lines.pass(key, token, held, now)
         });
         if may_take {
-            return self.attempt(request, Trying { store: self, key, is_over: false }, deadline).await;
+            return self.attempt(request, Trying::of(self, key), deadline).await;
         }
         // Whoever waits comes first; but the token may hold the lock already.
         self.ask(request, deadline).await
@@ -96,7 +93,7 @@ impl QuorumStore {
         if turn != Turn::Take {
             return Ok(None);
         }
-        let trying = Trying { store: self, key, is_over: false };
+        let trying = Trying::of(self, key);
         let _turn = self.waiters.turn(key, deadline).await?;
         let answer = self.attempt(request, trying, deadline).await?;
         Ok((!matches!(answer, Acquired::Refused(_))).then_some(answer))
@@ -246,7 +243,11 @@ struct Trying<'a> {
     is_over: bool,
 }
 
-impl Trying<'_> {
+impl<'a> Trying<'a> {
+    fn of(store: &'a QuorumStore, key: &'a LockKey) -> Self {
+        Self { store, key, is_over: false }
+    }
+
     fn ends(mut self, step: impl FnOnce(&mut State, Duration)) {
         self.is_over = true;
         self.store.waiters.step(step);

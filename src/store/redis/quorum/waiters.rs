@@ -19,8 +19,8 @@ use crate::store::{AcquireRequest, Hint, PlaceAfter, StoreError};
 const KNOWN_FOR: RangeInclusive<Duration> = Duration::from_secs(2)..=Duration::from_secs(15);
 /// After the first server has said that a lock is free, most of the others are waited for so long.
 const SOON: Duration = Duration::from_millis(15);
-/// When somebody is to look at a lock that may be free.
-const AT_ONCE: Duration = Duration::from_millis(1);
+/// When somebody is to look at a lock that has just become free, or may have.
+pub(super) const AT_ONCE: Duration = Duration::from_millis(1);
 /// Longer than any request goes on after its last look.
 const SPENT_FOR: Duration = Duration::from_secs(120);
 /// Locks that are being tried for, past which those that nobody tries for any more are forgotten.
