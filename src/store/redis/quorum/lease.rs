@@ -116,11 +116,11 @@ impl QuorumStore {
             // Without a mark, copies of the acquire are kept out by the number, which those that had the lock have said.
             let number = heard(&poll.answers).find_map(|reply| reply.field::<String>(0)?.parse().ok());
             let releasing = self.to_release(key, token, mark, None, number.unwrap_or(0));
-            self.pollster.follow_up(
-                &releasing,
-                poll,
-                |answer| !matches!(answer, Some(Ok(reply)) if reply.outcome == 0),
-            );
+            let lacks_it = move |answer: &Option<Answer>| match answer {
+                Some(Ok(reply)) => outcome == Released::Released && reply.outcome != 0,
+                Some(Err(_)) | None => true,
+            };
+            self.pollster.follow_up(&releasing, poll, lacks_it);
             return Ok(outcome);
         }
         if decided.is_none() {

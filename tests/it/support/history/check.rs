@@ -174,14 +174,14 @@ impl Case<'_> {
         }
     }
 
-    /// Whether it gave back what some of a quorum had accepted of a request of its own that nobody knows the end of. Where
-    /// the others are silent, that may have been a lock.
-    fn may_release_a_proposal(&self, release: &Operation) -> bool {
-        let is_its = |other: &&&Operation| other.is_acquire() && other.token == release.token;
-        let mut proposals = self.operations.iter().filter(is_its);
+    /// Whether it gave back what some of a quorum may have kept of a request of its own that nobody knows the end of: a
+    /// proposal, or a renewal. Where the others are silent, that may have been a lock.
+    fn may_release_what_a_few_kept(&self, release: &Operation) -> bool {
+        let is_its = |other: &&&Operation| other.action != Action::Release && other.token == release.token;
+        let mut requests = self.operations.iter().filter(is_its);
         self.history.is_of_quorum
             && release.answer == Answer::Released
-            && proposals.any(|other| other.is_in_doubt() && other.span.start_us < release.span.start_us)
+            && requests.any(|other| other.is_in_doubt() && other.span.start_us < release.span.start_us)
     }
 
     /// Whether an answer that was asked for and given during a hold speaks of it.
@@ -198,7 +198,7 @@ impl Case<'_> {
             Answer::Granted { .. } | Answer::NotHeld | Answer::Released if !is_its => {
                 // A repetition of a DELETE gets the answer of the first one, whoever holds the lock by now.
                 operation.action == Action::Release
-                    && (was_released(operation) || self.may_release_a_proposal(operation))
+                    && (was_released(operation) || self.may_release_what_a_few_kept(operation))
             }
             Answer::AlreadyHeld { number, .. } | Answer::Renewed { number, .. } => {
                 is_its && *number == hold.number
