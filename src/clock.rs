@@ -4,7 +4,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 /// Where Linux says which run of the machine this is.
 const BOOT_ID_PATH: &str = "/proc/sys/kernel/random/boot_id";
@@ -50,6 +50,17 @@ pub fn boottime() -> Duration {
     let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
     let nanoseconds = u32::try_from(now.tv_nsec).unwrap_or_default();
     Duration::new(seconds, nanoseconds)
+}
+
+/// A time in whole milliseconds.
+pub fn whole_ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// When so much of the time from now to a deadline is over.
+pub fn part_of(deadline: Instant, part: f64) -> Instant {
+    let now = Instant::now();
+    now + deadline.saturating_duration_since(now).mul_f64(part)
 }
 
 /// The pauses between tries of something that fails: each may be twice as long as the one before. Jitter keeps those who

@@ -25,6 +25,8 @@ mod noop;
 mod report;
 #[path = "../shared/servers.rs"]
 mod servers;
+#[path = "../shared/table.rs"]
+mod table;
 
 use load::Turn;
 use servers::Server;

@@ -25,6 +25,8 @@ mod report;
 #[path = "../shared/servers.rs"]
 #[expect(dead_code, reason = "no embedded store is measured")]
 mod servers;
+#[path = "../shared/table.rs"]
+mod table;
 
 use load::Turn;
 use report::Round;

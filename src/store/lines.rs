@@ -9,6 +9,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use crate::clock::whole_ms;
 use crate::lock::{Attempt, LockKey, Standing, TokenHash, Ttl};
 use crate::store::{Hint, Join, LineSettings, PlaceAfter};
 
@@ -351,10 +352,6 @@ impl Lines {
             offered_to: offer.and_then(|offer| offer.attempt),
         })
     }
-}
-
-fn whole_ms(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

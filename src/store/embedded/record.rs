@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use crate::clock::whole_ms;
 use crate::lock::{Attempt, FencingToken, Lease, LockKey, Owner, Released, TokenHash, Ttl};
 
 /// The most attempts that one mark remembers as voided: a bound on what one misbehaving client can make us keep.
@@ -124,7 +125,7 @@ impl Life {
 
     /// What is left in whole milliseconds; 0 means that it is over.
     pub(super) fn left_ms(self, now: Duration) -> u64 {
-        u64::try_from(self.end.saturating_sub(now).as_millis()).unwrap_or(u64::MAX)
+        whole_ms(self.end.saturating_sub(now))
     }
 
     /// Whether less than a millisecond is left: no answer could say how much, so it counts as nothing.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use redb::TableDefinition;
 
 use crate::clock::Clock;
+use crate::clock::whole_ms;
 use crate::lock::{Attempt, FencingToken, LockKey, Owner, Released, TokenHash};
 
 use super::record::{HeldLock, Life, Mark, Record, RecordId, Verdict};
@@ -60,7 +61,7 @@ pub(super) fn verdict_row(verdict: &Verdict) -> (u8, Vec<u8>) {
 
 /// The row of a life.
 pub(super) fn life_row(life: Life, now: Moment) -> LifeRow {
-    let longest_ms = u64::try_from(life.longest.as_millis()).unwrap_or(u64::MAX);
+    let longest_ms = whole_ms(life.longest);
     let wall_end = now.wall + life.end.saturating_sub(now.boot);
     (longest_ms, nanoseconds(life.end), nanoseconds(wall_end))
 }

@@ -27,7 +27,7 @@ use super::link::Hints;
 use super::preflight::Preflight;
 use super::supervisor::{Supervisor, Target};
 use super::{MOST_HINTS, RedisSettings};
-use crate::clock::Clock;
+use crate::clock::{Clock, whole_ms};
 use crate::lock::{Acquired, Attempt, Inspected, LockKey, Refusal, Released, Renewed, TokenHash, Ttl};
 use crate::store::lines::Lines;
 use crate::store::{
@@ -59,12 +59,16 @@ pub struct QuorumStore {
     /// The session of the lines that the last heartbeat was answered with.
     session: AtomicU64,
     mark_ttl: Duration,
-    mark_ttl_ms: String,
 }
 
 /// What part of a lease must not be relied on, since clocks run apart: 1 % and 2 ms, as Redlock has it.
 fn drift(ms: u64) -> u64 {
     ms.div_ceil(100) + 2
+}
+
+/// What is left of it then.
+fn relied_on(ms: u64) -> u64 {
+    ms.saturating_sub(drift(ms))
 }
 
 impl QuorumStore {
@@ -82,11 +86,7 @@ impl QuorumStore {
         let longest = (settings.max_ttl + 2 * settings.reply_timeout).max(settings.mark_ttl);
         let mut names: Vec<_> = address.nodes().iter().map(ToString::to_string).collect();
         names.sort_unstable();
-        let list = List {
-            text: names.join(" "),
-            epoch: settings.list_epoch,
-            longest_ms: u64::try_from(longest.as_millis()).unwrap_or(u64::MAX),
-        };
+        let list = List { text: names.join(" "), epoch: settings.list_epoch, longest_ms: whole_ms(longest) };
         let gateway: Arc<str> = Attempt::generate().to_string().into();
         let (mut members, mut told) = (Vec::new(), Vec::new());
         for node in address.nodes() {
@@ -112,7 +112,6 @@ impl QuorumStore {
             hints,
             session: AtomicU64::new(0),
             mark_ttl: settings.mark_ttl,
-            mark_ttl_ms: settings.mark_ttl.as_millis().to_string(),
         })
     }
 }
@@ -132,25 +131,14 @@ async fn hear(waiters: Arc<Waiters>, server: usize, mut told: broadcast::Receive
 #[async_trait]
 impl LockStore for QuorumStore {
     async fn acquire(&self, request: &AcquireRequest, deadline: Instant) -> Result<Acquired, StoreError> {
-        let AcquireRequest { key, token, intent, .. } = request;
-        match intent {
+        match &request.intent {
             Intent::Grant => self.take(request, deadline).await,
             Intent::Confirm => match self.ask(request, deadline).await? {
                 Acquired::Refused(Refusal { holder: None, .. }) => Ok(Acquired::TokenReleased),
-                answer => Ok(self.with_line_if_refused(key, token, answer)),
+                answer => Ok(answer),
             },
             Intent::Join(join) => self.join(request, join, deadline).await,
-            Intent::Look => match self.look(request, deadline).await? {
-                Some(answer) => Ok(answer),
-                None => match self.place_of(request) {
-                    // Another request of the token may have been granted the lock, or have released it.
-                    Acquired::PlaceLost => match self.ask(request, deadline).await? {
-                        Acquired::Refused(_) => Ok(Acquired::PlaceLost),
-                        answer => Ok(answer),
-                    },
-                    standing => Ok(standing),
-                },
-            },
+            Intent::Look => self.go_on(request, deadline).await,
             Intent::LastLook(place) => self.last_look(request, *place, deadline).await,
         }
     }

@@ -13,14 +13,14 @@ use super::link::{Hints, Link};
 use super::preflight::Preflight;
 use super::sentinel::Sentinels;
 use super::supervisor::{Supervisor, Target};
-use crate::clock::Backoff;
+use crate::clock::{Backoff, part_of};
 use crate::store::{Bucket, StoreError};
 
 /// The pause before a step that did not happen is tried again: it doubles from the first to the last, with jitter.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(80);
-/// The part of a step's time after which no try is begun.
-const BEGUN_WITHIN: f64 = 0.8;
+/// The part of a step's time after which no try is begun: one that is cut short leaves doubt, and costs the connection.
+pub(super) const BEGUN_WITHIN: f64 = 0.8;
 
 /// The servers of a store.
 pub(super) enum Servers {
@@ -78,7 +78,7 @@ impl Servers {
 pub(super) struct Tries<'a> {
     servers: &'a Servers,
     bucket: Bucket,
-    /// No try is begun later: one that is cut short leaves doubt, and costs the connection.
+    /// No try is begun later.
     last_start: Instant,
     pauses: Backoff,
     redirect: Option<Redirect>,
@@ -87,8 +87,7 @@ pub(super) struct Tries<'a> {
 impl<'a> Tries<'a> {
     pub(super) fn new(servers: &'a Servers, bucket: Bucket, deadline: Instant) -> Self {
         let pauses = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
-        let now = Instant::now();
-        let last_start = now + deadline.saturating_duration_since(now).mul_f64(BEGUN_WITHIN);
+        let last_start = part_of(deadline, BEGUN_WITHIN);
         Self { servers, bucket, last_start, pauses, redirect: None }
     }
 

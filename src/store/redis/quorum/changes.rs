@@ -2,7 +2,6 @@
 //! of another list. Each such change is one script (`change.lua`) and does nothing where another gateway was first, or where
 //! what it rests on was seen too long ago.
 
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use tokio::time::Instant;
 use super::super::scripts::quorum as scripts;
 use super::council::Council;
 use super::sight::{Kind, Sight};
+use super::waiters::lock;
 
 /// How long a server is seen without its record before it goes into quarantine: at the first start another gateway may be
 /// about to write it.
@@ -18,6 +18,21 @@ const LOOK_AGAIN: Duration = Duration::from_millis(900);
 
 /// What each server was seen to remember, or why it could not be asked.
 type Sights = [Result<Sight, String>];
+
+/// What a server may become; `change.lua` says more of each.
+#[derive(Clone, Copy)]
+enum Change {
+    /// In quarantine.
+    Join { was_born: bool },
+    /// Part of a new quorum.
+    Found,
+    /// Part of the quorum again, and it accepts no number up to this one.
+    Restore { high: u64, longest_ms: u64 },
+    /// One that knows this list.
+    Store { epoch_before: u64 },
+    /// One that knows that most others know it, and accepts no number up to this one.
+    Settle { high: u64 },
+}
 
 impl Council {
     /// Does what is due.
@@ -36,8 +51,9 @@ impl Council {
         if is_contested || self.is_outdated.load(Ordering::Relaxed) || self.found(&sights).await {
             return;
         }
-        self.store_list(&sights).await;
-        let counts = |index: &usize| sights[*index].as_ref().is_ok_and(|sight| sight.standing().is_ok());
+        let hindrance = self.store_list(&sights).await;
+        *lock(&self.hindrance) = hindrance;
+        let counts = |index: &usize| sights[*index].as_ref().is_ok_and(Sight::counts);
         let good: Vec<_> = (0..self.members.len()).filter(counts).collect();
         self.settle_list(&sights, &good).await;
         let longest_ms = sights.iter().flatten().map(|sight| sight.longest_ms).max().unwrap_or_default();
@@ -53,8 +69,8 @@ impl Council {
             };
             if is_stranger && sight.first_at.elapsed() >= LOOK_AGAIN && self.may_join(&sights) {
                 // One that once was part of a quorum is not new, even if it no longer knows.
-                let was_born = u64::from(self.has_been.load(Ordering::Relaxed));
-                self.change(index, sight, "join", was_born, 0).await;
+                let was_born = self.has_been.load(Ordering::Relaxed);
+                self.change(index, sight, Change::Join { was_born }).await;
             }
             let is_over = sight.is_in_quarantine() && sight.quarantine_left(longest_ms).is_zero();
             if sight.kind == Kind::Current && is_over {
@@ -85,41 +101,39 @@ impl Council {
         }
         for (index, sight) in sights.iter().flatten().enumerate() {
             match sight.kind {
-                Kind::Empty => self.change(index, sight, "join", 0, 0).await,
-                _ if are_all_joined => self.change(index, sight, "found", 0, 0).await,
+                Kind::Empty => self.change(index, sight, Change::Join { was_born: false }).await,
+                _ if are_all_joined => self.change(index, sight, Change::Found).await,
                 _ => false,
             };
         }
         true
     }
 
-    /// Has the servers of the list before learn this one, if enough of them can.
-    async fn store_list(&self, sights: &Sights) {
+    /// Has the servers of the list before learn this one, if enough of them can; else returns why not.
+    async fn store_list(&self, sights: &Sights) -> Option<&'static str> {
         let kept = |index: usize, sight: &Sight| {
             sight.kind == Kind::Earlier && !sight.is_in_quarantine() && self.was_in(&sight.members, index)
         };
         let seen = sights.iter().enumerate().filter_map(|(index, sight)| Some((index, sight.as_ref().ok()?)));
-        let have_stored = seen.clone().filter(|(_, sight)| sight.standing().is_ok()).count();
+        let have_stored = seen.clone().filter(|(_, sight)| sight.counts()).count();
         let kept: Vec<_> = seen.filter(|(index, sight)| kept(*index, sight)).collect();
         // One that was late for the change before learns of this one as a stranger.
         let epoch = kept.iter().map(|(_, sight)| sight.epoch).max();
         let storing: Vec<_> = kept.into_iter().filter(|(_, sight)| Some(sight.epoch) == epoch).collect();
-        let hindered = |by| *self.hindrance.lock().unwrap_or_else(PoisonError::into_inner) = by;
-        hindered(None);
-        let hindered = |by| hindered(Some(by));
-        let Some((_, first)) = storing.first() else { return };
+        let (_, first) = storing.first()?;
         if storing.iter().any(|(_, sight)| sight.members != first.members) {
-            return;
+            return None;
         }
         if first.members.split(' ').count() != self.members.len() {
-            return hindered("the list is not as long as the one before");
+            return Some("the list is not as long as the one before");
         }
         if storing.len() + have_stored < self.quorum() {
-            return hindered("too few servers of the list before count, or too many are to be replaced");
+            return Some("too few servers of the list before count, or too many are to be replaced");
         }
         for (index, sight) in storing {
-            self.change(index, sight, "store", 0, sight.epoch).await;
+            self.change(index, sight, Change::Store { epoch_before: sight.epoch }).await;
         }
+        None
     }
 
     /// Has those that count know that most of them have learned the list. By it other majorities are possible, so each is
@@ -132,7 +146,7 @@ impl Council {
         let Some(high) = self.highest(good, false).await else { return };
         for index in good.iter().filter(is_unsettled) {
             if let Ok(sight) = &sights[*index] {
-                self.change(*index, sight, "settle", high, 0).await;
+                self.change(*index, sight, Change::Settle { high }).await;
             }
         }
     }
@@ -163,7 +177,7 @@ impl Council {
         };
         let Some(high) = high else { return };
         let server = &self.members[index].name;
-        if self.change_with(index, sight, "restore", high, 0, longest_ms).await {
+        if self.change(index, sight, Change::Restore { high, longest_ms }).await {
             if is_majority {
                 tracing::info!(server, "the quarantine is over");
             } else {
@@ -198,21 +212,17 @@ impl Council {
         members.split(' ').any(|name| name == self.members[index].name)
     }
 
-    async fn change(&self, index: usize, seen: &Sight, kind: &str, number: u64, epoch_before: u64) -> bool {
-        self.change_with(index, seen, kind, number, epoch_before, self.list.longest_ms).await
-    }
-
     /// Changes what a server is, on the strength of what was `seen` of it; whether this gateway did it.
-    async fn change_with(
-        &self,
-        index: usize,
-        seen: &Sight,
-        kind: &str,
-        number: u64,
-        epoch_before: u64,
-        longest_ms: u64,
-    ) -> bool {
+    async fn change(&self, index: usize, seen: &Sight, change: Change) -> bool {
         let member = &self.members[index];
+        let longest_ms = self.list.longest_ms;
+        let (kind, number, epoch_before, longest_ms) = match change {
+            Change::Join { was_born } => ("join", u64::from(was_born), 0, longest_ms),
+            Change::Found => ("found", 0, 0, longest_ms),
+            Change::Restore { high, longest_ms } => ("restore", high, 0, longest_ms),
+            Change::Store { epoch_before } => ("store", 0, epoch_before, longest_ms),
+            Change::Settle { high } => ("settle", high, 0, longest_ms),
+        };
         let args = [
             kind.to_owned(),
             self.list.epoch.to_string(),

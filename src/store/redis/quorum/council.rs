@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::super::scripts::quorum as scripts;
 use super::member::{Member, ServerClock};
 use super::sight::{Kind, Sight};
+use super::waiters::lock;
 use crate::clock::Clock;
 use crate::store::StoreError;
 
@@ -110,8 +111,13 @@ impl Council {
         Duration::from_millis(self.list.longest_ms)
     }
 
+    /// The servers that count.
+    pub(super) fn good(&self) -> Vec<usize> {
+        (0..self.members.len()).filter(|index| self.members[*index].counts()).collect()
+    }
+
     /// Why each server that does not count does not.
-    pub(super) fn troubles(&self) -> Vec<String> {
+    fn troubles(&self) -> Vec<String> {
         let trouble = |member: &Arc<Member>| Some(format!("{}: {}", member.name, member.standing().err()?));
         self.members.iter().filter_map(trouble).collect()
     }
@@ -121,12 +127,12 @@ impl Council {
         if self.stop.is_cancelled() {
             return Err(StoreError::Unavailable("the store is closed".to_owned()));
         }
-        let troubles = self.troubles();
         let (all, quorum) = (self.members.len(), self.quorum());
-        if all - troubles.len() >= quorum {
+        let good = self.members.iter().filter(|member| member.counts()).count();
+        if good >= quorum {
             return Ok(());
         }
-        let good = all - troubles.len();
+        let troubles = self.troubles();
         let mut text =
             format!("{quorum} of {all} servers are needed, and {good} can be used: {}", troubles.join("; "));
         text.extend(self.what_else_is_wrong().map(|wrong| format!("; {wrong}")));
@@ -140,7 +146,7 @@ impl Council {
         if self.list.epoch > 1 && sights.iter().all(|sight| sight.kind == Kind::Empty) {
             return Some("no server knows an earlier list, and a first list has epoch 1");
         }
-        let hindrance = *self.hindrance.lock().unwrap_or_else(PoisonError::into_inner);
+        let hindrance = *lock(&self.hindrance);
         hindrance.or_else(|| {
             (have_forgotten >= self.blocking() && self.has_been.load(Ordering::Relaxed)).then_some(
                 "so many have forgotten at once that the order of fencing numbers will rest on their clocks",
@@ -244,14 +250,14 @@ impl Council {
 
     /// Has a process count as this server; `false` where it counts as another.
     fn claim(&self, run: &str, index: usize) -> bool {
-        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut runs = lock(&self.runs);
         // A server that was started anew is another process.
         runs.retain(|known, holder| *holder != index || known == run);
         *runs.entry(run.to_owned()).or_insert(index) == index
     }
 
     fn twin_of(&self, run: &str) -> String {
-        let runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let runs = lock(&self.runs);
         let name = runs.get(run).map_or("another", |index| &self.members[*index].name);
         format!("it is the same server as {name}, and has one vote only")
     }

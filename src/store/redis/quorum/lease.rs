@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::super::scripts::{Reply, Script, quorum as scripts};
 use super::member::{Answer, Call, Until};
 use super::poll::{Poll, heard};
-use super::{QuorumStore, drift};
+use super::{QuorumStore, drift, relied_on};
 use crate::lock::{Attempt, Inspected, Lease, LockKey, Released, Renewed, TokenHash, Ttl};
 use crate::store::{ReleaseMark, StoreError};
 
@@ -44,9 +44,9 @@ impl QuorumStore {
         if let Some(held) = most_held(&poll.answers, quorum)
             && let Some(mut lease) = held.by(quorum)
         {
-            let relied_on_ms = held.left_before_ms.saturating_sub(drift(held.left_before_ms));
-            self.repair(key, token, &lease, sent_at + Duration::from_millis(relied_on_ms), poll);
-            lease.left_ms = lease.left_ms.saturating_sub(drift(lease.left_ms));
+            let until = sent_at + Duration::from_millis(relied_on(held.left_before_ms));
+            self.repair(key, token, &lease, until, poll);
+            lease.left_ms = relied_on(lease.left_ms);
             return Ok(Renewed::Renewed(lease));
         }
         if let Some(over) = over(&poll.answers) {
@@ -166,7 +166,7 @@ impl QuorumStore {
         number: u64,
     ) -> Arc<Call> {
         let life_ms = match mark {
-            ReleaseMark::Final => self.mark_ttl_ms.clone(),
+            ReleaseMark::Final => self.mark_ttl.as_millis().to_string(),
             ReleaseMark::None => String::new(),
         };
         let known = known.map_or_else(String::new, |outcome| code_of(outcome).to_string());
@@ -188,7 +188,7 @@ impl QuorumStore {
         deadline: Instant,
     ) -> Result<bool, StoreError> {
         let (quorum, blocking) = (self.pollster.council.quorum(), self.pollster.council.blocking());
-        let args = vec![token.to_string(), attempt.to_string(), self.mark_ttl_ms.clone()];
+        let args = vec![token.to_string(), attempt.to_string(), self.mark_ttl.as_millis().to_string()];
         let call = self.call(&scripts::TAKE_BACK, key, self.keys_of(key, token), args, Until::Always);
         let call = Arc::new(call);
         let mut poll = self.pollster.ask(&call, deadline);
@@ -218,7 +218,7 @@ impl QuorumStore {
             let held = most_held(answers, quorum)?;
             let yours = token.map(|token| *token == held.holder);
             let mut lease = held.by(quorum)?;
-            lease.left_ms = lease.left_ms.saturating_sub(drift(lease.left_ms));
+            lease.left_ms = relied_on(lease.left_ms);
             Some((held.is_even(quorum), Inspected::Held { lease, yours, waiters: 0 }))
         };
         let free = |answers: &[Option<Answer>]| count(answers, 0) >= blocking;

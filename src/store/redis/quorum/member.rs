@@ -1,6 +1,6 @@
 //! One server of a quorum: the link to it, what it was last seen to remember, and its clock.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use redis::RedisError;
@@ -11,12 +11,12 @@ use super::super::failure::{Failure, StepOutcome};
 use super::super::link::Link;
 use super::super::profile;
 use super::super::scripts::{Reply, Script};
+use super::super::servers::BEGUN_WITHIN;
 use super::super::supervisor::Supervisor;
 use super::sight::Sight;
+use super::waiters::lock;
+use crate::clock::part_of;
 use crate::store::StoreError;
-
-/// The part of a call's time after which it is not begun: one that is cut short leaves doubt, and costs the connection.
-const BEGUN_WITHIN: f64 = 0.8;
 
 /// Why a server has no say in something.
 #[derive(Clone, Debug)]
@@ -135,6 +135,11 @@ impl Member {
         self.seen().clock
     }
 
+    /// Whether it counts.
+    pub(super) fn counts(&self) -> bool {
+        self.seen().sight.as_ref().is_ok_and(Sight::counts)
+    }
+
     /// Whether it counts, and else why not.
     pub(super) fn standing(&self) -> Result<(), String> {
         match &self.seen().sight {
@@ -155,8 +160,7 @@ impl Member {
     /// Runs a call on the server, if it counts.
     pub(super) async fn run(&self, call: &Call, deadline: Instant) -> Answer {
         let out = |reason: String| Silence::Out(format!("{}: {reason}", self.name));
-        let now = Instant::now();
-        let begin_by = now + deadline.saturating_duration_since(now).mul_f64(BEGUN_WITHIN);
+        let begin_by = part_of(deadline, BEGUN_WITHIN);
         let link = self.supervisor.link(begin_by).await.map_err(|error| out(error.to_string()))?;
         self.standing_of(&link.incarnation).map_err(out)?;
         let until = self.until(call.until).ok_or_else(|| out("its clock is not known yet".to_owned()))?;
@@ -247,7 +251,7 @@ impl Member {
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.seen)
     }
 }
 

@@ -9,8 +9,8 @@ use super::super::scripts::quorum as scripts;
 use super::member::{Answer, Call, Until};
 use super::poll::{Poll, heard};
 use super::votes::{Verdict, early, late, may_have_accepted_it};
-use super::{QuorumStore, drift};
-use crate::clock::Backoff;
+use super::{QuorumStore, drift, relied_on};
+use crate::clock::{Backoff, part_of};
 use crate::lock::{Acquired, Attempt, FencingToken, Lease, LockKey, Refusal, Renewed, TokenHash};
 use crate::store::{AcquireRequest, Intent, ReleaseMark, StoreError};
 
@@ -60,8 +60,7 @@ impl QuorumStore {
     ) -> Result<Acquired, StoreError> {
         let council = &self.pollster.council;
         council.is_ready(deadline).await?;
-        let now = Instant::now();
-        let last_start = now + deadline.saturating_duration_since(now).mul_f64(BEGUN_WITHIN);
+        let last_start = part_of(deadline, BEGUN_WITHIN);
         let mut pauses = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         let mut bid = Bid {
             store: self,
@@ -203,11 +202,10 @@ impl Bid<'_> {
     /// is the caller's to subtract.
     fn granted(&self) -> Result<Acquired, StoreError> {
         let request = self.proposal.request;
-        let ttl_ms = request.ttl.as_ms();
         let fencing_token = FencingToken::new(self.number).ok_or_else(|| {
             StoreError::Unknown("the clocks of the servers are too far ahead for a fencing number".into())
         })?;
-        let left_ms = ttl_ms.saturating_sub(drift(ttl_ms));
+        let left_ms = relied_on(request.ttl.as_ms());
         Ok(Acquired::Granted(Lease { fencing_token, left_ms, owner: request.owner.clone() }))
     }
 
@@ -239,9 +237,8 @@ impl Bid<'_> {
         let call = Arc::new(self.call());
         let (pollster, deadline) = (&self.store.pollster, self.deadline);
         let council = &pollster.council;
-        let good: Vec<_> =
-            (0..council.members.len()).filter(|index| council.members[*index].standing().is_ok()).collect();
-        if self.splits > 0 && !good.is_empty() {
+        let good = if self.splits > 0 { council.good() } else { Vec::new() };
+        if !good.is_empty() {
             // All who contend ask the same server first, and only one of them goes on. Another one next time: what is left
             // of a lock that nobody holds may be in the way there.
             let first = good[(self.splits - 1) % good.len()];
@@ -284,7 +281,7 @@ impl Bid<'_> {
             owner.as_ref().map_or_else(String::new, |owner| owner.as_str().to_owned()),
             channel.unwrap_or_default().to_owned(),
             supersedes,
-            store.mark_ttl_ms.clone(),
+            store.mark_ttl.as_millis().to_string(),
             if self.is_first { "1" } else { "0" }.to_owned(),
         ];
         let keys = vec![store.keys.lock(key), store.keys.mark(key, token), store.keys.watch(key)];

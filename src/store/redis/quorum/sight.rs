@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 
 use super::super::scripts::Reply;
+use crate::clock::whole_ms;
 
 /// What a server's record says, as far as this gateway is concerned.
 #[derive(Clone, Debug)]
@@ -90,10 +91,17 @@ impl Sight {
         reply.field::<String>(0)?.parse().ok()
     }
 
+    /// Whether it counts.
+    pub(super) fn counts(&self) -> bool {
+        self.kind == Kind::Current && !self.is_in_quarantine()
+    }
+
     /// Whether it counts, and else why not.
     pub(super) fn standing(&self) -> Result<(), String> {
+        if self.counts() {
+            return Ok(());
+        }
         let reason = match self.kind {
-            Kind::Current if !self.is_in_quarantine() => return Ok(()),
             Kind::Current => match self.quarantine_left(self.longest_ms) {
                 left if left.is_zero() => {
                     "in quarantine, which ends as soon as most servers say what they accepted".to_owned()
@@ -121,8 +129,7 @@ impl Sight {
 
     /// Whether it is new, and perhaps part of a quorum that is just being founded.
     pub(super) fn is_starting(&self) -> bool {
-        let fresh_ms = u64::try_from(FRESH.as_millis()).unwrap_or_default();
-        let joined_lately = self.now_ms < self.since_ms.saturating_add(fresh_ms);
+        let joined_lately = self.now_ms < self.since_ms.saturating_add(whole_ms(FRESH));
         self.kind == Kind::Empty || !self.is_born && self.is_in_quarantine() && joined_lately
     }
 
@@ -142,8 +149,7 @@ impl Sight {
 
     /// Until when it may be acted upon, in ms by the server's clock: that one goes on while this machine sleeps.
     pub(super) fn fresh_until_ms(&self) -> u64 {
-        let fresh_ms = u64::try_from(FRESH.as_millis()).unwrap_or_default();
-        self.now_ms.saturating_add(fresh_ms)
+        self.now_ms.saturating_add(whole_ms(FRESH))
     }
 
     pub(super) fn is_in_quarantine(&self) -> bool {
@@ -155,8 +161,7 @@ impl Sight {
     pub(super) fn quarantine_left(&self, longest_ms: u64) -> Duration {
         let end_ms = self.since_ms.saturating_add(longest_ms);
         let left_ms = |shown_ms: u64, at: Instant| {
-            let age_ms = u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX);
-            end_ms.saturating_sub(shown_ms.saturating_add(age_ms))
+            end_ms.saturating_sub(shown_ms.saturating_add(whole_ms(at.elapsed())))
         };
         Duration::from_millis(left_ms(self.now_ms, self.at).max(left_ms(self.first_now_ms, self.first_at)))
     }

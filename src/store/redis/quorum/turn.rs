@@ -75,8 +75,28 @@ impl QuorumStore {
         }
     }
 
-    /// Goes on waiting: takes the lock if it is the turn of the attempt's place. Nothing, where that is not so.
-    pub(super) async fn look(
+    /// Goes on waiting: takes the lock if it is the turn of the attempt's place.
+    pub(super) async fn go_on(
+        &self,
+        request: &AcquireRequest,
+        deadline: Instant,
+    ) -> Result<Acquired, StoreError> {
+        if let Some(answer) = self.look(request, deadline).await? {
+            return Ok(answer);
+        }
+        let standing = self.place_of(request);
+        if standing != Acquired::PlaceLost {
+            return Ok(standing);
+        }
+        // Another request of the token may have been granted the lock, or have released it.
+        match self.ask(request, deadline).await? {
+            Acquired::Refused(_) => Ok(Acquired::PlaceLost),
+            answer => Ok(answer),
+        }
+    }
+
+    /// Takes the lock if it is the turn of the attempt's place. Nothing, where that is not so.
+    async fn look(
         &self,
         request: &AcquireRequest,
         deadline: Instant,
@@ -152,7 +172,7 @@ impl QuorumStore {
     }
 
     /// Where an attempt stands that was not granted the lock.
-    pub(super) fn place_of(&self, request: &AcquireRequest) -> Acquired {
+    fn place_of(&self, request: &AcquireRequest) -> Acquired {
         let AcquireRequest { key, token, attempt, .. } = request;
         self.waiters.step(|state, now| {
             match state.lines.look(key, token, *attempt, state.held(key, now), now) {
@@ -216,19 +236,14 @@ impl QuorumStore {
         has_line.then_some(&self.channel)
     }
 
-    pub(super) fn with_line_if_refused(
-        &self,
-        key: &LockKey,
-        token: &TokenHash,
-        answer: Acquired,
-    ) -> Acquired {
+    fn with_line_if_refused(&self, key: &LockKey, token: &TokenHash, answer: Acquired) -> Acquired {
         match answer {
             Acquired::Refused(refusal) => Acquired::Refused(self.with_line(key, token, refusal)),
             answer => answer,
         }
     }
 
-    pub(super) fn with_line(&self, key: &LockKey, token: &TokenHash, refusal: Refusal) -> Refusal {
+    fn with_line(&self, key: &LockKey, token: &TokenHash, refusal: Refusal) -> Refusal {
         self.waiters.step(|state, _| {
             let (waiters, position) = (state.lines.waiters(key), state.lines.position(key, token));
             Refusal { waiters, position, ..refusal }

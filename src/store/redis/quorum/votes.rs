@@ -1,7 +1,5 @@
 //! What servers say to a number that is proposed, and what follows from it.
 
-use std::collections::BTreeMap;
-
 use super::super::scripts::Reply;
 use super::lease::{Held, held_locks};
 use super::member::{Answer, Silence};
@@ -18,10 +16,8 @@ enum Vote {
     Before {
         high: u64,
     },
-    /// The token holds the lock there, by this number.
-    Own {
-        number: u64,
-    },
+    /// The token holds the lock there.
+    Own,
     Held {
         high: u64,
     },
@@ -70,7 +66,7 @@ fn vote_of(reply: &Reply) -> Option<Vote> {
     let high = |index| reply.field::<String>(index)?.parse().ok();
     Some(match reply.outcome {
         0 => Vote::Accepted { high: high(2)? },
-        1 => Vote::Own { number: reply.lease()?.fencing_token.get() },
+        1 => Vote::Own,
         2 => Vote::Held { high: high(2)? },
         3 => Vote::Released,
         4 => Vote::Voided,
@@ -84,16 +80,14 @@ fn vote_of(reply: &Reply) -> Option<Vote> {
 /// What is clear already, whatever the others say.
 pub(super) fn early(answers: &[Option<Answer>], quorum: usize, blocking: usize) -> Option<Verdict> {
     let (mut accepted, mut nobody) = (0, 0);
-    let mut own = BTreeMap::<u64, usize>::new();
     for vote in heard(answers).filter_map(vote_of) {
         match vote {
             Vote::Accepted { .. } => accepted += 1,
             Vote::Nobody => nobody += 1,
-            Vote::Own { number } => *own.entry(number).or_default() += 1,
             // A token that was released anywhere is on its way to be released everywhere.
             Vote::Released => return Some(Verdict::Released),
             Vote::Voided => return Some(Verdict::Voided),
-            Vote::Before { .. } | Vote::Held { .. } | Vote::Passed { .. } => {}
+            Vote::Own | Vote::Before { .. } | Vote::Held { .. } | Vote::Passed { .. } => {}
         }
     }
     if accepted >= quorum {
@@ -102,7 +96,7 @@ pub(super) fn early(answers: &[Option<Answer>], quorum: usize, blocking: usize) 
     if let Some(lease) = locks_by(answers, 9).find_map(|held| held.by(quorum)) {
         return Some(Verdict::GrantedBefore(lease));
     }
-    if own.values().any(|count| *count >= quorum) {
+    if locks_by(answers, 1).any(|held| held.count() >= quorum) {
         return Some(Verdict::Own);
     }
     if let Some(lease) = locks_by(answers, 2).find_map(|held| held.by(quorum)) {
@@ -130,7 +124,7 @@ pub(super) fn late(poll: &Poll, quorum: usize) -> Verdict {
                 has_passed = true;
                 highs.push(high);
             }
-            Vote::Own { .. } => is_own = true,
+            Vote::Own => is_own = true,
             Vote::Released | Vote::Voided | Vote::Nobody => {}
         }
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, broadcast};
 use tokio::time::{Instant, timeout_at};
 
-use crate::clock::boottime;
+use crate::clock::{boottime, whole_ms};
 use crate::lock::{Acquired, Attempt, LockKey, Refusal};
 use crate::store::lines::Lines;
 use crate::store::{AcquireRequest, Hint, PlaceAfter, StoreError};
@@ -191,13 +191,12 @@ impl Waiters {
             (is_first && !is_free).then_some(SOON)
         });
         if let Some(due_in) = due_in {
-            let due_in_ms = u64::try_from(due_in.as_millis()).unwrap_or_default();
-            let _ = self.hints.send(Hint::Due(key, due_in_ms));
+            let _ = self.hints.send(Hint::Due(key, whole_ms(due_in)));
         }
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A panic elsewhere cannot have left these half changed.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
