@@ -10,8 +10,10 @@ use sha2::{Digest, Sha256};
 use thiserror::Error;
 
 mod outcome;
+mod terms;
 
 pub use outcome::{Acquired, Inspected, Lease, Refusal, Released, Renewed, Standing};
+pub use terms::Terms;
 
 /// The name of a lock: 1 to 512 bytes of UTF-8 without control characters, compared byte by byte.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -174,6 +176,9 @@ impl fmt::Debug for LeaseToken {
 pub struct TokenHash([u8; 32]);
 
 impl TokenHash {
+    /// Whose a lock is that was released and is kept for a while: the hash of no token that anybody could show.
+    pub const NOBODY: Self = Self([0; 32]);
+
     /// Takes back what [`TokenHash::as_bytes`] gave.
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
@@ -196,14 +201,38 @@ impl fmt::Display for TokenHash {
     }
 }
 
-/// One try of one `PUT`: what tells a repeated request from a second copy of the same one.
+/// One try of one `PUT`: what tells a repeated request from a second copy of the same one. Its first bit says whether a
+/// connection holds the lock by it, for as long as the connection lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Attempt([u8; 16]);
 
 impl Attempt {
-    /// A fresh one of 128 random bits.
+    const OF_CONNECTION: u8 = 0x80;
+
+    /// A fresh one of 127 random bits.
     pub fn generate() -> Self {
-        Self(rand::random())
+        let mut bytes: [u8; 16] = rand::random();
+        bytes[0] &= !Self::OF_CONNECTION;
+        Self(bytes)
+    }
+
+    /// A fresh one, by which a connection is to hold a lock. Looking at such a lock with its token does not pin it: who
+    /// looks knows that it ends with the connection.
+    pub fn for_connection() -> Self {
+        let mut bytes: [u8; 16] = rand::random();
+        bytes[0] |= Self::OF_CONNECTION;
+        Self(bytes)
+    }
+
+    /// A fresh one of the same kind.
+    #[must_use]
+    pub fn another(&self) -> Self {
+        if self.is_of_connection() { Self::for_connection() } else { Self::generate() }
+    }
+
+    /// Whether a connection holds the lock by it.
+    pub fn is_of_connection(&self) -> bool {
+        self.0[0] & Self::OF_CONNECTION != 0
     }
 
     /// Takes back what [`Attempt::as_bytes`] gave.

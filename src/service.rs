@@ -12,9 +12,9 @@ use tokio::time::{Instant, sleep};
 
 use crate::clock::boottime;
 use crate::lock::{
-    Acquired, Attempt, Inspected, Lease, LeaseToken, LockKey, Owner, Refusal, Released, Renewed, Ttl,
+    Acquired, Attempt, Inspected, Lease, LeaseToken, LockKey, Owner, Refusal, Released, Renewed, Terms, Ttl,
 };
-use crate::store::{AcquireRequest, Intent, LockStore, PlaceAfter, ReleaseMark, StoreError};
+use crate::store::{AcquireRequest, Intent, LockStore, PlaceAfter, ReleaseMark, Renewer, StoreError};
 
 mod heart;
 mod line;
@@ -58,6 +58,10 @@ pub struct Acquire {
     pub owner: Option<Owner>,
     /// How long to wait in line for it; zero is not at all.
     pub wait: Duration,
+    /// For how long it may, and must, be taken.
+    pub terms: Terms,
+    /// Whether a connection is to hold it.
+    pub by_connection: bool,
 }
 
 /// What became of an [`Acquire`].
@@ -163,21 +167,27 @@ impl LockService {
         }
     }
 
-    /// Sets the lease to the longer of what is left and `ttl`, if the token holds the lock.
-    pub async fn renew(&self, key: &LockKey, token: &LeaseToken, ttl: Ttl) -> Result<Renewed, StoreError> {
+    /// Sets the lease to the longer of what is left and `ttl`, but not past its `max_hold`, if the token holds the lock.
+    pub async fn renew(
+        &self,
+        key: &LockKey,
+        token: &LeaseToken,
+        ttl: Ttl,
+        by: Renewer,
+    ) -> Result<Renewed, StoreError> {
         let hash = token.hash();
+        let left = |lease, sent_at| {
+            let over =
+                || StoreError::Unknown("the lease was renewed, and was over before the answer came".into());
+            lease_left(lease, sent_at).ok_or_else(over)
+        };
         // Repeating is safe: the last renewal to arrive is the one that counts, and it is answered.
         let settled = self
             .settle(self.deadline(), |until| async move {
                 let sent_at = boottime();
-                match self.store.renew(key, &hash, ttl, until).await? {
-                    Renewed::Renewed(lease) => {
-                        lease_left(lease, sent_at).map(Renewed::Renewed).ok_or_else(|| {
-                            StoreError::Unknown(
-                                "the lease was renewed, and was over before the answer came".into(),
-                            )
-                        })
-                    }
+                match self.store.renew(key, &hash, ttl, by, until).await? {
+                    Renewed::Renewed(lease) => left(lease, sent_at).map(Renewed::Renewed),
+                    Renewed::MaxHoldReached(lease) => left(lease, sent_at).map(Renewed::MaxHoldReached),
                     other => Ok(other),
                 }
             })
@@ -352,9 +362,10 @@ impl Acquire {
         AcquireRequest {
             key: self.key.clone(),
             token: token.hash(),
-            attempt: Attempt::generate(),
+            attempt: if self.by_connection { Attempt::for_connection() } else { Attempt::generate() },
             ttl: self.ttl,
             owner: self.owner.clone(),
+            terms: self.terms,
             // A caller's token that was made by the server may be confirmed, but never holds anything anew.
             intent: if self.only_confirms() { Intent::Confirm } else { Intent::Grant },
         }

@@ -10,7 +10,9 @@ use thiserror::Error;
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
-use crate::lock::{Acquired, Attempt, Inspected, LockKey, Owner, Place, Released, Renewed, TokenHash, Ttl};
+use crate::lock::{
+    Acquired, Attempt, Inspected, LockKey, Owner, Place, Released, Renewed, Terms, TokenHash, Ttl,
+};
 
 pub mod embedded;
 mod lines;
@@ -25,18 +27,18 @@ pub trait LockStore: Send + Sync + 'static {
     /// Takes a lock or a place in its line, or says why not.
     async fn acquire(&self, request: &AcquireRequest, deadline: Instant) -> Result<Acquired, StoreError>;
 
-    /// Sets the lease to the longer of what is left and `ttl`, if `token` holds the lock.
-    ///
-    /// A renewal that succeeds tells its caller that it holds the lock, so it pins the grant as a repeated `PUT` does.
+    /// Sets the lease to the longer of what is left and `ttl`, but not past its `max_hold`, if `token` holds the lock.
     async fn renew(
         &self,
         key: &LockKey,
         token: &TokenHash,
         ttl: Ttl,
+        by: Renewer,
         deadline: Instant,
     ) -> Result<Renewed, StoreError>;
 
-    /// Frees a lock, if `token` holds it, or gives up the token's place in the line.
+    /// Frees a lock, if `token` holds it, or gives up the token's place in the line. A lock whose `min_hold` is not over
+    /// stays taken until then, by nobody.
     async fn release(
         &self,
         key: &LockKey,
@@ -104,8 +106,24 @@ pub struct AcquireRequest {
     pub ttl: Ttl,
     /// A note for people.
     pub owner: Option<Owner>,
+    /// For how long it may, and must, be taken.
+    pub terms: Terms,
     /// What it may do.
     pub intent: Intent,
+}
+
+/// Who renews a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Renewer {
+    /// Whoever shows the token. It is told that it holds the lock, which pins the grant as a repeated `PUT` does.
+    Token,
+    /// The connection that holds the lock by this attempt, which it stays the only one to know of.
+    Connection {
+        /// By which the lock is held.
+        attempt: Attempt,
+        /// Whether a lock that is pinned becomes this connection's.
+        adopts: bool,
+    },
 }
 
 /// What an acquire may do.

@@ -55,6 +55,10 @@ pub(super) struct HolderView {
     /// What is left of the lease, in milliseconds.
     #[schema(minimum = 0)]
     expires_in_ms: u64,
+    /// True where the holder has released the lock, and it is only kept until then, for the rest of its `min_hold`.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schema(required = false)]
+    released: bool,
 }
 
 /// A held lock, as anybody may see it.
@@ -80,6 +84,7 @@ impl HolderView {
             fencing_token: lease.fencing_token.get(),
             expires_at: expiry(lease.left_ms),
             expires_in_ms: lease.left_ms,
+            released: lease.is_released,
         }
     }
 }
@@ -159,5 +164,6 @@ pub(super) fn example_holder() -> HolderView {
         fencing_token: 1_795_240_800_123_456,
         expires_at: "2026-11-21T06:00:30.123Z".into(),
         expires_in_ms: 12_345,
+        released: false,
     }
 }

@@ -16,10 +16,14 @@ use super::observe::LoggedKey;
 use super::problem::{Problem, ProblemType};
 use super::raw::{Pairs, QueryError, decode};
 use super::{AppState, Limits};
-use crate::lock::{LeaseToken, LockKey, Owner, Ttl};
+use crate::lock::{LeaseToken, LockKey, Owner, Terms, Ttl};
 
 /// Where the path form of a lock's address begins.
 const PATH_FORM: &str = "/locks/";
+/// The longest `max_hold`: past it, a lock is as good as held for ever.
+const LONGEST_MAX_HOLD: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+/// The shortest `min_hold`.
+const SHORTEST_MIN_HOLD: Duration = Duration::from_millis(1);
 /// How long a body may take to turn out empty.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -64,10 +68,23 @@ pub(super) struct AcquireQuery {
     /// Who takes the lock, as a note for people: up to 256 bytes without control characters.
     #[param(value_type = String, required = false, example = "cron@db1")]
     pub(super) owner: Option<Owner>,
+    /// How long the lock may be held at most, counted from the grant, as in `2h`: no renewal goes past it. At least `ttl`.
+    #[param(value_type = String, required = false, example = "2h")]
+    pub(super) max_hold: Option<Duration>,
+    /// How long the lock stays taken at least, counted from the grant, as in `50s`: released before, it is kept until then,
+    /// by nobody. At most `max_hold`, and what a lease may last.
+    #[param(value_type = String, required = false, example = "50s")]
+    pub(super) min_hold: Option<Duration>,
+}
+
+impl AcquireQuery {
+    pub(super) fn terms(&self) -> Terms {
+        Terms { max_hold: self.max_hold, min_hold: self.min_hold }
+    }
 }
 
 impl LockQuery for AcquireQuery {
-    const NAMES: &[&str] = &["ttl", "wait", "owner"];
+    const NAMES: &[&str] = &["ttl", "wait", "owner", "max_hold", "min_hold"];
 
     fn read(pairs: &mut Pairs, limits: &Limits) -> Result<Self, Problem> {
         let ttl = read_ttl(pairs, limits)?;
@@ -79,7 +96,15 @@ impl LockQuery for AcquireQuery {
             Some(text) => Owner::parse(&text).map_err(|error| bad_parameter("owner", error.to_string()))?,
             None => None,
         };
-        Ok(Self { ttl, wait, owner })
+        let max_hold = pairs.take("max_hold");
+        let max_hold = max_hold
+            .map(|text| duration("max_hold", &text, ttl.as_duration(), LONGEST_MAX_HOLD))
+            .transpose()?;
+        let min_hold = pairs.take("min_hold");
+        let longest = limits.max_ttl.min(max_hold.unwrap_or(Duration::MAX));
+        let min_hold =
+            min_hold.map(|text| duration("min_hold", &text, SHORTEST_MIN_HOLD, longest)).transpose()?;
+        Ok(Self { ttl, wait, owner, max_hold, min_hold })
     }
 }
 

@@ -14,6 +14,7 @@ use super::openapi::{
 use super::problem::{Problem, ProblemType};
 use crate::lock::{Inspected, Released, Renewed};
 use crate::service::{Acquire, Outcome};
+use crate::store::Renewer;
 
 /// Take a lock
 ///
@@ -43,7 +44,16 @@ pub(super) async fn acquire_lock(
     if keeps_a_connection && app.service.waiters() >= app.limits.max_http1_waiters {
         return Err(too_many_waiters());
     }
-    let wish = Acquire { key: key.clone(), token, ttl: query.ttl, owner: query.owner, wait: query.wait };
+    let terms = query.terms();
+    let wish = Acquire {
+        key: key.clone(),
+        token,
+        ttl: query.ttl,
+        owner: query.owner,
+        wait: query.wait,
+        terms,
+        by_connection: false,
+    };
     let acquisition = app.service.acquire(wish).await?;
     let token = &acquisition.token;
     match acquisition.outcome {
@@ -71,7 +81,8 @@ pub(super) async fn acquire_lock(
 
 /// Renew a lease
 ///
-/// Sets the lease to the longer of what is left and `ttl`. An expired lease is never revived.
+/// Sets the lease to the longer of what is left and `ttl`, but not past the lock's `max_hold`. An expired lease is never
+/// revived.
 #[utoipa::path(
     patch, path = "/locks/{key}", tag = "locks",
     params(KeyParam, RenewQuery, RequiredToken),
@@ -87,17 +98,20 @@ pub(super) async fn renew_lock(
     call: LockCall<RenewQuery>,
 ) -> Result<Response, Problem> {
     let token = call.required_token()?;
-    match app.service.renew(&call.key, token, call.query.ttl).await? {
+    match app.service.renew(&call.key, token, call.query.ttl, Renewer::Token).await? {
         Renewed::Renewed(lease) => Ok(answers::grant(StatusCode::OK, &call.key, token, &lease)),
         Renewed::NotHeld => Err(not_held("nobody holds the lock: the lease has ended, and is not revived")),
-        Renewed::HeldByAnother => Err(held_by_another()),
+        Renewed::MaxHoldReached(lease) => Err(Problem::max_hold_reached(&lease)),
+        // Said of a connection's renewals only.
+        Renewed::HeldByAnother | Renewed::TakenOver => Err(held_by_another()),
     }
 }
 
 /// Release a lock
 ///
 /// Frees the lock if the token holds it, or gives up the token's place in the line. A token that the client chose takes
-/// nothing from then on, whatever the answer is, and the same request gets the same answer for 2 minutes.
+/// nothing from then on, whatever the answer is, and the same request gets the same answer for 2 minutes. A lock whose
+/// `min_hold` is not over stays taken until then, by nobody.
 #[utoipa::path(
     delete, path = "/locks/{key}", tag = "locks",
     params(KeyParam, RequiredToken),

@@ -105,6 +105,7 @@ problems!(
         ProblemType::TokenRequired,
         ProblemType::NotHeld,
         ProblemType::HeldByAnother,
+        ProblemType::MaxHoldReached,
         ProblemType::OutcomeUnknown
     ]
 );

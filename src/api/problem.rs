@@ -33,6 +33,7 @@ pub(super) enum ProblemType {
     MethodNotAllowed,
     HeldByAnother,
     TokenReleased,
+    MaxHoldReached,
     UriTooLong,
     LockHeld,
     TooManyWaiters,
@@ -48,7 +49,7 @@ pub(super) enum ProblemType {
 struct About(StatusCode, &'static str, &'static str, &'static str);
 
 impl ProblemType {
-    pub(super) const ALL: [Self; 21] = [
+    pub(super) const ALL: [Self; 22] = [
         Self::BadParameter,
         Self::BadKey,
         Self::BadToken,
@@ -61,6 +62,7 @@ impl ProblemType {
         Self::MethodNotAllowed,
         Self::HeldByAnother,
         Self::TokenReleased,
+        Self::MaxHoldReached,
         Self::UriTooLong,
         Self::LockHeld,
         Self::TooManyWaiters,
@@ -99,6 +101,8 @@ impl ProblemType {
                 "The lease of this token has ended, or never was, and someone else holds the lock now. Whoever worked under it must stop."),
             Self::TokenReleased => About(StatusCode::CONFLICT, "token-released", "The token was released",
                 "A released token takes nothing any more, so that a late copy of a request leaves no lock behind. Choose a fresh token for every acquisition. A token made by the server only confirms the lock that it was made for."),
+            Self::MaxHoldReached => About(StatusCode::CONFLICT, "max-hold-reached", "The lock cannot be held for longer",
+                "The lock was taken with `max_hold`, and its lease lasts until the end of that already. The token holds the lock until then, as `holder` says, and no renewal lengthens it. Take the lock anew if it is still needed."),
             Self::UriTooLong => About(StatusCode::URI_TOO_LONG, "uri-too-long", "The address is too long",
                 "Path and query together may have 8 KiB. Nothing was changed."),
             Self::LockHeld => About(StatusCode::LOCKED, "lock-held", "Someone else holds the lock",
@@ -188,7 +192,7 @@ pub(super) struct ProblemBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, required = false)]
     parameter: Option<String>,
-    /// Who holds the lock, with `lock-held`.
+    /// Who holds the lock, with `lock-held`, and with `max-hold-reached`, where it is the token of the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = HolderView, required = false)]
     pub(super) holder: Option<Box<HolderView>>,
@@ -242,6 +246,15 @@ impl Problem {
         }
     }
 
+    /// The token holds the lock by this lease, and cannot for any longer.
+    pub(super) fn max_hold_reached(lease: &Lease) -> Self {
+        let detail = format!("the lease ends in {} ms, and the lock was taken for no longer", lease.left_ms);
+        Self {
+            holder: Some(Box::new(HolderView::of(lease))),
+            ..Self::new(ProblemType::MaxHoldReached, detail)
+        }
+    }
+
     /// Says how many wait in line for the lock.
     pub(super) fn with_waiters(self, waiters: u64) -> Self {
         Self { waiters: Some(waiters), ..self }
@@ -265,6 +278,7 @@ fn describe_holder(holder: Option<&Lease>) -> String {
     let Some(lease) = holder else { return "promised to the first in line".to_owned() };
     let left_ms = lease.left_ms;
     match &lease.owner {
+        _ if lease.is_released => format!("released, and kept for {left_ms} ms more"),
         Some(owner) => format!("held by {:?}, for at most {left_ms} ms more", owner.as_str()),
         None => format!("held for at most {left_ms} ms more"),
     }

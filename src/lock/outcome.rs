@@ -11,6 +11,8 @@ pub struct Lease {
     pub left_ms: u64,
     /// The note that was given when the lock was taken.
     pub owner: Option<Owner>,
+    /// Whether it was released, and the lock is only kept for the rest of its `min_hold`.
+    pub is_released: bool,
 }
 
 /// Why a token was not given a lock.
@@ -77,6 +79,10 @@ pub enum Renewed {
     NotHeld,
     /// Another token holds it.
     HeldByAnother,
+    /// The token holds the lock by this lease, which lasts for as long as `max_hold` allows already.
+    MaxHoldReached(Lease),
+    /// The token holds the lock, but no longer by the connection that asked.
+    TakenOver,
 }
 
 /// What a store answers to a release.

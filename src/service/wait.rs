@@ -177,7 +177,7 @@ impl Turn {
     /// Goes on under a fresh attempt, which stands for those before.
     fn supersede(&mut self) {
         self.superseded.push(self.request.attempt);
-        self.request.attempt = Attempt::generate();
+        self.request.attempt = self.request.attempt.another();
         self.waiting.also_answers_to(self.request.attempt);
         self.guard.covers(self.request.attempt);
     }

@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::clock::Clock;
 use crate::lock::{Acquired, Attempt, Inspected, LockKey, Released, Renewed, TokenHash, Ttl};
 use crate::store::{
-    AcquireRequest, Beat, Bucket, Hint, LineSettings, LockStore, PlaceAfter, ReleaseMark, StoreError,
+    AcquireRequest, Beat, Bucket, Hint, LineSettings, LockStore, PlaceAfter, ReleaseMark, Renewer, StoreError,
 };
 
 use file::IfMissing;
@@ -207,10 +207,12 @@ impl LockStore for EmbeddedStore {
         key: &LockKey,
         token: &TokenHash,
         ttl: Ttl,
+        by: Renewer,
         deadline: Instant,
     ) -> Result<Renewed, StoreError> {
         let (key, token) = (key.clone(), *token);
-        self.submit(deadline, Kind::Change, move |table, now| Ok(table.renew(&key, &token, ttl, now))).await
+        self.submit(deadline, Kind::Change, move |table, now| Ok(table.renew(&key, &token, ttl, by, now)))
+            .await
     }
 
     async fn release(

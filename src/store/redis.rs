@@ -20,15 +20,14 @@ use self::keys::KeySpace;
 use self::link::{Hints, Link};
 use self::mode::Mode;
 use self::preflight::Preflight;
-use self::scripts::{Reply, Script};
+use self::scripts::{Reply, Script, lease_of, standing_of, unexpected};
 use self::servers::{Servers, Tries};
 use super::{
-    AcquireRequest, Beat, Bucket, Hint, Intent, LineSettings, LockStore, PlaceAfter, ReleaseMark, StoreError,
+    AcquireRequest, Beat, Bucket, Hint, Intent, LineSettings, LockStore, PlaceAfter, ReleaseMark, Renewer,
+    StoreError,
 };
 use crate::clock::SystemClock;
-use crate::lock::{
-    Acquired, Attempt, Inspected, Lease, LockKey, Owner, Refusal, Released, Renewed, Standing, TokenHash, Ttl,
-};
+use crate::lock::{Acquired, Attempt, Inspected, LockKey, Owner, Refusal, Released, Renewed, TokenHash, Ttl};
 
 mod address;
 mod cluster;
@@ -262,9 +261,10 @@ impl LockStore for RedisStore {
         let add_args = |link: &Link, call: &mut Cmd| {
             call.arg(&token).arg(&attempt).arg(&self.mark_ttl_ms).arg(&self.ticket_ms);
             call.arg(mode.name).arg(request.ttl.as_ms()).arg(owner).arg(&link.incarnation);
-            if mode.waits {
+            if mode.waits || !request.terms.are_none() {
                 call.arg(&*self.hints.gateway).arg(&self.max_waiters_per_key);
                 call.arg(&mode.supersedes).arg(&mode.place);
+                call.arg(&scripts::terms(request.terms));
             }
         };
         let key = &request.key;
@@ -301,18 +301,21 @@ impl LockStore for RedisStore {
         key: &LockKey,
         token: &TokenHash,
         ttl: Ttl,
+        by: Renewer,
         deadline: Instant,
     ) -> Result<Renewed, StoreError> {
         let lock = self.keys.lock(key);
-        let token = token.to_string();
+        let (token, by) = (token.to_string(), scripts::renewer(by));
         let add_args = |_: &Link, call: &mut Cmd| {
-            call.arg(&token).arg(ttl.as_ms());
+            call.arg(&token).arg(ttl.as_ms()).arg(&by);
         };
         let reply: Reply = self.run(key, &scripts::RENEW, &[lock.as_bytes()], deadline, add_args).await?;
         match reply.outcome {
             0 => lease_of(&reply, key).map(Renewed::Renewed),
             1 => Ok(Renewed::NotHeld),
             2 => Ok(Renewed::HeldByAnother),
+            3 => lease_of(&reply, key).map(Renewed::MaxHoldReached),
+            4 => Ok(Renewed::TakenOver),
             other => Err(unexpected("renew", other)),
         }
     }
@@ -427,24 +430,4 @@ impl LockStore for RedisStore {
     async fn close(&self) {
         self.servers.stop();
     }
-}
-
-fn lease_of(reply: &Reply, key: &LockKey) -> Result<Lease, StoreError> {
-    // Nothing of ours writes such a value, so nothing of ours was changed either.
-    reply.lease().ok_or_else(|| {
-        StoreError::Unavailable(format!(
-            "what Redis holds for {:?} was not written by a gateway",
-            key.as_str()
-        ))
-    })
-}
-
-fn standing_of(reply: &Reply) -> Result<Standing, StoreError> {
-    reply.standing().ok_or_else(|| StoreError::Unknown("the place in the line cannot be read".into()))
-}
-
-fn unexpected(script: &str, outcome: i64) -> StoreError {
-    StoreError::Unknown(format!(
-        "the script {script} replied {outcome}, which no gateway of this version knows"
-    ))
 }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost::clock::SystemClock;
-use fencepost::lock::{Acquired, Attempt, Inspected, LeaseToken, LockKey, Released, Renewed, Ttl};
+use fencepost::lock::{Acquired, Attempt, Inspected, LeaseToken, LockKey, Released, Renewed, Terms, Ttl};
 use fencepost::service::{Acquire, Acquisition, LockService, Outcome, TakeBack};
 use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
-use fencepost::store::{AcquireRequest, Intent, LockStore, PlaceAfter, StoreError};
+use fencepost::store::{AcquireRequest, Intent, LockStore, PlaceAfter, Renewer, StoreError};
 use tokio::time::Instant;
 
 use crate::support::network::{Loss, Network};
@@ -49,7 +49,15 @@ impl Scene {
     async fn acquire(&self, token: Option<LeaseToken>, ttl_ms: u64) -> Result<Acquisition, StoreError> {
         let ttl = Ttl::from_ms(ttl_ms).unwrap();
         self.service
-            .acquire(Acquire { key: self.key.clone(), token, ttl, owner: None, wait: Duration::ZERO })
+            .acquire(Acquire {
+                key: self.key.clone(),
+                token,
+                ttl,
+                owner: None,
+                wait: Duration::ZERO,
+                terms: Terms::default(),
+                by_connection: false,
+            })
             .await
     }
 
@@ -67,7 +75,7 @@ impl Scene {
     }
 
     async fn renew(&self, token: &LeaseToken, ttl_ms: u64) -> Result<Renewed, StoreError> {
-        self.service.renew(&self.key, token, Ttl::from_ms(ttl_ms).unwrap()).await
+        self.service.renew(&self.key, token, Ttl::from_ms(ttl_ms).unwrap(), Renewer::Token).await
     }
 
     async fn release(&self, token: &LeaseToken) -> Result<Released, StoreError> {
@@ -305,7 +313,15 @@ async fn a_retry_keeps_its_grant_in_every_order_of_arrival(store: &AnyStore) {
         let ttl = Ttl::from_ms(30_000).unwrap();
         let request = |attempt| {
             let key = key.clone();
-            AcquireRequest { key, token, attempt, ttl, owner: None, intent: Intent::Grant }
+            AcquireRequest {
+                key,
+                token,
+                attempt,
+                ttl,
+                owner: None,
+                terms: Terms::default(),
+                intent: Intent::Grant,
+            }
         };
         let (first, retry) = (request(Attempt::generate()), request(Attempt::generate()));
         let mut told = None;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost::clock::{Clock, SystemClock, boottime};
-use fencepost::lock::{Acquired, Attempt, LeaseToken, LockKey, Ttl};
+use fencepost::lock::{Acquired, Attempt, LeaseToken, LockKey, Terms, Ttl};
 use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
 use fencepost::store::{AcquireRequest, Intent, LockStore};
 use tokio::time::Instant;
@@ -123,6 +123,7 @@ async fn grant_at(file: &Path, wall_s: u64) -> u64 {
         attempt: Attempt::generate(),
         ttl: Ttl::from_ms(30_000).unwrap(),
         owner: None,
+        terms: Terms::default(),
         intent: Intent::Grant,
     };
     let answer = store.acquire(&request, Instant::now() + PATIENCE).await.unwrap();

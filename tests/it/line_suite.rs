@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost::lock::{
-    Acquired, Attempt, Inspected, Lease, LeaseToken, LockKey, Place, Refusal, Released, Standing, TokenHash,
-    Ttl,
+    Acquired, Attempt, Inspected, Lease, LeaseToken, LockKey, Place, Refusal, Released, Standing, Terms,
+    TokenHash, Ttl,
 };
 use fencepost::store::{AcquireRequest, Beat, Hint, Intent, Join, LockStore, OFFER, PlaceAfter, ReleaseMark};
 use tokio::sync::broadcast::Receiver;
@@ -92,7 +92,8 @@ impl Waiter {
         beat(&self.store).await;
         let (key, token, attempt) = (self.key.clone(), self.token, self.attempt);
         let ttl = Ttl::from_ms(ttl_ms).unwrap();
-        let request = AcquireRequest { key, token, attempt, ttl, owner: None, intent };
+        let request =
+            AcquireRequest { key, token, attempt, ttl, owner: None, terms: Terms::default(), intent };
         self.store.acquire(&request, soon()).await.unwrap()
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use fencepost::clock::{Clock, SystemClock};
-use fencepost::lock::{Acquired, Attempt, Lease, LeaseToken, LockKey, Released, Ttl};
+use fencepost::lock::{Acquired, Attempt, Lease, LeaseToken, LockKey, Released, Terms, Ttl};
 use fencepost::store::redis::{QuorumStore, RedisAddress, RedisSettings};
 use fencepost::store::{AcquireRequest, Intent, LockStore, ReleaseMark};
 use tokio::time::Instant;
@@ -68,8 +68,15 @@ async fn take_and_release(store: &QuorumStore) -> Lease {
         let deadline = Instant::now() + Duration::from_secs(1);
         let token = LeaseToken::generate().hash();
         let (attempt, ttl) = (Attempt::generate(), Ttl::from_ms(30_000).unwrap());
-        let request =
-            AcquireRequest { key: key.clone(), token, attempt, ttl, owner: None, intent: Intent::Grant };
+        let request = AcquireRequest {
+            key: key.clone(),
+            token,
+            attempt,
+            ttl,
+            owner: None,
+            terms: Terms::default(),
+            intent: Intent::Grant,
+        };
         if let Ok(Acquired::Granted(lease)) = store.acquire(&request, deadline).await {
             let released = store.release(&key, &token, ReleaseMark::None, Instant::now() + PATIENCE).await;
             assert_eq!(released, Ok(Released::Released));

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use fencepost::lock::{Acquired, Attempt, Inspected, LeaseToken, LockKey, TokenHash, Ttl};
+use fencepost::lock::{Acquired, Attempt, Inspected, LeaseToken, LockKey, Terms, TokenHash, Ttl};
 use fencepost::store::redis::RedisStore;
-use fencepost::store::{AcquireRequest, Bucket, Intent, Join, LockStore, PlaceAfter, ReleaseMark};
+use fencepost::store::{AcquireRequest, Bucket, Intent, Join, LockStore, PlaceAfter, ReleaseMark, Renewer};
 use tokio::time::{Instant, sleep_until};
 
 use crate::line_suite::{MARK_TTL, in_line, offer_lapses, soon};
@@ -24,7 +24,8 @@ fn token() -> TokenHash {
 
 async fn ask(store: &RedisStore, token: TokenHash, attempt: Attempt, intent: Intent) -> Acquired {
     let ttl = Ttl::from_ms(60_000).unwrap();
-    let request = AcquireRequest { key: key(), token, attempt, ttl, owner: None, intent };
+    let request =
+        AcquireRequest { key: key(), token, attempt, ttl, owner: None, terms: Terms::default(), intent };
     store.acquire(&request, soon()).await.unwrap()
 }
 
@@ -236,7 +237,7 @@ async fn a_look_notes_when_the_lease_ends_and_heartbeats_strike_off_what_is_long
     let (waiter, attempt) = (token(), Attempt::generate());
     in_line(ask(&store, waiter, attempt, join()).await);
     let ends = due_ms().await.expect("somebody waits for the end of the lease");
-    store.renew(&key(), &holder, Ttl::from_ms(600_000).unwrap(), soon()).await.unwrap();
+    store.renew(&key(), &holder, Ttl::from_ms(600_000).unwrap(), Renewer::Token, soon()).await.unwrap();
     in_line(ask(&store, waiter, attempt, Intent::Look).await);
     assert!(due_ms().await > Some(ends + 400_000.0), "the lease was renewed");
     // Nobody waits for it any more, or somebody would have looked.

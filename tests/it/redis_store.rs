@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fencepost::lock::{Acquired, Attempt, LeaseToken, LockKey, Ttl};
+use fencepost::lock::{Acquired, Attempt, LeaseToken, LockKey, Terms, Ttl};
 use fencepost::service::{Acquire, LockService, Outcome};
 use fencepost::store::{AcquireRequest, Intent, LockStore};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -48,8 +48,15 @@ async fn a_million_keys_with_server_made_tokens_leave_at_most_a_hundred() {
                 for number in (task..KEYS).step_by(AT_ONCE as usize) {
                     let key = LockKey::parse(format!("key {number}").as_bytes()).unwrap();
                     let ttl = Ttl::from_ms(30_000).unwrap();
-                    let wish =
-                        Acquire { key: key.clone(), token: None, ttl, owner: None, wait: Duration::ZERO };
+                    let wish = Acquire {
+                        key: key.clone(),
+                        token: None,
+                        ttl,
+                        owner: None,
+                        wait: Duration::ZERO,
+                        terms: Terms::default(),
+                        by_connection: false,
+                    };
                     let acquisition = service.acquire(wish).await.unwrap();
                     let Outcome::Granted(_, guard) = acquisition.outcome else { panic!("not granted") };
                     guard.disarm();
@@ -203,6 +210,7 @@ async fn a_new_run_begins_above_the_old_one() {
         attempt: Attempt::generate(),
         ttl: Ttl::from_ms(1_000).unwrap(),
         owner: None,
+        terms: Terms::default(),
         intent: Intent::Grant,
     };
     let answer = store.acquire(&request, Instant::now() + PATIENCE).await.unwrap();

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use fencepost::lock::{
-    Acquired, Attempt, Inspected, Lease, LeaseToken, LockKey, Owner, Refusal, Released, Renewed, TokenHash,
-    Ttl,
+    Acquired, Attempt, Inspected, Lease, LeaseToken, LockKey, Owner, Refusal, Released, Renewed, Terms,
+    TokenHash, Ttl,
 };
-use fencepost::store::{AcquireRequest, Intent, PlaceAfter, ReleaseMark, StoreError};
+use fencepost::store::{AcquireRequest, Intent, PlaceAfter, ReleaseMark, Renewer, StoreError};
 use tokio::time::Instant;
 
 use crate::support::stores::{AnyStore, for_each_store};
@@ -59,7 +59,8 @@ impl<'a> Caller<'a> {
     async fn acquire_as(&self, attempt: Attempt, ttl_ms: u64, intent: Intent) -> Acquired {
         let owner = Owner::parse(b"somebody").unwrap();
         let (key, token) = (self.key.clone(), self.token);
-        let request = AcquireRequest { key, token, attempt, ttl: ttl(ttl_ms), owner, intent };
+        let request =
+            AcquireRequest { key, token, attempt, ttl: ttl(ttl_ms), owner, terms: Terms::default(), intent };
         self.scene.store.acquire(&request, soon()).await.unwrap()
     }
 
@@ -72,7 +73,7 @@ impl<'a> Caller<'a> {
     }
 
     async fn renew(&self, ttl_ms: u64) -> Renewed {
-        self.scene.store.renew(&self.key, &self.token, ttl(ttl_ms), soon()).await.unwrap()
+        self.scene.store.renew(&self.key, &self.token, ttl(ttl_ms), Renewer::Token, soon()).await.unwrap()
     }
 
     async fn release(&self, mark: ReleaseMark) -> Released {

@@ -14,7 +14,9 @@ use crate::clock::Clock;
 use crate::store::StoreError;
 
 use super::record::{Record, RecordId};
-use super::rows::{LOCKS, MARKS, Moment, life_row, lock_row, read_lock, read_mark, verdict_row};
+use super::rows::{
+    LOCKS, MARKS, Moment, TERMS, life_row, lock_row, read_lock, read_mark, terms_row, verdict_row,
+};
 use super::table::Table;
 use super::{EmbeddedSettings, OpenError};
 
@@ -30,8 +32,9 @@ const BATCH: &str = "batch";
 /// In `TEXTS`: the boot during which the file was written.
 const BOOT: &str = "boot";
 
-/// The layout that this program writes.
-const FORMAT_VERSION: u64 = 1;
+/// The layout that this program writes, and the first, which it reads too: it knew no terms.
+const FORMAT_VERSION: u64 = 2;
+const FIRST_FORMAT_VERSION: u64 = 1;
 /// The memory that redb may use for pages. The table is in memory anyway, so this only saves reads while writing.
 const PAGE_CACHE_BYTES: usize = 32 * 1024 * 1024;
 /// Ends the name of a file that is being made.
@@ -88,7 +91,7 @@ impl StoreFile {
         let mut file = Self { database, boot_id: clock.boot_id(), batch: 0 };
         let format = file.format().map_err(failed)?;
         match format {
-            Some(FORMAT_VERSION) => {}
+            Some(FIRST_FORMAT_VERSION..=FORMAT_VERSION) => {}
             Some(found) => return Err(OpenError::NewerFormat { path: path.into(), found }),
             None => return Err(OpenError::NotAStore { path: path.into() }),
         }
@@ -149,9 +152,11 @@ impl StoreFile {
         let texts = transaction.open_table(TEXTS)?;
         let written_in = texts.get(BOOT)?.map(|boot| boot.value().to_owned()).unwrap_or_default();
         let same_boot = !written_in.is_empty() && written_in == self.boot_id;
+        let terms = transaction.open_table(TERMS)?;
         for row in transaction.open_table(LOCKS)?.iter()? {
             let (key, lock) = row?;
-            let (id, record) = read_lock(key.value(), lock.value(), now, same_boot).ok_or(BAD_ROW)?;
+            let terms = terms.get(key.value())?.map(|terms| terms.value());
+            let (id, record) = read_lock(key.value(), lock.value(), terms, now, same_boot).ok_or(BAD_ROW)?;
             table.put(id, Some(record));
         }
         for row in transaction.open_table(MARKS)?.iter()? {
@@ -169,10 +174,15 @@ impl StoreFile {
         let transaction = self.database.begin_write()?;
         let mut locks = transaction.open_table(LOCKS)?;
         let mut marks = transaction.open_table(MARKS)?;
+        let mut terms = transaction.open_table(TERMS)?;
         for id in changes {
             match (id, table.get(id)) {
                 (RecordId::Lock(key), Some(Record::Lock(lock))) => {
                     locks.insert(key.as_str(), lock_row(lock, now))?;
+                    match terms_row(lock, now) {
+                        Some(row) => drop(terms.insert(key.as_str(), row)?),
+                        None => drop(terms.remove(key.as_str())?),
+                    }
                 }
                 (RecordId::Mark(key, token), Some(Record::Mark(mark))) => {
                     let (answer, attempts) = verdict_row(&mark.verdict);
@@ -181,7 +191,10 @@ impl StoreFile {
                         (answer, attempts.as_slice(), life_row(mark.life, now)),
                     )?;
                 }
-                (RecordId::Lock(key), _) => drop(locks.remove(key.as_str())?),
+                (RecordId::Lock(key), _) => {
+                    locks.remove(key.as_str())?;
+                    terms.remove(key.as_str())?;
+                }
                 (RecordId::Mark(key, token), _) => drop(marks.remove((key.as_str(), token))?),
             }
         }
@@ -190,7 +203,7 @@ impl StoreFile {
         numbers.insert(FENCE, table.last_fence())?;
         numbers.insert(BATCH, self.batch + 1)?;
         transaction.open_table(TEXTS)?.insert(BOOT, self.boot_id.as_str())?;
-        drop((locks, marks, numbers));
+        drop((locks, marks, terms, numbers));
         Ok(transaction)
     }
 }
@@ -211,7 +224,7 @@ pub(super) fn was_closed(path: &Path) -> Result<bool, OpenError> {
         Ok(format.map(|format| format.value()))
     };
     match format() {
-        Ok(Some(FORMAT_VERSION)) => Ok(true),
+        Ok(Some(FIRST_FORMAT_VERSION..=FORMAT_VERSION)) => Ok(true),
         Ok(Some(found)) => Err(OpenError::NewerFormat { path: path.into(), found }),
         Ok(None) | Err(_) => Err(OpenError::NotAStore { path: path.into() }),
     }

@@ -40,6 +40,10 @@ pub(super) struct HeldLock {
     pub(super) owner: Option<Owner>,
     /// The lease.
     pub(super) life: Life,
+    /// What no renewal goes past, if there is such a limit.
+    pub(super) max_hold: Option<Life>,
+    /// How long the lock stays taken when it is released, if that is to be a while.
+    pub(super) min_hold: Option<Life>,
 }
 
 /// What is known of a token beyond its lock.
@@ -89,12 +93,43 @@ impl Record {
 impl HeldLock {
     /// The lease as everybody may see it.
     pub(super) fn lease(&self, now: Duration) -> Lease {
-        Lease { fencing_token: self.fence, left_ms: self.life.left_ms(now), owner: self.owner.clone() }
+        Lease {
+            fencing_token: self.fence,
+            left_ms: self.life.left_ms(now),
+            owner: self.owner.clone(),
+            is_released: self.token == TokenHash::NOBODY,
+        }
     }
 
-    /// The same lock, known to its holder: nothing takes it back any more, and the lease lasts at least `ttl`.
+    /// Whether it could still be taken back behind the back of one who is told that it holds the lock. One who holds it
+    /// by a connection knows that it ends with that.
+    pub(super) fn is_to_be_pinned(&self) -> bool {
+        self.attempt.is_some_and(|attempt| !attempt.is_of_connection())
+    }
+
+    /// The same lock with a lease of at least `ttl`, or of what `max_hold` allows.
+    pub(super) fn extended(&self, ttl: Ttl, now: Duration) -> Self {
+        let allowed = self.max_hold.map_or(Duration::MAX, |max| max.end.saturating_sub(now));
+        Self { life: self.life.extended(now, ttl.as_duration().min(allowed)), ..self.clone() }
+    }
+
+    /// The same lock, known to its holder: nothing takes it back any more, and the lease lasts at least `ttl`, or as long
+    /// as `max_hold` allows.
     pub(super) fn confirmed(&self, ttl: Ttl, now: Duration) -> Self {
-        Self { attempt: None, life: self.life.extended(now, ttl.as_duration()), ..self.clone() }
+        Self { attempt: None, ..self.extended(ttl, now) }
+    }
+
+    /// What stays of the lock when it is released, if its `min_hold` is not over.
+    pub(super) fn kept(&self, now: Duration) -> Option<Self> {
+        let life = self.min_hold.filter(|life| !life.is_over(now))?;
+        Some(Self {
+            token: TokenHash::NOBODY,
+            attempt: None,
+            life,
+            max_hold: None,
+            min_hold: None,
+            ..self.clone()
+        })
     }
 }
 

@@ -14,11 +14,15 @@ use super::record::{HeldLock, Life, Mark, Record, RecordId, Verdict};
 pub(super) type LifeRow = (u64, u64, u64);
 /// Token hash, attempt (none once pinned), fencing number, owner (empty for none), life.
 pub(super) type LockRow<'a> = (&'a [u8; 32], Option<&'a [u8; 16]>, u64, &'a str, LifeRow);
+/// The end of `max_hold` and of `min_hold`, as lives; one without length where there is none.
+pub(super) type TermsRow = (LifeRow, LifeRow);
 /// Final answer (0 for none), the voided attempts one after the other, life.
 pub(super) type MarkRow<'a> = (u8, &'a [u8], LifeRow);
 
 /// The locks by their keys.
 pub(super) const LOCKS: TableDefinition<&str, LockRow<'static>> = TableDefinition::new("locks");
+/// The terms of the locks that have some.
+pub(super) const TERMS: TableDefinition<&str, TermsRow> = TableDefinition::new("terms");
 /// The marks by key and token hash.
 pub(super) const MARKS: TableDefinition<(&str, &[u8; 32]), MarkRow<'static>> = TableDefinition::new("marks");
 
@@ -49,6 +53,12 @@ pub(super) fn lock_row(lock: &HeldLock, now: Moment) -> LockRow<'_> {
     )
 }
 
+/// The row of a lock's terms, if it has some.
+pub(super) fn terms_row(lock: &HeldLock, now: Moment) -> Option<TermsRow> {
+    let row = |life: Option<Life>| life.map_or_else(Default::default, |life| life_row(life, now));
+    (lock.max_hold.is_some() || lock.min_hold.is_some()).then(|| (row(lock.max_hold), row(lock.min_hold)))
+}
+
 /// The first two columns of the row of a mark: the final answer, and the voided attempts.
 pub(super) fn verdict_row(verdict: &Verdict) -> (u8, Vec<u8>) {
     match verdict {
@@ -70,16 +80,21 @@ pub(super) fn life_row(life: Life, now: Moment) -> LifeRow {
 pub(super) fn read_lock(
     key: &str,
     row: LockRow<'_>,
+    terms: Option<TermsRow>,
     now: Moment,
     same_boot: bool,
 ) -> Option<(RecordId, Record)> {
     let (token, attempt, fence, owner, life) = row;
+    let (max_hold, min_hold) = terms.unwrap_or_default();
+    let term = |row: LifeRow| (row.0 > 0).then(|| restored(row, now, same_boot));
     let lock = HeldLock {
         token: TokenHash::from_bytes(*token),
         attempt: attempt.map(|bytes| Attempt::from_bytes(*bytes)),
         fence: FencingToken::new(fence)?,
         owner: Owner::parse(owner.as_bytes()).ok()?,
         life: restored(life, now, same_boot),
+        max_hold: term(max_hold),
+        min_hold: term(min_hold),
     };
     let key = LockKey::parse(key.as_bytes()).ok()?;
     Some((RecordId::Lock(key), Record::Lock(lock)))

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::lock::{Attempt, FencingToken, Inspected, LockKey, Released, Renewed, TokenHash, Ttl};
 use crate::store::lines::Lines;
-use crate::store::{Hint, PlaceAfter, ReleaseMark, StoreError};
+use crate::store::{Hint, PlaceAfter, ReleaseMark, Renewer, StoreError};
 
 use super::EmbeddedSettings;
 use super::record::{HeldLock, Life, Mark, Record, RecordId, Verdict};
@@ -54,18 +54,34 @@ impl Table {
         self.last_fence = last_fence.max(wall_us.saturating_sub(1));
     }
 
-    /// Sets the lease to the longer of what is left and `ttl`, and pins the grant, if `token` holds the lock.
-    pub(super) fn renew(&mut self, key: &LockKey, token: &TokenHash, ttl: Ttl, now: Duration) -> Renewed {
-        match self.held(key, now) {
-            None => Renewed::NotHeld,
-            Some(lock) if lock.token != *token => Renewed::HeldByAnother,
-            Some(lock) => {
-                let lock = lock.confirmed(ttl, now);
-                let lease = lock.lease(now);
-                self.put_lock(key, lock);
-                Renewed::Renewed(lease)
-            }
-        }
+    /// Sets the lease to the longer of what is left and `ttl`, but not past its `max_hold`, if `token` holds the lock, and
+    /// by the connection that renews it, if one does.
+    pub(super) fn renew(
+        &mut self,
+        key: &LockKey,
+        token: &TokenHash,
+        ttl: Ttl,
+        by: Renewer,
+        now: Duration,
+    ) -> Renewed {
+        let lock = match self.held(key, now) {
+            None => return Renewed::NotHeld,
+            Some(lock) if lock.token != *token => return Renewed::HeldByAnother,
+            Some(lock) => lock,
+        };
+        let attempt = match (by, lock.attempt) {
+            (Renewer::Token, _) => None,
+            (Renewer::Connection { attempt, .. }, Some(holder)) if holder == attempt => Some(attempt),
+            (Renewer::Connection { attempt, adopts: true }, None) => Some(attempt),
+            (Renewer::Connection { .. }, _) => return Renewed::TakenOver,
+        };
+        let renewed = HeldLock { attempt, ..lock.extended(ttl, now) };
+        let lease = renewed.lease(now);
+        // Less than that is no more than the lease has already.
+        let is_longest = lock.max_hold.is_some_and(|max| now + ttl.as_duration() > max.end)
+            && lock.life.end == renewed.life.end;
+        self.put_lock(key, renewed);
+        if is_longest { Renewed::MaxHoldReached(lease) } else { Renewed::Renewed(lease) }
     }
 
     /// Frees a lock, if `token` holds it, or gives up the token's place in the line; with [`ReleaseMark::Final`] it also
@@ -82,16 +98,21 @@ impl Table {
         {
             return *answer;
         }
-        let holder = self.held(key, now).map(|lock| lock.token);
+        let lock = self.held(key, now);
+        let holder = lock.map(|lock| lock.token);
         let frees = holder == Some(*token);
-        let had_place = self.lines.released(key, token, frees, now);
+        let kept = lock.filter(|_| frees).and_then(|lock| lock.kept(now));
+        let had_place = match &kept {
+            None => self.lines.released(key, token, frees, now),
+            Some(kept) => self.lines.kept(key, kept.life.end.saturating_sub(now), token, now),
+        };
         let answer = match holder {
             _ if frees || had_place => Released::Released,
             None => Released::NotHeld,
             Some(_) => Released::HeldByAnother,
         };
         if frees {
-            self.put(RecordId::Lock(key.clone()), None);
+            self.put(RecordId::Lock(key.clone()), kept.map(Record::Lock));
         }
         if mark == ReleaseMark::Final {
             self.put_mark(key, token, Verdict::Final(answer), now);
@@ -138,7 +159,7 @@ impl Table {
         let waiters = self.lines.waiters(key);
         let Some(lock) = self.held(key, now) else { return Some(Inspected::Free { waiters }) };
         let yours = token.map(|token| lock.token == *token);
-        let is_told = yours != Some(true) || lock.attempt.is_none();
+        let is_told = yours != Some(true) || !lock.is_to_be_pinned();
         is_told.then(|| Inspected::Held { lease: lock.lease(now), yours, waiters })
     }
 
@@ -148,7 +169,7 @@ impl Table {
         let Some(lock) = self.held(key, now) else { return Inspected::Free { waiters } };
         let lease = lock.lease(now);
         let yours = token.map(|token| lock.token == *token);
-        if yours == Some(true) {
+        if yours == Some(true) && lock.is_to_be_pinned() {
             let pinned = HeldLock { attempt: None, ..lock.clone() };
             self.put_lock(key, pinned);
         }

@@ -14,6 +14,8 @@
 --                             ARGV[10] most waiters of a lock
 --                             ARGV[11] attempts that this one supersedes, with a space after each
 --                             ARGV[12] the place that is remembered, may be empty
+--                             the rest only where there are terms, in ms, each may be empty:
+--                             ARGV[13] max_hold   ARGV[14] min_hold
 --
 -- Returns { outcome, lock or '', ms left, waiters, position or 0, place or 0, ms until due, attempt offered to or '' }:
 --   0 granted · 1 already held, and pinned now (these two without the rest)
@@ -54,7 +56,7 @@ if lock and token_of(lock) == TOKEN then
     redis.call('SET', LOCK, lock, 'KEEPTTL')
     return { 0, lock, left_ms }
   end
-  local ttl_ms = math.max(left_ms, tonumber(ARGV[6]))
+  local ttl_ms = renewed_ms(lock, left_ms, tonumber(ARGV[6]))
   return { 1, pin(LOCK, lock, ttl_ms), ttl_ms }
 end
 
@@ -66,7 +68,7 @@ local function mint_and_set()
   if number > LARGEST_NUMBER then
     return redis.error_reply('FENCE the clock of the server is too far ahead for a fencing number')
   end
-  lock = TOKEN .. ' ' .. ATTEMPT .. ' ' .. string.format('%.0f', number) .. ' ' .. ARGV[7]
+  lock = TOKEN .. ' ' .. ATTEMPT .. ' ' .. string.format('%.0f', number) .. terms_of(ARGV[13], ARGV[14]) .. ' ' .. ARGV[7]
   redis.call('SET', LOCK, lock, 'PX', ARGV[6])
   return { 0, lock, tonumber(ARGV[6]) }
 end

@@ -1,5 +1,5 @@
 -- Says who holds a lock, and how many wait for it. Telling a token that it does is a promise like a renewal, so it
--- pins the grant.
+-- pins the grant, unless a connection holds it.
 --
 -- KEYS[1] the lock                     ARGV[1] token hash, or empty
 -- KEYS[2] line, KEYS[3] away, as in line.lua
@@ -20,5 +20,6 @@ end
 if not lock then return { 0, '', 0, waiters } end
 if ARGV[1] ~= token_of(lock) then return { 1, lock, left_ms, waiters } end
 -- Pinning sets the TTL anew, and may round it up: once in the life of a grant, not with every look.
-if attempt_of(lock) ~= PINNED then lock = pin(KEYS[1], lock, left_ms) end
+local by = attempt_of(lock)
+if by ~= PINNED and not is_of_connection(by) then lock = pin(KEYS[1], lock, left_ms) end
 return { 2, lock, left_ms, waiters }

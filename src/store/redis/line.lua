@@ -237,17 +237,22 @@ local function open_line()
     tell_to_look(former)
   end
 
-  -- Takes the token that was granted the lock out of the line, and has the others look when its lease ends.
-  local function go_on_after_grant(now_ms, ttl_ms)
-    remove_place(TOKEN)
+  -- Has those who wait look when the time of the lock is over.
+  local function await_end(now_ms, left_ms)
     local following = redis.call('ZRANGE', LINE, 0, 0)[1]
     if not following then
       redis.call('ZREM', DUE, LOCK)
       return
     end
-    set_due(now_ms + ttl_ms)
-    local seat = ttl_ms < SHORT_LEASE_MS and seat_of(following)
-    if seat then tell(seat.gateway, 'due ' .. whole(ttl_ms) .. ' ' .. LOCK) end
+    set_due(now_ms + left_ms)
+    local seat = left_ms < SHORT_LEASE_MS and seat_of(following)
+    if seat then tell(seat.gateway, 'due ' .. whole(left_ms) .. ' ' .. LOCK) end
+  end
+
+  -- Takes the token that was granted the lock out of the line.
+  local function go_on_after_grant(now_ms, ttl_ms)
+    remove_place(TOKEN)
+    await_end(now_ms, ttl_ms)
   end
 
   -- Takes an attempt that will be heard of no more out of the line: its place goes back to the one that it was taken
@@ -284,6 +289,7 @@ local function open_line()
     set_due = set_due,
     place_for = place_for,
     sweep = sweep,
+    await_end = await_end,
     go_on_after_grant = go_on_after_grant,
     purge = purge,
     hand_off = hand_off,

@@ -1,6 +1,7 @@
 -- What all scripts that read a lock share; it is put in front of each of them.
 --
--- A lock is a string with a TTL: `<token hash, 64 hex> <attempt, 32 hex> <fencing number> <owner, may be empty>`.
+-- A lock is a string with a TTL: `<token hash, 64 hex> <attempt, 32 hex> <fencing number> <owner, may be empty>`. What stands
+-- right behind the number is in terms.lua.
 -- A pinned lock has dashes for its attempt, so that no attempt can ever match it. Between two holders a lock may be
 -- promised to the head of its line: `?<token hash> <attempt> <gateway> <start, ms>`, an offer, which nobody holds.
 --
@@ -14,6 +15,9 @@ local MOST_VOIDED = 1000
 local function token_of(lock) return string.sub(lock, 1, 64) end
 
 local function attempt_of(lock) return string.sub(lock, 66, 97) end
+
+-- Whether a connection holds the lock by this attempt: its first bit says so.
+local function is_of_connection(attempt) return string.find(attempt, '^[89a-f]') ~= nil end
 
 local function is_final(mark) return mark and string.sub(mark, 1, 1) == '=' end
 

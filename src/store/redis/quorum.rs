@@ -31,7 +31,7 @@ use crate::clock::{Clock, whole_ms};
 use crate::lock::{Acquired, Attempt, Inspected, LockKey, Refusal, Released, Renewed, TokenHash, Ttl};
 use crate::store::lines::Lines;
 use crate::store::{
-    AcquireRequest, Beat, Bucket, Hint, Intent, LockStore, PlaceAfter, ReleaseMark, StoreError,
+    AcquireRequest, Beat, Bucket, Hint, Intent, LockStore, PlaceAfter, ReleaseMark, Renewer, StoreError,
 };
 
 mod ballot;
@@ -148,10 +148,11 @@ impl LockStore for QuorumStore {
         key: &LockKey,
         token: &TokenHash,
         ttl: Ttl,
+        by: Renewer,
         deadline: Instant,
     ) -> Result<Renewed, StoreError> {
         self.pollster.council.is_ready(deadline).await?;
-        self.renew_all(key, token, ttl, deadline).await
+        self.renew_all(key, token, ttl, by, deadline).await
     }
 
     async fn release(

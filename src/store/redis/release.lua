@@ -1,5 +1,5 @@
 -- Frees a lock, if the token holds it, or gives up the token's place in the line. With a mark, the token is freed
--- whatever the answer is.
+-- whatever the answer is. A lock whose `min_hold` is not over stays taken until then, by nobody.
 --
 -- KEYS[1..6] as in line.lua                 ARGV[1], ARGV[3..4] as in line.lua
 -- KEYS[7] the token's mark, may be absent
@@ -17,9 +17,10 @@ local line = redis.call('EXISTS', KEYS[2]) == 1 and open_line()
 local seat = line and line.seat_of(ARGV[1])
 local outcome = 0
 local frees = lock and token_of(lock) == ARGV[1]
+local kept_ms = frees and keep_released(KEYS[1], lock)
 if frees then
   -- With a line it is handed on below.
-  if not line then redis.call('DEL', KEYS[1]) end
+  if not line and not kept_ms then redis.call('DEL', KEYS[1]) end
 elseif not seat then
   outcome = lock and 2 or 1
 end
@@ -32,5 +33,9 @@ end
 if leaves_mark then
   set_mark(KEYS[7], '=' .. outcome, ARGV[3])
 end
-if line and (frees or offer and offer.token == ARGV[1]) then line.hand_off((line.clock())) end
+if line and kept_ms then
+  line.await_end(line.clock(), kept_ms)
+elseif line and (frees or offer and offer.token == ARGV[1]) then
+  line.hand_off((line.clock()))
+end
 return outcome

@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{Cmd, ErrorKind, FromRedisValue, ParsingError, RedisError, RedisResult, ServerErrorKind, Value};
 
-use crate::lock::{Attempt, FencingToken, Lease, LockKey, Owner, Place, Standing, TokenHash};
-use crate::store::Beat;
+use crate::lock::{Attempt, FencingToken, Lease, LockKey, Owner, Place, Standing, Terms, TokenHash};
+use crate::store::{Beat, Renewer, StoreError};
 
 /// The text of a script: what it shares with others comes first.
 macro_rules! script {
@@ -15,9 +15,10 @@ macro_rules! script {
     };
 }
 
-pub(super) static ACQUIRE: LazyLock<Script> = script!("lock.lua", "line.lua", "fence.lua", "acquire.lua");
-pub(super) static RENEW: LazyLock<Script> = script!("lock.lua", "renew.lua");
-pub(super) static RELEASE: LazyLock<Script> = script!("lock.lua", "line.lua", "release.lua");
+pub(super) static ACQUIRE: LazyLock<Script> =
+    script!("lock.lua", "terms.lua", "line.lua", "fence.lua", "acquire.lua");
+pub(super) static RENEW: LazyLock<Script> = script!("lock.lua", "terms.lua", "renew.lua");
+pub(super) static RELEASE: LazyLock<Script> = script!("lock.lua", "terms.lua", "line.lua", "release.lua");
 pub(super) static TAKE_BACK: LazyLock<Script> = script!("lock.lua", "line.lua", "take_back.lua");
 pub(super) static INSPECT: LazyLock<Script> = script!("lock.lua", "inspect.lua");
 pub(super) static BEAT: LazyLock<Script> = script!("beat.lua");
@@ -29,17 +30,17 @@ pub(super) mod quorum {
     use super::{LazyLock, Script};
 
     pub(in super::super) static ACQUIRE: LazyLock<Script> =
-        script!("lock.lua", "quorum/member.lua", "quorum/acquire.lua");
+        script!("lock.lua", "terms.lua", "quorum/member.lua", "quorum/acquire.lua");
     pub(in super::super) static GIVE_UP: LazyLock<Script> =
         script!("lock.lua", "quorum/member.lua", "quorum/give_up.lua");
     pub(in super::super) static TAKE_BACK: LazyLock<Script> =
         script!("lock.lua", "quorum/member.lua", "quorum/take_back.lua");
     pub(in super::super) static RELEASE: LazyLock<Script> =
-        script!("lock.lua", "quorum/member.lua", "quorum/release.lua");
+        script!("lock.lua", "terms.lua", "quorum/member.lua", "quorum/release.lua");
     pub(in super::super) static RENEW: LazyLock<Script> =
-        script!("lock.lua", "quorum/member.lua", "quorum/renew.lua");
+        script!("lock.lua", "terms.lua", "quorum/member.lua", "quorum/renew.lua");
     pub(in super::super) static REPAIR: LazyLock<Script> =
-        script!("lock.lua", "quorum/member.lua", "quorum/repair.lua");
+        script!("lock.lua", "terms.lua", "quorum/member.lua", "quorum/repair.lua");
     pub(in super::super) static INSPECT: LazyLock<Script> =
         script!("lock.lua", "quorum/member.lua", "quorum/inspect.lua");
     pub(in super::super) static LOOK: LazyLock<Script> = script!("quorum/look.lua");
@@ -120,6 +121,20 @@ fn call(command: &str, script: &str, keys: &[&[u8]], add_args: impl Fn(&mut Cmd)
     call
 }
 
+/// The arguments by which the scripts are told of terms: both lengths in ms, each may be empty.
+pub(super) fn terms(terms: Terms) -> [String; 2] {
+    [terms.max_hold, terms.min_hold]
+        .map(|length| length.map_or_else(String::new, |length| length.as_millis().to_string()))
+}
+
+/// The arguments by which they are told who renews: an attempt, or nothing, and whether it takes over what is pinned.
+pub(super) fn renewer(by: Renewer) -> [String; 2] {
+    match by {
+        Renewer::Token => [String::new(), String::new()],
+        Renewer::Connection { attempt, adopts } => [attempt.to_string(), u8::from(adopts).to_string()],
+    }
+}
+
 /// What acquire, renew and inspect reply: an outcome by number, then the lock, then the line, as far as it concerns
 /// the outcome.
 pub(super) struct Reply {
@@ -133,10 +148,13 @@ impl Reply {
         let (lock, left_ms) = (self.field::<Vec<u8>>(0)?, self.field::<i64>(1)?);
         let text = std::str::from_utf8(lock.get(NUMBER_AT..)?).ok()?;
         let (number, owner) = text.split_once(' ')?;
+        // Behind it, its terms, which are the scripts' own.
+        let number = number.split_once(':').map_or(number, |(number, _)| number);
         Some(Lease {
             fencing_token: FencingToken::new(number.parse().ok()?)?,
             left_ms: u64::try_from(left_ms).unwrap_or(0),
             owner: Owner::parse(owner.as_bytes()).ok()?,
+            is_released: self.holder()? == TokenHash::NOBODY,
         })
     }
 
@@ -203,4 +221,27 @@ pub(super) fn read_beat(
         due.extend(key_of(&lock).map(|key| (key, u64::try_from(in_ms).unwrap_or(0))));
     }
     Some((pulse, Beat { is_new, due }))
+}
+
+/// The lease in a reply that must have one.
+pub(super) fn lease_of(reply: &Reply, key: &LockKey) -> Result<Lease, StoreError> {
+    // Nothing of ours writes such a value, so nothing of ours was changed either.
+    reply.lease().ok_or_else(|| {
+        StoreError::Unavailable(format!(
+            "what Redis holds for {:?} was not written by a gateway",
+            key.as_str()
+        ))
+    })
+}
+
+/// The standing in a reply that must have one.
+pub(super) fn standing_of(reply: &Reply) -> Result<Standing, StoreError> {
+    reply.standing().ok_or_else(|| StoreError::Unknown("the place in the line cannot be read".into()))
+}
+
+/// That a script replied what it cannot.
+pub(super) fn unexpected(script: &str, outcome: i64) -> StoreError {
+    StoreError::Unknown(format!(
+        "the script {script} replied {outcome}, which no gateway of this version knows"
+    ))
 }

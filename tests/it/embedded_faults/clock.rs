@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use fencepost::clock::Clock;
 use fencepost::lock::{
-    Acquired, Attempt, FencingToken, Inspected, Lease, LeaseToken, LockKey, Released, Renewed, TokenHash, Ttl,
+    Acquired, Attempt, FencingToken, Inspected, Lease, LeaseToken, LockKey, Released, Renewed, Terms,
+    TokenHash, Ttl,
 };
 use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
-use fencepost::store::{AcquireRequest, Intent, LockStore, ReleaseMark};
+use fencepost::store::{AcquireRequest, Intent, LockStore, ReleaseMark, Renewer};
 use tempfile::TempDir;
 use tokio::time::Instant;
 
@@ -163,6 +164,7 @@ impl Caller {
             attempt: Attempt::generate(),
             ttl: ttl(ttl_ms),
             owner: None,
+            terms: Terms::default(),
             intent: Intent::Grant,
         };
         machine.store().acquire(&request, soon()).await.unwrap()
@@ -176,7 +178,12 @@ impl Caller {
     }
 
     async fn renew(&self, machine: &Machine, ttl_ms: u64) -> Lease {
-        match machine.store().renew(&self.key, &self.token, ttl(ttl_ms), soon()).await.unwrap() {
+        match machine
+            .store()
+            .renew(&self.key, &self.token, ttl(ttl_ms), Renewer::Token, soon())
+            .await
+            .unwrap()
+        {
             Renewed::Renewed(lease) => lease,
             other => panic!("not renewed: {other:?}"),
         }
@@ -333,7 +340,8 @@ async fn leases_are_over_after_a_suspend() {
         machine.times(|times| times.boot += HOUR);
         machine.set_while(RIGHT, meanwhile).await;
         assert_eq!(over.left_ms(&machine).await, 0, "{meanwhile:?}");
-        let late = machine.store().renew(&over.key, &over.token, ttl(MINUTE_MS), soon()).await;
+        let late =
+            machine.store().renew(&over.key, &over.token, ttl(MINUTE_MS), Renewer::Token, soon()).await;
         assert_eq!(late, Ok(Renewed::NotHeld), "{meanwhile:?}");
         assert_eq!(going_on.left_ms(&machine).await, 30 * MINUTE_MS, "{meanwhile:?}");
         let successor = Caller { key: over.key.clone(), ..Caller::new() };

@@ -1,7 +1,7 @@
 //! Whose turn it is, and who is told.
 
 use fencepost::lock::{Acquired, Inspected, Place, Refusal, Released, Renewed, Ttl};
-use fencepost::store::{Hint, Intent, Join, PlaceAfter};
+use fencepost::store::{Hint, Intent, Join, PlaceAfter, Renewer};
 use tokio::time::Instant;
 
 use super::{MARK_TTL, Scene, beat, granted, in_line, is_told, offer_lapses, refused, soon};
@@ -68,7 +68,10 @@ async fn a_newcomer_never_overtakes_the_line(stores: &AnyStore) {
     assert_eq!(standing.offered_to, Some(first.attempt), "a reply names to whom the lock is offered");
     assert!(standing.due_in_ms <= 800, "{standing:?}");
     // Nobody holds a lock that is only offered.
-    let renewed = first.store.renew(&first.key, &first.token, Ttl::from_ms(1_000).unwrap(), soon()).await;
+    let renewed = first
+        .store
+        .renew(&first.key, &first.token, Ttl::from_ms(1_000).unwrap(), Renewer::Token, soon())
+        .await;
     assert_eq!(renewed.unwrap(), Renewed::NotHeld);
     granted(first.look().await);
 }

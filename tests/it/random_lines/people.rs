@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fencepost::clock::boottime;
-use fencepost::lock::{LeaseToken, LockKey, Released, Ttl};
+use fencepost::lock::{LeaseToken, LockKey, Released, Terms, Ttl};
 use fencepost::service::Acquire;
 use fencepost::store::StoreError;
 use futures_util::future::join_all;
@@ -97,7 +97,15 @@ impl Scene {
         for try_number in 0..MOST_TRIES {
             let gateway = put.gateway + try_number;
             let ttl = Ttl::from_ms(person.ttl_ms).unwrap();
-            let wish = Acquire { key: self.key.clone(), token: token.clone(), ttl, owner: None, wait };
+            let wish = Acquire {
+                key: self.key.clone(),
+                token: token.clone(),
+                ttl,
+                owner: None,
+                wait,
+                terms: Terms::default(),
+                by_connection: false,
+            };
             let started = boottime();
             let (answer, asked) = self.fleet.put(gateway, wish, hangs_up_after).await;
             let granted = match &answer {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost::clock::boottime;
-use fencepost::lock::{Inspected, LeaseToken, LockKey, Ttl};
+use fencepost::lock::{Inspected, LeaseToken, LockKey, Terms, Ttl};
 use fencepost::service::Acquire;
 use futures_util::StreamExt;
 use futures_util::stream;
@@ -168,7 +168,15 @@ impl Round {
         // The machine may be slow. Nothing else stands in the way of an answer any more.
         for _ in 0..5 {
             let (wait, owner) = (Duration::ZERO, None);
-            let wish = Acquire { key: key.clone(), token: Some(token.clone()), ttl, owner, wait };
+            let wish = Acquire {
+                key: key.clone(),
+                token: Some(token.clone()),
+                ttl,
+                owner,
+                wait,
+                terms: Terms::default(),
+                by_connection: false,
+            };
             (answer, _) = self.fleet.put(0, wish, None).await;
             if !matches!(answer, Answer::Failed(_)) {
                 break;

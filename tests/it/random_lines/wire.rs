@@ -8,7 +8,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use fencepost::clock::boottime;
 use fencepost::lock::{Acquired, Attempt, Inspected, LockKey, Released, Renewed, TokenHash, Ttl};
-use fencepost::store::{AcquireRequest, Beat, Bucket, Hint, LockStore, PlaceAfter, ReleaseMark, StoreError};
+use fencepost::store::{
+    AcquireRequest, Beat, Bucket, Hint, LockStore, PlaceAfter, ReleaseMark, Renewer, StoreError,
+};
 use rand::RngExt;
 use tokio::runtime::Handle;
 use tokio::sync::broadcast::{self, error::RecvError};
@@ -192,9 +194,10 @@ impl LockStore for Wire {
         key: &LockKey,
         token: &TokenHash,
         ttl: Ttl,
+        by: Renewer,
         deadline: Instant,
     ) -> Result<Renewed, StoreError> {
-        self.store.renew(key, token, ttl, deadline).await
+        self.store.renew(key, token, ttl, by, deadline).await
     }
 
     async fn release(

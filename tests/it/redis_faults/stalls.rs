@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencepost::lock::{LeaseToken, LockKey, Ttl};
+use fencepost::lock::{LeaseToken, LockKey, Terms, Ttl};
 use fencepost::service::{Acquire, LockService};
 use fencepost::store::StoreError;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -122,6 +122,8 @@ async fn a_grant_is_taken_back_however_long_the_server_stood_still() {
             ttl,
             owner: None,
             wait: Duration::ZERO,
+            terms: Terms::default(),
+            by_connection: false,
         }
     };
     let marks = async || redis.keys().await.iter().filter(|key| key.contains(":freed:")).count();

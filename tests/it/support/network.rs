@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use fencepost::lock::{Acquired, Attempt, Inspected, LockKey, Released, Renewed, TokenHash, Ttl};
-use fencepost::store::{AcquireRequest, Beat, Bucket, Hint, LockStore, PlaceAfter, ReleaseMark, StoreError};
+use fencepost::store::{
+    AcquireRequest, Beat, Bucket, Hint, LockStore, PlaceAfter, ReleaseMark, Renewer, StoreError,
+};
 use futures_util::future::BoxFuture;
 use tokio::sync::broadcast;
 use tokio::time::Instant;
@@ -137,10 +139,11 @@ impl LockStore for Network {
         key: &LockKey,
         token: &TokenHash,
         ttl: Ttl,
+        by: Renewer,
         _: Instant,
     ) -> Result<Renewed, StoreError> {
         let (key, token) = (key.clone(), *token);
-        self.pass(|store| async move { store.renew(&key, &token, ttl, later()).await }).await
+        self.pass(|store| async move { store.renew(&key, &token, ttl, by, later()).await }).await
     }
 
     async fn release(

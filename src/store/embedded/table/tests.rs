@@ -1,7 +1,7 @@
 //! Every rule, once, without file or thread.
 
 use super::*;
-use crate::lock::{Acquired, Lease, LeaseToken, Refusal};
+use crate::lock::{Acquired, Lease, LeaseToken, Refusal, Terms};
 use crate::store::{AcquireRequest, Intent};
 
 const NOW: Duration = Duration::from_secs(1_000);
@@ -43,6 +43,7 @@ fn request(token: TokenHash) -> AcquireRequest {
         attempt: Attempt::generate(),
         ttl: ttl(10_000),
         owner: None,
+        terms: Terms::default(),
         intent: Intent::Grant,
     }
 }
@@ -96,7 +97,7 @@ fn renewing_and_looking_with_the_token_pin_the_grant() {
         let request = request(token());
         granted(&mut table, &request, NOW);
         let _ = match pin {
-            true => table.renew(&key(), &request.token, ttl(1), NOW) == Renewed::NotHeld,
+            true => table.renew(&key(), &request.token, ttl(1), Renewer::Token, NOW) == Renewed::NotHeld,
             false => table.inspect(&key(), Some(&request.token), NOW) == (Inspected::Free { waiters: 0 }),
         };
         table.take_back(&key(), &request.token, request.attempt, PlaceAfter::Removed, NOW);
@@ -183,11 +184,11 @@ fn a_lease_ends_with_its_last_whole_millisecond() {
     };
     assert_eq!(lease.left_ms, 1);
     let over = last + Duration::from_nanos(1);
-    assert_eq!(table.renew(&key(), &first.token, ttl(10_000), over), Renewed::NotHeld);
+    assert_eq!(table.renew(&key(), &first.token, ttl(10_000), Renewer::Token, over), Renewed::NotHeld);
     assert!(is_free(&mut table, over));
     let second = granted(&mut table, &request(token()), over);
     assert!(second.fencing_token > lease.fencing_token);
-    assert_eq!(table.renew(&key(), &first.token, ttl(10_000), over), Renewed::HeldByAnother);
+    assert_eq!(table.renew(&key(), &first.token, ttl(10_000), Renewer::Token, over), Renewed::HeldByAnother);
 }
 
 #[test]
@@ -196,7 +197,8 @@ fn renewing_sets_the_longer_of_what_is_left_and_the_ttl() {
     let request = request(token());
     granted(&mut table, &request, NOW);
     for (asked_ms, left_ms) in [(5_000, 10_000), (15_000, 15_000), (1, 15_000)] {
-        let Renewed::Renewed(lease) = table.renew(&key(), &request.token, ttl(asked_ms), NOW) else {
+        let Renewed::Renewed(lease) = table.renew(&key(), &request.token, ttl(asked_ms), Renewer::Token, NOW)
+        else {
             panic!("not renewed")
         };
         assert_eq!(lease.left_ms, left_ms);
@@ -242,9 +244,9 @@ fn changes_are_told_once_each_and_only_where_something_changed() {
     let mut table = table();
     let request = request(token());
     granted(&mut table, &request, NOW);
-    table.renew(&key(), &request.token, ttl(20_000), NOW);
+    table.renew(&key(), &request.token, ttl(20_000), Renewer::Token, NOW);
     assert_eq!(table.take_changes(), vec![RecordId::Lock(key())]);
-    table.renew(&key(), &request.token, ttl(1), NOW);
+    table.renew(&key(), &request.token, ttl(1), Renewer::Token, NOW);
     table.inspect(&key(), Some(&request.token), NOW);
     assert_eq!(table.release(&key(), &token(), ReleaseMark::None, NOW), Released::HeldByAnother);
     assert_eq!(table.change_count(), 0);
@@ -276,7 +278,7 @@ fn renewing_and_taking_anew_leave_one_end_per_record() {
     let request = request(token());
     for step in 0..100 {
         granted(&mut table, &request, NOW);
-        table.renew(&key(), &request.token, ttl(20_000 + step), NOW);
+        table.renew(&key(), &request.token, ttl(20_000 + step), Renewer::Token, NOW);
         table.release(&key(), &request.token, ReleaseMark::None, NOW);
         table.take_back(&key(), &token(), request.attempt, PlaceAfter::Removed, NOW + ms(step));
     }

@@ -99,6 +99,8 @@ impl Table {
             fence: self.mint()?,
             owner: request.owner.clone(),
             life: Life::starting(now, ttl.as_duration()),
+            max_hold: request.terms.max_hold.map(|length| Life::starting(now, length)),
+            min_hold: request.terms.min_hold.map(|length| Life::starting(now, length)),
         };
         let lease = lock.lease(now);
         self.put_lock(key, lock);

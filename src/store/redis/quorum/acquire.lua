@@ -7,6 +7,8 @@
 --                               ARGV[8] ttl, ms                 ARGV[12] attempts that this one stands for, may be empty
 --                                                               ARGV[13] life of a mark, ms
 --                                                               ARGV[14] 1: the first number of this try
+--                                                               ARGV[15] max_hold, ms, may be empty
+--                                                               ARGV[16] min_hold, ms, may be empty
 --
 -- Returns { outcome, lock, ms left, largest number }: 0 accepted · 1 the token holds it, and is pinned · 2 held by another
 --   9 this attempt was accepted before, in an earlier try: the same grant, if most say so of the same number
@@ -51,6 +53,6 @@ if ARGV[7] == 'confirm' then return { 6 } end
 if number <= high then return { 7, whole(high) } end
 if is_too_far(number) then return { 8, whole(high) } end
 accept(number)
-lock = TOKEN .. ' ' .. ATTEMPT .. ' ' .. whole(number) .. ' ' .. ARGV[10]
+lock = TOKEN .. ' ' .. ATTEMPT .. ' ' .. whole(number) .. terms_of(ARGV[15], ARGV[16]) .. ' ' .. ARGV[10]
 redis.call('SET', LOCK, lock, 'PX', ARGV[8])
 return { 0, lock, tonumber(ARGV[8]), whole(high) }

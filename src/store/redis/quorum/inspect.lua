@@ -1,4 +1,4 @@
--- Says who holds a lock here, and pins it if it is the token that is shown.
+-- Says who holds a lock here, and pins it if it is the token that is shown, unless a connection holds it.
 --
 -- KEYS[1] as in member.lua      ARGV[1..4] as in member.lua
 -- KEYS[2] the lock              ARGV[5] token hash, or empty
@@ -8,5 +8,6 @@
 local lock, left_ms = held(KEYS[2])
 if not lock then return { 0 } end
 if token_of(lock) ~= ARGV[5] then return { 1, lock, left_ms } end
-if attempt_of(lock) ~= PINNED then lock = pin(KEYS[2], lock, left_ms) end
+local by = attempt_of(lock)
+if by ~= PINNED and not is_of_connection(by) then lock = pin(KEYS[2], lock, left_ms) end
 return { 2, lock, left_ms }

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::super::scripts::{Reply, Script, quorum as scripts};
+use super::super::scripts::{Reply, Script, quorum as scripts, renewer};
 use super::member::{Answer, Call, Until};
 use super::poll::{Poll, heard};
 use super::{QuorumStore, drift, relied_on};
 use crate::lock::{Attempt, Inspected, Lease, LockKey, Released, Renewed, TokenHash, Ttl};
-use crate::store::{ReleaseMark, StoreError};
+use crate::store::{ReleaseMark, Renewer, StoreError};
 
 /// By how much more than clocks may differ two servers may see the rest of a lease before it is taken for another one.
 const UNEVEN_MS: u64 = 50;
@@ -23,10 +23,12 @@ impl QuorumStore {
         key: &LockKey,
         token: &TokenHash,
         ttl: Ttl,
+        by: Renewer,
         deadline: Instant,
     ) -> Result<Renewed, StoreError> {
         let (quorum, blocking) = (self.pollster.council.quorum(), self.pollster.council.blocking());
-        let args = vec![token.to_string(), ttl.as_ms().to_string()];
+        let mut args = vec![token.to_string(), ttl.as_ms().to_string()];
+        args.extend(renewer(by));
         let until = Until::About(self.pollster.council.since_boot(deadline));
         let call = self.call(&scripts::RENEW, key, vec![self.keys.lock(key)], args, until);
         let sent_at = self.pollster.council.clock.boot();
@@ -34,6 +36,7 @@ impl QuorumStore {
         let over = |answers: &[Option<Answer>]| match () {
             () if count(answers, 1) >= quorum => Some(Renewed::NotHeld),
             () if count(answers, 2) >= quorum => Some(Renewed::HeldByAnother),
+            () if count(answers, 4) >= quorum => Some(Renewed::TakenOver),
             () => None,
         };
         let is_clear = |answers: &[Option<Answer>]| {
@@ -45,30 +48,49 @@ impl QuorumStore {
             && let Some(mut lease) = held.by(quorum)
         {
             let until = sent_at + Duration::from_millis(relied_on(held.left_before_ms));
-            self.repair(key, token, &lease, until, poll);
+            let is_longer = count(&poll.answers, 0) > 0;
+            self.repair(key, token, &lease, by, until, poll);
             lease.left_ms = relied_on(lease.left_ms);
-            return Ok(Renewed::Renewed(lease));
+            return Ok(if is_longer { Renewed::Renewed(lease) } else { Renewed::MaxHoldReached(lease) });
         }
         if let Some(over) = over(&poll.answers) {
             return Ok(over);
         }
-        let (nobody, others) = (count(&poll.answers, 1), count(&poll.answers, 2));
+        let [nobody, others, taken_over] = [1, 2, 4].map(|outcome| count(&poll.answers, outcome));
         let silent = poll.answers.len() - poll.heard().count();
-        if nobody + others < blocking {
+        if nobody + others + taken_over < blocking {
             return Err(poll.too_few());
         }
-        Ok(if others > 0 && others + silent >= quorum { Renewed::HeldByAnother } else { Renewed::NotHeld })
+        Ok(match () {
+            () if others > 0 && others + silent >= quorum => Renewed::HeldByAnother,
+            () if taken_over > 0 => Renewed::TakenOver,
+            () => Renewed::NotHeld,
+        })
     }
 
     /// Gives a lock that was renewed to the servers that lack it, while those that renewed it would hold it even if they
     /// had not.
-    fn repair(&self, key: &LockKey, token: &TokenHash, lease: &Lease, until: Duration, mut poll: Poll) {
+    fn repair(
+        &self,
+        key: &LockKey,
+        token: &TokenHash,
+        lease: &Lease,
+        by: Renewer,
+        until: Duration,
+        mut poll: Poll,
+    ) {
+        // What is left of the terms, by the server that says least.
+        let term = |index| heard(&poll.answers).filter_map(|reply| reply.field::<i64>(index)).min();
+        let [attempt, _] = renewer(by);
         let args = vec![
             token.to_string(),
             lease.fencing_token.get().to_string(),
             lease.owner.as_ref().map_or_else(String::new, |owner| owner.as_str().to_owned()),
             lease.left_ms.to_string(),
             self.pollster.council.longest_attempt().as_millis().to_string(),
+            attempt,
+            term(3).map_or_else(String::new, |ms| ms.to_string()),
+            term(4).map_or_else(String::new, |ms| ms.to_string()),
         ];
         let keys = vec![self.keys.lock(key), self.keys.mark(key, token)];
         let call = Arc::new(self.call(&scripts::REPAIR, key, keys, args, Until::AtMost(until)));

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::super::scripts::quorum as scripts;
+use super::super::scripts::{quorum as scripts, terms as terms_args};
 use super::member::{Answer, Call, Until};
 use super::poll::{Poll, heard};
 use super::votes::{Verdict, early, late, may_have_accepted_it};
 use super::{QuorumStore, drift, relied_on};
 use crate::clock::{Backoff, part_of};
 use crate::lock::{Acquired, Attempt, FencingToken, Lease, LockKey, Refusal, Renewed, TokenHash};
-use crate::store::{AcquireRequest, Intent, ReleaseMark, StoreError};
+use crate::store::{AcquireRequest, Intent, ReleaseMark, Renewer, StoreError};
 
 /// The pause after a vote that nobody has won: it doubles from the first to the last, with jitter.
 const FIRST_PAUSE: Duration = Duration::from_millis(4);
@@ -163,8 +163,10 @@ impl Bid<'_> {
                     self.give_up().await_answers().await;
                 }
                 // The lease becomes as long as was asked for, and servers that lack the lock are given it.
-                match self.store.renew_all(key, token, *ttl, self.deadline).await? {
-                    Renewed::Renewed(lease) => Ok(Acquired::AlreadyHeld(lease)),
+                match self.store.renew_all(key, token, *ttl, Renewer::Token, self.deadline).await? {
+                    Renewed::Renewed(lease) | Renewed::MaxHoldReached(lease) => {
+                        Ok(Acquired::AlreadyHeld(lease))
+                    }
                     _ => unknown("the lock was lost just after it was found held"),
                 }
             }
@@ -206,7 +208,12 @@ impl Bid<'_> {
             StoreError::Unknown("the clocks of the servers are too far ahead for a fencing number".into())
         })?;
         let left_ms = relied_on(request.ttl.as_ms());
-        Ok(Acquired::Granted(Lease { fencing_token, left_ms, owner: request.owner.clone() }))
+        Ok(Acquired::Granted(Lease {
+            fencing_token,
+            left_ms,
+            owner: request.owner.clone(),
+            is_released: false,
+        }))
     }
 
     fn next_number(&self) -> u64 {
@@ -267,12 +274,12 @@ impl Bid<'_> {
     fn call(&self) -> Call {
         let Proposal { request, grants, channel } = &self.proposal;
         let store = self.store;
-        let AcquireRequest { key, token, attempt, ttl, owner, intent } = *request;
+        let AcquireRequest { key, token, attempt, ttl, owner, terms, intent } = *request;
         let supersedes = match intent {
             Intent::Join(join) => join.supersedes.iter().map(|attempt| format!("{attempt} ")).collect(),
             _ => String::new(),
         };
-        let args = vec![
+        let mut args = vec![
             token.to_string(),
             attempt.to_string(),
             if *grants { "grant" } else { "confirm" }.to_owned(),
@@ -284,6 +291,7 @@ impl Bid<'_> {
             store.mark_ttl.as_millis().to_string(),
             if self.is_first { "1" } else { "0" }.to_owned(),
         ];
+        args.extend(terms_args(*terms));
         let keys = vec![store.keys.lock(key), store.keys.mark(key, token), store.keys.watch(key)];
         store.call(
             &scripts::ACQUIRE,

@@ -1,4 +1,4 @@
--- Frees a lock, if the token holds it. With a mark, the token is freed whatever the answer is, and the mark also keeps out
+-- Frees a lock, if the token holds it; one whose `min_hold` is not over stays taken until then, by nobody. With a mark, the token is freed whatever the answer is, and the mark also keeps out
 -- what was accepted nowhere yet: whoever releases does not know by which attempts and numbers the token was proposed.
 --
 -- KEYS[1] as in member.lua      ARGV[1..4] as in member.lua
@@ -18,7 +18,7 @@ end
 local lock = held(KEYS[2])
 local frees = lock and token_of(lock) == ARGV[5]
 if outcome == '' then outcome = frees and '0' or lock and '2' or '1' end
-if frees then redis.call('DEL', KEYS[2]) end
+if frees and not keep_released(KEYS[2], lock) then redis.call('DEL', KEYS[2]) end
 if leaves_mark then set_mark(KEYS[3], '=' .. outcome, ARGV[6]) end
 local number = tonumber(ARGV[8])
 if number > high and not is_too_far(number) then

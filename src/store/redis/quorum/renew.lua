@@ -1,13 +1,19 @@
--- Sets the lease to the longer of what is left and the ttl, if the token holds the lock, and pins it.
+-- Sets the lease to the longer of what is left and the ttl, if the token holds the lock, and pins it, unless a connection
+-- holds it.
 --
 -- KEYS[1] as in member.lua      ARGV[1..4] as in member.lua
--- KEYS[2] the lock              ARGV[5] token hash   ARGV[6] ttl, ms
+-- KEYS[2] the lock              ARGV[5] token hash   ARGV[7..8] as ARGV[3..4] in redis/renew.lua
+--                               ARGV[6] ttl, ms
 --
--- Returns { 0, lock, ms left, ms that were left before } · { 1 } nobody holds it · { 2 } held by another
+-- Returns { 0, lock, ms left, ms that were left before, ms that are left of max_hold and of min_hold, each may be empty }
+--   3 the same, where the lease lasts as long as `max_hold` allows already
+--   { 1 } nobody holds it · { 2 } held by another · { 4 } held by another attempt
 
 local lock, left_ms = held(KEYS[2])
 if not lock then return { 1 } end
 if token_of(lock) ~= ARGV[5] then return { 2 } end
 if is_too_long(ARGV[6]) then return { -5, whole(now_us) } end
-local ttl_ms = math.max(left_ms, tonumber(ARGV[6]))
-return { 0, pin(KEYS[2], lock, ttl_ms), ttl_ms, left_ms }
+local outcome, renewed, renewed_left_ms = renew(KEYS[2], lock, left_ms, tonumber(ARGV[6]), ARGV[7], ARGV[8])
+if outcome == 4 then return { 4 } end
+local most_ms, least_ms = terms_left(lock)
+return { outcome, renewed, renewed_left_ms, left_ms, most_ms or '', least_ms or '' }

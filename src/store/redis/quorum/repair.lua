@@ -5,13 +5,20 @@
 -- KEYS[2] the lock              ARGV[5] token hash   ARGV[7] owner, may be empty
 -- KEYS[3] the token's mark      ARGV[6] number       ARGV[8] ms left
 --                                                    ARGV[9] ms that an attempt can last
+--                               ARGV[10] the attempt of the connection that holds it, else empty
+--                               ARGV[11] ms left of max_hold, ARGV[12] of min_hold, each may be empty
 --
--- Returns { 0 } if the lock is there now · { 2 } held by another, or by a larger number · { 3 } token released
+-- Returns { 0 } if the lock is there now · { 2 } held by another, by a larger number, or by another attempt
+--   { 3 } token released, or attempt voided
 
-if is_final(redis.call('GET', KEYS[3])) then return { 3 } end
+local mark = redis.call('GET', KEYS[3])
+local attempt = ARGV[10] ~= '' and ARGV[10] or PINNED
+if is_final(mark) or mark and string.find(mark, attempt, 1, true) then return { 3 } end
 local number = tonumber(ARGV[6])
 local lock, left_ms = held(KEYS[2])
 if lock and token_of(lock) ~= ARGV[5] then return { 2 } end
+-- Somebody was told of a lock that is pinned, and a connection must not end it.
+if lock and attempt ~= PINNED and attempt_of(lock) ~= attempt then return { 2 } end
 -- A smaller number of the token can never be granted any more. A larger one may be about to be, but not while most servers
 -- hold this one, which they do until the deadline: so not, if no attempt lasts that long.
 local latest_us = now_us + tonumber(ARGV[9]) * 1000
@@ -20,6 +27,6 @@ if is_too_long(ARGV[8]) then return { -5, whole(now_us) } end
 -- For a server that is out of memory, as in give_up.lua.
 redis.call('PEXPIRE', KEYS[3], record[5])
 if number > high then accept(number) end
-local repaired = ARGV[5] .. ' ' .. PINNED .. ' ' .. whole(number) .. ' ' .. ARGV[7]
+local repaired = ARGV[5] .. ' ' .. attempt .. ' ' .. whole(number) .. terms_of(ARGV[11], ARGV[12]) .. ' ' .. ARGV[7]
 redis.call('SET', KEYS[2], repaired, 'PX', math.max(left_ms or 0, tonumber(ARGV[8])))
 return { 0 }

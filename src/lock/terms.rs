@@ -1,0 +1,19 @@
+//! For how long a lock may, and must, be taken.
+
+use std::time::Duration;
+
+/// The terms of a grant, counted from the grant by the clock of whoever keeps the lock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Terms {
+    /// No renewal goes past it.
+    pub max_hold: Option<Duration>,
+    /// A lock that is released before stays taken until then, by nobody.
+    pub min_hold: Option<Duration>,
+}
+
+impl Terms {
+    /// Whether there are none.
+    pub fn are_none(&self) -> bool {
+        *self == Self::default()
+    }
+}

@@ -1,0 +1,66 @@
+-- For how long a lock may, and must, be taken; it is put behind lock.lua where locks are granted, renewed and released.
+--
+-- A lock with terms has them behind its number, `<number>:<ms>:<ms>`: the times by the server's clock at which `max_hold`
+-- and `min_hold` end, 0 for none. A lock that is kept after its release has zeros for its token hash, and no terms.
+
+local NOBODY_HASH = string.rep('0', 64)
+-- The clock, and what is left of a lease, are each read in whole milliseconds.
+local ROUNDING_MS = 2
+
+local function now_in_ms()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- What stands behind the number of a new lock. Both lengths in ms, empty or nothing for none.
+local function terms_of(max_hold_ms, min_hold_ms)
+  local max_ms, min_ms = tonumber(max_hold_ms or nil), tonumber(min_hold_ms or nil)
+  if not max_ms and not min_ms then return '' end
+  local now_ms = now_in_ms()
+  return string.format(':%.0f:%.0f', max_ms and now_ms + max_ms or 0, min_ms and now_ms + min_ms or 0)
+end
+
+-- How long the lock may still be taken, and must, in ms; nothing where there is no such term.
+local function terms_left(lock)
+  local max_ms, min_ms = string.match(lock, '^%S+ %S+ %d+:(%d+):(%d+) ')
+  if not max_ms then return nil, nil end
+  local now_ms = now_in_ms()
+  return max_ms ~= '0' and tonumber(max_ms) - now_ms or nil, min_ms ~= '0' and tonumber(min_ms) - now_ms or nil
+end
+
+-- The longer of what is left of a lease and the ttl, but not past the end of `max_hold`; and whether the lease lasts until
+-- then already.
+local function renewed_ms(lock, left_ms, ttl_ms)
+  local most_ms = terms_left(lock)
+  if not most_ms or ttl_ms <= most_ms then return math.max(left_ms, ttl_ms), false end
+  return math.max(left_ms, most_ms), left_ms + ROUNDING_MS >= most_ms
+end
+
+-- Renews a lock that its token holds: by the attempt of a connection, or, where that is empty, by the token, which pins it.
+-- Returns an outcome, the lock, and what is left: 0 renewed · 3 it lasts as long as `max_hold` allows · 4 it is held by
+-- another attempt.
+local function renew(key, lock, left_ms, ttl_ms, attempt, adopts)
+  local length_ms, is_longest = renewed_ms(lock, left_ms, ttl_ms)
+  local outcome = is_longest and 3 or 0
+  if attempt == '' then return outcome, pin(key, lock, length_ms), length_ms end
+  local by = attempt_of(lock)
+  if by ~= attempt and not (adopts == '1' and by == PINNED) then return 4 end
+  -- For a server that is out of memory, as in lock.lua.
+  redis.call('PEXPIRE', key, length_ms)
+  if by ~= attempt then
+    lock = token_of(lock) .. ' ' .. attempt .. string.sub(lock, 98)
+    redis.call('SET', key, lock, 'PX', length_ms)
+  end
+  return outcome, lock, length_ms
+end
+
+-- What a lock becomes that is released before the end of its `min_hold`: taken until then, by nobody. Returns how long that
+-- is, in ms; nothing where the lock is to be freed.
+local function keep_released(key, lock)
+  local _, least_ms = terms_left(lock)
+  if not least_ms or least_ms <= 0 then return nil end
+  local number, owner = string.match(lock, '^%S+ %S+ (%d+)%S*(.*)$')
+  redis.call('PEXPIRE', key, least_ms)
+  redis.call('SET', key, NOBODY_HASH .. ' ' .. PINNED .. ' ' .. number .. owner, 'PX', least_ms)
+  return least_ms
+end
