@@ -12,6 +12,9 @@ use tokio::time::Instant;
 use crate::support::stores::{AnyStore, for_each_store};
 use crate::support::{PATIENCE, eventually};
 
+mod connection;
+mod terms;
+
 /// Marks live only this long here, so that a test can see them end.
 const MARK_TTL: Duration = Duration::from_millis(700);
 
@@ -40,6 +43,7 @@ struct Caller<'a> {
     scene: &'a AnyStore,
     key: LockKey,
     token: TokenHash,
+    terms: Terms,
 }
 
 fn soon() -> Instant {
@@ -53,14 +57,13 @@ fn ttl(ms: u64) -> Ttl {
 impl<'a> Caller<'a> {
     fn new(scene: &'a AnyStore, key: &str) -> Self {
         let key = LockKey::parse(key.as_bytes()).unwrap();
-        Self { scene, key, token: LeaseToken::generate().hash() }
+        Self { scene, key, token: LeaseToken::generate().hash(), terms: Terms::default() }
     }
 
     async fn acquire_as(&self, attempt: Attempt, ttl_ms: u64, intent: Intent) -> Acquired {
         let owner = Owner::parse(b"somebody").unwrap();
-        let (key, token) = (self.key.clone(), self.token);
-        let request =
-            AcquireRequest { key, token, attempt, ttl: ttl(ttl_ms), owner, terms: Terms::default(), intent };
+        let (key, token, terms) = (self.key.clone(), self.token, self.terms);
+        let request = AcquireRequest { key, token, attempt, ttl: ttl(ttl_ms), owner, terms, intent };
         self.scene.store.acquire(&request, soon()).await.unwrap()
     }
 
@@ -73,7 +76,11 @@ impl<'a> Caller<'a> {
     }
 
     async fn renew(&self, ttl_ms: u64) -> Renewed {
-        self.scene.store.renew(&self.key, &self.token, ttl(ttl_ms), Renewer::Token, soon()).await.unwrap()
+        self.renew_by(Renewer::Token, ttl_ms).await
+    }
+
+    async fn renew_by(&self, by: Renewer, ttl_ms: u64) -> Renewed {
+        self.scene.store.renew(&self.key, &self.token, ttl(ttl_ms), by, soon()).await.unwrap()
     }
 
     async fn release(&self, mark: ReleaseMark) -> Released {
