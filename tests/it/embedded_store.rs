@@ -184,3 +184,55 @@ async fn an_unfinished_file_of_an_earlier_start_is_no_hindrance() {
         std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names, ["locks.redb"]);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_terms_of_a_lock_survive_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("locks.redb");
+    let (token, kept) = (fresh_token(), fresh_token());
+    let mut first = Gateway::on_file(&file, &[]).await;
+    let client = Client::new(first.address);
+    client.put("/locks/most?ttl=10s&max_hold=1m").token(&token).send().await.expect(201);
+    client.put("/locks/least?ttl=1m&min_hold=1m").token(&kept).send().await.expect(201);
+    client.put("/locks/kept?ttl=1m&min_hold=1m").token(&kept).send().await.expect(201);
+    client.delete("/locks/kept").token(&kept).send().await.expect(204);
+    first.kill();
+    let second = Gateway::on_file(&file, &[]).await;
+    let client = Client::new(second.address);
+    let cut = client.patch("/locks/most?ttl=1h").token(&token).send().await.expect(200).json();
+    assert!(cut["ttl_ms"].as_u64().unwrap() <= 60_000, "{cut}");
+    client.delete("/locks/least").token(&kept).send().await.expect(204);
+    for key in ["kept", "least"] {
+        let seen = client.get(&format!("/locks/{key}")).send().await.expect(200).json();
+        assert_eq!(seen["released"], true, "{key}");
+    }
+    // Taken anew, a lock has the terms that it is taken with.
+    client.delete("/locks/most").token(&token).send().await.expect(204);
+    let token = client.put("/locks/most").send().await.expect(201).token();
+    client.patch("/locks/most?ttl=1h").token(&token).send().await.expect(200);
+    let longer = client.patch("/locks/most?ttl=2h").token(&token).send().await.expect(200).json();
+    assert!(longer["ttl_ms"].as_u64().unwrap() > 3_600_000, "{longer}");
+}
+
+/// Programs before this one wrote no terms, and said so by the number of their layout.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_from_before_there_were_terms_is_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("locks.redb");
+    let token = fresh_token();
+    let mut first = Gateway::on_file(&file, &[]).await;
+    Client::new(first.address).put("/locks/k?ttl=10m").token(&token).send().await.expect(201);
+    first.signal("TERM");
+    assert!(first.exit_status().await.success());
+    let numbers = redb::TableDefinition::<&str, u64>::new("numbers");
+    let terms = redb::TableDefinition::<&str, ((u64, u64, u64), (u64, u64, u64))>::new("terms");
+    let database = redb::Database::open(&file).unwrap();
+    let change = database.begin_write().unwrap();
+    assert!(change.delete_table(terms).unwrap(), "there is such a table");
+    change.open_table(numbers).unwrap().insert("format", 1).unwrap();
+    change.commit().unwrap();
+    drop(database);
+    let second = Gateway::on_file(&file, &[]).await;
+    let client = Client::new(second.address);
+    client.patch("/locks/k?ttl=20m").token(&token).send().await.expect(200);
+}

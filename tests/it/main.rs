@@ -45,5 +45,6 @@ mod rigs;
 mod serving;
 mod store_suite;
 mod support;
+mod terms;
 mod vanishing_clients;
 mod waiting;

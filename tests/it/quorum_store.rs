@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use fencepost::clock::{Clock, SystemClock};
-use fencepost::lock::{Acquired, Attempt, Lease, LeaseToken, LockKey, Released, Terms, Ttl};
+use fencepost::lock::{Acquired, Attempt, Lease, LeaseToken, LockKey, Released, Renewed, Terms, Ttl};
 use fencepost::store::redis::{QuorumStore, RedisAddress, RedisSettings};
-use fencepost::store::{AcquireRequest, Intent, LockStore, ReleaseMark};
+use fencepost::store::{AcquireRequest, Intent, LockStore, PlaceAfter, ReleaseMark, Renewer};
 use tokio::time::Instant;
 
 use crate::support::gateway::run;
@@ -171,6 +171,46 @@ async fn each_operation_is_one_script_on_each_server() {
             "{spent} scripts for {ROUNDS} rounds"
         );
     }
+}
+
+/// A server that missed the grant gets the lock as the others have it: held by the connection's attempt, with its terms.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_lacks_a_connections_lock_is_given_it_with_its_terms() {
+    let (quorum, prefix) = (Quorum::start(3).await, fresh_token());
+    let store = store(&quorum, &prefix, Arc::new(SystemClock));
+    take_and_release(&store).await;
+    let key = LockKey::parse(b"held").unwrap();
+    let (token, attempt) = (LeaseToken::generate().hash(), Attempt::for_connection());
+    let terms = Terms { max_hold: Some(Duration::from_secs(100)), min_hold: Some(Duration::from_secs(50)) };
+    let ttl = Ttl::from_ms(10_000).unwrap();
+    let request =
+        AcquireRequest { key: key.clone(), token, attempt, ttl, owner: None, terms, intent: Intent::Grant };
+    let soon = || Instant::now() + PATIENCE;
+    assert!(matches!(store.acquire(&request, soon()).await, Ok(Acquired::Granted(_))));
+    let lock_on = async |node: usize| {
+        let names: Vec<String> = quorum.nodes[node].command(&["KEYS", "*:lock:held"]).await;
+        let name = names.first()?;
+        Some((name.clone(), quorum.nodes[node].command::<String>(&["GET", name]).await))
+    };
+    eventually("all have it", async || lock_on(2).await.is_some()).await;
+    let (name, granted) = lock_on(2).await.unwrap();
+    let _: i64 = quorum.nodes[2].command(&["DEL", &name]).await;
+    let by = Renewer::Connection { attempt, adopts: false };
+    assert!(matches!(store.renew(&key, &token, ttl, by, soon()).await, Ok(Renewed::Renewed(_))));
+    eventually("it is given the lock", async || lock_on(2).await.is_some()).await;
+    let (_, repaired) = lock_on(2).await.unwrap();
+    let fields = |lock: &str| lock.split([' ', ':']).map(str::to_owned).collect::<Vec<_>>();
+    let (granted, repaired) = (fields(&granted), fields(&repaired));
+    assert_eq!(granted[..3], repaired[..3], "holder, attempt and number are the same");
+    for term in [3, 4] {
+        let [before_ms, after_ms] = [&granted, &repaired].map(|lock| lock[term].parse::<i64>().unwrap());
+        assert!((before_ms - after_ms).abs() < 1_000, "{granted:?} became {repaired:?}");
+    }
+    assert_eq!(store.take_back(&key, &token, attempt, PlaceAfter::Removed, soon()).await, Ok(true));
+    eventually("no server has it", async || {
+        lock_on(0).await.is_none() && lock_on(1).await.is_none() && lock_on(2).await.is_none()
+    })
+    .await;
 }
 
 /// Waits until the gateway can serve.

@@ -12,6 +12,7 @@ on_each_pair!(
     a_released_lock_reaches_the_next_at_once,
     an_expired_lock_reaches_the_next_soon,
     short_leases_that_expire_one_after_another_reach_the_next_soon,
+    a_lock_that_was_kept_after_its_release_reaches_the_next_soon,
 );
 
 /// The delays of so many releases, each seen by a waiter at the other gateway.
@@ -67,6 +68,25 @@ async fn short_leases_that_expire_one_after_another_reach_the_next_soon(pair: Pa
     let gaps: Vec<_> = answers.windows(2).map(|pair| pair[1] - pair[0]).collect();
     println!("from grant to grant: {gaps:?}");
     assert!(median(gaps.clone()) < Duration::from_millis(300 + 200), "{gaps:?}");
+}
+
+/// Those who wait know of a lease that lasts much longer.
+async fn a_lock_that_was_kept_after_its_release_reaches_the_next_soon(pair: Pair) {
+    let mut delays = Vec::new();
+    for number in 0..5 {
+        let asked = Instant::now();
+        let put = pair.client(number).put("/locks/k?ttl=1h&min_hold=1200ms").send().await.expect(201);
+        let ends = Instant::now() + Duration::from_millis(1_200);
+        let waiting = wait(&pair.client(number + 1), "wait=30s&ttl=1h", "");
+        stand(&pair.here(), 1).await;
+        release(&pair.client(number), &put.token()).await;
+        let answered = waiting.await.unwrap();
+        assert!(answered.at >= asked + Duration::from_millis(1_190), "{:?}", answered.at - asked);
+        delays.push(answered.at.saturating_duration_since(ends));
+        release(&pair.here(), &answered.answer.expect(201).token()).await;
+    }
+    println!("from the end of min_hold to the next: {delays:?}");
+    assert!(median(delays.clone()) < Duration::from_millis(400), "{delays:?}");
 }
 
 /// A place that a late copy of a command left behind: nobody waits there.
