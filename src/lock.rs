@@ -208,6 +208,7 @@ pub struct Attempt([u8; 16]);
 
 impl Attempt {
     const OF_CONNECTION: u8 = 0x80;
+    const CLAIM: u8 = 0x40;
 
     /// A fresh one of 127 random bits.
     pub fn generate() -> Self {
@@ -220,7 +221,7 @@ impl Attempt {
     /// looks knows that it ends with the connection.
     pub fn for_connection() -> Self {
         let mut bytes: [u8; 16] = rand::random();
-        bytes[0] |= Self::OF_CONNECTION;
+        bytes[0] = bytes[0] & !Self::CLAIM | Self::OF_CONNECTION;
         Self(bytes)
     }
 
@@ -228,6 +229,15 @@ impl Attempt {
     #[must_use]
     pub fn another(&self) -> Self {
         if self.is_of_connection() { Self::for_connection() } else { Self::generate() }
+    }
+
+    /// By what a connection holds a lock that its token held before, where this is its attempt. It is another one, so that
+    /// undoing the attempt undoes nothing that somebody was told of before.
+    #[must_use]
+    pub fn claim(&self) -> Self {
+        let mut bytes = self.0;
+        bytes[0] |= Self::OF_CONNECTION | Self::CLAIM;
+        Self(bytes)
     }
 
     /// Whether a connection holds the lock by it.

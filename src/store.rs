@@ -117,13 +117,8 @@ pub struct AcquireRequest {
 pub enum Renewer {
     /// Whoever shows the token. It is told that it holds the lock, which pins the grant as a repeated `PUT` does.
     Token,
-    /// The connection that holds the lock by this attempt, which it stays the only one to know of.
-    Connection {
-        /// By which the lock is held.
-        attempt: Attempt,
-        /// Whether a lock that is pinned becomes this connection's.
-        adopts: bool,
-    },
+    /// The connection that holds the lock by this attempt, or by this [claim](Attempt::claim).
+    Connection(Attempt),
 }
 
 /// What an acquire may do.

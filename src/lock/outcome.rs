@@ -44,7 +44,8 @@ pub struct Standing {
 pub enum Acquired {
     /// A new lease, or the one that this same attempt was given before.
     Granted(Lease),
-    /// The token held the lock already. The grant is pinned: from now on nothing takes it back.
+    /// The token held the lock already. The grant is pinned: from now on nothing takes it back. Where the attempt is a
+    /// connection's, that holds the lock by its [claim](Attempt::claim) instead.
     AlreadyHeld(Lease),
     /// The token holds the lock, and fewer replicas of the store have acknowledged that than must: it may be lost with
     /// the server that granted it, and nobody is to rely on it.

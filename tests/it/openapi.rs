@@ -86,7 +86,7 @@ fn every_parameter_is_described_and_optional_is_not_nullable() {
     let put = &DOCUMENT["paths"]["/lock"]["put"]["parameters"];
     let names: Vec<_> =
         put.as_array().unwrap().iter().map(|parameter| parameter["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["key", "ttl", "wait", "owner", "Lease-Token"]);
+    assert_eq!(names, ["key", "ttl", "wait", "owner", "max_hold", "min_hold", "Lease-Token"]);
     let number = &DOCUMENT["components"]["schemas"]["Grant"]["properties"]["fencing_token"];
     assert_eq!(number["maximum"].as_u64(), Some((1 << 53) - 1));
 }
@@ -189,6 +189,10 @@ async fn provoke(method: &str, address: Address) -> Vec<Answer> {
     answers.push(ask_with(address("%00")).send().await);
     answers.push(ask(address("k")).token("short").send().await);
     answers.push(ask_with(address("k")).body("{}").send().await);
+    if method == "PATCH" {
+        let token = client.put("/locks/longest?max_hold=30s").send().await.expect(201).token();
+        answers.push(ask(address("longest") + "ttl=1h").token(&token).send().await);
+    }
     if method == "PUT" {
         answers.extend(crowd_out(address).await);
         answers.push(ask_in_vain_for_replicas(address).await);

@@ -195,7 +195,7 @@ async fn a_server_that_lacks_a_connections_lock_is_given_it_with_its_terms() {
     eventually("all have it", async || lock_on(2).await.is_some()).await;
     let (name, granted) = lock_on(2).await.unwrap();
     let _: i64 = quorum.nodes[2].command(&["DEL", &name]).await;
-    let by = Renewer::Connection { attempt, adopts: false };
+    let by = Renewer::Connection(attempt);
     assert!(matches!(store.renew(&key, &token, ttl, by, soon()).await, Ok(Renewed::Renewed(_))));
     eventually("it is given the lock", async || lock_on(2).await.is_some()).await;
     let (_, repaired) = lock_on(2).await.unwrap();

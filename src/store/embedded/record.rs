@@ -113,12 +113,6 @@ impl HeldLock {
         Self { life: self.life.extended(now, ttl.as_duration().min(allowed)), ..self.clone() }
     }
 
-    /// The same lock, known to its holder: nothing takes it back any more, and the lease lasts at least `ttl`, or as long
-    /// as `max_hold` allows.
-    pub(super) fn confirmed(&self, ttl: Ttl, now: Duration) -> Self {
-        Self { attempt: None, ..self.extended(ttl, now) }
-    }
-
     /// What stays of the lock when it is released, if its `min_hold` is not over.
     pub(super) fn kept(&self, now: Duration) -> Option<Self> {
         let life = self.min_hold.filter(|life| !life.is_over(now))?;

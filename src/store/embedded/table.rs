@@ -71,9 +71,8 @@ impl Table {
         };
         let attempt = match (by, lock.attempt) {
             (Renewer::Token, _) => None,
-            (Renewer::Connection { attempt, .. }, Some(holder)) if holder == attempt => Some(attempt),
-            (Renewer::Connection { attempt, adopts: true }, None) => Some(attempt),
-            (Renewer::Connection { .. }, _) => return Renewed::TakenOver,
+            (Renewer::Connection(attempt), Some(holder)) if holder == attempt => Some(attempt),
+            (Renewer::Connection(_), _) => return Renewed::TakenOver,
         };
         let renewed = HeldLock { attempt, ..lock.extended(ttl, now) };
         let lease = renewed.lease(now);

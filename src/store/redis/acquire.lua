@@ -18,7 +18,7 @@
 --                             ARGV[13] max_hold   ARGV[14] min_hold
 --
 -- Returns { outcome, lock or '', ms left, waiters, position or 0, place or 0, ms until due, attempt offered to or '' }:
---   0 granted · 1 already held, and pinned now (these two without the rest)
+--   0 granted · 1 already held, and pinned or claimed now (these two without the rest)
 --   2 refused · 5 in line · 6 another attempt is present at the place
 --   3 token released, 4 attempt voided, 7 place lost, 8 line full (these alone); after 7 an end is none
 
@@ -57,7 +57,7 @@ if lock and token_of(lock) == TOKEN then
     return { 0, lock, left_ms }
   end
   local ttl_ms = renewed_ms(lock, left_ms, tonumber(ARGV[6]))
-  return { 1, pin(LOCK, lock, ttl_ms), ttl_ms }
+  return { 1, hold_by(LOCK, lock, once_told(ATTEMPT), ttl_ms), ttl_ms }
 end
 
 local function mint_and_set()

@@ -19,6 +19,8 @@ local function attempt_of(lock) return string.sub(lock, 66, 97) end
 -- Whether a connection holds the lock by this attempt: its first bit says so.
 local function is_of_connection(attempt) return string.find(attempt, '^[89a-f]') ~= nil end
 
+local function with_attempt(lock, attempt) return token_of(lock) .. ' ' .. attempt .. string.sub(lock, 98) end
+
 local function is_final(mark) return mark and string.sub(mark, 1, 1) == '=' end
 
 -- The lock of a key and what is left of its lease, in ms; nothing where nobody holds it, but for a third value where
@@ -36,14 +38,21 @@ local function held(key)
   return lock, left_ms
 end
 
--- Pins a grant and sets its lease. PEXPIRE comes first because a server that is out of memory allows SET only to
--- a script that has written already, and whoever holds a lock must be able to renew it then too.
-local function pin(key, lock, ttl_ms)
+-- Has a lock be held by an attempt from now on, and sets its lease. PEXPIRE comes first because a server that is out of
+-- memory allows SET only to a script that has written already, and whoever holds a lock must be able to renew it then too.
+local function hold_by(key, lock, attempt, ttl_ms)
   redis.call('PEXPIRE', key, ttl_ms)
-  if attempt_of(lock) == PINNED then return lock end
-  local pinned = token_of(lock) .. ' ' .. PINNED .. string.sub(lock, 98)
-  redis.call('SET', key, pinned, 'PX', ttl_ms)
-  return pinned
+  if attempt_of(lock) == attempt then return lock end
+  local changed = with_attempt(lock, attempt)
+  redis.call('SET', key, changed, 'PX', ttl_ms)
+  return changed
+end
+
+-- By what a lock is held once a further request of its token was told of it: it is pinned, so that nothing takes it back.
+-- A connection claims it, by another attempt than its own: undoing that one undoes nothing that was told before.
+local function once_told(attempt)
+  if not is_of_connection(attempt) then return PINNED end
+  return (string.gsub(attempt, '^[89ab]', { ['8'] = 'c', ['9'] = 'd', a = 'e', b = 'f' }))
 end
 
 -- A server that is out of memory allows SET only to a script that has written already, and PEXPIRE always. DEL would do

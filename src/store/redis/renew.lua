@@ -4,7 +4,6 @@
 -- KEYS[1] the lock    ARGV[1] token hash, 64 hex digits
 --                     ARGV[2] ttl, ms
 --                     ARGV[3] attempt by which a connection holds it, else empty
---                     ARGV[4] '1': that attempt takes over a lock that is pinned
 --
 -- Returns { outcome, lock, ms left }: 0 renewed · 3 it lasts as long as `max_hold` allows already
 --   1 nobody holds it, 2 held by another, 4 held by another attempt (these three alone)
@@ -12,4 +11,4 @@
 local lock, left_ms = held(KEYS[1])
 if not lock then return { 1 } end
 if token_of(lock) ~= ARGV[1] then return { 2 } end
-return { renew(KEYS[1], lock, left_ms, tonumber(ARGV[2]), ARGV[3], ARGV[4]) }
+return { renew(KEYS[1], lock, left_ms, tonumber(ARGV[2]), ARGV[3]) }

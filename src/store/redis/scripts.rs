@@ -127,11 +127,11 @@ pub(super) fn terms(terms: Terms) -> [String; 2] {
         .map(|length| length.map_or_else(String::new, |length| length.as_millis().to_string()))
 }
 
-/// The arguments by which they are told who renews: an attempt, or nothing, and whether it takes over what is pinned.
-pub(super) fn renewer(by: Renewer) -> [String; 2] {
+/// The argument by which they are told who renews: an attempt, or nothing.
+pub(super) fn renewer(by: Renewer) -> String {
     match by {
-        Renewer::Token => [String::new(), String::new()],
-        Renewer::Connection { attempt, adopts } => [attempt.to_string(), u8::from(adopts).to_string()],
+        Renewer::Token => String::new(),
+        Renewer::Connection(attempt) => attempt.to_string(),
     }
 }
 

@@ -39,19 +39,11 @@ end
 -- Renews a lock that its token holds: by the attempt of a connection, or, where that is empty, by the token, which pins it.
 -- Returns an outcome, the lock, and what is left: 0 renewed · 3 it lasts as long as `max_hold` allows · 4 it is held by
 -- another attempt.
-local function renew(key, lock, left_ms, ttl_ms, attempt, adopts)
+local function renew(key, lock, left_ms, ttl_ms, attempt)
+  if attempt ~= '' and attempt_of(lock) ~= attempt then return 4 end
   local length_ms, is_longest = renewed_ms(lock, left_ms, ttl_ms)
-  local outcome = is_longest and 3 or 0
-  if attempt == '' then return outcome, pin(key, lock, length_ms), length_ms end
-  local by = attempt_of(lock)
-  if by ~= attempt and not (adopts == '1' and by == PINNED) then return 4 end
-  -- For a server that is out of memory, as in lock.lua.
-  redis.call('PEXPIRE', key, length_ms)
-  if by ~= attempt then
-    lock = token_of(lock) .. ' ' .. attempt .. string.sub(lock, 98)
-    redis.call('SET', key, lock, 'PX', length_ms)
-  end
-  return outcome, lock, length_ms
+  local renewed = hold_by(key, lock, attempt ~= '' and attempt or PINNED, length_ms)
+  return is_longest and 3 or 0, renewed, length_ms
 end
 
 -- What a lock becomes that is released before the end of its `min_hold`: taken until then, by nobody. Returns how long that

@@ -9,16 +9,13 @@ for_each_store!(
     a_connection_renews_what_it_can_still_take_back,
     looking_with_the_token_leaves_the_lock_to_the_connection,
     whoever_takes_or_renews_it_with_the_token_takes_it_over,
-    a_pinned_lock_becomes_the_connections_that_adopts_it,
+    the_youngest_connection_of_a_token_claims_its_lock,
+    what_was_told_to_a_token_is_not_claimed_later,
     a_connection_renews_nothing_of_others,
 );
 
 fn by(attempt: Attempt) -> Renewer {
-    Renewer::Connection { attempt, adopts: false }
-}
-
-fn adopting(attempt: Attempt) -> Renewer {
-    Renewer::Connection { attempt, adopts: true }
+    Renewer::Connection(attempt)
 }
 
 /// A caller whose lock is held by the attempt of a connection.
@@ -65,24 +62,39 @@ async fn whoever_takes_or_renews_it_with_the_token_takes_it_over(scene: &AnyStor
     }
 }
 
-async fn a_pinned_lock_becomes_the_connections_that_adopts_it(scene: &AnyStore) {
+async fn the_youngest_connection_of_a_token_claims_its_lock(scene: &AnyStore) {
     let (caller, first) = connected(scene).await;
     let second = Attempt::for_connection();
-    assert_eq!(caller.renew_by(adopting(second), 5_000).await, Renewed::TakenOver, "it is the first one's");
-    already_held(caller.acquire_as(second, 5_000, Intent::Grant).await);
-    assert_eq!(caller.renew_by(by(second), 5_000).await, Renewed::TakenOver, "it is pinned");
-    assert!(matches!(caller.renew_by(adopting(second), 5_000).await, Renewed::Renewed(_)));
-    assert!(matches!(caller.renew_by(by(second), 5_000).await, Renewed::Renewed(_)));
-    caller.take_back(first).await;
-    assert!(!caller.is_free().await, "it is no longer the first one's");
-    caller.take_back(second).await;
+    // A retry of the same request claims nothing more.
+    for _ in 0..2 {
+        already_held(caller.acquire_as(second, 5_000, Intent::Grant).await);
+    }
+    assert_eq!(caller.renew_by(by(first), 30_000).await, Renewed::TakenOver);
+    assert_eq!(caller.renew_by(by(second), 30_000).await, Renewed::TakenOver, "it holds it by its claim");
+    assert!(matches!(caller.renew_by(by(second.claim()), 5_000).await, Renewed::Renewed(_)));
+    for undone in [first, second] {
+        caller.take_back(undone).await;
+        assert!(!caller.is_free().await, "the first one was told of it too");
+    }
+    caller.take_back(second.claim()).await;
     assert!(caller.is_free().await);
+}
+
+async fn what_was_told_to_a_token_is_not_claimed_later(scene: &AnyStore) {
+    let caller = Caller::new(scene, "k");
+    caller.grant(5_000).await;
+    let claiming = Attempt::for_connection();
+    already_held(caller.acquire_as(claiming, 5_000, Intent::Grant).await);
+    assert!(matches!(caller.renew(5_000).await, Renewed::Renewed(_)));
+    assert_eq!(caller.renew_by(by(claiming.claim()), 5_000).await, Renewed::TakenOver);
+    caller.take_back(claiming.claim()).await;
+    assert!(!caller.is_free().await, "the renewal was told that it is held");
 }
 
 async fn a_connection_renews_nothing_of_others(scene: &AnyStore) {
     let attempt = Attempt::for_connection();
     let stranger = Caller::new(scene, "k");
-    assert_eq!(stranger.renew_by(adopting(attempt), 5_000).await, Renewed::NotHeld);
+    assert_eq!(stranger.renew_by(by(attempt), 5_000).await, Renewed::NotHeld);
     let (_, _) = connected(scene).await;
-    assert_eq!(stranger.renew_by(adopting(attempt), 5_000).await, Renewed::HeldByAnother);
+    assert_eq!(stranger.renew_by(by(attempt), 5_000).await, Renewed::HeldByAnother);
 }

@@ -39,7 +39,8 @@ impl Table {
                     Acquired::Granted(lease)
                 }
                 _ => {
-                    let lock = lock.confirmed(*ttl, now);
+                    let told = attempt.is_of_connection().then(|| attempt.claim());
+                    let lock = HeldLock { attempt: told, ..lock.extended(*ttl, now) };
                     let lease = lock.lease(now);
                     self.put_lock(key, lock);
                     Acquired::AlreadyHeld(lease)

@@ -10,7 +10,7 @@
 --                                                               ARGV[15] max_hold, ms, may be empty
 --                                                               ARGV[16] min_hold, ms, may be empty
 --
--- Returns { outcome, lock, ms left, largest number }: 0 accepted · 1 the token holds it, and is pinned · 2 held by another
+-- Returns { outcome, lock, ms left, largest number }: 0 accepted · 1 the token holds it, pinned or claimed · 2 held by another
 --   9 this attempt was accepted before, in an earlier try: the same grant, if most say so of the same number
 --   { 3 } token released · { 4 } attempt voided · { 6 } nobody holds it, where this may only confirm
 --   { 7, largest number } a larger one was accepted · { 8, largest number } the number is too far ahead
@@ -42,7 +42,7 @@ if lock then
     redis.call('SET', LOCK, lock, 'KEEPTTL')
   elseif by ~= ATTEMPT then
     -- Setting the TTL anew may round it up: once in the life of a grant, not with every look.
-    if by ~= PINNED then lock = pin(LOCK, lock, left_ms) end
+    if by ~= once_told(ATTEMPT) then lock = hold_by(LOCK, lock, once_told(ATTEMPT), left_ms) end
     return { 1, lock, left_ms, whole(high) }
   end
   if ARGV[14] == '1' then return { 9, lock, left_ms, whole(high) } end

@@ -27,8 +27,7 @@ impl QuorumStore {
         deadline: Instant,
     ) -> Result<Renewed, StoreError> {
         let (quorum, blocking) = (self.pollster.council.quorum(), self.pollster.council.blocking());
-        let mut args = vec![token.to_string(), ttl.as_ms().to_string()];
-        args.extend(renewer(by));
+        let args = vec![token.to_string(), ttl.as_ms().to_string(), renewer(by)];
         let until = Until::About(self.pollster.council.since_boot(deadline));
         let call = self.call(&scripts::RENEW, key, vec![self.keys.lock(key)], args, until);
         let sent_at = self.pollster.council.clock.boot();
@@ -81,14 +80,13 @@ impl QuorumStore {
     ) {
         // What is left of the terms, by the server that says least.
         let term = |index| heard(&poll.answers).filter_map(|reply| reply.field::<i64>(index)).min();
-        let [attempt, _] = renewer(by);
         let args = vec![
             token.to_string(),
             lease.fencing_token.get().to_string(),
             lease.owner.as_ref().map_or_else(String::new, |owner| owner.as_str().to_owned()),
             lease.left_ms.to_string(),
             self.pollster.council.longest_attempt().as_millis().to_string(),
-            attempt,
+            renewer(by),
             term(3).map_or_else(String::new, |ms| ms.to_string()),
             term(4).map_or_else(String::new, |ms| ms.to_string()),
         ];

@@ -162,8 +162,12 @@ impl Bid<'_> {
                 if self.may_be_accepted() {
                     self.give_up().await_answers().await;
                 }
+                let by = match attempt.is_of_connection() {
+                    true => Renewer::Connection(attempt.claim()),
+                    false => Renewer::Token,
+                };
                 // The lease becomes as long as was asked for, and servers that lack the lock are given it.
-                match self.store.renew_all(key, token, *ttl, Renewer::Token, self.deadline).await? {
+                match self.store.renew_all(key, token, *ttl, by, self.deadline).await? {
                     Renewed::Renewed(lease) | Renewed::MaxHoldReached(lease) => {
                         Ok(Acquired::AlreadyHeld(lease))
                     }

@@ -2,7 +2,7 @@
 -- holds it.
 --
 -- KEYS[1] as in member.lua      ARGV[1..4] as in member.lua
--- KEYS[2] the lock              ARGV[5] token hash   ARGV[7..8] as ARGV[3..4] in redis/renew.lua
+-- KEYS[2] the lock              ARGV[5] token hash   ARGV[7] attempt by which a connection holds it, else empty
 --                               ARGV[6] ttl, ms
 --
 -- Returns { 0, lock, ms left, ms that were left before, ms that are left of max_hold and of min_hold, each may be empty }
@@ -13,7 +13,7 @@ local lock, left_ms = held(KEYS[2])
 if not lock then return { 1 } end
 if token_of(lock) ~= ARGV[5] then return { 2 } end
 if is_too_long(ARGV[6]) then return { -5, whole(now_us) } end
-local outcome, renewed, renewed_left_ms = renew(KEYS[2], lock, left_ms, tonumber(ARGV[6]), ARGV[7], ARGV[8])
+local outcome, renewed, renewed_left_ms = renew(KEYS[2], lock, left_ms, tonumber(ARGV[6]), ARGV[7])
 if outcome == 4 then return { 4 } end
 local most_ms, least_ms = terms_left(lock)
 return { outcome, renewed, renewed_left_ms, left_ms, most_ms or '', least_ms or '' }
