@@ -40,13 +40,16 @@ local mark = redis.call('GET', KEYS[7])
 if is_final(mark) then return { 3 } end
 local is_voided = mark and string.find(mark, ATTEMPT, 1, true)
 local ends = MODE == 'end' or MODE == 'end-keep'
-if is_voided and not ends then return { 4 } end
-
 local lock, left_ms, offer = held(LOCK)
+local is_own = lock and token_of(lock) == TOKEN
+local claims = is_own and is_of_connection(ATTEMPT)
+-- An attempt that has claimed the lock is voided: a copy that comes late must not claim it anew.
+local has_claimed = claims and attempt_of(lock) == once_told(ATTEMPT)
+if is_voided and not has_claimed and (claims or not ends) then return { 4 } end
 local superseded = ARGV[11] or ''
 if superseded ~= '' then mark = void(KEYS[7], mark, superseded, ARGV[3]) end
 
-if lock and token_of(lock) == TOKEN then
+if is_own then
   local by = attempt_of(lock)
   -- The same attempt is a copy of the same command: the same grant, which may still have to be taken back.
   if by == ATTEMPT then return { 0, lock, left_ms } end
@@ -56,6 +59,7 @@ if lock and token_of(lock) == TOKEN then
     redis.call('SET', LOCK, lock, 'KEEPTTL')
     return { 0, lock, left_ms }
   end
+  if claims then void(KEYS[7], mark, ATTEMPT, ARGV[3]) end
   local ttl_ms = renewed_ms(lock, left_ms, tonumber(ARGV[6]))
   return { 1, hold_by(LOCK, lock, once_told(ATTEMPT), ttl_ms), ttl_ms }
 end

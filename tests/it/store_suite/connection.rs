@@ -1,7 +1,7 @@
 //! A lock that a connection holds: its gateway renews it by its attempt, and takes it back by that when it closes.
 
-use fencepost::lock::{Attempt, Inspected, Released, Renewed};
-use fencepost::store::{Intent, ReleaseMark, Renewer};
+use fencepost::lock::{Acquired, Attempt, Inspected, Released, Renewed};
+use fencepost::store::{Intent, PlaceAfter, ReleaseMark, Renewer};
 
 use super::{AnyStore, Caller, MARK_TTL, already_held, for_each_store, granted};
 
@@ -11,6 +11,7 @@ for_each_store!(
     whoever_takes_or_renews_it_with_the_token_takes_it_over,
     the_youngest_connection_of_a_token_claims_its_lock,
     what_was_told_to_a_token_is_not_claimed_later,
+    a_late_copy_of_a_request_that_claimed_the_lock_claims_nothing_more,
     a_connection_renews_nothing_of_others,
 );
 
@@ -87,6 +88,20 @@ async fn what_was_told_to_a_token_is_not_claimed_later(scene: &AnyStore) {
     already_held(caller.acquire_as(claiming, 5_000, Intent::Grant).await);
     assert!(matches!(caller.renew(5_000).await, Renewed::Renewed(_)));
     assert_eq!(caller.renew_by(by(claiming.claim()), 5_000).await, Renewed::TakenOver);
+    caller.take_back(claiming.claim()).await;
+    assert!(!caller.is_free().await, "the renewal was told that it is held");
+}
+
+async fn a_late_copy_of_a_request_that_claimed_the_lock_claims_nothing_more(scene: &AnyStore) {
+    let caller = Caller::new(scene, "k");
+    caller.grant(5_000).await;
+    let claiming = Attempt::for_connection();
+    already_held(caller.acquire_as(claiming, 5_000, Intent::Grant).await);
+    assert!(matches!(caller.renew(5_000).await, Renewed::Renewed(_)));
+    for intent in [Intent::Grant, Intent::LastLook(PlaceAfter::Removed)] {
+        let answer = caller.acquire_as(claiming, 5_000, intent).await;
+        assert!(!matches!(answer, Acquired::Granted(_) | Acquired::AlreadyHeld(_)), "{answer:?}");
+    }
     caller.take_back(claiming.claim()).await;
     assert!(!caller.is_free().await, "the renewal was told that it is held");
 }

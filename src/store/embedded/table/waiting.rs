@@ -21,7 +21,11 @@ impl Table {
             Some(Verdict::Voided(attempts)) => attempts.contains(attempt),
             None => false,
         };
-        if is_voided && !matches!(intent, Intent::LastLook(_)) {
+        let own = self.held(key, now).filter(|lock| lock.token == *token);
+        let claims = own.is_some() && attempt.is_of_connection();
+        // An attempt that has claimed the lock is voided: a copy that comes late must not claim it anew.
+        let has_claimed = claims && own.is_some_and(|lock| lock.attempt == Some(attempt.claim()));
+        if is_voided && !has_claimed && (claims || !matches!(intent, Intent::LastLook(_))) {
             return Ok(Acquired::AttemptVoided);
         }
         let superseded = superseded(intent);
@@ -43,6 +47,9 @@ impl Table {
                     let lock = HeldLock { attempt: told, ..lock.extended(*ttl, now) };
                     let lease = lock.lease(now);
                     self.put_lock(key, lock);
+                    if claims {
+                        self.void(key, token, *attempt, now);
+                    }
                     Acquired::AlreadyHeld(lease)
                 }
             });

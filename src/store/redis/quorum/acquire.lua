@@ -20,11 +20,14 @@ local number = tonumber(ARGV[9])
 
 local mark = redis.call('GET', KEYS[3])
 if is_final(mark) then return { 3 } end
-if mark and string.find(mark, ATTEMPT, 1, true) then return { 4 } end
-if is_too_long(ARGV[8]) then return { -5, whole(now_us) } end
-if SUPERSEDED ~= '' then void(KEYS[3], mark, SUPERSEDED, ARGV[13]) end
-
 local lock, left_ms = held(LOCK)
+-- As in redis/acquire.lua: an attempt that has claimed the lock is voided.
+local claims = lock and token_of(lock) == TOKEN and is_of_connection(ATTEMPT)
+local has_claimed = claims and attempt_of(lock) == once_told(ATTEMPT)
+if mark and string.find(mark, ATTEMPT, 1, true) and not has_claimed then return { 4 } end
+if is_too_long(ARGV[8]) then return { -5, whole(now_us) } end
+if SUPERSEDED ~= '' then mark = void(KEYS[3], mark, SUPERSEDED, ARGV[13]) end
+
 if lock and token_of(lock) ~= TOKEN then
   if ARGV[11] ~= '' then
     -- For a server that is out of memory, which allows ZADD only to a script that has written already.
@@ -42,6 +45,7 @@ if lock then
     redis.call('SET', LOCK, lock, 'KEEPTTL')
   elseif by ~= ATTEMPT then
     -- Setting the TTL anew may round it up: once in the life of a grant, not with every look.
+    if claims then void(KEYS[3], mark, ATTEMPT, ARGV[13]) end
     if by ~= once_told(ATTEMPT) then lock = hold_by(LOCK, lock, once_told(ATTEMPT), left_ms) end
     return { 1, lock, left_ms, whole(high) }
   end
