@@ -8,6 +8,7 @@
 )]
 
 mod fence;
+mod holds;
 mod line;
 mod quorum;
 mod retries;
