@@ -4,6 +4,7 @@ use axum::http::StatusCode;
 use axum::http::header::RETRY_AFTER;
 use axum::response::{IntoResponse, Response};
 use serde::{Serialize, Serializer};
+use utoipa::openapi::extensions::ExtensionsBuilder;
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
 
@@ -144,6 +145,11 @@ impl ProblemType {
     fn uri(self) -> String {
         format!("/problems/{}", self.name())
     }
+
+    /// Its name as a constant in the source of a client.
+    fn constant(self) -> String {
+        self.name().replace('-', "_").to_uppercase()
+    }
 }
 
 impl Serialize for ProblemType {
@@ -158,6 +164,10 @@ impl PartialSchema for ProblemType {
             .schema_type(Type::String)
             .description(Some("What went wrong, as a link to a text for people."))
             .enum_values(Some(Self::ALL.map(Self::uri)))
+            // Generators that make names of the values would otherwise count them, and count anew with each new type.
+            .extensions(Some(
+                ExtensionsBuilder::new().add("x-enum-varnames", Self::ALL.map(Self::constant)).build(),
+            ))
             .into()
     }
 }
