@@ -1,10 +1,10 @@
 # What makes, tests and measures Fencepost.
 
-# What the tests start for real, and the Debian packages that bring it.
-TOOLS := redis-server sqlite3 curl unshare mount
-PACKAGES := redis-server sqlite3 curl util-linux mount
+# What the tests start for real, each with the Debian package that brings it.
+TOOLS := redis-server:redis-server sqlite3:sqlite3 curl:curl unshare:util-linux mount:mount python3:python3 \
+	node:nodejs npm:npm systemd-analyze:systemd
 
-.PHONY: help build test model check doc openapi bench bench-wait bench-quorum tools
+.PHONY: help build test model check doc openapi bench bench-wait bench-quorum tools clients
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -12,7 +12,7 @@ help: ## List the targets
 build: ## Build the program: target/release/fencepost
 	cargo build --release
 
-test: tools ## Install what the tests need where it is missing, and run all of them
+test: tools clients ## Install what the tests need where it is missing, and run all of them
 	cargo test
 
 model: ## Search the model of the quorum store with larger bounds: some minutes, and some gigabytes
@@ -38,13 +38,20 @@ bench-wait: tools ## Measure waiting in line: hand-offs, and what a crowd costs 
 bench-quorum: tools ## Measure a quorum of five against a single Redis, and with a node that stands still
 	cargo bench --bench quorum
 
-tools:
-	@missing=; for tool in $(TOOLS); do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
+tools: ## Install what the tests need where it is missing
+	@missing=; packages=; \
+	for tool in $(TOOLS); do \
+		command -v $${tool%:*} >/dev/null || { missing="$$missing $${tool%:*}"; packages="$$packages $${tool#*:}"; }; \
+	done; \
+	python3 -c 'import ensurepip' 2>/dev/null || { missing="$$missing venv"; packages="$$packages python3-venv"; }; \
 	if [ -z "$$missing" ]; then exit 0; fi; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		echo "installing$$missing"; \
-		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(PACKAGES) >/dev/null; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$packages >/dev/null; \
 	else \
-		echo "missing:$$missing. Please install the packages $(PACKAGES) (Debian: sudo apt-get install $(PACKAGES))" >&2; \
+		echo "missing:$$missing. Please install the packages$$packages (Debian: sudo apt-get install$$packages)" >&2; \
 		exit 1; \
 	fi
+
+clients: tools ## Install what the clients are made, checked and run with: target/clients
+	tests/clients/install

@@ -12,6 +12,7 @@ mod browsers;
 mod check;
 mod claims;
 mod cli;
+mod clients;
 mod code_map;
 mod contract;
 mod crowd;
