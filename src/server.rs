@@ -5,6 +5,7 @@
 //! A client that leaves drops its handler: locks that could not be handed over are taken back because of that.
 
 mod connection;
+mod patience;
 
 use std::future::Future;
 use std::io;
@@ -24,6 +25,8 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 use connection::{StreamExecutor, http_builder, serve_connection};
+use patience::PatientStream;
+pub use patience::{Patience, ShortPatience};
 
 /// How long a drain still accepts and serves. Each answer in this time tells its client to close, so that a client
 /// in a closed loop is never cut between two requests.
@@ -38,7 +41,8 @@ const TCP_KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 const TCP_KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// until this many probes are lost; [`TCP_USER_TIMEOUT`] overrides this on Linux, where one lost probe is then enough.
 const TCP_KEEPALIVE_PROBES: u32 = 3;
-/// How long what was sent may stay unacknowledged, or the peer's window closed, before the kernel gives the peer up.
+/// How long what was sent may stay unacknowledged, or the peer's window closed, before the kernel gives the peer up: at
+/// most, since a request may have less [`Patience`].
 const TCP_USER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The pause after an accept that failed for want of file descriptors or memory, which would fail again at once.
@@ -223,7 +227,9 @@ impl Server {
         let phase = self.phase.subscribe();
         let (http, app, settings) = (self.http.clone(), self.app.clone(), self.settings.clone());
         self.connections.spawn(async move {
-            serve_connection(stream, &http, app, &settings, phase).await;
+            let patience = Patience::default();
+            let stream = PatientStream::new(stream, patience.clone());
+            serve_connection(stream, patience, &http, app, &settings, phase).await;
             drop(permit);
         });
     }

@@ -22,7 +22,7 @@ use tokio_util::task::TaskTracker;
 use tower::Service;
 use tracing::debug;
 
-use super::{DRAIN_GRACE, Phase, ServerSettings};
+use super::{DRAIN_GRACE, Patience, Phase, ServerSettings};
 
 /// The most bytes that HTTP/1 buffers of a request's head. It is far above the application's own limit, so that the
 /// application's answer (a problem document) is the one that clients see.
@@ -41,9 +41,11 @@ const H2_PING_INTERVAL: Duration = Duration::from_secs(30);
 /// How long an HTTP/2 client may take to answer a PING.
 const H2_PING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Serves one connection until it ends, is idle or silent for too long, or the server's `phase` ends it.
+/// Serves one connection until it ends, is idle or silent for too long, or the server's `phase` ends it. Its requests
+/// may shorten the `patience` that `stream` has.
 pub(super) async fn serve_connection<S>(
     stream: S,
+    patience: Patience,
     http: &auto::Builder<StreamExecutor>,
     app: Router,
     settings: &ServerSettings,
@@ -55,7 +57,8 @@ pub(super) async fn serve_connection<S>(
     let requests = Arc::new(Requests::default());
     let service = {
         let (requests, phase) = (Arc::clone(&requests), phase.clone());
-        service_fn(move |request: Request<Incoming>| {
+        service_fn(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(patience.clone());
             // Counted here and not in the future, which an HTTP/2 connection leaves to another task to poll.
             let in_flight = InFlight::new(&requests, request.version());
             respond(app.clone(), request, in_flight, phase.clone())
