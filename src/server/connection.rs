@@ -7,9 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::{Body, HttpBody};
 use axum::http::header::CONNECTION;
 use axum::http::{HeaderValue, Request, Version};
 use axum::response::Response;
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -121,11 +123,20 @@ pub(super) async fn serve_connection<S>(
 async fn respond(
     mut app: Router,
     request: Request<Incoming>,
-    _in_flight: InFlight,
+    in_flight: InFlight,
     phase: watch::Receiver<Phase>,
 ) -> Result<Response, Infallible> {
     let version = request.version();
     let mut response = app.call(request).await?;
+    // An answer that goes on is in flight until its end; all others are over with the handler, as far as timers go.
+    if response.body().size_hint().exact().is_none() {
+        response = response.map(|body| {
+            Body::new(body.map_frame(move |frame| {
+                let _ = &in_flight;
+                frame
+            }))
+        });
+    }
     if version <= Version::HTTP_11 && *phase.borrow() != Phase::Serving {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         // Otherwise hyper appends `keep-alive` when an HTTP/1.0 client asked for that.
@@ -162,7 +173,7 @@ impl Requests {
     }
 }
 
-/// One request in flight; dropped when the handler has answered, or together with it when the client has gone.
+/// One request in flight; dropped when it has been answered, or when the client has gone.
 struct InFlight(Arc<Requests>);
 
 impl InFlight {

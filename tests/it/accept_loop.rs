@@ -1,14 +1,18 @@
 //! The accept loop against raw sockets: time limits, caps, departures and draining.
 
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use axum::Router;
+use axum::body::{Body, Bytes, HttpBody};
 use axum::http::HeaderMap;
 use axum::routing::get;
 use fencepost::server::{DrainOutcome, ServerSettings, serve};
+use http_body::Frame;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
@@ -39,6 +43,21 @@ impl Drop for OnDrop {
     }
 }
 
+/// A body that has neither a piece nor an end.
+struct Endless;
+
+impl HttpBody for Endless {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        Poll::Pending
+    }
+}
+
 struct TestServer {
     address: SocketAddr,
     shutdown: CancellationToken,
@@ -63,6 +82,7 @@ impl TestServer {
             .route("/", get(async || "ok"))
             .route("/slow", get(slow))
             .route("/hang", get(hang))
+            .route("/stream", get(async || Body::new(Endless)))
             .route("/headers", get(async |headers: HeaderMap| headers.len().to_string()));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -211,6 +231,20 @@ async fn an_idle_h2_connection_is_told_and_closed() {
     while let Some((kind, ..)) = h2::next(&mut stream).await {
         assert_eq!(kind, h2::GOAWAY);
     }
+}
+
+/// Its handler has answered long ago.
+#[tokio::test]
+async fn an_h2_connection_with_an_answer_that_goes_on_is_not_idle() {
+    let idle = Duration::from_millis(200);
+    let change = |s: &mut ServerSettings| (s.idle_timeout, s.first_request_timeout) = (idle, idle);
+    let server = TestServer::start(settings(change)).await;
+    let mut stream = h2::connect(&server).await;
+    stream.write_all(&h2::request(1, "/stream")).await.unwrap();
+    assert_eq!(h2::next(&mut stream).await, Some((h2::HEADERS, 4, 1)));
+    assert!(timeout(4 * idle, h2::next(&mut stream)).await.is_err(), "it was told to go");
+    stream.write_all(&h2::frame(h2::RST_STREAM, 0, 1, &8_u32.to_be_bytes())).await.unwrap();
+    assert_eq!(h2::next(&mut stream).await, Some((h2::GOAWAY, 0, 0)));
 }
 
 #[tokio::test]
