@@ -29,8 +29,10 @@ use crate::service::LockService;
 mod admission;
 mod answers;
 mod delivery;
+mod events;
 mod extract;
 mod health;
+mod hold;
 mod locks;
 mod observe;
 mod openapi;
@@ -69,8 +71,17 @@ pub struct Limits {
     pub max_ttl: Duration,
     /// The longest wait.
     pub max_wait: Duration,
-    /// The most that may wait by HTTP/1, where each of them keeps a connection.
+    /// The most that may wait, or hold a lock, by HTTP/1, where each of them keeps a connection.
     pub max_http1_waiters: usize,
+    /// How long a connection may hold a lock that it does not say otherwise of.
+    pub default_max_hold: Duration,
+}
+
+impl App {
+    /// Whether one more by HTTP/1 who keeps a connection would leave too few for all others.
+    fn has_no_connection_left(&self) -> bool {
+        self.service.waiters() + self.service.holds() >= self.limits.max_http1_waiters
+    }
 }
 
 impl AppState {
@@ -134,6 +145,7 @@ pub fn openapi_json() -> &'static str {
 fn documented_routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::with_openapi(openapi::base())
         .routes(routes!(locks::acquire_lock, locks::renew_lock, locks::release_lock, locks::get_lock))
+        .routes(routes!(hold::hold_lock))
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz))
         .routes(routes!(health::explain_problem))
@@ -156,7 +168,7 @@ fn cors(admission: &Admission) -> Option<CorsLayer> {
     }
     let cors = CorsLayer::new()
         .allow_origin(admission.allowed_origins.clone())
-        .allow_methods([Method::PUT, Method::PATCH, Method::DELETE, Method::GET])
+        .allow_methods([Method::PUT, Method::PATCH, Method::DELETE, Method::GET, Method::POST])
         .allow_headers([LEASE_TOKEN, REQUEST_ID])
         .expose_headers([LEASE_TOKEN, FENCING_TOKEN, REQUEST_ID, RETRY_AFTER])
         .max_age(CORS_MAX_AGE);

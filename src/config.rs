@@ -102,6 +102,15 @@ pub struct ServeArgs {
     #[arg(long, env = "FENCEPOST_MAX_WAITERS", default_value = "100000", value_name = "N")]
     max_waiters: usize,
 
+    /// The most connections that may hold a lock, or wait to, at this gateway; by HTTP/1, with those who wait, at most three
+    /// quarters of --max-connections
+    #[arg(long, env = "FENCEPOST_MAX_HOLDS", default_value = "10000", value_name = "N")]
+    max_holds: usize,
+
+    /// How long a connection may hold a lock, where it names no `max_hold`
+    #[arg(long, env = "FENCEPOST_DEFAULT_MAX_HOLD", default_value = "2h", value_parser = duration, value_name = "DURATION")]
+    default_max_hold: Duration,
+
     /// Another name by which this server may be called while it listens on loopback, such as that which a reverse
     /// proxy passes on (may be repeated)
     #[arg(long, env = "FENCEPOST_ALLOW_HOST", value_delimiter = ',', value_name = "HOST")]
@@ -184,6 +193,8 @@ pub struct Settings {
     pub line: LineSettings,
     /// The most that may wait at this gateway.
     pub max_waiters: usize,
+    /// The most connections that may hold a lock at this gateway.
+    pub max_holds: usize,
     /// What callers may ask for.
     pub limits: Limits,
     /// Names by which this server may be called besides those of loopback.
@@ -217,6 +228,7 @@ impl ServeArgs {
             max_wait: self.max_wait,
             // The others stay free for those who hold, renew and release.
             max_http1_waiters: (self.max_connections / 4 * 3).max(1),
+            default_max_hold: self.default_max_hold,
         };
         require("--min-ttl", limits.min_ttl >= Duration::from_millis(1), "at least 1ms")?;
         require("--max-ttl", limits.max_ttl >= limits.min_ttl, "at least --min-ttl")?;
@@ -237,6 +249,9 @@ impl ServeArgs {
         require("--ticket-ttl", is_sane, "from 1s to 1h")?;
         require("--max-waiters-per-key", self.max_waiters_per_key > 0, "at least 1")?;
         require("--max-waiters", self.max_waiters > 0, "at least 1")?;
+        require("--max-holds", self.max_holds > 0, "at least 1")?;
+        let is_sane = (Duration::from_secs(1)..=LONGEST_TTL).contains(&self.default_max_hold);
+        require("--default-max-hold", is_sane, "from 1s to 366days")?;
         require("--max-connections", self.max_connections > 0, "at least 1")?;
         for (flag, time) in [
             ("--first-request-timeout", self.first_request_timeout),
@@ -267,6 +282,7 @@ impl ServeArgs {
             store_timeout,
             mark_ttl: self.mark_ttl,
             max_waiters: self.max_waiters,
+            max_holds: self.max_holds,
             limits,
             log_format: self.log_format,
             log_level: self.log_level,

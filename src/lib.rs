@@ -10,15 +10,17 @@
 //! | `main.rs` | arguments, log, bind, signals, exit code; the only `anyhow` | all |
 //! | [`config`] | settings: flags, each also an environment variable | `api`, `server`, `store` |
 //! | `config/store` | those that say where locks live, which all commands share that look at a store | |
-//! | [`api`] | every route, and what all requests pass through | `service`, `store`, `lock` |
+//! | [`api`] | every route, and what all requests pass through | `service`, `store`, `lock`, `server` |
 //! | `api/locks`, `api/health` | the handlers: parse → service → answer | |
+//! | `api/hold`, `api/events` | a lock that is held by the request itself, and what it is told meanwhile | |
 //! | `api/extract`, `api/raw` | what a caller says, parsed once and strictly | |
 //! | `api/answers`, `api/problem` | what a caller is told; `problem` is the only map to status codes | |
 //! | `api/observe`, `api/admission`, `api/delivery` | request id and log line; what is refused at the door; whether an answer reached the socket | |
 //! | `api/openapi` | what the handlers' attributes cannot say of the document | |
-//! | [`server`] | the accept loop: deadlines, caps, drain. It knows no lock | |
+//! | [`server`] | the accept loop: deadlines, caps, drain, patience with peers. It knows no lock | |
 //! | [`service`] | what a lock *does*, once, for every store: doubt, retries, taking back | `store`, `lock`, `clock` |
 //! | `service/wait`, `service/line`, `service/heart` | a request that waits; what wakes those who wait; the heartbeat by which nothing is missed | |
+//! | `service/hold` | a lock that a connection holds: what renews it, and what ends it | |
 //! | [`store`] | the trait of all stores, and the two ways in which a store can fail | `lock`, `clock` |
 //! | [`store::redis`], `redis/*.lua` | Redis: each operation one script, one round trip | |
 //! | `store/redis/servers`, `store/redis/cluster`, `store/redis/sentinel` | who is asked: one server, whoever of a cluster has the slot, or the primary that Sentinel names | |

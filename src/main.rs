@@ -105,7 +105,8 @@ async fn serve(settings: Settings) -> anyhow::Result<()> {
     let draining = CancellationToken::new();
     let state = AppState::new(App {
         service: LockService::new(store, settings.store_timeout, settings.mark_ttl)
-            .with_max_waiters(settings.max_waiters),
+            .with_max_waiters(settings.max_waiters)
+            .with_max_holds(settings.max_holds),
         limits: settings.limits,
         admission: Admission {
             only_known_hosts: address.ip().is_loopback(),

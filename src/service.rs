@@ -8,7 +8,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::task::TaskTracker;
 
 use crate::clock::boottime;
 use crate::lock::{
@@ -17,11 +19,13 @@ use crate::lock::{
 use crate::store::{AcquireRequest, Intent, LockStore, PlaceAfter, ReleaseMark, Renewer, StoreError};
 
 mod heart;
+mod hold;
 mod line;
 mod take_back;
 mod wait;
 
 use heart::Heart;
+pub use hold::{Hold, HoldEvent, Holding, Loss};
 use line::Lines;
 use take_back::Cleaner;
 pub use take_back::TakeBack;
@@ -34,6 +38,8 @@ const MOST_ACQUIRES: usize = 3;
 
 /// The most that may wait at one gateway, where no setting says otherwise.
 pub const MOST_WAITERS: usize = 100_000;
+/// The most connections that may hold a lock at one gateway, or wait to, where no setting says otherwise.
+pub const MOST_HOLDS: usize = 10_000;
 
 /// The operations on locks, over any store.
 pub struct LockService {
@@ -43,6 +49,9 @@ pub struct LockService {
     heart: Arc<Heart>,
     store_timeout: Duration,
     max_waiters: usize,
+    hold_permits: Arc<Semaphore>,
+    /// What keeps the locks that connections hold.
+    holds: TaskTracker,
 }
 
 /// A wish for a lock.
@@ -78,8 +87,8 @@ pub struct Acquisition {
 pub enum Outcome {
     /// A new lease. Whoever hands it to the client disarms the guard; dropped, it takes the grant back.
     Granted(Lease, TakeBack),
-    /// The token held the lock already.
-    AlreadyHeld(Lease),
+    /// The token held the lock already, as this attempt found.
+    AlreadyHeld(Lease, Attempt),
     /// Fewer replicas of the store than must have acknowledged the grant, for this reason, and it was taken back.
     NotReplicated(String),
     /// Someone else holds it, or is to have it next.
@@ -99,7 +108,9 @@ impl LockService {
         let cleaner = Arc::new(Cleaner::new(store.clone(), store_timeout, mark_ttl));
         let lines = Arc::new(Lines::default());
         let heart = Heart::new(store.clone(), lines.clone(), store_timeout / 2);
-        Self { store, cleaner, lines, heart, store_timeout, max_waiters: MOST_WAITERS }
+        let (max_waiters, hold_permits) = (MOST_WAITERS, Arc::new(Semaphore::new(MOST_HOLDS)));
+        let holds = TaskTracker::new();
+        Self { store, cleaner, lines, heart, store_timeout, max_waiters, hold_permits, holds }
     }
 
     /// Lets only so many wait at once.
@@ -108,12 +119,20 @@ impl LockService {
         Self { max_waiters, ..self }
     }
 
+    /// Lets only so many connections hold a lock, or wait to, at once.
+    #[must_use]
+    pub fn with_max_holds(self, max_holds: usize) -> Self {
+        let permits = max_holds.min(Semaphore::MAX_PERMITS);
+        Self { hold_permits: Arc::new(Semaphore::new(permits)), ..self }
+    }
+
     /// How many wait at this moment.
     pub fn waiters(&self) -> usize {
         self.lines.count()
     }
 
-    /// From now on nobody waits: those who do are answered, and keep their places for a while.
+    /// From now on nobody waits, and no connection holds a lock: those who wait are answered, and keep their places for a
+    /// while; those who hold are told, and keep their locks for a while, for the same token at another gateway.
     pub fn stop_waiting(&self) {
         self.lines.closing.cancel();
     }
@@ -229,6 +248,9 @@ impl LockService {
 
     /// Finishes what is being taken back, for at most `within`, and closes the store.
     pub async fn close(&self, within: Duration) {
+        // Whose connection was cut a moment ago is about to be taken back.
+        self.holds.close();
+        let _ = timeout(within, self.holds.wait()).await;
         self.cleaner.finish(within).await;
         self.store.close().await;
     }
@@ -263,11 +285,12 @@ impl LockService {
                 Err(_) => Err(StoreError::Unknown(format!("{reason}; it is being taken back"))),
             };
         }
+        let attempt = guard.attempt();
         guard.disarm();
         match answer {
             Acquired::AlreadyHeld(lease) => {
                 let lease = lease_left(lease, sent_at).ok_or_else(|| StoreError::Unknown(over()))?;
-                Ok(Outcome::AlreadyHeld(lease))
+                Ok(Outcome::AlreadyHeld(lease, attempt.unwrap_or_else(Attempt::for_connection)))
             }
             // Its client was told before that it holds the lock, or may have been: nothing can be taken back.
             Acquired::NotReplicated { reason, .. } => {

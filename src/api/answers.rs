@@ -107,7 +107,11 @@ pub(super) fn grant(status: StatusCode, key: &LockKey, token: &LeaseToken, lease
         expires_at: expiry(lease.left_ms),
         owner: owner_of(lease),
     };
-    let mut response = json(status, JSON, &grant);
+    with_grant_headers(json(status, JSON, &grant), token, lease)
+}
+
+/// What a script reads of a grant without reading JSON.
+pub(super) fn with_grant_headers(mut response: Response, token: &LeaseToken, lease: &Lease) -> Response {
     insert_fencing_token(&mut response, lease.fencing_token);
     // The alphabet of tokens is that of header values, so this always holds.
     if let Ok(mut token) = HeaderValue::from_str(token.reveal()) {
@@ -134,7 +138,7 @@ fn owner_of(lease: &Lease) -> Option<String> {
 }
 
 /// The wall clock's time at the end of a lease, in RFC 3339 with milliseconds.
-fn expiry(left_ms: u64) -> String {
+pub(super) fn expiry(left_ms: u64) -> String {
     let left = SignedDuration::from_millis(i64::try_from(left_ms).unwrap_or(i64::MAX));
     let end = Timestamp::now().checked_add(left).unwrap_or(Timestamp::MAX);
     format!("{end:.3}")

@@ -24,6 +24,10 @@ const PATH_FORM: &str = "/locks/";
 const LONGEST_MAX_HOLD: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 /// The shortest `min_hold`.
 const SHORTEST_MIN_HOLD: Duration = Duration::from_millis(1);
+/// The lease of a lock that a connection holds, where none is asked for, and the shortest: a third of it must be enough
+/// for a packet to be lost and sent again.
+const HELD_TTL: Duration = Duration::from_secs(15);
+const SHORTEST_HELD_TTL: Duration = Duration::from_secs(1);
 /// How long a body may take to turn out empty.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -108,6 +112,45 @@ impl LockQuery for AcquireQuery {
     }
 }
 
+/// The query of a `POST /hold`.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct HoldQuery {
+    /// How long the lease lasts, which is renewed at each third of it: 1s to 24h, as in `15s`, which is also the default.
+    /// A client that vanishes without a word loses the lock within this time.
+    #[param(value_type = String, required = false, example = "15s")]
+    pub(super) ttl: Ttl,
+    /// How long to wait in line for the lock: up to 60s, as in `20s`. With `0s` the answer comes at once.
+    #[param(value_type = String, required = false, example = "20s")]
+    pub(super) wait: Duration,
+    /// Who takes the lock, as a note for people: up to 256 bytes without control characters.
+    #[param(value_type = String, required = false, example = "cron@db1")]
+    pub(super) owner: Option<Owner>,
+    /// How long the lock may be held at most, counted from the grant, as in `30m`; `2h` where nothing is said. Then it is
+    /// free, whatever the client does. At least `ttl`.
+    #[param(value_type = String, required = false, example = "2h")]
+    pub(super) max_hold: Duration,
+    /// How long the lock stays taken at least, counted from the grant, as in `50s`, also where the connection ends before.
+    /// At most `max_hold`, and what a lease may last.
+    #[param(value_type = String, required = false, example = "50s")]
+    pub(super) min_hold: Option<Duration>,
+}
+
+impl LockQuery for HoldQuery {
+    const NAMES: &[&str] = AcquireQuery::NAMES;
+
+    fn read(pairs: &mut Pairs, limits: &Limits) -> Result<Self, Problem> {
+        let longest = limits.max_ttl;
+        let min_ttl = limits.min_ttl.max(SHORTEST_HELD_TTL).min(longest);
+        let default_ttl = HELD_TTL.clamp(min_ttl, longest);
+        let limits = Limits { default_ttl, min_ttl, ..*limits };
+        let AcquireQuery { ttl, wait, owner, max_hold, min_hold } = AcquireQuery::read(pairs, &limits)?;
+        let default_max_hold = limits.default_max_hold.max(ttl.as_duration());
+        let max_hold = max_hold.unwrap_or(default_max_hold.max(min_hold.unwrap_or_default()));
+        Ok(Self { ttl, wait, owner, max_hold, min_hold })
+    }
+}
+
 /// The query of a `PATCH`.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -161,9 +204,10 @@ impl<Q: LockQuery> LockCall<Q> {
                 bad_parameter(&name, "there are more parameters than any request takes")
             }
         })?;
-        let (key, takes_key) = match parts.uri.path().strip_prefix(PATH_FORM) {
+        let path = parts.uri.path();
+        let (key, takes_key) = match path.strip_prefix(PATH_FORM) {
             Some(segment) => (key_in_path(segment)?, false),
-            None => (key_in_query(&mut pairs)?, true),
+            None => (key_in_query(path, &mut pairs)?, true),
         };
         let query = Q::read(&mut pairs, limits)?;
         if let Some(name) = pairs.left_over() {
@@ -199,8 +243,9 @@ fn key_in_path(segment: &str) -> Result<LockKey, Problem> {
     Ok(key)
 }
 
-fn key_in_query(pairs: &mut Pairs) -> Result<LockKey, Problem> {
-    let bytes = pairs.take("key").ok_or_else(|| bad_key("say which lock: /lock?key=…"))?;
+fn key_in_query(path: &str, pairs: &mut Pairs) -> Result<LockKey, Problem> {
+    let missing = || bad_key(format!("say which lock: {path}?key=…"));
+    let bytes = pairs.take("key").ok_or_else(missing)?;
     LockKey::parse(&bytes).map_err(|error| bad_key(error.to_string()))
 }
 

@@ -12,7 +12,7 @@ use super::openapi::{
     AcquireProblems, InspectProblems, KeyParam, OptionalToken, ReleaseProblems, RenewProblems, RequiredToken,
 };
 use super::problem::{Problem, ProblemType};
-use crate::lock::{Inspected, Released, Renewed};
+use crate::lock::{Inspected, LeaseToken, Released, Renewed};
 use crate::service::{Acquire, Outcome};
 use crate::store::Renewer;
 
@@ -41,7 +41,7 @@ pub(super) async fn acquire_lock(
 ) -> Result<Response, Problem> {
     let LockCall { key, token, query } = call;
     let keeps_a_connection = version <= Version::HTTP_11 && !query.wait.is_zero();
-    if keeps_a_connection && app.service.waiters() >= app.limits.max_http1_waiters {
+    if keeps_a_connection && app.has_no_connection_left() {
         return Err(too_many_waiters());
     }
     let terms = query.terms();
@@ -60,22 +60,33 @@ pub(super) async fn acquire_lock(
         Outcome::Granted(lease, guard) => {
             Ok(track(answers::grant(StatusCode::CREATED, &key, token, &lease), guard))
         }
-        Outcome::AlreadyHeld(lease) => Ok(answers::grant(StatusCode::OK, &key, token, &lease)),
-        Outcome::NotReplicated(reason) => Err(Problem::new(ProblemType::NotReplicated, reason)),
-        Outcome::Refused(refusal) => Err(Problem::lock_held(&refusal)),
-        Outcome::TooManyWaiters => Err(too_many_waiters()),
-        Outcome::ShuttingDown => Err(Problem::new(
+        Outcome::AlreadyHeld(lease, _) => Ok(answers::grant(StatusCode::OK, &key, token, &lease)),
+        outcome => Err(not_taken(token, outcome)),
+    }
+}
+
+/// Why a lock was not taken.
+pub(super) fn not_taken(token: &LeaseToken, outcome: Outcome) -> Problem {
+    match outcome {
+        Outcome::NotReplicated(reason) => Problem::new(ProblemType::NotReplicated, reason),
+        Outcome::Refused(refusal) => Problem::lock_held(&refusal),
+        Outcome::TooManyWaiters => too_many_waiters(),
+        Outcome::ShuttingDown => Problem::new(
             ProblemType::ShuttingDown,
             "nobody waits here any more; try again: a token of your own has kept its place for another server",
-        )),
-        Outcome::TokenReleased if token.is_server_made() => Err(Problem::new(
+        ),
+        Outcome::TokenReleased if token.is_server_made() => Problem::new(
             ProblemType::TokenReleased,
             "this token was made by the server for one lease, which has ended; leave it out to take the lock anew",
-        )),
-        Outcome::TokenReleased => Err(Problem::new(
+        ),
+        Outcome::TokenReleased => Problem::new(
             ProblemType::TokenReleased,
             "this token was released; choose a fresh one for every acquisition",
-        )),
+        ),
+        // Whoever was granted the lock is told so, and does not ask.
+        Outcome::Granted(..) | Outcome::AlreadyHeld(..) => {
+            Problem::new(ProblemType::InternalError, "the lock was granted, and is taken back")
+        }
     }
 }
 
@@ -157,7 +168,7 @@ pub(super) async fn get_lock(
     }
 }
 
-fn too_many_waiters() -> Problem {
+pub(super) fn too_many_waiters() -> Problem {
     Problem::new(ProblemType::TooManyWaiters, "as many wait already as the server allows")
 }
 

@@ -33,6 +33,16 @@ pub(super) struct KeyParam {
     key: String,
 }
 
+/// The lock, where its name can only be in the query.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct QueryKeyParam {
+    /// The name of the lock: 1 to 512 bytes of UTF-8 without control characters.
+    #[param(min_length = 1, max_length = 512, example = "backup")]
+    #[expect(dead_code, reason = "it only documents what `LockCall` reads")]
+    key: String,
+}
+
 /// A token that may be left out.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Header)]
@@ -93,6 +103,19 @@ problems!(
         ProblemType::TokenReleased,
         ProblemType::LockHeld,
         ProblemType::TooManyWaiters,
+        ProblemType::NotReplicated,
+        ProblemType::OutcomeUnknown,
+        ProblemType::ShuttingDown,
+    ]
+);
+problems!(
+    HoldProblems = ANYWHERE,
+    ANY_LOCK_CALL,
+    &[
+        ProblemType::TokenReleased,
+        ProblemType::LockHeld,
+        ProblemType::TooManyWaiters,
+        ProblemType::TooManyHolds,
         ProblemType::NotReplicated,
         ProblemType::OutcomeUnknown,
         ProblemType::ShuttingDown,
@@ -169,8 +192,9 @@ pub(super) fn base() -> OpenApi {
 fn complete(mut document: OpenApi) -> OpenApi {
     add_query_form(&mut document);
     for item in document.paths.paths.values_mut() {
-        for operation in
-            [&mut item.get, &mut item.put, &mut item.patch, &mut item.delete].into_iter().flatten()
+        for operation in [&mut item.get, &mut item.put, &mut item.patch, &mut item.delete, &mut item.post]
+            .into_iter()
+            .flatten()
         {
             add_common_headers(operation);
         }

@@ -38,6 +38,7 @@ pub(super) enum ProblemType {
     UriTooLong,
     LockHeld,
     TooManyWaiters,
+    TooManyHolds,
     HeadersTooLarge,
     InternalError,
     StoreUnavailable,
@@ -50,7 +51,7 @@ pub(super) enum ProblemType {
 struct About(StatusCode, &'static str, &'static str, &'static str);
 
 impl ProblemType {
-    pub(super) const ALL: [Self; 22] = [
+    pub(super) const ALL: [Self; 23] = [
         Self::BadParameter,
         Self::BadKey,
         Self::BadToken,
@@ -67,6 +68,7 @@ impl ProblemType {
         Self::UriTooLong,
         Self::LockHeld,
         Self::TooManyWaiters,
+        Self::TooManyHolds,
         Self::HeadersTooLarge,
         Self::InternalError,
         Self::StoreUnavailable,
@@ -110,6 +112,8 @@ impl ProblemType {
                 "`holder` says who, and until when at the latest; without it the lock is promised to the first in line. `waiters` says how many wait, and `position` where your token stands, if it has a place: the same PUT with `wait` goes on from there. Retry-After says when to ask again."),
             Self::TooManyWaiters => About(StatusCode::TOO_MANY_REQUESTS, "too-many-waiters", "Too many wait already",
                 "The line of this lock, or this server, holds as many who wait as its settings allow. Nothing was changed."),
+            Self::TooManyHolds => About(StatusCode::TOO_MANY_REQUESTS, "too-many-holds", "Too many connections hold a lock already",
+                "As many connections hold a lock at this server, or wait to, as its settings allow. Nothing was changed."),
             Self::HeadersTooLarge => About(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "headers-too-large", "The headers are too large",
                 "Names and values together may have 16 KiB. Nothing was changed."),
             Self::InternalError => About(StatusCode::INTERNAL_SERVER_ERROR, "internal-error", "The server made a mistake",

@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 
 use super::pause_before;
 use crate::clock::Backoff;
-use crate::lock::{Attempt, LockKey, Place, TokenHash};
+use crate::lock::{Attempt, LockKey, Place, TokenHash, Ttl};
 use crate::store::{AcquireRequest, LockStore, PlaceAfter, StoreError};
 
 /// Takes-back that may be under way at once. Beyond, a grant that nobody learnt of ends at its ttl.
@@ -44,15 +44,29 @@ impl Cleaner {
 
     /// A guard for a request that is about to be sent, and what becomes of its place in the line.
     pub(super) fn guard(self: &Arc<Self>, request: &AcquireRequest, place: PlaceAfter) -> TakeBack {
+        let AcquireRequest { key, token, attempt, ttl, .. } = request;
+        self.guard_attempt(key, *token, *attempt, *ttl, place)
+    }
+
+    /// A guard for an attempt that a store is about to hear of.
+    pub(super) fn guard_attempt(
+        self: &Arc<Self>,
+        key: &LockKey,
+        token: TokenHash,
+        attempt: Attempt,
+        ttl: Ttl,
+        place: PlaceAfter,
+    ) -> TakeBack {
         TakeBack(Some(Armed {
             cleaner: self.clone(),
-            key: request.key.clone(),
-            token: request.token,
-            attempts: vec![request.attempt],
+            key: key.clone(),
+            token,
+            attempts: vec![attempt],
             was_deleted: false,
             place,
+            is_known: false,
             // A late copy can arrive for as long as marks live, also when the lease would be over by then.
-            patience: request.ttl.as_duration().max(self.mark_ttl),
+            patience: ttl.as_duration().max(self.mark_ttl),
         }))
     }
 
@@ -92,6 +106,18 @@ impl TakeBack {
         {
             armed.place = PlaceAfter::KeptAt(place);
         }
+    }
+
+    /// The client was handed the grant, and knows that it ends with its connection. It comes back to no place.
+    pub(super) fn is_delivered(&mut self) {
+        if let Some(armed) = &mut self.0 {
+            (armed.place, armed.is_known) = (PlaceAfter::Removed, true);
+        }
+    }
+
+    /// The attempt that is in use, while it is armed.
+    pub(super) fn attempt(&self) -> Option<Attempt> {
+        self.0.as_ref()?.attempts.last().copied()
     }
 
     /// The last attempt was answered, which voided those before it.
@@ -158,6 +184,8 @@ struct Armed {
     /// Whether a lock was deleted for one that is no longer among them.
     was_deleted: bool,
     place: PlaceAfter,
+    /// Whether its client held it for a while.
+    is_known: bool,
     patience: Duration,
 }
 
@@ -181,6 +209,10 @@ impl Armed {
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         loop {
             let error = match self.try_all(self.cleaner.store_timeout / 2).await {
+                Ok(true) if self.is_known => {
+                    tracing::debug!(key = self.key.as_str(), "freed a lock that a connection held");
+                    return;
+                }
                 Ok(true) => {
                     tracing::info!(key = self.key.as_str(), "took back a grant that reached nobody");
                     return;

@@ -64,6 +64,8 @@ fn wrong_settings_end_the_start_with_one_clear_line_and_exit_code_2() {
         (&["--ticket-ttl", "61m"], "--ticket-ttl"),
         (&["--max-waiters-per-key", "0"], "--max-waiters-per-key"),
         (&["--max-waiters", "0"], "--max-waiters"),
+        (&["--max-holds", "0"], "--max-holds"),
+        (&["--default-max-hold", "500ms"], "--default-max-hold"),
         (&["--max-connections", "0"], "--max-connections"),
         (&["--idle-timeout", "99years"], "--idle-timeout"),
         (&["--log-format", "xml"], "--log-format"),

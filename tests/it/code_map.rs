@@ -10,7 +10,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("clock", &[]),
     ("store", &["lock", "clock"]),
     ("service", &["store", "lock", "clock"]),
-    ("api", &["service", "store", "lock"]),
+    ("api", &["service", "store", "lock", "server"]),
     ("server", &[]),
     ("config", &["api", "server", "store"]),
     ("lib", &[]),

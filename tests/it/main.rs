@@ -22,6 +22,7 @@ mod embedded_store;
 mod failover;
 mod faults;
 mod hammer;
+mod hold;
 mod judge;
 mod late_copies;
 mod line_suite;

@@ -42,6 +42,7 @@ fn operations_are_named_as_functions_of_a_client() {
         "renew_lock_by_query",
         "release_lock_by_query",
         "get_lock_by_query",
+        "hold_lock",
         "healthz",
         "readyz",
         "explain_problem",

@@ -19,6 +19,7 @@ on_each_store!(
     a_key_from_a_variable_works_as_pasted,
     a_cron_job_does_not_overlap,
     waiting_works_as_pasted,
+    holding_works_as_pasted,
     jobs_wait_for_their_turn,
     a_double_click_is_ignored,
     a_serverless_function_retries_safely,
@@ -128,7 +129,7 @@ impl Said {
 #[test]
 fn every_snippet_is_run_by_a_test() {
     let snippets = snippets();
-    assert_eq!(snippets.pasted.len(), 4);
+    assert_eq!(snippets.pasted.len(), 5);
     let names: Vec<_> = snippets.files.keys().map(String::as_str).collect();
     assert_eq!(names, ["deposit", "function", "in-turn", "pay", "run-alone", "try-lock"]);
     assert!(README.contains("make test"));
@@ -157,6 +158,12 @@ async fn a_key_from_a_variable_works_as_pasted(stage: Stage) {
     let said = said.expect(0, "\"key\":\"reports/2026 & drafts\"");
     assert!(!said.text.contains("problem"), "{said:?}");
     stage.client().get("/lock?key=reports/2026%20%26%20drafts").send().await.expect_problem(404, "not-held");
+}
+
+async fn holding_works_as_pasted(stage: Stage) {
+    Shell::new(&stage).paste("/hold?key=import").await.expect(0, "the lock is mine while curl runs");
+    let client = stage.client();
+    eventually("the lock is free", async || client.get("/locks/import").send().await.status == 404).await;
 }
 
 async fn a_cron_job_does_not_overlap(stage: Stage) {

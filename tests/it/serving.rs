@@ -72,6 +72,7 @@ fn in_memory(draining: CancellationToken) -> AppState {
             max_ttl: Duration::from_secs(60),
             max_wait: Duration::ZERO,
             max_http1_waiters: 1,
+            default_max_hold: Duration::from_secs(7200),
         },
         admission: Admission::default(),
         draining,

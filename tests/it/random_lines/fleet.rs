@@ -198,7 +198,7 @@ impl Fleet {
                         guard.disarm();
                         Answer::Granted(acquisition.token, lease)
                     }
-                    Outcome::AlreadyHeld(lease) => Answer::AlreadyHeld(acquisition.token, lease),
+                    Outcome::AlreadyHeld(lease, _) => Answer::AlreadyHeld(acquisition.token, lease),
                     Outcome::NotReplicated(reason) => panic!("no replica was asked for: {reason}"),
                     Outcome::Refused(_) => Answer::Refused,
                     Outcome::TooManyWaiters => Answer::TooManyWaiters,

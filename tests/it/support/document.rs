@@ -66,6 +66,7 @@ fn template(path: &str) -> Option<&'static str> {
     let is_one_segment = |rest: &str| !rest.is_empty() && !rest.contains('/');
     match path {
         "/lock" => Some("/lock"),
+        "/hold" => Some("/hold"),
         "/healthz" => Some("/healthz"),
         "/readyz" => Some("/readyz"),
         _ if path.strip_prefix("/locks/").is_some_and(is_one_segment) => Some("/locks/{key}"),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request};
 use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
 use hyper_util::client::legacy::{Client as Pool, connect::HttpConnector};
 use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
@@ -106,6 +107,13 @@ impl Call {
     pub async fn send(self) -> Answer {
         let what = format!("{} {}", self.method, self.path_and_query);
         self.try_send().await.unwrap_or_else(|error| panic!("{what}: {error}"))
+    }
+
+    /// Sends it, and leaves the body to be read as it comes.
+    pub async fn open(self) -> http::Response<Incoming> {
+        let request = self.request.body(Full::new(self.body)).unwrap();
+        let response = tokio::time::timeout(self.patience, self.client.pool.request(request)).await;
+        response.expect("no answer in time").unwrap()
     }
 
     /// Sends it; the error says why no answer came.

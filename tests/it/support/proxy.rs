@@ -94,6 +94,7 @@ struct Shared {
 enum Outage {
     Frozen,
     Severed,
+    Vanished,
 }
 
 impl Proxy {
@@ -145,6 +146,12 @@ impl Proxy {
     /// Lets the connections that exist fall silent without closing them; new ones work.
     pub fn freeze(&self) {
         self.shared.outage.send_replace(Outage::Frozen);
+    }
+
+    /// Has the machines at both ends of the connections that exist be gone without a word: what is sent to them is not even
+    /// acknowledged any more. New ones work.
+    pub fn vanish(&self) {
+        self.shared.outage.send_replace(Outage::Vanished);
     }
 
     /// Closes the connections that exist; new ones work.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::BytesMut;
+use socket2::{SockFilter, SockRef};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -12,6 +13,11 @@ use tokio::sync::Mutex;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::{Fate, Framing, Gate, Outage, Progress, Reports, Shared};
+
+/// What is read at once at most. What travels in chunks is told apart by what is read.
+const LARGEST_CHUNK: usize = 16 * 1024;
+/// The instruction of a packet filter by which it says how much of a packet passes.
+const RETURN: u16 = 0x06;
 
 /// The way back to the client; empty once its side was closed while the server's stays open.
 type ToClient = Arc<Mutex<Option<OwnedWriteHalf>>>;
@@ -34,6 +40,8 @@ enum End {
     Close,
     /// Both sides stay open, and neither hears of the other.
     Silence,
+    /// The same, and nobody is there any more.
+    Vanishing,
 }
 
 pub(super) async fn pass_on(client: TcpStream, shared: &Shared) {
@@ -60,10 +68,17 @@ pub(super) async fn pass_on(client: TcpStream, shared: &Shared) {
             Ok(()) = outage.changed() => match *outage.borrow() {
                 Outage::Frozen => End::Silence,
                 Outage::Severed => End::Close,
+                Outage::Vanished => End::Vanishing,
             },
         }
     };
-    if matches!(end, End::Silence) {
+    if matches!(end, End::Vanishing) {
+        // The kernel hears nothing more for them: no packet passes this filter, and none of them is answered.
+        let nothing = [SockFilter::new(RETURN, 0, 0, 0)];
+        SockRef::from(from_server.as_ref()).attach_filter(&nothing).unwrap();
+        SockRef::from(from_client.as_ref()).attach_filter(&nothing).unwrap();
+    }
+    if matches!(end, End::Silence | End::Vanishing) {
         // The sockets live on in this task, until the proxy ends.
         std::future::pending::<()>().await;
     }
@@ -116,6 +131,7 @@ impl Requests<'_> {
                     return End::Close;
                 }
             }
+            buffer.reserve(LARGEST_CHUNK);
             match from_client.read_buf(&mut buffer).await {
                 Ok(0) | Err(_) => return End::Close,
                 Ok(_) => {}
@@ -157,6 +173,7 @@ async fn hear(
             };
             let _ = heard.send((answer, message));
         }
+        buffer.reserve(LARGEST_CHUNK);
         match from_server.read_buf(&mut buffer).await {
             Ok(0) | Err(_) => return End::Close,
             Ok(_) => {}

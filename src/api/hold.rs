@@ -1,0 +1,117 @@
+//! A lock that is held by the request itself, for as long as its connection lives.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use axum::Extension;
+use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Version};
+use axum::response::{IntoResponse, Response};
+use http_body::Frame;
+
+use super::AppState;
+use super::answers;
+use super::events::{EXAMPLE_STREAM, EventView, Form, example_line};
+use super::extract::{HoldQuery, LockCall};
+use super::locks::not_taken;
+use super::openapi::{HoldProblems, OptionalToken, QueryKeyParam};
+use super::problem::{Problem, ProblemType};
+use crate::lock::Terms;
+use crate::server::{Patience, ShortPatience};
+use crate::service::{Acquire, Hold, HoldEvent, Holding};
+
+/// Has nginx pass events on as they come.
+const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
+
+/// Hold a lock
+///
+/// The request is the lease: the server renews the lock at each third of `ttl` for as long as the connection lives, and
+/// releases it when the connection closes. Nothing is answered before the lock is granted, so all refusals are those of a
+/// `PUT`. Then come the events `granted`, `renewed`, and, where the lock is lost before the connection ends, `lost` with
+/// the reason, as server-sent events, or, with `Accept: application/x-ndjson`, as lines of JSON. A comment, or the event
+/// `heartbeat`, comes when nothing was said for 10 seconds or half the `ttl`.
+#[utoipa::path(
+    post, path = "/hold", tag = "locks",
+    params(QueryKeyParam, HoldQuery, OptionalToken),
+    responses(
+        (status = 200, description = "The lock is yours, for as long as you stay. A token that holds the lock already goes on with the same `Fencing-Token`.",
+         content((String = "text/event-stream", example = json!(EXAMPLE_STREAM)), (EventView = "application/x-ndjson", example = json!(example_line()))),
+         headers(("Lease-Token" = String, description = "The secret that renews and releases the lease."),
+                 ("Fencing-Token" = u64, description = "Show it to what the lock protects."),
+                 ("X-Accel-Buffering" = String, description = "`no`: a proxy is to pass events on as they come."))),
+        HoldProblems,
+    )
+)]
+pub(super) async fn hold_lock(
+    State(app): State<AppState>,
+    version: Version,
+    patience: Option<Extension<Patience>>,
+    headers: HeaderMap,
+    call: LockCall<HoldQuery>,
+) -> Result<Response, Problem> {
+    let LockCall { key, token, query } = call;
+    if version <= Version::HTTP_11 && app.has_no_connection_left() {
+        return Err(too_many_holds());
+    }
+    let ttl = query.ttl;
+    let wish = Acquire {
+        key: key.clone(),
+        token,
+        ttl,
+        owner: query.owner,
+        wait: query.wait,
+        terms: Terms { max_hold: Some(query.max_hold), min_hold: query.min_hold },
+        by_connection: true,
+    };
+    let hold = match app.service.hold(wish).await? {
+        Holding::Held(hold) => hold,
+        Holding::NotHeld(acquisition) => return Err(not_taken(&acquisition.token, acquisition.outcome)),
+        Holding::TooManyHolds => return Err(too_many_holds()),
+    };
+    let form = Form::accepted(&headers);
+    let (token, lease) = (hold.token.clone(), hold.lease.clone());
+    let granted = EventView::granted(&key, &token, &lease).written(form);
+    // At the latest half the ttl after a peer has vanished something is written to it, and a third later it is given up.
+    let patience = patience.map(|Extension(patience)| patience.at_most(ttl.as_duration() / 3));
+    let body = Body::new(HoldBody { hold, form, granted: Some(granted), _patience: patience });
+    let mut response = answers::with_grant_headers(body.into_response(), &token, &lease);
+    let media_type = HeaderValue::from_static(form.media_type());
+    response.headers_mut().insert(CONTENT_TYPE, media_type);
+    response.headers_mut().insert(ACCEL_BUFFERING, HeaderValue::from_static("no"));
+    Ok(response)
+}
+
+fn too_many_holds() -> Problem {
+    Problem::new(ProblemType::TooManyHolds, "as many connections hold a lock already as the server allows")
+}
+
+/// The answer to whoever holds a lock by it. Dropped with the connection, it ends the hold.
+struct HoldBody {
+    hold: Hold,
+    form: Form,
+    granted: Option<Bytes>,
+    _patience: Option<ShortPatience>,
+}
+
+impl HttpBody for HoldBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        if let Some(granted) = self.granted.take() {
+            self.hold.delivered();
+            return Poll::Ready(Some(Ok(Frame::data(granted))));
+        }
+        let event = self.hold.poll_event(context);
+        event.map(|event| {
+            let event: HoldEvent = event?;
+            let text = EventView::happened(&event, &self.hold.token).written(self.form);
+            Some(Ok(Frame::data(text)))
+        })
+    }
+}
