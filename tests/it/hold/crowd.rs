@@ -1,5 +1,7 @@
 //! A thousand locks held by connections of one gateway.
 
+use std::time::Duration;
+
 use futures_util::StreamExt;
 
 use super::{hold, is_free};
@@ -7,6 +9,8 @@ use crate::support::{Client, Gateway, eventually};
 
 const HOLDS: usize = 1_000;
 const AT_ONCE: usize = 50;
+/// Longer than a lease, so that each was renewed by then.
+const HOLDING: Duration = Duration::from_secs(4);
 /// What one of them may cost at most; it is a connection with its buffers, and a task.
 const MOST_KIB_PER_HOLD: f64 = 64.0;
 
@@ -33,8 +37,7 @@ async fn a_thousand_hold_at_one_gateway() {
         .await;
     assert!(holds.iter().all(|held| held.status() == 200));
     client.call("POST", "/hold?key=more").send().await.expect_problem(429, "too-many-holds");
-    // Longer than a lease, so that each was renewed by then.
-    tokio::time::sleep(std::time::Duration::from_secs(4)).await;
+    tokio::time::sleep(HOLDING).await;
     let held = async |number: usize| client.get(&format!("/locks/held{number}")).send().await.status == 200;
     for number in 0..HOLDS {
         assert!(held(number).await, "{number} was not renewed");

@@ -79,13 +79,9 @@ async fn a_store_that_is_away_for_less_than_the_lease_is_survived() {
     let pair = Pair::redis_with(&["--store-timeout", "500ms"]).await;
     let mut held = hold(&pair.here(), "ttl=6s").await;
     pair.redis_server().signal("STOP");
-    let mut is_silent_since = Instant::now();
-    for _ in 0..1 {
-        let event = held.next_of_any_kind().await.unwrap();
-        assert_eq!(event.name, "heartbeat");
-        assert!(is_silent_since.elapsed() < Duration::from_secs(3) + SOON);
-        is_silent_since = Instant::now();
-    }
+    let is_silent_since = Instant::now();
+    assert_eq!(held.next_of_any_kind().await.unwrap().name, "heartbeat");
+    assert!(is_silent_since.elapsed() < Duration::from_secs(3) + SOON);
     pair.redis_server().signal("CONT");
     assert_eq!(held.next().await.unwrap().name, "renewed");
     assert!(!is_free(&pair.there()).await);
