@@ -13,8 +13,10 @@ use crate::server::ServerSettings;
 use crate::store::LineSettings;
 use crate::store::redis::TCP_USER_TIMEOUT;
 
+mod run;
 mod store;
 
+pub use run::RunArgs;
 pub use store::{StoreArgs, StoreSettings};
 
 /// The longest lease that `--max-ttl` may allow.
@@ -46,6 +48,8 @@ pub struct Cli {
 pub enum Command {
     /// Serve locks over HTTP (the default)
     Serve(Box<ServeArgs>),
+    /// Run a command while holding a lock
+    Run(Box<RunArgs>),
     /// Say what a store is, and what can be promised on it
     Check(CheckArgs),
     /// Print the OpenAPI document

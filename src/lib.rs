@@ -8,8 +8,13 @@
 //! | place | holds | may use |
 //! |---|---|---|
 //! | `main.rs` | arguments, log, bind, signals, exit code; the only `anyhow` | all |
-//! | [`config`] | settings: flags, each also an environment variable | `api`, `server`, `store` |
+//! | [`config`] | settings: flags, each also an environment variable | `api`, `server`, `store`, `run`, `lock` |
 //! | `config/store` | those that say where locks live, which all commands share that look at a store | |
+//! | `config/run` | those of `fencepost run` | |
+//! | [`run`] | `fencepost run`: a command that runs while a lock is held. It knows of a gateway what its contract says | `lock`, `clock` |
+//! | `run/gateway`, `run/turn`, `run/progress` | the requests, and what each answer means; waiting for the lock; what a person sees meanwhile | |
+//! | `run/supervisor`, `run/lease`, `run/renewals` | the one loop while the command runs; when what must have ended; renewing | |
+//! | `run/processes`, `run/signals`, `run/terminal` | all that the command started; what is passed on to it; who may read the terminal | |
 //! | [`api`] | every route, and what all requests pass through | `service`, `store`, `lock`, `server` |
 //! | `api/locks`, `api/health` | the handlers: parse → service → answer | |
 //! | `api/hold`, `api/events` | a lock that is held by the request itself, and what it is told meanwhile | |
@@ -54,6 +59,7 @@ pub mod api;
 pub mod clock;
 pub mod config;
 pub mod lock;
+pub mod run;
 pub mod server;
 pub mod service;
 pub mod store;

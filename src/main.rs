@@ -11,6 +11,7 @@ use clap::error::ErrorKind;
 use fencepost::api::{self, Admission, App, AppState};
 use fencepost::clock::SystemClock;
 use fencepost::config::{Cli, Command, LogFormat, LogLevel, Settings, StoreSettings};
+use fencepost::run;
 use fencepost::server;
 use fencepost::service::LockService;
 use fencepost::store::LockStore;
@@ -36,6 +37,10 @@ fn main() -> ExitCode {
         Command::Openapi => print_document(),
         Command::Check(args) => match args.check() {
             Ok(store) => return check(&store),
+            Err(error) => return complain(&error.to_string(), WRONG_SETTINGS),
+        },
+        Command::Run(args) => match args.check() {
+            Ok(settings) => return run::run(&settings),
             Err(error) => return complain(&error.to_string(), WRONG_SETTINGS),
         },
         Command::Serve(args) => match args.check() {

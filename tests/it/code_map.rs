@@ -12,9 +12,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("service", &["store", "lock", "clock"]),
     ("api", &["service", "store", "lock", "server"]),
     ("server", &[]),
-    ("config", &["api", "server", "store"]),
+    ("run", &["lock", "clock"]),
+    ("config", &["api", "server", "store", "run", "lock"]),
     ("lib", &[]),
-    ("main", &["api", "clock", "config", "server", "service", "store"]),
+    ("main", &["api", "clock", "config", "run", "server", "service", "store"]),
 ];
 
 /// Crates that only these places may use: module, or a path below it.
@@ -27,6 +28,8 @@ const ONLY_IN: &[(&str, &[&str])] = &[
     ("redis", &["store/redis"]),
     ("bb8_redis", &["store/redis"]),
     ("redb", &["store/embedded"]),
+    ("reqwest", &["run"]),
+    ("nix", &["run"]),
     ("anyhow", &["main"]),
     ("clap", &["config", "main"]),
 ];

@@ -1,0 +1,160 @@
+//! The flags of `run`.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+
+use super::{SettingsError, duration, require};
+use crate::lock::{LockKey, Owner};
+use crate::run::{GatewayAddress, RunSettings};
+
+/// Below this there is no time left between a renewal that failed and the end of the lease.
+const SHORTEST_TTL: Duration = Duration::from_secs(1);
+/// What a command is given to end by itself, unless a third of the ttl is less.
+const KILL_AFTER: Duration = Duration::from_secs(5);
+/// Where a bearer key may stand: never among the arguments, which everybody on the machine can read.
+const API_KEY_VARIABLE: &str = "FENCEPOST_API_KEY";
+
+/// The flags of `run`.
+#[derive(Args, Clone)]
+pub struct RunArgs {
+    /// The gateway
+    #[arg(
+        long,
+        env = "FENCEPOST_URL",
+        hide_env_values = true,
+        default_value = "http://127.0.0.1:8080",
+        value_name = "URL"
+    )]
+    url: String,
+
+    /// A file with the key that the gateway asks for; or the key itself is in FENCEPOST_API_KEY
+    #[arg(long, env = "FENCEPOST_API_KEY_FILE", value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+
+    /// The lease, which is renewed each third of this time
+    #[arg(long, default_value = "30s", value_parser = duration, value_name = "DURATION")]
+    ttl: Duration,
+
+    /// How long to wait in line for the lock
+    #[arg(long, default_value = "10m", value_parser = duration, value_name = "DURATION")]
+    wait: Duration,
+
+    /// How long the command, and what it leaves behind, may take to end after SIGTERM, before SIGKILL; at most a third
+    /// of the ttl [default: 5s, or that third]
+    #[arg(long, value_parser = duration, value_name = "DURATION")]
+    kill_after: Option<Duration>,
+
+    /// The longest that the lock may be held, renewals included
+    #[arg(long, value_parser = duration, value_name = "DURATION")]
+    max_hold: Option<Duration>,
+
+    /// The shortest time that the lock stays taken, even when the command ends earlier
+    #[arg(long, value_parser = duration, value_name = "DURATION")]
+    min_hold: Option<Duration>,
+
+    /// A note for people about who holds the lock [default: the command, and the name of this machine]
+    #[arg(long, value_name = "TEXT")]
+    owner: Option<String>,
+
+    /// The exit status when the lock was not to be had
+    #[arg(long, default_value = "75", value_name = "N")]
+    busy_exit: u8,
+
+    /// Give the command LEASE_TOKEN too, with which it can renew and release
+    #[arg(long)]
+    pass_token: bool,
+
+    /// The name of the lock
+    key: String,
+
+    /// The command and its arguments; no shell reads them
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+impl RunArgs {
+    /// Checks the settings as a whole.
+    pub fn check(self) -> Result<RunSettings, SettingsError> {
+        let wrong = |flag, problem: String| SettingsError { flag, problem };
+        let key = LockKey::parse(self.key.as_bytes()).map_err(|error| wrong("the key", error.to_string()))?;
+        require("--ttl", self.ttl >= SHORTEST_TTL, "at least 1s")?;
+        let longest_kill_after = self.ttl / 3;
+        let kill_after = self.kill_after.unwrap_or(KILL_AFTER.min(longest_kill_after));
+        require("--kill-after", kill_after <= longest_kill_after, "at most a third of --ttl")?;
+        let max_hold = self.max_hold.unwrap_or(Duration::MAX);
+        require("--max-hold", max_hold >= self.ttl, "at least --ttl")?;
+        require("--min-hold", self.min_hold.is_none_or(|min| min <= max_hold), "at most --max-hold")?;
+        let [program, arguments @ ..] = self.command.as_slice() else {
+            return Err(wrong("the command", "is missing".into()));
+        };
+        let owner = match &self.owner {
+            Some(owner) => Owner::parse(owner.as_bytes()).map_err(|e| wrong("--owner", e.to_string()))?,
+            None => default_owner(program),
+        };
+        // An address may hold a password, so what was given is not said again.
+        let gateway = GatewayAddress::parse(&self.url).map_err(|problem| wrong("--url", problem))?;
+        Ok(RunSettings {
+            gateway,
+            api_key: self.api_key()?,
+            key,
+            ttl: self.ttl,
+            wait: self.wait,
+            kill_after,
+            max_hold: self.max_hold,
+            min_hold: self.min_hold,
+            owner,
+            busy_exit: self.busy_exit,
+            passes_token: self.pass_token,
+            program: program.clone(),
+            arguments: arguments.to_vec(),
+        })
+    }
+
+    fn api_key(&self) -> Result<Option<String>, SettingsError> {
+        let variable = std::env::var(API_KEY_VARIABLE).ok().filter(|key| !key.is_empty());
+        let file = self.api_key_file.as_deref().filter(|file| !file.as_os_str().is_empty());
+        let (flag, key) = match (file, variable) {
+            (None, None) => return Ok(None),
+            (Some(_), Some(_)) => {
+                let problem = format!("{API_KEY_VARIABLE} is set too; give one of them");
+                return Err(SettingsError { flag: "--api-key-file", problem });
+            }
+            (Some(file), None) => ("--api-key-file", read_key(file)?),
+            (None, Some(key)) => (API_KEY_VARIABLE, key),
+        };
+        let is_plain = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic());
+        require(flag, is_plain, "one line of visible ASCII characters")?;
+        Ok(Some(key))
+    }
+}
+
+fn read_key(file: &Path) -> Result<String, SettingsError> {
+    match std::fs::read_to_string(file) {
+        Ok(text) => Ok(text.trim().to_owned()),
+        Err(error) => {
+            let problem = format!("cannot read {}: {error}", file.display());
+            Err(SettingsError { flag: "--api-key-file", problem })
+        }
+    }
+}
+
+/// The command and the machine, as far as they can be said in an owner.
+fn default_owner(program: &OsStr) -> Option<Owner> {
+    let name = Path::new(program).file_name().unwrap_or(program).to_string_lossy();
+    let machine = rustix::system::uname();
+    let text = format!("{name} on {}", machine.nodename().to_string_lossy());
+    let mut text: String = text.chars().filter(|c| !c.is_control()).collect();
+    text.truncate(text.floor_char_boundary(Owner::MAX_BYTES));
+    Owner::parse(text.as_bytes()).ok().flatten()
+}
+
+impl fmt::Debug for RunArgs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The address and the arguments of a command may hold passwords.
+        f.debug_struct("RunArgs").field("key", &self.key).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,274 @@
+//! `fencepost run`: a command that runs while a lock is held.
+//!
+//! It takes the lock, starts the command, renews at a third of the ttl and releases at the end. If the lease cannot be
+//! renewed, the command and all that it has started are dead before the lease ends. It speaks HTTP with a gateway like any
+//! other client, and with a token of its own, so that each request can be repeated blindly.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::process::{Pid, WaitStatus};
+use tokio::time::{sleep, timeout};
+
+use crate::lock::{LeaseToken, LockKey, Owner};
+
+mod gateway;
+mod lease;
+mod processes;
+mod progress;
+mod renewals;
+mod signals;
+mod supervisor;
+mod terminal;
+mod turn;
+
+pub use gateway::GatewayAddress;
+
+use gateway::{Gateway, Released};
+use lease::{Alarm, Held, Lease};
+use processes::Family;
+use renewals::Renewals;
+use signals::Signals;
+use supervisor::{End, State, Supervisor};
+use terminal::Terminal;
+use turn::{Cause, Denied};
+
+/// The gateway could not be reached, or cannot do its work (`EX_UNAVAILABLE`).
+const UNREACHABLE: u8 = 69;
+/// Something that this machine should be able to do has failed (`EX_OSERR`).
+const NOT_POSSIBLE: u8 = 71;
+/// The lease was lost, and the command ended because of it.
+const LOST: u8 = 76;
+/// The request is wrong, as wrong settings are.
+const REFUSED: u8 = 2;
+/// What shells say of a command that cannot be started, and of one that does not exist.
+const NOT_EXECUTABLE: u8 = 126;
+const NOT_FOUND: u8 = 127;
+/// What shells add to the number of the signal that ended a command.
+const BY_SIGNAL: u8 = 128;
+
+/// How long a release is tried: after that the lock is free when its lease ends.
+const RELEASE_MAY_TAKE: Duration = Duration::from_secs(5);
+/// How long one try may take, and the pause before the next.
+const RELEASE_TRY_MAY_TAKE: Duration = Duration::from_secs(2);
+const RELEASE_PAUSE: Duration = Duration::from_millis(200);
+/// How long the release may take after a lease was lost: the gateway is likely to be away.
+const LAST_WORD_MAY_TAKE: Duration = Duration::from_secs(1);
+
+/// What `run` needs to know, checked.
+pub struct RunSettings {
+    /// Who is asked.
+    pub gateway: GatewayAddress,
+    /// What the gateway asks of whoever asks.
+    pub api_key: Option<String>,
+    /// The name of the lock.
+    pub key: LockKey,
+    /// The lease.
+    pub ttl: Duration,
+    /// How long to wait in line.
+    pub wait: Duration,
+    /// What those who are asked to end are given for it.
+    pub kill_after: Duration,
+    /// The longest that the lock may be held.
+    pub max_hold: Option<Duration>,
+    /// The shortest that it stays taken.
+    pub min_hold: Option<Duration>,
+    /// A note for people.
+    pub owner: Option<Owner>,
+    /// The exit status when the lock was not to be had.
+    pub busy_exit: u8,
+    /// Whether the command gets the token.
+    pub passes_token: bool,
+    /// The command.
+    pub program: OsString,
+    /// What it is called with.
+    pub arguments: Vec<OsString>,
+}
+
+/// Runs the command under the lock, and returns its exit status.
+pub fn run(settings: &RunSettings) -> ExitCode {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return complain(&format!("cannot start: {error}"), NOT_POSSIBLE),
+    };
+    let done = runtime.block_on(run_under_lock(settings));
+    // A name that is still being resolved must not keep anybody waiting.
+    runtime.shutdown_background();
+    match done {
+        Ok(status) => ExitCode::from(status),
+        Err(Failure { problem, status }) => complain(&problem, status),
+    }
+}
+
+/// Why there is no exit status of the command.
+struct Failure {
+    problem: String,
+    status: u8,
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self { problem: format!("cannot supervise a command: {error}"), status: NOT_POSSIBLE }
+    }
+}
+
+async fn run_under_lock(settings: &RunSettings) -> Result<u8, Failure> {
+    // All that can fail on this machine does so before there is a lock.
+    let mut signals = Signals::catch()?;
+    let mut family = Family::adopt()?;
+    let alarm = Alarm::new()?;
+    let mut terminal = Terminal::open();
+    let token = fresh_token()?;
+    let gateway = Gateway::new(settings, &token)
+        .map_err(|problem| Failure { problem, status: NOT_POSSIBLE })
+        .map(Arc::new)?;
+
+    let held = match turn::take(&gateway, settings, &mut signals, &terminal).await {
+        Ok(held) => held,
+        Err(Denied::Signal(signal)) => return Ok(by_signal(signal.as_raw())),
+        Err(Denied::Because(cause, reason)) => return Err(explain(settings, cause, &reason)),
+    };
+    let is_ready = signals.catch_stop().map_err(Failure::from);
+    let command = match is_ready.and_then(|()| start(settings, &token, held)) {
+        Ok(command) => command,
+        Err(failure) => {
+            release(settings, &gateway, &mut signals).await;
+            return Err(failure);
+        }
+    };
+    family.starts_with(command);
+    terminal.lend(command);
+    let supervisor = Supervisor {
+        settings,
+        signals: &mut signals,
+        terminal: &mut terminal,
+        family: &family,
+        command,
+        lease: Lease::new(held, settings.ttl, settings.kill_after),
+        renewals: Renewals::new(gateway.clone(), held, settings.ttl),
+        alarm,
+        state: State::default(),
+    };
+    let end = supervisor.watch().await;
+    if end.is_err() {
+        // Nobody watches the lease any more.
+        family.kill();
+    }
+    terminal.take_back();
+    match end? {
+        End::Ended { status, is_nobody_left } => {
+            if is_nobody_left {
+                release(settings, &gateway, &mut signals).await;
+            } else {
+                let key = settings.key.as_str();
+                say(&format!(
+                    "something that the command started could not be ended: the lock {key:?} is not released"
+                ));
+            }
+            Ok(exit_status(status))
+        }
+        End::Lost { problem, is_nobody_left } => {
+            terminal.restore();
+            if is_nobody_left {
+                // Whoever is next in line need not wait for the rest of the lease, if there is one.
+                let _ = gateway.release(LAST_WORD_MAY_TAKE).await;
+            }
+            Err(Failure { problem, status: LOST })
+        }
+    }
+}
+
+/// A token that no other acquisition has; the `~` in front of those that gateways make is not for clients.
+fn fresh_token() -> Result<LeaseToken, Failure> {
+    let text = format!("{:032x}", rand::random::<u128>());
+    LeaseToken::parse(text.as_bytes())
+        .map_err(|error| Failure { problem: error.to_string(), status: NOT_POSSIBLE })
+}
+
+fn start(settings: &RunSettings, token: &LeaseToken, held: Held) -> Result<Pid, Failure> {
+    let mut command = Command::new(&settings.program);
+    command
+        .args(&settings.arguments)
+        .env("LOCK_KEY", settings.key.as_str())
+        .env("FENCING_TOKEN", held.fencing_token.to_string())
+        // One that this process was given is that of another lock.
+        .env_remove("LEASE_TOKEN")
+        // A group of its own: signals reach all of it, and nobody else.
+        .process_group(0);
+    if settings.passes_token {
+        command.env("LEASE_TOKEN", token.reveal());
+    }
+    match command.spawn() {
+        Ok(child) => Ok(Pid::from_child(&child)),
+        Err(error) => {
+            let problem = format!("cannot run {:?}: {error}", settings.program);
+            let is_missing = error.kind() == io::ErrorKind::NotFound;
+            Err(Failure { problem, status: if is_missing { NOT_FOUND } else { NOT_EXECUTABLE } })
+        }
+    }
+}
+
+/// Releases the lock, and says so if that cannot be done: the exit status stays that of the command.
+async fn release(settings: &RunSettings, gateway: &Gateway, signals: &mut Signals) {
+    let key = settings.key.as_str();
+    let mut last = "no answer in time".to_owned();
+    let tries = async {
+        loop {
+            match gateway.release(RELEASE_TRY_MAY_TAKE).await {
+                Released::Done => return None,
+                Released::NotHeld(reason) => return Some(reason),
+                Released::NotNow(reason) => last = reason,
+            }
+            sleep(RELEASE_PAUSE).await;
+        }
+    };
+    let done = tokio::select! {
+        done = timeout(RELEASE_MAY_TAKE, tries) => done.ok(),
+        // Whoever interrupts does not want to wait.
+        _ = signals.next() => None,
+    };
+    match done {
+        Some(None) => {}
+        Some(Some(reason)) => say(&format!("the lock {key:?} was not held any more at the end: {reason}")),
+        None => say(&format!(
+            "the lock {key:?} could not be released, and stays taken until its lease ends: {last}"
+        )),
+    }
+}
+
+fn explain(settings: &RunSettings, cause: Cause, reason: &str) -> Failure {
+    let key = settings.key.as_str();
+    let gateway = settings.gateway.origin();
+    let (problem, status) = match cause {
+        Cause::Busy => (format!("the lock {key:?} is busy: {reason}"), settings.busy_exit),
+        Cause::Unreachable => (format!("no lock from {gateway}: {reason}"), UNREACHABLE),
+        Cause::Refused => (format!("refused by {gateway}: {reason}"), REFUSED),
+    };
+    Failure { problem, status }
+}
+
+fn exit_status(status: WaitStatus) -> u8 {
+    match (status.exit_status(), status.terminating_signal()) {
+        (Some(code), _) => u8::try_from(code & 0xff).unwrap_or(u8::MAX),
+        (None, Some(signal)) => by_signal(signal),
+        (None, None) => u8::MAX,
+    }
+}
+
+fn by_signal(number: i32) -> u8 {
+    u8::try_from(number).map_or(u8::MAX, |number| BY_SIGNAL.saturating_add(number))
+}
+
+fn complain(problem: &str, status: u8) -> ExitCode {
+    say(problem);
+    ExitCode::from(status)
+}
+
+fn say(problem: &str) {
+    // Where standard error is closed, the exit status has to do.
+    let _ = writeln!(io::stderr(), "fencepost: {problem}");
+}

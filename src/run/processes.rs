@@ -1,0 +1,241 @@
+//! The command and all that it has started: finding them, signalling them, reaping them.
+//!
+//! This process is a *child subreaper*: a descendant whose parent has ended becomes its child, whatever session or group
+//! it is in. So as long as there is a descendant there is a child, and when the kernel says that there is no child, nobody
+//! has escaped.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::thread;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus, getpgrp, getpid, kill_process,
+    kill_process_group, pidfd_open, pidfd_send_signal, set_child_subreaper, wait, waitid,
+};
+
+use crate::clock::boottime;
+
+/// How long the dying may take. Whoever hangs in the kernel for longer never gets back to its own code.
+const DYING_MAY_TAKE: Duration = Duration::from_secs(5);
+/// Between two looks, where the last has found nobody who is not dying.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// After so many looks at the new processes alone, all are looked at: in time, numbers are used again.
+const LOOKS_BETWEEN_WHOLE_ONES: u32 = 100;
+
+/// A process, told from a later one of the same number by when it started.
+type Identity = (i32, u64);
+
+/// The command and its descendants.
+pub(super) struct Family {
+    own: Pid,
+    /// Children that this process had before: a shell that started some and then became this program by `exec`.
+    strangers: BTreeSet<Identity>,
+    /// The command, which leads a process group of its own.
+    command: Option<Pid>,
+}
+
+/// What became of a child.
+pub(super) struct Reaped {
+    pub(super) pid: Pid,
+    pub(super) status: WaitStatus,
+}
+
+struct Process {
+    identity: Identity,
+    parent: i32,
+    group: i32,
+    session: i32,
+    is_dead: bool,
+}
+
+impl Family {
+    /// Makes this process the one to which orphans among its descendants come.
+    pub(super) fn adopt() -> io::Result<Self> {
+        let own = getpid();
+        set_child_subreaper(Some(own))?;
+        let processes = processes(&BTreeSet::new())?;
+        let children = processes.iter().filter(|process| process.parent == own.as_raw_nonzero().get());
+        let strangers = children.map(|process| process.identity).collect();
+        Ok(Self { own, strangers, command: None })
+    }
+
+    pub(super) fn starts_with(&mut self, command: Pid) {
+        self.command = Some(command);
+    }
+
+    /// The next child that has ended or stopped, if any.
+    pub(super) fn reap(&self) -> Option<Reaped> {
+        loop {
+            match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+                Ok(Some((pid, status))) => return Some(Reaped { pid, status }),
+                Err(Errno::INTR) => {}
+                Ok(None) | Err(_) => return None,
+            }
+        }
+    }
+
+    /// Whether nobody is left, not even as a zombie.
+    pub(super) fn is_gone(&self) -> bool {
+        let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        match waitid(WaitId::All, look) {
+            Err(Errno::CHILD) => true,
+            // Only a walk tells ours from strangers. It is no snapshot: who changed parents meanwhile is seen by the next.
+            _ if !self.strangers.is_empty() => (0..2).all(|_| self.members(&mut BTreeSet::new()).is_empty()),
+            _ => false,
+        }
+    }
+
+    /// Sends a signal to the command's process group, while the command is there, be it as a zombie.
+    pub(super) fn signal_command(&self, signal: Signal) {
+        if let Some(command) = self.command {
+            // Whoever has ended needs no signal.
+            let _ = kill_process_group(command, signal);
+        }
+    }
+
+    /// Asks all to end, those that are stopped too.
+    pub(super) fn terminate(&self) {
+        self.signal_all(&[Signal::TERM, Signal::CONT], &mut BTreeSet::new());
+    }
+
+    /// Ends all at once, and those whom they start meanwhile, and reaps them. Returns whether nobody is left.
+    pub(super) fn kill(&self) -> bool {
+        let give_up = boottime() + DYING_MAY_TAKE;
+        let mut others = BTreeSet::new();
+        for look in 0_u32.. {
+            if look % LOOKS_BETWEEN_WHOLE_ONES == 0 {
+                others.clear();
+            }
+            let has_found = self.signal_all(&[Signal::KILL], &mut others);
+            while self.reap().is_some() {}
+            if self.is_gone() {
+                return true;
+            }
+            if boottime() >= give_up {
+                break;
+            }
+            // Whoever has children as fast as it can is only caught by being faster.
+            if !has_found {
+                thread::sleep(LOOK_AGAIN);
+            }
+        }
+        false
+    }
+
+    /// Sends these signals to all, and returns whether there was anybody.
+    fn signal_all(&self, signals: &[Signal], others: &mut BTreeSet<i32>) -> bool {
+        let members = self.members(others);
+        let group = self.command.map(|command| command.as_raw_nonzero().get());
+        let (in_group, alone): (Vec<_>, Vec<_>) =
+            members.iter().partition(|process| Some(process.group) == group);
+        for &signal in signals {
+            // A group gets a signal in one step, in which none of it can have a child. Once nobody is left in it, its
+            // number may be another's.
+            if !in_group.is_empty() {
+                self.signal_command(signal);
+            }
+            for process in &alone {
+                process.signal(signal);
+            }
+        }
+        !members.is_empty()
+    }
+
+    /// Those who live. The `others` are known to be none of them, and are not read again: nobody becomes a descendant who
+    /// was not born one.
+    fn members(&self, others: &mut BTreeSet<i32>) -> Vec<Process> {
+        // Without /proc, the group of the command is all that can be reached.
+        let Ok(processes) = processes(others) else { return Vec::new() };
+        let own = self.own.as_raw_nonzero().get();
+        let mut children: BTreeMap<i32, Vec<Process>> = BTreeMap::new();
+        for process in processes.into_iter().filter(|process| process.identity.0 != own) {
+            children.entry(process.parent).or_default().push(process);
+        }
+        let mut members = Vec::new();
+        let mut parents = vec![own];
+        while let Some(parent) = parents.pop() {
+            for child in children.remove(&parent).unwrap_or_default() {
+                if self.strangers.contains(&child.identity) {
+                    others.insert(child.identity.0);
+                } else {
+                    parents.push(child.identity.0);
+                    members.push(child);
+                }
+            }
+        }
+        // Whoever is then left has lost a parent while all this was read: it may be anybody's, and is looked at again.
+        parents.extend(others.iter());
+        parents.push(0);
+        while let Some(parent) = parents.pop() {
+            for child in children.remove(&parent).unwrap_or_default() {
+                others.insert(child.identity.0);
+                parents.push(child.identity.0);
+            }
+        }
+        members.retain(|process| !process.is_dead);
+        members
+    }
+}
+
+impl Process {
+    /// Reads what the kernel says of a process; nothing where there is none of this number.
+    fn read(number: i32) -> Option<Self> {
+        let stat = fs::read(format!("/proc/{number}/stat")).ok()?;
+        // The name stands in parentheses and may hold anything: what follows is counted from its end.
+        let name_ends_at = stat.iter().rposition(|&byte| byte == b')')?;
+        let rest = std::str::from_utf8(stat.get(name_ends_at + 1..)?).ok()?;
+        let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+        Some(Self {
+            identity: (number, fields.get(19)?.parse().ok()?),
+            parent: fields.get(1)?.parse().ok()?,
+            group: fields.get(2)?.parse().ok()?,
+            session: fields.get(3)?.parse().ok()?,
+            is_dead: matches!(*fields.first()?, "Z" | "X"),
+        })
+    }
+
+    /// Sends it a signal, and to no other to which its number may have gone meanwhile.
+    fn signal(&self, signal: Signal) {
+        let Some(pid) = Pid::from_raw(self.identity.0) else { return };
+        let handle = pidfd_open(pid, PidfdFlags::empty());
+        let is_same = Self::read(self.identity.0).is_some_and(|now| now.identity == self.identity);
+        if !is_same {
+            return;
+        }
+        // Whoever has ended needs no signal; and whom we may not signal is told of at the end.
+        let _ = match handle {
+            Ok(handle) => pidfd_send_signal(handle, signal),
+            // A kernel or a sandbox that knows no such handles.
+            Err(_) => kill_process(pid, signal),
+        };
+    }
+}
+
+/// Stops this process and all of its group, as a terminal would have done; returns when it goes on.
+///
+/// Where nobody could let it go on, as no shell started the group, nothing happens: so it is with terminals too.
+pub(super) fn stop_own_group() {
+    let Ok(processes) = processes(&BTreeSet::new()) else { return };
+    let (own, group) = (getpid(), getpgrp().as_raw_nonzero().get());
+    let mates: Vec<_> = processes.iter().filter(|process| process.group == group).collect();
+    let has_shell = mates.iter().any(|mate| {
+        let parent = processes.iter().find(|process| process.identity.0 == mate.parent);
+        parent.is_some_and(|parent| parent.session == mate.session && parent.group != group)
+    });
+    if has_shell {
+        for mate in mates.into_iter().filter(|mate| mate.identity.0 != own.as_raw_nonzero().get()) {
+            mate.signal(Signal::TSTP);
+        }
+        let _ = kill_process(own, Signal::STOP);
+    }
+}
+
+/// All processes of this machine but those that need not be read, as far as they can be seen.
+fn processes(but: &BTreeSet<i32>) -> io::Result<Vec<Process>> {
+    let entries = fs::read_dir("/proc")?;
+    let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    Ok(numbers.filter(|number| !but.contains(number)).filter_map(Process::read).collect())
+}

@@ -1,0 +1,63 @@
+//! What a person at a terminal sees while the lock is waited for. In a pipe, nothing.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+use super::gateway::Busy;
+use super::terminal::Terminal;
+use crate::clock::boottime;
+
+/// To the beginning of the line, and nothing on it.
+const ERASE: &str = "\r\x1b[K";
+
+/// A line on the terminal that is written anew again and again.
+pub(super) struct Progress<'a> {
+    began_at: Duration,
+    terminal: &'a Terminal,
+    is_terminal: bool,
+    place: Option<String>,
+    is_shown: bool,
+}
+
+impl<'a> Progress<'a> {
+    pub(super) fn new(terminal: &'a Terminal) -> Self {
+        let is_terminal = io::stderr().is_terminal();
+        Self { began_at: boottime(), terminal, is_terminal, place: None, is_shown: false }
+    }
+
+    /// Whether anybody sees it. A job in the background stays silent: its terminal shows something else.
+    pub(super) fn is_seen(&self) -> bool {
+        self.is_terminal && self.terminal.is_ours()
+    }
+
+    /// Notes how things stand, and shows it.
+    pub(super) fn note(&mut self, key: &str, busy: &Busy) {
+        self.place = Some(match busy.position {
+            Some(position) => format!("waiting for {key:?}: place {position} of {}", busy.waiters),
+            None => format!("waiting for {key:?}: {}", busy.reason),
+        });
+        self.show();
+    }
+
+    /// Notes why there is no answer, and shows it.
+    pub(super) fn trouble(&mut self, key: &str, reason: &str) {
+        self.place = Some(format!("waiting for {key:?}: {reason}"));
+        self.show();
+    }
+
+    /// Shows it with the time that has passed.
+    pub(super) fn show(&mut self) {
+        let Some(place) = self.place.as_ref().filter(|_| self.is_seen()) else { return };
+        let elapsed = Duration::from_secs((boottime() - self.began_at).as_secs());
+        let elapsed = humantime::format_duration(elapsed);
+        self.is_shown = write!(io::stderr(), "{ERASE}{place}, {elapsed}").is_ok();
+    }
+
+    /// Leaves an empty line for what comes next.
+    pub(super) fn clear(&mut self) {
+        if std::mem::take(&mut self.is_shown) {
+            // The next writer finds out what is wrong with the terminal.
+            let _ = write!(io::stderr(), "{ERASE}");
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The signals that reach this process while a command runs under it.
+
+use std::future::poll_fn;
+use std::io;
+use std::task::Poll;
+
+use rustix::process::Signal;
+use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
+
+/// Those that would end this process: the command gets them instead.
+const PASSED_ON: [Signal; 6] =
+    [Signal::HUP, Signal::INT, Signal::TERM, Signal::QUIT, Signal::USR1, Signal::USR2];
+
+/// What arrives. It is caught from the moment this exists, so that none is lost between the grant and the command.
+///
+/// Caught and not ignored: at `exec` a handler is taken away, but whoever starts ignoring a signal makes its command
+/// ignore it too.
+pub(super) struct Signals {
+    passed_on: Vec<(Signal, Stream)>,
+    child: Stream,
+    resumed: Stream,
+    /// Only while there is a command to stop with.
+    stop: Option<Stream>,
+}
+
+impl Signals {
+    pub(super) fn catch() -> io::Result<Self> {
+        let ignored = ignored_signals()?;
+        // What was ignored when this process started, as by `nohup`, stays so, here and for the command.
+        let is_heard = |signal: &Signal| ignored & (1 << (signal.as_raw() - 1)) == 0;
+        let streams = PASSED_ON.into_iter().filter(is_heard).map(|name| {
+            let stream = signal(SignalKind::from_raw(name.as_raw()))?;
+            Ok((name, stream))
+        });
+        Ok(Self {
+            passed_on: streams.collect::<io::Result<_>>()?,
+            child: signal(SignalKind::child())?,
+            resumed: signal(SignalKind::from_raw(Signal::CONT.as_raw()))?,
+            stop: None,
+        })
+    }
+
+    /// Catches what a terminal sends to stop us: from now on we stop when the command has stopped, and not before.
+    pub(super) fn catch_stop(&mut self) -> io::Result<()> {
+        let stop = Signal::TSTP.as_raw();
+        if ignored_signals()? & (1 << (stop - 1)) == 0 {
+            self.stop = Some(signal(SignalKind::from_raw(stop))?);
+        }
+        Ok(())
+    }
+
+    /// One that is to be passed on.
+    pub(super) async fn next(&mut self) -> Signal {
+        next_of(&mut self.passed_on).await
+    }
+
+    /// Whatever comes first.
+    pub(super) async fn any(&mut self) -> Event {
+        tokio::select! {
+            biased;
+            _ = self.child.recv() => Event::Child,
+            _ = self.resumed.recv() => Event::Resumed,
+            signal = next_of(&mut self.passed_on) => Event::ToPassOn(signal),
+            Some(_) = async { self.stop.as_mut()?.recv().await } => Event::ToPassOn(Signal::TSTP),
+        }
+    }
+}
+
+/// What a signal means here.
+pub(super) enum Event {
+    /// A child has ended or stopped.
+    Child,
+    /// This process goes on after it was stopped.
+    Resumed,
+    ToPassOn(Signal),
+}
+
+async fn next_of(streams: &mut [(Signal, Stream)]) -> Signal {
+    poll_fn(|context| {
+        for (name, stream) in streams.iter_mut() {
+            if let Poll::Ready(Some(())) = stream.poll_recv(context) {
+                return Poll::Ready(*name);
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+/// The signals that this process ignores, as a mask.
+fn ignored_signals() -> io::Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.ok_or_else(|| io::Error::other("/proc/self/status does not say which signals are ignored"))
+}

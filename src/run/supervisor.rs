@@ -1,0 +1,220 @@
+//! The command while it runs: its lease is renewed, signals are passed on, and nobody outlives the lease.
+//!
+//! One loop, and one thread. Each turn begins with a look at the clock: whatever has woken this process, and however long
+//! it was stopped or the machine asleep, killing what has outlived its lease comes before anything else.
+
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, WaitStatus};
+
+use super::RunSettings;
+use super::gateway::Renewed;
+use super::lease::{Alarm, Lease};
+use super::processes::{Family, Reaped, stop_own_group};
+use super::renewals::Renewals;
+use super::signals::{Event, Signals};
+use super::terminal::Terminal;
+use crate::clock::boottime;
+
+/// A command that wants the terminal, and lets nobody stop us where it cannot have it, is let go on at this pace.
+const LET_GO_ON: Duration = Duration::from_millis(50);
+
+/// How it has ended.
+pub(super) enum End {
+    /// The command has ended by itself.
+    Ended { status: WaitStatus, is_nobody_left: bool },
+    /// The lease was lost, and everybody was killed.
+    Lost { problem: String, is_nobody_left: bool },
+}
+
+/// What holds while a command runs.
+pub(super) struct Supervisor<'a> {
+    pub(super) settings: &'a RunSettings,
+    pub(super) signals: &'a mut Signals,
+    pub(super) terminal: &'a mut Terminal,
+    pub(super) family: &'a Family,
+    pub(super) command: Pid,
+    pub(super) lease: Lease,
+    pub(super) renewals: Renewals,
+    pub(super) alarm: Alarm,
+    pub(super) state: State,
+}
+
+/// How far things have come.
+#[derive(Default)]
+pub(super) struct State {
+    /// How the command has ended.
+    status: Option<WaitStatus>,
+    /// The command was stopped.
+    stopped: Option<Signal>,
+    /// When those are killed whom the command has left behind, and who were asked to end.
+    leftovers_end_at: Option<Duration>,
+    /// The lease is not going to be renewed, and all were asked to end.
+    is_losing: bool,
+    /// Why the lock is not ours any more.
+    gone: Option<String>,
+}
+
+impl Supervisor<'_> {
+    /// Watches until nobody is left.
+    pub(super) async fn watch(mut self) -> std::io::Result<End> {
+        let mut event = None;
+        loop {
+            if let Some(end) = self.end_of_lease() {
+                return Ok(end);
+            }
+            match event.take() {
+                // Those whom it left behind have been asked to end already.
+                Some(Event::ToPassOn(signal)) if self.state.status.is_none() => {
+                    self.family.signal_command(signal);
+                }
+                Some(Event::Resumed) if self.state.stopped.is_some() => self.let_command_go_on(),
+                Some(_) | None => {}
+            }
+            if self.reap() {
+                self.stop_with_command();
+                // However long that was: first of all the lease.
+                continue;
+            }
+            if let Some(end) = self.end_of_command() {
+                return Ok(end);
+            }
+            self.renewals.send_if_due(&self.lease);
+            tokio::select! {
+                biased;
+                rung = self.alarm.until(self.wakes_at()) => rung?,
+                any = self.signals.any() => event = Some(any),
+                answer = self.renewals.answer() => self.learn(answer),
+            }
+        }
+    }
+
+    /// Kills everybody if the lease is over, or almost.
+    fn end_of_lease(&mut self) -> Option<End> {
+        let now = boottime();
+        if self.state.gone.is_none() && now < self.lease.kills_at() {
+            return None;
+        }
+        let is_nobody_left = self.family.kill();
+        let key = self.settings.key.as_str();
+        let why = match self.state.gone.take() {
+            Some(reason) => format!("the lock {key:?} was lost: {reason}"),
+            None if now >= self.lease.ends_at() => {
+                format!("the lease of {key:?} ended while this process or the machine stood still")
+            }
+            None => self.why_not_renewed(),
+        };
+        let what = if is_nobody_left {
+            "the command was ended"
+        } else {
+            "the command, or something that it started, could not be ended"
+        };
+        Some(End::Lost { problem: format!("{why}; {what}"), is_nobody_left })
+    }
+
+    fn why_not_renewed(&self) -> String {
+        let key = self.settings.key.as_str();
+        format!("the lease of {key:?} could not be renewed: {}", self.renewals.failure())
+    }
+
+    /// Sees to those whom the command leaves behind, and to the command when its lease is going to end.
+    fn end_of_command(&mut self) -> Option<End> {
+        let now = boottime();
+        let Some(status) = self.state.status else {
+            if now >= self.lease.terms_at() && !self.state.is_losing {
+                self.state.is_losing = true;
+                // Who was asked to end is not kept running by a gateway that is back.
+                self.renewals.end();
+                self.family.terminate();
+            }
+            return None;
+        };
+        if self.family.is_gone() {
+            if !self.state.is_losing {
+                return Some(End::Ended { status, is_nobody_left: true });
+            }
+            let problem = format!("{}; the command was ended", self.why_not_renewed());
+            return Some(End::Lost { problem, is_nobody_left: true });
+        }
+        match self.state.leftovers_end_at {
+            // Those of a command that had to end were asked to end with it.
+            _ if self.state.is_losing => None,
+            Some(end_at) if now >= end_at => {
+                let is_nobody_left = self.family.kill();
+                Some(End::Ended { status, is_nobody_left })
+            }
+            Some(_) => None,
+            None => {
+                self.state.leftovers_end_at = Some(now + self.settings.kill_after);
+                self.family.terminate();
+                None
+            }
+        }
+    }
+
+    /// When something is to be done, if nothing happens before.
+    fn wakes_at(&self) -> Duration {
+        let terms_at = (!self.state.is_losing && self.state.status.is_none()).then(|| self.lease.terms_at());
+        let times = [terms_at, self.state.leftovers_end_at, self.renewals.next_at()];
+        times.into_iter().flatten().fold(self.lease.kills_at(), Duration::min)
+    }
+
+    fn learn(&mut self, answer: Renewed) {
+        match answer {
+            Renewed::Held(held) => {
+                self.lease.extend(held);
+                self.renewals.succeeded(held);
+            }
+            Renewed::Gone(reason) => self.state.gone = Some(reason),
+            Renewed::MaxHoldReached => {
+                self.renewals.failed("it may not be held any longer (--max-hold)".into());
+                self.renewals.end();
+            }
+            Renewed::NotNow(reason) => self.renewals.failed(reason),
+        }
+    }
+
+    /// Notes what has become of children; returns whether the command was stopped.
+    fn reap(&mut self) -> bool {
+        let mut was_stopped = false;
+        while let Some(Reaped { pid, status }) = self.family.reap() {
+            if pid != self.command {
+                continue;
+            }
+            if let Some(signal) = status.stopping_signal() {
+                self.state.stopped = Signal::from_named_raw(signal);
+                was_stopped = true;
+            } else {
+                self.state.status = Some(status);
+                self.state.stopped = None;
+            }
+        }
+        was_stopped && self.state.status.is_none()
+    }
+
+    /// The command was stopped: from the terminal, we stop with it, as one job does.
+    fn stop_with_command(&mut self) {
+        let wants_terminal = matches!(self.state.stopped, Some(Signal::TTIN | Signal::TTOU));
+        if !self.terminal.is_there() || !(wants_terminal || self.state.stopped == Some(Signal::TSTP)) {
+            // Whoever stopped it lets it go on; meanwhile the lease is renewed.
+            return;
+        }
+        if wants_terminal {
+            self.terminal.want();
+        }
+        if !(wants_terminal && self.terminal.is_ours()) {
+            self.terminal.take_back();
+            stop_own_group();
+            std::thread::sleep(LET_GO_ON);
+        }
+        if boottime() < self.lease.kills_at() {
+            self.let_command_go_on();
+        }
+    }
+
+    fn let_command_go_on(&mut self) {
+        self.terminal.lend(self.command);
+        self.state.stopped = None;
+        self.family.signal_command(Signal::CONT);
+    }
+}
