@@ -9,6 +9,7 @@ use crate::support::proxy::{Fate, Framing};
 use crate::support::{Client, Gateway, Proxy, eventually, free_port};
 
 use workshop::Kind;
+pub use workshop::tool;
 
 mod workshop;
 

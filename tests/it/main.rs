@@ -35,6 +35,7 @@ mod quorum_faults;
 mod quorum_store;
 mod random_lines;
 mod readme;
+mod recipes;
 mod redis_cluster;
 mod redis_faults;
 mod redis_layouts;

@@ -11,7 +11,9 @@ use tokio::process::Command;
 use crate::support::{RedisServer, Stage, eventually, free_port, fresh_token, on_each_store};
 
 const README: &str = include_str!("../../README.md");
-const DOCUMENTED_ADDRESS: &str = "127.0.0.1:8080";
+/// Those that are too many for the README.
+const MORE: &str = include_str!("../../docs/recipes.md");
+pub const DOCUMENTED_ADDRESS: &str = "127.0.0.1:8080";
 
 on_each_store!(
     the_first_lines_work_as_pasted,
@@ -35,7 +37,7 @@ struct Snippets {
 
 fn snippets() -> Snippets {
     let mut found = Snippets { pasted: Vec::new(), files: BTreeMap::new() };
-    for part in README.split("```bash").skip(1) {
+    for part in README.split("```bash").skip(1).chain(MORE.split("```bash").skip(1)) {
         let (info, rest) = part.split_once('\n').unwrap();
         let code = rest.split("```").next().unwrap().to_owned();
         match info.trim().strip_prefix("file=") {
@@ -46,18 +48,33 @@ fn snippets() -> Snippets {
     found
 }
 
+/// A snippet that is no script, by the name that it is saved under.
+pub fn file(name: &str) -> String {
+    let fence = format!(" file={name}\n");
+    let texts = [README, MORE].map(|text| text.split(&fence).nth(1));
+    let rest = texts.into_iter().flatten().next().unwrap_or_else(|| panic!("no snippet is called {name}"));
+    rest.split("```").next().unwrap().to_owned()
+}
+
+/// The names of all snippets that are no scripts.
+pub fn files_for_others() -> Vec<&'static str> {
+    let fences = README.lines().chain(MORE.lines()).filter(|line| line.starts_with("```"));
+    let named = fences.filter_map(|line| line.split_once(" file="));
+    named.filter(|(language, _)| *language != "```bash").map(|(_, name)| name).collect()
+}
+
 /// A directory with the recipes in it, and the gateway that they find.
-struct Shell {
+pub struct Shell {
     directory: TempDir,
     address: String,
 }
 
 impl Shell {
-    fn new(stage: &Stage) -> Self {
+    pub fn new(stage: &Stage) -> Self {
         Self::at(stage.gateway.address.to_string())
     }
 
-    fn at(address: String) -> Self {
+    pub fn at(address: String) -> Self {
         let directory = tempfile::tempdir().unwrap();
         for (name, code) in snippets().files {
             let path = directory.path().join(name);
@@ -68,11 +85,15 @@ impl Shell {
         Self { directory, address }
     }
 
-    fn path(&self, name: &str) -> std::path::PathBuf {
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    pub fn path(&self, name: &str) -> std::path::PathBuf {
         self.directory.path().join(name)
     }
 
-    fn command(&self, program: impl AsRef<Path>, args: &[&str]) -> Command {
+    pub fn command(&self, program: impl AsRef<Path>, args: &[&str]) -> Command {
         let mut command = Command::new(program.as_ref());
         command
             .args(args)
@@ -86,7 +107,7 @@ impl Shell {
     }
 
     /// Runs a recipe by its name.
-    async fn run(&self, name: &str, args: &[&str]) -> Said {
+    pub async fn run(&self, name: &str, args: &[&str]) -> Said {
         Said::of(self.command(self.path(name), args).output().await.unwrap())
     }
 
@@ -102,13 +123,13 @@ impl Shell {
 }
 
 #[derive(Debug)]
-struct Said {
-    code: Option<i32>,
-    text: String,
+pub struct Said {
+    pub code: Option<i32>,
+    pub text: String,
 }
 
 impl Said {
-    fn of(output: Output) -> Self {
+    pub fn of(output: Output) -> Self {
         // curl draws its progress on standard error when that is no terminal's only output.
         let stderr = String::from_utf8(output.stderr).unwrap();
         let stderr = stderr
@@ -120,7 +141,7 @@ impl Said {
     }
 
     #[track_caller]
-    fn expect(self, code: i32, text: &str) -> Self {
+    pub fn expect(self, code: i32, text: &str) -> Self {
         assert!(self.code == Some(code) && self.text.contains(text), "expected {code} {text:?}: {self:?}");
         self
     }
@@ -131,7 +152,7 @@ fn every_snippet_is_run_by_a_test() {
     let snippets = snippets();
     assert_eq!(snippets.pasted.len(), 5);
     let names: Vec<_> = snippets.files.keys().map(String::as_str).collect();
-    assert_eq!(names, ["deposit", "function", "in-turn", "pay", "run-alone", "try-lock"]);
+    assert_eq!(names, ["deposit", "function", "in-turn", "pay", "run-alone", "try-lock", "with-lock"]);
     assert!(README.contains("make test"));
     let first_screen: Vec<_> = README.lines().take(20).collect();
     assert_eq!(first_screen.iter().filter(|line| line.starts_with("curl ")).count(), 3);
