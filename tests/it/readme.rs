@@ -152,7 +152,10 @@ fn every_snippet_is_run_by_a_test() {
     let snippets = snippets();
     assert_eq!(snippets.pasted.len(), 5);
     let names: Vec<_> = snippets.files.keys().map(String::as_str).collect();
-    assert_eq!(names, ["deposit", "function", "in-turn", "pay", "run-alone", "try-lock", "with-lock"]);
+    assert_eq!(
+        names,
+        ["deposit", "function", "hold", "in-turn", "pay", "run-alone", "try-lock", "with-lock"]
+    );
     assert!(README.contains("make test"));
     let first_screen: Vec<_> = README.lines().take(20).collect();
     assert_eq!(first_screen.iter().filter(|line| line.starts_with("curl ")).count(), 3);

@@ -29,14 +29,14 @@ printf '%s\\n' \"$*\" >>arguments
 PATH=${PATH#*:} exec curl \"$@\"
 ";
 /// The scripts that hold a lock while their job runs.
-const HOLDING: [&str; 1] = ["with-lock"];
+const HOLDING: [&str; 2] = ["with-lock", "hold"];
 
 /// A directory with the recipes in it, whose way to a gateway leads through a proxy.
 struct Scene {
     shell: Shell,
     client: Client,
     proxy: Proxy,
-    _gateway: Gateway,
+    gateway: Gateway,
 }
 
 impl Scene {
@@ -45,7 +45,7 @@ impl Scene {
         let proxy = Proxy::start(gateway.address.port(), Framing::Chunks).await;
         let shell = Shell::at(format!("127.0.0.1:{}", proxy.port()));
         fs::create_dir(shell.path("bin")).unwrap();
-        let scene = Self { shell, client: Client::new(gateway.address), proxy, _gateway: gateway };
+        let scene = Self { shell, client: Client::new(gateway.address), proxy, gateway };
         scene.program("job", JOB);
         scene.program("bin/curl", SPIED_CURL);
         symlink(PROGRAM, scene.shell.path("bin/fencepost")).unwrap();
@@ -152,6 +152,15 @@ async fn a_script_that_loses_its_lock_ends_its_job() {
         assert_eq!(scene.read("notes"), "runs\nasked to end\n", "{recipe}: {said:?}");
     }))
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_script_is_told_why_its_connection_lost_the_lock() {
+    let scene = Scene::start().await;
+    let child = scene.begin("hold", "").await;
+    scene.gateway.signal("TERM");
+    let said = Scene::end(child).await;
+    assert_eq!((said.code, said.text.as_str()), (Some(4), "k: the lock is lost: shutting-down\n"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
