@@ -45,6 +45,7 @@ mod redis_store;
 mod replicas_ack;
 mod retries;
 mod rigs;
+mod run;
 mod serving;
 mod store_suite;
 mod support;

@@ -1,0 +1,14 @@
+//! `fencepost run`: real commands under real locks. Each sentence of what it promises is a test.
+
+mod descendants;
+mod environment;
+mod kit;
+mod lease;
+mod line;
+mod outages;
+mod pty;
+mod shape;
+mod signals;
+mod statuses;
+mod stopped;
+mod terminal;

@@ -1,0 +1,122 @@
+//! What `fencepost run` sends, read at a small server that says what a gateway would.
+
+use std::sync::{Arc, Mutex};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
+
+use super::kit::Scene;
+
+/// Takes every request for that of a holder whose lock is free, and remembers it. It ends when dropped.
+pub struct Recorder {
+    port: u16,
+    requests: Arc<Mutex<Vec<Recorded>>>,
+    ended: CancellationToken,
+}
+
+/// A request as it arrived.
+#[derive(Clone, Debug)]
+pub struct Recorded {
+    pub method: String,
+    pub target: String,
+    headers: Vec<(String, String)>,
+}
+
+impl Recorded {
+    fn parse(head: &str) -> Self {
+        let mut lines = head.lines();
+        let mut first = lines.next().unwrap().split(' ').map(str::to_owned);
+        let headers = lines.filter_map(|line| line.split_once(": "));
+        Self {
+            method: first.next().unwrap(),
+            target: first.next().unwrap(),
+            headers: headers.map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned())).collect(),
+        }
+    }
+
+    pub fn header(&self, name: &str) -> Option<String> {
+        self.headers.iter().find(|(this, _)| this == name).map(|(_, value)| value.clone())
+    }
+}
+
+impl Recorder {
+    pub async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (requests, ended) = (Arc::default(), CancellationToken::new());
+        let recorder = Self { port, requests, ended };
+        let (requests, ended) = (recorder.requests.clone(), recorder.ended.clone());
+        tokio::spawn(ended.run_until_cancelled_owned(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                tokio::spawn(serve(stream, requests.clone()));
+            }
+        }));
+        recorder
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    pub fn requests(&self) -> Vec<Recorded> {
+        self.requests.lock().unwrap().clone()
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        self.ended.cancel();
+    }
+}
+
+/// Answers request after request on one connection. None of them has a body.
+async fn serve(mut stream: TcpStream, requests: Arc<Mutex<Vec<Recorded>>>) {
+    let mut bytes = Vec::new();
+    while stream.read_buf(&mut bytes).await.is_ok_and(|read| read > 0) {
+        while let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
+            let head: Vec<u8> = bytes.drain(..end + 4).collect();
+            let recorded = Recorded::parse(std::str::from_utf8(&head).unwrap());
+            let answer = match recorded.method.as_str() {
+                "DELETE" => "HTTP/1.1 204 No Content\r\n\r\n".to_owned(),
+                _ => {
+                    let body = r#"{"key":"k","token":"t","fencing_token":1,"ttl_ms":30000,"expires_at":""}"#;
+                    let length = body.len();
+                    format!("HTTP/1.1 201 Created\r\nContent-Length: {length}\r\n\r\n{body}")
+                }
+            };
+            requests.lock().unwrap().push(recorded);
+            if stream.write_all(answer.as_bytes()).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_asked_for_is_passed_on() {
+    let recorder = Recorder::start().await;
+    let scene = Scene::at(format!("{}/behind/a/proxy/", recorder.url()));
+    let flags = ["--ttl", "90s", "--wait", "0s", "--max-hold", "2h", "--min-hold", "50s", "--owner", "a & b"];
+    scene.run(&[&flags[..], &["c/d?#é", "--", "true"]].concat()).await.expect_silent(0);
+    let requests = recorder.requests();
+    let targets: Vec<_> = requests.iter().map(|r| (r.method.as_str(), r.target.as_str())).collect();
+    let key = "/behind/a/proxy/lock?key=c%2Fd%3F%23%C3%A9";
+    let put = format!("{key}&ttl=90000ms&owner=a+%26+b&max_hold=7200000ms&min_hold=50000ms");
+    assert_eq!(targets, [("PUT", put.as_str()), ("DELETE", key)]);
+    // One token for both, of the client's own making.
+    let token = requests[0].header("lease-token").unwrap();
+    assert!(token.len() >= 32 && !token.starts_with('~'), "{token}");
+    assert_eq!(requests[1].header("lease-token"), Some(token));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_owner_is_the_command_and_the_machine_if_none_is_given() {
+    let recorder = Recorder::start().await;
+    let scene = Scene::at(recorder.url());
+    scene.run(&["--wait", "0s", "k", "--", "/bin/true"]).await.expect_silent(0);
+    let machine = rustix::system::uname().nodename().to_str().unwrap().to_owned();
+    let target = &recorder.requests()[0].target;
+    assert!(target.ends_with(&format!("&owner=true+on+{machine}")), "{target}");
+}
