@@ -24,6 +24,8 @@ use crate::store::{LockStore, PlaceAfter, Renewer, StoreError};
 const LONGEST_SILENCE: Duration = Duration::from_secs(10);
 /// Events that wait for a client that does not read; further ones are dropped, but for the last.
 const MOST_EVENTS: usize = 4;
+/// What a sleep may be too short by.
+const TICK: Duration = Duration::from_millis(2);
 /// The longest pause before a renewal that failed is sent again: it doubles up to there.
 const LONGEST_PAUSE: Duration = Duration::from_millis(640);
 
@@ -122,7 +124,9 @@ impl LockService {
             return Ok(Holding::NotHeld(Acquisition { token, outcome: Outcome::ShuttingDown }));
         }
         let (key, ttl, min_hold) = (wish.key.clone(), wish.ttl, wish.terms.min_hold);
+        let asked_at = boottime();
         let Acquisition { token, outcome } = self.acquire(wish).await?;
+        let answered_at = boottime();
         let (lease, attempt, guard) = match outcome {
             Outcome::Granted(lease, guard) => (lease, guard.attempt(), Some(guard)),
             Outcome::AlreadyHeld(lease, attempt) => (lease, Some(attempt.claim()), None),
@@ -147,6 +151,7 @@ impl LockService {
             stays_until: min_hold.filter(|_| guard.is_some()).map(|length| Instant::now() + length),
             renews_at: Instant::now() + ttl.as_duration() / 3,
             is_at_its_end: false,
+            told_until: answered_at + (answered_at - asked_at) + Duration::from_millis(lease.left_ms),
             guard,
             events,
             _permit: permit,
@@ -217,8 +222,10 @@ struct Keeper {
     renews_at: Instant,
     /// Whether the lease has become as long as it may ever be.
     is_at_its_end: bool,
-    /// `None` until the first renewal where the token held the lock before: until then another connection may believe to
-    /// hold it, and this one may be a late copy of a request, on a connection that ends at once.
+    /// When every lease is over that was told before this connection had the lock, by the clock of [`boottime`].
+    told_until: Duration,
+    /// `None` until then, where the token held the lock before: what was told is true to its end, whatever becomes of this
+    /// connection, which may be that of a late copy of a request.
     guard: Option<TakeBack>,
     /// Its other end is dropped with the connection.
     events: mpsc::Sender<Sent>,
@@ -246,6 +253,7 @@ impl Keeper {
             None => {
                 tracing::info!(key, held_ms, "a connection that held a lock has ended");
                 self.stay().await;
+                self.await_what_was_told().await;
             }
             Some(loss) => {
                 tracing::info!(key, held_ms, ?loss, "a connection lost its lock");
@@ -259,12 +267,11 @@ impl Keeper {
         let Some(until) = self.stays_until.filter(|until| *until > Instant::now()) else { return };
         let left = until - Instant::now();
         let Some(ttl) = Ttl::from_ms(whole_ms(left)) else { return };
-        let by = self.own();
         let mut backoff = retries();
         // A lease that lasts until then keeps the lock by itself, whatever becomes of the gateway.
         while self.known.left() < left {
             let patience = self.store_timeout / 2;
-            match self.renew_for(ttl, by, patience).await {
+            match self.renew_for(ttl, patience).await {
                 Ok(Renewed::Renewed(_) | Renewed::MaxHoldReached(_)) => break,
                 Ok(_) => return,
                 Err(_) if self.known.left().is_zero() => return,
@@ -291,8 +298,7 @@ impl Keeper {
                 return self.ends_with_its_lease().await;
             }
             let (sent_at, renews_at) = (boottime(), Instant::now() + self.ttl.as_duration() / 3);
-            let by = self.own();
-            let (lease, is_at_its_end) = match self.renew(by, left.min(self.store_timeout / 2)).await {
+            let (lease, is_at_its_end) = match self.renew(left.min(self.store_timeout / 2)).await {
                 Ok(Renewed::Renewed(lease)) => (lease, false),
                 Ok(Renewed::MaxHoldReached(lease)) => (lease, true),
                 Ok(Renewed::NotHeld) if self.known.left().is_zero() => return Loss::Expired,
@@ -308,6 +314,7 @@ impl Keeper {
             let Some(lease) = lease_left(lease, sent_at) else { continue };
             (self.renews_at, self.is_at_its_end, backoff) = (renews_at, is_at_its_end, retries());
             self.known = Known::of(lease);
+            self.arm();
             // Whoever does not read misses it.
             let _ = self.events.try_send(Sent::Renewed(self.known.clone()));
         }
@@ -324,20 +331,34 @@ impl Keeper {
         Loss::MaxHoldReached
     }
 
-    /// By what the lock is renewed, which is taken back from then on.
-    fn own(&mut self) -> Renewer {
-        self.guard.get_or_insert_with(|| {
+    /// Has the lock be taken back when the connection ends, once nothing that was told before stands in the way.
+    fn arm(&mut self) {
+        if self.guard.is_none() && boottime() >= self.told_until {
             let token = self.token.hash();
-            self.cleaner.guard_attempt(&self.key, token, self.attempt, self.ttl, PlaceAfter::Removed)
-        });
-        Renewer::Connection(self.attempt)
+            let guard =
+                self.cleaner.guard_attempt(&self.key, token, self.attempt, self.ttl, PlaceAfter::Removed);
+            self.guard = Some(guard);
+        }
     }
 
-    async fn renew(&self, by: Renewer, patience: Duration) -> Result<Renewed, StoreError> {
-        self.renew_for(self.ttl, by, patience).await
+    /// Waits until the lock may be taken back, unless it ends by itself before.
+    async fn await_what_was_told(&mut self) {
+        let left = self.told_until.saturating_sub(boottime());
+        if self.guard.is_none() && left < self.known.left() {
+            tokio::select! {
+                () = self.closing.cancelled() => {}
+                // As long again as a clock's tick, so that the time is over for certain.
+                () = sleep(left + TICK) => self.arm(),
+            }
+        }
     }
 
-    async fn renew_for(&self, ttl: Ttl, by: Renewer, patience: Duration) -> Result<Renewed, StoreError> {
+    async fn renew(&self, patience: Duration) -> Result<Renewed, StoreError> {
+        self.renew_for(self.ttl, patience).await
+    }
+
+    async fn renew_for(&self, ttl: Ttl, patience: Duration) -> Result<Renewed, StoreError> {
+        let by = Renewer::Connection(self.attempt);
         self.store.renew(&self.key, &self.token.hash(), ttl, by, Instant::now() + patience).await
     }
 
@@ -346,7 +367,7 @@ impl Keeper {
         let deadline = Instant::now() + self.store_timeout;
         loop {
             let sent_at = boottime();
-            match self.renew(Renewer::Connection(self.attempt), self.store_timeout / 2).await {
+            match self.renew(self.store_timeout / 2).await {
                 Ok(Renewed::Renewed(lease) | Renewed::MaxHoldReached(lease)) => {
                     self.known = lease_left(lease, sent_at).map_or_else(|| self.known.clone(), Known::of);
                     break;
