@@ -240,6 +240,11 @@ impl Attempt {
         Self(bytes)
     }
 
+    /// Whether it is a claim.
+    pub fn is_claim(&self) -> bool {
+        self.is_of_connection() && self.0[0] & Self::CLAIM != 0
+    }
+
     /// Whether a connection holds the lock by it.
     pub fn is_of_connection(&self) -> bool {
         self.0[0] & Self::OF_CONNECTION != 0

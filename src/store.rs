@@ -49,7 +49,8 @@ pub trait LockStore: Send + Sync + 'static {
 
     /// Undoes a grant that nobody learnt of: deletes the lock if `token` holds it by this very `attempt`, takes the
     /// attempt out of the line, and voids it whatever was found, so that a copy of it that arrives later takes nothing.
-    /// Answers whether a lock was deleted.
+    /// Answers whether a lock was deleted. Of a [claim](Attempt::claim) the token was told before: such a lock is released as
+    /// by [`release`](Self::release), so that it stays taken until the end of its `min_hold`.
     async fn take_back(
         &self,
         key: &LockKey,

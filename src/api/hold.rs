@@ -18,9 +18,9 @@ use super::extract::{HoldQuery, LockCall};
 use super::locks::not_taken;
 use super::openapi::{HoldProblems, OptionalToken, QueryKeyParam};
 use super::problem::{Problem, ProblemType};
-use crate::lock::Terms;
+use crate::lock::{LockKey, Terms};
 use crate::server::{Patience, ShortPatience};
-use crate::service::{Acquire, Hold, HoldEvent, Holding};
+use crate::service::{Acquire, Hold, HoldEvent, Holding, Loss};
 
 /// Has nginx pass events on as they come.
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
@@ -72,10 +72,9 @@ pub(super) async fn hold_lock(
     };
     let form = Form::accepted(&headers);
     let (token, lease) = (hold.token.clone(), hold.lease.clone());
-    let granted = EventView::granted(&key, &token, &lease).written(form);
     // At the latest half the ttl after a peer has vanished something is written to it, and a third later it is given up.
     let patience = patience.map(|Extension(patience)| patience.at_most(ttl.as_duration() / 3));
-    let body = Body::new(HoldBody { hold, form, granted: Some(granted), _patience: patience });
+    let body = Body::new(HoldBody { hold, form, untold: Some(key), _patience: patience });
     let mut response = answers::with_grant_headers(body.into_response(), &token, &lease);
     let media_type = HeaderValue::from_static(form.media_type());
     response.headers_mut().insert(CONTENT_TYPE, media_type);
@@ -91,7 +90,8 @@ fn too_many_holds() -> Problem {
 struct HoldBody {
     hold: Hold,
     form: Form,
-    granted: Option<Bytes>,
+    /// The lock, until the client is told that it holds it.
+    untold: Option<LockKey>,
     _patience: Option<ShortPatience>,
 }
 
@@ -103,9 +103,12 @@ impl HttpBody for HoldBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        if let Some(granted) = self.granted.take() {
-            self.hold.delivered();
-            return Poll::Ready(Some(Ok(Frame::data(granted))));
+        if let Some(key) = self.untold.take() {
+            let event = match self.hold.delivered() {
+                Some(lease) => EventView::granted(&key, &self.hold.token, &lease),
+                None => EventView::happened(&HoldEvent::Lost(Loss::Expired), &self.hold.token),
+            };
+            return Poll::Ready(Some(Ok(Frame::data(event.written(self.form)))));
         }
         let event = self.hold.poll_event(context);
         event.map(|event| {

@@ -24,6 +24,10 @@ use crate::store::{LockStore, PlaceAfter, Renewer, StoreError};
 const LONGEST_SILENCE: Duration = Duration::from_secs(10);
 /// Events that wait for a client that does not read; further ones are dropped, but for the last.
 const MOST_EVENTS: usize = 4;
+/// The shortest time between two renewals, towards the end of `max_hold`.
+const SHORTEST_PERIOD: Duration = Duration::from_millis(100);
+/// What is as good as no `max_hold`.
+const LONGEST_HOLD: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 /// What a sleep may be too short by.
 const TICK: Duration = Duration::from_millis(2);
 /// The longest pause before a renewal that failed is sent again: it doubles up to there.
@@ -124,6 +128,7 @@ impl LockService {
             return Ok(Holding::NotHeld(Acquisition { token, outcome: Outcome::ShuttingDown }));
         }
         let (key, ttl, min_hold) = (wish.key.clone(), wish.ttl, wish.terms.min_hold);
+        let max_hold = wish.terms.max_hold.unwrap_or(LONGEST_HOLD);
         let asked_at = boottime();
         let Acquisition { token, outcome } = self.acquire(wish).await?;
         let answered_at = boottime();
@@ -149,7 +154,8 @@ impl LockService {
             known: Known::of(lease.clone()),
             // Of a lock that was held before, the store knows it, and whoever took it.
             stays_until: min_hold.filter(|_| guard.is_some()).map(|length| Instant::now() + length),
-            renews_at: Instant::now() + ttl.as_duration() / 3,
+            most_until: answered_at + max_hold,
+            renews_at: Instant::now() + third_of(ttl, &lease),
             is_at_its_end: false,
             told_until: answered_at + (answered_at - asked_at) + Duration::from_millis(lease.left_ms),
             guard,
@@ -176,11 +182,14 @@ impl LockService {
 impl Hold {
     /// The client is being told of the grant: from here on the lock is renewed, and its place in the line forgotten.
     /// Where this is never called, what was granted is taken back, and what the token held already is left as it is.
-    pub fn delivered(&mut self) {
-        if let Some(keeper) = self.keeper.take() {
-            let (keeper, tasks) = *keeper;
-            tasks.spawn(keeper.keep());
-        }
+    ///
+    /// Returns the lease as it is now. `None` where it is over, since the answer was not read for so long; then nothing
+    /// more comes.
+    pub fn delivered(&mut self) -> Option<Lease> {
+        let (keeper, tasks) = *self.keeper.take()?;
+        let lease = keeper.known.now()?;
+        tasks.spawn(keeper.keep());
+        Some(lease)
     }
 
     /// The next thing to tell the client; `None` when there is nothing more.
@@ -217,6 +226,9 @@ struct Keeper {
     /// By which the lock is held.
     attempt: Attempt,
     known: Known,
+    /// The end of what was asked for as `max_hold`, also where the token held the lock before without such an end, by the
+    /// clock of [`boottime`].
+    most_until: Duration,
     /// The end of the lock's `min_hold`.
     stays_until: Option<Instant>,
     renews_at: Instant,
@@ -272,19 +284,23 @@ impl Keeper {
         while self.known.left() < left {
             let patience = self.store_timeout / 2;
             match self.renew_for(ttl, patience).await {
-                Ok(Renewed::Renewed(_) | Renewed::MaxHoldReached(_)) => break,
+                // It ends with its lease then.
+                Ok(Renewed::Renewed(_) | Renewed::MaxHoldReached(_)) => return self.leave_to_its_lease(),
                 Ok(_) => return,
                 Err(_) if self.known.left().is_zero() => return,
                 Err(_) => backoff.pause().await,
             }
         }
         tokio::select! {
-            () = self.closing.cancelled() => {
-                if let Some(guard) = self.guard.take() {
-                    guard.disarm();
-                }
-            }
+            () = self.closing.cancelled() => self.leave_to_its_lease(),
             () = sleep_until(until) => {}
+        }
+    }
+
+    /// Nobody else knows of the attempt, so nothing takes the lock back any more.
+    fn leave_to_its_lease(&mut self) {
+        if let Some(guard) = self.guard.take() {
+            guard.disarm();
         }
     }
 
@@ -297,7 +313,7 @@ impl Keeper {
             if left.is_zero() {
                 return self.ends_with_its_lease().await;
             }
-            let (sent_at, renews_at) = (boottime(), Instant::now() + self.ttl.as_duration() / 3);
+            let (sent_at, asked_at) = (boottime(), Instant::now());
             let (lease, is_at_its_end) = match self.renew(left.min(self.store_timeout / 2)).await {
                 Ok(Renewed::Renewed(lease)) => (lease, false),
                 Ok(Renewed::MaxHoldReached(lease)) => (lease, true),
@@ -312,8 +328,10 @@ impl Keeper {
                 }
             };
             let Some(lease) = lease_left(lease, sent_at) else { continue };
-            (self.renews_at, self.is_at_its_end, backoff) = (renews_at, is_at_its_end, retries());
+            self.renews_at = asked_at + third_of(self.ttl, &lease);
             self.known = Known::of(lease);
+            self.is_at_its_end = is_at_its_end || self.most_until <= self.known.ends_at + SHORTEST_PERIOD;
+            backoff = retries();
             self.arm();
             // Whoever does not read misses it.
             let _ = self.events.try_send(Sent::Renewed(self.known.clone()));
@@ -323,6 +341,12 @@ impl Keeper {
     async fn ends_with_its_lease(&mut self) -> Loss {
         if !self.is_at_its_end {
             return Loss::Expired;
+        }
+        // All that was told is over now, or will be in a moment.
+        let rest = self.told_until.saturating_sub(boottime());
+        if self.guard.is_none() && rest < SHORTEST_PERIOD {
+            sleep(rest + TICK).await;
+            self.arm();
         }
         // So that the lock is free when its client hears of it, unless the store is slow.
         if let Some(guard) = self.guard.take() {
@@ -354,7 +378,10 @@ impl Keeper {
     }
 
     async fn renew(&self, patience: Duration) -> Result<Renewed, StoreError> {
-        self.renew_for(self.ttl, patience).await
+        let most = self.most_until.saturating_sub(boottime());
+        // With nothing left to gain it still tells whether the lock is ours.
+        let ttl = Ttl::from_ms(whole_ms(self.ttl.as_duration().min(most)).max(1)).unwrap_or(self.ttl);
+        self.renew_for(ttl, patience).await
     }
 
     async fn renew_for(&self, ttl: Ttl, patience: Duration) -> Result<Renewed, StoreError> {
@@ -381,12 +408,16 @@ impl Keeper {
             }
         }
         let Some(lease) = self.known.now() else { return Loss::Expired };
-        // Nobody else knows of the attempt, so nothing takes the lock back any more.
-        if let Some(guard) = self.guard.take() {
-            guard.disarm();
-        }
+        self.leave_to_its_lease();
         Loss::ShuttingDown(lease)
     }
+}
+
+/// When a lease is renewed: after a third of the ttl, or of what is left of it, where it was cut.
+fn third_of(ttl: Ttl, lease: &Lease) -> Duration {
+    let (ttl, left) = (ttl.as_duration(), Duration::from_millis(lease.left_ms));
+    let is_cut = left < ttl / 2;
+    (if is_cut { left / 3 } else { ttl / 3 }).max(SHORTEST_PERIOD)
 }
 
 fn retries() -> Backoff {

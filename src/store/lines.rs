@@ -228,14 +228,11 @@ impl Lines {
         seat.is_some()
     }
 
-    /// The token that held the lock is released, and the lock stays taken for a while, by nobody: as
-    /// [`released`](Self::released), and who waits is told when to look.
-    pub(super) fn kept(&mut self, key: &LockKey, left: Duration, token: &TokenHash, now: Duration) -> bool {
-        let had_place = self.released(key, token, false, now);
+    /// Nobody holds the lock any more, and it stays taken for a while all the same: who waits is told when to look.
+    pub(super) fn kept(&mut self, key: &LockKey, left: Duration) {
         if self.lines.get(key).is_some_and(|line| line.first().is_some()) {
             self.hints.push(Hint::Due(key.clone(), whole_ms(left)));
         }
-        had_place
     }
 
     /// Takes an attempt out of the line of a lock, from which it may have been granted the lock that was taken back.

@@ -101,10 +101,10 @@ impl Table {
         let holder = lock.map(|lock| lock.token);
         let frees = holder == Some(*token);
         let kept = lock.filter(|_| frees).and_then(|lock| lock.kept(now));
-        let had_place = match &kept {
-            None => self.lines.released(key, token, frees, now),
-            Some(kept) => self.lines.kept(key, kept.life.end.saturating_sub(now), token, now),
-        };
+        let had_place = self.lines.released(key, token, frees && kept.is_none(), now);
+        if let Some(kept) = &kept {
+            self.lines.kept(key, kept.life.end.saturating_sub(now));
+        }
         let answer = match holder {
             _ if frees || had_place => Released::Released,
             None => Released::NotHeld,
@@ -119,7 +119,7 @@ impl Table {
         answer
     }
 
-    /// Deletes the lock if it was granted to this very `attempt` of `token`, takes the attempt out of the line, and
+    /// Deletes the lock if it is held by this very `attempt` of `token`, takes the attempt out of the line, and
     /// voids it in any case. Returns whether a lock was deleted.
     pub(super) fn take_back(
         &mut self,
@@ -129,15 +129,21 @@ impl Table {
         place: PlaceAfter,
         now: Duration,
     ) -> bool {
-        let is_granted = |lock: &HeldLock| lock.token == *token && lock.attempt == Some(attempt);
-        let deletes = self.held(key, now).is_some_and(is_granted);
+        let is_granted = |lock: &&HeldLock| lock.token == *token && lock.attempt == Some(attempt);
+        let lock = self.held(key, now).filter(is_granted);
+        let deletes = lock.is_some();
+        // A lock that was told of is released, and not undone.
+        let kept = lock.filter(|_| attempt.is_claim()).and_then(|lock| lock.kept(now));
+        let kept_for = kept.as_ref().map(|lock| lock.life.end.saturating_sub(now));
         if deletes {
-            self.put(RecordId::Lock(key.clone()), None);
+            self.put(RecordId::Lock(key.clone()), kept.map(Record::Lock));
         }
         self.void(key, token, attempt, now);
         self.lines.vacate(key, token, attempt, place, deletes, now);
-        if deletes {
-            self.lines.freed(key, now);
+        match kept_for {
+            Some(left) => self.lines.kept(key, left),
+            None if deletes => self.lines.freed(key, now),
+            None => {}
         }
         deletes
     }

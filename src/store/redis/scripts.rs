@@ -19,7 +19,7 @@ pub(super) static ACQUIRE: LazyLock<Script> =
     script!("lock.lua", "terms.lua", "line.lua", "fence.lua", "acquire.lua");
 pub(super) static RENEW: LazyLock<Script> = script!("lock.lua", "terms.lua", "renew.lua");
 pub(super) static RELEASE: LazyLock<Script> = script!("lock.lua", "terms.lua", "line.lua", "release.lua");
-pub(super) static TAKE_BACK: LazyLock<Script> = script!("lock.lua", "line.lua", "take_back.lua");
+pub(super) static TAKE_BACK: LazyLock<Script> = script!("lock.lua", "terms.lua", "line.lua", "take_back.lua");
 pub(super) static INSPECT: LazyLock<Script> = script!("lock.lua", "inspect.lua");
 pub(super) static BEAT: LazyLock<Script> = script!("beat.lua");
 pub(super) static ACK: LazyLock<Script> = script!("lock.lua", "ack.lua");
@@ -34,7 +34,7 @@ pub(super) mod quorum {
     pub(in super::super) static GIVE_UP: LazyLock<Script> =
         script!("lock.lua", "quorum/member.lua", "quorum/give_up.lua");
     pub(in super::super) static TAKE_BACK: LazyLock<Script> =
-        script!("lock.lua", "quorum/member.lua", "quorum/take_back.lua");
+        script!("lock.lua", "terms.lua", "quorum/member.lua", "quorum/take_back.lua");
     pub(in super::super) static RELEASE: LazyLock<Script> =
         script!("lock.lua", "terms.lua", "quorum/member.lua", "quorum/release.lua");
     pub(in super::super) static RENEW: LazyLock<Script> =

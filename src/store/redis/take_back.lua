@@ -5,23 +5,29 @@
 -- KEYS[7] the token's mark, may be absent   ARGV[5] '1': the place is kept for a while, '0': it is removed
 --                                           ARGV[6] the place that the attempt was granted the lock from, may be empty
 --
--- Returns 1 if a lock was deleted, else 0.
+-- Returns 1 if a lock was deleted, or is kept by nobody until the end of its `min_hold`, as a release has it, else 0.
 
 local voids = KEYS[7] ~= nil
 -- All is read before anything is written: a script that errs keeps what it wrote.
 local lock, _, offer = held(KEYS[1])
 local mark = voids and redis.call('GET', KEYS[7])
 local line = redis.call('EXISTS', KEYS[2]) == 1 and open_line()
-local deleted = 0
+local deleted, kept_ms = 0, nil
 if voids and lock and token_of(lock) == ARGV[1] and attempt_of(lock) == ARGV[2] then
   deleted = 1
+  -- A lock that was told of is released, and not undone.
+  kept_ms = is_claim(ARGV[2]) and keep_released(KEYS[1], lock)
   -- With a line it is handed on below.
-  if not line then redis.call('DEL', KEYS[1]) end
+  if not line and not kept_ms then redis.call('DEL', KEYS[1]) end
 end
 if voids then void(KEYS[7], mark, ARGV[2], ARGV[3]) end
 if line then
   local granted_at = deleted == 1 and ARGV[5] == '1' and tonumber(ARGV[6]) or nil
   line.vacate(ARGV[1], ARGV[2], offer, ARGV[5] == '1', granted_at)
-  if deleted == 1 then line.hand_off((line.clock())) end
+  if kept_ms then
+    line.await_end(line.clock(), kept_ms)
+  elseif deleted == 1 then
+    line.hand_off((line.clock()))
+  end
 end
 return deleted

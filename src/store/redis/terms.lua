@@ -46,6 +46,9 @@ local function renew(key, lock, left_ms, ttl_ms, attempt)
   return is_longest and 3 or 0, renewed, length_ms
 end
 
+-- Whether it is a claim by which a connection holds the lock: then its token was told of the lock before.
+local function is_claim(attempt) return string.find(attempt, '^[c-f]') ~= nil end
+
 -- What a lock becomes that is released before the end of its `min_hold`: taken until then, by nobody. Returns how long that
 -- is, in ms; nothing where the lock is to be freed.
 local function keep_released(key, lock)

@@ -9,6 +9,8 @@ use crate::support::{Gateway, eventually, fresh_token};
 
 on_each_pair!(
     max_hold_ends_a_hold_for_good,
+    max_hold_ends_the_hold_of_a_lock_that_its_token_held_before,
+    the_min_hold_of_a_lock_outlives_each_connection_that_held_it,
     a_lock_that_is_released_by_its_token_is_lost,
     a_lock_that_its_token_takes_out_of_the_connections_hands_stays_held,
     of_two_holds_with_one_token_the_later_one_goes_on,
@@ -23,6 +25,38 @@ async fn max_hold_ends_a_hold_for_good(pair: Pair) {
     assert!(is_free(&pair.there()).await, "it is free from then on");
     assert!(lasted >= Duration::from_millis(1_800), "it lasted {lasted:?}");
     assert!(lasted < Duration::from_secs(2) + SOON, "it lasted {lasted:?}");
+}
+
+/// Be it that of the grant, however soon it ends, or that which the connection asks for.
+async fn max_hold_ends_the_hold_of_a_lock_that_its_token_held_before(pair: Pair) {
+    for (put, asked) in [("ttl=1s&max_hold=3s", "ttl=15s"), ("ttl=1s", "ttl=1s&max_hold=3s")] {
+        let token = fresh_token();
+        pair.here().put(&format!("/locks/k?{put}")).token(&token).send().await.expect(201);
+        let began = Instant::now();
+        let lost = hold_with(&pair.here(), asked, &token).await.lost().await;
+        let lasted = began.elapsed();
+        assert_eq!(lost.reason(), "max-hold-reached", "{put}, then {asked}");
+        assert!(is_free(&pair.there()).await, "{put}, then {asked}: it is free from then on");
+        assert!(lasted >= Duration::from_millis(2_500), "{put}, then {asked}: it lasted {lasted:?}");
+        assert!(lasted < Duration::from_secs(3) + SOON, "{put}, then {asked}: it lasted {lasted:?}");
+    }
+}
+
+async fn the_min_hold_of_a_lock_outlives_each_connection_that_held_it(pair: Pair) {
+    let token = fresh_token();
+    let mut first = hold_with(&pair.here(), "ttl=1s&min_hold=20s", &token).await;
+    let mut second = hold_with(&pair.there(), "ttl=1s&min_hold=20s", &token).await;
+    assert_eq!(first.lost().await.reason(), "taken-over");
+    drop(first);
+    for _ in 0..6 {
+        assert_eq!(second.next().await.unwrap().name, "renewed");
+    }
+    drop(second);
+    eventually("it is released, and kept", async || {
+        let seen = pair.here().get("/locks/k").send().await.expect(200).json();
+        seen.get("released") == Some(&true.into())
+    })
+    .await;
 }
 
 async fn a_lock_that_is_released_by_its_token_is_lost(pair: Pair) {

@@ -1,6 +1,8 @@
 //! A lock that a connection holds: its gateway renews it by its attempt, and takes it back by that when it closes.
 
-use fencepost::lock::{Acquired, Attempt, Inspected, Released, Renewed};
+use std::time::Duration;
+
+use fencepost::lock::{Acquired, Attempt, Inspected, Released, Renewed, Terms};
 use fencepost::store::{Intent, PlaceAfter, ReleaseMark, Renewer};
 
 use super::{AnyStore, Caller, MARK_TTL, already_held, for_each_store, granted};
@@ -13,6 +15,7 @@ for_each_store!(
     what_was_told_to_a_token_is_not_claimed_later,
     a_late_copy_of_a_request_that_claimed_the_lock_claims_nothing_more,
     a_connection_renews_nothing_of_others,
+    a_claim_that_is_given_up_keeps_to_the_min_hold_of_the_grant,
 );
 
 fn by(attempt: Attempt) -> Renewer {
@@ -112,4 +115,23 @@ async fn a_connection_renews_nothing_of_others(scene: &AnyStore) {
     assert_eq!(stranger.renew_by(by(attempt), 5_000).await, Renewed::NotHeld);
     let (_, _) = connected(scene).await;
     assert_eq!(stranger.renew_by(by(attempt), 5_000).await, Renewed::HeldByAnother);
+}
+
+async fn a_claim_that_is_given_up_keeps_to_the_min_hold_of_the_grant(scene: &AnyStore) {
+    for claims in [false, true] {
+        let key = format!("claims: {claims}");
+        let terms = Terms { max_hold: None, min_hold: Some(Duration::from_secs(20)) };
+        let (caller, attempt) = (Caller { terms, ..Caller::new(scene, &key) }, Attempt::for_connection());
+        if claims {
+            caller.grant(5_000).await;
+            already_held(caller.acquire_as(attempt, 5_000, Intent::Grant).await);
+            caller.take_back(attempt.claim()).await;
+            let Inspected::Held { lease, .. } = caller.look().await else { panic!("it is free") };
+            assert!(lease.is_released && lease.left_ms > 15_000, "{lease:?}");
+        } else {
+            granted(caller.acquire_as(attempt, 5_000, Intent::Grant).await);
+            caller.take_back(attempt).await;
+            assert!(caller.is_free().await, "nobody may have been told of it");
+        }
+    }
 }

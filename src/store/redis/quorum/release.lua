@@ -1,5 +1,6 @@
--- Frees a lock, if the token holds it; one whose `min_hold` is not over stays taken until then, by nobody. With a mark, the token is freed whatever the answer is, and the mark also keeps out
--- what was accepted nowhere yet: whoever releases does not know by which attempts and numbers the token was proposed.
+-- Frees a lock, if the token holds it; one whose `min_hold` is not over stays taken until then, by nobody. With a mark, the
+-- token is freed whatever the answer is, and the mark also keeps out what was accepted nowhere yet: whoever releases does not
+-- know by which attempts and numbers the token was proposed.
 --
 -- KEYS[1] as in member.lua      ARGV[1..4] as in member.lua
 -- KEYS[2] the lock              ARGV[5] token hash

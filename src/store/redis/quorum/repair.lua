@@ -1,5 +1,5 @@
--- Gives a server a lock that most others hold, and that it lacks, or holds for a shorter time. It must run while those certainly hold it, by the lease
--- before they were renewed: later the lock may have been released, and granted to another.
+-- Gives a server a lock that most others hold, and that it lacks, or holds for a shorter time. It must run while those
+-- certainly hold it, by the lease before they were renewed: later the lock may have been released, and granted to another.
 --
 -- KEYS[1] as in member.lua      ARGV[1..4] as in member.lua; here the deadline is always given
 -- KEYS[2] the lock              ARGV[5] token hash   ARGV[7] owner, may be empty
