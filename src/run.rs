@@ -56,7 +56,7 @@ const RELEASE_MAY_TAKE: Duration = Duration::from_secs(5);
 /// How long one try may take, and the pause before the next.
 const RELEASE_TRY_MAY_TAKE: Duration = Duration::from_secs(2);
 const RELEASE_PAUSE: Duration = Duration::from_millis(200);
-/// How long the release may take after a lease was lost: the gateway is likely to be away.
+/// How long the release may take after a lease was lost, as the gateway is likely to be away, or after a signal.
 const LAST_WORD_MAY_TAKE: Duration = Duration::from_secs(1);
 
 /// What `run` needs to know, checked.
@@ -215,6 +215,8 @@ fn start(settings: &RunSettings, token: &LeaseToken, held: Held) -> Result<Pid, 
 /// Releases the lock, and says so if that cannot be done: the exit status stays that of the command.
 async fn release(settings: &RunSettings, gateway: &Gateway, signals: &mut Signals) {
     let key = settings.key.as_str();
+    // What has arrived before was meant for the command, and has ended it perhaps.
+    signals.forget().await;
     let mut last = "no answer in time".to_owned();
     let tries = async {
         loop {
@@ -226,10 +228,16 @@ async fn release(settings: &RunSettings, gateway: &Gateway, signals: &mut Signal
             sleep(RELEASE_PAUSE).await;
         }
     };
+    // Whoever interrupts does not want to wait for long. But a signal to all, such as that of a service manager, may come
+    // here after the command has ended by it: time for one try is left.
+    let interrupted = async {
+        signals.next().await;
+        sleep(LAST_WORD_MAY_TAKE).await;
+    };
     let done = tokio::select! {
+        biased;
         done = timeout(RELEASE_MAY_TAKE, tries) => done.ok(),
-        // Whoever interrupts does not want to wait.
-        _ = signals.next() => None,
+        () = interrupted => None,
     };
     match done {
         Some(None) => {}

@@ -3,9 +3,11 @@
 use std::future::poll_fn;
 use std::io;
 use std::task::Poll;
+use std::time::Duration;
 
 use rustix::process::Signal;
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
+use tokio::time::timeout;
 
 /// Those that would end this process: the command gets them instead.
 const PASSED_ON: [Signal; 6] =
@@ -52,6 +54,11 @@ impl Signals {
     /// One that is to be passed on.
     pub(super) async fn next(&mut self) -> Signal {
         next_of(&mut self.passed_on).await
+    }
+
+    /// Drops those that have arrived and were not passed on.
+    pub(super) async fn forget(&mut self) {
+        while timeout(Duration::ZERO, self.next()).await.is_ok() {}
     }
 
     /// Whatever comes first.

@@ -3,9 +3,9 @@
 use std::process::Command;
 use std::time::Duration;
 
-use super::kit::{Scene, requests, waiters};
+use super::kit::{Scene, is_alive, is_held, requests, waiters};
 use crate::support::gateway::PROGRAM;
-use crate::support::{Client, Gateway, eventually, fresh_token};
+use crate::support::{Client, Gateway, eventually, fresh_token, signal};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn int_term_and_hup_are_passed_on_to_the_whole_group() {
@@ -62,6 +62,23 @@ async fn a_signal_while_waiting_gives_up_the_place() {
         .await;
     }
     assert!(!scene.path("ran").exists());
+}
+
+/// As a service manager does that ends a service with all its processes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_to_the_command_and_to_run_alike_does_not_keep_the_lock() {
+    let gateway = Gateway::embedded(&[]).await;
+    let (scene, client) = (Scene::on(&gateway), Client::new(gateway.address));
+    let running = scene.start_script(&[], "echo $$ >pid; exec sleep 30");
+    let pid = scene.number("pid").await;
+    // Stopped, so that it hears of both at once.
+    running.signal("STOP");
+    signal(pid, "TERM");
+    running.signal("TERM");
+    eventually("the command has ended", async || !is_alive(pid)).await;
+    running.signal("CONT");
+    running.end().await.expect_silent(143);
+    assert!(!is_held(&client, "k").await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
