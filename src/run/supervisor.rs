@@ -202,7 +202,9 @@ impl Supervisor<'_> {
         if wants_terminal {
             self.terminal.want();
         }
-        if !(wants_terminal && self.terminal.is_ours()) {
+        // A command that is quick to read may have done so before it was lent the terminal, and have it by now.
+        let can_have_it = self.terminal.is_ours() || self.terminal.belongs_to(self.command);
+        if !(wants_terminal && can_have_it) {
             self.terminal.take_back();
             stop_own_group();
             std::thread::sleep(LET_GO_ON);

@@ -34,7 +34,12 @@ impl Terminal {
 
     /// Whether it is our group that the terminal listens to.
     pub(super) fn is_ours(&self) -> bool {
-        self.tty.as_ref().is_some_and(|tty| tcgetpgrp(tty).ok() == Some(self.own_group))
+        self.belongs_to(self.own_group)
+    }
+
+    /// Whether it is this group that the terminal listens to.
+    pub(super) fn belongs_to(&self, group: Pid) -> bool {
+        self.tty.as_ref().is_some_and(|tty| tcgetpgrp(tty).ok() == Some(group))
     }
 
     /// The command has been stopped because it wanted the terminal.

@@ -2,7 +2,7 @@
 
 use super::kit::{Scene, is_alive, is_held, is_stopped, waiters};
 use super::pty::Person;
-use crate::support::{Client, Gateway, eventually, fresh_token};
+use crate::support::{Client, Gateway, eventually, fresh_token, signal};
 
 /// Says again what it reads, so that it can be told from the terminal's echo.
 const ECHO: &str = "echo $$ >pid; echo ready; exec sed -u s/^/read:/";
@@ -140,6 +140,24 @@ async fn a_job_in_the_background_stops_when_it_reads_and_reads_in_the_foreground
     eventually("the command goes on", async || !is_stopped(pid)).await;
     person.types("hello\n");
     person.sees("read:hello").await;
+    person.types("\u{4}");
+    eventually("the command ends", async || !is_alive(pid)).await;
+}
+
+/// A command that reads before it was lent the terminal has been stopped for it when it has it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_was_stopped_for_the_terminal_that_it_has_goes_on() {
+    let gateway = Gateway::embedded(&[]).await;
+    let scene = Scene::on(&gateway);
+    let mut person = Person::sits_at_a_shell(&scene).await;
+    person.types(&format!("$F run --ttl 1m k -- sh -c '{ECHO}'\n"));
+    let pid = scene.number("pid").await;
+    person.types("one\n");
+    person.sees("read:one").await;
+    signal(pid, "TTIN");
+    person.types("two\n");
+    person.sees("read:two").await;
+    assert!(!person.screen().contains("Stopped"), "{:?}", person.screen());
     person.types("\u{4}");
     eventually("the command ends", async || !is_alive(pid)).await;
 }
