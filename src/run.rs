@@ -14,6 +14,7 @@ use std::time::Duration;
 use rustix::process::{Pid, WaitStatus};
 use tokio::time::{sleep, timeout};
 
+use crate::clock::boottime;
 use crate::lock::{LeaseToken, LockKey, Owner};
 
 mod gateway;
@@ -132,7 +133,15 @@ async fn run_under_lock(settings: &RunSettings) -> Result<u8, Failure> {
         Err(Denied::Signal(signal)) => return Ok(by_signal(signal.as_raw())),
         Err(Denied::Because(cause, reason)) => return Err(explain(settings, cause, &reason)),
     };
+    let lease = Lease::new(held, settings.ttl, settings.kill_after);
     let is_ready = signals.catch_stop().map_err(Failure::from);
+    // Since the grant this process may have been stopped, or blocked by its terminal, or the machine asleep.
+    if boottime() >= lease.terms_at() {
+        let _ = gateway.release(LAST_WORD_MAY_TAKE).await;
+        let key = settings.key.as_str();
+        let problem = format!("the lease of {key:?} was almost over before the command could be started");
+        return Err(Failure { problem, status: LOST });
+    }
     let command = match is_ready.and_then(|()| start(settings, &token, held)) {
         Ok(command) => command,
         Err(failure) => {
@@ -148,7 +157,7 @@ async fn run_under_lock(settings: &RunSettings) -> Result<u8, Failure> {
         terminal: &mut terminal,
         family: &family,
         command,
-        lease: Lease::new(held, settings.ttl, settings.kill_after),
+        lease,
         renewals: Renewals::new(gateway.clone(), held, settings.ttl),
         alarm,
         state: State::default(),

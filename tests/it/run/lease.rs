@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::kit::{Scene, is_alive, is_held, requests, stubborn};
+use super::shape::Recorder;
 use crate::support::{Client, Gateway, eventually};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -38,6 +39,18 @@ async fn a_lock_that_is_not_ours_any_more_ends_the_command_at_once() {
     running.end().await.expect_line(76, &["\"k\"", "lost", "nobody holds"]);
     assert!(released_at.elapsed() < Duration::from_secs(5), "{:?}", released_at.elapsed());
     assert!(!is_alive(pid));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_command_is_started_under_a_lease_that_is_almost_over() {
+    let almost_over = r#"{"key":"k","token":"t","fencing_token":1,"ttl_ms":5900,"expires_at":""}"#;
+    let recorder = Recorder::telling(&[(Duration::ZERO, 201, almost_over)]).await;
+    let scene = Scene::at(recorder.url());
+    // A second of margin, and five to end in.
+    scene.run(&["k", "--", "touch", "ran"]).await.expect_line(76, &["\"k\"", "almost over"]);
+    assert!(!scene.path("ran").exists());
+    let methods: Vec<_> = recorder.requests().into_iter().map(|request| request.method).collect();
+    assert_eq!(methods, ["PUT", "DELETE"], "it is free again");
 }
 
 #[tokio::test(flavor = "multi_thread")]

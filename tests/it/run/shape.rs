@@ -1,6 +1,8 @@
 //! What `fencepost run` sends, read at a small server that says what a gateway would.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -11,9 +13,19 @@ use super::kit::Scene;
 /// Takes every request for that of a holder whose lock is free, and remembers it. It ends when dropped.
 pub struct Recorder {
     port: u16,
-    requests: Arc<Mutex<Vec<Recorded>>>,
+    shared: Arc<Shared>,
     ended: CancellationToken,
 }
+
+#[derive(Default)]
+struct Shared {
+    requests: Mutex<Vec<Recorded>>,
+    /// What the first requests that are no releases are told instead.
+    answers: Mutex<VecDeque<Answer>>,
+}
+
+/// An answer: how late it is, its status and its body.
+pub type Answer = (Duration, u16, &'static str);
 
 /// A request as it arrived.
 #[derive(Clone, Debug)]
@@ -42,15 +54,21 @@ impl Recorded {
 
 impl Recorder {
     pub async fn start() -> Self {
+        Self::telling(&[]).await
+    }
+
+    /// One that gives these answers first.
+    pub async fn telling(answers: &[Answer]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let (requests, ended) = (Arc::default(), CancellationToken::new());
-        let recorder = Self { port, requests, ended };
-        let (requests, ended) = (recorder.requests.clone(), recorder.ended.clone());
+        let answers = Mutex::new(answers.iter().copied().collect());
+        let shared = Arc::new(Shared { answers, ..Shared::default() });
+        let recorder = Self { port, shared: shared.clone(), ended: CancellationToken::new() };
+        let ended = recorder.ended.clone();
         tokio::spawn(ended.run_until_cancelled_owned(async move {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
-                tokio::spawn(serve(stream, requests.clone()));
+                tokio::spawn(serve(stream, shared.clone()));
             }
         }));
         recorder
@@ -61,7 +79,7 @@ impl Recorder {
     }
 
     pub fn requests(&self) -> Vec<Recorded> {
-        self.requests.lock().unwrap().clone()
+        self.shared.requests.lock().unwrap().clone()
     }
 }
 
@@ -71,8 +89,11 @@ impl Drop for Recorder {
     }
 }
 
+/// A grant of thirty seconds.
+pub const GRANT: &str = r#"{"key":"k","token":"t","fencing_token":1,"ttl_ms":30000,"expires_at":""}"#;
+
 /// Answers request after request on one connection. None of them has a body.
-async fn serve(mut stream: TcpStream, requests: Arc<Mutex<Vec<Recorded>>>) {
+async fn serve(mut stream: TcpStream, shared: Arc<Shared>) {
     let mut bytes = Vec::new();
     while stream.read_buf(&mut bytes).await.is_ok_and(|read| read > 0) {
         while let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
@@ -81,12 +102,13 @@ async fn serve(mut stream: TcpStream, requests: Arc<Mutex<Vec<Recorded>>>) {
             let answer = match recorded.method.as_str() {
                 "DELETE" => "HTTP/1.1 204 No Content\r\n\r\n".to_owned(),
                 _ => {
-                    let body = r#"{"key":"k","token":"t","fencing_token":1,"ttl_ms":30000,"expires_at":""}"#;
-                    let length = body.len();
-                    format!("HTTP/1.1 201 Created\r\nContent-Length: {length}\r\n\r\n{body}")
+                    let told = shared.answers.lock().unwrap().pop_front();
+                    let (late, status, body) = told.unwrap_or((Duration::ZERO, 201, GRANT));
+                    tokio::time::sleep(late).await;
+                    format!("HTTP/1.1 {status} So\r\nContent-Length: {}\r\n\r\n{body}", body.len())
                 }
             };
-            requests.lock().unwrap().push(recorded);
+            shared.requests.lock().unwrap().push(recorded);
             if stream.write_all(answer.as_bytes()).await.is_err() {
                 return;
             }
