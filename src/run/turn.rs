@@ -19,7 +19,7 @@ const SLICE: Duration = Duration::from_secs(20);
 const WATCHED_SLICE: Duration = Duration::from_secs(2);
 /// The first, which also shows whether there is a gateway.
 const FIRST_SLICE: Duration = Duration::from_secs(1);
-/// Below this, a gateway that refuses the wait is not asked for a shorter one.
+/// Below this, a gateway that refuses the wait is not asked for a shorter one, but for none.
 const SHORTEST_SLICE: Duration = Duration::from_millis(100);
 /// How long a gateway that was never heard of is tried, and one that does not decide at least.
 const FIRST_CONTACT: Duration = Duration::from_secs(5);
@@ -128,7 +128,7 @@ impl Turn<'_> {
                 Acquired::Busy(busy) => {
                     self.progress.note(self.settings.key.as_str(), &busy);
                     // Where there is no place to wait in, it is looked for from time to time.
-                    if now < asked_at + wait / 2 {
+                    if wait.is_zero() || now < asked_at + wait / 2 {
                         backoff.pause().await;
                     }
                 }
@@ -141,9 +141,9 @@ impl Turn<'_> {
                     backoff.pause().await;
                 }
                 Acquired::Refused { parameter, .. }
-                    if parameter.as_deref() == Some("wait") && wait > SHORTEST_SLICE =>
+                    if parameter.as_deref() == Some("wait") && !wait.is_zero() =>
                 {
-                    longest_slice = wait / 2;
+                    longest_slice = if wait > SHORTEST_SLICE { wait / 2 } else { Duration::ZERO };
                 }
                 Acquired::Refused { reason, .. } => return Err(Denied::Because(Cause::Refused, reason)),
             }

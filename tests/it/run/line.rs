@@ -37,6 +37,16 @@ async fn a_gateway_that_allows_short_waits_alone_is_asked_more_often() {
     scene.run(&["--wait", "1m", "k", "--", "true"]).await.expect_silent(0);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_allows_no_waiting_is_asked_from_time_to_time() {
+    let gateway = Gateway::embedded(&["--max-wait", "0s"]).await;
+    let (scene, client) = (Scene::on(&gateway), Client::new(gateway.address));
+    client.put("/locks/k?ttl=3s").token(&fresh_token()).send().await.expect(201);
+    scene.run(&["--wait", "1m", "k", "--", "true"]).await.expect_silent(0);
+    let asked = requests(&gateway).iter().filter(|request| request.status == 423).count();
+    assert!((2..15).contains(&asked), "{asked}");
+}
+
 /// The answer comes long after its request, so by itself it says nothing of what is left of the lease.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_that_was_waited_for_longer_than_its_ttl_is_held_in_full() {
