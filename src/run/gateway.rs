@@ -67,6 +67,8 @@ pub(super) enum Acquired {
     },
     /// It will never be granted to a request like this.
     Refused {
+        /// A gateway says so, and not something in front of it.
+        is_gateways: bool,
         parameter: Option<String>,
         reason: String,
     },
@@ -187,7 +189,10 @@ impl Gateway {
             }
             // A proxy may answer so while the gateway restarts.
             408 | 425 | 500..=599 => Acquired::NotNow { reason, contact: Contact::Answered },
-            _ => Acquired::Refused { parameter: problem.parameter, reason },
+            _ => {
+                let is_gateways = problem.kind.starts_with("/problems/");
+                Acquired::Refused { is_gateways, parameter: problem.parameter, reason }
+            }
         }
     }
 

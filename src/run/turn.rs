@@ -104,7 +104,13 @@ impl Turn<'_> {
                 (wait, contact_ends_at.saturating_sub(asked_at).max(wait + FIRST_SLICE))
             };
             self.is_asking = true;
-            let answer = self.answer(wait, patience).await;
+            let answer = match self.answer(wait, patience).await {
+                // There was a gateway: a proxy may say so while it is away.
+                Acquired::Refused { is_gateways: false, reason, .. } if self.contact == Contact::Answered => {
+                    Acquired::NotNow { reason, contact: Contact::Answered }
+                }
+                answer => answer,
+            };
             self.is_asking = false;
             let now = boottime();
             self.contact = self.contact.max(match answer {

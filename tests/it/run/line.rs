@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::kit::{Scene, requests, waiters};
+use super::shape::Recorder;
 use crate::support::{Client, Gateway, eventually, fresh_token};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -54,6 +55,22 @@ async fn a_lock_that_was_waited_for_longer_than_its_ttl_is_held_in_full() {
     let (scene, client) = (Scene::on(&gateway), Client::new(gateway.address));
     client.put("/locks/k?ttl=4s").token(&fresh_token()).send().await.expect(201);
     scene.run(&["--ttl", "1s", "k", "--", "sleep", "1.5"]).await.expect_silent(0);
+}
+
+/// A proxy has pages of its own while its gateway restarts.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_something_else_answers_after_a_gateway_has_is_waited_out() {
+    let busy = r#"{"type":"/problems/locked","title":"","status":423,"detail":"busy"}"#;
+    let page = "<h1>Not Found</h1>";
+    let now = Duration::ZERO;
+    let recorder =
+        Recorder::telling(&[(now, 423, busy), (now, 404, page), (now, 403, page), (now, 200, page)]).await;
+    let scene = Scene::at(recorder.url());
+    scene.run(&["k", "--", "true"]).await.expect_silent(0);
+    // From the beginning, it is the address that is wrong.
+    let recorder = Recorder::telling(&[(now, 404, page)]).await;
+    let scene = Scene::at(recorder.url());
+    scene.run(&["k", "--", "true"]).await.expect_line(2, &["404"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
