@@ -206,6 +206,8 @@ fn start(settings: &RunSettings, token: &LeaseToken, held: Held) -> Result<Pid, 
         .env("FENCING_TOKEN", held.fencing_token.to_string())
         // One that this process was given is that of another lock.
         .env_remove("LEASE_TOKEN")
+        // It opens all locks, and the command need not ask for any.
+        .env_remove("FENCEPOST_API_KEY")
         // A group of its own: signals reach all of it, and nobody else.
         .process_group(0);
     if settings.passes_token {

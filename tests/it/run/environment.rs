@@ -39,6 +39,16 @@ async fn the_command_gets_the_token_only_when_it_is_passed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_command_does_not_get_the_key_of_the_gateway() {
+    let gateway = Gateway::embedded(&[]).await;
+    let scene = Scene::on(&gateway);
+    let mut command = scene.command(&["--pass-token", "k", "--", "printenv", "FENCEPOST_API_KEY"]);
+    command.env("FENCEPOST_API_KEY", "secret");
+    let ended = scene.launch(command).end().await.expect_silent(1);
+    assert_eq!(ended.stdout, "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn no_shell_reads_the_arguments() {
     let gateway = Gateway::embedded(&[]).await;
     let scene = Scene::on(&gateway);
