@@ -93,6 +93,7 @@ impl Turn<'_> {
         let contact_ends_at = began_at + FIRST_CONTACT;
         let mut longest_slice = if self.progress.is_seen() { WATCHED_SLICE } else { SLICE };
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+        let mut may_go_past = true;
         loop {
             let asked_at = boottime();
             let left = wait_ends_at.saturating_sub(asked_at);
@@ -122,8 +123,9 @@ impl Turn<'_> {
                     return Ok(held);
                 }
                 // It was sent before a long wait, so what it says is too little: the same request again says how much is
-                // left from now on.
-                Acquired::Held(_) if now < wait_ends_at.max(contact_ends_at) => {}
+                // left from now on. One granted at the last moment is worth a repetition past the end.
+                Acquired::Held(_)
+                    if now < wait_ends_at.max(contact_ends_at) || std::mem::take(&mut may_go_past) => {}
                 Acquired::Held(_) => {
                     let reason = "answers take too long for a lease this short";
                     return Err(Denied::Because(Cause::Unreachable, reason.to_owned()));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::kit::{Scene, requests, waiters};
-use super::shape::Recorder;
+use super::shape::{GRANT, Recorder};
 use crate::support::{Client, Gateway, eventually, fresh_token};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -55,6 +55,16 @@ async fn a_lock_that_was_waited_for_longer_than_its_ttl_is_held_in_full() {
     let (scene, client) = (Scene::on(&gateway), Client::new(gateway.address));
     client.put("/locks/k?ttl=4s").token(&fresh_token()).send().await.expect(201);
     scene.run(&["--ttl", "1s", "k", "--", "sleep", "1.5"]).await.expect_silent(0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_at_the_last_moment_of_the_wait_is_used() {
+    // Later than the end of the wait, and than a gateway is tried at least.
+    let late = (Duration::from_millis(5500), 201, GRANT);
+    let busy = r#"{"type":"/problems/locked","title":"","status":423,"detail":"busy"}"#;
+    let recorder = Recorder::telling(&[(Duration::ZERO, 423, busy), late]).await;
+    let scene = Scene::at(recorder.url());
+    scene.run(&["--ttl", "3s", "--wait", "4s", "k", "--", "true"]).await.expect_silent(0);
 }
 
 /// A proxy has pages of its own while its gateway restarts.
