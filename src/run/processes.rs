@@ -31,7 +31,7 @@ type Identity = (i32, u64);
 /// The command and its descendants.
 pub(super) struct Family {
     own: Pid,
-    /// Children that this process had before: a shell that started some and then became this program by `exec`.
+    /// Descendants that this process had before: a shell that started some and then became this program by `exec`.
     strangers: BTreeSet<Identity>,
     /// The command, which leads a process group of its own.
     command: Option<Pid>,
@@ -57,8 +57,15 @@ impl Family {
         let own = getpid();
         set_child_subreaper(Some(own))?;
         let processes = processes(&BTreeSet::new())?;
-        let children = processes.iter().filter(|process| process.parent == own.as_raw_nonzero().get());
-        let strangers = children.map(|process| process.identity).collect();
+        let mut strangers = BTreeSet::new();
+        let mut parents = vec![own.as_raw_nonzero().get()];
+        while let Some(parent) = parents.pop() {
+            for child in processes.iter().filter(|process| process.parent == parent) {
+                if strangers.insert(child.identity) {
+                    parents.push(child.identity.0);
+                }
+            }
+        }
         Ok(Self { own, strangers, command: None })
     }
 

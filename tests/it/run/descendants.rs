@@ -88,20 +88,28 @@ async fn whoever_is_born_while_others_are_killed_is_killed_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn children_that_were_there_before_are_left_alone() {
+async fn children_that_were_there_before_are_left_alone_and_so_are_their_orphans() {
     let gateway = Gateway::embedded(&[]).await;
     let scene = Scene::on(&gateway);
+    std::fs::write(
+        scene.path("parent"),
+        "sleep 30 & echo $! >orphan; while [ ! -e over ]; do sleep 0.02; done",
+    )
+    .unwrap();
+    // It ends when those are there whose parent has ended.
+    let script = "sleep 30 & >over; while kill -0 $(cat parent.pid) 2>&-; do sleep 0.02; done; exit 6";
+    std::fs::write(scene.path("command"), script).unwrap();
     // A shell that becomes this program: its children become ours.
+    let shell = "sleep 30 & echo $! >stranger; sh parent & echo $! >parent.pid
+        while [ ! -s orphan ]; do sleep 0.02; done; exec \"$0\" run k -- sh command";
     let mut command = Command::new("sh");
-    command.args([
-        "-c",
-        "sleep 30 & echo $! >stranger; exec \"$0\" run k -- sh -c 'sleep 30 & exit 6'",
-        PROGRAM,
-    ]);
+    command.args(["-c", shell, PROGRAM]);
     command.env("FENCEPOST_URL", &scene.url).current_dir(scene.directory.path());
     scene.launch(command).end().await.expect_silent(6);
-    let stranger = scene.number("stranger").await;
-    assert!(is_alive(stranger));
-    signal(stranger, "KILL");
-    eventually("it is gone", async || !is_alive(stranger)).await;
+    for name in ["stranger", "orphan"] {
+        let pid = scene.number(name).await;
+        assert!(is_alive(pid), "{name}");
+        signal(pid, "KILL");
+        eventually("it is gone", async || !is_alive(pid)).await;
+    }
 }
