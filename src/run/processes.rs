@@ -20,7 +20,7 @@ use crate::clock::boottime;
 
 /// How long the dying may take. Whoever hangs in the kernel for longer never gets back to its own code.
 const DYING_MAY_TAKE: Duration = Duration::from_secs(5);
-/// Between two looks, where the last has found nobody who is not dying.
+/// Between two looks, where there is nobody to catch.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// After so many looks at the new processes alone, all are looked at: in time, numbers are used again.
 const LOOKS_BETWEEN_WHOLE_ONES: u32 = 100;
@@ -112,11 +112,13 @@ impl Family {
     pub(super) fn kill(&self) -> bool {
         let give_up = boottime() + DYING_MAY_TAKE;
         let mut others = BTreeSet::new();
+        let (mut found, mut looks_alike) = (BTreeSet::new(), 0);
         for look in 0_u32.. {
             if look % LOOKS_BETWEEN_WHOLE_ONES == 0 {
                 others.clear();
             }
-            let has_found = self.signal_all(&[Signal::KILL], &mut others);
+            let found_before = std::mem::replace(&mut found, self.signal_all(&[Signal::KILL], &mut others));
+            looks_alike = if found == found_before { looks_alike + 1 } else { 0 };
             while self.reap().is_some() {}
             if self.is_gone() {
                 return true;
@@ -124,16 +126,17 @@ impl Family {
             if boottime() >= give_up {
                 break;
             }
-            // Whoever has children as fast as it can is only caught by being faster.
-            if !has_found {
+            // Whoever has children as fast as it can is only caught by being faster. But those who just stay may not be
+            // signalled, or hang in the kernel.
+            if found.is_empty() || looks_alike > LOOKS_BETWEEN_WHOLE_ONES {
                 thread::sleep(LOOK_AGAIN);
             }
         }
         false
     }
 
-    /// Sends these signals to all, and returns whether there was anybody.
-    fn signal_all(&self, signals: &[Signal], others: &mut BTreeSet<i32>) -> bool {
+    /// Sends these signals to all, and returns who that was.
+    fn signal_all(&self, signals: &[Signal], others: &mut BTreeSet<i32>) -> BTreeSet<Identity> {
         let members = self.members(others);
         let group = self.command.map(|command| command.as_raw_nonzero().get());
         let (in_group, alone): (Vec<_>, Vec<_>) =
@@ -148,7 +151,7 @@ impl Family {
                 process.signal(signal);
             }
         }
-        !members.is_empty()
+        members.iter().map(|process| process.identity).collect()
     }
 
     /// Those who live. The `others` are known to be none of them, and are not read again: nobody becomes a descendant who
