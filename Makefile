@@ -12,8 +12,9 @@ help: ## List the targets
 build: ## Build the program: target/release/fencepost
 	cargo build --release
 
+# Whoever starts this in the background of a script has it ignore SIGINT, and with it each program that it starts.
 test: tools clients ## Install what the tests need where it is missing, and run all of them
-	cargo test
+	env --default-signal=HUP,INT,QUIT cargo test
 
 model: ## Search the model of the quorum store with larger bounds: some minutes, and some gigabytes
 	MODEL=long cargo test --test model quorum -- --nocapture

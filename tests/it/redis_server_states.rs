@@ -252,7 +252,7 @@ async fn a_flush_is_noticed_without_any_request_and_the_run_starts_anew() {
     .await;
     let before = Gateway::on_redis(&primary, &[]).await;
     let deposed = Client::new(before.address);
-    deposed.put("/locks/k?ttl=10ms").send().await.expect(201);
+    deposed.put("/locks/other?ttl=30s").send().await.expect(201);
     let _: () = primary.command(&["FLUSHALL"]).await;
     eventually("the run is there again", async || primary.keys().await.contains(&FENCE.to_owned())).await;
 
