@@ -1,8 +1,7 @@
 """A Fencepost client for back ends: the standard library of Python 3.10 is enough. Copy it into your project."""
 import http.client, json, os, sys, threading, time, uuid
-from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, Iterator
 from urllib.parse import urlencode
 from urllib.request import HTTPError, Request, urlopen
 
@@ -12,8 +11,7 @@ class Unknown(Exception): """No answer until the deadline: it may have happened,
 class Refused(Exception): """The gateway does not take such a request."""
 ERRORS: dict[int, type[Exception]] = {423: Busy, 404: Lost, 409: Lost}
 
-def now() -> float:  # On a clock that goes on while the machine sleeps, as leases do, where there is one.
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+def now() -> float: return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))  # Also in sleep.
 
 class Lease:
     def __init__(self, key: str, token: str, sent: float, grant: Any) -> None:
@@ -29,7 +27,10 @@ class Fencepost:
 
     def acquire(self, key: str, ttl_s: float = 30, wait_s: float = 0) -> Lease:  # `wait_s` is up to 60.
         token, until = uuid.uuid4().hex, now() + wait_s + self.retry_for_s
-        try: return Lease(key, token, *self._call("PUT", key, token, until, ttl=ttl_s, wait=wait_s))
+        def put() -> Lease: return Lease(key, token, *self._call("PUT", key, token, until, ttl=ttl_s, wait=wait_s))
+        try:
+            lease = put()  # If it waited, `ends_at` is far too early: the same request again says when it ends.
+            return lease if lease.ends_at - now() > ttl_s * 2 / 3 else put()
         except BaseException as error:  # Out of the line; and what was granted without our knowing is freed.
             if wait_s or not isinstance(error, Busy):
                 with suppress(Exception): self._call("DELETE", key, token, now() + self.try_for_s)
@@ -39,8 +40,7 @@ class Fencepost:
         sent, grant = self._call("PATCH", lease.key, lease.token, lease.ends_at, ttl=ttl_s)
         lease.ends_at = sent + grant["ttl_ms"] / 1000
 
-    def release(self, lease: Lease) -> None:
-        self._call("DELETE", lease.key, lease.token, now() + self.retry_for_s)
+    def release(self, lease: Lease) -> None: self._call("DELETE", lease.key, lease.token, now() + self.retry_for_s)
 
     @contextmanager
     def hold(self, key: str, ttl_s: float = 30, wait_s: float = 0) -> Iterator[Lease]:

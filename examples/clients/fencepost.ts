@@ -27,8 +27,10 @@ export class Fencepost {
 
   async acquire(key: string, { ttlMs = 30_000, waitMs = 0 }: Times = {}): Promise<Lease> {
     const token = crypto.randomUUID(), until = now() + waitMs + this.retryForMs;
+    const put = () => this.call("PUT", key, token, until, { ttl: ttlMs, wait: waitMs });
     try {
-      const [sentAt, grant] = await this.call("PUT", key, token, until, { ttl: ttlMs, wait: waitMs });
+      let [sentAt, grant] = await put(); // If it waited, the lease began later: the same again says when it ends.
+      if (now() - sentAt > ttlMs / 3) [sentAt, grant] = await put();
       return new Lease(key, token, grant.fencing_token, sentAt + grant.ttl_ms);
     } catch (error) { // Out of the line; and what was granted without our knowing is freed.
       if (waitMs === 0 && error instanceof Busy) throw error;
@@ -42,9 +44,7 @@ export class Fencepost {
     lease.endsAt = Math.max(lease.endsAt, sentAt + grant.ttl_ms);
   }
 
-  async release(lease: Lease): Promise<void> {
-    await this.call("DELETE", lease.key, lease.token, now() + this.retryForMs);
-  }
+  async release({ key, token }: Lease) { await this.call("DELETE", key, token, now() + this.retryForMs); }
 
   /** Renews during the work. When the lease is lost `end.signal` aborts, `check` throws, and so does the end. */
   async hold<T>(key: string, times: Times, work: (lease: Lease) => Promise<T>): Promise<T> {

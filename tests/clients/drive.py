@@ -13,8 +13,8 @@ def say(answer: object) -> None:
     print(answer, flush=True)
 
 
-def hold(fencepost: Fencepost, key: str, ttl_s: str) -> None:
-    with fencepost.hold(key, float(ttl_s)) as lease:
+def hold(fencepost: Fencepost, key: str, ttl_s: str, wait_s: str) -> None:
+    with fencepost.hold(key, float(ttl_s), float(wait_s)) as lease:
         say(f"granted {lease.fencing_token}")
         while (word := said()[0]) != "leave":
             if word == "lost":
@@ -35,8 +35,8 @@ def do(fencepost: Fencepost, lease: Lease | None, words: list[str]) -> Lease | N
         case ["release"] if lease:
             fencepost.release(lease)
             say("released")
-        case ["hold", key, ttl_s]:
-            hold(fencepost, key, ttl_s)
+        case ["hold", key, ttl_s, wait_s]:
+            hold(fencepost, key, ttl_s, wait_s)
         case _:
             raise ValueError(words)
     return lease

@@ -13,8 +13,8 @@ const say = (answer: string) => console.log(answer);
 const fencepost = new Fencepost(env.FENCEPOST_URL ?? "", Number(env.RETRY_FOR_S) * 1000, 1_000);
 let lease: Lease | undefined;
 
-async function hold(key: string, ttlMs: number): Promise<void> {
-  await fencepost.hold(key, { ttlMs }, async (lease) => {
+async function hold(key: string, ttlMs: number, waitMs: number): Promise<void> {
+  await fencepost.hold(key, { ttlMs, waitMs }, async (lease) => {
     say(`granted ${lease.fencingToken}`);
     for (let words = await said(); words && words[0] !== "leave"; words = await said()) {
       const { signal } = lease.end;
@@ -40,7 +40,7 @@ async function act([verb, ...args]: string[]): Promise<void> {
     await fencepost.release(lease);
     say("released");
   } else if (verb === "hold") {
-    await hold(args[0] ?? "", Number(args[1]) * 1000);
+    await hold(args[0] ?? "", Number(args[1]) * 1000, Number(args[2]) * 1000);
   } else {
     throw new Error(`what is ${verb}?`);
   }

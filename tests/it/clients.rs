@@ -32,6 +32,7 @@ with_each!(
     a_lost_answer_is_asked_for_again_by_the_same_token,
     what_stays_unknown_is_called_so_and_left_to_nobody,
     it_waits_in_line_or_comes_away_empty,
+    a_lease_begins_when_its_wait_is_over,
     a_held_lock_is_renewed_and_its_loss_is_told,
     a_lease_that_nobody_can_renew_is_lost_in_time,
     a_second_click_pays_nothing,
@@ -149,10 +150,26 @@ async fn it_waits_in_line_or_comes_away_empty(kind: Kind) {
     assert_eq!(client.does("release").await, "released");
 }
 
+async fn a_lease_begins_when_its_wait_is_over(kind: Kind) {
+    let scene = Scene::start().await;
+    let holder = scene.look.put("/locks/k?ttl=5m").send().await.expect(201).token();
+    let mut client = kind.start(&url(&scene.gateway)).await;
+    client.begins("hold k 3 20").await;
+    let look = async || scene.look.get("/locks/k").send().await.json();
+    eventually("it waits", async || look().await["waiters"] == 1).await;
+    // For longer than the lease that it asks for.
+    let waited = Instant::now() + Duration::from_millis(3500);
+    eventually("it has waited", async || Instant::now() > waited).await;
+    scene.look.delete("/locks/k").token(&holder).send().await.expect(204);
+    assert!(client.says().await.starts_with("granted "));
+    assert_eq!(client.does("check").await, "held");
+    assert_eq!(client.does("leave").await, "released");
+}
+
 async fn a_held_lock_is_renewed_and_its_loss_is_told(kind: Kind) {
     let scene = Scene::start().await;
     let mut client = scene.client(kind).await;
-    let number = client.is_granted("hold k 4").await;
+    let number = client.is_granted("hold k 4 0").await;
     let held_until = Instant::now() + Duration::from_secs(6);
     while Instant::now() < held_until {
         assert_eq!(client.does("check").await, "held");
@@ -162,7 +179,7 @@ async fn a_held_lock_is_renewed_and_its_loss_is_told(kind: Kind) {
     assert_eq!(client.does("leave").await, "released");
     scene.is_free().await;
     // From one moment to the next a gateway answers that knows nothing of the lock.
-    client.is_granted("hold k 30").await;
+    client.is_granted("hold k 30 0").await;
     let forgetful = gateway().await;
     scene.proxy.set_target(forgetful.address.port());
     scene.proxy.sever();
@@ -172,7 +189,7 @@ async fn a_held_lock_is_renewed_and_its_loss_is_told(kind: Kind) {
 async fn a_lease_that_nobody_can_renew_is_lost_in_time(kind: Kind) {
     let scene = Scene::start().await;
     let mut client = scene.client(kind).await;
-    client.is_granted("hold k 3").await;
+    client.is_granted("hold k 3 0").await;
     scene.proxy.set_policy(|_| Fate::LoseAnswers);
     assert_eq!(client.does("lost").await, "lost");
 }
