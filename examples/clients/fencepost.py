@@ -10,7 +10,6 @@ class Lost(Exception): """The lease is over: somebody else may hold the lock by 
 class Unknown(Exception): """No answer until the deadline: it may have happened, or not."""
 class Refused(Exception): """The gateway does not take such a request."""
 ERRORS: dict[int, type[Exception]] = {423: Busy, 404: Lost, 409: Lost}
-
 def now() -> float: return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))  # Also in sleep.
 
 class Lease:
@@ -45,7 +44,7 @@ class Fencepost:
     @contextmanager
     def hold(self, key: str, ttl_s: float = 30, wait_s: float = 0) -> Iterator[Lease]:
         """Renews in the background. When the lease is lost `lost` is set, `check` raises, and so does the end."""
-        lease, done = self.acquire(key, ttl_s, wait_s), threading.Event()
+        lease, done, unsaid = self.acquire(key, ttl_s, wait_s), threading.Event(), Exception
         def keep() -> None:
             try:
                 while not done.wait(ttl_s / 3): self.renew(lease, ttl_s)
@@ -54,9 +53,10 @@ class Fencepost:
         try:
             yield lease
             lease.check()
+            unsaid = Unknown  # When the work has failed, what it raises says more than what the release does.
         finally:
             done.set()
-            with suppress(Unknown): self.release(lease)
+            with suppress(unsaid): self.release(lease)
 
     def _call(self, method: str, key: str, token: str, until: float, **spans_s: float) -> tuple[float, Any]:
         query = {"key": key} | {name: f"{round(span * 1000)}ms" for name, span in spans_s.items()}

@@ -17,9 +17,7 @@ export class Lease {
   /** Show `fencingToken` to what the lock protects. `endsAt` is by `now`, and never too late. */
   constructor(readonly key: string, readonly token: string, readonly fencingToken: number, public endsAt: number) {}
 
-  check(): void {
-    if (this.end.signal.aborted || now() >= this.endsAt) throw new Lost(this.key);
-  }
+  check(): void { if (this.end.signal.aborted || now() >= this.endsAt) throw new Lost(this.key); }
 }
 
 export class Fencepost {
@@ -51,13 +49,15 @@ export class Fencepost {
     const lease = await this.acquire(key, times), ttlMs = times.ttlMs ?? 30_000;
     const lost = (error: unknown) => { if (error instanceof Lost || now() >= lease.endsAt) lease.end.abort(error); };
     const renewing = setInterval(() => void this.renew(lease, ttlMs).catch(lost), ttlMs / 3);
+    let failed = true; // Then what the work throws says more than what the release does.
     try {
       const result = await work(lease);
       lease.check();
+      failed = false;
       return result;
     } finally {
       clearInterval(renewing);
-      await this.release(lease).catch((error) => { if (!(error instanceof Unknown)) throw error; });
+      await this.release(lease).catch((error) => { if (!failed && !(error instanceof Unknown)) throw error; });
     }
   }
 

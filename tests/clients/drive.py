@@ -5,6 +5,10 @@ import sys
 from fencepost import Busy, Fencepost, Lease, Lost, Unknown
 
 
+class Failed(Exception):
+    """What work may raise."""
+
+
 def said() -> list[str]:
     return sys.stdin.readline().split()
 
@@ -17,6 +21,8 @@ def hold(fencepost: Fencepost, key: str, ttl_s: str, wait_s: str) -> None:
     with fencepost.hold(key, float(ttl_s), float(wait_s)) as lease:
         say(f"granted {lease.fencing_token}")
         while (word := said()[0]) != "leave":
+            if word == "fail":
+                raise Failed
             if word == "lost":
                 lease.lost.wait()
             lease.check()
@@ -48,7 +54,7 @@ def main() -> None:
     while words := said():
         try:
             lease = do(fencepost, lease, words)
-        except (Busy, Lost, Unknown) as error:
+        except (Busy, Lost, Unknown, Failed) as error:
             say(type(error).__name__.lower())
 
 

@@ -3,6 +3,9 @@ import { createInterface } from "node:readline";
 import { env, stdin } from "node:process";
 import { Busy, Fencepost, Lease, Lost, Unknown } from "./fencepost.js";
 
+/** What work may throw. */
+class Failed extends Error {}
+
 const lines = createInterface({ input: stdin })[Symbol.asyncIterator]();
 const said = async (): Promise<string[] | undefined> => {
   const line = await lines.next();
@@ -17,6 +20,7 @@ async function hold(key: string, ttlMs: number, waitMs: number): Promise<void> {
   await fencepost.hold(key, { ttlMs, waitMs }, async (lease) => {
     say(`granted ${lease.fencingToken}`);
     for (let words = await said(); words && words[0] !== "leave"; words = await said()) {
+      if (words[0] === "fail") throw new Failed();
       const { signal } = lease.end;
       if (words[0] === "lost" && !signal.aborted) {
         await new Promise((told) => signal.addEventListener("abort", told));
@@ -48,7 +52,7 @@ async function act([verb, ...args]: string[]): Promise<void> {
 
 for (let words = await said(); words; words = await said()) {
   await act(words).catch((error: unknown) => {
-    const known = [Busy, Lost, Unknown].find((kind) => error instanceof kind);
+    const known = [Busy, Lost, Unknown, Failed].find((kind) => error instanceof kind);
     if (!known) throw error;
     say(known.name.toLowerCase());
   });

@@ -34,6 +34,7 @@ with_each!(
     it_waits_in_line_or_comes_away_empty,
     a_lease_begins_when_its_wait_is_over,
     a_held_lock_is_renewed_and_its_loss_is_told,
+    what_the_work_throws_is_not_hidden_by_the_release,
     a_lease_that_nobody_can_renew_is_lost_in_time,
     a_second_click_pays_nothing,
 );
@@ -184,6 +185,21 @@ async fn a_held_lock_is_renewed_and_its_loss_is_told(kind: Kind) {
     scene.proxy.set_target(forgetful.address.port());
     scene.proxy.sever();
     assert_eq!(client.does("lost").await, "lost");
+}
+
+async fn what_the_work_throws_is_not_hidden_by_the_release(kind: Kind) {
+    let scene = Scene::start().await;
+    let mut client = scene.client(kind).await;
+    let forgetful = gateway().await;
+    // Neither gateway knows of the lock that the other has granted. Work that ends well is told of the loss.
+    let ends = [("fail", "failed", &forgetful), ("leave", "lost", &scene.gateway)];
+    for (end, said, other) in ends {
+        client.is_granted("hold k 300 0").await;
+        scene.proxy.set_target(other.address.port());
+        scene.proxy.sever();
+        scene.look.delete("/locks/k").send().await;
+        assert_eq!(client.does(end).await, said);
+    }
 }
 
 async fn a_lease_that_nobody_can_renew_is_lost_in_time(kind: Kind) {
