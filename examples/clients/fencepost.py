@@ -23,7 +23,6 @@ class Lease:
 class Fencepost:
     def __init__(self, url: str, retry_for_s: float = 10, try_for_s: float = 3) -> None:
         self.url, self.retry_for_s, self.try_for_s = url, retry_for_s, try_for_s
-
     def acquire(self, key: str, ttl_s: float = 30, wait_s: float = 0) -> Lease:  # `wait_s` is up to 60.
         token, until = uuid.uuid4().hex, now() + wait_s + self.retry_for_s
         def put() -> Lease: return Lease(key, token, *self._call("PUT", key, token, until, ttl=ttl_s, wait=wait_s))
@@ -38,7 +37,6 @@ class Fencepost:
     def renew(self, lease: Lease, ttl_s: float = 30) -> None:
         sent, grant = self._call("PATCH", lease.key, lease.token, lease.ends_at, ttl=ttl_s)
         lease.ends_at = sent + grant["ttl_ms"] / 1000
-
     def release(self, lease: Lease) -> None: self._call("DELETE", lease.key, lease.token, now() + self.retry_for_s)
 
     @contextmanager
@@ -46,9 +44,10 @@ class Fencepost:
         """Renews in the background. When the lease is lost `lost` is set, `check` raises, and so does the end."""
         lease, done, unsaid = self.acquire(key, ttl_s, wait_s), threading.Event(), Exception
         def keep() -> None:
-            try:
-                while not done.wait(ttl_s / 3): self.renew(lease, ttl_s)
-            except Exception: lease.lost.set()
+            while not done.wait(min(ttl_s / 3, lease.ends_at - now())) and not lease.lost.is_set():
+                try: self.renew(lease, ttl_s)
+                except Exception as error:
+                    if isinstance(error, Lost) or now() >= lease.ends_at: lease.lost.set()
         threading.Thread(target=keep, daemon=True).start()
         try:
             yield lease
@@ -61,15 +60,16 @@ class Fencepost:
     def _call(self, method: str, key: str, token: str, until: float, **spans_s: float) -> tuple[float, Any]:
         query = {"key": key} | {name: f"{round(span * 1000)}ms" for name, span in spans_s.items()}
         request = Request(f"{self.url}/lock?{urlencode(query)}", method=method, headers={"Lease-Token": token})
-        while True:  # The same request with the same token, until there is an answer or the time is over.
+        while True:  # The same request with the same token, until the gateway answers or the time is over.
             sent = now()
             try:
                 timeout = max(0.1, min(until - sent, self.try_for_s + spans_s.get("wait", 0)))
                 with urlopen(request, timeout=timeout) as answer: return sent, json.loads(answer.read() or "null")
             except (OSError, http.client.HTTPException, ValueError) as error:
-                why = f"{method} {key}: {error}"
+                why, kind = f"{method} {key}: {error}", ""
                 if isinstance(error, HTTPError) and error.code < 500:
-                    raise ERRORS.get(error.code, Refused)(why) from None
+                    with suppress(Exception): kind = str(json.loads(error.read())["type"])  # A proxy's has none.
+                    if kind.startswith("/problems/"): raise ERRORS.get(error.code, Refused)(why) from None
                 if now() >= until: raise Unknown(why) from error
             time.sleep(0.2)
 

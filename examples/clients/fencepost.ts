@@ -7,7 +7,6 @@ export class Lost extends Error {} // The lease is over: somebody else may hold 
 export class Unknown extends Error {} // No answer until the deadline: it may have happened, or not.
 export class Refused extends Error {} // The gateway does not take such a request.
 const errors: Record<number, typeof Busy> = { 423: Busy, 404: Lost, 409: Lost };
-
 type Grant = { fencing_token: number; ttl_ms: number };
 type Times = { ttlMs?: number; waitMs?: number }; // `waitMs` is up to a minute.
 const now = () => performance.now(); // It stands still while the machine sleeps: then the fencing token protects.
@@ -64,15 +63,16 @@ export class Fencepost {
   private async call(method: string, key: string, token: string, until: number, spans: Record<string, number> = {}) {
     const query = new URLSearchParams({ key });
     for (const [name, ms] of Object.entries(spans)) query.set(name, `${Math.round(ms)}ms`);
-    for (;;) { // The same request with the same token, until there is an answer or the time is over.
+    for (;;) { // The same request with the same token, until the gateway answers or the time is over.
       const sentAt = now(), timeoutMs = Math.max(100, Math.min(until - sentAt, this.tryForMs + (spans.wait ?? 0)));
       const options = { method, headers: { "Lease-Token": token }, signal: AbortSignal.timeout(Math.ceil(timeoutMs)) };
       const sent = fetch(`${this.url}/lock?${query}`, options);
       const [status, text] = await sent.then(async (answer) => [answer.status, await answer.text()] as const)
         .catch((error) => [599, String(error)] as const); // No answer.
       if (status < 300) return [sentAt, JSON.parse(text || "null") as Grant] as const;
-      if (status < 500) throw new (errors[status] ?? Refused)(`${method} ${key}: ${text}`);
-      if (now() >= until) throw new Unknown(`${method} ${key}: ${text}`);
+      const why = `${method} ${key}: ${text}`; // What a proxy says is tried again: it has no such type.
+      if (status < 500 && /"type":\s*"\/problems\//.test(text)) throw new (errors[status] ?? Refused)(why);
+      if (now() >= until) throw new Unknown(why);
       await new Promise((done) => setTimeout(done, 200));
     }
   }

@@ -4,9 +4,11 @@
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
 
 use crate::support::proxy::{Fate, Framing};
-use crate::support::{Client, Gateway, Proxy, eventually, free_port};
+use crate::support::{Client, Gateway, PATIENCE, Proxy, eventually, free_port};
 
 use workshop::Kind;
 pub use workshop::tool;
@@ -36,6 +38,7 @@ with_each!(
     a_held_lock_is_renewed_and_its_loss_is_told,
     what_the_work_throws_is_not_hidden_by_the_release,
     a_lease_that_nobody_can_renew_is_lost_in_time,
+    what_a_proxy_says_is_asked_again,
     a_second_click_pays_nothing,
 );
 
@@ -208,6 +211,32 @@ async fn a_lease_that_nobody_can_renew_is_lost_in_time(kind: Kind) {
     client.is_granted("hold k 3 0").await;
     scene.proxy.set_policy(|_| Fate::LoseAnswers);
     assert_eq!(client.does("lost").await, "lost");
+}
+
+async fn what_a_proxy_says_is_asked_again(kind: Kind) {
+    let scene = Scene::start().await;
+    let mut client = scene.client(kind).await;
+    client.is_granted("hold k 6 0").await;
+    // For a while the proxy does not find the gateway, and says so by itself.
+    let (lost, mut renewals) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), 0);
+    let mut answered = Vec::new();
+    scene.proxy.set_target(lost.local_addr().unwrap().port());
+    scene.proxy.sever();
+    while renewals < 2 {
+        let (mut connection, _) = tokio::time::timeout(PATIENCE, lost.accept()).await.unwrap().unwrap();
+        let mut request = [0; 4096];
+        let length = connection.read(&mut request).await.unwrap();
+        renewals += usize::from(request[..length].starts_with(b"PATCH"));
+        let answer = b"HTTP/1.1 404 Not Found\r\ncontent-length: 9\r\nconnection: close\r\n\r\nnot here\n";
+        connection.write_all(answer).await.unwrap();
+        // The client closes it, once it has read the answer.
+        answered.push(connection);
+    }
+    scene.proxy.set_target(scene.gateway.address.port());
+    drop(lost);
+    eventually("it is renewed", async || scene.answered("PATCH").contains(&200)).await;
+    assert_eq!(client.does("check").await, "held");
+    assert_eq!(client.does("leave").await, "released");
 }
 
 async fn a_second_click_pays_nothing(kind: Kind) {
