@@ -2,6 +2,7 @@
 //! gateway is the test's.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Output, Stdio};
 
@@ -185,7 +186,13 @@ async fn a_key_from_a_variable_works_as_pasted(stage: Stage) {
 }
 
 async fn holding_works_as_pasted(stage: Stage) {
-    Shell::new(&stage).paste("/hold?key=import").await.expect(0, "the lock is mine while curl runs");
+    let shell = Shell::new(&stage);
+    shell.paste("/hold?key=import").await.expect(0, "the lock is mine while curl runs");
+    for entry in std::fs::read_dir(shell.directory.path()).unwrap().map(Result::unwrap) {
+        let is_private = entry.metadata().unwrap().mode() & 0o077 == 0;
+        let holds_token = std::fs::read_to_string(entry.path()).unwrap().contains("event: granted");
+        assert!(is_private || !holds_token, "{entry:?} is there for all to read");
+    }
     let client = stage.client();
     eventually("the lock is free", async || client.get("/locks/import").send().await.status == 404).await;
 }
