@@ -7,6 +7,14 @@ use crate::support::{Client, Gateway, eventually, fresh_token, signal};
 /// Says again what it reads, so that it can be told from the terminal's echo.
 const ECHO: &str = "echo $$ >pid; echo ready; exec sed -u s/^/read:/";
 
+/// Somebody who sits at a shell, on a terminal.
+async fn at_a_shell() -> (Gateway, Scene, Person) {
+    let gateway = Gateway::embedded(&[]).await;
+    let scene = Scene::on(&gateway);
+    let person = Person::sits_at_a_shell(&scene).await;
+    (gateway, scene, person)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn waiting_shows_the_place_in_line_and_the_elapsed_time() {
     let gateway = Gateway::embedded(&[]).await;
@@ -78,9 +86,7 @@ async fn control_c_while_waiting_gives_up_the_place() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn control_z_stops_the_job_and_fg_goes_on_with_it() {
-    let gateway = Gateway::embedded(&[]).await;
-    let scene = Scene::on(&gateway);
-    let mut person = Person::sits_at_a_shell(&scene).await;
+    let (_gateway, scene, mut person) = at_a_shell().await;
     person.types(&format!("$F run --ttl 1m k -- sh -c '{ECHO}'\n"));
     let pid = scene.number("pid").await;
     person.types("one\n");
@@ -104,9 +110,8 @@ async fn control_z_stops_the_job_and_fg_goes_on_with_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fg_after_the_lease_is_over_kills_before_anything_runs() {
-    let gateway = Gateway::embedded(&[]).await;
-    let (scene, client) = (Scene::on(&gateway), Client::new(gateway.address));
-    let mut person = Person::sits_at_a_shell(&scene).await;
+    let (gateway, scene, mut person) = at_a_shell().await;
+    let client = Client::new(gateway.address);
     // A shell that is stopped while it forks may stay so in part: this one does not.
     let script = "echo $$ >pid; while :; do echo >>beats; done";
     person.types(&format!("$F run --ttl 2s k -- sh -c '{script}'\n"));
@@ -125,9 +130,7 @@ async fn fg_after_the_lease_is_over_kills_before_anything_runs() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_in_the_background_stops_when_it_reads_and_reads_in_the_foreground() {
-    let gateway = Gateway::embedded(&[]).await;
-    let scene = Scene::on(&gateway);
-    let mut person = Person::sits_at_a_shell(&scene).await;
+    let (_gateway, scene, mut person) = at_a_shell().await;
     person.types(&format!("$F run --ttl 1m k -- sh -c '{ECHO}' &\n"));
     let pid = scene.number("pid").await;
     eventually("it is stopped", async || is_stopped(pid)).await;
@@ -147,9 +150,7 @@ async fn a_job_in_the_background_stops_when_it_reads_and_reads_in_the_foreground
 /// A command that reads before it was lent the terminal has been stopped for it when it has it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_that_was_stopped_for_the_terminal_that_it_has_goes_on() {
-    let gateway = Gateway::embedded(&[]).await;
-    let scene = Scene::on(&gateway);
-    let mut person = Person::sits_at_a_shell(&scene).await;
+    let (_gateway, scene, mut person) = at_a_shell().await;
     person.types(&format!("$F run --ttl 1m k -- sh -c '{ECHO}'\n"));
     let pid = scene.number("pid").await;
     person.types("one\n");
@@ -165,9 +166,7 @@ async fn a_command_that_was_stopped_for_the_terminal_that_it_has_goes_on() {
 /// Were `run` to stop alone, its command would go on, and nobody would renew.
 #[tokio::test(flavor = "multi_thread")]
 async fn control_z_stops_the_command_too_where_it_is_not_in_the_foreground() {
-    let gateway = Gateway::embedded(&[]).await;
-    let scene = Scene::on(&gateway);
-    let mut person = Person::sits_at_a_shell(&scene).await;
+    let (_gateway, scene, mut person) = at_a_shell().await;
     person.types("$F run --ttl 1m k -- sh -c 'echo $$ >pid; exec sleep 60' | cat\n");
     let pid = scene.number("pid").await;
     person.types("\u{1a}");
@@ -184,9 +183,7 @@ async fn control_z_stops_the_command_too_where_it_is_not_in_the_foreground() {
 /// In front of a pager, it is the pager that reads keys, until the command asks for the terminal.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_in_a_pipe_gets_the_terminal_when_it_wants_it() {
-    let gateway = Gateway::embedded(&[]).await;
-    let scene = Scene::on(&gateway);
-    let mut person = Person::sits_at_a_shell(&scene).await;
+    let (_gateway, scene, mut person) = at_a_shell().await;
     person.types(&format!("$F run --ttl 1m k -- sh -c '{ECHO}' | sed -u s/^/piped:/\n"));
     person.sees("piped:ready").await;
     person.types("hello\n");
