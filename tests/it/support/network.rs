@@ -126,8 +126,11 @@ impl LockStore for Network {
             let answer = store.acquire(&request, later()).await?;
             if is_repeated {
                 let ttl = Ttl::from_ms(30_000).unwrap();
-                let second = AcquireRequest { attempt: Attempt::generate(), ttl, ..request };
-                store.acquire(&second, later()).await?;
+                let second = || AcquireRequest { attempt: Attempt::generate(), ttl, ..request.clone() };
+                // A lease that ends just then may leave the second one in doubt, and the proxy repeats it once more.
+                if store.acquire(&second(), later()).await.is_err() {
+                    store.acquire(&second(), later()).await?;
+                }
             }
             Ok(answer)
         };
