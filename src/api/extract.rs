@@ -20,8 +20,6 @@ use crate::lock::{LeaseToken, LockKey, Owner, Terms, Ttl};
 
 /// Where the path form of a lock's address begins.
 const PATH_FORM: &str = "/locks/";
-/// The longest `max_hold`: past it, a lock is as good as held for ever.
-const LONGEST_MAX_HOLD: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 /// The shortest `min_hold`.
 const SHORTEST_MIN_HOLD: Duration = Duration::from_millis(1);
 /// The lease of a lock that a connection holds, where none is asked for, and the shortest: a third of it must be enough
@@ -102,7 +100,7 @@ impl LockQuery for AcquireQuery {
         };
         let max_hold = pairs.take("max_hold");
         let max_hold = max_hold
-            .map(|text| duration("max_hold", &text, ttl.as_duration(), LONGEST_MAX_HOLD))
+            .map(|text| duration("max_hold", &text, ttl.as_duration(), Terms::LONGEST_MAX_HOLD))
             .transpose()?;
         let min_hold = pairs.take("min_hold");
         let longest = limits.max_ttl.min(max_hold.unwrap_or(Duration::MAX));

@@ -12,6 +12,9 @@ pub struct Terms {
 }
 
 impl Terms {
+    /// The longest `max_hold`: past it, a lock is as good as held for ever.
+    pub const LONGEST_MAX_HOLD: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+
     /// Whether there are none.
     pub fn are_none(&self) -> bool {
         *self == Self::default()

@@ -17,7 +17,7 @@ use tokio_util::task::TaskTracker;
 use super::take_back::Cleaner;
 use super::{Acquire, Acquisition, LockService, Outcome, RETRY_PAUSE, TakeBack, lease_left, pause_before};
 use crate::clock::{Backoff, boottime, whole_ms};
-use crate::lock::{Attempt, Lease, LeaseToken, LockKey, Renewed, Ttl};
+use crate::lock::{Attempt, Lease, LeaseToken, LockKey, Renewed, Terms, Ttl};
 use crate::store::{LockStore, PlaceAfter, Renewer, StoreError};
 
 /// The longest silence towards a client.
@@ -26,8 +26,6 @@ const LONGEST_SILENCE: Duration = Duration::from_secs(10);
 const MOST_EVENTS: usize = 4;
 /// The shortest time between two renewals, towards the end of `max_hold`.
 const SHORTEST_PERIOD: Duration = Duration::from_millis(100);
-/// What is as good as no `max_hold`.
-const LONGEST_HOLD: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 /// What a sleep may be too short by.
 const TICK: Duration = Duration::from_millis(2);
 /// The longest pause before a renewal that failed is sent again: it doubles up to there.
@@ -128,7 +126,7 @@ impl LockService {
             return Ok(Holding::NotHeld(Acquisition { token, outcome: Outcome::ShuttingDown }));
         }
         let (key, ttl, min_hold) = (wish.key.clone(), wish.ttl, wish.terms.min_hold);
-        let max_hold = wish.terms.max_hold.unwrap_or(LONGEST_HOLD);
+        let max_hold = wish.terms.max_hold.unwrap_or(Terms::LONGEST_MAX_HOLD);
         let asked_at = boottime();
         let Acquisition { token, outcome } = self.acquire(wish).await?;
         let answered_at = boottime();
