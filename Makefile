@@ -2,9 +2,11 @@
 
 # What the tests start for real, each with the Debian package that brings it.
 TOOLS := redis-server:redis-server sqlite3:sqlite3 curl:curl unshare:util-linux mount:mount python3:python3 \
-	node:nodejs npm:npm systemd-analyze:systemd
+	valgrind:valgrind node:nodejs npm:npm systemd-analyze:systemd chromium:chromium nginx:nginx haproxy:haproxy caddy:caddy
+# The OWASP rules are no command.
+CORE_RULES := /usr/share/modsecurity-crs/rules
 
-.PHONY: help build test model check doc openapi bench bench-wait bench-quorum tools clients
+.PHONY: help build test model check doc openapi bench bench-replies bench-wait bench-quorum bench-growth bench-micro count tools clients deny fuzz
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -12,9 +14,10 @@ help: ## List the targets
 build: ## Build the program: target/release/fencepost
 	cargo build --release
 
-# Whoever starts this in the background of a script has it ignore SIGINT, and with it each program that it starts.
+# Whoever starts this in the background of a script has it ignore SIGINT, and with it each program that it starts. Most
+# tests mostly wait, for a lease to end or a server to come back: so there are more of them at a time than cores.
 test: tools clients ## Install what the tests need where it is missing, and run all of them
-	env --default-signal=HUP,INT,QUIT cargo test
+	env --default-signal=HUP,INT,QUIT RUST_TEST_THREADS=$$((2 * $$(nproc))) cargo test
 
 model: ## Search the model of the quorum store with larger bounds: some minutes, and some gigabytes
 	MODEL=long cargo test --test model quorum -- --nocapture
@@ -23,6 +26,22 @@ check: ## Format and lints
 	cargo fmt --check
 	cargo clippy --all-targets -- -D warnings
 
+# A program, and no dependency. It runs for a second, so it is built for speed of building: a minute, not two.
+DENY := target/tools/bin/cargo-deny
+$(DENY):
+	CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 CARGO_PROFILE_RELEASE_OPT_LEVEL=1 \
+		cargo install --quiet --locked --no-default-features --root target/tools cargo-deny@0.20.2
+
+deny: $(DENY) ## Licences and sources of the dependencies, and their known faults where the database can be reached
+	$(DENY) check --hide-inclusion-graph licenses bans sources
+	@if $(DENY) --log-level off fetch db; then $(DENY) check advisories; \
+	else echo "the advisory database cannot be reached: known faults were not looked for" >&2; fi
+
+# Two at a time on two cores: a minute in all.
+FUZZ_MS ?= 20000
+fuzz: ## Try inputs that nobody thought of on all parsers, for a minute (FUZZ_MS=… on each of them)
+	BOLERO_RANDOM_TEST_TIME_MS=$(FUZZ_MS) RUST_TEST_THREADS=2 cargo test --test fuzz
+
 doc: ## The code's own documentation
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --document-private-items
 
@@ -30,8 +49,11 @@ openapi: ## Write openapi/openapi.json anew from the handlers
 	cargo run --quiet -- openapi > openapi/openapi.json.new
 	mv openapi/openapi.json.new openapi/openapi.json
 
-bench: tools ## Measure the gateway against a handler that does nothing
-	cargo bench --bench gateway
+bench: tools ## Measure the gateway as it is shipped against a handler that does nothing, and against Redis itself: ten minutes
+	cargo bench --profile dist --bench gateway
+
+bench-replies: tools ## Make ten million requests of all kinds, and count the replies that do not fit theirs
+	cargo bench --profile dist --bench gateway -- --replies
 
 bench-wait: tools ## Measure waiting in line: hand-offs, and what a crowd costs others
 	cargo bench --bench waiting
@@ -39,15 +61,31 @@ bench-wait: tools ## Measure waiting in line: hand-offs, and what a crowd costs 
 bench-quorum: tools ## Measure a quorum of five against a single Redis, and with a node that stands still
 	cargo bench --bench quorum
 
+bench-growth: tools ## Measure what becomes of a gateway with more of everything, for seven minutes
+	cargo bench --profile dist --bench growth
+
+bench-micro: ## Measure the parts of a request by themselves, without a socket
+	cargo bench --profile dist --bench micro
+
+# The program of the tests is there already where they have run; another must be built.
+PROFILE ?= dev
+count: tools ## Count the instructions of each request: over 5 % more than committed fail (PROFILE=dist, COMMIT=yes)
+	$(if $(filter-out dev,$(PROFILE)),cargo build --profile $(PROFILE))
+	cargo test --quiet --bench count -- $(PROFILE) $(if $(COMMIT),--commit)
+
+# Services are installed and not started: the tests start what they need, on ports of their own.
 tools: ## Install what the tests need where it is missing
-	@missing=; packages=; \
+	@missing=; packages=; PATH=$$PATH:/usr/sbin:/sbin; \
 	for tool in $(TOOLS); do \
 		command -v $${tool%:*} >/dev/null || { missing="$$missing $${tool%:*}"; packages="$$packages $${tool#*:}"; }; \
 	done; \
 	python3 -c 'import ensurepip' 2>/dev/null || { missing="$$missing venv"; packages="$$packages python3-venv"; }; \
+	[ -d $(CORE_RULES) ] || { missing="$$missing modsecurity"; packages="$$packages modsecurity-crs libnginx-mod-http-modsecurity"; }; \
 	if [ -z "$$missing" ]; then exit 0; fi; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		echo "installing$$missing"; \
+		policy=/usr/sbin/policy-rc.d; \
+		if [ ! -e $$policy ]; then trap "rm $$policy" EXIT; printf '#!/bin/sh\nexit 101\n' >$$policy; chmod +x $$policy; fi; \
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$packages >/dev/null; \
 	else \
 		echo "missing:$$missing. Please install the packages$$packages (Debian: sudo apt-get install$$packages)" >&2; \

@@ -1,52 +1,66 @@
-//! The HTTP side: every route in one place, and what all requests pass through, in its order.
+//! The HTTP side: every route in one place. What all requests pass through before is in `front.rs`.
 //!
 //! Architecture invariant: nothing below this module knows `axum` or a status code.
 
-use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Request;
-use axum::http::header::RETRY_AFTER;
-use axum::http::{Method, StatusCode};
-use axum::middleware::{from_fn, from_fn_with_state, map_response};
+use axum::http::{StatusCode, Version};
+use axum::middleware::map_response;
 use axum::response::{IntoResponse, Response};
 use axum::routing::put;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
-use tower_http::catch_panic::CatchPanicLayer;
-use tower_http::cors::CorsLayer;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
-use self::admission::{guard_browsers, limit_head};
-use self::answers::{FENCING_TOKEN, LEASE_TOKEN};
-use self::observe::{REQUEST_ID, observe};
 use self::problem::{Problem, ProblemType};
+use crate::access::Keyring;
+use crate::audit::Audit;
 use crate::service::LockService;
 
 mod admission;
 mod answers;
+mod authenticate;
 mod delivery;
 mod events;
 mod extract;
+mod front;
+mod happening;
 mod health;
 mod hold;
+mod list;
 mod locks;
+mod metrics;
 mod observe;
 mod openapi;
 mod problem;
 mod raw;
+mod route;
+mod ui;
+mod watch;
 
-pub use admission::Admission;
-
-/// How long a browser may remember what another site's pages may send here.
-const CORS_MAX_AGE: Duration = Duration::from_secs(3600);
+pub use admission::{Admission, KnownHosts};
+pub use front::Front;
+pub use metrics::metrics_app;
 
 /// What the handlers share.
 #[derive(Clone)]
-pub struct AppState(Arc<App>);
+pub struct AppState(Arc<Shared>);
+
+struct Shared {
+    app: App,
+    /// One for each request by HTTP/1 that may keep its connection.
+    http1_places: Arc<Semaphore>,
+}
+
+/// That a request may keep its connection for long. By HTTP/2 many share one, so nobody counts them.
+struct ConnectionPlace {
+    _permit: Option<OwnedSemaphorePermit>,
+}
 
 /// The contents of [`AppState`].
 pub struct App {
@@ -56,6 +70,12 @@ pub struct App {
     pub limits: Limits,
     /// Who may be talked to from a browser.
     pub admission: Admission,
+    /// Whether the metrics are here, and not on an address of their own.
+    pub serves_metrics: bool,
+    /// The keys that callers show; `None` where anybody may do everything.
+    pub keyring: Option<Arc<Keyring>>,
+    /// Where it is written down who did what.
+    pub audit: Arc<Audit>,
     /// Cancelled when the server begins to drain.
     pub draining: CancellationToken,
 }
@@ -71,23 +91,36 @@ pub struct Limits {
     pub max_ttl: Duration,
     /// The longest wait.
     pub max_wait: Duration,
-    /// The most that may wait, or hold a lock, by HTTP/1, where each of them keeps a connection.
+    /// The most that may wait, hold a lock, or watch, by HTTP/1, where each of them keeps a connection.
     pub max_http1_waiters: usize,
+    /// The most streams of events of one key that does not say otherwise.
+    pub default_max_watchers: usize,
     /// How long a connection may hold a lock that it does not say otherwise of.
     pub default_max_hold: Duration,
 }
 
-impl App {
-    /// Whether one more by HTTP/1 who keeps a connection would leave too few for all others.
-    fn has_no_connection_left(&self) -> bool {
-        self.service.waiters() + self.service.holds() >= self.limits.max_http1_waiters
+impl Limits {
+    /// With leases of at most this length.
+    fn lowered_to(&self, max_ttl: Option<Duration>) -> Self {
+        let max_ttl = max_ttl.map_or(self.max_ttl, |max_ttl| max_ttl.clamp(self.min_ttl, self.max_ttl));
+        Self { max_ttl, default_ttl: self.default_ttl.min(max_ttl), ..*self }
     }
 }
 
 impl AppState {
     /// Shares the application among the handlers.
     pub fn new(app: App) -> Self {
-        Self(Arc::new(app))
+        let most = app.limits.max_http1_waiters.min(Semaphore::MAX_PERMITS);
+        Self(Arc::new(Shared { app, http1_places: Arc::new(Semaphore::new(most)) }))
+    }
+
+    /// Lets a request keep its connection; `None` where that would leave too few to all others.
+    fn keep_connection(&self, version: Version) -> Option<ConnectionPlace> {
+        if version > Version::HTTP_11 {
+            return Some(ConnectionPlace { _permit: None });
+        }
+        let permit = self.0.http1_places.clone().try_acquire_owned().ok()?;
+        Some(ConnectionPlace { _permit: Some(permit) })
     }
 }
 
@@ -95,12 +128,12 @@ impl std::ops::Deref for AppState {
     type Target = App;
 
     fn deref(&self) -> &App {
-        &self.0
+        &self.0.app
     }
 }
 
 /// The whole application, ready to be served.
-pub fn app(state: AppState) -> Router {
+pub fn app(state: AppState) -> Front {
     let (router, _) = documented_routes().split_for_parts();
     let router = router
         // The same resource, with the key in the query: one set of handlers for both.
@@ -112,28 +145,12 @@ pub fn app(state: AppState) -> Router {
                 .get(locks::get_lock),
         )
         .merge(swagger_ui())
+        .merge(ui::page())
         .fallback(async |request: Request| extract::explain_missing(request.uri()))
         .method_not_allowed_fallback(async || {
             Problem::new(ProblemType::MethodNotAllowed, "the Allow header lists the methods of this address")
         });
-    pass_through(router, state)
-}
-
-/// What every request passes through before it reaches `router`. The outermost stands last.
-pub fn pass_through(router: Router<AppState>, state: AppState) -> Router {
-    let router = router
-        .layer(from_fn(limit_head))
-        // Inside of what writes the log and the request id, so that a panic has both.
-        .layer(CatchPanicLayer::custom(explain_panic));
-    let router = match cors(&state.admission) {
-        Some(cors) => router.layer(cors),
-        None => router,
-    };
-    router
-        // Outside of CORS, so that a preflight of a site that is not allowed is refused too.
-        .layer(from_fn_with_state(state.clone(), guard_browsers))
-        .layer(from_fn(observe))
-        .with_state(state)
+    Front::new(router, state)
 }
 
 /// The OpenAPI document, as `/openapi.json` and `fencepost openapi` give it.
@@ -145,10 +162,13 @@ pub fn openapi_json() -> &'static str {
 fn documented_routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::with_openapi(openapi::base())
         .routes(routes!(locks::acquire_lock, locks::renew_lock, locks::release_lock, locks::get_lock))
+        .routes(routes!(list::list_locks))
         .routes(routes!(hold::hold_lock))
+        .routes(routes!(watch::watch_locks))
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz))
         .routes(routes!(health::explain_problem))
+        .routes(routes!(metrics::get_metrics))
         .routes(routes!(openapi::get_openapi))
 }
 
@@ -160,22 +180,4 @@ fn swagger_ui() -> Router<AppState> {
         StatusCode::NOT_FOUND => Problem::new(ProblemType::NotFound, "there is no such page").into_response(),
         _ => response,
     }))
-}
-
-fn cors(admission: &Admission) -> Option<CorsLayer> {
-    if admission.allowed_origins.is_empty() {
-        return None;
-    }
-    let cors = CorsLayer::new()
-        .allow_origin(admission.allowed_origins.clone())
-        .allow_methods([Method::PUT, Method::PATCH, Method::DELETE, Method::GET, Method::POST])
-        .allow_headers([LEASE_TOKEN, REQUEST_ID])
-        .expose_headers([LEASE_TOKEN, FENCING_TOKEN, REQUEST_ID, RETRY_AFTER])
-        .max_age(CORS_MAX_AGE);
-    Some(cors)
-}
-
-fn explain_panic(_: Box<dyn Any + Send>) -> Response {
-    // The panic hook has written the message to the log; it is not for the caller.
-    Problem::new(ProblemType::InternalError, "the request ran into a fault of the server").into_response()
 }

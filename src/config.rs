@@ -3,9 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use axum::http::HeaderValue;
-use axum::http::uri::{Authority, Uri};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 use thiserror::Error;
 
 use crate::api::Limits;
@@ -13,10 +11,18 @@ use crate::server::ServerSettings;
 use crate::store::LineSettings;
 use crate::store::redis::TCP_USER_TIMEOUT;
 
+mod access;
+mod key;
+mod observe;
 mod run;
+mod server;
 mod store;
 
+pub use access::{AccessArgs, AccessSettings, KeysFile};
+pub use key::{KeyArgs, NewKey};
+pub use observe::{LogFormat, LogLevel, ObserveArgs, ObserveSettings};
 pub use run::RunArgs;
+pub use server::ServerArgs;
 pub use store::{StoreArgs, StoreSettings};
 
 /// The longest lease that `--max-ttl` may allow.
@@ -29,9 +35,6 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60 * 60);
 
 /// The longest that a place may be kept for a client that does not ask.
 const LONGEST_TICKET_TTL: Duration = Duration::from_secs(60 * 60);
-/// The longest of the times that bound a connection.
-const LONGEST_CONNECTION_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
-
 /// An HTTP gateway to distributed locks with fencing tokens.
 #[derive(Debug, Parser)]
 #[command(name = "fencepost", version, args_conflicts_with_subcommands = true)]
@@ -52,6 +55,8 @@ pub enum Command {
     Run(Box<RunArgs>),
     /// Say what a store is, and what can be promised on it
     Check(CheckArgs),
+    /// Make an API key
+    Key(KeyArgs),
     /// Print the OpenAPI document
     Openapi,
 }
@@ -66,12 +71,14 @@ impl Cli {
 /// The flags of `serve`.
 #[derive(Args, Clone)]
 pub struct ServeArgs {
-    /// Address and port to listen on
-    #[arg(long, env = "FENCEPOST_LISTEN", default_value = "127.0.0.1:8080", value_name = "HOST:PORT")]
-    listen: String,
-
+    #[command(flatten)]
+    server: ServerArgs,
+    #[command(flatten)]
+    access: AccessArgs,
     #[command(flatten)]
     store: StoreArgs,
+    #[command(flatten)]
+    observe: ObserveArgs,
 
     /// How long a released token keeps its answer and refuses late copies of its requests
     #[arg(long, env = "FENCEPOST_MARK_TTL", default_value = "2m", value_parser = duration, value_name = "DURATION")]
@@ -111,42 +118,14 @@ pub struct ServeArgs {
     #[arg(long, env = "FENCEPOST_MAX_HOLDS", default_value = "10000", value_name = "N")]
     max_holds: usize,
 
+    /// The most that may watch locks at this gateway; by HTTP/1, with those who wait and hold, at most three quarters of
+    /// --max-connections
+    #[arg(long, env = "FENCEPOST_MAX_WATCHERS", default_value = "1000", value_name = "N")]
+    max_watchers: usize,
+
     /// How long a connection may hold a lock, where it names no `max_hold`
     #[arg(long, env = "FENCEPOST_DEFAULT_MAX_HOLD", default_value = "2h", value_parser = duration, value_name = "DURATION")]
     default_max_hold: Duration,
-
-    /// Another name by which this server may be called while it listens on loopback, such as that which a reverse
-    /// proxy passes on (may be repeated)
-    #[arg(long, env = "FENCEPOST_ALLOW_HOST", value_delimiter = ',', value_name = "HOST")]
-    allow_host: Vec<String>,
-
-    /// Another site whose pages may use this server, such as `https://app.example` (may be repeated)
-    #[arg(long, env = "FENCEPOST_CORS_ORIGIN", value_delimiter = ',', value_name = "ORIGIN")]
-    cors_origin: Vec<String>,
-
-    /// Connections that may be open at once; more wait in the kernel
-    #[arg(long, env = "FENCEPOST_MAX_CONNECTIONS", default_value = "10000", value_name = "N")]
-    max_connections: usize,
-
-    /// How long a new connection may take until its first request is complete
-    #[arg(long, env = "FENCEPOST_FIRST_REQUEST_TIMEOUT", default_value = "10s", value_parser = duration, value_name = "DURATION")]
-    first_request_timeout: Duration,
-
-    /// How long a connection may be idle between requests
-    #[arg(long, env = "FENCEPOST_IDLE_TIMEOUT", default_value = "75s", value_parser = duration, value_name = "DURATION")]
-    idle_timeout: Duration,
-
-    /// How long requests may go on after SIGTERM
-    #[arg(long, env = "FENCEPOST_DRAIN_TIMEOUT", default_value = "10s", value_parser = duration, value_name = "DURATION")]
-    drain_timeout: Duration,
-
-    /// The form of the log, which goes to standard error
-    #[arg(long, env = "FENCEPOST_LOG_FORMAT", default_value = "text", value_name = "FORMAT")]
-    log_format: LogFormat,
-
-    /// What is logged: from this level up (each request is info, or warn when it failed)
-    #[arg(long, env = "FENCEPOST_LOG_LEVEL", default_value = "info", value_name = "LEVEL")]
-    log_level: LogLevel,
 }
 
 /// The flags of `check`.
@@ -161,25 +140,6 @@ impl CheckArgs {
     pub fn check(&self) -> Result<StoreSettings, SettingsError> {
         self.store.check()
     }
-}
-
-/// The form of the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    /// A line for people.
-    Text,
-    /// An object per line.
-    Json,
-}
-
-/// How much is logged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-#[expect(missing_docs, reason = "the names say it")]
-pub enum LogLevel {
-    Error,
-    Warn,
-    Info,
-    Debug,
 }
 
 /// What `serve` needs to know, checked.
@@ -199,18 +159,18 @@ pub struct Settings {
     pub max_waiters: usize,
     /// The most connections that may hold a lock at this gateway.
     pub max_holds: usize,
+    /// The most that may watch locks at this gateway.
+    pub max_watchers: usize,
     /// What callers may ask for.
     pub limits: Limits,
-    /// Names by which this server may be called besides those of loopback.
-    pub allowed_hosts: Vec<String>,
-    /// Sites whose pages may use this server.
-    pub allowed_origins: Vec<HeaderValue>,
+    /// Who may be served.
+    pub access: AccessSettings,
     /// The accept loop's.
     pub server: ServerSettings,
-    /// The form of the log.
-    pub log_format: LogFormat,
-    /// How much is logged.
-    pub log_level: LogLevel,
+    /// How many threads serve requests.
+    pub threads: usize,
+    /// What is said of all this.
+    pub observe: ObserveSettings,
 }
 
 /// What is wrong with the settings, in one line that names no secret.
@@ -225,13 +185,14 @@ impl ServeArgs {
     /// Checks the settings as a whole.
     pub fn check(self) -> Result<Settings, SettingsError> {
         let mut store = self.store.check()?;
+        let (server, threads) = (self.server.check()?, self.server.threads()?);
         let limits = Limits {
             default_ttl: self.default_ttl,
             min_ttl: self.min_ttl,
             max_ttl: self.max_ttl.unwrap_or(if store.is_quorum() { MAX_TTL_ON_QUORUM } else { MAX_TTL }),
             max_wait: self.max_wait,
-            // The others stay free for those who hold, renew and release.
-            max_http1_waiters: (self.max_connections / 4 * 3).max(1),
+            max_http1_waiters: max_http1_waiters(server.max_connections),
+            default_max_watchers: (self.max_watchers / 4).max(1),
             default_max_hold: self.default_max_hold,
         };
         require("--min-ttl", limits.min_ttl >= Duration::from_millis(1), "at least 1ms")?;
@@ -254,17 +215,9 @@ impl ServeArgs {
         require("--max-waiters-per-key", self.max_waiters_per_key > 0, "at least 1")?;
         require("--max-waiters", self.max_waiters > 0, "at least 1")?;
         require("--max-holds", self.max_holds > 0, "at least 1")?;
+        require("--max-watchers", self.max_watchers > 0, "at least 1")?;
         let is_sane = (Duration::from_secs(1)..=LONGEST_TTL).contains(&self.default_max_hold);
         require("--default-max-hold", is_sane, "from 1s to 366days")?;
-        require("--max-connections", self.max_connections > 0, "at least 1")?;
-        for (flag, time) in [
-            ("--first-request-timeout", self.first_request_timeout),
-            ("--idle-timeout", self.idle_timeout),
-            ("--drain-timeout", self.drain_timeout),
-        ] {
-            let is_sane = (Duration::from_millis(10)..=LONGEST_CONNECTION_TIMEOUT).contains(&time);
-            require(flag, is_sane, "from 10ms to 1day")?;
-        }
         let line =
             LineSettings { ticket_ttl: self.ticket_ttl, max_waiters_per_key: self.max_waiters_per_key };
         if let StoreSettings::Redis(_, redis) = &mut store {
@@ -273,31 +226,41 @@ impl ServeArgs {
         Ok(Settings {
             store,
             line,
-            allowed_hosts: given(&self.allow_host).map(allowed_host).collect::<Result<_, _>>()?,
-            allowed_origins: given(&self.cors_origin).map(allowed_origin).collect::<Result<_, _>>()?,
-            server: ServerSettings {
-                first_request_timeout: self.first_request_timeout,
-                idle_timeout: self.idle_timeout,
-                max_connections: self.max_connections,
-                drain_timeout: self.drain_timeout,
-                ..ServerSettings::default()
-            },
-            listen: self.listen,
+            server,
+            threads,
+            access: self.access.check(&self.server.listen)?,
+            listen: self.server.listen,
+            observe: self.observe.check()?,
             store_timeout,
             mark_ttl: self.mark_ttl,
             max_waiters: self.max_waiters,
             max_holds: self.max_holds,
+            max_watchers: self.max_watchers,
             limits,
-            log_format: self.log_format,
-            log_level: self.log_level,
         })
     }
+}
+
+impl Settings {
+    /// Has at most so many connections, since the system allows no more; each address keeps its share.
+    pub fn limit_connections(&mut self, most: usize) {
+        let server = &mut self.server;
+        let share = server.max_connections_per_address.saturating_mul(most) / server.max_connections;
+        server.max_connections_per_address = share.max(1);
+        server.max_connections = most;
+        self.limits.max_http1_waiters = max_http1_waiters(most);
+    }
+}
+
+/// The other connections stay free for those who hold, renew and release.
+fn max_http1_waiters(max_connections: usize) -> usize {
+    (max_connections / 4 * 3).max(1)
 }
 
 impl fmt::Debug for ServeArgs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The store's address may hold a password; what else there is shows in `Settings`, which keeps it redacted.
-        f.debug_struct("ServeArgs").field("listen", &self.listen).finish_non_exhaustive()
+        f.debug_struct("ServeArgs").field("listen", &self.server.listen).finish_non_exhaustive()
     }
 }
 
@@ -306,35 +269,6 @@ fn require(flag: &'static str, holds: bool, rule: &str) -> Result<(), SettingsEr
         return Ok(());
     }
     Err(SettingsError { flag, problem: format!("must be {rule}") })
-}
-
-/// A variable that is set to nothing, as compose files and unit files do it, names nothing.
-fn given(list: &[String]) -> impl Iterator<Item = &str> {
-    list.iter().map(String::as_str).filter(|text| !text.is_empty())
-}
-
-fn allowed_host(host: &str) -> Result<String, SettingsError> {
-    match host.parse::<Authority>() {
-        Ok(authority) if authority.host() == host => Ok(host.to_owned()),
-        _ => {
-            let problem = format!("{host:?} is no host name (leave scheme and port out)");
-            Err(SettingsError { flag: "--allow-host", problem })
-        }
-    }
-}
-
-fn allowed_origin(origin: &str) -> Result<HeaderValue, SettingsError> {
-    let error = || SettingsError {
-        flag: "--cors-origin",
-        problem: format!("{origin:?} is no origin; write it as a browser does, such as https://app.example"),
-    };
-    let uri: Uri = origin.parse().map_err(|_| error())?;
-    let is_origin = matches!(uri.scheme_str(), Some("http" | "https"))
-        && uri.authority().is_some_and(|authority| origin.ends_with(authority.as_str()));
-    if !is_origin {
-        return Err(error());
-    }
-    HeaderValue::from_str(origin).map_err(|_| error())
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

@@ -9,27 +9,47 @@
 //! |---|---|---|
 //! | `main.rs` | arguments, log, bind, signals, exit code; the only `anyhow` | all |
 //! | [`config`] | settings: flags, each also an environment variable | `api`, `server`, `store`, `run`, `lock` |
+//! | `config/access`, `config/server`, `config/observe` | those that say who may do what, how connections are served, and what is said of it all | |
 //! | `config/store` | those that say where locks live, which all commands share that look at a store | |
-//! | `config/run` | those of `fencepost run` | |
+//! | `config/run`, `config/key` | those of `fencepost run`, and of `fencepost key new` | |
 //! | [`run`] | `fencepost run`: a command that runs while a lock is held. It knows of a gateway what its contract says | `lock`, `clock` |
 //! | `run/gateway`, `run/turn`, `run/progress` | the requests, and what each answer means; waiting for the lock; what a person sees meanwhile | |
 //! | `run/supervisor`, `run/lease`, `run/renewals` | the one loop while the command runs; when what must have ended; renewing | |
 //! | `run/processes`, `run/signals`, `run/terminal` | all that the command started; what is passed on to it; who may read the terminal | |
-//! | [`api`] | every route, and what all requests pass through | `service`, `store`, `lock`, `server` |
-//! | `api/locks`, `api/health` | the handlers: parse → service → answer | |
+//! | [`api`] | every route, and what all requests pass through | `service`, `store`, `lock`, `server`, `access`, `audit`, `telemetry` |
+//! | `api/locks`, `api/list`, `api/health` | the handlers: parse → service → answer | |
 //! | `api/hold`, `api/events` | a lock that is held by the request itself, and what it is told meanwhile | |
+//! | `api/watch`, `api/happening` | what happens to locks, as a stream | |
+//! | `api/authenticate` | who makes a request, found before any handler runs | |
 //! | `api/extract`, `api/raw` | what a caller says, parsed once and strictly | |
 //! | `api/answers`, `api/problem` | what a caller is told; `problem` is the only map to status codes | |
+//! | `api/front`, `api/route` | what all requests pass through, in its order; what their routes are called |
 //! | `api/observe`, `api/admission`, `api/delivery` | request id and log line; what is refused at the door; whether an answer reached the socket | |
+//! | `api/metrics` | what each request is counted as, and the numbers for whoever collects them | |
+//! | `api/ui`, `api/ui/*` | the page for people: the held locks, live, and a way to break one | |
 //! | `api/openapi` | what the handlers' attributes cannot say of the document | |
-//! | [`server`] | the accept loop: deadlines, caps, drain, patience with peers. It knows no lock | |
-//! | [`service`] | what a lock *does*, once, for every store: doubt, retries, taking back | `store`, `lock`, `clock` |
+//! | [`access`] | who may do what: rights, and those who have them | `lock` |
+//! | `access/keyring`, `access/keys_file`, `access/entry`, `access/mint` | the keys in force; the file that says which, as it is read and as it is written; a new key | |
+//! | `access/secret`, `access/scope`, `access/rate` | a key as it is shown, and what is kept of it; to which locks it reaches; how often it is used, and how often what is no key is shown | |
+//! | [`audit`] | who did what with which key, written down without stopping anybody | |
+//! | [`files`] | files of settings that are read anew when they change | |
+//! | [`server`] | the accept loop: deadlines, caps, drain, patience with peers. It knows no lock | `telemetry` |
+//! | `server/connection`, `server/patience`, `server/unread` | one connection of HTTP; how long its peer may leave something unacknowledged, and answers untaken | |
+//! | `server/tls`, `server/handshake`, `server/subject` | certificates, read anew when they change; one connection's handshake; whom a client's certificate names | |
+//! | `server/addresses`, `server/descriptors` | what one address may have; the limit of open files | |
+//! | [`service`] | what a lock *does*, once, for every store: doubt, retries, taking back | `store`, `lock`, `clock`, `telemetry` |
+//! | `service/wish` | what is asked of it, and what becomes of that | |
 //! | `service/wait`, `service/line`, `service/heart` | a request that waits; what wakes those who wait; the heartbeat by which nothing is missed | |
+//! | `service/operate` | what operators do: looking at all locks, and breaking one | |
 //! | `service/hold` | a lock that a connection holds: what renews it, and what ends it | |
-//! | [`store`] | the trait of all stores, and the two ways in which a store can fail | `lock`, `clock` |
+//! | `service/watch` | what is told of all this to those who watch: by whom, in which order, and what they may have missed | |
+//! | [`store`] | the trait of all stores, and the two ways in which a store can fail | `lock`, `clock`, `telemetry` |
+//! | `store::metered` | any store, with a measure on each of its steps | |
 //! | [`store::redis`], `redis/*.lua` | Redis: each operation one script, one round trip | |
 //! | `store/redis/servers`, `store/redis/cluster`, `store/redis/sentinel` | who is asked: one server, whoever of a cluster has the slot, or the primary that Sentinel names | |
 //! | `store/redis/link`, `store/redis/supervisor`, `store/redis/identity` | a connection and the server it was made to, as one value; what replaces it; who the server is | |
+//! | `store/redis/usual` | what most acquires and releases come to, each by a small script | |
+//! | `store/redis/step`, `store/redis/list`, `store/redis/walk` | a script that is run where the lock is; a page of the list of all locks; going through what servers hold, a bounded piece at a time | |
 //! | `store/redis/profile`, `store/redis/permissions`, `store/redis/preflight` | what a server says of itself, what its user lacks, and whether that is safe to lock on | |
 //! | `store/redis/quorum`, `redis/quorum/*.lua` | independent servers, most of which must agree | |
 //! | `store/redis/quorum/council`, `store/redis/quorum/sight`, `store/redis/quorum/changes` | which of them count, and what becomes of those that may have forgotten | |
@@ -40,6 +60,9 @@
 //! | [`store::embedded`] | a durable file, or memory: one writer, group commit | |
 //! | `store::lines` | the lines of locks in a gateway's memory, for stores that keep them nowhere else | |
 //! | [`store::survey`], `store/redis/survey`, `store/embedded/survey` | what a store is, and what can be promised on it, for people | |
+//! | [`telemetry`], `telemetry/metrics` | what an operator sees besides the log; all numbers but those of requests | |
+//! | `telemetry/traces`, `telemetry/collector` | where the time of a request went, and the way to whoever collects that | |
+//! | `telemetry/labels`, `telemetry/process` | numbers whose labels no client chooses; what the system says of the process | |
 //! | [`lock`] | the words of the domain, valid by construction | |
 //! | [`clock`] | the clocks of the machine, suspend included | |
 //!
@@ -53,13 +76,20 @@
 //! - Who stands in a line is the store's to say, and each script that makes a lock free offers it to the first who is
 //!   present. What a gateway is told of it is a hint; it looks for itself, and a heartbeat finds what no hint told.
 //! - A grant that reached no socket is taken back, and taking back never touches a lock that somebody was told of.
-//! - Stores and logs never see a token: stores see its SHA-256.
+//! - Stores and logs never see a token: stores see its SHA-256. Logs never see the secret of an API key, and neither does the
+//!   file that it stands in.
+//! - Whatever is not open on purpose needs a key where keys are in use, and where none are, only this machine is served,
+//!   unless somebody has said otherwise.
 
+pub mod access;
 pub mod api;
+pub mod audit;
 pub mod clock;
 pub mod config;
+pub mod files;
 pub mod lock;
 pub mod run;
 pub mod server;
 pub mod service;
 pub mod store;
+pub mod telemetry;

@@ -12,7 +12,9 @@ use thiserror::Error;
 mod outcome;
 mod terms;
 
-pub use outcome::{Acquired, Inspected, Lease, Refusal, Released, Renewed, Standing};
+pub use outcome::{
+    Acquired, Broken, Ended, Inspected, Lease, Listed, Page, Refusal, Release, Released, Renewed, Standing,
+};
 pub use terms::Terms;
 
 /// The name of a lock: 1 to 512 bytes of UTF-8 without control characters, compared byte by byte.
@@ -331,16 +333,30 @@ impl Place {
 /// Exactly `N` bytes from hexadecimal.
 fn parse_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let (pairs, []) = text.as_bytes().as_chunks::<2>() else { return None };
+    let pairs: &[[u8; 2]; N] = pairs.try_into().ok()?;
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-    let bytes = pairs.iter().map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?));
-    bytes.collect::<Option<Vec<u8>>>()?.try_into().ok()
+    let mut bytes = [0; N];
+    for (byte, [high, low]) in bytes.iter_mut().zip(pairs) {
+        *byte = digit(*high)? << 4 | digit(*low)?;
+    }
+    Some(bytes)
 }
 
-/// Bytes as lower-case hexadecimal.
-struct Hex<'a>(&'a [u8]);
+/// The most bytes of which there is a hexadecimal form here: those of a hash.
+const MOST_HEX_BYTES: usize = 32;
+
+/// At most so many bytes as lower-case hexadecimal.
+pub(crate) struct Hex<'a>(pub(crate) &'a [u8]);
 
 impl fmt::Display for Hex<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        // All at once: the formatter takes as long over two digits as over all that any of these has.
+        let mut text = [0; 2 * MOST_HEX_BYTES];
+        let (pairs, _) = text.as_chunks_mut::<2>();
+        for (pair, byte) in pairs.iter_mut().zip(self.0) {
+            *pair = [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]];
+        }
+        f.write_str(str::from_utf8(&text[..2 * self.0.len()]).unwrap_or_default())
     }
 }

@@ -1,6 +1,9 @@
 //! The program: arguments, log, socket, signals and exit code.
 
+use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,25 +11,46 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Parser;
 use clap::error::ErrorKind;
-use fencepost::api::{self, Admission, App, AppState};
+use fencepost::access::{self, Keyring};
+use fencepost::api::{self, Admission, App, AppState, KnownHosts};
+use fencepost::audit::{Audit, Event};
 use fencepost::clock::SystemClock;
-use fencepost::config::{Cli, Command, LogFormat, LogLevel, Settings, StoreSettings};
+use fencepost::config::{
+    Cli, Command, KeysFile, LogFormat, LogLevel, NewKey, ObserveSettings, Settings, StoreSettings,
+};
+use fencepost::files::{self, watch_files};
 use fencepost::run;
-use fencepost::server;
+use fencepost::server::{self, ServerSettings, Tls};
 use fencepost::service::LockService;
 use fencepost::store::LockStore;
 use fencepost::store::embedded::{self, EmbeddedSettings, EmbeddedStore};
 use fencepost::store::redis::{open as open_redis, survey as survey_redis};
+use fencepost::telemetry::metrics::metrics;
+use fencepost::telemetry::traces::Traces;
+use jiff::Timestamp;
+use mimalloc::MiMalloc;
 use tokio::net::TcpListener;
+use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::filter::LevelFilter;
+
+/// Small pieces of memory come and go with each request, which it handles in a third of the time of the system's.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 /// The exit code when the settings are wrong.
 const WRONG_SETTINGS: u8 = 2;
 /// How long takes-back may go on after the last request.
 const LAST_TAKES_BACK: Duration = Duration::from_secs(2);
+/// How long the last traces may take on their way.
+const LAST_TRACES: Duration = Duration::from_secs(2);
+/// How long the last lines of the audit log may take.
+const LAST_LINES: Duration = Duration::from_secs(2);
+/// Connections that may be open to the address of the metrics: some collectors, and nobody else.
+const METRICS_CONNECTIONS: usize = 64;
 
 fn main() -> ExitCode {
     let command = match Cli::try_parse() {
@@ -35,6 +59,10 @@ fn main() -> ExitCode {
     };
     let done = match command {
         Command::Openapi => print_document(),
+        Command::Key(args) => match args.check() {
+            Ok(key) => new_key(key),
+            Err(error) => return complain(&error.to_string(), WRONG_SETTINGS),
+        },
         Command::Check(args) => match args.check() {
             Ok(store) => return check(&store),
             Err(error) => return complain(&error.to_string(), WRONG_SETTINGS),
@@ -44,7 +72,7 @@ fn main() -> ExitCode {
             Err(error) => return complain(&error.to_string(), WRONG_SETTINGS),
         },
         Command::Serve(args) => match args.check() {
-            Ok(settings) => serve(settings),
+            Ok(settings) => serve_with_threads(settings),
             Err(error) => return complain(&error.to_string(), WRONG_SETTINGS),
         },
     };
@@ -80,6 +108,19 @@ fn print_document() -> anyhow::Result<()> {
     write!(io::stdout(), "{}", api::openapi_json()).context("cannot print the document")
 }
 
+/// Says the entry of a new key and the key, each where it is asked for.
+fn new_key(key: NewKey) -> anyhow::Result<()> {
+    let (entry, shown) = access::mint(key.wish);
+    if let Some(file) = &key.append_to {
+        access::append(&entry, file).with_context(|| format!("cannot append to {}", file.display()))?;
+        return writeln!(io::stdout(), "{}", shown.reveal()).context("cannot print the key");
+    }
+    write!(io::stdout(), "{entry}").context("cannot print the entry")?;
+    let hint = "show this key as `Authorization: Bearer fp_…`, or keep it in FENCEPOST_API_KEY for `fencepost run`. It is \
+                not said again.";
+    writeln!(io::stderr(), "fencepost: {hint}\n{}", shown.reveal()).context("cannot print the key")
+}
+
 /// Says what the store is, and by the exit code whether it can be used.
 #[tokio::main]
 async fn check(store: &StoreSettings) -> ExitCode {
@@ -98,41 +139,114 @@ async fn check(store: &StoreSettings) -> ExitCode {
     }
 }
 
-#[tokio::main]
-async fn serve(settings: Settings) -> anyhow::Result<()> {
-    start_log(settings.log_format, settings.log_level);
+/// One thread is a runtime of its own kind: where nobody is on another, nobody has to be woken there.
+fn serve_with_threads(settings: Settings) -> anyhow::Result<()> {
+    let mut builder = match settings.threads {
+        1 => Builder::new_current_thread(),
+        _ => Builder::new_multi_thread(),
+    };
+    let runtime = builder.worker_threads(settings.threads).enable_all().build();
+    runtime.context("cannot start the threads")?.block_on(serve(settings))
+}
+
+async fn serve(mut settings: Settings) -> anyhow::Result<()> {
+    start_log(&settings.observe);
+    make_room(&mut settings);
+    let audit = Arc::new(match settings.observe.audit_log.clone() {
+        Some(target) => Audit::open(target).context("cannot open the audit log")?,
+        None => Audit::off(),
+    });
+    let hangups = hangups()?;
+    if let Some(tls) = &settings.server.tls {
+        keep_tls(tls.clone(), hangups.subscribe(), audit.clone());
+    }
+    let scheme = if settings.server.tls.is_some() { "https" } else { "http" };
     let listener = TcpListener::bind(&settings.listen)
         .await
         .with_context(|| format!("cannot listen on {}", settings.listen))?;
     let address = listener.local_addr().context("the socket has no address")?;
+    let metrics_listener = match &settings.observe.metrics_listen {
+        Some(address) => {
+            let listener = TcpListener::bind(address).await;
+            Some(listener.with_context(|| format!("cannot listen on {address} for the metrics"))?)
+        }
+        None => None,
+    };
+    let is_loopback = address.ip().to_canonical().is_loopback();
+    let access = settings.access.clone();
+    // The name may have meant another address when the settings were checked.
+    let is_meant = is_loopback || access.keys.is_some() || access.allows_anonymous;
+    anyhow::ensure!(is_meant, "{address} can be reached from other machines, and no API keys are in use");
     refuse_unsafe(&settings).await?;
     let store = open_store(&settings)?;
     let draining = CancellationToken::new();
+    let keyring = access.keys.as_ref().map(|file| Arc::new(Keyring::new(file.keys.clone())));
     let state = AppState::new(App {
         service: LockService::new(store, settings.store_timeout, settings.mark_ttl)
             .with_max_waiters(settings.max_waiters)
-            .with_max_holds(settings.max_holds),
+            .with_max_holds(settings.max_holds)
+            .with_max_watchers(settings.max_watchers),
         limits: settings.limits,
         admission: Admission {
-            only_known_hosts: address.ip().is_loopback(),
-            allowed_hosts: settings.allowed_hosts,
-            allowed_origins: settings.allowed_origins,
+            known_hosts: match (&keyring, is_loopback) {
+                (Some(_), _) => KnownHosts::All,
+                (None, false) => KnownHosts::Unbindable,
+                (None, true) => KnownHosts::Loopback,
+            },
+            allowed_hosts: access.allowed_hosts,
+            allowed_origins: access.allowed_origins,
         },
+        serves_metrics: metrics_listener.is_none(),
+        keyring: keyring.clone(),
+        audit: audit.clone(),
         draining: draining.clone(),
     });
+    let traces = match &settings.observe.otlp_endpoint {
+        Some(endpoint) => Some(Traces::start(endpoint).context("cannot send traces")?),
+        None => None,
+    };
+    metrics().set_build(settings.store.kind());
+    if let Some(listener) = metrics_listener {
+        serve_metrics(listener, &state)?;
+    }
     cancel_on_signal(draining.clone())?;
-    if !address.ip().is_loopback() {
+    let detail = format!("fencepost {} begins", env!("CARGO_PKG_VERSION"));
+    let in_force = settings_in_force(&settings, address, keyring.as_deref());
+    audit.record(Event::Configuration { what: "start", is_in_force: true, detail, settings: in_force });
+    tokio::spawn(reopen_audit(audit.clone(), hangups.subscribe()));
+    if let (Some(file), Some(keyring)) = (access.keys, keyring) {
+        tokio::spawn(keep_keys(file.path, keyring, hangups.subscribe(), audit.clone()));
+    } else if !is_loopback {
         tracing::warn!("listening beyond this machine: whoever reaches this address can take locks");
     }
-    tracing::info!("listening on http://{address}, with an introduction at http://{address}/docs");
+    tracing::info!("listening on {scheme}://{address}, with an introduction at {scheme}://{address}/docs");
     let (waiting, drains) = (state.clone(), draining.clone());
     tokio::spawn(async move {
         drains.cancelled().await;
         waiting.service.stop_waiting();
     });
-    let drained = server::serve(listener, api::app(state.clone()), settings.server, draining).await;
+    let counted = ServerSettings { counts: Arc::clone(&metrics().connections), ..settings.server };
+    let drained = server::serve(listener, api::app(state.clone()), counted, draining).await;
     state.service.close(LAST_TAKES_BACK).await;
+    if let Some(traces) = traces {
+        traces.finish(LAST_TRACES).await;
+    }
+    audit.finish(LAST_LINES).await;
     tracing::info!(connections_cut = drained.cut_connections, "stopped");
+    Ok(())
+}
+
+/// Serves the metrics on an address of their own for as long as the process lives: the drain is seen there too.
+fn serve_metrics(listener: TcpListener, state: &AppState) -> anyhow::Result<()> {
+    let address = listener.local_addr().context("the socket for the metrics has no address")?;
+    tracing::info!("metrics are at http://{address}/metrics");
+    let settings = ServerSettings { max_connections: METRICS_CONNECTIONS, ..ServerSettings::default() };
+    tokio::spawn(server::serve(
+        listener,
+        api::metrics_app(state.clone()),
+        settings,
+        CancellationToken::new(),
+    ));
     Ok(())
 }
 
@@ -167,6 +281,95 @@ fn open_store(settings: &Settings) -> anyhow::Result<Arc<dyn LockStore>> {
     })
 }
 
+/// Raises the limit of open files as far as connections need it, and says so where the system does not allow it.
+fn make_room(settings: &mut Settings) {
+    let wanted = settings.server.max_connections;
+    let most = server::make_room(wanted);
+    if most < wanted {
+        tracing::warn!(
+            max_connections = wanted,
+            room_for = most,
+            "the system allows fewer open files than --max-connections needs: raise the hard limit (ulimit -Hn, LimitNOFILE=)"
+        );
+        settings.limit_connections(most);
+    }
+}
+
+/// Reads the certificates anew when their files change, and when somebody asks for it.
+fn keep_tls(tls: Tls, asked: watch::Receiver<()>, audit: Arc<Audit>) {
+    announce(&tls);
+    let (paths, said, again) = (tls.files().paths(), Ok(described(&tls)), tls.clone());
+    let reload = move || again.reload().map(|()| described(&again)).map_err(|error| error.to_string());
+    tokio::spawn(async move {
+        let tell = |read: &files::Read| {
+            if read.is_ok() {
+                announce(&tls);
+            }
+            audit.record(Event::changed("certificates", read.clone()));
+        };
+        watch_files(paths, asked, said, reload, tell).await;
+    });
+}
+
+/// What is served, in a line.
+fn described(tls: &Tls) -> String {
+    let (valid_from, valid_until) = tls.valid().into_inner();
+    format!("{}, valid from {valid_from} until {valid_until}", tls.files().certificate.display())
+}
+
+/// Says what is served. Clients refuse a certificate out of its time, and tell only their own users.
+fn announce(tls: &Tls) {
+    let (valid, file) = (tls.valid(), tls.files().certificate.display());
+    let (valid_from, valid_until) = valid.clone().into_inner();
+    if valid.contains(&Timestamp::now()) {
+        tracing::info!(%file, %valid_until, "new connections are served with this certificate");
+    } else {
+        tracing::warn!(%file, %valid_from, %valid_until, "new connections are served with a certificate that is not valid now");
+    }
+}
+
+/// What an auditor asks first, without any secret: an address of a store is shown without its password.
+fn settings_in_force(
+    settings: &Settings,
+    address: SocketAddr,
+    keyring: Option<&Keyring>,
+) -> BTreeMap<&'static str, String> {
+    let access = &settings.access;
+    let keys = access.keys.as_ref().zip(keyring);
+    let keys = keys.map(|(file, keyring)| format!("{} of {}", keyring.count(), file.path.display()));
+    let callers = if access.allows_anonymous { "everybody" } else { "everybody on this machine" };
+    let origins = access.allowed_origins.iter().filter_map(|origin| origin.to_str().ok());
+    let tls = settings.server.tls.as_ref().map(|tls| tls.files().certificate.display().to_string());
+    BTreeMap::from([
+        ("listen", address.to_string()),
+        ("keys", keys.unwrap_or_else(|| format!("none: {callers} is served"))),
+        ("tls", tls.unwrap_or_else(|| "none".into())),
+        ("store", settings.store.kind().to_owned()),
+        ("cors_origins", origins.collect::<Vec<_>>().join(" ")),
+        ("metrics_listen", settings.observe.metrics_listen.clone().unwrap_or_default()),
+    ])
+}
+
+/// Opens the audit log anew when it is asked for, as after it was moved away.
+async fn reopen_audit(audit: Arc<Audit>, mut asked: watch::Receiver<()>) {
+    while asked.changed().await.is_ok() {
+        audit.reopen();
+    }
+}
+
+/// Tells of each SIGHUP, which ends no server, also where there is nothing to reload.
+fn hangups() -> anyhow::Result<watch::Sender<()>> {
+    let mut signals = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
+    let sender = watch::Sender::new(());
+    let told = sender.clone();
+    tokio::spawn(async move {
+        while signals.recv().await.is_some() {
+            told.send_replace(());
+        }
+    });
+    Ok(sender)
+}
+
 fn cancel_on_signal(draining: CancellationToken) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
@@ -180,8 +383,16 @@ fn cancel_on_signal(draining: CancellationToken) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn start_log(format: LogFormat, level: LogLevel) {
-    let level = match level {
+/// Puts the keys into force that stand in the file, whenever it changes. One that is wrong changes nothing.
+async fn keep_keys(path: PathBuf, keyring: Arc<Keyring>, asked: watch::Receiver<()>, audit: Arc<Audit>) {
+    let file = path.clone();
+    let reload = move || KeysFile::read_settled(&file).map(|file| keyring.replace(file.keys));
+    let tell = |read: &files::Read| audit.record(Event::changed("keys", read.clone()));
+    watch_files(vec![path], asked, Ok(String::new()), reload, tell).await;
+}
+
+fn start_log(observe: &ObserveSettings) {
+    let level = match observe.log_level {
         LogLevel::Error => LevelFilter::ERROR,
         LogLevel::Warn => LevelFilter::WARN,
         LogLevel::Info => LevelFilter::INFO,
@@ -192,7 +403,7 @@ fn start_log(format: LogFormat, level: LogLevel) {
         .with_target(false)
         .with_ansi(io::stderr().is_terminal())
         .with_writer(io::stderr);
-    match format {
+    match observe.log_format {
         LogFormat::Text => log.init(),
         LogFormat::Json => log.json().flatten_event(true).init(),
     }

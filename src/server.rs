@@ -4,16 +4,26 @@
 //! and it cannot end while a client holds on. This loop does what it does on the same hyper, with limits.
 //! A client that leaves drops its handler: locks that could not be handed over are taken back because of that.
 
+mod addresses;
 mod connection;
+mod descriptors;
+mod handshake;
 mod patience;
+mod subject;
+mod tls;
+mod unread;
 
 use std::future::Future;
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::Request;
+use axum::response::Response;
+use futures_util::FutureExt;
 use hyper_util::server::conn::auto;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
@@ -22,11 +32,19 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tower::Service;
 use tracing::{debug, warn};
 
+use crate::telemetry::{ConnectionRefused, Connections};
+pub use addresses::network;
+use addresses::{Addresses, Place};
 use connection::{StreamExecutor, http_builder, serve_connection};
+pub use descriptors::make_room;
+use handshake::shake_hands;
 use patience::PatientStream;
 pub use patience::{Patience, ShortPatience};
+pub use subject::Subject;
+pub use tls::{Tls, TlsError, TlsFiles};
 
 /// How long a drain still accepts and serves. Each answer in this time tells its client to close, so that a client
 /// in a closed loop is never cut between two requests.
@@ -47,35 +65,70 @@ const TCP_USER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The pause after an accept that failed for want of file descriptors or memory, which would fail again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Such failures are logged at most this often.
+/// Such failures, and refusals of connections, are logged at most this often.
 const ACCEPT_WARNING_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The limits of [`serve`].
+/// What answers the requests of all connections. It is cloned for each.
+pub trait Application: Clone + Send + Sync + 'static {
+    /// Answers one request. The future is moved about with each: the smaller, the better.
+    fn answer(self, request: Request) -> impl Future<Output = Response> + Send;
+}
+
+impl Application for Router {
+    fn answer(mut self, request: Request) -> impl Future<Output = Response> + Send {
+        self.call(request).map(|Ok(response)| response)
+    }
+}
+
+/// How connections are served by [`serve`], and their limits.
 #[derive(Clone, Debug)]
 pub struct ServerSettings {
-    /// How long after being accepted a connection may take to deliver its first complete request head.
+    /// What makes connections secure; without it they are not.
+    pub tls: Option<Tls>,
+    /// How long after being accepted a connection may take over its TLS handshake.
+    pub tls_handshake_timeout: Duration,
+    /// How long after that, or after being accepted, a connection may take to deliver its first complete request head.
     pub first_request_timeout: Duration,
     /// How long a connection may be without a request in flight before it is closed. For HTTP/1, the next request's
     /// head must also be complete by then.
     pub idle_timeout: Duration,
     /// The most connections at a time, at least 1; further ones wait in the kernel's backlog.
     pub max_connections: usize,
+    /// The most connections that one address may have at a time, or one network of IPv6; further ones are closed.
+    pub max_connections_per_address: usize,
     /// The most concurrent requests on one HTTP/2 connection.
     pub max_h2_streams: u32,
     /// How long a drain may take from its beginning; then the remaining connections are cut.
     pub drain_timeout: Duration,
+    /// Where it is counted what becomes of connections.
+    pub counts: Arc<Connections>,
 }
 
 impl Default for ServerSettings {
     fn default() -> Self {
         Self {
+            tls: None,
+            tls_handshake_timeout: Duration::from_secs(10),
             first_request_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(75),
             max_connections: 10_000,
+            max_connections_per_address: 5_000,
             max_h2_streams: 250,
             drain_timeout: Duration::from_secs(10),
+            counts: Arc::default(),
         }
     }
+}
+
+/// Who is at the other end of a connection. Each request finds it among its extensions.
+#[derive(Debug)]
+pub struct Peer {
+    /// Where it connects from: the last proxy, where there is one.
+    pub address: SocketAddr,
+    /// Whom the client certificate names that it has shown, if it has.
+    pub subject: Option<Subject>,
+    /// How long it may leave unacknowledged what was sent to it. A request may shorten that.
+    pub patience: Patience,
 }
 
 /// How serving ended.
@@ -91,7 +144,7 @@ pub struct DrainOutcome {
 /// returned future is dropped instead, all connections are cut.
 pub async fn serve(
     listener: TcpListener,
-    app: Router,
+    app: impl Application,
     settings: ServerSettings,
     shutdown: CancellationToken,
 ) -> DrainOutcome {
@@ -131,29 +184,37 @@ enum Phase {
     Cut,
 }
 
-struct Server {
-    app: Router,
-    settings: ServerSettings,
+/// A connection, who is at its other end, and that it counts among theirs.
+type Accepted = (TcpStream, SocketAddr, Place);
+
+struct Server<A> {
+    app: A,
+    settings: Arc<ServerSettings>,
     http: auto::Builder<StreamExecutor>,
     phase: watch::Sender<Phase>,
     permits: Arc<Semaphore>,
+    addresses: Addresses,
     connections: TaskTracker,
     streams: TaskTracker,
     last_warning: Option<Instant>,
+    /// Connections that were refused since the last line about them, and when that was.
+    refused: (u64, Option<Instant>),
 }
 
-impl Server {
-    fn new(app: Router, settings: ServerSettings) -> Self {
+impl<A: Application> Server<A> {
+    fn new(app: A, settings: ServerSettings) -> Self {
         let streams = TaskTracker::new();
         Self {
             app,
             http: http_builder(&settings, StreamExecutor(streams.clone())),
             phase: watch::Sender::new(Phase::Serving),
             permits: Arc::new(Semaphore::new(settings.max_connections.clamp(1, Semaphore::MAX_PERMITS))),
+            addresses: Addresses::default(),
             connections: TaskTracker::new(),
             streams,
-            settings,
+            settings: Arc::new(settings),
             last_warning: None,
+            refused: (0, None),
         }
     }
 
@@ -168,20 +229,23 @@ impl Server {
                 () = &mut end => return,
                 permit = Arc::clone(&self.permits).acquire_owned() => permit.ok(),
             };
-            let stream = select! {
+            let accepted = select! {
                 biased;
                 () = &mut end => return,
-                stream = self.accept(listener) => stream,
+                accepted = self.accept(listener) => accepted,
             };
-            self.spawn(stream, permit);
+            self.spawn(accepted, permit);
         }
     }
 
     /// The next connection. Failures are waited out, since each of them passes.
-    async fn accept(&mut self, listener: &TcpListener) -> TcpStream {
+    async fn accept(&mut self, listener: &TcpListener) -> Accepted {
         loop {
             match listener.accept().await {
-                Ok((stream, _)) => return stream,
+                Ok((stream, address)) => match self.place(address.ip()) {
+                    Some(place) => return (stream, address, place),
+                    None => reset(&stream),
+                },
                 Err(error) if concerns_one_connection(&error) => debug!(%error, "a connection failed early"),
                 Err(error) => {
                     let now = Instant::now();
@@ -195,23 +259,44 @@ impl Server {
         }
     }
 
+    /// A place for one more connection of this address, unless it has as many as it may have.
+    fn place(&mut self, address: IpAddr) -> Option<Place> {
+        let most = self.settings.max_connections_per_address;
+        let place = self.addresses.enter(address, most);
+        if place.is_none() {
+            self.settings.counts.refused.count(ConnectionRefused::AddressFull);
+            let (refused, last) = &mut self.refused;
+            *refused += 1;
+            let now = Instant::now();
+            if last.is_none_or(|last| now - last >= ACCEPT_WARNING_INTERVAL) {
+                let address = network(address);
+                warn!(%address, most, refused, "an address has its connections: more of them are closed at once");
+                self.refused = (0, Some(now));
+            }
+        }
+        place
+    }
+
     /// Accepts what the kernel has already completed, then closes the listener.
     ///
     /// Those clients believe to be connected, and may have sent their request: closing the listener resets them. They
     /// are served without permits, as waiting for those could take the whole drain.
-    fn accept_backlog(&self, listener: TcpListener) {
+    fn accept_backlog(&mut self, listener: TcpListener) {
         // The bare socket, because tokio's only knows what its poller has seen so far.
         let listener = match listener.into_std() {
             Ok(listener) => listener,
             Err(error) => return debug!(%error, "cannot empty the backlog"),
         };
         for _ in 0..DRAIN_BACKLOG_CONNECTIONS {
-            let accepted = listener.accept().and_then(|(stream, _)| {
+            let accepted = listener.accept().and_then(|(stream, address)| {
                 stream.set_nonblocking(true)?;
-                TcpStream::from_std(stream)
+                Ok((TcpStream::from_std(stream)?, address))
             });
             match accepted {
-                Ok(stream) => self.spawn(stream, None),
+                Ok((stream, address)) => match self.place(address.ip()) {
+                    Some(place) => self.spawn((stream, address, place), None),
+                    None => reset(&stream),
+                },
                 Err(error) if concerns_one_connection(&error) => debug!(%error, "a connection failed early"),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) => return warn!(%error, "cannot accept connections"),
@@ -219,19 +304,40 @@ impl Server {
         }
     }
 
-    fn spawn(&self, stream: TcpStream, permit: Option<OwnedSemaphorePermit>) {
+    fn spawn(&self, (stream, address, place): Accepted, permit: Option<OwnedSemaphorePermit>) {
         if let Err(error) = set_socket_options(&stream) {
             debug!(%error, "cannot set socket options");
         }
         // Subscribed to here and not in the task, so that no phase that follows can be missed.
-        let phase = self.phase.subscribe();
-        let (http, app, settings) = (self.http.clone(), self.app.clone(), self.settings.clone());
+        let mut phase = self.phase.subscribe();
+        let (http, app, settings) = (self.http.clone(), self.app.clone(), Arc::clone(&self.settings));
+        let open = settings.counts.open();
         self.connections.spawn(async move {
             let patience = Patience::default();
             let stream = PatientStream::new(stream, patience.clone());
-            serve_connection(stream, patience, &http, app, &settings, phase).await;
-            drop(permit);
+            let peer = |subject| Arc::new(Peer { address, subject, patience });
+            match &settings.tls {
+                None => serve_connection(stream, peer(None), &http, app, &settings, phase).await,
+                // Boxed, so that connections without TLS do not carry the room for it.
+                Some(tls) => {
+                    let secure = async {
+                        let shaken = shake_hands(stream, tls, &settings, &mut phase).await;
+                        let Some((stream, subject)) = shaken else { return };
+                        serve_connection(stream, peer(subject), &http, app, &settings, phase).await;
+                    };
+                    Box::pin(secure).await;
+                }
+            }
+            drop((open, place, permit));
         });
+    }
+}
+
+/// Makes the kernel forget the connection at once: whoever is refused a thousand times a second must not leave as many
+/// sockets behind that wait for their last packets.
+fn reset(stream: &TcpStream) {
+    if let Err(error) = SockRef::from(stream).set_linger(Some(Duration::ZERO)) {
+        debug!(%error, "cannot set the linger time");
     }
 }
 

@@ -14,21 +14,28 @@ use tokio_util::task::TaskTracker;
 
 use crate::clock::boottime;
 use crate::lock::{
-    Acquired, Attempt, Inspected, Lease, LeaseToken, LockKey, Owner, Refusal, Released, Renewed, Terms, Ttl,
+    Acquired, Attempt, Inspected, Lease, LeaseToken, LockKey, Release, Released, Renewed, Ttl,
 };
-use crate::store::{AcquireRequest, Intent, LockStore, PlaceAfter, ReleaseMark, Renewer, StoreError};
+use crate::store::{AcquireRequest, LockStore, MeteredStore, PlaceAfter, ReleaseMark, Renewer, StoreError};
+use crate::telemetry::metrics::{DoubtEnded, WaitEnded, metrics};
 
 mod heart;
 mod hold;
 mod line;
+mod operate;
 mod take_back;
 mod wait;
+mod watch;
+mod wish;
 
 use heart::Heart;
 pub use hold::{Hold, HoldEvent, Holding, Loss};
 use line::Lines;
 use take_back::Cleaner;
 pub use take_back::TakeBack;
+use watch::{Doing, Watch};
+pub use watch::{MOST_WATCHERS, News, Selection, Told, Watched, Watching};
+pub use wish::{Acquire, Acquisition, Outcome};
 
 /// The pause before an unanswered step is sent again: half of it, plus up to as much again by chance.
 const RETRY_PAUSE: Duration = Duration::from_millis(40);
@@ -43,7 +50,7 @@ pub const MOST_HOLDS: usize = 10_000;
 
 /// The operations on locks, over any store.
 pub struct LockService {
-    store: Arc<dyn LockStore>,
+    store: MeteredStore,
     cleaner: Arc<Cleaner>,
     lines: Arc<Lines>,
     heart: Arc<Heart>,
@@ -52,65 +59,23 @@ pub struct LockService {
     hold_permits: Arc<Semaphore>,
     /// What keeps the locks that connections hold.
     holds: TaskTracker,
-}
-
-/// A wish for a lock.
-#[derive(Debug)]
-pub struct Acquire {
-    /// The lock.
-    pub key: LockKey,
-    /// The caller's token; without one the service makes one.
-    pub token: Option<LeaseToken>,
-    /// The lease that is asked for.
-    pub ttl: Ttl,
-    /// A note for people.
-    pub owner: Option<Owner>,
-    /// How long to wait in line for it; zero is not at all.
-    pub wait: Duration,
-    /// For how long it may, and must, be taken.
-    pub terms: Terms,
-    /// Whether a connection is to hold it.
-    pub by_connection: bool,
-}
-
-/// What became of an [`Acquire`].
-#[derive(Debug)]
-pub struct Acquisition {
-    /// The token that holds the lock, if it was granted.
-    pub token: LeaseToken,
-    /// The answer.
-    pub outcome: Outcome,
-}
-
-/// The answer to an [`Acquire`].
-#[derive(Debug)]
-pub enum Outcome {
-    /// A new lease. Whoever hands it to the client disarms the guard; dropped, it takes the grant back.
-    Granted(Lease, TakeBack),
-    /// The token held the lock already, as this attempt found.
-    AlreadyHeld(Lease, Attempt),
-    /// Fewer replicas of the store than must have acknowledged the grant, for this reason, and it was taken back.
-    NotReplicated(String),
-    /// Someone else holds it, or is to have it next.
-    Refused(Refusal),
-    /// The line of the lock is as long as it may be, or as many wait at this gateway as may.
-    TooManyWaiters,
-    /// Nobody waits here any more, and the wait was not over.
-    ShuttingDown,
-    /// The token was released before, or is one of ours that holds nothing.
-    TokenReleased,
+    watch: Arc<Watch>,
+    /// One permit for each page of a list that the store may be asked for at once.
+    lists: Semaphore,
 }
 
 impl LockService {
     /// `store_timeout` is how long a request may take at the store, connecting and repetitions included; `mark_ttl`
     /// is how long the store remembers freed tokens.
     pub fn new(store: Arc<dyn LockStore>, store_timeout: Duration, mark_ttl: Duration) -> Self {
-        let cleaner = Arc::new(Cleaner::new(store.clone(), store_timeout, mark_ttl));
+        let store = MeteredStore::new(store);
+        let watch = Watch::new(store.clone(), store_timeout);
+        let cleaner = Arc::new(Cleaner::new(store.clone(), watch.clone(), store_timeout, mark_ttl));
         let lines = Arc::new(Lines::default());
         let heart = Heart::new(store.clone(), lines.clone(), store_timeout / 2);
         let (max_waiters, hold_permits) = (MOST_WAITERS, Arc::new(Semaphore::new(MOST_HOLDS)));
-        let holds = TaskTracker::new();
-        Self { store, cleaner, lines, heart, store_timeout, max_waiters, hold_permits, holds }
+        let (holds, lists) = (TaskTracker::new(), Semaphore::new(operate::MOST_LISTS));
+        Self { store, cleaner, lines, heart, store_timeout, max_waiters, hold_permits, holds, watch, lists }
     }
 
     /// Lets only so many wait at once.
@@ -131,10 +96,16 @@ impl LockService {
         self.lines.count()
     }
 
-    /// From now on nobody waits, and no connection holds a lock: those who wait are answered, and keep their places for a
-    /// while; those who hold are told, and keep their locks for a while, for the same token at another gateway.
+    /// How much is being taken back at this moment.
+    pub fn takes_back(&self) -> usize {
+        self.cleaner.under_way()
+    }
+
+    /// From now on nobody waits or watches, and no connection holds a lock: those who wait are answered, and keep their
+    /// places for a while; those who hold are told, and keep their locks for a while, for the same token at another gateway.
     pub fn stop_waiting(&self) {
         self.lines.closing.cancel();
+        self.watch.close();
     }
 
     /// Takes a lock, or says why not.
@@ -143,7 +114,15 @@ impl LockService {
     /// granted is taken back in the background.
     pub async fn acquire(&self, wish: Acquire) -> Result<Acquisition, StoreError> {
         if !wish.wait.is_zero() && !wish.only_confirms() {
-            return self.acquire_in_line(wish).await;
+            let entered = Instant::now();
+            let answer = self.acquire_in_line(wish).await;
+            let is_granted = matches!(
+                &answer,
+                Ok(Acquisition { outcome: Outcome::Granted(..) | Outcome::AlreadyHeld(..), .. })
+            );
+            let ended = if is_granted { WaitEnded::Granted } else { WaitEnded::NotGranted };
+            metrics().wait_seconds.observe(ended, entered.elapsed());
+            return answer;
         }
         let deadline = self.deadline();
         let mut acquires_left = MOST_ACQUIRES;
@@ -174,9 +153,15 @@ impl LockService {
             // Doubt ends here for good: once its attempt is voided, no copy of that command takes anything, however
             // late it is. Sending the same attempt again would leave such a copy alive beyond the end of the lease.
             match self.void(&request, wish.place_after(), doubt.clone(), deadline).await {
-                Ok(was_deleted) => is_undone &= wish.is_undone(was_deleted),
+                Ok(was_deleted) => {
+                    metrics().doubts.count(DoubtEnded::Undone);
+                    is_undone &= wish.is_undone(was_deleted);
+                }
                 // The guard is dropped armed: voiding goes on in the background.
-                Err(_) => return Err(StoreError::Unknown(doubt)),
+                Err(_) => {
+                    metrics().doubts.count(DoubtEnded::Unknown);
+                    return Err(StoreError::Unknown(doubt));
+                }
             }
             guard.disarm();
             if acquires_left == 0 || !pause_before(deadline).await {
@@ -210,8 +195,12 @@ impl LockService {
                     other => Ok(other),
                 }
             })
-            .await?;
-        Ok(settled.answer)
+            .await;
+        let renewed = self.watch.or_unclear(key, settled)?.answer;
+        if let Renewed::Renewed(lease) = &renewed {
+            self.watch.tell(key, || Doing::Renewed(lease.clone()));
+        }
+        Ok(renewed)
     }
 
     /// Frees a lock, if the token holds it.
@@ -219,13 +208,19 @@ impl LockService {
         let hash = token.hash();
         // A client's token stays freed, and its answer is kept, so that a late PUT or a repetition changes nothing.
         let mark = if token.is_server_made() { ReleaseMark::None } else { ReleaseMark::Final };
-        let settled =
-            self.settle(self.deadline(), |until| self.store.release(key, &hash, mark, until)).await?;
+        let settled = self.settle(self.deadline(), |until| self.store.release(key, &hash, mark, until)).await;
+        let Settled { answer: Release { answer, ended }, in_doubt } = self.watch.or_unclear(key, settled)?;
+        match ended {
+            Some(ended) => self.watch.tell(key, || Doing::Released(ended)),
+            // An earlier copy may have freed it, or it was a place in the line.
+            None if in_doubt || answer == Released::Released => self.watch.tell(key, || Doing::Unclear),
+            None => {}
+        }
         // Without a mark, "nobody holds it" may be the work of the copy whose answer was lost.
-        if settled.in_doubt && mark == ReleaseMark::None && settled.answer != Released::Released {
+        if in_doubt && mark == ReleaseMark::None && answer != Released::Released {
             return Err(StoreError::Unknown("an earlier copy of this release may have done it".into()));
         }
-        Ok(settled.answer)
+        Ok(answer)
     }
 
     /// Says who holds a lock, and whether `token` does.
@@ -261,13 +256,17 @@ impl LockService {
         wish: &Acquire,
         answer: Acquired,
         sent_at: Duration,
-        guard: TakeBack,
+        mut guard: TakeBack,
         deadline: Instant,
     ) -> Result<Outcome, StoreError> {
         let over = || "the lease was over before it could be answered".to_owned();
         if let Acquired::Granted(lease) = answer {
+            guard.is_granted(lease.fencing_token);
             return match lease_left(lease, sent_at) {
-                Some(lease) => Ok(Outcome::Granted(lease, guard)),
+                Some(lease) => {
+                    self.watch.tell(&wish.key, || Doing::Granted(lease.clone()));
+                    Ok(Outcome::Granted(lease, guard))
+                }
                 None => match guard.take_back_now(deadline).await {
                     Ok(was_deleted) => Err(not_granted(wish.is_undone(was_deleted), over())),
                     Err(_) => Err(StoreError::Unknown(over())),
@@ -290,6 +289,7 @@ impl LockService {
         match answer {
             Acquired::AlreadyHeld(lease) => {
                 let lease = lease_left(lease, sent_at).ok_or_else(|| StoreError::Unknown(over()))?;
+                self.watch.tell(&wish.key, || Doing::Renewed(lease.clone()));
                 Ok(Outcome::AlreadyHeld(lease, attempt.unwrap_or_else(Attempt::for_connection)))
             }
             // Its client was told before that it holds the lock, or may have been: nothing can be taken back.
@@ -321,7 +321,11 @@ impl LockService {
     ) -> Result<bool, StoreError> {
         let AcquireRequest { key, token, attempt, .. } = request;
         let take_back = |until| self.store.take_back(key, token, *attempt, place, until);
-        Ok(self.settle_from(Some(doubt), deadline, take_back).await?.answer)
+        let was_deleted = self.settle_from(Some(doubt), deadline, take_back).await?.answer;
+        if was_deleted {
+            self.watch.tell(key, || Doing::Unclear);
+        }
+        Ok(was_deleted)
     }
 
     /// Repeats a step until it is answered or the deadline has passed.
@@ -333,7 +337,13 @@ impl LockService {
     where
         F: Future<Output = Result<T, StoreError>>,
     {
-        self.settle_from(None, deadline, step).await
+        let settled = self.settle_from(None, deadline, step).await;
+        match &settled {
+            Ok(settled) if settled.in_doubt => metrics().doubts.count(DoubtEnded::Answered),
+            Err(StoreError::Unknown(_)) => metrics().doubts.count(DoubtEnded::Unknown),
+            _ => {}
+        }
+        settled
     }
 
     /// As [`Self::settle`], where something may have happened already, for the reason in `doubt`.
@@ -378,36 +388,6 @@ impl LockService {
 struct Settled<T> {
     answer: T,
     in_doubt: bool,
-}
-
-impl Acquire {
-    fn request(&self, token: &LeaseToken) -> AcquireRequest {
-        AcquireRequest {
-            key: self.key.clone(),
-            token: token.hash(),
-            attempt: if self.by_connection { Attempt::for_connection() } else { Attempt::generate() },
-            ttl: self.ttl,
-            owner: self.owner.clone(),
-            terms: self.terms,
-            // A caller's token that was made by the server may be confirmed, but never holds anything anew.
-            intent: if self.only_confirms() { Intent::Confirm } else { Intent::Grant },
-        }
-    }
-
-    fn only_confirms(&self) -> bool {
-        self.token.as_ref().is_some_and(LeaseToken::is_server_made)
-    }
-
-    /// Nobody but this request knows a token that it made.
-    fn place_after(&self) -> PlaceAfter {
-        if self.token.is_some() { PlaceAfter::Kept } else { PlaceAfter::Removed }
-    }
-
-    /// Whether an acquire that was taken back has left nothing. What was not found may never have been, but with the
-    /// caller's token it may also stand: another request that is told so pins it, and then nothing takes it back.
-    fn is_undone(&self, was_deleted: bool) -> bool {
-        was_deleted || self.token.is_none()
-    }
 }
 
 /// The answer where nothing was granted, and what an earlier acquire may have done was undone, or perhaps was not.

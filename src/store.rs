@@ -11,13 +11,17 @@ use tokio::sync::broadcast;
 use tokio::time::Instant;
 
 use crate::lock::{
-    Acquired, Attempt, Inspected, LockKey, Owner, Place, Released, Renewed, Terms, TokenHash, Ttl,
+    Acquired, Attempt, Broken, FencingToken, Inspected, LockKey, Owner, Page, Place, Release, Renewed, Terms,
+    TokenHash, Ttl,
 };
 
 pub mod embedded;
 mod lines;
+mod metered;
 pub mod redis;
 pub mod survey;
+
+pub use metered::MeteredStore;
 
 /// A place that keeps locks. Each method is one atomic step, tried once: repeating is the service's business.
 ///
@@ -45,7 +49,7 @@ pub trait LockStore: Send + Sync + 'static {
         token: &TokenHash,
         mark: ReleaseMark,
         deadline: Instant,
-    ) -> Result<Released, StoreError>;
+    ) -> Result<Release, StoreError>;
 
     /// Undoes a grant that nobody learnt of: deletes the lock if `token` holds it by this very `attempt`, takes the
     /// attempt out of the line, and voids it whatever was found, so that a copy of it that arrives later takes nothing.
@@ -87,11 +91,73 @@ pub trait LockStore: Send + Sync + 'static {
         deadline: Instant,
     ) -> Result<Inspected, StoreError>;
 
+    /// Frees a lock if the grant of this number holds it, whoever that is, also where the lock was released and is kept for
+    /// the rest of its `min_hold`. A number is given once, so a copy that comes late touches no other grant.
+    async fn break_lock(
+        &self,
+        key: &LockKey,
+        fence: FencingToken,
+        deadline: Instant,
+    ) -> Result<Broken, StoreError>;
+
+    /// Lists some of the locks that are held and whose keys begin with `prefix`, at most `limit` of them, which is at least
+    /// one: those at the beginning, or those where the page with this `cursor` ended.
+    ///
+    /// A page takes the store a bounded time, whatever else it holds, and may be short or empty for that. A lock that is
+    /// held all the while stands on at least one of the pages up to the last, and may stand on more than one. Where what
+    /// the cursor rests on is gone, as after a restart, or where it was never given, the list begins anew.
+    async fn list(
+        &self,
+        prefix: &str,
+        cursor: Option<&str>,
+        limit: usize,
+        deadline: Instant,
+    ) -> Result<Page, StoreError>;
+
+    /// By what this gateway hears of others; none where there are no others.
+    fn gossip(&self) -> Option<&dyn Gossip> {
+        None
+    }
+
     /// Whether the store can be reached and is safe to lock on; the error says what is wrong.
     async fn check(&self, deadline: Instant) -> Result<(), StoreError>;
 
     /// Stops the store's own tasks and gives back what it holds, such as the lock on a file.
     async fn close(&self);
+}
+
+/// How the gateways of one store tell each other what nothing rests on: it may be lost, come twice, or in another order.
+#[async_trait]
+pub trait Gossip: Send + Sync {
+    /// Tells all gateways something, this one included, without waiting for anybody.
+    fn tell(&self, topic: Topic, text: String);
+
+    /// What is told: of [`Topic::Watchers`] always, of [`Topic::Events`] once somebody listens.
+    fn heard(&self) -> broadcast::Receiver<Heard>;
+
+    /// Hears what is told of [`Topic::Events`], from when this returns on.
+    async fn listen(&self, deadline: Instant) -> Result<(), StoreError>;
+
+    /// Need not hear it any more.
+    fn stop_listening(&self);
+}
+
+/// What gateways talk about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Topic {
+    /// Who watches.
+    Watchers,
+    /// What happens.
+    Events,
+}
+
+/// What a gateway hears.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// Somebody has said this.
+    Told(Topic, String),
+    /// A server is heard that was not heard before, or not for a while.
+    Connected,
 }
 
 /// What an acquire needs to know.

@@ -1,4 +1,5 @@
-//! Acquire and release at 64 keep-alive connections, measured in turns against a handler that does nothing.
+//! What locks cost through the gateway: acquire and release, being refused, and renewing, on every store, measured in
+//! turns against a handler that does nothing and against Redis itself.
 //!
 //! The figures of one machine at one moment say little, so every round measures each server once, and what counts is
 //! the ratio to the no-op handler within the same round.
@@ -11,81 +12,135 @@
 )]
 
 use std::process::ExitCode;
-use std::time::Duration;
 
-#[path = "../shared/connection.rs"]
-mod connection;
-#[path = "../shared/cpu.rs"]
-mod cpu;
-#[path = "../shared/figures.rs"]
-mod figures;
-#[path = "../shared/load.rs"]
-mod load;
-mod noop;
+mod by_heart;
+mod goals;
+mod idle;
+mod machine;
+mod measure;
+mod plan;
+mod replies;
 mod report;
-#[path = "../shared/servers.rs"]
-mod servers;
-#[path = "../shared/table.rs"]
-mod table;
+mod results;
+#[path = "../shared/mod.rs"]
+#[allow(dead_code, reason = "not every measurement needs everything")]
+mod shared;
+mod summary;
 
-use load::Turn;
-use servers::Server;
+use machine::Machine;
+use plan::{MEASUREMENT, Plan, QUICK, TRIAL};
+use results::Results;
+use shared::page::{Page, today};
+use shared::servers::Build;
 
-/// How often and how long each server is measured.
-struct Plan {
-    rounds: usize,
-    warm_up: Duration,
-    measured: Duration,
-}
-
-const MEASUREMENT: Plan =
-    Plan { rounds: 5, warm_up: Duration::from_millis(300), measured: Duration::from_secs(2) };
-/// Just enough to see that everything still works together.
-const TRIAL: Plan =
-    Plan { rounds: 1, warm_up: Duration::from_millis(20), measured: Duration::from_millis(100) };
+/// What chooses idle connections, where it stands among names of rows.
+const IDLE: &str = "idle";
+const FLAGS: [&str; 3] = ["--bench", "--quick", "--replies"];
+/// The rows of a trial: each server, each load, and what most goals are set for.
+const TRIED: [&str; 9] = [
+    "pairs/16",
+    "pairs/64/redis",
+    "own-tokens/64/redis",
+    "fail-fast/16/redis",
+    "fail-fast/16/redis-direct",
+    "fail-fast/16/file",
+    "renew/16/redis+keys+tls",
+    "renew/16/redis-direct",
+    "renew/16/memory",
+];
 
 fn main() -> ExitCode {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    if let [noop::ARGUMENT, address] = args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        noop::serve(address.parse().unwrap());
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if by_heart::serve_if_asked(&arguments) {
         return ExitCode::SUCCESS;
     }
-    // `cargo bench` passes this. `cargo test --all-targets` does not, and should not take a minute longer.
-    let plan = if args.iter().any(|arg| arg == "--bench") { MEASUREMENT } else { TRIAL };
-    measure(&plan)
+    let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
+    let filters: Vec<_> = arguments.iter().filter(|argument| !argument.starts_with("--")).cloned().collect();
+    // `cargo bench` passes this. `cargo test --all-targets` does not, and should not take ten minutes longer.
+    if !has("--bench") {
+        return run(&TRIAL, &TRIED.map(str::to_owned), Extent::Trial);
+    }
+    // What is misspelt must not be taken for a full run, which replaces results.
+    let flags = arguments.iter().filter(|argument| argument.starts_with("--"));
+    if let Some(unknown) = flags.into_iter().find(|flag| !FLAGS.contains(&flag.as_str())) {
+        eprintln!("{unknown} means nothing; what does are {FLAGS:?}");
+        return ExitCode::FAILURE;
+    }
+    match (has("--replies"), has("--quick")) {
+        (true, _) => {
+            let requests = filters.first().map(|number| number.parse().expect("how many replies"));
+            check_replies(requests.unwrap_or(MEASUREMENT.replies))
+        }
+        // What is no full run replaces no full run's results.
+        (false, false) if filters.is_empty() && Build::is_usual() => {
+            run(&MEASUREMENT, &filters, Extent::Full)
+        }
+        (false, false) => run(&MEASUREMENT, &filters, Extent::Part),
+        (false, true) => run(&QUICK, &filters, Extent::Part),
+    }
+}
+
+/// How much is done beside the rows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Extent {
+    /// Everything, and the results are kept.
+    Full,
+    /// Nothing that was not asked for.
+    Part,
+    /// Everything a little.
+    Trial,
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn check_replies(requests: u64) -> ExitCode {
+    match replies::check(requests).await {
+        0 => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    }
 }
 
 // One thread, so that the generator can never take more than one core from the servers.
 #[tokio::main(flavor = "current_thread")]
-async fn measure(plan: &Plan) -> ExitCode {
-    // The no-op handler stands first: the others are compared with it.
-    let servers = [
-        noop::server(),
-        Server::on_redis("Redis"),
-        Server::embedded("memory", "memory:"),
-        Server::embedded("file, durable", "file:locks.redb"),
-    ];
-    let mut turns: Vec<Vec<Turn>> = servers.iter().map(|_| Vec::new()).collect();
-    for round in 1..=plan.rounds {
-        eprintln!("round {round} of {}", plan.rounds);
-        for (server, turns) in servers.iter().zip(&mut turns) {
-            turns.push(load::run(server, round, plan.warm_up, plan.measured).await);
+async fn run(plan: &Plan, filters: &[String], extent: Extent) -> ExitCode {
+    let rows = plan::rows(filters);
+    let is_idle_measured = extent != Extent::Part || filters.is_empty() || filters.iter().any(|f| f == IDLE);
+    let means_nothing = |filter: &&String| *filter != IDLE && plan::rows(&[(*filter).clone()]).is_empty();
+    if let Some(unknown) = filters.iter().find(means_nothing) {
+        eprintln!("nothing is called {unknown}; what can be measured are {IDLE} and");
+        plan::rows(&[]).iter().for_each(|row| eprintln!("{}", row.name()));
+        return ExitCode::FAILURE;
+    }
+    let page = Page::read("make bench");
+    let run = measure::measure(plan, &rows).await;
+    let idle = if is_idle_measured { idle::measure(plan.idle_connections).await } else { Ok(Vec::new()) };
+    let idle = match idle {
+        Ok(idle) => idle,
+        Err(mismatch) => {
+            eprintln!("{mismatch}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let rows = summary::summaries(&run);
+    let goals = goals::goals(&run, &rows, &idle);
+    let (machine, replies_checked) = (Machine::here(), run.replies());
+    let results = Results { date: today(), machine, replies_checked, goals, idle_connections: idle, rows };
+    println!("{}\n{}", results.to_markdown(), report::comparison(&results.rows));
+    // Fast but wrong is no result: one reply that does not fit its request fails the whole run.
+    if let Some((server, first)) = run.mismatches().next() {
+        eprintln!("{} mismatches, the first at {}: {first}", run.mismatches().count(), server.name);
+        eprintln!("its log: {}", server.log());
+        return ExitCode::FAILURE;
+    }
+    match extent {
+        Extent::Full => results.keep(&page).iter().for_each(|file| eprintln!("written: {}", file.display())),
+        Extent::Part => {}
+        Extent::Trial => {
+            // What would be written must be able to be.
+            drop((results.to_json(), page.with(&results.to_markdown())));
+            if replies::check(plan.replies).await > 0 {
+                return ExitCode::FAILURE;
+            }
         }
     }
-    report::print(&servers, &turns);
-    explain_mismatches(&servers, &turns)
-}
-
-/// Fast but wrong is no result: one reply that does not fit its request fails the whole run.
-fn explain_mismatches(servers: &[Server], turns: &[Vec<Turn>]) -> ExitCode {
-    let mut code = ExitCode::SUCCESS;
-    for (server, turns) in servers.iter().zip(turns) {
-        let mismatches: Vec<_> = turns.iter().flat_map(|turn| &turn.mismatches).collect();
-        if let Some(first) = mismatches.first() {
-            eprintln!("{}: {} mismatches, the first: {first}", server.name, mismatches.len());
-            eprintln!("its log: {}", server.log());
-            code = ExitCode::FAILURE;
-        }
-    }
-    code
+    ExitCode::SUCCESS
 }

@@ -13,24 +13,15 @@
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-#[path = "../shared/connection.rs"]
-mod connection;
-#[path = "../shared/cpu.rs"]
-mod cpu;
-#[path = "../shared/figures.rs"]
-mod figures;
-#[path = "../shared/load.rs"]
-mod load;
 mod report;
-#[path = "../shared/servers.rs"]
-#[expect(dead_code, reason = "no embedded store is measured")]
-mod servers;
-#[path = "../shared/table.rs"]
-mod table;
+#[path = "../shared/mod.rs"]
+#[allow(dead_code, reason = "not every measurement needs everything")]
+mod shared;
 
-use load::Turn;
 use report::Round;
-use servers::Server;
+use shared::load::{self, Load, Turn};
+use shared::servers::Server;
+use shared::workload::Workload;
 use tokio::time::sleep;
 
 const NODES: usize = 5;
@@ -67,7 +58,9 @@ async fn measure(plan: &Plan) -> ExitCode {
         eprintln!("round {number} of {}", plan.rounds);
         // No key is used twice: a lock may be left on a node that stood still.
         let measure = async |server: &Server, turn: usize| {
-            load::run(server, 3 * number + turn, plan.warm_up, plan.measured).await
+            let Plan { warm_up, measured, .. } = *plan;
+            let load = Load { workload: Workload::Pairs, connections: 64, warm_up, measured };
+            load::run(server, 3 * number + turn, &load).await
         };
         let single = measure(&single, 0).await;
         let undisturbed = measure(&quorum, 1).await;

@@ -1,8 +1,8 @@
 //! What was measured, as a table; and what a node that stands still costs.
 
-use crate::figures::spread;
-use crate::load::Turn;
-use crate::table;
+use crate::shared::figures::spread;
+use crate::shared::load::Turn;
+use crate::shared::table;
 
 /// By how much a node that stands still may lengthen the p99.
 const GOAL_RATIO: f64 = 2.0;

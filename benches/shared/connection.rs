@@ -1,61 +1,122 @@
-//! One keep-alive connection that takes and gives back locks, and believes no reply unseen.
+//! One keep-alive connection that takes, renews and gives back locks, and believes no reply unseen.
 //!
 //! It speaks just as much HTTP/1.1 as the servers here answer with, because a complete client would need more of the
 //! machine than the servers under test.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 
 use serde::Deserialize;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
-/// Far more than any reply to an acquire or a release.
+use super::secure::Access;
+use super::stream::Stream;
+
+/// Far more than any reply to a request that is made here.
 const REPLY_BYTES: usize = 16 * 1024;
 
 pub struct Connection {
-    stream: TcpStream,
-    host: String,
+    stream: Stream,
+    /// The header fields that all requests have.
+    common: String,
     request: String,
     reply: Box<[u8; REPLY_BYTES]>,
-    token: String,
+    /// That of the lock that was taken last.
+    pub token: String,
+    /// The fencing number of the grant that was told of last, be it our own or that of whoever held the lock.
+    pub number: u64,
 }
 
 /// A reply, as far as the checks need it.
 pub struct Reply<'a> {
     pub status: &'a str,
     pub body: &'a [u8],
-    lease_token: Option<&'a str>,
+    head: &'a str,
+}
+
+/// The body of a grant.
+#[derive(Deserialize)]
+pub struct Grant<'a> {
+    #[serde(borrow)]
+    pub key: Cow<'a, str>,
+    pub token: &'a str,
+    pub fencing_token: u64,
+}
+
+/// The body of a refusal.
+#[derive(Deserialize)]
+struct Refusal {
+    status: u16,
+    holder: Holder,
 }
 
 #[derive(Deserialize)]
-struct Grant<'a> {
-    key: &'a str,
-    token: &'a str,
+struct Holder {
+    fencing_token: u64,
 }
 
 impl Connection {
     pub async fn open(address: SocketAddr) -> Result<Self, String> {
-        let stream = TcpStream::connect(address).await.map_err(|error| error.to_string())?;
-        stream.set_nodelay(true).map_err(|error| error.to_string())?;
+        Self::open_with(address, &Access::default()).await
+    }
+
+    pub async fn open_with(address: SocketAddr, access: &Access) -> Result<Self, String> {
+        let stream = Stream::open(address, access.tls.as_ref()).await.map_err(|error| error.to_string())?;
+        let mut common = format!("host: {address}\r\n");
+        if let Some(api_key) = &access.api_key {
+            write!(common, "authorization: Bearer {api_key}\r\n").unwrap();
+        }
         let reply = Box::new([0; REPLY_BYTES]);
-        Ok(Self { stream, host: address.to_string(), request: String::new(), reply, token: String::new() })
+        Ok(Self { stream, common, request: String::new(), reply, token: String::new(), number: 0 })
     }
 
     /// Takes a lock, and keeps its token; `false` if somebody else holds it.
     pub async fn acquire(&mut self, key: &str, query: &str) -> Result<bool, String> {
-        self.request.clear();
-        write!(self.request, "PUT /locks/{key}{query} HTTP/1.1\r\nhost: {}\r\n\r\n", self.host).unwrap();
-        let reply = exchange(&mut self.stream, &self.request, &mut *self.reply).await?;
-        let grant: Option<Grant<'_>> = serde_json::from_slice(reply.body).ok();
-        match (reply.status, grant) {
-            ("201", Some(grant)) if grant.key == key && reply.lease_token == Some(grant.token) => {
-                self.token.clear();
-                self.token.push_str(grant.token);
+        self.take(key, query, None).await
+    }
+
+    /// The same by a token of our own.
+    pub async fn acquire_by(&mut self, key: &str, token: &str) -> Result<bool, String> {
+        self.take(key, "", Some(token)).await
+    }
+
+    async fn take(&mut self, key: &str, query: &str, own: Option<&str>) -> Result<bool, String> {
+        let Self { stream, common, request, reply, token, number } = self;
+        request.clear();
+        write!(request, "PUT /locks/{key}{query} HTTP/1.1\r\n{common}").unwrap();
+        if let Some(own) = own {
+            write!(request, "lease-token: {own}\r\n").unwrap();
+        }
+        request.push_str("\r\n");
+        let reply = exchange(stream, request, &mut **reply).await?;
+        match reply.status {
+            "201" => {
+                let grant = reply.grant(key).filter(|grant| own.is_none_or(|own| own == grant.token));
+                let grant = grant.ok_or_else(|| reply.mismatch("PUT", key))?;
+                token.clear();
+                token.push_str(grant.token);
+                *number = grant.fencing_token;
                 Ok(true)
             }
-            ("423", None) => Ok(false),
+            "423" => {
+                *number = reply.holders_number().ok_or_else(|| reply.mismatch("PUT", key))?;
+                Ok(false)
+            }
             _ => Err(reply.mismatch("PUT", key)),
+        }
+    }
+
+    /// Renews the lock that was taken last, which must have kept its number.
+    pub async fn renew(&mut self, key: &str) -> Result<(), String> {
+        self.write("PATCH", key);
+        let reply = exchange(&mut self.stream, &self.request, &mut *self.reply).await?;
+        match reply.grant(key) {
+            Some(Grant { token, fencing_token, .. })
+                if reply.status == "200" && token == self.token && fencing_token == self.number =>
+            {
+                Ok(())
+            }
+            _ => Err(reply.mismatch("PATCH", key)),
         }
     }
 
@@ -70,30 +131,57 @@ impl Connection {
 
     /// Sends any other request, with the token of the lock that was taken last, if any was.
     pub async fn ask(&mut self, method: &str, key: &str) -> Result<Reply<'_>, String> {
-        let Self { host, request, token, .. } = self;
+        self.write(method, key);
+        exchange(&mut self.stream, &self.request, &mut *self.reply).await
+    }
+
+    /// Sends a request with these lines and no others but the common ones: that of the request, and header fields.
+    pub async fn ask_in_full(&mut self, line: &str, fields: &str) -> Result<Reply<'_>, String> {
+        let Self { stream, common, request, reply, .. } = self;
         request.clear();
-        write!(request, "{method} /locks/{key} HTTP/1.1\r\nhost: {host}\r\n").unwrap();
+        write!(request, "{line} HTTP/1.1\r\n{common}{fields}\r\n").unwrap();
+        exchange(stream, request, &mut **reply).await
+    }
+
+    fn write(&mut self, method: &str, key: &str) {
+        let Self { common, request, token, .. } = self;
+        request.clear();
+        write!(request, "{method} /locks/{key} HTTP/1.1\r\n{common}").unwrap();
         if !token.is_empty() {
             write!(request, "lease-token: {token}\r\n").unwrap();
         }
         request.push_str("\r\n");
-        exchange(&mut self.stream, &self.request, &mut *self.reply).await
     }
 }
 
 impl Reply<'_> {
+    /// The grant of this key, if the reply is one, and says the same in its header and in its body.
+    pub fn grant(&self, key: &str) -> Option<Grant<'_>> {
+        let grant: Grant<'_> = serde_json::from_slice(self.body).ok()?;
+        let number = self.field("fencing-token")?.parse::<u64>().ok()?;
+        let is_one = grant.key == key && grant.fencing_token == number && number > 0;
+        (is_one && self.field("lease-token") == Some(grant.token)).then_some(grant)
+    }
+
+    /// The fencing number of whoever holds the lock, if the reply is a refusal.
+    pub fn holders_number(&self) -> Option<u64> {
+        let refusal: Refusal = serde_json::from_slice(self.body).ok()?;
+        (refusal.status == 423).then_some(refusal.holder.fencing_token)
+    }
+
+    /// The value of a header field.
+    pub fn field(&self, name: &str) -> Option<&str> {
+        field(self.head, name)
+    }
+
     pub fn mismatch(&self, method: &str, key: &str) -> String {
-        format!("{method} {key}: {} {}", self.status, String::from_utf8_lossy(self.body))
+        format!("{method} {key}: {} {}", self.head, String::from_utf8_lossy(self.body))
     }
 }
 
 /// Sends one request and reads its reply, whole and with nothing behind it.
-async fn exchange<'a>(
-    stream: &mut TcpStream,
-    request: &str,
-    buffer: &'a mut [u8],
-) -> Result<Reply<'a>, String> {
-    stream.write_all(request.as_bytes()).await.map_err(|error| error.to_string())?;
+async fn exchange<'a>(stream: &mut Stream, request: &str, buffer: &'a mut [u8]) -> Result<Reply<'a>, String> {
+    stream.send(request.as_bytes()).await.map_err(|error| error.to_string())?;
     let mut filled = 0;
     let total = loop {
         match stream.read(&mut buffer[filled..]).await {
@@ -124,7 +212,7 @@ fn parse(reply: &[u8]) -> Option<Reply<'_>> {
     let end = reply.windows(4).position(|window| window == b"\r\n\r\n")?;
     let head = str::from_utf8(&reply[..end]).ok()?;
     let status = head.strip_prefix("HTTP/1.1 ")?.get(..3)?;
-    Some(Reply { status, lease_token: field(head, "lease-token"), body: &reply[end + 4..] })
+    Some(Reply { status, head, body: &reply[end + 4..] })
 }
 
 fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {

@@ -1,11 +1,14 @@
-//! CPU time, as the kernel tells it in `/proc`.
+//! CPU time, as the kernel tells it.
 
 use std::fs::read_to_string;
 use std::time::Duration;
 
-use crate::servers::Server;
+use nix::time::ClockId;
+use nix::unistd::Pid;
 
-/// The unit of these times: every program is shown hundredths of a second.
+use super::servers::Server;
+
+/// The unit of what the kernel says of the whole machine: every program is shown hundredths of a second.
 const TICK_MS: u64 = 10;
 
 /// What was used so far.
@@ -21,7 +24,7 @@ impl Cpu {
     pub fn read(servers: &[&Server]) -> Self {
         let redis = servers.iter().flat_map(|server| server.redis_pids());
         Self {
-            server: servers.iter().map(|server| of_process(server.pid())).sum(),
+            server: servers.iter().filter_map(|server| server.pid()).map(of_process).sum(),
             redis: redis.map(of_process).reduce(|sum, of_another| sum + of_another),
             generator: of_process(std::process::id()),
             machine: of_machine(),
@@ -44,13 +47,10 @@ impl Cpu {
     }
 }
 
-/// What all threads of a process have used so far.
+/// What all threads of a process have used so far, those that have ended too: user and system time, to the nanosecond.
 fn of_process(pid: u32) -> Duration {
-    let stat = read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    // The name of the program stands in parentheses, and may itself have spaces: the fields are counted from its end.
-    let (_, fields) = stat.rsplit_once(") ").unwrap();
-    // User and system time.
-    duration(fields.split(' ').skip(11).take(2).map(ticks).sum())
+    let pid = Pid::from_raw(pid.try_into().unwrap());
+    ClockId::pid_cpu_clock_id(pid).unwrap().now().unwrap().into()
 }
 
 /// What everything on this machine, the kernel included, has used so far.
@@ -58,13 +58,10 @@ fn of_machine() -> Duration {
     let stat = read_to_string("/proc/stat").unwrap();
     let times: Vec<u64> = stat.lines().next().unwrap().split_whitespace().skip(1).map(ticks).collect();
     // User, nice and system; then idle and waiting, which nobody uses; then the kernel's interrupts.
-    duration(times[..3].iter().chain(&times[5..7]).sum())
+    let ticks: u64 = times[..3].iter().chain(&times[5..7]).sum();
+    Duration::from_millis(ticks * TICK_MS)
 }
 
 fn ticks(text: &str) -> u64 {
     text.parse().unwrap()
-}
-
-fn duration(ticks: u64) -> Duration {
-    Duration::from_millis(ticks * TICK_MS)
 }

@@ -1,10 +1,13 @@
 //! What many values come down to.
 
+use serde::Serialize;
+
 /// The median, the least and the most.
+#[derive(Clone, Copy, Serialize)]
 pub struct Spread {
     pub median: f64,
-    least: f64,
-    most: f64,
+    pub least: f64,
+    pub most: f64,
 }
 
 pub fn spread(mut values: Vec<f64>) -> Spread {

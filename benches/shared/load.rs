@@ -1,67 +1,95 @@
 //! The load of one turn: many connections to one server, each asking again as soon as it is answered.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use serde::Serialize;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::connection::Connection;
-use crate::cpu::Cpu;
-use crate::figures::percentile;
-use crate::servers::Server;
+use super::client::Client;
+use super::cpu::Cpu;
+use super::figures::percentile;
+use super::memory::rss_kb;
+use super::servers::Server;
+use super::workload::{Holder, Part, Window, Workload};
 
-const CONNECTIONS: usize = 64;
 /// How long the last replies of a turn may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// What is asked of a server in one turn.
+#[derive(Clone, Copy)]
+pub struct Load {
+    pub workload: Workload,
+    pub connections: usize,
+    pub warm_up: Duration,
+    pub measured: Duration,
+}
+
 /// What one server did in one round.
+#[derive(Serialize)]
 pub struct Turn {
     pub requests_per_s: f64,
     pub p50_us: f64,
     pub p99_us: f64,
-    pub server_cpu_us: f64,
+    /// Nothing where Redis itself is the server.
+    pub server_cpu_us: Option<f64>,
     pub redis_cpu_us: Option<f64>,
+    /// What of the server was in memory at the end.
+    pub rss_kb: Option<u64>,
     /// How much of one core the generator used. Near 1, it is the generator that is measured.
     pub generator_cores: f64,
     /// How many cores all other processes of the machine used. Far from 0, the machine was busy with something else.
     pub others_cores: f64,
+    /// All replies that fitted their requests, those of the time to warm up too.
+    pub replies: u64,
     pub mismatches: Vec<String>,
 }
 
-/// What the connections are told. It is set together with the readings of CPU time, so that the requests that are
-/// counted are those that the time was spent on.
-#[derive(Default)]
-struct Window {
-    is_measured: AtomicBool,
-    is_over: AtomicBool,
-}
-
-/// Loads one server for one turn.
-pub async fn run(server: &Server, round: usize, warm_up: Duration, measured: Duration) -> Turn {
+/// Loads one server for one turn, the parameters of which no other has had at this server.
+pub async fn run(server: &Server, turn: usize, load: &Load) -> Turn {
     let window = Arc::new(Window::default());
+    let mut mismatches = Vec::new();
+    let holder = match load.workload {
+        Workload::FailFast => Holder::take(server).await.map_err(|mismatch| mismatches.push(mismatch)).ok(),
+        Workload::Pairs | Workload::OwnTokens | Workload::Renew => None,
+    };
     let mut connections = JoinSet::new();
-    for number in 0..CONNECTIONS {
-        // Keys are fresh in each round too: nobody takes a lock that was ever held before.
-        let name = round * CONNECTIONS + number;
-        let connection = Connection::open(server.address).await.expect("a server takes 64 connections");
-        connections.spawn(take_and_give_back(connection, name, window.clone()));
+    for number in 0..load.connections {
+        let client = Client::open(server).await.expect("a server takes some hundred connections");
+        // Keys are fresh in each turn too: nobody takes a lock that was ever held before.
+        let name = (turn << 16) + number;
+        let part = Part {
+            client,
+            name,
+            kind: server.kind,
+            held: holder.as_ref().map_or(0, |holder| holder.number),
+            window: window.clone(),
+        };
+        connections.spawn(part.play(load.workload));
     }
-    sleep(warm_up).await;
+    sleep(load.warm_up).await;
     let before = Cpu::read(&[server]);
     let started = Instant::now();
     window.is_measured.store(true, Ordering::Relaxed);
-    sleep(measured).await;
+    sleep(load.measured).await;
     window.is_measured.store(false, Ordering::Relaxed);
     let elapsed = started.elapsed();
     let used = Cpu::read(&[server]).since(&before);
     window.is_over.store(true, Ordering::Relaxed);
-    let ended = timeout(PATIENCE, connections.join_all()).await.expect("a reply never came");
+    let ended = timeout(PATIENCE, connections.join_all()).await.unwrap_or_else(|_| {
+        mismatches.push("a reply never came".to_owned());
+        Vec::new()
+    });
+    if let Some(holder) = holder {
+        mismatches.extend(holder.give_back().await.err());
+    }
 
-    let (latencies, mismatches): (Vec<_>, Vec<_>) = ended.into_iter().unzip();
-    let mut latencies_ns = latencies.concat();
+    let replies = ended.iter().map(|seen| seen.replies).sum();
+    let mut latencies_ns: Vec<u64> = ended.iter().flat_map(|seen| &seen.latencies_ns).copied().collect();
     latencies_ns.sort_unstable();
+    mismatches.extend(ended.into_iter().filter_map(|seen| seen.mismatch));
     let requests = latencies_ns.len();
     let us_per_request = |used: Duration| used.as_secs_f64() * 1e6 / requests as f64;
     let cores = |used: Duration| used.as_secs_f64() / elapsed.as_secs_f64();
@@ -69,43 +97,12 @@ pub async fn run(server: &Server, round: usize, warm_up: Duration, measured: Dur
         requests_per_s: requests as f64 / elapsed.as_secs_f64(),
         p50_us: percentile(&latencies_ns, 50) / 1e3,
         p99_us: percentile(&latencies_ns, 99) / 1e3,
-        server_cpu_us: us_per_request(used.server),
+        server_cpu_us: server.pid().map(|_| us_per_request(used.server)),
         redis_cpu_us: used.redis.map(us_per_request),
+        rss_kb: server.pid().map(rss_kb),
         generator_cores: cores(used.generator),
         others_cores: cores(used.others()),
-        mismatches: mismatches.into_iter().flatten().collect(),
+        replies,
+        mismatches,
     }
-}
-
-/// One connection's part. Returns what each measured request took, in nanoseconds, and why it ended early if it did.
-async fn take_and_give_back(
-    mut connection: Connection,
-    name: usize,
-    window: Arc<Window>,
-) -> (Vec<u64>, Option<String>) {
-    let mut latencies_ns = Vec::new();
-    let mut note = |started: Instant| {
-        if window.is_measured.load(Ordering::Relaxed) {
-            latencies_ns.push(u64::try_from(started.elapsed().as_nanos()).unwrap());
-        }
-    };
-    let mut pairs = 0_u64;
-    // A pair is always completed, so that no turn leaves locks behind for the next one.
-    while !window.is_over.load(Ordering::Relaxed) {
-        pairs += 1;
-        let key = format!("bench-{name}-{pairs}");
-        let started = Instant::now();
-        match connection.acquire(&key, "").await {
-            Ok(true) => {}
-            Ok(false) => return (latencies_ns, Some(format!("PUT {key}: a fresh key is held"))),
-            Err(mismatch) => return (latencies_ns, Some(mismatch)),
-        }
-        note(started);
-        let started = Instant::now();
-        if let Err(mismatch) = connection.release(&key).await {
-            return (latencies_ns, Some(mismatch));
-        }
-        note(started);
-    }
-    (latencies_ns, None)
 }

@@ -1,7 +1,7 @@
 //! The table of what was measured at many connections: medians over the rounds, with the least and the most.
 
-use crate::figures::spread;
-use crate::load::Turn;
+use super::figures::spread;
+use super::load::Turn;
 
 /// Prints the head, as Markdown; all are compared with the one of this name.
 pub fn print_head(reference: &str) {
@@ -20,15 +20,18 @@ pub fn print_line<'a>(
     let of = |value: fn(&Turn) -> f64| spread(turns.clone().map(value).collect());
     // Within one round the machine was the same for both; between rounds it need not be.
     let ratios = turns.clone().zip(reference).map(|(turn, other)| turn.requests_per_s / other.requests_per_s);
-    let redis_us: Option<Vec<_>> = turns.clone().map(|turn| turn.redis_cpu_us).collect();
+    let of_some = |value: fn(&Turn) -> Option<f64>| {
+        let values: Option<Vec<_>> = turns.clone().map(value).collect();
+        values.map_or("–".to_owned(), |values| format!("{:.1}", spread(values)))
+    };
     println!(
-        "| {name} | {:.1} | {:.2} | {:.0} | {:.0} | {:.1} | {} | {:.2} | {:.2} |",
+        "| {name} | {:.1} | {:.2} | {:.0} | {:.0} | {} | {} | {:.2} | {:.2} |",
         of(|turn| turn.requests_per_s / 1e3),
         spread(ratios.collect()),
         of(|turn| turn.p50_us),
         of(|turn| turn.p99_us),
-        of(|turn| turn.server_cpu_us),
-        redis_us.map_or("–".to_owned(), |us| format!("{:.1}", spread(us))),
+        of_some(|turn| turn.server_cpu_us),
+        of_some(|turn| turn.redis_cpu_us),
         of(|turn| turn.generator_cores),
         of(|turn| turn.others_cores),
     );

@@ -11,7 +11,7 @@ use hyper_util::rt::TokioExecutor;
 use serde::Deserialize;
 use tokio::task::JoinSet;
 
-use crate::connection::Connection;
+use crate::shared::connection::Connection;
 
 const KEY: &str = "crowded";
 /// They share connections by HTTP/2, so that no limit of open files bounds the crowd; a gateway allows 250.

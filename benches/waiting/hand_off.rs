@@ -8,8 +8,8 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use crate::connection::Connection;
 use crate::crowd::waiters;
+use crate::shared::connection::Connection;
 
 const KEY: &str = "in-turn";
 /// How often those ask who do not wait in line.

@@ -14,24 +14,19 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-#[path = "../shared/connection.rs"]
-mod connection;
-#[path = "../shared/cpu.rs"]
-mod cpu;
 mod crowd;
-#[path = "../shared/figures.rs"]
-mod figures;
 mod hand_off;
 mod report;
-#[path = "../shared/servers.rs"]
-mod servers;
+#[path = "../shared/mod.rs"]
+#[allow(dead_code, reason = "not every measurement needs everything")]
+mod shared;
 mod unrelated;
 
-use cpu::Cpu;
 use crowd::Crowd;
 use hand_off::Pair;
 use report::{Findings, Round};
-use servers::Server;
+use shared::cpu::Cpu;
+use shared::servers::Server;
 
 /// How much is measured on each store.
 struct Plan {

@@ -1,6 +1,6 @@
 //! The table, and whether the goals were reached.
 
-use crate::figures::{percentile, spread};
+use crate::shared::figures::{percentile, spread};
 use crate::unrelated::Latency;
 
 /// A hand-off takes less than this, half of the times.

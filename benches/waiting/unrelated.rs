@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use crate::connection::Connection;
-use crate::figures::percentile;
+use crate::shared::connection::Connection;
+use crate::shared::figures::percentile;
 
 /// What half of its requests took at most, and 99 of a hundred.
 #[derive(Default)]

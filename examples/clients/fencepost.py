@@ -21,8 +21,9 @@ class Lease:
         if self.lost.is_set() or now() >= self.ends_at: raise Lost(self.key)
 
 class Fencepost:
-    def __init__(self, url: str, retry_for_s: float = 10, try_for_s: float = 3) -> None:
+    def __init__(self, url: str, retry_for_s: float = 10, try_for_s: float = 3, api_key: str = "") -> None:
         self.url, self.retry_for_s, self.try_for_s = url, retry_for_s, try_for_s
+        self.headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     def acquire(self, key: str, ttl_s: float = 30, wait_s: float = 0) -> Lease:  # `wait_s` is up to 60.
         token, until = uuid.uuid4().hex, now() + wait_s + self.retry_for_s
         def put() -> Lease: return Lease(key, token, *self._call("PUT", key, token, until, ttl=ttl_s, wait=wait_s))
@@ -59,7 +60,7 @@ class Fencepost:
 
     def _call(self, method: str, key: str, token: str, until: float, **spans_s: float) -> tuple[float, Any]:
         query = {"key": key} | {name: f"{round(span * 1000)}ms" for name, span in spans_s.items()}
-        request = Request(f"{self.url}/lock?{urlencode(query)}", method=method, headers={"Lease-Token": token})
+        request = Request(f"{self.url}/lock?{urlencode(query)}", method=method, headers=self.headers | {"Lease-Token": token})
         while True:  # The same request with the same token, until the gateway answers or the time is over.
             sent = now()
             try:

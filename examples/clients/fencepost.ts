@@ -20,7 +20,7 @@ export class Lease {
 }
 
 export class Fencepost {
-  constructor(readonly url: string, readonly retryForMs = 10_000, readonly tryForMs = 3_000) {}
+  constructor(readonly url: string, readonly retryForMs = 10_000, readonly tryForMs = 3_000, readonly apiKey = "") {}
 
   async acquire(key: string, { ttlMs = 30_000, waitMs = 0 }: Times = {}): Promise<Lease> {
     const token = crypto.randomUUID(), until = now() + waitMs + this.retryForMs;
@@ -65,7 +65,8 @@ export class Fencepost {
     for (const [name, ms] of Object.entries(spans)) query.set(name, `${Math.round(ms)}ms`);
     for (;;) { // The same request with the same token, until the gateway answers or the time is over.
       const sentAt = now(), timeoutMs = Math.max(100, Math.min(until - sentAt, this.tryForMs + (spans.wait ?? 0)));
-      const options = { method, headers: { "Lease-Token": token }, signal: AbortSignal.timeout(Math.ceil(timeoutMs)) };
+      const headers = { "Lease-Token": token, ...(this.apiKey && { Authorization: `Bearer ${this.apiKey}` }) };
+      const options = { method, headers, signal: AbortSignal.timeout(Math.ceil(timeoutMs)) };
       const sent = fetch(`${this.url}/lock?${query}`, options);
       const [status, text] = await sent.then(async (answer) => [answer.status, await answer.text()] as const)
         .catch((error) => [599, String(error)] as const); // No answer.

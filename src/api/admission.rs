@@ -2,12 +2,10 @@
 
 use std::net::IpAddr;
 
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::header::{HOST, ORIGIN};
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, Uri};
-use axum::middleware::Next;
-use axum::response::Response;
 
 use super::AppState;
 use super::problem::{Problem, ProblemType};
@@ -16,12 +14,26 @@ use super::problem::{Problem, ProblemType};
 const LONGEST_URI: usize = 8 * 1024;
 /// The most that all names and values of the headers may come to, in bytes.
 const LARGEST_HEADERS: usize = 16 * 1024;
+/// What is asked by those who only want to know whether the server is well.
+const PROBES: [&str; 2] = ["/healthz", "/readyz"];
+
+/// The names by which a server may be called. A page under a name that was rebound to it is only told by its `Host`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KnownHosts {
+    /// All, for where a key is asked for: such a page has none to show.
+    #[default]
+    All,
+    /// Those that no stranger can rebind: of loopback, addresses, and names of one word, as in a network of containers.
+    Unbindable,
+    /// Those of loopback.
+    Loopback,
+}
 
 /// Who may be talked to from a browser.
 #[derive(Clone, Debug, Default)]
 pub struct Admission {
-    /// Whether `Host` must be a loopback name or one of `allowed_hosts`: true while bound to loopback.
-    pub only_known_hosts: bool,
+    /// What `Host` must be, unless it is one of `allowed_hosts`.
+    pub known_hosts: KnownHosts,
     /// Further names by which this server may be called, without port.
     pub allowed_hosts: Vec<String>,
     /// Origins of other sites whose pages may use this server, such as `https://app.example`.
@@ -29,7 +41,7 @@ pub struct Admission {
 }
 
 /// Refuses a head that is larger than a handler should see.
-pub(super) async fn limit_head(request: Request, next: Next) -> Result<Response, Problem> {
+pub(super) fn limit_head(request: &Request) -> Result<(), Problem> {
     let uri_bytes = request.uri().path_and_query().map_or(0, |uri| uri.as_str().len());
     if uri_bytes > LONGEST_URI {
         let detail = format!("the address has {uri_bytes} bytes, and at most {LONGEST_URI} are allowed");
@@ -42,32 +54,38 @@ pub(super) async fn limit_head(request: Request, next: Next) -> Result<Response,
             format!("the headers have {header_bytes} bytes, and at most {LARGEST_HEADERS} are allowed");
         return Err(Problem::new(ProblemType::HeadersTooLarge, detail));
     }
-    Ok(next.run(request).await)
+    Ok(())
 }
 
 /// Refuses what a browser sends on behalf of a page that has no business here.
-pub(super) async fn guard_browsers(
-    State(app): State<AppState>,
-    request: Request,
-    next: Next,
-) -> Result<Response, Problem> {
+pub(super) fn guard_browsers(app: &AppState, request: &Request) -> Result<(), Problem> {
+    if is_plain(request.headers()) {
+        return Ok(());
+    }
     let host = host_of(request.headers(), request.uri());
-    app.admission.check_host(host.as_ref())?;
-    app.admission.check_origin(request.headers(), host.as_ref())?;
-    Ok(next.run(request).await)
+    // Beyond loopback, balancers probe by whatever name they like, and learn nothing of locks.
+    if app.admission.known_hosts == KnownHosts::Loopback || !PROBES.contains(&request.uri().path()) {
+        app.admission.check_host(host.as_ref())?;
+    }
+    app.admission.check_origin(request.headers(), host.as_ref())
 }
 
 impl Admission {
     /// A page can be served under a name that is then rebound to this machine: only its `Host` gives it away.
     fn check_host(&self, host: Option<&Authority>) -> Result<(), Problem> {
         // A browser always sends a Host; what sends none is an old script or a health check.
-        let Some(host) = host.filter(|_| self.only_known_hosts) else { return Ok(()) };
+        let Some(host) = host else { return Ok(()) };
         let name = host.host();
-        if is_loopback(name) || self.allowed_hosts.iter().any(|allowed| allowed.eq_ignore_ascii_case(name)) {
+        let (is_known, place) = match self.known_hosts {
+            KnownHosts::All => return Ok(()),
+            KnownHosts::Unbindable => (is_loopback(name) || is_unbindable(name), "asks for no keys"),
+            KnownHosts::Loopback => (is_loopback(name), "listens on loopback"),
+        };
+        if is_known || self.allowed_hosts.iter().any(|allowed| allowed.eq_ignore_ascii_case(name)) {
             return Ok(());
         }
         let detail = format!(
-            "this server listens on loopback and does not answer to {name:?}; behind a reverse proxy that passes its own name on, start it with --allow-host {name}"
+            "this server {place} and does not answer to {name:?}; where that is its name, or that of a reverse proxy which passes it on, start it with --allow-host {name}"
         );
         Err(Problem::input(ProblemType::UnknownHost, "Host", detail))
     }
@@ -87,13 +105,27 @@ impl Admission {
     }
 }
 
+/// Whether the server is called by the commonest names of loopback, which are always known, and no page of a browser calls.
+/// So it is where most requests come from, and what follows takes ten times as long.
+fn is_plain(headers: &HeaderMap) -> bool {
+    let host = headers.get(HOST).map_or(&b""[..], HeaderValue::as_bytes);
+    let port = [&b"127.0.0.1"[..], b"localhost"].iter().find_map(|name| host.strip_prefix(*name));
+    let is_port = |port: &[u8]| match port {
+        [] => true,
+        [b':', digits @ ..] => digits.iter().all(u8::is_ascii_digit),
+        _ => false,
+    };
+    port.is_some_and(is_port) && !headers.contains_key(ORIGIN)
+}
+
 /// The name and port that the caller addressed: the `Host` header, or HTTP/2's `:authority`.
 fn host_of(headers: &HeaderMap, uri: &Uri) -> Option<Authority> {
     match headers.get(HOST) {
         // What cannot be read matches no name that is allowed.
-        Some(host) => {
-            Some(Authority::try_from(host.as_bytes()).unwrap_or_else(|_| Authority::from_static("malformed")))
-        }
+        Some(host) => Some(
+            Authority::try_from(host.as_bytes())
+                .unwrap_or_else(|_| Authority::from_static("malformed.invalid")),
+        ),
         None => uri.authority().cloned(),
     }
 }
@@ -104,6 +136,13 @@ fn is_loopback(name: &str) -> bool {
     lower == "localhost"
         || lower.ends_with(".localhost")
         || bare.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// Whether a name is an address, or one word: whoever has a domain cannot point such a name at us.
+fn is_unbindable(name: &str) -> bool {
+    let bare = name.trim_start_matches('[').trim_end_matches(']');
+    let is_of_a_word = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    bare.parse::<IpAddr>().is_ok() || (!name.is_empty() && name.bytes().all(is_of_a_word))
 }
 
 /// Whether a page of this very server sent the request. TLS may end in front of us, so the scheme says nothing
@@ -132,6 +171,18 @@ mod tests {
         }
         for name in ["localhost.evil.example", "128.0.0.1", "[::2]", "evil", "", "127.0.0.1.nip.io"] {
             assert!(!is_loopback(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn addresses_and_names_of_one_word_are_nobodys_to_rebind() {
+        for name in ["gateway", "fence_post-1", "192.168.0.7", "[fd00::1]", "::1"] {
+            assert!(is_unbindable(name), "{name}");
+        }
+        for name in
+            ["evil.example", "gateway.", "10.0.0.1.nip.io", "", "malformed.invalid", "10.0.0.1.", "a%2Eb"]
+        {
+            assert!(!is_unbindable(name), "{name}");
         }
     }
 

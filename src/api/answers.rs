@@ -3,11 +3,18 @@
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
+use jiff::fmt::temporal::DateTimePrinter;
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::lock::{FencingToken, Lease, LeaseToken, LockKey};
+use crate::lock::{FencingToken, Lease, LeaseToken, Listed, LockKey, Owner};
+
+/// Enough for most answers, so that they are written without being moved.
+const USUAL_BODY_BYTES: usize = 256;
+
+/// As RFC 3339 has it, with milliseconds.
+const PRINTER: DateTimePrinter = DateTimePrinter::new().precision(Some(3));
 
 /// The media type of every answer that is no error.
 pub(super) const JSON: &str = "application/json";
@@ -18,11 +25,11 @@ pub(super) const FENCING_TOKEN: HeaderName = HeaderName::from_static("fencing-to
 
 /// A lease that the caller holds.
 #[derive(Serialize, ToSchema)]
-pub(super) struct Grant {
+pub(super) struct Grant<'a> {
     /// The lock.
-    key: String,
+    key: &'a str,
     /// The secret that renews and releases this lease.
-    token: String,
+    token: &'a str,
     /// Grows with every grant of this key: show it to what the lock protects.
     #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     fencing_token: u64,
@@ -35,7 +42,7 @@ pub(super) struct Grant {
     /// The note that was given when the lock was taken.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, required = false)]
-    owner: Option<String>,
+    owner: Option<&'a str>,
 }
 
 /// Who holds a lock.
@@ -77,6 +84,24 @@ pub(super) struct LockView {
     yours: Option<bool>,
 }
 
+/// A part of the list of all locks that are held.
+#[derive(Serialize, ToSchema)]
+pub(super) struct LockList {
+    /// Some of the locks, each once; there may be none, although there are further pages.
+    pub(super) locks: Vec<LockView>,
+    /// Where the next page begins; absent where this is the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = false)]
+    pub(super) next_cursor: Option<String>,
+}
+
+impl LockView {
+    pub(super) fn of(listed: &Listed) -> Self {
+        let Listed { key, lease, waiters } = listed;
+        Self { key: key.as_str().to_owned(), holder: HolderView::of(lease), waiters: *waiters, yours: None }
+    }
+}
+
 impl HolderView {
     pub(super) fn of(lease: &Lease) -> Self {
         Self {
@@ -92,7 +117,8 @@ impl HolderView {
 /// A JSON body of this media type. It ends with a newline, so that a shell's prompt does not stick to it.
 pub(super) fn json(status: StatusCode, media_type: &'static str, value: &impl Serialize) -> Response {
     // What is answered here are plain structs, which always have a JSON form.
-    let mut body = serde_json::to_vec(value).unwrap_or_default();
+    let mut body = Vec::with_capacity(USUAL_BODY_BYTES);
+    let _ = serde_json::to_writer(&mut body, value);
     body.push(b'\n');
     (status, [(CONTENT_TYPE, media_type)], body).into_response()
 }
@@ -100,12 +126,12 @@ pub(super) fn json(status: StatusCode, media_type: &'static str, value: &impl Se
 /// The answer to whoever holds the lock.
 pub(super) fn grant(status: StatusCode, key: &LockKey, token: &LeaseToken, lease: &Lease) -> Response {
     let grant = Grant {
-        key: key.as_str().to_owned(),
-        token: token.reveal().to_owned(),
+        key: key.as_str(),
+        token: token.reveal(),
         fencing_token: lease.fencing_token.get(),
         ttl_ms: lease.left_ms,
         expires_at: expiry(lease.left_ms),
-        owner: owner_of(lease),
+        owner: lease.owner.as_ref().map(Owner::as_str),
     };
     with_grant_headers(json(status, JSON, &grant), token, lease)
 }
@@ -141,24 +167,30 @@ fn owner_of(lease: &Lease) -> Option<String> {
 pub(super) fn expiry(left_ms: u64) -> String {
     let left = SignedDuration::from_millis(i64::try_from(left_ms).unwrap_or(i64::MAX));
     let end = Timestamp::now().checked_add(left).unwrap_or(Timestamp::MAX);
-    format!("{end:.3}")
+    PRINTER.timestamp_to_string(&end)
 }
 
 /// What the document shows of a grant.
-pub(super) fn example_grant() -> Grant {
+pub(super) fn example_grant() -> Grant<'static> {
     Grant {
-        key: "backup".into(),
-        token: "~5f2b1c0e9d8a4b7c8e6f1a2b3c4d5e6f".into(),
+        key: "backup",
+        token: "~5f2b1c0e9d8a4b7c8e6f1a2b3c4d5e6f",
         fencing_token: 1_795_240_800_123_456,
         ttl_ms: 29_999,
         expires_at: "2026-11-21T06:00:30.123Z".into(),
-        owner: Some("cron@db1".into()),
+        owner: Some("cron@db1"),
     }
 }
 
 /// What the document shows of a held lock.
 pub(super) fn example_lock() -> LockView {
     LockView { key: "backup".into(), holder: example_holder(), waiters: 3, yours: Some(true) }
+}
+
+/// What the document shows of a list.
+pub(super) fn example_list() -> LockList {
+    let lock = LockView { yours: None, ..example_lock() };
+    LockList { locks: vec![lock], next_cursor: Some("5d1f0c2b7a9e4836.0.1024".into()) }
 }
 
 /// What the document shows of a holder.

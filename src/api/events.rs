@@ -1,8 +1,9 @@
 //! What a connection that holds a lock is told while it lives: server-sent events, or JSON objects line by line.
 
-use axum::body::Bytes;
-use axum::http::HeaderMap;
-use axum::http::header::ACCEPT;
+use axum::body::{Body, Bytes};
+use axum::http::header::{ACCEPT, CONTENT_TYPE};
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -10,6 +11,8 @@ use super::answers::expiry;
 use crate::lock::{Lease, LeaseToken, LockKey};
 use crate::service::{HoldEvent, Loss};
 
+/// Has nginx pass events on as they come.
+const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 /// Server-sent events.
 pub(super) const SSE: &str = "text/event-stream";
 /// One JSON object a line.
@@ -44,6 +47,7 @@ enum Reason {
     HeldByAnother,
     TakenOver,
     ShuttingDown,
+    KeyRefused,
 }
 
 /// What a connection that holds a lock is told, as a line of NDJSON. A server-sent event has the same without `event`,
@@ -164,7 +168,7 @@ fn explain(loss: &Loss) -> (Reason, &'static str) {
         }
         Loss::Released => (
             Reason::Released,
-            "nobody holds the lock: it was released with its token, or the store has lost it",
+            "nobody holds the lock: it was released with its token or broken, or the store has lost it",
         ),
         Loss::Expired => (
             Reason::Expired,
@@ -174,6 +178,9 @@ fn explain(loss: &Loss) -> (Reason, &'static str) {
         Loss::TakenOver => {
             (Reason::TakenOver, "the token still holds the lock, but by another request that showed it since")
         }
+        Loss::KeyRefused => {
+            (Reason::KeyRefused, "the API key has expired, or was revoked or changed; the lock is released")
+        }
         Loss::ShuttingDown(_) => (
             Reason::ShuttingDown,
             "the server stops; the token holds the lock for ttl_ms more: renew it, or hold it, at another server",
@@ -182,11 +189,20 @@ fn explain(loss: &Loss) -> (Reason, &'static str) {
 }
 
 impl Form {
-    pub(super) fn media_type(self) -> &'static str {
+    fn media_type(self) -> &'static str {
         match self {
             Self::Sse => SSE,
             Self::Ndjson => NDJSON,
         }
+    }
+
+    /// An answer that goes on, in this form.
+    pub(super) fn stream(self, body: Body) -> Response {
+        let headers = [
+            (CONTENT_TYPE, HeaderValue::from_static(self.media_type())),
+            (ACCEL_BUFFERING, HeaderValue::from_static("no")),
+        ];
+        (headers, body).into_response()
     }
 
     /// What a client prefers by its `Accept`. Where it leaves that open, or takes neither, it gets events: a status that

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use axum::body::Body;
-use axum::extract::{FromRequest, Request};
+use axum::body::{Body, HttpBody};
+use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::header::CONTENT_LENGTH;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Uri};
@@ -12,11 +12,13 @@ use tokio::time::timeout;
 use utoipa::IntoParams;
 
 use super::answers::LEASE_TOKEN;
-use super::observe::LoggedKey;
+use super::metrics::Operation;
+use super::observe::{Note, Noted};
 use super::problem::{Problem, ProblemType};
 use super::raw::{Pairs, QueryError, decode};
 use super::{AppState, Limits};
-use crate::lock::{LeaseToken, LockKey, Owner, Terms, Ttl};
+use crate::access::{Caller, Right};
+use crate::lock::{FencingToken, LeaseToken, LockKey, Owner, Terms, Ttl};
 
 /// Where the path form of a lock's address begins.
 const PATH_FORM: &str = "/locks/";
@@ -34,6 +36,7 @@ pub(super) struct LockCall<Q> {
     pub(super) key: LockKey,
     pub(super) token: Option<LeaseToken>,
     pub(super) query: Q,
+    pub(super) caller: Caller,
 }
 
 impl<Q> LockCall<Q> {
@@ -53,8 +56,25 @@ impl<Q> LockCall<Q> {
 pub(super) trait LockQuery: Sized + Send {
     /// Their names, for the error that lists them.
     const NAMES: &[&str];
+    /// What whoever asks must be allowed to do.
+    const RIGHT: Right;
+
+    /// What whoever asks this must be allowed to do.
+    fn right(&self) -> Right {
+        Self::RIGHT
+    }
 
     fn read(pairs: &mut Pairs, limits: &Limits) -> Result<Self, Problem>;
+
+    /// What it is counted as, where it asks for something else than others of its method and route.
+    fn operation(&self) -> Option<Operation> {
+        None
+    }
+
+    /// Whether the caller asks to wait.
+    fn waits(&self) -> bool {
+        false
+    }
 }
 
 /// The query of a `PUT`.
@@ -87,6 +107,7 @@ impl AcquireQuery {
 
 impl LockQuery for AcquireQuery {
     const NAMES: &[&str] = &["ttl", "wait", "owner", "max_hold", "min_hold"];
+    const RIGHT: Right = Right::Acquire;
 
     fn read(pairs: &mut Pairs, limits: &Limits) -> Result<Self, Problem> {
         let ttl = read_ttl(pairs, limits)?;
@@ -107,6 +128,10 @@ impl LockQuery for AcquireQuery {
         let min_hold =
             min_hold.map(|text| duration("min_hold", &text, SHORTEST_MIN_HOLD, longest)).transpose()?;
         Ok(Self { ttl, wait, owner, max_hold, min_hold })
+    }
+
+    fn waits(&self) -> bool {
+        !self.wait.is_zero()
     }
 }
 
@@ -136,6 +161,7 @@ pub(super) struct HoldQuery {
 
 impl LockQuery for HoldQuery {
     const NAMES: &[&str] = AcquireQuery::NAMES;
+    const RIGHT: Right = Right::Acquire;
 
     fn read(pairs: &mut Pairs, limits: &Limits) -> Result<Self, Problem> {
         let longest = limits.max_ttl;
@@ -146,6 +172,10 @@ impl LockQuery for HoldQuery {
         let default_max_hold = limits.default_max_hold.max(ttl.as_duration());
         let max_hold = max_hold.unwrap_or(default_max_hold.max(min_hold.unwrap_or_default()));
         Ok(Self { ttl, wait, owner, max_hold, min_hold })
+    }
+
+    fn waits(&self) -> bool {
+        !self.wait.is_zero()
     }
 }
 
@@ -160,17 +190,65 @@ pub(super) struct RenewQuery {
 
 impl LockQuery for RenewQuery {
     const NAMES: &[&str] = &["ttl"];
+    const RIGHT: Right = Right::Acquire;
 
     fn read(pairs: &mut Pairs, limits: &Limits) -> Result<Self, Problem> {
         Ok(Self { ttl: read_ttl(pairs, limits)? })
     }
 }
 
-/// The query of a `DELETE` or `GET`: nothing.
-pub(super) struct NoQuery;
+/// The query of a `DELETE`.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ReleaseQuery {
+    /// With `true` the lock is broken, whoever holds it. Then no `Lease-Token` is sent.
+    #[param(value_type = bool, required = false, example = true)]
+    pub(super) force: bool,
+    /// With `force`: the number of the grant that is to be broken. Where another holds the lock by then, nothing is done.
+    #[param(value_type = u64, required = false, minimum = 1, maximum = 9_007_199_254_740_991_i64,
+        example = 1_795_240_800_123_456_u64)]
+    pub(super) fencing_token: Option<FencingToken>,
+}
 
-impl LockQuery for NoQuery {
+impl LockQuery for ReleaseQuery {
+    const NAMES: &[&str] = &["force", "fencing_token"];
+    const RIGHT: Right = Right::Acquire;
+
+    fn right(&self) -> Right {
+        if self.force { Right::Admin } else { Self::RIGHT }
+    }
+
+    fn operation(&self) -> Option<Operation> {
+        self.force.then_some(Operation::Break)
+    }
+
+    fn read(pairs: &mut Pairs, _: &Limits) -> Result<Self, Problem> {
+        let force = match pairs.take("force") {
+            Some(text) if text == b"true" => true,
+            Some(_) => return Err(bad_parameter("force", "write force=true, or leave it out")),
+            None => false,
+        };
+        let Some(text) = pairs.take("fencing_token") else { return Ok(Self { force, fencing_token: None }) };
+        if !force {
+            return Err(bad_parameter(
+                "fencing_token",
+                "it goes with force=true; a release is told by its token",
+            ));
+        }
+        let number = std::str::from_utf8(&text).ok().and_then(|text| text.parse().ok());
+        let fencing_token = number.and_then(FencingToken::new);
+        let is_none =
+            || bad_parameter("fencing_token", "write the number of a grant, as a look at the lock says it");
+        Ok(Self { force, fencing_token: Some(fencing_token.ok_or_else(is_none)?) })
+    }
+}
+
+/// The query of a `GET`: nothing.
+pub(super) struct InspectQuery;
+
+impl LockQuery for InspectQuery {
     const NAMES: &[&str] = &[];
+    const RIGHT: Right = Right::Inspect;
 
     fn read(_: &mut Pairs, _: &Limits) -> Result<Self, Problem> {
         Ok(Self)
@@ -182,40 +260,67 @@ impl<Q: LockQuery> FromRequest<AppState> for LockCall<Q> {
 
     async fn from_request(request: Request, app: &AppState) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
-        let call = Self::read(&parts, &app.limits)?;
-        if let Some(logged) = parts.extensions.get::<LoggedKey>() {
-            logged.set(&call.key);
+        let caller = caller(&parts)?;
+        let call = Self::read(&parts, &app.limits.lowered_to(caller.max_ttl()), caller)?;
+        if let Some(noted) = parts.extensions.get::<Noted>() {
+            let (key, query) = (Some(call.key.clone()), &call.query);
+            noted.set(Note { right: query.right(), key, operation: query.operation(), waits: query.waits() });
         }
+        // On the key as it was decoded, so that both forms of the address mean the same.
+        call.caller.check(call.query.right(), &call.key)?;
         refuse_body(&parts.headers, body).await?;
         Ok(call)
     }
 }
 
+/// Who makes the request, as was found when it was let in.
+pub(super) fn caller(parts: &Parts) -> Result<Caller, Problem> {
+    let caller = parts.extensions.get::<Noted>().and_then(Noted::caller);
+    caller
+        .cloned()
+        .ok_or_else(|| Problem::new(ProblemType::InternalError, "nobody asked who makes the request"))
+}
+
+/// Who makes the request, for handlers.
+pub(super) struct CalledBy(pub(super) Caller);
+
+impl FromRequestParts<AppState> for CalledBy {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, Problem> {
+        caller(parts).map(Self)
+    }
+}
+
 impl<Q: LockQuery> LockCall<Q> {
-    fn read(parts: &Parts, limits: &Limits) -> Result<Self, Problem> {
-        let mut pairs = Pairs::parse(parts.uri.query().unwrap_or_default()).map_err(|error| match error {
-            QueryError::Malformed(name) => {
-                bad_parameter(&name, "a % must be followed by two hexadecimal digits")
-            }
-            QueryError::Repeated(name) => bad_parameter(&name, "the parameter is given more than once"),
-            QueryError::TooMany(name) => {
-                bad_parameter(&name, "there are more parameters than any request takes")
-            }
-        })?;
+    fn read(parts: &Parts, limits: &Limits, caller: Caller) -> Result<Self, Problem> {
+        let mut pairs = pairs_of(&parts.uri)?;
         let path = parts.uri.path();
         let (key, takes_key) = match path.strip_prefix(PATH_FORM) {
             Some(segment) => (key_in_path(segment)?, false),
             None => (key_in_query(path, &mut pairs)?, true),
         };
         let query = Q::read(&mut pairs, limits)?;
-        if let Some(name) = pairs.left_over() {
-            let names: Vec<_> =
-                takes_key.then_some("key").into_iter().chain(Q::NAMES.iter().copied()).collect();
-            let known = if names.is_empty() { "no parameters".to_owned() } else { names.join(", ") };
-            return Err(bad_parameter(name, format!("the parameter is unknown; this request takes {known}")));
-        }
-        Ok(Self { key, token: lease_token(&parts.headers)?, query })
+        refuse_others(&pairs, takes_key.then_some("key").into_iter().chain(Q::NAMES.iter().copied()))?;
+        Ok(Self { key, token: lease_token(&parts.headers)?, query, caller })
     }
+}
+
+/// The parameters of a query.
+pub(super) fn pairs_of(uri: &Uri) -> Result<Pairs, Problem> {
+    Pairs::parse(uri.query().unwrap_or_default()).map_err(|error| match error {
+        QueryError::Malformed(name) => bad_parameter(&name, "a % must be followed by two hexadecimal digits"),
+        QueryError::Repeated(name) => bad_parameter(&name, "the parameter is given more than once"),
+        QueryError::TooMany(name) => bad_parameter(&name, "there are more parameters than any request takes"),
+    })
+}
+
+/// Refuses parameters that nobody took, where these are all that there are.
+pub(super) fn refuse_others<'a>(pairs: &Pairs, names: impl Iterator<Item = &'a str>) -> Result<(), Problem> {
+    let Some(name) = pairs.left_over() else { return Ok(()) };
+    let names: Vec<_> = names.collect();
+    let known = if names.is_empty() { "no parameters".to_owned() } else { names.join(", ") };
+    Err(bad_parameter(name, format!("the parameter is unknown; this request takes {known}")))
 }
 
 /// What to say of an address below `/locks/` that no lock has.
@@ -244,7 +349,12 @@ fn key_in_path(segment: &str) -> Result<LockKey, Problem> {
 fn key_in_query(path: &str, pairs: &mut Pairs) -> Result<LockKey, Problem> {
     let missing = || bad_key(format!("say which lock: {path}?key=…"));
     let bytes = pairs.take("key").ok_or_else(missing)?;
-    LockKey::parse(&bytes).map_err(|error| bad_key(error.to_string()))
+    key_of(&bytes)
+}
+
+/// The key that these decoded bytes are.
+pub(super) fn key_of(bytes: &[u8]) -> Result<LockKey, Problem> {
+    LockKey::parse(bytes).map_err(|error| bad_key(error.to_string()))
 }
 
 fn lease_token(headers: &HeaderMap) -> Result<Option<LeaseToken>, Problem> {
@@ -283,10 +393,13 @@ fn duration(name: &str, text: &[u8], min: Duration, max: Duration) -> Result<Dur
 }
 
 /// Nothing is ever said in a body; one that is there was meant to say something, and must not be overlooked.
-async fn refuse_body(headers: &HeaderMap, mut body: Body) -> Result<(), Problem> {
+pub(super) async fn refuse_body(headers: &HeaderMap, mut body: Body) -> Result<(), Problem> {
     let refuse = |detail| Err(Problem::new(ProblemType::UnexpectedBody, detail));
     if headers.get(CONTENT_LENGTH).is_some_and(|length| length.as_bytes() != b"0") {
         return refuse("say everything in the path, the query and the headers");
+    }
+    if body.is_end_stream() {
+        return Ok(());
     }
     let look = async {
         // A chunked body tells only by its first byte whether it is empty.
@@ -302,7 +415,7 @@ async fn refuse_body(headers: &HeaderMap, mut body: Body) -> Result<(), Problem>
     timeout(BODY_TIMEOUT, look).await.unwrap_or_else(|_| refuse("the body did not end in time"))
 }
 
-fn bad_parameter(name: &str, detail: impl Into<String>) -> Problem {
+pub(super) fn bad_parameter(name: &str, detail: impl Into<String>) -> Problem {
     Problem::input(ProblemType::BadParameter, name, detail)
 }
 

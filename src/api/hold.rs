@@ -1,29 +1,27 @@
 //! A lock that is held by the request itself, for as long as its connection lives.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::Extension;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::State;
-use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Version};
-use axum::response::{IntoResponse, Response};
+use axum::http::{HeaderMap, Version};
+use axum::response::Response;
 use http_body::Frame;
 
-use super::AppState;
 use super::answers;
 use super::events::{EXAMPLE_STREAM, EventView, Form, example_line};
 use super::extract::{HoldQuery, LockCall};
-use super::locks::not_taken;
+use super::locks::{key_waits_too_often, not_taken, while_allowed};
 use super::openapi::{HoldProblems, OptionalToken, QueryKeyParam};
 use super::problem::{Problem, ProblemType};
+use super::{AppState, ConnectionPlace};
+use crate::access::Right;
 use crate::lock::{LockKey, Terms};
-use crate::server::{Patience, ShortPatience};
+use crate::server::{Peer, ShortPatience};
 use crate::service::{Acquire, Hold, HoldEvent, Holding, Loss};
-
-/// Has nginx pass events on as they come.
-const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// Hold a lock
 ///
@@ -47,14 +45,14 @@ const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering")
 pub(super) async fn hold_lock(
     State(app): State<AppState>,
     version: Version,
-    patience: Option<Extension<Patience>>,
+    peer: Option<Extension<Arc<Peer>>>,
     headers: HeaderMap,
     call: LockCall<HoldQuery>,
 ) -> Result<Response, Problem> {
-    let LockCall { key, token, query } = call;
-    if version <= Version::HTTP_11 && app.has_no_connection_left() {
-        return Err(too_many_holds());
-    }
+    let LockCall { key, token, query, caller } = call;
+    let connection = app.keep_connection(version).ok_or_else(too_many_holds)?;
+    let permit = caller.hold().ok_or_else(key_holds_too_many)?;
+    let wait = if query.wait.is_zero() { None } else { Some(caller.wait().ok_or_else(key_waits_too_often)?) };
     let ttl = query.ttl;
     let wish = Acquire {
         key: key.clone(),
@@ -65,21 +63,30 @@ pub(super) async fn hold_lock(
         terms: Terms { max_hold: Some(query.max_hold), min_hold: query.min_hold },
         by_connection: true,
     };
-    let hold = match app.service.hold(wish).await? {
+    let denied = {
+        let (caller, key) = (caller.clone(), key.clone());
+        async move {
+            let _permit = permit;
+            caller.until_denied(Right::Acquire, &key).await;
+        }
+    };
+    let hold = match while_allowed(&caller, &key, app.service.hold(wish, denied)).await?? {
         Holding::Held(hold) => hold,
         Holding::NotHeld(acquisition) => return Err(not_taken(&acquisition.token, acquisition.outcome)),
         Holding::TooManyHolds => return Err(too_many_holds()),
     };
+    drop(wait);
     let form = Form::accepted(&headers);
     let (token, lease) = (hold.token.clone(), hold.lease.clone());
     // At the latest half the ttl after a peer has vanished something is written to it, and a third later it is given up.
-    let patience = patience.map(|Extension(patience)| patience.at_most(ttl.as_duration() / 3));
-    let body = Body::new(HoldBody { hold, form, untold: Some(key), _patience: patience });
-    let mut response = answers::with_grant_headers(body.into_response(), &token, &lease);
-    let media_type = HeaderValue::from_static(form.media_type());
-    response.headers_mut().insert(CONTENT_TYPE, media_type);
-    response.headers_mut().insert(ACCEL_BUFFERING, HeaderValue::from_static("no"));
-    Ok(response)
+    let patience = peer.map(|Extension(peer)| peer.patience.at_most(ttl.as_duration() / 3));
+    let body =
+        Body::new(HoldBody { hold, form, untold: Some(key), _connection: connection, _patience: patience });
+    Ok(answers::with_grant_headers(form.stream(body), &token, &lease))
+}
+
+fn key_holds_too_many() -> Problem {
+    Problem::new(ProblemType::TooManyHolds, "as many connections of this API key hold a lock already as may")
 }
 
 fn too_many_holds() -> Problem {
@@ -92,6 +99,7 @@ struct HoldBody {
     form: Form,
     /// The lock, until the client is told that it holds it.
     untold: Option<LockKey>,
+    _connection: ConnectionPlace,
     _patience: Option<ShortPatience>,
 }
 

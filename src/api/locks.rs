@@ -1,5 +1,8 @@
 //! The four operations on a lock: parse, ask the service, map the answer. Both forms of the address end here.
 
+use std::future::Future;
+
+use axum::Extension;
 use axum::extract::State;
 use axum::http::{Method, StatusCode, Version};
 use axum::response::{IntoResponse, Response};
@@ -7,14 +10,18 @@ use axum::response::{IntoResponse, Response};
 use super::AppState;
 use super::answers::{self, Grant, LockView, example_grant, example_lock};
 use super::delivery::track;
-use super::extract::{AcquireQuery, LockCall, NoQuery, RenewQuery};
+use super::extract::{AcquireQuery, InspectQuery, LockCall, ReleaseQuery, RenewQuery, bad_parameter};
+use super::observe::Noted;
 use super::openapi::{
     AcquireProblems, InspectProblems, KeyParam, OptionalToken, ReleaseProblems, RenewProblems, RequiredToken,
+    TokenUnlessForced,
 };
 use super::problem::{Problem, ProblemType};
-use crate::lock::{Inspected, LeaseToken, Released, Renewed};
+use crate::access::{Caller, Right};
+use crate::audit::Event;
+use crate::lock::{Broken, FencingToken, Inspected, LeaseToken, LockKey, Released, Renewed};
 use crate::service::{Acquire, Outcome};
-use crate::store::Renewer;
+use crate::store::{Renewer, StoreError};
 
 /// Take a lock
 ///
@@ -39,11 +46,12 @@ pub(super) async fn acquire_lock(
     version: Version,
     call: LockCall<AcquireQuery>,
 ) -> Result<Response, Problem> {
-    let LockCall { key, token, query } = call;
-    let keeps_a_connection = version <= Version::HTTP_11 && !query.wait.is_zero();
-    if keeps_a_connection && app.has_no_connection_left() {
-        return Err(too_many_waiters());
-    }
+    let LockCall { key, token, query, caller } = call;
+    let _connection = match query.wait.is_zero() {
+        true => None,
+        false => Some(app.keep_connection(version).ok_or_else(too_many_waiters)?),
+    };
+    let wait = if query.wait.is_zero() { None } else { Some(caller.wait().ok_or_else(key_waits_too_often)?) };
     let terms = query.terms();
     let wish = Acquire {
         key: key.clone(),
@@ -54,7 +62,11 @@ pub(super) async fn acquire_lock(
         terms,
         by_connection: false,
     };
-    let acquisition = app.service.acquire(wish).await?;
+    let acquisition = app.service.acquire(wish);
+    let acquisition = match wait {
+        Some(_permit) => while_allowed(&caller, &key, acquisition).await??,
+        None => acquisition.await?,
+    };
     let token = &acquisition.token;
     match acquisition.outcome {
         Outcome::Granted(lease, guard) => {
@@ -62,6 +74,19 @@ pub(super) async fn acquire_lock(
         }
         Outcome::AlreadyHeld(lease, _) => Ok(answers::grant(StatusCode::OK, &key, token, &lease)),
         outcome => Err(not_taken(token, outcome)),
+    }
+}
+
+/// Gives up a request whose key is revoked while it waits: what was or may yet be granted to it is taken back.
+pub(super) async fn while_allowed<T>(
+    caller: &Caller,
+    key: &LockKey,
+    request: impl Future<Output = T>,
+) -> Result<T, Problem> {
+    tokio::select! {
+        biased;
+        denied = caller.until_denied(Right::Acquire, key) => Err(denied.into()),
+        answer = request => Ok(answer),
     }
 }
 
@@ -123,23 +148,68 @@ pub(super) async fn renew_lock(
 /// Frees the lock if the token holds it, or gives up the token's place in the line. A token that the client chose takes
 /// nothing from then on, whatever the answer is, and the same request gets the same answer for 2 minutes. A lock whose
 /// `min_hold` is not over stays taken until then, by nobody.
+///
+/// With `force=true` and no token the lock is broken: whoever holds it loses it at once, also where it is only kept for the
+/// rest of its `min_hold`, and the first in line is next. Sent again after its answer was lost, such a request finds whoever
+/// holds the lock by then: with the `fencing_token` of the grant it ends that one and no other. Whoever lost the lock may
+/// still work under it, until what the lock protects is shown a larger number.
 #[utoipa::path(
     delete, path = "/locks/{key}", tag = "locks",
-    params(KeyParam, RequiredToken),
+    params(KeyParam, ReleaseQuery, TokenUnlessForced),
     responses(
-        (status = 204, description = "The token held the lock or stood in its line, and no longer does."),
+        (status = 204, description = "The token held the lock or stood in its line, and no longer does. With `force`: the grant that held the lock does so no more."),
         ReleaseProblems,
     )
 )]
 pub(super) async fn release_lock(
     State(app): State<AppState>,
-    call: LockCall<NoQuery>,
+    Extension(noted): Extension<Noted>,
+    call: LockCall<ReleaseQuery>,
 ) -> Result<Response, Problem> {
+    if call.query.force {
+        return break_lock(&app, &noted, call).await;
+    }
     let token = call.required_token()?;
     match app.service.release(&call.key, token).await? {
         Released::Released => Ok(StatusCode::NO_CONTENT.into_response()),
         Released::NotHeld => Err(not_held("nobody held the lock: the lease had ended, or never was")),
         Released::HeldByAnother => Err(held_by_another()),
+    }
+}
+
+async fn break_lock(
+    app: &AppState,
+    noted: &Noted,
+    call: LockCall<ReleaseQuery>,
+) -> Result<Response, Problem> {
+    if call.token.is_some() {
+        let detail =
+            "a token releases a lock that is its own: send it without force, or force without a token";
+        return Err(bad_parameter("force", detail));
+    }
+    let (app, who, LockCall { key, query, .. }) = (app.clone(), noted.who(), call);
+    // It is written down also where whoever asked for it has left meanwhile.
+    let breaking = tokio::spawn(async move {
+        let broken = app.service.break_lock(&key, query.fencing_token).await;
+        let (fencing_token, owner, outcome) = match &broken {
+            Ok(Broken::Broken(lease)) => (Some(lease.fencing_token), lease.owner.as_ref(), "broken"),
+            Err(StoreError::Unknown(_)) => (query.fencing_token, None, "unknown"),
+            _ => return broken,
+        };
+        let fencing_token = fencing_token.map(FencingToken::get);
+        let (lock, owner) = (key.as_str().to_owned(), owner.map(|owner| owner.as_str().to_owned()));
+        app.audit.record(Event::Break { who, lock, fencing_token, owner, outcome });
+        broken
+    });
+    let fault =
+        |_| Problem::new(ProblemType::InternalError, "breaking the lock ran into a fault of the server");
+    match breaking.await.map_err(fault)?? {
+        Broken::Broken(_) => Ok(StatusCode::NO_CONTENT.into_response()),
+        Broken::NotHeld => Err(not_held("nobody holds the lock, and nothing was broken")),
+        Broken::HeldByAnother => {
+            let detail = "another grant holds the lock by now, and nothing was broken";
+            Err(Problem::new(ProblemType::HeldByAnother, detail))
+        }
     }
 }
 
@@ -158,7 +228,7 @@ pub(super) async fn release_lock(
 pub(super) async fn get_lock(
     State(app): State<AppState>,
     method: Method,
-    call: LockCall<NoQuery>,
+    call: LockCall<InspectQuery>,
 ) -> Result<Response, Problem> {
     // Telling a token that it holds the lock is a promise, and the answer to HEAD has no place for one.
     let token = call.token.as_ref().filter(|_| method != Method::HEAD);
@@ -170,6 +240,11 @@ pub(super) async fn get_lock(
 
 pub(super) fn too_many_waiters() -> Problem {
     Problem::new(ProblemType::TooManyWaiters, "as many wait already as the server allows")
+}
+
+/// What is said where the API key, and not the server, has had enough.
+pub(super) fn key_waits_too_often() -> Problem {
+    Problem::new(ProblemType::TooManyWaiters, "as many requests of this API key wait already as may")
 }
 
 fn not_held(detail: &str) -> Problem {

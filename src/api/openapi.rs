@@ -9,6 +9,7 @@ use axum::response::IntoResponse;
 use serde_json::json;
 use utoipa::openapi::header::HeaderBuilder;
 use utoipa::openapi::path::{Operation, ParameterIn};
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{
     ContentBuilder, ObjectBuilder, OpenApi, Ref, RefOr, Response, ResponseBuilder, Type,
     example::{Example, ExampleBuilder},
@@ -16,8 +17,10 @@ use utoipa::openapi::{
 use utoipa::{IntoParams, IntoResponses, OpenApi as _};
 
 use super::answers::{JSON, example_holder};
+use super::authenticate::is_open;
 use super::documented_routes;
 use super::problem::{PROBLEM_JSON, Problem, ProblemBody, ProblemType};
+use crate::access::Right;
 use crate::lock::FencingToken;
 
 /// Where the document is.
@@ -65,6 +68,17 @@ pub(super) struct RequiredToken {
     token: String,
 }
 
+/// A token that must be there, but for one who breaks the lock.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Header)]
+pub(super) struct TokenUnlessForced {
+    /// The token of the lease. It must be there without `force`, and must not with it.
+    #[param(rename = "Lease-Token", value_type = String, required = false, min_length = 16, max_length = 128,
+        pattern = "^[A-Za-z0-9._~-]+$")]
+    #[expect(dead_code, reason = "it only documents what `LockCall` reads")]
+    token: String,
+}
+
 /// What every address can answer: it is refused before a handler runs, or the handler panics.
 const ANYWHERE: &[ProblemType] = &[
     ProblemType::CrossOrigin,
@@ -82,6 +96,10 @@ const ANY_LOCK_CALL: &[ProblemType] = &[
     ProblemType::StoreUnavailable,
 ];
 
+/// What every address that is not open to all can answer.
+const WITH_KEYS: &[ProblemType] =
+    &[ProblemType::KeyRequired, ProblemType::KeyRefused, ProblemType::RightMissing, ProblemType::RateLimited];
+
 /// Declares the problems of one operation, for its `responses(…)`.
 macro_rules! problems {
     ($name:ident = $($list:expr),+) => {
@@ -98,6 +116,7 @@ macro_rules! problems {
 
 problems!(
     AcquireProblems = ANYWHERE,
+    WITH_KEYS,
     ANY_LOCK_CALL,
     &[
         ProblemType::TokenReleased,
@@ -110,6 +129,7 @@ problems!(
 );
 problems!(
     HoldProblems = ANYWHERE,
+    WITH_KEYS,
     ANY_LOCK_CALL,
     &[
         ProblemType::TokenReleased,
@@ -123,6 +143,7 @@ problems!(
 );
 problems!(
     RenewProblems = ANYWHERE,
+    WITH_KEYS,
     ANY_LOCK_CALL,
     &[
         ProblemType::TokenRequired,
@@ -134,6 +155,7 @@ problems!(
 );
 problems!(
     ReleaseProblems = ANYWHERE,
+    WITH_KEYS,
     ANY_LOCK_CALL,
     &[
         ProblemType::TokenRequired,
@@ -142,9 +164,35 @@ problems!(
         ProblemType::OutcomeUnknown
     ]
 );
-problems!(InspectProblems = ANYWHERE, ANY_LOCK_CALL, &[ProblemType::NotHeld, ProblemType::OutcomeUnknown]);
+problems!(
+    InspectProblems = ANYWHERE,
+    WITH_KEYS,
+    ANY_LOCK_CALL,
+    &[ProblemType::NotHeld, ProblemType::OutcomeUnknown]
+);
+problems!(
+    WatchProblems = ANYWHERE,
+    &[
+        ProblemType::BadParameter,
+        ProblemType::BadKey,
+        ProblemType::UnexpectedBody,
+        ProblemType::KeyRequired,
+        ProblemType::KeyRefused,
+        ProblemType::RightMissing,
+        ProblemType::RateLimited,
+        ProblemType::TooManyWatchers,
+        ProblemType::StoreUnavailable,
+        ProblemType::ShuttingDown,
+    ]
+);
+problems!(
+    ListProblems = ANYWHERE,
+    WITH_KEYS,
+    &[ProblemType::BadParameter, ProblemType::UnexpectedBody, ProblemType::StoreUnavailable]
+);
 problems!(ReadyzProblems = ANYWHERE, &[ProblemType::StoreUnavailable, ProblemType::ShuttingDown]);
 problems!(ExplainProblems = ANYWHERE, &[ProblemType::NotFound]);
+problems!(MetricsProblems = ANYWHERE, WITH_KEYS, &[ProblemType::NotFound]);
 problems!(HealthzProblems = ANYWHERE);
 problems!(DocumentProblems = ANYWHERE);
 
@@ -188,15 +236,19 @@ pub(super) fn base() -> OpenApi {
     Base::openapi()
 }
 
-/// Finishes the document: the second form of the address, and the headers that every answer carries.
+/// Finishes the document: the second form of the address, the keys, and the headers that every answer carries.
 fn complete(mut document: OpenApi) -> OpenApi {
     add_query_form(&mut document);
-    for item in document.paths.paths.values_mut() {
+    add_keys(&mut document);
+    for (path, item) in &mut document.paths.paths {
         for operation in [&mut item.get, &mut item.put, &mut item.patch, &mut item.delete, &mut item.post]
             .into_iter()
             .flatten()
         {
             add_common_headers(operation);
+            if is_open(path) {
+                operation.security = Some(Vec::new());
+            }
         }
     }
     document
@@ -221,6 +273,21 @@ fn add_query_form(document: &mut OpenApi) {
         }
     }
     document.paths.paths.insert("/lock".to_owned(), item);
+}
+
+/// Said of the whole document, and taken back for what is open: generators that find it at an operation make a key
+/// compulsory there, and a server on loopback asks for none.
+fn add_keys(document: &mut OpenApi) {
+    let description = "An API key, where the server asks for one. What it has left of its rate is said in the headers \
+                       `RateLimit` and `RateLimit-Policy`.";
+    let scheme = HttpBuilder::new()
+        .scheme(HttpAuthScheme::Bearer)
+        .bearer_format("fp_<id>_<secret>")
+        .description(Some(description));
+    let components = document.components.get_or_insert_default();
+    components.add_security_scheme("bearer", SecurityScheme::Http(scheme.build()));
+    let none: [&str; 0] = [];
+    document.security = Some(vec![SecurityRequirement::default(), SecurityRequirement::new("bearer", none)]);
 }
 
 fn add_common_headers(operation: &mut Operation) {
@@ -262,9 +329,17 @@ fn response(status: StatusCode, kinds: &[ProblemType]) -> Response {
         .schema(Some(Ref::from_schema_name("Problem")))
         .examples_from_iter(kinds.iter().map(|&kind| (kind.name(), RefOr::T(example(kind)))))
         .build();
-    let response = ResponseBuilder::new()
+    let mut response = ResponseBuilder::new()
         .description(lines.collect::<Vec<_>>().join("\n"))
         .content(PROBLEM_JSON, content);
+    if status == StatusCode::UNAUTHORIZED {
+        let schema = ObjectBuilder::new().schema_type(Type::String);
+        let header = HeaderBuilder::new()
+            .schema(Some(schema))
+            .description(Some("`Bearer`, and `error=\"invalid_token\"` where a key was shown."))
+            .build();
+        response = response.header("WWW-Authenticate", header);
+    }
     let passes = [StatusCode::LOCKED, StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE]
         .contains(&status);
     if passes {
@@ -298,6 +373,9 @@ fn example(kind: ProblemType) -> Example {
     }
     if kind == ProblemType::NotHeld {
         body.waiters = Some(0);
+    }
+    if kind == ProblemType::RightMissing {
+        body.right = Some(Right::Acquire.name());
     }
     ExampleBuilder::new().summary(kind.title()).value(Some(json!(body))).build()
 }

@@ -1,7 +1,9 @@
 //! Errors as the caller sees them: `application/problem+json` (RFC 9457), and the only map to status codes.
 
-use axum::http::StatusCode;
-use axum::http::header::RETRY_AFTER;
+use std::time::Duration;
+
+use axum::http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::{Serialize, Serializer};
 use utoipa::openapi::extensions::ExtensionsBuilder;
@@ -9,6 +11,7 @@ use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
 
 use super::answers::{self, HolderView};
+use crate::access::{Denied, Right};
 use crate::lock::{Lease, Refusal};
 use crate::store::StoreError;
 
@@ -27,6 +30,9 @@ pub(super) enum ProblemType {
     BadToken,
     TokenRequired,
     UnexpectedBody,
+    KeyRequired,
+    KeyRefused,
+    RightMissing,
     CrossOrigin,
     UnknownHost,
     NotFound,
@@ -39,6 +45,8 @@ pub(super) enum ProblemType {
     LockHeld,
     TooManyWaiters,
     TooManyHolds,
+    TooManyWatchers,
+    RateLimited,
     HeadersTooLarge,
     InternalError,
     StoreUnavailable,
@@ -51,12 +59,15 @@ pub(super) enum ProblemType {
 struct About(StatusCode, &'static str, &'static str, &'static str);
 
 impl ProblemType {
-    pub(super) const ALL: [Self; 23] = [
+    pub(super) const ALL: [Self; 28] = [
         Self::BadParameter,
         Self::BadKey,
         Self::BadToken,
         Self::TokenRequired,
         Self::UnexpectedBody,
+        Self::KeyRequired,
+        Self::KeyRefused,
+        Self::RightMissing,
         Self::CrossOrigin,
         Self::UnknownHost,
         Self::NotFound,
@@ -69,6 +80,8 @@ impl ProblemType {
         Self::LockHeld,
         Self::TooManyWaiters,
         Self::TooManyHolds,
+        Self::TooManyWatchers,
+        Self::RateLimited,
         Self::HeadersTooLarge,
         Self::InternalError,
         Self::StoreUnavailable,
@@ -90,10 +103,16 @@ impl ProblemType {
                 "Renewing and releasing need the token that took the lock, in the Lease-Token header. Nothing was changed."),
             Self::UnexpectedBody => About(StatusCode::BAD_REQUEST, "unexpected-body", "The request has a body",
                 "Everything is said in the path, the query and the headers. A body is refused, so that nothing in it is overlooked. Nothing was changed."),
+            Self::KeyRequired => About(StatusCode::UNAUTHORIZED, "key-required", "An API key is required",
+                "This server answers to those who show a key: `Authorization: Bearer fp_…`. Nothing was changed."),
+            Self::KeyRefused => About(StatusCode::UNAUTHORIZED, "key-refused", "The API key is not accepted",
+                "The key in the Authorization header is malformed, unknown, expired or revoked. Nothing was changed."),
+            Self::RightMissing => About(StatusCode::FORBIDDEN, "right-missing", "The API key does not allow this",
+                "The key has not got the right that this request needs, or has it for locks of other names only. Nothing was changed, and the store was not asked."),
             Self::CrossOrigin => About(StatusCode::FORBIDDEN, "cross-origin", "Pages of other sites may not use this server",
                 "The request carries the Origin of another site. The operator can allow it with --cors-origin. Nothing was changed."),
             Self::UnknownHost => About(StatusCode::FORBIDDEN, "unknown-host", "This server does not answer to that name",
-                "A server on a loopback address answers only to loopback names, so that no web page reaches it by a name of its own. The operator can allow a name, such as that of a reverse proxy, with --allow-host. Nothing was changed."),
+                "A server without API keys answers only to names that no web page can have: those of loopback, and beyond loopback also addresses and names of one word. The operator can allow another, such as that of a reverse proxy, with --allow-host. Nothing was changed."),
             Self::NotFound => About(StatusCode::NOT_FOUND, "not-found", "There is nothing at this address",
                 "Locks are at /locks/{key}, with any slash of the key written %2F, and at /lock?key=. Nothing was changed."),
             Self::NotHeld => About(StatusCode::NOT_FOUND, "not-held", "Nobody holds the lock",
@@ -101,7 +120,7 @@ impl ProblemType {
             Self::MethodNotAllowed => About(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", "The method does not exist here",
                 "The Allow header lists the methods of this address. Nothing was changed."),
             Self::HeldByAnother => About(StatusCode::CONFLICT, "held-by-another", "Another token holds the lock",
-                "The lease of this token has ended, or never was, and someone else holds the lock now. Whoever worked under it must stop."),
+                "The lease of this token has ended, or never was, and someone else holds the lock now. Whoever worked under it must stop. To one who breaks a lock: another grant holds it than the one that was to end. Nothing was changed."),
             Self::TokenReleased => About(StatusCode::CONFLICT, "token-released", "The token was released",
                 "A released token takes nothing any more, so that a late copy of a request leaves no lock behind. Choose a fresh token for every acquisition. A token made by the server only confirms the lock that it was made for."),
             Self::MaxHoldReached => About(StatusCode::CONFLICT, "max-hold-reached", "The lock cannot be held for longer",
@@ -114,6 +133,10 @@ impl ProblemType {
                 "The line of this lock, or this server, holds as many who wait as its settings allow. Nothing was changed."),
             Self::TooManyHolds => About(StatusCode::TOO_MANY_REQUESTS, "too-many-holds", "Too many connections hold a lock already",
                 "As many connections hold a lock at this server, or wait to, as its settings allow. Nothing was changed."),
+            Self::TooManyWatchers => About(StatusCode::TOO_MANY_REQUESTS, "too-many-watchers", "Too many watch already",
+                "As many streams of events are open at this server as its settings allow. Nothing was changed."),
+            Self::RateLimited => About(StatusCode::TOO_MANY_REQUESTS, "rate-limited", "Too many requests",
+                "The key has made more requests than its rate allows, or this address has shown too many keys that are not accepted. Retry-After says when to come back. Nothing was changed."),
             Self::HeadersTooLarge => About(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "headers-too-large", "The headers are too large",
                 "Names and values together may have 16 KiB. Nothing was changed."),
             Self::InternalError => About(StatusCode::INTERNAL_SERVER_ERROR, "internal-error", "The server made a mistake",
@@ -188,6 +211,7 @@ pub(super) struct Problem {
     waiters: Option<u64>,
     position: Option<u64>,
     retry_after_s: Option<u64>,
+    right: Option<Right>,
 }
 
 /// An error, as RFC 9457 has it.
@@ -218,6 +242,10 @@ pub(super) struct ProblemBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = u64, required = false)]
     pub(super) position: Option<u64>,
+    /// What the API key may not do, or not to this lock, with `right-missing`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = false)]
+    pub(super) right: Option<&'static str>,
 }
 
 impl Problem {
@@ -231,6 +259,7 @@ impl Problem {
             waiters: None,
             position: None,
             retry_after_s: passes.then_some(RETRY_AFTER_S),
+            right: None,
         }
     }
 
@@ -269,6 +298,12 @@ impl Problem {
         }
     }
 
+    /// Says when it is worth asking again.
+    pub(super) fn with_retry_after(self, wait: Duration) -> Self {
+        let seconds = u64::try_from(wait.as_millis().div_ceil(1000)).unwrap_or(u64::MAX);
+        Self { retry_after_s: Some(seconds.max(1)), ..self }
+    }
+
     /// Says how many wait in line for the lock.
     pub(super) fn with_waiters(self, waiters: u64) -> Self {
         Self { waiters: Some(waiters), ..self }
@@ -284,6 +319,7 @@ impl Problem {
             holder: self.holder,
             waiters: self.waiters,
             position: self.position,
+            right: self.right.map(Right::name),
         }
     }
 }
@@ -295,6 +331,16 @@ fn describe_holder(holder: Option<&Lease>) -> String {
         _ if lease.is_released => format!("released, and kept for {left_ms} ms more"),
         Some(owner) => format!("held by {:?}, for at most {left_ms} ms more", owner.as_str()),
         None => format!("held for at most {left_ms} ms more"),
+    }
+}
+
+impl From<Denied> for Problem {
+    fn from(denied: Denied) -> Self {
+        let (kind, right) = match denied {
+            Denied::NoLonger => (ProblemType::KeyRefused, None),
+            Denied::Right(right) | Denied::Prefix(right) => (ProblemType::RightMissing, Some(right)),
+        };
+        Self { right, ..Self::new(kind, denied.to_string()) }
     }
 }
 
@@ -314,6 +360,15 @@ impl IntoResponse for Problem {
         let mut response = answers::json(kind.status(), PROBLEM_JSON, &self.body());
         if let Some(seconds) = retry_after_s {
             response.headers_mut().insert(RETRY_AFTER, seconds.into());
+        }
+        // Whoever showed a key is told that this one does not do.
+        let challenge = match kind {
+            ProblemType::KeyRequired => Some("Bearer realm=\"fencepost\""),
+            ProblemType::KeyRefused => Some("Bearer realm=\"fencepost\", error=\"invalid_token\""),
+            _ => None,
+        };
+        if let Some(challenge) = challenge {
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
         }
         // For the log line.
         response.extensions_mut().insert(kind);

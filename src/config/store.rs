@@ -84,6 +84,15 @@ pub enum StoreSettings {
 }
 
 impl StoreSettings {
+    /// What it is, in a word.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::File(_) => "file",
+            Self::Memory => "memory",
+            Self::Redis(address, _) => address.kind(),
+        }
+    }
+
     /// Whether it is on independent servers, most of which must agree.
     pub(super) fn is_quorum(&self) -> bool {
         matches!(self, Self::Redis(address, _) if address.is_quorum())

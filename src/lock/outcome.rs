@@ -1,6 +1,6 @@
 //! What stores answer.
 
-use super::{Attempt, FencingToken, Owner, Place};
+use super::{Attempt, FencingToken, LockKey, Owner, Place};
 
 /// A lease on a lock, as everybody may see it: everything but the token.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,6 +97,24 @@ pub enum Released {
     HeldByAnother,
 }
 
+/// What a store answers to a release, and what it did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Release {
+    /// The answer.
+    pub answer: Released,
+    /// The grant that it ended: none where the token only stood in line, or the answer is that of an earlier copy.
+    pub ended: Option<Ended>,
+}
+
+/// A grant that its holder has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// Its number.
+    pub fencing_token: FencingToken,
+    /// How long the lock stays taken yet, by nobody, for the rest of its `min_hold`.
+    pub kept_ms: u64,
+}
+
 /// What a store answers to a look at a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Inspected {
@@ -114,4 +132,35 @@ pub enum Inspected {
         /// How many stand in the line.
         waiters: u64,
     },
+}
+
+/// What a store answers to one who breaks a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Broken {
+    /// The grant held the lock, by this lease, and no longer does.
+    Broken(Lease),
+    /// Nobody holds the lock.
+    NotHeld,
+    /// Another grant holds it than the one that was to be broken.
+    HeldByAnother,
+}
+
+/// A part of the list of all locks that are held.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Page {
+    /// Some of them, each once; there may be none, although there are further pages.
+    pub locks: Vec<Listed>,
+    /// Where the next page begins; `None` where this is the last one. It names no lock.
+    pub next: Option<String>,
+}
+
+/// A lock that is held, in a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// The lock.
+    pub key: LockKey,
+    /// By which lease it is held.
+    pub lease: Lease,
+    /// How many stand in the line.
+    pub waiters: u64,
 }

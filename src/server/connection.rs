@@ -6,7 +6,6 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::{Body, HttpBody};
 use axum::http::header::CONNECTION;
 use axum::http::{HeaderValue, Request, Version};
@@ -21,18 +20,15 @@ use tokio::select;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::task::TaskTracker;
-use tower::Service;
 use tracing::debug;
 
-use super::{DRAIN_GRACE, Patience, Phase, ServerSettings};
+use super::unread::{CountedBody, Unread};
+use super::{Application, DRAIN_GRACE, Peer, Phase, ServerSettings};
+use crate::telemetry::ConnectionRefused;
 
 /// The most bytes that HTTP/1 buffers of a request's head. It is far above the application's own limit, so that the
 /// application's answer (a problem document) is the one that clients see.
 const H1_BUFFER_BYTES: usize = 64 * 1024;
-/// The most header fields of an HTTP/1 request. hyper's default of 100 would answer a bare 431 to requests that are
-/// within the application's limit of bytes; with this many, fields of 32 bytes fill that limit first. More is not free:
-/// hyper allocates and copies two tables of that many entries for each request (0.7 µs for 512, 1.3 µs for 1024).
-const H1_HEADERS: usize = 512;
 /// The most bytes of an HTTP/2 request's headers, as HTTP/2 counts them; see [`H1_BUFFER_BYTES`].
 const H2_HEADER_LIST_BYTES: u32 = 64 * 1024;
 /// How many bytes an HTTP/2 client may send ahead of the application's reading, per stream and per connection. It is
@@ -43,13 +39,19 @@ const H2_PING_INTERVAL: Duration = Duration::from_secs(30);
 /// How long an HTTP/2 client may take to answer a PING.
 const H2_PING_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How long an HTTP/2 client that was told to go may take over answers that it has not made room for.
+const H2_FAREWELL: Duration = Duration::from_secs(10);
+
+/// An answer that an HTTP/2 client does not take ends its connection, after once to twice this time.
+const H2_UNREAD: Duration = Duration::from_secs(30);
+
 /// Serves one connection until it ends, is idle or silent for too long, or the server's `phase` ends it. Its requests
-/// may shorten the `patience` that `stream` has.
+/// may shorten the patience that `stream` has.
 pub(super) async fn serve_connection<S>(
     stream: S,
-    patience: Patience,
+    peer: Arc<Peer>,
     http: &auto::Builder<StreamExecutor>,
-    app: Router,
+    app: impl Application,
     settings: &ServerSettings,
     mut phase: watch::Receiver<Phase>,
 ) where
@@ -57,21 +59,24 @@ pub(super) async fn serve_connection<S>(
 {
     let accepted = Instant::now();
     let requests = Arc::new(Requests::default());
+    let unread = Unread::new(Arc::clone(&settings.counts));
     let service = {
-        let (requests, phase) = (Arc::clone(&requests), phase.clone());
+        let (requests, phase, unread) = (Arc::clone(&requests), phase.clone(), Arc::clone(&unread));
         service_fn(move |mut request: Request<Incoming>| {
-            request.extensions_mut().insert(patience.clone());
+            request.extensions_mut().insert(peer.clone());
             // Counted here and not in the future, which an HTTP/2 connection leaves to another task to poll.
             let in_flight = InFlight::new(&requests, request.version());
-            respond(app.clone(), request, in_flight, phase.clone())
+            respond(app.clone(), request, in_flight, phase.clone(), unread.clone())
         })
     };
     let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
-    let mut closing = false;
+    let (mut closing, mut told_to_go) = (false, false);
     // hyper's own timers start when it knows the protocol, which a silent client never tells it: hence this one.
     // Later it watches for HTTP/2 connections without streams, which hyper keeps for as long as they answer PINGs.
     let mut timer = pin!(sleep(settings.first_request_timeout));
     let mut timer_runs = true;
+    let unread_period = H2_UNREAD.min(settings.idle_timeout);
+    let mut period_ends = accepted + unread_period;
 
     loop {
         // In this order, so that a request which has arrived is seen before a reason to close is acted on.
@@ -100,18 +105,32 @@ pub(super) async fn serve_connection<S>(
                 (Ok(()), Phase::Draining | Phase::Serving) => {}
             },
             () = &mut timer, if timer_runs => match (requests.version(), requests.quiet_for()) {
-                (None, _) => return debug!("no request arrived in time"),
+                (None, _) => {
+                    settings.counts.refused.count(ConnectionRefused::NoRequest);
+                    return debug!("no request arrived in time");
+                }
                 (Some(_), _) if closing => {
                     connection.as_mut().graceful_shutdown();
                     timer_runs = false;
                 }
+                (Some(Version::HTTP_2), _) if Instant::now() >= period_ends && unread.is_stale() => {
+                    return debug!("a client left its answers unread");
+                }
                 (Some(Version::HTTP_2), Some(quiet)) if quiet >= settings.idle_timeout => {
+                    if told_to_go {
+                        return debug!("a client that was told to go left its answers unread");
+                    }
                     connection.as_mut().graceful_shutdown();
-                    timer_runs = false;
+                    told_to_go = true;
+                    timer.as_mut().reset(Instant::now() + H2_FAREWELL.min(settings.idle_timeout));
                 }
                 (Some(Version::HTTP_2), quiet) => {
+                    let now = Instant::now();
+                    if now >= period_ends {
+                        period_ends = now + unread_period;
+                    }
                     let left = settings.idle_timeout.saturating_sub(quiet.unwrap_or_default());
-                    timer.as_mut().reset(Instant::now() + left);
+                    timer.as_mut().reset(period_ends.min(now + left));
                 }
                 (Some(_), _) => timer_runs = false,
             },
@@ -121,13 +140,14 @@ pub(super) async fn serve_connection<S>(
 
 /// Answers one request through `app`.
 async fn respond(
-    mut app: Router,
+    app: impl Application,
     request: Request<Incoming>,
     in_flight: InFlight,
     phase: watch::Receiver<Phase>,
+    unread: Arc<Unread>,
 ) -> Result<Response, Infallible> {
     let version = request.version();
-    let mut response = app.call(request).await?;
+    let mut response = app.answer(request.map(Body::new)).await;
     // An answer that goes on is in flight until its end; all others are over with the handler, as far as timers go.
     if response.body().size_hint().exact().is_none() {
         response = response.map(|body| {
@@ -136,6 +156,8 @@ async fn respond(
                 frame
             }))
         });
+    } else if version == Version::HTTP_2 && !response.body().is_end_stream() {
+        response = response.map(|body| Body::new(CountedBody::new(body, unread)));
     }
     if version <= Version::HTTP_11 && *phase.borrow() != Phase::Serving {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -222,8 +244,9 @@ pub(super) fn http_builder(
         .header_read_timeout(settings.idle_timeout)
         // A client's FIN must drop the handler: whatever was granted is then taken back.
         .half_close(false)
-        .max_buf_size(H1_BUFFER_BYTES)
-        .max_headers(H1_HEADERS);
+        // A request may have 100 fields, as hyper has it, which answers 431 to more: any other number, given here, would
+        // have it allocate and fill two tables of that many for each request.
+        .max_buf_size(H1_BUFFER_BYTES);
     // The limits on streams that are reset at once ("rapid reset") stay as h2 sets them: 20 that were never accepted,
     // 1024 that broke the protocol.
     builder

@@ -11,7 +11,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep};
 
 use super::line::{Decline, Lines, lock};
-use crate::store::{Bucket, LockStore, StoreError};
+use crate::store::{Bucket, MeteredStore, StoreError};
 
 /// The time between two beats: an offer stands for longer, with room for a look.
 const BEAT_EVERY: Duration = Duration::from_millis(600);
@@ -24,7 +24,7 @@ const MOST_DECLINES: usize = 64;
 
 /// What keeps the lines of a gateway going.
 pub(super) struct Heart {
-    store: Arc<dyn LockStore>,
+    store: MeteredStore,
     lines: Arc<Lines>,
     /// How long the store may take to answer.
     patience: Duration,
@@ -52,7 +52,7 @@ impl Default for Pulse {
 }
 
 impl Heart {
-    pub(super) fn new(store: Arc<dyn LockStore>, lines: Arc<Lines>, patience: Duration) -> Arc<Self> {
+    pub(super) fn new(store: MeteredStore, lines: Arc<Lines>, patience: Duration) -> Arc<Self> {
         let (pulses, keeper) = (Mutex::default(), Mutex::default());
         Arc::new(Self { store, lines, patience, pulses, keeper })
     }

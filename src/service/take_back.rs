@@ -13,9 +13,11 @@ use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 
 use super::pause_before;
+use super::watch::{Doing, Watch};
 use crate::clock::Backoff;
-use crate::lock::{Attempt, LockKey, Place, TokenHash, Ttl};
-use crate::store::{AcquireRequest, LockStore, PlaceAfter, StoreError};
+use crate::lock::{Attempt, Ended, FencingToken, LockKey, Place, TokenHash, Ttl};
+use crate::store::{AcquireRequest, MeteredStore, PlaceAfter, StoreError};
+use crate::telemetry::metrics::{TakenBack, metrics};
 
 /// Takes-back that may be under way at once. Beyond, a grant that nobody learnt of ends at its ttl.
 const MOST_UNDER_WAY: usize = 10_000;
@@ -29,7 +31,8 @@ const LONGEST_OUTAGE: Duration = Duration::from_secs(60 * 60);
 
 /// Runs takes-back in the background, bounded in number and time.
 pub(super) struct Cleaner {
-    store: Arc<dyn LockStore>,
+    store: MeteredStore,
+    pub(super) watch: Arc<Watch>,
     store_timeout: Duration,
     mark_ttl: Duration,
     places: Arc<Semaphore>,
@@ -37,9 +40,14 @@ pub(super) struct Cleaner {
 }
 
 impl Cleaner {
-    pub(super) fn new(store: Arc<dyn LockStore>, store_timeout: Duration, mark_ttl: Duration) -> Self {
+    pub(super) fn new(
+        store: MeteredStore,
+        watch: Arc<Watch>,
+        store_timeout: Duration,
+        mark_ttl: Duration,
+    ) -> Self {
         let places = Arc::new(Semaphore::new(MOST_UNDER_WAY));
-        Self { store, store_timeout, mark_ttl, places, tasks: TaskTracker::new() }
+        Self { store, watch, store_timeout, mark_ttl, places, tasks: TaskTracker::new() }
     }
 
     /// A guard for a request that is about to be sent, and what becomes of its place in the line.
@@ -63,11 +71,16 @@ impl Cleaner {
             token,
             attempts: vec![attempt],
             was_deleted: false,
+            granted: None,
             place,
             is_known: false,
             // A late copy can arrive for as long as marks live, also when the lease would be over by then.
             patience: ttl.as_duration().max(self.mark_ttl),
         }))
+    }
+
+    pub(super) fn under_way(&self) -> usize {
+        self.tasks.len()
     }
 
     /// Waits for what is under way, for at most `within`.
@@ -96,6 +109,13 @@ impl TakeBack {
     pub(super) fn covers(&mut self, attempt: Attempt) {
         if let Some(armed) = &mut self.0 {
             armed.attempts.push(attempt);
+        }
+    }
+
+    /// The attempt that is in use was granted the lock.
+    pub(super) fn is_granted(&mut self, number: FencingToken) {
+        if let Some(armed) = &mut self.0 {
+            armed.granted = Some(number);
         }
     }
 
@@ -135,6 +155,7 @@ impl TakeBack {
             let left = deadline.saturating_duration_since(Instant::now());
             match armed.try_all(left.min(armed.cleaner.store_timeout / 2)).await {
                 Ok(was_deleted) => {
+                    armed.count_done(was_deleted);
                     self.0 = None;
                     return Ok(was_deleted);
                 }
@@ -167,10 +188,13 @@ impl Drop for TakeBack {
                     &runtime,
                 );
             }
-            Err(_) => tracing::warn!(
-                key = armed.key.as_str(),
-                "too many takes-back are under way; a lock or a place is left to its time"
-            ),
+            Err(_) => {
+                metrics().takes_back.count(TakenBack::GivenUp);
+                tracing::warn!(
+                    key = armed.key.as_str(),
+                    "too many takes-back are under way; a lock or a place is left to its time"
+                );
+            }
         }
     }
 }
@@ -183,6 +207,8 @@ struct Armed {
     attempts: Vec<Attempt>,
     /// Whether a lock was deleted for one that is no longer among them.
     was_deleted: bool,
+    /// The number of the grant that it is for, once there is one.
+    granted: Option<FencingToken>,
     place: PlaceAfter,
     /// Whether its client held it for a while.
     is_known: bool,
@@ -190,6 +216,14 @@ struct Armed {
 }
 
 impl Armed {
+    fn count_done(&self, was_deleted: bool) {
+        metrics().takes_back.count(match was_deleted {
+            true if self.is_known => TakenBack::Ended,
+            true => TakenBack::Freed,
+            false => TakenBack::Voided,
+        });
+    }
+
     /// Takes back one attempt after the other, each of which may take `patience`. Whether a lock was deleted.
     async fn try_all(&mut self, patience: Duration) -> Result<bool, StoreError> {
         while let Some(attempt) = self.attempts.first().copied() {
@@ -199,7 +233,20 @@ impl Armed {
             // What was answered is not asked again, however long the others take.
             self.attempts.remove(0);
         }
+        self.tell();
         Ok(self.was_deleted)
+    }
+
+    /// Tells those who watch what has become of it.
+    fn tell(&self) {
+        let ended = |fencing_token| Doing::Released(Ended { fencing_token, kept_ms: 0 });
+        let doing = match self.granted {
+            Some(number) if self.was_deleted => ended(number),
+            None if self.was_deleted => Doing::Unclear,
+            // It may have stood in the line.
+            _ => Doing::Line,
+        };
+        self.cleaner.watch.tell(&self.key, || doing);
     }
 
     /// Tries until the store has answered, until no copy can arrive any more, or until the store has been out of
@@ -208,7 +255,11 @@ impl Armed {
         let started = Instant::now();
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         loop {
-            let error = match self.try_all(self.cleaner.store_timeout / 2).await {
+            let answer = self.try_all(self.cleaner.store_timeout / 2).await;
+            if let Ok(was_deleted) = answer {
+                self.count_done(was_deleted);
+            }
+            let error = match answer {
                 Ok(true) if self.is_known => {
                     tracing::debug!(key = self.key.as_str(), "freed a lock that a connection held");
                     return;
@@ -228,7 +279,9 @@ impl Armed {
                 StoreError::Unavailable(_) => self.patience.max(LONGEST_OUTAGE),
             };
             if started.elapsed() >= patience {
+                self.cleaner.watch.tell(&self.key, || Doing::Unclear);
                 let key = self.key.as_str();
+                metrics().takes_back.count(TakenBack::GivenUp);
                 tracing::warn!(key, %error, "gave up taking back; this lock ends at its ttl");
                 return;
             }

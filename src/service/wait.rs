@@ -5,10 +5,11 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::line::{Ring, Waiting};
-use super::{Acquire, Acquisition, LockService, Outcome, RETRY_PAUSE, TakeBack, not_granted};
+use super::{Acquire, Acquisition, Doing, LockService, Outcome, RETRY_PAUSE, TakeBack, not_granted};
 use crate::clock::{Backoff, boottime};
 use crate::lock::{Acquired, Attempt, LeaseToken};
 use crate::store::{AcquireRequest, Intent, Join, StoreError};
+use crate::telemetry::metrics::{DoubtEnded, metrics};
 
 /// The longest pause before an unanswered command is followed by another: it doubles up to there.
 const LONGEST_PAUSE: Duration = Duration::from_millis(320);
@@ -84,6 +85,7 @@ impl LockService {
                         // The guard is dropped armed.
                         let reason = "the server is shutting down".to_owned();
                         return if turn.is_in_doubt {
+                            metrics().doubts.count(DoubtEnded::Unknown);
                             Err(StoreError::Unknown(reason))
                         } else {
                             ended(Outcome::ShuttingDown)
@@ -96,6 +98,9 @@ impl LockService {
                     drop(permit.take());
                     match answer {
                         Acquired::InLine(standing) => {
+                            if turn.waiting.place().is_none() {
+                                self.watch.tell(&wish.key, || Doing::Line);
+                            }
                             turn.waiting.note(&standing);
                             turn.guard.stands_at(standing.place);
                             ends_at
@@ -113,6 +118,9 @@ impl LockService {
                             continue;
                         }
                         answer => {
+                            if turn.waiting.place().is_some() {
+                                self.watch.tell(&wish.key, || Doing::Line);
+                            }
                             let handed = self.hand_out(&wish, answer, sent_at, turn.guard, deadline).await;
                             return handed.map(|outcome| Acquisition { token, outcome });
                         }
@@ -168,7 +176,9 @@ impl Turn {
     /// The last command was answered, and with it what came before.
     fn is_answered(&mut self) {
         self.superseded.clear();
-        self.is_in_doubt = false;
+        if std::mem::take(&mut self.is_in_doubt) {
+            metrics().doubts.count(DoubtEnded::Answered);
+        }
         self.guard.keep_last();
         self.backoff = retries();
         self.step = Step::Look;
@@ -199,6 +209,9 @@ impl Turn {
             return Err(StoreError::Unavailable(reason));
         }
         if Instant::now() + self.backoff.next() >= self.deadline {
+            if self.is_in_doubt {
+                metrics().doubts.count(DoubtEnded::Unknown);
+            }
             // The guard is dropped armed: the place and what is in doubt are seen to in the background.
             return Err(not_granted(!self.is_in_doubt, reason));
         }

@@ -17,7 +17,9 @@ use tokio::sync::{Semaphore, broadcast, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 use crate::clock::Clock;
-use crate::lock::{Acquired, Attempt, Inspected, LockKey, Released, Renewed, TokenHash, Ttl};
+use crate::lock::{
+    Acquired, Attempt, Broken, FencingToken, Inspected, LockKey, Page, Release, Renewed, TokenHash, Ttl,
+};
 use crate::store::{
     AcquireRequest, Beat, Bucket, Hint, LineSettings, LockStore, PlaceAfter, ReleaseMark, Renewer, StoreError,
 };
@@ -38,6 +40,8 @@ pub use survey::{survey, survey_memory};
 
 /// The most commands that wait for the writer. Further ones wait for a place here, until their deadline.
 const QUEUE_LIMIT: usize = 4_096;
+/// The most steps that one page of a list of locks takes.
+const MOST_STEPS: usize = 20;
 /// Hints that may wait to be heard; past it, the oldest are lost.
 const MOST_HINTS: usize = 4_096;
 
@@ -221,7 +225,7 @@ impl LockStore for EmbeddedStore {
         token: &TokenHash,
         mark: ReleaseMark,
         deadline: Instant,
-    ) -> Result<Released, StoreError> {
+    ) -> Result<Release, StoreError> {
         let (key, token) = (key.clone(), *token);
         self.submit(deadline, Kind::Change, move |table, now| Ok(table.release(&key, &token, mark, now)))
             .await
@@ -283,6 +287,38 @@ impl LockStore for EmbeddedStore {
         let (key, token) = (key.clone(), token.copied());
         self.submit(deadline, Kind::Change, move |table, now| Ok(table.inspect(&key, token.as_ref(), now)))
             .await
+    }
+
+    async fn break_lock(
+        &self,
+        key: &LockKey,
+        fence: FencingToken,
+        deadline: Instant,
+    ) -> Result<Broken, StoreError> {
+        let key = key.clone();
+        self.submit(deadline, Kind::Change, move |table, now| Ok(table.break_lock(&key, fence, now))).await
+    }
+
+    /// Step by step, between which others have their turn.
+    async fn list(
+        &self,
+        prefix: &str,
+        cursor: Option<&str>,
+        limit: usize,
+        deadline: Instant,
+    ) -> Result<Page, StoreError> {
+        let mut page = Page { locks: Vec::new(), next: cursor.map(str::to_owned) };
+        for _ in 0..MOST_STEPS {
+            let (prefix, cursor, left) = (prefix.to_owned(), page.next.take(), limit - page.locks.len());
+            let step = move |table: &mut Table, now| Ok(table.list(&prefix, cursor.as_deref(), left, now));
+            let Page { locks, next } = self.submit(deadline, Kind::Look, step).await?;
+            page.locks.extend(locks);
+            page.next = next;
+            if page.next.is_none() || page.locks.len() == limit {
+                break;
+            }
+        }
+        Ok(page)
     }
 
     /// A change of nothing: it shows that the writer runs, and has it try again a file that could not be written.

@@ -1,4 +1,5 @@
-//! The store on Redis: each operation is one script, and each script one round trip.
+//! The store on Redis: each operation is one script, and each script one round trip; but for locks with a line, a mark or
+//! terms, which `usual.rs` leaves to the script that knows all cases.
 //!
 //! Architecture invariant: nothing above this module knows `redis`.
 
@@ -9,33 +10,39 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bb8_redis::bb8::{Pool, RunError};
 use bb8_redis::{RedisConnectionManager, bb8};
-use redis::{Cmd, FromRedisValue};
+use redis::Cmd;
 use tokio::sync::{Mutex, broadcast};
 use tokio::time::{Instant, timeout_at};
 
 use self::address::Layout;
-use self::failure::Failure;
 use self::failure::describe;
+use self::gossip::{Radio, Talk};
 use self::keys::KeySpace;
 use self::link::{Hints, Link};
 use self::mode::Mode;
 use self::preflight::Preflight;
-use self::scripts::{Reply, Script, lease_of, standing_of, unexpected};
-use self::servers::{Servers, Tries};
+use self::scripts::{Reply, lease_of, standing_of, unexpected};
+use self::servers::Servers;
+use self::usual::{Unusual, refused, replicated};
 use super::{
-    AcquireRequest, Beat, Bucket, Hint, Intent, LineSettings, LockStore, PlaceAfter, ReleaseMark, Renewer,
-    StoreError,
+    AcquireRequest, Beat, Bucket, Gossip, Hint, Intent, LineSettings, LockStore, PlaceAfter, ReleaseMark,
+    Renewer, StoreError,
 };
 use crate::clock::SystemClock;
-use crate::lock::{Acquired, Attempt, Inspected, LockKey, Owner, Refusal, Released, Renewed, TokenHash, Ttl};
+use crate::lock::{
+    Acquired, Attempt, Broken, Ended, FencingToken, Inspected, Lease, LockKey, Owner, Page, Release,
+    Released, Renewed, TokenHash, Ttl,
+};
 
 mod address;
 mod cluster;
 mod failure;
+mod gossip;
 mod hints;
 mod identity;
 mod keys;
 mod link;
+mod list;
 mod mode;
 mod node;
 mod permissions;
@@ -46,8 +53,11 @@ mod replicas;
 mod scripts;
 mod sentinel;
 mod servers;
+mod step;
 mod supervisor;
 mod survey;
+mod usual;
+mod walk;
 
 pub use address::{AddressError, Credentials, RedisAddress, TCP_USER_TIMEOUT};
 pub use preflight::Risk;
@@ -111,7 +121,7 @@ const MOST_HINTS: usize = 4096;
 
 /// Locks on Redis: one server, the primary that Sentinel names, or a cluster.
 pub struct RedisStore {
-    servers: Servers,
+    servers: Arc<Servers>,
     /// None where the address does not name the server itself.
     admin: Option<Pool<RedisConnectionManager>>,
     keys: KeySpace,
@@ -123,6 +133,8 @@ pub struct RedisStore {
     /// For each bucket, the answer to the last heartbeat that was answered, and the link over which it came.
     last_pulses: Mutex<HashMap<Bucket, (u64, String)>>,
     last_check: Mutex<Option<(Instant, Result<(), StoreError>)>>,
+    talk: Talk,
+    unusual: Unusual,
 }
 
 impl RedisStore {
@@ -139,9 +151,12 @@ impl RedisStore {
             .build_unchecked(manager);
         // Random, so that no gateway is taken for the one that stood here before.
         let gateway = Attempt::generate().to_string().into();
-        let hints = Hints { gateway, sender: broadcast::channel(MOST_HINTS).0 };
+        let radio = Radio::new(&keys, settings.reply_timeout);
+        let hints = Hints { gateway, sender: broadcast::channel(MOST_HINTS).0, radio: radio.clone() };
+        let servers = Arc::new(Servers::start(address, &preflight, settings.reply_timeout, &hints)?);
         Ok(Self {
-            servers: Servers::start(address, &preflight, settings.reply_timeout, &hints)?,
+            talk: Talk::new(radio, servers.clone()),
+            servers,
             admin: (*address.layout() == Layout::Server).then_some(admin),
             keys,
             hints,
@@ -151,6 +166,7 @@ impl RedisStore {
             gates_life_ms: (settings.mark_ttl + settings.line.ticket_ttl).as_millis().to_string(),
             last_pulses: Mutex::default(),
             last_check: Mutex::new(None),
+            unusual: Unusual::new(),
         })
     }
 
@@ -166,89 +182,14 @@ impl RedisStore {
             }
         }
     }
-
-    /// Runs one of the scripts by which a token leaves a lock or its line. A mark that the script does not touch is not
-    /// declared: it could stand in the way on a cluster.
-    #[expect(clippy::too_many_arguments, reason = "they are what the two scripts are told, one by one")]
-    async fn part(
-        &self,
-        script: &Script,
-        key: &LockKey,
-        token: &TokenHash,
-        attempt: &str,
-        mark: Option<String>,
-        place: Option<PlaceAfter>,
-        deadline: Instant,
-    ) -> Result<i64, StoreError> {
-        let line = self.keys.line_of(key);
-        let keys: Vec<&[u8]> =
-            line.in_order().into_iter().chain(mark.iter().map(|mark| mark.as_bytes())).collect();
-        let token = token.to_string();
-        let keeps_place = if matches!(place, None | Some(PlaceAfter::Removed)) { "0" } else { "1" };
-        let granted_at = match place {
-            Some(PlaceAfter::KeptAt(place)) => place.get().to_string(),
-            _ => String::new(),
-        };
-        let args = [&*token, attempt, &self.mark_ttl_ms, &self.ticket_ms, keeps_place, &granted_at];
-        self.run(key, script, &keys, deadline, |_, call| {
-            call.arg(&args);
-        })
-        .await
-    }
-
-    /// Runs a script where the lock is, until it is known what became of it. Only what certainly did not happen is tried
-    /// again here, so whatever this returns is the outcome of one run.
-    async fn run<T: FromRedisValue>(
-        &self,
-        key: &LockKey,
-        script: &Script,
-        keys: &[&[u8]],
-        deadline: Instant,
-        add_args: impl Fn(&Link, &mut Cmd),
-    ) -> Result<T, StoreError> {
-        let bucket = self.keys.bucket_of(key);
-        self.run_in(bucket, script, false, keys, deadline, add_args).await.map(|(reply, _)| reply)
-    }
-
-    /// As [`Self::run`], in a bucket, and only where locks may be granted if this could grant one. Also returns the link
-    /// over which the answer came.
-    async fn run_in<T: FromRedisValue>(
-        &self,
-        bucket: Bucket,
-        script: &Script,
-        grants: bool,
-        keys: &[&[u8]],
-        deadline: Instant,
-        add_args: impl Fn(&Link, &mut Cmd),
-    ) -> Result<(T, Arc<Link>), StoreError> {
-        let mut tries = Tries::new(&self.servers, bucket, deadline);
-        loop {
-            let (link, is_asking) = tries.next_link().await?;
-            if grants {
-                link.gate.may_grant()?;
-            }
-            let mut connection = link.connection.clone();
-            let add_args = |call: &mut Cmd| add_args(&link, call);
-            let call = async {
-                if is_asking {
-                    script.run_asking(&mut connection, keys, add_args).await
-                } else {
-                    script.run(&mut connection, keys, add_args).await
-                }
-            };
-            let failure = match timeout_at(deadline, call).await {
-                Ok(Ok(reply)) => return Ok((reply, link)),
-                Ok(Err(error)) => Failure::of(&error),
-                Err(_) => Failure::no_answer(),
-            };
-            tries.go_on_after(failure, &link).await?;
-        }
-    }
 }
 
 #[async_trait]
 impl LockStore for RedisStore {
     async fn acquire(&self, request: &AcquireRequest, deadline: Instant) -> Result<Acquired, StoreError> {
+        if let Some(answer) = self.take_free(request, deadline).await? {
+            return Ok(answer);
+        }
         let line = self.keys.line_of(&request.key);
         let [lock, seats, waiting, away, due, gates] = line.in_order();
         let mark = self.keys.mark(&request.key, &request.token);
@@ -273,19 +214,10 @@ impl LockStore for RedisStore {
             self.run_in(bucket, &scripts::ACQUIRE, grants, &keys, deadline, add_args).await?;
         match reply.outcome {
             outcome @ (0 | 1) => {
-                let (lease, is_new) = (lease_of(&reply, key)?, outcome == 0);
-                if let Some(replicas) = &link.replicas
-                    && let Err(reason) = replicas.have(lock, &token, lease.fencing_token, deadline).await
-                {
-                    return Ok(Acquired::NotReplicated { is_new, reason });
-                }
-                Ok(if is_new { Acquired::Granted(lease) } else { Acquired::AlreadyHeld(lease) })
+                let lease = lease_of(&reply, key)?;
+                Ok(replicated(&link, lock, &token, lease, outcome == 0, deadline).await)
             }
-            2 => {
-                let holder = reply.has_lock().then(|| lease_of(&reply, key)).transpose()?;
-                let (waiters, position) = (reply.waiters(), reply.position());
-                Ok(Acquired::Refused(Refusal { holder, waiters, position }))
-            }
+            2 => refused(&reply, key),
             3 => Ok(Acquired::TokenReleased),
             4 => Ok(Acquired::AttemptVoided),
             5 => standing_of(&reply).map(Acquired::InLine),
@@ -326,14 +258,23 @@ impl LockStore for RedisStore {
         token: &TokenHash,
         mark: ReleaseMark,
         deadline: Instant,
-    ) -> Result<Released, StoreError> {
+    ) -> Result<Release, StoreError> {
         let freed = (mark == ReleaseMark::Final).then(|| self.keys.mark(key, token));
-        match self.part(&scripts::RELEASE, key, token, "", freed, None, deadline).await? {
-            0 => Ok(Released::Released),
-            1 => Ok(Released::NotHeld),
-            2 => Ok(Released::HeldByAnother),
-            other => Err(unexpected("release", other)),
+        if let Some(fencing_token) = self.free_own(key, token, freed.as_deref(), deadline).await? {
+            return Ok(Release {
+                answer: Released::Released,
+                ended: Some(Ended { fencing_token, kept_ms: 0 }),
+            });
         }
+        let reply: Reply = self.part(&scripts::RELEASE, key, token, "", freed, None, deadline).await?;
+        let answer = match reply.outcome {
+            0 => Released::Released,
+            1 => Released::NotHeld,
+            2 => Released::HeldByAnother,
+            other => return Err(unexpected("release", other)),
+        };
+        let ended = |lease: Lease| Ended { fencing_token: lease.fencing_token, kept_ms: lease.left_ms };
+        Ok(Release { answer, ended: reply.lease().map(ended) })
     }
 
     async fn take_back(
@@ -345,8 +286,9 @@ impl LockStore for RedisStore {
         deadline: Instant,
     ) -> Result<bool, StoreError> {
         let (attempt, mark) = (attempt.to_string(), Some(self.keys.mark(key, token)));
-        let deleted = self.part(&scripts::TAKE_BACK, key, token, &attempt, mark, Some(place), deadline);
-        Ok(deleted.await? == 1)
+        let deleted: i64 =
+            self.part(&scripts::TAKE_BACK, key, token, &attempt, mark, Some(place), deadline).await?;
+        Ok(deleted == 1)
     }
 
     async fn decline(
@@ -357,7 +299,7 @@ impl LockStore for RedisStore {
         deadline: Instant,
     ) -> Result<(), StoreError> {
         let (attempt, place) = (attempt.to_string(), Some(PlaceAfter::Kept));
-        self.part(&scripts::TAKE_BACK, key, token, &attempt, None, place, deadline).await.map(drop)
+        self.part::<i64>(&scripts::TAKE_BACK, key, token, &attempt, None, place, deadline).await.map(drop)
     }
 
     fn bucket_of(&self, key: &LockKey) -> Bucket {
@@ -387,6 +329,10 @@ impl LockStore for RedisStore {
         self.hints.sender.subscribe()
     }
 
+    fn gossip(&self) -> Option<&dyn Gossip> {
+        Some(&self.talk)
+    }
+
     async fn inspect(
         &self,
         key: &LockKey,
@@ -409,6 +355,37 @@ impl LockStore for RedisStore {
             2 => held(Some(true)),
             other => Err(unexpected("inspect", other)),
         }
+    }
+
+    async fn break_lock(
+        &self,
+        key: &LockKey,
+        fence: FencingToken,
+        deadline: Instant,
+    ) -> Result<Broken, StoreError> {
+        let line = self.keys.line_of(key);
+        let number = fence.get().to_string();
+        let args = ["", "", &self.mark_ttl_ms, &self.ticket_ms, &number];
+        let add_args = |_: &Link, call: &mut Cmd| {
+            call.arg(&args);
+        };
+        let reply: Reply = self.run(key, &scripts::BREAK, &line.in_order(), deadline, add_args).await?;
+        match reply.outcome {
+            0 => lease_of(&reply, key).map(Broken::Broken),
+            1 => Ok(Broken::NotHeld),
+            2 => Ok(Broken::HeldByAnother),
+            other => Err(unexpected("break", other)),
+        }
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        cursor: Option<&str>,
+        limit: usize,
+        deadline: Instant,
+    ) -> Result<Page, StoreError> {
+        self.list_page(prefix, cursor, limit, deadline).await
     }
 
     async fn check(&self, deadline: Instant) -> Result<(), StoreError> {

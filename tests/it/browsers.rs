@@ -143,7 +143,38 @@ async fn hosts_and_origins_can_be_allowed() {
     let preflight = "Origin: https://app.example\r\nAccess-Control-Request-Method: PUT\r\nAccess-Control-Request-Headers: lease-token\r\n";
     let answer = raw_call(address, "OPTIONS", "/locks/e", preflight).await.expect(200);
     assert!(answer.header("access-control-allow-methods").unwrap().contains("PUT"));
-    assert!(answer.header("access-control-allow-headers").unwrap().contains("lease-token"));
+    let allowed = answer.header("access-control-allow-headers").unwrap().to_ascii_lowercase();
+    for name in ["lease-token", "x-request-id", "authorization", "last-event-id"] {
+        assert!(allowed.contains(name), "{allowed}");
+    }
     let stranger = preflight.replace("app.example", "evil.example");
     raw_call(address, "OPTIONS", "/locks/e", &stranger).await.expect_problem(403, "cross-origin");
+}
+
+/// As in a container whose port is published on loopback, where a page can reach it by a name that it has rebound.
+#[tokio::test(flavor = "multi_thread")]
+async fn beyond_loopback_a_gateway_without_keys_answers_to_no_name_that_a_page_can_have() {
+    let args =
+        ["--store", "memory:", "--listen", "0.0.0.0:0", "--allow-anonymous", "--allow-host", "locks.example"];
+    let gateway = Gateway::start(&args).await;
+    let address = ([127, 0, 0, 1], gateway.address.port()).into();
+    let ask = async |line: &str, host: &str| {
+        let headers = format!("Host: {host}\r\nOrigin: http://{host}\r\nConnection: close\r\n");
+        let request = format!("{line} HTTP/1.1\r\n{headers}\r\n");
+        crate::support::http::parse(&crate::support::http::raw(address, request.as_bytes()).await)
+    };
+    let known =
+        ["gateway:8080", "192.0.2.7:8080", "[fd00::7]", "localhost", "a.localhost:1", "LOCKS.example"];
+    for (n, host) in known.iter().enumerate() {
+        ask(&format!("PUT /locks/{n}"), host).await.expect(201);
+    }
+    for host in ["evil.example:8080", "192.0.2.7.nip.io", "gateway.example", "a b"] {
+        ask("PUT /locks/evil", host).await.expect_problem(403, "unknown-host");
+        ask("GET /locks", host).await.expect_problem(403, "unknown-host");
+    }
+    for probe in ["/healthz", "/readyz"] {
+        let request = format!("GET {probe} HTTP/1.1\r\nHost: pool.example\r\nConnection: close\r\n\r\n");
+        let answer = crate::support::http::raw(address, request.as_bytes()).await;
+        crate::support::http::parse(&answer).expect(200);
+    }
 }

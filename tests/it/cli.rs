@@ -65,8 +65,14 @@ fn wrong_settings_end_the_start_with_one_clear_line_and_exit_code_2() {
         (&["--max-waiters-per-key", "0"], "--max-waiters-per-key"),
         (&["--max-waiters", "0"], "--max-waiters"),
         (&["--max-holds", "0"], "--max-holds"),
+        (&["--max-watchers", "0"], "--max-watchers"),
         (&["--default-max-hold", "500ms"], "--default-max-hold"),
         (&["--max-connections", "0"], "--max-connections"),
+        (&["--max-connections-per-address", "0"], "--max-connections-per-address"),
+        (&["--max-h2-streams", "0"], "--max-h2-streams"),
+        (&["--threads", "0"], "--threads"),
+        (&["--threads", "1025"], "--threads"),
+        (&["--tls-handshake-timeout", "1ms"], "--tls-handshake-timeout"),
         (&["--idle-timeout", "99years"], "--idle-timeout"),
         (&["--log-format", "xml"], "--log-format"),
         (&["--allow-host", "http://x"], "--allow-host"),
@@ -170,4 +176,23 @@ async fn settings_come_from_the_environment_too() {
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{stderr}");
     assert!(stderr.contains("--default-ttl"), "{stderr}");
+}
+
+#[test]
+fn a_word_that_is_neither_yes_nor_no_opens_nothing() {
+    for word in ["none", "disabled", "never", "flase", "2"] {
+        let mut command = bare_command();
+        command.args(["--store", "memory:", "--listen", "0.0.0.0:99999"]).stderr(Stdio::piped());
+        let output = command.env("FENCEPOST_ALLOW_ANONYMOUS", word).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{word}: {stderr}");
+        assert!(stderr.lines().count() == 1 && stderr.contains("write true or false"), "{word}: {stderr}");
+    }
+    for word in ["", "no", "False", "0", "off"] {
+        let mut command = bare_command();
+        command.args(["--store", "memory:", "--listen", "0.0.0.0:0"]).stderr(Stdio::piped());
+        let output = command.env("FENCEPOST_ALLOW_ANONYMOUS", word).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(2) && stderr.contains("--allow-anonymous"), "{word}: {stderr}");
+    }
 }

@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 
 use crate::lost_replies::Scene;
 use crate::support::proxy::{Fate, Framing, Gate, Passage, Progress, gate_after};
-use crate::support::{Client, Gateway, Proxy, RedisServer, eventually, fresh_token};
+use crate::support::{Client, Gateway, Proxy, RedisServer, eventually, fresh_token, secrets};
 
 /// How late a copy is that was kept back.
 const SECONDS_LATE: Duration = Duration::from_millis(2_500);
@@ -22,6 +22,7 @@ fn each_token() -> [String; 2] {
 async fn put_and_stay(gateway: &Gateway, key: &str, token: &str) -> TcpStream {
     let token = if token.is_empty() { String::new() } else { format!("Lease-Token: {token}\r\n") };
     let request = format!("PUT /locks/{key}?ttl=1h HTTP/1.1\r\nHost: localhost\r\n{token}\r\n");
+    secrets::remember_head(request.as_bytes());
     let mut stream = TcpStream::connect(gateway.address).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
     stream

@@ -17,6 +17,7 @@ use crate::support::PATIENCE;
 use crate::support::stores::AnyStore;
 
 mod attempts;
+mod breaking;
 mod leaving;
 mod turns;
 
@@ -118,7 +119,7 @@ impl Waiter {
     }
 
     async fn release(&self) -> Released {
-        self.store.release(&self.key, &self.token, ReleaseMark::Final, soon()).await.unwrap()
+        self.store.release(&self.key, &self.token, ReleaseMark::Final, soon()).await.unwrap().answer
     }
 
     async fn leave(&self, place: PlaceAfter) -> bool {

@@ -5,7 +5,7 @@ use crate::support::proxy::{Fate, Framing, Progress};
 use crate::support::{Answer, Client, Gateway, Proxy, RedisServer, fresh_token};
 
 /// What goes wrong, and how far the command came by then.
-fn failures() -> [(&'static str, Fate, Progress); 6] {
+pub fn failures() -> [(&'static str, Fate, Progress); 6] {
     [
         ("cut before", Fate::CutBefore, Progress::Seen),
         ("cut within", Fate::CutWithin, Progress::Seen),

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::support::{Answer, Stage, eventually, fresh_token};
+use crate::support::{Answer, Client, Gateway, KeysFile, Stage, eventually, fresh_token};
 
 use crate::support::document::DOCUMENT;
 use crate::support::gateway::PROGRAM;
@@ -43,9 +43,12 @@ fn operations_are_named_as_functions_of_a_client() {
         "release_lock_by_query",
         "get_lock_by_query",
         "hold_lock",
+        "watch_locks",
+        "list_locks",
         "healthz",
         "readyz",
         "explain_problem",
+        "get_metrics",
         "get_openapi",
     ]);
     assert_eq!(ids, expected);
@@ -81,7 +84,8 @@ fn every_parameter_is_described_and_optional_is_not_nullable() {
         for parameter in operation["parameters"].as_array().into_iter().flatten() {
             let what = format!("{method} {path} {}", parameter["name"]);
             assert!(!parameter["description"].as_str().unwrap_or_default().is_empty(), "{what}");
-            assert_eq!(parameter["schema"]["type"], "string", "{what}");
+            let kind = parameter["schema"]["type"].as_str().unwrap_or_default();
+            assert!(["string", "integer", "boolean"].contains(&kind), "{what}: {}", parameter["schema"]);
         }
     }
     let put = &DOCUMENT["paths"]["/lock"]["put"]["parameters"];
@@ -161,6 +165,24 @@ async fn ask_in_vain_for_replicas(address: Address) -> Answer {
     stage.client().put(&address("k")).send().await
 }
 
+/// The answers to who shows no key, one that is not accepted, one that is for something else, and one that has used
+/// up its rate.
+async fn ask_without_right(method: &str, address: Address) -> Vec<Answer> {
+    let mut file = KeysFile::new();
+    let other = file.add_for_all("other", "\"list\"");
+    let slow = file.add("slow", "every_key = true\nallow = [\"acquire\", \"inspect\"]\nrate = 0.001");
+    file.write();
+    let flag = file.flag();
+    let gateway = Gateway::start(&["--store", "memory:", &flag[0], &flag[1]]).await;
+    let client = Client::new(gateway.address);
+    let ask = || client.call(method, &address("k")).token(&fresh_token());
+    let mut answers = vec![ask().send().await];
+    for key in ["nonsense", &other, &slow, &slow] {
+        answers.push(ask().key(key).send().await);
+    }
+    answers
+}
+
 /// The answers of one method, at one form of the address, in every situation there is.
 async fn provoke(method: &str, address: Address) -> Vec<Answer> {
     let stage = Stage::redis_with(&["--store-timeout", "400ms"]).await;
@@ -198,6 +220,8 @@ async fn provoke(method: &str, address: Address) -> Vec<Answer> {
         answers.extend(crowd_out(address).await);
         answers.push(ask_in_vain_for_replicas(address).await);
     }
+
+    answers.extend(ask_without_right(method, address).await);
 
     // A store that has just stopped answering, and one of which that is known.
     redis.signal("STOP");

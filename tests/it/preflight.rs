@@ -191,6 +191,7 @@ async fn hints_that_cannot_be_told_or_heard_are_warned_of() {
         (&["-ssubscribe", "-spublish"], false),
         (&["-ssubscribe", "-spublish", "-publish"], true),
         (&["resetchannels"], true),
+        (&["-scan"], false),
     ] {
         let user = [&["ACL", "SETUSER", "u", "reset", "on", "nopass", "~*", "&*", "+@all"], lacking].concat();
         let _: () = redis.command(&user).await;
@@ -198,6 +199,7 @@ async fn hints_that_cannot_be_told_or_heard_are_warned_of() {
         let page = String::from_utf8(output.stdout).unwrap();
         assert_eq!(output.status.code(), Some(0), "{lacking:?}: {page}");
         assert_eq!(page.contains("waiters learn of their turn by polling"), warns, "{lacking:?}: {page}");
+        assert_eq!(page.contains("locks cannot be listed"), lacking == ["-scan"], "{lacking:?}: {page}");
     }
 }
 

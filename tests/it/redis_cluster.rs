@@ -95,7 +95,9 @@ async fn waiters_are_put_back_although_those_of_another_server_cannot_be() {
     // A gateway that comes back by another connection has its waiters tell their places again, which nobody can do whose
     // slot is on its way.
     let migration = cluster.begin_migration(slot_of_lock(&stuck), 2).await;
-    let _: () = cluster.nodes[0].command(&["CLIENT", "KILL", "TYPE", "normal"]).await;
+    for kind in ["normal", "pubsub"] {
+        let _: u64 = cluster.nodes[0].command(&["CLIENT", "KILL", "TYPE", kind]).await;
+    }
     eventually("their places cannot be put back", async || {
         let refused: String = cluster.nodes[0].command(&["INFO", "errorstats"]).await;
         let count = refused.lines().find_map(|line| line.strip_prefix("errorstat_TRYAGAIN:count="));

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::support::certificates::Certificates;
 use crate::support::proxy::Framing;
-use crate::support::{Client, Gateway, Proxy, RedisServer, Stage, eventually, fresh_token};
+use crate::support::{Client, Gateway, Proxy, RedisServer, Stage, eventually, fresh_token, secrets};
 
 const FENCE: &str = "fencepost:{0}:fence";
 
@@ -199,6 +199,7 @@ async fn a_client_that_left_leaves_no_lock() {
         redis.signal("STOP");
         let token = if round == 1 { format!("Lease-Token: {}\r\n", fresh_token()) } else { String::new() };
         let request = format!("PUT /locks/k?ttl=1h HTTP/1.1\r\nHost: localhost\r\n{token}\r\n");
+        secrets::remember_head(request.as_bytes());
         let mut stream = tokio::net::TcpStream::connect(stage.gateway.address).await.unwrap();
         stream.write_all(request.as_bytes()).await.unwrap();
         // The server has the command in its socket, and answers nobody.

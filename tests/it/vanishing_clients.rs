@@ -13,7 +13,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use crate::support::{Gateway, Stage, eventually, fresh_token, on_each_store, seed};
+use crate::support::{Gateway, Stage, eventually, fresh_token, on_each_store, secrets, seed};
 
 on_each_store!(a_client_that_vanishes_leaves_no_lock_that_was_not_answered);
 
@@ -82,6 +82,7 @@ impl Visit {
         let request = format!(
             "PUT /locks/vanish{number}?ttl=1h HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: vanish{number}\r\n{token}\r\n"
         );
+        secrets::remember_head(request.as_bytes());
         let mut stream = TcpStream::connect(gateway.address).await.unwrap();
         if self.resets {
             SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();

@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::support::{Answer, Client, Gateway, RedisServer, eventually, fresh_token, quorum};
+use crate::support::{Answer, Client, Gateway, RedisServer, eventually, fresh_token, quorum, secrets};
 
 mod delivery;
 mod limits;
@@ -138,6 +138,7 @@ async fn release(client: &Client, token: &str) -> Instant {
 async fn put_and_stay(gateway: &Gateway, query: &str, token: &str) -> TcpStream {
     let token = if token.is_empty() { String::new() } else { format!("Lease-Token: {token}\r\n") };
     let request = format!("PUT /locks/k?{query} HTTP/1.1\r\nHost: localhost\r\n{token}\r\n");
+    secrets::remember_head(request.as_bytes());
     let mut stream = TcpStream::connect(gateway.address).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
     stream

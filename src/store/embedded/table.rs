@@ -4,22 +4,29 @@
 //! be written to the file at once. There is no way to undo a step: when a batch cannot be written, the whole table is
 //! thrown away and read again from the file, which alone knows what is true.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use crate::lock::{Attempt, FencingToken, Inspected, LockKey, Released, Renewed, TokenHash, Ttl};
+use crate::clock::whole_ms;
+use crate::lock::{
+    Attempt, Broken, Ended, FencingToken, Inspected, LockKey, Release, Released, Renewed, TokenHash, Ttl,
+};
 use crate::store::lines::Lines;
 use crate::store::{Hint, PlaceAfter, ReleaseMark, Renewer, StoreError};
 
 use super::EmbeddedSettings;
 use super::record::{HeldLock, Life, Mark, Record, RecordId, Verdict};
 
+mod listing;
 mod waiting;
+
+use listing::Cursors;
 
 /// Every lock and mark, and the last fencing number.
 #[derive(Debug)]
 pub(super) struct Table {
-    records: HashMap<RecordId, Record>,
+    /// In order, so that a list of locks can go on where it was left.
+    records: BTreeMap<RecordId, Record>,
     /// The end of every record, soonest first. Kept exact and not as a heap with stale entries: renewing a long lease
     /// again and again would fill such a heap long before the entries come up.
     ends: BTreeSet<(Duration, RecordId)>,
@@ -29,6 +36,8 @@ pub(super) struct Table {
     last_fence: u64,
     /// Who waits. It is in no file: the connections of those who wait end with the process.
     lines: Lines,
+    /// Where lists of locks were left.
+    cursors: Cursors,
     settings: EmbeddedSettings,
 }
 
@@ -36,11 +45,12 @@ impl Table {
     /// An empty table.
     pub(super) fn new(settings: EmbeddedSettings) -> Self {
         Self {
-            records: HashMap::new(),
+            records: BTreeMap::new(),
             ends: BTreeSet::new(),
             changes: Vec::new(),
             last_fence: 0,
             lines: Lines::new(settings.line),
+            cursors: Cursors::default(),
             settings,
         }
     }
@@ -91,19 +101,24 @@ impl Table {
         token: &TokenHash,
         mark: ReleaseMark,
         now: Duration,
-    ) -> Released {
+    ) -> Release {
         if mark == ReleaseMark::Final
             && let Some(Verdict::Final(answer)) = self.verdict(key, token, now)
         {
-            return *answer;
+            return Release { answer: *answer, ended: None };
         }
         let lock = self.held(key, now);
         let holder = lock.map(|lock| lock.token);
         let frees = holder == Some(*token);
         let kept = lock.filter(|_| frees).and_then(|lock| lock.kept(now));
+        let kept_for = kept.as_ref().map(|kept| kept.life.end.saturating_sub(now));
+        let ended = lock.filter(|_| frees).map(|lock| Ended {
+            fencing_token: lock.fence,
+            kept_ms: kept_for.map_or(0, |left| whole_ms(left).max(1)),
+        });
         let had_place = self.lines.released(key, token, frees && kept.is_none(), now);
-        if let Some(kept) = &kept {
-            self.lines.kept(key, kept.life.end.saturating_sub(now));
+        if let Some(left) = kept_for {
+            self.lines.kept(key, left);
         }
         let answer = match holder {
             _ if frees || had_place => Released::Released,
@@ -116,7 +131,19 @@ impl Table {
         if mark == ReleaseMark::Final {
             self.put_mark(key, token, Verdict::Final(answer), now);
         }
-        answer
+        Release { answer, ended }
+    }
+
+    /// Frees a lock if the grant of this number holds it, also one that is only kept for the rest of its `min_hold`.
+    pub(super) fn break_lock(&mut self, key: &LockKey, fence: FencingToken, now: Duration) -> Broken {
+        let lease = match self.held(key, now) {
+            None => return Broken::NotHeld,
+            Some(lock) if lock.fence != fence => return Broken::HeldByAnother,
+            Some(lock) => lock.lease(now),
+        };
+        self.put(RecordId::Lock(key.clone()), None);
+        self.lines.freed(key, now);
+        Broken::Broken(lease)
     }
 
     /// Deletes the lock if it is held by this very `attempt` of `token`, takes the attempt out of the line, and

@@ -150,6 +150,16 @@ impl RedisAddress {
         Ok(Self { layout, nodes, template, sentinel_credentials: None, ca_pem })
     }
 
+    /// How the servers stand together, in a word.
+    pub fn kind(&self) -> &'static str {
+        match self.layout {
+            Layout::Server => "redis",
+            Layout::Sentinel(_) => "sentinel",
+            Layout::Cluster => "cluster",
+            Layout::Quorum => "quorum",
+        }
+    }
+
     /// Whether it names independent servers, most of which must agree.
     pub fn is_quorum(&self) -> bool {
         self.layout == Layout::Quorum

@@ -21,6 +21,7 @@ use super::link::{Hints, Link};
 use super::node::Node;
 use super::preflight::Preflight;
 use super::supervisor::{Supervisor, Target};
+use super::walk::Tour;
 use crate::store::StoreError;
 
 /// How often the map is asked for when nothing is wrong.
@@ -71,6 +72,35 @@ struct Map {
     supervisors: HashMap<Node, Arc<Supervisor>>,
     /// Who has which slot; none where nobody has it.
     owners: Vec<Option<Arc<Supervisor>>>,
+}
+
+impl Map {
+    /// Those who have slots, in the order of their first ones.
+    fn primaries(&self) -> Vec<&Arc<Supervisor>> {
+        let mut primaries: Vec<&Arc<Supervisor>> = Vec::new();
+        for owner in self.owners.iter().flatten() {
+            if !primaries.iter().any(|known| Arc::ptr_eq(known, owner)) {
+                primaries.push(owner);
+            }
+        }
+        primaries
+    }
+
+    /// Which slots each of them has, as a text; `None` where some have nobody.
+    fn layout(&self) -> Option<String> {
+        let primaries = self.primaries();
+        let mut layout = String::new();
+        let mut before = None;
+        for (slot, owner) in self.owners.iter().enumerate() {
+            let owner = owner.as_ref()?;
+            let number = primaries.iter().position(|primary| Arc::ptr_eq(primary, owner));
+            if number != before {
+                layout.push_str(&format!("{slot}:{} ", number?));
+                before = number;
+            }
+        }
+        Some(layout)
+    }
 }
 
 impl Cluster {
@@ -157,26 +187,45 @@ impl Cluster {
 
     /// The current links to all primaries.
     pub(super) async fn all(&self, deadline: Instant) -> Vec<Result<Arc<Link>, StoreError>> {
-        let mut state = self.shared.state.subscribe();
-        let is_known = |state: &State| !matches!(state, State::Connecting);
-        let map =
-            match timeout_at(deadline, state.wait_for(is_known)).await.as_ref().map(|state| state.as_deref())
-            {
-                Ok(Ok(State::Known(map))) => map.clone(),
-                Ok(Ok(State::Down(reason))) => return vec![Err(StoreError::Unavailable(reason.to_string()))],
-                _ => return vec![Err(StoreError::Unavailable("no server of the cluster answers".into()))],
-            };
-        let mut primaries: Vec<&Arc<Supervisor>> = Vec::new();
-        for owner in map.owners.iter().flatten() {
-            if !primaries.iter().any(|known| Arc::ptr_eq(known, owner)) {
-                primaries.push(owner);
-            }
-        }
+        let map = match self.map(deadline).await {
+            Ok(map) => map,
+            Err(error) => return vec![Err(error)],
+        };
         let mut links = Vec::new();
-        for primary in primaries {
+        for primary in map.primaries() {
             links.push(primary.link(deadline).await);
         }
         links
+    }
+
+    /// All primaries, for as long as each of them keeps its slots.
+    pub(super) async fn tour(&self, deadline: Instant) -> Result<Tour, StoreError> {
+        let map = self.map(deadline).await?;
+        let layout = map.layout().ok_or_else(|| {
+            self.shared.stale.notify_one();
+            StoreError::Unavailable("some slots of the cluster have no server".into())
+        })?;
+        let mut links = Vec::new();
+        for primary in map.primaries() {
+            links.push(primary.link(deadline).await?);
+        }
+        Ok(Tour::new(links, &layout))
+    }
+
+    async fn map(&self, deadline: Instant) -> Result<Arc<Map>, StoreError> {
+        let mut state = self.shared.state.subscribe();
+        let is_known = |state: &State| !matches!(state, State::Connecting);
+        match timeout_at(deadline, state.wait_for(is_known)).await.as_ref().map(|state| state.as_deref()) {
+            Ok(Ok(State::Known(map))) => Ok(map.clone()),
+            Ok(Ok(State::Down(reason))) => Err(StoreError::Unavailable(reason.to_string())),
+            _ => Err(StoreError::Unavailable("no server of the cluster answers".into())),
+        }
+    }
+
+    /// A link to one of them, if any stands.
+    pub(super) fn any(&self) -> Option<Arc<Link>> {
+        let State::Known(map) = &*self.shared.state.borrow() else { return None };
+        map.supervisors.values().find_map(|supervisor| supervisor.link_now())
     }
 
     /// Ends all connections: from then on requests are refused.

@@ -6,7 +6,7 @@ use crc::{CRC_16_XMODEM, Crc};
 use sha2::{Digest, Sha256};
 
 use super::address::Layout;
-use crate::lock::{LockKey, TokenHash};
+use crate::lock::{Hex, LockKey, TokenHash};
 use crate::store::Bucket;
 
 /// How a cluster counts slots, and how locks are spread over buckets.
@@ -14,6 +14,12 @@ const CRC: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
 
 /// The slots of a cluster.
 pub(super) const SLOTS: u16 = 16_384;
+
+/// What a bucket takes of a name at most: its number, and what stands around it.
+const MOST_BUCKET_BYTES: usize = ":{65535}:".len();
+
+/// So much of a hash is in the name of a mark.
+const MARK_BYTES: usize = 16;
 
 /// The names of everything under one prefix.
 ///
@@ -58,12 +64,17 @@ impl KeySpace {
         self.name_of(key, "lock")
     }
 
+    /// Where it is kept who has a place in the line of a lock.
+    pub(super) fn seats(&self, key: &LockKey) -> String {
+        self.name_of(key, "seats")
+    }
+
     /// Where a lock stands, and its line.
     pub(super) fn line_of(&self, key: &LockKey) -> LineKeys {
         let bucket = self.bucket_of(key);
         LineKeys {
             lock: self.lock(key),
-            seats: self.name_of(key, "seats"),
+            seats: self.seats(key),
             line: self.name_of(key, "line"),
             away: self.name_of(key, "away"),
             due: self.due(bucket),
@@ -76,6 +87,17 @@ impl KeySpace {
         let rest = lock.strip_prefix(&*self.prefix)?.strip_prefix(":{")?;
         let (_, key) = rest.split_once("}:lock:")?;
         LockKey::parse(key.as_bytes()).ok()
+    }
+
+    /// The key of the lock that stands there, where that is its place and no other key's name that looks like one.
+    pub(super) fn key_at(&self, name: &str) -> Option<LockKey> {
+        self.key_of(name).filter(|key| self.lock(key) == name)
+    }
+
+    /// What matches the places of all locks whose keys begin with `prefix`, in the way of `SCAN`.
+    pub(super) fn pattern_of_locks(&self, prefix: &str) -> String {
+        let bucket = if self.buckets == 1 { "0" } else { "*" };
+        format!("{}:{{{bucket}}}:lock:{}*", literal(&self.prefix), literal(prefix))
     }
 
     /// Where gateways say that they are alive.
@@ -93,11 +115,18 @@ impl KeySpace {
         format!("{}:{gateway}", self.gates(bucket))
     }
 
+    /// Where gateways tell each other who watches, and what happens.
+    pub(super) fn gossip(&self) -> [String; 2] {
+        ["watchers", "events"].map(|topic| format!("{}:{topic}", self.prefix))
+    }
+
     /// Where the mark of a freed token or of voided attempts stands: a hash, since a token is marked per key.
     pub(super) fn mark(&self, key: &LockKey, token: &TokenHash) -> String {
         let digest = Sha256::new().chain_update(token.as_bytes()).chain_update(key.as_str()).finalize();
-        let short: [u8; 16] = std::array::from_fn(|i| digest[i]);
-        format!("{}:{:032x}", self.name_in(self.bucket_of(key), "freed"), u128::from_be_bytes(short))
+        let mut name = self.name_with_room(self.bucket_of(key), "freed", 1 + 2 * MARK_BYTES);
+        name.push(':');
+        name.push_str(&Hex(&digest[..MARK_BYTES]).to_string());
+        name
     }
 
     /// Where the fencing numbers stand.
@@ -116,13 +145,42 @@ impl KeySpace {
     }
 
     fn name_of(&self, key: &LockKey, kind: &str) -> String {
-        let Bucket(bucket) = self.bucket_of(key);
-        format!("{}:{{{bucket}}}:{kind}:{}", self.prefix, key.as_str())
+        let (bucket, key) = (self.bucket_of(key), key.as_str());
+        let mut name = self.name_with_room(bucket, kind, 1 + key.len());
+        name.push(':');
+        name.push_str(key);
+        name
     }
 
-    fn name_in(&self, Bucket(bucket): Bucket, kind: &str) -> String {
-        format!("{}:{{{bucket}}}:{kind}", self.prefix)
+    fn name_in(&self, bucket: Bucket, kind: &str) -> String {
+        self.name_with_room(bucket, kind, 0)
     }
+
+    /// Put together by hand: each request needs some, and the machinery of formats takes longer than all else here.
+    fn name_with_room(&self, Bucket(bucket): Bucket, kind: &str, room_bytes: usize) -> String {
+        let mut name = String::with_capacity(self.prefix.len() + MOST_BUCKET_BYTES + kind.len() + room_bytes);
+        name.push_str(&self.prefix);
+        name.push_str(":{");
+        match bucket {
+            0 => name.push('0'),
+            _ => name.push_str(&bucket.to_string()),
+        }
+        name.push_str("}:");
+        name.push_str(kind);
+        name
+    }
+}
+
+/// The pattern that matches this text alone.
+fn literal(text: &str) -> String {
+    let mut pattern = String::with_capacity(text.len());
+    for character in text.chars() {
+        if matches!(character, '*' | '?' | '[' | ']' | '\\') {
+            pattern.push('\\');
+        }
+        pattern.push(character);
+    }
+    pattern
 }
 
 /// The slot in which a cluster keeps all of a bucket.

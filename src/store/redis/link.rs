@@ -11,6 +11,7 @@ use redis::aio::MultiplexedConnection;
 use tokio::sync::{Notify, broadcast};
 use tokio::time::Instant;
 
+use super::gossip::Radio;
 use super::hints::Listener;
 use super::preflight::Gate;
 use super::replicas::Replicas;
@@ -82,4 +83,6 @@ pub(super) struct Hints {
     /// The name by which the server knows this gateway.
     pub(super) gateway: Arc<str>,
     pub(super) sender: broadcast::Sender<Hint>,
+    /// What gateways tell each other.
+    pub(super) radio: Arc<Radio>,
 }

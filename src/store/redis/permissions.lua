@@ -1,10 +1,12 @@
 -- Says what the gateway's user lacks. It runs none of the commands, and touches no key.
 --
 -- ARGV[1] a channel of the gateway
--- ARGV[2] how many keys follow: one of each kind; behind them, the calls that are needed, with `*` for a key
+-- ARGV[2..3] the channels of all gateways
+-- ARGV[4] how many keys follow: one of each kind; behind them, the calls that are needed, with `*` for a key
 --
--- Returns { 1 if hints can be told and heard, else 0; 1 if the configuration may be read, else 0; calls; keys }, the
--- last two being what is lacking; or nothing where the server cannot say, which is before 7.0.
+-- Returns { 1 if hints can be told and heard, else 0; 1 if that goes for the channels of all gateways; 1 if the
+-- configuration may be read; 1 if locks may be listed; calls; keys }, the last two being what is lacking; or nothing where
+-- the server cannot say, which is before 7.0.
 
 if not redis.acl_check_cmd then return {} end
 
@@ -18,11 +20,12 @@ local function may(call, key)
   return is_known and is_allowed
 end
 
-local first_call = 3 + ARGV[2]
+local first_key = 5
+local first_call = first_key + ARGV[4]
 
 -- With a key of some kind: a command that is allowed nowhere is what is lacking, and not the keys.
 local function may_on_any(call)
-  for i = 3, first_call - 1 do
+  for i = first_key, first_call - 1 do
     if may(call, ARGV[i]) then return true end
   end
   return false
@@ -33,7 +36,7 @@ for i = first_call, #ARGV do
   if not may_on_any(ARGV[i]) then calls[#calls + 1] = ARGV[i] end
 end
 local reads, writes = may_on_any('GET *'), may_on_any('DEL *')
-for i = 3, first_call - 1 do
+for i = first_key, first_call - 1 do
   if reads and not may('GET *', ARGV[i]) or writes and not may('DEL *', ARGV[i]) then keys[#keys + 1] = ARGV[i] end
 end
 
@@ -41,5 +44,10 @@ end
 local sends, hears = may('SPUBLISH * hint', ARGV[1]), may('SSUBSCRIBE *', ARGV[1])
 local is_told = sends and hears
 if not sends and not hears then is_told = may('PUBLISH * hint', ARGV[1]) and may('SUBSCRIBE *', ARGV[1]) end
+local has_gossip = true
+for i = 2, 3 do
+  has_gossip = has_gossip and may('PUBLISH * word', ARGV[i]) and may('SUBSCRIBE *', ARGV[i])
+end
 local may_read_config = may('CONFIG GET save') and may('CONFIG GET appendfsync')
-return { is_told and 1 or 0, may_read_config and 1 or 0, calls, keys }
+local may_list = may('SCAN 0')
+return { is_told and 1 or 0, has_gossip and 1 or 0, may_read_config and 1 or 0, may_list and 1 or 0, calls, keys }

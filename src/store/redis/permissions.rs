@@ -51,12 +51,16 @@ pub(super) struct Permissions {
     pub(super) lacking: Vec<String>,
     /// Whether gateways can be told whose turn it is; without it waiting is slower.
     pub(super) has_hints: bool,
+    /// Whether gateways can tell each other what happens.
+    pub(super) has_gossip: bool,
+    /// Whether locks may be listed; all else works without it.
+    pub(super) may_list: bool,
     /// Whether the configuration may be read; `None` where the server cannot say.
     pub(super) may_read_config: Option<bool>,
 }
 
 /// What the script replies.
-type Reply = (i64, i64, Vec<String>, Vec<String>);
+type Reply = (i64, i64, i64, i64, Vec<String>, Vec<String>);
 
 impl Permissions {
     /// Asks a server what the user of this connection lacks. Servers before 7.0 cannot say: there it is nothing.
@@ -72,11 +76,18 @@ impl Permissions {
         call.arg(SCRIPT)
             .arg(0)
             .arg(keys.channel(Bucket::default(), "preflight"))
+            .arg(&keys.gossip())
             .arg(samples.len())
             .arg(&samples);
         call.arg(BY_SCRIPTS).arg(BY_GATEWAY).arg(if on_cluster { ON_CLUSTER } else { &[] });
         call.arg(if with_replicas { WITH_REPLICAS } else { &[] });
-        let unsaid = Self { lacking: Vec::new(), has_hints: true, may_read_config: None };
+        let unsaid = Self {
+            lacking: Vec::new(),
+            has_hints: true,
+            has_gossip: true,
+            may_list: true,
+            may_read_config: None,
+        };
         match call.query_async::<Value>(connection).await {
             Ok(Value::Array(reply)) if reply.is_empty() => Ok(unsaid),
             Ok(reply) => Ok(Self::read(Reply::from_redis_value(reply)?, keys)),
@@ -87,7 +98,10 @@ impl Permissions {
         }
     }
 
-    fn read((has_hints, may_read_config, calls, lacking): Reply, keys: &KeySpace) -> Self {
+    fn read(
+        (has_hints, has_gossip, may_read_config, may_list, calls, lacking): Reply,
+        keys: &KeySpace,
+    ) -> Self {
         let with_key = |call: &&str| call.contains('*');
         let lacks_all = calls.iter().map(String::as_str).filter(with_key).count()
             == BY_SCRIPTS.iter().copied().filter(with_key).count();
@@ -100,7 +114,13 @@ impl Permissions {
             names.push(format!("~{prefix}*, or all commands on it"));
         }
         names.extend(lacking.into_iter().map(|key| format!("~{key}")));
-        Self { lacking: names, has_hints: has_hints == 1, may_read_config: Some(may_read_config == 1) }
+        Self {
+            lacking: names,
+            has_hints: has_hints == 1,
+            has_gossip: has_gossip == 1,
+            may_list: may_list == 1,
+            may_read_config: Some(may_read_config == 1),
+        }
     }
 }
 
@@ -151,8 +171,8 @@ mod tests {
                 _ => called.extend(calls(code, &["cmd(\"", "call(\""])),
             }
         }
-        // These are no reason to refuse: without channels waiting is slower, and a configuration is only a help.
-        let optional = ["CONFIG", "PUBLISH", "SPUBLISH", "SUBSCRIBE", "SSUBSCRIBE"];
+        // These are no reason to refuse: without channels waiting is slower, a configuration is only a help, and so is a list.
+        let optional = ["CONFIG", "PUBLISH", "SCAN", "SPUBLISH", "SUBSCRIBE", "SSUBSCRIBE"];
         // Sentinels have users of their own.
         let elsewhere = ["SENTINEL"];
         for name in optional.iter().chain(&elsewhere) {

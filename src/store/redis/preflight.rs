@@ -251,10 +251,19 @@ impl Preflight {
         if self.is_named() && profile.is_cluster_node {
             warn("this server is a node of a cluster, which redis+cluster:// is for");
         }
+        if !permissions.has_gossip {
+            warn(
+                "the Redis user may not use the channels by which gateways tell each other what happens: nobody can \
+                 watch locks (/events)",
+            );
+        }
         if !permissions.has_hints {
             warn(
                 "the Redis user may not use the channels that it needs: waiters learn of their turn by polling",
             );
+        }
+        if !permissions.may_list {
+            warn("the Redis user may not use SCAN: locks cannot be listed");
         }
         found
     }
@@ -356,7 +365,13 @@ mod tests {
             has_append_only_file: true,
             ..Profile::default()
         };
-        let permissions = Permissions { lacking: Vec::new(), has_hints: true, may_read_config: Some(true) };
+        let permissions = Permissions {
+            lacking: Vec::new(),
+            has_hints: true,
+            has_gossip: true,
+            may_list: true,
+            may_read_config: Some(true),
+        };
         (profile, permissions, Config::default())
     }
 

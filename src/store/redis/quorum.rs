@@ -22,22 +22,29 @@ use self::member::Member;
 use self::poll::Pollster;
 use self::waiters::Waiters;
 use super::address::{AddressError, RedisAddress};
+use super::gossip::{Radio, Talk};
 use super::keys::KeySpace;
 use super::link::Hints;
 use super::preflight::Preflight;
 use super::supervisor::{Supervisor, Target};
 use super::{MOST_HINTS, RedisSettings};
 use crate::clock::{Clock, whole_ms};
-use crate::lock::{Acquired, Attempt, Inspected, LockKey, Refusal, Released, Renewed, TokenHash, Ttl};
+use crate::lock::{
+    Acquired, Attempt, Broken, FencingToken, Inspected, LockKey, Page, Refusal, Release, Released, Renewed,
+    TokenHash, Ttl,
+};
 use crate::store::lines::Lines;
 use crate::store::{
-    AcquireRequest, Beat, Bucket, Hint, Intent, LockStore, PlaceAfter, ReleaseMark, Renewer, StoreError,
+    AcquireRequest, Beat, Bucket, Gossip, Hint, Intent, LockStore, PlaceAfter, ReleaseMark, Renewer,
+    StoreError,
 };
 
 mod ballot;
+mod breaking;
 mod changes;
 mod council;
 mod lease;
+mod listing;
 mod member;
 mod poll;
 mod proposal;
@@ -56,6 +63,7 @@ pub struct QuorumStore {
     /// Where servers tell this gateway that a lock may be free.
     channel: String,
     hints: broadcast::Sender<Hint>,
+    talk: Talk,
     /// The session of the lines that the last heartbeat was answered with.
     session: AtomicU64,
     mark_ttl: Duration,
@@ -89,10 +97,11 @@ impl QuorumStore {
         let list = List { text: names.join(" "), epoch: settings.list_epoch, longest_ms: whole_ms(longest) };
         let gateway: Arc<str> = Attempt::generate().to_string().into();
         let (mut members, mut told) = (Vec::new(), Vec::new());
+        let radio = Radio::new(&keys, settings.reply_timeout);
         for node in address.nodes() {
             let (sender, hints) = broadcast::channel(MOST_HINTS);
             let target = Target::Member(address.client(node)?);
-            let hints_of = Hints { gateway: gateway.clone(), sender };
+            let hints_of = Hints { gateway: gateway.clone(), sender, radio: radio.clone() };
             let supervisor = Supervisor::start(target, &preflight, settings.reply_timeout, hints_of);
             members.push(Arc::new(Member::new(node.to_string(), supervisor, list.epoch, keys.record())));
             told.push(hints);
@@ -104,6 +113,7 @@ impl QuorumStore {
             tokio::spawn(hear(waiters.clone(), server, told, council.quorum()));
         }
         Ok(Self {
+            talk: Talk::new(radio, council.clone()),
             pollster: Pollster::new(council),
             channel: keys.channel(Bucket::default(), &gateway),
             keys,
@@ -161,21 +171,21 @@ impl LockStore for QuorumStore {
         token: &TokenHash,
         mark: ReleaseMark,
         deadline: Instant,
-    ) -> Result<Released, StoreError> {
+    ) -> Result<Release, StoreError> {
         self.pollster.council.is_ready(deadline).await?;
         let had_place = self.waiters.step(|state, now| state.lines.released(key, token, false, now));
         if had_place && mark == ReleaseMark::Final {
             self.agree_on(key, token, Released::Released, deadline).await?;
-            return Ok(Released::Released);
+            return Ok(Release { answer: Released::Released, ended: None });
         }
-        let outcome = self.release_all(key, token, mark, deadline).await?;
-        if outcome == Released::Released {
+        let release = self.release_all(key, token, mark, deadline).await?;
+        if release.answer == Released::Released {
             self.waiters.step(|state, now| {
                 state.note_free(key);
                 state.lines.freed(key, now);
             });
         }
-        Ok(if had_place { Released::Released } else { outcome })
+        Ok(if had_place { Release { answer: Released::Released, ..release } } else { release })
     }
 
     async fn take_back(
@@ -226,6 +236,10 @@ impl LockStore for QuorumStore {
         self.hints.subscribe()
     }
 
+    fn gossip(&self) -> Option<&dyn Gossip> {
+        Some(&self.talk)
+    }
+
     async fn inspect(
         &self,
         key: &LockKey,
@@ -233,15 +247,45 @@ impl LockStore for QuorumStore {
         deadline: Instant,
     ) -> Result<Inspected, StoreError> {
         self.pollster.council.is_ready(deadline).await?;
-        let seen = self.inspect_all(key, token, deadline).await?;
-        let waiting = self.waiters.step(|state, now| {
+        let held = self.holder(key, token, deadline).await?;
+        let waiters = self.waiters.step(|state, now| {
             state.lines.purge_line(key, now);
             state.lines.waiters(key)
         });
-        Ok(match seen {
-            Inspected::Free { .. } => Inspected::Free { waiters: waiting },
-            Inspected::Held { lease, yours, .. } => Inspected::Held { lease, yours, waiters: waiting },
+        Ok(match held {
+            None => Inspected::Free { waiters },
+            Some((holder, lease)) => {
+                Inspected::Held { lease, yours: token.map(|token| *token == holder), waiters }
+            }
         })
+    }
+
+    async fn break_lock(
+        &self,
+        key: &LockKey,
+        fence: FencingToken,
+        deadline: Instant,
+    ) -> Result<Broken, StoreError> {
+        self.pollster.council.is_ready(deadline).await?;
+        let answer = self.break_all(key, fence, deadline).await?;
+        if let Broken::Broken(_) = answer {
+            self.waiters.step(|state, now| {
+                state.note_free(key);
+                state.lines.freed(key, now);
+            });
+        }
+        Ok(answer)
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        cursor: Option<&str>,
+        limit: usize,
+        deadline: Instant,
+    ) -> Result<Page, StoreError> {
+        self.pollster.council.is_ready(deadline).await?;
+        self.list_page(prefix, cursor, limit, deadline).await
     }
 
     async fn check(&self, deadline: Instant) -> Result<(), StoreError> {

@@ -4,12 +4,13 @@
 -- KEYS[1..6] as in line.lua                 ARGV[1], ARGV[3..4] as in line.lua
 -- KEYS[7] the token's mark, may be absent
 --
--- Returns 0 released, or left the line · 1 nobody held it · 2 held by another
+-- Returns { outcome, lock that was freed, ms for which it is kept or 0 }: 0 released, or, without the rest, left the line
+--   1 nobody held it, 2 held by another (these two alone)
 
 local leaves_mark = KEYS[7] ~= nil
 if leaves_mark then
   local mark = redis.call('GET', KEYS[7])
-  if is_final(mark) then return tonumber(string.sub(mark, 2)) end
+  if is_final(mark) then return { tonumber(string.sub(mark, 2)) } end
 end
 
 local lock, _, offer = held(KEYS[1])
@@ -38,4 +39,5 @@ if line and kept_ms then
 elseif line and (frees or offer and offer.token == ARGV[1]) then
   line.hand_off((line.clock()))
 end
-return outcome
+if frees then return { outcome, lock, kept_ms or 0 } end
+return { outcome }

@@ -17,10 +17,15 @@ macro_rules! script {
 
 pub(super) static ACQUIRE: LazyLock<Script> =
     script!("lock.lua", "terms.lua", "line.lua", "fence.lua", "acquire.lua");
-pub(super) static RENEW: LazyLock<Script> = script!("lock.lua", "terms.lua", "renew.lua");
+/// What most acquires and releases come to.
+pub(super) static TAKE_FREE: LazyLock<Script> = script!("take_free.lua");
+pub(super) static FREE_OWN: LazyLock<Script> = script!("free_own.lua");
+pub(super) static RENEW: LazyLock<Script> = script!("renew_own.lua", "lock.lua", "terms.lua", "renew.lua");
 pub(super) static RELEASE: LazyLock<Script> = script!("lock.lua", "terms.lua", "line.lua", "release.lua");
 pub(super) static TAKE_BACK: LazyLock<Script> = script!("lock.lua", "terms.lua", "line.lua", "take_back.lua");
-pub(super) static INSPECT: LazyLock<Script> = script!("lock.lua", "inspect.lua");
+pub(super) static INSPECT: LazyLock<Script> = script!("lock.lua", "waiters.lua", "inspect.lua");
+pub(super) static LIST: LazyLock<Script> = script!("lock.lua", "waiters.lua", "list.lua");
+pub(super) static BREAK: LazyLock<Script> = script!("lock.lua", "line.lua", "break.lua");
 pub(super) static BEAT: LazyLock<Script> = script!("beat.lua");
 pub(super) static ACK: LazyLock<Script> = script!("lock.lua", "ack.lua");
 pub(super) static LEARN: LazyLock<Script> = script!("fence.lua", "learn.lua");
@@ -43,13 +48,24 @@ pub(super) mod quorum {
         script!("lock.lua", "terms.lua", "quorum/member.lua", "quorum/repair.lua");
     pub(in super::super) static INSPECT: LazyLock<Script> =
         script!("lock.lua", "quorum/member.lua", "quorum/inspect.lua");
+    pub(in super::super) static LIST: LazyLock<Script> =
+        script!("lock.lua", "quorum/member.lua", "quorum/list.lua");
+    pub(in super::super) static BREAK: LazyLock<Script> =
+        script!("lock.lua", "quorum/member.lua", "quorum/break.lua");
     pub(in super::super) static LOOK: LazyLock<Script> = script!("quorum/look.lua");
     pub(in super::super) static CHANGE: LazyLock<Script> = script!("quorum/change.lua");
     pub(in super::super) static HIGH: LazyLock<Script> = script!("quorum/high.lua");
 }
 
+/// Enough for most calls, so that they are put together without being moved.
+const USUAL_ARGS: usize = 20;
+const USUAL_CALL_BYTES: usize = 768;
+
 /// What a server says to the hash of a script that it does not know.
 pub(super) const NO_SCRIPT: ErrorKind = ErrorKind::Server(ServerErrorKind::NoScript);
+
+/// The numbers of outcomes end here; those of grants are microseconds since 1970.
+const LARGEST_OUTCOME: u64 = 1_000_000;
 
 /// Where the fencing number begins in a lock's value: behind the token hash, the attempt and two spaces.
 const NUMBER_AT: usize = 98;
@@ -115,8 +131,8 @@ impl Script {
 }
 
 fn call(command: &str, script: &str, keys: &[&[u8]], add_args: impl Fn(&mut Cmd)) -> Cmd {
-    let mut call = redis::cmd(command);
-    call.arg(script).arg(keys.len()).arg(keys);
+    let mut call = Cmd::with_capacity(USUAL_ARGS, USUAL_CALL_BYTES);
+    call.arg(command).arg(script).arg(keys.len()).arg(keys);
     add_args(&mut call);
     call
 }
@@ -136,7 +152,7 @@ pub(super) fn renewer(by: Renewer) -> String {
 }
 
 /// What acquire, renew and inspect reply: an outcome by number, then the lock, then the line, as far as it concerns
-/// the outcome.
+/// the outcome. What stands alone is the outcome, or the number of a grant, which is larger than any.
 pub(super) struct Reply {
     pub(super) outcome: i64,
     fields: Vec<Value>,
@@ -145,7 +161,7 @@ pub(super) struct Reply {
 impl Reply {
     /// The lease in the reply; `None` where there is none, or the key holds something that no script of ours wrote.
     pub(super) fn lease(&self) -> Option<Lease> {
-        let (lock, left_ms) = (self.field::<Vec<u8>>(0)?, self.field::<i64>(1)?);
+        let (lock, left_ms) = (self.lock()?, self.field::<i64>(1)?);
         let text = std::str::from_utf8(lock.get(NUMBER_AT..)?).ok()?;
         let (number, owner) = text.split_once(' ')?;
         // Behind it, its terms, which are the scripts' own.
@@ -160,13 +176,25 @@ impl Reply {
 
     /// Who holds the lock in the reply, if it names one.
     pub(super) fn holder(&self) -> Option<TokenHash> {
-        let lock = self.field::<Vec<u8>>(0)?;
+        let lock = self.lock()?;
         TokenHash::parse(std::str::from_utf8(lock.get(..TOKEN_HASH_DIGITS)?).ok()?)
     }
 
     /// Whether the reply names a lock that is held.
     pub(super) fn has_lock(&self) -> bool {
-        self.field::<Vec<u8>>(0).is_some_and(|lock| !lock.is_empty())
+        self.lock().is_some_and(|lock| !lock.is_empty())
+    }
+
+    fn lock(&self) -> Option<&[u8]> {
+        match self.fields.first()? {
+            Value::BulkString(lock) => Some(lock),
+            _ => None,
+        }
+    }
+
+    /// The number of a grant, where the reply is nothing else.
+    pub(super) fn number(&self) -> Option<FencingToken> {
+        FencingToken::new(u64::try_from(self.outcome).ok()?).filter(|number| number.get() > LARGEST_OUTCOME)
     }
 
     /// How many stand in the line.
@@ -199,8 +227,13 @@ impl Reply {
 
 impl FromRedisValue for Reply {
     fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
-        let mut fields = Vec::<Value>::from_redis_value(value)?.into_iter();
-        let outcome = fields.next().map_or(Err("an empty reply".into()), i64::from_redis_value)?;
+        let mut fields = match value {
+            Value::Int(outcome) => return Ok(Self { outcome, fields: Vec::new() }),
+            Value::Array(fields) => fields.into_iter(),
+            _ => return Err("a reply that is no number and no array".into()),
+        };
+        let outcome = fields.next().ok_or_else(|| ParsingError::from("an empty reply"))?;
+        let outcome = i64::from_redis_value(outcome)?;
         Ok(Self { outcome, fields: fields.collect() })
     }
 }

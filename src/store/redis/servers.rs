@@ -3,16 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use tokio::time::Instant;
 
 use super::address::{AddressError, Layout, RedisAddress};
 use super::cluster::Cluster;
 use super::failure::{Failure, Redirect, StepOutcome};
+use super::gossip::Ways;
 use super::keys::slot_of;
 use super::link::{Hints, Link};
 use super::preflight::Preflight;
 use super::sentinel::Sentinels;
 use super::supervisor::{Supervisor, Target};
+use super::walk::Tour;
 use crate::clock::{Backoff, part_of};
 use crate::store::{Bucket, StoreError};
 
@@ -58,6 +61,22 @@ impl Servers {
         }
     }
 
+    /// All who keep locks, to be gone through.
+    pub(super) async fn tour(&self, deadline: Instant) -> Result<Tour, StoreError> {
+        match self {
+            Self::One(supervisor) => Ok(Tour::new(vec![supervisor.link(deadline).await?], "")),
+            Self::Cluster(cluster) => cluster.tour(deadline).await,
+        }
+    }
+
+    /// The links to all who keep locks.
+    async fn all(&self, deadline: Instant) -> Vec<Result<Arc<Link>, StoreError>> {
+        match self {
+            Self::One(supervisor) => vec![supervisor.link(deadline).await],
+            Self::Cluster(cluster) => cluster.all(deadline).await,
+        }
+    }
+
     /// From now on requests are refused.
     pub(super) fn stop(&self) {
         match self {
@@ -71,6 +90,25 @@ impl Servers {
             Self::One(supervisor) => supervisor.link(deadline).await,
             Self::Cluster(cluster) => cluster.link(slot_of(bucket), deadline).await,
         }
+    }
+}
+
+#[async_trait]
+impl Ways for Servers {
+    fn count(&self) -> usize {
+        1
+    }
+
+    fn way(&self, _: usize) -> Option<Arc<Link>> {
+        match self {
+            Self::One(supervisor) => supervisor.link_now(),
+            Self::Cluster(cluster) => cluster.any(),
+        }
+    }
+
+    async fn to_hear(&self, deadline: Instant) -> (Vec<Result<Arc<Link>, StoreError>>, usize) {
+        // What is told at one node of a cluster is heard at all.
+        (self.all(deadline).await, 1)
     }
 }
 

@@ -188,6 +188,7 @@ impl Task {
                     tracing::info!(incarnation = link.incarnation, "connected to Redis");
                     let link = Arc::new(link);
                     self.state.send_replace(State::Up(link.clone()));
+                    self.hints.radio.is_up(&link).await;
                     let reason = self.watch(&link, primary.as_ref(), &closed).await;
                     tracing::warn!(reason, "leaving the connection to Redis");
                     self.state.send_replace(State::Connecting);
@@ -291,6 +292,7 @@ impl Task {
             }
             None
         };
+        self.hints.radio.tune(&mut connection).await;
         let replicas = Replicas::of(client, self.replicas_ack, self.reply_timeout);
         Ok(Ok((Link::new(connection, incarnation, gate, replicas, listener), primary)))
     }
@@ -309,11 +311,13 @@ impl Task {
     }
 
     fn on_push(&self, closed: Arc<Notify>) -> impl Fn(PushInfo) -> Result<(), redis::aio::SendError> + use<> {
-        let (keys, hints) = (self.keys.clone(), self.hints.sender.clone());
+        let (keys, Hints { sender: hints, radio, .. }) = (self.keys.clone(), self.hints.clone());
         move |push: PushInfo| {
             if push.kind == PushKind::Disconnection {
                 closed.notify_one();
-            } else if let Some(hint) = hints::read(push, &keys) {
+            } else if !radio.take(&push)
+                && let Some(hint) = hints::read(push, &keys)
+            {
                 // Nobody listens before somebody waits.
                 let _ = hints.send(hint);
             }

@@ -1,33 +1,16 @@
-//! As much of HTTP/2 as a test client needs.
+//! A client of HTTP/2 that sees each frame.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::{PATIENCE, TestServer};
-
-pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-pub(super) const DATA: u8 = 0;
-pub(super) const HEADERS: u8 = 1;
-pub(super) const RST_STREAM: u8 = 3;
-pub(super) const SETTINGS: u8 = 4;
-pub(super) const PING: u8 = 6;
-pub(super) const GOAWAY: u8 = 7;
-
-pub(super) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let mut bytes = u32::try_from(payload.len()).unwrap().to_be_bytes()[1..].to_vec();
-    bytes.extend([kind, flags]);
-    bytes.extend(stream.to_be_bytes());
-    bytes.extend(payload);
-    bytes
-}
+pub(super) use crate::support::h2::{
+    DATA, GOAWAY, HEADERS, PING, PREFACE, RST_STREAM, SETTINGS, cancel, frame,
+};
 
 pub(super) fn request(stream: u32, path: &str) -> Vec<u8> {
-    // GET, http, and two literals that are not indexed: the path and the authority.
-    let mut block = vec![0x82, 0x86, 0x04, u8::try_from(path.len()).unwrap()];
-    block.extend(path.as_bytes());
-    block.extend([0x01, 1, b't']);
-    frame(HEADERS, 0x5, stream, &block)
+    crate::support::h2::request(stream, "GET", path)
 }
 
 pub(super) async fn connect(server: &TestServer) -> TcpStream {

@@ -40,6 +40,16 @@ fn tools() -> PathBuf {
 
 /// A program that `make clients` has installed.
 pub fn tool(name: &str) -> PathBuf {
+    let folder = if name.starts_with("py") || name == "mypy" || name.starts_with("openapi-python") {
+        "venv/bin"
+    } else {
+        "node_modules/.bin"
+    };
+    installed(folder).join(name)
+}
+
+/// What `make clients` has installed here.
+pub fn installed(folder: &str) -> PathBuf {
     let file = |name: &str| std::fs::read_to_string(root().join(name)).unwrap_or_default();
     let wanted = file("tests/clients/requirements.txt") + &file("tests/clients/package-lock.json");
     let is_there = file("target/clients/versions").trim() == wanted.trim();
@@ -47,12 +57,7 @@ pub fn tool(name: &str) -> PathBuf {
         is_there,
         "what the clients are tested with is not there, or of another version: run `make clients` first"
     );
-    let folder = if name.starts_with("py") || name == "mypy" || name.starts_with("openapi-python") {
-        "venv/bin"
-    } else {
-        "node_modules/.bin"
-    };
-    tools().join(folder).join(name)
+    tools().join(folder)
 }
 
 /// Runs a tool of `make clients` to its end, and returns what it printed; the test fails where the tool does.

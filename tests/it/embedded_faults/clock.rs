@@ -190,7 +190,7 @@ impl Caller {
     }
 
     async fn release(&self, machine: &Machine) -> Released {
-        machine.store().release(&self.key, &self.token, ReleaseMark::Final, soon()).await.unwrap()
+        machine.store().release(&self.key, &self.token, ReleaseMark::Final, soon()).await.unwrap().answer
     }
 
     /// What is left of the lease; 0 where nobody holds the lock.

@@ -144,7 +144,9 @@ async fn refuse(redis: &RedisServer, refusal: Refusal, random: &mut StdRng) {
                 sent.unwrap();
             };
             send(&["CONFIG", "SET", "requirepass", "secret"]).await;
+            // A gateway's own connection is one that has subscribed to something.
             send(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
+            send(&["CLIENT", "KILL", "TYPE", "pubsub", "SKIPME", "yes"]).await;
             some_time(random, 1_000).await;
             send(&["CONFIG", "SET", "requirepass", ""]).await;
         }

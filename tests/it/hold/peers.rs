@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::{Held, Pair, SOON, hold, hold_with, is_free, on_each_pair};
 use crate::support::proxy::{Fate, Framing, Gate, Progress};
-use crate::support::{Client, PATIENCE, Proxy, eventually, fresh_token, quorum, sockets};
+use crate::support::{Client, PATIENCE, Proxy, eventually, fresh_token, quorum, secrets, sockets};
 
 on_each_pair!(a_late_copy_on_a_dead_connection_does_not_free_a_hold_of_the_same_token);
 
@@ -80,6 +80,7 @@ async fn post_and_leave(pair: &Pair, token: &str, stays: Duration) {
     let mut stream = TcpStream::connect(pair.there.as_ref().unwrap_or(&pair.here).address).await.unwrap();
     let request =
         format!("POST /hold?key=k&ttl=1500ms HTTP/1.1\r\nHost: localhost\r\nLease-Token: {token}\r\n\r\n");
+    secrets::remember_head(request.as_bytes());
     stream.write_all(request.as_bytes()).await.unwrap();
     let began = Instant::now();
     // Timers are too coarse for the moment of leaving.

@@ -97,9 +97,24 @@ async fn of_each_operation(redis: &RedisServer, gateway: &Gateway) -> [Vec<Strin
 async fn each_operation_is_one_call_of_one_script() {
     let redis = RedisServer::start().await;
     let gateway = Gateway::on_redis(&redis, &[]).await;
-    for sent in of_each_operation(&redis, &gateway).await {
+    let [take, again, others @ ..] = of_each_operation(&redis, &gateway).await;
+    // The small script that takes what is free leaves a token's own lock to the one that knows all cases. For a moment that is
+    // remembered.
+    assert!((1..=2).contains(&again.len()) && again.iter().all(|sent| sent == "EVALSHA"), "{again:?}");
+    for sent in others.into_iter().chain([take]) {
         assert_eq!(sent, ["EVALSHA"]);
     }
+}
+
+/// The commonest refusal costs no more than a grant.
+#[tokio::test(flavor = "multi_thread")]
+async fn to_be_refused_is_one_call_of_one_script() {
+    let redis = RedisServer::start().await;
+    let gateway = Gateway::on_redis(&redis, &[]).await;
+    let client = Client::new(gateway.address);
+    client.put("/locks/k?ttl=30s").send().await.expect(201);
+    let mut spy = Spy::on(&redis).await;
+    assert_eq!(sent(&mut spy, &redis, client.put("/locks/k"), 423).await, ["EVALSHA"]);
 }
 
 /// Only what hands a lock out, or confirms it, waits for replicas.
@@ -110,9 +125,8 @@ async fn replicas_are_asked_in_one_more_round_for_a_lock_and_nothing_else() {
     replica.follow(redis.port()).await;
     let gateway = Gateway::on_redis(&redis, &["--replicas-ack", "1", "--store-timeout", "10s"]).await;
     let [take, again, others @ ..] = of_each_operation(&redis, &gateway).await;
-    for sent in [take, again] {
-        assert_eq!(sent, ["EVALSHA", "EVALSHA", "WAIT"]);
-    }
+    assert_eq!(take, ["EVALSHA", "EVALSHA", "WAIT"]);
+    assert!(again.ends_with(&take) && again.len() <= take.len() + 1, "{again:?}");
     for sent in others {
         assert_eq!(sent, ["EVALSHA"]);
     }

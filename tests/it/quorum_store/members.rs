@@ -100,6 +100,13 @@ async fn a_server_is_replaced_and_neither_a_lock_nor_the_order_is_lost() {
         old = ready(gateway(&[a, b, c], "1").await).await;
         let held = Client::new(old.address).put("/locks/kept?ttl=1h").send().await.expect(201);
         (token, number) = (held.token(), held.fencing_token());
+        let client = Client::new(old.address);
+        eventually("all have it", async || {
+            // The gateway may have met one of them only now: then it is given the lock by a renewal.
+            client.patch("/locks/kept?ttl=1h").token(&token).send().await.expect(200);
+            has_lock(a, "kept").await && has_lock(b, "kept").await && has_lock(c, "kept").await
+        })
+        .await;
         list = url(&[a, b, d]);
         new = ready(gateway(&[a, b, d], "2").await).await;
         // From here on whoever has the old list is refused, and says why.

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use fencepost::clock::boottime;
-use fencepost::lock::{Acquired, Attempt, Inspected, LockKey, Released, Renewed, TokenHash, Ttl};
+use fencepost::lock::{
+    Acquired, Attempt, Broken, FencingToken, Inspected, LockKey, Page, Release, Renewed, TokenHash, Ttl,
+};
 use fencepost::store::{
     AcquireRequest, Beat, Bucket, Hint, LockStore, PlaceAfter, ReleaseMark, Renewer, StoreError,
 };
@@ -206,7 +208,7 @@ impl LockStore for Wire {
         token: &TokenHash,
         mark: ReleaseMark,
         deadline: Instant,
-    ) -> Result<Released, StoreError> {
+    ) -> Result<Release, StoreError> {
         let (sought, token) = (key.clone(), *token);
         let send = |store: Arc<dyn LockStore>, until| async move {
             store.release(&sought, &token, mark, until).await
@@ -265,6 +267,25 @@ impl LockStore for Wire {
         deadline: Instant,
     ) -> Result<Inspected, StoreError> {
         self.store.inspect(key, token, deadline).await
+    }
+
+    async fn break_lock(
+        &self,
+        key: &LockKey,
+        fence: FencingToken,
+        deadline: Instant,
+    ) -> Result<Broken, StoreError> {
+        self.store.break_lock(key, fence, deadline).await
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        cursor: Option<&str>,
+        limit: usize,
+        deadline: Instant,
+    ) -> Result<Page, StoreError> {
+        self.store.list(prefix, cursor, limit, deadline).await
     }
 
     async fn check(&self, deadline: Instant) -> Result<(), StoreError> {

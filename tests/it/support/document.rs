@@ -66,9 +66,12 @@ fn template(path: &str) -> Option<&'static str> {
     let is_one_segment = |rest: &str| !rest.is_empty() && !rest.contains('/');
     match path {
         "/lock" => Some("/lock"),
+        "/locks" => Some("/locks"),
         "/hold" => Some("/hold"),
+        "/events" => Some("/events"),
         "/healthz" => Some("/healthz"),
         "/readyz" => Some("/readyz"),
+        "/metrics" => Some("/metrics"),
         _ if path.strip_prefix("/locks/").is_some_and(is_one_segment) => Some("/locks/{key}"),
         _ if path.strip_prefix("/problems/").is_some_and(is_one_segment) => Some("/problems/{name}"),
         _ => None,

@@ -1,19 +1,26 @@
 //! A real gateway: the built program, on a port that it chose itself.
 
-use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use super::{PATIENCE, RedisServer, eventually};
+use super::{PATIENCE, RedisServer, eventually, secrets};
 
 /// The program under test.
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_fencepost");
+
+/// How much of its log a test that fails shows.
+const TOLD_LINES: usize = 60;
+
+/// How long a gateway that ends may take to say what it has counted: some cannot answer any more.
+const METRICS_PATIENCE: Duration = Duration::from_millis(300);
 
 /// Ends its process when dropped.
 pub struct Gateway {
@@ -22,6 +29,7 @@ pub struct Gateway {
     log: Arc<Mutex<Vec<String>>>,
     /// Reads the log until the process has ended.
     reader: Option<JoinHandle<()>>,
+    audit_log: Option<PathBuf>,
     _directory: Option<TempDir>,
 }
 
@@ -51,7 +59,12 @@ impl Gateway {
 
     /// As [`Self::start`]; where it ended instead of listening, the error is what it said.
     pub async fn try_start(args: &[&str]) -> Result<Self, Vec<String>> {
-        let mut child = command(args).stderr(Stdio::piped()).spawn().unwrap();
+        Self::try_start_by(command(args), args).await
+    }
+
+    /// As [`Self::try_start`], by a command that becomes the program with these arguments.
+    pub async fn try_start_by(mut command: Command, args: &[&str]) -> Result<Self, Vec<String>> {
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let log = Arc::new(Mutex::new(Vec::new()));
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let reader = std::thread::spawn({
@@ -63,7 +76,9 @@ impl Gateway {
             }
         });
         let address = SocketAddr::from(([0, 0, 0, 0], 0));
-        let mut gateway = Self { address, child, log, reader: Some(reader), _directory: None };
+        let audit_log = args.iter().skip_while(|arg| **arg != "--audit-log").nth(1);
+        let audit_log = audit_log.map(|file| scratch().join(file));
+        let mut gateway = Self { address, child, log, reader: Some(reader), audit_log, _directory: None };
         let mut has_ended = false;
         eventually("the gateway listens, or ends", async || {
             has_ended = gateway.child.try_wait().unwrap().is_some();
@@ -119,16 +134,51 @@ impl Gateway {
         self.finish_log();
     }
 
-    fn finish_log(&mut self) {
-        if let Some(reader) = self.reader.take() {
-            reader.join().unwrap();
+    /// Says where it writes, or might write, its audit log.
+    pub fn audited_in(&mut self, file: PathBuf) {
+        self.audit_log = Some(file);
+    }
+
+    /// What it counts, where it tells everybody and at once.
+    fn metrics(&self) -> String {
+        let state = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap_or_default();
+        if state.contains(") T ") {
+            return String::new();
         }
+        let ask = || -> std::io::Result<Vec<u8>> {
+            let mut stream = TcpStream::connect_timeout(&self.address, METRICS_PATIENCE)?;
+            stream.set_read_timeout(Some(METRICS_PATIENCE))?;
+            stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+            let mut text = Vec::new();
+            // Whatever comes in time: the gateway may have no connection left, or speak TLS.
+            let _ = stream.read_to_end(&mut text);
+            Ok(text)
+        };
+        String::from_utf8_lossy(&ask().unwrap_or_default()).into_owned()
+    }
+
+    /// Reads the log to its end, and fails the test where a secret is in it.
+    fn finish_log(&mut self) {
+        let Some(reader) = self.reader.take() else { return };
+        reader.join().unwrap();
+        secrets::search("the log", self.log.lock().unwrap().iter().map(String::as_str));
+        // Absent where it goes to standard error, or was moved away by a test; and a device has no end.
+        let audit = self.audit_log.as_ref().filter(|file| file.is_file());
+        let audit = audit.and_then(|file| std::fs::read_to_string(file).ok());
+        secrets::search("the audit log", audit.iter().flat_map(|text| text.lines()));
     }
 }
 
 impl Drop for Gateway {
     fn drop(&mut self) {
+        let metrics = self.metrics();
         self.kill();
+        secrets::search("the metrics", metrics.lines());
+        if std::thread::panicking() {
+            let log = self.log();
+            let last = &log[log.len().saturating_sub(TOLD_LINES)..];
+            println!("the gateway at {} said at last:\n{}", self.address, last.join("\n"));
+        }
     }
 }
 
@@ -146,10 +196,17 @@ pub fn run(args: &[&str]) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// The program on a free port of loopback, with a log that can be read by machine.
+/// The program on a free port of loopback, unless `args` say where, with a log that can be read by machine.
 pub fn command(args: &[&str]) -> Command {
     let mut command = bare_command();
-    command.args(["--listen", "127.0.0.1:0", "--log-format", "json"]).args(args);
+    if !args.contains(&"--listen") {
+        command.args(["--listen", "127.0.0.1:0"]);
+    }
+    // One thread is a runtime of another kind than several: every other gateway of the tests has two.
+    static STARTED: AtomicUsize = AtomicUsize::new(0);
+    let threads = 1 + STARTED.fetch_add(1, Ordering::Relaxed) % 2;
+    command.env("FENCEPOST_THREADS", threads.to_string());
+    command.args(["--log-format", "json"]).args(args);
     command
 }
 
@@ -157,11 +214,15 @@ pub fn command(args: &[&str]) -> Command {
 pub fn bare_command() -> Command {
     let mut command = Command::new(PROGRAM);
     let ours = std::env::vars_os().map(|(name, _)| name);
-    for name in ours.filter(|name| name.to_string_lossy().starts_with("FENCEPOST_")) {
+    for name in ours.filter(|name| is_setting(&name.to_string_lossy())) {
         command.env_remove(name);
     }
     command.stdin(Stdio::null()).stdout(Stdio::null()).current_dir(scratch());
     command
+}
+
+fn is_setting(variable: &str) -> bool {
+    variable.starts_with("FENCEPOST_") || variable.starts_with("OTEL_")
 }
 
 /// A directory in which a stray `fencepost.redb` does no harm.
@@ -170,6 +231,7 @@ fn scratch() -> PathBuf {
 }
 
 fn address_in(line: &str) -> Option<SocketAddr> {
-    let rest = line.split("listening on http://").nth(1)?;
+    let rest = line.split("listening on http").nth(1)?;
+    let rest = rest.strip_prefix("s").unwrap_or(rest).strip_prefix("://")?;
     rest.split([',', '"', ' ']).next()?.parse().ok()
 }

@@ -13,7 +13,7 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::{PATIENCE, document};
+use super::{PATIENCE, document, secrets};
 
 /// Talks to one gateway over kept connections.
 #[derive(Clone)]
@@ -88,7 +88,13 @@ impl Call {
         self.header("Lease-Token", token)
     }
 
+    /// Shows an API key.
+    pub fn key(self, key: &str) -> Self {
+        self.header("Authorization", format!("Bearer {key}"))
+    }
+
     pub fn header(mut self, name: &str, value: impl AsRef<[u8]>) -> Self {
+        secrets::remember_header(name, value.as_ref());
         self.request = self.request.header(name, http::HeaderValue::from_bytes(value.as_ref()).unwrap());
         self
     }
@@ -113,7 +119,9 @@ impl Call {
     pub async fn open(self) -> http::Response<Incoming> {
         let request = self.request.body(Full::new(self.body)).unwrap();
         let response = tokio::time::timeout(self.patience, self.client.pool.request(request)).await;
-        response.expect("no answer in time").unwrap()
+        let response = response.expect("no answer in time").unwrap();
+        remember_answer(response.headers());
+        response
     }
 
     /// Sends it; the error says why no answer came.
@@ -122,6 +130,7 @@ impl Call {
         let exchange = async {
             let response = self.client.pool.request(request).await.map_err(|error| format!("{error:?}"))?;
             let (head, body) = response.into_parts();
+            remember_answer(&head.headers);
             let body = body.collect().await.map_err(|error| format!("{error:?}"))?.to_bytes();
             Ok::<_, String>(Answer { status: head.status.as_u16(), headers: head.headers, body })
         };
@@ -129,7 +138,21 @@ impl Call {
             .await
             .map_err(|_| "no answer in time".to_owned())??;
         document::check(&self.method, &self.path_and_query, &answer);
+        if is_told_to_others(&self.path_and_query) {
+            secrets::search(&self.path_and_query, String::from_utf8_lossy(&answer.body).lines());
+        }
         Ok(answer)
+    }
+}
+
+/// Whether an address tells of locks that the caller may have no token of, so that no token may be in what it answers.
+fn is_told_to_others(path_and_query: &str) -> bool {
+    matches!(path_and_query.split('?').next(), Some("/locks" | "/events" | "/metrics" | "/ui" | "/readyz"))
+}
+
+fn remember_answer(headers: &HeaderMap) {
+    if let Some(token) = headers.get("Lease-Token") {
+        secrets::remember_header("Lease-Token", token.as_bytes());
     }
 }
 
@@ -178,11 +201,13 @@ impl Answer {
 
 /// Sends bytes as they are on a connection of their own, and returns all that comes back until it is closed.
 pub async fn raw(address: SocketAddr, request: &[u8]) -> Vec<u8> {
+    secrets::remember_head(request);
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(request).await.unwrap();
     let mut answer = Vec::new();
     let read = stream.read_to_end(&mut answer);
     tokio::time::timeout(PATIENCE, read).await.expect("the connection stays open").unwrap();
+    secrets::remember_head(&answer);
     answer
 }
 

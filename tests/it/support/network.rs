@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use fencepost::lock::{Acquired, Attempt, Inspected, LockKey, Released, Renewed, TokenHash, Ttl};
+use fencepost::lock::{
+    Acquired, Attempt, Broken, FencingToken, Inspected, LockKey, Page, Release, Renewed, TokenHash, Ttl,
+};
 use fencepost::store::{
     AcquireRequest, Beat, Bucket, Hint, LockStore, PlaceAfter, ReleaseMark, Renewer, StoreError,
 };
@@ -155,7 +157,7 @@ impl LockStore for Network {
         token: &TokenHash,
         mark: ReleaseMark,
         _: Instant,
-    ) -> Result<Released, StoreError> {
+    ) -> Result<Release, StoreError> {
         let (key, token) = (key.clone(), *token);
         self.pass(|store| async move { store.release(&key, &token, mark, later()).await }).await
     }
@@ -203,6 +205,22 @@ impl LockStore for Network {
     ) -> Result<Inspected, StoreError> {
         let (key, token) = (key.clone(), token.copied());
         self.pass(|store| async move { store.inspect(&key, token.as_ref(), later()).await }).await
+    }
+
+    async fn break_lock(&self, key: &LockKey, fence: FencingToken, _: Instant) -> Result<Broken, StoreError> {
+        let key = key.clone();
+        self.pass(|store| async move { store.break_lock(&key, fence, later()).await }).await
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        cursor: Option<&str>,
+        limit: usize,
+        _: Instant,
+    ) -> Result<Page, StoreError> {
+        let (prefix, cursor) = (prefix.to_owned(), cursor.map(str::to_owned));
+        self.pass(|store| async move { store.list(&prefix, cursor.as_deref(), limit, later()).await }).await
     }
 
     async fn check(&self, _: Instant) -> Result<(), StoreError> {

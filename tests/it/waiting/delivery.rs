@@ -59,7 +59,8 @@ async fn a_grant_that_cannot_be_handed_over_passes_to_the_next(pair: Pair) {
             tokio::join!(release(&client, &holder), async { drop(gone) });
         }
         let started = Instant::now();
-        let answered = tokio::time::timeout(Duration::from_secs(15), next).await;
+        // A gateway of a quorum that was told late of the holder before believes that for up to 15 s.
+        let answered = tokio::time::timeout(Duration::from_secs(25), next).await;
         let answered = answered.expect("the lock stayed with a client that is gone").unwrap();
         delays.push(answered.at.saturating_duration_since(started));
         release(&pair.here(), &answered.answer.expect(201).token()).await;

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use super::{Pair, count, hold, release, stand, wait};
-use crate::support::{eventually, fresh_token};
+use crate::support::{eventually, fresh_token, h2};
 
 /// On each store, with these arguments.
 async fn pairs(args: &[&str]) -> [Pair; 2] {
@@ -62,13 +64,22 @@ async fn a_gateway_at_which_too_many_wait_refuses_the_next() {
 /// Each who waits by HTTP/1 keeps a connection, and the holder needs one as well.
 #[tokio::test(flavor = "multi_thread")]
 async fn those_who_wait_leave_connections_to_those_who_hold() {
-    let pair = Pair::embedded_with(&["--max-connections", "8"]).await;
+    // `t` is the name by which the kit's requests of HTTP/2 call a gateway.
+    let args = ["--max-connections", "8", "--max-connections-per-address", "8", "--allow-host", "t"];
+    let pair = Pair::embedded_with(&args).await;
     let holder = {
         let client = pair.here();
         hold(&client, "1h").await
     };
     let mut waiting = Vec::new();
-    for waiters in 1..=6 {
+    // Those of HTTP/2 share a connection, and take no place of others.
+    let mut many = TcpStream::connect(pair.here.address).await.unwrap();
+    let requests = (1..16).step_by(2).flat_map(|n| h2::request(n, "PUT", "/locks/k?wait=50s&ttl=1h"));
+    let greeting = [h2::PREFACE, &h2::frame(h2::SETTINGS, 0, 0, &[])].concat();
+    many.write_all(&greeting.into_iter().chain(requests).collect::<Vec<_>>()).await.unwrap();
+    stand(&pair.here(), 8).await;
+    // It keeps one connection of those that are left to others, and the next is for the holder.
+    for waiters in 9..=14 {
         waiting.push(super::put_and_stay(&pair.here, "wait=50s&ttl=1h", "").await);
         stand(&pair.here(), waiters).await;
     }
@@ -76,7 +87,7 @@ async fn those_who_wait_leave_connections_to_those_who_hold() {
     refused.expect_problem(429, "too-many-waiters");
     pair.here().patch("/locks/k?ttl=2h").token(&holder).send().await.expect(200);
     release(&pair.here(), &holder).await;
-    stand(&pair.here(), 5).await;
+    stand(&pair.here(), 13).await;
 }
 
 /// Also while its Redis does not answer.

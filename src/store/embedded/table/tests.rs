@@ -146,8 +146,9 @@ fn a_mark_remembers_a_bounded_number_of_attempts() {
 fn a_final_release_keeps_its_first_answer_and_retires_the_token() {
     let mut table = table();
     let (mine, other) = (request(token()), request(token()));
-    let release =
-        |table: &mut Table, token: &TokenHash, now| table.release(&key(), token, ReleaseMark::Final, now);
+    let release = |table: &mut Table, token: &TokenHash, now| {
+        table.release(&key(), token, ReleaseMark::Final, now).answer
+    };
     assert_eq!(release(&mut table, &mine.token, NOW), Released::NotHeld);
     assert_eq!(table.acquire(&mine, NOW), Ok(Acquired::TokenReleased));
     granted(&mut table, &other, NOW);
@@ -166,9 +167,9 @@ fn a_plain_release_leaves_nothing() {
     let mut table = table();
     let request = request(token());
     granted(&mut table, &request, NOW);
-    assert_eq!(table.release(&key(), &token(), ReleaseMark::None, NOW), Released::HeldByAnother);
-    assert_eq!(table.release(&key(), &request.token, ReleaseMark::None, NOW), Released::Released);
-    assert_eq!(table.release(&key(), &request.token, ReleaseMark::None, NOW), Released::NotHeld);
+    assert_eq!(table.release(&key(), &token(), ReleaseMark::None, NOW).answer, Released::HeldByAnother);
+    assert_eq!(table.release(&key(), &request.token, ReleaseMark::None, NOW).answer, Released::Released);
+    assert_eq!(table.release(&key(), &request.token, ReleaseMark::None, NOW).answer, Released::NotHeld);
     assert!(table.records.is_empty() && table.ends.is_empty());
 }
 
@@ -248,7 +249,7 @@ fn changes_are_told_once_each_and_only_where_something_changed() {
     assert_eq!(table.take_changes(), vec![RecordId::Lock(key())]);
     table.renew(&key(), &request.token, ttl(1), Renewer::Token, NOW);
     table.inspect(&key(), Some(&request.token), NOW);
-    assert_eq!(table.release(&key(), &token(), ReleaseMark::None, NOW), Released::HeldByAnother);
+    assert_eq!(table.release(&key(), &token(), ReleaseMark::None, NOW).answer, Released::HeldByAnother);
     assert_eq!(table.change_count(), 0);
     table.release(&key(), &request.token, ReleaseMark::Final, NOW);
     let changes = vec![RecordId::Lock(key()), RecordId::mark(&key(), &request.token)];

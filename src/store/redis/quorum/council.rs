@@ -9,10 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
+use super::super::gossip::Ways;
+use super::super::link::Link;
 use super::super::scripts::quorum as scripts;
 use super::member::{Member, ServerClock};
 use super::sight::{Kind, Sight};
@@ -25,6 +28,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOK_OFTEN: Duration = Duration::from_millis(200);
 /// The shortest time between two looks.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
+
 /// The list of servers, as every gateway must have it.
 pub(super) struct List {
     /// The addresses, in ascending order.
@@ -274,5 +278,25 @@ impl Council {
             Ok(()) => tracing::info!(server, "counts in the quorum"),
             Err(reason) => tracing::warn!(server, reason, "does not count in the quorum"),
         }
+    }
+}
+
+#[async_trait]
+impl Ways for Council {
+    fn count(&self) -> usize {
+        self.members.len()
+    }
+
+    fn way(&self, index: usize) -> Option<Arc<Link>> {
+        self.members[index].supervisor.link_now()
+    }
+
+    /// Whoever reaches most servers has one in common with all others who do.
+    async fn to_hear(&self, deadline: Instant) -> (Vec<Result<Arc<Link>, StoreError>>, usize) {
+        let links = match self.is_ready(deadline).await {
+            Ok(()) => self.members.iter().filter_map(|member| member.supervisor.link_now()).map(Ok).collect(),
+            Err(error) => vec![Err(error)],
+        };
+        (links, self.quorum())
     }
 }

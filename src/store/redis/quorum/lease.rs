@@ -10,7 +10,7 @@ use super::super::scripts::{Reply, Script, quorum as scripts, renewer};
 use super::member::{Answer, Call, Until};
 use super::poll::{Poll, heard};
 use super::{QuorumStore, drift, relied_on};
-use crate::lock::{Attempt, Inspected, Lease, LockKey, Released, Renewed, TokenHash, Ttl};
+use crate::lock::{Attempt, Ended, FencingToken, Lease, LockKey, Release, Released, Renewed, TokenHash, Ttl};
 use crate::store::{ReleaseMark, Renewer, StoreError};
 
 /// By how much more than clocks may differ two servers may see the rest of a lease before it is taken for another one.
@@ -118,7 +118,7 @@ impl QuorumStore {
         token: &TokenHash,
         mark: ReleaseMark,
         deadline: Instant,
-    ) -> Result<Released, StoreError> {
+    ) -> Result<Release, StoreError> {
         let said = |answers: &[Option<Answer>], votes| {
             let outcomes = [Released::Released, Released::HeldByAnother, Released::NotHeld];
             outcomes.into_iter().find(|outcome| count(answers, code_of(*outcome)) >= votes)
@@ -132,6 +132,8 @@ impl QuorumStore {
         }
         // Where no answer has most votes, one that held the lock says most: the others had not heard of it, or no more.
         let outcome = decided.or_else(|| said(&poll.answers, 1)).unwrap_or(Released::NotHeld);
+        let ended = ended(&poll.answers, quorum);
+        let release = Release { answer: outcome, ended };
         if mark == ReleaseMark::None {
             // Without a mark, copies of the acquire are kept out by the number, which those that had the lock have said.
             let number = heard(&poll.answers).find_map(|reply| reply.field::<String>(0)?.parse().ok());
@@ -141,7 +143,7 @@ impl QuorumStore {
                 Some(Err(_)) | None => true,
             };
             self.pollster.follow_up(&releasing, poll, lacks_it);
-            return Ok(outcome);
+            return Ok(release);
         }
         if decided.is_none() {
             self.pollster.see_through(&call, poll);
@@ -155,7 +157,7 @@ impl QuorumStore {
                 move |answer| !matches!(answer, Some(Ok(reply)) if reply.outcome == code_of(outcome)),
             );
         }
-        Ok(outcome)
+        Ok(release)
     }
 
     /// Frees a token on all servers, and has most of them say this from now on.
@@ -222,13 +224,13 @@ impl QuorumStore {
         Ok(was_deleted)
     }
 
-    /// Asks who holds a lock; pins it, if it is `token`. How many wait is the caller's to say.
-    pub(super) async fn inspect_all(
+    /// Asks who holds a lock; pins it, if it is `token`.
+    pub(super) async fn holder(
         &self,
         key: &LockKey,
         token: Option<&TokenHash>,
         deadline: Instant,
-    ) -> Result<Inspected, StoreError> {
+    ) -> Result<Option<(TokenHash, Lease)>, StoreError> {
         let (quorum, blocking) = (self.pollster.council.quorum(), self.pollster.council.blocking());
         let shown = token.map(ToString::to_string).unwrap_or_default();
         let keys = vec![self.keys.lock(key)];
@@ -236,10 +238,9 @@ impl QuorumStore {
         let mut poll = self.pollster.ask(&Arc::new(call), deadline);
         let held = |answers: &[Option<Answer>]| {
             let held = most_held(answers, quorum)?;
-            let yours = token.map(|token| *token == held.holder);
             let mut lease = held.by(quorum)?;
             lease.left_ms = relied_on(lease.left_ms);
-            Some((held.is_even(quorum), Inspected::Held { lease, yours, waiters: 0 }))
+            Some((held.is_even(quorum), (held.holder, lease)))
         };
         let free = |answers: &[Option<Answer>]| count(answers, 0) >= blocking;
         poll.decide(deadline, |answers| {
@@ -247,19 +248,19 @@ impl QuorumStore {
             is_clear.then_some(())
         })
         .await;
-        if let Some((_, seen)) = held(&poll.answers) {
-            return Ok(seen);
+        if let Some((_, held)) = held(&poll.answers) {
+            return Ok(Some(held));
         }
         let silent = poll.answers.len() - poll.heard().count();
         let most = held_locks(&poll.answers, |_| true).iter().map(Held::count).max().unwrap_or(0);
         // Whoever is silent may hold it too.
         if free(&poll.answers) || poll.heard().count() >= quorum && most + silent < quorum {
-            return Ok(Inspected::Free { waiters: 0 });
+            return Ok(None);
         }
         Err(poll.too_few())
     }
 
-    fn keys_of(&self, key: &LockKey, token: &TokenHash) -> Vec<String> {
+    pub(super) fn keys_of(&self, key: &LockKey, token: &TokenHash) -> Vec<String> {
         vec![self.keys.lock(key), self.keys.mark(key, token), self.keys.watch(key)]
     }
 
@@ -284,8 +285,23 @@ fn code_of(outcome: Released) -> i64 {
     }
 }
 
+/// The grant that a release has ended, if most servers had it: else nobody was told that it was granted.
+fn ended(answers: &[Option<Answer>], quorum: usize) -> Option<Ended> {
+    let freed = |reply: &Reply| {
+        let number = reply.field::<String>(0)?.parse().ok()?;
+        Some((FencingToken::new(number)?, reply.field::<u64>(1)?))
+    };
+    let freed: Vec<_> = heard(answers).filter_map(freed).collect();
+    let fencing_token = freed.iter().map(|(number, _)| *number).max()?;
+    let mut kept_ms: Vec<_> =
+        freed.iter().filter(|(number, _)| *number == fencing_token).map(|(_, kept_ms)| *kept_ms).collect();
+    kept_ms.sort_unstable_by(|a, b| b.cmp(a));
+    // It is kept for as long as most of them keep it.
+    Some(Ended { fencing_token, kept_ms: *kept_ms.get(quorum - 1)? })
+}
+
 /// How many servers gave this answer.
-fn count(answers: &[Option<Answer>], outcome: i64) -> usize {
+pub(super) fn count(answers: &[Option<Answer>], outcome: i64) -> usize {
     heard(answers).filter(|reply| reply.outcome == outcome).count()
 }
 
@@ -339,6 +355,6 @@ pub(super) fn held_locks(answers: &[Option<Answer>], is_such: impl Fn(&Reply) ->
 }
 
 /// The lock that so many servers hold.
-fn most_held(answers: &[Option<Answer>], quorum: usize) -> Option<Held> {
+pub(super) fn most_held(answers: &[Option<Answer>], quorum: usize) -> Option<Held> {
     held_locks(answers, |_| true).into_iter().find(|held| held.count() >= quorum)
 }

@@ -157,6 +157,11 @@ impl Member {
         }
     }
 
+    /// The link to the server, if it counts and can be asked at once.
+    pub(super) fn link_now(&self) -> Option<Arc<Link>> {
+        self.supervisor.link_now().filter(|link| self.standing_of(&link.incarnation).is_ok())
+    }
+
     /// Runs a call on the server, if it counts.
     pub(super) async fn run(&self, call: &Call, deadline: Instant) -> Answer {
         let out = |reason: String| Silence::Out(format!("{}: {reason}", self.name));

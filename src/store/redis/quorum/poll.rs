@@ -3,11 +3,18 @@
 //! Whoever asks goes on as soon as it knows enough. The servers that have not answered by then are left to themselves: each
 //! call goes on in the background until it is answered or its time is over, since a call that is dropped runs all the same,
 //! and nobody would notice that its connection is broken.
+//!
+//! Until then whoever asks makes the calls itself: what one client asks for one after the other reaches each server in that
+//! order, also where many things are to be done at once. A server that heard of a release before the grant would have to be
+//! told again.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, mpsc};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
 use super::super::scripts::Reply;
@@ -37,7 +44,7 @@ pub(super) struct Pollster {
 /// The answers to a question so far.
 pub(super) struct Poll {
     council: Arc<Council>,
-    coming: mpsc::UnboundedReceiver<(usize, Answer)>,
+    calls: Calls,
     /// One place for each server; nothing where it was not asked, or has not answered.
     pub(super) answers: Vec<Option<Answer>>,
     /// Which servers were asked.
@@ -45,12 +52,29 @@ pub(super) struct Poll {
     asked_at: Instant,
 }
 
+/// Calls that were not answered yet. Those that nobody waits for any more go on in the background.
+struct Calls(FuturesUnordered<InFlight>);
+
+/// A call to the server of this index.
+type InFlight = Pin<Box<dyn Future<Output = (usize, Answer)> + Send>>;
+
+impl Drop for Calls {
+    fn drop(&mut self) {
+        // Without a runtime this is the end of the process.
+        if let Ok(runtime) = Handle::try_current()
+            && !self.0.is_empty()
+        {
+            runtime.spawn(std::mem::take(&mut self.0).for_each(async |_| ()));
+        }
+    }
+}
+
 impl Pollster {
     pub(super) fn new(council: Arc<Council>) -> Self {
         Self { council, seen_through: Arc::new(Semaphore::new(MOST_SEEN_THROUGH)) }
     }
 
-    /// Asks all servers.
+    /// Asks all servers, as soon as the answers are waited for.
     pub(super) fn ask(&self, call: &Arc<Call>, deadline: Instant) -> Poll {
         self.ask_some(call, deadline, |_| true)
     }
@@ -62,18 +86,14 @@ impl Pollster {
         deadline: Instant,
         wanted: impl Fn(usize) -> bool,
     ) -> Poll {
-        let (sender, coming) = mpsc::unbounded_channel();
+        let calls = Calls(FuturesUnordered::new());
         let asked: Vec<_> = (0..self.council.members.len()).map(wanted).collect();
         for (index, member) in self.council.members.iter().enumerate().filter(|(index, _)| asked[*index]) {
-            let (member, call, sender) = (member.clone(), call.clone(), sender.clone());
-            tokio::spawn(async move {
-                let answer = member.run(&call, deadline).await;
-                // Whoever has asked may know enough already.
-                let _ = sender.send((index, answer));
-            });
+            let (member, call) = (member.clone(), call.clone());
+            calls.0.push(Box::pin(async move { (index, member.run(&call, deadline).await) }));
         }
         let answers = self.council.members.iter().map(|_| None).collect();
-        Poll { council: self.council.clone(), coming, answers, asked, asked_at: Instant::now() }
+        Poll { council: self.council.clone(), calls, answers, asked, asked_at: Instant::now() }
     }
 
     /// Has every server that was asked and did nothing yet do it after all, in the background, for at most as long as a
@@ -151,7 +171,7 @@ impl Poll {
                 let grace = (self.asked_at.elapsed() * GRACE_FACTOR).max(SHORTEST_GRACE);
                 patience = deadline.min(Instant::now() + grace);
             }
-            match timeout_at(patience, self.coming.recv()).await {
+            match timeout_at(patience, self.calls.0.next()).await {
                 Ok(Some((index, answer))) => self.answers[index] = Some(answer),
                 Ok(None) | Err(_) => return None,
             }
@@ -160,7 +180,7 @@ impl Poll {
 
     /// Waits for all answers that are still to come.
     pub(super) async fn rest(&mut self) {
-        while let Some((index, answer)) = self.coming.recv().await {
+        while let Some((index, answer)) = self.calls.0.next().await {
             self.answers[index] = Some(answer);
         }
     }

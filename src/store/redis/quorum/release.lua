@@ -8,7 +8,8 @@
 -- KEYS[4] who waits for it      ARGV[7] the answer that is known already, may be empty
 --                               ARGV[8] the number of the lock, where it is known, which is burnt; else 0
 --
--- Returns { outcome, number of the lock that was freed }: 0 released · { 1 } nobody held it · { 2 } held by another
+-- Returns { outcome, number of the lock that was freed, ms for which it is kept or 0 }: 0 released · { 1 } nobody held it
+--   { 2 } held by another
 
 local leaves_mark = ARGV[6] ~= ''
 local outcome = ARGV[7]
@@ -19,7 +20,8 @@ end
 local lock = held(KEYS[2])
 local frees = lock and token_of(lock) == ARGV[5]
 if outcome == '' then outcome = frees and '0' or lock and '2' or '1' end
-if frees and not keep_released(KEYS[2], lock) then redis.call('DEL', KEYS[2]) end
+local kept_ms = frees and keep_released(KEYS[2], lock)
+if frees and not kept_ms then redis.call('DEL', KEYS[2]) end
 if leaves_mark then set_mark(KEYS[3], '=' .. outcome, ARGV[6]) end
 local number = tonumber(ARGV[8])
 if number > high and not is_too_far(number) then
@@ -29,4 +31,4 @@ if number > high and not is_too_far(number) then
 end
 if not frees then return { tonumber(outcome) } end
 tell(KEYS[4], KEYS[2])
-return { tonumber(outcome), whole(number_of(lock)) }
+return { tonumber(outcome), whole(number_of(lock)), kept_ms or 0 }

@@ -9,12 +9,13 @@
 --                               ARGV[11] ms left of max_hold, ARGV[12] of min_hold, each may be empty
 --
 -- Returns { 0 } if the lock is there now · { 2 } held by another, by a larger number, or by another attempt
---   { 3 } token released, or attempt voided
+--   { 3 } token released, attempt voided, or grant broken
 
 local mark = redis.call('GET', KEYS[3])
 local attempt = ARGV[10] ~= '' and ARGV[10] or PINNED
 if is_final(mark) or mark and string.find(mark, attempt, 1, true) then return { 3 } end
 local number = tonumber(ARGV[6])
+if mark and string.find(mark, broken(number), 1, true) then return { 3 } end
 local lock, left_ms = held(KEYS[2])
 if lock and token_of(lock) ~= ARGV[5] then return { 2 } end
 -- Somebody was told of a lock that is pinned, and a connection must not end it.

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use super::QuorumStore;
 use super::proposal::Proposal;
 use super::waiters::{AT_ONCE, State};
+use crate::clock::boottime;
 use crate::lock::{Acquired, LockKey, Refusal, TokenHash};
 use crate::store::lines::{LineFull, Turn};
 use crate::store::{AcquireRequest, Intent, Join, PlaceAfter, StoreError};
@@ -200,13 +201,14 @@ impl QuorumStore {
     ) -> Result<Acquired, StoreError> {
         let AcquireRequest { key, token, .. } = request;
         let proposal = Proposal { request, grants: true, channel: self.channel_for(request) };
+        let asked_at = boottime();
         let answer = self.propose(proposal, deadline).await?;
         trying.ends(|state, now| {
             if !matches!(answer, Acquired::Granted(_)) {
                 state.lines.withdrawn(key, now);
                 state.note_free(key);
             }
-            state.learn(request, &answer, now);
+            state.learn(request, &answer, asked_at, now);
         });
         Ok(self.with_line_if_refused(key, token, answer))
     }
@@ -219,9 +221,10 @@ impl QuorumStore {
     ) -> Result<Acquired, StoreError> {
         let AcquireRequest { key, token, .. } = request;
         let proposal = Proposal { request, grants: false, channel: self.channel_for(request) };
+        let asked_at = boottime();
         let answer = self.propose(proposal, deadline).await?;
         self.waiters.step(|state, now| {
-            state.learn(request, &answer, now);
+            state.learn(request, &answer, asked_at, now);
             if matches!(answer, Acquired::Refused(Refusal { holder: None, .. })) {
                 state.lines.freed(key, now);
             }

@@ -41,6 +41,8 @@ pub(super) struct State {
     held: HashMap<LockKey, Known>,
     /// The servers that have said that a lock is free.
     free_at: HashMap<LockKey, Vec<usize>>,
+    /// When a server last said so.
+    told_at: HashMap<LockKey, Duration>,
     /// Attempts whose last look was not answered, since when: what they may have done is being undone.
     spent: HashMap<Attempt, Duration>,
     /// How many locks are to be known before those are looked for that nobody waits for any more.
@@ -67,13 +69,26 @@ impl State {
         self.held.insert(key.clone(), Known { until: now + left, good_until: now + good_for });
     }
 
-    /// What was answered to a request says something of the lock, and of its token's place in the line.
-    pub(super) fn learn(&mut self, request: &AcquireRequest, answer: &Acquired, now: Duration) {
+    /// What was answered to a request that was made at `asked_at` says something of the lock, and of its token's place in the
+    /// line.
+    pub(super) fn learn(
+        &mut self,
+        request: &AcquireRequest,
+        answer: &Acquired,
+        asked_at: Duration,
+        now: Duration,
+    ) {
         let AcquireRequest { key, token, attempt, ttl, .. } = request;
         match answer {
             Acquired::Granted(_) | Acquired::AlreadyHeld(_) => {
                 self.lines.granted(key, token, *attempt, *ttl, now);
                 self.note_held(key, ttl.as_duration(), now);
+            }
+            // It was released meanwhile, perhaps by the one who is named: nobody will be told so again.
+            Acquired::Refused(Refusal { holder: Some(_), .. })
+                if self.told_at.get(key).is_some_and(|told_at| *told_at >= asked_at) =>
+            {
+                self.held.insert(key.clone(), Known { until: now + SOON, good_until: now + SOON });
             }
             Acquired::Refused(Refusal { holder: Some(lease), .. }) => {
                 self.note_held(key, Duration::from_millis(lease.left_ms), now);
@@ -105,11 +120,17 @@ impl State {
     /// Forgets locks for which nobody waits.
     fn tidy(&mut self, now: Duration) {
         self.lines.purge(now);
-        let Self { lines, held, free_at, .. } = self;
+        let Self { lines, held, free_at, told_at, .. } = self;
         held.retain(|key, _| lines.has_line(key, now));
         free_at.retain(|key, _| lines.has_line(key, now));
+        told_at.retain(|key, _| lines.has_line(key, now));
         // Else each step would tidy up where many are waited for.
-        self.tidy_at = MANY.max(2 * self.held.len());
+        self.tidy_at = MANY.max(2 * self.known());
+    }
+
+    /// Of how many locks something is known.
+    fn known(&self) -> usize {
+        self.held.len().max(self.told_at.len())
     }
 }
 
@@ -119,6 +140,7 @@ impl Waiters {
             lines,
             held: HashMap::new(),
             free_at: HashMap::new(),
+            told_at: HashMap::new(),
             spent: HashMap::new(),
             tidy_at: MANY,
         };
@@ -131,7 +153,7 @@ impl Waiters {
         let (answer, hints) = {
             let mut state = lock(&self.state);
             let answer = step(&mut state, now);
-            if state.held.len() > state.tidy_at {
+            if state.known() > state.tidy_at {
                 state.tidy(now);
             }
             (answer, state.lines.take_hints())
@@ -172,6 +194,7 @@ impl Waiters {
             if !state.lines.has_line(&key, now) {
                 return None;
             }
+            state.told_at.insert(key.clone(), now);
             // Whoever has released it here has told so before; or what was known is too old.
             if state.held(&key, now).is_none() {
                 return Some(AT_ONCE);

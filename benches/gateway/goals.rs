@@ -1,0 +1,106 @@
+//! What must be reached, and what is aimed at. Where nothing else is said it is of the gateway on Redis.
+
+use serde::Serialize;
+
+use crate::idle::Idle;
+use crate::measure::Run;
+use crate::shared::workload::Workload::Pairs;
+use crate::summary::{Summary, row, throughput};
+
+#[derive(Serialize)]
+pub struct Goal {
+    pub what: &'static str,
+    direction: Direction,
+    pub must: f64,
+    pub aim: f64,
+    /// Nothing where a filter left it out.
+    pub measured: Option<f64>,
+    pub verdict: &'static str,
+}
+
+#[derive(Clone, Copy, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Direction {
+    AtLeast,
+    AtMost,
+}
+use Direction::{AtLeast, AtMost};
+
+impl Goal {
+    fn new(what: &'static str, direction: Direction, must: f64, aim: f64, measured: Option<f64>) -> Self {
+        let reaches = |measured: f64, goal: f64| match direction {
+            AtLeast => measured >= goal,
+            AtMost => measured <= goal,
+        };
+        let verdict = match measured {
+            None => "not measured",
+            Some(measured) if reaches(measured, aim) => "PASS, and what is aimed at",
+            Some(measured) if reaches(measured, must) => "PASS",
+            Some(_) => "FAIL",
+        };
+        Self { what, direction, must, aim, measured, verdict }
+    }
+
+    pub fn sign(&self) -> &'static str {
+        match self.direction {
+            AtLeast => "≥",
+            AtMost => "≤",
+        }
+    }
+}
+
+pub fn goals(run: &Run, rows: &[Summary<'_>], idle: &[Idle]) -> Vec<Goal> {
+    let main = rows.iter().find(|row| row.name == "pairs/64/redis");
+    let of_main = |value: fn(&Summary<'_>) -> Option<f64>| main.and_then(value);
+    let own_tokens = rows.iter().find(|row| row.name == "own-tokens/64/redis");
+    let with_marks = own_tokens.and_then(|row| Some(row.redis_cpu_to_noop?.median));
+    let embedded = |slug| row(run, slug, Pairs, 256);
+    let durable = embedded("file").zip(embedded("memory"));
+    let durable = durable.map(|(file, memory)| throughput(&file.turns, &memory.turns).median);
+    let of_redis = rows.iter().filter(|row| row.name.ends_with("/redis"));
+    let after_load = of_redis.filter_map(|row| Some(row.rss_mb?.most)).max_by(f64::total_cmp);
+    let per_connection = idle.iter().find(|idle| idle.target == "redis").map(|idle| idle.kb_per_connection);
+    let mismatches = (run.replies() > 0).then(|| run.mismatches().count() as f64);
+    vec![
+        Goal::new(
+            "pairs at 64 connections, requests/s, × no-op",
+            AtLeast,
+            0.65,
+            0.85,
+            of_main(|row| Some(row.requests_per_s_to_noop.median)),
+        ),
+        Goal::new(
+            "gateway CPU per request there, × no-op",
+            AtMost,
+            1.7,
+            1.25,
+            of_main(|row| Some(row.server_cpu_to_noop?.median)),
+        ),
+        Goal::new(
+            "Redis CPU per request there, × the no-op handler's",
+            AtMost,
+            0.65,
+            0.45,
+            of_main(|row| Some(row.redis_cpu_to_noop?.median)),
+        ),
+        Goal::new(
+            "Redis CPU per request with tokens of the client's own, × the no-op handler's",
+            AtMost,
+            0.65,
+            0.45,
+            with_marks,
+        ),
+        Goal::new("p99 there, × no-op", AtMost, 2.0, 1.3, of_main(|row| Some(row.p99_to_noop.median))),
+        Goal::new(
+            "file, durable, pairs at 256 connections, requests/s, × memory",
+            AtLeast,
+            0.3,
+            0.7,
+            durable,
+        ),
+        Goal::new("RSS idle, MB", AtMost, 15.0, 7.5, of_main(|row| row.idle_rss_mb)),
+        Goal::new("RSS after all load, MB", AtMost, 40.0, 20.0, after_load),
+        Goal::new("RSS per idle connection, kB", AtMost, 20.0, 10.0, per_connection),
+        Goal::new("wrong or mismatched replies, on all stores", AtMost, 0.0, 0.0, mismatches),
+    ]
+}

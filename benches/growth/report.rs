@@ -1,0 +1,233 @@
+//! What was measured, as tables and as pictures.
+
+use std::fmt::Write as _;
+
+use crate::connections::Connections;
+use crate::expiry::Expiry;
+use crate::keys::Keys;
+use crate::live::Live;
+use crate::plot::{Line, Plot, Point};
+use crate::results::Results;
+use crate::shared::figures::Spread;
+use crate::waiters::Waiters;
+
+pub fn tables(results: &Results) -> String {
+    let Results { live, keys, waiters, expiry, connections, .. } = results;
+    let mut tables = String::new();
+    let mut table = |head: &str, rows: Vec<String>| {
+        if !rows.is_empty() {
+            let columns = "|---".repeat(head.matches(" | ").count() + 1);
+            writeln!(tables, "| {head} |\n{columns}|\n{}\n", rows.join("\n")).unwrap();
+        }
+    };
+    table(
+        "live locks | requests/s, thousands | × few locks | p99 × few locks | gateway MB | Redis MB",
+        live.iter().map(of_live).collect(),
+    );
+    table("distinct keys | requests/s, thousands | gateway MB | Redis MB", of_keys(keys));
+    table(
+        "waiters | requests/s of others, thousands | × nobody waits | p99 × nobody waits | kB per waiter | cores while they wait",
+        waiters.iter().map(of_waiters).collect(),
+    );
+    table(
+        "leases that end at once | p99 of others before, ms | after, ms | longest before, ms | after, ms | gateway MB full, after | Redis MB full, after",
+        expiry.iter().map(of_expiry).collect(),
+    );
+    table(
+        "connections | requests/s, thousands | p50 ms | p99 ms | gateway CPU µs/request | Redis CPU µs/request | gateway MB | told 503",
+        connections.iter().map(of_connections).collect(),
+    );
+    tables
+}
+
+fn of_live(row: &Live) -> String {
+    let Live { store, locks, compared, gateway_mb, redis_mb } = row;
+    format!(
+        "| {store}, {locks} | {:.1} | {:.2} | {:.2} | {gateway_mb:.0} | {} |",
+        thousands(compared.requests_per_s),
+        compared.kept,
+        compared.p99_ratio,
+        or_none(*redis_mb)
+    )
+}
+
+/// The first and the last turn of each store: those between are in the picture.
+fn of_keys(rows: &[Keys]) -> Vec<String> {
+    let of_row = |row: &Keys| {
+        let Keys { store, keys, requests_per_s, gateway_mb, redis_mb } = row;
+        format!(
+            "| {store}, {keys} | {:.1} | {gateway_mb:.1} | {} |",
+            requests_per_s / 1e3,
+            redis_mb.map_or("–".to_owned(), |mb| format!("{mb:.1}"))
+        )
+    };
+    let stores = rows.chunk_by(|one, next| one.store == next.store);
+    stores
+        .filter_map(|rows| rows.first().zip(rows.last()))
+        .flat_map(|(a, b)| [of_row(a), of_row(b)])
+        .collect()
+}
+
+fn of_waiters(row: &Waiters) -> String {
+    let Waiters { store, is_for_one, waiters, compared, kb_per_waiter, waiting_cores } = row;
+    format!(
+        "| {store}, {waiters}, {} | {:.1} | {:.2} | {:.2} | {} | {waiting_cores:.2} |",
+        if *is_for_one { "one lock" } else { "a lock each" },
+        thousands(compared.requests_per_s),
+        compared.kept,
+        compared.p99_ratio,
+        kb_per_waiter.map_or("–".to_owned(), |kb| format!("{kb:.1}")),
+    )
+}
+
+fn of_expiry(row: &Expiry) -> String {
+    let ms = |us: f64| us / 1e3;
+    format!(
+        "| {}, {} | {:.2} | {:.2} | {:.1} | {:.1} | {}, {} | {}, {} |",
+        row.store,
+        row.locks,
+        ms(row.before_p99_us),
+        ms(row.after_p99_us),
+        ms(row.before_longest_us),
+        ms(row.after_longest_us),
+        or_none(row.full_mb[0]),
+        or_none(row.left_mb[0]),
+        or_none(row.full_mb[1]),
+        or_none(row.left_mb[1]),
+    )
+}
+
+fn of_connections(row: &Connections) -> String {
+    let ms = |us: Spread| scaled(us, 1e3);
+    format!(
+        "| {}, {} | {:.1} | {:.2} | {:.2} | {:.1} | {} | {:.0} | {} |",
+        row.store,
+        row.connections,
+        thousands(row.requests_per_s),
+        ms(row.p50_us),
+        ms(row.p99_us),
+        row.gateway_cpu_us,
+        row.redis_cpu_us.map_or("–".to_owned(), |us| format!("{us:.1}")),
+        row.gateway_mb,
+        row.unavailable
+    )
+}
+
+fn thousands(spread: Spread) -> Spread {
+    scaled(spread, 1e3)
+}
+
+fn scaled(Spread { median, least, most }: Spread, by: f64) -> Spread {
+    Spread { median: median / by, least: least / by, most: most / by }
+}
+
+fn or_none(mb: Option<f64>) -> String {
+    mb.map_or("–".to_owned(), |mb| format!("{mb:.0}"))
+}
+
+pub fn plots(results: &Results) -> Vec<Plot> {
+    let Results { live, keys, waiters, expiry, connections, .. } = results;
+    let plot = |file, title: &str, x_label, is_log, y_label, lines| Plot {
+        file,
+        title: title.to_owned(),
+        x_label,
+        is_log,
+        y_label,
+        lines,
+    };
+    let spread = |x: usize, y: Spread| Point { x: x as f64, y: y.median, between: Some((y.least, y.most)) };
+    let point = |x: f64, y: f64| Point { x, y, between: None };
+    let of_keys = |value: fn(&Keys) -> Option<f64>, name: fn(&Keys) -> String| {
+        lines(keys, name, move |row| Some(point(row.keys as f64, value(row)?)))
+    };
+    let mut memory_of_keys = of_keys(|row| Some(row.gateway_mb), |row| format!("gateway on {}", row.store));
+    memory_of_keys.extend(of_keys(|row| row.redis_mb, |_| "that Redis".to_owned()));
+    let for_whom =
+        |row: &Waiters| format!("{}, {}", row.store, if row.is_for_one { "one lock" } else { "a lock each" });
+    let slices = |row: &Expiry| Line {
+        name: row.store.to_owned(),
+        points: row.slices.iter().map(|slice| point(slice.at_s, slice.p99_us / 1e3)).collect(),
+    };
+    let mut plots = vec![
+        plot(
+            "live-locks",
+            "Throughput beside locks that are held",
+            "locks that are held",
+            true,
+            "requests/s, × a gateway with few",
+            lines(live, |row| row.store.to_owned(), |row| Some(spread(row.locks, row.compared.kept))),
+        ),
+        plot(
+            "distinct-keys",
+            "Throughput after keys that were used once",
+            "keys that were taken and given back",
+            false,
+            "requests/s",
+            of_keys(|row| Some(row.requests_per_s), |row| row.store.to_owned()),
+        ),
+        plot(
+            "distinct-keys-memory",
+            "Memory after keys that were used once",
+            "keys that were taken and given back",
+            false,
+            "MB",
+            memory_of_keys,
+        ),
+        plot(
+            "waiters",
+            "Latency of others beside clients that wait",
+            "clients that wait",
+            true,
+            "p99, × a gateway where nobody waits",
+            lines(waiters, for_whom, |row| Some(spread(row.waiters, row.compared.p99_ratio))),
+        ),
+        plot(
+            "expiry",
+            "Latency of others when many leases end at once",
+            "seconds from the end of the leases",
+            false,
+            "p99 in ms, by quarters of a second",
+            expiry.iter().map(slices).collect(),
+        ),
+        plot(
+            "connections",
+            "Throughput by connections",
+            "connections that all ask",
+            true,
+            "requests/s",
+            lines(
+                connections,
+                |row| row.store.to_owned(),
+                |row| Some(spread(row.connections, row.requests_per_s)),
+            ),
+        ),
+        plot(
+            "connections-memory",
+            "Memory by connections",
+            "connections that all ask",
+            true,
+            "MB",
+            lines(
+                connections,
+                |row| row.store.to_owned(),
+                |row| Some(point(row.connections as f64, row.gateway_mb)),
+            ),
+        ),
+    ];
+    plots.retain(|plot| plot.lines.iter().any(|line| !line.points.is_empty()));
+    plots
+}
+
+/// One line for each name, of the rows that have it.
+fn lines<R>(rows: &[R], name: impl Fn(&R) -> String, point: impl Fn(&R) -> Option<Point>) -> Vec<Line> {
+    let mut lines: Vec<Line> = Vec::new();
+    for row in rows {
+        let Some(point) = point(row) else { continue };
+        let name = name(row);
+        match lines.iter_mut().find(|line| line.name == name) {
+            Some(line) => line.points.push(point),
+            None => lines.push(Line { name, points: vec![point] }),
+        }
+    }
+    lines
+}

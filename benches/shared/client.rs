@@ -1,0 +1,61 @@
+//! Who takes locks, be it through a gateway or from Redis itself.
+
+use super::connection::Connection;
+use super::direct::Direct;
+use super::servers::{Kind, Server};
+
+pub enum Client {
+    Http(Box<Connection>),
+    Redis(Box<Direct>),
+}
+
+impl Client {
+    pub async fn open(server: &Server) -> Result<Self, String> {
+        Ok(match server.kind {
+            Kind::Redis => Self::Redis(Box::new(Direct::open(server.address).await?)),
+            Kind::Gateway | Kind::ByHeart => {
+                Self::Http(Box::new(Connection::open_with(server.address, &server.access).await?))
+            }
+        })
+    }
+
+    /// Takes a lock; `false` if somebody else holds it.
+    pub async fn acquire(&mut self, key: &str) -> Result<bool, String> {
+        match self {
+            Self::Http(connection) => connection.acquire(key, "").await,
+            Self::Redis(direct) => direct.acquire(key).await,
+        }
+    }
+
+    /// Takes a lock by a token of our own, as all are that are shown to Redis itself.
+    pub async fn acquire_by(&mut self, key: &str, token: &str) -> Result<bool, String> {
+        match self {
+            Self::Http(connection) => connection.acquire_by(key, token).await,
+            Self::Redis(direct) => direct.acquire(key).await,
+        }
+    }
+
+    /// Renews the lock that was taken last.
+    pub async fn renew(&mut self, key: &str) -> Result<(), String> {
+        match self {
+            Self::Http(connection) => connection.renew(key).await,
+            Self::Redis(direct) => direct.renew(key).await,
+        }
+    }
+
+    /// Gives back the lock that was taken last.
+    pub async fn release(&mut self, key: &str) -> Result<(), String> {
+        match self {
+            Self::Http(connection) => connection.release(key).await,
+            Self::Redis(direct) => direct.release(key).await,
+        }
+    }
+
+    /// The fencing number of the grant that was told of last, our own or somebody else's. Redis by itself has none.
+    pub fn number(&self) -> u64 {
+        match self {
+            Self::Http(connection) => connection.number,
+            Self::Redis(_) => 0,
+        }
+    }
+}

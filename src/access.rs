@@ -1,0 +1,208 @@
+//! Who may do what: the rights, the API keys that have them, and the callers that show a key.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use thiserror::Error;
+use tokio::time::sleep;
+
+use crate::lock::LockKey;
+
+mod entry;
+mod keyring;
+mod keys_file;
+mod mint;
+mod rate;
+mod scope;
+mod secret;
+
+pub use entry::{Entry, Rate};
+use keyring::{ApiKey, Proof};
+pub use keyring::{Keyring, Permit, Refused};
+pub use keys_file::{KeysFileError, is_plain, parse as parse_keys};
+pub use mint::{KeyWish, append, mint};
+pub use rate::{Guesses, Standing};
+pub use scope::Scope;
+pub use secret::{KeyId, SecretHash, ShownKey};
+
+/// The longest that anybody relies on an end of a key that was computed before: the wall clock may be set.
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+
+/// What one may be allowed to do. No right implies another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Right {
+    /// Take locks, and renew and release what was taken.
+    Acquire,
+    /// Look at a lock whose name one knows.
+    Inspect,
+    /// See which locks there are.
+    List,
+    /// Break a lock that another holds.
+    Admin,
+}
+
+impl Right {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Acquire, Self::Inspect, Self::List, Self::Admin];
+
+    /// Its name in a keys file, in an answer and in a log.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Acquire => "acquire",
+            Self::Inspect => "inspect",
+            Self::List => "list",
+            Self::Admin => "admin",
+        }
+    }
+
+    /// The right of this name.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|right| right.name() == name)
+    }
+}
+
+/// Why a caller may not do what it asked for. It says nothing of the lock.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum Denied {
+    /// The key was good when the request began.
+    #[error("the API key has expired, or was revoked or replaced")]
+    NoLonger,
+    /// The key has not got this right.
+    #[error("the API key has not got the right {:?}", .0.name())]
+    Right(Right),
+    /// The right is there, for other locks than these.
+    #[error("the API key has the right {:?} for other locks only", .0.name())]
+    Prefix(Right),
+}
+
+/// Who makes a request: the holder of an API key, or, where none are in use, anybody.
+#[derive(Clone, Debug)]
+pub struct Caller(Option<Holder>);
+
+/// Whoever has shown a key. What the key allows is looked up in the file that is in force at that moment.
+#[derive(Clone, Debug)]
+struct Holder {
+    /// As it was when the key was shown.
+    shown: Arc<Entry>,
+    key: Arc<ApiKey>,
+    proof: Proof,
+}
+
+impl Caller {
+    /// Anybody, where no keys are in use: may do everything.
+    pub fn anybody() -> Self {
+        Self(None)
+    }
+
+    fn with(key: Arc<ApiKey>, proof: Proof) -> Result<Self, Refused> {
+        // Between two looks it may have been replaced.
+        let shown = key.entry().filter(|entry| proof.is_of(entry)).ok_or(Refused::Unknown)?;
+        if shown.is_expired() {
+            return Err(Refused::Expired);
+        }
+        if proof.has_ended() {
+            return Err(Refused::CertificateEnded);
+        }
+        Ok(Self(Some(Holder { shown, key, proof })))
+    }
+
+    /// The id of the key that was shown.
+    pub fn id(&self) -> Option<&str> {
+        self.0.as_ref().map(|holder| holder.shown.id.as_str())
+    }
+
+    /// Whom the key was given to.
+    pub fn name(&self) -> Option<&str> {
+        self.0.as_ref().map(|holder| holder.shown.name.as_str())
+    }
+
+    /// Whether the caller may do this to a lock.
+    pub fn check(&self, right: Right, key: &LockKey) -> Result<(), Denied> {
+        self.check_scope(right, |scope| scope.covers(key.as_str()))
+    }
+
+    /// Whether there may be locks whose names begin with `start` to which the caller may do this.
+    pub fn check_prefix(&self, right: Right, start: &str) -> Result<(), Denied> {
+        self.check_scope(right, |scope| scope.overlaps(start))
+    }
+
+    /// Whether the caller may see this lock among others.
+    pub fn sees(&self, right: Right, key: &LockKey) -> bool {
+        self.check(right, key).is_ok()
+    }
+
+    /// Whether the key that was shown is still good. Answers that go on ask again.
+    pub fn is_valid(&self) -> bool {
+        self.0.as_ref().is_none_or(|holder| holder.entry().is_some())
+    }
+
+    /// Completes when the caller may no longer do this to a lock, and says why.
+    pub async fn until_denied(&self, right: Right, key: &LockKey) -> Denied {
+        let Some(holder) = &self.0 else { return std::future::pending().await };
+        let mut changes = holder.key.changes.clone();
+        loop {
+            changes.mark_unchanged();
+            if let Err(denied) = self.check(right, key) {
+                return denied;
+            }
+            let end = holder.entry().and_then(|entry| entry.expires);
+            let end = end.into_iter().chain(holder.proof.ends()).min();
+            let expiry = async {
+                match end.map(|end| Duration::try_from(end.duration_since(Timestamp::now()))) {
+                    Some(left) => sleep(left.unwrap_or_default().min(LONGEST_SLEEP)).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                changed = changes.changed() => if changed.is_err() { return std::future::pending().await },
+                () = expiry => {}
+            }
+        }
+    }
+
+    /// Counts the request against the rate of the key; `None` where it has none.
+    pub fn count_request(&self) -> Option<Standing> {
+        self.0.as_ref()?.key.count()
+    }
+
+    /// Lets one request wait; `None` where as many do as may.
+    pub fn wait(&self) -> Option<Permit> {
+        let Some(holder) = &self.0 else { return Some(Permit::UNCOUNTED) };
+        Permit::take(&holder.key.waiters, holder.entry()?.max_waiters)
+    }
+
+    /// Lets one connection hold a lock, or wait to; `None` where as many do as may.
+    pub fn hold(&self) -> Option<Permit> {
+        let Some(holder) = &self.0 else { return Some(Permit::UNCOUNTED) };
+        Permit::take(&holder.key.holds, holder.entry()?.max_holds)
+    }
+
+    /// Lets one stream of events be open; `None` where as many are as may be: `default`, where the key does not say.
+    pub fn watch(&self, default: usize) -> Option<Permit> {
+        let Some(holder) = &self.0 else { return Some(Permit::UNCOUNTED) };
+        Permit::take(&holder.key.watchers, Some(holder.entry()?.max_watchers.unwrap_or(default)))
+    }
+
+    /// The longest lease that the key may ask for.
+    pub fn max_ttl(&self) -> Option<Duration> {
+        self.0.as_ref()?.entry()?.max_ttl
+    }
+
+    fn check_scope(&self, right: Right, covers: impl Fn(&Scope) -> bool) -> Result<(), Denied> {
+        let Some(holder) = &self.0 else { return Ok(()) };
+        let entry = holder.entry().ok_or(Denied::NoLonger)?;
+        if !entry.rights.contains(&right) {
+            return Err(Denied::Right(right));
+        }
+        if covers(&entry.scope) { Ok(()) } else { Err(Denied::Prefix(right)) }
+    }
+}
+
+impl Holder {
+    /// What is said of the key now; `None` where it is not good any more.
+    fn entry(&self) -> Option<Arc<Entry>> {
+        let entry = self.key.entry()?;
+        (self.proof.is_of(&entry) && !self.proof.has_ended() && !entry.is_expired()).then_some(entry)
+    }
+}

@@ -1,0 +1,267 @@
+//! The keys file: TOML, read strictly, with an error that says the line and never what stands in it.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::{Entry, KeyId, Rate, Right, Scope, SecretHash};
+
+/// The longest name, prefix and subject, in bytes. A prefix that is longer than any lock's name is a mistake.
+const LONGEST_TEXT: usize = 512;
+/// The fields of a key, for the error that lists them.
+const FIELDS: &str = "id, name, secret_sha256, tls_subjects, prefixes, every_key, allow, rate, burst, max_waiters, \
+                      max_holds, max_watchers, max_ttl, expires";
+
+/// Everything that is wrong with a keys file, each with its line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeysFileError(BTreeSet<(usize, String)>);
+
+impl std::error::Error for KeysFileError {}
+
+impl fmt::Display for KeysFileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let problems: Vec<_> =
+            self.0.iter().map(|(line, problem)| format!("line {line}: {problem}")).collect();
+        f.write_str(&problems.join("; "))
+    }
+}
+
+/// Reads a keys file.
+pub fn parse(text: &str) -> Result<Vec<Entry>, KeysFileError> {
+    let mut file = File { text, problems: KeysFileError::default() };
+    let document = match DeTable::parse(text) {
+        Ok(document) => document.into_inner(),
+        Err(error) => {
+            // The parser's message is about TOML; only its long form quotes the line.
+            file.complain(error.span().map_or(0, |span| span.start), error.message());
+            return Err(file.problems);
+        }
+    };
+    let mut drafts = Vec::new();
+    for (name, value) in &document {
+        match (name.get_ref().as_ref(), value.get_ref()) {
+            ("key", DeValue::Array(keys)) => {
+                drafts.extend(keys.iter().filter_map(|key| Some((key.span().start, file.read_key(key)?))));
+            }
+            ("key", _) => {
+                file.complain(name.span().start, "write [[key]], with two brackets, above each key")
+            }
+            _ => file.complain(name.span().start, "a keys file has nothing but [[key]]"),
+        }
+    }
+    let keys: Vec<_> = drafts.into_iter().filter_map(|(at, draft)| file.finish(at, draft)).collect();
+    file.refuse_repetitions(&keys);
+    // A file that is being written is empty at first: that must not revoke all keys.
+    if file.problems.0.is_empty() && keys.is_empty() {
+        file.complain(0, "there is no key; `fencepost key new` makes one");
+    }
+    if file.problems.0.is_empty() {
+        Ok(keys.into_iter().map(|(_, key)| key).collect())
+    } else {
+        Err(file.problems)
+    }
+}
+
+struct File<'t> {
+    text: &'t str,
+    problems: KeysFileError,
+}
+
+/// What was found of a key, field by field.
+#[derive(Default)]
+struct Draft {
+    id: Option<KeyId>,
+    name: Option<String>,
+    secret: Option<SecretHash>,
+    subjects: Option<Vec<String>>,
+    prefixes: Option<Vec<String>>,
+    every_key: Option<bool>,
+    rights: Option<Vec<Right>>,
+    rate: Option<f64>,
+    burst: Option<u32>,
+    max_waiters: Option<usize>,
+    max_holds: Option<usize>,
+    max_watchers: Option<usize>,
+    max_ttl: Option<Duration>,
+    expires: Option<Timestamp>,
+}
+
+impl File<'_> {
+    fn complain(&mut self, at: usize, problem: impl Into<String>) {
+        let line = self.text.as_bytes().iter().take(at).filter(|byte| **byte == b'\n').count() + 1;
+        self.problems.0.insert((line, problem.into()));
+    }
+
+    /// `None` where something is wrong with a field.
+    fn read_key(&mut self, key: &Spanned<DeValue>) -> Option<Draft> {
+        let DeValue::Table(fields) = key.get_ref() else {
+            self.complain(key.span().start, "write [[key]] above each key");
+            return None;
+        };
+        let mut draft = Draft::default();
+        let mut is_good = true;
+        for (name, value) in fields {
+            if let Err(problem) = draft.set(name.get_ref(), value.get_ref()) {
+                self.complain(name.span().start, problem);
+                is_good = false;
+            }
+        }
+        is_good.then_some(draft)
+    }
+
+    fn finish(&mut self, at: usize, draft: Draft) -> Option<(usize, Entry)> {
+        match draft.finish() {
+            Ok(entry) => Some((at, entry)),
+            Err(problem) => {
+                self.complain(at, problem);
+                None
+            }
+        }
+    }
+
+    fn refuse_repetitions(&mut self, keys: &[(usize, Entry)]) {
+        let (mut ids, mut subjects) = (BTreeSet::new(), BTreeSet::new());
+        for (at, key) in keys {
+            if !ids.insert(key.id.as_str()) {
+                self.complain(*at, "the id is that of an earlier key");
+            }
+            if key.subjects.iter().any(|subject| !subjects.insert(subject)) {
+                self.complain(*at, "a subject of tls_subjects is given twice");
+            }
+        }
+    }
+}
+
+impl Draft {
+    /// Sets a field; the error says what it must be, and not what it is.
+    fn set(&mut self, name: &str, value: &DeValue) -> Result<(), String> {
+        let must_be = |rule: &str| format!("{name} must be {rule}");
+        match name {
+            "id" => {
+                let id = value.as_str().and_then(KeyId::parse);
+                self.id = Some(id.ok_or_else(|| must_be("twelve of a-z0-9, in quotes"))?);
+            }
+            "name" => {
+                let name = value.as_str().filter(|text| is_plain(text));
+                self.name = Some(name.ok_or_else(|| must_be("a text for people, in quotes"))?.to_owned());
+            }
+            "secret_sha256" => {
+                let hash = value.as_str().and_then(SecretHash::parse);
+                let rule = "the SHA-256 of the secret: 64 hexadecimal digits, in quotes";
+                self.secret = Some(hash.ok_or_else(|| must_be(rule))?);
+            }
+            "tls_subjects" => {
+                let rule = "a list of subjects of certificates, such as [\"CN=worker\"]";
+                self.subjects = Some(texts(value).ok_or_else(|| must_be(rule))?);
+            }
+            "prefixes" => {
+                let rule = "a list of prefixes, and not empty: for all locks write every_key = true";
+                self.prefixes = Some(texts(value).ok_or_else(|| must_be(rule))?);
+            }
+            "every_key" => self.every_key = Some(value.as_bool().ok_or_else(|| must_be("true or false"))?),
+            "allow" => {
+                let rule = "a list of \"acquire\", \"inspect\", \"list\" and \"admin\", and not empty";
+                self.rights = Some(rights(value).ok_or_else(|| must_be(rule))?);
+            }
+            "rate" => {
+                let rate = number(value).filter(|rate| Rate::BOUNDS.contains(rate));
+                let (least, most) = (Rate::BOUNDS.start(), Rate::BOUNDS.end());
+                let rule = || must_be(&format!("requests per second, from {least} to {most}"));
+                self.rate = Some(rate.ok_or_else(rule)?);
+            }
+            "burst" => self.burst = Some(count(value).ok_or_else(|| must_be("a whole number, at least 1"))?),
+            "max_waiters" => self.max_waiters = Some(most(value).ok_or_else(|| must_be("a whole number"))?),
+            "max_holds" => self.max_holds = Some(most(value).ok_or_else(|| must_be("a whole number"))?),
+            "max_watchers" => self.max_watchers = Some(most(value).ok_or_else(|| must_be("a whole number"))?),
+            "max_ttl" => {
+                let ttl = value.as_str().and_then(|text| humantime::parse_duration(text).ok());
+                let ttl = ttl.filter(|ttl| *ttl >= Duration::from_millis(1));
+                self.max_ttl = Some(ttl.ok_or_else(|| must_be("a duration with its unit, such as \"5m\""))?);
+            }
+            "expires" => {
+                let rule = "a time with its offset and without quotes, such as 2027-01-01T00:00:00Z";
+                self.expires = Some(timestamp(value).ok_or_else(|| must_be(rule))?);
+            }
+            _ => return Err(format!("the field is unknown; a key has {FIELDS}")),
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Entry, String> {
+        let missing = |field: &str| format!("the key has no {field}");
+        let scope = match (self.prefixes, self.every_key) {
+            (Some(prefixes), None) => Scope::Below(prefixes),
+            (None, Some(true)) => Scope::Every,
+            _ => return Err("the key needs either prefixes or every_key = true, and not both".to_owned()),
+        };
+        if self.burst.is_some() && self.rate.is_none() {
+            return Err("the key has a burst and no rate".to_owned());
+        }
+        let rate = self.rate.map(|per_second| Rate::new(per_second, self.burst));
+        if rate.is_some_and(|rate| !rate.is_countable()) {
+            return Err("the burst is more than the rate allows in 366 days".to_owned());
+        }
+        if self.secret.is_none() && self.subjects.is_none() {
+            return Err("nobody can show the key: it has neither secret_sha256 nor tls_subjects".to_owned());
+        }
+        Ok(Entry {
+            id: self.id.ok_or_else(|| missing("id"))?,
+            name: self.name.ok_or_else(|| missing("name"))?,
+            secret: self.secret,
+            subjects: self.subjects.unwrap_or_default(),
+            rights: self.rights.ok_or_else(|| missing("allow"))?,
+            scope,
+            rate,
+            max_waiters: self.max_waiters,
+            max_holds: self.max_holds,
+            max_watchers: self.max_watchers,
+            max_ttl: self.max_ttl,
+            expires: self.expires,
+        })
+    }
+}
+
+/// Whether a text can be a name, a prefix or a subject.
+pub fn is_plain(text: &str) -> bool {
+    (1..=LONGEST_TEXT).contains(&text.len()) && !text.contains(char::is_control)
+}
+
+fn texts(value: &DeValue) -> Option<Vec<String>> {
+    let texts = value.as_array()?.iter().map(|text| text.get_ref().as_str().filter(|text| is_plain(text)));
+    texts.map(|text| text.map(str::to_owned)).collect::<Option<Vec<_>>>().filter(|texts| !texts.is_empty())
+}
+
+fn rights(value: &DeValue) -> Option<Vec<Right>> {
+    let rights = value.as_array()?.iter().map(|right| right.get_ref().as_str().and_then(Right::parse));
+    rights.collect::<Option<Vec<_>>>().filter(|rights| !rights.is_empty())
+}
+
+fn number(value: &DeValue) -> Option<f64> {
+    match value {
+        DeValue::Float(number) => number.as_str().parse().ok(),
+        _ => count(value).map(f64::from),
+    }
+}
+
+fn most(value: &DeValue) -> Option<usize> {
+    match value {
+        DeValue::Integer(number) => usize::from_str_radix(number.as_str(), number.radix()).ok(),
+        _ => None,
+    }
+}
+
+fn count(value: &DeValue) -> Option<u32> {
+    most(value).and_then(|number| u32::try_from(number).ok()).filter(|number| *number > 0)
+}
+
+/// Of a time with an offset; another one would mean a different moment on each machine.
+fn timestamp(value: &DeValue) -> Option<Timestamp> {
+    match value {
+        DeValue::Datetime(time) if time.offset.is_some() => time.to_string().parse().ok(),
+        _ => None,
+    }
+}

@@ -1,0 +1,202 @@
+//! How often a key is used, and how often an address may show what is no key.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use governor::clock::{Clock, DefaultClock};
+use governor::middleware::{NoOpMiddleware, StateInformationMiddleware};
+use governor::state::keyed::HashMapStateStore;
+use governor::state::{InMemoryState, NotKeyed};
+use governor::{Quota, RateLimiter};
+
+use super::Rate;
+
+/// Refused keys that an address may show at once, and then one a second.
+const GUESSES_AT_ONCE: NonZeroU32 = NonZeroU32::new(10).unwrap();
+/// Addresses that are told apart; where there are more, those who are new share what they may do.
+const MOST_NETWORKS: usize = 10_000;
+/// How often addresses that have kept quiet are forgotten, where the table is full.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What a key has left of its rate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Standing {
+    /// Its rate.
+    pub rate: Rate,
+    /// Requests that it may still make at once.
+    pub remaining: u32,
+    /// When the next one is allowed, where this one is not.
+    pub retry_after: Option<Duration>,
+}
+
+impl Standing {
+    /// How long it takes until the key may make all of its burst again.
+    pub fn refills_in(&self) -> Duration {
+        Duration::from_secs_f64(
+            f64::from(self.rate.burst - self.remaining.min(self.rate.burst)) / self.rate.per_second,
+        )
+    }
+
+    /// The rate in whole numbers, which is what can be said: so many requests, in so many seconds. It is the burst in the time
+    /// in which that comes back; where that is no whole number of seconds, more come back in what is added.
+    pub fn policy(&self) -> (u64, u64) {
+        let window_s = self.rate.window().as_millis().div_ceil(1000).max(1);
+        let window_s = u64::try_from(window_s).unwrap_or(u64::MAX);
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            clippy::cast_precision_loss,
+            reason = "a rate has bounds, and a window too"
+        )]
+        let comes_back = (self.rate.per_second * window_s as f64) as u64;
+        (comes_back.max(self.rate.burst.into()), window_s)
+    }
+}
+
+/// Counts the requests of one key.
+#[derive(Debug)]
+pub(super) struct Meter {
+    pub(super) rate: Rate,
+    limiter: RateLimiter<NotKeyed, InMemoryState, DefaultClock, StateInformationMiddleware>,
+}
+
+impl Meter {
+    pub(super) fn new(rate: Rate) -> Self {
+        let burst = NonZeroU32::new(rate.burst).unwrap_or(NonZeroU32::MIN);
+        // Within its bounds a rate has a period, which is not zero.
+        let quota = Quota::with_period(Duration::from_secs_f64(rate.per_second.recip()))
+            .unwrap_or_else(|| Quota::per_second(NonZeroU32::MIN))
+            .allow_burst(burst);
+        Self { rate, limiter: RateLimiter::direct(quota).with_middleware() }
+    }
+
+    /// Counts one request.
+    pub(super) fn count(&self) -> Standing {
+        let rate = self.rate;
+        match self.limiter.check() {
+            Ok(state) => Standing { rate, remaining: state.remaining_burst_capacity(), retry_after: None },
+            Err(not_until) => {
+                let wait = not_until.wait_time_from(DefaultClock::default().now());
+                Standing { rate, remaining: 0, retry_after: Some(wait) }
+            }
+        }
+    }
+}
+
+/// Those who show what is no key, by the network that they come from.
+#[derive(Debug)]
+pub struct Guesses {
+    limiter: RateLimiter<Network, HashMapStateStore<Network>, DefaultClock, NoOpMiddleware>,
+    swept_at: Mutex<Instant>,
+    untold: AtomicU64,
+}
+
+/// What one host has at its disposal: an address, or, of IPv6, a whole /64.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Network {
+    V4(Ipv4Addr),
+    V6([u16; 4]),
+    /// All for whom there is no room.
+    Others,
+}
+
+impl Network {
+    fn of(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            IpAddr::V4(address) => Self::V4(address),
+            IpAddr::V6(address) => {
+                let [a, b, c, d, ..] = address.segments();
+                Self::V6([a, b, c, d])
+            }
+        }
+    }
+}
+
+impl Default for Guesses {
+    fn default() -> Self {
+        let quota = Quota::per_second(NonZeroU32::MIN).allow_burst(GUESSES_AT_ONCE);
+        Self {
+            limiter: RateLimiter::hashmap(quota),
+            swept_at: Mutex::new(Instant::now()),
+            untold: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Guesses {
+    /// Counts one; where there were too many, says when the next is listened to.
+    pub fn count(&self, address: IpAddr) -> Result<(), Duration> {
+        let network = if self.has_room() { Network::of(address) } else { Network::Others };
+        let wait = |not_until: governor::NotUntil<_>| not_until.wait_time_from(DefaultClock::default().now());
+        self.limiter.check_key(&network).map_err(wait)
+    }
+
+    /// Counts one that is not worth a line of its own. Returns whether it is the first since they were told of.
+    pub fn leave_untold(&self) -> bool {
+        self.untold.fetch_add(1, Ordering::Relaxed) == 0
+    }
+
+    /// How many were left untold.
+    pub fn take_untold(&self) -> u64 {
+        self.untold.swap(0, Ordering::Relaxed)
+    }
+
+    /// Whether another address can be told apart. A flood from many of them must not fill the memory.
+    fn has_room(&self) -> bool {
+        if self.limiter.len() < MOST_NETWORKS {
+            return true;
+        }
+        let mut swept_at = self.swept_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if swept_at.elapsed() >= SWEEP_INTERVAL {
+            *swept_at = Instant::now();
+            self.limiter.retain_recent();
+        }
+        self.limiter.len() < MOST_NETWORKS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_is_no_less_than_the_rate() {
+        let policy = |per_second, burst| {
+            Standing { rate: Rate::new(per_second, burst), remaining: 0, retry_after: None }.policy()
+        };
+        assert_eq!(policy(1000.0, Some(10)), (1000, 1));
+        assert_eq!(policy(2.0, Some(3)), (4, 2));
+        assert_eq!(policy(0.5, Some(7)), (7, 14));
+        assert_eq!(policy(0.001, Some(3)), (3, 3000));
+        assert_eq!(policy(50.0, None), (50, 1));
+    }
+
+    #[test]
+    fn a_network_may_guess_ten_times_at_once_and_others_do_not_suffer_for_it() {
+        let guesses = Guesses::default();
+        let all = |address: &str, times: usize| {
+            (0..times)
+                .filter(|_| guesses.count(address.parse().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))).is_ok())
+                .count()
+        };
+        // One more may be allowed each second that this takes.
+        assert!((10..15).contains(&all("10.0.0.1", 100)));
+        assert!(all("::ffff:10.0.0.1", 100) < 5, "it is the same address");
+        assert!((10..15).contains(&all("2001:db8::1", 100)));
+        assert!(all("2001:db8::ffff:1", 100) < 5, "a host has a whole /64");
+        assert!(all("2001:db8:0:1::1", 5) == 5);
+        assert!(all("10.0.0.2", 5) == 5);
+    }
+
+    #[test]
+    fn the_table_of_addresses_is_bounded() {
+        let guesses = Guesses::default();
+        for address in 0..MOST_NETWORKS as u32 * 2 {
+            let _ = guesses.count(IpAddr::V4(address.into()));
+        }
+        assert!(guesses.limiter.len() <= MOST_NETWORKS + 1);
+    }
+}

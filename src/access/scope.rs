@@ -1,0 +1,88 @@
+//! To which locks a right reaches.
+
+/// What may follow a prefix that ends in a letter or a digit, in the keys that it covers.
+const DELIMITERS: [char; 3] = ['/', ':', '.'];
+
+/// The locks that an API key is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// All of them.
+    Every,
+    /// Those below one of these prefixes.
+    Below(Vec<String>),
+}
+
+impl Scope {
+    /// Whether this lock is among them.
+    pub fn covers(&self, key: &str) -> bool {
+        match self {
+            Self::Every => true,
+            Self::Below(prefixes) => prefixes.iter().any(|prefix| is_below(key, prefix)),
+        }
+    }
+
+    /// Whether a lock whose name begins with `start` may be among them.
+    pub fn overlaps(&self, start: &str) -> bool {
+        match self {
+            Self::Every => true,
+            // Of two that differ in length, the longer one is the name to be judged.
+            Self::Below(prefixes) => {
+                prefixes.iter().any(|prefix| prefix.starts_with(start) || is_below(start, prefix))
+            }
+        }
+    }
+}
+
+/// A prefix that ends in the middle of a word stands for that whole word: `team` is not for `team2` or `team-b`.
+fn is_below(key: &str, prefix: &str) -> bool {
+    let Some(rest) = key.strip_prefix(prefix) else { return false };
+    let ends_in_word = prefix.ends_with(char::is_alphanumeric);
+    !ends_in_word || rest.is_empty() || rest.starts_with(DELIMITERS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn below(prefixes: &[&str]) -> Scope {
+        Scope::Below(prefixes.iter().map(|prefix| (*prefix).to_owned()).collect())
+    }
+
+    #[test]
+    fn a_prefix_that_ends_in_a_word_stands_for_the_whole_word() {
+        let scope = below(&["team", "百家号", "job-", "db/"]);
+        for key in
+            ["team", "team/a", "team:a", "team.a", "team/../x", "百家号", "百家号/1", "job-1", "job-", "db/x"]
+        {
+            assert!(scope.covers(key), "{key}");
+        }
+        for key in [
+            "team2",
+            "team-b",
+            "team_b",
+            "teamé",
+            "tea",
+            "Team",
+            "job",
+            "jobs",
+            "db",
+            "百家号二",
+            "xteam",
+            "",
+        ] {
+            assert!(!scope.covers(key), "{key}");
+        }
+        assert!(Scope::Every.covers("anything"));
+    }
+
+    #[test]
+    fn what_is_listed_may_begin_above_or_below_a_prefix() {
+        let scope = below(&["team", "db/"]);
+        for start in ["", "t", "team", "team/", "team:x/y", "db", "db/", "db/x"] {
+            assert!(scope.overlaps(start), "{start}");
+        }
+        for start in ["team2", "team-", "x", "dbx", "d/"] {
+            assert!(!scope.overlaps(start), "{start}");
+        }
+    }
+}

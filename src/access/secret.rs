@@ -1,0 +1,174 @@
+//! An API key as it is shown, `fp_<id>_<secret>`, and what is kept of it: the SHA-256 of the secret.
+
+use std::fmt;
+
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+/// How every key begins, so that it is known for one wherever it turns up.
+const MARK: &str = "fp_";
+/// The length of an id, in characters of `a-z0-9`.
+const ID_LENGTH: usize = 12;
+/// The length of a secret, in characters of `A-Za-z0-9`: 190 bits where it is random.
+const SECRET_LENGTH: usize = 32;
+const ID_ALPHABET: &[u8] = b"abcdefghijklmnopqrstuvwxyz0123456789";
+const SECRET_ALPHABET: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+
+/// Names a key where its secret must not show.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct KeyId(String);
+
+impl KeyId {
+    /// Reads twelve of `a-z0-9`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let is_id = text.len() == ID_LENGTH && text.bytes().all(|byte| ID_ALPHABET.contains(&byte));
+        is_id.then(|| Self(text.to_owned()))
+    }
+
+    /// Its text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// A key as its holder shows it.
+pub struct ShownKey {
+    /// Which key it claims to be.
+    pub id: KeyId,
+    secret: String,
+}
+
+impl ShownKey {
+    /// A fresh one.
+    pub fn generate() -> Self {
+        let random = |alphabet: &[u8], length| {
+            (0..length)
+                .map(|_| char::from(alphabet[rand::random_range(0..alphabet.len())]))
+                .collect::<String>()
+        };
+        Self { id: KeyId(random(ID_ALPHABET, ID_LENGTH)), secret: random(SECRET_ALPHABET, SECRET_LENGTH) }
+    }
+
+    /// Reads `fp_<id>_<secret>`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (id, secret) = text.strip_prefix(MARK)?.split_once('_')?;
+        let is_secret =
+            secret.len() == SECRET_LENGTH && secret.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        Some(Self { id: KeyId::parse(id).filter(|_| is_secret)?, secret: secret.to_owned() })
+    }
+
+    /// The id in what may be a key with something wrong about it, for the log.
+    pub fn id_in(text: &str) -> Option<KeyId> {
+        let (id, _) = text.strip_prefix(MARK)?.split_once('_')?;
+        KeyId::parse(id)
+    }
+
+    /// Whether a key stands anywhere in a text, or one with something wrong about its secret.
+    pub fn is_begun_in(text: &str) -> bool {
+        text.match_indices(MARK).any(|(at, _)| text.get(at..).is_some_and(|rest| Self::id_in(rest).is_some()))
+    }
+
+    /// What is kept of it.
+    pub fn hash(&self) -> SecretHash {
+        SecretHash(Sha256::digest(self.secret.as_bytes()).into())
+    }
+
+    /// The whole of it, for whoever is to have it.
+    pub fn reveal(&self) -> String {
+        format!("{MARK}{}_{}", self.id.0, self.secret)
+    }
+}
+
+/// The SHA-256 of a secret. Secrets are random, so that a plain hash is enough to keep them out of files.
+#[derive(Clone, Copy)]
+pub struct SecretHash([u8; 32]);
+
+impl SecretHash {
+    /// What no secret is known to have: an unknown id is compared with it, and takes as long as a known one.
+    pub(super) const NONE: Self = Self([0; 32]);
+
+    /// Reads 64 hexadecimal digits.
+    pub fn parse(text: &str) -> Option<Self> {
+        if text.len() != 64 || !text.is_ascii() {
+            return None;
+        }
+        let mut bytes = [0; 32];
+        for (number, byte) in bytes.iter_mut().enumerate() {
+            // `from_str_radix` would take a sign for a digit.
+            let digits = text.get(2 * number..2 * number + 2).filter(|digits| !digits.starts_with('+'))?;
+            *byte = u8::from_str_radix(digits, 16).ok()?;
+        }
+        Some(Self(bytes))
+    }
+
+    /// Compares all of both, however early they differ.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        self.0.ct_eq(&other.0).into()
+    }
+}
+
+impl fmt::Display for SecretHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for SecretHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SecretHash(…)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fresh_key_reads_back_and_its_hash_is_what_sha256sum_says() {
+        let key = ShownKey::generate();
+        let read = ShownKey::parse(&key.reveal()).map(|read| (read.id.clone(), read.hash().is(&key.hash())));
+        assert_eq!(read, Some((key.id.clone(), true)));
+        assert_ne!(ShownKey::generate().reveal(), key.reveal());
+        let known = ShownKey::parse("fp_abcdefghijkl_ABCDEFGHIJKLMNOPQRSTUVWXYZabcdef")
+            .map(|key| key.hash().to_string());
+        // printf %s ABCDEFGHIJKLMNOPQRSTUVWXYZabcdef | sha256sum
+        assert_eq!(
+            known.as_deref(),
+            Some("918c28f73f02ffcb653102a34bf5fbc3b7393e46945b7e99a19eafae2d80e724")
+        );
+        assert_eq!(SecretHash::parse(&key.hash().to_string()).map(|hash| hash.is(&key.hash())), Some(true));
+    }
+
+    #[test]
+    fn a_key_is_found_in_whatever_stands_around_it() {
+        let key = ShownKey::generate().reveal();
+        for text in [key.clone(), format!("x{key}"), format!("fp_fp_{key}"), format!("job-{}-1", &key[..40])]
+        {
+            assert!(ShownKey::is_begun_in(&text), "{text}");
+        }
+        for text in ["", "fp_", "fp_job_1", "fp_abcdefghijkl", "my-request-1"] {
+            assert!(!ShownKey::is_begun_in(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn nothing_else_is_a_key() {
+        let secret = "s".repeat(32);
+        for text in [
+            String::new(),
+            "fp_".into(),
+            format!("fp_abcdefghijkl{secret}"),
+            format!("fp_abcdefghijk_{secret}"),
+            format!("fp_ABCDEFGHIJKL_{secret}"),
+            format!("fp_abcdefghijkl_{secret}s"),
+            format!("fp_abcdefghijkl_{}", &secret[1..]),
+            format!("fp_abcdefghijkl_{}-", &secret[1..]),
+            format!("FP_abcdefghijkl_{secret}"),
+            format!(" fp_abcdefghijkl_{secret}"),
+        ] {
+            assert!(ShownKey::parse(&text).is_none(), "{text:?}");
+        }
+        assert!(SecretHash::parse(&"+1".repeat(32)).is_none());
+        assert!(SecretHash::parse(&"é".repeat(32)).is_none());
+    }
+}

@@ -1,0 +1,206 @@
+//! Who makes a request, found before any handler runs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::Request;
+use axum::http::header::AUTHORIZATION;
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use axum::response::{IntoResponse, Response};
+
+use super::AppState;
+use super::observe::Noted;
+use super::problem::{Problem, ProblemType};
+use crate::access::{Caller, Keyring, Refused, ShownKey, Standing};
+use crate::audit::{Audit, Event, Who};
+use crate::server::Peer;
+
+/// What a key has left of its rate, and what its rate is.
+pub(super) const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+pub(super) const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+/// Addresses that say nothing of locks, and answer to everybody. Whatever is not among them needs a key.
+const OPEN: [&str; 5] = ["/healthz", "/readyz", "/openapi.json", "/docs", "/ui"];
+/// And what is below these.
+const OPEN_BELOW: [&str; 3] = ["/docs/", "/problems/", "/ui/"];
+/// Refused keys that are not worth a line of their own are told of together after so long.
+const UNTOLD_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Finds out who makes the request, and leaves that for the handlers; refuses who shows no key where keys are in use.
+/// Returns what the key has left of its rate.
+pub(super) fn authenticate(app: &AppState, request: &Request) -> Result<Option<Standing>, Box<Response>> {
+    let noted = request.extensions().get::<Noted>();
+    let Some(keyring) = &app.keyring else {
+        if let Some(noted) = noted {
+            noted.set_caller(Caller::anybody(), None);
+        }
+        return Ok(None);
+    };
+    if is_open(request.uri().path()) {
+        // Without a caller: a handler that asks for one has no business here.
+        return Ok(None);
+    }
+    let caller = match identify(keyring, request) {
+        Ok(caller) => caller,
+        Err(Unknown::Nobody) => {
+            keep_log_small(keyring, request);
+            let detail = "show an API key: Authorization: Bearer fp_…";
+            return Err(Problem::new(ProblemType::KeyRequired, detail).into_response().into());
+        }
+        Err(Unknown::Refused { id, reason, told }) => {
+            return Err(refuse(app, request, id.as_deref(), reason, told).into());
+        }
+    };
+    let standing = caller.count_request();
+    if let Some(noted) = noted {
+        noted.set_caller(caller, Some(&app.audit));
+    }
+    if let Some(retry_after) = standing.and_then(|standing| standing.retry_after) {
+        let detail = "the API key has used up its rate";
+        let problem = Problem::new(ProblemType::RateLimited, detail).with_retry_after(retry_after);
+        return Err(with_standing(problem.into_response(), standing).into());
+    }
+    Ok(standing)
+}
+
+/// Whether an address answers to everybody.
+pub(super) fn is_open(path: &str) -> bool {
+    OPEN.contains(&path) || OPEN_BELOW.iter().any(|open| path.starts_with(open))
+}
+
+/// Who is not known.
+enum Unknown {
+    /// Whoever shows nothing.
+    Nobody,
+    /// Whoever shows what is no key, for this reason, and what to say of it to the caller.
+    Refused { id: Option<String>, reason: &'static str, told: &'static str },
+}
+
+fn identify(keyring: &Keyring, request: &Request) -> Result<Caller, Unknown> {
+    const NO_KEY: &str = "this is no API key of this server, or not any more";
+    let refused =
+        |id: Option<&str>, reason, told| Unknown::Refused { id: id.map(str::to_owned), reason, told };
+    let reason_of = |refused: Refused| match refused {
+        Refused::Unknown => ("the id is unknown", NO_KEY),
+        Refused::WrongSecret => ("the secret is wrong", NO_KEY),
+        // Whoever has the secret may know.
+        Refused::Expired => ("the key has expired", "this API key has expired"),
+        Refused::CertificateEnded => {
+            let told =
+                "the client certificate of this connection has ended: connect anew with one that has not";
+            ("the client certificate has ended", told)
+        }
+    };
+    let Some(shown) = bearer(request.headers()) else {
+        let subject = request.extensions().get::<Arc<Peer>>().and_then(|peer| peer.subject.as_ref());
+        return match subject.and_then(|subject| keyring.by_subject(&subject.name, subject.ends_at)) {
+            Some(Ok(caller)) => Ok(caller),
+            Some(Err(why)) => {
+                let (reason, told) = reason_of(why);
+                Err(refused(None, reason, told))
+            }
+            None => Err(Unknown::Nobody),
+        };
+    };
+    let text = shown.map_err(|reason| refused(None, reason, reason))?;
+    let Some(key) = ShownKey::parse(text) else {
+        let told = "an API key is fp_, twelve of a-z0-9, _ and 32 of A-Za-z0-9";
+        return Err(refused(
+            ShownKey::id_in(text).as_ref().map(|id| id.as_str()),
+            "the key is malformed",
+            told,
+        ));
+    };
+    keyring.by_key(&key).map_err(|why| {
+        let (reason, told) = reason_of(why);
+        refused(Some(key.id.as_str()), reason, told)
+    })
+}
+
+/// What is shown as a bearer's key. Credentials of other kinds are for somebody else, such as a proxy on the way.
+fn bearer(headers: &HeaderMap) -> Option<Result<&str, &'static str>> {
+    let mut shown = headers.get_all(AUTHORIZATION).iter().filter_map(|value| {
+        let (scheme, rest) = value.as_bytes().split_at_checked("Bearer ".len())?;
+        scheme.eq_ignore_ascii_case(b"Bearer ").then_some(rest)
+    });
+    let key = shown.next()?;
+    if shown.next().is_some() {
+        return Some(Err("the Authorization header is given more than once"));
+    }
+    Some(std::str::from_utf8(key).map(str::trim_ascii).map_err(|_| "the key is malformed"))
+}
+
+/// Refuses what is no key. Whoever guesses fast is neither listened to nor written about, at no cost to those who share
+/// its address and have a key.
+fn refuse(
+    app: &AppState,
+    request: &Request,
+    key_id: Option<&str>,
+    reason: &'static str,
+    told: &'static str,
+) -> Response {
+    let Some(keyring) = &app.keyring else {
+        return Problem::new(ProblemType::KeyRefused, told).into_response();
+    };
+    let address = request.extensions().get::<Arc<Peer>>().map(|peer| peer.address.ip());
+    // Without an accept loop in front there is no address to tell apart.
+    if let Some(Err(retry_after)) = address.map(|address| keyring.guesses.count(address)) {
+        if keyring.guesses.leave_untold() {
+            tell_later(keyring.clone(), app.audit.clone());
+        }
+        if let Some(noted) = request.extensions().get::<Noted>() {
+            noted.leave_out();
+        }
+        let detail = "this address has shown too many API keys that are not accepted";
+        return Problem::new(ProblemType::RateLimited, detail).with_retry_after(retry_after).into_response();
+    }
+    tracing::warn!(key_id, address = address.map(tracing::field::display), reason, "an API key was refused");
+    if let Some(noted) = request.extensions().get::<Noted>() {
+        let who = Who { key_id: key_id.map(str::to_owned), ..noted.who() };
+        app.audit.note(Event::KeyRefused { who, reason, count: 1 });
+    }
+    Problem::new(ProblemType::KeyRefused, told).into_response()
+}
+
+/// Keeps requests without a key out of the log where their address sends many: each costs a line. They are answered as ever.
+fn keep_log_small(keyring: &Arc<Keyring>, request: &Request) {
+    let Some(peer) = request.extensions().get::<Arc<Peer>>() else { return };
+    if keyring.keyless.count(peer.address.ip()).is_ok() {
+        return;
+    }
+    if let Some(noted) = request.extensions().get::<Noted>() {
+        noted.leave_out();
+    }
+    if keyring.keyless.leave_untold() {
+        let keyring = keyring.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(UNTOLD_INTERVAL).await;
+            let count = keyring.keyless.take_untold();
+            tracing::info!(count, "more requests came without an API key, of addresses that send many");
+        });
+    }
+}
+
+fn tell_later(keyring: Arc<Keyring>, audit: Arc<Audit>) {
+    tokio::spawn(async move {
+        tokio::time::sleep(UNTOLD_INTERVAL).await;
+        let count = keyring.guesses.take_untold();
+        audit.note(Event::KeyRefused { who: Who::default(), reason: "their addresses show too many", count });
+        tracing::warn!(count, "more API keys were refused, of addresses that show too many");
+    });
+}
+
+/// Says what the key has left of its rate, as the draft of RateLimit header fields has it.
+pub(super) fn with_standing(mut response: Response, standing: Option<Standing>) -> Response {
+    let Some(standing) = standing else { return response };
+    let whole_s = |time: Duration| time.as_millis().div_ceil(1000);
+    let (requests, window_s) = standing.policy();
+    let policy = format!("\"key\";q={requests};w={window_s}");
+    let left = format!("\"key\";r={};t={}", standing.remaining, whole_s(standing.refills_in()));
+    for (name, value) in [(RATE_LIMIT_POLICY, policy), (RATE_LIMIT, left)] {
+        // Digits and quotes are always a header value.
+        if let Ok(value) = HeaderValue::from_str(&value) {
+            response.headers_mut().insert(name, value);
+        }
+    }
+    response
+}

@@ -1,0 +1,117 @@
+//! What every request passes through before it reaches a handler, in its order.
+//!
+//! It is one service around the routes, and not layers on them: a layer is a box for each request, a copy of all that is
+//! inside of it, and once more for each layer.
+
+use std::convert::Infallible;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::http::Method;
+use axum::http::header::{AUTHORIZATION, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt;
+use tower::{Layer, Service, service_fn};
+use tower_http::cors::CorsLayer;
+
+use super::AppState;
+use super::admission::{Admission, guard_browsers, limit_head};
+use super::answers::{FENCING_TOKEN, LEASE_TOKEN};
+use super::authenticate::{RATE_LIMIT, RATE_LIMIT_POLICY, authenticate, with_standing};
+use super::observe::{REQUEST_ID, observe};
+use super::problem::{Problem, ProblemType};
+use super::watch::LAST_EVENT_ID;
+use crate::access::Standing;
+use crate::server::Application;
+
+/// How long a browser may remember what another site's pages may send here.
+const CORS_MAX_AGE: Duration = Duration::from_secs(3600);
+
+/// Routes, and what every request passes through before.
+#[derive(Clone)]
+pub struct Front(Arc<Layers>);
+
+struct Layers {
+    router: Router,
+    state: AppState,
+    cors: Option<CorsLayer>,
+}
+
+impl Application for Front {
+    async fn answer(self, mut request: Request) -> Response {
+        let line = observe(&mut request);
+        let response = match guard_browsers(&self.0.state, &request) {
+            Ok(()) if self.0.cors.is_none() && !line.is_traced() => self.0.call(request).await,
+            // Boxed, so that nobody else carries the room for it.
+            Ok(()) => Box::pin(line.traced(self.0.call_with_cors(request))).await,
+            // Outside of CORS, so that a preflight of a site that is not allowed is refused too.
+            Err(problem) => problem.into_response(),
+        };
+        line.hand_over(response)
+    }
+}
+
+impl Front {
+    /// Has every request that reaches `router` pass through all of it.
+    pub fn new(router: Router<AppState>, state: AppState) -> Self {
+        let cors = cors(&state.admission);
+        Self(Arc::new(Layers { router: router.with_state(state.clone()), state, cors }))
+    }
+}
+
+impl Layers {
+    async fn call_with_cors(&self, request: Request) -> Response {
+        let Some(cors) = &self.cors else { return self.call(request).await };
+        let call = service_fn(async |request| Ok::<_, Infallible>(self.call(request).await));
+        let Ok(response) = cors.layer(call).call(request).await;
+        response
+    }
+
+    /// Inside of CORS, whose preflights carry no key; and of what writes the log and the request id, so that a panic has both.
+    async fn call(&self, request: Request) -> Response {
+        let checked = catch_unwind(AssertUnwindSafe(|| self.check(&request)));
+        let answer = match checked {
+            Ok(Ok(standing)) => AssertUnwindSafe(self.router.clone().answer(request))
+                .catch_unwind()
+                .await
+                .map(|response| with_standing(response, standing)),
+            Ok(Err(refusal)) => Ok(*refusal),
+            Err(panic) => Err(panic),
+        };
+        // The panic hook has written the message to the log; it is not for the caller.
+        answer.unwrap_or_else(|_| {
+            Problem::new(ProblemType::InternalError, "the request ran into a fault of the server")
+                .into_response()
+        })
+    }
+
+    /// What the key of a request has left of its rate, or why the request goes no further.
+    fn check(&self, request: &Request) -> Result<Option<Standing>, Box<Response>> {
+        limit_head(request).map_err(|problem| Box::new(problem.into_response()))?;
+        authenticate(&self.state, request)
+    }
+}
+
+fn cors(admission: &Admission) -> Option<CorsLayer> {
+    if admission.allowed_origins.is_empty() {
+        return None;
+    }
+    let cors = CorsLayer::new()
+        .allow_origin(admission.allowed_origins.clone())
+        .allow_methods([Method::PUT, Method::PATCH, Method::DELETE, Method::GET, Method::POST])
+        .allow_headers([LEASE_TOKEN, REQUEST_ID, AUTHORIZATION, LAST_EVENT_ID])
+        .expose_headers([
+            LEASE_TOKEN,
+            FENCING_TOKEN,
+            REQUEST_ID,
+            RETRY_AFTER,
+            RATE_LIMIT,
+            RATE_LIMIT_POLICY,
+            WWW_AUTHENTICATE,
+        ])
+        .max_age(CORS_MAX_AGE);
+    Some(cors)
+}

@@ -1,0 +1,115 @@
+//! The list of all locks that are held, page by page.
+
+use axum::extract::{FromRequest, Request, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use utoipa::IntoParams;
+
+use super::AppState;
+use super::answers::{self, JSON, LockList, LockView, example_list};
+use super::extract::{bad_parameter, caller, pairs_of, refuse_body, refuse_others};
+use super::observe::{Note, Noted};
+use super::openapi::ListProblems;
+use super::problem::Problem;
+use super::raw::Pairs;
+use crate::access::{Caller, Right};
+use crate::lock::LockKey;
+
+/// How many locks a page has at most, where nothing else is asked for.
+const DEFAULT_LIMIT: usize = 100;
+/// The most that may be asked for.
+const MOST: usize = 1_000;
+/// The longest cursor that a store gives.
+const LONGEST_CURSOR: usize = 4_096;
+
+/// The query of a list.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ListQuery {
+    /// Only locks whose names begin with this. Nothing in it has a meaning of its own.
+    #[param(value_type = String, required = false, max_length = 512, example = "ci/")]
+    prefix: String,
+    /// How many locks to list at most; 100 where nothing is said. A page may have fewer, and there may still be further ones.
+    #[param(value_type = u16, required = false, minimum = 1, maximum = 1_000, example = 100)]
+    limit: usize,
+    /// The `next_cursor` of the page before. Where a cursor means nothing any more, as after a restart, the list begins anew.
+    #[param(value_type = String, required = false, pattern = "^[A-Za-z0-9._-]+$", max_length = 4_096,
+        example = "5d1f0c2b7a9e4836.0.1024")]
+    cursor: Option<String>,
+}
+
+/// A request for a page, by one who may see such locks.
+pub(super) struct ListCall {
+    caller: Caller,
+    query: ListQuery,
+}
+
+/// List locks
+///
+/// Lists the locks that are held, as far as the caller may see them. A page may be short or empty although there are further
+/// ones: go on with `next_cursor` until there is none. A lock that is held all the while is listed at least once, perhaps
+/// twice on different pages; one that comes or goes meanwhile may be listed or not.
+#[utoipa::path(
+    get, path = "/locks", tag = "locks",
+    params(ListQuery),
+    responses(
+        (status = 200, description = "Some of the locks that are held.", body = LockList, example = json!(example_list())),
+        ListProblems,
+    )
+)]
+pub(super) async fn list_locks(State(app): State<AppState>, call: ListCall) -> Result<Response, Problem> {
+    let ListCall { caller, query } = call;
+    let page = app.service.list(&query.prefix, query.cursor.as_deref(), query.limit).await?;
+    let may_be_seen = page.locks.iter().filter(|lock| caller.sees(Right::List, &lock.key));
+    let list = LockList { locks: may_be_seen.map(LockView::of).collect(), next_cursor: page.next };
+    Ok(answers::json(StatusCode::OK, JSON, &list))
+}
+
+impl FromRequest<AppState> for ListCall {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _: &AppState) -> Result<Self, Problem> {
+        let (parts, body) = request.into_parts();
+        let caller = caller(&parts)?;
+        if let Some(noted) = parts.extensions.get::<Noted>() {
+            noted.set(Note { right: Right::List, key: None, operation: None, waits: false });
+        }
+        let mut pairs = pairs_of(&parts.uri)?;
+        let query = ListQuery::read(&mut pairs)?;
+        refuse_others(&pairs, ["prefix", "limit", "cursor"].into_iter())?;
+        caller.check_prefix(Right::List, &query.prefix)?;
+        refuse_body(&parts.headers, body).await?;
+        Ok(Self { caller, query })
+    }
+}
+
+impl ListQuery {
+    fn read(pairs: &mut Pairs) -> Result<Self, Problem> {
+        let prefix = match pairs.take("prefix").filter(|prefix| !prefix.is_empty()) {
+            // What no name can be, none can begin with: it is no prefix that anybody meant.
+            Some(prefix) => {
+                let key =
+                    LockKey::parse(&prefix).map_err(|error| bad_parameter("prefix", error.to_string()))?;
+                key.as_str().to_owned()
+            }
+            None => String::new(),
+        };
+        let limit = match pairs.take("limit") {
+            Some(text) => std::str::from_utf8(&text)
+                .ok()
+                .and_then(|text| text.parse().ok())
+                .filter(|limit| (1..=MOST).contains(limit))
+                .ok_or_else(|| bad_parameter("limit", format!("write a number from 1 to {MOST}")))?,
+            None => DEFAULT_LIMIT,
+        };
+        let cursor = pairs.take("cursor").map(read_cursor).transpose()?;
+        Ok(Self { prefix, limit, cursor })
+    }
+}
+
+fn read_cursor(text: Vec<u8>) -> Result<String, Problem> {
+    let in_alphabet = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    let is_one = (1..=LONGEST_CURSOR).contains(&text.len()) && text.iter().all(in_alphabet);
+    let text = String::from_utf8(text).ok().filter(|_| is_one);
+    text.ok_or_else(|| bad_parameter("cursor", "send the next_cursor of a page as it was, or leave it out"))
+}

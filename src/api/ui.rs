@@ -1,0 +1,67 @@
+//! The page for people at `/ui`: the held locks, live, and a way to break one. It comes from the binary itself, is made
+//! of what any client may ask for, and shows nothing that its key could not ask for without it.
+
+use axum::Router;
+use axum::extract::Path;
+use axum::extract::rejection::PathRejection;
+use axum::http::header::{
+    CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, LOCATION, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+};
+use axum::http::{HeaderValue, StatusCode};
+use axum::middleware::map_response;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+
+use super::AppState;
+use super::problem::{Problem, ProblemType};
+
+const PAGE: File = File("index.html", "text/html; charset=utf-8", include_str!("ui/index.html"));
+/// What the page is made of: each file's name, its media type and its text.
+const FILES: &[File] = &[
+    File("page.css", "text/css; charset=utf-8", include_str!("ui/page.css")),
+    File("page.js", JAVASCRIPT, include_str!("ui/page.js")),
+    File("gateway.js", JAVASCRIPT, include_str!("ui/gateway.js")),
+    File("locks.js", JAVASCRIPT, include_str!("ui/locks.js")),
+    File("table.js", JAVASCRIPT, include_str!("ui/table.js")),
+    File("watch.js", JAVASCRIPT, include_str!("ui/watch.js")),
+    File("icon.svg", "image/svg+xml", include_str!("ui/icon.svg")),
+];
+const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
+
+/// Names of locks are chosen by strangers, and the page has a key that breaks locks. Nothing but these files runs in it, no
+/// text becomes markup, it talks to nobody else, and no other site shows it in a frame, where clicks could be stolen.
+const POLICY: HeaderValue = HeaderValue::from_static(
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; \
+     form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
+);
+const HEADERS: [(HeaderName, HeaderValue); 3] = [
+    (CONTENT_SECURITY_POLICY, POLICY),
+    (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+    (REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
+];
+
+/// The page, and what it is made of. It holds no secret, so it needs no key.
+pub(super) fn page() -> Router<AppState> {
+    Router::new()
+        .route("/ui", get(async || PAGE.response()))
+        // The page's addresses are relative to the one without a slash; this one is relative too, for proxies' sake.
+        .route("/ui/", get(async || (StatusCode::PERMANENT_REDIRECT, [(LOCATION, "../ui")])))
+        .route("/ui/{file}", get(file))
+        .layer(map_response(async |response: Response| (HEADERS, response)))
+}
+
+struct File(&'static str, &'static str, &'static str);
+
+impl File {
+    fn response(&self) -> Response {
+        ([(CONTENT_TYPE, self.1)], self.2).into_response()
+    }
+}
+
+async fn file(name: Result<Path<String>, PathRejection>) -> Response {
+    let known = name.ok().and_then(|Path(name)| FILES.iter().find(|file| file.0 == name));
+    match known {
+        Some(file) => file.response(),
+        None => Problem::new(ProblemType::NotFound, "the page has no such part").into_response(),
+    }
+}

@@ -1,0 +1,126 @@
+// The requests to the gateway, and the key that they show.
+
+const KEY = 'fencepost-key';
+/** How many locks a page of the list may have. */
+const PAGE = 1000;
+/** The gateway says something each 10 s: after so long without a word it is gone. */
+const LONGEST_SILENCE_MS = 25_000;
+/** A line of events is never that long: what is, is none. */
+const LONGEST_LINE = 100_000;
+
+let apiKey = '';
+try {
+  // Of this tab alone, and gone with it.
+  apiKey = sessionStorage.getItem(KEY) ?? '';
+} catch {
+  // Where the browser keeps nothing, the key lives as long as the page.
+}
+
+export const hasKey = () => apiKey !== '';
+
+export function useKey(key) {
+  apiKey = key.trim();
+  try {
+    if (apiKey) sessionStorage.setItem(KEY, apiKey);
+    else sessionStorage.removeItem(KEY);
+  } catch {
+    // As above.
+  }
+}
+
+/** Why a request was not fulfilled, in the gateway's own words. Status 0: it was not the gateway that answered. */
+export class Refusal extends Error {
+  constructor(status, problem, retryAfterMs = 0) {
+    super(sentence(problem.detail));
+    this.status = status;
+    this.type = String(problem.type ?? '').replace('/problems/', '');
+    this.title = sentence(problem.title);
+    this.retryAfterMs = retryAfterMs;
+  }
+
+  /** All that is known of it. */
+  get text() {
+    return `${this.title} ${this.message}`.trim();
+  }
+}
+
+/** Details are written to stand behind a colon. */
+function sentence(text = '') {
+  return text && text[0].toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? '' : '.');
+}
+
+const notAGateway = (status) => new Refusal(0, { title: `Something that is not the gateway answered (${status}).` });
+
+async function call(method, address, { accept = 'application/json', signal } = {}) {
+  const headers = { Accept: accept };
+  if (apiKey) headers.Authorization = `Bearer ${apiKey}`;
+  let response;
+  try {
+    response = await fetch(address, { method, headers, signal, cache: 'no-store' });
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    throw new Refusal(0, { title: 'The gateway cannot be reached.' });
+  }
+  const type = response.headers.get('Content-Type') ?? '';
+  if (response.ok) {
+    // A sign-in page of a proxy, say.
+    if (response.status !== 204 && !type.startsWith(accept)) throw notAGateway(response.status);
+    return response;
+  }
+  const isOurs = type.startsWith('application/problem+json');
+  const problem = isOurs ? await response.json().catch(() => null) : null;
+  if (!problem) throw notAGateway(response.status);
+  throw new Refusal(response.status, problem, Number(response.headers.get('Retry-After')) * 1000 || 0);
+}
+
+/** The held locks whose names begin with this, page by page, each with the moment at which it was asked for. */
+export async function* list(prefix, signal) {
+  let cursor = '';
+  do {
+    const askedAt = performance.now();
+    const query = new URLSearchParams({ prefix, limit: PAGE });
+    if (cursor) query.set('cursor', cursor);
+    const answer = await (await call('GET', `locks?${query}`, { signal })).json();
+    yield { locks: answer.locks, askedAt };
+    cursor = answer.next_cursor;
+  } while (cursor);
+}
+
+/** What happens to the locks whose names begin with this. */
+export async function* events(prefix, signal) {
+  const query = new URLSearchParams({ prefix });
+  const response = await call('GET', `events?${query}`, { accept: 'application/x-ndjson', signal });
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  try {
+    let rest = '';
+    for (;;) {
+      const { value, done } = await unlessSilent(reader.read());
+      if (done) return;
+      const lines = (rest + value).split('\n');
+      rest = lines.pop();
+      if (rest.length > LONGEST_LINE) throw notAGateway(response.status);
+      for (const line of lines.filter(Boolean)) yield JSON.parse(line);
+    }
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+}
+
+async function unlessSilent(read) {
+  let timer;
+  const silence = new Promise((_, reject) => {
+    const gone = () => reject(new Refusal(0, { title: 'The gateway has fallen silent.' }));
+    timer = setTimeout(gone, LONGEST_SILENCE_MS);
+  });
+  try {
+    return await Promise.race([read, silence]);
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+/** Breaks a lock, if it is still this grant that holds it. */
+export async function breakLock(key, fencingToken) {
+  const query = new URLSearchParams({ key, force: 'true', fencing_token: fencingToken });
+  await call('DELETE', `lock?${query}`);
+}

@@ -1,0 +1,326 @@
+// The page: what is shown when, and what its buttons do.
+
+import { breakLock, hasKey, useKey } from './gateway.js';
+import { MOST_LOCKS } from './locks.js';
+import { Table, duration, showLeft, write } from './table.js';
+import { Watch } from './watch.js';
+
+const at = (id) => document.getElementById(id);
+const show = (id, isShown) => {
+  at(id).hidden = !isShown;
+};
+const count = new Intl.NumberFormat('en');
+const number = (n) => count.format(n);
+
+/** Rows are added by so many: a table of thousands would be slow, and nobody reads it. */
+const ROWS = 200;
+/** Changes are shown together, so that a busy gateway does not make the page flicker. */
+const BETWEEN_DRAWS_MS = 200;
+/** A name is being typed until so long after the last letter. */
+const TYPING_MS = 250;
+/** A connection that comes back within this time was never spoken of. */
+const SHORT_ABSENCE_MS = 1_500;
+
+const orders = {
+  key: (a, b) => (a.key < b.key ? -1 : 1),
+  waiters: (a, b) => b.waiters - a.waiters || orders.key(a, b),
+};
+
+let prefix = prefixInAddress();
+let order = 'key';
+let rows = ROWS;
+/** What the connection is at, as `Watch` told it. */
+let connection = { state: 'connecting' };
+/** Since when it is not live; and when what is shown was true for the last time. */
+let awaySince;
+let listedAt;
+/** Whether a list of this prefix has come to its end. */
+let isListed = false;
+
+const table = new Table(at('rows'), askToBreak);
+const watch = new Watch({ changed: drawSoon, told: connectionIs });
+
+// What is shown of the locks.
+
+let isDrawing = false;
+let drawnAt = -BETWEEN_DRAWS_MS;
+
+function drawSoon() {
+  if (isDrawing) return;
+  isDrawing = true;
+  setTimeout(() => {
+    [isDrawing, drawnAt] = [false, performance.now()];
+    draw();
+  }, drawnAt + BETWEEN_DRAWS_MS - performance.now());
+}
+
+function draw() {
+  const typed = at('prefix').value;
+  // While a name is typed, what is known of it already is shown.
+  const all = [...watch.locks.values()].filter((lock) => lock.key.startsWith(typed)).sort(orders[order]);
+  table.show(all.slice(0, rows), performance.now());
+  const isRefused = connection.state === 'refused';
+  show('refused', isRefused);
+  show('table', all.length > 0);
+  show('loading', all.length === 0 && !isListed && !isRefused);
+  show('nothing', all.length === 0 && isListed);
+  write(at('nothing-title'), typed ? `No lock is held whose name begins with “${typed}”` : 'No lock is held');
+  show('nothing-hint', !typed);
+  at('example').textContent = example();
+  at('count').textContent = all.length ? held(all.length) : '';
+  show('cut', watch.locks.isCut);
+  at('cut').textContent = `More than ${number(MOST_LOCKS)} locks are held. Type the beginning of a name to see those.`;
+  const hidden = all.length - rows;
+  show('more', hidden > 0);
+  at('more-text').textContent = `${number(rows)} of ${number(all.length)} are shown.`;
+  at('more-button').textContent = `Show ${number(Math.min(ROWS, hidden))} more`;
+  drawBreaking();
+}
+
+function example() {
+  const key = hasKey() ? ' -H "Authorization: Bearer $FENCEPOST_API_KEY"' : '';
+  return `curl -X PUT${key} '${new URL('locks/hello?ttl=1m&owner=me', location.href)}'`;
+}
+
+const held = (n) => `${number(n)}${watch.locks.isCut ? '+' : ''} ${n === 1 ? 'lock' : 'locks'} held`;
+
+setInterval(() => {
+  if (document.hidden) return;
+  const now = performance.now();
+  table.tick(now);
+  if (breaking) showLeft(at('breaking-left'), breaking, now);
+  if (connection.state !== 'live') drawConnection();
+}, 250);
+
+// What is shown of the connection.
+
+function connectionIs(told) {
+  if (told.state === 'listed') {
+    if (!isListed) say(held(watch.locks.size), 'unseen');
+    [isListed, listedAt] = [true, performance.now()];
+    return;
+  }
+  const wasLive = connection.state === 'live';
+  if (told.state === 'live') {
+    if (!at('away').hidden) say('Connected again', 'unseen');
+    awaySince = undefined;
+  } else {
+    if (wasLive) listedAt = performance.now();
+    awaySince ??= performance.now();
+  }
+  // The error stays in sight while the next attempt is made.
+  connection = told.state === 'connecting' ? { ...told, error: connection.error } : told;
+  if (told.state === 'refused') refuse(told.error);
+  drawConnection();
+}
+
+const words = {
+  connecting: 'Connecting',
+  live: 'Live',
+  away: 'Not connected',
+  refused: 'Refused',
+  asking: 'Key needed',
+};
+
+function drawConnection() {
+  const { state, error, at: tryAt } = connection;
+  const now = performance.now();
+  const isAway = error !== undefined && ['away', 'connecting'].includes(state) && now - awaySince > SHORT_ABSENCE_MS;
+  at('connection').dataset.state = state;
+  at('connection').textContent = words[state];
+  show('away', isAway);
+  at('view').classList.toggle('stale', isAway);
+  show('forget', hasKey());
+  if (!isAway) return;
+  at('away-what').textContent = error.title;
+  at('away-why').textContent = error.message;
+  const since = listedAt === undefined ? '' : `What is shown is ${duration(now - listedAt)} old. `;
+  at('away-when').textContent = since + (state === 'away' ? `Trying again in ${duration(tryAt - now)}.` : 'Trying…');
+}
+
+function refuse(error) {
+  if (error.status === 401) {
+    const why = hasKey() ? error.text : '';
+    useKey('');
+    askForKey(why);
+    return;
+  }
+  // Of other names it may be told: the search stays.
+  at('refused-title').textContent = error.title.replace(/\.$/, '');
+  at('refused-why').textContent = error.message;
+  at('other-key').textContent = hasKey() ? 'Use another key' : 'Use a key';
+  forget();
+}
+
+/** What the key let one see is not to stay in sight without it. */
+function forget() {
+  if (at('breaking').open) at('breaking').close();
+  watch.forget();
+  isListed = false;
+  draw();
+}
+
+function askForKey(why) {
+  watch.stop();
+  forget();
+  connection = { state: 'asking' };
+  drawConnection();
+  show('view', false);
+  show('sign-in', true);
+  at('sign-in-why').textContent = why;
+  at('key').value = '';
+  at('key').focus();
+}
+
+at('sign-in').addEventListener('submit', (event) => {
+  event.preventDefault();
+  const key = at('key').value.trim();
+  if (!/^[\x21-\x7e]+$/.test(key)) {
+    at('sign-in-why').textContent = 'That is no key: it has a character that no key has.';
+    return;
+  }
+  useKey(key);
+  at('key').value = '';
+  begin();
+});
+at('other-key').addEventListener('click', () => askForKey(''));
+at('retry').addEventListener('click', begin);
+at('now').addEventListener('click', () => watch.tryNow());
+at('forget').addEventListener('click', () => {
+  useKey('');
+  askForKey('');
+});
+
+// Searching.
+
+function prefixInAddress() {
+  try {
+    return new URLSearchParams(location.hash.slice(1)).get('prefix') ?? '';
+  } catch {
+    return '';
+  }
+}
+
+let typing;
+at('prefix').addEventListener('input', () => {
+  clearTimeout(typing);
+  typing = setTimeout(() => search(at('prefix').value), TYPING_MS);
+  draw();
+});
+
+function search(wanted) {
+  if (wanted === prefix) return;
+  prefix = wanted;
+  // Nothing of it reaches the server with the page: what stands behind # stays in the browser.
+  history.replaceState(null, '', prefix ? `#${new URLSearchParams({ prefix })}` : location.pathname);
+  begin();
+}
+
+function begin() {
+  [isListed, rows] = [false, ROWS];
+  connection = { state: 'connecting' };
+  show('sign-in', false);
+  show('view', true);
+  watch.start(prefix);
+  draw();
+}
+
+addEventListener('hashchange', () => {
+  at('prefix').value = prefixInAddress();
+  search(at('prefix').value);
+});
+
+addEventListener('keydown', (event) => {
+  const isTyping = event.target.matches('input, dialog *');
+  if (event.key !== '/' || isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
+  event.preventDefault();
+  at('prefix').select();
+});
+
+at('more-button').addEventListener('click', () => {
+  rows += ROWS;
+  draw();
+});
+
+for (const button of document.querySelectorAll('[data-sort]')) {
+  button.addEventListener('click', () => {
+    order = button.dataset.sort;
+    for (const other of document.querySelectorAll('[data-sort]')) {
+      const direction = order === 'key' ? 'ascending' : 'descending';
+      other.closest('th').ariaSort = other === button ? direction : 'none';
+    }
+    draw();
+  });
+}
+
+// Breaking a lock: never without a question that names it, and never another grant than the one that was shown.
+
+/** The lock that the question is about, as it was when it was asked. */
+let breaking;
+
+function askToBreak(lock) {
+  breaking = lock;
+  write(at('breaking-key'), lock.key);
+  write(at('breaking-owner'), lock.owner || 'not named');
+  at('breaking-fence').textContent = lock.fencingToken;
+  at('breaking-problem').textContent = '';
+  at('break').disabled = false;
+  at('breaking').showModal();
+  drawBreaking();
+}
+
+function drawBreaking() {
+  if (!breaking) return;
+  const lock = watch.locks.get(breaking.key);
+  if (lock?.fencingToken === breaking.fencingToken) {
+    breaking = lock;
+    showLeft(at('breaking-left'), lock, performance.now());
+    at('breaking-waiters').textContent = lock.waiters;
+  } else if (!at('break').disabled) {
+    tooLate(lock ? 'Somebody else holds it now.' : 'Nobody holds it any more.');
+  }
+}
+
+function tooLate(why) {
+  at('breaking-problem').textContent = `${why} There is nothing left to break here.`;
+  at('break').disabled = true;
+  at('keep').focus();
+}
+
+at('break').addEventListener('click', async () => {
+  const { key, fencingToken } = breaking;
+  // So that what happens meanwhile to the lock is not taken for somebody else's doing.
+  at('break').disabled = true;
+  try {
+    await breakLock(key, fencingToken);
+    say(`Broken: ${key}`);
+    at('breaking').close();
+  } catch (error) {
+    if (error.status === 401) refuse(error);
+    else if (error.status === 404) tooLate('Nobody holds it any more.');
+    else if (error.status === 409) tooLate('Somebody else holds it now.');
+    else {
+      at('breaking-problem').textContent = error.text;
+      at('break').disabled = false;
+    }
+  }
+});
+at('keep').addEventListener('click', () => at('breaking').close());
+at('breaking').addEventListener('close', () => {
+  const { key } = breaking;
+  breaking = undefined;
+  table.focus(key);
+});
+
+// What is said aloud to those who do not see it. What nobody sees elsewhere on the page is shown for a while, too.
+
+let saying;
+function say(text, look = '') {
+  clearTimeout(saying);
+  write(at('said'), text);
+  at('said').className = look;
+  saying = setTimeout(() => at('said').replaceChildren(), 8_000);
+}
+
+at('prefix').value = prefix;
+begin();

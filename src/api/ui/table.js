@@ -1,0 +1,138 @@
+// The rows of the table: one for each lock that is shown, changed only where something has changed.
+
+/** What the eye takes for something else, or for nothing: spaces at an end or in a row, and what has no shape. */
+const UNSEEN = /^ +| +$| {2,}|[\p{Cf}\p{Cc}\p{Zl}\p{Zp}\u115f\u1160\u3164\uffa0]|(?! )\p{Zs}/gu;
+
+/** Writes what a stranger chose: as text, and with a sign for whatever could not be seen in it. */
+export function write(element, text) {
+  const parts = [];
+  let at = 0;
+  for (const { 0: unseen, index } of text.matchAll(UNSEEN)) {
+    parts.push(text.slice(at, index), sign(unseen));
+    at = index + unseen.length;
+  }
+  element.replaceChildren(...parts, text.slice(at));
+}
+
+function sign(unseen) {
+  const element = document.createElement('span');
+  element.className = 'sign';
+  element.textContent = unseen[0] === ' '
+    ? '·'.repeat(unseen.length)
+    : `U+${unseen.codePointAt(0).toString(16).toUpperCase().padStart(4, '0')}`;
+  return element;
+}
+
+/** What is left of a lease, for people: never more than it is. */
+export function duration(ms) {
+  if (ms <= 0) return 'ending';
+  const seconds = Math.floor(ms / 1000);
+  const [h, min, s] = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60, seconds % 60];
+  const two = (number) => String(number).padStart(2, '0');
+  if (h) return `${h} h ${two(min)} min`;
+  if (min) return `${min} min ${two(s)} s`;
+  return seconds ? `${s} s` : '< 1 s';
+}
+
+/** A lease that ends within this time stands out. */
+const SOON_MS = 10_000;
+
+/** A lock that was granted within this time is shown to be new. */
+const FRESH_MS = 1_000;
+
+/** Shows what is left of a lease. */
+export function showLeft(element, lock, now) {
+  const left = lock.endsAt - now;
+  const text = duration(left);
+  if (element.textContent !== text) element.textContent = text;
+  element.classList.toggle('soon', left < SOON_MS);
+}
+
+export class Table {
+  #body;
+  #template = document.getElementById('row').content.firstElementChild;
+  #rows = new Map();
+  #breakLock;
+
+  constructor(body, breakLock) {
+    this.#body = body;
+    this.#breakLock = breakLock;
+  }
+
+  /** Shows these locks, in this order. */
+  show(locks, now) {
+    const focused = document.activeElement;
+    const wanted = new Set(locks.map((lock) => lock.key));
+    for (const [key, row] of this.#rows) {
+      if (!wanted.has(key)) this.#remove(key, row);
+    }
+    let next = this.#body.firstElementChild;
+    for (const lock of locks) {
+      const row = this.#rows.get(lock.key) ?? this.#add(lock, now);
+      if (row.element === next) next = next.nextElementSibling;
+      else this.#body.insertBefore(row.element, next);
+      this.#fill(row, lock);
+    }
+    // One that was moved has lost it.
+    if (focused !== document.activeElement && focused?.isConnected) focused.focus({ preventScroll: true });
+    this.tick(now);
+  }
+
+  /** Only time has passed. */
+  tick(now) {
+    for (const { left, lock } of this.#rows.values()) showLeft(left, lock, now);
+  }
+
+  /** The button of a lock, to go back to. */
+  focus(key) {
+    this.#rows.get(key)?.button.focus();
+  }
+
+  #add(lock, now) {
+    const element = this.#template.cloneNode(true);
+    element.classList.toggle('fresh', now - lock.grantedAt < FRESH_MS);
+    const cell = (name) => element.querySelector(name);
+    const row = {
+      element,
+      owner: cell('.owner'),
+      left: cell('.left'),
+      waiters: cell('.waiters'),
+      fence: cell('.fence'),
+      button: cell('button'),
+      lock: {},
+    };
+    write(cell('.key bdi'), lock.key);
+    // A long name is cut on the page.
+    cell('.key').title = lock.key;
+    // With the signs, since names that look the same sound the same.
+    row.button.setAttribute('aria-label', `Break ${cell('.key').textContent}`);
+    row.button.addEventListener('click', () => this.#breakLock(row.lock));
+    this.#rows.set(lock.key, row);
+    return row;
+  }
+
+  #fill(row, lock) {
+    const old = row.lock;
+    row.lock = lock;
+    if (old.owner !== lock.owner || old.isReleased !== lock.isReleased) {
+      write(row.owner.firstElementChild, lock.owner);
+      row.owner.classList.toggle('released', lock.isReleased);
+      row.owner.classList.toggle('none', !lock.owner);
+    }
+    if (old.waiters !== lock.waiters) {
+      row.waiters.textContent = lock.waiters;
+      row.waiters.classList.toggle('none', !lock.waiters);
+    }
+    if (old.fencingToken !== lock.fencingToken) row.fence.textContent = lock.fencingToken;
+  }
+
+  #remove(key, { element, button }) {
+    // Whoever was there by the keyboard goes on from the next row, not from the top of the page.
+    if (button === document.activeElement) {
+      const neighbour = element.nextElementSibling ?? element.previousElementSibling;
+      (neighbour?.querySelector('button') ?? document.getElementById('prefix')).focus();
+    }
+    element.remove();
+    this.#rows.delete(key);
+  }
+}

@@ -1,0 +1,282 @@
+//! What happens to locks, as a stream: to one, or to all whose names begin alike.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::Extension;
+use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::{FromRequest, Request, State};
+use axum::http::{HeaderMap, HeaderName, Version};
+use axum::response::Response;
+use http_body::Frame;
+use tokio::time::{Instant, Sleep, sleep};
+use utoipa::IntoParams;
+
+use super::events::Form;
+use super::extract::{bad_parameter, caller, key_of, pairs_of, refuse_body, refuse_others};
+use super::happening::{EXAMPLE_STREAM, Happening, example_line};
+use super::observe::{Note, Noted};
+use super::openapi::WatchProblems;
+use super::problem::{Problem, ProblemType};
+use super::{AppState, ConnectionPlace};
+use crate::access::{Caller, Denied, Permit, Right};
+use crate::lock::LockKey;
+use crate::server::{Peer, ShortPatience};
+use crate::service::{Selection, Told, Watched, Watching};
+
+/// What was told last to whoever comes back.
+pub(super) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+/// The longest silence.
+const LONGEST_SILENCE: Duration = Duration::from_secs(10);
+/// How often it is seen whether the caller may still be told.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long a peer may leave unacknowledged what was sent to it: as long again as it takes until something is sent.
+const PATIENCE: Duration = LONGEST_SILENCE;
+
+/// What is watched.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "it only documents what `WatchCall` reads")]
+pub(super) struct WatchQuery {
+    /// The lock: 1 to 512 bytes of UTF-8 without control characters. Either this or `prefix`.
+    #[param(value_type = String, required = false, min_length = 1, max_length = 512, example = "backup")]
+    key: String,
+    /// How the names of the locks begin, up to 512 bytes; empty for all locks. Either this or `key`.
+    #[param(value_type = String, required = false, max_length = 512)]
+    prefix: String,
+}
+
+/// Where a stream is to go on.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Header)]
+pub(super) struct LastEventId {
+    /// The `id` of the last event that was read: what came after it is told, if this server still knows it. Browsers send it
+    /// when they connect again.
+    #[param(rename = "Last-Event-ID", value_type = String, required = false)]
+    #[expect(dead_code, reason = "it only documents what the handler reads")]
+    id: String,
+}
+
+/// A wish to watch, which is allowed.
+pub(super) struct WatchCall {
+    selection: Selection,
+    caller: Caller,
+}
+
+impl FromRequest<AppState> for WatchCall {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _: &AppState) -> Result<Self, Problem> {
+        let (parts, body) = request.into_parts();
+        let caller = caller(&parts)?;
+        let mut pairs = pairs_of(&parts.uri)?;
+        let key = pairs.take("key").map(|bytes| key_of(&bytes)).transpose()?;
+        let prefix = pairs.take("prefix").map(|bytes| prefix_of(&bytes)).transpose()?;
+        refuse_others(&pairs, ["key", "prefix"].into_iter())?;
+        let selection = match (key, prefix) {
+            (Some(key), None) => Selection::Key(key),
+            (None, Some(prefix)) => Selection::Prefix(prefix),
+            (None, None) => {
+                let detail = "say which lock, or how their names begin: key=… or prefix=…";
+                return Err(bad_parameter("key", detail));
+            }
+            (Some(_), Some(_)) => {
+                return Err(bad_parameter("prefix", "it is one lock or many: either key=… or prefix=…"));
+            }
+        };
+        if let Some(noted) = parts.extensions.get::<Noted>() {
+            let key = match &selection {
+                Selection::Key(key) => Some(key.clone()),
+                Selection::Prefix(_) => None,
+            };
+            noted.set(Note { right: right_to(&selection), key, operation: None, waits: false });
+        }
+        may_watch(&caller, &selection)?;
+        refuse_body(&parts.headers, body).await?;
+        Ok(Self { selection, caller })
+    }
+}
+
+/// What it takes to be told of these.
+fn right_to(selection: &Selection) -> Right {
+    match selection {
+        Selection::Key(_) => Right::Inspect,
+        Selection::Prefix(_) => Right::List,
+    }
+}
+
+fn may_watch(caller: &Caller, selection: &Selection) -> Result<(), Denied> {
+    match selection {
+        Selection::Key(key) => caller.check(right_to(selection), key),
+        Selection::Prefix(prefix) => caller.check_prefix(right_to(selection), prefix),
+    }
+}
+
+/// The beginning of a key.
+fn prefix_of(bytes: &[u8]) -> Result<String, Problem> {
+    if bytes.is_empty() {
+        return Ok(String::new());
+    }
+    match LockKey::parse(bytes) {
+        Ok(key) => Ok(key.as_str().to_owned()),
+        Err(error) => Err(bad_parameter("prefix", format!("no key begins so: {error}"))),
+    }
+}
+
+/// Watch locks
+///
+/// Tells what happens to a lock, or to all whose names begin alike, at every server of the same store: `granted`,
+/// `renewed`, `released`, `expired`, `broken`, and `waiting` when another number of requests waits in line. First comes
+/// `resync`, and again whenever something may have been missed: then look at the lock, or list the locks, and go on reading.
+/// Server-sent events, or, with `Accept: application/x-ndjson`, lines of JSON. A comment, or the event `heartbeat`, comes
+/// when nothing was said for 10 seconds.
+#[utoipa::path(
+    get, path = "/events", tag = "locks",
+    params(WatchQuery, LastEventId),
+    responses(
+        (status = 200, description = "What happens from now on.",
+         content((String = "text/event-stream", example = json!(EXAMPLE_STREAM)), (Happening = "application/x-ndjson", example = json!(example_line()))),
+         headers(("X-Accel-Buffering" = String, description = "`no`: a proxy is to pass events on as they come."))),
+        WatchProblems,
+    )
+)]
+pub(super) async fn watch_locks(
+    State(app): State<AppState>,
+    version: Version,
+    peer: Option<Extension<Arc<Peer>>>,
+    headers: HeaderMap,
+    call: WatchCall,
+) -> Result<Response, Problem> {
+    let connection = app.keep_connection(version).ok_or_else(too_many_watchers)?;
+    let WatchCall { selection, caller } = call;
+    let permit = caller.watch(app.limits.default_max_watchers).ok_or_else(key_watches_too_often)?;
+    let after = headers.get(LAST_EVENT_ID).and_then(|id| id.to_str().ok());
+    let watching = match app.service.watch(selection.clone(), after).await? {
+        Watched::Watching(watching) => watching,
+        Watched::TooManyWatchers => return Err(too_many_watchers()),
+        Watched::ShuttingDown => {
+            return Err(Problem::new(ProblemType::ShuttingDown, "the server is shutting down"));
+        }
+    };
+    let form = Form::accepted(&headers);
+    let place = Arc::new(Mutex::new(Some(Place { watching, _permit: permit })));
+    if caller.id().is_some() {
+        tokio::spawn(leave_when_denied(Arc::downgrade(&place), caller.clone(), selection.clone()));
+    }
+    let body = WatchBody {
+        place,
+        selection,
+        caller,
+        form,
+        look: Box::pin(sleep(LOOK_EVERY)),
+        told_at: Instant::now(),
+        _connection: connection,
+        _patience: peer.map(|Extension(peer)| peer.patience.at_most(PATIENCE)),
+    };
+    Ok(form.stream(Body::new(body)))
+}
+
+fn too_many_watchers() -> Problem {
+    Problem::new(ProblemType::TooManyWatchers, "as many watch already as the server allows")
+}
+
+fn key_watches_too_often() -> Problem {
+    Problem::new(ProblemType::TooManyWatchers, "as many streams of this API key are open already as may be")
+}
+
+/// The place of one who watches among all others, and among those of the same key.
+struct Place {
+    watching: Watching,
+    _permit: Permit,
+}
+
+/// Gives up the place of one who may not be told any more. The answer does so too, but is not asked while its client makes
+/// no room for it.
+async fn leave_when_denied(place: Weak<Mutex<Option<Place>>>, caller: Caller, selection: Selection) {
+    loop {
+        sleep(LOOK_EVERY).await;
+        let Some(place) = place.upgrade() else { return };
+        if !may_go_on(&caller, &selection) {
+            *lock(&place) = None;
+            return;
+        }
+    }
+}
+
+/// Whether the caller may be told on: its key may have been revoked, or lost its rights.
+fn may_go_on(caller: &Caller, selection: &Selection) -> bool {
+    caller.is_valid() && may_watch(caller, selection).is_ok()
+}
+
+fn lock(place: &Mutex<Option<Place>>) -> MutexGuard<'_, Option<Place>> {
+    place.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The answer to one who watches. It ends when the server stops, and when the caller may not be told any more.
+struct WatchBody {
+    /// `None` once it may not be told any more.
+    place: Arc<Mutex<Option<Place>>>,
+    selection: Selection,
+    caller: Caller,
+    form: Form,
+    look: Pin<Box<Sleep>>,
+    /// When something was said last.
+    told_at: Instant,
+    _connection: ConnectionPlace,
+    _patience: Option<ShortPatience>,
+}
+
+impl WatchBody {
+    /// What is to be written of it: nothing, where it is about a lock that the caller may not see.
+    fn write(&self, told: &Told, id: String) -> Option<Bytes> {
+        let right = right_to(&self.selection);
+        let is_hidden = told.key.as_ref().is_some_and(|key| !self.caller.sees(right, key));
+        (!is_hidden).then(|| Happening::of(told, id).written(self.form))
+    }
+
+    /// The next thing to tell, and its id; `None` when nothing follows.
+    fn poll_told(&self, context: &mut Context<'_>) -> Poll<Option<(Arc<Told>, String)>> {
+        let mut place = lock(&self.place);
+        if !may_go_on(&self.caller, &self.selection) {
+            *place = None;
+        }
+        let Some(Place { watching, .. }) = &mut *place else { return Poll::Ready(None) };
+        let told = ready!(watching.poll_told(context));
+        Poll::Ready(told.map(|told| {
+            let id = watching.id_of(&told);
+            (told, id)
+        }))
+    }
+}
+
+impl HttpBody for WatchBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let text = loop {
+            match self.poll_told(context) {
+                Poll::Ready(None) => return Poll::Ready(None),
+                Poll::Ready(Some((told, id))) => {
+                    if let Some(text) = self.write(&told, id) {
+                        break text;
+                    }
+                }
+                Poll::Pending => {
+                    ready!(self.look.as_mut().poll(context));
+                    self.look.as_mut().reset(Instant::now() + LOOK_EVERY);
+                    if self.told_at.elapsed() >= LONGEST_SILENCE {
+                        break Happening::heartbeat().written(self.form);
+                    }
+                }
+            }
+        };
+        self.told_at = Instant::now();
+        Poll::Ready(Some(Ok(Frame::data(text))))
+    }
+}

@@ -1,0 +1,155 @@
+//! The settings that say who may be served.
+
+use std::ffi::OsString;
+use std::fmt::Display;
+use std::net::ToSocketAddrs;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::Duration;
+
+use axum::http::HeaderValue;
+use axum::http::uri::{Authority, Uri};
+use clap::Args;
+
+use super::SettingsError;
+use crate::access::{Entry, parse_keys};
+
+/// How long a file must stay as it is before it counts as written.
+const SETTLING: Duration = Duration::from_millis(50);
+
+/// The flags that say who may be served.
+#[derive(Args, Clone, Debug)]
+pub struct AccessArgs {
+    /// A file with the API keys of those who may use this server, which is read anew when it changes; `fencepost key new`
+    /// makes one
+    #[arg(long, env = "FENCEPOST_KEYS", value_name = "FILE")]
+    keys: Option<OsString>,
+
+    /// Let everybody do everything who reaches this server, also from other machines
+    #[arg(long, env = "FENCEPOST_ALLOW_ANONYMOUS", value_parser = yes_or_no)]
+    allow_anonymous: bool,
+
+    /// Another name by which this server may be called while it has no keys, such as that which a reverse proxy passes on; known
+    /// are those of loopback, and beyond loopback also addresses and names of one word (may be repeated)
+    #[arg(long, env = "FENCEPOST_ALLOW_HOST", value_delimiter = ',', value_name = "HOST")]
+    allow_host: Vec<String>,
+
+    /// Another site whose pages may use this server, such as `https://app.example` (may be repeated)
+    #[arg(long, env = "FENCEPOST_CORS_ORIGIN", value_delimiter = ',', value_name = "ORIGIN")]
+    cors_origin: Vec<String>,
+}
+
+/// Who may be served, checked.
+#[derive(Clone, Debug)]
+pub struct AccessSettings {
+    /// The keys, where some are in use.
+    pub keys: Option<KeysFile>,
+    /// Whether it was said in so many words that everybody may do everything.
+    pub allows_anonymous: bool,
+    /// Names by which this server may be called besides those that no page can have.
+    pub allowed_hosts: Vec<String>,
+    /// Sites whose pages may use this server.
+    pub allowed_origins: Vec<HeaderValue>,
+}
+
+/// A file with keys.
+#[derive(Clone, Debug)]
+pub struct KeysFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// What stood in it at the start.
+    pub keys: Vec<Entry>,
+}
+
+impl KeysFile {
+    /// Reads it; the error says where it is wrong, and not what stands there.
+    pub fn read(path: &Path) -> Result<Self, String> {
+        let wrong = |problem: &dyn Display| format!("{}: {problem}", path.display());
+        let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
+        let keys = parse_keys(&text).map_err(|error| wrong(&error))?;
+        Ok(Self { path: path.to_owned(), keys })
+    }
+
+    /// Reads it when nobody is about to write it: half a file may be a good one, without the keys of its other half.
+    pub fn read_settled(path: &Path) -> Result<Self, String> {
+        let mut before = None;
+        loop {
+            let now = std::fs::read(path).ok();
+            if before.as_ref() == Some(&now) {
+                return Self::read(path);
+            }
+            before = Some(now);
+            sleep(SETTLING);
+        }
+    }
+}
+
+impl AccessArgs {
+    /// Nothing is open by accident: `listen` is the address that is to be listened on.
+    pub(super) fn check(&self, listen: &str) -> Result<AccessSettings, SettingsError> {
+        // Unlike a path, this may be empty, which is as good as none; see `given`.
+        let path = self.keys.as_ref().filter(|path| !path.is_empty()).map(Path::new);
+        if path.is_some() && self.allow_anonymous {
+            let problem = "with --keys nobody is anonymous; give one of them".to_owned();
+            return Err(SettingsError { flag: "--allow-anonymous", problem });
+        }
+        if path.is_none() && !self.allow_anonymous && is_reachable(listen) {
+            let problem = format!(
+                "{listen} can be reached from other machines, and no API keys are in use: give --keys FILE (`fencepost \
+                 key new --help` says how to make one), or --allow-anonymous to let everybody take locks who reaches it"
+            );
+            return Err(SettingsError { flag: "--listen", problem });
+        }
+        let keys = path.map(KeysFile::read).transpose();
+        Ok(AccessSettings {
+            keys: keys.map_err(|problem| SettingsError { flag: "--keys", problem })?,
+            allows_anonymous: self.allow_anonymous,
+            allowed_hosts: given(&self.allow_host).map(allowed_host).collect::<Result<_, _>>()?,
+            allowed_origins: given(&self.cors_origin).map(allowed_origin).collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+/// Whether other machines can reach an address. What cannot be resolved cannot be listened on either.
+fn is_reachable(listen: &str) -> bool {
+    let addresses = listen.to_socket_addrs();
+    addresses.is_ok_and(|mut addresses| addresses.any(|address| !address.ip().to_canonical().is_loopback()))
+}
+
+/// A variable that is set to nothing, as compose files and unit files do it, names nothing.
+fn given(list: &[String]) -> impl Iterator<Item = &str> {
+    list.iter().map(String::as_str).filter(|text| !text.is_empty())
+}
+
+/// Nothing is opened by a word that only may mean yes, such as a misspelt `false`.
+fn yes_or_no(text: &str) -> Result<bool, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "true" | "yes" | "on" | "y" | "t" | "1" => Ok(true),
+        "false" | "no" | "off" | "n" | "f" | "0" | "" => Ok(false),
+        _ => Err("write true or false".to_owned()),
+    }
+}
+
+fn allowed_host(host: &str) -> Result<String, SettingsError> {
+    match host.parse::<Authority>() {
+        Ok(authority) if authority.host() == host => Ok(host.to_owned()),
+        _ => {
+            let problem = format!("{host:?} is no host name (leave scheme and port out)");
+            Err(SettingsError { flag: "--allow-host", problem })
+        }
+    }
+}
+
+fn allowed_origin(origin: &str) -> Result<HeaderValue, SettingsError> {
+    let error = || SettingsError {
+        flag: "--cors-origin",
+        problem: format!("{origin:?} is no origin; write it as a browser does, such as https://app.example"),
+    };
+    let uri: Uri = origin.parse().map_err(|_| error())?;
+    let is_origin = matches!(uri.scheme_str(), Some("http" | "https"))
+        && uri.authority().is_some_and(|authority| origin.ends_with(authority.as_str()));
+    if !is_origin {
+        return Err(error());
+    }
+    HeaderValue::from_str(origin).map_err(|_| error())
+}

@@ -1,0 +1,105 @@
+//! The settings of what is said of all this: the log, the metrics, the traces and the audit log.
+
+use std::ffi::OsString;
+
+use axum::http::Uri;
+use clap::{Args, ValueEnum};
+
+use super::SettingsError;
+use crate::audit::AuditTarget;
+
+/// The flags of what is said.
+#[derive(Args, Clone, Debug)]
+pub struct ObserveArgs {
+    /// The form of the log, which goes to standard error
+    #[arg(long, env = "FENCEPOST_LOG_FORMAT", default_value = "text", value_name = "FORMAT")]
+    log_format: LogFormat,
+
+    /// What is logged: from this level up (each request is info, or warn when it failed)
+    #[arg(long, env = "FENCEPOST_LOG_LEVEL", default_value = "info", value_name = "LEVEL")]
+    log_level: LogLevel,
+
+    /// Another address and port for /metrics, which then is there only, and for everybody who reaches it: the numbers say
+    /// nothing of single locks
+    #[arg(long, env = "FENCEPOST_METRICS_LISTEN", value_name = "HOST:PORT")]
+    metrics_listen: Option<String>,
+
+    /// Where traces go, by OTLP over HTTP, such as http://127.0.0.1:4318; without a path they go to /v1/traces there. The
+    /// variables of OpenTelemetry for headers, sampling and resources are heeded
+    #[arg(long, env = "FENCEPOST_OTLP_ENDPOINT", value_name = "URL")]
+    otlp_endpoint: Option<String>,
+
+    /// A file to which it is appended who did what with which key, as JSON lines; `-` is standard error. It is opened anew on
+    /// SIGHUP
+    #[arg(long, env = "FENCEPOST_AUDIT_LOG", value_name = "FILE")]
+    audit_log: Option<OsString>,
+}
+
+/// What is said, checked.
+#[derive(Clone, Debug)]
+pub struct ObserveSettings {
+    /// The form of the log.
+    pub log_format: LogFormat,
+    /// How much is logged.
+    pub log_level: LogLevel,
+    /// An address and port for the metrics alone.
+    pub metrics_listen: Option<String>,
+    /// Where traces go.
+    pub otlp_endpoint: Option<String>,
+    /// Where it is written down who did what, if anywhere.
+    pub audit_log: Option<AuditTarget>,
+}
+
+impl ObserveArgs {
+    pub(super) fn check(&self) -> Result<ObserveSettings, SettingsError> {
+        let otlp_endpoint = self.otlp_endpoint.as_deref().filter(|address| !address.is_empty());
+        let audit_log = self.audit_log.as_ref().filter(|file| !file.is_empty());
+        let target = |file: &OsString| match file.to_str() {
+            Some("-") => AuditTarget::StandardError,
+            _ => AuditTarget::File(file.into()),
+        };
+        Ok(ObserveSettings {
+            audit_log: audit_log.map(target),
+            log_format: self.log_format,
+            log_level: self.log_level,
+            metrics_listen: self.metrics_listen.clone().filter(|address| !address.is_empty()),
+            otlp_endpoint: otlp_endpoint.map(otlp_endpoint_of).transpose()?,
+        })
+    }
+}
+
+/// The address for traces, of what is given of it.
+fn otlp_endpoint_of(text: &str) -> Result<String, SettingsError> {
+    // It is not repeated: it may hold a secret.
+    let error = |problem: &str| SettingsError { flag: "--otlp-endpoint", problem: problem.to_owned() };
+    let uri: Uri = text.parse().map_err(|_| error("must be the address of a collector"))?;
+    if !matches!(uri.scheme_str(), Some("http" | "https")) {
+        return Err(error("must begin with http:// or https://"));
+    }
+    if uri.authority().is_none_or(|authority| authority.as_str().contains('@')) {
+        return Err(error("must hold no password: OTEL_EXPORTER_OTLP_HEADERS is for that"));
+    }
+    Ok(match uri.path() {
+        "" | "/" => format!("{}/v1/traces", text.trim_end_matches('/')),
+        _ => text.to_owned(),
+    })
+}
+
+/// The form of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// A line for people.
+    Text,
+    /// An object per line.
+    Json,
+}
+
+/// How much is logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum LogLevel {
+    Error,
+    Warn,
+    Info,
+    Debug,
+}

@@ -1,0 +1,141 @@
+//! The settings of the accept loop.
+
+use std::num::NonZero;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+
+use super::{SettingsError, duration, require};
+use crate::server::{ServerSettings, Tls, TlsFiles};
+
+/// The longest of the times that bound a connection.
+const LONGEST_CONNECTION_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The most threads that may serve requests.
+const MOST_THREADS: usize = 1024;
+
+/// The flags of the accept loop.
+#[derive(Args, Clone, Debug)]
+pub struct ServerArgs {
+    /// Address and port to listen on
+    #[arg(long, env = "FENCEPOST_LISTEN", default_value = "127.0.0.1:8080", value_name = "HOST:PORT")]
+    pub(super) listen: String,
+
+    /// Threads that serve requests [default: half of the cores, at least 1]
+    #[arg(long, env = "FENCEPOST_THREADS", value_name = "N")]
+    threads: Option<usize>,
+
+    /// The server's certificate in PEM, and those that lead to an authority; read anew when it changes, and on SIGHUP. With
+    /// it, the server speaks HTTPS only
+    #[arg(long, env = "FENCEPOST_TLS_CERT", value_name = "FILE")]
+    tls_cert: Option<PathBuf>,
+
+    /// The private key of that certificate in PEM
+    #[arg(long, env = "FENCEPOST_TLS_KEY", value_name = "FILE")]
+    tls_key: Option<PathBuf>,
+
+    /// The authorities in PEM whose certificates clients may show; keys name those clients by `tls_subjects`
+    #[arg(long, env = "FENCEPOST_TLS_CLIENT_CA", value_name = "FILE")]
+    tls_client_ca: Option<PathBuf>,
+
+    /// How long a new connection may take over its TLS handshake
+    #[arg(long, env = "FENCEPOST_TLS_HANDSHAKE_TIMEOUT", default_value = "10s", value_parser = duration, value_name = "DURATION")]
+    tls_handshake_timeout: Duration,
+
+    /// Connections that may be open at once; more wait in the kernel
+    #[arg(long, env = "FENCEPOST_MAX_CONNECTIONS", default_value = "10000", value_name = "N")]
+    max_connections: usize,
+
+    /// Connections that one address may have open at once, or one network of 64 bits of IPv6; more are closed at once
+    /// [default: half of --max-connections]
+    #[arg(long, env = "FENCEPOST_MAX_CONNECTIONS_PER_ADDRESS", value_name = "N")]
+    max_connections_per_address: Option<usize>,
+
+    /// Requests that may be under way at once on one connection of HTTP/2
+    #[arg(long, env = "FENCEPOST_MAX_H2_STREAMS", default_value = "250", value_name = "N")]
+    max_h2_streams: u32,
+
+    /// How long a new connection may take until its first request is complete; with TLS, from the end of the handshake
+    #[arg(long, env = "FENCEPOST_FIRST_REQUEST_TIMEOUT", default_value = "10s", value_parser = duration, value_name = "DURATION")]
+    first_request_timeout: Duration,
+
+    /// How long a connection may be idle between requests
+    #[arg(long, env = "FENCEPOST_IDLE_TIMEOUT", default_value = "75s", value_parser = duration, value_name = "DURATION")]
+    idle_timeout: Duration,
+
+    /// How long requests may go on after SIGTERM
+    #[arg(long, env = "FENCEPOST_DRAIN_TIMEOUT", default_value = "10s", value_parser = duration, value_name = "DURATION")]
+    drain_timeout: Duration,
+}
+
+impl ServerArgs {
+    /// How many threads are to serve requests. What they leave of the machine is the store's, the kernel's and its
+    /// neighbours': on a busy machine threads that must wake each other cost more than they bring.
+    pub(super) fn threads(&self) -> Result<usize, SettingsError> {
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let threads = self.threads.unwrap_or((cores / 2).clamp(1, MOST_THREADS));
+        require("--threads", (1..=MOST_THREADS).contains(&threads), "from 1 to 1024")?;
+        Ok(threads)
+    }
+
+    pub(super) fn check(&self) -> Result<ServerSettings, SettingsError> {
+        require("--max-connections", self.max_connections > 0, "at least 1")?;
+        let per_address = self.max_connections_per_address.unwrap_or(self.max_connections.div_ceil(2));
+        require("--max-connections-per-address", per_address > 0, "at least 1")?;
+        require("--max-h2-streams", self.max_h2_streams > 0, "at least 1")?;
+        for (flag, time) in [
+            ("--tls-handshake-timeout", self.tls_handshake_timeout),
+            ("--first-request-timeout", self.first_request_timeout),
+            ("--idle-timeout", self.idle_timeout),
+            ("--drain-timeout", self.drain_timeout),
+        ] {
+            let is_sane = (Duration::from_millis(10)..=LONGEST_CONNECTION_TIMEOUT).contains(&time);
+            require(flag, is_sane, "from 10ms to 1day")?;
+        }
+        Ok(ServerSettings {
+            tls: self.tls_files()?.map(load).transpose()?,
+            tls_handshake_timeout: self.tls_handshake_timeout,
+            first_request_timeout: self.first_request_timeout,
+            idle_timeout: self.idle_timeout,
+            max_connections: self.max_connections,
+            max_connections_per_address: per_address,
+            max_h2_streams: self.max_h2_streams,
+            drain_timeout: self.drain_timeout,
+            ..ServerSettings::default()
+        })
+    }
+
+    /// The files of the certificate, if there is to be TLS.
+    fn tls_files(&self) -> Result<Option<TlsFiles>, SettingsError> {
+        let [certificate, key, client_authorities] =
+            [&self.tls_cert, &self.tls_key, &self.tls_client_ca].map(|path| path.as_deref().and_then(given));
+        match (certificate, key) {
+            (Some(certificate), Some(key)) => Ok(Some(TlsFiles { certificate, key, client_authorities })),
+            (Some(_), None) => Err(lacks("--tls-cert", "--tls-key")),
+            (None, Some(_)) => Err(lacks("--tls-key", "--tls-cert")),
+            (None, None) if client_authorities.is_some() => Err(lacks("--tls-client-ca", "--tls-cert")),
+            (None, None) => Ok(None),
+        }
+    }
+}
+
+/// A variable that is set to nothing, as compose files and unit files do it, names nothing.
+fn given(path: &Path) -> Option<PathBuf> {
+    (!path.as_os_str().is_empty()).then(|| path.to_owned())
+}
+
+fn load(files: TlsFiles) -> Result<Tls, SettingsError> {
+    Tls::load(files.clone()).map_err(|error| {
+        let flag = match error.file() {
+            file if file == files.key => "--tls-key",
+            file if file == files.certificate => "--tls-cert",
+            _ => "--tls-client-ca",
+        };
+        SettingsError { flag, problem: error.to_string() }
+    })
+}
+
+fn lacks(flag: &'static str, other: &str) -> SettingsError {
+    SettingsError { flag, problem: format!("needs {other} beside it") }
+}

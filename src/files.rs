@@ -1,0 +1,127 @@
+//! Files of settings that are read anew when they change.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use tokio::sync::{oneshot, watch};
+use tokio::time::{MissedTickBehavior, interval};
+
+/// How often files are looked at. A look costs a system call, and unlike a notification of the kernel it also sees a
+/// file that is changed through another mount or by swapping a link to its directory, as orchestrators do it.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What came of reading the files: what is different now, or what is wrong.
+pub type Read = Result<String, String>;
+
+/// What distinguishes a file from what stood there before; `None` where there is none. The time is that of its last change
+/// of any kind: who may read it changes too, and that is not written into the file.
+type Trace = Option<(u64, u64, i64, i64, u64)>;
+
+/// Calls `reload` at first, whenever one of the files has changed, and whenever somebody asks for it by `asked`, for as long
+/// as the sender of `asked` lives; each second again after it failed. What came of it is told unless it was `said` before
+/// and nobody has done anything.
+pub async fn watch_files(
+    paths: Vec<PathBuf>,
+    mut asked: watch::Receiver<()>,
+    mut said: Read,
+    reload: impl Fn() -> Read + Send + Sync + 'static,
+    tell: impl Fn(&Read),
+) {
+    let (paths, reload) = (Arc::new(paths), Arc::new(reload));
+    let mut known = None;
+    // Since the settings were read at the start, they may have changed.
+    let mut is_due = true;
+    let mut ticks = interval(LOOK_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let is_asked = tokio::select! {
+            changed = asked.changed() => match changed {
+                Ok(()) => true,
+                Err(_) => return,
+            },
+            _ = ticks.tick() => false,
+        };
+        let looked_at = paths.clone();
+        let found = aside(move || looked_at.iter().map(|path| trace(path)).collect::<Vec<_>>()).await;
+        let is_changed = known.is_some() && found != known;
+        if !(is_asked || is_changed || is_due) {
+            continue;
+        }
+        // What changes while it is read is found by the next look.
+        known = found;
+        let reload = reload.clone();
+        let read = aside(move || reload()).await;
+        let read = read.unwrap_or_else(|| Err("reading it ran into a fault of the program".to_owned()));
+        is_due = read.is_err();
+        if is_asked || is_changed || read != said {
+            tell(&read);
+            said = read;
+        }
+    }
+}
+
+/// Runs on a thread of its own: a mount that hangs would stop those of the runtime one by one, and the end of the process
+/// is not to wait for it. `None` where that panics.
+async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (done, is_done) = oneshot::channel();
+    // Nobody is left to be told where the process ends meanwhile.
+    thread::Builder::new().name("files".into()).spawn(move || drop(done.send(work()))).ok()?;
+    is_done.await.ok()
+}
+
+fn trace(path: &Path) -> Trace {
+    let file = path.metadata().ok()?;
+    Some((file.dev(), file.ino(), file.ctime(), file.ctime_nsec(), file.size()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::io;
+    use std::os::unix::fs::PermissionsExt;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn who_may_read_a_file_is_part_of_its_trace() -> io::Result<()> {
+        let file = std::env::temp_dir().join(format!("fencepost-trace-{}", std::process::id()));
+        fs::write(&file, "same")?;
+        let before = trace(&file);
+        // The clock of a file system is not a fine one.
+        thread::sleep(Duration::from_millis(50));
+        fs::set_permissions(&file, Permissions::from_mode(0o600))?;
+        let after = trace(&file);
+        fs::remove_file(&file)?;
+        assert!(before.is_some() && before != after, "{before:?}");
+        Ok(())
+    }
+
+    /// A panic is a failure like any other.
+    #[tokio::test]
+    async fn what_failed_is_tried_again_and_each_error_told_once() {
+        const SECONDS: [&str; 6] = ["nothing", "not for us", "not for us", "panic", "revoked a", "never"];
+        let count = Arc::new(AtomicUsize::new(0));
+        let (sender, told) = mpsc::channel();
+        let counted = count.clone();
+        let reload = move || match SECONDS[counted.fetch_add(1, Ordering::Relaxed)] {
+            "nothing" => Err("nothing".to_owned()),
+            "panic" => panic!("on purpose"),
+            "revoked a" => Ok("revoked a".to_owned()),
+            problem => Err(problem.to_owned()),
+        };
+        let (_asks, asked) = watch::channel(());
+        let tell = |read: &Read| drop(sender.send(read.clone()));
+        let watching = watch_files(Vec::new(), asked, Err("nothing".to_owned()), reload, tell);
+        // Some seconds longer than it needs.
+        let _ = tokio::time::timeout(Duration::from_secs(8), watching).await;
+        assert_eq!(count.load(Ordering::Relaxed), 5, "what is good is not read again");
+        let told: Vec<_> = told.try_iter().collect();
+        let fault = "reading it ran into a fault of the program".to_owned();
+        assert_eq!(told, [Err("not for us".to_owned()), Err(fault), Ok("revoked a".to_owned())]);
+    }
+}

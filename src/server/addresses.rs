@@ -1,0 +1,78 @@
+//! How many connections each address has, so that one of them cannot have them all.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Who has connections open. It holds as many addresses as there are connections at most.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Addresses(Arc<Mutex<HashMap<IpAddr, usize>>>);
+
+/// One connection of an address; it counts until it is dropped.
+#[derive(Debug)]
+pub(super) struct Place {
+    addresses: Addresses,
+    whose: IpAddr,
+}
+
+impl Addresses {
+    /// One more connection of this address, unless it has `most` already.
+    pub(super) fn enter(&self, address: IpAddr, most: usize) -> Option<Place> {
+        let whose = network(address);
+        let mut counts = self.lock();
+        let count = counts.entry(whose).or_default();
+        if *count >= most {
+            return None;
+        }
+        *count += 1;
+        Some(Place { addresses: self.clone(), whose })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut counts = self.addresses.lock();
+        let Some(count) = counts.get_mut(&self.whose) else { return };
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&self.whose);
+        }
+    }
+}
+
+/// What one party is sure to have no more of than its own: an address of IPv4, or a network of 64 bits of IPv6, within
+/// which everybody has addresses without number.
+pub fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),
+        address @ IpAddr::V4(_) => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    #[test]
+    fn a_place_is_free_again_and_nothing_is_kept_of_those_who_left() {
+        let addresses = Addresses::default();
+        let enter = |address: IpAddr| addresses.enter(address, 2);
+        let v4 = Ipv4Addr::new(192, 0, 2, 1);
+        let v6 = |network, host| IpAddr::from([0x2001, 0xdb8, 0, network, 0, 0, 0, host]);
+        let (first, second) = (enter(v4.into()), enter(v4.to_ipv6_mapped().into()));
+        assert!(first.is_some() && second.is_some() && enter(v4.into()).is_none());
+        let others = [enter(v6(1, 1)), enter(v6(1, 2)), enter(v6(2, 1))];
+        assert!(others.iter().all(Option::is_some) && enter(v6(1, 3)).is_none());
+        drop(first);
+        let again = enter(v4.into());
+        assert!(again.is_some());
+        drop((second, others, again));
+        assert!(addresses.lock().is_empty());
+    }
+}

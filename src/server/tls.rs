@@ -1,0 +1,194 @@
+//! TLS: certificates that are read anew when they change, and who a client's certificate says it is.
+
+use std::fmt;
+use std::io;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+
+use jiff::Timestamp;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::{Error, RootCertStore, ServerConfig};
+use thiserror::Error;
+use tokio_rustls::TlsAcceptor;
+use x509_parser::certificate::X509Certificate;
+use x509_parser::prelude::FromDer;
+
+/// What clients may choose from by ALPN. Those that choose nothing are served by what they begin to speak.
+const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
+
+/// The files of a server's certificate, all in PEM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The server's certificate, and those that lead from it to an authority which clients know.
+    pub certificate: PathBuf,
+    /// The private key of the first of them.
+    pub key: PathBuf,
+    /// The authorities whose certificates clients may show; without it none is asked for.
+    pub client_authorities: Option<PathBuf>,
+}
+
+impl TlsFiles {
+    /// Where they are.
+    pub fn paths(&self) -> Vec<PathBuf> {
+        let all = [Some(&self.certificate), Some(&self.key), self.client_authorities.as_ref()];
+        all.into_iter().flatten().cloned().collect()
+    }
+}
+
+/// Why a certificate cannot be used. It quotes nothing of what the files hold, since one of them is the key.
+#[derive(Debug, Error)]
+pub enum TlsError {
+    /// The file is not there, or not for us.
+    #[error("cannot read {}: {error}", file.display())]
+    Unreadable {
+        /// Which.
+        file: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// What the file holds is of no use.
+    #[error("{}: {problem}", file.display())]
+    Unusable {
+        /// Which.
+        file: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+impl TlsError {
+    /// The file that is to blame.
+    pub fn file(&self) -> &Path {
+        match self {
+            Self::Unreadable { file, .. } | Self::Unusable { file, .. } => file,
+        }
+    }
+}
+
+/// What handshakes are made with. All clones change together when the files are read anew.
+#[derive(Clone)]
+pub struct Tls {
+    files: Arc<TlsFiles>,
+    current: Arc<RwLock<Current>>,
+}
+
+struct Current {
+    config: Arc<ServerConfig>,
+    valid: RangeInclusive<Timestamp>,
+}
+
+impl Tls {
+    /// Reads the files.
+    pub fn load(files: TlsFiles) -> Result<Self, TlsError> {
+        let current = Arc::new(RwLock::new(read(&files)?));
+        Ok(Self { files: Arc::new(files), current })
+    }
+
+    /// Reads the files again, for connections that come. Where that fails, all stays as it was.
+    pub fn reload(&self) -> Result<(), TlsError> {
+        let current = read(&self.files)?;
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = current;
+        Ok(())
+    }
+
+    /// The files that it comes from.
+    pub fn files(&self) -> &TlsFiles {
+        &self.files
+    }
+
+    /// The time in which the server's certificate is valid.
+    pub fn valid(&self) -> RangeInclusive<Timestamp> {
+        self.current().valid.clone()
+    }
+
+    pub(super) fn acceptor(&self) -> TlsAcceptor {
+        TlsAcceptor::from(Arc::clone(&self.current().config))
+    }
+
+    fn current(&self) -> RwLockReadGuard<'_, Current> {
+        self.current.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // What the files hold is nobody's business.
+        f.debug_struct("Tls").field("files", &self.files).finish_non_exhaustive()
+    }
+}
+
+fn read(files: &TlsFiles) -> Result<Current, TlsError> {
+    let chain = certificates(&files.certificate)?;
+    let key = private_key(&files.key)?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let verifier = match &files.client_authorities {
+        Some(file) => client_verifier(file, &provider)?,
+        None => WebPkiClientVerifier::no_client_auth(),
+    };
+    let valid = validity(&chain).ok_or_else(|| unusable(&files.certificate, "the certificate is damaged"))?;
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| unusable(&files.certificate, error))?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(chain, key)
+        .map_err(|error| match error {
+            Error::InconsistentKeys(_) => unusable(&files.key, "it is not the key of the certificate"),
+            Error::InvalidCertificate(_) => unusable(&files.certificate, error),
+            _ => unusable(&files.key, "its kind of key is not supported, or it is damaged"),
+        })?;
+    config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
+    if files.client_authorities.is_some() {
+        // A session that is resumed is not verified again: a certificate would outlive its end, or its authority.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+    }
+    Ok(Current { config: Arc::new(config), valid })
+}
+
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes(file)?).collect();
+    match found {
+        Ok(chain) if !chain.is_empty() => Ok(chain),
+        Ok(_) => Err(unusable(file, "there is no certificate in PEM in it")),
+        Err(_) => Err(unusable(file, "its PEM is damaged")),
+    }
+}
+
+fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    let problem = "there is no private key in PEM in it; one that is encrypted cannot be read";
+    PrivateKeyDer::from_pem_slice(&bytes(file)?).map_err(|_| unusable(file, problem))
+}
+
+fn client_verifier(
+    file: &Path,
+    provider: &Arc<rustls::crypto::CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+    let mut authorities = RootCertStore::empty();
+    for certificate in certificates(file)? {
+        authorities.add(certificate).map_err(|error| unusable(file, error))?;
+    }
+    // Optional, since whoever shows none may still show an API key.
+    WebPkiClientVerifier::builder_with_provider(Arc::new(authorities), Arc::clone(provider))
+        .allow_unauthenticated()
+        .build()
+        .map_err(|error| unusable(file, error))
+}
+
+fn validity(chain: &[CertificateDer<'_>]) -> Option<RangeInclusive<Timestamp>> {
+    let (_, first) = X509Certificate::from_der(chain.first()?).ok()?;
+    let validity = first.validity();
+    let time = |seconds| Timestamp::from_second(seconds).ok();
+    Some(time(validity.not_before.timestamp())?..=time(validity.not_after.timestamp())?)
+}
+
+fn bytes(file: &Path) -> Result<Vec<u8>, TlsError> {
+    std::fs::read(file).map_err(|error| TlsError::Unreadable { file: file.to_owned(), error })
+}
+
+fn unusable(file: &Path, problem: impl ToString) -> TlsError {
+    TlsError::Unusable { file: file.to_owned(), problem: problem.to_string() }
+}

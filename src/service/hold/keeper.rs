@@ -1,0 +1,252 @@
+//! What keeps a lock for a connection: renews it, and ends it.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::super::take_back::Cleaner;
+use super::super::{Doing, RETRY_PAUSE, TakeBack, lease_left, pause_before};
+use super::{Known, Loss, Sent};
+use crate::clock::{Backoff, boottime, whole_ms};
+use crate::lock::{Attempt, Lease, LeaseToken, LockKey, Renewed, Ttl};
+use crate::store::{MeteredStore, PlaceAfter, Renewer, StoreError};
+use crate::telemetry::metrics::metrics;
+
+/// The shortest time between two renewals, towards the end of `max_hold`.
+const SHORTEST_PERIOD: Duration = Duration::from_millis(100);
+/// What a sleep may be too short by.
+const TICK: Duration = Duration::from_millis(2);
+/// The longest pause before a renewal that failed is sent again: it doubles up to there.
+const LONGEST_PAUSE: Duration = Duration::from_millis(640);
+
+/// Completes when whoever asked for a lock may hold it no longer.
+pub(super) type Denial = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// What keeps a lock for a connection. Dropped, it takes the lock back, if that is still this connection's.
+pub(super) struct Keeper {
+    pub(super) store: MeteredStore,
+    pub(super) cleaner: Arc<Cleaner>,
+    pub(super) store_timeout: Duration,
+    pub(super) closing: CancellationToken,
+    pub(super) key: LockKey,
+    pub(super) token: LeaseToken,
+    pub(super) ttl: Ttl,
+    /// By which the lock is held.
+    pub(super) attempt: Attempt,
+    pub(super) known: Known,
+    /// The end of what was asked for as `max_hold`, also where the token held the lock before without such an end, by the
+    /// clock of [`boottime`].
+    pub(super) most_until: Duration,
+    /// The end of the lock's `min_hold`.
+    pub(super) stays_until: Option<Instant>,
+    pub(super) renews_at: Instant,
+    /// Whether the lease has become as long as it may ever be.
+    pub(super) is_at_its_end: bool,
+    /// When every lease is over that was told before this connection had the lock, by the clock of [`boottime`].
+    pub(super) told_until: Duration,
+    /// `None` until then, where the token held the lock before: what was told is true to its end, whatever becomes of this
+    /// connection, which may be that of a late copy of a request.
+    pub(super) guard: Option<TakeBack>,
+    /// Its other end is dropped with the connection.
+    pub(super) events: mpsc::Sender<Sent>,
+    pub(super) _permit: OwnedSemaphorePermit,
+}
+
+impl Keeper {
+    pub(super) async fn keep(mut self, mut denied: Denial) {
+        let started = Instant::now();
+        if let Some(guard) = &mut self.guard {
+            guard.is_delivered();
+        }
+        // The last word has a place of its own.
+        let Ok(last_word) = self.events.clone().reserve_owned().await else { return };
+        let (events, closing) = (self.events.clone(), self.closing.clone());
+        let loss = tokio::select! {
+            biased;
+            () = events.closed() => None,
+            // Here and not where the client is told: one that takes nothing is not told of it, and must not go on either.
+            () = &mut denied => Some(Loss::KeyRefused),
+            () = closing.cancelled() => Some(self.hand_over().await),
+            loss = self.renew_until_lost() => Some(loss),
+        };
+        // And with it whatever counts the hold among others of the same caller.
+        drop(denied);
+        let held_ms = whole_ms(started.elapsed());
+        let key = self.key.as_str();
+        let is_left = matches!(loss, None | Some(Loss::KeyRefused));
+        match loss {
+            None => tracing::info!(key, held_ms, "a connection that held a lock has ended"),
+            Some(loss) => {
+                metrics().leases_lost.count(loss.reason());
+                tracing::info!(key, held_ms, ?loss, "a connection lost its lock");
+                last_word.send(Sent::Lost(loss));
+            }
+        }
+        if is_left {
+            self.stay().await;
+            self.await_what_was_told().await;
+        }
+    }
+
+    /// Keeps the lock until the end of its `min_hold`, without its client.
+    async fn stay(&mut self) {
+        let Some(until) = self.stays_until.filter(|until| *until > Instant::now()) else { return };
+        let left = until - Instant::now();
+        let Some(ttl) = Ttl::from_ms(whole_ms(left)) else { return };
+        let mut backoff = retries();
+        // A lease that lasts until then keeps the lock by itself, whatever becomes of the gateway.
+        while self.known.left() < left {
+            let patience = self.store_timeout / 2;
+            match self.renew_for(ttl, patience).await {
+                // It ends with its lease then.
+                Ok(Renewed::Renewed(_) | Renewed::MaxHoldReached(_)) => return self.leave_to_its_lease(),
+                Ok(_) => return,
+                Err(_) if self.known.left().is_zero() => return,
+                Err(_) => backoff.pause().await,
+            }
+        }
+        tokio::select! {
+            () = self.closing.cancelled() => self.leave_to_its_lease(),
+            () = sleep_until(until) => {}
+        }
+    }
+
+    /// Nobody else knows of the attempt, so nothing takes the lock back any more.
+    fn leave_to_its_lease(&mut self) {
+        if let Some(guard) = self.guard.take() {
+            guard.disarm();
+        }
+    }
+
+    /// Renews at each third of the lease, whatever the client does.
+    async fn renew_until_lost(&mut self) -> Loss {
+        let mut backoff = retries();
+        loop {
+            sleep_until(self.renews_at.min(Instant::now() + self.known.left())).await;
+            let left = self.known.left();
+            if left.is_zero() {
+                return self.ends_with_its_lease().await;
+            }
+            let (sent_at, asked_at) = (boottime(), Instant::now());
+            let (lease, is_at_its_end) = match self.renew(left.min(self.store_timeout / 2)).await {
+                Ok(Renewed::Renewed(lease)) => (lease, false),
+                Ok(Renewed::MaxHoldReached(lease)) => (lease, true),
+                Ok(Renewed::NotHeld) if self.known.left().is_zero() => return Loss::Expired,
+                Ok(Renewed::NotHeld) => return Loss::Released,
+                Ok(Renewed::HeldByAnother) => return Loss::HeldByAnother,
+                Ok(Renewed::TakenOver) => return Loss::TakenOver,
+                // It is safe to repeat, until the lease may be over.
+                Err(_) => {
+                    backoff.pause().await;
+                    continue;
+                }
+            };
+            let Some(lease) = lease_left(lease, sent_at) else { continue };
+            self.renews_at = asked_at + third_of(self.ttl, &lease);
+            self.known = Known::of(lease);
+            self.is_at_its_end = is_at_its_end || self.most_until <= self.known.ends_at + SHORTEST_PERIOD;
+            backoff = retries();
+            self.arm();
+            // Whoever does not read misses it.
+            let _ = self.events.try_send(Sent::Renewed(self.known.clone()));
+        }
+    }
+
+    async fn ends_with_its_lease(&mut self) -> Loss {
+        if !self.is_at_its_end {
+            return Loss::Expired;
+        }
+        // All that was told is over now, or will be in a moment.
+        let rest = self.told_until.saturating_sub(boottime());
+        if self.guard.is_none() && rest < SHORTEST_PERIOD {
+            sleep(rest + TICK).await;
+            self.arm();
+        }
+        // So that the lock is free when its client hears of it, unless the store is slow.
+        if let Some(guard) = self.guard.take() {
+            let _ = guard.take_back_now(Instant::now() + self.store_timeout / 4).await;
+        }
+        Loss::MaxHoldReached
+    }
+
+    /// Has the lock be taken back when the connection ends, once nothing that was told before stands in the way.
+    fn arm(&mut self) {
+        if self.guard.is_none() && boottime() >= self.told_until {
+            let token = self.token.hash();
+            let guard =
+                self.cleaner.guard_attempt(&self.key, token, self.attempt, self.ttl, PlaceAfter::Removed);
+            self.guard = Some(guard);
+        }
+    }
+
+    /// Waits until the lock may be taken back, unless it ends by itself before.
+    async fn await_what_was_told(&mut self) {
+        let left = self.told_until.saturating_sub(boottime());
+        if self.guard.is_none() && left < self.known.left() {
+            tokio::select! {
+                () = self.closing.cancelled() => {}
+                // As long again as a clock's tick, so that the time is over for certain.
+                () = sleep(left + TICK) => self.arm(),
+            }
+        }
+    }
+
+    async fn renew(&self, patience: Duration) -> Result<Renewed, StoreError> {
+        let most = self.most_until.saturating_sub(boottime());
+        // With nothing left to gain it still tells whether the lock is ours.
+        let ttl = Ttl::from_ms(whole_ms(self.ttl.as_duration().min(most)).max(1)).unwrap_or(self.ttl);
+        self.renew_for(ttl, patience).await
+    }
+
+    async fn renew_for(&self, ttl: Ttl, patience: Duration) -> Result<Renewed, StoreError> {
+        let (by, sent_at) = (Renewer::Connection(self.attempt), boottime());
+        let deadline = Instant::now() + patience;
+        let renewed = self.store.renew(&self.key, &self.token.hash(), ttl, by, deadline).await;
+        let watch = &self.cleaner.watch;
+        if let Ok(Renewed::Renewed(lease)) = &renewed
+            && let Some(lease) = lease_left(lease.clone(), sent_at)
+        {
+            watch.tell(&self.key, || Doing::Renewed(lease));
+        }
+        watch.or_unclear(&self.key, renewed)
+    }
+
+    /// Renews once more, and leaves the lock to the token, for whatever request shows it next.
+    async fn hand_over(&mut self) -> Loss {
+        let deadline = Instant::now() + self.store_timeout;
+        loop {
+            let sent_at = boottime();
+            match self.renew(self.store_timeout / 2).await {
+                Ok(Renewed::Renewed(lease) | Renewed::MaxHoldReached(lease)) => {
+                    self.known = lease_left(lease, sent_at).map_or_else(|| self.known.clone(), Known::of);
+                    break;
+                }
+                Ok(Renewed::NotHeld) => return Loss::Released,
+                Ok(Renewed::HeldByAnother) => return Loss::HeldByAnother,
+                Ok(Renewed::TakenOver) => return Loss::TakenOver,
+                // Where nothing is known, the lease is what it was.
+                Err(_) if !pause_before(deadline).await => break,
+                Err(_) => {}
+            }
+        }
+        let Some(lease) = self.known.now() else { return Loss::Expired };
+        self.leave_to_its_lease();
+        Loss::ShuttingDown(lease)
+    }
+}
+
+/// When a lease is renewed: after a third of the ttl, or of what is left of it, where it was cut.
+pub(super) fn third_of(ttl: Ttl, lease: &Lease) -> Duration {
+    let (ttl, left) = (ttl.as_duration(), Duration::from_millis(lease.left_ms));
+    let is_cut = left < ttl / 2;
+    (if is_cut { left / 3 } else { ttl / 3 }).max(SHORTEST_PERIOD)
+}
+
+fn retries() -> Backoff {
+    Backoff::new(RETRY_PAUSE, LONGEST_PAUSE)
+}

@@ -1,0 +1,64 @@
+//! What operators do: looking at all locks, and breaking one.
+
+use tokio::time::timeout;
+
+use super::{Doing, LockService};
+use crate::lock::{Broken, FencingToken, Inspected, LockKey, Page};
+use crate::store::StoreError;
+
+/// The most pages of lists that the store is asked for at once: each costs it far more than a lock does, and those who take
+/// locks are not to wait for those who look.
+pub(super) const MOST_LISTS: usize = 4;
+
+impl LockService {
+    /// Lists some of the locks that are held and whose keys begin with `prefix`, at most `limit` of them, from the place of
+    /// the cursor on.
+    pub async fn list(&self, prefix: &str, cursor: Option<&str>, limit: usize) -> Result<Page, StoreError> {
+        let Ok(Ok(_turn)) = timeout(self.store_timeout, self.lists.acquire()).await else {
+            return Err(StoreError::Unavailable("too many ask for lists at once".to_owned()));
+        };
+        // From here on: a step that is begun late is not answered in time, and takes the connection with it.
+        let deadline = self.deadline();
+        let list = |until| self.store.list(prefix, cursor, limit, until);
+        Ok(self.settle(deadline, list).await.map_err(nothing_done)?.answer)
+    }
+
+    /// Breaks a lock whoever holds it; with a `number`, only if the grant of that number does.
+    ///
+    /// It ends one grant at most: the one that a first look finds. Whoever holds the lock after it is left alone, however
+    /// often what ends it is sent, and however late a copy arrives.
+    pub async fn break_lock(
+        &self,
+        key: &LockKey,
+        number: Option<FencingToken>,
+    ) -> Result<Broken, StoreError> {
+        let deadline = self.deadline();
+        let look = |until| self.store.inspect(key, None, until);
+        let lease = match self.settle(deadline, look).await.map_err(nothing_done)?.answer {
+            Inspected::Free { .. } => return Ok(Broken::NotHeld),
+            Inspected::Held { lease, .. } => lease,
+        };
+        let found = lease.fencing_token;
+        if number.is_some_and(|number| number != found) {
+            return Ok(Broken::HeldByAnother);
+        }
+        let end = |until| self.store.break_lock(key, found, until);
+        let settled = self.watch.or_unclear(key, self.settle(deadline, end).await)?;
+        match settled.answer {
+            Broken::Broken(_) => self.watch.tell(key, || Doing::Broken(found)),
+            _ if settled.in_doubt => self.watch.tell(key, || Doing::Unclear),
+            _ => {}
+        }
+        Ok(match settled.answer {
+            // An earlier copy has ended the grant, or it has ended by itself: in any case it is over, as was asked for.
+            Broken::NotHeld | Broken::HeldByAnother if settled.in_doubt => Broken::Broken(lease),
+            answer => answer,
+        })
+    }
+}
+
+/// The error of a look, which changes nothing.
+fn nothing_done(error: StoreError) -> StoreError {
+    let (StoreError::Unavailable(reason) | StoreError::Unknown(reason)) = error;
+    StoreError::Unavailable(reason)
+}

@@ -1,0 +1,411 @@
+//! Watching: what happens to locks, as a stream.
+//!
+//! Whoever does something to a lock says so here, once the store has answered (`tell`): nothing is added to what the store
+//! does, and while nobody watches it costs the reading of a flag. What is told of a lock is in the order of its fencing
+//! numbers (`view.rs`); the ends of leases, which nobody brings about, are looked for (`lookout.rs`); each who watches has
+//! a queue of its own (`audience.rs`). What other gateways do is heard from them (`others.rs`).
+//!
+//! Everything that is told did happen. Where something may have been missed, `Resync` is told: look for yourself.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::{Instant, sleep};
+
+use super::LockService;
+use super::line::lock;
+use crate::clock::boottime;
+use crate::lock::{Ended, FencingToken, Lease, LockKey};
+use crate::store::{MeteredStore, StoreError};
+
+mod audience;
+mod lookout;
+mod others;
+mod view;
+
+use audience::{Audience, Memory, Queue};
+use others::{Senders, Telling};
+use view::View;
+
+/// The most that may watch at one gateway, where no setting says otherwise.
+pub const MOST_WATCHERS: usize = 1_000;
+/// Locks, or prefixes of their names, that may wait to be looked for.
+const MOST_TO_LEARN: usize = 1_024;
+/// How long other gateways may take to hear that somebody watches. Of one that takes longer, whoever watches is told.
+const OTHERS_HEAR: Duration = Duration::from_millis(150);
+
+/// What somebody did to a lock.
+#[derive(Clone, Debug)]
+pub(super) enum Doing {
+    Granted(Lease),
+    Renewed(Lease),
+    Released(Ended),
+    Broken(FencingToken),
+    /// Somebody joined or left the line.
+    Line,
+    /// It is not known what became of it.
+    Unclear,
+}
+
+/// What one who watches is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum News {
+    /// The lock was granted by this lease.
+    Granted(Lease),
+    /// The holder goes on, by this lease.
+    Renewed(Lease),
+    /// The holder gave it back, or it was taken back before the holder knew of it.
+    Released(Ended),
+    /// The lease ended, and nobody said that it was given back.
+    Expired(FencingToken),
+    /// Somebody with the right to do so ended the lease.
+    Broken(FencingToken),
+    /// So many wait in line now.
+    Waiting(u64),
+    /// Something may have been missed: of this lock, or, without one, of all.
+    Resync,
+}
+
+/// News, as they were told.
+#[derive(Clone, Debug)]
+pub struct Told {
+    /// Grows with everything that is told at this gateway.
+    number: u64,
+    /// The lock.
+    pub key: Option<LockKey>,
+    /// What happened to it.
+    pub news: News,
+    /// By the time since boot.
+    at: Duration,
+}
+
+impl Told {
+    fn new(number: u64, key: Option<LockKey>, news: News) -> Self {
+        Self { number, key, news, at: boottime() }
+    }
+
+    /// That what was told up to this number may have been missed.
+    fn missed(number: u64) -> Self {
+        Self::new(number, None, News::Resync)
+    }
+
+    /// What is left now of a time that was told in milliseconds.
+    pub fn left_ms(&self, told_ms: u64) -> u64 {
+        let since = boottime().saturating_sub(self.at);
+        told_ms.saturating_sub(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    }
+}
+
+/// Which locks somebody watches.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Selection {
+    /// This one.
+    Key(LockKey),
+    /// Those whose names begin so.
+    Prefix(String),
+}
+
+impl Selection {
+    fn has(&self, key: &LockKey) -> bool {
+        match self {
+            Self::Key(own) => own == key,
+            Self::Prefix(prefix) => key.as_str().starts_with(prefix),
+        }
+    }
+}
+
+/// What became of the wish to watch.
+pub enum Watched {
+    /// It is told from now on.
+    Watching(Watching),
+    /// As many watch here as may.
+    TooManyWatchers,
+    /// The server stops.
+    ShuttingDown,
+}
+
+/// One who watches. Dropped, it is told nothing more.
+pub struct Watching {
+    watch: Arc<Watch>,
+    selection: Selection,
+    id: u64,
+    queue: Arc<Queue>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Watching {
+    /// The next thing to tell; `None` when the server stops.
+    pub fn poll_told(&mut self, context: &mut Context<'_>) -> Poll<Option<Arc<Told>>> {
+        self.queue.poll(context)
+    }
+
+    /// By what whoever was told this may come back.
+    pub fn id_of(&self, told: &Told) -> String {
+        format!("{}-{}", self.watch.name, told.number)
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        self.watch.state().audience.leave(&self.selection, self.id, boottime());
+    }
+}
+
+impl LockService {
+    /// Lets only so many watch at once.
+    #[must_use]
+    pub fn with_max_watchers(self, max_watchers: usize) -> Self {
+        self.watch.set_most(max_watchers);
+        self
+    }
+
+    /// How many watch at this moment.
+    pub fn watchers(&self) -> usize {
+        self.watch.count()
+    }
+
+    /// Tells from now on what happens to some locks. First comes [`News::Resync`]; or, where whoever asks was told
+    /// everything up to the id in `after`, what came after that.
+    pub async fn watch(&self, selection: Selection, after: Option<&str>) -> Result<Watched, StoreError> {
+        let Some(permit) = self.watch.permit() else { return Ok(Watched::TooManyWatchers) };
+        self.watch.clone().enter(selection, after, permit, self.deadline()).await
+    }
+}
+
+/// What is told, and to whom.
+pub(super) struct Watch {
+    /// Names this process: ids of another mean nothing here.
+    name: String,
+    store: MeteredStore,
+    store_timeout: Duration,
+    /// Whether anybody wants to know, here or at another gateway.
+    is_watched: AtomicBool,
+    state: Mutex<State>,
+    /// Whether everything is told here. Held while that changes.
+    is_on: AsyncMutex<bool>,
+    /// Tells that a look is due sooner.
+    sooner: Notify,
+    permits: Mutex<(Arc<Semaphore>, usize)>,
+    is_closed: AtomicBool,
+}
+
+#[derive(Default)]
+struct State {
+    audience: Audience,
+    memory: Memory,
+    view: View,
+    /// Whether anybody watches here, or may come back.
+    is_local: bool,
+    /// What is to be looked for, by whoever does that while somebody watches.
+    to_learn: Option<mpsc::Sender<Selection>>,
+    /// Those that are, and wait for it.
+    learning: HashSet<Selection>,
+    /// What others are told, while they watch.
+    telling: Option<Telling>,
+    senders: Senders,
+}
+
+impl Watch {
+    pub(super) fn new(store: MeteredStore, store_timeout: Duration) -> Arc<Self> {
+        let watch = Arc::new(Self {
+            name: format!("{:016x}", rand::random::<u64>()),
+            store,
+            store_timeout,
+            is_watched: AtomicBool::new(false),
+            state: Mutex::default(),
+            is_on: AsyncMutex::new(false),
+            sooner: Notify::new(),
+            permits: Mutex::new((Arc::new(Semaphore::new(MOST_WATCHERS)), MOST_WATCHERS)),
+            is_closed: AtomicBool::new(false),
+        });
+        others::start(&watch);
+        watch
+    }
+
+    /// Something was done to a lock. To be called once the store has said so.
+    pub(super) fn tell(&self, key: &LockKey, doing: impl FnOnce() -> Doing) {
+        if self.is_watched.load(Ordering::Acquire) {
+            self.say(key, &doing());
+        }
+    }
+
+    /// Passes on the outcome of a step. Where it is not known, whoever watches is told so.
+    pub(super) fn or_unclear<T>(
+        &self,
+        key: &LockKey,
+        outcome: Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        if let Err(StoreError::Unknown(_)) = &outcome {
+            self.tell(key, || Doing::Unclear);
+        }
+        outcome
+    }
+
+    /// From now on nobody watches: those who do are told that it is over.
+    pub(super) fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+        self.state().audience.close();
+        self.sooner.notify_one();
+    }
+
+    fn say(&self, key: &LockKey, doing: &Doing) {
+        let mut state = self.state();
+        if let Some(telling) = &mut state.telling {
+            self.send(telling, key, doing);
+        }
+        self.tell_here(&mut state, key, doing);
+    }
+
+    fn tell_here(&self, state: &mut State, key: &LockKey, doing: &Doing) {
+        // What nobody watches is not followed: it would take the room of what somebody does.
+        if state.is_local && state.audience.wants(key) {
+            let before = state.view.next_look();
+            let news = state.view.note(key, doing, boottime());
+            state.publish(key, news);
+            self.look_sooner(state, before);
+        }
+    }
+
+    fn look_sooner(&self, state: &State, before: Option<Duration>) {
+        if before.is_none() || state.view.next_look() < before {
+            self.sooner.notify_one();
+        }
+    }
+
+    /// Something may have been missed, of any lock.
+    fn resync(&self) {
+        let mut state = self.state();
+        if state.is_local {
+            let told = state.memory.note(None, News::Resync);
+            state.audience.tell(&told);
+            for selection in state.audience.selections() {
+                state.learn(selection);
+            }
+        }
+    }
+
+    async fn enter(
+        self: Arc<Self>,
+        selection: Selection,
+        after: Option<&str>,
+        permit: OwnedSemaphorePermit,
+        deadline: Instant,
+    ) -> Result<Watched, StoreError> {
+        let mut is_on = self.is_on.lock().await;
+        if !*is_on {
+            self.turn_on(&mut is_on, deadline).await?;
+        }
+        let after = after.and_then(|id| id.strip_prefix(&self.name)?.strip_prefix('-')?.parse::<u64>().ok());
+        let queue = Arc::new(Queue::default());
+        let mut state = self.state();
+        // Under the lock, so that whoever closes finds it.
+        if self.is_closed.load(Ordering::Acquire) {
+            return Ok(Watched::ShuttingDown);
+        }
+        let has_followed = state.audience.has_followed(&selection, boottime());
+        let missed = after.filter(|_| has_followed).and_then(|number| state.memory.since(number));
+        match missed {
+            Some(missed) => missed
+                .iter()
+                .filter(|told| told.key.as_ref().is_none_or(|key| selection.has(key)))
+                .for_each(|told| queue.push(told)),
+            None => queue.push(&Arc::new(Told::missed(state.memory.last()))),
+        }
+        let id = state.audience.enter(&selection, queue.clone());
+        if !has_followed {
+            state.learn(selection.clone());
+        }
+        drop(state);
+        Ok(Watched::Watching(Watching { watch: self.clone(), selection, id, queue, _permit: permit }))
+    }
+
+    /// From when this returns on everything is told here.
+    async fn turn_on(self: &Arc<Self>, is_on: &mut bool, deadline: Instant) -> Result<(), StoreError> {
+        let (to_learn, learning) = mpsc::channel(MOST_TO_LEARN);
+        if let Some(gossip) = self.gossip() {
+            gossip.listen(deadline).await?;
+        }
+        {
+            let mut state = self.state();
+            state.memory.forget();
+            state.view = View::default();
+            state.senders = Senders::default();
+            state.is_local = true;
+            state.to_learn = Some(to_learn);
+            self.is_watched.store(true, Ordering::Release);
+        }
+        // Before anything is waited for: whoever asked may leave, and then these find that nobody watches.
+        *is_on = true;
+        tokio::spawn(self.clone().keep_looking());
+        tokio::spawn(self.clone().keep_learning(learning));
+        if self.gossip().is_some() {
+            self.summon(true);
+            sleep(OTHERS_HEAR).await;
+            // Nobody has been told anything yet: who was heard of until now tells all that matters.
+            self.state().senders.forget_gap();
+        }
+        Ok(())
+    }
+
+    /// Ends all that, where nobody watches any more. Returns whether it has.
+    async fn turn_off_unless_watched(&self) -> bool {
+        let mut is_on = self.is_on.lock().await;
+        let mut state = self.state();
+        if !state.audience.tidy(boottime()) && !self.is_closed.load(Ordering::Acquire) {
+            return false;
+        }
+        state.is_local = false;
+        state.to_learn = None;
+        state.learning.clear();
+        state.view = View::default();
+        state.senders = Senders::default();
+        self.is_watched.store(state.telling.is_some(), Ordering::Release);
+        if let Some(gossip) = self.gossip() {
+            gossip.stop_listening();
+        }
+        *is_on = false;
+        true
+    }
+
+    fn permit(&self) -> Option<OwnedSemaphorePermit> {
+        lock(&self.permits).0.clone().try_acquire_owned().ok()
+    }
+
+    fn set_most(&self, most: usize) {
+        let most = most.min(Semaphore::MAX_PERMITS);
+        *lock(&self.permits) = (Arc::new(Semaphore::new(most)), most);
+    }
+
+    fn count(&self) -> usize {
+        let permits = lock(&self.permits);
+        permits.1 - permits.0.available_permits()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+}
+
+impl State {
+    fn publish(&mut self, key: &LockKey, news: Vec<News>) {
+        for news in news {
+            let told = self.memory.note(Some(key.clone()), news);
+            self.audience.tell(&told);
+        }
+    }
+
+    /// Has what is held among these be followed, too.
+    fn learn(&mut self, selection: Selection) {
+        if let Some(to_learn) = &self.to_learn
+            && self.learning.insert(selection.clone())
+            && to_learn.try_send(selection.clone()).is_err()
+        {
+            // Too much waits to be looked for: ends of leases are not told that nobody here was told of.
+            self.learning.remove(&selection);
+        }
+    }
+}

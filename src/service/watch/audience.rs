@@ -1,0 +1,293 @@
+//! Those who watch, and what was told last.
+//!
+//! Nobody is waited for: each has a queue of its own, and who does not read it finds, instead of what was in it, that
+//! something was missed.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::Bound;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use super::super::line::lock;
+use super::{News, Selection, Told};
+use crate::lock::LockKey;
+
+/// What may wait to be read by one who watches.
+const MOST_QUEUED: usize = MOST_REMEMBERED;
+/// What was told last, for those who come back.
+const MOST_REMEMBERED: usize = 4_096;
+/// How long what somebody watched is still followed, so that they may come back as if they had never been gone.
+const LINGERING: Duration = Duration::from_secs(30);
+/// So much of it at a time, as whoever comes and goes chooses how much there is.
+const MOST_LINGERING: usize = 1_024;
+
+/// Those who watch at this gateway.
+#[derive(Default)]
+pub(super) struct Audience {
+    by_key: HashMap<LockKey, Interest>,
+    by_prefix: BTreeMap<String, Interest>,
+    /// What nobody watches any more, in the order in which they went; and what somebody has come back to.
+    lingering: VecDeque<(Duration, Selection)>,
+    last_id: u64,
+}
+
+/// Those who watch the same.
+#[derive(Default)]
+struct Interest {
+    queues: Vec<(u64, Arc<Queue>)>,
+    /// When the last of them went, by the time since boot.
+    left_at: Duration,
+}
+
+impl Interest {
+    fn lingers(&self, now: Duration) -> bool {
+        !self.queues.is_empty() || now < self.left_at + LINGERING
+    }
+}
+
+impl Audience {
+    /// Lets one in; returns by what it is known here.
+    pub(super) fn enter(&mut self, selection: &Selection, queue: Arc<Queue>) -> u64 {
+        self.last_id += 1;
+        let interest = match selection {
+            Selection::Key(key) => self.by_key.entry(key.clone()).or_default(),
+            Selection::Prefix(prefix) => self.by_prefix.entry(prefix.clone()).or_default(),
+        };
+        interest.queues.push((self.last_id, queue));
+        self.last_id
+    }
+
+    pub(super) fn leave(&mut self, selection: &Selection, id: u64, now: Duration) {
+        if let Some(interest) = self.interest(selection) {
+            interest.queues.retain(|(other, _)| *other != id);
+            interest.left_at = now;
+            if interest.queues.is_empty() {
+                self.lingering.push_back((now, selection.clone()));
+                self.forget_oldest();
+            }
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        if self.lingering.len() <= MOST_LINGERING {
+            return;
+        }
+        let Some((left_at, selection)) = self.lingering.pop_front() else { return };
+        let is_over = |interest: &mut Interest| interest.queues.is_empty() && interest.left_at == left_at;
+        if self.interest(&selection).is_some_and(is_over) {
+            match &selection {
+                Selection::Key(key) => drop(self.by_key.remove(key)),
+                Selection::Prefix(prefix) => drop(self.by_prefix.remove(prefix)),
+            }
+        }
+    }
+
+    /// Whether this was followed all the time since somebody who watched it may have gone.
+    pub(super) fn has_followed(&mut self, selection: &Selection, now: Duration) -> bool {
+        self.interest(selection).is_some_and(|interest| interest.lingers(now))
+    }
+
+    /// Whether anybody wants to know of this lock.
+    pub(super) fn wants(&self, key: &LockKey) -> bool {
+        self.by_key.contains_key(key) || self.with_prefixes_of(key.as_str()).next().is_some()
+    }
+
+    /// Everything that is followed.
+    pub(super) fn selections(&self) -> Vec<Selection> {
+        let keys = self.by_key.keys().cloned().map(Selection::Key);
+        keys.chain(self.by_prefix.keys().cloned().map(Selection::Prefix)).collect()
+    }
+
+    /// Forgets what nobody watches any more. Returns whether nothing is left.
+    pub(super) fn tidy(&mut self, now: Duration) -> bool {
+        self.by_key.retain(|_, interest| interest.lingers(now));
+        self.by_prefix.retain(|_, interest| interest.lingers(now));
+        while self.lingering.front().is_some_and(|(left_at, _)| *left_at + LINGERING <= now) {
+            self.lingering.pop_front();
+        }
+        self.by_key.is_empty() && self.by_prefix.is_empty()
+    }
+
+    /// Tells those whom it concerns.
+    pub(super) fn tell(&self, told: &Arc<Told>) {
+        let push = |interest: &Interest| interest.queues.iter().for_each(|(_, queue)| queue.push(told));
+        match &told.key {
+            Some(key) => {
+                self.by_key.get(key).into_iter().for_each(push);
+                self.with_prefixes_of(key.as_str()).for_each(push);
+            }
+            // What has no key concerns everybody.
+            None => self.by_key.values().chain(self.by_prefix.values()).for_each(push),
+        }
+    }
+
+    /// Those who watch a prefix of this name, without a look at all the others.
+    fn with_prefixes_of<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Interest> {
+        let mut rest = Some((name, true));
+        std::iter::from_fn(move || {
+            loop {
+                let (most, is_included) = rest?;
+                let end = if is_included { Bound::Included(most) } else { Bound::Excluded(most) };
+                let (prefix, interest) =
+                    self.by_prefix.range::<str, _>((Bound::Unbounded, end)).next_back()?;
+                // Whatever sorts before both and begins one of them begins the other, too.
+                let common = common_prefix(prefix, name);
+                rest = Some((common, common.len() < prefix.len()));
+                if common.len() == prefix.len() {
+                    return Some(interest);
+                }
+            }
+        })
+    }
+
+    /// Tells everybody that nothing follows.
+    pub(super) fn close(&mut self) {
+        for interest in self.by_key.values().chain(self.by_prefix.values()) {
+            interest.queues.iter().for_each(|(_, queue)| queue.close());
+        }
+    }
+
+    fn interest(&mut self, selection: &Selection) -> Option<&mut Interest> {
+        match selection {
+            Selection::Key(key) => self.by_key.get_mut(key),
+            Selection::Prefix(prefix) => self.by_prefix.get_mut(prefix),
+        }
+    }
+}
+
+fn common_prefix<'a>(one: &str, other: &'a str) -> &'a str {
+    let length = one.chars().zip(other.chars()).take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8()).sum();
+    &other[..length]
+}
+
+/// What waits to be read by one who watches.
+#[derive(Default)]
+pub(super) struct Queue(Mutex<Queued>);
+
+#[derive(Default)]
+struct Queued {
+    told: VecDeque<Arc<Told>>,
+    is_closed: bool,
+    waker: Option<Waker>,
+}
+
+impl Queue {
+    pub(super) fn push(&self, told: &Arc<Told>) {
+        let mut queued = lock(&self.0);
+        if queued.told.len() < MOST_QUEUED {
+            queued.told.push_back(told.clone());
+        } else {
+            queued.told.clear();
+            queued.told.push_back(Arc::new(Told::missed(told.number)));
+        }
+        if let Some(waker) = queued.waker.take() {
+            waker.wake();
+        }
+    }
+
+    fn close(&self) {
+        let mut queued = lock(&self.0);
+        queued.is_closed = true;
+        if let Some(waker) = queued.waker.take() {
+            waker.wake();
+        }
+    }
+
+    pub(super) fn poll(&self, context: &mut Context<'_>) -> Poll<Option<Arc<Told>>> {
+        let mut queued = lock(&self.0);
+        if let Some(told) = queued.told.pop_front() {
+            return Poll::Ready(Some(told));
+        }
+        if queued.is_closed {
+            return Poll::Ready(None);
+        }
+        queued.waker = Some(context.waker().clone());
+        Poll::Pending
+    }
+}
+
+/// What was told last.
+#[derive(Default)]
+pub(super) struct Memory {
+    told: VecDeque<Arc<Told>>,
+    /// The number of what was told last.
+    last: u64,
+    /// All that has a larger number is remembered.
+    forgotten: u64,
+}
+
+impl Memory {
+    pub(super) fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// Gives news their number.
+    pub(super) fn note(&mut self, key: Option<LockKey>, news: News) -> Arc<Told> {
+        self.last += 1;
+        let told = Arc::new(Told::new(self.last, key, news));
+        if self.told.len() == MOST_REMEMBERED
+            && let Some(oldest) = self.told.pop_front()
+        {
+            self.forgotten = oldest.number;
+        }
+        self.told.push_back(told.clone());
+        told
+    }
+
+    /// What was told after this number; `None` where that is not known any more.
+    pub(super) fn since(&self, number: u64) -> Option<Vec<Arc<Told>>> {
+        let is_known = (self.forgotten..=self.last).contains(&number);
+        is_known.then(|| self.told.iter().filter(|told| told.number > number).cloned().collect())
+    }
+
+    /// From here on something is missed.
+    pub(super) fn forget(&mut self) {
+        self.told.clear();
+        self.forgotten = self.last;
+        // Whoever read the last of it has missed what comes now, too.
+        self.last += 1;
+        self.forgotten += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prefix(text: impl Into<String>) -> Selection {
+        Selection::Prefix(text.into())
+    }
+
+    #[test]
+    fn whoever_watches_a_prefix_is_found_among_all_others() {
+        let prefixes = ["", "a", "a/", "a/b", "a/b/c", "a/bc", "a0", "b", "é", "éa", "ab", "a/é"];
+        let mut audience = Audience::default();
+        for text in prefixes {
+            audience.enter(&prefix(text), Arc::default());
+        }
+        for name in ["a", "a/b", "a/b/c", "a/b/d", "a/é", "éb", "zz", "aaaa", "a/", "A"] {
+            let expected = prefixes.iter().filter(|text| name.starts_with(**text)).count();
+            assert_eq!(audience.with_prefixes_of(name).count(), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn only_so_much_lingers_and_what_is_watched_does_not_go() {
+        let (mut audience, now) = (Audience::default(), Duration::from_secs(100));
+        audience.enter(&prefix("stays"), Arc::default());
+        let id = audience.enter(&prefix("comes back"), Arc::default());
+        audience.leave(&prefix("comes back"), id, now);
+        audience.enter(&prefix("comes back"), Arc::default());
+        for n in 0..3 * MOST_LINGERING {
+            let id = audience.enter(&prefix(n.to_string()), Arc::default());
+            audience.leave(&prefix(n.to_string()), id, now);
+        }
+        assert_eq!(audience.by_prefix.len(), MOST_LINGERING + 2);
+        assert!(audience.has_followed(&prefix("stays"), now));
+        assert!(audience.has_followed(&prefix("comes back"), now));
+        assert!(!audience.has_followed(&prefix("0"), now), "the oldest went first");
+        audience.tidy(now + LINGERING);
+        assert_eq!((audience.by_prefix.len(), audience.lingering.len()), (2, 0));
+    }
+}

@@ -1,0 +1,137 @@
+//! Looking for what nobody does: the end of a lease; and at what was there before anybody watched.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::{Instant, sleep};
+
+use super::{Selection, State, Watch};
+use crate::clock::boottime;
+use crate::lock::{Inspected, Lease, Listed, LockKey};
+use crate::store::StoreError;
+
+/// Looks at locks that may be under way at once.
+const MOST_LOOKS: usize = 32;
+/// Locks that are looked for at once.
+const LEARNED_AT_ONCE: usize = 500;
+/// How often it is seen whether anybody still watches.
+const TIDY_EVERY: Duration = Duration::from_secs(1);
+/// The pause before what failed is looked for again.
+const LEARN_AGAIN: Duration = Duration::from_secs(1);
+/// How often whoever watches is told that there is no room for all locks.
+const OVERFULL_EVERY: Duration = Duration::from_secs(60);
+
+impl Watch {
+    /// Looks at each lock when its lease should be over, for as long as somebody watches.
+    pub(super) async fn keep_looking(self: Arc<Self>) {
+        let permits = Arc::new(Semaphore::new(MOST_LOOKS));
+        let (mut tidied_at, mut overfull_at) = (Instant::now(), None::<Instant>);
+        loop {
+            let next_look = self.state().view.next_look();
+            let until_look = next_look.map_or(TIDY_EVERY, |at| at.saturating_sub(boottime()));
+            tokio::select! {
+                () = sleep(until_look.min(TIDY_EVERY)) => {}
+                () = self.sooner.notified() => {}
+            }
+            while let Some(key) = self.take_due() {
+                let Ok(permit) = permits.clone().acquire_owned().await else { return };
+                let watch = self.clone();
+                tokio::spawn(async move {
+                    watch.look_at(&key).await;
+                    drop(permit);
+                });
+            }
+            if tidied_at.elapsed() < TIDY_EVERY && !self.is_closed.load(Ordering::Acquire) {
+                continue;
+            }
+            tidied_at = Instant::now();
+            if self.turn_off_unless_watched().await {
+                return;
+            }
+            let is_overfull = self.state().view.was_overfull();
+            if is_overfull && overfull_at.is_none_or(|at| at.elapsed() >= OVERFULL_EVERY) {
+                overfull_at = Some(Instant::now());
+                tracing::warn!(
+                    "more locks are watched than can be followed: not every end of a lease is told"
+                );
+                self.resync();
+            }
+        }
+    }
+
+    /// A lock that is due to be looked at.
+    fn take_due(&self) -> Option<LockKey> {
+        let State { audience, view, .. } = &mut *self.state();
+        view.take_due(boottime(), |key| audience.wants(key))
+    }
+
+    /// Looks for locks that were held before anybody watched, so that the ends of their leases are told.
+    pub(super) async fn keep_learning(self: Arc<Self>, mut learning: mpsc::Receiver<Selection>) {
+        while let Some(selection) = learning.recv().await {
+            self.state().learning.remove(&selection);
+            // Those who watch have looked for themselves; all that may be missed is the end of a lease.
+            if let Err(StoreError::Unavailable(reason) | StoreError::Unknown(reason)) =
+                self.learn(&selection).await
+            {
+                tracing::debug!(reason, "what is held could not be looked for");
+                sleep(LEARN_AGAIN).await;
+                self.state().learn(selection);
+            }
+        }
+    }
+
+    async fn learn(&self, selection: &Selection) -> Result<(), StoreError> {
+        match selection {
+            Selection::Key(key) => {
+                let asked_at = boottime();
+                let seen = self.store.inspect(key, None, self.deadline()).await?;
+                if let Inspected::Held { lease, waiters, .. } = seen {
+                    self.learn_of(key, &lease, waiters, asked_at);
+                }
+            }
+            Selection::Prefix(prefix) => {
+                let mut cursor = None;
+                loop {
+                    let asked_at = boottime();
+                    let page =
+                        self.store.list(prefix, cursor.as_deref(), LEARNED_AT_ONCE, self.deadline()).await?;
+                    for Listed { key, lease, waiters } in &page.locks {
+                        self.learn_of(key, lease, *waiters, asked_at);
+                    }
+                    cursor = page.next;
+                    if cursor.is_none() || !self.state().is_local {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn learn_of(&self, key: &LockKey, lease: &Lease, waiters: u64, asked_at: Duration) {
+        let mut state = self.state();
+        let before = state.view.next_look();
+        let news = state.view.learn(key, lease, waiters, asked_at);
+        state.publish(key, news);
+        self.look_sooner(&state, before);
+    }
+
+    async fn look_at(&self, key: &LockKey) {
+        let asked_at = boottime();
+        // One that fails is repeated.
+        let Ok(seen) = self.store.inspect(key, None, self.deadline()).await else { return };
+        let mut state = self.state();
+        if state.is_local {
+            let before = state.view.next_look();
+            let news = state.view.see(key, &seen, asked_at);
+            state.publish(key, news);
+            self.look_sooner(&state, before);
+        }
+    }
+
+    fn deadline(&self) -> Instant {
+        Instant::now() + self.store_timeout / 2
+    }
+}

@@ -1,0 +1,268 @@
+//! What is known of each lock while somebody watches. News of several gateways, and of several tasks of one, overtake each
+//! other: by the fencing numbers it is seen what comes late or twice, and that is not told. And nobody does anything when
+//! a lease ends: so that is looked for.
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+use super::{Doing, News};
+use crate::lock::{Ended, FencingToken, Inspected, Lease, LockKey};
+
+/// The most locks that are followed; the ends of others are not told.
+const MOST_FOLLOWED: usize = 100_000;
+/// How long it is remembered that a grant is over, since news of it may still be on their way.
+const REMEMBERED: Duration = Duration::from_secs(60);
+/// A lease is told a little shorter than it is.
+const AFTER_END: Duration = Duration::from_millis(5);
+/// The pause before a look that failed, or that came too early, is repeated.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// A line is looked at so long after it has changed, since many come and go at once.
+const LINE_SETTLES: Duration = Duration::from_millis(100);
+/// A lease that is longer than was known by more than this was renewed.
+const RENEWED_BY: Duration = Duration::from_millis(250);
+
+/// The locks that are followed. All times are those since boot.
+#[derive(Default)]
+pub(super) struct View {
+    locks: HashMap<LockKey, Known>,
+    timers: BTreeSet<(Duration, LockKey)>,
+    /// Whether there was no room for some lock.
+    is_overfull: bool,
+}
+
+/// What is known of one lock.
+struct Known {
+    /// The number of the last grant, where one is known.
+    fence: Option<FencingToken>,
+    phase: Phase,
+    /// When the lease is over; of one that is over, when that may be forgotten.
+    ends_at: Duration,
+    /// Whether this grant was told of, and not only seen.
+    is_told: bool,
+    /// How many wait, as was told last.
+    waiters: u64,
+    line_settles_at: Option<Duration>,
+    /// When somebody looks at it next.
+    looks_at: Duration,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Held,
+    /// Released, and taken by nobody until the end of its `min_hold`.
+    Kept,
+    Over,
+}
+
+impl Known {
+    fn new(now: Duration) -> Self {
+        let ends_at = now + REMEMBERED;
+        Self {
+            fence: None,
+            phase: Phase::Over,
+            ends_at,
+            is_told: false,
+            waiters: 0,
+            line_settles_at: None,
+            looks_at: ends_at,
+        }
+    }
+
+    fn is_taken(&self) -> bool {
+        self.phase != Phase::Over
+    }
+
+    /// The grant that ended by itself, if that is so.
+    fn expired(&self, now: Duration) -> Option<News> {
+        let fence = self.fence.filter(|_| self.is_taken() && self.ends_at <= now + AFTER_END)?;
+        Some(News::Expired(fence))
+    }
+
+    fn hold(&mut self, lease: &Lease, now: Duration) {
+        self.fence = Some(lease.fencing_token);
+        self.phase = if lease.is_released { Phase::Kept } else { Phase::Held };
+        self.ends_at = now + Duration::from_millis(lease.left_ms);
+    }
+
+    fn end(&mut self, fence: FencingToken, kept_ms: u64, now: Duration) {
+        self.fence = Some(fence);
+        (self.phase, self.ends_at) = match kept_ms {
+            0 => (Phase::Over, now + REMEMBERED),
+            _ => (Phase::Kept, now + Duration::from_millis(kept_ms)),
+        };
+    }
+}
+
+impl View {
+    /// What is to be told of what somebody did: nothing, where it comes late or twice.
+    pub(super) fn note(&mut self, key: &LockKey, doing: &Doing, now: Duration) -> Vec<News> {
+        self.change(key, now, |known| match doing {
+            Doing::Granted(lease) => {
+                let fence = Some(lease.fencing_token);
+                let is_late = fence < known.fence
+                    || fence == known.fence && (known.is_told || known.phase != Phase::Held);
+                if is_late {
+                    return Vec::new();
+                }
+                let expired = known.expired(now).filter(|_| fence != known.fence);
+                known.hold(lease, now);
+                known.is_told = true;
+                expired.into_iter().chain([News::Granted(lease.clone())]).collect()
+            }
+            Doing::Renewed(lease) => {
+                let fence = Some(lease.fencing_token);
+                if fence < known.fence || fence == known.fence && known.phase != Phase::Held {
+                    return Vec::new();
+                }
+                let expired = known.expired(now).filter(|_| fence != known.fence);
+                known.hold(lease, now);
+                known.is_told = true;
+                expired.into_iter().chain([News::Renewed(lease.clone())]).collect()
+            }
+            Doing::Released(ended) => {
+                let fence = Some(ended.fencing_token);
+                if fence < known.fence || fence == known.fence && known.phase != Phase::Held {
+                    return Vec::new();
+                }
+                known.end(ended.fencing_token, ended.kept_ms, now);
+                vec![News::Released(*ended)]
+            }
+            Doing::Broken(number) => {
+                if Some(*number) < known.fence || Some(*number) == known.fence && !known.is_taken() {
+                    return Vec::new();
+                }
+                known.end(*number, 0, now);
+                vec![News::Broken(*number)]
+            }
+            Doing::Line => {
+                known.line_settles_at.get_or_insert(now + LINE_SETTLES);
+                Vec::new()
+            }
+            Doing::Unclear => {
+                known.line_settles_at.get_or_insert(now + LINE_SETTLES);
+                vec![News::Resync]
+            }
+        })
+    }
+
+    /// What is to be told of what a look has found.
+    pub(super) fn see(&mut self, key: &LockKey, seen: &Inspected, now: Duration) -> Vec<News> {
+        self.change(key, now, |known| {
+            let (lease, waiters) = match seen {
+                Inspected::Free { waiters } => (None, *waiters),
+                Inspected::Held { lease, waiters, .. } => (Some(lease), *waiters),
+            };
+            let mut news = Vec::new();
+            match lease {
+                // Who has released it is about to say so, unless its time is over.
+                None => {
+                    if let (Some(expired), Some(fence)) = (known.expired(now), known.fence) {
+                        known.end(fence, 0, now);
+                        news.push(expired);
+                    }
+                }
+                Some(lease) if Some(lease.fencing_token) < known.fence => {}
+                Some(lease) if Some(lease.fencing_token) == known.fence => {
+                    let left = Duration::from_millis(lease.left_ms);
+                    match known.phase {
+                        // The look is older than the news of its end.
+                        Phase::Over => {}
+                        Phase::Held if lease.is_released => {
+                            let ended = Ended { fencing_token: lease.fencing_token, kept_ms: lease.left_ms };
+                            known.end(ended.fencing_token, ended.kept_ms, now);
+                            news.push(News::Released(ended));
+                        }
+                        Phase::Held if now + left > known.ends_at + RENEWED_BY => {
+                            known.hold(lease, now);
+                            news.push(News::Renewed(lease.clone()));
+                        }
+                        Phase::Held | Phase::Kept => known.ends_at = known.ends_at.max(now + left),
+                    }
+                }
+                Some(lease) => {
+                    news.extend(known.expired(now));
+                    known.hold(lease, now);
+                    // Who was granted it is about to say so.
+                    known.is_told = false;
+                }
+            }
+            if known.waiters != waiters {
+                known.waiters = waiters;
+                news.push(News::Waiting(waiters));
+            }
+            news
+        })
+    }
+
+    /// Learns of a lock that is held, of which whoever asks is told otherwise. Returns what has changed since then, where
+    /// the lock was followed already.
+    pub(super) fn learn(&mut self, key: &LockKey, lease: &Lease, waiters: u64, now: Duration) -> Vec<News> {
+        self.change(key, now, |known| {
+            let is_news = known.fence.is_some() && known.waiters != waiters;
+            if Some(lease.fencing_token) > known.fence {
+                known.hold(lease, now);
+                known.is_told = false;
+            }
+            known.waiters = waiters;
+            is_news.then_some(News::Waiting(waiters)).into_iter().collect()
+        })
+    }
+
+    /// When the next look is due.
+    pub(super) fn next_look(&self) -> Option<Duration> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    /// A lock that is due to be looked at, if somebody wants to know; others are forgotten.
+    pub(super) fn take_due(
+        &mut self,
+        now: Duration,
+        is_wanted: impl Fn(&LockKey) -> bool,
+    ) -> Option<LockKey> {
+        while self.next_look().is_some_and(|at| at <= now) {
+            let (_, key) = self.timers.pop_first()?;
+            let Some(known) = self.locks.get_mut(&key) else { continue };
+            let has_line = known.line_settles_at.take().is_some();
+            if !is_wanted(&key) || !known.is_taken() && !has_line && known.ends_at <= now {
+                self.locks.remove(&key);
+                continue;
+            }
+            // Unless the look finds something else.
+            known.looks_at = now + LOOK_AGAIN;
+            self.timers.insert((known.looks_at, key.clone()));
+            return Some(key);
+        }
+        None
+    }
+
+    /// Whether there was no room for some lock since this was asked last.
+    pub(super) fn was_overfull(&mut self) -> bool {
+        std::mem::take(&mut self.is_overfull)
+    }
+
+    /// Changes what is known of a lock, and sets its timer.
+    fn change(
+        &mut self,
+        key: &LockKey,
+        now: Duration,
+        change: impl FnOnce(&mut Known) -> Vec<News>,
+    ) -> Vec<News> {
+        if self.locks.len() >= MOST_FOLLOWED && !self.locks.contains_key(key) {
+            self.is_overfull = true;
+            return change(&mut Known::new(now));
+        }
+        let known = self.locks.entry(key.clone()).or_insert_with(|| Known::new(now));
+        let news = change(known);
+        let end = if known.is_taken() { known.ends_at + AFTER_END } else { known.ends_at };
+        let looks_at = known.line_settles_at.unwrap_or(end).min(end);
+        // A look that is under way has set its own.
+        let looks_at = if looks_at <= now { now + LOOK_AGAIN } else { looks_at };
+        self.timers.remove(&(known.looks_at, key.clone()));
+        known.looks_at = looks_at;
+        self.timers.insert((looks_at, key.clone()));
+        news
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,134 @@
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
+
+use super::*;
+
+const NOW: Duration = Duration::from_secs(1_000);
+const TTL: Duration = Duration::from_secs(10);
+
+fn key() -> LockKey {
+    LockKey::parse(b"k").unwrap()
+}
+
+fn number(number: u64) -> FencingToken {
+    FencingToken::new(number).unwrap()
+}
+
+fn lease(fence: u64) -> Lease {
+    Lease { fencing_token: number(fence), left_ms: 10_000, owner: None, is_released: false }
+}
+
+fn granted(fence: u64) -> Doing {
+    Doing::Granted(lease(fence))
+}
+
+fn ended(fence: u64) -> Ended {
+    Ended { fencing_token: number(fence), kept_ms: 0 }
+}
+
+fn released(fence: u64) -> Doing {
+    Doing::Released(ended(fence))
+}
+
+fn held(fence: u64) -> Inspected {
+    Inspected::Held { lease: lease(fence), yours: None, waiters: 0 }
+}
+
+const FREE: Inspected = Inspected::Free { waiters: 0 };
+
+/// What is told when these things are heard of in this order, all at once.
+fn told(doings: &[Doing]) -> Vec<News> {
+    let mut view = View::default();
+    doings.iter().flat_map(|doing| view.note(&key(), doing, NOW)).collect()
+}
+
+#[test]
+fn what_comes_late_or_twice_is_not_told() {
+    let (first, second) = (News::Granted(lease(1)), News::Granted(lease(2)));
+    let over = News::Released(ended(1));
+    assert_eq!(told(&[granted(1), released(1), granted(2)]), [first.clone(), over.clone(), second.clone()]);
+    assert_eq!(told(&[released(1), granted(1)]), vec![over.clone()], "the end came first");
+    assert_eq!(told(&[released(1), Doing::Renewed(lease(1))]), vec![over.clone()]);
+    assert_eq!(told(&[granted(1), granted(2), released(1)]), [first.clone(), second.clone()]);
+    assert_eq!(told(&[granted(2), granted(1), Doing::Renewed(lease(1))]), [second]);
+    assert_eq!(told(&[granted(1), granted(1), released(1), released(1)]), [first.clone(), over.clone()]);
+    let renewed = News::Renewed(lease(1));
+    assert_eq!(told(&[Doing::Renewed(lease(1)), granted(1)]), [renewed], "its grant is no news any more");
+    let broken = News::Broken(number(1));
+    assert_eq!(told(&[Doing::Broken(number(1)), released(1)]), vec![broken.clone()]);
+    assert_eq!(told(&[released(1), Doing::Broken(number(1))]), [over], "it was free by then");
+    let kept = Ended { kept_ms: 500, ..ended(1) };
+    assert_eq!(
+        told(&[granted(1), Doing::Released(kept), Doing::Broken(number(1))]),
+        [first, News::Released(kept), broken]
+    );
+    assert_eq!(told(&[Doing::Unclear]), [News::Resync]);
+}
+
+#[test]
+fn a_lease_whose_time_is_over_when_the_next_begins_has_expired() {
+    let mut view = View::default();
+    view.note(&key(), &granted(1), NOW);
+    let both = [News::Expired(number(1)), News::Granted(lease(2))];
+    assert_eq!(view.note(&key(), &granted(2), NOW + TTL), both);
+    // Before that it was ended by somebody, who says so, or it is too late to say.
+    assert_eq!(view.note(&key(), &granted(3), NOW + TTL), [News::Granted(lease(3))]);
+}
+
+#[test]
+fn the_end_of_a_lease_is_told_when_a_look_finds_it_and_not_before() {
+    let mut view = View::default();
+    view.note(&key(), &granted(1), NOW);
+    assert_eq!(view.next_look(), Some(NOW + TTL + AFTER_END));
+    assert_eq!(view.take_due(NOW + TTL, |_| true), None, "there is nothing to look for yet");
+    assert_eq!(view.see(&key(), &FREE, NOW + TTL / 2), [], "who has released it is about to say so");
+    let end = NOW + TTL + AFTER_END;
+    assert_eq!(view.take_due(end, |_| true), Some(key()));
+    assert_eq!(view.next_look(), Some(end + LOOK_AGAIN), "a look that fails is repeated");
+    // It was renewed, and nobody had said so.
+    assert_eq!(view.see(&key(), &held(1), end), [News::Renewed(lease(1))]);
+    let end = end + TTL + AFTER_END;
+    assert_eq!(view.take_due(end, |_| true), Some(key()));
+    assert_eq!(view.see(&key(), &FREE, end), [News::Expired(number(1))]);
+    assert_eq!(view.see(&key(), &FREE, end), [], "it is said once");
+    assert_eq!(view.note(&key(), &released(1), end), [], "it was over by then");
+    assert_eq!(view.take_due(end + REMEMBERED, |_| true), None);
+    assert!(view.locks.is_empty() && view.timers.is_empty(), "nothing is left of it");
+}
+
+#[test]
+fn what_a_look_finds_sooner_than_it_is_told_is_told_all_the_same() {
+    let mut view = View::default();
+    view.note(&key(), &granted(1), NOW);
+    let end = NOW + TTL + AFTER_END;
+    assert_eq!(view.see(&key(), &held(2), end), [News::Expired(number(1))]);
+    assert_eq!(view.note(&key(), &granted(2), end), [News::Granted(lease(2))]);
+    assert_eq!(view.note(&key(), &granted(2), end), []);
+    // The same goes for what was there before anybody watched.
+    let mut view = View::default();
+    view.learn(&key(), &lease(1), 3, NOW);
+    assert_eq!(view.note(&key(), &granted(1), NOW), [News::Granted(lease(1))]);
+    let waiting = Inspected::Held { lease: lease(1), yours: None, waiters: 3 };
+    assert_eq!(view.see(&key(), &waiting, NOW), [], "whoever asks has seen that three wait");
+    assert_eq!(view.see(&key(), &held(1), NOW), [News::Waiting(0)]);
+}
+
+#[test]
+fn a_lock_that_nobody_wants_to_know_of_is_not_looked_at() {
+    let mut view = View::default();
+    view.note(&key(), &granted(1), NOW);
+    assert_eq!(view.take_due(NOW + 2 * TTL, |_| false), None);
+    assert!(view.locks.is_empty() && view.timers.is_empty());
+}
+
+#[test]
+fn of_more_locks_than_there_is_room_for_all_is_told_but_their_ends() {
+    let mut view = View::default();
+    for name in 0..MOST_FOLLOWED {
+        view.note(&LockKey::parse(name.to_string().as_bytes()).unwrap(), &granted(1), NOW);
+    }
+    assert!(!view.was_overfull());
+    assert_eq!(view.note(&key(), &granted(1), NOW), [News::Granted(lease(1))]);
+    assert!(view.was_overfull());
+    assert_eq!((view.locks.len(), view.timers.len()), (MOST_FOLLOWED, MOST_FOLLOWED));
+    assert_eq!(view.note(&key(), &released(1), NOW), [News::Released(ended(1))]);
+}

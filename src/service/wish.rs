@@ -1,0 +1,84 @@
+//! What the service is asked for a lock, and what becomes of that.
+
+use std::time::Duration;
+
+use super::TakeBack;
+use crate::lock::{Attempt, Lease, LeaseToken, LockKey, Owner, Refusal, Terms, Ttl};
+use crate::store::{AcquireRequest, Intent, PlaceAfter};
+
+/// A wish for a lock.
+#[derive(Debug)]
+pub struct Acquire {
+    /// The lock.
+    pub key: LockKey,
+    /// The caller's token; without one the service makes one.
+    pub token: Option<LeaseToken>,
+    /// The lease that is asked for.
+    pub ttl: Ttl,
+    /// A note for people.
+    pub owner: Option<Owner>,
+    /// How long to wait in line for it; zero is not at all.
+    pub wait: Duration,
+    /// For how long it may, and must, be taken.
+    pub terms: Terms,
+    /// Whether a connection is to hold it.
+    pub by_connection: bool,
+}
+
+/// What became of an [`Acquire`].
+#[derive(Debug)]
+pub struct Acquisition {
+    /// The token that holds the lock, if it was granted.
+    pub token: LeaseToken,
+    /// The answer.
+    pub outcome: Outcome,
+}
+
+/// The answer to an [`Acquire`].
+#[derive(Debug)]
+pub enum Outcome {
+    /// A new lease. Whoever hands it to the client disarms the guard; dropped, it takes the grant back.
+    Granted(Lease, TakeBack),
+    /// The token held the lock already, as this attempt found.
+    AlreadyHeld(Lease, Attempt),
+    /// Fewer replicas of the store than must have acknowledged the grant, for this reason, and it was taken back.
+    NotReplicated(String),
+    /// Someone else holds it, or is to have it next.
+    Refused(Refusal),
+    /// The line of the lock is as long as it may be, or as many wait at this gateway as may.
+    TooManyWaiters,
+    /// Nobody waits here any more, and the wait was not over.
+    ShuttingDown,
+    /// The token was released before, or is one of ours that holds nothing.
+    TokenReleased,
+}
+
+impl Acquire {
+    pub(super) fn request(&self, token: &LeaseToken) -> AcquireRequest {
+        AcquireRequest {
+            key: self.key.clone(),
+            token: token.hash(),
+            attempt: if self.by_connection { Attempt::for_connection() } else { Attempt::generate() },
+            ttl: self.ttl,
+            owner: self.owner.clone(),
+            terms: self.terms,
+            // A caller's token that was made by the server may be confirmed, but never holds anything anew.
+            intent: if self.only_confirms() { Intent::Confirm } else { Intent::Grant },
+        }
+    }
+
+    pub(super) fn only_confirms(&self) -> bool {
+        self.token.as_ref().is_some_and(LeaseToken::is_server_made)
+    }
+
+    /// Nobody but this request knows a token that it made.
+    pub(super) fn place_after(&self) -> PlaceAfter {
+        if self.token.is_some() { PlaceAfter::Kept } else { PlaceAfter::Removed }
+    }
+
+    /// Whether an acquire that was taken back has left nothing. What was not found may never have been, but with the
+    /// caller's token it may also stand: another request that is told so pins it, and then nothing takes it back.
+    pub(super) fn is_undone(&self, was_deleted: bool) -> bool {
+        was_deleted || self.token.is_none()
+    }
+}

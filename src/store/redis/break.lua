@@ -1,0 +1,18 @@
+-- Frees a lock, if the grant of this number holds it, whoever that is, and offers it to the first in line.
+--
+-- KEYS[1..6] as in line.lua                 ARGV[3..4] as in line.lua
+--                                           ARGV[5] number of the grant
+--
+-- Returns { 0, lock, ms that were left } · { 1 } nobody holds it · { 2 } held by another grant
+
+local lock, left_ms = held(KEYS[1])
+if not lock then return { 1 } end
+-- Never by less than the number: a copy of this that comes late must not end the next grant.
+if string.match(lock, '^%S+ %S+ (%d+)') ~= ARGV[5] then return { 2 } end
+if redis.call('EXISTS', KEYS[2]) == 1 then
+  local line = open_line()
+  line.hand_off((line.clock()))
+else
+  redis.call('DEL', KEYS[1])
+end
+return { 0, lock, left_ms }

@@ -1,0 +1,15 @@
+-- Frees a lock that its token holds, where nobody waits for it, the token has no mark yet, and the lock no terms. The rest is
+-- release.lua's.
+--
+-- KEYS[1] the lock    KEYS[2] seats   KEYS[3] the token's mark, may be absent
+-- ARGV[1] token hash  ARGV[2] life of a mark, ms
+--
+-- Returns the number of the grant that it ended · -1 where nothing was done
+
+local lock = redis.call('GET', KEYS[1])
+if not lock or string.sub(lock, 1, 64) ~= ARGV[1] then return -1 end
+local number = string.match(lock, '^(%d+) ', 99)
+if not number or redis.call('EXISTS', KEYS[2], KEYS[3] or KEYS[2]) ~= 0 or redis.call('PTTL', KEYS[1]) == 0 then return -1 end
+redis.call('DEL', KEYS[1])
+if KEYS[3] then redis.call('SET', KEYS[3], '=0', 'PX', ARGV[2]) end
+return tonumber(number)

@@ -1,0 +1,20 @@
+-- Says of some locks who holds them, and how many wait for each.
+--
+-- KEYS[1..] locks, each with its line and `away` as in line.lua behind it, where ARGV[1] is 3 and not 1
+--
+-- Returns for each lock { outcome, lock or '', ms left, waiters }: 0 free, or not ours · 1 held
+
+local KEYS_EACH, MOST_LOST = tonumber(ARGV[1]), 100
+
+local reply = {}
+for i = 1, #KEYS, KEYS_EACH do
+  -- A key of somebody else's is no reason to say nothing of the others.
+  local is_ours, lock, left_ms = pcall(held, KEYS[i])
+  if is_ours and lock then
+    local waiters = KEYS_EACH == 3 and count_waiters(KEYS[i + 1], KEYS[i + 2], MOST_LOST) or 0
+    reply[#reply + 1] = { 1, lock, left_ms, waiters }
+  else
+    reply[#reply + 1] = { 0, '', 0, 0 }
+  end
+end
+return reply

@@ -1,0 +1,151 @@
+//! What most acquires and releases come to: a lock that is free, or somebody else's; a lock that its token holds; and nobody in
+//! line. A script of its own does each, since those that know of lines have much more to prepare and to be told.
+//!
+//! Either does the whole, or nothing: then the other script is asked, which knows all cases. That is one call more than need
+//! be, so a lock of which this was learnt a moment ago is left to the other script at once.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use redis::Cmd;
+use tokio::time::Instant;
+
+use super::RedisStore;
+use super::link::Link;
+use super::scripts::{self, Reply, lease_of};
+use crate::clock::whole_ms;
+use crate::lock::{Acquired, FencingToken, Lease, LockKey, Refusal, TokenHash};
+use crate::store::{AcquireRequest, Intent, StoreError};
+
+/// Locks that are remembered at a time; of two that fall on one place, the later one is.
+const REMEMBERED: usize = 1024;
+/// How long a lock is left to the script that knows all cases.
+const REMEMBERED_FOR: Duration = Duration::from_secs(1);
+
+/// Locks that were not as most are, a moment ago. To be wrong about one costs a call, or some of Redis' time, and no more.
+pub(super) struct Unusual {
+    /// For each place the milliseconds at which its lock is forgotten, by the time since `began`, below half of its hash.
+    places: Box<[AtomicU64]>,
+    hasher: RandomState,
+    began: Instant,
+}
+
+impl Unusual {
+    pub(super) fn new() -> Self {
+        let places = (0..REMEMBERED).map(|_| AtomicU64::new(0)).collect();
+        Self { places, hasher: RandomState::new(), began: Instant::now() }
+    }
+
+    fn note(&self, key: &LockKey) {
+        let (place, hash) = self.place(key);
+        place.store(
+            hash << 32 | (self.now_ms() + whole_ms(REMEMBERED_FOR)) & u64::from(u32::MAX),
+            Ordering::Relaxed,
+        );
+    }
+
+    fn has(&self, key: &LockKey) -> bool {
+        let (place, hash) = self.place(key);
+        let known = place.load(Ordering::Relaxed);
+        known != 0 && known >> 32 == hash & u64::from(u32::MAX) && known & u64::from(u32::MAX) > self.now_ms()
+    }
+
+    fn place(&self, key: &LockKey) -> (&AtomicU64, u64) {
+        let hash = self.hasher.hash_one(key.as_str());
+        // Other bits than those that are compared.
+        (&self.places[(hash >> 32) as usize % REMEMBERED], hash)
+    }
+
+    fn now_ms(&self) -> u64 {
+        whole_ms(self.began.elapsed()) & u64::from(u32::MAX)
+    }
+}
+
+impl RedisStore {
+    /// Takes a lock that is free, or says that another holds it; `None` where nothing was done.
+    pub(super) async fn take_free(
+        &self,
+        request: &AcquireRequest,
+        deadline: Instant,
+    ) -> Result<Option<Acquired>, StoreError> {
+        let key = &request.key;
+        if request.intent != Intent::Grant || !request.terms.are_none() || self.unusual.has(key) {
+            return Ok(None);
+        }
+        let bucket = self.keys.bucket_of(key);
+        let (lock, seats) = (self.keys.lock(key), self.keys.seats(key));
+        let (mark, fence) = (self.keys.mark(key, &request.token), self.keys.fence(bucket));
+        let keys = [&lock, &seats, &mark, &fence].map(|name| name.as_bytes());
+        let token = request.token.to_string();
+        let attempt = format!(" {} ", request.attempt);
+        let owner =
+            request.owner.as_ref().map_or_else(|| " ".to_owned(), |owner| format!(" {}", owner.as_str()));
+        let add_args = |link: &Link, call: &mut Cmd| {
+            call.arg(&token).arg(&attempt).arg(request.ttl.as_ms()).arg(&owner).arg(&link.incarnation);
+        };
+        let (reply, link): (Reply, _) =
+            self.run_in(bucket, &scripts::TAKE_FREE, true, &keys, deadline, add_args).await?;
+        if let Some(fencing_token) = reply.number() {
+            let (left_ms, owner) = (request.ttl.as_ms(), request.owner.clone());
+            let lease = Lease { fencing_token, left_ms, owner, is_released: false };
+            return Ok(Some(replicated(&link, lock.as_bytes(), &token, lease, true, deadline).await));
+        }
+        match reply.outcome {
+            2 => refused(&reply, key).map(Some),
+            _ => {
+                self.unusual.note(key);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Frees a lock that its token holds; `None` where nothing was done.
+    pub(super) async fn free_own(
+        &self,
+        key: &LockKey,
+        token: &TokenHash,
+        mark: Option<&str>,
+        deadline: Instant,
+    ) -> Result<Option<FencingToken>, StoreError> {
+        if self.unusual.has(key) {
+            return Ok(None);
+        }
+        let (lock, seats) = (self.keys.lock(key), self.keys.seats(key));
+        let names = [lock.as_bytes(), seats.as_bytes(), mark.unwrap_or_default().as_bytes()];
+        let keys = if mark.is_some() { &names[..] } else { &names[..2] };
+        let token = token.to_string();
+        let add_args = |_: &Link, call: &mut Cmd| {
+            call.arg(&token).arg(&self.mark_ttl_ms);
+        };
+        let reply: Reply = self.run(key, &scripts::FREE_OWN, keys, deadline, add_args).await?;
+        let number = reply.number();
+        if number.is_none() {
+            self.unusual.note(key);
+        }
+        Ok(number)
+    }
+}
+
+/// What is said of a grant once the server's replicas have it too, where they must.
+pub(super) async fn replicated(
+    link: &Link,
+    lock: &[u8],
+    token: &str,
+    lease: Lease,
+    is_new: bool,
+    deadline: Instant,
+) -> Acquired {
+    if let Some(replicas) = &link.replicas
+        && let Err(reason) = replicas.have(lock, token, lease.fencing_token, deadline).await
+    {
+        return Acquired::NotReplicated { is_new, reason };
+    }
+    if is_new { Acquired::Granted(lease) } else { Acquired::AlreadyHeld(lease) }
+}
+
+/// What is said where somebody else holds the lock.
+pub(super) fn refused(reply: &Reply, key: &LockKey) -> Result<Acquired, StoreError> {
+    let holder = reply.has_lock().then(|| lease_of(reply, key)).transpose()?;
+    Ok(Acquired::Refused(Refusal { holder, waiters: reply.waiters(), position: reply.position() }))
+}

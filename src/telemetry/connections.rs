@@ -1,0 +1,77 @@
+//! What becomes of connections, in numbers: of all that the process serves, or of one server's alone.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+use prometheus::{IntCounter, IntGauge, Opts, Registry};
+
+use super::labels::{Counters, labels, register, valid};
+
+labels! {
+    /// Why a connection was closed before it had a request.
+    pub enum ConnectionRefused {
+        /// Its address has as many as it may have.
+        AddressFull = "address-full",
+        /// The TLS handshake failed, as by a certificate of an unknown authority.
+        HandshakeFailed = "handshake-failed",
+        /// The TLS handshake took too long.
+        HandshakeLate = "handshake-late",
+        /// No request came in time.
+        NoRequest = "no-request",
+    }
+}
+
+/// Counts since the start, and what is open now.
+#[derive(Debug)]
+pub struct Connections {
+    /// Connections that are open, those in their handshake included.
+    pub open: IntGauge,
+    accepted: IntCounter,
+    /// Connections that were closed before they had a request.
+    pub refused: Counters<ConnectionRefused>,
+    /// Answers of HTTP/2, or pieces of them, that their clients have not taken yet.
+    pub unread: AtomicUsize,
+}
+
+/// One connection that is open; it counts until it is dropped.
+pub struct OpenConnection(Arc<Connections>);
+
+impl Connections {
+    pub(super) fn register(registry: &Registry) -> Self {
+        let open =
+            valid(IntGauge::with_opts(Opts::new("fencepost_connections", "Connections that are open.")));
+        let accepted = valid(IntCounter::with_opts(Opts::new(
+            "fencepost_connections_accepted_total",
+            "Connections that were accepted.",
+        )));
+        register(registry, open.clone());
+        register(registry, accepted.clone());
+        let refused = Counters::register(
+            registry,
+            "fencepost_connections_refused_total",
+            "Connections that were closed before they had a request.",
+            "reason",
+        );
+        Self { open, accepted, refused, unread: AtomicUsize::new(0) }
+    }
+
+    /// A connection was accepted.
+    pub fn open(self: &Arc<Self>) -> OpenConnection {
+        self.accepted.inc();
+        self.open.inc();
+        OpenConnection(Arc::clone(self))
+    }
+}
+
+impl Default for Connections {
+    /// Those of a server of which nobody is told.
+    fn default() -> Self {
+        Self::register(&Registry::new())
+    }
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.0.open.dec();
+    }
+}

@@ -1,0 +1,134 @@
+//! Metrics with labels whose values are known when the program is built: nobody can add one by what he sends, and
+//! whoever counts looks nothing up, since each value has its place in a table.
+
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use prometheus::core::Collector;
+use prometheus::{Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts, Registry};
+
+/// A label, by its values.
+pub trait Label: Copy {
+    /// What they are called.
+    fn names() -> Vec<&'static str>;
+
+    /// Where this one stands among them.
+    fn index(self) -> usize;
+}
+
+/// Makes an enum whose variants are the values of a [`Label`], each with its name.
+macro_rules! labels {
+    ($(#[$about:meta])* $visibility:vis enum $label:ident {
+        $($(#[$about_value:meta])* $value:ident = $name:literal,)+
+    }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[allow(dead_code, reason = "a value is shown as zero, also where nothing counts it yet")]
+        $visibility enum $label {
+            $($(#[$about_value])* $value,)+
+        }
+
+        impl $label {
+            /// What it is called.
+            #[allow(dead_code, reason = "not every label is named elsewhere too")]
+            $visibility const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$value => $name,)+
+                }
+            }
+        }
+
+        impl $crate::telemetry::Label for $label {
+            fn names() -> Vec<&'static str> {
+                vec![$($name,)+]
+            }
+
+            fn index(self) -> usize {
+                self as usize
+            }
+        }
+    };
+}
+pub(crate) use labels;
+
+/// A counter for each value of a label.
+#[derive(Debug)]
+pub struct Counters<L>(Vec<IntCounter>, PhantomData<fn(L)>);
+
+impl<L: Label> Counters<L> {
+    /// All of them begin at zero, and are shown from the start: an increase from nothing would not be seen as one.
+    pub fn register(registry: &Registry, name: &str, help: &str, label: &str) -> Self {
+        let family = valid(IntCounterVec::new(Opts::new(name, help), &[label]));
+        let all = L::names().into_iter().map(|value| family.with_label_values(&[value])).collect();
+        register(registry, family);
+        Self(all, PhantomData)
+    }
+
+    /// One more.
+    pub fn count(&self, value: L) {
+        if let Some(counter) = self.0.get(value.index()) {
+            counter.inc();
+        }
+    }
+
+    /// How many there were.
+    pub fn get(&self, value: L) -> u64 {
+        self.0.get(value.index()).map_or(0, IntCounter::get)
+    }
+}
+
+/// A counter for each pair of the values of two labels.
+pub struct CounterTable<A, B> {
+    rows: Vec<Vec<IntCounter>>,
+    labels: PhantomData<fn(A, B)>,
+}
+
+impl<A: Label, B: Label> CounterTable<A, B> {
+    /// As [`Counters::register`].
+    pub fn register(registry: &Registry, name: &str, help: &str, labels: [&str; 2]) -> Self {
+        let family = valid(IntCounterVec::new(Opts::new(name, help), &labels));
+        let row = |a| B::names().into_iter().map(|b| family.with_label_values(&[a, b])).collect();
+        let rows = A::names().into_iter().map(row).collect();
+        register(registry, family);
+        Self { rows, labels: PhantomData }
+    }
+
+    /// One more.
+    pub fn count(&self, a: A, b: B) {
+        if let Some(counter) = self.rows.get(a.index()).and_then(|row| row.get(b.index())) {
+            counter.inc();
+        }
+    }
+}
+
+/// A histogram of times for each value of a label.
+pub struct Histograms<L>(Vec<Histogram>, PhantomData<fn(L)>);
+
+impl<L: Label> Histograms<L> {
+    /// With the upper bounds of its buckets, in seconds.
+    pub fn register(registry: &Registry, name: &str, help: &str, label: &str, bounds_s: &[f64]) -> Self {
+        let about = HistogramOpts::new(name, help).buckets(bounds_s.to_vec());
+        let family = valid(HistogramVec::new(about, &[label]));
+        let all = L::names().into_iter().map(|value| family.with_label_values(&[value])).collect();
+        register(registry, family);
+        Self(all, PhantomData)
+    }
+
+    /// One that took so long.
+    pub fn observe(&self, value: L, took: Duration) {
+        if let Some(histogram) = self.0.get(value.index()) {
+            histogram.observe(took.as_secs_f64());
+        }
+    }
+}
+
+/// Has a metric be shown.
+pub(super) fn register(registry: &Registry, metric: impl Collector + 'static) {
+    valid(registry.register(Box::new(metric)));
+}
+
+/// Names, bounds and labels stand in the source: what is wrong with one of them shows at the first start.
+#[expect(clippy::expect_used, reason = "a metric that is not valid is a fault of the program")]
+pub(super) fn valid<T>(metric: prometheus::Result<T>) -> T {
+    metric.expect("a valid metric")
+}

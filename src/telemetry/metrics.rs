@@ -1,0 +1,230 @@
+//! The numbers of this process, as Prometheus reads them. Those of requests stand where requests are answered.
+
+use std::sync::{Arc, LazyLock};
+
+use prometheus::{IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
+
+use super::connections::Connections;
+use super::labels::{CounterTable, Counters, Histograms, labels, register, valid};
+use super::process::Process;
+
+/// The media type of [`Metrics::text`].
+pub const MEDIA_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// The bounds of what is measured in fractions of a second: requests, and steps at the store.
+pub const SHORT_TIMES_S: &[f64] =
+    &[0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0];
+/// The bounds of how long somebody waits in line, which is up to an hour.
+const LONG_TIMES_S: &[f64] =
+    &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0];
+
+labels! {
+    /// What a store is asked to do.
+    pub enum Step {
+        /// To take a lock or a place in its line, or to look whether it is its turn.
+        Acquire = "acquire",
+        /// To set a lease anew.
+        Renew = "renew",
+        /// To free a lock.
+        Release = "release",
+        /// To say who holds a lock.
+        Inspect = "inspect",
+        /// To undo what nobody will learn of.
+        TakeBack = "take-back",
+        /// To let an offer go on that nobody here takes.
+        Decline = "decline",
+        /// To end a grant, whoever holds the lock by it.
+        Break = "break",
+        /// To list locks that are held.
+        List = "list",
+        /// To hear that this gateway is alive.
+        Beat = "beat",
+        /// To say whether it can be used.
+        Check = "check",
+    }
+}
+
+labels! {
+    /// How a store did not answer.
+    pub enum NoAnswer {
+        /// Certainly nothing happened.
+        Unavailable = "unavailable",
+        /// It may have happened.
+        Unknown = "unknown",
+    }
+}
+
+labels! {
+    /// How a doubt ended: a step was sent, and its answer did not come.
+    pub enum DoubtEnded {
+        /// The step was sent again, and that was answered.
+        Answered = "answered",
+        /// What it may have done was undone.
+        Undone = "undone",
+        /// It did not: the caller was told that nobody knows.
+        Unknown = "unknown",
+    }
+}
+
+labels! {
+    /// What became of something that nobody could be told of.
+    pub enum TakenBack {
+        /// A lock was freed.
+        Freed = "freed",
+        /// There was no lock, and there will be none.
+        Voided = "voided",
+        /// A lock that a connection held was freed as the connection ended.
+        Ended = "connection-ended",
+        /// The store was out of reach for too long: what there was ends at its ttl.
+        GivenUp = "given-up",
+    }
+}
+
+labels! {
+    /// Why a connection lost its lock before it ended.
+    pub enum LeaseLost {
+        /// It lasted as long as it may.
+        MaxHoldReached = "max-hold-reached",
+        /// It was released with the token, or the store has lost it.
+        Released = "released",
+        /// It could not be renewed in time.
+        Expired = "expired",
+        /// Another token holds the lock.
+        HeldByAnother = "held-by-another",
+        /// Another request of the token holds the lock.
+        TakenOver = "taken-over",
+        /// Whoever asked for it may hold it no longer.
+        KeyRefused = "key-refused",
+        /// The gateway stops.
+        ShuttingDown = "shutting-down",
+    }
+}
+
+labels! {
+    /// How a wait in line ended.
+    pub enum WaitEnded {
+        /// With the lock.
+        Granted = "granted",
+        /// Without it.
+        NotGranted = "not-granted",
+    }
+}
+
+/// The numbers of this process.
+pub struct Metrics {
+    registry: Registry,
+    process: Process,
+    /// How long the store took, by what it was asked.
+    pub store_seconds: Histograms<Step>,
+    /// Steps that the store did not answer.
+    pub store_errors: CounterTable<Step, NoAnswer>,
+    /// How doubts ended.
+    pub doubts: Counters<DoubtEnded>,
+    /// What became of what nobody could be told of.
+    pub takes_back: Counters<TakenBack>,
+    /// Locks that connections lost.
+    pub leases_lost: Counters<LeaseLost>,
+    /// How long was waited in line.
+    pub wait_seconds: Histograms<WaitEnded>,
+    /// Those who wait in line.
+    pub waiters: IntGauge,
+    /// Streams of events.
+    pub watchers: IntGauge,
+    /// The locks that connections hold.
+    pub holds: IntGauge,
+    /// What is being taken back.
+    pub takes_back_pending: IntGauge,
+    /// Whether the gateway finishes what it has begun.
+    pub draining: IntGauge,
+    /// What becomes of the connections to the gateway.
+    pub connections: Arc<Connections>,
+}
+
+/// The numbers of this process.
+pub fn metrics() -> &'static Metrics {
+    static METRICS: LazyLock<Metrics> = LazyLock::new(Metrics::new);
+    &METRICS
+}
+
+impl Metrics {
+    fn new() -> Self {
+        let registry = Registry::new();
+        let all = &registry;
+        let gauge = |name: &str, help: &str| {
+            let gauge = valid(IntGauge::with_opts(Opts::new(name, help)));
+            register(all, gauge.clone());
+            gauge
+        };
+        Self {
+            process: Process::register(all),
+            store_seconds: Histograms::register(
+                all,
+                "fencepost_store_seconds",
+                "How long the store took to do, or not to do, one step.",
+                "step",
+                SHORT_TIMES_S,
+            ),
+            store_errors: CounterTable::register(
+                all,
+                "fencepost_store_errors_total",
+                "Steps that the store did not answer: certainly nothing happened, or nobody knows.",
+                ["step", "kind"],
+            ),
+            doubts: Counters::register(
+                all,
+                "fencepost_doubts_total",
+                "Requests of which a step was sent and not answered, by how that ended.",
+                "ended",
+            ),
+            takes_back: Counters::register(
+                all,
+                "fencepost_takes_back_total",
+                "Grants and places of which nobody could be told, by what became of them.",
+                "result",
+            ),
+            leases_lost: Counters::register(
+                all,
+                "fencepost_leases_lost_total",
+                "Locks that were lost by the connection that held them.",
+                "reason",
+            ),
+            wait_seconds: Histograms::register(
+                all,
+                "fencepost_wait_seconds",
+                "How long requests waited in line.",
+                "ended",
+                LONG_TIMES_S,
+            ),
+            waiters: gauge("fencepost_waiters", "Requests that wait in line here."),
+            watchers: gauge("fencepost_watchers", "Streams of events that are open here."),
+            holds: gauge("fencepost_holds", "Locks that connections hold here."),
+            takes_back_pending: gauge(
+                "fencepost_takes_back_pending",
+                "Grants and places that are being taken back.",
+            ),
+            draining: gauge("fencepost_draining", "1 while the gateway finishes what it has begun, to stop."),
+            connections: Arc::new(Connections::register(all)),
+            registry,
+        }
+    }
+
+    /// Where further numbers are added.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// Says once which program this is.
+    pub fn set_build(&self, store: &'static str) {
+        let about =
+            Opts::new("fencepost_build_info", "The version of the program, and where locks live; always 1.");
+        let info = valid(IntGaugeVec::new(about, &["version", "store"]));
+        info.with_label_values(&[env!("CARGO_PKG_VERSION"), store]).set(1);
+        register(&self.registry, info);
+    }
+
+    /// All of them, in the text form of Prometheus.
+    pub fn text(&self) -> String {
+        self.process.read();
+        TextEncoder::new().encode_to_string(&self.registry.gather()).unwrap_or_default()
+    }
+}

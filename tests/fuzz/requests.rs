@@ -1,0 +1,169 @@
+//! Whole requests, through all that requests pass through, to locks in memory. An input is lines: the method and the
+//! address, then headers.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::Request;
+use fencepost::access::{Keyring, ShownKey, parse_keys};
+use fencepost::api::{Admission, App, AppState, Front, Limits, app};
+use fencepost::clock::SystemClock;
+use fencepost::lock::LeaseToken;
+use fencepost::server::{Application, Patience, Peer};
+use fencepost::service::LockService;
+use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use http_body_util::BodyExt;
+use serde_json::Value;
+use tokio::runtime::Runtime;
+use tokio_util::sync::CancellationToken;
+
+const MAX_TTL: Duration = Duration::from_secs(60);
+/// What stands for a good key in an input.
+const PLACEHOLDER: &[u8] = b"KEY";
+
+static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
+static FOR_ANYBODY: LazyLock<Front> = LazyLock::new(|| application(None));
+/// One key, which is for the locks below `ours/`.
+static WITH_KEYS: LazyLock<(Front, String)> = LazyLock::new(|| {
+    let key = ShownKey::generate();
+    let file = format!(
+        "[[key]]\nid = \"{}\"\nname = \"fuzz\"\nsecret_sha256 = \"{}\"\nprefixes = [\"ours/\"]\nallow = [\"acquire\", \"inspect\", \"list\", \"admin\"]\n",
+        key.id.as_str(),
+        key.hash()
+    );
+    let keyring = Keyring::new(parse_keys(&file).unwrap());
+    (application(Some(Arc::new(keyring))), key.reveal())
+});
+
+fn application(keyring: Option<Arc<Keyring>>) -> Front {
+    let _inside = RUNTIME.enter();
+    let store = EmbeddedStore::in_memory(EmbeddedSettings::default(), Arc::new(SystemClock)).unwrap();
+    app(AppState::new(App {
+        service: LockService::new(Arc::new(store), Duration::from_secs(10), Duration::from_secs(120)),
+        limits: Limits {
+            default_ttl: Duration::from_secs(30),
+            min_ttl: Duration::from_millis(10),
+            max_ttl: MAX_TTL,
+            max_wait: Duration::ZERO,
+            max_http1_waiters: 10,
+            default_max_hold: Duration::from_secs(60),
+            default_max_watchers: 10,
+        },
+        admission: Admission::default(),
+        serves_metrics: true,
+        keyring,
+        audit: Arc::default(),
+        draining: CancellationToken::new(),
+    }))
+}
+
+struct Answer {
+    status: u16,
+    headers: HeaderMap,
+    body: Value,
+}
+
+/// The request that an input stands for, where it is one.
+fn read(input: &[u8]) -> Option<Request> {
+    let mut lines = input.split(|byte| *byte == b'\n');
+    let (method, target) = std::str::from_utf8(lines.next()?).ok()?.split_once(' ')?;
+    let mut request = Request::builder().method(method).uri(target).body(Body::empty()).ok()?;
+    for line in lines {
+        let colon = line.iter().position(|byte| *byte == b':')?;
+        let value = HeaderValue::from_bytes(line[colon + 1..].trim_ascii()).ok()?;
+        request.headers_mut().append(HeaderName::from_bytes(&line[..colon]).ok()?, value);
+    }
+    // Each from an address of its own: wrong keys are counted by address.
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let address = Ipv4Addr::from(NUMBER.fetch_add(1, Ordering::Relaxed));
+    let (address, patience) = (SocketAddr::from((address, 1)), Patience::default());
+    request.extensions_mut().insert(Arc::new(Peer { address, subject: None, patience }));
+    Some(request)
+}
+
+/// What is true of every answer.
+fn ask(app: &Front, request: Request) -> Answer {
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let tokens: Vec<_> = request.headers().get_all("Lease-Token").iter().cloned().collect();
+    let app = app.clone();
+    let answer = RUNTIME.block_on(async {
+        let response = app.answer(request).await;
+        let (head, body) = response.into_parts();
+        // Some of them never end: they are read no further than to their head.
+        let has_end = !head.headers.get("content-type").is_some_and(|kind| {
+            [&b"text/event-stream"[..], b"application/x-ndjson"].contains(&kind.as_bytes())
+        });
+        let body = if has_end { body.collect().await.unwrap().to_bytes() } else { bytes::Bytes::new() };
+        let body = serde_json::from_slice(&body).unwrap_or_default();
+        Answer { status: head.status.as_u16(), headers: head.headers, body }
+    });
+    assert_ne!(answer.status, 500, "{}", answer.body);
+    assert!(answer.headers.contains_key("x-request-id") && answer.headers["cache-control"] == "no-store");
+    if answer.status >= 400 && method != Method::HEAD {
+        assert!(answer.body["type"].as_str().is_some_and(|kind| kind.starts_with("/problems/")));
+        // No error repeats a token.
+        let said = answer.body["detail"].as_str().unwrap_or_default();
+        for token in tokens.iter().filter(|token| LeaseToken::parse(token.as_bytes()).is_ok()) {
+            assert!(
+                !said.contains(token.to_str().unwrap()) || path.contains(token.to_str().unwrap()),
+                "{said}"
+            );
+        }
+    }
+    if let Some(ttl_ms) = answer.body["ttl_ms"].as_u64() {
+        assert!(u128::from(ttl_ms) <= MAX_TTL.as_millis(), "{}", answer.body);
+    }
+    answer
+}
+
+/// A plain description of which lock an address means.
+fn lock_of(path: &str, query: &str) -> Option<Vec<u8>> {
+    let decode = |text: &str| percent_encoding::percent_decode_str(text).collect::<Vec<u8>>();
+    match path.strip_prefix("/locks/") {
+        Some(segment) => Some(decode(segment)),
+        None => query.split('&').find_map(|pair| {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            (decode(&name.replace('+', " ")) == b"key").then(|| decode(&value.replace('+', " ")))
+        }),
+    }
+}
+
+pub fn anybody(input: &[u8]) {
+    let Some(request) = read(input) else { return };
+    let uri = request.uri().clone();
+    let answer = ask(&FOR_ANYBODY, request);
+    if let Some(key) = answer.body["key"].as_str().filter(|_| answer.status < 300) {
+        assert_eq!(Some(key.as_bytes()), lock_of(uri.path(), uri.query().unwrap_or_default()).as_deref());
+    }
+}
+
+/// Whoever shows no good key gets at no lock, and whoever shows one only at those below its prefix.
+pub fn with_keys(input: &[u8]) {
+    let (app, key) = &*WITH_KEYS;
+    let at = input.windows(PLACEHOLDER.len()).position(|piece| piece == PLACEHOLDER);
+    let input = match at {
+        Some(at) => [&input[..at], key.as_bytes(), &input[at + PLACEHOLDER.len()..]].concat(),
+        None => input.to_vec(),
+    };
+    let Some(request) = read(&input) else { return };
+    let uri = request.uri().clone();
+    let shows_key = request
+        .headers()
+        .get_all("Authorization")
+        .iter()
+        .any(|value| value.as_bytes().windows(key.len()).any(|piece| piece == key.as_bytes()));
+    let answer = ask(app, request);
+    let is_about_locks =
+        ["/lock", "/hold", "/events", "/metrics"].iter().any(|start| uri.path().starts_with(start));
+    if answer.status >= 300 || !is_about_locks {
+        return;
+    }
+    assert!(shows_key, "{} was answered to nobody", uri);
+    if let Some(lock) = lock_of(uri.path(), uri.query().unwrap_or_default()) {
+        assert!(lock.starts_with(b"ours/"), "{uri} was answered");
+    }
+}

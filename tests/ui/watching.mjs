@@ -1,0 +1,151 @@
+// Locks that are taken, renewed, waited for, released and broken, as the page shows them.
+
+import { Browser, Curl } from './browser.mjs';
+import { assert, until } from './check.mjs';
+
+export async function locks(url) {
+  const browser = await Browser.start();
+  const curl = new Curl(url);
+  const ui = await browser.open(`${url}/ui`);
+  await ui.page.getByRole('heading', { name: 'No lock is held' }).waitFor();
+
+  // The quickest of three, since others may have the machine's processors for a while.
+  const took = [];
+  for (const key of ['backup', 'deploy/production', 'reports:2026-11']) {
+    const grant = curl.take(key, `ttl=${key === 'backup' ? '30s' : '10m'}&owner=cron@db1`);
+    const start = Date.now();
+    await ui.shows(key);
+    took.push(Date.now() - start);
+    const { fencing_token: number } = await grant;
+    assert((await ui.cell(key, 'fence').innerText()) === String(number), 'the number is shown');
+    assert((await ui.cell(key, 'owner').innerText()) === 'cron@db1', 'the holder is shown');
+  }
+  console.log(`shown after ${took} ms`);
+  assert(Math.min(...took) < 1_000, `a lock is shown within a second: ${took}`);
+  await ui.counts('3 locks held');
+
+  await itCountsDown(ui, curl);
+  await itShowsWhoWaits(ui, curl);
+  await itIsBrokenByClick(ui, curl);
+  await itIsBrokenByKeyboard(ui, curl);
+  await itBreaksNoOther(ui, curl);
+  await itShowsWhatEnds(ui, curl);
+  await ui.shot('ui');
+
+  const shown = await ui.page.content();
+  assert(curl.tokens.length > 5 && curl.tokens.every((token) => !shown.includes(token)), 'no token is on the page');
+  await browser.end();
+}
+
+async function itCountsDown(ui, curl) {
+  const isTrue = async () => {
+    const left = (await curl.look('backup')).json.expires_in_ms / 1000;
+    const shown = await ui.left('backup');
+    return Math.abs(shown - left) < 3 || [shown, left];
+  };
+  await until('what is left is shown as it is', isTrue);
+  const seen = new Set();
+  await until('it counts down by itself', async () => seen.add(await ui.left('backup')).size >= 4 || [...seen]);
+  await until('what is left is shown as it is', isTrue);
+  const [token] = curl.tokens;
+  assert((await curl.call('PATCH', '/lock?key=backup&ttl=9m', token)).status === 200, 'it is renewed');
+  await until('the renewal is shown', async () => (await ui.left('backup')) > 500);
+}
+
+async function itShowsWhoWaits(ui, curl) {
+  const held = await curl.take('popular', 'ttl=5m');
+  const waiting = curl.take('popular', 'ttl=5m&wait=20s&owner=next');
+  await until('who waits is counted', async () => (await ui.cell('popular', 'waiters').innerText()) === '1');
+  await curl.release(held);
+  const grant = await waiting;
+  const number = () => ui.cell('popular', 'fence').innerText();
+  await until('the next holder is shown', async () => (await number()) === String(grant.fencing_token));
+  await until('nobody waits', async () => (await ui.cell('popular', 'waiters').innerText()) === '0');
+  assert((await ui.cell('popular', 'owner').innerText()) === 'next', 'by name');
+  await curl.release(grant);
+  await ui.lacks('popular');
+}
+
+async function itIsBrokenByClick(ui, curl) {
+  await ui.button('deploy/production').click();
+  await ui.dialog.getByText('deploy/production', { exact: true }).waitFor();
+  await ui.dialog.getByText('cron@db1').waitFor();
+  // Whoever is only asked has broken nothing.
+  await ui.dialog.getByRole('button', { name: 'Keep it' }).click();
+  await ui.dialog.waitFor({ state: 'hidden' });
+  await ui.button('deploy/production').click();
+  await ui.page.keyboard.press('Escape');
+  await ui.dialog.waitFor({ state: 'hidden' });
+  assert((await curl.look('deploy/production')).status === 200, 'it is held yet');
+
+  const waiting = curl.take('deploy/production', 'ttl=5m&wait=20s');
+  const waiters = ui.cell('deploy/production', 'waiters');
+  await until('somebody waits', async () => (await waiters.innerText()) === '1');
+  await ui.button('deploy/production').click();
+  await ui.dialog.getByRole('button', { name: 'Break it' }).click();
+  await ui.page.getByRole('status').getByText('Broken: deploy/production').waitFor();
+  const grant = await waiting;
+  const number = () => ui.cell('deploy/production', 'fence').innerText();
+  await until('the next holder is shown', async () => (await number()) === String(grant.fencing_token));
+}
+
+async function itIsBrokenByKeyboard(ui, curl) {
+  const { page } = ui;
+  await ui.search.focus();
+  const isThere = () => ui.button('backup').evaluate((element) => element === document.activeElement);
+  for (let steps = 0; !(await isThere()); steps += 1) {
+    assert(steps < 10, 'the button is reached by Tab');
+    await page.keyboard.press('Tab');
+  }
+  // Enter alone breaks nothing, however long it is held down.
+  await page.keyboard.press('Enter');
+  await ui.focusIsOn(ui.dialog.getByRole('button', { name: 'Keep it' }));
+  await page.keyboard.press('Enter');
+  await ui.dialog.waitFor({ state: 'hidden' });
+  await ui.focusIsOn(ui.button('backup'));
+  assert((await curl.look('backup')).status === 200, 'it is held yet');
+
+  await page.keyboard.press('Enter');
+  await page.keyboard.press('Tab');
+  await ui.focusIsOn(ui.dialog.getByRole('button', { name: 'Break it' }));
+  await page.keyboard.press('Enter');
+  await ui.lacks('backup');
+  await ui.focusIsOn(ui.button('deploy/production'));
+  assert((await curl.look('backup')).status === 404, 'it is broken');
+}
+
+/** The question is about what was shown: whoever takes the lock after that keeps it. */
+async function itBreaksNoOther(ui, curl) {
+  const first = await curl.take('contested', 'ttl=5m&owner=first');
+  await ui.button('contested').click();
+  await curl.release(first);
+  await ui.dialog.getByRole('alert').getByText('Nobody holds it any more').waitFor();
+  assert(await ui.dialog.getByRole('button', { name: 'Break it' }).isDisabled(), 'nothing can be broken');
+  await ui.dialog.getByRole('button', { name: 'Keep it' }).click();
+
+  // Where the page has not heard of it, the gateway refuses.
+  const second = await curl.take('contested', 'ttl=5m&owner=second');
+  await ui.shows('contested');
+  await ui.page.route('**/lock?*', async (route) => {
+    await curl.release(second);
+    await curl.take('contested', 'ttl=5m&owner=third');
+    await route.continue();
+  });
+  await ui.button('contested').click();
+  await ui.dialog.getByRole('button', { name: 'Break it' }).click();
+  await ui.dialog.getByRole('alert').getByText('Somebody else holds it now').waitFor();
+  await ui.page.unroute('**/lock?*');
+  await ui.dialog.getByRole('button', { name: 'Keep it' }).click();
+  assert((await curl.look('contested')).json.owner === 'third', 'the third holds it');
+}
+
+async function itShowsWhatEnds(ui, curl) {
+  await curl.take('short', 'ttl=1500ms');
+  await ui.shows('short');
+  await ui.lacks('short');
+  const kept = await curl.take('kept', 'ttl=5m&min_hold=4m&owner=batch');
+  await ui.shows('kept');
+  await curl.release(kept);
+  await ui.row('kept').locator('.released').waitFor();
+  assert((await ui.left('kept')) < 240, 'for the rest of its min_hold');
+}
