@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::support::certificates::Certificates;
@@ -264,4 +265,32 @@ async fn a_flush_is_noticed_without_any_request_and_the_run_starts_anew() {
     let of_successor = successor.put("/locks/k?ttl=30s").send().await.expect(201).fencing_token();
     let of_deposed = deposed.put("/locks/k?ttl=30s").send().await.expect(201).fencing_token();
     assert!(of_deposed < of_successor, "{of_deposed} on the deposed one, {of_successor} on its successor");
+}
+
+/// Whoever finds a thousand commands before its own, at a Redis that says nothing, was certainly not served, and is told so.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_redis_leaves_no_more_in_doubt_than_are_under_way() {
+    const MOST_UNDER_WAY: usize = 1_024;
+    const CONNECTIONS: usize = 25;
+    const PER_CONNECTION: usize = 100;
+    let stage = Stage::redis().await;
+    let redis = stage.redis.as_ref().unwrap();
+    redis.stand_still().await;
+    let mut requests = JoinSet::new();
+    for connection in 0..CONNECTIONS {
+        let client = Client::h2c(stage.gateway.address);
+        for number in 0..PER_CONNECTION {
+            let client = client.clone();
+            let put = client.put(&format!("/locks/many-{connection}-{number}?ttl=1s"));
+            requests.spawn(async move {
+                put.send().await.expect(503).json()["type"].as_str().unwrap().to_owned()
+            });
+        }
+    }
+    let told = requests.join_all().await;
+    redis.signal("CONT");
+    let in_doubt = told.iter().filter(|kind| *kind == "/problems/outcome-unknown").count();
+    let in_none = told.iter().filter(|kind| *kind == "/problems/store-unavailable").count();
+    assert_eq!(in_doubt + in_none, CONNECTIONS * PER_CONNECTION, "{told:?}");
+    assert!((1..=MOST_UNDER_WAY).contains(&in_doubt), "{in_doubt} in doubt, {in_none} in none");
 }

@@ -8,14 +8,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use redis::aio::MultiplexedConnection;
-use tokio::sync::{Notify, broadcast};
-use tokio::time::Instant;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, broadcast};
+use tokio::time::{Instant, timeout_at};
 
 use super::gossip::Radio;
 use super::hints::Listener;
 use super::preflight::Gate;
 use super::replicas::Replicas;
-use crate::store::{Bucket, Hint};
+use crate::store::{Bucket, Hint, StoreError};
+
+/// The most commands that are under way to one server. Any more wait here, where it is certain that they did nothing: behind
+/// ten thousand others a command would wait for its answer until it is in doubt, and a look at the server until the
+/// server counts as silent.
+pub(super) const MOST_UNDER_WAY: usize = 1_024;
 
 /// Links so far, of all servers.
 static SESSIONS: AtomicU64 = AtomicU64::new(0);
@@ -34,6 +39,8 @@ pub(super) struct Link {
     pub(super) replicas: Option<Replicas>,
     /// Where the server tells what concerns waiters, if not on `connection`.
     listener: Option<Listener>,
+    /// Closed where the link is broken.
+    places: Arc<Semaphore>,
     /// Set by the first request that found the connection wanting: from that moment nobody is given it any more.
     is_broken: AtomicBool,
     /// Tells the supervisor.
@@ -50,13 +57,26 @@ impl Link {
         listener: Option<Listener>,
     ) -> Self {
         let session = SESSIONS.fetch_add(1, Ordering::Relaxed);
+        let places = Arc::new(Semaphore::new(MOST_UNDER_WAY));
         let (is_broken, broken) = (AtomicBool::new(false), Notify::new());
-        Self { connection, incarnation, session, gate, replicas, listener, is_broken, broken }
+        Self { connection, incarnation, session, gate, replicas, listener, places, is_broken, broken }
+    }
+
+    /// A place among the commands under way, to be given up with the answer; `None` where the link is broken by then.
+    pub(super) async fn place(&self, deadline: Instant) -> Result<Option<OwnedSemaphorePermit>, StoreError> {
+        if let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
+            return Ok(Some(place));
+        }
+        match timeout_at(deadline, Arc::clone(&self.places).acquire_owned()).await {
+            Ok(place) => Ok(place.ok()),
+            Err(_) => Err(StoreError::Unavailable("too many commands are on their way to Redis".to_owned())),
+        }
     }
 
     /// Says that this connection must not be used again: a reply timed out on it, or it failed.
     pub(super) fn report_broken(&self) {
         self.is_broken.store(true, Ordering::Release);
+        self.places.close();
         self.broken.notify_one();
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use super::address::{AddressError, Layout, RedisAddress};
@@ -122,6 +123,15 @@ pub(super) struct Tries<'a> {
     redirect: Option<Redirect>,
 }
 
+/// One of them.
+pub(super) struct Try {
+    pub(super) link: Arc<Link>,
+    /// Whether to say that another server has pointed here for this once.
+    pub(super) is_asking: bool,
+    /// To be given up with the answer.
+    pub(super) place: OwnedSemaphorePermit,
+}
+
 impl<'a> Tries<'a> {
     pub(super) fn new(servers: &'a Servers, bucket: Bucket, deadline: Instant) -> Self {
         let pauses = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
@@ -129,17 +139,23 @@ impl<'a> Tries<'a> {
         Self { servers, bucket, last_start, pauses, redirect: None }
     }
 
-    /// Over which link to try next, and whether to say that another server has pointed there for this once.
-    pub(super) async fn next_link(&mut self) -> Result<(Arc<Link>, bool), StoreError> {
-        match (self.servers, self.redirect.take()) {
-            (Servers::Cluster(cluster), Some(Redirect::Moved(node))) => {
-                let slot = Some(slot_of(self.bucket));
-                Ok((cluster.link_to(&node, slot, self.last_start).await?, false))
+    /// Makes the way ready for the next try.
+    pub(super) async fn next(&mut self) -> Result<Try, StoreError> {
+        loop {
+            let (link, is_asking) = match (self.servers, self.redirect.take()) {
+                (Servers::Cluster(cluster), Some(Redirect::Moved(node))) => {
+                    let slot = Some(slot_of(self.bucket));
+                    (cluster.link_to(&node, slot, self.last_start).await?, false)
+                }
+                (Servers::Cluster(cluster), Some(Redirect::Ask(node))) => {
+                    (cluster.link_to(&node, None, self.last_start).await?, true)
+                }
+                (servers, _) => (servers.link(self.bucket, self.last_start).await?, false),
+            };
+            // Nothing was sent over a link that broke meanwhile: there will be another.
+            if let Some(place) = link.place(self.last_start).await? {
+                return Ok(Try { link, is_asking, place });
             }
-            (Servers::Cluster(cluster), Some(Redirect::Ask(node))) => {
-                Ok((cluster.link_to(&node, None, self.last_start).await?, true))
-            }
-            (servers, _) => Ok((servers.link(self.bucket, self.last_start).await?, false)),
         }
     }
 

@@ -9,7 +9,7 @@ use super::RedisStore;
 use super::failure::Failure;
 use super::link::Link;
 use super::scripts::Script;
-use super::servers::Tries;
+use super::servers::{Tries, Try};
 use crate::lock::{LockKey, TokenHash};
 use crate::store::{Bucket, PlaceAfter, StoreError};
 
@@ -70,7 +70,7 @@ impl RedisStore {
     ) -> Result<(T, Arc<Link>), StoreError> {
         let mut tries = Tries::new(&self.servers, bucket, deadline);
         loop {
-            let (link, is_asking) = tries.next_link().await?;
+            let Try { link, is_asking, place } = tries.next().await?;
             if grants {
                 link.gate.may_grant()?;
             }
@@ -83,7 +83,9 @@ impl RedisStore {
                     script.run(&mut connection, keys, add_args).await
                 }
             };
-            let failure = match timeout_at(deadline, call).await {
+            let answer = timeout_at(deadline, call).await;
+            drop(place);
+            let failure = match answer {
                 Ok(Ok(reply)) => return Ok((reply, link)),
                 Ok(Err(error)) => Failure::of(&error),
                 Err(_) => Failure::no_answer(),

@@ -169,6 +169,9 @@ impl Member {
         let link = self.supervisor.link(begin_by).await.map_err(|error| out(error.to_string()))?;
         self.standing_of(&link.incarnation).map_err(out)?;
         let until = self.until(call.until).ok_or_else(|| out("its clock is not known yet".to_owned()))?;
+        let place = link.place(begin_by).await.map_err(|error| out(error.to_string()))?;
+        // Nobody waits for another link: there are others who can answer.
+        let _place = place.ok_or_else(|| out("its connection broke".to_owned()))?;
         let keys: Vec<&[u8]> =
             [&self.record].into_iter().chain(&call.keys).map(|key| key.as_bytes()).collect();
         let mut connection = link.connection.clone();
