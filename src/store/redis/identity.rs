@@ -57,6 +57,11 @@ impl Identity {
     }
 }
 
+/// The part of an incarnation of [`Identity::incarnation_on_cluster`] that a promotion changes; of others there is none.
+pub(super) fn replication_on_cluster(incarnation: &str) -> Option<&str> {
+    incarnation.split_once('/').map(|(_, replication_id)| replication_id)
+}
+
 fn half(id: &str) -> String {
     id.chars().take(20).collect()
 }

@@ -228,7 +228,10 @@ impl Reply {
 impl FromRedisValue for Reply {
     fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
         let mut fields = match value {
-            Value::Int(outcome) => return Ok(Self { outcome, fields: Vec::new() }),
+            Value::Int(_) | Value::BulkString(_) => {
+                let outcome = i64::from_redis_value(value)?;
+                return Ok(Self { outcome, fields: Vec::new() });
+            }
             Value::Array(fields) => fields.into_iter(),
             _ => return Err("a reply that is no number and no array".into()),
         };

@@ -12,6 +12,7 @@ use redis::Cmd;
 use tokio::time::Instant;
 
 use super::RedisStore;
+use super::identity::replication_on_cluster;
 use super::link::Link;
 use super::scripts::{self, Reply, lease_of};
 use crate::clock::whole_ms;
@@ -78,11 +79,12 @@ impl RedisStore {
         let (mark, fence) = (self.keys.mark(key, &request.token), self.keys.fence(bucket));
         let keys = [&lock, &seats, &mark, &fence].map(|name| name.as_bytes());
         let token = request.token.to_string();
-        let attempt = format!(" {} ", request.attempt);
-        let owner =
-            request.owner.as_ref().map_or_else(|| " ".to_owned(), |owner| format!(" {}", owner.as_str()));
+        let by = [&*token, " ", &request.attempt.to_string(), " "].concat();
+        let owner = request.owner.as_ref().map(|owner| [" ", owner.as_str()].concat());
         let add_args = |link: &Link, call: &mut Cmd| {
-            call.arg(&token).arg(&attempt).arg(request.ttl.as_ms()).arg(&owner).arg(&link.incarnation);
+            let replication_id = replication_on_cluster(&link.incarnation);
+            call.arg(&by).arg(request.ttl.as_ms()).arg(&link.incarnation);
+            call.arg(owner.as_deref().or(replication_id.map(|_| " "))).arg(replication_id);
         };
         let (reply, link): (Reply, _) =
             self.run_in(bucket, &scripts::TAKE_FREE, true, &keys, deadline, add_args).await?;
@@ -116,7 +118,7 @@ impl RedisStore {
         let keys = if mark.is_some() { &names[..] } else { &names[..2] };
         let token = token.to_string();
         let add_args = |_: &Link, call: &mut Cmd| {
-            call.arg(&token).arg(&self.mark_ttl_ms);
+            call.arg(&token).arg(mark.map(|_| &*self.mark_ttl_ms));
         };
         let reply: Reply = self.run(key, &scripts::FREE_OWN, keys, deadline, add_args).await?;
         let number = reply.number();
