@@ -4,7 +4,7 @@
 //! be written to the file at once. There is no way to undo a step: when a batch cannot be written, the whole table is
 //! thrown away and read again from the file, which alone knows what is true.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use crate::clock::whole_ms;
@@ -18,15 +18,16 @@ use super::EmbeddedSettings;
 use super::record::{HeldLock, Life, Mark, Record, RecordId, Verdict};
 
 mod listing;
+mod records;
 mod waiting;
 
 use listing::Cursors;
+use records::Records;
 
 /// Every lock and mark, and the last fencing number.
 #[derive(Debug)]
 pub(super) struct Table {
-    /// In order, so that a list of locks can go on where it was left.
-    records: BTreeMap<RecordId, Record>,
+    records: Records,
     /// The end of every record, soonest first. Kept exact and not as a heap with stale entries: renewing a long lease
     /// again and again would fill such a heap long before the entries come up.
     ends: BTreeSet<(Duration, RecordId)>,
@@ -45,7 +46,7 @@ impl Table {
     /// An empty table.
     pub(super) fn new(settings: EmbeddedSettings) -> Self {
         Self {
-            records: BTreeMap::new(),
+            records: Records::new(),
             ends: BTreeSet::new(),
             changes: Vec::new(),
             last_fence: 0,
@@ -213,14 +214,15 @@ impl Table {
         self.lines.purge(now);
     }
 
-    /// Removes records that have ended, at most `limit` of them.
-    pub(super) fn purge(&mut self, now: Duration, limit: usize) {
+    /// Removes records that have ended, at most `limit` of them. Returns whether those were all.
+    pub(super) fn purge(&mut self, now: Duration, limit: usize) -> bool {
         for _ in 0..limit {
             match self.ends.first() {
                 Some((end, id)) if *end <= now => self.put(id.clone(), None),
-                _ => return,
+                _ => return true,
             }
         }
+        false
     }
 
     /// How many changes were noted since [`Table::take_changes`], repetitions included.

@@ -18,11 +18,17 @@ use super::{EmbeddedSettings, OpenError};
 
 /// The most commands that share one commit.
 const BATCH_LIMIT: usize = 1_024;
-/// The most ended records that are removed with one commit. It is above [`BATCH_LIMIT`], and no command makes more
-/// than one record, so what has ended cannot pile up however fast commands come.
-const PURGE_LIMIT: usize = 2_048;
-/// How often ended records are removed when nothing else is to be committed.
+/// How many ended records are removed with a commit for each record that it changes. No command makes more than one, so what
+/// has ended cannot pile up however fast commands come, and whoever waits for the commit waits for little else.
+const PURGED_PER_CHANGE: usize = 2;
+/// As many are removed with the smallest commit.
+const LEAST_PURGED: usize = 64;
+/// The most that are removed at a time.
+const MOST_PURGED: usize = 1_024;
+/// How often ended records are removed when nothing else is to be committed,
 const TIDY_EVERY: Duration = Duration::from_secs(1);
+/// and where that was not enough.
+const TIDY_ON_AFTER: Duration = Duration::from_millis(20);
 
 /// What the writer is sent.
 pub(super) enum Message {
@@ -130,10 +136,10 @@ impl State {
 impl Writer {
     /// Works until it is told to stop, or until nobody is left who could send anything.
     pub(super) fn run(mut self) {
-        let mut tidied = Instant::now();
+        let (mut tidied, mut pause) = (Instant::now(), TIDY_EVERY);
         let mut stopping = None;
         while stopping.is_none() {
-            let (commands, stop) = match self.queue.recv_timeout(TIDY_EVERY) {
+            let (commands, stop) = match self.queue.recv_timeout(pause) {
                 Ok(first) => self.collect(first),
                 Err(RecvTimeoutError::Timeout) => (Vec::new(), None),
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -142,8 +148,8 @@ impl Writer {
             if !commands.is_empty() {
                 self.serve(commands);
             }
-            if tidied.elapsed() >= TIDY_EVERY {
-                self.tidy();
+            if tidied.elapsed() >= pause {
+                pause = if self.tidy() { TIDY_EVERY } else { TIDY_ON_AFTER };
                 tidied = Instant::now();
             }
         }
@@ -230,7 +236,8 @@ impl Writer {
         if state.table.change_count() == 0 {
             return Ok(());
         }
-        state.table.purge(now.boot, PURGE_LIMIT);
+        let purged = (PURGED_PER_CHANGE * state.table.change_count()).clamp(LEAST_PURGED, MOST_PURGED);
+        state.table.purge(now.boot, purged);
         let last_batch = state.batch();
         let Err(error) = state.save(now) else { return Ok(()) };
         let (StoreError::Unavailable(reason) | StoreError::Unknown(reason)) = &error;
@@ -270,16 +277,18 @@ impl Writer {
         found
     }
 
-    /// Removes some of what has ended, so that neither memory nor file grows with the keys that were ever used.
-    fn tidy(&mut self) {
-        if let Ok(state) = &mut self.state
-            && state.unwritable.is_none()
-        {
-            state.table.purge(self.clock.boot(), PURGE_LIMIT);
-            state.table.purge_lines(self.clock.boot());
-            // A failure is logged there, and nobody waits for this.
-            let _ = self.commit();
+    /// Removes some of what has ended, so that neither memory nor file grows with the keys that were ever used. Returns whether
+    /// that was all.
+    fn tidy(&mut self) -> bool {
+        let Ok(state) = &mut self.state else { return true };
+        if state.unwritable.is_some() {
+            return true;
         }
+        let is_all = state.table.purge(self.clock.boot(), MOST_PURGED);
+        state.table.purge_lines(self.clock.boot());
+        // A failure is logged there, and nobody waits for this.
+        let _ = self.commit();
+        is_all
     }
 
     /// Closes the file, and only then says so.

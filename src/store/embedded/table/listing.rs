@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Bound;
 use std::time::Duration;
 
-use super::super::record::{Record, RecordId};
+use super::super::record::Record;
 use super::Table;
 use crate::lock::{Listed, LockKey, Page};
 
@@ -44,20 +44,20 @@ impl Table {
         now: Duration,
     ) -> Page {
         let first = match LockKey::parse(prefix.as_bytes()) {
-            Ok(key) => Bound::Included(RecordId::Lock(key)),
+            Ok(key) => Bound::Included(key),
             Err(_) if prefix.is_empty() => Bound::Unbounded,
             // No key begins with what can be in none.
             Err(_) => return Page::default(),
         };
         let left_at = cursor.and_then(|cursor| self.cursors.get(cursor));
         let from = match left_at.filter(|key| key.as_str() >= prefix) {
-            Some(key) => Bound::Excluded(RecordId::Lock(key.clone())),
+            Some(key) => Bound::Excluded(key.clone()),
             None => first,
         };
         let mut page = Page::default();
         let mut last = None;
-        for (examined, (id, record)) in self.records.range((from, Bound::Unbounded)).enumerate() {
-            let (RecordId::Lock(key), Record::Lock(lock)) = (id, record) else { break };
+        for (examined, (key, record)) in self.records.locks_from(from).enumerate() {
+            let Record::Lock(lock) = record else { break };
             if !key.as_str().starts_with(prefix) {
                 break;
             }
