@@ -9,9 +9,12 @@ mod connection;
 mod descriptors;
 mod handshake;
 mod patience;
+mod protocol;
+mod requests;
 mod subject;
 mod tls;
 mod unread;
+mod wire;
 
 use std::future::Future;
 use std::io;
@@ -24,7 +27,6 @@ use axum::Router;
 use axum::extract::Request;
 use axum::response::Response;
 use futures_util::FutureExt;
-use hyper_util::server::conn::auto;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::select;
@@ -38,11 +40,12 @@ use tracing::{debug, warn};
 use crate::telemetry::{ConnectionRefused, Connections};
 pub use addresses::network;
 use addresses::{Addresses, Place};
-use connection::{StreamExecutor, http_builder, serve_connection};
+use connection::serve_connection;
 pub use descriptors::make_room;
 use handshake::shake_hands;
 use patience::PatientStream;
 pub use patience::{Patience, ShortPatience};
+use protocol::Protocols;
 pub use subject::Subject;
 pub use tls::{Tls, TlsError, TlsFiles};
 
@@ -69,7 +72,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const ACCEPT_WARNING_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What answers the requests of all connections. It is cloned for each.
-pub trait Application: Clone + Send + Sync + 'static {
+pub trait Application: Clone + Send + Sync + Unpin + 'static {
     /// Answers one request. The future is moved about with each: the smaller, the better.
     fn answer(self, request: Request) -> impl Future<Output = Response> + Send;
 }
@@ -190,7 +193,7 @@ type Accepted = (TcpStream, SocketAddr, Place);
 struct Server<A> {
     app: A,
     settings: Arc<ServerSettings>,
-    http: auto::Builder<StreamExecutor>,
+    protocols: Arc<Protocols>,
     phase: watch::Sender<Phase>,
     permits: Arc<Semaphore>,
     addresses: Addresses,
@@ -206,7 +209,7 @@ impl<A: Application> Server<A> {
         let streams = TaskTracker::new();
         Self {
             app,
-            http: http_builder(&settings, StreamExecutor(streams.clone())),
+            protocols: Arc::new(Protocols::new(&settings, streams.clone())),
             phase: watch::Sender::new(Phase::Serving),
             permits: Arc::new(Semaphore::new(settings.max_connections.clamp(1, Semaphore::MAX_PERMITS))),
             addresses: Addresses::default(),
@@ -310,20 +313,21 @@ impl<A: Application> Server<A> {
         }
         // Subscribed to here and not in the task, so that no phase that follows can be missed.
         let mut phase = self.phase.subscribe();
-        let (http, app, settings) = (self.http.clone(), self.app.clone(), Arc::clone(&self.settings));
+        let (protocols, app) = (Arc::clone(&self.protocols), self.app.clone());
+        let settings = Arc::clone(&self.settings);
         let open = settings.counts.open();
         self.connections.spawn(async move {
             let patience = Patience::default();
             let stream = PatientStream::new(stream, patience.clone());
             let peer = |subject| Arc::new(Peer { address, subject, patience });
             match &settings.tls {
-                None => serve_connection(stream, peer(None), &http, app, &settings, phase).await,
+                None => serve_connection(stream, peer(None), &protocols, app, &settings, phase).await,
                 // Boxed, so that connections without TLS do not carry the room for it.
                 Some(tls) => {
                     let secure = async {
                         let shaken = shake_hands(stream, tls, &settings, &mut phase).await;
                         let Some((stream, subject)) = shaken else { return };
-                        serve_connection(stream, peer(subject), &http, app, &settings, phase).await;
+                        serve_connection(stream, peer(subject), &protocols, app, &settings, phase).await;
                     };
                     Box::pin(secure).await;
                 }

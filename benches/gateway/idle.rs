@@ -1,5 +1,7 @@
 //! What connections cost that only stay open.
 
+use std::time::Duration;
+
 use serde::Serialize;
 
 use crate::plan::{TARGETS, target};
@@ -9,6 +11,9 @@ use crate::summary::mb;
 
 /// The gateway as most use it, the same with TLS, and what the no-op handler needs.
 const OPENED_TO: [&str; 3] = ["noop", "redis", "redis+tls"];
+
+/// For how long they have done nothing when it is measured: whatever keeps buffers for a while has given them back.
+const IDLE_FOR: Duration = Duration::from_secs(3);
 
 #[derive(Serialize)]
 pub struct Idle {
@@ -32,6 +37,7 @@ pub async fn measure(connections: usize) -> Result<Vec<Idle>, String> {
         while open.len() <= connections {
             open.push(used_once(&server, open.len()).await?);
         }
+        tokio::time::sleep(IDLE_FOR).await;
         let grown = mb(rss_kb(pid).saturating_sub(before)) * 1e3;
         let kb_per_connection = grown / connections as f64;
         all.push(Idle { target: slug, label: server.name, connections, kb_per_connection });

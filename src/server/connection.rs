@@ -1,9 +1,8 @@
-//! One connection: its protocol, its time limits, its part in the drain.
+//! One connection: its time limits, its part in the drain, and whether hyper has it.
 
 use std::convert::Infallible;
-use std::future::Future;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
@@ -13,31 +12,22 @@ use axum::response::Response;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::select;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
-use tokio_util::task::TaskTracker;
+use tokio::time::{Instant, sleep_until};
 use tracing::debug;
 
+use super::protocol::{Answers, Protocols, Served};
+use super::requests::{InFlight, Requests};
 use super::unread::{CountedBody, Unread};
+use super::wire::{Begun, Wire};
 use super::{Application, DRAIN_GRACE, Peer, Phase, ServerSettings};
 use crate::telemetry::ConnectionRefused;
 
-/// The most bytes that HTTP/1 buffers of a request's head. It is far above the application's own limit, so that the
-/// application's answer (a problem document) is the one that clients see.
-const H1_BUFFER_BYTES: usize = 64 * 1024;
-/// The most bytes of an HTTP/2 request's headers, as HTTP/2 counts them; see [`H1_BUFFER_BYTES`].
-const H2_HEADER_LIST_BYTES: u32 = 64 * 1024;
-/// How many bytes an HTTP/2 client may send ahead of the application's reading, per stream and per connection. It is
-/// the least that the protocol allows, as requests have no bodies here; hyper's default is a megabyte.
-const H2_WINDOW_BYTES: u32 = 65_535;
-/// After this much silence an HTTP/2 client is sent a PING, and is gone if no answer comes within [`H2_PING_TIMEOUT`].
-const H2_PING_INTERVAL: Duration = Duration::from_secs(30);
-/// How long an HTTP/2 client may take to answer a PING.
-const H2_PING_TIMEOUT: Duration = Duration::from_secs(10);
+/// After so long without a request an HTTP/1 connection is taken from hyper, whose buffers for it have 16 KiB, until it
+/// begins another.
+const DORMANT_AFTER: Duration = Duration::from_secs(1);
 
 /// How long an HTTP/2 client that was told to go may take over answers that it has not made room for.
 const H2_FAREWELL: Duration = Duration::from_secs(10);
@@ -45,82 +35,173 @@ const H2_FAREWELL: Duration = Duration::from_secs(10);
 /// An answer that an HTTP/2 client does not take ends its connection, after once to twice this time.
 const H2_UNREAD: Duration = Duration::from_secs(30);
 
+/// What ends a connection, besides its client.
+struct Ends<'a> {
+    settings: &'a ServerSettings,
+    phase: watch::Receiver<Phase>,
+    /// When the head of the first request must be complete.
+    first_request_by: Instant,
+    /// Whether the server closes, and the first request is all that is waited for.
+    is_closing: bool,
+}
+
+impl Ends<'_> {
+    /// Waits for the server's next phase; `None` where the server itself was dropped.
+    async fn next_phase(&mut self) -> Option<Phase> {
+        self.phase.changed().await.ok()?;
+        Some(*self.phase.borrow_and_update())
+    }
+
+    /// Asked to shut down now, hyper would drop a first request that it has not read yet. Whoever came out of the backlog just
+    /// now gets as long as all others had. Returns how long that is.
+    fn close_after_first(&mut self) -> Instant {
+        self.is_closing = true;
+        let accepted = self.first_request_by - self.settings.first_request_timeout;
+        self.first_request_by = self.first_request_by.min(accepted + DRAIN_GRACE);
+        self.first_request_by
+    }
+
+    fn no_request_in_time(&self) {
+        self.settings.counts.refused.count(ConnectionRefused::NoRequest);
+        debug!("no request arrived in time");
+    }
+}
+
 /// Serves one connection until it ends, is idle or silent for too long, or the server's `phase` ends it. Its requests
 /// may shorten the patience that `stream` has.
 pub(super) async fn serve_connection<S>(
     stream: S,
     peer: Arc<Peer>,
-    http: &auto::Builder<StreamExecutor>,
+    protocols: &Protocols,
     app: impl Application,
     settings: &ServerSettings,
-    mut phase: watch::Receiver<Phase>,
+    phase: watch::Receiver<Phase>,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let accepted = Instant::now();
     let requests = Arc::new(Requests::default());
     let unread = Unread::new(Arc::clone(&settings.counts));
-    let service = {
+    let mut service = {
         let (requests, phase, unread) = (Arc::clone(&requests), phase.clone(), Arc::clone(&unread));
         service_fn(move |mut request: Request<Incoming>| {
             request.extensions_mut().insert(peer.clone());
             // Counted here and not in the future, which an HTTP/2 connection leaves to another task to poll.
             let in_flight = InFlight::new(&requests, request.version());
-            respond(app.clone(), request, in_flight, phase.clone(), unread.clone())
+            // hyper keeps room for it as long as it has the connection: for a pointer, and not for all that an answer takes.
+            Box::pin(respond(app.clone(), request, in_flight, phase.clone(), unread.clone()))
         })
     };
-    let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
-    let (mut closing, mut told_to_go) = (false, false);
-    // hyper's own timers start when it knows the protocol, which a silent client never tells it: hence this one.
-    // Later it watches for HTTP/2 connections without streams, which hyper keeps for as long as they answer PINGs.
-    let mut timer = pin!(sleep(settings.first_request_timeout));
-    let mut timer_runs = true;
-    let unread_period = H2_UNREAD.min(settings.idle_timeout);
-    let mut period_ends = accepted + unread_period;
+    let first_request_by = Instant::now() + settings.first_request_timeout;
+    let mut ends = Ends { settings, phase, first_request_by, is_closing: false };
+    let mut wire = Wire::new(stream, Arc::clone(&requests));
+    while let Some(begun) = until_begun(&mut wire, &requests, &mut ends).await {
+        let served = protocols.serve(begun, wire, service);
+        let Some(quiet) = until_quiet(served, &requests, &unread, &mut ends).await else { return };
+        let Some((same_wire, not_understood, same_service)) = quiet.take_back() else { return };
+        (wire, service) = (same_wire, same_service);
+        wire.put_back(not_understood);
+    }
+}
 
+/// Waits for the first bytes of the first request, or of another after a while; `None` where there will be none.
+async fn until_begun<S>(wire: &mut Wire<S>, requests: &Requests, ends: &mut Ends<'_>) -> Option<Begun>
+where
+    S: AsyncRead + Unpin,
+{
+    let end = match requests.silent_for() {
+        Some(silent) => Instant::now() + ends.settings.idle_timeout.saturating_sub(silent),
+        None => ends.first_request_by,
+    };
+    let mut timer = pin!(sleep_until(end));
     loop {
         // In this order, so that a request which has arrived is seen before a reason to close is acted on.
         select! {
             biased;
-            result = connection.as_mut() => {
-                return if let Err(error) = result { debug!(%error, "connection failed") };
+            begun = wire.begins() => return begun,
+            changed = ends.next_phase() => match changed {
+                None | Some(Phase::Cut) => return None,
+                Some(Phase::Closing) if requests.version().is_some() => return None,
+                Some(Phase::Closing) => timer.as_mut().reset(ends.close_after_first()),
+                Some(Phase::Draining | Phase::Serving) => {}
+            },
+            () = &mut timer => {
+                if requests.version().is_none() {
+                    ends.no_request_in_time();
+                }
+                return None;
             }
-            changed = phase.changed() => match (changed, *phase.borrow_and_update()) {
-                // An error means that the server itself was dropped.
-                (Err(_), _) | (Ok(()), Phase::Cut) => return,
-                (Ok(()), Phase::Closing) if requests.version().is_some() => {
-                    connection.as_mut().graceful_shutdown();
+        }
+    }
+}
+
+/// Has hyper serve a connection until it ends, or, by HTTP/1, has nothing to do for a while: then it is returned.
+async fn until_quiet<S, A>(
+    mut served: Served<S, A>,
+    requests: &Requests,
+    unread: &Unread,
+    ends: &mut Ends<'_>,
+) -> Option<Served<S, A>>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    A: Answers,
+{
+    let settings = ends.settings;
+    let mut told_to_go = false;
+    let unread_period = H2_UNREAD.min(settings.idle_timeout);
+    let mut period_ends = Instant::now() + unread_period;
+    // hyper's own timers start when it knows the protocol, which a silent client never tells it, and for each request anew:
+    // hence this one, which also watches for HTTP/2 connections without streams, which hyper keeps for as long as they
+    // answer PINGs.
+    let first_look = Instant::now() + DORMANT_AFTER.min(unread_period);
+    let is_first = requests.version().is_none();
+    let first_look = if is_first { first_look.min(ends.first_request_by) } else { first_look };
+    let mut timer = pin!(sleep_until(first_look));
+    let mut timer_runs = true;
+    loop {
+        // In the order of `until_begun`.
+        select! {
+            biased;
+            result = &mut served => {
+                if let Err(error) = result {
+                    debug!(%error, "connection failed");
                 }
-                // Asked to shut down now, hyper would drop a first request that it has not read yet. Whoever came
-                // out of the backlog just now gets as long as all others had.
-                (Ok(()), Phase::Closing) => {
-                    closing = true;
-                    let patience_ends = timer.deadline().min(accepted + DRAIN_GRACE);
-                    timer.as_mut().reset(patience_ends);
+                return None;
+            }
+            changed = ends.next_phase() => match changed {
+                None | Some(Phase::Cut) => return None,
+                Some(Phase::Closing) if requests.version().is_some() => {
+                    served.graceful_shutdown();
+                    told_to_go = true;
                 }
-                (Ok(()), Phase::Draining) if requests.version() == Some(Version::HTTP_2) => {
-                    connection.as_mut().graceful_shutdown();
+                Some(Phase::Closing) => timer.as_mut().reset(ends.close_after_first()),
+                Some(Phase::Draining) if requests.version() == Some(Version::HTTP_2) => {
+                    served.graceful_shutdown();
                 }
                 // An HTTP/1 client is told by its next answer.
-                (Ok(()), Phase::Draining | Phase::Serving) => {}
+                Some(Phase::Draining | Phase::Serving) => {}
             },
             () = &mut timer, if timer_runs => match (requests.version(), requests.quiet_for()) {
-                (None, _) => {
-                    settings.counts.refused.count(ConnectionRefused::NoRequest);
-                    return debug!("no request arrived in time");
+                (None, _) if Instant::now() < ends.first_request_by => {
+                    timer.as_mut().reset(ends.first_request_by);
                 }
-                (Some(_), _) if closing => {
-                    connection.as_mut().graceful_shutdown();
+                (None, _) => {
+                    ends.no_request_in_time();
+                    return None;
+                }
+                (Some(_), _) if ends.is_closing => {
+                    served.graceful_shutdown();
                     timer_runs = false;
                 }
                 (Some(Version::HTTP_2), _) if Instant::now() >= period_ends && unread.is_stale() => {
-                    return debug!("a client left its answers unread");
+                    debug!("a client left its answers unread");
+                    return None;
                 }
                 (Some(Version::HTTP_2), Some(quiet)) if quiet >= settings.idle_timeout => {
                     if told_to_go {
-                        return debug!("a client that was told to go left its answers unread");
+                        debug!("a client that was told to go left its answers unread");
+                        return None;
                     }
-                    connection.as_mut().graceful_shutdown();
+                    served.graceful_shutdown();
                     told_to_go = true;
                     timer.as_mut().reset(Instant::now() + H2_FAREWELL.min(settings.idle_timeout));
                 }
@@ -132,7 +213,18 @@ pub(super) async fn serve_connection<S>(
                     let left = settings.idle_timeout.saturating_sub(quiet.unwrap_or_default());
                     timer.as_mut().reset(period_ends.min(now + left));
                 }
-                (Some(_), _) => timer_runs = false,
+                (Some(_), _) => {
+                    let silent = requests.silent_for().unwrap_or_default();
+                    if silent >= settings.idle_timeout {
+                        return None;
+                    }
+                    if silent >= DORMANT_AFTER && !told_to_go && requests.are_between_two() {
+                        return Some(served);
+                    }
+                    let soon = DORMANT_AFTER.checked_sub(silent).filter(|left| !left.is_zero());
+                    let left = settings.idle_timeout - silent;
+                    timer.as_mut().reset(Instant::now() + left.min(soon.unwrap_or(DORMANT_AFTER)));
+                }
             },
         }
     }
@@ -165,98 +257,4 @@ async fn respond(
         *response.version_mut() = version;
     }
     Ok(response)
-}
-
-/// What a connection's timers need to know of its requests.
-#[derive(Default)]
-struct Requests(Mutex<RequestCounts>);
-
-#[derive(Default)]
-struct RequestCounts {
-    /// Of the first request; `None` before it.
-    version: Option<Version>,
-    in_flight: usize,
-    /// When the last request in flight ended.
-    quiet_since: Option<Instant>,
-}
-
-impl Requests {
-    fn lock(&self) -> MutexGuard<'_, RequestCounts> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn version(&self) -> Option<Version> {
-        self.lock().version
-    }
-
-    /// For how long no request has been in flight; `None` while one is, and before the first.
-    fn quiet_for(&self) -> Option<Duration> {
-        self.lock().quiet_since.map(|since| since.elapsed())
-    }
-}
-
-/// One request in flight; dropped when it has been answered, or when the client has gone.
-struct InFlight(Arc<Requests>);
-
-impl InFlight {
-    fn new(requests: &Arc<Requests>, version: Version) -> Self {
-        let mut counts = requests.lock();
-        counts.version.get_or_insert(version);
-        counts.in_flight += 1;
-        counts.quiet_since = None;
-        Self(Arc::clone(requests))
-    }
-}
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        let mut counts = self.0.lock();
-        counts.in_flight -= 1;
-        if counts.in_flight == 0 {
-            counts.quiet_since = Some(Instant::now());
-        }
-    }
-}
-
-/// Runs the requests of HTTP/2 connections, each of which is a task of its own, where the drain can wait for them:
-/// a connection that is cut takes its requests down with it, but only a moment later.
-#[derive(Clone)]
-pub(super) struct StreamExecutor(pub(super) TaskTracker);
-
-impl<F> hyper::rt::Executor<F> for StreamExecutor
-where
-    F: Future<Output: Send> + Send + 'static,
-{
-    fn execute(&self, stream: F) {
-        self.0.spawn(stream);
-    }
-}
-
-pub(super) fn http_builder(
-    settings: &ServerSettings,
-    executor: StreamExecutor,
-) -> auto::Builder<StreamExecutor> {
-    let mut builder = auto::Builder::new(executor);
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        // It runs whenever a request's head is awaited, from the moment the answer before is written out.
-        .header_read_timeout(settings.idle_timeout)
-        // A client's FIN must drop the handler: whatever was granted is then taken back.
-        .half_close(false)
-        // A request may have 100 fields, as hyper has it, which answers 431 to more: any other number, given here, would
-        // have it allocate and fill two tables of that many for each request.
-        .max_buf_size(H1_BUFFER_BYTES);
-    // The limits on streams that are reset at once ("rapid reset") stay as h2 sets them: 20 that were never accepted,
-    // 1024 that broke the protocol.
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .keep_alive_interval(H2_PING_INTERVAL)
-        .keep_alive_timeout(H2_PING_TIMEOUT)
-        .max_concurrent_streams(settings.max_h2_streams)
-        .max_header_list_size(H2_HEADER_LIST_BYTES)
-        .initial_stream_window_size(H2_WINDOW_BYTES)
-        .initial_connection_window_size(H2_WINDOW_BYTES);
-    builder
 }

@@ -21,11 +21,15 @@ use tokio_util::sync::CancellationToken;
 
 use crate::support::PATIENCE;
 
+mod dormant;
 mod greedy;
 mod h2;
 
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: t\r\n\r\n";
 const GET_HANG: &[u8] = b"GET /hang HTTP/1.1\r\nHost: t\r\n\r\n";
+
+/// More than the kernel takes of an answer that nobody reads.
+const LARGE_BYTES: usize = 32 << 20;
 
 /// Handlers that never answer: how many began, and how many were dropped.
 #[derive(Default)]
@@ -82,6 +86,7 @@ impl TestServer {
         let app = Router::new()
             .route("/", get(async || "ok"))
             .route("/slow", get(slow))
+            .route("/large", get(async || "x".repeat(LARGE_BYTES)))
             .route("/hang", get(hang))
             .route("/stream", get(async || Body::new(Endless)))
             .route("/headers", get(async |headers: HeaderMap| headers.len().to_string()));

@@ -15,8 +15,10 @@ const CONNECTIONS: usize = 10_000;
 /// So many addresses share them: none may have more than half of what there is room for.
 const ADDRESSES: usize = 4;
 const WINDOWS: usize = 3;
-/// About 30 KiB for each of them.
+/// About 30 KiB for each of them, as long as each has the buffers of its last request.
 const MOST_MIB: u64 = 400;
+/// What each of them may take once these are given back.
+const MOST_BYTES_PER_CONNECTION: u64 = 20_000;
 
 /// One that has asked once, and may therefore stay for as long as clients may be idle.
 async fn connect(gateway: SocketAddr, number: usize) -> BufStream<TcpStream> {
@@ -48,5 +50,9 @@ fn ten_thousand_idle_connections_cost_others_little() {
     assert_eq!(open.len(), CONNECTIONS);
     let windows: Vec<_> = quiet.into_iter().map(|quiet| (quiet, ring.pairs())).collect();
     ring.judge("10,000 idle connections", &windows, MOST_MIB);
+    let most_mib = (CONNECTIONS as u64 * MOST_BYTES_PER_CONNECTION) >> 20;
+    ring.until("idle connections give their buffers back", |ring| {
+        ring.memory_mib("VmRSS") - ring.first_mib <= most_mib
+    });
     drop(open);
 }

@@ -38,7 +38,7 @@ pub struct Ring {
     pub attackers: Attackers,
     certificates: Option<Certificates>,
     calm: Runtime,
-    first_mib: u64,
+    pub first_mib: u64,
     _alone: MutexGuard<'static, ()>,
 }
 
@@ -165,12 +165,12 @@ impl Ring {
         sockets(self.gateway.address.port(), "01").len()
     }
 
-    fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
+    pub fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
         self.calm.block_on(eventually(what, async || holds(self)));
     }
 
     /// What the kernel says of the gateway's memory.
-    fn memory_mib(&self, line: &str) -> u64 {
+    pub fn memory_mib(&self, line: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.gateway.pid())).unwrap();
         let line = status.lines().find(|told| told.starts_with(line)).unwrap();
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024

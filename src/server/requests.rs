@@ -1,0 +1,90 @@
+//! What a connection's timers need to know of its requests.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::http::Version;
+use tokio::time::Instant;
+
+/// The requests of one connection, and what stands between two of them on its wire.
+#[derive(Default)]
+pub(super) struct Requests {
+    counts: Mutex<Counts>,
+    /// Whether something was read since the last request in flight ended.
+    has_begun_another: AtomicBool,
+    /// Whether something that was written may still be here.
+    is_unwritten: AtomicBool,
+}
+
+#[derive(Default)]
+struct Counts {
+    /// Of the first request; `None` before it.
+    version: Option<Version>,
+    in_flight: usize,
+    /// When the last request in flight ended.
+    quiet_since: Option<Instant>,
+}
+
+impl Requests {
+    pub(super) fn version(&self) -> Option<Version> {
+        self.counts().version
+    }
+
+    /// For how long no request has been in flight; `None` while one is, and before the first.
+    pub(super) fn quiet_for(&self) -> Option<Duration> {
+        self.counts().quiet_since.map(|since| since.elapsed())
+    }
+
+    /// The same, where an answer is in flight until all of it is written.
+    pub(super) fn silent_for(&self) -> Option<Duration> {
+        let mut counts = self.counts();
+        if self.is_unwritten.load(Ordering::Relaxed)
+            && let Some(since) = &mut counts.quiet_since
+        {
+            *since = Instant::now();
+        }
+        counts.quiet_since.map(|since| since.elapsed())
+    }
+
+    /// Whether nothing of an answer is left to be written, and nothing of a request was read.
+    pub(super) fn are_between_two(&self) -> bool {
+        !self.is_unwritten.load(Ordering::Relaxed) && !self.has_begun_another.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn note_read(&self) {
+        self.has_begun_another.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn note_unwritten(&self, is_unwritten: bool) {
+        self.is_unwritten.store(is_unwritten, Ordering::Relaxed);
+    }
+
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One request in flight; dropped when it has been answered, or when the client has gone.
+pub(super) struct InFlight(Arc<Requests>);
+
+impl InFlight {
+    pub(super) fn new(requests: &Arc<Requests>, version: Version) -> Self {
+        let mut counts = requests.counts();
+        counts.version.get_or_insert(version);
+        counts.in_flight += 1;
+        counts.quiet_since = None;
+        Self(Arc::clone(requests))
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        let mut counts = self.0.counts();
+        counts.in_flight -= 1;
+        if counts.in_flight == 0 {
+            counts.quiet_since = Some(Instant::now());
+            self.0.has_begun_another.store(false, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! The stream of a connection, before and between the times in which hyper has it.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+
+use super::requests::Requests;
+
+/// What a client of HTTP/2 says first, if it knows that it may (RFC 9113, section 3.4).
+const H2_PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// What a connection has begun to say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Begun {
+    Http1,
+    Http2,
+}
+
+/// A stream whose first bytes may have been read already. It notes what is read and written.
+pub(super) struct Wire<S> {
+    stream: S,
+    /// What is read before anything else.
+    first: Bytes,
+    requests: Arc<Requests>,
+}
+
+impl<S: AsyncRead + Unpin> Wire<S> {
+    pub(super) fn new(stream: S, requests: Arc<Requests>) -> Self {
+        Self { stream, first: Bytes::new(), requests }
+    }
+
+    /// Has these bytes, which were read from it, be read again.
+    pub(super) fn put_back(&mut self, bytes: Bytes) {
+        self.first = bytes;
+    }
+
+    /// Waits for the beginning of a request, and for as many bytes as tell what it is; `None` where the client has gone, or
+    /// the stream fails. What had been read when this was given up stays to be read.
+    pub(super) async fn begins(&mut self) -> Option<Begun> {
+        let is_first = self.requests.version().is_none();
+        let mut bytes = [0; H2_PREFACE.len()];
+        loop {
+            let known = self.first.len().min(bytes.len());
+            if known > 0 && !(is_first && H2_PREFACE.starts_with(&self.first[..known])) {
+                return Some(Begun::Http1);
+            }
+            if known == bytes.len() {
+                return Some(Begun::Http2);
+            }
+            match self.stream.read(&mut bytes[known..]).await {
+                Ok(0) | Err(_) if known == 0 => return None,
+                // Whatever it was to become, hyper finds its end.
+                Ok(0) | Err(_) => return Some(Begun::Http1),
+                Ok(more) => {
+                    bytes[..known].copy_from_slice(&self.first);
+                    self.first = Bytes::copy_from_slice(&bytes[..known + more]);
+                }
+            }
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        if self.first.has_remaining() {
+            let bytes = self.first.len().min(buffer.remaining());
+            buffer.put_slice(&self.first.split_to(bytes));
+        } else {
+            ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        }
+        if buffer.filled().len() > before {
+            self.requests.note_read();
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Wire<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.requests.note_unwritten(true);
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.requests.note_unwritten(true);
+        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    /// hyper flushes once it has written all that it has.
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(Pin::new(&mut self.stream).poll_flush(context))?;
+        self.requests.note_unwritten(false);
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
