@@ -17,7 +17,7 @@ const MOST_UNORDERED: usize = 512;
 #[derive(Debug)]
 pub(super) struct Records {
     /// Each record in a box, which leaves little to move.
-    parts: Box<[HashMap<RecordId, Box<Record>>]>,
+    pub(super) parts: Box<[HashMap<RecordId, Box<Record>>]>,
     hasher: RandomState,
     /// The keys of locks, in order, so that a list of locks can go on where it was left; but for `unordered`.
     ordered: BTreeSet<LockKey>,
@@ -81,10 +81,5 @@ impl Records {
     fn part(&self, id: &RecordId) -> usize {
         // Bits that the maps, which hash for themselves, have no part in.
         self.hasher.hash_one(id) as usize % PARTS
-    }
-
-    #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
-        self.parts.iter().map(HashMap::len).sum()
     }
 }
