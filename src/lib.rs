@@ -34,7 +34,9 @@
 //! | [`audit`] | who did what with which key, written down without stopping anybody | |
 //! | [`files`] | files of settings that are read anew when they change | |
 //! | [`server`] | the accept loop: deadlines, caps, drain, patience with peers. It knows no lock | `telemetry` |
-//! | `server/connection`, `server/patience`, `server/unread` | one connection of HTTP; how long its peer may leave something unacknowledged, and answers untaken | |
+//! | `server/connection`, `server/requests` | one connection of HTTP: how long it lives, and when hyper has it; what its timers need to know of its requests | |
+//! | `server/protocol`, `server/wire` | how hyper speaks HTTP/1 and HTTP/2; the stream, before and between the times in which hyper has it | |
+//! | `server/patience`, `server/unread` | how long a peer may leave something unacknowledged, and answers untaken | |
 //! | `server/tls`, `server/handshake`, `server/subject` | certificates, read anew when they change; one connection's handshake; whom a client's certificate names | |
 //! | `server/addresses`, `server/descriptors` | what one address may have; the limit of open files | |
 //! | [`service`] | what a lock *does*, once, for every store: doubt, retries, taking back | `store`, `lock`, `clock`, `telemetry` |
