@@ -223,3 +223,49 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A panic elsewhere cannot have left these half changed.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::{FencingToken, Lease, LeaseToken, Terms, Ttl};
+    use crate::store::{Intent, Join, LineSettings};
+
+    /// The one whom it names may be who released the lock: nobody would be told of that again.
+    #[test]
+    fn an_answer_that_is_older_than_the_news_of_a_release_is_not_believed() {
+        let waiters = Waiters::new(Lines::new(LineSettings::default()), broadcast::Sender::new(16));
+        let (Ok(key), Some(ttl)) = (LockKey::parse(b"k"), Ttl::from_ms(30_000)) else { panic!("no request") };
+        let (token, attempt) = (LeaseToken::generate().hash(), Attempt::generate());
+        let join = Join { displaces: true, place: None, supersedes: Vec::new() };
+        let joined = waiters.step(|state, now| state.lines.join(&key, &token, attempt, &join, now));
+        assert_eq!(joined, Ok(()));
+        let request = AcquireRequest {
+            key: key.clone(),
+            token,
+            attempt,
+            ttl,
+            owner: None,
+            terms: Terms::default(),
+            intent: Intent::Join(join),
+        };
+        let holder = FencingToken::new(7).map(|fencing_token| Lease {
+            fencing_token,
+            left_ms: 30_000,
+            owner: None,
+            is_released: false,
+        });
+        let refused = Acquired::Refused(Refusal { holder, waiters: 1, position: Some(1) });
+        let is_believed = |asked_at: Duration| {
+            waiters.step(|state, now| {
+                state.learn(&request, &refused, asked_at, now);
+                state.held(&key, now).is_some_and(|left| left > SOON)
+            })
+        };
+        let asked_at = waiters.step(|_, now| now);
+        assert!(is_believed(asked_at));
+        waiters.hear(0, key.clone(), 3);
+        assert!(!is_believed(asked_at));
+        let asked_later = waiters.step(|_, now| now) + Duration::from_nanos(1);
+        assert!(is_believed(asked_later));
+    }
+}
