@@ -61,7 +61,8 @@ impl Protocols {
         // A client's FIN must drop the handler: whatever was granted is then taken back. A request may have 100 fields, as
         // hyper has it, which answers 431 to more: any other number, given here, would have it allocate and fill two
         // tables of that many for each request. For each it would set a timer too; the connection has one that does.
-        one.half_close(false).header_read_timeout(None).max_buf_size(H1_BUFFER_BYTES);
+        // Head and body of an answer are written as one, as small as they are: in two pieces they cost the kernel more.
+        one.half_close(false).header_read_timeout(None).max_buf_size(H1_BUFFER_BYTES).writev(false);
         let mut two = http2::Builder::new(StreamExecutor(streams));
         // The limits on streams that are reset at once ("rapid reset") stay as h2 sets them: 20 that were never accepted,
         // 1024 that broke the protocol.

@@ -35,7 +35,8 @@ impl<S: AsyncRead + Unpin> Wire<S> {
 
     /// Has these bytes, which were read from it, be read again.
     pub(super) fn put_back(&mut self, bytes: Bytes) {
-        self.first = bytes;
+        // Also no bytes at all keep the whole buffer in which they stood.
+        self.first = if bytes.is_empty() { Bytes::new() } else { bytes };
     }
 
     /// Waits for the beginning of a request, and for as many bytes as tell what it is; `None` where the client has gone, or
