@@ -4,6 +4,7 @@ use crate::plan::{Plan, Row, TARGETS};
 use crate::shared::load::{self, Turn};
 use crate::shared::servers::Server;
 use crate::shared::standstill;
+use crate::shared::workload::Workload;
 
 /// What was measured of a row, by rounds.
 pub struct Measured {
@@ -13,8 +14,8 @@ pub struct Measured {
 
 /// All that was measured.
 pub struct Run {
-    /// Those that were needed, by target.
-    pub servers: Vec<Option<Server>>,
+    /// Those that were needed, by target; and once more, for loads that leave something behind which others would notice.
+    servers: Vec<Option<Server>>,
     pub rows: Vec<Measured>,
 }
 
@@ -29,6 +30,11 @@ impl Run {
         &self.of(0, row).unwrap().turns
     }
 
+    /// The server that a row was measured at.
+    pub fn server(&self, row: &Row) -> &Server {
+        self.servers[server_of(row)].as_ref().unwrap()
+    }
+
     /// All replies that fitted their requests.
     pub fn replies(&self) -> u64 {
         self.rows.iter().flat_map(|measured| &measured.turns).map(|turn| turn.replies).sum()
@@ -36,16 +42,21 @@ impl Run {
 
     pub fn mismatches(&self) -> impl Iterator<Item = (&Server, &String)> {
         self.rows.iter().flat_map(|measured| {
-            let server = self.servers[measured.row.target].as_ref().unwrap();
+            let server = self.server(&measured.row);
             measured.turns.iter().flat_map(|turn| &turn.mismatches).map(move |mismatch| (server, mismatch))
         })
     }
 }
 
+/// Tokens of the client's own leave marks, which Redis has to remove two minutes later.
+fn server_of(row: &Row) -> usize {
+    row.target + if row.workload == Workload::OwnTokens { TARGETS.len() } else { 0 }
+}
+
 pub async fn measure(plan: &Plan, rows: &[Row]) -> Run {
-    let is_needed = |target: usize| rows.iter().any(|row| row.target == target);
-    let servers: Vec<_> =
-        TARGETS.iter().enumerate().map(|(at, target)| is_needed(at).then(target.start)).collect();
+    let is_needed = |at: usize| rows.iter().any(|row| server_of(row) == at);
+    let targets = TARGETS.iter().chain(&TARGETS).enumerate();
+    let servers = targets.map(|(at, target)| is_needed(at).then(target.start)).collect();
     let mut run = Run { servers, rows: Vec::new() };
     run.rows = rows.iter().map(|row| Measured { row: *row, turns: Vec::new() }).collect();
     let mut turn = 0;
@@ -57,7 +68,7 @@ pub async fn measure(plan: &Plan, rows: &[Row]) -> Run {
             // What comes next to the reference changes from round to round.
             others.rotate_left(1.min(others.len().saturating_sub(1)));
             for measured in std::iter::once(reference).chain(others) {
-                let server = run.servers[measured.row.target].as_ref().unwrap();
+                let server = run.servers[server_of(&measured.row)].as_ref().unwrap();
                 let load = measured.row.load(plan);
                 let done = standstill::without(async || {
                     turn += 1;

@@ -50,7 +50,7 @@ fn summary<'a>(run: &'a Run, measured: &'a Measured) -> Summary<'a> {
     let Measured { row, turns } = measured;
     let noop = run.reference(row);
     let direct = run.of(target("redis-direct"), row).map(|measured| &measured.turns[..]);
-    let server = run.servers[row.target].as_ref().unwrap();
+    let server = run.server(row);
     let of = |value: fn(&Turn) -> f64| spread(turns.iter().map(value).collect());
     let of_some = |value: fn(&Turn) -> Option<f64>| each(turns.iter().map(value));
     let redis_cpu_to_noop =

@@ -1,5 +1,5 @@
--- Frees a lock that its token holds, where nobody waits for it, the token has no mark yet, and the lock no terms. The rest is
--- release.lua's.
+-- Frees a lock that its token holds, where nobody waits for it, and it has no terms. The rest is release.lua's. A token that
+-- holds a lock has no mark that is final, and a final one says all that one of voided attempts does.
 --
 -- KEYS[1] the lock    KEYS[2] seats   KEYS[3] the token's mark, may be absent
 -- ARGV[1] token hash  ARGV[2] life of the mark, ms, where there is one
@@ -11,7 +11,7 @@
 local lock = redis.call('GET', KEYS[1])
 if not lock or string.find(lock, ARGV[1], 1, true) ~= 1 then return -1 end
 local number = string.match(lock, '^(%d+) ', 99)
-if not number or redis.call('EXISTS', unpack(KEYS, 2)) ~= 0 or redis.call('PTTL', KEYS[1]) == 0 then return -1 end
+if not number or redis.call('EXISTS', KEYS[2]) ~= 0 or redis.call('PTTL', KEYS[1]) == 0 then return -1 end
 redis.call('DEL', KEYS[1])
 if KEYS[3] then redis.call('SET', KEYS[3], '=0', 'PX', ARGV[2]) end
 return number
