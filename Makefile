@@ -61,7 +61,7 @@ bench-wait: tools ## Measure waiting in line: hand-offs, and what a crowd costs 
 bench-quorum: tools ## Measure a quorum of five against a single Redis, and with a node that stands still
 	cargo bench --bench quorum
 
-bench-growth: tools ## Measure what becomes of a gateway with more of everything, for seven minutes
+bench-growth: tools ## Measure what becomes of a gateway with more of everything, for eight minutes
 	cargo bench --profile dist --bench growth
 
 bench-micro: ## Measure the parts of a request by themselves, without a socket

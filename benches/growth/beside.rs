@@ -25,21 +25,22 @@ pub struct Compared {
 /// Pairs at 64 connections: at the server that has much of something, and at the one that has little.
 pub async fn compare(
     plan: &Plan,
+    rounds: usize,
     little: &Server,
     much: &Server,
     turn: &mut usize,
 ) -> Result<Compared, String> {
-    let mut rounds = Vec::new();
-    for round in 0..plan.rounds {
+    let mut turns = Vec::new();
+    for round in 0..rounds {
         // Each goes first in every other round: what the machine does at the turn of a round falls to both.
-        rounds.push(if round % 2 == 0 {
+        turns.push(if round % 2 == 0 {
             let of_much = pairs(plan, much, CONNECTIONS, turn).await?;
             (pairs(plan, little, CONNECTIONS, turn).await?, of_much)
         } else {
             (pairs(plan, little, CONNECTIONS, turn).await?, pairs(plan, much, CONNECTIONS, turn).await?)
         });
     }
-    let of = |value: fn(&(Turn, Turn)) -> f64| spread(rounds.iter().map(value).collect());
+    let of = |value: fn(&(Turn, Turn)) -> f64| spread(turns.iter().map(value).collect());
     Ok(Compared {
         requests_per_s: of(|(_, much)| much.requests_per_s),
         kept: of(|(little, much)| much.requests_per_s / little.requests_per_s),

@@ -28,7 +28,7 @@ pub async fn measure(plan: &Plan) -> Result<Vec<Live>, String> {
         for &locks in plan.live_locks {
             fill(&many, held..locks, || "?ttl=6h".to_owned()).await?;
             held = locks;
-            let compared = compare(plan, &few, &many, &mut turn).await?;
+            let compared = compare(plan, plan.live_rounds, &few, &many, &mut turn).await?;
             let (gateway_mb, redis_mb) = (gateway_mb(&many), redis_mb(&many));
             all.push(Live { store: store.name(), locks, compared, gateway_mb, redis_mb });
         }

@@ -15,13 +15,15 @@ pub struct Plan {
     pub before_end: Duration,
     pub after_end: Duration,
     pub connections: &'static [usize],
-    /// How often each is measured, in turn with what it is compared with, and how long.
+    /// How often each is measured, in turn with what it is compared with, and how long; beside live locks more often, as a goal
+    /// is set for that.
     pub rounds: usize,
+    pub live_rounds: usize,
     pub warm_up: Duration,
     pub measured: Duration,
 }
 
-/// About seven minutes on two cores.
+/// About eight minutes on two cores.
 pub const MEASUREMENT: Plan = Plan {
     is_full: true,
     live_locks: &[1_000, 10_000, 100_000, 1_000_000],
@@ -33,6 +35,7 @@ pub const MEASUREMENT: Plan = Plan {
     after_end: Duration::from_secs(7),
     connections: &[10, 100, 1_000, 10_000],
     rounds: 3,
+    live_rounds: 9,
     warm_up: Duration::from_millis(150),
     measured: Duration::from_millis(600),
 };
@@ -49,6 +52,7 @@ pub const TRIAL: Plan = Plan {
     after_end: Duration::from_millis(300),
     connections: &[2, 20],
     rounds: 1,
+    live_rounds: 1,
     warm_up: Duration::from_millis(20),
     measured: Duration::from_millis(100),
 };

@@ -11,19 +11,22 @@ use crate::results::Results;
 use crate::shared::figures::Spread;
 use crate::waiters::Waiters;
 
+/// Of the throughput beside a thousand locks, so much is to be left beside a million.
+const MUST_BE_KEPT: f64 = 0.9;
+const AIMED_AT: f64 = 0.97;
+
 pub fn tables(results: &Results) -> String {
     let Results { live, keys, waiters, expiry, connections, .. } = results;
     let mut tables = String::new();
-    let mut table = |head: &str, rows: Vec<String>| {
-        if !rows.is_empty() {
-            let columns = "|---".repeat(head.matches(" | ").count() + 1);
-            writeln!(tables, "| {head} |\n{columns}|\n{}\n", rows.join("\n")).unwrap();
-        }
-    };
-    table(
+    put(
+        &mut tables,
         "live locks | requests/s, thousands | × few locks | p99 × few locks | gateway MB | Redis MB",
         live.iter().map(of_live).collect(),
     );
+    if let Some(judgement) = judge(live) {
+        writeln!(tables, "{judgement}\n").unwrap();
+    }
+    let mut table = |head: &str, rows: Vec<String>| put(&mut tables, head, rows);
     table("distinct keys | requests/s, thousands | gateway MB | Redis MB", of_keys(keys));
     table(
         "waiters | requests/s of others, thousands | × nobody waits | p99 × nobody waits | kB per waiter | cores while they wait",
@@ -38,6 +41,34 @@ pub fn tables(results: &Results) -> String {
         connections.iter().map(of_connections).collect(),
     );
     tables
+}
+
+fn put(tables: &mut String, head: &str, rows: Vec<String>) {
+    if !rows.is_empty() {
+        let columns = "|---".repeat(head.matches(" | ").count() + 1);
+        writeln!(tables, "| {head} |\n{columns}|\n{}\n", rows.join("\n")).unwrap();
+    }
+}
+
+/// What is kept of the throughput beside the most locks, and whether that is enough.
+fn judge(live: &[Live]) -> Option<String> {
+    let most = live.iter().map(|row| row.locks).max()?;
+    let told = live.iter().filter(|row| row.locks == most).map(|row| {
+        let kept = row.compared.kept.median;
+        let verdict = if kept >= AIMED_AT {
+            "PASS, and what is aimed at"
+        } else if kept >= MUST_BE_KEPT {
+            "PASS"
+        } else {
+            "FAIL"
+        };
+        format!("{} {kept:.3}: {verdict}", row.store)
+    });
+    let told: Vec<_> = told.collect();
+    Some(format!(
+        "Throughput kept beside {most} live locks, which must be {MUST_BE_KEPT} and is to be {AIMED_AT}: {}.",
+        told.join("; ")
+    ))
 }
 
 fn of_live(row: &Live) -> String {

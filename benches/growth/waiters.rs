@@ -35,7 +35,7 @@ pub async fn measure(plan: &Plan) -> Result<Vec<Waiters>, String> {
             let (without, with) = (store.start(), store.start());
             let (mut crowd, mut turn) = (Crowd::default(), 0);
             // What any load needs is there before anybody waits.
-            compare(plan, &without, &with, &mut turn).await?;
+            compare(plan, plan.rounds, &without, &with, &mut turn).await?;
             let before_mb = gateway_mb(&with);
             for &count in plan.waiters {
                 crowd.grow(&with, count, is_for_one).await?;
@@ -45,7 +45,7 @@ pub async fn measure(plan: &Plan) -> Result<Vec<Waiters>, String> {
                 let used = Cpu::read(&[&with]).since(&before);
                 let used = used.server + used.redis.unwrap_or_default();
                 let waiting_cores = used.as_secs_f64() / started.elapsed().as_secs_f64();
-                let compared = compare(plan, &without, &with, &mut turn).await?;
+                let compared = compare(plan, plan.rounds, &without, &with, &mut turn).await?;
                 // Those who did not wait all the time were no crowd.
                 let still = waiters(with.address).map_err(|error| error.to_string())?;
                 if still != count {
