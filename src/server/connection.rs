@@ -12,10 +12,10 @@ use axum::response::Response;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::select;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 use tracing::debug;
 
 use super::protocol::{Answers, Protocols, Served};
@@ -28,6 +28,9 @@ use crate::telemetry::ConnectionRefused;
 /// After so long without a request an HTTP/1 connection is taken from hyper, whose buffers for it have 16 KiB, until it
 /// begins another.
 const DORMANT_AFTER: Duration = Duration::from_secs(1);
+
+/// How long the end of a connection that nothing else is said on may take.
+const LAST_WORD: Duration = Duration::from_millis(100);
 
 /// How long an HTTP/2 client that was told to go may take over answers that it has not made room for.
 const H2_FAREWELL: Duration = Duration::from_secs(10);
@@ -101,6 +104,10 @@ pub(super) async fn serve_connection<S>(
         (wire, service) = (same_wire, same_service);
         wire.put_back(not_understood);
     }
+    if *ends.phase.borrow() != Phase::Cut {
+        // A client by TLS is to know that this is all. It is of no use to one who does not take it.
+        let _ = timeout(LAST_WORD, wire.shutdown()).await;
+    }
 }
 
 /// Waits for the first bytes of the first request, or of another after a while; `None` where there will be none.
@@ -172,6 +179,10 @@ where
                 Some(Phase::Closing) if requests.version().is_some() => {
                     served.graceful_shutdown();
                     told_to_go = true;
+                    // hyper goes on to wait for the rest of what a quiet connection has begun.
+                    if requests.version() != Some(Version::HTTP_2) {
+                        timer.as_mut().reset(Instant::now() + DRAIN_GRACE);
+                    }
                 }
                 Some(Phase::Closing) => timer.as_mut().reset(ends.close_after_first()),
                 Some(Phase::Draining) if requests.version() == Some(Version::HTTP_2) => {
@@ -215,14 +226,16 @@ where
                 }
                 (Some(_), _) => {
                     let silent = requests.silent_for().unwrap_or_default();
-                    if silent >= settings.idle_timeout {
+                    let longest = settings.idle_timeout;
+                    let longest = if told_to_go { longest.min(DRAIN_GRACE) } else { longest };
+                    if silent >= longest {
                         return None;
                     }
                     if silent >= DORMANT_AFTER && !told_to_go && requests.are_between_two() {
                         return Some(served);
                     }
                     let soon = DORMANT_AFTER.checked_sub(silent).filter(|left| !left.is_zero());
-                    let left = settings.idle_timeout - silent;
+                    let left = longest - silent;
                     timer.as_mut().reset(Instant::now() + left.min(soon.unwrap_or(DORMANT_AFTER)));
                 }
             },

@@ -15,6 +15,8 @@ pub(super) struct Requests {
     has_begun_another: AtomicBool,
     /// Whether something that was written may still be here.
     is_unwritten: AtomicBool,
+    /// Whether that has to wait for the client.
+    is_held_up: AtomicBool,
 }
 
 #[derive(Default)]
@@ -38,13 +40,7 @@ impl Requests {
 
     /// The same, where an answer is in flight until all of it is written.
     pub(super) fn silent_for(&self) -> Option<Duration> {
-        let mut counts = self.counts();
-        if self.is_unwritten.load(Ordering::Relaxed)
-            && let Some(since) = &mut counts.quiet_since
-        {
-            *since = Instant::now();
-        }
-        counts.quiet_since.map(|since| since.elapsed())
+        self.quiet_for().filter(|_| !self.is_unwritten.load(Ordering::Relaxed))
     }
 
     /// Whether nothing of an answer is left to be written, and nothing of a request was read.
@@ -56,8 +52,22 @@ impl Requests {
         self.has_begun_another.store(true, Ordering::Relaxed);
     }
 
-    pub(super) fn note_unwritten(&self, is_unwritten: bool) {
-        self.is_unwritten.store(is_unwritten, Ordering::Relaxed);
+    pub(super) fn note_writing(&self) {
+        self.is_unwritten.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn note_held_up(&self) {
+        self.is_held_up.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn note_written(&self) {
+        self.is_unwritten.store(false, Ordering::Relaxed);
+        // Else all of it was written when the last request ended.
+        if self.is_held_up.swap(false, Ordering::Relaxed)
+            && let Some(since) = &mut self.counts().quiet_since
+        {
+            *since = Instant::now();
+        }
     }
 
     fn counts(&self) -> MutexGuard<'_, Counts> {

@@ -91,31 +91,28 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Wire<S> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.requests.note_unwritten(true);
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        self.requests.note_unwritten(true);
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        self.requests.note_writing();
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        if written.is_pending() {
+            self.requests.note_held_up();
+        }
+        written
     }
 
     /// hyper flushes once it has written all that it has.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(Pin::new(&mut self.stream).poll_flush(context))?;
-        self.requests.note_unwritten(false);
-        Poll::Ready(Ok(()))
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        match &flushed {
+            Poll::Ready(Ok(())) => self.requests.note_written(),
+            Poll::Ready(Err(_)) => {}
+            Poll::Pending => self.requests.note_held_up(),
+        }
+        flushed
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Whoever closes has said so, or has something to say yet.
+        self.requests.note_writing();
         Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }

@@ -19,7 +19,7 @@ use crate::store::{Bucket, Hint, StoreError};
 
 /// The most commands that are under way to one server. Any more wait here, where it is certain that they did nothing: behind
 /// ten thousand others a command would wait for its answer until it is in doubt, and a look at the server until the
-/// server counts as silent.
+/// server counts as silent. A command whose caller has left meanwhile counts no more, though Redis may still get it.
 pub(super) const MOST_UNDER_WAY: usize = 1_024;
 
 /// Links so far, of all servers.

@@ -95,3 +95,49 @@ async fn a_drain_answers_those_that_were_quiet_and_closes_the_rest() {
     assert_eq!(read_to_close(&mut silent).await, b"");
     assert_eq!(server.drained().await.cut_connections, 0);
 }
+
+/// A stray byte must not hold up a drain until its very end.
+#[tokio::test]
+async fn a_drain_waits_for_no_head_that_a_quiet_connection_has_begun() {
+    let server = TestServer::start(settings(|_| ())).await;
+    let mut stream = server.connect().await;
+    get_ok(&mut stream).await;
+    sleep(QUIET).await;
+    stream.write_all(&GET[..1]).await.unwrap();
+    let begun = Instant::now();
+    assert_eq!(server.drained().await.cut_connections, 0);
+    assert!(begun.elapsed() < Duration::from_secs(5), "it took {:?}", begun.elapsed());
+    assert_eq!(read_to_close(&mut stream).await, b"");
+}
+
+/// What comes after an early answer is the rest of its request, and no request of somebody else's making.
+#[tokio::test]
+async fn a_body_that_comes_late_is_not_taken_for_a_request() {
+    let server = TestServer::start(settings(|_| ())).await;
+    for more in ["", "Expect: 100-continue\r\n"] {
+        let mut stream = server.connect().await;
+        let head = format!("POST / HTTP/1.1\r\nHost: t\r\nContent-Length: {}\r\n{more}\r\n", GET.len());
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let (head, _) = timeout(PATIENCE, read_response(&mut stream)).await.expect("no answer").unwrap();
+        assert!(head.contains(" 405 "), "{head}");
+        sleep(QUIET).await;
+        // It fails where the connection was closed already.
+        let _ = stream.write_all(GET).await;
+        assert_eq!(read_to_close(&mut stream).await, b"");
+    }
+}
+
+/// The time in which it is read is not idle.
+#[tokio::test]
+async fn the_idle_timeout_counts_from_when_the_last_answer_was_taken() {
+    let idle = Duration::from_millis(900);
+    let server = TestServer::start(settings(|settings| settings.idle_timeout = idle)).await;
+    let mut stream = server.connect().await;
+    stream.write_all(b"GET /large HTTP/1.1\r\nHost: t\r\n\r\n").await.unwrap();
+    sleep(QUIET).await;
+    let (_, body) = timeout(PATIENCE, read_response(&mut stream)).await.expect("no answer").unwrap();
+    let taken = Instant::now();
+    assert_eq!(body.len(), LARGE_BYTES);
+    assert_eq!(read_to_close(&mut stream).await, b"");
+    assert!(taken.elapsed() > idle / 2, "closed {:?} after the answer was taken", taken.elapsed());
+}

@@ -84,6 +84,11 @@ async fn keep_while(
     let (kept, token) = Kept::take(&gateways, ttl).await;
     let work = async {
         kept.is_renewed().await;
+        // It may have been taken before a gateway had met all of them; a renewal puts it where it is missing.
+        for node in &quorum.nodes {
+            eventually("the lock is on each node", async || number_on(node, KEY).await == Some(kept.number))
+                .await;
+        }
         work(quorum, &kept).await;
         kept.is_renewed().await;
         kept.is_over();
