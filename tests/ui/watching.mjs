@@ -106,6 +106,7 @@ async function itIsBrokenByKeyboard(ui, curl) {
   assert((await curl.look('backup')).status === 200, 'it is held yet');
 
   await page.keyboard.press('Enter');
+  await ui.focusIsOn(ui.dialog.getByRole('button', { name: 'Keep it' }));
   await page.keyboard.press('Tab');
   await ui.focusIsOn(ui.dialog.getByRole('button', { name: 'Break it' }));
   await page.keyboard.press('Enter');
