@@ -179,10 +179,6 @@ where
                 Some(Phase::Closing) if requests.version().is_some() => {
                     served.graceful_shutdown();
                     told_to_go = true;
-                    // hyper goes on to wait for the rest of what a quiet connection has begun.
-                    if requests.version() != Some(Version::HTTP_2) {
-                        timer.as_mut().reset(Instant::now() + DRAIN_GRACE);
-                    }
                 }
                 Some(Phase::Closing) => timer.as_mut().reset(ends.close_after_first()),
                 Some(Phase::Draining) if requests.version() == Some(Version::HTTP_2) => {
@@ -227,11 +223,12 @@ where
                 (Some(_), _) => {
                     let silent = requests.silent_for().unwrap_or_default();
                     let longest = settings.idle_timeout;
+                    // hyper would go on to wait for the rest of what a quiet connection has begun.
                     let longest = if told_to_go { longest.min(DRAIN_GRACE) } else { longest };
                     if silent >= longest {
                         return None;
                     }
-                    if silent >= DORMANT_AFTER && !told_to_go && requests.are_between_two() {
+                    if silent >= DORMANT_AFTER && !told_to_go && !requests.has_begun_another() {
                         return Some(served);
                     }
                     let soon = DORMANT_AFTER.checked_sub(silent).filter(|left| !left.is_zero());

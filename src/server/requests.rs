@@ -43,9 +43,9 @@ impl Requests {
         self.quiet_for().filter(|_| !self.is_unwritten.load(Ordering::Relaxed))
     }
 
-    /// Whether nothing of an answer is left to be written, and nothing of a request was read.
-    pub(super) fn are_between_two(&self) -> bool {
-        !self.is_unwritten.load(Ordering::Relaxed) && !self.has_begun_another.load(Ordering::Relaxed)
+    /// Whether something was read since the last request in flight ended.
+    pub(super) fn has_begun_another(&self) -> bool {
+        self.has_begun_another.load(Ordering::Relaxed)
     }
 
     pub(super) fn note_read(&self) {
