@@ -11,7 +11,7 @@
 local lock = redis.call('GET', KEYS[1])
 if not lock or string.find(lock, ARGV[1], 1, true) ~= 1 then return -1 end
 local number = string.match(lock, '^(%d+) ', 99)
-if not number or redis.call('EXISTS', KEYS[2]) ~= 0 or redis.call('PTTL', KEYS[1]) == 0 then return -1 end
+if not number or redis.call('EXISTS', KEYS[2]) ~= 0 then return -1 end
 redis.call('DEL', KEYS[1])
-if KEYS[3] then redis.call('SET', KEYS[3], '=0', 'PX', ARGV[2]) end
+if KEYS[3] then redis.call('SET', KEYS[3], '0', 'PX', ARGV[2]) end
 return number

@@ -6,7 +6,7 @@
 -- promised to the head of its line: `?<token hash> <attempt> <gateway> <start, ms>`, an offer, which nobody holds.
 --
 -- A mark is a string that lives on after a token was used:
---   `=<n>`                   the token is freed; a release answered n, and repetitions answer it again
+--   `<n>`                    the token is freed; a release answered n, and repetitions answer it again
 --   `! <attempt> <attempt>…` these attempts are voided; the token itself stays usable
 
 local PINNED = string.rep('-', 32)
@@ -21,11 +21,11 @@ local function is_of_connection(attempt) return string.find(attempt, '^[89a-f]')
 
 local function with_attempt(lock, attempt) return token_of(lock) .. ' ' .. attempt .. string.sub(lock, 98) end
 
-local function is_final(mark) return mark and string.sub(mark, 1, 1) == '=' end
+local function is_final(mark) return mark and string.sub(mark, 1, 1) ~= '!' end
 
 -- The lock of a key and what is left of its lease, in ms; nothing where nobody holds it, but for a third value where
--- it is offered. In its last millisecond a lock counts as free, for every script alike: what one of them calls free,
--- no other may renew.
+-- it is offered. In its last millisecond a server says that nothing is left, and yet gives the lock to nobody: it is held until
+-- then, for every script alike, since what one of them calls free no other may renew.
 local function held(key)
   local lock = redis.call('GET', key)
   if not lock then return nil end
@@ -34,8 +34,7 @@ local function held(key)
     return nil, nil, { token = token, attempt = attempt, gateway = gateway, start_ms = tonumber(start_ms) }
   end
   local left_ms = redis.call('PTTL', key)
-  if left_ms == 0 then return nil end
-  return lock, left_ms
+  return lock, left_ms == 0 and 1 or left_ms
 end
 
 -- Has a lock be held by an attempt from now on, and sets its lease. PEXPIRE comes first because a server that is out of

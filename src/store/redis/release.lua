@@ -10,7 +10,7 @@
 local leaves_mark = KEYS[7] ~= nil
 if leaves_mark then
   local mark = redis.call('GET', KEYS[7])
-  if is_final(mark) then return { tonumber(string.sub(mark, 2)) } end
+  if is_final(mark) then return { tonumber(mark) } end
 end
 
 local lock, _, offer = held(KEYS[1])
@@ -32,7 +32,7 @@ if seat then
 end
 
 if leaves_mark then
-  set_mark(KEYS[7], '=' .. outcome, ARGV[3])
+  set_mark(KEYS[7], outcome, ARGV[3])
 end
 if line and kept_ms then
   line.await_end(line.clock(), kept_ms)

@@ -15,14 +15,14 @@ local leaves_mark = ARGV[6] ~= ''
 local outcome = ARGV[7]
 if leaves_mark and outcome == '' then
   local mark = redis.call('GET', KEYS[3])
-  if is_final(mark) then return { tonumber(string.sub(mark, 2)) } end
+  if is_final(mark) then return { tonumber(mark) } end
 end
 local lock = held(KEYS[2])
 local frees = lock and token_of(lock) == ARGV[5]
 if outcome == '' then outcome = frees and '0' or lock and '2' or '1' end
 local kept_ms = frees and keep_released(KEYS[2], lock)
 if frees and not kept_ms then redis.call('DEL', KEYS[2]) end
-if leaves_mark then set_mark(KEYS[3], '=' .. outcome, ARGV[6]) end
+if leaves_mark then set_mark(KEYS[3], outcome, ARGV[6]) end
 local number = tonumber(ARGV[8])
 if number > high and not is_too_far(number) then
   -- For a server that is out of memory, as in give_up.lua.
