@@ -1,5 +1,5 @@
-//! The store on Redis: each operation is one script, and each script one round trip; but for locks with a line, a mark or
-//! terms, which `usual.rs` leaves to the script that knows all cases.
+//! The store on Redis: each operation is one atomic step of a script, and each script one round trip; but for locks with a line, a
+//! mark or terms, which `usual.rs` leaves to the script that knows all cases.
 //!
 //! Architecture invariant: nothing above this module knows `redis`.
 
@@ -56,6 +56,7 @@ mod servers;
 mod step;
 mod supervisor;
 mod survey;
+mod together;
 mod usual;
 mod walk;
 
@@ -126,7 +127,7 @@ pub struct RedisStore {
     admin: Option<Pool<RedisConnectionManager>>,
     keys: KeySpace,
     hints: Hints,
-    mark_ttl_ms: String,
+    mark_ttl_ms: Arc<str>,
     ticket_ms: String,
     max_waiters_per_key: String,
     gates_life_ms: String,
@@ -160,7 +161,7 @@ impl RedisStore {
             admin: (*address.layout() == Layout::Server).then_some(admin),
             keys,
             hints,
-            mark_ttl_ms: settings.mark_ttl.as_millis().to_string(),
+            mark_ttl_ms: settings.mark_ttl.as_millis().to_string().into(),
             ticket_ms: settings.line.ticket_ttl.as_millis().to_string(),
             max_waiters_per_key: settings.line.max_waiters_per_key.to_string(),
             gates_life_ms: (settings.mark_ttl + settings.line.ticket_ttl).as_millis().to_string(),
@@ -200,7 +201,7 @@ impl LockStore for RedisStore {
         let mode = Mode::of(&request.intent);
         let owner = request.owner.as_ref().map_or("", Owner::as_str);
         let add_args = |link: &Link, call: &mut Cmd| {
-            call.arg(&token).arg(&attempt).arg(&self.mark_ttl_ms).arg(&self.ticket_ms);
+            call.arg(&token).arg(&attempt).arg(&*self.mark_ttl_ms).arg(&self.ticket_ms);
             call.arg(mode.name).arg(request.ttl.as_ms()).arg(owner).arg(&link.incarnation);
             if mode.waits || !request.terms.are_none() {
                 call.arg(&*self.hints.gateway).arg(&self.max_waiters_per_key);

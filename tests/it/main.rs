@@ -60,6 +60,7 @@ mod store_suite;
 mod support;
 mod terms;
 mod tls;
+mod together;
 mod traces;
 mod ui;
 mod vanishing_clients;

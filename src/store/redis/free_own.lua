@@ -1,17 +1,44 @@
--- Frees a lock that its token holds, where nobody waits for it, and it has no terms. The rest is release.lua's. A token that
--- holds a lock has no mark that is final, and a final one says all that one of voided attempts does.
+-- Frees locks that their tokens hold, where nobody waits for them, and they have no terms. The rest is release.lua's. A token
+-- that holds a lock has no mark that is final, and a final one says all that one of voided attempts does. Each is freed as if
+-- the others had not been asked for.
 --
--- KEYS[1] the lock    KEYS[2] seats   KEYS[3] the token's mark, may be absent
--- ARGV[1] token hash  ARGV[2] life of the mark, ms, where there is one
+-- KEYS the locks, then the seats of each, then the marks of the first tokens, as many as are to have one
+-- ARGV[1] life of the marks, ms, and for each lock the token hash
 --
--- Returns the number of the grant that it ended, as a text · -1 where nothing was done
+-- Returns for each lock the number of the grant that it ended, as a text · -1 where nothing was done; and for one lock alone no
+--   array of these
 --
--- As in take_free.lua there are few texts, and no numbers.
+-- As in take_free.lua there are few texts, and no numbers, and nothing is written before all is read. Redis keeps small numbers
+-- once for all, so a mark of one digit costs no value.
 
-local lock = redis.call('GET', KEYS[1])
-if not lock or string.find(lock, ARGV[1], 1, true) ~= 1 then return -1 end
-local number = string.match(lock, '^(%d+) ', 99)
-if not number or redis.call('EXISTS', KEYS[2]) ~= 0 then return -1 end
-redis.call('DEL', KEYS[1])
-if KEYS[3] then redis.call('SET', KEYS[3], '0', 'PX', ARGV[2]) end
-return number
+local call = redis.call
+local locks = #ARGV - 1
+local reply = call('MGET', unpack(KEYS, 1, locks))
+local have_no_line = call('EXISTS', unpack(KEYS, locks + 1, 2 * locks)) == 0
+local own = {}
+for i = 1, locks do
+  local lock, key = reply[i], KEYS[i]
+  local is_own = lock and string.find(lock, ARGV[i + 1], 1, true) == 1
+  local number = is_own and string.match(lock, '^(%d+) ', 99)
+  if number and (have_no_line or call('EXISTS', KEYS[locks + i]) == 0) then
+    reply[i], own[#own + 1] = number, key
+  else
+    reply[i] = -1
+  end
+end
+if #own == 0 then return locks == 1 and reply[1] or reply end
+
+-- Fewer than that where one was asked for twice. What the server refuses is left to release.lua, which has it tell each why.
+local freed = redis.pcall('DEL', unpack(own))
+if freed ~= #own then
+  local is_freed = {}
+  for i = 1, locks do
+    local key = KEYS[i]
+    if type(freed) ~= 'number' or is_freed[key] then reply[i] = -1 end
+    is_freed[key] = is_freed[key] or reply[i] ~= -1
+  end
+end
+for i = 1, #KEYS - 2 * locks do
+  if reply[i] ~= -1 then call('PSETEX', KEYS[2 * locks + i], ARGV[1], '0') end
+end
+return locks == 1 and reply[1] or reply

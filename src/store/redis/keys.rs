@@ -59,6 +59,11 @@ impl KeySpace {
         Bucket(if self.buckets == 1 { 0 } else { CRC.checksum(key.as_str().as_bytes()) % self.buckets })
     }
 
+    /// Whether all that is kept is in one slot, so that one script may touch any of it.
+    pub(super) fn share_a_slot(&self) -> bool {
+        self.buckets == 1
+    }
+
     /// Where a lock stands while it is held.
     pub(super) fn lock(&self, key: &LockKey) -> String {
         self.name_of(key, "lock")

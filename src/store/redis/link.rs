@@ -15,6 +15,8 @@ use super::gossip::Radio;
 use super::hints::Listener;
 use super::preflight::Gate;
 use super::replicas::Replicas;
+use super::together::Queue;
+use super::usual::{Free, Take};
 use crate::store::{Bucket, Hint, StoreError};
 
 /// The most commands that are under way to one server. Any more wait here, where it is certain that they did nothing: behind
@@ -37,6 +39,9 @@ pub(super) struct Link {
     pub(super) gate: Gate,
     /// The server's replicas, where they must acknowledge what is granted over this link.
     pub(super) replicas: Option<Replicas>,
+    /// What is about to be sent.
+    pub(super) takes: Queue<Take>,
+    pub(super) frees: Queue<Free>,
     /// Where the server tells what concerns waiters, if not on `connection`.
     listener: Option<Listener>,
     /// Closed where the link is broken.
@@ -59,7 +64,20 @@ impl Link {
         let session = SESSIONS.fetch_add(1, Ordering::Relaxed);
         let places = Arc::new(Semaphore::new(MOST_UNDER_WAY));
         let (is_broken, broken) = (AtomicBool::new(false), Notify::new());
-        Self { connection, incarnation, session, gate, replicas, listener, places, is_broken, broken }
+        let (takes, frees) = (Queue::default(), Queue::default());
+        Self {
+            connection,
+            incarnation,
+            session,
+            gate,
+            replicas,
+            takes,
+            frees,
+            listener,
+            places,
+            is_broken,
+            broken,
+        }
     }
 
     /// A place among the commands under way, to be given up with the answer; `None` where the link is broken by then.

@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use redis::RedisResult;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
+use tokio::time::error::Elapsed;
 
 use super::address::{AddressError, Layout, RedisAddress};
 use super::cluster::Cluster;
@@ -117,6 +119,8 @@ impl Ways for Servers {
 pub(super) struct Tries<'a> {
     servers: &'a Servers,
     bucket: Bucket,
+    /// Whether the step may grant a lock.
+    grants: bool,
     /// No try is begun later.
     last_start: Instant,
     pauses: Backoff,
@@ -133,13 +137,13 @@ pub(super) struct Try {
 }
 
 impl<'a> Tries<'a> {
-    pub(super) fn new(servers: &'a Servers, bucket: Bucket, deadline: Instant) -> Self {
+    pub(super) fn new(servers: &'a Servers, bucket: Bucket, grants: bool, deadline: Instant) -> Self {
         let pauses = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         let last_start = part_of(deadline, BEGUN_WITHIN);
-        Self { servers, bucket, last_start, pauses, redirect: None }
+        Self { servers, bucket, grants, last_start, pauses, redirect: None }
     }
 
-    /// Makes the way ready for the next try.
+    /// Makes the way ready for the next try: to where locks may be granted, if the step may grant one.
     pub(super) async fn next(&mut self) -> Result<Try, StoreError> {
         loop {
             let (link, is_asking) = match (self.servers, self.redirect.take()) {
@@ -154,13 +158,26 @@ impl<'a> Tries<'a> {
             };
             // Nothing was sent over a link that broke meanwhile: there will be another.
             if let Some(place) = link.place(self.last_start).await? {
+                if self.grants {
+                    link.gate.may_grant()?;
+                }
                 return Ok(Try { link, is_asking, place });
             }
         }
     }
 
-    /// Makes ready for the next try, unless the failure is final or the deadline leaves no room for it.
-    pub(super) async fn go_on_after(&mut self, failure: Failure, link: &Link) -> Result<(), StoreError> {
+    /// What the answer to a try comes to: a reply, or nothing where the step is to be tried again. An error where the failure
+    /// is final, or the deadline leaves no room for another try.
+    pub(super) async fn settle<T>(
+        &mut self,
+        answer: Result<RedisResult<T>, Elapsed>,
+        link: &Link,
+    ) -> Result<Option<T>, StoreError> {
+        let failure = match answer {
+            Ok(Ok(reply)) => return Ok(Some(reply)),
+            Ok(Err(error)) => Failure::of(&error),
+            Err(_) => Failure::no_answer(),
+        };
         if failure.breaks_link {
             link.report_broken();
         }
@@ -169,6 +186,6 @@ impl<'a> Tries<'a> {
         }
         self.redirect = failure.redirect;
         self.pauses.pause().await;
-        Ok(())
+        Ok(None)
     }
 }

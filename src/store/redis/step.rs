@@ -6,10 +6,10 @@ use redis::{Cmd, FromRedisValue};
 use tokio::time::{Instant, timeout_at};
 
 use super::RedisStore;
-use super::failure::Failure;
 use super::link::Link;
-use super::scripts::Script;
+use super::scripts::{Reply, Script};
 use super::servers::{Tries, Try};
+use super::together::{self, Part};
 use crate::lock::{LockKey, TokenHash};
 use crate::store::{Bucket, PlaceAfter, StoreError};
 
@@ -68,12 +68,9 @@ impl RedisStore {
         deadline: Instant,
         add_args: impl Fn(&Link, &mut Cmd),
     ) -> Result<(T, Arc<Link>), StoreError> {
-        let mut tries = Tries::new(&self.servers, bucket, deadline);
+        let mut tries = Tries::new(&self.servers, bucket, grants, deadline);
         loop {
             let Try { link, is_asking, place } = tries.next().await?;
-            if grants {
-                link.gate.may_grant()?;
-            }
             let mut connection = link.connection.clone();
             let add_args = |call: &mut Cmd| add_args(&link, call);
             let call = async {
@@ -85,12 +82,36 @@ impl RedisStore {
             };
             let answer = timeout_at(deadline, call).await;
             drop(place);
-            let failure = match answer {
-                Ok(Ok(reply)) => return Ok((reply, link)),
-                Ok(Err(error)) => Failure::of(&error),
-                Err(_) => Failure::no_answer(),
+            if let Some(reply) = tries.settle(answer, &link).await? {
+                return Ok((reply, link));
+            }
+        }
+    }
+
+    /// The same for a part of a call, with all others that are ready. On a cluster locks share no slot, and thus no call.
+    pub(super) async fn run_together<P: Part>(
+        &self,
+        bucket: Bucket,
+        grants: bool,
+        part: &Arc<P>,
+        deadline: Instant,
+    ) -> Result<(Reply, Arc<Link>), StoreError> {
+        let mut tries = Tries::new(&self.servers, bucket, grants, deadline);
+        loop {
+            let Try { link, is_asking, place } = tries.next().await?;
+            let call = async {
+                let reply = if self.keys.share_a_slot() {
+                    together::send(&link, part.clone()).await?
+                } else {
+                    together::send_alone(&link, &**part, is_asking).await?
+                };
+                Ok(Reply::from_redis_value(reply)?)
             };
-            tries.go_on_after(failure, &link).await?;
+            let answer = timeout_at(deadline, call).await;
+            drop(place);
+            if let Some(reply) = tries.settle(answer, &link).await? {
+                return Ok((reply, link));
+            }
         }
     }
 }

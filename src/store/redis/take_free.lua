@@ -1,32 +1,67 @@
--- Takes a lock that is free, or says that somebody else holds it, where nobody waits for it and its token has no mark: so it
--- is with most locks, most of the time. The rest is acquire.lua's, which has far more to prepare than this takes.
+-- Takes locks that are free, or says that somebody else holds them, where nobody waits for them and their tokens have no
+-- marks: so it is with most locks, most of the time. The rest is acquire.lua's, which has far more to prepare than this takes.
+-- Each is taken as if the others had not been asked for.
 --
--- KEYS[1] the lock    KEYS[2] seats   KEYS[3] the token's mark    KEYS[4] the fence
--- ARGV[1] token hash and attempt, with a space behind each   ARGV[2] ttl, ms   ARGV[3] incarnation of the server
--- ARGV[4] owner, with a space before, may be absent   ARGV[5] on a cluster, the part of ARGV[3] that is the server's replication id
+-- KEYS for each lock three      ARGV[1] incarnation of the server
+--   the lock                     and for each lock two
+--   seats                          token hash and attempt, with a space behind each
+--   the token's mark               ttl, ms
+-- and the fence                  and, where any has one, for each its owner, with a space before
+--                                and, on a cluster, the part of ARGV[1] that is the server's replication id
 --
--- Returns the number of the grant · { 2, lock, ms left, 0, 0 } where another holds it, as acquire.lua says it ·
---   -1 where nothing was done
+-- Returns for each lock the number of the grant · { 2, lock, ms left, 0, 0 } where another holds it, as acquire.lua says it ·
+--   -1 where nothing was done; and for one lock alone no array of these
 --
 -- Lua keeps each text once, and reads all of it to find out whether it has it: so there are few of them, and no part of one is
 -- a text of its own without need. A number that a command is told is written out digit by digit, a text is not.
 
+local call, reply = redis.call, {}
+local locks = (#KEYS - 1) / 3
+local fence = KEYS[#KEYS]
 -- As in acquire.lua, which says why.
-if ARGV[5] and not string.find(redis.call('INFO', 'replication'), 'master_replid:' .. ARGV[5], 1, true) then return -1 end
-if redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[3]) == 0 then
-  local number = redis.call('HINCRBY', KEYS[4], ARGV[3], '1')
-  -- The bounds of acquire.lua. Below, there is no run of numbers yet, and nothing may look like one.
-  if number < 1000000000000000 then redis.call('HDEL', KEYS[4], ARGV[3]) end
-  if number < 1000000000000000 or number > 9007199254740991 then return -1 end
-  redis.call('SET', KEYS[1], ARGV[1] .. string.format('%d', number) .. (ARGV[4] or ' '), 'PX', ARGV[2])
-  return number
+local replication_id = ARGV[3 * locks + 2]
+local is_same = not replication_id
+  or string.find(call('INFO', 'replication'), 'master_replid:' .. replication_id, 1, true)
+local free = 0
+
+-- Those that are to be taken have no reply yet. Nothing is written before all is read, and nothing that is read ends the
+-- script: the others are asked for by somebody else.
+if is_same and call('EXISTS', unpack(KEYS, 1, 3 * locks)) == 0 then
+  free = locks
+else
+  for i = 1, locks do
+    local key, seats, mark = unpack(KEYS, 3 * i - 2, 3 * i)
+    reply[i] = -1
+    if is_same and call('EXISTS', seats, mark) == 0 then
+      local lock = redis.pcall('GET', key)
+      if not lock then
+        reply[i], free = nil, free + 1
+      -- An offer begins with a question mark, and is nobody's lock.
+      elseif type(lock) == 'string' and string.sub(lock, 1, 1) ~= '?'
+        and string.sub(lock, 1, 64) ~= string.sub(ARGV[2 * i], 1, 64) then
+        local left_ms = call('PTTL', key)
+        if left_ms > 0 then reply[i] = { 2, lock, left_ms, 0, 0 } end
+      end
+    end
+  end
+  if free == 0 then return locks == 1 and reply[1] or reply end
 end
-if redis.call('EXISTS', KEYS[2], KEYS[3]) == 0 then
-  local lock = redis.call('GET', KEYS[1])
-  -- An offer begins with a question mark, and is nobody's lock.
-  if lock and string.sub(lock, 1, 1) ~= '?' and string.sub(lock, 1, 64) ~= string.sub(ARGV[1], 1, 64) then
-    local left_ms = redis.call('PTTL', KEYS[1])
-    if left_ms > 0 then return { 2, lock, left_ms, 0, 0 } end
+
+-- What the server refuses is left to acquire.lua, which has it tell each of them why.
+local last = redis.pcall('HINCRBY', fence, ARGV[1], free == 1 and '1' or free)
+local number = type(last) == 'number' and last - free or 0
+-- The bounds of acquire.lua. Below, there is no run of numbers yet, and nothing may look like one.
+local is_in_bounds = number >= 1000000000000000 and last <= 9007199254740991
+if type(last) == 'number' and number < 1000000000000000 then call('HDEL', fence, ARGV[1]) end
+for i = 1, locks do
+  if not reply[i] then
+    reply[i] = -1
+    if is_in_bounds then
+      number = number + 1
+      local lock = ARGV[2 * i] .. string.format('%d', number) .. (ARGV[2 * locks + 1 + i] or ' ')
+      -- One that is asked for twice is taken once.
+      if call('SET', KEYS[3 * i - 2], lock, 'NX', 'PX', ARGV[2 * i + 1]) then reply[i] = number end
+    end
   end
 end
-return -1
+return locks == 1 and reply[1] or reply

@@ -1,10 +1,12 @@
 //! What most acquires and releases come to: a lock that is free, or somebody else's; a lock that its token holds; and nobody in
-//! line. A script of its own does each, since those that know of lines have much more to prepare and to be told.
+//! line. A script of its own does each, since those that know of lines have much more to prepare and to be told; and it does so
+//! for all who are ready at the moment.
 //!
 //! Either does the whole, or nothing: then the other script is asked, which knows all cases. That is one call more than need
 //! be, so a lock of which this was learnt a moment ago is left to the other script at once.
 
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -14,7 +16,8 @@ use tokio::time::Instant;
 use super::RedisStore;
 use super::identity::replication_on_cluster;
 use super::link::Link;
-use super::scripts::{self, Reply, lease_of};
+use super::scripts::{self, Reply, Script, lease_of};
+use super::together::{Part, Queue};
 use crate::clock::whole_ms;
 use crate::lock::{Acquired, FencingToken, Lease, LockKey, Refusal, TokenHash};
 use crate::store::{AcquireRequest, Intent, StoreError};
@@ -63,6 +66,90 @@ impl Unusual {
     }
 }
 
+/// A lock that is to be taken, if it is free.
+pub(super) struct Take {
+    lock: String,
+    seats: String,
+    mark: String,
+    fence: String,
+    /// Token hash and attempt, with a space behind each.
+    by: String,
+    ttl_ms: u64,
+    /// With a space before.
+    owner: Option<String>,
+}
+
+impl Part for Take {
+    fn script() -> &'static Script {
+        &scripts::TAKE_FREE
+    }
+
+    fn queue(link: &Link) -> &Queue<Self> {
+        &link.takes
+    }
+
+    fn stands_first(&self) -> bool {
+        true
+    }
+
+    fn keys<'a>(takes: &[&'a Self]) -> Vec<&'a [u8]> {
+        let locks = takes.iter().flat_map(|take| [&take.lock, &take.seats, &take.mark]);
+        let fence = takes.first().map(|take| &take.fence);
+        locks.chain(fence).map(String::as_bytes).collect()
+    }
+
+    fn add_args(takes: &[&Self], link: &Link, call: &mut Cmd) {
+        call.arg(&link.incarnation);
+        for take in takes {
+            call.arg(&take.by).arg(take.ttl_ms);
+        }
+        let replication_id = replication_on_cluster(&link.incarnation);
+        if replication_id.is_some() || takes.iter().any(|take| take.owner.is_some()) {
+            for take in takes {
+                call.arg(take.owner.as_deref().unwrap_or(" "));
+            }
+        }
+        call.arg(replication_id);
+    }
+}
+
+/// A lock that is to be freed, if its token holds it.
+pub(super) struct Free {
+    lock: String,
+    seats: String,
+    /// The mark that is to be left, and how long it is to live, in ms.
+    mark: Option<(String, Arc<str>)>,
+    token: String,
+}
+
+impl Part for Free {
+    fn script() -> &'static Script {
+        &scripts::FREE_OWN
+    }
+
+    fn queue(link: &Link) -> &Queue<Self> {
+        &link.frees
+    }
+
+    fn stands_first(&self) -> bool {
+        self.mark.is_some()
+    }
+
+    fn keys<'a>(frees: &[&'a Self]) -> Vec<&'a [u8]> {
+        let locks = frees.iter().map(|free| &free.lock);
+        let seats = frees.iter().map(|free| &free.seats);
+        let marks = frees.iter().filter_map(|free| free.mark.as_ref().map(|(mark, _)| mark));
+        locks.chain(seats).chain(marks).map(String::as_bytes).collect()
+    }
+
+    fn add_args(frees: &[&Self], _: &Link, call: &mut Cmd) {
+        call.arg(frees.iter().find_map(|free| free.mark.as_ref()).map_or("", |(_, life_ms)| life_ms));
+        for free in frees {
+            call.arg(&free.token);
+        }
+    }
+}
+
 impl RedisStore {
     /// Takes a lock that is free, or says that another holds it; `None` where nothing was done.
     pub(super) async fn take_free(
@@ -75,23 +162,21 @@ impl RedisStore {
             return Ok(None);
         }
         let bucket = self.keys.bucket_of(key);
-        let (lock, seats) = (self.keys.lock(key), self.keys.seats(key));
-        let (mark, fence) = (self.keys.mark(key, &request.token), self.keys.fence(bucket));
-        let keys = [&lock, &seats, &mark, &fence].map(|name| name.as_bytes());
         let token = request.token.to_string();
-        let by = [&*token, " ", &request.attempt.to_string(), " "].concat();
-        let owner = request.owner.as_ref().map(|owner| [" ", owner.as_str()].concat());
-        let add_args = |link: &Link, call: &mut Cmd| {
-            let replication_id = replication_on_cluster(&link.incarnation);
-            call.arg(&by).arg(request.ttl.as_ms()).arg(&link.incarnation);
-            call.arg(owner.as_deref().or(replication_id.map(|_| " "))).arg(replication_id);
-        };
-        let (reply, link): (Reply, _) =
-            self.run_in(bucket, &scripts::TAKE_FREE, true, &keys, deadline, add_args).await?;
+        let take = Arc::new(Take {
+            lock: self.keys.lock(key),
+            seats: self.keys.seats(key),
+            mark: self.keys.mark(key, &request.token),
+            fence: self.keys.fence(bucket),
+            by: [&*token, " ", &request.attempt.to_string(), " "].concat(),
+            ttl_ms: request.ttl.as_ms(),
+            owner: request.owner.as_ref().map(|owner| [" ", owner.as_str()].concat()),
+        });
+        let (reply, link) = self.run_together(bucket, true, &take, deadline).await?;
         if let Some(fencing_token) = reply.number() {
             let (left_ms, owner) = (request.ttl.as_ms(), request.owner.clone());
             let lease = Lease { fencing_token, left_ms, owner, is_released: false };
-            return Ok(Some(replicated(&link, lock.as_bytes(), &token, lease, true, deadline).await));
+            return Ok(Some(replicated(&link, take.lock.as_bytes(), &token, lease, true, deadline).await));
         }
         match reply.outcome {
             2 => refused(&reply, key).map(Some),
@@ -113,14 +198,13 @@ impl RedisStore {
         if self.unusual.has(key) {
             return Ok(None);
         }
-        let (lock, seats) = (self.keys.lock(key), self.keys.seats(key));
-        let names = [lock.as_bytes(), seats.as_bytes(), mark.unwrap_or_default().as_bytes()];
-        let keys = if mark.is_some() { &names[..] } else { &names[..2] };
-        let token = token.to_string();
-        let add_args = |_: &Link, call: &mut Cmd| {
-            call.arg(&token).arg(mark.map(|_| &*self.mark_ttl_ms));
-        };
-        let reply: Reply = self.run(key, &scripts::FREE_OWN, keys, deadline, add_args).await?;
+        let free = Arc::new(Free {
+            lock: self.keys.lock(key),
+            seats: self.keys.seats(key),
+            mark: mark.map(|mark| (mark.to_owned(), self.mark_ttl_ms.clone())),
+            token: token.to_string(),
+        });
+        let (reply, _) = self.run_together(self.keys.bucket_of(key), false, &free, deadline).await?;
         let number = reply.number();
         if number.is_none() {
             self.unusual.note(key);

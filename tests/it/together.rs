@@ -1,0 +1,280 @@
+//! Requests that go to Redis as one call: what they gain by it, and that none of them notices the others.
+
+use std::collections::{BTreeSet, HashSet};
+use std::time::Duration;
+
+use fencepost::lock::{
+    Acquired, Attempt, LeaseToken, LockKey, Owner, Refusal, Released, Terms, TokenHash, Ttl,
+};
+use fencepost::store::redis::RedisStore;
+use fencepost::store::{AcquireRequest, Intent, LockStore, ReleaseMark, StoreError};
+use futures_util::future::{FutureExt, join_all};
+use tokio::time::Instant;
+
+use crate::support::stores::redis_store;
+use crate::support::{PATIENCE, RedisServer, eventually};
+
+/// The most that go together.
+const MOST: usize = 32;
+
+const MARK_TTL: Duration = Duration::from_secs(120);
+
+/// A Redis, and a store that is connected to it.
+struct Scene {
+    redis: RedisServer,
+    store: RedisStore,
+}
+
+/// Who asks for a lock.
+#[derive(Clone)]
+struct Caller {
+    key: String,
+    token: TokenHash,
+    owner: Option<Owner>,
+}
+
+impl Caller {
+    fn new(key: impl Into<String>) -> Self {
+        Self { key: key.into(), token: LeaseToken::generate().hash(), owner: None }
+    }
+
+    fn of(keys: usize) -> Vec<Self> {
+        (0..keys).map(|n| Self::new(format!("k{n}"))).collect()
+    }
+}
+
+fn deadline() -> Instant {
+    Instant::now() + PATIENCE
+}
+
+impl Scene {
+    async fn new() -> Self {
+        let redis = RedisServer::start().await;
+        let store = redis_store(&redis, MARK_TTL);
+        eventually("the store is connected", async || store.check(deadline()).await.is_ok()).await;
+        Self { redis, store }
+    }
+
+    async fn take(&self, caller: &Caller) -> Result<Acquired, StoreError> {
+        let request = AcquireRequest {
+            key: LockKey::parse(caller.key.as_bytes()).unwrap(),
+            token: caller.token,
+            attempt: Attempt::generate(),
+            ttl: Ttl::from_ms(30_000).unwrap(),
+            owner: caller.owner.clone(),
+            terms: Terms::default(),
+            intent: Intent::Grant,
+        };
+        self.store.acquire(&request, deadline()).await
+    }
+
+    /// Has all ask before any is answered: they are polled by one task, one after the other.
+    async fn take_all(&self, callers: &[Caller]) -> Vec<Acquired> {
+        let answers = join_all(callers.iter().map(|caller| self.take(caller))).await;
+        answers.into_iter().map(Result::unwrap).collect()
+    }
+
+    async fn free(&self, caller: &Caller, mark: ReleaseMark) -> Result<Released, StoreError> {
+        let key = LockKey::parse(caller.key.as_bytes()).unwrap();
+        Ok(self.store.release(&key, &caller.token, mark, deadline()).await?.answer)
+    }
+
+    async fn free_all(&self, callers: &[(Caller, ReleaseMark)]) -> Vec<Released> {
+        let answers = join_all(callers.iter().map(|(caller, mark)| self.free(caller, *mark))).await;
+        answers.into_iter().map(Result::unwrap).collect()
+    }
+
+    /// How often the server ran a command meanwhile.
+    async fn calls<T>(&self, command: &str, what: impl Future<Output = T>) -> (T, u64) {
+        let before = self.redis.calls(command).await;
+        let done = what.await;
+        (done, self.redis.calls(command).await - before)
+    }
+
+    async fn marks(&self) -> usize {
+        self.redis.keys().await.iter().filter(|key| key.contains(":freed:")).count()
+    }
+}
+
+fn number(answer: &Acquired) -> u64 {
+    match answer {
+        Acquired::Granted(lease) => lease.fencing_token.get(),
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+/// As many as may go together are one call each way, and one more is a call more.
+#[tokio::test]
+async fn requests_that_are_ready_at_once_are_one_call() {
+    let scene = Scene::new().await;
+    for (many, calls) in [(1, 1), (2, 1), (MOST, 1), (MOST + 1, 2), (3 * MOST, 3)] {
+        let callers = Caller::of(many);
+        // Each call of the scripts runs these once.
+        let (answers, taken) = scene.calls("hincrby", scene.take_all(&callers)).await;
+        let numbers: BTreeSet<u64> = answers.iter().map(number).collect();
+        assert_eq!(numbers.len(), many, "each has a number of its own");
+        let held = scene.redis.locks().await;
+        for (caller, answer) in callers.iter().zip(&answers) {
+            assert_eq!(held[&caller.key].token_hash, caller.token.to_string());
+            assert_eq!(held[&caller.key].number, number(answer));
+        }
+        let callers: Vec<_> = callers.into_iter().map(|caller| (caller, ReleaseMark::None)).collect();
+        let (answers, freed) = scene.calls("mget", scene.free_all(&callers)).await;
+        assert!(answers.iter().all(|answer| *answer == Released::Released));
+        assert!(scene.redis.locks().await.is_empty());
+        assert_eq!((taken, freed), (calls, calls), "{many} at once");
+    }
+    assert_eq!(scene.marks().await, 0);
+}
+
+/// One lock that many ask for at once is granted once, and the others learn who has it.
+#[tokio::test]
+async fn one_lock_is_granted_to_one_of_those_that_go_together() {
+    let scene = Scene::new().await;
+    for round in 0..20 {
+        let key = format!("k{round}");
+        let mut callers: Vec<_> = (0..MOST / 2).map(|_| Caller::new(&*key)).collect();
+        callers.extend((0..MOST / 2).map(|n| Caller::new(format!("{key} {n}"))));
+        let answers = scene.take_all(&callers).await;
+        let (of_one, of_others) = answers.split_at(MOST / 2);
+        let granted: Vec<_> = of_one.iter().filter(|answer| matches!(answer, Acquired::Granted(_))).collect();
+        assert_eq!(granted.len(), 1, "{of_one:?}");
+        let fence = number(granted[0]);
+        for answer in of_one {
+            let Acquired::Refused(Refusal { holder: Some(holder), .. }) = answer else { continue };
+            assert_eq!(holder.fencing_token.get(), fence);
+        }
+        assert!(of_others.iter().all(|answer| matches!(answer, Acquired::Granted(_))), "{of_others:?}");
+        // Those that were told that they did not get it are nowhere.
+        assert_eq!(scene.redis.locks().await[&key].number, fence);
+    }
+}
+
+/// Whatever stands in the way of one is nobody else's business.
+#[tokio::test]
+async fn what_stops_one_stops_no_other() {
+    let scene = Scene::new().await;
+    let held = Caller { owner: Owner::parse(b"who holds it").unwrap(), ..Caller::new("held") };
+    let mine = Caller::new("mine");
+    let freed = Caller::new("freed");
+    scene.take_all(&[held.clone(), mine.clone(), freed.clone()]).await;
+    assert_eq!(scene.free(&freed, ReleaseMark::Final).await, Ok(Released::Released));
+    for key in ["list", "bad list"] {
+        let _: i64 = scene.redis.command(&["RPUSH", &format!("fencepost:{{0}}:lock:{key}"), "x"]).await;
+    }
+    let named = Caller { owner: Owner::parse(b"somebody").unwrap(), ..Caller::new("named") };
+    let callers = [Caller::new("held"), Caller::new("list"), mine.clone(), named, freed, Caller::new("free")];
+    let answers = join_all(callers.iter().map(|caller| scene.take(caller))).await;
+    let [of_held, of_list, of_mine, of_named, of_freed, of_free] = &answers[..] else { unreachable!() };
+    let Ok(Acquired::Refused(Refusal { holder: Some(holder), .. })) = of_held else { panic!("{of_held:?}") };
+    assert_eq!(holder.owner, held.owner);
+    assert!(matches!(of_list, Err(StoreError::Unknown(_))), "{of_list:?}");
+    assert!(matches!(of_mine, Ok(Acquired::AlreadyHeld(_))), "{of_mine:?}");
+    let Ok(Acquired::Granted(lease)) = of_named else { panic!("{of_named:?}") };
+    assert_eq!(lease.owner, Owner::parse(b"somebody").unwrap());
+    assert!(matches!(of_freed, Ok(Acquired::TokenReleased)), "{of_freed:?}");
+    let Ok(Acquired::Granted(lease)) = of_free else { panic!("{of_free:?}") };
+    assert_eq!(lease.owner, None);
+
+    let stranger = Caller::new("named");
+    let bad = Caller::new("bad list");
+    let callers = [stranger, bad, mine, held, Caller::new("nobody's")];
+    let answers = join_all(callers.iter().map(|caller| scene.free(caller, ReleaseMark::None))).await;
+    let [of_stranger, of_bad, of_mine, of_holder, of_nobody] = &answers[..] else { unreachable!() };
+    assert_eq!(of_stranger, &Ok(Released::HeldByAnother));
+    assert!(matches!(of_bad, Err(StoreError::Unknown(_))), "{of_bad:?}");
+    assert_eq!([of_mine, of_holder], [&Ok(Released::Released), &Ok(Released::Released)]);
+    assert_eq!(of_nobody, &Ok(Released::NotHeld));
+    assert_eq!(scene.marks().await, 1, "only that of the one that was freed at first");
+}
+
+/// Marks are left for those that want one, and for no other, whatever their order is.
+#[tokio::test]
+async fn marks_are_left_for_those_that_want_one() {
+    let scene = Scene::new().await;
+    let callers = Caller::of(MOST);
+    scene.take_all(&callers).await;
+    let marks = |n: usize| if n.is_multiple_of(3) { ReleaseMark::Final } else { ReleaseMark::None };
+    let wishes: Vec<_> = callers.iter().cloned().enumerate().map(|(n, caller)| (caller, marks(n))).collect();
+    let answers = scene.free_all(&wishes).await;
+    assert!(answers.iter().all(|answer| *answer == Released::Released));
+    assert_eq!(scene.marks().await, MOST.div_ceil(3));
+    // A token that was freed for good is not granted again, and a release is answered as before; the others may be.
+    let answers = scene.take_all(&callers).await;
+    for (n, answer) in answers.iter().enumerate() {
+        let is_refused = matches!(answer, Acquired::TokenReleased);
+        assert_eq!(is_refused, marks(n) == ReleaseMark::Final, "{n}: {answer:?}");
+    }
+    for (n, answer) in scene.free_all(&wishes).await.iter().enumerate() {
+        assert_eq!(*answer, Released::Released, "{n}");
+    }
+}
+
+/// The same release twice at once: one has freed it. With a mark both are told so, without one the other finds nothing.
+#[tokio::test]
+async fn a_lock_that_is_freed_twice_at_once_is_freed_once() {
+    let scene = Scene::new().await;
+    for (mark, of_copy) in [(ReleaseMark::Final, Released::Released), (ReleaseMark::None, Released::NotHeld)]
+    {
+        let twice = Caller::new(format!("twice {mark:?}"));
+        let other = Caller::new(format!("other {mark:?}"));
+        scene.take_all(&[twice.clone(), other.clone()]).await;
+        let key = LockKey::parse(twice.key.as_bytes()).unwrap();
+        let copies = [0, 1].map(|_| scene.store.release(&key, &twice.token, mark, deadline()));
+        let (copies, of_other) = tokio::join!(join_all(copies), scene.free(&other, mark));
+        let copies: Vec<_> = copies.into_iter().map(Result::unwrap).collect();
+        assert_eq!([copies[0].answer, copies[1].answer], [Released::Released, of_copy]);
+        assert_eq!(copies.iter().filter(|copy| copy.ended.is_some()).count(), 1, "one of them ended it");
+        assert_eq!(of_other, Ok(Released::Released));
+        assert!(scene.redis.locks().await.is_empty());
+    }
+}
+
+/// A server without memory grants nothing, and says so to those who would have got a lock; the others are answered.
+#[tokio::test]
+async fn a_server_without_memory_refuses_and_frees() {
+    let scene = Scene::new().await;
+    let (held, mine) = (Caller::new("held"), Caller::new("mine"));
+    scene.take_all(&[held.clone(), mine.clone()]).await;
+    let _: () = scene.redis.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let callers = [Caller::new("held"), Caller::new("free"), Caller::new("free too")];
+    let answers = join_all(callers.iter().map(|caller| scene.take(caller))).await;
+    assert!(matches!(answers[0], Ok(Acquired::Refused(_))), "{:?}", answers[0]);
+    for answer in &answers[1..] {
+        let Err(StoreError::Unavailable(reason)) = answer else { panic!("{answer:?}") };
+        assert!(reason.contains("OOM"), "{reason}");
+    }
+    let (of_held, of_mine) =
+        tokio::join!(scene.free(&held, ReleaseMark::Final), scene.free(&mine, ReleaseMark::None));
+    assert_eq!((of_held, of_mine), (Ok(Released::Released), Ok(Released::Released)));
+    assert_eq!(scene.marks().await, 1);
+    let _: () = scene.redis.command(&["CONFIG", "SET", "maxmemory", "0"]).await;
+}
+
+/// After a flush those that go together begin the run of numbers anew, and no number is given twice or is smaller.
+#[tokio::test]
+async fn numbers_go_on_upward_after_a_flush() {
+    let scene = Scene::new().await;
+    let mut seen = HashSet::new();
+    let mut largest = 0;
+    for round in 0..10 {
+        let callers = Caller::of(MOST);
+        let numbers: Vec<u64> = scene.take_all(&callers).await.iter().map(number).collect();
+        assert!(numbers.iter().all(|number| *number > largest), "round {round}: {numbers:?}");
+        assert!(numbers.iter().all(|number| seen.insert(*number)), "round {round}: {numbers:?}");
+        largest = numbers.into_iter().max().unwrap();
+        let _: () = scene.redis.command(&["FLUSHALL"]).await;
+    }
+}
+
+/// Whoever leaves before the call is made is not part of it.
+#[tokio::test]
+async fn who_leaves_before_the_call_asks_for_nothing() {
+    let scene = Scene::new().await;
+    let (gone, there) = (Caller::new("gone"), Caller::new("there"));
+    // Polled once, which has it stand in the queue, and dropped.
+    assert!(scene.take(&gone).now_or_never().is_none());
+    number(&scene.take(&there).await.unwrap());
+    // What is sent later comes later.
+    assert_eq!(scene.redis.locks().await.into_keys().collect::<Vec<_>>(), ["there"]);
+}
