@@ -179,6 +179,29 @@ async fn every_lock_has_a_ttl_at_every_moment() {
     }
 }
 
+/// What is left is told in whole milliseconds: to set it anew would lengthen a lease a little with each renewal, past its end.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renewal_that_lengthens_nothing_sets_nothing() {
+    let stage = Stage::redis().await;
+    let redis = stage.redis.as_ref().unwrap();
+    let client = stage.client();
+    for terms in ["", "&max_hold=1h"] {
+        let token = fresh_token();
+        client.put(&format!("/lock?key=k&ttl=30s{terms}")).token(&token).send().await.expect(201);
+        // The first renewal pins the grant.
+        client.patch("/lock?key=k&ttl=30s").token(&token).send().await.expect(200);
+        let sets = async || redis.calls("pexpire").await + redis.calls("set").await;
+        let before = sets().await;
+        for _ in 0..3 {
+            client.patch("/lock?key=k&ttl=10s").token(&token).send().await.expect(200);
+        }
+        assert_eq!(sets().await, before, "{terms}");
+        client.patch("/lock?key=k&ttl=40s").token(&token).send().await.expect(200);
+        assert_eq!(sets().await, before + 1, "{terms}");
+        client.delete("/lock?key=k").token(&token).send().await.expect(204);
+    }
+}
+
 /// Two gateways on one Redis see the same locks, and their numbers form one row.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_gateways_share_the_locks() {

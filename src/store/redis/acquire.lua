@@ -61,7 +61,7 @@ if is_own then
   end
   if claims then void(KEYS[7], mark, ATTEMPT, ARGV[3]) end
   local ttl_ms = renewed_ms(lock, left_ms, tonumber(ARGV[6]))
-  return { 1, hold_by(LOCK, lock, once_told(ATTEMPT), ttl_ms), ttl_ms }
+  return { 1, hold_by(LOCK, lock, once_told(ATTEMPT), left_ms, ttl_ms), ttl_ms }
 end
 
 local function mint_and_set()

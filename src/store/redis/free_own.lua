@@ -39,6 +39,6 @@ if freed ~= #own then
   end
 end
 for i = 1, #KEYS - 2 * locks do
-  if reply[i] ~= -1 then call('PSETEX', KEYS[2 * locks + i], ARGV[1], '0') end
+  if reply[i] ~= -1 then call('SET', KEYS[2 * locks + i], '0', 'PX', ARGV[1]) end
 end
 return locks == 1 and reply[1] or reply

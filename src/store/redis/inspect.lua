@@ -12,5 +12,5 @@ if not lock then return { 0, '', 0, waiters } end
 if ARGV[1] ~= token_of(lock) then return { 1, lock, left_ms, waiters } end
 -- Pinning sets the TTL anew, and may round it up: once in the life of a grant, not with every look.
 local by = attempt_of(lock)
-if by ~= PINNED and not is_of_connection(by) then lock = hold_by(KEYS[1], lock, PINNED, left_ms) end
+if by ~= PINNED and not is_of_connection(by) then lock = hold_by(KEYS[1], lock, PINNED, left_ms, left_ms) end
 return { 2, lock, left_ms, waiters }

@@ -39,9 +39,12 @@ end
 
 -- Has a lock be held by an attempt from now on, and sets its lease. PEXPIRE comes first because a server that is out of
 -- memory allows SET only to a script that has written already, and whoever holds a lock must be able to renew it then too.
-local function hold_by(key, lock, attempt, ttl_ms)
+local function hold_by(key, lock, attempt, left_ms, ttl_ms)
+  local is_its_own = attempt_of(lock) == attempt
+  -- To set anew what is left may round it up, time and again.
+  if is_its_own and ttl_ms <= left_ms then return lock end
   redis.call('PEXPIRE', key, ttl_ms)
-  if attempt_of(lock) == attempt then return lock end
+  if is_its_own then return lock end
   local changed = with_attempt(lock, attempt)
   redis.call('SET', key, changed, 'PX', ttl_ms)
   return changed

@@ -23,7 +23,6 @@ const BY_SCRIPTS: &[&str] = &[
     "HSET * field value",
     "MGET *",
     "PEXPIRE * 1",
-    "PSETEX * 1 value",
     "PTTL *",
     "SET * value",
     "TIME",

@@ -42,7 +42,7 @@ end
 local function renew(key, lock, left_ms, ttl_ms, attempt)
   if attempt ~= '' and attempt_of(lock) ~= attempt then return 4 end
   local length_ms, is_longest = renewed_ms(lock, left_ms, ttl_ms)
-  local renewed = hold_by(key, lock, attempt ~= '' and attempt or PINNED, length_ms)
+  local renewed = hold_by(key, lock, attempt ~= '' and attempt or PINNED, left_ms, length_ms)
   return is_longest and 3 or 0, renewed, length_ms
 end
 

@@ -27,6 +27,9 @@ pub(super) trait Part: Send + Sync + Sized + 'static {
     /// Those that are about to be sent over a link.
     fn queue(link: &Link) -> &Queue<Self>;
 
+    /// Whether it is sent also where its caller has left before that.
+    const IS_OWED: bool;
+
     /// Whether it stands before those that do not.
     fn stands_first(&self) -> bool;
 
@@ -64,8 +67,7 @@ impl<P> Queue<P> {
     }
 }
 
-/// Sends a part with all others that are ready, and returns the reply to it. If the caller leaves before it is sent, it
-/// never is.
+/// Sends a part with all others that are ready, and returns the reply to it.
 pub(super) async fn send<P: Part>(link: &Arc<Link>, part: Arc<P>) -> RedisResult<Value> {
     let (reply, replied) = oneshot::channel();
     if P::queue(link).push(Waiting { part, reply }) {
@@ -86,7 +88,7 @@ async fn send_queue<P: Part>(link: Arc<Link>) {
         yield_now().await;
     }
     let mut waiting = P::queue(&link).take();
-    waiting.retain(|waiting| !waiting.reply.is_closed());
+    waiting.retain(|waiting| P::IS_OWED || !waiting.reply.is_closed());
     while waiting.len() > MOST_PARTS {
         let others = waiting.split_off(MOST_PARTS);
         let first = mem::replace(&mut waiting, others);

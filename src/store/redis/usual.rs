@@ -80,6 +80,9 @@ pub(super) struct Take {
 }
 
 impl Part for Take {
+    /// What nobody would be told of is better not taken.
+    const IS_OWED: bool = false;
+
     fn script() -> &'static Script {
         &scripts::TAKE_FREE
     }
@@ -123,6 +126,9 @@ pub(super) struct Free {
 }
 
 impl Part for Free {
+    /// Whoever sent a release and left counts on it.
+    const IS_OWED: bool = true;
+
     fn script() -> &'static Script {
         &scripts::FREE_OWN
     }

@@ -46,7 +46,7 @@ if lock then
   elseif by ~= ATTEMPT then
     -- Setting the TTL anew may round it up: once in the life of a grant, not with every look.
     if claims then void(KEYS[3], mark, ATTEMPT, ARGV[13]) end
-    if by ~= once_told(ATTEMPT) then lock = hold_by(LOCK, lock, once_told(ATTEMPT), left_ms) end
+    if by ~= once_told(ATTEMPT) then lock = hold_by(LOCK, lock, once_told(ATTEMPT), left_ms, left_ms) end
     return { 1, lock, left_ms, whole(high) }
   end
   if ARGV[14] == '1' then return { 9, lock, left_ms, whole(high) } end

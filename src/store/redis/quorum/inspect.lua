@@ -9,5 +9,5 @@ local lock, left_ms = held(KEYS[2])
 if not lock then return { 0 } end
 if token_of(lock) ~= ARGV[5] then return { 1, lock, left_ms } end
 local by = attempt_of(lock)
-if by ~= PINNED and not is_of_connection(by) then lock = hold_by(KEYS[2], lock, PINNED, left_ms) end
+if by ~= PINNED and not is_of_connection(by) then lock = hold_by(KEYS[2], lock, PINNED, left_ms, left_ms) end
 return { 2, lock, left_ms }
