@@ -50,7 +50,7 @@
 //! | [`store::redis`], `redis/*.lua` | Redis: each operation one script, one round trip | |
 //! | `store/redis/servers`, `store/redis/cluster`, `store/redis/sentinel` | who is asked: one server, whoever of a cluster has the slot, or the primary that Sentinel names | |
 //! | `store/redis/link`, `store/redis/supervisor`, `store/redis/identity` | a connection and the server it was made to, as one value; what replaces it; who the server is | |
-//! | `store/redis/usual`, `store/redis/together` | what most acquires and releases come to, by small scripts; those that are ready at the same moment, as one call | |
+//! | `store/redis/usual`, `store/redis/parts`, `store/redis/together` | what most acquires and releases come to, by small scripts; what one of them asks of a script; those that are ready at the same moment, as one call | |
 //! | `store/redis/step`, `store/redis/list`, `store/redis/walk` | a script that is run where the lock is; a page of the list of all locks; going through what servers hold, a bounded piece at a time | |
 //! | `store/redis/profile`, `store/redis/permissions`, `store/redis/preflight` | what a server says of itself, what its user lacks, and whether that is safe to lock on | |
 //! | `store/redis/quorum`, `redis/quorum/*.lua` | independent servers, most of which must agree | |

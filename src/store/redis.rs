@@ -45,6 +45,7 @@ mod link;
 mod list;
 mod mode;
 mod node;
+mod parts;
 mod permissions;
 mod preflight;
 mod profile;

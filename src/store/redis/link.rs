@@ -13,10 +13,10 @@ use tokio::time::{Instant, timeout_at};
 
 use super::gossip::Radio;
 use super::hints::Listener;
+use super::parts::{Free, Take};
 use super::preflight::Gate;
 use super::replicas::Replicas;
-use super::together::Queue;
-use super::usual::{Free, Take};
+use super::together::Calls;
 use crate::store::{Bucket, Hint, StoreError};
 
 /// The most commands that are under way to one server. Any more wait here, where it is certain that they did nothing: behind
@@ -39,9 +39,9 @@ pub(super) struct Link {
     pub(super) gate: Gate,
     /// The server's replicas, where they must acknowledge what is granted over this link.
     pub(super) replicas: Option<Replicas>,
-    /// What is about to be sent.
-    pub(super) takes: Queue<Take>,
-    pub(super) frees: Queue<Free>,
+    /// What goes over `connection` together with others.
+    pub(super) takes: Arc<Calls<Take>>,
+    pub(super) frees: Arc<Calls<Free>>,
     /// Where the server tells what concerns waiters, if not on `connection`.
     listener: Option<Listener>,
     /// Closed where the link is broken.
@@ -64,7 +64,8 @@ impl Link {
         let session = SESSIONS.fetch_add(1, Ordering::Relaxed);
         let places = Arc::new(Semaphore::new(MOST_UNDER_WAY));
         let (is_broken, broken) = (AtomicBool::new(false), Notify::new());
-        let (takes, frees) = (Queue::default(), Queue::default());
+        let takes = Calls::new(&connection, &incarnation);
+        let frees = Calls::new(&connection, &incarnation);
         Self {
             connection,
             incarnation,

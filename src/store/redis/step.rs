@@ -9,7 +9,7 @@ use super::RedisStore;
 use super::link::Link;
 use super::scripts::{Reply, Script};
 use super::servers::{Tries, Try};
-use super::together::{self, Part};
+use super::together::{Calls, Part};
 use crate::lock::{LockKey, TokenHash};
 use crate::store::{Bucket, PlaceAfter, StoreError};
 
@@ -94,16 +94,18 @@ impl RedisStore {
         bucket: Bucket,
         grants: bool,
         part: &Arc<P>,
+        calls_of: impl Fn(&Link) -> &Arc<Calls<P>>,
         deadline: Instant,
     ) -> Result<(Reply, Arc<Link>), StoreError> {
         let mut tries = Tries::new(&self.servers, bucket, grants, deadline);
         loop {
             let Try { link, is_asking, place } = tries.next().await?;
             let call = async {
+                let calls = calls_of(&link);
                 let reply = if self.keys.share_a_slot() {
-                    together::send(&link, part.clone()).await?
+                    calls.send(part).await?
                 } else {
-                    together::send_alone(&link, &**part, is_asking).await?
+                    calls.send_alone(part, is_asking).await?
                 };
                 Ok(Reply::from_redis_value(reply)?)
             };

@@ -10,14 +10,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use redis::Cmd;
 use tokio::time::Instant;
 
 use super::RedisStore;
-use super::identity::replication_on_cluster;
 use super::link::Link;
-use super::scripts::{self, Reply, Script, lease_of};
-use super::together::{Part, Queue};
+use super::parts::{Free, Take};
+use super::scripts::{Reply, lease_of};
 use crate::clock::whole_ms;
 use crate::lock::{Acquired, FencingToken, Lease, LockKey, Refusal, TokenHash};
 use crate::store::{AcquireRequest, Intent, StoreError};
@@ -66,96 +64,6 @@ impl Unusual {
     }
 }
 
-/// A lock that is to be taken, if it is free.
-pub(super) struct Take {
-    lock: String,
-    seats: String,
-    mark: String,
-    fence: String,
-    /// Token hash and attempt, with a space behind each.
-    by: String,
-    ttl_ms: u64,
-    /// With a space before.
-    owner: Option<String>,
-}
-
-impl Part for Take {
-    /// What nobody would be told of is better not taken.
-    const IS_OWED: bool = false;
-
-    fn script() -> &'static Script {
-        &scripts::TAKE_FREE
-    }
-
-    fn queue(link: &Link) -> &Queue<Self> {
-        &link.takes
-    }
-
-    fn stands_first(&self) -> bool {
-        true
-    }
-
-    fn keys<'a>(takes: &[&'a Self]) -> Vec<&'a [u8]> {
-        let locks = takes.iter().flat_map(|take| [&take.lock, &take.seats, &take.mark]);
-        let fence = takes.first().map(|take| &take.fence);
-        locks.chain(fence).map(String::as_bytes).collect()
-    }
-
-    fn add_args(takes: &[&Self], link: &Link, call: &mut Cmd) {
-        call.arg(&link.incarnation);
-        for take in takes {
-            call.arg(&take.by).arg(take.ttl_ms);
-        }
-        let replication_id = replication_on_cluster(&link.incarnation);
-        if replication_id.is_some() || takes.iter().any(|take| take.owner.is_some()) {
-            for take in takes {
-                call.arg(take.owner.as_deref().unwrap_or(" "));
-            }
-        }
-        call.arg(replication_id);
-    }
-}
-
-/// A lock that is to be freed, if its token holds it.
-pub(super) struct Free {
-    lock: String,
-    seats: String,
-    /// The mark that is to be left, and how long it is to live, in ms.
-    mark: Option<(String, Arc<str>)>,
-    token: String,
-}
-
-impl Part for Free {
-    /// Whoever sent a release and left counts on it.
-    const IS_OWED: bool = true;
-
-    fn script() -> &'static Script {
-        &scripts::FREE_OWN
-    }
-
-    fn queue(link: &Link) -> &Queue<Self> {
-        &link.frees
-    }
-
-    fn stands_first(&self) -> bool {
-        self.mark.is_some()
-    }
-
-    fn keys<'a>(frees: &[&'a Self]) -> Vec<&'a [u8]> {
-        let locks = frees.iter().map(|free| &free.lock);
-        let seats = frees.iter().map(|free| &free.seats);
-        let marks = frees.iter().filter_map(|free| free.mark.as_ref().map(|(mark, _)| mark));
-        locks.chain(seats).chain(marks).map(String::as_bytes).collect()
-    }
-
-    fn add_args(frees: &[&Self], _: &Link, call: &mut Cmd) {
-        call.arg(frees.iter().find_map(|free| free.mark.as_ref()).map_or("", |(_, life_ms)| life_ms));
-        for free in frees {
-            call.arg(&free.token);
-        }
-    }
-}
-
 impl RedisStore {
     /// Takes a lock that is free, or says that another holds it; `None` where nothing was done.
     pub(super) async fn take_free(
@@ -178,7 +86,7 @@ impl RedisStore {
             ttl_ms: request.ttl.as_ms(),
             owner: request.owner.as_ref().map(|owner| [" ", owner.as_str()].concat()),
         });
-        let (reply, link) = self.run_together(bucket, true, &take, deadline).await?;
+        let (reply, link) = self.run_together(bucket, true, &take, |link| &link.takes, deadline).await?;
         if let Some(fencing_token) = reply.number() {
             let (left_ms, owner) = (request.ttl.as_ms(), request.owner.clone());
             let lease = Lease { fencing_token, left_ms, owner, is_released: false };
@@ -210,7 +118,8 @@ impl RedisStore {
             mark: mark.map(|mark| (mark.to_owned(), self.mark_ttl_ms.clone())),
             token: token.to_string(),
         });
-        let (reply, _) = self.run_together(self.keys.bucket_of(key), false, &free, deadline).await?;
+        let bucket = self.keys.bucket_of(key);
+        let (reply, _) = self.run_together(bucket, false, &free, |link| &link.frees, deadline).await?;
         let number = reply.number();
         if number.is_none() {
             self.unusual.note(key);
