@@ -11,16 +11,15 @@
 -- As in take_free.lua there are few texts, and no numbers, and nothing is written before all is read. Redis keeps small numbers
 -- once for all, so a mark of one digit costs no value.
 
-local call = redis.call
 local locks = #ARGV - 1
-local reply = call('MGET', unpack(KEYS, 1, locks))
-local have_no_line = call('EXISTS', unpack(KEYS, locks + 1, 2 * locks)) == 0
+local reply = redis.call('MGET', unpack(KEYS, 1, locks))
+local have_no_line = redis.call('EXISTS', unpack(KEYS, locks + 1, 2 * locks)) == 0
 local own = {}
 for i = 1, locks do
   local lock, key = reply[i], KEYS[i]
   local is_own = lock and string.find(lock, ARGV[i + 1], 1, true) == 1
   local number = is_own and string.match(lock, '^(%d+) ', 99)
-  if number and (have_no_line or call('EXISTS', KEYS[locks + i]) == 0) then
+  if number and (have_no_line or redis.call('EXISTS', KEYS[locks + i]) == 0) then
     reply[i], own[#own + 1] = number, key
   else
     reply[i] = -1
@@ -39,6 +38,6 @@ if freed ~= #own then
   end
 end
 for i = 1, #KEYS - 2 * locks do
-  if reply[i] ~= -1 then call('SET', KEYS[2 * locks + i], '0', 'PX', ARGV[1]) end
+  if reply[i] ~= -1 then redis.call('SET', KEYS[2 * locks + i], '0', 'PX', ARGV[1]) end
 end
 return locks == 1 and reply[1] or reply

@@ -15,31 +15,31 @@
 -- Lua keeps each text once, and reads all of it to find out whether it has it: so there are few of them, and no part of one is
 -- a text of its own without need. A number that a command is told is written out digit by digit, a text is not.
 
-local call, reply = redis.call, {}
+local reply = {}
 local locks = (#KEYS - 1) / 3
 local fence = KEYS[#KEYS]
 -- As in acquire.lua, which says why.
 local replication_id = ARGV[3 * locks + 2]
 local is_same = not replication_id
-  or string.find(call('INFO', 'replication'), 'master_replid:' .. replication_id, 1, true)
+  or string.find(redis.call('INFO', 'replication'), 'master_replid:' .. replication_id, 1, true)
 local free = 0
 
 -- Those that are to be taken have no reply yet. Nothing is written before all is read, and nothing that is read ends the
 -- script: the others are asked for by somebody else.
-if is_same and call('EXISTS', unpack(KEYS, 1, 3 * locks)) == 0 then
+if is_same and redis.call('EXISTS', unpack(KEYS, 1, 3 * locks)) == 0 then
   free = locks
 else
   for i = 1, locks do
     local key, seats, mark = unpack(KEYS, 3 * i - 2, 3 * i)
     reply[i] = -1
-    if is_same and call('EXISTS', seats, mark) == 0 then
+    if is_same and redis.call('EXISTS', seats, mark) == 0 then
       local lock = redis.pcall('GET', key)
       if not lock then
         reply[i], free = nil, free + 1
       -- An offer begins with a question mark, and is nobody's lock.
       elseif type(lock) == 'string' and string.sub(lock, 1, 1) ~= '?'
         and string.sub(lock, 1, 64) ~= string.sub(ARGV[2 * i], 1, 64) then
-        local left_ms = call('PTTL', key)
+        local left_ms = redis.call('PTTL', key)
         if left_ms > 0 then reply[i] = { 2, lock, left_ms, 0, 0 } end
       end
     end
@@ -52,7 +52,7 @@ local last = redis.pcall('HINCRBY', fence, ARGV[1], free == 1 and '1' or free)
 local number = type(last) == 'number' and last - free or 0
 -- The bounds of acquire.lua. Below, there is no run of numbers yet, and nothing may look like one.
 local is_in_bounds = number >= 1000000000000000 and last <= 9007199254740991
-if type(last) == 'number' and number < 1000000000000000 then call('HDEL', fence, ARGV[1]) end
+if type(last) == 'number' and number < 1000000000000000 then redis.call('HDEL', fence, ARGV[1]) end
 for i = 1, locks do
   if not reply[i] then
     reply[i] = -1
@@ -60,7 +60,7 @@ for i = 1, locks do
       number = number + 1
       local lock = ARGV[2 * i] .. string.format('%d', number) .. (ARGV[2 * locks + 1 + i] or ' ')
       -- One that is asked for twice is taken once.
-      if call('SET', KEYS[3 * i - 2], lock, 'NX', 'PX', ARGV[2 * i + 1]) then reply[i] = number end
+      if redis.call('SET', KEYS[3 * i - 2], lock, 'NX', 'PX', ARGV[2 * i + 1]) then reply[i] = number end
     end
   end
 end
