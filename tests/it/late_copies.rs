@@ -85,7 +85,7 @@ async fn an_acquire_whose_lease_has_ended_takes_nothing() {
         let key = format!("k{number}");
         let gate = Gate::new();
         let late = scene.proxy.expect(&format!("lock:{key}"), Fate::late(gate.clone()));
-        let put = scene.client.put(&format!("/locks/{key}?ttl=200ms"));
+        let put = scene.client.put(&format!("/locks/{key}?ttl=1s"));
         let put = if token.is_empty() { put } else { put.token(&token) };
         put.send().await.expect(201);
         let look = format!("/locks/{key}");

@@ -51,7 +51,7 @@ async fn a_delete_that_comes_first_wins(stage: Stage) {
 async fn a_put_after_expiry_is_a_new_grant(stage: Stage) {
     let client = stage.client();
     let token = fresh_token();
-    let first = client.put("/locks/k?ttl=150ms").token(&token).send().await.expect(201).fencing_token();
+    let first = client.put("/locks/k?ttl=1s").token(&token).send().await.expect(201).fencing_token();
     eventually("the lease ends", async || client.get("/locks/k").send().await.status == 404).await;
     let second = client.put("/locks/k?ttl=30s").token(&token).send().await.expect(201).fencing_token();
     assert!(second > first);
@@ -60,7 +60,7 @@ async fn a_put_after_expiry_is_a_new_grant(stage: Stage) {
 async fn a_renewal_after_expiry_changes_nothing(stage: Stage) {
     let client = stage.client();
     let token = fresh_token();
-    client.put("/locks/k?ttl=150ms").token(&token).send().await.expect(201);
+    client.put("/locks/k?ttl=1s").token(&token).send().await.expect(201);
     eventually("the lease ends", async || client.get("/locks/k").send().await.status == 404).await;
     client.patch("/locks/k?ttl=30s").token(&token).send().await.expect_problem(404, "not-held");
     client.get("/locks/k").send().await.expect_problem(404, "not-held");
@@ -96,12 +96,12 @@ async fn looking_does_not_lengthen_a_lease(stage: Stage) {
     let client = stage.client();
     let token = fresh_token();
     let granted = Instant::now();
-    client.put("/locks/k?ttl=400ms").token(&token).send().await.expect(201);
+    client.put("/locks/k?ttl=2s").token(&token).send().await.expect(201);
     let looks =
         (0..4).map(async |_| while client.get("/locks/k").token(&token).send().await.status == 200 {});
     let looks = futures_util::future::join_all(looks);
     tokio::time::timeout(PATIENCE, looks).await.expect("the lease never ends");
     let lasted = granted.elapsed();
     // Whoever looks all the time sees the end at once, but for what a busy machine takes for one look.
-    assert!((399..600).contains(&lasted.as_millis()), "{lasted:?}");
+    assert!((1_999..3_500).contains(&lasted.as_millis()), "{lasted:?}");
 }

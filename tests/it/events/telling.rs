@@ -46,10 +46,10 @@ async fn all_that_is_done_to_a_lock_is_told_in_its_order(pair: Pair) {
 
 async fn the_end_of_a_lease_is_told_though_nobody_does_anything(pair: Pair) {
     let mut stream = Stream::open(&pair.here(), "key=k").await;
-    let grant = pair.there().put("/locks/k?ttl=600ms").send().await.expect(201);
+    let grant = pair.there().put("/locks/k?ttl=3s").send().await.expect(201);
     stream.next_news().await.is("granted");
     // A renewal puts the end off.
-    pair.there().patch("/locks/k?ttl=900ms").token(&grant.token()).send().await.expect(200);
+    pair.there().patch("/locks/k?ttl=4s").token(&grant.token()).send().await.expect(200);
     stream.next_news().await.is("renewed");
     let expired = stream.next_news().await.is("expired");
     assert_eq!((expired.key(), expired.fencing_token()), (Some("k"), grant.fencing_token()));

@@ -45,7 +45,7 @@ async fn a_released_lock_reaches_the_next_at_once(pair: Pair) {
 async fn an_expired_lock_reaches_the_next_soon(pair: Pair) {
     let mut delays = Vec::new();
     for number in 0..7 {
-        let put = pair.client(number).put("/locks/k?ttl=900ms").send().await.expect(201);
+        let put = pair.client(number).put("/locks/k?ttl=2s").send().await.expect(201);
         let ends = Instant::now() + Duration::from_millis(put.json()["ttl_ms"].as_u64().unwrap());
         let answered = wait(&pair.client(number + 1), "wait=30s&ttl=1h", "").await.unwrap();
         delays.push(answered.at.saturating_duration_since(ends));
