@@ -153,6 +153,19 @@ impl RedisServer {
         Ok(answer)
     }
 
+    /// As [`Self::command`], for what changes nothing: asked again where the connection was cut, as sentinels do with all
+    /// connections of a server that they call back.
+    async fn look<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
+        let give_up = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            match self.try_command(words).await {
+                Ok(answer) => return answer,
+                Err(error) => assert!(tokio::time::Instant::now() < give_up, "{words:?}: {error}"),
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
     /// When it was first seen to be a primary: waits for it.
     pub async fn becomes_primary(&self) -> tokio::time::Instant {
         eventually("the server is promoted", async || {
@@ -178,7 +191,7 @@ impl RedisServer {
 
     /// Every key that the server holds.
     pub async fn keys(&self) -> Vec<String> {
-        self.command(&["KEYS", "*"]).await
+        self.look(&["KEYS", "*"]).await
     }
 
     /// Every lock that stands at one moment, by its key.
@@ -206,7 +219,7 @@ impl RedisServer {
 
     /// One field of the server's `INFO`.
     pub async fn info(&self, field: &str) -> String {
-        let info: String = self.command(&["INFO"]).await;
+        let info: String = self.look(&["INFO"]).await;
         let value = info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
         value.unwrap_or_else(|| panic!("no {field} in INFO")).to_owned()
     }
