@@ -67,8 +67,12 @@ enum Mutant {
     RepairNeedsTheFence,
     /// Rule 6: what forgot goes on,
     NoQuarantine,
-    /// or goes on with what it loaded, as the record is not bound to the process.
+    /// or goes on with what it loaded, as the record is not bound to the process,
     RecordOfAnotherProcess,
+    /// or since its record says that all it accepted was on its disk,
+    DurableIsBelieved,
+    /// or since its process is the same: what it followed in between is not asked for.
+    ProcessIsBelieved,
     /// The fence is read when the quarantine begins.
     RestoredAtRestart,
     /// The fence is that of a clock which is behind.
@@ -120,6 +124,20 @@ struct Asked {
     voids: bool,
 }
 
+/// How a node comes to load what it, or another one, held some time ago.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stale {
+    Never,
+    /// Its file is switched off while it runs, and read when it restarts.
+    SwitchedOff,
+    /// It runs without its file for once, and reads it at the next start.
+    RunsWithout,
+    /// It follows another one, and is made to lead again.
+    FollowsAnother,
+    /// The same, and what it follows is a former replica of its own.
+    FollowsItsCopy,
+}
+
 /// What may happen in one search, and by which rules.
 #[derive(Clone, Copy, Debug)]
 struct Rules {
@@ -132,8 +150,10 @@ struct Rules {
     /// Commands that run twice. A proposal is sent to a node once only.
     repeats: u8,
     restarts: u8,
-    /// What restarts remembers everything.
-    is_durable: bool,
+    /// What restarts has what it kept on its disk, else nothing.
+    keeps: bool,
+    /// How else a node may come back with what it held some time ago.
+    stale: Stale,
     flushes: bool,
     bumps: u8,
     changes_members: bool,
@@ -184,6 +204,7 @@ impl Rules {
             lock: held.map(lock),
             marks: [None; TOKENS],
             voided: 0,
+            copy: None,
             inbox: Default::default(),
             heard: vec![Heard::default(); self.requests.len()],
         }
@@ -240,10 +261,7 @@ impl Model for Rules {
                 actions.push(Action::End(at));
             }
             if state.mishaps_left > 0 && node.is_good() {
-                actions.push(Action::Mishap(Mishap::Restart(at)));
-                if self.flushes {
-                    actions.push(Action::Mishap(Mishap::Flush(at)));
-                }
+                actions.extend(self.mishaps(state, at).map(Action::Mishap));
             }
             if state.bumps_left > 0 && node.is_good() {
                 actions.push(Action::Mishap(Mishap::Bump(at)));

@@ -39,7 +39,8 @@ impl Identity {
         Ok(())
     }
 
-    /// What the server's run of numbers is named after: it changes with every restart and every promotion.
+    /// What the server's run of numbers, or its record in a quorum, is named after: it changes with every restart and every
+    /// promotion, and so whenever the server may have loaded what it held some time ago, or what another one holds.
     ///
     /// Half of each id is 80 random bits: enough to tell servers apart, and short enough to travel with each call.
     pub(super) fn incarnation(&self) -> String {

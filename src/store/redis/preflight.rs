@@ -216,14 +216,12 @@ impl Preflight {
         let mut found = Vec::new();
         let mut warn = |text: &str| found.push(text.to_owned());
         match (profile.has_append_only_file, config.takes_snapshots) {
-            (is_kept, _) if self.is_for_quorum() => {
-                if !is_kept || config.append_fsync.as_deref() != Some("always") {
-                    warn(
-                        "not every write is on its disk before it answers (appendonly yes, appendfsync always): a restart \
-                         keeps the server out of the quorum for as long as a lease may last",
-                    );
-                }
-            }
+            // Whatever it keeps, a restart keeps it out of the quorum for as long as a lease may last.
+            _ if self.is_for_quorum() && profile.replicas > 0 => warn(
+                "a replica is connected, which a quorum has no use for: when the first one connects, and an hour after the \
+                 last one has left, the server goes into quarantine",
+            ),
+            _ if self.is_for_quorum() => {}
             (true, _) => {}
             (false, Some(false)) => {
                 warn("no persistence: a restart of the server frees every lock that is held")
@@ -423,6 +421,16 @@ mod tests {
                 let warns = look.warnings.iter().any(|warning| warning.contains("min-replicas-to-write"));
                 assert_eq!(warns, address.contains('+') && good_replicas.is_none(), "{address}");
             }
+        }
+    }
+
+    #[test]
+    fn servers_of_a_quorum_are_warned_of_replicas_and_of_nothing_that_they_keep() {
+        let (profile, permissions, config) = good();
+        for (replicas, has_append_only_file) in [(0, true), (0, false), (1, true)] {
+            let profile = Profile { replicas, has_append_only_file, ..profile.clone() };
+            let look = preflight("redlock://a,b,c", &[]).judge(profile, permissions.clone(), config.clone());
+            assert_eq!(look.warnings.len(), usize::from(replicas > 0), "{:?}", look.warnings);
         }
     }
 }

@@ -107,15 +107,6 @@ impl Config {
     }
 }
 
-/// Whether the server has each write on its disk before it answers; `None` where it does not say.
-pub(super) async fn syncs_each_write(connection: &mut MultiplexedConnection) -> RedisResult<Option<bool>> {
-    let is_kept = setting(connection, "appendonly").await?;
-    let is_synced = setting(connection, "appendfsync").await?;
-    let is_skipped = setting(connection, "no-appendfsync-on-rewrite").await?;
-    let settings = is_kept.zip(is_synced).zip(is_skipped);
-    Ok(settings.map(|((kept, synced), skipped)| kept == "yes" && synced == "always" && skipped == "no"))
-}
-
 async fn setting(connection: &mut MultiplexedConnection, name: &str) -> RedisResult<Option<String>> {
     let reply: RedisResult<HashMap<String, String>> =
         redis::cmd("CONFIG").arg("GET").arg(name).query_async(connection).await;

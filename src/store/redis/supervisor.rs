@@ -336,10 +336,9 @@ impl Task {
         let identity = &look.profile.identity;
         Ok(look.check().map(|()| {
             let incarnation = match self.target {
-                Target::Server(_) => identity.incarnation(),
+                Target::Server(_) | Target::Member(_) => identity.incarnation(),
                 Target::Primary(_) => identity.incarnation_under_sentinel(),
                 Target::Node(_) => identity.incarnation_on_cluster(),
-                Target::Member(_) => identity.run_id.clone(),
             };
             (incarnation, look.refusal())
         }))

@@ -57,7 +57,7 @@ pub async fn survey(address: &RedisAddress, settings: &RedisSettings) -> Result<
     }
     if address.is_quorum() {
         quorum::conclude(&mut survey, &seats, address.nodes().len());
-        survey.promises = promises(quorum::standings(&seats));
+        survey.promises = promises(quorum::standings());
     } else if !looks.is_empty() {
         survey.promises = promises(standings(&looks, address.layout(), settings.replicas_ack));
     }
@@ -127,8 +127,8 @@ async fn see(client: &Client, preflight: &Preflight, settings: &RedisSettings) -
         let look = preflight.meet(&mut connection).await?;
         let membership = match preflight.is_for_quorum() {
             true => {
-                let (keys, run_id) = (preflight.keys(), &look.profile.identity.run_id);
-                Some(quorum::membership(&mut connection, keys, run_id, settings.list_epoch).await?)
+                let (keys, run) = (preflight.keys(), look.profile.identity.incarnation());
+                Some(quorum::membership(&mut connection, keys, &run, settings.list_epoch).await?)
             }
             false => None,
         };
@@ -207,13 +207,8 @@ impl Sight {
     }
 
     fn seat(&self, server: String) -> quorum::Seat {
-        let Look { profile, config, .. } = &self.look;
-        quorum::Seat {
-            server,
-            run_id: profile.identity.run_id.clone(),
-            ahead_seconds: self.timing.ahead_seconds,
-            is_durable: profile.has_append_only_file && config.append_fsync.as_deref() == Some("always"),
-        }
+        let Look { profile, .. } = &self.look;
+        quorum::Seat { server, run: profile.identity.incarnation(), ahead_seconds: self.timing.ahead_seconds }
     }
 }
 

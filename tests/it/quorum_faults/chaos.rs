@@ -15,7 +15,7 @@ use super::ways::{Divisible, Ways};
 use crate::faults::rig::{BadWay, Rig, some_time};
 use crate::support::history::{Answer, History, Operation, Witness, now_us, summary};
 use crate::support::proxy::Framing;
-use crate::support::quorum::{BRIEF, DURABLE, counts, counts_soon, hasten, is_ready};
+use crate::support::quorum::{BRIEF, counts_soon, hasten, is_ready};
 use crate::support::visitors::Ttls;
 use crate::support::{Client, Gateway, Proxy, RedisServer};
 
@@ -25,18 +25,18 @@ const GATEWAYS: usize = 3;
 /// What may be done to the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rules {
-    /// At most two are touched at a time; one that forgot is touched until its quarantine is over.
+    /// At most two are touched at a time; one that may have forgotten is touched until its quarantine is over.
     Minority,
-    /// At most two are touched at a time, and one that forgot is left to itself.
+    /// At most two are touched at a time, and one that may have forgotten is left to itself.
     Careless,
-    /// None forgets, and any number is touched.
-    Durable,
+    /// None restarts, and any number is touched.
+    Running,
 }
 
 /// Something that befalls a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Touch {
-    /// It ends, and after a while it starts again, as empty as its rules say.
+    /// It ends, and after a while it starts again, empty or with what it kept.
     Restart,
     Flush,
     Stall,
@@ -66,8 +66,7 @@ struct Entrance {
 
 impl QuorumRig {
     pub async fn start(rules: Rules) -> Self {
-        let durable = if rules == Rules::Durable { &DURABLE[..] } else { &[] };
-        let whole = Divisible::start(NODES, GATEWAYS, durable).await;
+        let whole = Divisible::start(NODES, GATEWAYS, &["--appendonly", "yes"]).await;
         let gateways = join_all((0..GATEWAYS).map(|at| Entrance::open(rules, whole.url(at)))).await;
         let Divisible { quorum, ways } = whole;
         quorum.is_whole().await;
@@ -86,8 +85,7 @@ impl QuorumRig {
             self.touch(at, &mut node, random).await;
             match self.rules {
                 Rules::Minority => counts_soon(&node).await,
-                Rules::Durable => counts(&node).await,
-                Rules::Careless => {}
+                Rules::Running | Rules::Careless => {}
             }
         }
     }
@@ -116,7 +114,7 @@ impl QuorumRig {
     async fn touch(&self, at: usize, node: &mut RedisServer, random: &mut StdRng) {
         use Touch::{BadWay, Flush, Part, Restart, Stall};
         let all = match self.rules {
-            Rules::Durable => &[Restart, Restart, Stall, Part, Part, BadWay][..],
+            Rules::Running => &[Stall, Part, Part, BadWay][..],
             Rules::Minority | Rules::Careless => &[Restart, Restart, Flush, Flush, Stall, Part, Part, BadWay],
         };
         let touch = *all.choose(random).unwrap();
@@ -125,7 +123,7 @@ impl QuorumRig {
             Restart => {
                 node.kill();
                 some_time(random, 1_500).await;
-                if self.rules != Rules::Durable {
+                if random.random_bool(0.5) {
                     node.lose_data();
                 }
                 node.start_again().await;
@@ -176,7 +174,7 @@ impl Rig for QuorumRig {
 
     async fn fail(&mut self, random: &mut StdRng, witness: &Witness) {
         let rig = &*self;
-        let hands = if rig.rules == Rules::Durable { 3 } else { 2 };
+        let hands = if rig.rules == Rules::Running { 3 } else { 2 };
         let touching = (0..hands).map(|_| {
             let mut random = StdRng::seed_from_u64(random.random());
             async move { rig.touch_some(&mut random).await }
@@ -220,7 +218,7 @@ impl Rig for QuorumRig {
 
     fn ttls(&self) -> Ttls {
         match self.rules {
-            Rules::Durable => Ttls::default(),
+            Rules::Running => Ttls::default(),
             Rules::Minority | Rules::Careless => {
                 Ttls { shortest_ms: 200, longest_ms: 4_000, outlasting_ms: 4_000 }
             }
@@ -243,7 +241,7 @@ impl Entrance {
     async fn open(rules: Rules, url: String) -> Self {
         let limits = match rules {
             // As long as the longest lease that is asked for.
-            Rules::Durable => &["--max-ttl", "1h", "--store-timeout", "500ms"][..],
+            Rules::Running => &["--max-ttl", "1h", "--store-timeout", "500ms"][..],
             Rules::Minority | Rules::Careless => &BRIEF,
         };
         let args: Vec<_> = ["--store", &url].iter().chain(limits).map(|arg| (*arg).to_owned()).collect();

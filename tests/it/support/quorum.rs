@@ -5,7 +5,7 @@ use tokio::sync::OnceCell;
 
 use super::{Client, Gateway, RedisServer, end_with_the_tests, eventually, server_port};
 
-/// What a server is started with that loses nothing when it is killed.
+/// What a server is started with that loses nothing when it is killed, unless somebody says otherwise meanwhile.
 pub const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
 
 /// Settings of a gateway whose quarantines are as short as they may be: as long as marks live, which must outlive every
@@ -25,7 +25,7 @@ pub const BRIEF: [&str; 10] = [
 /// What tests do not wait of such a quarantine. What they do wait, 5.5 s, is more than any lease with its attempt lasts.
 const SKIPPED_MS: u64 = 15_500;
 /// Where a node keeps what it is in the quorum of gateways with the usual prefix.
-const RECORD: &str = "fencepost:{quorum}:record";
+pub const RECORD: &str = "fencepost:{quorum}:record";
 
 /// Ends all its nodes when dropped. None knows of another.
 pub struct Quorum {
@@ -119,11 +119,13 @@ pub async fn counts_soon(node: &RedisServer) {
 
 /// Whether a node counts just now; an error where the node does not answer.
 pub async fn does_count(node: &RedisServer) -> Result<bool, String> {
-    let info: String = node.try_command(&["INFO", "server"]).await?;
-    let run = info.lines().find_map(|line| line.strip_prefix("run_id:")).unwrap_or_default();
+    let info: String = node.try_command(&["INFO"]).await?;
+    let half =
+        |name: &str| Some(info.lines().find_map(|line| line.strip_prefix(name))?.get(..20)?.to_owned());
+    let run = half("run_id:").zip(half("master_replid:")).map(|(run, data)| format!("{run}-{data}"));
     let record = ["HMGET", RECORD, "run", "since"];
     let (known, since): (Option<String>, Option<u64>) = node.try_command(&record).await?;
-    Ok(known.as_deref() == Some(run.trim()) && since == Some(0))
+    Ok(run.is_some() && known == run && since == Some(0))
 }
 
 /// Whether a lock stands on this node.

@@ -260,7 +260,13 @@ impl RedisServer {
 
     /// Starts a server that has ended again, on the same port and directory.
     pub async fn start_again(&mut self) {
-        self.child = spawn(&self.args);
+        self.start_once_with(&[]).await;
+    }
+
+    /// As [`Self::start_again`], this time with further arguments.
+    pub async fn start_once_with(&mut self, args: &[&str]) {
+        let further = args.iter().map(|arg| (*arg).to_owned());
+        self.child = spawn(&self.args.iter().cloned().chain(further).collect::<Vec<_>>());
         assert!(self.wait_until_up().await, "redis-server does not start again");
     }
 

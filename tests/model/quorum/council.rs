@@ -1,12 +1,18 @@
 //! What befalls nodes, and what gateways do for a node that has forgotten, and for a changed list of members.
 
-use super::state::{Command, Node, Phase, Role, Set, Standing, State, TOKENS, set_of};
-use super::{MOST, Mutant, Rules};
+use super::state::{Command, Memory, Node, Phase, Role, Set, Standing, State, TOKENS, set_of};
+use super::{MOST, Mutant, Rules, Stale};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mishap {
     /// Connections end, and what is on its way is lost with them.
     Restart(usize),
+    /// The same, without the file that it keeps, which stays as it is.
+    RestartWithout(usize),
+    /// From now on what it keeps stays as it is.
+    Copy(usize),
+    /// It follows its copy, or another node, and is made to lead again: it holds what that one holds.
+    Follow(usize, Option<usize>),
     Flush(usize),
     /// A lock of the same bucket, under another key, is granted by this node.
     Bump(usize),
@@ -20,8 +26,6 @@ pub enum Care {
     Read(usize),
     /// and what they said is stored.
     Restore(usize),
-    /// What restarted is known to have kept everything.
-    Believe(usize),
     /// A node stores the second epoch.
     Store(usize),
     /// Enough have.
@@ -29,34 +33,78 @@ pub enum Care {
 }
 
 impl Rules {
+    /// What may befall a node that counts, but for what others are granted.
+    pub fn mishaps(&self, state: &State, at: usize) -> impl Iterator<Item = Mishap> {
+        let has_copy = state.nodes[at].copy.is_some();
+        let mut mishaps = vec![Mishap::Restart(at)];
+        mishaps.extend(self.flushes.then_some(Mishap::Flush(at)));
+        match self.stale {
+            Stale::SwitchedOff | Stale::FollowsItsCopy if !has_copy => mishaps.push(Mishap::Copy(at)),
+            Stale::RunsWithout if !has_copy => mishaps.push(Mishap::RestartWithout(at)),
+            Stale::FollowsAnother => {
+                let others = (0..state.nodes.len()).filter(|other| *other != at);
+                mishaps.extend(others.map(|other| Mishap::Follow(at, Some(other))));
+            }
+            Stale::FollowsItsCopy => mishaps.push(Mishap::Follow(at, None)),
+            Stale::Never | Stale::SwitchedOff | Stale::RunsWithout => {}
+        }
+        mishaps.into_iter()
+    }
+
     pub fn mishap(&self, state: &mut State, mishap: Mishap) {
-        let (Mishap::Restart(at) | Mishap::Flush(at) | Mishap::Bump(at)) = mishap;
+        let leader = match mishap {
+            Mishap::Follow(_, Some(other)) => Some(state.nodes[other].memory()),
+            _ => None,
+        };
+        let (Mishap::Restart(at)
+        | Mishap::RestartWithout(at)
+        | Mishap::Copy(at)
+        | Mishap::Follow(at, _)
+        | Mishap::Flush(at)
+        | Mishap::Bump(at)) = mishap;
         let node = &mut state.nodes[at];
         match mishap {
             Mishap::Restart(_) => {
                 node.inbox.clear();
-                if self.is_durable {
-                    node.standing = Standing::Unsure;
+                if self.keeps {
+                    let kept = node.copy.take().map_or_else(|| node.memory(), |copy| *copy);
+                    self.come_back(node, kept, &[Mutant::DurableIsBelieved]);
                 } else {
                     self.forget(node);
                 }
+            }
+            Mishap::RestartWithout(_) => {
+                node.inbox.clear();
+                node.copy = Some(Box::new(node.memory()));
+                self.forget(node);
+            }
+            Mishap::Copy(_) => node.copy = Some(Box::new(node.memory())),
+            Mishap::Follow(_, Some(_)) => {
+                let memory = leader.unwrap_or_else(|| node.memory());
+                self.come_back(node, memory, &[Mutant::DurableIsBelieved]);
+            }
+            Mishap::Follow(_, None) => {
+                let memory = node.copy.take().map_or_else(|| node.memory(), |copy| *copy);
+                self.come_back(node, memory, &[Mutant::DurableIsBelieved, Mutant::ProcessIsBelieved]);
             }
             Mishap::Flush(_) => self.forget(node),
             Mishap::Bump(_) => node.fence += 1,
         }
     }
 
+    /// The node holds this from now on. Only the mutants believe that it is what it held last.
+    fn come_back(&self, node: &mut Node, memory: Memory, believers: &[Mutant]) {
+        node.load(memory);
+        let is_believed = believers.contains(&self.mutant);
+        node.standing = if is_believed { Standing::Good } else { Standing::Forgot };
+    }
+
     fn forget(&self, node: &mut Node) {
-        let before = node.fence;
-        node.standing = match self.mutant {
-            Mutant::NoQuarantine | Mutant::RecordOfAnotherProcess => Standing::Good,
-            _ => Standing::Forgot,
-        };
         // The mutant believes what a server loaded that was written before the last number.
-        node.fence = if self.is(Mutant::RecordOfAnotherProcess) { before.saturating_sub(1) } else { 0 };
-        node.lock = None;
-        node.marks = [None; TOKENS];
-        node.voided = 0;
+        let is_old = self.is(Mutant::RecordOfAnotherProcess);
+        let fence = if is_old { node.fence.saturating_sub(1) } else { 0 };
+        let nothing = Memory { fence, lock: None, marks: [None; TOKENS], voided: 0 };
+        self.come_back(node, nothing, &[Mutant::NoQuarantine, Mutant::RecordOfAnotherProcess]);
     }
 
     pub fn cares(&self, state: &State, cares: &mut Vec<Care>) {
@@ -67,7 +115,6 @@ impl Rules {
                 Standing::Forgot => cares.extend(self.joins(state, node).map(|by| Care::Quarantine(at, by))),
                 Standing::Quarantined(_) if self.may_read(state, at) => cares.push(Care::Read(at)),
                 Standing::Restored(_) => cares.push(Care::Restore(at)),
-                Standing::Unsure => cares.push(Care::Believe(at)),
                 Standing::Good if self.changes_members && node.role == Role::Member && node.epoch == 1 => {
                     cares.push(Care::Store(at));
                 }
@@ -130,7 +177,9 @@ impl Rules {
             Care::Read(at) => {
                 let Standing::Quarantined(given_before) = state.nodes[at].standing else { return };
                 let read = self.others(state, at).map(|node| node.fence).max().unwrap_or(0);
-                state.end(given_before);
+                // A lock that it loaded is over by then: no lease lasts as long, whenever it was written.
+                let loaded = state.nodes[at].lock.take();
+                state.end(given_before | loaded.map_or(0, |lock| lock.times));
                 state.nodes[at].standing = Standing::Restored(match self.mutant {
                     // Its clock is behind.
                     Mutant::FromItsClockAlone | Mutant::RestoredAtRestart => 0,
@@ -143,7 +192,6 @@ impl Rules {
                 node.fence = node.fence.max(fence);
                 node.standing = Standing::Good;
             }
-            Care::Believe(at) => state.nodes[at].standing = Standing::Good,
             Care::Store(at) => state.nodes[at].epoch = 2,
             Care::Settle => {
                 state.is_settled = true;
@@ -183,7 +231,7 @@ pub fn tidy(state: &mut State) {
     state.over &= alive;
     let running = alive & !state.over;
     for node in &mut state.nodes {
-        if let Some(lock) = &mut node.lock {
+        for lock in node.all_locks() {
             lock.times &= running;
         }
         if let Standing::Quarantined(sources) = &mut node.standing {

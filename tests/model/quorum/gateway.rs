@@ -198,7 +198,7 @@ impl Rules {
             (Step::GiveUp, _) => {
                 let is_certain = self.is_certain(state, by);
                 // A repair comes so long before the end of a quarantine that no request is under way at both: not so here.
-                let is_short = self.restarts == 0 || self.is_durable;
+                let is_short = self.restarts == 0 || self.keeps;
                 let is_renewal = self.requests[by].kind == Kind::Patch && is_short;
                 if is_renewal && is_certain && self.is_believed(state, by) {
                     state.fault = Some(Fault::HolderIsDenied);

@@ -8,7 +8,7 @@ use stateright::{Checker, HasDiscoveries};
 use super::promises::{
     CERTAIN, DENIED, EXCLUSION, FREED, LEFT, ONE_NUMBER, ORDER, REPAIRED_BELOW, UNIQUE, ZOMBIE,
 };
-use super::{Asked, Kind, Mutant, Rules, search};
+use super::{Asked, Kind, Mutant, Rules, Stale, search};
 
 const fn asked(kind: Kind, token: u8) -> Asked {
     Asked {
@@ -52,7 +52,8 @@ const SMALL: Rules = Rules {
     leases_end: true,
     repeats: 0,
     restarts: 0,
-    is_durable: false,
+    keeps: false,
+    stale: Stale::Never,
     flushes: false,
     bumps: 0,
     changes_members: false,
@@ -92,13 +93,20 @@ const CHANGED_AND_RESTARTED: Rules = Rules {
     leases_end: false,
     ..CHANGED
 };
-const SURE: Rules = Rules {
-    requests: &[A, PATCH_A, PATCH_A],
-    holds_at_first: Some(1),
-    restarts: 1,
-    is_durable: true,
+const SURE: Rules =
+    Rules { requests: &[A, PATCH_A, PATCH_A], holds_at_first: Some(1), restarts: 1, keeps: true, ..SMALL };
+/// One node at a time comes back with what was kept, and that may be old.
+const OLD_FILE: Rules = Rules {
+    requests: &[A, B_BY_TWO],
+    restarts: 2,
+    keeps: true,
+    stale: Stale::SwitchedOff,
+    leases_end: false,
     ..SMALL
 };
+const OLDER_FILE: Rules = Rules { stale: Stale::RunsWithout, ..OLD_FILE };
+const FOLLOWED: Rules = Rules { restarts: 1, stale: Stale::FollowsAnother, ..OLD_FILE };
+const FOLLOWED_ITS_COPY: Rules = Rules { stale: Stale::FollowsItsCopy, ..OLD_FILE };
 const OUTLIVED: Rules = Rules {
     requests: &[A, PATCH_A, PATCH_A],
     holds_at_first: Some(1),
@@ -132,6 +140,10 @@ const SHORT: &[(&str, Rules)] = &[
     ("changed", CHANGED),
     ("changed and restarted", CHANGED_AND_RESTARTED),
     ("sure", SURE),
+    ("switched its file off", OLD_FILE),
+    ("ran without its file", OLDER_FILE),
+    ("followed another", FOLLOWED),
+    ("followed its copy", FOLLOWED_ITS_COPY),
     ("outlived", OUTLIVED),
     ("repeated in a split", REPEATED_IN_A_SPLIT),
     ("misled", MISLED),
@@ -162,6 +174,11 @@ const LONG: &[(&str, Rules)] = &[
     ("renewed, released, repeated", Rules { requests: &[A, PATCH_A, DELETE_A, A_BY_TWO], ..RENEWED }),
     ("renewed and restarted", Rules { restarts: 1, ..RENEWED }),
     ("restarted twice in turn", Rules { requests: &[A, PATCH_A, PATCH_A, PATCH_A], restarts: 2, ..OUTLIVED }),
+    (
+        "switched its file off, and leases end",
+        Rules { leases_end: true, requests: &[A_BY_ANY, B_BY_ANY], ..OLD_FILE },
+    ),
+    ("followed its copy, and is renewed", Rules { requests: &[A, PATCH_A, B_BY_TWO], ..FOLLOWED_ITS_COPY }),
     ("flushed, and raised", Rules { requests: &[A_RAISES, B_RAISES], ..FLUSHED }),
     ("changed, and restarted while leases end", Rules { leases_end: true, ..CHANGED_AND_RESTARTED }),
     (
@@ -211,6 +228,10 @@ fn each_rule_of_the_quorum_is_missed_when_it_is_left_out() {
         (Mutant::NoQuarantine, RESTARTED, UNIQUE),
         (Mutant::NoQuarantine, RESTARTED, EXCLUSION),
         (Mutant::RecordOfAnotherProcess, RESTARTED, UNIQUE),
+        (Mutant::DurableIsBelieved, OLD_FILE, EXCLUSION),
+        (Mutant::DurableIsBelieved, OLDER_FILE, EXCLUSION),
+        (Mutant::DurableIsBelieved, FOLLOWED, EXCLUSION),
+        (Mutant::ProcessIsBelieved, FOLLOWED_ITS_COPY, EXCLUSION),
         (Mutant::RestoredAtRestart, RESTARTED, UNIQUE),
         (Mutant::RestoredAtRestart, RESTARTED, ORDER),
         (Mutant::FromItsClockAlone, RESTARTED, UNIQUE),

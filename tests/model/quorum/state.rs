@@ -111,8 +111,6 @@ pub enum Standing {
     Good,
     /// Its record is missing, or of another process.
     Forgot,
-    /// Its record is of another process, and it remembers everything.
-    Unsure,
     /// Until all that was sent before is over.
     Quarantined(Set),
     /// That is over, and this was read from the others.
@@ -129,9 +127,20 @@ pub struct Node {
     pub lock: Option<Lock>,
     pub marks: [Option<Answer>; TOKENS],
     pub voided: Set,
+    /// What it held when its file was last written, or its replica left it, where that is not what it holds.
+    pub copy: Option<Box<Memory>>,
     pub inbox: BTreeSet<Command>,
     /// By request.
     pub heard: Vec<Heard>,
+}
+
+/// What a server holds, and may load.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Memory {
+    pub fence: Number,
+    pub lock: Option<Lock>,
+    pub marks: [Option<Answer>; TOKENS],
+    pub voided: Set,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -210,6 +219,20 @@ impl Node {
     pub fn is_good(&self) -> bool {
         self.standing == Standing::Good
     }
+
+    /// Also those that it may load.
+    pub fn all_locks(&mut self) -> impl Iterator<Item = &mut Lock> {
+        let copied = self.copy.as_mut().and_then(|copy| copy.lock.as_mut());
+        self.lock.iter_mut().chain(copied)
+    }
+
+    pub fn memory(&self) -> Memory {
+        Memory { fence: self.fence, lock: self.lock, marks: self.marks, voided: self.voided }
+    }
+
+    pub fn load(&mut self, memory: Memory) {
+        Memory { fence: self.fence, lock: self.lock, marks: self.marks, voided: self.voided } = memory;
+    }
 }
 
 impl Request {
@@ -223,7 +246,7 @@ impl State {
     pub fn end(&mut self, sources: Set) {
         self.over |= sources;
         for node in &mut self.nodes {
-            if let Some(lock) = &mut node.lock {
+            for lock in node.all_locks() {
                 lock.times &= !self.over;
             }
         }

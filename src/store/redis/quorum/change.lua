@@ -1,6 +1,6 @@
 -- Changes what a server is in the quorum, if it is still what the gateway took it for.
 --
--- KEYS[1] the server's record   ARGV[1] run_id               ARGV[5] ms that a lease can last, the attempt included
+-- KEYS[1] the server's record   ARGV[1] run                  ARGV[5] ms that a lease can last, the attempt included
 --                               ARGV[2] kind of the change   ARGV[6] the largest number that others accepted; on joining,
 --                                                            1 if the server was ever part of a quorum
 --                               ARGV[3] epoch of the list    ARGV[7] the epoch of the list before
@@ -29,8 +29,9 @@ floor = tonumber(floor or 0)
 longest = math.max(tonumber(longest or 0), tonumber(ARGV[5]))
 
 local function write(...)
-  -- A server that is out of memory allows HSET only to a script that has written already.
-  redis.call('HDEL', RECORD, '')
+  -- By this field earlier versions believed what a server had loaded. A server that is out of memory allows HSET only to a
+  -- script that has written already.
+  redis.call('HDEL', RECORD, 'durable')
   redis.call('HSET', RECORD, 'run', RUN, 'epoch', EPOCH, 'members', ARGV[4], 'longest', whole(longest), ...)
   return { 1 }
 end
@@ -39,7 +40,7 @@ if KIND == 'join' then
   -- Another gateway may have seen to it, and what has begun must not begin anew.
   if run == RUN and epoch == EPOCH then return { 0 } end
   if epoch and tonumber(epoch) > tonumber(EPOCH) then return { 0 } end
-  write('since', now_ms, 'floor', whole(floor), 'settled', '0', 'durable', '0')
+  write('since', now_ms, 'floor', whole(floor), 'settled', '0')
   -- It may have been part of a quorum before, and have forgotten that too.
   if ARGV[6] == '1' then redis.call('HSET', RECORD, 'born', now_ms) end
   return { 1 }

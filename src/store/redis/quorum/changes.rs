@@ -183,8 +183,8 @@ impl Council {
             } else {
                 tracing::warn!(
                     server,
-                    "the quarantine is over, but so many servers have forgotten that the order of fencing numbers now \
-                     rests on their clocks"
+                    "the quarantine is over, but so many servers may have forgotten that the order of fencing numbers \
+                     now rests on their clocks and on what their files have kept"
                 );
             }
         }

@@ -153,7 +153,8 @@ impl Council {
         let hindrance = *lock(&self.hindrance);
         hindrance.or_else(|| {
             (have_forgotten >= self.blocking() && self.has_been.load(Ordering::Relaxed)).then_some(
-                "so many have forgotten at once that the order of fencing numbers will rest on their clocks",
+                "so many may have forgotten at once that the order of fencing numbers will rest on their clocks and on what \
+                 their files have kept",
             )
         })
     }
@@ -220,13 +221,7 @@ impl Council {
         let member = &self.members[index];
         let deadline = Instant::now() + self.reply_timeout;
         let before = member.sight();
-        let durable_on = member.syncs_each_write(deadline).await;
-        let args = [
-            self.list.epoch.to_string(),
-            self.list.text.clone(),
-            self.list.longest_ms.to_string(),
-            if durable_on.is_some() { "1" } else { "0" }.to_owned(),
-        ];
+        let args = [self.list.epoch.to_string(), self.list.text.clone(), self.list.longest_ms.to_string()];
         let asked_at = self.clock.boot();
         let (link, reply) = match member.ask(&scripts::LOOK, &args, deadline).await {
             Ok(answer) => answer,

@@ -1,6 +1,6 @@
 -- Says the largest number that a server accepted, in any bucket, if it is part of the quorum by this epoch.
 --
--- KEYS[1] the server's record   ARGV[1] run_id   ARGV[2] epoch of the list   ARGV[3] 1: also where it is in quarantine
+-- KEYS[1] the server's record   ARGV[1] run   ARGV[2] epoch of the list   ARGV[3] 1: also where it is in quarantine
 --
 -- Returns { 1, number }, or { 0 }. In quarantine the clock counts as a number that was accepted: the server knows no better.
 

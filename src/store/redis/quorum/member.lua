@@ -1,7 +1,7 @@
 -- What all scripts of a quorum begin with; it is put behind lock.lua. A server counts only while it is known to remember
 -- what it accepted: else it does nothing, and says why.
 --
--- KEYS[1] the server's record              ARGV[1] run_id by which the gateway knows the server
+-- KEYS[1] the server's record              ARGV[1] run by which the gateway knows the server
 --                                          ARGV[2] epoch of the list of servers
 --                                          ARGV[3] until when to run, µs by the server's clock, may be empty
 --                                          ARGV[4] field of the bucket in the record
@@ -10,13 +10,13 @@
 --   -1 it has no record of this run   -2 the list is another one   -3 in quarantine   -4 too late   -5 the lease is too long
 --
 -- The record is one hash, so that nothing of it is lost alone:
---   run, epoch, members   what the gateway must know
+--   run                   names the process, and what it last followed: whatever else a server loads is another's, or old
+--   epoch, members        what the gateway must know
 --   since                 ms at which the quarantine began, 0 for none
 --   longest               ms that a lease can last, the attempt that takes it included
 --   floor, b<bucket>      the largest number that was accepted, in any bucket at least and in this one
 --   born                  there if the server was ever part of the quorum
 --   settled               1 once most servers of the list before have learned this one
---   durable               1 if it was seen to sync each write before it answers
 
 local RECORD, BUCKET = KEYS[1], ARGV[4]
 

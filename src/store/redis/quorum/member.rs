@@ -9,7 +9,6 @@ use tokio::time::{Instant, timeout_at};
 
 use super::super::failure::{Failure, StepOutcome};
 use super::super::link::Link;
-use super::super::profile;
 use super::super::scripts::{Reply, Script};
 use super::super::servers::BEGUN_WITHIN;
 use super::super::supervisor::Supervisor;
@@ -106,17 +105,11 @@ struct Seen {
     /// What it remembers, or why it could not be asked.
     sight: Result<Sight, String>,
     clock: Option<ServerClock>,
-    /// The link over which it does not say how it is configured.
-    says_nothing_on: Option<u64>,
 }
 
 impl Member {
     pub(super) fn new(name: String, supervisor: Supervisor, epoch: u64, record: String) -> Self {
-        let seen = Mutex::new(Seen {
-            sight: Err("it was not looked at yet".to_owned()),
-            clock: None,
-            says_nothing_on: None,
-        });
+        let seen = Mutex::new(Seen { sight: Err("it was not looked at yet".to_owned()), clock: None });
         Self { name, supervisor, epoch: epoch.to_string(), record, seen, nudge: Notify::new() }
     }
 
@@ -151,7 +144,9 @@ impl Member {
     /// Whether the process of this name counts, and else why not.
     fn standing_of(&self, run: &str) -> Result<(), String> {
         match &self.seen().sight {
-            Ok(sight) if sight.run != run => Err("it was restarted, and was not looked at since".to_owned()),
+            Ok(sight) if sight.run != run => {
+                Err("it was restarted or followed another server, and was not looked at since".to_owned())
+            }
             Ok(sight) => sight.standing(),
             Err(reason) => Err(reason.clone()),
         }
@@ -196,21 +191,6 @@ impl Member {
             StepOutcome::NotYet | StepOutcome::NotDone => Silence::Out(reason),
             StepOutcome::Unknown => Silence::Doubt(reason),
         })
-    }
-
-    /// The session of the link over which the server says that it has each write on its disk before it answers.
-    pub(super) async fn syncs_each_write(&self, deadline: Instant) -> Option<u64> {
-        let link = self.supervisor.link(deadline).await.ok()?;
-        // The server would keep a record of each forbidden question, as of an attack.
-        if self.seen().says_nothing_on == Some(link.session) {
-            return None;
-        }
-        let mut connection = link.connection.clone();
-        let asked = timeout_at(deadline, profile::syncs_each_write(&mut connection)).await;
-        if let Ok(Ok(None)) = asked {
-            self.seen().says_nothing_on = Some(link.session);
-        }
-        matches!(asked, Ok(Ok(Some(true)))).then_some(link.session)
     }
 
     /// Runs one of the council's scripts, which begin with the run of the server, whatever is known of the server.

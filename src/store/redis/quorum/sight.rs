@@ -11,7 +11,7 @@ use crate::clock::whole_ms;
 #[derive(Clone, Debug)]
 pub(super) struct Sight {
     pub(super) kind: Kind,
-    /// Names the server's process.
+    /// Names the server's process, and what that last followed.
     pub(super) run: String,
     /// What its clock showed, in ms.
     now_ms: u64,
@@ -41,7 +41,7 @@ pub(super) enum Kind {
     Current,
     /// There is none.
     Empty,
-    /// Of another run: the server may have forgotten what it accepted.
+    /// Of another run: what the server holds may be older than what it accepted, whatever it keeps on its disk.
     Forgot,
     /// Of a later list.
     Later,
@@ -112,7 +112,9 @@ impl Sight {
                 }
             },
             Kind::Empty => "it is new or has forgotten everything, and is about to be taken in".to_owned(),
-            Kind::Forgot => "it was restarted, and is about to go into quarantine".to_owned(),
+            Kind::Forgot => {
+                "it was restarted or followed another server, and is about to go into quarantine".to_owned()
+            }
             Kind::Later => format!("it knows a later list of servers, of epoch {}", self.epoch),
             Kind::Differs => format!(
                 "it knows another list of servers of this epoch ({}): each list needs an epoch of its own",

@@ -15,19 +15,17 @@ const CLOCKS_APART_SECONDS: f64 = 5.0;
 /// What is known of one server of a quorum.
 pub(in super::super) struct Seat {
     pub(in super::super) server: String,
-    /// Names its process.
-    pub(in super::super) run_id: String,
+    /// Names its process, and what that last followed.
+    pub(in super::super) run: String,
     /// How far its clock is ahead of this machine's.
     pub(in super::super) ahead_seconds: f64,
-    /// Whether it has each write on its disk before it answers.
-    pub(in super::super) is_durable: bool,
 }
 
 /// What a server says of its part in the quorum.
 pub(in super::super) async fn membership(
     connection: &mut MultiplexedConnection,
     keys: &KeySpace,
-    run_id: &str,
+    run: &str,
     epoch: u64,
 ) -> RedisResult<String> {
     type Record = (Option<String>, Option<u64>, Option<u64>, Option<u64>, Option<String>);
@@ -36,14 +34,14 @@ pub(in super::super) async fn membership(
         .arg(&["run", "epoch", "since", "longest", "members"])
         .query_async::<Record>(connection)
         .await?;
-    let (Some(run), Some(known), Some(since_ms), Some(longest_ms), Some(members)) = record else {
+    let (Some(recorded), Some(known), Some(since_ms), Some(longest_ms), Some(members)) = record else {
         return Ok("not part of one yet".to_owned());
     };
     let (now_seconds, _): (u64, u64) = redis::cmd("TIME").query_async(connection).await?;
     Ok(if known != epoch {
         format!("part of the one of epoch {known}: {members}")
-    } else if run != run_id {
-        "restarted since a gateway has met it".to_owned()
+    } else if recorded != run {
+        "restarted, or made to follow another server, since a gateway has met it".to_owned()
     } else if since_ms == 0 {
         format!("counts, by the list of epoch {known}")
     } else {
@@ -56,7 +54,7 @@ pub(in super::super) async fn membership(
 /// Says what follows for all of them together, where so many are named.
 pub(in super::super) fn conclude(survey: &mut Survey, seats: &[Seat], all: usize) {
     for (number, seat) in seats.iter().enumerate() {
-        if let Some(twin) = seats[..number].iter().find(|twin| twin.run_id == seat.run_id) {
+        if let Some(twin) = seats[..number].iter().find(|twin| twin.run == seat.run) {
             survey.refusals.push(format!("{} and {} are the same server", twin.server, seat.server));
         }
     }
@@ -84,14 +82,9 @@ pub(in super::super) fn conclude(survey: &mut Survey, seats: &[Seat], all: usize
 }
 
 /// What becomes of the promises I1 to I5.
-pub(in super::super) fn standings(seats: &[Seat]) -> [Standing; 5] {
-    let are_durable = seats.iter().all(|seat| seat.is_durable);
-    let forgets = "most servers forget at once (then it rests on their clocks)";
-    let numbers = if are_durable { Standing::Holds } else { Standing::unless(&[forgets]) };
-    let steps = "the clock of a server is set forward";
-    let exclusion = match are_durable {
-        true => Standing::unless(&[steps]),
-        false => Standing::unless(&["most servers forget at once", steps]),
-    };
+pub(in super::super) fn standings() -> [Standing; 5] {
+    let numbers = Standing::unless(&["most servers forget at once (then it rests on their clocks)"]);
+    let exclusion =
+        Standing::unless(&["most servers forget at once", "the clock of a server is set forward"]);
     [numbers.clone(), numbers.clone(), exclusion, Standing::Holds, numbers]
 }
