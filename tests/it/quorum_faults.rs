@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::faults::run_all;
 use crate::quorum_faults::chaos::{QuorumRig, Rules};
 
+mod answers;
 mod chaos;
 mod first_start;
 mod partitions;

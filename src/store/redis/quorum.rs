@@ -174,18 +174,14 @@ impl LockStore for QuorumStore {
     ) -> Result<Release, StoreError> {
         self.pollster.council.is_ready(deadline).await?;
         let had_place = self.waiters.step(|state, now| state.lines.released(key, token, false, now));
-        if had_place && mark == ReleaseMark::Final {
-            self.agree_on(key, token, Released::Released, deadline).await?;
-            return Ok(Release { answer: Released::Released, ended: None });
-        }
-        let release = self.release_all(key, token, mark, deadline).await?;
-        if release.answer == Released::Released {
+        let release = self.release_all(key, token, mark, had_place, deadline).await?;
+        if release.answer == Released::Released && !had_place {
             self.waiters.step(|state, now| {
                 state.note_free(key);
                 state.lines.freed(key, now);
             });
         }
-        Ok(if had_place { Release { answer: Released::Released, ..release } } else { release })
+        Ok(release)
     }
 
     async fn take_back(

@@ -111,33 +111,33 @@ impl QuorumStore {
         });
     }
 
-    /// Frees a token on all servers, and with it the lock.
+    /// Frees a token on all servers, and with it the lock. `has_left` says that it stood in the line: then it was released,
+    /// unless its release was answered otherwise before.
     pub(super) async fn release_all(
         &self,
         key: &LockKey,
         token: &TokenHash,
         mark: ReleaseMark,
+        has_left: bool,
         deadline: Instant,
     ) -> Result<Release, StoreError> {
-        let said = |answers: &[Option<Answer>], votes| {
-            let outcomes = [Released::Released, Released::HeldByAnother, Released::NotHeld];
-            outcomes.into_iter().find(|outcome| count(answers, code_of(*outcome)) >= votes)
-        };
         let quorum = self.pollster.council.quorum();
-        let call = self.to_release(key, token, mark, None, 0);
+        let word = if has_left { Word::UnlessSaid(Released::Released) } else { Word::AsFound };
+        let call = self.to_release(key, token, mark, word, 0);
         let mut poll = self.pollster.ask(&call, deadline);
-        let decided = poll.decide(deadline, |answers| said(answers, quorum)).await;
+        let decided = poll.decide(deadline, |answers| said_by(answers, quorum)).await;
         if poll.heard().count() < quorum {
             return Err(poll.too_few());
         }
-        // Where no answer has most votes, one that held the lock says most: the others had not heard of it, or no more.
-        let outcome = decided.or_else(|| said(&poll.answers, 1)).unwrap_or(Released::NotHeld);
+        let outcome = decided.or_else(|| settled(&poll.answers, quorum)).ok_or_else(|| {
+            StoreError::Unknown("the servers do not agree on what was answered before".to_owned())
+        })?;
         let ended = ended(&poll.answers, quorum);
         let release = Release { answer: outcome, ended };
         if mark == ReleaseMark::None {
             // Without a mark, copies of the acquire are kept out by the number, which those that had the lock have said.
             let number = heard(&poll.answers).find_map(|reply| reply.field::<String>(0)?.parse().ok());
-            let releasing = self.to_release(key, token, mark, None, number.unwrap_or(0));
+            let releasing = self.to_release(key, token, mark, Word::AsFound, number.unwrap_or(0));
             let lacks_it = move |answer: &Option<Answer>| match answer {
                 Some(Ok(reply)) => outcome == Released::Released && reply.outcome != 0,
                 Some(Err(_)) | None => true,
@@ -150,18 +150,16 @@ impl QuorumStore {
             self.agree_on(key, token, outcome, deadline).await?;
         } else {
             // Whoever asks again is to be told the same, whichever servers answer.
-            let agreeing = self.to_release(key, token, mark, Some(outcome), 0);
-            self.pollster.follow_up(
-                &agreeing,
-                poll,
-                move |answer| !matches!(answer, Some(Ok(reply)) if reply.outcome == code_of(outcome)),
-            );
+            let agreeing = self.to_release(key, token, mark, Word::Agreed(outcome), 0);
+            let says_so = move |reply: &Reply| reply.outcome % SAID_BEFORE == code_of(outcome);
+            let differs = move |answer: &_| !matches!(answer, Some(Ok(reply)) if says_so(reply));
+            self.pollster.follow_up(&agreeing, poll, differs);
         }
         Ok(release)
     }
 
     /// Frees a token on all servers, and has most of them say this from now on.
-    pub(super) async fn agree_on(
+    async fn agree_on(
         &self,
         key: &LockKey,
         token: &TokenHash,
@@ -169,7 +167,7 @@ impl QuorumStore {
         deadline: Instant,
     ) -> Result<(), StoreError> {
         let quorum = self.pollster.council.quorum();
-        let call = self.to_release(key, token, ReleaseMark::Final, Some(outcome), 0);
+        let call = self.to_release(key, token, ReleaseMark::Final, Word::Agreed(outcome), 0);
         let mut poll = self.pollster.ask(&call, deadline);
         poll.decide(deadline, |answers| (heard(answers).count() >= quorum).then_some(())).await;
         if poll.heard().count() < quorum {
@@ -184,15 +182,19 @@ impl QuorumStore {
         key: &LockKey,
         token: &TokenHash,
         mark: ReleaseMark,
-        known: Option<Released>,
+        word: Word,
         number: u64,
     ) -> Arc<Call> {
         let life_ms = match mark {
             ReleaseMark::Final => self.mark_ttl.as_millis().to_string(),
             ReleaseMark::None => String::new(),
         };
-        let known = known.map_or_else(String::new, |outcome| code_of(outcome).to_string());
-        let args = vec![token.to_string(), life_ms, known, number.to_string()];
+        let (answer, overrides) = match word {
+            Word::AsFound => (String::new(), "0"),
+            Word::UnlessSaid(answer) => (code_of(answer).to_string(), "0"),
+            Word::Agreed(answer) => (code_of(answer).to_string(), "1"),
+        };
+        let args = vec![token.to_string(), life_ms, answer, overrides.to_owned(), number.to_string()];
         // A token may be used again once its mark is over: from then on a copy that is late would do harm.
         let until = match mark {
             ReleaseMark::Final => Until::About(self.pollster.council.clock.boot() + self.mark_ttl),
@@ -273,6 +275,46 @@ impl QuorumStore {
         until: Until,
     ) -> Call {
         Call { script, keys, args, field: format!("b{}", self.keys.bucket_of(key).0), until }
+    }
+}
+
+/// What servers are to answer to a release.
+#[derive(Clone, Copy)]
+enum Word {
+    /// What each of them finds.
+    AsFound,
+    /// This, if they have answered nothing before.
+    UnlessSaid(Released),
+    /// This, whatever they have answered before.
+    Agreed(Released),
+}
+
+/// What a server adds to an answer that it has given before.
+const SAID_BEFORE: i64 = 10;
+
+/// The answers to a release, those first that say most: a server that held the lock knows more than one that had not heard of
+/// it, or no more.
+const ANSWERS: [Released; 3] = [Released::Released, Released::HeldByAnother, Released::NotHeld];
+
+/// The answer to a release that so many servers give.
+fn said_by(answers: &[Option<Answer>], votes: usize) -> Option<Released> {
+    let said = |answer| count(answers, code_of(answer)) + count(answers, SAID_BEFORE + code_of(answer));
+    ANSWERS.into_iter().find(|answer| said(*answer) >= votes)
+}
+
+/// What to answer to a release where no answer has most votes: what most servers may have said before, with those that are
+/// silent, since somebody may have been told so. Nothing where it is not known which that is.
+fn settled(answers: &[Option<Answer>], quorum: usize) -> Option<Released> {
+    let silent = answers.len() - heard(answers).count();
+    let may_be_told = |answer: &Released| {
+        let before = count(answers, SAID_BEFORE + code_of(*answer));
+        before > 0 && before + silent >= quorum
+    };
+    let mut told = ANSWERS.into_iter().filter(may_be_told);
+    match (told.next(), told.next()) {
+        (None, _) => said_by(answers, 1),
+        (answer, None) => answer,
+        (Some(_), Some(_)) => None,
     }
 }
 

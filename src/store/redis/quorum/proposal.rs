@@ -189,7 +189,7 @@ impl Bid<'_> {
                     self.give_up().in_background();
                 }
                 // Whoever released it may not have reached most servers.
-                self.store.release_all(key, token, ReleaseMark::Final, self.deadline).await?;
+                self.store.release_all(key, token, ReleaseMark::Final, false, self.deadline).await?;
                 Ok(Acquired::TokenReleased)
             }
             Verdict::Voided => {
