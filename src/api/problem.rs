@@ -128,7 +128,7 @@ impl ProblemType {
             Self::UriTooLong => About(StatusCode::URI_TOO_LONG, "uri-too-long", "The address is too long",
                 "Path and query together may have 8 KiB. Nothing was changed."),
             Self::LockHeld => About(StatusCode::LOCKED, "lock-held", "Someone else holds the lock",
-                "`holder` says who, and until when at the latest; without it the lock is promised to the first in line. `waiters` says how many wait, and `position` where your token stands, if it has a place: the same PUT with `wait` goes on from there. Retry-After says when to ask again."),
+                "`holder` says who, and until when at the latest; without it the lock is promised to the first in line, or, with `holder_unknown`, it is not known who holds it. `waiters` says how many wait, and `position` where your token stands, if it has a place: the same PUT with `wait` goes on from there. Retry-After says when to ask again."),
             Self::TooManyWaiters => About(StatusCode::TOO_MANY_REQUESTS, "too-many-waiters", "Too many wait already",
                 "The line of this lock, or this server, holds as many who wait as its settings allow. Nothing was changed."),
             Self::TooManyHolds => About(StatusCode::TOO_MANY_REQUESTS, "too-many-holds", "Too many connections hold a lock already",
@@ -208,6 +208,7 @@ pub(super) struct Problem {
     detail: String,
     parameter: Option<String>,
     holder: Option<Box<HolderView>>,
+    holder_unknown: bool,
     waiters: Option<u64>,
     position: Option<u64>,
     retry_after_s: Option<u64>,
@@ -234,6 +235,10 @@ pub(super) struct ProblemBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = HolderView, required = false)]
     pub(super) holder: Option<Box<HolderView>>,
+    /// True with `lock-held` where it is not known who holds the lock, nor whether anybody does: ask again.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schema(required = false)]
+    holder_unknown: bool,
     /// How many wait in line for the lock, with `lock-held` and `not-held`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = u64, required = false)]
@@ -256,6 +261,7 @@ impl Problem {
             detail: detail.into(),
             parameter: None,
             holder: None,
+            holder_unknown: false,
             waiters: None,
             position: None,
             retry_after_s: passes.then_some(RETRY_AFTER_S),
@@ -282,10 +288,10 @@ impl Problem {
         };
         Self {
             holder: refusal.holder.as_ref().map(|lease| Box::new(HolderView::of(lease))),
+            holder_unknown: refusal.holder_unknown,
             position: refusal.position,
             retry_after_s: Some(retry_after_s),
-            ..Self::new(ProblemType::LockHeld, describe_holder(refusal.holder.as_ref()))
-                .with_waiters(refusal.waiters)
+            ..Self::new(ProblemType::LockHeld, describe_holder(refusal)).with_waiters(refusal.waiters)
         }
     }
 
@@ -317,6 +323,7 @@ impl Problem {
             detail: self.detail,
             parameter: self.parameter,
             holder: self.holder,
+            holder_unknown: self.holder_unknown,
             waiters: self.waiters,
             position: self.position,
             right: self.right.map(Right::name),
@@ -324,8 +331,15 @@ impl Problem {
     }
 }
 
-fn describe_holder(holder: Option<&Lease>) -> String {
-    let Some(lease) = holder else { return "promised to the first in line".to_owned() };
+fn describe_holder(refusal: &Refusal) -> String {
+    let Some(lease) = &refusal.holder else {
+        let said = if refusal.holder_unknown {
+            "it is not known who holds it: the servers do not agree"
+        } else {
+            "promised to the first in line"
+        };
+        return said.to_owned();
+    };
     let left_ms = lease.left_ms;
     match &lease.owner {
         _ if lease.is_released => format!("released, and kept for {left_ms} ms more"),

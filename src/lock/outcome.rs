@@ -18,8 +18,10 @@ pub struct Lease {
 /// Why a token was not given a lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Refusal {
-    /// Who holds the lock; `None` where it is free and promised to the head of its line.
+    /// Who holds the lock; `None` where it is free and promised to the head of its line, or that is not known.
     pub holder: Option<Lease>,
+    /// Whether it is not known who holds the lock, nor whether anybody does.
+    pub holder_unknown: bool,
     /// How many stand in the line.
     pub waiters: u64,
     /// Where the token stands among them, from 1 on, if it does.

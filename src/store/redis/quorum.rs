@@ -144,7 +144,9 @@ impl LockStore for QuorumStore {
         match &request.intent {
             Intent::Grant => self.take(request, deadline).await,
             Intent::Confirm => match self.ask(request, deadline).await? {
-                Acquired::Refused(Refusal { holder: None, .. }) => Ok(Acquired::TokenReleased),
+                Acquired::Refused(Refusal { holder: None, holder_unknown: false, .. }) => {
+                    Ok(Acquired::TokenReleased)
+                }
                 answer => Ok(answer),
             },
             Intent::Join(join) => self.join(request, join, deadline).await,

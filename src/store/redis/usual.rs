@@ -148,5 +148,6 @@ pub(super) async fn replicated(
 /// What is said where somebody else holds the lock.
 pub(super) fn refused(reply: &Reply, key: &LockKey) -> Result<Acquired, StoreError> {
     let holder = reply.has_lock().then(|| lease_of(reply, key)).transpose()?;
-    Ok(Acquired::Refused(Refusal { holder, waiters: reply.waiters(), position: reply.position() }))
+    let (waiters, position) = (reply.waiters(), reply.position());
+    Ok(Acquired::Refused(Refusal { holder, waiters, position, ..Refusal::default() }))
 }

@@ -58,7 +58,7 @@ async fn a_newcomer_never_overtakes_the_line(stores: &AnyStore) {
     holder.release().await;
     // The lock is free, and promised.
     let refusal = refused(scene.waiter_there().ask(1_000, Intent::Grant).await);
-    assert_eq!(refusal, Refusal { holder: None, waiters: 1, position: None });
+    assert_eq!(refusal, Refusal { waiters: 1, ..Refusal::default() });
     assert!(matches!(
         holder.store.inspect(&holder.key, None, soon()).await.unwrap(),
         Inspected::Free { waiters: 1 }

@@ -1,4 +1,4 @@
-//! What is answered where servers do not say the same.
+//! What is answered where servers do not say the same: one answer to one question, and none that is not known.
 
 use super::ways::{Divisible, Parting, begin};
 use crate::support::proxy::Gate;
@@ -98,4 +98,28 @@ async fn a_delete_whose_answer_is_not_known_is_answered_once_it_is() {
     again.expect_problem(503, "outcome-unknown");
     scene.mend(1, 0);
     eventually("it is answered as before", async || delete(&scene.there, &token).await == 404).await;
+}
+
+/// The lock stands on two servers, and one of those is out of reach.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_holder_who_is_not_known_is_not_taken_for_nobody() {
+    let scene = Scene::start().await;
+    scene.part(0, 2);
+    let held = scene.here.put(LOCK).send().await.expect(201);
+    assert!(!has_lock(scene.node(2), "k").await);
+    scene.part(1, 0);
+    for wait in ["", "&wait=100ms"] {
+        let refused = scene.there.put(&format!("{LOCK}{wait}")).send().await;
+        let refused = refused.expect_problem(423, "lock-held").json();
+        assert!(refused["holder"].is_null() && refused["holder_unknown"] == true, "{refused}");
+        assert!(refused["detail"].as_str().unwrap().starts_with("it is not known who holds it"), "{refused}");
+    }
+    scene.mend(1, 0);
+    eventually("the holder is known", async || {
+        let refused = scene.there.put(LOCK).send().await;
+        let refused = refused.expect_problem(423, "lock-held").json();
+        let is_known = refused["holder_unknown"].is_null();
+        is_known && refused["holder"]["fencing_token"] == held.fencing_token()
+    })
+    .await;
 }

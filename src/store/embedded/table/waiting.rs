@@ -121,6 +121,7 @@ impl Table {
             holder: self.held(key, now).map(|lock| lock.lease(now)),
             waiters: self.lines.waiters(key),
             position: self.lines.position(key, token),
+            ..Refusal::default()
         })
     }
 }

@@ -81,7 +81,7 @@ impl QuorumStore {
                 Verdict::Passed { .. } | Verdict::Split { .. } => {
                     bid.fail(&verdict).await?;
                     if bid.is_last {
-                        return Ok(refused(None));
+                        return Ok(HOLDER_UNKNOWN);
                     }
                     if Instant::now() + pauses.next() < last_start {
                         pauses.pause().await;
@@ -200,7 +200,8 @@ impl Bid<'_> {
                 let is_undone = self.is_undone().await;
                 Err(if is_undone { StoreError::Unavailable(reason) } else { StoreError::Unknown(reason) })
             }
-            Verdict::Nobody | Verdict::Passed { .. } | Verdict::Split { .. } => Ok(refused(None)),
+            Verdict::Nobody => Ok(refused(None)),
+            Verdict::Passed { .. } | Verdict::Split { .. } => Ok(HOLDER_UNKNOWN),
         }
     }
 
@@ -341,6 +342,10 @@ impl GivingUp<'_> {
         is_undone
     }
 }
+
+/// The token certainly does not hold the lock, and somebody else may.
+const HOLDER_UNKNOWN: Acquired =
+    Acquired::Refused(Refusal { holder: None, holder_unknown: true, waiters: 0, position: None });
 
 fn refused(holder: Option<Lease>) -> Acquired {
     Acquired::Refused(Refusal { holder, ..Refusal::default() })

@@ -141,7 +141,10 @@ impl QuorumStore {
         };
         let ended = match answer {
             Ok(Acquired::Refused(refusal)) => self.end(request, place, refusal, deadline).await,
-            Ok(Acquired::AttemptVoided) => self.end(request, place, Refusal::default(), deadline).await,
+            Ok(Acquired::AttemptVoided) => {
+                let refusal = Refusal { holder_unknown: true, ..Refusal::default() };
+                self.end(request, place, refusal, deadline).await
+            }
             other => other,
         };
         if ended.is_err() {

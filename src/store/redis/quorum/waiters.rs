@@ -254,7 +254,8 @@ mod tests {
             owner: None,
             is_released: false,
         });
-        let refused = Acquired::Refused(Refusal { holder, waiters: 1, position: Some(1) });
+        let refused =
+            Acquired::Refused(Refusal { holder, waiters: 1, position: Some(1), ..Refusal::default() });
         let is_believed = |asked_at: Duration| {
             waiters.step(|state, now| {
                 state.learn(&request, &refused, asked_at, now);
