@@ -26,8 +26,15 @@ impl Scene {
         let [here, there] = [0, 1].map(|at: usize| Client::new(gateways[at].address));
         for client in [&here, &there] {
             is_ready(client).await;
+            let (key, token) = (fresh_token(), fresh_token());
+            // A gateway may meet some only after the others.
+            eventually("the gateway has met all servers", async || {
+                client.put(&format!("/locks/{key}")).token(&token).send().await;
+                let [a, b, c] = &whole.quorum.nodes[..] else { unreachable!() };
+                has_lock(a, &key).await && has_lock(b, &key).await && has_lock(c, &key).await
+            })
+            .await;
         }
-        whole.quorum.is_whole().await;
         Self { whole, _gateways: gateways, here, there }
     }
 

@@ -178,7 +178,6 @@ const LONG: &[(&str, Rules)] = &[
         "switched its file off, and leases end",
         Rules { leases_end: true, requests: &[A_BY_ANY, B_BY_ANY], ..OLD_FILE },
     ),
-    ("followed its copy, and is renewed", Rules { requests: &[A, PATCH_A, B_BY_TWO], ..FOLLOWED_ITS_COPY }),
     ("flushed, and raised", Rules { requests: &[A_RAISES, B_RAISES], ..FLUSHED }),
     ("changed, and restarted while leases end", Rules { leases_end: true, ..CHANGED_AND_RESTARTED }),
     (
