@@ -24,11 +24,13 @@ use crate::store::{
     AcquireRequest, Beat, Bucket, Hint, LineSettings, LockStore, PlaceAfter, ReleaseMark, Renewer, StoreError,
 };
 
+use cursor::CursorSeal;
 use file::IfMissing;
 use rows::Moment;
 use table::Table;
 use writer::{Command, Kind, Message, State, Writer};
 
+mod cursor;
 mod file;
 mod record;
 mod rows;
@@ -111,6 +113,7 @@ pub struct EmbeddedStore {
     hints: broadcast::Sender<Hint>,
     /// What the last heartbeat that was answered was told.
     session: AtomicU64,
+    cursors: CursorSeal,
     /// `None` only while it is dropped.
     writer: Option<JoinHandle<()>>,
 }
@@ -154,6 +157,7 @@ impl EmbeddedStore {
             places: Arc::new(Semaphore::new(QUEUE_LIMIT)),
             hints,
             session: AtomicU64::new(0),
+            cursors: CursorSeal::new(),
             writer: Some(writer),
         })
     }
@@ -307,18 +311,22 @@ impl LockStore for EmbeddedStore {
         limit: usize,
         deadline: Instant,
     ) -> Result<Page, StoreError> {
-        let mut page = Page { locks: Vec::new(), next: cursor.map(str::to_owned) };
+        let (mut locks, mut after) =
+            (Vec::new(), cursor.and_then(|cursor| self.cursors.open(prefix, cursor)));
         for _ in 0..MOST_STEPS {
-            let (prefix, cursor, left) = (prefix.to_owned(), page.next.take(), limit - page.locks.len());
-            let step = move |table: &mut Table, now| Ok(table.list(&prefix, cursor.as_deref(), left, now));
-            let Page { locks, next } = self.submit(deadline, Kind::Look, step).await?;
-            page.locks.extend(locks);
-            page.next = next;
-            if page.next.is_none() || page.locks.len() == limit {
+            let (beginning, left) = (prefix.to_owned(), limit - locks.len());
+            let step = move |table: &mut Table, now| Ok(table.list(&beginning, after.as_ref(), left, now));
+            let (found, next) = self.submit(deadline, Kind::Look, step).await?;
+            locks.extend(found);
+            after = next;
+            if after.is_none() || locks.len() == limit {
                 break;
             }
         }
-        Ok(page)
+        let next = after.map(|key| self.cursors.seal(prefix, &key)).transpose();
+        let next =
+            next.map_err(|_| StoreError::Unavailable("the page cannot be given a cursor".to_owned()))?;
+        Ok(Page { locks, next })
     }
 
     /// A change of nothing: it shows that the writer runs, and has it try again a file that could not be written.

@@ -14,6 +14,8 @@ use tokio::time::Instant;
 use crate::support::gateway::{bare_command, command};
 use crate::support::{Client, Gateway, PATIENCE, fresh_token};
 
+mod cursors;
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_process_on_the_file_is_refused_with_one_clear_line() {
     let directory = tempfile::tempdir().unwrap();
@@ -114,19 +116,23 @@ impl Clock for SetClock {
     }
 }
 
-async fn grant_at(file: &Path, wall_s: u64) -> u64 {
-    let clock = Arc::new(SetClock(Duration::from_secs(wall_s)));
-    let store = EmbeddedStore::open(file, EmbeddedSettings::default(), clock).unwrap();
-    let request = AcquireRequest {
-        key: LockKey::parse(fresh_token().as_bytes()).unwrap(),
+/// Somebody who asks for the lock of this key for 30 s.
+fn request(key: &str) -> AcquireRequest {
+    AcquireRequest {
+        key: LockKey::parse(key.as_bytes()).unwrap(),
         token: LeaseToken::generate().hash(),
         attempt: Attempt::generate(),
         ttl: Ttl::from_ms(30_000).unwrap(),
         owner: None,
         terms: Terms::default(),
         intent: Intent::Grant,
-    };
-    let answer = store.acquire(&request, Instant::now() + PATIENCE).await.unwrap();
+    }
+}
+
+async fn grant_at(file: &Path, wall_s: u64) -> u64 {
+    let clock = Arc::new(SetClock(Duration::from_secs(wall_s)));
+    let store = EmbeddedStore::open(file, EmbeddedSettings::default(), clock).unwrap();
+    let answer = store.acquire(&request(&fresh_token()), Instant::now() + PATIENCE).await.unwrap();
     let Acquired::Granted(lease) = answer else { panic!("{answer:?}") };
     store.close().await;
     lease.fencing_token.get()

@@ -21,7 +21,6 @@ mod listing;
 mod records;
 mod waiting;
 
-use listing::Cursors;
 use records::Records;
 
 /// Every lock and mark, and the last fencing number.
@@ -37,8 +36,6 @@ pub(super) struct Table {
     last_fence: u64,
     /// Who waits. It is in no file: the connections of those who wait end with the process.
     lines: Lines,
-    /// Where lists of locks were left.
-    cursors: Cursors,
     settings: EmbeddedSettings,
 }
 
@@ -51,7 +48,6 @@ impl Table {
             changes: Vec::new(),
             last_fence: 0,
             lines: Lines::new(settings.line),
-            cursors: Cursors::default(),
             settings,
         }
     }

@@ -311,12 +311,12 @@ fn a_list_is_in_order_whenever_the_locks_were_taken_and_freed() {
     for request in requests.iter().step_by(3) {
         table.release(&request.key, &request.token, ReleaseMark::None, NOW);
     }
-    let (mut listed, mut cursor) = (Vec::new(), None);
+    let (mut listed, mut after) = (Vec::new(), None);
     loop {
-        let page = table.list("", cursor.as_deref(), 700, NOW);
-        listed.extend(page.locks.into_iter().map(|lock| lock.key));
-        cursor = page.next;
-        if cursor.is_none() {
+        let (locks, next) = table.list("", after.as_ref(), 700, NOW);
+        listed.extend(locks.into_iter().map(|lock| lock.key));
+        after = next;
+        if after.is_none() {
             break;
         }
     }
