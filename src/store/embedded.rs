@@ -1,7 +1,7 @@
 //! The store that needs nothing to connect to: a table in memory, and a file that every change reaches before anybody
 //! hears of it.
 //!
-//! `table` holds the rules, `file` the way to disk, and `writer` is the one thread that uses both. Who waits stands in
+//! `table` holds the rules, `file` the way to `disk`, and `writer` is the one thread that uses both. Who waits stands in
 //! `store::lines`.
 
 use std::path::{Path, PathBuf};
@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use redb::StorageBackend;
 use thiserror::Error;
 use tokio::sync::{Semaphore, broadcast, oneshot};
 use tokio::time::{Instant, timeout_at};
@@ -25,12 +26,13 @@ use crate::store::{
 };
 
 use cursor::CursorSeal;
-use file::IfMissing;
+use disk::Disk;
 use rows::Moment;
 use table::Table;
 use writer::{Command, Kind, Message, State, Writer};
 
 mod cursor;
+mod disk;
 mod file;
 mod record;
 mod rows;
@@ -127,29 +129,40 @@ impl Default for EmbeddedSettings {
 impl EmbeddedStore {
     /// Opens the store in the file at `path`, which is created where it is missing. Blocks on the disk.
     pub fn open(path: &Path, settings: EmbeddedSettings, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
-        let mut state = State::read(path, IfMissing::Create, &settings, &*clock)?;
-        state
-            .save(Moment::now(&*clock))
-            .map_err(|error| OpenError::Failed { path: path.into(), reason: error.to_string() })?;
-        Self::start(Some(path.into()), state, settings, clock)
+        file::create_if_missing(path)?;
+        let disk = Disk::open(path).map_err(|error| file::open_error(path, error))?;
+        file::sync_directory(path)?;
+        Self::on(disk, settings, clock)
+    }
+
+    /// Opens the store on something else than a file, which may still be empty.
+    pub fn open_on(
+        storage: impl StorageBackend,
+        settings: EmbeddedSettings,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, OpenError> {
+        Self::on(Disk::on(storage), settings, clock)
     }
 
     /// Makes an empty store that keeps nothing.
     pub fn in_memory(settings: EmbeddedSettings, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
         let state = State::in_memory(&settings, &*clock);
-        Self::start(None, state, settings, clock)
+        Self::start(state, settings, clock)
     }
 
-    fn start(
-        path: Option<PathBuf>,
-        state: State,
-        settings: EmbeddedSettings,
-        clock: Arc<dyn Clock>,
-    ) -> Result<Self, OpenError> {
+    fn on(disk: Disk, settings: EmbeddedSettings, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
+        let disk = Arc::new(disk);
+        let mut state = State::read(Arc::clone(&disk), &settings, &*clock)?;
+        state
+            .save(Moment::now(&*clock))
+            .map_err(|error| OpenError::Failed { path: disk.path().into(), reason: error.to_string() })?;
+        Self::start(state, settings, clock)
+    }
+
+    fn start(state: State, settings: EmbeddedSettings, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
         let (queue, receiver) = mpsc::channel();
         let hints = broadcast::Sender::new(MOST_HINTS);
-        let writer =
-            Writer { queue: receiver, path, settings, clock, hints: hints.clone(), state: Ok(state) };
+        let writer = Writer { queue: receiver, settings, clock, hints: hints.clone(), state };
         let thread = std::thread::Builder::new().name("store-writer".to_owned());
         let writer = thread.spawn(|| writer.run()).map_err(OpenError::Thread)?;
         Ok(Self {

@@ -1,5 +1,6 @@
-//! What the embedded store withstands: being killed, clocks that were set, and a disk that is full.
+//! What the embedded store withstands: being killed, clocks that were set, and a disk that is full or fails.
 
 mod clock;
 mod disk;
 mod kills;
+mod syncs;

@@ -1,9 +1,12 @@
 //! The file of the embedded store: what lies where in it, reading all of it, and writing one batch durably.
 
+use std::collections::BTreeSet;
 use std::error::Error;
+use std::fmt::Display;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::ErrorKind;
 use std::path::Path;
+use std::sync::Arc;
 
 use redb::{
     Builder, CommitError, Database, DatabaseError, ReadableDatabase, ReadableTable, StorageError,
@@ -13,11 +16,12 @@ use redb::{
 use crate::clock::Clock;
 use crate::store::StoreError;
 
+use super::disk::{Disk, Handle};
 use super::record::{Record, RecordId};
 use super::rows::{
     LOCKS, MARKS, Moment, TERMS, life_row, lock_row, read_lock, read_mark, terms_row, verdict_row,
 };
-use super::table::Table;
+use super::table::{Change, Table};
 use super::{EmbeddedSettings, OpenError};
 
 const NUMBERS: TableDefinition<&str, u64> = TableDefinition::new("numbers");
@@ -45,15 +49,6 @@ const BAD_ROW: &str = "it holds a record that makes no sense";
 
 type AnyError = Box<dyn Error + Send + Sync>;
 
-/// Whether a file that is missing or empty may become a new store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum IfMissing {
-    /// At the start of the program.
-    Create,
-    /// While it runs: an empty store would forget the locks that are held.
-    Fail,
-}
-
 /// An open file, which no other process can open.
 #[derive(Debug)]
 pub(super) struct StoreFile {
@@ -63,40 +58,32 @@ pub(super) struct StoreFile {
 }
 
 impl StoreFile {
-    /// Opens the file at `path` and reads all of it into a table. Writes nothing of ours.
-    ///
-    /// After a reboot every record counts as changed in that table, since its end since boot is a new one.
-    pub(super) fn open(
-        path: &Path,
-        if_missing: IfMissing,
-        settings: &EmbeddedSettings,
-        clock: &dyn Clock,
-    ) -> Result<(Self, Table), OpenError> {
+    /// Opens the database on `disk`, once all that can be read there is on disk.
+    pub(super) fn open(disk: &Arc<Disk>, clock: &dyn Clock) -> Result<Self, OpenError> {
+        let path = disk.path();
+        disk.settle().map_err(|error| open_error(path, error.into()))?;
         let mut builder = Builder::new();
         builder.set_cache_size(PAGE_CACHE_BYTES);
-        if if_missing == IfMissing::Create && !path.exists() {
-            create(&builder, path).map_err(|error| open_error(path, error))?;
-        }
-        let database = builder.open(path).map_err(|error| open_error(path, error))?;
-        let failed = |error: AnyError| OpenError::Failed { path: path.into(), reason: error.to_string() };
-        if if_missing == IfMissing::Create {
-            // The name of a new file must survive a power cut as its content does.
-            let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-            let directory = File::open(directory.unwrap_or(Path::new(".")));
-            if let Err(error) = directory.and_then(|directory| directory.sync_all()) {
-                // Some file systems cannot do this, and most do not need it.
-                tracing::warn!(%error, "the directory of the store cannot be synchronised");
-            }
-        }
+        let database =
+            builder.create_with_backend(Handle(Arc::clone(disk))).map_err(|error| open_error(path, error))?;
         let mut file = Self { database, boot_id: clock.boot_id(), batch: 0 };
-        let format = file.format().map_err(failed)?;
-        match format {
-            Some(FIRST_FORMAT_VERSION..=FORMAT_VERSION) => {}
-            Some(found) => return Err(OpenError::NewerFormat { path: path.into(), found }),
-            None => return Err(OpenError::NotAStore { path: path.into() }),
+        match file.format().map_err(|error| failed(path, &*error))? {
+            Some(FIRST_FORMAT_VERSION..=FORMAT_VERSION) => Ok(file),
+            Some(found) => Err(OpenError::NewerFormat { path: path.into(), found }),
+            None => Err(OpenError::NotAStore { path: path.into() }),
         }
-        let table = file.load(settings, Moment::now(clock)).map_err(failed)?;
-        Ok((file, table))
+    }
+
+    /// Reads all of it into a table. Writes nothing.
+    ///
+    /// After a reboot every record counts as changed in that table, since its end since boot is a new one.
+    pub(super) fn read(
+        &self,
+        disk: &Disk,
+        settings: &EmbeddedSettings,
+        clock: &dyn Clock,
+    ) -> Result<Table, OpenError> {
+        self.load(settings, Moment::now(clock)).map_err(|error| failed(disk.path(), &*error))
     }
 
     /// The number of the last batch that the file holds.
@@ -107,12 +94,7 @@ impl StoreFile {
     /// Writes what changed in `table` as one batch, and returns once it is on disk.
     ///
     /// [`StoreError::Unknown`] means that the batch may be on disk. After any error the file must be opened again.
-    pub(super) fn write(
-        &mut self,
-        table: &Table,
-        changes: &[RecordId],
-        now: Moment,
-    ) -> Result<(), StoreError> {
+    pub(super) fn write(&mut self, table: &Table, changes: &[Change], now: Moment) -> Result<(), StoreError> {
         let staged = self.stage(table, changes, now);
         let transaction = staged
             .map_err(|error| StoreError::Unavailable(format!("the file cannot be written: {error}")))?;
@@ -128,8 +110,9 @@ impl StoreFile {
         Ok(())
     }
 
-    /// The version of the layout, the present one for a database without tables; `None` if it is not ours.
-    fn format(&self) -> Result<Option<u64>, AnyError> {
+    /// The version of the layout, the present one for a database without tables; `None` if it is not ours. Learns the number
+    /// of the last batch on the way.
+    fn format(&mut self) -> Result<Option<u64>, AnyError> {
         let transaction = self.database.begin_write()?;
         let names: Vec<String> = transaction.list_tables()?.map(|table| table.name().to_owned()).collect();
         if names.is_empty() {
@@ -139,15 +122,15 @@ impl StoreFile {
             return Ok(None);
         }
         let numbers = transaction.open_table(NUMBERS)?;
+        self.batch = numbers.get(BATCH)?.map_or(0, |batch| batch.value());
         Ok(numbers.get(FORMAT)?.map(|format| format.value()))
     }
 
-    /// Reads everything. The transaction is dropped at the end, so tables made on the way are not kept.
-    fn load(&mut self, settings: &EmbeddedSettings, now: Moment) -> Result<Table, AnyError> {
+    /// The transaction is dropped at the end, so tables made on the way are not kept.
+    fn load(&self, settings: &EmbeddedSettings, now: Moment) -> Result<Table, AnyError> {
         let transaction = self.database.begin_write()?;
         let mut table = Table::new(settings.clone());
         let numbers = transaction.open_table(NUMBERS)?;
-        self.batch = numbers.get(BATCH)?.map_or(0, |batch| batch.value());
         table.start_run(numbers.get(FENCE)?.map_or(0, |fence| fence.value()), now.wall);
         let texts = transaction.open_table(TEXTS)?;
         let written_in = texts.get(BOOT)?.map(|boot| boot.value().to_owned()).unwrap_or_default();
@@ -170,12 +153,14 @@ impl StoreFile {
         Ok(table)
     }
 
-    fn stage(&self, table: &Table, changes: &[RecordId], now: Moment) -> Result<WriteTransaction, AnyError> {
+    fn stage(&self, table: &Table, changes: &[Change], now: Moment) -> Result<WriteTransaction, AnyError> {
+        // Each once, and in the order of the file's pages.
+        let touched: BTreeSet<_> = changes.iter().map(|change| &change.id).collect();
         let transaction = self.database.begin_write()?;
         let mut locks = transaction.open_table(LOCKS)?;
         let mut marks = transaction.open_table(MARKS)?;
         let mut terms = transaction.open_table(TERMS)?;
-        for id in changes {
+        for id in touched {
             match (id, table.get(id)) {
                 (RecordId::Lock(key), Some(Record::Lock(lock))) => {
                     locks.insert(key.as_str(), lock_row(lock, now))?;
@@ -230,9 +215,14 @@ pub(super) fn was_closed(path: &Path) -> Result<bool, OpenError> {
     }
 }
 
+/// Makes an empty store where none stands yet.
+pub(super) fn create_if_missing(path: &Path) -> Result<(), OpenError> {
+    if path.exists() { Ok(()) } else { create(path).map_err(|error| open_error(path, error)) }
+}
+
 /// Makes an empty database, which gets its name only once it is complete: a start that is killed, or that runs out of
 /// disk, must not leave a file that every later start refuses.
-fn create(builder: &Builder, path: &Path) -> Result<(), DatabaseError> {
+fn create(path: &Path) -> Result<(), DatabaseError> {
     let mut unfinished = path.as_os_str().to_owned();
     unfinished.push(UNFINISHED);
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&unfinished)?;
@@ -243,14 +233,38 @@ fn create(builder: &Builder, path: &Path) -> Result<(), DatabaseError> {
     }
     if !path.exists() {
         file.set_len(0)?;
-        drop(builder.create_file(file)?);
+        drop(Builder::new().create_file(file)?);
         std::fs::rename(&unfinished, path)?;
     }
     Ok(())
 }
 
+/// Sees to it that the name of a new file survives a power cut as its content does.
+pub(super) fn sync_directory(path: &Path) -> Result<(), OpenError> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let synced = File::open(directory.unwrap_or(Path::new("."))).and_then(|directory| directory.sync_all());
+    match synced {
+        Ok(()) => Ok(()),
+        // Some file systems cannot do this, and most do not need it; and some directories may not be read.
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::InvalidInput | ErrorKind::Unsupported | ErrorKind::PermissionDenied
+            ) =>
+        {
+            tracing::warn!(%error, "the directory of the store cannot be synchronised");
+            Ok(())
+        }
+        Err(error) => Err(failed(path, &error)),
+    }
+}
+
+fn failed(path: &Path, error: &dyn Display) -> OpenError {
+    OpenError::Failed { path: path.into(), reason: error.to_string() }
+}
+
 /// What went wrong on opening, in the words of the operator.
-fn open_error(path: &Path, error: DatabaseError) -> OpenError {
+pub(super) fn open_error(path: &Path, error: DatabaseError) -> OpenError {
     let path = path.into();
     match error {
         DatabaseError::DatabaseAlreadyOpen => OpenError::InUse { path },

@@ -1,8 +1,7 @@
 //! The rules of the embedded store as a pure state machine: no file, no task, no clock of its own.
 //!
-//! Every step is given `now`, the time since boot. It notes the records that it touched, so that a batch of steps can
-//! be written to the file at once. There is no way to undo a step: when a batch cannot be written, the whole table is
-//! thrown away and read again from the file, which alone knows what is true.
+//! Every step is given `now`, the time since boot. It notes the records that it touched and what they were, so that a batch
+//! of steps can be written to the file at once, or be undone where it cannot.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -31,12 +30,20 @@ pub(super) struct Table {
     /// again and again would fill such a heap long before the entries come up.
     ends: BTreeSet<(Duration, RecordId)>,
     /// What was touched since [`Table::take_changes`], in order and with repetitions.
-    changes: Vec<RecordId>,
+    changes: Vec<Change>,
     /// The number of the last grant, or one less than the first.
     last_fence: u64,
     /// Who waits. It is in no file: the connections of those who wait end with the process.
     lines: Lines,
     settings: EmbeddedSettings,
+}
+
+/// A record that was touched.
+#[derive(Debug)]
+pub(super) struct Change {
+    pub(super) id: RecordId,
+    /// What it was; `None` where there was none.
+    before: Option<Box<Record>>,
 }
 
 impl Table {
@@ -226,12 +233,17 @@ impl Table {
         self.changes.len()
     }
 
-    /// The records that were added, changed or removed since the last call, each once and in order.
-    pub(super) fn take_changes(&mut self) -> Vec<RecordId> {
-        let mut changes = std::mem::take(&mut self.changes);
-        changes.sort_unstable();
-        changes.dedup();
-        changes
+    /// What was added, changed or removed since the last call, in order and with repetitions.
+    pub(super) fn take_changes(&mut self) -> Vec<Change> {
+        std::mem::take(&mut self.changes)
+    }
+
+    /// Makes every record what it was before these changes. No number is given back, and who waits has to ask again.
+    pub(super) fn undo(&mut self, changes: Vec<Change>) {
+        for Change { id, before } in changes.into_iter().rev() {
+            self.set(&id, before);
+        }
+        self.lines = Lines::new(self.settings.line);
     }
 
     /// What is to be told to those who wait, and was noted since the last call.
@@ -251,21 +263,27 @@ impl Table {
 
     /// Sets or removes a record, and notes the change if it is one.
     pub(super) fn put(&mut self, id: RecordId, record: Option<Record>) {
-        let life = record.as_ref().map(Record::life);
         if self.records.get(&id) == record.as_ref() {
             return;
         }
+        let before = self.set(&id, record.map(Box::new));
+        self.changes.push(Change { id, before });
+    }
+
+    /// Sets or removes a record, and returns what it was.
+    fn set(&mut self, id: &RecordId, record: Option<Box<Record>>) -> Option<Box<Record>> {
+        let life = record.as_ref().map(|record| record.life());
         let before = match record {
             Some(record) => self.records.insert(id.clone(), record),
-            None => self.records.remove(&id),
+            None => self.records.remove(id),
         };
-        if let Some(before) = before {
+        if let Some(before) = &before {
             self.ends.remove(&(before.life().end, id.clone()));
         }
         if let Some(life) = life {
             self.ends.insert((life.end, id.clone()));
         }
-        self.changes.push(id);
+        before
     }
 
     fn put_lock(&mut self, key: &LockKey, lock: HeldLock) {

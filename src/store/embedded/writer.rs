@@ -1,6 +1,5 @@
 //! The one thread that changes the store: it takes what has queued up, applies it, commits once, then answers.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -11,7 +10,8 @@ use tokio::sync::{OwnedSemaphorePermit, broadcast, oneshot};
 use crate::clock::Clock;
 use crate::store::{Hint, StoreError};
 
-use super::file::{IfMissing, StoreFile};
+use super::disk::Disk;
+use super::file::StoreFile;
 use super::rows::Moment;
 use super::table::Table;
 use super::{EmbeddedSettings, OpenError};
@@ -68,11 +68,20 @@ pub(super) type Answer = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 
 /// The committed state, and the file that holds it.
 pub(super) struct State {
-    /// Everything, as it is in the file, but for a batch on its way there.
+    /// Everything that is on disk, but for a batch on its way there. It is the truth also while the file cannot be written.
     table: Table,
     /// `None` for a store that keeps nothing.
+    kept: Option<Kept>,
+}
+
+/// Where the state is kept.
+struct Kept {
+    disk: Arc<Disk>,
+    /// `None` after a failure.
     file: Option<StoreFile>,
-    /// Why the file cannot be written at present, if it cannot. The table is what it holds all the same.
+    /// The number of the last batch that is certainly on disk.
+    batch: u64,
+    /// Why the file cannot be written at present, if it cannot.
     unwritable: Option<String>,
 }
 
@@ -80,16 +89,14 @@ pub(super) struct State {
 pub(super) struct Writer {
     /// What is to be done.
     pub(super) queue: Receiver<Message>,
-    /// Where the file is, to open it again after a failure.
-    pub(super) path: Option<PathBuf>,
     /// The settings of the store.
     pub(super) settings: EmbeddedSettings,
     /// The clocks.
     pub(super) clock: Arc<dyn Clock>,
     /// Where those who wait are told.
     pub(super) hints: broadcast::Sender<Hint>,
-    /// The state, or why there is none at present.
-    pub(super) state: Result<State, String>,
+    /// The state.
+    pub(super) state: State,
 }
 
 impl Command {
@@ -104,32 +111,77 @@ impl State {
     pub(super) fn in_memory(settings: &EmbeddedSettings, clock: &dyn Clock) -> Self {
         let mut table = Table::new(settings.clone());
         table.start_run(0, clock.wall());
-        Self { table, file: None, unwritable: None }
+        Self { table, kept: None }
     }
 
-    /// The state that a file holds.
+    /// The state that lies on a disk.
     pub(super) fn read(
-        path: &Path,
-        if_missing: IfMissing,
+        disk: Arc<Disk>,
         settings: &EmbeddedSettings,
         clock: &dyn Clock,
     ) -> Result<Self, OpenError> {
-        let (file, table) = StoreFile::open(path, if_missing, settings, clock)?;
-        Ok(Self { table, file: Some(file), unwritable: None })
+        let file = StoreFile::open(&disk, clock)?;
+        let table = file.read(&disk, settings, clock)?;
+        let kept = Kept { disk, batch: file.batch(), file: Some(file), unwritable: None };
+        Ok(Self { table, kept: Some(kept) })
     }
 
-    /// Writes what changed. Written even if nothing did, when opening: that shows that the file can be written.
+    /// Writes what changed, or undoes it. Written even if nothing did, when opening: that shows that the file can be written.
     pub(super) fn save(&mut self, now: Moment) -> Result<(), StoreError> {
         let changes = self.table.take_changes();
-        match &mut self.file {
-            Some(file) => file.write(&self.table, &changes, now),
-            None => Ok(()),
+        let Some(kept) = &mut self.kept else { return Ok(()) };
+        let written = match &mut kept.file {
+            Some(file) => file.write(&self.table, &changes, now).map(|()| kept.batch = file.batch()),
+            None => Err(StoreError::Unavailable("the file is closed".to_owned())),
+        };
+        if let Err(StoreError::Unavailable(reason) | StoreError::Unknown(reason)) = &written {
+            // What is not certainly on disk is told to nobody. After a failure redb refuses to go on.
+            self.table.undo(changes);
+            (kept.file, kept.unwritable) = (None, Some(reason.clone()));
         }
+        written
     }
 
-    /// The number of the last batch on disk.
-    fn batch(&self) -> Option<u64> {
-        self.file.as_ref().map(StoreFile::batch)
+    /// Why nothing can be written at present, if so.
+    fn unwritable(&self) -> Option<&String> {
+        self.kept.as_ref().and_then(|kept| kept.unwritable.as_ref())
+    }
+
+    /// After a failure: opens the file anew, and writes to it. Returns whether a batch in doubt is now certainly lost.
+    fn reopen(&mut self, settings: &EmbeddedSettings, clock: &dyn Clock) -> bool {
+        let Some(kept) = &mut self.kept else { return false };
+        let found = match kept.recover(settings, clock) {
+            Ok(found) => found,
+            Err(reason) => {
+                kept.unwritable = Some(reason);
+                return false;
+            }
+        };
+        kept.unwritable = None;
+        let is_lost = found.is_none();
+        if let Some(table) = found {
+            self.table = table;
+        }
+        if self.save(Moment::now(clock)).is_ok() {
+            tracing::info!("the store works again");
+        }
+        is_lost
+    }
+}
+
+impl Kept {
+    /// Opens the file anew. Returns what it holds where that is one batch more than was certain; else the table is what it holds,
+    /// and opening it made sure that it stays so.
+    fn recover(&mut self, settings: &EmbeddedSettings, clock: &dyn Clock) -> Result<Option<Table>, String> {
+        let file = StoreFile::open(&self.disk, clock).map_err(|error| error.to_string())?;
+        let table = match file.batch().checked_sub(self.batch) {
+            Some(0) => None,
+            Some(1) => Some(file.read(&self.disk, settings, clock).map_err(|error| error.to_string())?),
+            // To go on would forget what was told.
+            _ => return Err("the file does not hold what was written to it".to_owned()),
+        };
+        (self.batch, self.file) = (file.batch(), Some(file));
+        Ok(table)
     }
 }
 
@@ -177,17 +229,9 @@ impl Writer {
     fn serve(&mut self, mut commands: Vec<Command>) {
         commands.sort_by_key(|command| command.kind);
         let changes = commands.last().is_some_and(|command| command.kind == Kind::Change);
-        let is_broken = self.state.as_ref().map_or(true, |state| changes && state.unwritable.is_some());
-        if is_broken {
-            self.reopen();
+        if changes && self.state.unwritable().is_some() {
+            self.state.reopen(&self.settings, &*self.clock);
         }
-        let state = match &mut self.state {
-            Ok(state) => state,
-            Err(reason) => {
-                let error = StoreError::Unavailable(reason.clone());
-                return commands.into_iter().for_each(|command| command.refuse(error.clone()));
-            }
-        };
         let now = self.clock.boot();
         let mut answers = Vec::with_capacity(commands.len());
         for command in commands {
@@ -195,14 +239,14 @@ impl Writer {
                 command.refuse(super::too_late());
                 continue;
             }
-            if let (Kind::Change, Some(reason)) = (command.kind, &state.unwritable) {
+            if let (Kind::Change, Some(reason)) = (command.kind, self.state.unwritable()) {
                 command.refuse(StoreError::Unavailable(reason.clone()));
                 continue;
             }
             drop(command.place);
-            let before = state.table.change_count();
-            let answer = (command.apply)(Ok((&mut state.table, now)));
-            match state.table.change_count() {
+            let before = self.state.table.change_count();
+            let answer = (command.apply)(Ok((&mut self.state.table, now)));
+            match self.state.table.change_count() {
                 // All that it can have seen is in the file already.
                 0 => answer(Ok(())),
                 after => answers.push((answer, after > before)),
@@ -222,8 +266,7 @@ impl Writer {
     /// Tells those who wait what concerns them, once it is durable. They look for themselves, so no harm is done by a
     /// hint of something that was not.
     fn tell(&mut self) {
-        let Ok(state) = &mut self.state else { return };
-        for hint in state.table.take_hints() {
+        for hint in self.state.table.take_hints() {
             // Nobody listens before somebody waits.
             let _ = self.hints.send(hint);
         }
@@ -232,60 +275,30 @@ impl Writer {
     /// Makes what changed durable, if anything did.
     fn commit(&mut self) -> Result<(), StoreError> {
         let now = Moment::now(&*self.clock);
-        let Ok(state) = &mut self.state else { return Ok(()) };
-        if state.table.change_count() == 0 {
+        let changed = self.state.table.change_count();
+        if changed == 0 {
             return Ok(());
         }
-        let purged = (PURGED_PER_CHANGE * state.table.change_count()).clamp(LEAST_PURGED, MOST_PURGED);
-        state.table.purge(now.boot, purged);
-        let last_batch = state.batch();
-        let Err(error) = state.save(now) else { return Ok(()) };
+        let purged = (PURGED_PER_CHANGE * changed).clamp(LEAST_PURGED, MOST_PURGED);
+        self.state.table.purge(now.boot, purged);
+        let Err(error) = self.state.save(now) else { return Ok(()) };
         let (StoreError::Unavailable(reason) | StoreError::Unknown(reason)) = &error;
         tracing::error!(%reason, "the store failed");
-        // The table holds what was not committed, and redb refuses to go on after a failure: both are dropped here.
-        self.state = Err(reason.clone());
-        let found = self.reopen();
-        match error {
-            // A batch that is not in the file now never will be: opening it made the batch before the last durable.
-            StoreError::Unknown(reason) if found.is_some() && found == last_batch => {
-                Err(StoreError::Unavailable(reason))
-            }
-            error => Err(error),
+        match (error, self.state.reopen(&self.settings, &*self.clock)) {
+            (StoreError::Unknown(reason), true) => Err(StoreError::Unavailable(reason)),
+            (error, _) => Err(error),
         }
-    }
-
-    /// Tries to get a state from the file, and to write to it. Returns the number of the last batch found in it.
-    fn reopen(&mut self) -> Option<u64> {
-        let path = self.path.as_deref()?;
-        // It is closed first: nobody, and so not even we, can have it open twice.
-        self.state = Err("the file is closed".to_owned());
-        let mut state = match State::read(path, IfMissing::Fail, &self.settings, &*self.clock) {
-            Ok(state) => state,
-            Err(error) => {
-                self.state = Err(error.to_string());
-                return None;
-            }
-        };
-        let found = state.batch();
-        match state.save(Moment::now(&*self.clock)) {
-            Ok(()) => tracing::info!("the store works again"),
-            Err(StoreError::Unavailable(reason) | StoreError::Unknown(reason)) => {
-                state.unwritable = Some(reason);
-            }
-        }
-        self.state = Ok(state);
-        found
     }
 
     /// Removes some of what has ended, so that neither memory nor file grows with the keys that were ever used. Returns whether
     /// that was all.
     fn tidy(&mut self) -> bool {
-        let Ok(state) = &mut self.state else { return true };
-        if state.unwritable.is_some() {
+        if self.state.unwritable().is_some() {
             return true;
         }
-        let is_all = state.table.purge(self.clock.boot(), MOST_PURGED);
-        state.table.purge_lines(self.clock.boot());
+        let table = &mut self.state.table;
+        let is_all = table.purge(self.clock.boot(), MOST_PURGED);
+        table.purge_lines(self.clock.boot());
         // A failure is logged there, and nobody waits for this.
         let _ = self.commit();
         is_all

@@ -24,9 +24,10 @@ const HOUR: Duration = Duration::from_secs(3600);
 const MINUTE_MS: u64 = 60_000;
 
 /// The clocks of one machine, which stand still unless they are told to go on.
-#[derive(Clone)]
-struct TestClock(Arc<Mutex<Times>>);
+#[derive(Clone, Debug)]
+pub(super) struct TestClock(Arc<Mutex<Times>>);
 
+#[derive(Debug)]
 struct Times {
     boot: Duration,
     wall: Duration,
@@ -44,6 +45,20 @@ impl Clock for TestClock {
 
     fn boot_id(&self) -> String {
         format!("boot {}", self.0.lock().unwrap().boots)
+    }
+}
+
+impl TestClock {
+    pub(super) fn new() -> Self {
+        let times =
+            Times { boot: Duration::from_secs(10_000), wall: Duration::from_secs(1_900_000_000), boots: 1 };
+        Self(Arc::new(Mutex::new(times)))
+    }
+
+    pub(super) fn reboot(&self) {
+        let mut times = self.0.lock().unwrap();
+        times.boot = Duration::from_secs(7);
+        times.boots += 1;
     }
 }
 
@@ -72,9 +87,7 @@ struct Machine {
 impl Machine {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let times =
-            Times { boot: Duration::from_secs(10_000), wall: Duration::from_secs(1_900_000_000), boots: 1 };
-        let clock = TestClock(Arc::new(Mutex::new(times)));
+        let clock = TestClock::new();
         let file = directory.path().join("locks.redb");
         let mut machine = Self { clock, store: None, file, _directory: directory };
         machine.open();
@@ -127,11 +140,8 @@ impl Machine {
     /// Off for `off` and on again, with a wall clock that does not quite know how long it was.
     async fn reboot(&mut self, off: Duration, set: Set) {
         self.close().await;
-        self.times(|times| {
-            times.boot = Duration::from_secs(7);
-            times.wall += off;
-            times.boots += 1;
-        });
+        self.clock.reboot();
+        self.times(|times| times.wall += off);
         self.set(set);
         self.open();
     }

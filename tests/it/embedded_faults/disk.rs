@@ -237,6 +237,9 @@ async fn a_full_disk_is_told_and_loses_nothing_and_room_is_found_without_a_resta
         held.extend(granted.into_iter().flatten());
         assert_eq!(refused.fate(&client).await, Fate::Free);
         client.get("/healthz").send().await.expect(200);
+        // Nobody else may take the file over meanwhile.
+        let another = disk.try_gateway().await.err().expect("it has started");
+        assert!(another[0].contains("in use by another process"), "{another:?}");
 
         disk.make_room();
         refused.put(&client).await.expect(201);

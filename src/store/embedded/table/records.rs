@@ -38,10 +38,10 @@ impl Records {
     }
 
     /// Returns what was there before.
-    pub(super) fn insert(&mut self, id: RecordId, record: Record) -> Option<Record> {
+    pub(super) fn insert(&mut self, id: RecordId, record: Box<Record>) -> Option<Box<Record>> {
         let part = self.part(&id);
         let fresh = if let RecordId::Lock(key) = &id { Some(key.clone()) } else { None };
-        let before = self.parts[part].insert(id, Box::new(record));
+        let before = self.parts[part].insert(id, record);
         if before.is_none()
             && let Some(key) = fresh
         {
@@ -50,11 +50,11 @@ impl Records {
                 self.put_in_order();
             }
         }
-        before.map(|record| *record)
+        before
     }
 
     /// Returns what was there.
-    pub(super) fn remove(&mut self, id: &RecordId) -> Option<Record> {
+    pub(super) fn remove(&mut self, id: &RecordId) -> Option<Box<Record>> {
         let part = self.part(id);
         let record = self.parts[part].remove(id)?;
         if let RecordId::Lock(key) = id
@@ -62,7 +62,7 @@ impl Records {
         {
             self.ordered.remove(key);
         }
-        Some(*record)
+        Some(record)
     }
 
     /// The locks from a key on, in the order of their keys.

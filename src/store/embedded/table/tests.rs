@@ -1,6 +1,6 @@
 //! Every rule, once, without file or thread.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use super::*;
 use crate::lock::{Acquired, Lease, LeaseToken, Refusal, Terms};
@@ -246,20 +246,58 @@ fn numbers_that_are_used_up_change_nothing() {
     }
 }
 
+/// The records that were touched, each once.
+fn touched(table: &mut Table) -> Vec<RecordId> {
+    let ids: BTreeSet<_> = table.take_changes().into_iter().map(|change| change.id).collect();
+    ids.into_iter().collect()
+}
+
+/// A batch that could not be written: nothing is left of it but the numbers that it used up.
+#[test]
+fn what_is_undone_leaves_everything_as_it_was() {
+    let mut table = table();
+    let named = |name: &str| match LockKey::parse(name.as_bytes()) {
+        Ok(key) => key,
+        Err(error) => panic!("{error}"),
+    };
+    let [kept, freed, new] =
+        ["kept", "freed", "new"].map(|name| AcquireRequest { key: named(name), ..request(token()) });
+    granted(&mut table, &kept, NOW);
+    granted(&mut table, &freed, NOW);
+    table.take_changes();
+    let all = |table: &mut Table| {
+        let locks = table.list("", None, 10, NOW).0;
+        let marks =
+            [&kept, &freed, &new].map(|one| table.get(&RecordId::mark(&one.key, &one.token)).cloned());
+        (locks, marks, table.ends.clone(), records_of(table))
+    };
+    let before = all(&mut table);
+    let last = granted(&mut table, &new, NOW).fencing_token;
+    table.renew(&kept.key, &kept.token, ttl(20_000), Renewer::Token, NOW);
+    table.renew(&kept.key, &kept.token, ttl(30_000), Renewer::Token, NOW);
+    table.release(&freed.key, &freed.token, ReleaseMark::Final, NOW);
+    table.release(&new.key, &new.token, ReleaseMark::Final, NOW);
+    assert_ne!(all(&mut table), before);
+    let changes = table.take_changes();
+    table.undo(changes);
+    assert_eq!(all(&mut table), before);
+    assert_eq!((table.change_count(), table.last_fence()), (0, last.get()));
+}
+
 #[test]
 fn changes_are_told_once_each_and_only_where_something_changed() {
     let mut table = table();
     let request = request(token());
     granted(&mut table, &request, NOW);
     table.renew(&key(), &request.token, ttl(20_000), Renewer::Token, NOW);
-    assert_eq!(table.take_changes(), vec![RecordId::Lock(key())]);
+    assert_eq!(touched(&mut table), vec![RecordId::Lock(key())]);
     table.renew(&key(), &request.token, ttl(1), Renewer::Token, NOW);
     table.inspect(&key(), Some(&request.token), NOW);
     assert_eq!(table.release(&key(), &token(), ReleaseMark::None, NOW).answer, Released::HeldByAnother);
     assert_eq!(table.change_count(), 0);
     table.release(&key(), &request.token, ReleaseMark::Final, NOW);
     let changes = vec![RecordId::Lock(key()), RecordId::mark(&key(), &request.token)];
-    assert_eq!(table.take_changes(), changes);
+    assert_eq!(touched(&mut table), changes);
     assert!(table.get(&changes[0]).is_none() && table.get(&changes[1]).is_some());
 }
 

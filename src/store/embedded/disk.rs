@@ -1,0 +1,150 @@
+//! What the database lies on, and whether what is read from there is on disk.
+//!
+//! After a sync that failed, the operating system counts what it could not write as written: reads still return it, and no
+//! later sync writes it. So nothing is trusted after one, nor at a start, since the process before may have seen one, until
+//! all that is read has been written once more, and synced.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, ErrorKind};
+use std::ops::Bound;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use redb::backends::FileBackend;
+use redb::{BackendError, DatabaseError, StorageBackend};
+use rustix::fs::{SeekFrom, seek};
+
+/// So much is read and written at a time.
+const BLOCK_BYTES: usize = 64 * 1024;
+/// What a database begins with.
+const MAGIC: &[u8] = b"redb";
+
+/// A file, or what stands for one. It is locked as long as this lives, however often the database in it is opened.
+#[derive(Debug)]
+pub(super) struct Disk {
+    path: PathBuf,
+    backend: Box<dyn StorageBackend>,
+    /// The file itself, where it is one.
+    file: Option<File>,
+    /// Whether what is read may be missing on disk.
+    is_doubtful: AtomicBool,
+}
+
+/// What the database is given. When it is closed, the file stays locked.
+#[derive(Debug)]
+pub(super) struct Handle(pub(super) Arc<Disk>);
+
+impl Disk {
+    /// Opens and locks the file at `path`.
+    pub(super) fn open(path: &Path) -> Result<Self, DatabaseError> {
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        let about = file.metadata()?;
+        if !about.is_file() || about.len() == 0 {
+            return Err(io::Error::from(ErrorKind::InvalidData).into());
+        }
+        let disk = Self::new(path, FileBackend::new(file.try_clone()?)?, Some(file));
+        let is_ours = match disk.file.as_ref().map(File::try_lock) {
+            Some(Err(TryLockError::WouldBlock)) => false,
+            // A file system that knows only the other kind of locks.
+            Some(Err(TryLockError::Error(_))) => {
+                disk.backend.try_lock_range(Bound::Unbounded, Bound::Unbounded).unwrap_or(true)
+            }
+            _ => true,
+        };
+        if is_ours { Ok(disk) } else { Err(DatabaseError::DatabaseAlreadyOpen) }
+    }
+
+    /// A database that lies on something else than a file.
+    pub(super) fn on(backend: impl StorageBackend) -> Self {
+        Self::new(Path::new("the storage"), backend, None)
+    }
+
+    fn new(path: &Path, backend: impl StorageBackend, file: Option<File>) -> Self {
+        Self { path: path.into(), backend: Box::new(backend), file, is_doubtful: AtomicBool::new(true) }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Sees to it that all that is read is on disk. To write again what is there already does no harm where that is cut short.
+    pub(super) fn settle(&self) -> io::Result<()> {
+        if let Some(file) = &self.file
+            && file.metadata()?.nlink() == 0
+        {
+            return Err(io::Error::new(ErrorKind::NotFound, "it has been removed"));
+        }
+        if !self.is_doubtful.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let length = self.backend.len()?;
+        let mut block = vec![0; BLOCK_BYTES];
+        let mut offset = 0;
+        while offset < length {
+            block.truncate(usize::try_from(length - offset).unwrap_or(BLOCK_BYTES));
+            self.backend.read(offset, &mut block)?;
+            // Nobody's file is touched that was named by mistake.
+            if offset == 0 && !block.starts_with(MAGIC) {
+                return Ok(());
+            }
+            if block.iter().any(|byte| *byte != 0) || !self.is_hole(offset) {
+                self.backend.write(offset, &block)?;
+            }
+            offset += block.len() as u64;
+        }
+        self.backend.sync_data()?;
+        self.is_doubtful.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    /// Whether a block takes no room on disk. To write it would cost room, which there may not be.
+    fn is_hole(&self, offset: u64) -> bool {
+        self.file.as_ref().is_some_and(|file| match seek(file, SeekFrom::Data(offset)) {
+            Ok(data) => data >= offset + BLOCK_BYTES as u64,
+            Err(error) => error == rustix::io::Errno::NXIO,
+        })
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // What is not unlocked here is unlocked with the end of the process.
+        let _ = self.backend.close();
+    }
+}
+
+impl StorageBackend for Handle {
+    fn len(&self) -> io::Result<u64> {
+        self.0.backend.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.backend.read(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.backend.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        let synced = self.0.backend.sync_data();
+        if synced.is_err() {
+            self.0.is_doubtful.store(true, Ordering::Release);
+        }
+        synced
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.backend.write(offset, data)
+    }
+
+    fn try_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
+        self.0.backend.try_lock_range(start, end)
+    }
+
+    fn unlock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.0.backend.unlock_range(start, end)
+    }
+}
