@@ -67,7 +67,7 @@ pub enum OpenError {
         /// The file.
         path: PathBuf,
     },
-    /// The directory of the file is missing, or the file has vanished since it was opened first.
+    /// The directory of the file is missing, or what a link names, or the file has vanished since it was opened first.
     #[error("{path} cannot be opened: there is no such file or directory")]
     Missing {
         /// The file.
@@ -153,6 +153,7 @@ impl EmbeddedStore {
     fn on(disk: Disk, settings: EmbeddedSettings, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
         let disk = Arc::new(disk);
         let mut state = State::read(Arc::clone(&disk), &settings, &*clock)?;
+        disk.make_private();
         state
             .save(Moment::now(&*clock))
             .map_err(|error| OpenError::Failed { path: disk.path().into(), reason: error.to_string() })?;

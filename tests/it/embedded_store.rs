@@ -15,6 +15,7 @@ use crate::support::gateway::{bare_command, command};
 use crate::support::{Client, Gateway, PATIENCE, fresh_token};
 
 mod cursors;
+mod privacy;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_process_on_the_file_is_refused_with_one_clear_line() {

@@ -4,18 +4,22 @@
 //! later sync writes it. So nothing is trusted after one, nor at a start, since the process before may have seen one, until
 //! all that is read has been written once more, and synced.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, ErrorKind};
 use std::ops::Bound;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use redb::backends::FileBackend;
 use redb::{BackendError, DatabaseError, StorageBackend};
-use rustix::fs::{SeekFrom, seek};
+use rustix::fs::{OFlags, SeekFrom, seek};
 
+/// What nobody but the owner of a file may do with it.
+pub(super) const OTHERS: u32 = 0o077;
+/// The file is for the gateway's user alone: it says who holds what, and whoever may open it may lock it.
+pub(super) const PRIVATE: u32 = 0o600;
 /// So much is read and written at a time.
 const BLOCK_BYTES: usize = 64 * 1024;
 /// What a database begins with.
@@ -106,12 +110,42 @@ impl Disk {
             Err(error) => error == rustix::io::Errno::NXIO,
         })
     }
+
+    /// Takes from others what they may do with the file.
+    pub(super) fn make_private(&self) {
+        let Some(file) = &self.file else { return };
+        if let Err(error) = make_private(file) {
+            tracing::warn!(%error, "other users of this machine may open the file of the store");
+        }
+    }
 }
 
 impl Drop for Disk {
     fn drop(&mut self) {
         // What is not unlocked here is unlocked with the end of the process.
         let _ = self.backend.close();
+    }
+}
+
+/// Opens a file that is being made, which nobody else may have put there.
+pub(super) fn create_private(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(PRIVATE);
+    let no_link = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or_default();
+    let file = options.custom_flags(no_link).open(path)?;
+    let about = file.metadata()?;
+    if !about.is_file() || about.uid() != rustix::process::geteuid().as_raw() {
+        let text = format!("{} is in the way: remove it", path.display());
+        return Err(io::Error::new(ErrorKind::AlreadyExists, text));
+    }
+    make_private(&file)?;
+    Ok(file)
+}
+
+fn make_private(file: &File) -> io::Result<()> {
+    match file.metadata()?.mode() & OTHERS {
+        0 => Ok(()),
+        _ => file.set_permissions(Permissions::from_mode(PRIVATE)),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::error::Error;
 use std::fmt::Display;
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use redb::{
 use crate::clock::Clock;
 use crate::store::StoreError;
 
-use super::disk::{Disk, Handle};
+use super::disk::{Disk, Handle, create_private};
 use super::record::{Record, RecordId};
 use super::rows::{
     LOCKS, MARKS, Moment, TERMS, life_row, lock_row, read_lock, read_mark, terms_row, verdict_row,
@@ -215,9 +215,15 @@ pub(super) fn was_closed(path: &Path) -> Result<bool, OpenError> {
     }
 }
 
-/// Makes an empty store where none stands yet.
+/// Makes an empty store where nothing stands yet, not even a link to something that is not there at present.
 pub(super) fn create_if_missing(path: &Path) -> Result<(), OpenError> {
-    if path.exists() { Ok(()) } else { create(path).map_err(|error| open_error(path, error)) }
+    match path.symlink_metadata() {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            create(path).map_err(|error| open_error(path, error))
+        }
+        // Whatever stands there, or is wrong, is told when it is opened.
+        _ => Ok(()),
+    }
 }
 
 /// Makes an empty database, which gets its name only once it is complete: a start that is killed, or that runs out of
@@ -225,7 +231,7 @@ pub(super) fn create_if_missing(path: &Path) -> Result<(), OpenError> {
 fn create(path: &Path) -> Result<(), DatabaseError> {
     let mut unfinished = path.as_os_str().to_owned();
     unfinished.push(UNFINISHED);
-    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&unfinished)?;
+    let file = create_private(Path::new(&unfinished))?;
     // Another process may be at the same. Whoever has the lock and finds that the store does not exist yet may cut off
     // what an earlier start left: nobody can have opened it under its name meanwhile.
     if let Err(TryLockError::WouldBlock) = file.try_lock() {

@@ -2,11 +2,13 @@
 
 use std::fs::OpenOptions;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::fs::{Access, access};
 
 use super::OpenError;
+use super::disk::{OTHERS, PRIVATE};
 use super::file::was_closed;
 use crate::store::survey::{Block, Standing, Survey, promises};
 
@@ -17,7 +19,13 @@ pub fn survey(path: &Path) -> Survey {
     let mut rows = vec![("store", format!("embedded, in the file {}", path.display()))];
     let mut survey = Survey::default();
     match look(path) {
-        Ok(state) => {
+        Ok((state, mode)) => {
+            if mode & OTHERS != 0 {
+                survey.warnings.push(format!(
+                    "other users may open the file (mode {:o}); the next start makes it {PRIVATE:o}",
+                    mode & 0o777
+                ));
+            }
             if state.ends_with(IN_USE) {
                 survey.warnings.push(
                     "whoever has the file open may be your gateway; no second one starts on it".to_owned(),
@@ -53,22 +61,26 @@ pub fn survey_memory() -> Survey {
     }
 }
 
-/// What stands there, or why it cannot be used.
-fn look(path: &Path) -> Result<String, String> {
+/// What stands there with which mode, or why it cannot be used.
+fn look(path: &Path) -> Result<(String, u32), String> {
     let file = match OpenOptions::new().read(true).write(true).open(path) {
         Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return will_be_made(path),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return will_be_made(path).map(|state| (state, PRIVATE));
+        }
         Err(error) => return Err(format!("{} cannot be opened: {error}", path.display())),
     };
-    let bytes = file.metadata().map_err(|error| error.to_string())?.len();
-    match was_closed(path) {
+    let about = file.metadata().map_err(|error| error.to_string())?;
+    let bytes = about.len();
+    let state = match was_closed(path) {
         Ok(true) => Ok(format!("{bytes} bytes, in use by nobody")),
         Ok(false) => {
             Ok(format!("{bytes} bytes, in use by nobody; it was not closed, and the next start repairs it"))
         }
         Err(OpenError::InUse { .. }) => Ok(format!("{bytes} bytes, {IN_USE}")),
         Err(error) => Err(error.to_string()),
-    }
+    };
+    Ok((state?, about.mode()))
 }
 
 fn will_be_made(path: &Path) -> Result<String, String> {
