@@ -25,6 +25,7 @@ use fencepost::service::LockService;
 use fencepost::store::LockStore;
 use fencepost::store::embedded::{self, EmbeddedSettings, EmbeddedStore};
 use fencepost::store::redis::{open as open_redis, survey as survey_redis};
+use fencepost::store::survey::Survey;
 use fencepost::telemetry::metrics::metrics;
 use fencepost::telemetry::traces::Traces;
 use jiff::Timestamp;
@@ -257,7 +258,10 @@ async fn refuse_unsafe(settings: &Settings) -> anyhow::Result<()> {
     let Ok(survey) = timeout(settings.store_timeout, survey_redis(address, redis)).await else {
         return Ok(());
     };
-    let refusals = survey?.refusals;
+    let Survey { refusals, unreadable, .. } = survey?;
+    for lock in unreadable {
+        tracing::error!("cannot be read: {lock}");
+    }
     anyhow::ensure!(refusals.is_empty(), "{address} is refused: {}", refusals.join("; "));
     Ok(())
 }

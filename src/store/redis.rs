@@ -21,7 +21,7 @@ use self::keys::KeySpace;
 use self::link::{Hints, Link};
 use self::mode::Mode;
 use self::preflight::Preflight;
-use self::scripts::{Reply, lease_of, standing_of, unexpected};
+use self::scripts::{Reply, lease_of, lease_seen, standing_of, unexpected};
 use self::servers::Servers;
 use self::usual::{Unusual, refused, replicated};
 use super::{
@@ -350,11 +350,12 @@ impl LockStore for RedisStore {
         let reply: Reply =
             self.run(key, &scripts::INSPECT, &[lock, waiting, away], deadline, add_args).await?;
         let waiters = reply.waiters();
-        let held = |yours| Ok(Inspected::Held { lease: lease_of(&reply, key)?, yours, waiters });
+        let held = |lease, yours| Ok(Inspected::Held { lease, yours, waiters });
         match reply.outcome {
             0 => Ok(Inspected::Free { waiters }),
-            1 => held(token.map(|_| false)),
-            2 => held(Some(true)),
+            1 => held(lease_seen(&reply, key)?, token.map(|_| false)),
+            // It may have been pinned.
+            2 => held(lease_of(&reply, key)?, Some(true)),
             other => Err(unexpected("inspect", other)),
         }
     }

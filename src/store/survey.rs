@@ -13,6 +13,8 @@ pub struct Survey {
     pub refusals: Vec<String>,
     /// What of it cannot be reached, and why.
     pub unreachable: Vec<String>,
+    /// Locks whose values no gateway can read.
+    pub unreadable: Vec<String>,
     /// What puts something at risk, and is no reason to refuse it.
     pub warnings: Vec<String>,
 }
@@ -62,9 +64,9 @@ pub fn promises(standings: [Standing; 5]) -> Vec<Promise> {
 }
 
 impl Survey {
-    /// Whether locks can be kept there.
+    /// Whether locks can be kept there, and those that are there can be read.
     pub fn is_usable(&self) -> bool {
-        self.refusals.is_empty() && self.unreachable.is_empty()
+        self.refusals.is_empty() && self.unreachable.is_empty() && self.unreadable.is_empty()
     }
 }
 
@@ -97,6 +99,7 @@ impl fmt::Display for Survey {
         let said = [
             ("cannot be reached", &self.unreachable),
             ("refused", &self.refusals),
+            ("cannot be read", &self.unreadable),
             ("warning", &self.warnings),
         ];
         for (kind, texts) in said {

@@ -63,5 +63,6 @@ mod tls;
 mod together;
 mod traces;
 mod ui;
+mod unreadable;
 mod vanishing_clients;
 mod waiting;

@@ -75,6 +75,8 @@ pub(super) struct Look {
     pub(super) profile: Profile,
     pub(super) config: Config,
     accepts_replica: bool,
+    /// Whether keys may be gone through.
+    pub(super) may_list: bool,
     pub(super) refusals: Vec<Refusal>,
     pub(super) warnings: Vec<String>,
 }
@@ -171,7 +173,8 @@ impl Preflight {
             .map(|Refusal { risk, reason }| format!("accepted by --redis-accept {}: {reason}", risk.name()));
         let warnings = accepted.chain(self.warnings(&profile, &permissions, &config)).collect();
         let accepts_replica = self.is_named() && is_accepted(Risk::Replica);
-        Look { profile, config, accepts_replica, refusals, warnings }
+        let may_list = permissions.may_list;
+        Look { profile, config, accepts_replica, may_list, refusals, warnings }
     }
 
     /// Whether the servers are those of a quorum.

@@ -8,6 +8,9 @@ use redis::{Cmd, ErrorKind, FromRedisValue, ParsingError, RedisError, RedisResul
 use crate::lock::{Attempt, FencingToken, Lease, LockKey, Owner, Place, Standing, Terms, TokenHash};
 use crate::store::{Beat, Renewer, StoreError};
 
+#[cfg(test)]
+mod tests;
+
 /// The text of a script: what it shares with others comes first.
 macro_rules! script {
     ($($part:literal),+) => {
@@ -161,23 +164,12 @@ pub(super) struct Reply {
 impl Reply {
     /// The lease in the reply; `None` where there is none, or the key holds something that no script of ours wrote.
     pub(super) fn lease(&self) -> Option<Lease> {
-        let (lock, left_ms) = (self.lock()?, self.field::<i64>(1)?);
-        let text = std::str::from_utf8(lock.get(NUMBER_AT..)?).ok()?;
-        let (number, owner) = text.split_once(' ')?;
-        // Behind it, its terms, which are the scripts' own.
-        let number = number.split_once(':').map_or(number, |(number, _)| number);
-        Some(Lease {
-            fencing_token: FencingToken::new(number.parse().ok()?)?,
-            left_ms: u64::try_from(left_ms).unwrap_or(0),
-            owner: Owner::parse(owner.as_bytes()).ok()?,
-            is_released: self.holder()? == TokenHash::NOBODY,
-        })
+        read_lease(self.lock()?, self.field::<i64>(1)?)
     }
 
     /// Who holds the lock in the reply, if it names one.
     pub(super) fn holder(&self) -> Option<TokenHash> {
-        let lock = self.lock()?;
-        TokenHash::parse(std::str::from_utf8(lock.get(..TOKEN_HASH_DIGITS)?).ok()?)
+        read_holder(self.lock()?)
     }
 
     /// Whether the reply names a lock that is held.
@@ -241,6 +233,29 @@ impl FromRedisValue for Reply {
     }
 }
 
+/// The lease in a lock's value, of which so much is left; `None` where no script of ours wrote it.
+fn read_lease(lock: &[u8], left_ms: i64) -> Option<Lease> {
+    let text = std::str::from_utf8(lock.get(NUMBER_AT..)?).ok()?;
+    let (number, owner) = text.split_once(' ')?;
+    // Behind it, its terms, which are the scripts' own.
+    let number = number.split_once(':').map_or(number, |(number, _)| number);
+    Some(Lease {
+        fencing_token: FencingToken::new(number.parse().ok()?)?,
+        left_ms: u64::try_from(left_ms).unwrap_or(0),
+        owner: Owner::parse(owner.as_bytes()).ok()?,
+        is_released: read_holder(lock)? == TokenHash::NOBODY,
+    })
+}
+
+fn read_holder(lock: &[u8]) -> Option<TokenHash> {
+    TokenHash::parse(std::str::from_utf8(lock.get(..TOKEN_HASH_DIGITS)?).ok()?)
+}
+
+/// Whether a gateway can read what stands where a lock does. An offer is read by scripts alone.
+pub(super) fn is_readable(value: &[u8]) -> bool {
+    value.starts_with(b"?") || read_lease(value, 0).is_some()
+}
+
 /// The pulse and the beat in a reply: whether the gateway is new, then locks, each followed by the milliseconds until
 /// it is due.
 pub(super) fn read_beat(
@@ -259,15 +274,18 @@ pub(super) fn read_beat(
     Some((pulse, Beat { is_new, due }))
 }
 
-/// The lease in a reply that must have one.
+/// The lease in the reply of a script that may have written: it tells what it found, and cannot know who can read it.
 pub(super) fn lease_of(reply: &Reply, key: &LockKey) -> Result<Lease, StoreError> {
-    // Nothing of ours writes such a value, so nothing of ours was changed either.
-    reply.lease().ok_or_else(|| {
-        StoreError::Unavailable(format!(
-            "what Redis holds for {:?} was not written by a gateway",
-            key.as_str()
-        ))
-    })
+    reply.lease().ok_or_else(|| StoreError::Unknown(unreadable(key)))
+}
+
+/// The same where the script has certainly left the lock as it was.
+pub(super) fn lease_seen(reply: &Reply, key: &LockKey) -> Result<Lease, StoreError> {
+    reply.lease().ok_or_else(|| StoreError::Unavailable(unreadable(key)))
+}
+
+fn unreadable(key: &LockKey) -> String {
+    format!("what Redis holds for {:?} cannot be read: no gateway of this version wrote it", key.as_str())
 }
 
 /// The standing in a reply that must have one.

@@ -8,14 +8,21 @@ use tokio::time::{Instant, timeout};
 
 use super::address::Layout;
 use super::failure::describe;
+use super::keys::KeySpace;
 use super::node::Node;
 use super::preflight::{Look, Preflight};
 use super::profile::{Config, Profile};
 use super::quorum::survey as quorum;
+use super::scripts::is_readable;
 use super::sentinel::{Primary, Sentinels};
 use super::{AddressError, RedisAddress, RedisSettings, cluster};
 use crate::clock::{Clock, SystemClock};
 use crate::store::survey::{Block, Standing, Survey, promises};
+
+/// The most keys that one `SCAN` looks at, the most of them, and the most of their locks that are told of.
+const MOST_AT_ONCE: usize = 1_000;
+const MOST_STEPS: usize = 10;
+const MOST_TOLD: usize = 10;
 
 /// How often a server is asked for its time: the shortest round trip says most about its clock.
 const QUESTIONS: usize = 5;
@@ -48,6 +55,7 @@ pub async fn survey(address: &RedisAddress, settings: &RedisSettings) -> Result<
                 // Unless that is what it was refused for.
                 let unfit = sight.look.check().err().filter(|_| refusals.is_empty());
                 survey.unreachable.extend(unfit.map(named));
+                survey.unreadable.extend(sight.unreadable.iter().cloned().map(named));
                 seats.push(sight.seat(server));
                 looks.push(sight.look);
             }
@@ -102,6 +110,8 @@ struct Sight {
     timing: Timing,
     /// Its part in a quorum, if it is to be one of it.
     membership: Option<String>,
+    /// Locks whose values no gateway can read.
+    unreadable: Vec<String>,
 }
 
 /// The quickest answer of a server to a question for its time.
@@ -132,7 +142,12 @@ async fn see(client: &Client, preflight: &Preflight, settings: &RedisSettings) -
             }
             false => None,
         };
-        Ok(Sight { look, timing: Timing::take(&mut connection).await?, membership })
+        let timing = Timing::take(&mut connection).await?;
+        let unreadable = match look.may_list {
+            true => unreadable(&mut connection, preflight.keys(), Instant::now() + patience / 2).await?,
+            false => Vec::new(),
+        };
+        Ok(Sight { look, timing, membership, unreadable })
     };
     match timeout(patience, look).await {
         Ok(seen) => seen.map_err(|error| Blind::of(&error)),
@@ -141,6 +156,49 @@ async fn see(client: &Client, preflight: &Preflight, settings: &RedisSettings) -
             Err(Blind::Unreachable(format!("no answer within {waited}")))
         }
     }
+}
+
+/// The locks whose values no gateway can read, of those that a look has time for.
+async fn unreadable(
+    connection: &mut MultiplexedConnection,
+    keys: &KeySpace,
+    stop_at: Instant,
+) -> RedisResult<Vec<String>> {
+    let pattern = keys.pattern_of_locks("");
+    let (mut position, mut found) = (0_u64, Vec::new());
+    for _ in 0..MOST_STEPS {
+        let mut scan = redis::cmd("SCAN");
+        scan.arg(position).arg("MATCH").arg(&pattern).arg("COUNT").arg(MOST_AT_ONCE);
+        let (next, names): (u64, Vec<Vec<u8>>) = scan.query_async(connection).await?;
+        let locks = names.iter().filter_map(|name| keys.key_at(std::str::from_utf8(name).ok()?));
+        let locks: Vec<_> = locks.collect();
+        let mut look = redis::pipe();
+        for key in &locks {
+            look.cmd("GET").arg(keys.lock(key));
+        }
+        let values: Vec<RedisResult<Option<Vec<u8>>>> = match locks.is_empty() {
+            true => Vec::new(),
+            false => look.ignore_errors().query_async(connection).await?,
+        };
+        for (key, value) in locks.iter().zip(values) {
+            let is_readable = match value {
+                Ok(value) => value.is_none_or(|value| is_readable(&value)),
+                // Any other error speaks of the server, and not of the value.
+                Err(error) => error.code() != Some("WRONGTYPE"),
+            };
+            let told = format!("the value of lock {:?}: no gateway of this version wrote it", key.as_str());
+            // A SCAN may name a key twice.
+            if !is_readable && !found.contains(&told) {
+                found.push(told);
+            }
+        }
+        position = next;
+        if position == 0 || found.len() >= MOST_TOLD || Instant::now() >= stop_at {
+            break;
+        }
+    }
+    found.truncate(MOST_TOLD);
+    Ok(found)
 }
 
 impl Blind {

@@ -58,7 +58,7 @@ for i = 1, locks do
     reply[i] = -1
     if is_in_bounds then
       number = number + 1
-      local lock = ARGV[2 * i] .. string.format('%d', number) .. (ARGV[2 * locks + 1 + i] or ' ')
+      local lock = ARGV[2 * i] .. string.format('%.0f', number) .. (ARGV[2 * locks + 1 + i] or ' ')
       -- One that is asked for twice is taken once.
       if redis.call('SET', KEYS[3 * i - 2], lock, 'NX', 'PX', ARGV[2 * i + 1]) then reply[i] = number end
     end

@@ -54,8 +54,8 @@ local function is_claim(attempt) return string.find(attempt, '^[c-f]') ~= nil en
 local function keep_released(key, lock)
   local _, least_ms = terms_left(lock)
   if not least_ms or least_ms <= 0 then return nil end
-  local number, owner = string.match(lock, '^%S+ %S+ (%d+)%S*(.*)$')
+  local digits, owner = string.match(lock, '^%S+ %S+ (%d+)%S*(.*)$')
   redis.call('PEXPIRE', key, least_ms)
-  redis.call('SET', key, NOBODY_HASH .. ' ' .. PINNED .. ' ' .. number .. owner, 'PX', least_ms)
+  redis.call('SET', key, NOBODY_HASH .. ' ' .. PINNED .. ' ' .. digits .. owner, 'PX', least_ms)
   return least_ms
 end

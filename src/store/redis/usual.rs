@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::RedisStore;
 use super::link::Link;
 use super::parts::{Free, Take};
-use super::scripts::{Reply, lease_of};
+use super::scripts::{Reply, lease_seen};
 use crate::clock::whole_ms;
 use crate::lock::{Acquired, FencingToken, Lease, LockKey, Refusal, TokenHash};
 use crate::store::{AcquireRequest, Intent, StoreError};
@@ -147,7 +147,7 @@ pub(super) async fn replicated(
 
 /// What is said where somebody else holds the lock.
 pub(super) fn refused(reply: &Reply, key: &LockKey) -> Result<Acquired, StoreError> {
-    let holder = reply.has_lock().then(|| lease_of(reply, key)).transpose()?;
+    let holder = reply.has_lock().then(|| lease_seen(reply, key)).transpose()?;
     let (waiters, position) = (reply.waiters(), reply.position());
     Ok(Acquired::Refused(Refusal { holder, waiters, position, ..Refusal::default() }))
 }

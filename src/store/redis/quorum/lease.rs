@@ -253,7 +253,9 @@ impl QuorumStore {
         if let Some((_, held)) = held(&poll.answers) {
             return Ok(Some(held));
         }
-        let silent = poll.answers.len() - poll.heard().count();
+        // Whoever says that it is held, and not by whom, is as good as silent.
+        let is_clear = |reply: &&Reply| reply.outcome == 0 || reply.lease().is_some();
+        let silent = poll.answers.len() - poll.heard().filter(is_clear).count();
         let most = held_locks(&poll.answers, |_| true).iter().map(Held::count).max().unwrap_or(0);
         // Whoever is silent may hold it too.
         if free(&poll.answers) || poll.heard().count() >= quorum && most + silent < quorum {
