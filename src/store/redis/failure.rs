@@ -8,9 +8,13 @@
 //! | `NOAUTH`, `WRONGPASS` | not done | is left |
 //! | `OOM`, `MISCONF`, `NOREPLICAS`, `NOPERM`, `NOSCRIPT` twice | not done | stays |
 //! | any other error of a script, `WRONGTYPE` too | unknown, since it keeps what it wrote | stays |
+//! | a reply that cannot be read, or names a lock that cannot | unknown, where it may have written | stays |
 //! | no answer in time; closed; reset; anything else | unknown | is left |
 //!
 //! That no connection could be made is said by the supervisor (`supervisor.rs`), before anything is sent: not done.
+//!
+//! Redis 6.2 wraps what its state says to a command of a script: `ERR Error running script (call to f_…): @user_script:1:
+//! @user_script: 1: -NOREPLICAS …`. It is read as what it wraps.
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
@@ -49,19 +53,17 @@ pub(super) enum StepOutcome {
 
 impl Failure {
     pub(super) fn of(error: &RedisError) -> Self {
-        let code = error.code().unwrap_or_default();
+        let wrapped = wrapped(error);
+        let code = wrapped.map_or_else(|| error.code().unwrap_or_default(), first_word);
         let (outcome, breaks_link) = match error.kind() {
             // The server's state speaks here, before the first write of a script.
             ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask | ServerErrorKind::TryAgain) => {
                 (StepOutcome::NotYet, false)
             }
             ErrorKind::Server(
-                ServerErrorKind::ReadOnly
-                | ServerErrorKind::MasterDown
-                | ServerErrorKind::BusyLoading
-                | ServerErrorKind::ClusterDown,
+                ServerErrorKind::MasterDown | ServerErrorKind::BusyLoading | ServerErrorKind::ClusterDown,
             ) => (StepOutcome::NotYet, true),
-            _ if code == "STALE" => (StepOutcome::NotYet, true),
+            _ if matches!(code, "STALE" | "READONLY") => (StepOutcome::NotYet, true),
             _ if code == "BUSY" => (StepOutcome::NotYet, false),
             ErrorKind::Server(ServerErrorKind::NoPerm | ServerErrorKind::NoScript) => {
                 (StepOutcome::NotDone, false)
@@ -76,7 +78,8 @@ impl Failure {
         let node = error.redirect_node().and_then(|(node, _)| Node::parse(node)).filter(Node::is_known);
         let is_ask = error.kind() == ErrorKind::Server(ServerErrorKind::Ask);
         let redirect = node.map(if is_ask { Redirect::Ask } else { Redirect::Moved });
-        Self { outcome, reason: format!("Redis: {}", describe(error)), breaks_link, redirect }
+        let said = wrapped.map_or_else(|| describe(error), str::to_owned);
+        Self { outcome, reason: format!("Redis: {said}"), breaks_link, redirect }
     }
 
     /// The reply may still come, and would then be taken for that of a later command.
@@ -94,10 +97,88 @@ impl Failure {
     }
 }
 
+/// What an error of Redis 6.2 wraps, if it is what the state of the server says: any other error may come after a write.
+fn wrapped(error: &RedisError) -> Option<&str> {
+    let detail = error.detail().filter(|_| error.code() == Some("ERR"))?;
+    let (_, behind_hash) = detail.strip_prefix("Error running script (call to f_")?.split_once("): ")?;
+    let behind_line = |text, label| {
+        let (line, rest) = str::strip_prefix(text, label)?.split_once(": ")?;
+        line.bytes().all(|byte| byte.is_ascii_digit()).then_some(rest)
+    };
+    let said =
+        behind_line(behind_line(behind_hash, "@user_script:")?, "@user_script: ")?.strip_prefix('-')?;
+    matches!(first_word(said), "READONLY" | "OOM" | "MISCONF" | "NOREPLICAS").then_some(said)
+}
+
+fn first_word(text: &str) -> &str {
+    text.split(' ').next().unwrap_or_default()
+}
+
 /// An error of the driver in one line.
 pub(super) fn describe(error: &RedisError) -> String {
     match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
         _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
+
+    use super::*;
+
+    /// What follows from an error, as a server sends it.
+    fn of(error: &str) -> Failure {
+        let reply = redis::parse_redis_value(format!("-{error}\r\n").as_bytes()).unwrap();
+        Failure::of(&reply.extract_error().unwrap_err())
+    }
+
+    /// As 6.2.14 sends it for an error of line 533 of a script.
+    fn in_script_of_6_2(error: &str) -> String {
+        let at = "(call to f_204551290314000e5399072a8bb01ba7ec364e2f): @user_script:533: ";
+        format!("ERR Error running script {at}{error}")
+    }
+
+    #[test]
+    fn what_redis_6_2_wraps_is_read_as_what_it_is_without_a_script() {
+        let disk = "MISCONF Redis is configured to save RDB snapshots, but it is currently not able to persist on disk. \
+                    Commands that may modify the data set are disabled, because this instance is configured to report \
+                    errors during writes if RDB snapshotting fails (stop-writes-on-bgsave-error option). Please check \
+                    the Redis logs for details about the RDB error.";
+        let states = [
+            ("READONLY You can't write against a read only replica.", StepOutcome::NotYet, true),
+            ("OOM command not allowed when used memory > 'maxmemory'.", StepOutcome::NotDone, false),
+            ("NOREPLICAS Not enough good replicas to write.", StepOutcome::NotDone, false),
+            (disk, StepOutcome::NotDone, false),
+        ];
+        for (said, outcome, breaks_link) in states {
+            let wrapped = in_script_of_6_2(&format!("@user_script: 533: -{said}"));
+            // As 7.0.15 and later, and Valkey, send it.
+            let plain =
+                format!("{said} script: 204551290314000e5399072a8bb01ba7ec364e2f, on @user_script:533.");
+            for sent in [wrapped, plain, said.to_owned()] {
+                let failure = of(&sent);
+                assert_eq!((failure.outcome, failure.breaks_link), (outcome, breaks_link), "{sent}");
+                assert!(failure.reason.starts_with(&format!("Redis: {said}")), "{}", failure.reason);
+            }
+        }
+    }
+
+    /// A script keeps what it wrote before it met them.
+    #[test]
+    fn any_other_error_of_a_script_of_redis_6_2_is_unknown() {
+        for said in [
+            "WRONGTYPE Operation against a key holding the wrong kind of value",
+            "@user_script: 533: The user executing the script can't run this command or subcommand",
+            "@user_script: 533: Unknown Redis command called from Lua script",
+            "user_script:533: attempt to perform arithmetic on a nil value",
+            // Nothing that a key or an owner could have put there.
+            "user_script:533: what it met was @user_script: 533: -OOM something",
+            "@user_script: 533: -FENCE something",
+        ] {
+            let failure = of(&in_script_of_6_2(said));
+            assert_eq!((failure.outcome, failure.breaks_link), (StepOutcome::Unknown, false), "{said}");
+        }
     }
 }

@@ -1,10 +1,13 @@
 //! The states of a server, and how a test brings them about.
 
 use std::collections::BTreeMap;
+use std::process::Command;
+use std::sync::LazyLock;
 
 use redis::aio::MultiplexedConnection;
 
 use super::Wish;
+use crate::support::redis_server::program;
 use crate::support::{Gateway, RedisServer, eventually, server_port};
 
 /// Why a server does not do what it is asked.
@@ -68,6 +71,13 @@ pub fn leaves(gateway: &Gateway) -> usize {
     gateway.log().iter().filter(|line| line.contains("leaving the connection")).count()
 }
 
+/// Whether the tests are run on Redis 6, which lacks some settings.
+fn is_6() -> bool {
+    static VERSION: LazyLock<Vec<u8>> =
+        LazyLock::new(|| Command::new(program()).arg("--version").output().unwrap().stdout);
+    VERSION.starts_with(b"Redis server v=6.")
+}
+
 /// A server that can be brought into one of the states.
 pub struct Server {
     redis: RedisServer,
@@ -80,12 +90,15 @@ impl Server {
         let redis = match state {
             State::Gone => RedisServer::start_with(&["--appendonly", "yes", "--appendfsync", "always"]).await,
             State::Loading => {
-                RedisServer::start_with(&["--enable-debug-command", "yes", "--rdbcompression", "no"]).await
+                let debug: &[&str] = if is_6() { &[] } else { &["--enable-debug-command", "yes"] };
+                RedisServer::start_with(&[debug, &["--rdbcompression", "no"]].concat()).await
             }
             State::ClusterDown => {
                 let bus_port = server_port().to_string();
-                let args = ["--cluster-enabled", "yes", "--cluster-port", &bus_port];
-                RedisServer::start_with(&[&args[..], &["--cluster-node-timeout", "500"]].concat()).await
+                // Else it is 10,000 more than the server's own.
+                let bus: &[&str] = if is_6() { &[] } else { &["--cluster-port", &bus_port] };
+                let args = ["--cluster-enabled", "yes", "--cluster-node-timeout", "500"];
+                RedisServer::start_with(&[&args[..], bus].concat()).await
             }
             _ => RedisServer::start().await,
         };
@@ -93,7 +106,9 @@ impl Server {
         match state {
             State::Loading => server.say(&["DEBUG", "POPULATE", "1000", "many", "2000"]).await,
             State::ClusterDown => {
-                server.say(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).await;
+                let slots: Vec<_> = (0..16_384).map(|slot| slot.to_string()).collect();
+                let words = ["CLUSTER", "ADDSLOTS"].into_iter().chain(slots.iter().map(String::as_str));
+                server.say(&words.collect::<Vec<_>>()).await;
                 server.is_cluster("ok").await;
             }
             State::PasswordChanged => {
@@ -168,8 +183,9 @@ impl Server {
             }
             State::Loading => {
                 // A server without data to speak of loads it for twenty seconds, and listens meanwhile.
-                let slow = ["key-load-delay", "20000", "loading-process-events-interval-bytes", "1024"];
-                self.say(&[&["CONFIG", "SET"][..], &slow].concat()).await;
+                for slow in [["key-load-delay", "20000"], ["loading-process-events-interval-bytes", "1024"]] {
+                    self.say(&[&["CONFIG", "SET"][..], &slow].concat()).await;
+                }
                 let mut own = self.redis.connect().await;
                 tokio::spawn(async move {
                     let mut reload = redis::cmd("DEBUG");
@@ -178,7 +194,8 @@ impl Server {
                 eventually("it loads", async || self.field("persistence", "loading:1").await).await;
             }
             State::Busy => {
-                self.say(&["CONFIG", "SET", "busy-reply-threshold", "5"]).await;
+                // Later versions know it by this name too.
+                self.say(&["CONFIG", "SET", "lua-time-limit", "5"]).await;
                 let mut own = self.redis.connect().await;
                 tokio::spawn(async move {
                     let mut endless = redis::cmd("EVAL");

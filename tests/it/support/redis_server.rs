@@ -337,8 +337,13 @@ impl Drop for RedisServer {
     }
 }
 
+/// The server of the system, unless the tests are run on another (`make test-servers`).
+pub fn program() -> String {
+    std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned())
+}
+
 fn spawn(args: &[String]) -> Child {
-    Command::new("redis-server")
+    Command::new(program())
         .args(args)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
