@@ -8,9 +8,6 @@ use redis::{Cmd, ErrorKind, FromRedisValue, ParsingError, RedisError, RedisResul
 use crate::lock::{Attempt, FencingToken, Lease, LockKey, Owner, Place, Standing, Terms, TokenHash};
 use crate::store::{Beat, Renewer, StoreError};
 
-#[cfg(test)]
-mod tests;
-
 /// The text of a script: what it shares with others comes first.
 macro_rules! script {
     ($($part:literal),+) => {
@@ -299,3 +296,6 @@ pub(super) fn unexpected(script: &str, outcome: i64) -> StoreError {
         "the script {script} replied {outcome}, which no gateway of this version knows"
     ))
 }
+
+#[cfg(test)]
+mod tests;
