@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
@@ -19,6 +19,8 @@ const MOST_LISTS: u64 = 1_000_000;
 
 /// The most replicas that may be asked for: whoever has more chains them, and the primary hears of few.
 const MOST_REPLICAS_ACK: u32 = 16;
+
+const PASSWORD_FILE: &str = "--redis-password-file";
 
 /// The flags that say where locks live.
 #[derive(Args, Clone)]
@@ -54,6 +56,10 @@ pub struct StoreArgs {
     /// The password that the sentinels ask for; it is not that of the servers behind them
     #[arg(long, env = "FENCEPOST_SENTINEL_PASSWORD", hide_env_values = true, value_name = "PASSWORD")]
     sentinel_password: Option<String>,
+
+    /// A file with the password of the Redis servers, instead of one in --store, which everybody on the machine can read
+    #[arg(long, env = "FENCEPOST_REDIS_PASSWORD_FILE", value_name = "FILE")]
+    redis_password_file: Option<PathBuf>,
 
     /// Certificate authority (PEM file) of a rediss:// server, instead of the system's
     #[arg(long, env = "FENCEPOST_REDIS_CA", value_name = "FILE")]
@@ -111,6 +117,10 @@ impl StoreArgs {
         if self.redis_ca.is_some() && !is_redis {
             return Err(SettingsError { flag: "--redis-ca", problem: "needs a rediss:// store".into() });
         }
+        if self.password_file().is_some() && !is_redis {
+            let problem = "needs a redis:// store".into();
+            return Err(SettingsError { flag: PASSWORD_FILE, problem });
+        }
         if self.redis_accept.iter().any(Option::is_some) && !is_redis {
             return Err(SettingsError { flag: "--redis-accept", problem: "needs a redis:// store".into() });
         }
@@ -141,7 +151,7 @@ impl StoreArgs {
             Some((scheme, _)) if scheme.starts_with("redis") || scheme.starts_with("redlock") => {
                 let address = RedisAddress::parse(&self.store, self.ca()?)
                     .map_err(|problem| error(problem.to_string()))?;
-                let address = self.with_sentinel_credentials(address)?;
+                let address = self.with_sentinel_credentials(self.with_password(address)?)?;
                 let settings = RedisSettings {
                     prefix: self.redis_prefix.clone(),
                     reply_timeout: self.store_timeout / 2,
@@ -158,6 +168,23 @@ impl StoreArgs {
                     .into(),
             )),
         }
+    }
+
+    /// A variable that is set to nothing names nothing.
+    fn password_file(&self) -> Option<&Path> {
+        self.redis_password_file.as_deref().filter(|file| !file.as_os_str().is_empty())
+    }
+
+    fn with_password(&self, address: RedisAddress) -> Result<RedisAddress, SettingsError> {
+        let Some(file) = self.password_file() else { return Ok(address) };
+        let error = |problem| SettingsError { flag: PASSWORD_FILE, problem };
+        let text = std::fs::read_to_string(file)
+            .map_err(|problem| error(format!("cannot read {}: {problem}", file.display())))?;
+        let password = text.trim_end_matches(['\r', '\n']);
+        // More lines than one are another kind of file.
+        let is_one_line = !password.is_empty() && !password.contains(char::is_control);
+        require(PASSWORD_FILE, is_one_line, "a file with one line, the password")?;
+        address.with_password(password).map_err(|problem| error(problem.to_string()))
     }
 
     fn with_sentinel_credentials(&self, address: RedisAddress) -> Result<RedisAddress, SettingsError> {

@@ -258,6 +258,47 @@ async fn the_smallest_user_of_the_readme_can_do_all_that_is_needed() {
     assert!(denied.is_empty(), "{denied:?}");
 }
 
+/// Whoever learns its password can end the gateway's own locks, and nothing else.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_user_of_the_readme_is_refused_what_harms_others() {
+    let redis = RedisServer::start().await;
+    let rule = README.lines().find(|line| line.contains("ACL SETUSER fencepost")).unwrap().trim();
+    let _: () = redis.command(&rule.split(' ').collect::<Vec<_>>()).await;
+    let url = format!("redis://fencepost:password@127.0.0.1:{}", redis.port());
+    let client = redis::Client::open(url).unwrap();
+    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    for call in [
+        "CLIENT PAUSE 1",
+        "CLIENT KILL TYPE normal",
+        "CLIENT LIST",
+        "CLIENT UNBLOCK 1",
+        "CONFIG SET maxmemory 1",
+        "CONFIG GET save",
+        "ACL LIST",
+        "FLUSHALL",
+        "FLUSHDB",
+        "KEYS *",
+        "MONITOR",
+        "REPLICAOF NO ONE",
+        "SAVE",
+        "SCRIPT FLUSH",
+        "SCRIPT KILL",
+        "SWAPDB 0 1",
+        "GET other",
+        "SET other 1",
+        "EVAL return(redis.call('DEL',KEYS[1])) 1 other",
+        "PUBLISH other 1",
+        "SHUTDOWN NOSAVE",
+    ] {
+        let mut words = call.split(' ');
+        let mut command = redis::cmd(words.next().unwrap());
+        let reply: redis::RedisResult<redis::Value> =
+            command.arg(words.collect::<Vec<_>>()).query_async(&mut connection).await;
+        let error = reply.expect_err(call);
+        assert_eq!(error.code(), Some("NOPERM"), "{call}: {error}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_look_leaves_nothing_behind_in_redis() {
     let redis = RedisServer::start().await;

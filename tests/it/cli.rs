@@ -42,6 +42,17 @@ fn wrong_settings_end_the_start_with_one_clear_line_and_exit_code_2() {
         (&["--store", "redlock://a,b,c", "--max-ttl", "20s"], "--default-ttl"),
         (&["--redlock-epoch", "2"], "needs a redlock:// store"),
         (&["--store", "rediss://host", "--redis-ca", "/no/such/file"], "--redis-ca"),
+        (&["--store", "redis://host", "--redis-password-file", "/no/such/file"], "--redis-password-file"),
+        (&["--store", "redis://host", "--redis-password-file", "/dev/null"], "one line"),
+        (&["--store", "redis://host", "--redis-password-file", "/proc/self/status"], "one line"),
+        (
+            &["--store", "redis://:p@host", "--redis-password-file", "/proc/sys/kernel/ostype"],
+            "a password too",
+        ),
+        (
+            &["--store", "memory:", "--redis-password-file", "/proc/sys/kernel/ostype"],
+            "--redis-password-file",
+        ),
         (&["--redis-accept", "everything"], "--redis-accept"),
         (&["--redis-accept", "eviction"], "needs a redis:// store"),
         (&["check", "--store", "nonsense"], "--store"),

@@ -16,6 +16,7 @@ mod claims;
 mod cli;
 mod clients;
 mod code_map;
+mod compose;
 mod contract;
 mod crowd;
 mod descriptors;

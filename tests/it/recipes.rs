@@ -197,7 +197,7 @@ async fn of_several_machines_with_the_timer_one_does_the_work() {
 }
 
 /// What a YAML document says.
-async fn yaml(text: &str) -> Value {
+pub async fn yaml(text: &str) -> Value {
     let script =
         "import json, sys, ruamel.yaml as y; json.dump(y.YAML(typ='safe').load(sys.stdin), sys.stdout)";
     let mut command = Command::new(tool("python"));

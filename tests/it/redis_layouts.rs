@@ -104,3 +104,23 @@ async fn the_servers_of_a_quorum_ask_for_a_password_and_speak_tls() {
         assert!(!said.contains("of-servers") && !said.contains("guessed"), "{said}");
     }
 }
+
+/// It stands neither in the arguments nor in what is said.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_password_of_a_server_is_read_from_a_file() {
+    let redis = RedisServer::start_with(&["--requirepass", "s3cret:/?#word"]).await;
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("password");
+    std::fs::write(&file, "s3cret:/?#word\n").unwrap();
+    let flag = ["--store", redis.url(), "--redis-password-file", file.to_str().unwrap()];
+    serves(&Gateway::start(&flag).await).await;
+    // The user stays in the address.
+    let url = redis.url().replace("://", "://default@");
+    serves(&Gateway::start(&["--store", &url, flag[2], flag[3]]).await).await;
+
+    std::fs::write(&file, "guessed-it\n").unwrap();
+    let gateway = Gateway::start(&flag).await;
+    let answer = Client::new(gateway.address).get("/readyz").send().await.expect(503);
+    let said = gateway.log().join("\n") + &answer.json().to_string();
+    assert!(said.contains("WRONGPASS") && !said.contains("guessed-it"), "{said}");
+}

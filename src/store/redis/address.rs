@@ -173,6 +173,15 @@ impl RedisAddress {
         Ok(Self { sentinel_credentials: Some(credentials), ..self })
     }
 
+    /// The same, with the password of the servers that hold data.
+    pub fn with_password(self, password: &str) -> Result<Self, AddressError> {
+        let settings = self.template.redis_settings().clone();
+        if settings.password().is_some() {
+            return Err(AddressError::Unusable("the address has a password too; give one of them".into()));
+        }
+        Ok(Self { template: self.template.set_redis_settings(settings.set_password(password)), ..self })
+    }
+
     pub(super) fn layout(&self) -> &Layout {
         &self.layout
     }

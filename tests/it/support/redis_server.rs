@@ -63,6 +63,28 @@ impl RedisServer {
         Self::launch(port, directory, &all, password).await
     }
 
+    /// Starts one by another command line than ours, which ends in its arguments.
+    pub async fn start_by(words: &[String], password: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let port = free_port();
+        let place = directory.path().display();
+        let further = ["--port", &port.to_string(), "--bind", "127.0.0.1", "--dir", &place.to_string()]
+            .map(str::to_owned);
+        let child = Command::new(&words[0])
+            .args(&words[1..])
+            .args(&further)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let url = format!("redis://127.0.0.1:{port}");
+        let args = [words, &further].concat();
+        let (password, kept) = (Some(password.to_owned()), tokio::sync::Mutex::default());
+        let mut server = Self { child, port, directory, args, url, password, kept };
+        assert!(server.wait_until_up().await, "it does not start: {:?}", server.args);
+        server
+    }
+
     /// Starts a sentinel with this configuration, which it rewrites as it goes; nothing where it ends instead.
     pub async fn start_sentinel_on(port: u16, config: &str, password: Option<&str>) -> Option<Self> {
         let directory = tempfile::tempdir().unwrap();
