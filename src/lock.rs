@@ -181,6 +181,11 @@ impl TokenHash {
     /// Whose a lock is that was released and is kept for a while: the hash of no token that anybody could show.
     pub const NOBODY: Self = Self([0; 32]);
 
+    /// What is left of it in a lock that is kept after its release, in the place of an attempt: half of it.
+    pub fn trace(&self) -> Attempt {
+        Attempt(*self.0.as_chunks().0.first().unwrap_or(&[0; 16]))
+    }
+
     /// Takes back what [`TokenHash::as_bytes`] gave.
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)

@@ -137,6 +137,10 @@ pub(super) async fn renew_lock(
     match app.service.renew(&call.key, token, call.query.ttl, Renewer::Token).await? {
         Renewed::Renewed(lease) => Ok(answers::grant(StatusCode::OK, &call.key, token, &lease)),
         Renewed::NotHeld => Err(not_held("nobody holds the lock: the lease has ended, and is not revived")),
+        Renewed::Released => Err(Problem::new(
+            ProblemType::TokenReleased,
+            "the lock was released, with this token or when its connection closed, and stays taken for the rest of its min_hold",
+        )),
         Renewed::MaxHoldReached(lease) => Err(Problem::max_hold_reached(&lease)),
         // Said of a connection's renewals only.
         Renewed::HeldByAnother | Renewed::TakenOver => Err(held_by_another()),
@@ -252,5 +256,6 @@ fn not_held(detail: &str) -> Problem {
 }
 
 fn held_by_another() -> Problem {
-    Problem::new(ProblemType::HeldByAnother, "another token holds the lock")
+    let detail = "another token holds the lock, or held it, and it stays taken for the rest of its min_hold";
+    Problem::new(ProblemType::HeldByAnother, detail)
 }

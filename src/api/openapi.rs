@@ -149,6 +149,7 @@ problems!(
         ProblemType::TokenRequired,
         ProblemType::NotHeld,
         ProblemType::HeldByAnother,
+        ProblemType::TokenReleased,
         ProblemType::MaxHoldReached,
         ProblemType::OutcomeUnknown
     ]

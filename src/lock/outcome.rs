@@ -80,7 +80,9 @@ pub enum Renewed {
     Renewed(Lease),
     /// Nobody holds the lock.
     NotHeld,
-    /// Another token holds it.
+    /// The token held the lock, and has released it; it is kept for the rest of its `min_hold`, by nobody.
+    Released,
+    /// Another token holds it, or held it, and it is kept.
     HeldByAnother,
     /// The token holds the lock by this lease, which lasts for as long as `max_hold` allows already.
     MaxHoldReached(Lease),
@@ -95,7 +97,7 @@ pub enum Released {
     Released,
     /// Nobody held the lock.
     NotHeld,
-    /// Another token holds it.
+    /// Another token holds it, or held it, and it is kept.
     HeldByAnother,
 }
 

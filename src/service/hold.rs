@@ -68,7 +68,8 @@ pub enum HoldEvent {
 pub enum Loss {
     /// It lasted as long as it may. The lock is free.
     MaxHoldReached,
-    /// Nobody holds the lock: it was released with the token or broken, or the store has lost it.
+    /// Nobody holds the lock: it was released with the token or broken, or the store has lost it. It may stay taken for
+    /// the rest of its `min_hold`.
     Released,
     /// The lease may be over, since it could not be renewed.
     Expired,

@@ -250,6 +250,7 @@ impl LockStore for RedisStore {
             2 => Ok(Renewed::HeldByAnother),
             3 => lease_of(&reply, key).map(Renewed::MaxHoldReached),
             4 => Ok(Renewed::TakenOver),
+            5 => Ok(Renewed::Released),
             other => Err(unexpected("renew", other)),
         }
     }

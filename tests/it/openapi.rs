@@ -213,6 +213,9 @@ async fn provoke(method: &str, address: Address) -> Vec<Answer> {
     answers.push(ask(address("k")).token("short").send().await);
     answers.push(ask_with(address("k")).body("{}").send().await);
     if method == "PATCH" {
+        let kept = client.put("/locks/kept?min_hold=30s").send().await.expect(201).token();
+        client.delete("/locks/kept").token(&kept).send().await.expect(204);
+        answers.push(client.patch(&address("kept")).token(&kept).send().await);
         let token = client.put("/locks/longest?max_hold=30s").send().await.expect(201).token();
         answers.push(ask(address("longest") + "ttl=1h").token(&token).send().await);
     }

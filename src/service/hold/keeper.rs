@@ -137,7 +137,7 @@ impl Keeper {
                 Ok(Renewed::Renewed(lease)) => (lease, false),
                 Ok(Renewed::MaxHoldReached(lease)) => (lease, true),
                 Ok(Renewed::NotHeld) if self.known.left().is_zero() => return Loss::Expired,
-                Ok(Renewed::NotHeld) => return Loss::Released,
+                Ok(Renewed::NotHeld | Renewed::Released) => return Loss::Released,
                 Ok(Renewed::HeldByAnother) => return Loss::HeldByAnother,
                 Ok(Renewed::TakenOver) => return Loss::TakenOver,
                 // It is safe to repeat, until the lease may be over.
@@ -226,7 +226,7 @@ impl Keeper {
                     self.known = lease_left(lease, sent_at).map_or_else(|| self.known.clone(), Known::of);
                     break;
                 }
-                Ok(Renewed::NotHeld) => return Loss::Released,
+                Ok(Renewed::NotHeld | Renewed::Released) => return Loss::Released,
                 Ok(Renewed::HeldByAnother) => return Loss::HeldByAnother,
                 Ok(Renewed::TakenOver) => return Loss::TakenOver,
                 // Where nothing is known, the lease is what it was.

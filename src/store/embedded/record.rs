@@ -32,7 +32,8 @@ pub(super) enum Record {
 pub(super) struct HeldLock {
     /// Who holds it.
     pub(super) token: TokenHash,
-    /// The attempt that was granted; `None` once the grant is pinned.
+    /// The attempt that was granted; `None` once the grant is pinned. Of a lock that is kept by nobody, the
+    /// [trace](TokenHash::trace) of the token that held it.
     pub(super) attempt: Option<Attempt>,
     /// The number of the grant.
     pub(super) fence: FencingToken,
@@ -107,6 +108,11 @@ impl HeldLock {
         self.attempt.is_some_and(|attempt| !attempt.is_of_connection())
     }
 
+    /// Whether it is kept after its release, and `token` held it.
+    pub(super) fn was_held_by(&self, token: &TokenHash) -> bool {
+        self.token == TokenHash::NOBODY && self.attempt == Some(token.trace())
+    }
+
     /// The same lock with a lease of at least `ttl`, or of what `max_hold` allows.
     pub(super) fn extended(&self, ttl: Ttl, now: Duration) -> Self {
         let allowed = self.max_hold.map_or(Duration::MAX, |max| max.end.saturating_sub(now));
@@ -118,7 +124,7 @@ impl HeldLock {
         let life = self.min_hold.filter(|life| !life.is_over(now))?;
         Some(Self {
             token: TokenHash::NOBODY,
-            attempt: None,
+            attempt: Some(self.token.trace()),
             life,
             max_hold: None,
             min_hold: None,

@@ -80,6 +80,7 @@ impl Table {
     ) -> Renewed {
         let lock = match self.held(key, now) {
             None => return Renewed::NotHeld,
+            Some(lock) if lock.was_held_by(token) => return Renewed::Released,
             Some(lock) if lock.token != *token => return Renewed::HeldByAnother,
             Some(lock) => lock,
         };
@@ -114,6 +115,8 @@ impl Table {
         let lock = self.held(key, now);
         let holder = lock.map(|lock| lock.token);
         let frees = holder == Some(*token);
+        // It is told so again, also where it left no mark.
+        let was_released = lock.is_some_and(|lock| lock.was_held_by(token));
         let kept = lock.filter(|_| frees).and_then(|lock| lock.kept(now));
         let kept_for = kept.as_ref().map(|kept| kept.life.end.saturating_sub(now));
         let ended = lock.filter(|_| frees).map(|lock| Ended {
@@ -125,7 +128,7 @@ impl Table {
             self.lines.kept(key, left);
         }
         let answer = match holder {
-            _ if frees || had_place => Released::Released,
+            _ if frees || had_place || was_released => Released::Released,
             None => Released::NotHeld,
             Some(_) => Released::HeldByAnother,
         };

@@ -77,6 +77,9 @@ local function mint_and_set()
   return { 0, lock, tonumber(ARGV[6]) }
 end
 
+-- A token that may only confirm has nothing to confirm once it has released the lock.
+if MODE == 'confirm' and (not lock or was_held_by(lock, TOKEN)) then return { 3 } end
+
 local joins = MODE == 'join' or MODE == 'rejoin'
 local has_line = redis.call('EXISTS', KEYS[2]) == 1
 if not has_line and not offer then
@@ -86,7 +89,6 @@ if not has_line and not offer then
   -- A look never makes what it did not find: a copy of it that comes late would make it for nobody.
   if not lock and ends and not is_voided then return { 7 } end
 end
-if MODE == 'confirm' and not lock then return { 3 } end
 
 local line = open_line()
 local now_ms, now_us = line.clock()

@@ -6,6 +6,7 @@
 --
 -- Returns { outcome, lock that was freed, ms for which it is kept or 0 }: 0 released, or, without the rest, left the line
 --   1 nobody held it, 2 held by another (these two alone)
+--   0 alone also where the token has released it before, and it is kept
 
 local leaves_mark = KEYS[7] ~= nil
 if leaves_mark then
@@ -23,7 +24,8 @@ if frees then
   -- With a line it is handed on below.
   if not line and not kept_ms then redis.call('DEL', KEYS[1]) end
 elseif not seat then
-  outcome = lock and 2 or 1
+  -- A token that has released the lock is told so again, also one that left no mark.
+  outcome = lock and (was_held_by(lock, ARGV[1]) and 0 or 2) or 1
 end
 if seat then
   line.remove_place(ARGV[1])

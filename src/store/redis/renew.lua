@@ -6,9 +6,9 @@
 --                     ARGV[3] attempt by which a connection holds it, else empty
 --
 -- Returns { outcome, lock, ms left }: 0 renewed · 3 it lasts as long as `max_hold` allows already
---   1 nobody holds it, 2 held by another, 4 held by another attempt (these three alone)
+--   1 nobody holds it, 2 held by another, 4 held by another attempt, 5 the token has released it, and it is kept (these alone)
 
 local lock, left_ms = held(KEYS[1])
 if not lock then return { 1 } end
-if token_of(lock) ~= ARGV[1] then return { 2 } end
+if token_of(lock) ~= ARGV[1] then return { was_held_by(lock, ARGV[1]) and 5 or 2 } end
 return { renew(KEYS[1], lock, left_ms, tonumber(ARGV[2]), ARGV[3]) }

@@ -1,7 +1,8 @@
 -- For how long a lock may, and must, be taken; it is put behind lock.lua where locks are granted, renewed and released.
 --
 -- A lock with terms has them behind its number, `<number>:<ms>:<ms>`: the times by the server's clock at which `max_hold`
--- and `min_hold` end, 0 for none. A lock that is kept after its release has zeros for its token hash, and no terms.
+-- and `min_hold` end, 0 for none. A lock that is kept after its release has zeros for its token hash, the first half of the hash
+-- of the token that it was released for in the place of an attempt, and no terms.
 
 local NOBODY_HASH = string.rep('0', 64)
 -- The clock, and what is left of a lease, are each read in whole milliseconds.
@@ -49,13 +50,19 @@ end
 -- Whether it is a claim by which a connection holds the lock: then its token was told of the lock before.
 local function is_claim(attempt) return string.find(attempt, '^[c-f]') ~= nil end
 
+-- Whether the lock is kept after its release, and this is the token that held it.
+local function was_held_by(lock, token)
+  return token_of(lock) == NOBODY_HASH and attempt_of(lock) == string.sub(token, 1, 32)
+end
+
 -- What a lock becomes that is released before the end of its `min_hold`: taken until then, by nobody. Returns how long that
 -- is, in ms; nothing where the lock is to be freed.
 local function keep_released(key, lock)
   local _, least_ms = terms_left(lock)
   if not least_ms or least_ms <= 0 then return nil end
+  local former = string.sub(lock, 1, 32)
   local digits, owner = string.match(lock, '^%S+ %S+ (%d+)%S*(.*)$')
   redis.call('PEXPIRE', key, least_ms)
-  redis.call('SET', key, NOBODY_HASH .. ' ' .. PINNED .. ' ' .. digits .. owner, 'PX', least_ms)
+  redis.call('SET', key, NOBODY_HASH .. ' ' .. former .. ' ' .. digits .. owner, 'PX', least_ms)
   return least_ms
 end

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use fencepost::lock::{Acquired, Inspected, Lease, Refusal, Released, Renewed, Terms};
-use fencepost::store::ReleaseMark;
+use fencepost::lock::{Acquired, Attempt, Inspected, Lease, Refusal, Released, Renewed, Terms};
+use fencepost::store::{Intent, ReleaseMark, Renewer};
 
 use super::{AnyStore, Caller, MARK_TTL, already_held, eventually, for_each_store};
 
@@ -11,6 +11,7 @@ for_each_store!(
     no_renewal_goes_past_max_hold,
     a_repeated_request_does_not_go_past_max_hold,
     a_lock_that_is_released_before_its_min_hold_stays_taken_until_then,
+    who_released_a_lock_that_is_kept_is_told_so_and_nobody_else,
     a_kept_lock_may_outlive_the_lease_that_was_released,
     a_min_hold_that_is_over_keeps_nothing,
     a_lease_that_expires_is_not_kept,
@@ -74,7 +75,7 @@ async fn a_lock_that_is_released_before_its_min_hold_stays_taken_until_then(scen
     let kept = holder(caller.look().await);
     assert!(kept.is_released && kept.fencing_token == first.fencing_token, "{kept:?}");
     assert!((1..=1_500).contains(&kept.left_ms), "{kept:?}");
-    assert_eq!(caller.renew(30_000).await, Renewed::HeldByAnother, "its token has no part in it any more");
+    assert_eq!(caller.renew(30_000).await, Renewed::Released, "its token has no part in it any more");
     assert_eq!(caller.acquire(30_000).await, Acquired::TokenReleased);
     let other = Caller::new(scene, "k");
     let Acquired::Refused(Refusal { holder: Some(told), .. }) = other.acquire(30_000).await else {
@@ -87,6 +88,32 @@ async fn a_lock_that_is_released_before_its_min_hold_stays_taken_until_then(scen
     assert!(after >= Duration::from_millis(1_490), "free after {after:?}");
     assert!(after <= Duration::from_millis(1_500) + SLACK, "free after {after:?}");
     assert!(other.grant(30_000).await.fencing_token > first.fencing_token);
+}
+
+/// Also where no mark says so: that of a token which the server made, or where it has ended.
+async fn who_released_a_lock_that_is_kept_is_told_so_and_nobody_else(scene: &AnyStore) {
+    let (caller, other) = (lasting(scene, None, Some(20_000)), Caller::new(scene, "k"));
+    let (first, attempt) = (caller.grant(30_000).await, Attempt::for_connection());
+    for mark in [ReleaseMark::None, ReleaseMark::None, ReleaseMark::Final, ReleaseMark::Final] {
+        assert_eq!(caller.release(mark).await, Released::Released);
+        for by in [Renewer::Token, Renewer::Connection(attempt)] {
+            assert_eq!(caller.renew_by(by, 30_000).await, Renewed::Released);
+            assert_eq!(other.renew_by(by, 30_000).await, Renewed::HeldByAnother);
+        }
+        let confirmed = caller.acquire_as(Attempt::generate(), 30_000, Intent::Confirm).await;
+        assert_eq!(confirmed, Acquired::TokenReleased);
+        let others = other.acquire_as(Attempt::generate(), 30_000, Intent::Confirm).await;
+        assert!(matches!(others, Acquired::Refused(Refusal { holder: Some(_), .. })), "{others:?}");
+        for token in [caller.token, other.token] {
+            let seen = scene.store.inspect(&caller.key, Some(&token), super::soon()).await.unwrap();
+            assert!(matches!(seen, Inspected::Held { yours: Some(false), .. }), "{seen:?}");
+        }
+        assert_eq!(holder(caller.look().await).fencing_token, first.fencing_token);
+    }
+    assert_eq!(other.release(ReleaseMark::None).await, Released::HeldByAnother);
+    eventually("its mark is over", async || caller.acquire(30_000).await != Acquired::TokenReleased).await;
+    assert_eq!(caller.renew(30_000).await, Renewed::Released);
+    assert_eq!(caller.release(ReleaseMark::None).await, Released::Released);
 }
 
 async fn a_kept_lock_may_outlive_the_lease_that_was_released(scene: &AnyStore) {

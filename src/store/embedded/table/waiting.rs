@@ -56,7 +56,9 @@ impl Table {
         }
         let held = self.left(key, now);
         match intent {
-            Intent::Confirm if held.is_some() => Ok(self.refusal(key, token, now)),
+            Intent::Confirm if self.held(key, now).is_some_and(|lock| !lock.was_held_by(token)) => {
+                Ok(self.refusal(key, token, now))
+            }
             Intent::Confirm => Ok(Acquired::TokenReleased),
             Intent::Grant => match self.lines.pass(key, token, held, now) {
                 true => self.grant(request, now),

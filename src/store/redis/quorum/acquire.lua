@@ -12,7 +12,7 @@
 --
 -- Returns { outcome, lock, ms left, largest number }: 0 accepted · 1 the token holds it, pinned or claimed · 2 held by another
 --   9 this attempt was accepted before, in an earlier try: the same grant, if most say so of the same number
---   { 3 } token released · { 4 } attempt voided · { 6 } nobody holds it, where this may only confirm
+--   { 3 } token released · { 4 } attempt voided · { 6 } nobody holds it, or the token did, where this may only confirm
 --   { 7, largest number } a larger one was accepted · { 8, largest number } the number is too far ahead
 
 local LOCK, TOKEN, ATTEMPT, SUPERSEDED = KEYS[2], ARGV[5], ARGV[6], ARGV[12]
@@ -29,6 +29,7 @@ if is_too_long(ARGV[8]) then return { -5, whole(now_us) } end
 if SUPERSEDED ~= '' then mark = void(KEYS[3], mark, SUPERSEDED, ARGV[13]) end
 
 if lock and token_of(lock) ~= TOKEN then
+  if ARGV[7] == 'confirm' and was_held_by(lock, TOKEN) then return { 6 } end
   if ARGV[11] ~= '' then
     -- For a server that is out of memory, which allows ZADD only to a script that has written already.
     redis.call('PEXPIRE', KEYS[4], record[5])

@@ -36,6 +36,7 @@ impl QuorumStore {
             () if count(answers, 1) >= quorum => Some(Renewed::NotHeld),
             () if count(answers, 2) >= quorum => Some(Renewed::HeldByAnother),
             () if count(answers, 4) >= quorum => Some(Renewed::TakenOver),
+            () if count(answers, 5) >= quorum => Some(Renewed::Released),
             () => None,
         };
         let is_clear = |answers: &[Option<Answer>]| {
@@ -55,12 +56,15 @@ impl QuorumStore {
         if let Some(over) = over(&poll.answers) {
             return Ok(over);
         }
-        let [nobody, others, taken_over] = [1, 2, 4].map(|outcome| count(&poll.answers, outcome));
+        let [nobody, others, taken_over, released] =
+            [1, 2, 4, 5].map(|outcome| count(&poll.answers, outcome));
         let silent = poll.answers.len() - poll.heard().count();
-        if nobody + others + taken_over < blocking {
+        if nobody + others + taken_over + released < blocking {
             return Err(poll.too_few());
         }
         Ok(match () {
+            // Whoever holds the lock by now, the token no longer does.
+            () if released > 0 => Renewed::Released,
             () if others > 0 && others + silent >= quorum => Renewed::HeldByAnother,
             () if taken_over > 0 => Renewed::TakenOver,
             () => Renewed::NotHeld,

@@ -20,7 +20,9 @@ if leaves_mark and ARGV[8] ~= '1' then
 end
 local lock = held(KEYS[2])
 local frees = lock and token_of(lock) == ARGV[5]
-if outcome == '' then outcome = frees and '0' or lock and '2' or '1' end
+-- A token that has released the lock is told so again, also one that left no mark.
+local is_released = frees or lock and was_held_by(lock, ARGV[5])
+if outcome == '' then outcome = is_released and '0' or lock and '2' or '1' end
 local kept_ms = frees and keep_released(KEYS[2], lock)
 if frees and not kept_ms then redis.call('DEL', KEYS[2]) end
 if leaves_mark then set_mark(KEYS[3], outcome, ARGV[6]) end
