@@ -14,6 +14,7 @@ mod terms;
 
 pub use outcome::{
     Acquired, Broken, Ended, Inspected, Lease, Listed, Page, Refusal, Release, Released, Renewed, Standing,
+    Undone,
 };
 pub use terms::Terms;
 
@@ -247,11 +248,6 @@ impl Attempt {
         Self(bytes)
     }
 
-    /// Whether it is a claim.
-    pub fn is_claim(&self) -> bool {
-        self.is_of_connection() && self.0[0] & Self::CLAIM != 0
-    }
-
     /// Whether a connection holds the lock by it.
     pub fn is_of_connection(&self) -> bool {
         self.0[0] & Self::OF_CONNECTION != 0
@@ -303,6 +299,9 @@ impl FencingToken {
 pub struct Ttl(u64);
 
 impl Ttl {
+    /// By which a renewal leaves every lease as it is.
+    pub const SHORTEST: Self = Self(1);
+
     /// `None` for zero: there is no lock without a lease.
     pub fn from_ms(ttl_ms: u64) -> Option<Self> {
         (ttl_ms > 0).then_some(Self(ttl_ms))

@@ -14,9 +14,11 @@ use tokio_util::task::TaskTracker;
 
 use crate::clock::boottime;
 use crate::lock::{
-    Acquired, Attempt, Inspected, Lease, LeaseToken, LockKey, Release, Released, Renewed, Ttl,
+    Acquired, Attempt, Inspected, Lease, LeaseToken, LockKey, Release, Released, Renewed, Ttl, Undone,
 };
-use crate::store::{AcquireRequest, LockStore, MeteredStore, PlaceAfter, ReleaseMark, Renewer, StoreError};
+use crate::store::{
+    AcquireRequest, KnownTo, LockStore, MeteredStore, PlaceAfter, ReleaseMark, Renewer, StoreError,
+};
 use crate::telemetry::metrics::{DoubtEnded, WaitEnded, metrics};
 
 mod heart;
@@ -289,7 +291,10 @@ impl LockService {
         match answer {
             Acquired::AlreadyHeld(lease) => {
                 let lease = lease_left(lease, sent_at).ok_or_else(|| StoreError::Unknown(over()))?;
-                self.watch.tell(&wish.key, || Doing::Renewed(lease.clone()));
+                // Of what a connection holds, its own renewals are told.
+                if !wish.by_connection {
+                    self.watch.tell(&wish.key, || Doing::Renewed(lease.clone()));
+                }
                 Ok(Outcome::AlreadyHeld(lease, attempt.unwrap_or_else(Attempt::for_connection)))
             }
             // Its client was told before that it holds the lock, or may have been: nothing can be taken back.
@@ -320,8 +325,9 @@ impl LockService {
         deadline: Instant,
     ) -> Result<bool, StoreError> {
         let AcquireRequest { key, token, attempt, .. } = request;
-        let take_back = |until| self.store.take_back(key, token, *attempt, place, until);
-        let was_deleted = self.settle_from(Some(doubt), deadline, take_back).await?.answer;
+        let take_back = |until| self.store.take_back(key, token, *attempt, place, KnownTo::Nobody, until);
+        let undone = self.settle_from(Some(doubt), deadline, take_back).await?.answer;
+        let was_deleted = matches!(undone, Undone::Ended { .. });
         if was_deleted {
             self.watch.tell(key, || Doing::Unclear);
         }

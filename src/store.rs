@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::lock::{
     Acquired, Attempt, Broken, FencingToken, Inspected, LockKey, Owner, Page, Place, Release, Renewed, Terms,
-    TokenHash, Ttl,
+    TokenHash, Ttl, Undone,
 };
 
 pub mod embedded;
@@ -51,18 +51,19 @@ pub trait LockStore: Send + Sync + 'static {
         deadline: Instant,
     ) -> Result<Release, StoreError>;
 
-    /// Undoes a grant that nobody learnt of: deletes the lock if `token` holds it by this very `attempt`, takes the
-    /// attempt out of the line, and voids it whatever was found, so that a copy of it that arrives later takes nothing.
-    /// Answers whether a lock was deleted. Of a [claim](Attempt::claim) the token was told before: such a lock is released as
-    /// by [`release`](Self::release), so that it stays taken until the end of its `min_hold`.
+    /// Ends a grant if `token` holds the lock by this very `attempt`, takes the attempt out of the line, and voids it whatever
+    /// was found, so that a copy of it that arrives later takes nothing. What nobody learnt of is undone, as if it had never
+    /// been; what a connection held is released as by [`release`](Self::release), or stays the token's for as long as that was
+    /// told before.
     async fn take_back(
         &self,
         key: &LockKey,
         token: &TokenHash,
         attempt: Attempt,
         place: PlaceAfter,
+        known: KnownTo,
         deadline: Instant,
-    ) -> Result<bool, StoreError>;
+    ) -> Result<Undone, StoreError>;
 
     /// Has an offer go on that was made to an attempt of ours which nobody knows any more. Unlike
     /// [`take_back`](Self::take_back) it never touches a lock: the offer may have been taken in the meantime.
@@ -225,6 +226,18 @@ pub enum PlaceAfter {
     KeptAt(Place),
     /// It is removed: nobody else knows the token.
     Removed,
+}
+
+/// Who knows of a grant that is taken back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KnownTo {
+    /// Nobody.
+    Nobody,
+    /// A connection, which held the lock by it, and has ended.
+    Connection {
+        /// For how long leases run yet of which its token was told before the connection had the lock.
+        told_for: Duration,
+    },
 }
 
 /// What every store's lines have in common.

@@ -163,9 +163,10 @@ impl EventView {
 
 fn explain(loss: &Loss) -> (Reason, &'static str) {
     match loss {
-        Loss::MaxHoldReached => {
-            (Reason::MaxHoldReached, "the lock was held for as long as max_hold allows, and is free now")
-        }
+        Loss::MaxHoldReached => (
+            Reason::MaxHoldReached,
+            "the lock was held for as long as max_hold allows: it is free now, unless a lease still runs that was told before",
+        ),
         Loss::Released => (
             Reason::Released,
             "nobody holds the lock: it was released with its token or broken, or the store has lost it",
@@ -247,7 +248,7 @@ pub(super) fn example_line() -> EventView {
 }
 
 /// What the document shows of a stream.
-pub(super) const EXAMPLE_STREAM: &str = "event: granted\ndata: {\"key\":\"backup\",\"token\":\"~5f2b1c0e9d8a4b7c8e6f1a2b3c4d5e6f\",\"fencing_token\":1795240800123456,\"ttl_ms\":14999,\"expires_at\":\"2026-11-21T06:00:15.123Z\"}\n\nevent: renewed\ndata: {\"fencing_token\":1795240800123456,\"ttl_ms\":14998,\"expires_at\":\"2026-11-21T06:00:20.123Z\"}\n\nevent: lost\ndata: {\"reason\":\"max-hold-reached\",\"detail\":\"the lock was held for as long as max_hold allows, and is free now\"}\n\n";
+pub(super) const EXAMPLE_STREAM: &str = "event: granted\ndata: {\"key\":\"backup\",\"token\":\"~5f2b1c0e9d8a4b7c8e6f1a2b3c4d5e6f\",\"fencing_token\":1795240800123456,\"ttl_ms\":14999,\"expires_at\":\"2026-11-21T06:00:15.123Z\"}\n\nevent: renewed\ndata: {\"fencing_token\":1795240800123456,\"ttl_ms\":14998,\"expires_at\":\"2026-11-21T06:00:20.123Z\"}\n\nevent: lost\ndata: {\"reason\":\"max-hold-reached\",\"detail\":\"the lock was held for as long as max_hold allows: it is free now, unless a lease still runs that was told before\"}\n\n";
 
 #[cfg(test)]
 mod tests {

@@ -47,7 +47,7 @@ pub enum Acquired {
     /// A new lease, or the one that this same attempt was given before.
     Granted(Lease),
     /// The token held the lock already. The grant is pinned: from now on nothing takes it back. Where the attempt is a
-    /// connection's, that holds the lock by its [claim](Attempt::claim) instead.
+    /// connection's, that holds the lock by its [claim](Attempt::claim) instead, and the lease is as it was.
     AlreadyHeld(Lease),
     /// The token holds the lock, and fewer replicas of the store have acknowledged that than must: it may be lost with
     /// the server that granted it, and nobody is to rely on it.
@@ -117,6 +117,23 @@ pub struct Ended {
     pub fencing_token: FencingToken,
     /// How long the lock stays taken yet, by nobody, for the rest of its `min_hold`.
     pub kept_ms: u64,
+}
+
+/// What a store has done to take a grant back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Undone {
+    /// Nothing: the lock was not held by that grant, or is no longer.
+    Nothing,
+    /// The grant is over.
+    Ended {
+        /// How long the lock stays taken yet, by nobody, for the rest of its `min_hold`.
+        kept_ms: u64,
+    },
+    /// The lock stays its token's, and ends by itself.
+    LeftToToken {
+        /// How long that takes.
+        left_ms: u64,
+    },
 }
 
 /// What a store answers to a look at a key.

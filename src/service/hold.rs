@@ -3,6 +3,9 @@
 //! The guard of the grant stays armed until the hold ends, and nobody is told of the hold's attempt: so what is taken
 //! back at the end is this very hold, and never a lock that the same token has taken anew or was told to have. Whoever
 //! else shows the token takes the lock out of the connection's hands, which its next renewal finds.
+//!
+//! What was told to the token before the connection had the lock is true to its end: then the store is told how long that
+//! is, ends the lease with it, and needs nobody any more to do that.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,10 +16,10 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep, sleep};
 use tokio_util::task::TaskTracker;
 
-use super::{Acquire, Acquisition, LockService, Outcome};
+use super::{Acquire, Acquisition, LockService, Outcome, TakeBack};
 use crate::clock::{boottime, whole_ms};
 use crate::lock::{Lease, LeaseToken, Terms};
-use crate::store::StoreError;
+use crate::store::{PlaceAfter, StoreError};
 use crate::telemetry::metrics::LeaseLost;
 
 mod keeper;
@@ -66,7 +69,7 @@ pub enum HoldEvent {
 /// How a hold ended before its connection did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// It lasted as long as it may. The lock is free.
+    /// It lasted as long as it may. The lock is free, unless a lease runs that was told before.
     MaxHoldReached,
     /// Nobody holds the lock: it was released with the token or broken, or the store has lost it. It may stay taken for
     /// the rest of its `min_hold`.
@@ -101,6 +104,8 @@ impl Loss {
 enum Sent {
     Renewed(Known),
     Lost(Loss),
+    /// With what would take the lock back, where its client is never told.
+    HandedOver(Lease, TakeBack),
 }
 
 /// A lease as the gateway knows it.
@@ -112,8 +117,10 @@ struct Known {
 }
 
 impl Known {
-    fn of(lease: Lease) -> Self {
-        Self { ends_at: boottime() + Duration::from_millis(lease.left_ms), lease }
+    /// The connection has nothing of it after `most_until`.
+    fn of(lease: Lease, most_until: Duration) -> Self {
+        let ends_at = boottime() + Duration::from_millis(lease.left_ms);
+        Self { ends_at: ends_at.min(most_until), lease }
     }
 
     /// The lease as it is now; `None` when it is over.
@@ -143,22 +150,29 @@ impl LockService {
             let token = wish.token.unwrap_or_else(LeaseToken::generate);
             return Ok(Holding::NotHeld(Acquisition { token, outcome: Outcome::ShuttingDown }));
         }
-        let (key, ttl, min_hold) = (wish.key.clone(), wish.ttl, wish.terms.min_hold);
+        let (key, ttl) = (wish.key.clone(), wish.ttl);
         let max_hold = wish.terms.max_hold.unwrap_or(Terms::LONGEST_MAX_HOLD);
         let asked_at = boottime();
         let Acquisition { token, outcome } = self.acquire(wish).await?;
         let answered_at = boottime();
-        let (lease, attempt, guard) = match outcome {
-            Outcome::Granted(lease, guard) => (lease, guard.attempt(), Some(guard)),
-            Outcome::AlreadyHeld(lease, attempt) => (lease, Some(attempt.claim()), None),
+        let most_until = answered_at + max_hold;
+        let (lease, attempt, guard, is_claim) = match outcome {
+            Outcome::Granted(lease, guard) => (lease, guard.attempt(), guard, false),
+            Outcome::AlreadyHeld(lease, attempt) => {
+                let claim = attempt.claim();
+                let guard = self.cleaner.guard_attempt(&key, token.hash(), claim, ttl, PlaceAfter::Removed);
+                (lease, Some(claim), guard, true)
+            }
             outcome => return Ok(Holding::NotHeld(Acquisition { token, outcome })),
         };
+        let told_until =
+            is_claim.then(|| answered_at + (answered_at - asked_at) + Duration::from_millis(lease.left_ms));
         // A guard that is armed has an attempt.
         let Some(attempt) = attempt else {
             return Err(StoreError::Unknown("the grant is not known any more".into()));
         };
         let (events, received) = mpsc::channel(MOST_EVENTS + 1);
-        let keeper = Keeper {
+        let mut keeper = Keeper {
             store: self.store.clone(),
             cleaner: self.cleaner.clone(),
             store_timeout: self.store_timeout,
@@ -167,17 +181,21 @@ impl LockService {
             token: token.clone(),
             ttl,
             attempt,
-            known: Known::of(lease.clone()),
-            // Of a lock that was held before, the store knows it, and whoever took it.
-            stays_until: min_hold.filter(|_| guard.is_some()).map(|length| Instant::now() + length),
-            most_until: answered_at + max_hold,
+            known: Known::of(lease.clone(), most_until),
+            most_until,
             renews_at: Instant::now() + third_of(ttl, &lease),
             is_at_its_end: false,
-            told_until: answered_at + (answered_at - asked_at) + Duration::from_millis(lease.left_ms),
+            told_until: told_until.unwrap_or_default(),
             guard,
             events,
             _permit: permit,
         };
+        if is_claim {
+            // Whatever becomes of it: what the token was told of before stays true.
+            keeper.guard.is_held(lease, keeper.told_until);
+            keeper.lengthen().await?;
+        }
+        let lease = keeper.known.lease.clone();
         let longest_silence = LONGEST_SILENCE.min(ttl.as_duration() / 2);
         Ok(Holding::Held(Hold {
             token,
@@ -197,7 +215,8 @@ impl LockService {
 
 impl Hold {
     /// The client is being told of the grant: from here on the lock is renewed, and its place in the line forgotten.
-    /// Where this is never called, what was granted is taken back, and what the token held already is left as it is.
+    /// Where this is never called, what was granted is taken back, and what the token held already lasts as long as it was
+    /// told.
     ///
     /// Returns the lease as it is now. `None` where it is over, since the answer was not read for so long; then nothing
     /// more comes.
@@ -218,6 +237,10 @@ impl Hold {
                     None => continue,
                 },
                 Poll::Ready(Some(Sent::Lost(loss))) => HoldEvent::Lost(loss),
+                Poll::Ready(Some(Sent::HandedOver(lease, guard))) => {
+                    guard.disarm();
+                    HoldEvent::Lost(Loss::ShuttingDown(lease))
+                }
                 Poll::Ready(None) => return Poll::Ready(None),
                 Poll::Pending => {
                     ready!(self.silence.as_mut().poll(context));

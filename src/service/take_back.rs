@@ -14,9 +14,9 @@ use tokio_util::task::TaskTracker;
 
 use super::pause_before;
 use super::watch::{Doing, Watch};
-use crate::clock::Backoff;
-use crate::lock::{Attempt, Ended, FencingToken, LockKey, Place, TokenHash, Ttl};
-use crate::store::{AcquireRequest, MeteredStore, PlaceAfter, StoreError};
+use crate::clock::{Backoff, boottime};
+use crate::lock::{Attempt, Ended, FencingToken, Lease, LockKey, Place, TokenHash, Ttl, Undone};
+use crate::store::{AcquireRequest, KnownTo, MeteredStore, PlaceAfter, StoreError};
 use crate::telemetry::metrics::{TakenBack, metrics};
 
 /// Takes-back that may be under way at once. Beyond, a grant that nobody learnt of ends at its ttl.
@@ -24,6 +24,9 @@ const MOST_UNDER_WAY: usize = 10_000;
 /// The pause before a take-back is tried again: it doubles from the first to the last, with jitter.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(320);
+
+/// What a store, which counts in milliseconds, may end a lease too early by.
+const ROUNDING: Duration = Duration::from_millis(2);
 
 /// How long a store that cannot be reached is waited for. It may be a server that stands still with a command before
 /// it, whose lease will begin when the server goes on: so neither the ttl nor the life of a mark bounds this.
@@ -73,7 +76,7 @@ impl Cleaner {
             was_deleted: false,
             granted: None,
             place,
-            is_known: false,
+            told: None,
             // A late copy can arrive for as long as marks live, also when the lease would be over by then.
             patience: ttl.as_duration().max(self.mark_ttl),
         }))
@@ -128,11 +131,17 @@ impl TakeBack {
         }
     }
 
-    /// The client was handed the grant, and knows that it ends with its connection. It comes back to no place.
-    pub(super) fn is_delivered(&mut self) {
+    /// A connection holds the lock by this lease, and its client knows that it ends with the connection. It comes back to no
+    /// place. All leases that its token was told of before are over at `told_until`, by the clock of [`boottime`].
+    pub(super) fn is_held(&mut self, lease: Lease, told_until: Duration) {
         if let Some(armed) = &mut self.0 {
-            (armed.place, armed.is_known) = (PlaceAfter::Removed, true);
+            (armed.place, armed.told) = (PlaceAfter::Removed, Some((lease, told_until)));
         }
+    }
+
+    /// What it guards, which this guards no longer.
+    pub(super) fn take(&mut self) -> Self {
+        Self(self.0.take())
     }
 
     /// The attempt that is in use, while it is armed.
@@ -210,15 +219,15 @@ struct Armed {
     /// The number of the grant that it is for, once there is one.
     granted: Option<FencingToken>,
     place: PlaceAfter,
-    /// Whether its client held it for a while.
-    is_known: bool,
+    /// What its client knew of, and when all is over that its token was told of before.
+    told: Option<(Lease, Duration)>,
     patience: Duration,
 }
 
 impl Armed {
     fn count_done(&self, was_deleted: bool) {
         metrics().takes_back.count(match was_deleted {
-            true if self.is_known => TakenBack::Ended,
+            true if self.told.is_some() => TakenBack::Ended,
             true => TakenBack::Freed,
             false => TakenBack::Voided,
         });
@@ -228,23 +237,36 @@ impl Armed {
     async fn try_all(&mut self, patience: Duration) -> Result<bool, StoreError> {
         while let Some(attempt) = self.attempts.first().copied() {
             let (store, deadline) = (&self.cleaner.store, Instant::now() + patience);
-            self.was_deleted |=
-                store.take_back(&self.key, &self.token, attempt, self.place, deadline).await?;
+            let undone =
+                store.take_back(&self.key, &self.token, attempt, self.place, self.known(), deadline).await?;
+            self.was_deleted |= matches!(undone, Undone::Ended { .. });
+            self.tell(undone);
             // What was answered is not asked again, however long the others take.
             self.attempts.remove(0);
         }
-        self.tell();
         Ok(self.was_deleted)
     }
 
+    fn known(&self) -> KnownTo {
+        let Some((_, told_until)) = &self.told else { return KnownTo::Nobody };
+        let left = told_until.saturating_sub(boottime());
+        KnownTo::Connection { told_for: if left.is_zero() { left } else { left + ROUNDING } }
+    }
+
     /// Tells those who watch what has become of it.
-    fn tell(&self) {
-        let ended = |fencing_token| Doing::Released(Ended { fencing_token, kept_ms: 0 });
-        let doing = match self.granted {
-            Some(number) if self.was_deleted => ended(number),
-            None if self.was_deleted => Doing::Unclear,
+    fn tell(&self, undone: Undone) {
+        let lease = self.told.as_ref().map(|(lease, _)| lease);
+        let number = self.granted.or(lease.map(|lease| lease.fencing_token));
+        let doing = match (undone, number, lease) {
+            (Undone::Ended { kept_ms }, Some(fencing_token), _) => {
+                Doing::Released(Ended { fencing_token, kept_ms })
+            }
+            (Undone::LeftToToken { left_ms }, _, Some(lease)) => {
+                Doing::Renewed(Lease { left_ms, ..lease.clone() })
+            }
             // It may have stood in the line.
-            _ => Doing::Line,
+            (Undone::Nothing, ..) => Doing::Line,
+            _ => Doing::Unclear,
         };
         self.cleaner.watch.tell(&self.key, || doing);
     }
@@ -260,7 +282,7 @@ impl Armed {
                 self.count_done(was_deleted);
             }
             let error = match answer {
-                Ok(true) if self.is_known => {
+                Ok(true) if self.told.is_some() => {
                     tracing::debug!(key = self.key.as_str(), "freed a lock that a connection held");
                     return;
                 }

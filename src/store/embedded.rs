@@ -20,9 +20,11 @@ use tokio::time::{Instant, timeout_at};
 use crate::clock::Clock;
 use crate::lock::{
     Acquired, Attempt, Broken, FencingToken, Inspected, LockKey, Page, Release, Renewed, TokenHash, Ttl,
+    Undone,
 };
 use crate::store::{
-    AcquireRequest, Beat, Bucket, Hint, LineSettings, LockStore, PlaceAfter, ReleaseMark, Renewer, StoreError,
+    AcquireRequest, Beat, Bucket, Hint, KnownTo, LineSettings, LockStore, PlaceAfter, ReleaseMark, Renewer,
+    StoreError,
 };
 
 use cursor::CursorSeal;
@@ -255,10 +257,12 @@ impl LockStore for EmbeddedStore {
         token: &TokenHash,
         attempt: Attempt,
         place: PlaceAfter,
+        known: KnownTo,
         deadline: Instant,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<Undone, StoreError> {
         let (key, token) = (key.clone(), *token);
-        let step = move |table: &mut Table, now| Ok(table.take_back(&key, &token, attempt, place, now));
+        let step =
+            move |table: &mut Table, now| Ok(table.take_back(&key, &token, attempt, place, known, now));
         self.submit(deadline, Kind::Change, step).await
     }
 

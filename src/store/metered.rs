@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::{AcquireRequest, Beat, Bucket, LockStore, PlaceAfter, ReleaseMark, Renewer, StoreError};
+use super::{AcquireRequest, Beat, Bucket, KnownTo, LockStore, PlaceAfter, ReleaseMark, Renewer, StoreError};
 use crate::lock::{
     Acquired, Attempt, Broken, FencingToken, Inspected, LockKey, Page, Release, Renewed, TokenHash, Ttl,
+    Undone,
 };
 use crate::telemetry::metrics::{NoAnswer, Step, metrics};
 use crate::telemetry::traces::StepSpan;
@@ -52,7 +53,7 @@ steps! {
     renew: Renew(key: &LockKey, token: &TokenHash, ttl: Ttl, by: Renewer) -> Renewed;
     release: Release(key: &LockKey, token: &TokenHash, mark: ReleaseMark) -> Release;
     inspect: Inspect(key: &LockKey, token: Option<&TokenHash>) -> Inspected;
-    take_back: TakeBack(key: &LockKey, token: &TokenHash, attempt: Attempt, place: PlaceAfter) -> bool;
+    take_back: TakeBack(key: &LockKey, token: &TokenHash, attempt: Attempt, place: PlaceAfter, known: KnownTo) -> Undone;
     decline: Decline(key: &LockKey, token: &TokenHash, attempt: Attempt) -> ();
     break_lock: Break(key: &LockKey, fence: FencingToken) -> Broken;
     list: List(prefix: &str, cursor: Option<&str>, limit: usize) -> Page;

@@ -25,13 +25,13 @@ use self::scripts::{Reply, lease_of, lease_seen, standing_of, unexpected};
 use self::servers::Servers;
 use self::usual::{Unusual, refused, replicated};
 use super::{
-    AcquireRequest, Beat, Bucket, Gossip, Hint, Intent, LineSettings, LockStore, PlaceAfter, ReleaseMark,
-    Renewer, StoreError,
+    AcquireRequest, Beat, Bucket, Gossip, Hint, Intent, KnownTo, LineSettings, LockStore, PlaceAfter,
+    ReleaseMark, Renewer, StoreError,
 };
 use crate::clock::SystemClock;
 use crate::lock::{
     Acquired, Attempt, Broken, Ended, FencingToken, Inspected, Lease, LockKey, Owner, Page, Release,
-    Released, Renewed, TokenHash, Ttl,
+    Released, Renewed, TokenHash, Ttl, Undone,
 };
 
 mod address;
@@ -269,7 +269,8 @@ impl LockStore for RedisStore {
                 ended: Some(Ended { fencing_token, kept_ms: 0 }),
             });
         }
-        let reply: Reply = self.part(&scripts::RELEASE, key, token, "", freed, None, deadline).await?;
+        let reply: Reply =
+            self.part(&scripts::RELEASE, key, token, &Default::default(), freed, None, deadline).await?;
         let answer = match reply.outcome {
             0 => Released::Released,
             1 => Released::NotHeld,
@@ -286,12 +287,13 @@ impl LockStore for RedisStore {
         token: &TokenHash,
         attempt: Attempt,
         place: PlaceAfter,
+        known: KnownTo,
         deadline: Instant,
-    ) -> Result<bool, StoreError> {
-        let (attempt, mark) = (attempt.to_string(), Some(self.keys.mark(key, token)));
-        let deleted: i64 =
-            self.part(&scripts::TAKE_BACK, key, token, &attempt, mark, Some(place), deadline).await?;
-        Ok(deleted == 1)
+    ) -> Result<Undone, StoreError> {
+        let (by, mark) = ([attempt.to_string(), scripts::known(known)], Some(self.keys.mark(key, token)));
+        let reply: Reply =
+            self.part(&scripts::TAKE_BACK, key, token, &by, mark, Some(place), deadline).await?;
+        reply.undone().ok_or_else(|| unexpected("take_back", reply.outcome))
     }
 
     async fn decline(
@@ -301,8 +303,8 @@ impl LockStore for RedisStore {
         attempt: Attempt,
         deadline: Instant,
     ) -> Result<(), StoreError> {
-        let (attempt, place) = (attempt.to_string(), Some(PlaceAfter::Kept));
-        self.part::<i64>(&scripts::TAKE_BACK, key, token, &attempt, None, place, deadline).await.map(drop)
+        let (by, place) = ([attempt.to_string(), String::new()], Some(PlaceAfter::Kept));
+        self.part::<Reply>(&scripts::TAKE_BACK, key, token, &by, None, place, deadline).await.map(drop)
     }
 
     fn bucket_of(&self, key: &LockKey) -> Bucket {

@@ -8,7 +8,7 @@ use fencepost::clock::SystemClock;
 use fencepost::lock::{Acquired, Attempt, Inspected, LeaseToken, LockKey, Released, Renewed, Terms, Ttl};
 use fencepost::service::{Acquire, Acquisition, LockService, Outcome, TakeBack};
 use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
-use fencepost::store::{AcquireRequest, Intent, LockStore, PlaceAfter, Renewer, StoreError};
+use fencepost::store::{AcquireRequest, Intent, KnownTo, LockStore, PlaceAfter, Renewer, StoreError};
 use tokio::time::Instant;
 
 use crate::support::network::{Loss, Network};
@@ -331,7 +331,7 @@ async fn a_retry_keeps_its_grant_in_every_order_of_arrival(store: &AnyStore) {
                 CleanUp => drop(
                     store
                         .store
-                        .take_back(&key, &token, first.attempt, PlaceAfter::Kept, soon())
+                        .take_back(&key, &token, first.attempt, PlaceAfter::Kept, KnownTo::Nobody, soon())
                         .await
                         .unwrap(),
                 ),

@@ -19,7 +19,9 @@ mod forms;
 mod leaving;
 mod peers;
 mod refusals;
+mod released;
 mod stopping;
+mod told;
 
 /// How soon something comes about that takes no waiting, on a machine that is busy.
 const SOON: Duration = Duration::from_secs(1);

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use fencepost::lock::{
     Acquired, Attempt, Inspected, Lease, LeaseToken, LockKey, Place, Refusal, Released, Standing, Terms,
-    TokenHash, Ttl,
+    TokenHash, Ttl, Undone,
 };
-use fencepost::store::{AcquireRequest, Beat, Hint, Intent, Join, LockStore, OFFER, PlaceAfter, ReleaseMark};
+use fencepost::store::{
+    AcquireRequest, Beat, Hint, Intent, Join, KnownTo, LockStore, OFFER, PlaceAfter, ReleaseMark,
+};
 use tokio::sync::broadcast::Receiver;
 use tokio::time::{Instant, timeout};
 
@@ -123,7 +125,9 @@ impl Waiter {
     }
 
     async fn leave(&self, place: PlaceAfter) -> bool {
-        self.store.take_back(&self.key, &self.token, self.attempt, place, soon()).await.unwrap()
+        let (store, known) = (&self.store, KnownTo::Nobody);
+        let undone = store.take_back(&self.key, &self.token, self.attempt, place, known, soon()).await;
+        matches!(undone.unwrap(), Undone::Ended { .. })
     }
 
     async fn decline(&self) {

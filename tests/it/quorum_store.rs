@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use fencepost::clock::{Clock, SystemClock};
-use fencepost::lock::{Acquired, Attempt, Lease, LeaseToken, LockKey, Released, Renewed, Terms, Ttl};
+use fencepost::lock::{Acquired, Attempt, Lease, LeaseToken, LockKey, Released, Renewed, Terms, Ttl, Undone};
 use fencepost::store::redis::{QuorumStore, RedisAddress, RedisSettings};
-use fencepost::store::{AcquireRequest, Intent, LockStore, PlaceAfter, ReleaseMark, Renewer};
+use fencepost::store::{AcquireRequest, Intent, KnownTo, LockStore, PlaceAfter, ReleaseMark, Renewer};
 use tokio::time::Instant;
 
 use crate::support::gateway::run;
@@ -209,7 +209,10 @@ async fn a_server_that_lacks_a_connections_lock_is_given_it_with_its_terms() {
         let [before_ms, after_ms] = [&granted, &repaired].map(|lock| lock[term].parse::<i64>().unwrap());
         assert!((before_ms - after_ms).abs() < 1_000, "{granted:?} became {repaired:?}");
     }
-    assert_eq!(store.take_back(&key, &token, attempt, PlaceAfter::Removed, soon()).await, Ok(true));
+    assert_eq!(
+        store.take_back(&key, &token, attempt, PlaceAfter::Removed, KnownTo::Nobody, soon()).await,
+        Ok(Undone::Ended { kept_ms: 0 })
+    );
     eventually("no server has it", async || {
         lock_on(0).await.is_none() && lock_on(1).await.is_none() && lock_on(2).await.is_none()
     })

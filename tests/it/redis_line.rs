@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use fencepost::lock::{Acquired, Attempt, Inspected, LeaseToken, LockKey, Terms, TokenHash, Ttl};
 use fencepost::store::redis::RedisStore;
-use fencepost::store::{AcquireRequest, Bucket, Intent, Join, LockStore, PlaceAfter, ReleaseMark, Renewer};
+use fencepost::store::{
+    AcquireRequest, Bucket, Intent, Join, KnownTo, LockStore, PlaceAfter, ReleaseMark, Renewer,
+};
 use tokio::time::{Instant, sleep_until};
 
 use crate::line_suite::{MARK_TTL, in_line, offer_lapses, soon};
@@ -191,7 +193,10 @@ async fn every_key_of_a_line_has_a_ttl() {
     all_have(7).await;
     release(&store, holder).await;
     all_have(7).await;
-    store.take_back(&key(), &waiters[0].0, waiters[0].1, PlaceAfter::Kept, soon()).await.unwrap();
+    store
+        .take_back(&key(), &waiters[0].0, waiters[0].1, PlaceAfter::Kept, KnownTo::Nobody, soon())
+        .await
+        .unwrap();
     all_have(7).await;
 }
 
@@ -260,7 +265,7 @@ async fn an_empty_line_leaves_no_keys() {
     for (waiter, attempt) in [granted, left] {
         in_line(ask(&store, waiter, attempt, join()).await);
     }
-    store.take_back(&key(), &left.0, left.1, PlaceAfter::Removed, soon()).await.unwrap();
+    store.take_back(&key(), &left.0, left.1, PlaceAfter::Removed, KnownTo::Nobody, soon()).await.unwrap();
     release(&store, holder).await;
     assert!(matches!(ask(&store, granted.0, granted.1, Intent::Look).await, Acquired::Granted(_)));
     release(&store, granted.0).await;
@@ -323,7 +328,7 @@ async fn a_line_goes_on_while_the_server_is_out_of_memory() {
     in_line(ask(&store, first.0, first.1, Intent::Look).await);
     let last = Intent::LastLook(PlaceAfter::Kept);
     assert!(matches!(ask(&store, second.0, second.1, last).await, Acquired::Refused(_)));
-    store.take_back(&key(), &third.0, third.1, PlaceAfter::Kept, soon()).await.unwrap();
+    store.take_back(&key(), &third.0, third.1, PlaceAfter::Kept, KnownTo::Nobody, soon()).await.unwrap();
     release(&store, holder).await;
     let answer = ask(&store, first.0, first.1, Intent::Look).await;
     assert!(matches!(answer, Acquired::Granted(_)), "{answer:?}");

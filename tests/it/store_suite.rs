@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use fencepost::lock::{
     Acquired, Attempt, Inspected, Lease, LeaseToken, LockKey, Owner, Refusal, Released, Renewed, Terms,
-    TokenHash, Ttl,
+    TokenHash, Ttl, Undone,
 };
-use fencepost::store::{AcquireRequest, Intent, PlaceAfter, ReleaseMark, Renewer, StoreError};
+use fencepost::store::{AcquireRequest, Intent, KnownTo, PlaceAfter, ReleaseMark, Renewer, StoreError};
 use tokio::time::Instant;
 
 use crate::support::stores::{AnyStore, for_each_store};
@@ -90,11 +90,12 @@ impl<'a> Caller<'a> {
     }
 
     async fn take_back(&self, attempt: Attempt) {
-        self.scene
-            .store
-            .take_back(&self.key, &self.token, attempt, PlaceAfter::Removed, soon())
-            .await
-            .unwrap();
+        self.take_back_from(attempt, KnownTo::Nobody).await;
+    }
+
+    async fn take_back_from(&self, attempt: Attempt, known: KnownTo) -> Undone {
+        let (store, place) = (&self.scene.store, PlaceAfter::Removed);
+        store.take_back(&self.key, &self.token, attempt, place, known, soon()).await.unwrap()
     }
 
     async fn look(&self) -> Inspected {

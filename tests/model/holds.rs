@@ -36,6 +36,8 @@ enum Action {
     },
     PatchAgain,
     OutliveTheFound(usize),
+    /// The same, where the lock ends with it.
+    OutliveTheCut(usize),
     /// The client of a connection is gone, and its gateway has not seen it.
     Die(usize),
     /// The gateway sees it, or ends the connection by itself.
@@ -130,7 +132,7 @@ impl State {
                 Phase::HandingOver(_) => is_last,
                 _ => false,
             },
-            Command::TakeBack { .. } => true,
+            Command::TakeBack { .. } | Command::Cut { .. } => true,
             Command::Patch { .. } => self.patch == Request::Waits,
             Command::Release => self.delete == Request::Waits,
         }
@@ -158,11 +160,11 @@ impl State {
         }
     }
 
-    /// What was handed over is to stay. And what was claimed stays if its connection closes while others may believe in
-    /// a lease that they were told of before.
+    /// What was handed over is to stay. And what was claimed stays, if its connection closes while others may believe in a lease
+    /// that they were told of before, until that is over.
     fn is_excused(&self, hold: Hold) -> bool {
-        let is_claimed = matches!(self.lock, Lock::Held { by: Some(by), .. } if is_claim(by));
-        hold.phase == Phase::HandedOver || is_claimed && !hold.outlived_the_found
+        let is_cut = matches!(self.lock, Lock::Held { cut: Some(_), .. });
+        hold.phase == Phase::HandedOver || is_cut
     }
 }
 
@@ -184,6 +186,9 @@ impl Model for Rules {
             if state.is_awaited(command) {
                 actions.push(Action::Run { command, is_answered: true });
             }
+        }
+        if let Lock::Held { cut: Some(hold), .. } = state.lock {
+            actions.push(Action::OutliveTheCut(hold));
         }
         actions.push(match state.lock {
             Lock::Free => Action::RivalTakes,
@@ -225,6 +230,7 @@ impl Model for Rules {
                 state.commands.insert(Command::Renew { hold, by, is_last, copy });
             }
             Action::OutliveTheFound(hold) => self.outlive_the_found(&mut state, hold),
+            Action::OutliveTheCut(hold) => self.end_what_was_found(&mut state, hold),
             Action::Die(hold) => {
                 (state.holds[hold].is_heard, state.holds[hold].is_told) = (false, false);
             }
@@ -266,13 +272,17 @@ type Condition = fn(&Rules, &State) -> bool;
 impl Rules {
     fn reachable(&self) -> impl Iterator<Item = Property<Self>> {
         let can_claim = self.holds > 1 || self.has_put;
-        let conditions: [(_, _, Condition); 6] = [
+        let conditions: [(_, _, Condition); 7] = [
             ("a rival gets its turn after a connection that claimed the lock", can_claim, |_, state| {
                 let mut holds = state.holds.iter();
                 state.lock == Lock::Rivals && holds.any(|hold| hold.outlived_the_found && !hold.is_heard)
             }),
             ("a lock stays because who claimed it closed early", can_claim, |_, state| {
                 state.left_behind().is_some_and(|hold| hold.phase == Phase::Over)
+            }),
+            ("a lock that was cut to what was told before is free", can_claim, |_, state| {
+                let is_cut_by = |hold: &Hold| hold.phase == Phase::Over && hold.outlived_the_found;
+                state.lock == Lock::Free && state.commands.is_empty() && state.holds.iter().any(is_cut_by)
             }),
             ("two connections believe at once", self.holds > 1, |_, state| {
                 state.holds.iter().all(|hold| hold.is_told)
@@ -307,6 +317,7 @@ const ONE: Rules = Rules {
 const TWO: Rules = Rules { holds: 2, ..ONE };
 const WITH_PUT: Rules = Rules { has_put: true, ..ONE };
 const WITH_PATCH: Rules = Rules { has_patch: true, ..ONE };
+const WITH_PATCH_AND_PUT: Rules = Rules { has_patch: true, ..WITH_PUT };
 const WITH_DELETE: Rules = Rules { has_delete: true, ..ONE };
 const VOIDED: Rules = Rules { retries: Retries::Voided, ..ONE };
 const SUPERSEDED: Rules = Rules { retries: Retries::Superseded, ..ONE };
@@ -347,6 +358,11 @@ fn each_rule_of_a_connection_is_missed_when_it_is_left_out() {
         (Mutant::ClaimIsFreedEarly, TWO, BELIEF),
         (Mutant::ClaimIsFreedEarly, WITH_PUT, BELIEF),
         (Mutant::ClaimIsNeverFreed, TWO, ORPHAN),
+        (Mutant::ClaimLengthensTheLease, TWO, ORPHAN),
+        (Mutant::ClaimLengthensTheLease, WITH_PUT, ORPHAN),
+        (Mutant::ClaimCountsItsOwnLease, TWO, ORPHAN),
+        (Mutant::ClaimCountsItsOwnLease, WITH_PUT, ORPHAN),
+        (Mutant::CutIgnoresAttempt, WITH_PATCH_AND_PUT, BELIEF),
         (Mutant::PutDoesNotPin, WITH_PUT, BELIEF),
         (Mutant::PatchDoesNotPin, WITH_PATCH, BELIEF),
         (Mutant::RenewalIgnoresAttempt, TWO, TURNS),

@@ -14,7 +14,7 @@ use super::super::{Doing, RETRY_PAUSE, TakeBack, lease_left, pause_before};
 use super::{Known, Loss, Sent};
 use crate::clock::{Backoff, boottime, whole_ms};
 use crate::lock::{Attempt, Lease, LeaseToken, LockKey, Renewed, Ttl};
-use crate::store::{MeteredStore, PlaceAfter, Renewer, StoreError};
+use crate::store::{MeteredStore, Renewer, StoreError};
 use crate::telemetry::metrics::metrics;
 
 /// The shortest time between two renewals, towards the end of `max_hold`.
@@ -42,16 +42,13 @@ pub(super) struct Keeper {
     /// The end of what was asked for as `max_hold`, also where the token held the lock before without such an end, by the
     /// clock of [`boottime`].
     pub(super) most_until: Duration,
-    /// The end of the lock's `min_hold`.
-    pub(super) stays_until: Option<Instant>,
     pub(super) renews_at: Instant,
     /// Whether the lease has become as long as it may ever be.
     pub(super) is_at_its_end: bool,
-    /// When every lease is over that was told before this connection had the lock, by the clock of [`boottime`].
+    /// When every lease is over that was told before this connection had the lock, by the clock of [`boottime`]. What was told
+    /// is true to its end, whatever becomes of this connection, which may be that of a late copy of a request.
     pub(super) told_until: Duration,
-    /// `None` until then, where the token held the lock before: what was told is true to its end, whatever becomes of this
-    /// connection, which may be that of a late copy of a request.
-    pub(super) guard: Option<TakeBack>,
+    pub(super) guard: TakeBack,
     /// Its other end is dropped with the connection.
     pub(super) events: mpsc::Sender<Sent>,
     pub(super) _permit: OwnedSemaphorePermit,
@@ -60,9 +57,7 @@ pub(super) struct Keeper {
 impl Keeper {
     pub(super) async fn keep(mut self, mut denied: Denial) {
         let started = Instant::now();
-        if let Some(guard) = &mut self.guard {
-            guard.is_delivered();
-        }
+        self.guard.is_held(self.known.lease.clone(), self.told_until);
         // The last word has a place of its own.
         let Ok(last_word) = self.events.clone().reserve_owned().await else { return };
         let (events, closing) = (self.events.clone(), self.closing.clone());
@@ -78,49 +73,46 @@ impl Keeper {
         drop(denied);
         let held_ms = whole_ms(started.elapsed());
         let key = self.key.as_str();
-        let is_left = matches!(loss, None | Some(Loss::KeyRefused));
         match loss {
             None => tracing::info!(key, held_ms, "a connection that held a lock has ended"),
             Some(loss) => {
                 metrics().leases_lost.count(loss.reason());
                 tracing::info!(key, held_ms, ?loss, "a connection lost its lock");
-                last_word.send(Sent::Lost(loss));
+                last_word.send(match loss {
+                    Loss::ShuttingDown(lease) => Sent::HandedOver(lease, self.guard.take()),
+                    loss => Sent::Lost(loss),
+                });
             }
-        }
-        if is_left {
-            self.stay().await;
-            self.await_what_was_told().await;
         }
     }
 
-    /// Keeps the lock until the end of its `min_hold`, without its client.
-    async fn stay(&mut self) {
-        let Some(until) = self.stays_until.filter(|until| *until > Instant::now()) else { return };
-        let left = until - Instant::now();
-        let Some(ttl) = Ttl::from_ms(whole_ms(left)) else { return };
-        let mut backoff = retries();
-        // A lease that lasts until then keeps the lock by itself, whatever becomes of the gateway.
-        while self.known.left() < left {
-            let patience = self.store_timeout / 2;
-            match self.renew_for(ttl, patience).await {
-                // It ends with its lease then.
-                Ok(Renewed::Renewed(_) | Renewed::MaxHoldReached(_)) => return self.leave_to_its_lease(),
-                Ok(_) => return,
-                Err(_) if self.known.left().is_zero() => return,
-                Err(_) => backoff.pause().await,
+    /// Renews a lock that the token held before, whose lease may be about to end: what the client is told at first is to be as
+    /// long as it asked for. Where that is not answered in time, it is the first renewal that does it.
+    pub(super) async fn lengthen(&mut self) -> Result<(), StoreError> {
+        let sent_at = boottime();
+        let renewed = self.renew(self.store_timeout / 4).await;
+        let is_longest = matches!(renewed, Ok(Renewed::MaxHoldReached(_)));
+        match renewed {
+            Ok(Renewed::Renewed(lease) | Renewed::MaxHoldReached(lease)) => {
+                if let Some(lease) = lease_left(lease, sent_at) {
+                    self.renews_at = Instant::now() + third_of(self.ttl, &lease);
+                    self.learn(lease, is_longest);
+                }
+                Ok(())
             }
-        }
-        tokio::select! {
-            () = self.closing.cancelled() => self.leave_to_its_lease(),
-            () = sleep_until(until) => {}
+            Ok(Renewed::NotHeld | Renewed::Released | Renewed::HeldByAnother) => {
+                Err(StoreError::Unavailable("the lease of the token was over just then".to_owned()))
+            }
+            Ok(Renewed::TakenOver) | Err(_) => {
+                self.renews_at = Instant::now();
+                Ok(())
+            }
         }
     }
 
-    /// Nobody else knows of the attempt, so nothing takes the lock back any more.
-    fn leave_to_its_lease(&mut self) {
-        if let Some(guard) = self.guard.take() {
-            guard.disarm();
-        }
+    fn learn(&mut self, lease: Lease, is_longest: bool) {
+        self.known = Known::of(lease, self.most_until);
+        self.is_at_its_end = is_longest || self.most_until <= self.known.ends_at + SHORTEST_PERIOD;
     }
 
     /// Renews at each third of the lease, whatever the client does.
@@ -148,10 +140,8 @@ impl Keeper {
             };
             let Some(lease) = lease_left(lease, sent_at) else { continue };
             self.renews_at = asked_at + third_of(self.ttl, &lease);
-            self.known = Known::of(lease);
-            self.is_at_its_end = is_at_its_end || self.most_until <= self.known.ends_at + SHORTEST_PERIOD;
+            self.learn(lease, is_at_its_end);
             backoff = retries();
-            self.arm();
             // Whoever does not read misses it.
             let _ = self.events.try_send(Sent::Renewed(self.known.clone()));
         }
@@ -161,49 +151,20 @@ impl Keeper {
         if !self.is_at_its_end {
             return Loss::Expired;
         }
-        // All that was told is over now, or will be in a moment.
+        // Where what was told before is over in a moment, the lock is to be free by then.
         let rest = self.told_until.saturating_sub(boottime());
-        if self.guard.is_none() && rest < SHORTEST_PERIOD {
+        if !rest.is_zero() && rest < SHORTEST_PERIOD {
             sleep(rest + TICK).await;
-            self.arm();
         }
         // So that the lock is free when its client hears of it, unless the store is slow.
-        if let Some(guard) = self.guard.take() {
-            let _ = guard.take_back_now(Instant::now() + self.store_timeout / 4).await;
-        }
+        let _ = self.guard.take().take_back_now(Instant::now() + self.store_timeout / 4).await;
         Loss::MaxHoldReached
-    }
-
-    /// Has the lock be taken back when the connection ends, once nothing that was told before stands in the way.
-    fn arm(&mut self) {
-        if self.guard.is_none() && boottime() >= self.told_until {
-            let token = self.token.hash();
-            let guard =
-                self.cleaner.guard_attempt(&self.key, token, self.attempt, self.ttl, PlaceAfter::Removed);
-            self.guard = Some(guard);
-        }
-    }
-
-    /// Waits until the lock may be taken back, unless it ends by itself before.
-    async fn await_what_was_told(&mut self) {
-        let left = self.told_until.saturating_sub(boottime());
-        if self.guard.is_none() && left < self.known.left() {
-            tokio::select! {
-                () = self.closing.cancelled() => {}
-                // As long again as a clock's tick, so that the time is over for certain.
-                () = sleep(left + TICK) => self.arm(),
-            }
-        }
     }
 
     async fn renew(&self, patience: Duration) -> Result<Renewed, StoreError> {
         let most = self.most_until.saturating_sub(boottime());
         // With nothing left to gain it still tells whether the lock is ours.
-        let ttl = Ttl::from_ms(whole_ms(self.ttl.as_duration().min(most)).max(1)).unwrap_or(self.ttl);
-        self.renew_for(ttl, patience).await
-    }
-
-    async fn renew_for(&self, ttl: Ttl, patience: Duration) -> Result<Renewed, StoreError> {
+        let ttl = Ttl::from_ms(whole_ms(self.ttl.as_duration().min(most))).unwrap_or(Ttl::SHORTEST);
         let (by, sent_at) = (Renewer::Connection(self.attempt), boottime());
         let deadline = Instant::now() + patience;
         let renewed = self.store.renew(&self.key, &self.token.hash(), ttl, by, deadline).await;
@@ -223,7 +184,9 @@ impl Keeper {
             let sent_at = boottime();
             match self.renew(self.store_timeout / 2).await {
                 Ok(Renewed::Renewed(lease) | Renewed::MaxHoldReached(lease)) => {
-                    self.known = lease_left(lease, sent_at).map_or_else(|| self.known.clone(), Known::of);
+                    if let Some(lease) = lease_left(lease, sent_at) {
+                        self.known = Known::of(lease, self.most_until);
+                    }
                     break;
                 }
                 Ok(Renewed::NotHeld | Renewed::Released) => return Loss::Released,
@@ -234,9 +197,7 @@ impl Keeper {
                 Err(_) => {}
             }
         }
-        let Some(lease) = self.known.now() else { return Loss::Expired };
-        self.leave_to_its_lease();
-        Loss::ShuttingDown(lease)
+        self.known.now().map_or(Loss::Expired, Loss::ShuttingDown)
     }
 }
 

@@ -119,6 +119,13 @@ impl HeldLock {
         Self { life: self.life.extended(now, ttl.as_duration().min(allowed)), ..self.clone() }
     }
 
+    /// The same lock, pinned, with the rest of a lease that was told before, but not shorter than its `min_hold`.
+    pub(super) fn left_to_token(&self, told_for: Duration, now: Duration) -> Self {
+        let told = Life::starting(now, told_for.min(self.life.end.saturating_sub(now)));
+        let life = self.min_hold.filter(|least| least.end > told.end).unwrap_or(told);
+        Self { attempt: None, life, ..self.clone() }
+    }
+
     /// What stays of the lock when it is released, if its `min_hold` is not over.
     pub(super) fn kept(&self, now: Duration) -> Option<Self> {
         let life = self.min_hold.filter(|life| !life.is_over(now))?;

@@ -9,9 +9,10 @@ use std::time::Duration;
 use crate::clock::whole_ms;
 use crate::lock::{
     Attempt, Broken, Ended, FencingToken, Inspected, LockKey, Release, Released, Renewed, TokenHash, Ttl,
+    Undone,
 };
 use crate::store::lines::Lines;
-use crate::store::{Hint, PlaceAfter, ReleaseMark, Renewer, StoreError};
+use crate::store::{Hint, KnownTo, PlaceAfter, ReleaseMark, Renewer, StoreError};
 
 use super::EmbeddedSettings;
 use super::record::{HeldLock, Life, Mark, Record, RecordId, Verdict};
@@ -153,33 +154,45 @@ impl Table {
         Broken::Broken(lease)
     }
 
-    /// Deletes the lock if it is held by this very `attempt` of `token`, takes the attempt out of the line, and
-    /// voids it in any case. Returns whether a lock was deleted.
+    /// Ends the grant if the lock is held by this very `attempt` of `token`, takes the attempt out of the line, and voids it in
+    /// any case.
     pub(super) fn take_back(
         &mut self,
         key: &LockKey,
         token: &TokenHash,
         attempt: Attempt,
         place: PlaceAfter,
+        known: KnownTo,
         now: Duration,
-    ) -> bool {
+    ) -> Undone {
         let is_granted = |lock: &&HeldLock| lock.token == *token && lock.attempt == Some(attempt);
         let lock = self.held(key, now).filter(is_granted);
-        let deletes = lock.is_some();
-        // A lock that was told of is released, and not undone.
-        let kept = lock.filter(|_| attempt.is_claim()).and_then(|lock| lock.kept(now));
-        let kept_for = kept.as_ref().map(|lock| lock.life.end.saturating_sub(now));
-        if deletes {
-            self.put(RecordId::Lock(key.clone()), kept.map(Record::Lock));
+        let is_granted = lock.is_some();
+        let (left, is_over) = match known {
+            KnownTo::Nobody => (None, is_granted),
+            // What was told of is released, and not undone; and where it was told of before, it stays.
+            KnownTo::Connection { told_for } if told_for.is_zero() => {
+                (lock.and_then(|lock| lock.kept(now)), is_granted)
+            }
+            KnownTo::Connection { told_for } => (lock.map(|lock| lock.left_to_token(told_for, now)), false),
+        };
+        let lasts = left.as_ref().map(|lock| lock.life.end.saturating_sub(now));
+        if is_granted {
+            self.put(RecordId::Lock(key.clone()), left.map(Record::Lock));
         }
         self.void(key, token, attempt, now);
-        self.lines.vacate(key, token, attempt, place, deletes, now);
-        match kept_for {
+        self.lines.vacate(key, token, attempt, place, is_over, now);
+        match lasts {
             Some(left) => self.lines.kept(key, left),
-            None if deletes => self.lines.freed(key, now),
+            None if is_granted => self.lines.freed(key, now),
             None => {}
         }
-        deletes
+        let lasts_ms = lasts.map_or(0, whole_ms);
+        match is_over {
+            true => Undone::Ended { kept_ms: lasts_ms },
+            false if is_granted => Undone::LeftToToken { left_ms: lasts_ms },
+            false => Undone::Nothing,
+        }
     }
 
     /// Has an offer to an attempt that nobody knows any more go on.

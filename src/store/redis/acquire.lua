@@ -60,7 +60,8 @@ if is_own then
     return { 0, lock, left_ms }
   end
   if claims then void(KEYS[7], mark, ATTEMPT, ARGV[3]) end
-  local ttl_ms = renewed_ms(lock, left_ms, tonumber(ARGV[6]))
+  -- A claim leaves the lease as it was told before, so that no copy of it is taken for one that was; the connection renews.
+  local ttl_ms = claims and left_ms or renewed_ms(lock, left_ms, tonumber(ARGV[6]))
   return { 1, hold_by(LOCK, lock, once_told(ATTEMPT), left_ms, ttl_ms), ttl_ms }
 end
 

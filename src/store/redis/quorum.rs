@@ -31,11 +31,11 @@ use super::{MOST_HINTS, RedisSettings};
 use crate::clock::{Clock, whole_ms};
 use crate::lock::{
     Acquired, Attempt, Broken, FencingToken, Inspected, LockKey, Page, Refusal, Release, Released, Renewed,
-    TokenHash, Ttl,
+    TokenHash, Ttl, Undone,
 };
 use crate::store::lines::Lines;
 use crate::store::{
-    AcquireRequest, Beat, Bucket, Gossip, Hint, Intent, LockStore, PlaceAfter, ReleaseMark, Renewer,
+    AcquireRequest, Beat, Bucket, Gossip, Hint, Intent, KnownTo, LockStore, PlaceAfter, ReleaseMark, Renewer,
     StoreError,
 };
 
@@ -192,12 +192,14 @@ impl LockStore for QuorumStore {
         token: &TokenHash,
         attempt: Attempt,
         place: PlaceAfter,
+        known: KnownTo,
         deadline: Instant,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<Undone, StoreError> {
         // Nobody is there any more to whom the place would be of use, whatever the servers say.
         self.waiters.step(|state, now| state.lines.vacate(key, token, attempt, place, false, now));
         self.pollster.council.is_ready(deadline).await?;
-        let was_deleted = self.take_back_all(key, token, attempt, deadline).await?;
+        let undone = self.take_back_all(key, token, attempt, known, deadline).await?;
+        let was_deleted = matches!(undone, Undone::Ended { .. });
         self.waiters.step(|state, now| {
             state.lines.vacate(key, token, attempt, place, was_deleted, now);
             if was_deleted {
@@ -205,7 +207,7 @@ impl LockStore for QuorumStore {
                 state.lines.freed(key, now);
             }
         });
-        Ok(was_deleted)
+        Ok(undone)
     }
 
     async fn decline(

@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{Cmd, ErrorKind, FromRedisValue, ParsingError, RedisError, RedisResult, ServerErrorKind, Value};
 
-use crate::lock::{Attempt, FencingToken, Lease, LockKey, Owner, Place, Standing, Terms, TokenHash};
-use crate::store::{Beat, Renewer, StoreError};
+use crate::lock::{Attempt, FencingToken, Lease, LockKey, Owner, Place, Standing, Terms, TokenHash, Undone};
+use crate::store::{Beat, KnownTo, Renewer, StoreError};
 
 /// The text of a script: what it shares with others comes first.
 macro_rules! script {
@@ -151,6 +151,15 @@ pub(super) fn renewer(by: Renewer) -> String {
     }
 }
 
+/// The argument by which they are told who knows of a grant that is taken back: nothing, or for how many ms its token was told
+/// of leases before.
+pub(super) fn known(known: KnownTo) -> String {
+    match known {
+        KnownTo::Nobody => String::new(),
+        KnownTo::Connection { told_for } => told_for.as_millis().to_string(),
+    }
+}
+
 /// What acquire, renew and inspect reply: an outcome by number, then the lock, then the line, as far as it concerns
 /// the outcome. What stands alone is the outcome, or the number of a grant, which is larger than any.
 pub(super) struct Reply {
@@ -184,6 +193,16 @@ impl Reply {
     /// The number of a grant, where the reply is nothing else.
     pub(super) fn number(&self) -> Option<FencingToken> {
         FencingToken::new(u64::try_from(self.outcome).ok()?).filter(|number| number.get() > LARGEST_OUTCOME)
+    }
+
+    /// What was done to take a grant back.
+    pub(super) fn undone(&self) -> Option<Undone> {
+        match self.outcome {
+            0 => Some(Undone::Nothing),
+            1 => Some(Undone::Ended { kept_ms: self.field(0)? }),
+            2 => Some(Undone::LeftToToken { left_ms: self.field(0)? }),
+            _ => None,
+        }
     }
 
     /// How many stand in the line.

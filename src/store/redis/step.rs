@@ -22,7 +22,7 @@ impl RedisStore {
         script: &Script,
         key: &LockKey,
         token: &TokenHash,
-        attempt: &str,
+        [attempt, known]: &[String; 2],
         mark: Option<String>,
         place: Option<PlaceAfter>,
         deadline: Instant,
@@ -36,7 +36,7 @@ impl RedisStore {
             Some(PlaceAfter::KeptAt(place)) => place.get().to_string(),
             _ => String::new(),
         };
-        let args = [&*token, attempt, &self.mark_ttl_ms, &self.ticket_ms, keeps_place, &granted_at];
+        let args = [&*token, &**attempt, &self.mark_ttl_ms, &self.ticket_ms, keeps_place, &granted_at, known];
         self.run(key, script, &keys, deadline, |_, call| {
             call.arg(&args);
         })

@@ -4,30 +4,34 @@
 -- KEYS[1..6] as in line.lua                 ARGV[1..4] as in line.lua
 -- KEYS[7] the token's mark, may be absent   ARGV[5] '1': the place is kept for a while, '0': it is removed
 --                                           ARGV[6] the place that the attempt was granted the lock from, may be empty
+--                                           ARGV[7] empty where nobody learnt of the grant; else a connection held it, and
+--                                             leases of which its token was told before run for so many ms yet
 --
--- Returns 1 if a lock was deleted, or is kept by nobody until the end of its `min_hold`, as a release has it, else 0.
+-- Returns { 0 } if it was not granted the lock · { 1, ms for which the lock is kept by nobody, as a release has it, or 0 }
+--   { 2, ms for which it stays the token's }
 
 local voids = KEYS[7] ~= nil
 -- All is read before anything is written: a script that errs keeps what it wrote.
-local lock, _, offer = held(KEYS[1])
+local lock, left_ms, offer = held(KEYS[1])
 local mark = voids and redis.call('GET', KEYS[7])
 local line = redis.call('EXISTS', KEYS[2]) == 1 and open_line()
-local deleted, kept_ms = 0, nil
+local told_ms = tonumber(ARGV[7] or nil)
+local outcome, kept_ms = 0, nil
 if voids and lock and token_of(lock) == ARGV[1] and attempt_of(lock) == ARGV[2] then
-  deleted = 1
+  outcome = 1
   -- A lock that was told of is released, and not undone.
-  kept_ms = is_claim(ARGV[2]) and keep_released(KEYS[1], lock)
+  if told_ms then outcome, kept_ms = give_up(KEYS[1], lock, left_ms, told_ms) end
   -- With a line it is handed on below.
   if not line and not kept_ms then redis.call('DEL', KEYS[1]) end
 end
 if voids then void(KEYS[7], mark, ARGV[2], ARGV[3]) end
 if line then
-  local granted_at = deleted == 1 and ARGV[5] == '1' and tonumber(ARGV[6]) or nil
+  local granted_at = outcome == 1 and ARGV[5] == '1' and tonumber(ARGV[6]) or nil
   line.vacate(ARGV[1], ARGV[2], offer, ARGV[5] == '1', granted_at)
   if kept_ms then
     line.await_end(line.clock(), kept_ms)
-  elseif deleted == 1 then
+  elseif outcome == 1 then
     line.hand_off((line.clock()))
   end
 end
-return deleted
+return { outcome, kept_ms or 0 }

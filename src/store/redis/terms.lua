@@ -47,9 +47,6 @@ local function renew(key, lock, left_ms, ttl_ms, attempt)
   return is_longest and 3 or 0, renewed, length_ms
 end
 
--- Whether it is a claim by which a connection holds the lock: then its token was told of the lock before.
-local function is_claim(attempt) return string.find(attempt, '^[c-f]') ~= nil end
-
 -- Whether the lock is kept after its release, and this is the token that held it.
 local function was_held_by(lock, token)
   return token_of(lock) == NOBODY_HASH and attempt_of(lock) == string.sub(token, 1, 32)
@@ -65,4 +62,15 @@ local function keep_released(key, lock)
   redis.call('PEXPIRE', key, least_ms)
   redis.call('SET', key, NOBODY_HASH .. ' ' .. former .. ' ' .. digits .. owner, 'PX', least_ms)
   return least_ms
+end
+
+-- Gives up a lock for a connection that held it, and has ended. Where its token was told before of leases that run for `told_ms`
+-- yet, the lock stays the token's for as long, and until the end of its `min_hold`; else it is released. Returns 1 and how long
+-- it is kept by nobody, or nothing where it is to be freed; or 2 and how long it stays the token's.
+local function give_up(key, lock, left_ms, told_ms)
+  if told_ms == 0 then return 1, keep_released(key, lock) end
+  local _, least_ms = terms_left(lock)
+  local rest_ms = math.max(math.min(left_ms, told_ms), least_ms or 0)
+  hold_by(key, lock, PINNED, left_ms, rest_ms)
+  return 2, rest_ms
 end

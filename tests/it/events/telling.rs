@@ -10,6 +10,7 @@ on_each_pair!(
     those_who_wait_are_counted,
     what_a_connection_does_to_its_lock_is_told,
     a_lock_that_stays_taken_after_its_release_is_told_as_such,
+    what_a_connection_leaves_taken_is_told_for_as_long_as_it_is,
     a_stream_has_what_was_asked_for_and_nothing_else,
     a_place_in_the_line_that_is_given_up_is_no_release,
     a_lock_that_is_broken_is_told_as_such,
@@ -103,6 +104,29 @@ async fn a_lock_that_stays_taken_after_its_release_is_told_as_such(pair: Pair) {
     let released = stream.next_news().await.is("released");
     assert!((1..=1_500).contains(&released.ttl_ms()), "{released:?}");
     assert_eq!(stream.next_news().await.is("expired").fencing_token(), grant.fencing_token());
+}
+
+/// For the rest of its `min_hold`; and for what the token was told of before the connection had the lock.
+async fn what_a_connection_leaves_taken_is_told_for_as_long_as_it_is(pair: Pair) {
+    let mut stream = Stream::open(&pair.here(), "key=k").await;
+    let client = pair.there();
+    let hold = client.call("POST", "/hold?key=k&ttl=30s&min_hold=5s").open().await;
+    let number = stream.next_news().await.is("granted").fencing_token();
+    drop(hold);
+    let released = stream.next_news().await.is("released");
+    assert!((1..=5_000).contains(&released.ttl_ms()) && released.fencing_token() == number, "{released:?}");
+    client.delete("/locks/k?force=true").send().await.expect(204);
+    stream.next_news().await.is("broken");
+    let token = fresh_token();
+    client.put("/locks/k?ttl=5s").token(&token).send().await.expect(201);
+    let number = stream.next_news().await.is("granted").fencing_token();
+    let hold = client.call("POST", "/hold?key=k&ttl=30s").token(&token).open().await;
+    let renewed = stream.next_news().await.is("renewed");
+    assert!(renewed.ttl_ms() > 20_000, "{renewed:?}");
+    drop(hold);
+    let left = stream.next_news().await.is("renewed");
+    assert!((1..=5_000).contains(&left.ttl_ms()) && left.fencing_token() == number, "{left:?}");
+    assert_eq!(stream.next_news().await.is("expired").fencing_token(), number);
 }
 
 async fn a_stream_has_what_was_asked_for_and_nothing_else(pair: Pair) {

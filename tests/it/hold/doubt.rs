@@ -13,8 +13,8 @@ use crate::support::network::{Loss as Lost, Network};
 use crate::support::stores::{AnyStore, for_each_store};
 use crate::support::{PATIENCE, eventually, fresh_token};
 
-const MARK_TTL: Duration = Duration::from_secs(120);
-const TTL_MS: u64 = 1_500;
+pub(super) const MARK_TTL: Duration = Duration::from_secs(120);
+pub(super) const TTL_MS: u64 = 1_500;
 
 for_each_store!(
     a_hold_that_no_client_was_told_of_leaves_nothing,
@@ -24,20 +24,20 @@ for_each_store!(
     a_hold_by_a_token_that_held_the_lock_frees_nothing_that_was_told_before,
 );
 
-struct Scene {
-    network: Arc<Network>,
-    service: LockService,
-    key: LockKey,
+pub(super) struct Scene {
+    pub(super) network: Arc<Network>,
+    pub(super) service: LockService,
+    pub(super) key: LockKey,
 }
 
 impl Scene {
-    fn on(store: &AnyStore) -> Self {
+    pub(super) fn on(store: &AnyStore) -> Self {
         let network = Arc::new(Network::before(store.store.clone()));
         let service = LockService::new(network.clone(), PATIENCE, MARK_TTL);
         Self { network, service, key: LockKey::parse(fresh_token().as_bytes()).unwrap() }
     }
 
-    fn wish(&self, token: &LeaseToken) -> Acquire {
+    pub(super) fn wish(&self, token: &LeaseToken) -> Acquire {
         Acquire {
             key: self.key.clone(),
             token: Some(token.clone()),
@@ -58,14 +58,14 @@ impl Scene {
     }
 
     /// One whose client is told of it.
-    async fn hold_for_good(&self, token: &LeaseToken) -> Hold {
+    pub(super) async fn hold_for_good(&self, token: &LeaseToken) -> Hold {
         let mut hold = self.hold(token).await;
         hold.delivered();
         hold
     }
 
     /// Takes the lock with a `PUT`, whose client is told of it.
-    async fn put(&self, token: &LeaseToken) {
+    pub(super) async fn put(&self, token: &LeaseToken) {
         let wish = Acquire { by_connection: false, ..self.wish(token) };
         let Outcome::Granted(_, guard) = self.service.acquire(wish).await.unwrap().outcome else {
             panic!("it was not granted");
@@ -73,11 +73,11 @@ impl Scene {
         guard.disarm();
     }
 
-    async fn is_free(&self) -> bool {
+    pub(super) async fn is_free(&self) -> bool {
         matches!(self.service.inspect(&self.key, None).await.unwrap(), Inspected::Free { .. })
     }
 
-    async fn renew(&self, token: &LeaseToken, ttl_ms: u64) {
+    pub(super) async fn renew(&self, token: &LeaseToken, ttl_ms: u64) {
         let renewed =
             self.service.renew(&self.key, token, Ttl::from_ms(ttl_ms).unwrap(), Renewer::Token).await;
         assert!(matches!(renewed, Ok(Renewed::Renewed(_))), "{renewed:?}");
@@ -94,7 +94,7 @@ impl Scene {
 }
 
 /// The next event that is no heartbeat.
-async fn next(hold: &mut Hold) -> Option<HoldEvent> {
+pub(super) async fn next(hold: &mut Hold) -> Option<HoldEvent> {
     loop {
         let event = timeout(PATIENCE, poll_fn(|context| hold.poll_event(context))).await;
         match event.expect("no event comes") {
@@ -109,7 +109,7 @@ async fn is_renewed(hold: &mut Hold) {
     assert!(matches!(event, Some(HoldEvent::Renewed(_))), "{event:?}");
 }
 
-fn own_token() -> LeaseToken {
+pub(super) fn own_token() -> LeaseToken {
     LeaseToken::parse(fresh_token().as_bytes()).unwrap()
 }
 

@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use super::{Held, Pair, hold, hold_with, is_free, stand};
-use crate::support::{Client, eventually, fresh_token};
+use crate::support::{Client, Gateway, eventually, fresh_token};
 
 /// Fails the test when the lock `k` is free at any look, until it is told to stop.
 fn watch(client: Client) -> (Arc<AtomicBool>, tokio::task::JoinHandle<u64>) {
@@ -104,4 +104,76 @@ async fn a_gateway_that_stops_while_its_store_is_silent_tells_all_the_same() {
     }
     assert!(pair.here.exit_status().await.success());
     pair.there().get("/locks/long").send().await.expect(200);
+}
+
+/// Waits until the gateway has seen that a client is gone which held a lock.
+async fn has_seen_a_client_leave(gateway: &Gateway) {
+    eventually("the gateway has seen it", async || {
+        gateway.log().iter().any(|line| line.contains("a connection that held a lock has ended"))
+    })
+    .await;
+}
+
+/// Within the `min_hold` of the grant, and while a lease runs that was told before the connection had the lock.
+async fn a_gateway_that_stops_keeps_no_lock_for_clients_that_left(mut pair: Pair) {
+    let began = Instant::now();
+    drop(Held::take_of(&pair.here(), "kept", "ttl=4m&min_hold=4s").await);
+    has_seen_a_client_leave(&pair.here).await;
+    pair.here.signal("TERM");
+    assert!(pair.here.exit_status().await.success());
+    eventually("the lock is free", async || pair.there().get("/locks/kept").send().await.status == 404).await;
+    assert!(began.elapsed() >= Duration::from_millis(3_900), "its min_hold is {:?}", began.elapsed());
+}
+
+async fn a_gateway_that_stops_keeps_no_lock_for_a_claim_whose_client_left(mut pair: Pair) {
+    let (began, token) = (Instant::now(), fresh_token());
+    pair.here().put("/locks/k?ttl=4s").token(&token).send().await.expect(201);
+    drop(hold_with(&pair.here(), "ttl=4m", &token).await);
+    has_seen_a_client_leave(&pair.here).await;
+    pair.here.signal("TERM");
+    assert!(pair.here.exit_status().await.success());
+    eventually("the lock is free", async || is_free(&pair.there()).await).await;
+    assert!(began.elapsed() >= Duration::from_millis(3_800), "the lease is {:?}", began.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_stops_keeps_no_lock_for_clients_that_left_on_redis() {
+    a_gateway_that_stops_keeps_no_lock_for_clients_that_left(Pair::redis().await).await;
+    a_gateway_that_stops_keeps_no_lock_for_a_claim_whose_client_left(Pair::redis().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_stops_keeps_no_lock_for_clients_that_left_on_a_quorum() {
+    a_gateway_that_stops_keeps_no_lock_for_clients_that_left(Pair::quorum().await).await;
+    a_gateway_that_stops_keeps_no_lock_for_a_claim_whose_client_left(Pair::quorum().await).await;
+}
+
+/// The one that reads the file next finds what was left.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_stops_keeps_no_lock_for_clients_that_left_in_a_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("locks.redb");
+    let mut first = Gateway::on_file(&file, &[]).await;
+    let client = Client::new(first.address);
+    drop(Held::take_of(&client, "kept", "ttl=4m&min_hold=4s").await);
+    has_seen_a_client_leave(&first).await;
+    first.signal("TERM");
+    assert!(first.exit_status().await.success());
+    let second = Gateway::on_file(&file, &[]).await;
+    let client = Client::new(second.address);
+    eventually("the lock is free", async || client.get("/locks/kept").send().await.status == 404).await;
+}
+
+/// It is told that the lock is handed over, and is gone before it reads that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_stops_hands_nothing_over_to_a_client_that_left() {
+    let mut pair = Pair::redis_with(&["--store-timeout", "6s"]).await;
+    let held = hold(&pair.here(), "ttl=4m").await;
+    pair.redis_server().signal("STOP");
+    pair.here.signal("TERM");
+    eventually("it stops", async || pair.here.log().iter().any(|line| line.contains("draining"))).await;
+    drop(held);
+    pair.redis_server().signal("CONT");
+    assert!(pair.here.exit_status().await.success());
+    eventually("the lock is free", async || is_free(&pair.there()).await).await;
 }

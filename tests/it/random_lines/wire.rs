@@ -9,9 +9,10 @@ use async_trait::async_trait;
 use fencepost::clock::boottime;
 use fencepost::lock::{
     Acquired, Attempt, Broken, FencingToken, Inspected, LockKey, Page, Release, Renewed, TokenHash, Ttl,
+    Undone,
 };
 use fencepost::store::{
-    AcquireRequest, Beat, Bucket, Hint, LockStore, PlaceAfter, ReleaseMark, Renewer, StoreError,
+    AcquireRequest, Beat, Bucket, Hint, KnownTo, LockStore, PlaceAfter, ReleaseMark, Renewer, StoreError,
 };
 use rand::RngExt;
 use tokio::runtime::Handle;
@@ -222,12 +223,13 @@ impl LockStore for Wire {
         token: &TokenHash,
         attempt: Attempt,
         place: PlaceAfter,
+        known: KnownTo,
         deadline: Instant,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<Undone, StoreError> {
         let (sought, token) = (key.clone(), *token);
         let what = || format!("{}/{} take back, place {place:?}", short(&token), short(&attempt));
         let send = |store: Arc<dyn LockStore>, until| async move {
-            store.take_back(&sought, &token, attempt, place, until).await
+            store.take_back(&sought, &token, attempt, place, known, until).await
         };
         self.pass(Some(key), what, deadline, send).await
     }

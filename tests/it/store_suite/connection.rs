@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use fencepost::lock::{Acquired, Attempt, Inspected, Released, Renewed, Terms};
-use fencepost::store::{Intent, PlaceAfter, ReleaseMark, Renewer};
+use fencepost::lock::{Acquired, Attempt, Inspected, Released, Renewed, Terms, Undone};
+use fencepost::store::{Intent, KnownTo, PlaceAfter, ReleaseMark, Renewer};
 
-use super::{AnyStore, Caller, MARK_TTL, already_held, for_each_store, granted};
+use super::{AnyStore, Caller, MARK_TTL, already_held, eventually, for_each_store, granted};
 
 for_each_store!(
     a_connection_renews_what_it_can_still_take_back,
@@ -15,7 +15,9 @@ for_each_store!(
     what_was_told_to_a_token_is_not_claimed_later,
     a_late_copy_of_a_request_that_claimed_the_lock_claims_nothing_more,
     a_connection_renews_nothing_of_others,
-    a_claim_that_is_given_up_keeps_to_the_min_hold_of_the_grant,
+    a_claim_leaves_the_lease_as_it_was_told,
+    what_a_connection_held_is_kept_by_nobody_for_its_min_hold,
+    what_was_told_before_a_connection_had_the_lock_lasts_and_no_longer,
 );
 
 fn by(attempt: Attempt) -> Renewer {
@@ -117,21 +119,69 @@ async fn a_connection_renews_nothing_of_others(scene: &AnyStore) {
     assert_eq!(stranger.renew_by(by(attempt), 5_000).await, Renewed::HeldByAnother);
 }
 
-async fn a_claim_that_is_given_up_keeps_to_the_min_hold_of_the_grant(scene: &AnyStore) {
-    for claims in [false, true] {
-        let key = format!("claims: {claims}");
+/// Whoever gives up a lock that a connection held: for as long its token was told of leases before.
+fn connection(told_ms: u64) -> KnownTo {
+    KnownTo::Connection { told_for: Duration::from_millis(told_ms) }
+}
+
+async fn a_claim_leaves_the_lease_as_it_was_told(scene: &AnyStore) {
+    let (caller, claiming) = (Caller::new(scene, "k"), Attempt::for_connection());
+    caller.grant(5_000).await;
+    for _ in 0..2 {
+        let lease = already_held(caller.acquire_as(claiming, 60_000, Intent::Grant).await);
+        assert!(lease.left_ms <= 5_000, "{lease:?}");
+    }
+    assert!(matches!(caller.renew_by(by(claiming.claim()), 60_000).await, Renewed::Renewed(_)));
+}
+
+async fn what_a_connection_held_is_kept_by_nobody_for_its_min_hold(scene: &AnyStore) {
+    for (claims, known) in [(true, connection(0)), (false, connection(0)), (false, KnownTo::Nobody)] {
+        let key = format!("claims: {claims}, {known:?}");
         let terms = Terms { max_hold: None, min_hold: Some(Duration::from_secs(20)) };
         let (caller, attempt) = (Caller { terms, ..Caller::new(scene, &key) }, Attempt::for_connection());
-        if claims {
-            caller.grant(5_000).await;
+        let held_by = if claims {
+            caller.grant(60_000).await;
             already_held(caller.acquire_as(attempt, 5_000, Intent::Grant).await);
-            caller.take_back(attempt.claim()).await;
-            let Inspected::Held { lease, .. } = caller.look().await else { panic!("it is free") };
-            assert!(lease.is_released && lease.left_ms > 15_000, "{lease:?}");
+            attempt.claim()
         } else {
-            granted(caller.acquire_as(attempt, 5_000, Intent::Grant).await);
-            caller.take_back(attempt).await;
+            granted(caller.acquire_as(attempt, 60_000, Intent::Grant).await);
+            attempt
+        };
+        let undone = caller.take_back_from(held_by, known).await;
+        if known == KnownTo::Nobody {
+            assert_eq!(undone, Undone::Ended { kept_ms: 0 });
             assert!(caller.is_free().await, "nobody may have been told of it");
+            continue;
+        }
+        assert!(matches!(undone, Undone::Ended { kept_ms: 15_000..=20_000 }), "{undone:?}");
+        let Inspected::Held { lease, .. } = caller.look().await else { panic!("it is free") };
+        assert!(lease.is_released && (15_000..=20_000).contains(&lease.left_ms), "{lease:?}");
+        assert_eq!(caller.take_back_from(held_by, known).await, Undone::Nothing, "a late copy");
+    }
+}
+
+async fn what_was_told_before_a_connection_had_the_lock_lasts_and_no_longer(scene: &AnyStore) {
+    for min_hold in [None, Some(Duration::from_secs(20))] {
+        let terms = Terms { max_hold: None, min_hold };
+        let key = format!("{min_hold:?}");
+        let (caller, attempt) = (Caller { terms, ..Caller::new(scene, &key) }, Attempt::for_connection());
+        caller.grant(60_000).await;
+        already_held(caller.acquire_as(attempt, 60_000, Intent::Grant).await);
+        let undone = caller.take_back_from(attempt.claim(), connection(2_000)).await;
+        let Inspected::Held { lease, .. } = caller.look().await else { panic!("it is free") };
+        let longest_ms = if min_hold.is_some() { 20_000 } else { 2_000 + 50 };
+        assert!(!lease.is_released && lease.left_ms <= longest_ms, "{lease:?}");
+        assert!(
+            matches!(undone, Undone::LeftToToken { left_ms } if left_ms <= longest_ms && left_ms + 500 > lease.left_ms),
+            "{undone:?}"
+        );
+        // A copy that comes late finds it pinned, and a renewal of the connection no longer its own.
+        assert_eq!(caller.take_back_from(attempt.claim(), connection(0)).await, Undone::Nothing);
+        assert_eq!(caller.renew_by(by(attempt.claim()), 60_000).await, Renewed::TakenOver);
+        if min_hold.is_none() {
+            eventually("what was told is over", async || caller.is_free().await).await;
+        } else {
+            assert!(matches!(caller.renew(30_000).await, Renewed::Renewed(_)), "it is its token's");
         }
     }
 }

@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use fencepost::lock::{
     Acquired, Attempt, Broken, FencingToken, Inspected, LockKey, Page, Release, Renewed, TokenHash, Ttl,
+    Undone,
 };
 use fencepost::store::{
-    AcquireRequest, Beat, Bucket, Hint, LockStore, PlaceAfter, ReleaseMark, Renewer, StoreError,
+    AcquireRequest, Beat, Bucket, Hint, KnownTo, LockStore, PlaceAfter, ReleaseMark, Renewer, StoreError,
 };
 use futures_util::future::BoxFuture;
 use tokio::sync::broadcast;
@@ -168,10 +169,12 @@ impl LockStore for Network {
         token: &TokenHash,
         attempt: Attempt,
         place: PlaceAfter,
+        known: KnownTo,
         _: Instant,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<Undone, StoreError> {
         let (key, token) = (key.clone(), *token);
-        self.pass(|store| async move { store.take_back(&key, &token, attempt, place, later()).await }).await
+        self.pass(|store| async move { store.take_back(&key, &token, attempt, place, known, later()).await })
+            .await
     }
 
     async fn decline(

@@ -2,7 +2,7 @@
 //! requests do next.
 
 use super::state::{
-    Attempt, CLAIM, Command, Lock, Party, Phase, Put, Request, State, next_attempt, party_of,
+    Attempt, CLAIM, Command, Lock, Party, Phase, Put, Request, State, is_claim, next_attempt, party_of,
 };
 
 /// How much may happen in one search, and by which rules.
@@ -45,6 +45,12 @@ pub(super) enum Mutant {
     ClaimIsFreedEarly,
     /// It never frees what it claimed.
     ClaimIsNeverFreed,
+    /// It lengthens the lease that it finds, so that what was told before it is not known any more.
+    ClaimLengthensTheLease,
+    /// It counts its own lease as one that was told before it: where it closes early, the lock stays for as long.
+    ClaimCountsItsOwnLease,
+    /// A late copy of what cuts a lease does so whoever was told of the lock since.
+    CutIgnoresAttempt,
     /// A `PUT` that finds its token holding leaves the lock to the connection.
     PutDoesNotPin,
     PatchDoesNotPin,
@@ -101,16 +107,17 @@ impl Rules {
         let acquired = match &mut state.lock {
             Lock::Rivals => return Acquired::Refused,
             Lock::Free => {
-                state.lock = Lock::Held { by: Some(attempt), last: party };
+                state.lock = Lock::Held { by: Some(attempt), last: party, cut: None };
                 Acquired::Granted
             }
             Lock::Held { by, .. } if *by == Some(attempt) => return Acquired::Granted,
             // What was granted to an attempt that this one stands for is now this one's.
-            Lock::Held { by: Some(by), last } if Some(*by) == supersedes => {
+            Lock::Held { by: Some(by), last, .. } if Some(*by) == supersedes => {
                 (*by, *last) = (attempt, party);
                 Acquired::Granted
             }
-            Lock::Held { by, last } => {
+            Lock::Held { by, last, cut } => {
+                *cut = None;
                 match (party, self.mutant) {
                     (Party::Hold(_), Mutant::NothingIsClaimed) | (Party::Put, Mutant::PutDoesNotPin) => {}
                     (Party::Hold(_), Mutant::ClaimIsTheAttempt) => *by = Some(attempt),
@@ -119,22 +126,28 @@ impl Rules {
                 }
                 *last = party;
                 if let Party::Hold(hold) = party {
-                    state.holds[hold].told_before = u8::MAX;
+                    // The lease is what it was, until the connection renews it.
+                    *cut = (self.mutant != Mutant::ClaimLengthensTheLease).then_some(hold);
                     state.voided |= if self.mutant == Mutant::ClaimVoidsNothing { 0 } else { 1 << attempt };
                 }
                 Acquired::AlreadyHeld(claim)
             }
         };
         state.is_taken_by(party);
+        if let (Party::Hold(hold), Acquired::AlreadyHeld(_)) = (party, &acquired) {
+            let hold = &mut state.holds[hold];
+            // Also to this one: it is told of the lease that was found.
+            (hold.told_before, hold.outlived_the_found) = (u8::MAX, false);
+        }
         acquired
     }
 
     fn renew(&self, state: &mut State, hold: usize, claim: Attempt, pins: bool) -> Renewed {
         let party = Party::Hold(hold);
         if state.lock == Lock::Free && self.mutant == Mutant::RenewalRevives {
-            state.lock = Lock::Held { by: Some(claim), last: party };
+            state.lock = Lock::Held { by: Some(claim), last: party, cut: None };
         }
-        let Lock::Held { by, .. } = &mut state.lock else { return Renewed::NotHeld };
+        let Lock::Held { by, cut, .. } = &mut state.lock else { return Renewed::NotHeld };
         let is_allowed = *by == Some(claim)
             || pins
             || self.mutant == Mutant::RenewalIgnoresAttempt
@@ -143,6 +156,7 @@ impl Rules {
         if !is_allowed {
             return Renewed::TakenOver { is_its_turn };
         }
+        *cut = None;
         state.is_out_of_turn |= !is_its_turn && !pins;
         if self.mutant == Mutant::RenewalAdopts {
             *by = Some(claim);
@@ -165,9 +179,20 @@ impl Rules {
         }
     }
 
+    /// The lock is the token's from now on, until the leases are over that were told before the claim.
+    fn cut(&self, state: &mut State, hold: usize, claim: Attempt) {
+        if let Lock::Held { by, cut, .. } = &mut state.lock
+            && (*by == Some(claim) || self.mutant == Mutant::CutIgnoresAttempt)
+        {
+            (*by, *cut) = (None, Some(hold));
+        }
+        state.voided |= 1 << claim;
+    }
+
     /// Returns whether the token holds.
     fn patch(&self, state: &mut State) -> bool {
-        let Lock::Held { by, last } = &mut state.lock else { return false };
+        let Lock::Held { by, last, cut } = &mut state.lock else { return false };
+        *cut = None;
         if self.mutant != Mutant::PatchDoesNotPin {
             *by = None;
         }
@@ -225,6 +250,16 @@ impl Rules {
                     && state.holds[hold].phase == Phase::Voiding(attempt)
                 {
                     self.is_voided(state, hold, attempt);
+                }
+            }
+            Command::Cut { hold, claim } => {
+                self.cut(state, hold, claim);
+                if !is_answered {
+                    // Sent again, it takes the lock back where by then that is over which was told before.
+                    state.commands.insert(match state.holds[hold].outlived_the_found {
+                        true => Command::TakeBack { attempt: claim },
+                        false => command,
+                    });
                 }
             }
             Command::Patch { .. } => {
@@ -287,12 +322,21 @@ impl Rules {
     /// and who was told since has pinned the lock or claimed it: from now on closing may free it.
     pub(super) fn outlive_the_found(&self, state: &mut State, hold: usize) {
         let Phase::Holding(claim) = state.holds[hold].phase else { return };
+        self.end_what_was_found(state, hold);
+        if self.mutant != Mutant::ClaimIsNeverFreed {
+            state.holds[hold].guarded = Some(claim);
+        }
+    }
+
+    /// Time goes on until no lease runs any more that was told before the connection claimed the lock; with them ends that
+    /// which was cut to them.
+    pub(super) fn end_what_was_found(&self, state: &mut State, hold: usize) {
         if self.mutant != Mutant::ClaimIsFreedEarly {
             state.end_leases(state.holds[hold].told_before);
         }
         state.holds[hold].outlived_the_found = true;
-        if self.mutant != Mutant::ClaimIsNeverFreed {
-            state.holds[hold].guarded = Some(claim);
+        if matches!(state.lock, Lock::Held { cut: Some(by), .. } if by == hold) {
+            state.lock = Lock::Free;
         }
     }
 
@@ -316,9 +360,20 @@ impl Rules {
                 state.commands.insert(Command::TakeBack { attempt: attempt - 1 });
             }
         }
-        if let Some(attempt) = hold.guarded.take() {
-            state.commands.insert(Command::TakeBack { attempt });
+        match (hold.guarded.take(), hold.phase) {
+            (Some(attempt), _) => {
+                state.commands.insert(Command::TakeBack { attempt });
+            }
+            (None, Phase::Holding(claim))
+                if is_claim(claim)
+                    && !hold.outlived_the_found
+                    && !matches!(self.mutant, Mutant::ClaimCountsItsOwnLease | Mutant::ClaimIsNeverFreed) =>
+            {
+                state.commands.insert(Command::Cut { hold: number, claim });
+            }
+            _ => {}
         }
+        let hold = &mut state.holds[number];
         (hold.phase, hold.is_told) = (Phase::Over, false);
     }
 }

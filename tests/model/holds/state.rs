@@ -30,6 +30,11 @@ pub(super) enum Command {
     TakeBack {
         attempt: Attempt,
     },
+    /// The same of a claim while a lease may run that was told before it: the lock lasts as long as that, and no longer.
+    Cut {
+        hold: usize,
+        claim: Attempt,
+    },
     Patch {
         copy: u8,
     },
@@ -52,6 +57,9 @@ pub(super) enum Lock {
     Held {
         by: Option<Attempt>,
         last: Party,
+        /// Where the lease lasts as long as those that were told before this connection claimed the lock, and no longer: it
+        /// has not been renewed since, or was cut to that.
+        cut: Option<usize>,
     },
     Rivals,
 }

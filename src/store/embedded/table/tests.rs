@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::*;
 use crate::lock::{Acquired, Lease, LeaseToken, Refusal, Terms};
-use crate::store::{AcquireRequest, Intent};
+use crate::store::{AcquireRequest, Intent, KnownTo};
 
 const NOW: Duration = Duration::from_secs(1_000);
 const MARK_TTL: Duration = Duration::from_secs(120);
@@ -73,7 +73,14 @@ fn the_same_attempt_is_the_same_grant_and_can_still_be_taken_back() {
     let again = granted(&mut table, &AcquireRequest { ttl: ttl(60_000), ..request.clone() }, NOW + ms(4_000));
     assert_eq!(again.fencing_token, first.fencing_token);
     assert_eq!(again.left_ms, 6_000);
-    table.take_back(&key(), &request.token, request.attempt, PlaceAfter::Removed, NOW + ms(4_000));
+    table.take_back(
+        &key(),
+        &request.token,
+        request.attempt,
+        PlaceAfter::Removed,
+        KnownTo::Nobody,
+        NOW + ms(4_000),
+    );
     assert!(is_free(&mut table, NOW + ms(4_000)));
 }
 
@@ -88,7 +95,7 @@ fn another_attempt_pins_the_grant_and_never_shortens_it() {
     // The first copy, arriving late, must not make the grant revocable once more.
     assert_eq!(table.acquire(&first, NOW), Ok(Acquired::AlreadyHeld(lease)));
     for attempt in [first.attempt, second.attempt] {
-        table.take_back(&key(), &first.token, attempt, PlaceAfter::Removed, NOW);
+        table.take_back(&key(), &first.token, attempt, PlaceAfter::Removed, KnownTo::Nobody, NOW);
         assert!(!is_free(&mut table, NOW));
     }
     let longer = AcquireRequest { ttl: ttl(20_000), ..request(first.token) };
@@ -106,7 +113,7 @@ fn renewing_and_looking_with_the_token_pin_the_grant() {
             true => table.renew(&key(), &request.token, ttl(1), Renewer::Token, NOW) == Renewed::NotHeld,
             false => table.inspect(&key(), Some(&request.token), NOW) == (Inspected::Free { waiters: 0 }),
         };
-        table.take_back(&key(), &request.token, request.attempt, PlaceAfter::Removed, NOW);
+        table.take_back(&key(), &request.token, request.attempt, PlaceAfter::Removed, KnownTo::Nobody, NOW);
         assert!(!is_free(&mut table, NOW));
     }
     let mut table = table();
@@ -114,7 +121,7 @@ fn renewing_and_looking_with_the_token_pin_the_grant() {
     granted(&mut table, &request, NOW);
     table.inspect(&key(), Some(&token()), NOW);
     table.inspect(&key(), None, NOW);
-    table.take_back(&key(), &request.token, request.attempt, PlaceAfter::Removed, NOW);
+    table.take_back(&key(), &request.token, request.attempt, PlaceAfter::Removed, KnownTo::Nobody, NOW);
     assert!(is_free(&mut table, NOW));
 }
 
@@ -122,13 +129,20 @@ fn renewing_and_looking_with_the_token_pin_the_grant() {
 fn a_voided_attempt_is_refused_and_the_token_stays_usable() {
     let mut table = table();
     let late = request(token());
-    table.take_back(&key(), &late.token, late.attempt, PlaceAfter::Removed, NOW);
+    table.take_back(&key(), &late.token, late.attempt, PlaceAfter::Removed, KnownTo::Nobody, NOW);
     assert_eq!(table.acquire(&late, NOW), Ok(Acquired::AttemptVoided));
     let retry = request(late.token);
     granted(&mut table, &retry, NOW);
     assert_eq!(table.acquire(&late, NOW), Ok(Acquired::AttemptVoided));
     // Each taking back gives the mark its whole life again, and the end of it frees the attempt.
-    table.take_back(&key(), &late.token, late.attempt, PlaceAfter::Removed, NOW + MARK_TTL / 2);
+    table.take_back(
+        &key(),
+        &late.token,
+        late.attempt,
+        PlaceAfter::Removed,
+        KnownTo::Nobody,
+        NOW + MARK_TTL / 2,
+    );
     assert_eq!(table.acquire(&late, NOW + MARK_TTL), Ok(Acquired::AttemptVoided));
     granted(&mut table, &late, NOW + MARK_TTL * 3 / 2);
 }
@@ -139,8 +153,8 @@ fn a_mark_remembers_a_bounded_number_of_attempts() {
     let token = token();
     let attempts: Vec<Attempt> = (0..=1_000).map(|_| Attempt::generate()).collect();
     for attempt in &attempts {
-        table.take_back(&key(), &token, *attempt, PlaceAfter::Removed, NOW);
-        table.take_back(&key(), &token, *attempt, PlaceAfter::Removed, NOW);
+        table.take_back(&key(), &token, *attempt, PlaceAfter::Removed, KnownTo::Nobody, NOW);
+        table.take_back(&key(), &token, *attempt, PlaceAfter::Removed, KnownTo::Nobody, NOW);
     }
     let attempt = |number: usize| AcquireRequest { attempt: attempts[number], ..request(token) };
     assert_eq!(table.acquire(&attempt(1), NOW), Ok(Acquired::AttemptVoided));
@@ -163,7 +177,7 @@ fn a_final_release_keeps_its_first_answer_and_retires_the_token() {
     assert_eq!(release(&mut table, &other.token, NOW), Released::Released);
     assert_eq!(release(&mut table, &other.token, NOW + MARK_TTL - ms(1)), Released::Released);
     // Taking back must not turn the final answer into a mere list of attempts, nor make it live longer.
-    table.take_back(&key(), &other.token, other.attempt, PlaceAfter::Removed, NOW + ms(5));
+    table.take_back(&key(), &other.token, other.attempt, PlaceAfter::Removed, KnownTo::Nobody, NOW + ms(5));
     assert_eq!(table.acquire(&request(other.token), NOW + ms(5)), Ok(Acquired::TokenReleased));
     granted(&mut table, &request(other.token), NOW + MARK_TTL);
 }
@@ -325,7 +339,14 @@ fn renewing_and_taking_anew_leave_one_end_per_record() {
         granted(&mut table, &request, NOW);
         table.renew(&key(), &request.token, ttl(20_000 + step), Renewer::Token, NOW);
         table.release(&key(), &request.token, ReleaseMark::None, NOW);
-        table.take_back(&key(), &token(), request.attempt, PlaceAfter::Removed, NOW + ms(step));
+        table.take_back(
+            &key(),
+            &token(),
+            request.attempt,
+            PlaceAfter::Removed,
+            KnownTo::Nobody,
+            NOW + ms(step),
+        );
     }
     assert_eq!(table.ends.len(), records_of(&table));
 }

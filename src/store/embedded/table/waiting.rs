@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::super::record::{HeldLock, Life, Verdict};
 use super::Table;
-use crate::lock::{Acquired, Attempt, LockKey, Refusal, TokenHash};
+use crate::lock::{Acquired, Attempt, LockKey, Refusal, TokenHash, Ttl};
 use crate::store::lines::{LineFull, Turn};
 use crate::store::{AcquireRequest, Intent, PlaceAfter, StoreError};
 
@@ -44,7 +44,9 @@ impl Table {
                 }
                 _ => {
                     let told = attempt.is_of_connection().then(|| attempt.claim());
-                    let lock = HeldLock { attempt: told, ..lock.extended(*ttl, now) };
+                    // A claim leaves the lease as it was told before.
+                    let ttl = if claims { Ttl::SHORTEST } else { *ttl };
+                    let lock = HeldLock { attempt: told, ..lock.extended(ttl, now) };
                     let lease = lock.lease(now);
                     self.put_lock(key, lock);
                     if claims {

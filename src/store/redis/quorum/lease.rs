@@ -6,12 +6,15 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::super::scripts::{Reply, Script, quorum as scripts, renewer};
+use super::super::scripts::{Reply, Script, known as known_arg, quorum as scripts, renewer};
 use super::member::{Answer, Call, Until};
 use super::poll::{Poll, heard};
 use super::{QuorumStore, drift, relied_on};
-use crate::lock::{Attempt, Ended, FencingToken, Lease, LockKey, Release, Released, Renewed, TokenHash, Ttl};
-use crate::store::{ReleaseMark, Renewer, StoreError};
+use crate::clock::whole_ms;
+use crate::lock::{
+    Attempt, Ended, FencingToken, Lease, LockKey, Release, Released, Renewed, TokenHash, Ttl, Undone,
+};
+use crate::store::{KnownTo, ReleaseMark, Renewer, StoreError};
 
 /// By how much more than clocks may differ two servers may see the rest of a lease before it is taken for another one.
 const UNEVEN_MS: u64 = 50;
@@ -207,16 +210,26 @@ impl QuorumStore {
         Arc::new(self.call(&scripts::RELEASE, key, self.keys_of(key, token), args, until))
     }
 
-    /// Undoes an attempt on all servers; whether it is certain that it was undone before anybody was told of it.
+    /// Takes an attempt back on all servers. Of one that nobody learnt of it says that it is over only where it is certain that
+    /// it was undone before anybody was told of it.
     pub(super) async fn take_back_all(
         &self,
         key: &LockKey,
         token: &TokenHash,
         attempt: Attempt,
+        known: KnownTo,
         deadline: Instant,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<Undone, StoreError> {
+        let known = match known {
+            // A server whose clock is fast must not end what was told before its time.
+            KnownTo::Connection { told_for } if !told_for.is_zero() => {
+                KnownTo::Connection { told_for: told_for + Duration::from_millis(drift(whole_ms(told_for))) }
+            }
+            known => known,
+        };
         let (quorum, blocking) = (self.pollster.council.quorum(), self.pollster.council.blocking());
-        let args = vec![token.to_string(), attempt.to_string(), self.mark_ttl.as_millis().to_string()];
+        let life_ms = self.mark_ttl.as_millis().to_string();
+        let args = vec![token.to_string(), attempt.to_string(), life_ms, known_arg(known)];
         let call = self.call(&scripts::TAKE_BACK, key, self.keys_of(key, token), args, Until::Always);
         let call = Arc::new(call);
         let mut poll = self.pollster.ask(&call, deadline);
@@ -225,9 +238,15 @@ impl QuorumStore {
             return Err(poll.too_few());
         }
         // A lock that somebody was told of is pinned on most servers, and these have deleted it on some of those.
-        let was_deleted = count(&poll.answers, 1) >= blocking;
+        let undone = match () {
+            () if count(&poll.answers, 1) >= blocking => Undone::Ended { kept_ms: by_most(&poll, 1, quorum) },
+            () if count(&poll.answers, 2) >= blocking => {
+                Undone::LeftToToken { left_ms: by_most(&poll, 2, quorum) }
+            }
+            () => Undone::Nothing,
+        };
         self.pollster.see_through(&call, poll);
-        Ok(was_deleted)
+        Ok(undone)
     }
 
     /// Asks who holds a lock; pins it, if it is `token`.
@@ -346,6 +365,14 @@ fn ended(answers: &[Option<Answer>], quorum: usize) -> Option<Ended> {
     kept_ms.sort_unstable_by(|a, b| b.cmp(a));
     // It is kept for as long as most of them keep it.
     Some(Ended { fencing_token, kept_ms: *kept_ms.get(quorum - 1)? })
+}
+
+/// For how long most servers, or all that gave this answer to a take-back, keep the lock.
+fn by_most(poll: &Poll, outcome: i64, quorum: usize) -> u64 {
+    let given = poll.heard().filter(|reply| reply.outcome == outcome);
+    let mut lasting_ms: Vec<u64> = given.filter_map(|reply| reply.field(0)).collect();
+    lasting_ms.sort_unstable_by(|a, b| b.cmp(a));
+    lasting_ms.get(quorum - 1).or(lasting_ms.last()).copied().unwrap_or(0)
 }
 
 /// How many servers gave this answer.

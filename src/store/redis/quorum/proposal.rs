@@ -11,7 +11,7 @@ use super::poll::{Poll, heard};
 use super::votes::{Verdict, early, late, may_have_accepted_it};
 use super::{QuorumStore, drift, relied_on};
 use crate::clock::{Backoff, part_of};
-use crate::lock::{Acquired, Attempt, FencingToken, Lease, LockKey, Refusal, Renewed, TokenHash};
+use crate::lock::{Acquired, Attempt, FencingToken, Lease, LockKey, Refusal, Renewed, TokenHash, Ttl};
 use crate::store::{AcquireRequest, Intent, ReleaseMark, Renewer, StoreError};
 
 /// The pause after a vote that nobody has won: it doubles from the first to the last, with jitter.
@@ -162,12 +162,13 @@ impl Bid<'_> {
                 if self.may_be_accepted() {
                     self.give_up().await_answers().await;
                 }
-                let by = match attempt.is_of_connection() {
-                    true => Renewer::Connection(attempt.claim()),
-                    false => Renewer::Token,
+                // Servers that lack the lock are given it. The lease becomes as long as was asked for; that of a claim stays
+                // what it was, as in redis/acquire.lua.
+                let (ttl, by) = match attempt.is_of_connection() {
+                    true => (Ttl::SHORTEST, Renewer::Connection(attempt.claim())),
+                    false => (*ttl, Renewer::Token),
                 };
-                // The lease becomes as long as was asked for, and servers that lack the lock are given it.
-                match self.store.renew_all(key, token, *ttl, by, self.deadline).await? {
+                match self.store.renew_all(key, token, ttl, by, self.deadline).await? {
                     Renewed::Renewed(lease) | Renewed::MaxHoldReached(lease) => {
                         Ok(Acquired::AlreadyHeld(lease))
                     }

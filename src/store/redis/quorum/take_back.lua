@@ -3,16 +3,18 @@
 -- KEYS[1] as in member.lua      ARGV[1..4] as in member.lua
 -- KEYS[2] the lock              ARGV[5] token hash   ARGV[6] attempt
 -- KEYS[3] the token's mark      ARGV[7] life of a mark, ms
--- KEYS[4] who waits for it
+-- KEYS[4] who waits for it      ARGV[8] as ARGV[7] in redis/take_back.lua
 --
--- Returns { 1 } if the lock was deleted, or is kept by nobody until the end of its `min_hold`, else { 0 }.
+-- Returns the same as redis/take_back.lua.
 
-local lock = held(KEYS[2])
+local lock, left_ms = held(KEYS[2])
 local mark = redis.call('GET', KEYS[3])
-local deletes = lock and token_of(lock) == ARGV[5] and attempt_of(lock) == ARGV[6]
+local is_granted = lock and token_of(lock) == ARGV[5] and attempt_of(lock) == ARGV[6]
+local told_ms = tonumber(ARGV[8] or nil)
+local outcome, kept_ms = is_granted and 1 or 0, nil
 -- A lock that was told of is released, and not undone.
-local is_kept = deletes and is_claim(ARGV[6]) and keep_released(KEYS[2], lock)
-if deletes and not is_kept then redis.call('DEL', KEYS[2]) end
+if is_granted and told_ms then outcome, kept_ms = give_up(KEYS[2], lock, left_ms, told_ms) end
+if is_granted and not kept_ms then redis.call('DEL', KEYS[2]) end
 void(KEYS[3], mark, ARGV[6], ARGV[7])
-if deletes then tell(KEYS[4], KEYS[2]) end
-return { deletes and 1 or 0 }
+if outcome == 1 then tell(KEYS[4], KEYS[2]) end
+return { outcome, kept_ms or 0 }

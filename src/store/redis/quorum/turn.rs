@@ -11,7 +11,7 @@ use super::waiters::{AT_ONCE, State};
 use crate::clock::boottime;
 use crate::lock::{Acquired, LockKey, Refusal, TokenHash};
 use crate::store::lines::{LineFull, Turn};
-use crate::store::{AcquireRequest, Intent, Join, PlaceAfter, StoreError};
+use crate::store::{AcquireRequest, Intent, Join, KnownTo, PlaceAfter, StoreError};
 
 impl QuorumStore {
     /// Takes a lock that nobody waits for here, or says why not.
@@ -170,7 +170,7 @@ impl QuorumStore {
         deadline: Instant,
     ) -> Result<Acquired, StoreError> {
         let AcquireRequest { key, token, attempt, .. } = request;
-        self.take_back_all(key, token, *attempt, deadline).await?;
+        self.take_back_all(key, token, *attempt, KnownTo::Nobody, deadline).await?;
         self.waiters.step(|state, now| state.lines.end(key, token, *attempt, place, now));
         Ok(Acquired::Refused(self.with_line(key, token, refusal)))
     }
