@@ -16,6 +16,7 @@
 //! | `run/gateway`, `run/turn`, `run/progress` | the requests, and what each answer means; waiting for the lock; what a person sees meanwhile | |
 //! | `run/supervisor`, `run/lease`, `run/renewals` | the one loop while the command runs; when what must have ended; renewing | |
 //! | `run/processes`, `run/signals`, `run/terminal` | all that the command started; what is passed on to it; who may read the terminal | |
+//! | `run/apart` | a run in a process of its own, where this one has children that the command did not start | |
 //! | [`api`] | every route, and what all requests pass through | `service`, `store`, `lock`, `server`, `access`, `audit`, `telemetry` |
 //! | `api/locks`, `api/list`, `api/health` | the handlers: parse → service → answer | |
 //! | `api/hold`, `api/events` | a lock that is held by the request itself, and what it is told meanwhile | |

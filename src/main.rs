@@ -68,10 +68,16 @@ fn main() -> ExitCode {
             Ok(store) => return check(&store),
             Err(error) => return complain(&error.to_string(), WRONG_SETTINGS),
         },
-        Command::Run(args) => match args.check() {
-            Ok(settings) => return run::run(&settings),
-            Err(error) => return complain(&error.to_string(), WRONG_SETTINGS),
-        },
+        Command::Run(args) => {
+            // Before the settings are read: a file that they name may be one that can be read once.
+            if let Some(status) = run::run_apart() {
+                return status;
+            }
+            match args.check() {
+                Ok(settings) => return run::run(&settings),
+                Err(error) => return complain(&error.to_string(), WRONG_SETTINGS),
+            }
+        }
         Command::Serve(args) => match args.check() {
             Ok(settings) => serve_with_threads(settings),
             Err(error) => return complain(&error.to_string(), WRONG_SETTINGS),

@@ -11,12 +11,13 @@ use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::process::{Pid, WaitStatus};
+use rustix::process::{DumpableBehavior, Pid, WaitStatus, set_dumpable_behavior};
 use tokio::time::{sleep, timeout};
 
 use crate::clock::boottime;
 use crate::lock::{LeaseToken, LockKey, Owner};
 
+mod apart;
 mod gateway;
 mod lease;
 mod processes;
@@ -27,6 +28,7 @@ mod supervisor;
 mod terminal;
 mod turn;
 
+pub use apart::run_apart;
 pub use gateway::GatewayAddress;
 
 use gateway::{Gateway, Released};
@@ -119,6 +121,7 @@ impl From<io::Error> for Failure {
 
 async fn run_under_lock(settings: &RunSettings) -> Result<u8, Failure> {
     // All that can fail on this machine does so before there is a lock.
+    conceal()?;
     let mut signals = Signals::catch()?;
     let mut family = Family::adopt()?;
     let alarm = Alarm::new()?;
@@ -189,6 +192,12 @@ async fn run_under_lock(settings: &RunSettings) -> Result<u8, Failure> {
             Err(Failure { problem, status: LOST })
         }
     }
+}
+
+/// Keeps the environment and the memory of this process, with the API key and the token in them, from other processes of
+/// the same user, such as the command. Only root can read them then.
+fn conceal() -> io::Result<()> {
+    Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 
 /// A token that no other acquisition has; the `~` in front of those that gateways make is not for clients.

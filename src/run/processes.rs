@@ -2,7 +2,7 @@
 //!
 //! This process is a *child subreaper*: a descendant whose parent has ended becomes its child, whatever session or group
 //! it is in. So as long as there is a descendant there is a child, and when the kernel says that there is no child, nobody
-//! has escaped.
+//! has escaped. It has no children but those: where it had some before, the run is [apart](super::apart) from them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -31,8 +31,6 @@ type Identity = (i32, u64);
 /// The command and its descendants.
 pub(super) struct Family {
     own: Pid,
-    /// Descendants that this process had before: a shell that started some and then became this program by `exec`.
-    strangers: BTreeSet<Identity>,
     /// The command, which leads a process group of its own.
     command: Option<Pid>,
 }
@@ -56,17 +54,7 @@ impl Family {
     pub(super) fn adopt() -> io::Result<Self> {
         let own = getpid();
         set_child_subreaper(Some(own))?;
-        let processes = processes(&BTreeSet::new())?;
-        let mut strangers = BTreeSet::new();
-        let mut parents = vec![own.as_raw_nonzero().get()];
-        while let Some(parent) = parents.pop() {
-            for child in processes.iter().filter(|process| process.parent == parent) {
-                if strangers.insert(child.identity) {
-                    parents.push(child.identity.0);
-                }
-            }
-        }
-        Ok(Self { own, strangers, command: None })
+        Ok(Self { own, command: None })
     }
 
     pub(super) fn starts_with(&mut self, command: Pid) {
@@ -87,12 +75,7 @@ impl Family {
     /// Whether nobody is left, not even as a zombie.
     pub(super) fn is_gone(&self) -> bool {
         let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        match waitid(WaitId::All, look) {
-            Err(Errno::CHILD) => true,
-            // Only a walk tells ours from strangers. It is no snapshot: who changed parents meanwhile is seen by the next.
-            _ if !self.strangers.is_empty() => (0..2).all(|_| self.members(&mut BTreeSet::new()).is_empty()),
-            _ => false,
-        }
+        matches!(waitid(WaitId::All, look), Err(Errno::CHILD))
     }
 
     /// Sends a signal to the command's process group, while the command is there, be it as a zombie.
@@ -168,12 +151,8 @@ impl Family {
         let mut parents = vec![own];
         while let Some(parent) = parents.pop() {
             for child in children.remove(&parent).unwrap_or_default() {
-                if self.strangers.contains(&child.identity) {
-                    others.insert(child.identity.0);
-                } else {
-                    parents.push(child.identity.0);
-                    members.push(child);
-                }
+                parents.push(child.identity.0);
+                members.push(child);
             }
         }
         // Whoever is then left has lost a parent while all this was read: it may be anybody's, and is looked at again.

@@ -10,7 +10,7 @@ use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 use tokio::time::timeout;
 
 /// Those that would end this process: the command gets them instead.
-const PASSED_ON: [Signal; 6] =
+pub(super) const PASSED_ON: [Signal; 6] =
     [Signal::HUP, Signal::INT, Signal::TERM, Signal::QUIT, Signal::USR1, Signal::USR2];
 
 /// What arrives. It is caught from the moment this exists, so that none is lost between the grant and the command.

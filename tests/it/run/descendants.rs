@@ -3,9 +3,9 @@
 use std::process::Command;
 use std::time::Duration;
 
-use super::kit::{Scene, is_alive, last_lease_began_at, requests, stubborn};
+use super::kit::{Running, Scene, is_alive, is_held, last_lease_began_at, requests, stubborn};
 use crate::support::gateway::PROGRAM;
-use crate::support::{Gateway, eventually, signal};
+use crate::support::{Client, Gateway, eventually, signal};
 
 /// How a grandchild that ignores SIGTERM comes to be: in the group of the command, in a session of its own, and as daemons
 /// do it, by a parent that has ended.
@@ -99,17 +99,113 @@ async fn children_that_were_there_before_are_left_alone_and_so_are_their_orphans
     // It ends when those are there whose parent has ended.
     let script = "sleep 30 & >over; while kill -0 $(cat parent.pid) 2>&-; do sleep 0.02; done; exit 6";
     std::fs::write(scene.path("command"), script).unwrap();
-    // A shell that becomes this program: its children become ours.
-    let shell = "sleep 30 & echo $! >stranger; sh parent & echo $! >parent.pid
-        while [ ! -s orphan ]; do sleep 0.02; done; exec \"$0\" run k -- sh command";
-    let mut command = Command::new("sh");
-    command.args(["-c", shell, PROGRAM]);
-    command.env("FENCEPOST_URL", &scene.url).current_dir(scene.directory.path());
-    scene.launch(command).end().await.expect_silent(6);
+    let script = "sh parent & echo $! >parent.pid; while [ ! -s orphan ]; do sleep 0.02; done";
+    scene.start_behind(script, &[]).end().await.expect_silent(6);
     for name in ["stranger", "orphan"] {
-        let pid = scene.number(name).await;
-        assert!(is_alive(pid), "{name}");
-        signal(pid, "KILL");
-        eventually("it is gone", async || !is_alive(pid)).await;
+        ends_when_killed(&scene, name).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_child_that_was_there_before_leaves_behind_later_is_left_alone() {
+    let gateway = Gateway::embedded(&[]).await;
+    let scene = Scene::on(&gateway);
+    // Its parent has ended before it is known of.
+    std::fs::write(
+        scene.path("job"),
+        "while [ ! -e begun ]; do sleep 0.02; done; (setsid sleep 30 & echo $! >late)",
+    )
+    .unwrap();
+    std::fs::write(scene.path("command"), ">begun; while [ ! -s late ]; do sleep 0.02; done; exit 6")
+        .unwrap();
+    scene.start_behind("sh job &", &["--kill-after", "100ms"]).end().await.expect_silent(6);
+    ends_when_killed(&scene, "late").await;
+    ends_when_killed(&scene, "stranger").await;
+}
+
+/// Forks and ends each millisecond, in a session of its own, and writes the time into a file each time.
+const FLEETING: &str = "
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+os.setsid()
+beats = os.open('beats', os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+give_up = time.monotonic() + 40
+while time.monotonic() < give_up and not os.path.exists('over'):
+    if os.fork():
+        os._exit(0)
+    os.write(beats, b'%d\\n' % time.time_ns())
+    time.sleep(0.001)
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_is_not_free_while_a_daemon_lives_that_no_look_catches() {
+    let gateway = Gateway::embedded(&[]).await;
+    let (scene, client) = (Scene::on(&gateway), Client::new(gateway.address));
+    std::fs::write(scene.path("fleeting"), FLEETING).unwrap();
+    std::fs::write(
+        scene.path("command"),
+        "python3 fleeting & while [ ! -s beats ]; do sleep 0.02; done; exit 6",
+    )
+    .unwrap();
+    let ended = scene.start_behind("", &["--ttl", "20s", "--kill-after", "100ms"]).end().await;
+    let released = requests(&gateway).into_iter().find(|request| request.method == "DELETE");
+    if let Some(released) = released {
+        // Whoever is left writes in this time.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert!(scene.last_beat("beats") <= released.at, "it outlived the lock");
+        ended.expect_silent(6);
+    } else {
+        // It got away, and the lock is kept.
+        let is_kept = is_held(&client, "k").await;
+        std::fs::write(scene.path("over"), "").unwrap();
+        assert!(is_kept);
+        ended.expect_line(6, &["could not be ended"]);
+    }
+    ends_when_killed(&scene, "stranger").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_behind_such_children_gets_signals_and_says_how_its_command_ended() {
+    let gateway = Gateway::embedded(&[]).await;
+    let scene = Scene::on(&gateway);
+    let command = "exec 2>/dev/null; trap 'echo USR1 >>got' USR1; trap 'exit 5' TERM; >ready; while :; do sleep 0.02; done";
+    std::fs::write(scene.path("command"), command).unwrap();
+    // The second shell ignores that its children end, and so does whoever it becomes.
+    for shell in [":", "trap '' CHLD"] {
+        let running = scene.start_behind(shell, &[]);
+        eventually("the command is ready", async || scene.path("ready").exists()).await;
+        running.signal("USR1");
+        scene.says("got", "USR1\n").await;
+        running.signal("TERM");
+        running.end().await.expect_silent(5);
+        assert_eq!(scene.read("got"), "USR1\n", "{shell}");
+        ends_when_killed(&scene, "stranger").await;
+        for name in ["ready", "got"] {
+            std::fs::remove_file(scene.path(name)).unwrap();
+        }
+    }
+    let running = scene.start_behind(":", &[]);
+    eventually("the command is ready", async || scene.path("ready").exists()).await;
+    running.signal("INT");
+    running.end().await.expect_silent(130);
+    ends_when_killed(&scene, "stranger").await;
+}
+
+/// Expects that somebody lives, and ends it.
+async fn ends_when_killed(scene: &Scene, name: &str) {
+    let pid = scene.number(name).await;
+    assert!(is_alive(pid), "{name}");
+    signal(pid, "KILL");
+    eventually("it is gone", async || !is_alive(pid)).await;
+}
+
+impl Scene {
+    /// A shell that starts others and then becomes this program: its children become ours. It runs the script `command`.
+    fn start_behind(&self, script: &str, flags: &[&str]) -> Running {
+        let shell = format!("sleep 30 & echo $! >stranger; {script}\nexec \"$0\" run \"$@\" k -- sh command");
+        let mut command = Command::new("sh");
+        command.args(["-c", &shell, PROGRAM]).args(flags);
+        command.env("FENCEPOST_URL", &self.url).current_dir(self.directory.path());
+        self.launch(command)
     }
 }

@@ -1,9 +1,10 @@
 //! What the command is given: its environment, its arguments and its streams, untouched but for the lock.
 
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use super::kit::Scene;
 use super::shape::Recorder;
+use crate::support::gateway::PROGRAM;
 use crate::support::{Client, Gateway};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -46,6 +47,30 @@ async fn the_command_does_not_get_the_key_of_the_gateway() {
     command.env("FENCEPOST_API_KEY", "secret");
     let ended = scene.launch(command).end().await.expect_silent(1);
     assert_eq!(ended.stdout, "");
+}
+
+/// Root can read everything, so this is done without what makes root more than a user.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_cannot_read_the_key_in_the_environment_of_run() {
+    let gateway = Gateway::embedded(&[]).await;
+    let scene = Scene::on(&gateway);
+    let look = "exec 2>/dev/null; cat /proc/$PPID/environ >environ; cat /proc/$$/environ >own; exit 3";
+    std::fs::write(scene.path("command"), look).unwrap();
+    for shell in ["exec \"$@\"", "sleep 1 & exec \"$@\""] {
+        let run = [PROGRAM, "run", "k", "--", "sh", "command"];
+        let mut words = vec!["sh", "-c", shell, "sh"];
+        words.extend(run);
+        if rustix::process::getuid().is_root() {
+            words.splice(0..0, ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all"]);
+        }
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).env("FENCEPOST_URL", &scene.url).current_dir(scene.directory.path());
+        command.env("FENCEPOST_API_KEY", "the-key-itself");
+        scene.launch(command).end().await.expect_silent(3);
+        // It may read what is its own.
+        assert!(scene.read("own").contains("LOCK_KEY=k"));
+        assert!(scene.read("environ").is_empty(), "{shell}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -194,3 +194,28 @@ async fn a_command_in_a_pipe_gets_the_terminal_when_it_wants_it() {
     person.types("echo status $?\n");
     person.sees("\nstatus 0").await;
 }
+
+/// Its children are a shell's, so the run is a process of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_behind_other_children_is_one_job_and_gets_each_key_once() {
+    let (_gateway, scene, mut person) = at_a_shell().await;
+    let command = "exec 2>/dev/null; trap 'echo INT >>got' INT; trap 'exit 5' TERM; echo $$ >pid; while :; do sleep 0.02; done";
+    std::fs::write(scene.path("command"), command).unwrap();
+    let shell = "sleep 30 & echo $! >stranger; sh -c 'echo $PPID' >run; exec $F run --ttl 1m k -- sh command";
+    std::fs::write(scene.path("shell"), shell).unwrap();
+    person.types("sh shell >out\n");
+    let pid = scene.number("pid").await;
+    person.types("\u{1a}");
+    person.sees("Stopped").await;
+    assert!(is_stopped(pid));
+    person.types("fg\n");
+    eventually("the command goes on", async || !is_stopped(pid)).await;
+    // A signal to the run alone follows, so that whatever was passed on before it has arrived.
+    person.types("\u{3}");
+    scene.says("got", "INT\n").await;
+    signal(scene.number("run").await, "TERM");
+    eventually("the command ends", async || !is_alive(pid)).await;
+    assert_eq!(scene.read("got"), "INT\n");
+    person.types("echo status $?\n");
+    person.sees("\nstatus 5").await;
+}
