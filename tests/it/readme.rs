@@ -134,13 +134,18 @@ impl Shell {
         said.unwrap().unwrap()
     }
 
-    /// Pastes the snippet that contains this text, and stops at the first line that fails.
-    async fn paste(&self, containing: &str) -> Said {
+    /// The snippet that contains this text.
+    pub fn pasted(&self, containing: &str) -> String {
         let all = snippets().pasted;
         let mut matching = all.iter().filter(|code| code.contains(containing));
         let code = matching.next().unwrap_or_else(|| panic!("no snippet contains {containing:?}"));
         assert!(matching.next().is_none(), "{containing:?} is in two snippets");
-        let code = code.replace(DOCUMENTED_ADDRESS, &self.address);
+        code.replace(DOCUMENTED_ADDRESS, &self.address)
+    }
+
+    /// Pastes the snippet that contains this text, and stops at the first line that fails.
+    async fn paste(&self, containing: &str) -> Said {
+        let code = self.pasted(containing);
         Said::of(self.command("bash", &["-e", "-u", "-c", &code]).output().await.unwrap())
     }
 }
@@ -167,6 +172,20 @@ impl Said {
     pub fn expect(self, code: i32, text: &str) -> Self {
         assert!(self.code == Some(code) && self.text.contains(text), "expected {code} {text:?}: {self:?}");
         self
+    }
+}
+
+/// Everybody on the machine can read arguments.
+#[test]
+fn no_snippet_gives_curl_a_secret_as_an_argument() {
+    for text in [README, MORE, DEPLOYING, include_str!("../../src/api/ui/page.js")] {
+        for line in text.lines().filter(|line| line.contains("-H ") || line.contains("--header ")) {
+            let words: Vec<_> = line.split("-H ").flat_map(|part| part.split("--header ")).skip(1).collect();
+            for word in words {
+                let header = word.trim_start_matches(['"', '\'']).to_ascii_lowercase();
+                assert!(!header.starts_with("lease-token") && !header.starts_with("authorization"), "{line}");
+            }
+        }
     }
 }
 
@@ -348,6 +367,21 @@ async fn claiming_in_sql_loses_no_update(stage: Stage) {
     let done: usize = futures_util::future::join_all(deposits).await.into_iter().sum();
     assert!(done > 0);
     assert_eq!(sql("SELECT balance FROM account").await, (100 + done).to_string());
+    // Nothing that it is given, or reads, is run.
+    let evil = "x[$(touch ran)]";
+    let both = "7' OR 1=1; UPDATE account SET balance=0; --";
+    for (account, amount) in [("7", evil), ("7", "1; UPDATE account SET balance=0"), (both, "1"), (evil, "1")]
+    {
+        shell
+            .run("deposit", &["bank.db", account, amount])
+            .await
+            .expect(2, "deposit DATABASE ACCOUNT AMOUNT");
+    }
+    sql("INSERT INTO account (id, balance) VALUES ('8', 'x[$(touch ran)]')").await;
+    shell.run("deposit", &["bank.db", "8", "1"]).await.expect(2, "the balance is no whole number");
+    assert!(!shell.path("ran").exists());
+    sql("DELETE FROM account WHERE id='8'").await;
+    assert_eq!(sql("SELECT balance FROM account").await, (100 + done).to_string());
     // Somebody newer claims while this one thinks: its write is refused.
     let mut slow = shell.command(shell.path("deposit"), &["bank.db", "7", "50"]);
     let before = sql("SELECT fence FROM account").await;
@@ -366,6 +400,10 @@ async fn busy_and_down_are_told_apart(stage: Stage) {
     let shell = Shell::new(&stage);
     shell.run("try-lock", &["a"]).await.expect(0, "mine\n");
     shell.run("try-lock", &["a"]).await.expect(0, "busy\n");
+    // A name says nothing but a name.
+    shell.run("try-lock", &["zz?ttl=24h#"]).await.expect(0, "mine\n");
+    let held = stage.client().get("/lock?key=zz%3Fttl%3D24h%23").send().await.expect(200).json();
+    assert!(held["expires_in_ms"].as_u64().unwrap() <= 5_000, "{held}");
     let dead = Shell::at(format!("127.0.0.1:{}", free_port()));
     dead.run("try-lock", &[]).await.expect(0, "no gateway there\n");
     let mut redis = RedisServer::start().await;

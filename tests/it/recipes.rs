@@ -163,6 +163,53 @@ async fn a_script_is_told_why_its_connection_lost_the_lock() {
     assert_eq!((said.code, said.text.as_str()), (Some(4), "k: the lock is lost: shutting-down\n"));
 }
 
+/// The connection stands, and nothing comes by it: the lock is lost to whoever cannot be told so.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_script_whose_gateway_stands_still_ends_its_job() {
+    let scene = Scene::start().await;
+    let child = scene.begin("hold", "").await;
+    scene.gateway.signal("STOP");
+    let said = Scene::end(child).await;
+    scene.gateway.signal("CONT");
+    let expected = "k: the lock is lost: nothing was heard of it in time\n";
+    assert_eq!((said.code, said.text.as_str()), (Some(4), expected));
+    assert_eq!(scene.read("notes"), "runs\nasked to end\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_holds_a_lock_ends_when_its_gateway_stands_still() {
+    let scene = Scene::start().await;
+    let code = scene.shell.pasted("/hold?key=import");
+    assert!(code.contains("kill $!\n"));
+    let code = code.replace("kill $!\n", ">begun; wait $! || echo \"ended: $?\"\n");
+    let child = scene.command("bash", &["-e", "-u", "-c", &code]).spawn().unwrap();
+    eventually("the lock is held", async || scene.shell.path("begun").exists()).await;
+    scene.gateway.signal("STOP");
+    let said = Scene::end(child).await;
+    scene.gateway.signal("CONT");
+    said.expect(0, "ended: 28\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_recipe_shows_its_token_to_everybody_on_the_machine() {
+    let scene = Scene::start().await;
+    let recipes: [(&str, &[&str]); 6] = [
+        ("run-alone", &["a", "1m", "true"]),
+        ("in-turn", &["b", "1m", "true"]),
+        ("pay", &["4711"]),
+        ("function", &[]),
+        ("deposit", &["bank.db", "7", "1"]),
+        ("try-lock", &["c"]),
+    ];
+    for (name, args) in recipes {
+        scene.command(scene.shell.path(name), args).output().await.unwrap();
+        let arguments = scene.read("arguments");
+        fs::remove_file(scene.shell.path("arguments")).unwrap();
+        assert!(arguments.contains("-X PUT"), "{name}: {arguments}");
+        assert!(!arguments.to_lowercase().contains("lease-token"), "{name}: {arguments}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn of_several_machines_with_the_timer_one_does_the_work() {
     let scene = Scene::start().await;

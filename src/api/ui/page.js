@@ -78,8 +78,8 @@ function draw() {
 }
 
 function example() {
-  const key = hasKey() ? ' -H "Authorization: Bearer $FENCEPOST_API_KEY"' : '';
-  return `curl -X PUT${key} '${new URL('locks/hello?ttl=1m&owner=me', location.href)}'`;
+  const line = `curl -X PUT '${new URL('locks/hello?ttl=1m&owner=me', location.href)}'`;
+  return hasKey() ? `${line} -H @- <<<"Authorization: Bearer $FENCEPOST_API_KEY"` : line;
 }
 
 const held = (n) => `${number(n)}${watch.locks.isCut ? '+' : ''} ${n === 1 ? 'lock' : 'locks'} held`;
