@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use thiserror::Error;
 
 use crate::api::Limits;
+use crate::lock::parse_duration;
 use crate::server::ServerSettings;
 use crate::store::LineSettings;
 use crate::store::redis::TCP_USER_TIMEOUT;
@@ -272,6 +273,5 @@ fn require(flag: &'static str, holds: bool, rule: &str) -> Result<(), SettingsEr
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text)
-        .map_err(|_| "write a duration with its unit, such as 500ms, 30s or 2m".into())
+    parse_duration(text).ok_or_else(|| "write a duration with its unit, such as 500ms, 30s or 2m".into())
 }

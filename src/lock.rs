@@ -18,6 +18,12 @@ pub use outcome::{
 };
 pub use terms::Terms;
 
+/// Reads a duration as people write it, such as `1h30m`. A bare number is none: the unit that is meant is not the same to all.
+pub fn parse_duration(text: &str) -> Option<Duration> {
+    // What reads durations takes a zero without a unit.
+    humantime::parse_duration(text).ok().filter(|_| !text.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
 /// The name of a lock: 1 to 512 bytes of UTF-8 without control characters, compared byte by byte.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockKey(Arc<str>);

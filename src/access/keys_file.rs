@@ -9,6 +9,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::{Entry, KeyId, Rate, Right, Scope, SecretHash};
+use crate::lock::parse_duration;
 
 /// The longest name, prefix and subject, in bytes. A prefix that is longer than any lock's name is a mistake.
 const LONGEST_TEXT: usize = 512;
@@ -178,7 +179,7 @@ impl Draft {
             "max_holds" => self.max_holds = Some(most(value).ok_or_else(|| must_be("a whole number"))?),
             "max_watchers" => self.max_watchers = Some(most(value).ok_or_else(|| must_be("a whole number"))?),
             "max_ttl" => {
-                let ttl = value.as_str().and_then(|text| humantime::parse_duration(text).ok());
+                let ttl = value.as_str().and_then(parse_duration);
                 let ttl = ttl.filter(|ttl| *ttl >= Duration::from_millis(1));
                 self.max_ttl = Some(ttl.ok_or_else(|| must_be("a duration with its unit, such as \"5m\""))?);
             }

@@ -18,7 +18,7 @@ use super::problem::{Problem, ProblemType};
 use super::raw::{Pairs, QueryError, decode};
 use super::{AppState, Limits};
 use crate::access::{Caller, Right};
-use crate::lock::{FencingToken, LeaseToken, LockKey, Owner, Terms, Ttl};
+use crate::lock::{FencingToken, LeaseToken, LockKey, Owner, Terms, Ttl, parse_duration};
 
 /// Where the path form of a lock's address begins.
 const PATH_FORM: &str = "/locks/";
@@ -379,9 +379,8 @@ fn read_ttl(pairs: &mut Pairs, limits: &Limits) -> Result<Ttl, Problem> {
 /// Reads a duration with a unit, in whole milliseconds, within bounds.
 fn duration(name: &str, text: &[u8], min: Duration, max: Duration) -> Result<Duration, Problem> {
     let text = std::str::from_utf8(text).map_err(|_| bad_parameter(name, "the value is not UTF-8"))?;
-    let duration = humantime::parse_duration(text).map_err(|_| {
-        bad_parameter(name, "write a duration with its unit, such as 500ms, 30s, 2m or 1h30m")
-    })?;
+    let is_none = || bad_parameter(name, "write a duration with its unit, such as 500ms, 30s, 2m or 1h30m");
+    let duration = parse_duration(text).ok_or_else(is_none)?;
     if duration.subsec_nanos() % 1_000_000 != 0 {
         return Err(bad_parameter(name, "write whole milliseconds"));
     }

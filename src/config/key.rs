@@ -8,6 +8,7 @@ use jiff::Timestamp;
 
 use super::{SettingsError, duration, require};
 use crate::access::{KeyWish, Rate, Right, Scope, is_plain};
+use crate::lock::parse_duration;
 
 /// The flags of `key`.
 #[derive(Args, Clone, Debug)]
@@ -143,7 +144,7 @@ impl KeyArgs {
 
 fn moment(text: &str) -> Result<Timestamp, String> {
     let after = |text| {
-        let after = humantime::parse_duration(text).ok()?;
+        let after = parse_duration(text)?;
         // Whole seconds are enough, and read better in the file.
         let seconds = i64::try_from(after.as_secs()).ok()?;
         Timestamp::from_second(Timestamp::now().as_second().checked_add(seconds)?).ok()

@@ -64,6 +64,8 @@ fn wrong_settings_end_the_start_with_one_clear_line_and_exit_code_2() {
         (&["--redis-prefix", "a{b}"], "--redis-prefix"),
         (&["--redis-prefix", ""], "--redis-prefix"),
         (&["--default-ttl", "30"], "--default-ttl"),
+        (&["--max-wait", "0"], "--max-wait"),
+        (&["run", "--wait", "0", "k", "true"], "--wait"),
         (&["--default-ttl", "1ms"], "--default-ttl"),
         (&["--min-ttl", "0s"], "--min-ttl"),
         (&["--max-ttl", "1ms"], "--max-ttl"),

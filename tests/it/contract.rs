@@ -255,6 +255,7 @@ async fn bad_input_is_refused_by_name_and_changes_nothing(stage: Stage) {
         ("ttl=%4", "ttl"),
         ("wait=61s", "wait"),
         ("wait=5", "wait"),
+        ("wait=0", "wait"),
         ("wait=-1s", "wait"),
         ("owner=a%0Ab", "owner"),
         ("owner=a%C2%85b", "owner"),
@@ -400,7 +401,7 @@ async fn durations_are_accepted_at_their_edges(stage: Stage) {
 
 async fn a_free_lock_needs_no_waiting(stage: Stage) {
     let client = stage.client();
-    for wait in ["0", "0s", "1ms", "20s", "60s"] {
+    for wait in ["0s", "1ms", "20s", "60s"] {
         client.put(&format!("/locks/w{wait}?wait={wait}")).send().await.expect(201);
     }
 }
