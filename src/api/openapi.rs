@@ -11,7 +11,7 @@ use utoipa::openapi::header::HeaderBuilder;
 use utoipa::openapi::path::{Operation, ParameterIn};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{
-    ContentBuilder, ObjectBuilder, OpenApi, Ref, RefOr, Response, ResponseBuilder, Type,
+    ContentBuilder, ObjectBuilder, OpenApi, Ref, RefOr, Response, ResponseBuilder, Schema, Type,
     example::{Example, ExampleBuilder},
 };
 use utoipa::{IntoParams, IntoResponses, OpenApi as _};
@@ -240,6 +240,7 @@ pub(super) fn base() -> OpenApi {
 /// Finishes the document: the second form of the address, the keys, and the headers that every answer carries.
 fn complete(mut document: OpenApi) -> OpenApi {
     add_query_form(&mut document);
+    name_constants(&mut document);
     add_keys(&mut document);
     for (path, item) in &mut document.paths.paths {
         for operation in [&mut item.get, &mut item.put, &mut item.patch, &mut item.delete, &mut item.post]
@@ -274,6 +275,23 @@ fn add_query_form(document: &mut OpenApi) {
         }
     }
     document.paths.paths.insert("/lock".to_owned(), item);
+}
+
+/// What the constants of an enum's values begin with, in the source of a client: some languages have all constants in one
+/// namespace, where those of two enums must not be called the same. Those of `ProblemType` say their names themselves.
+const CONSTANTS: [(&str, &str); 3] =
+    [("HoldEventName", "HOLD"), ("HoldLossReason", "LOST"), ("LockEventName", "LOCK")];
+
+/// Names the constants that generators make of the values of enums.
+fn name_constants(document: &mut OpenApi) {
+    let schemas = &mut document.components.get_or_insert_default().schemas;
+    for (schema, start) in CONSTANTS {
+        let Some(RefOr::T(Schema::Object(schema))) = schemas.get_mut(schema) else { continue };
+        let values = schema.enum_values.iter().flatten().filter_map(|value| value.as_str());
+        let names: Vec<_> =
+            values.map(|value| format!("{start}_{}", value.replace('-', "_").to_uppercase())).collect();
+        schema.extensions.get_or_insert_default().insert("x-enum-varnames".into(), json!(names));
+    }
 }
 
 /// Said of the whole document, and taken back for what is open: generators that find it at an operation make a key

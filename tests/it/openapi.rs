@@ -96,6 +96,31 @@ fn every_parameter_is_described_and_optional_is_not_nullable() {
     assert_eq!(number["maximum"].as_u64(), Some((1 << 53) - 1));
 }
 
+/// Generators make constants of the values of enums, in Go all in one namespace, which has the types too.
+#[test]
+fn no_two_constants_of_a_client_in_go_have_one_name() {
+    let schemas = DOCUMENT["components"]["schemas"].as_object().unwrap();
+    let mut names: HashSet<String> = schemas.keys().cloned().collect();
+    let mut constants = 0;
+    for (schema, about) in schemas {
+        // One within a property would have a name that the generator makes up.
+        let inline = about["properties"].as_object().into_iter().flatten();
+        for (property, about) in inline {
+            assert!(about.get("enum").is_none(), "{schema}.{property}");
+        }
+        let Some(values) = about["enum"].as_array() else { continue };
+        let named =
+            about["x-enum-varnames"].as_array().unwrap_or_else(|| panic!("{schema} names no constants"));
+        assert_eq!(values.len(), named.len(), "{schema}");
+        for name in named.iter().map(|name| name.as_str().unwrap()) {
+            assert!(name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_'), "{schema}: {name}");
+            assert!(names.insert(name.to_owned()), "{schema}: {name} is another's too");
+            constants += 1;
+        }
+    }
+    assert!(constants > 40, "{constants}");
+}
+
 #[test]
 fn every_problem_type_is_in_the_schema_and_documented_somewhere() {
     let all = DOCUMENT["components"]["schemas"]["ProblemType"]["enum"].as_array().unwrap();
