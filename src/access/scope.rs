@@ -1,6 +1,9 @@
 //! To which locks a right reaches.
 
-/// What may follow a prefix that ends in a letter or a digit, in the keys that it covers.
+use unicode_general_category::GeneralCategory::{EnclosingMark, NonspacingMark, SpacingMark};
+use unicode_general_category::get_general_category;
+
+/// What may follow a prefix that ends in a letter, a digit or a mark, in the keys that it covers.
 const DELIMITERS: [char; 3] = ['/', ':', '.'];
 
 /// The locks that an API key is for.
@@ -36,8 +39,15 @@ impl Scope {
 /// A prefix that ends in the middle of a word stands for that whole word: `team` is not for `team2` or `team-b`.
 fn is_below(key: &str, prefix: &str) -> bool {
     let Some(rest) = key.strip_prefix(prefix) else { return false };
-    let ends_in_word = prefix.ends_with(char::is_alphanumeric);
+    let ends_in_word = prefix.ends_with(is_of_a_word);
     !ends_in_word || rest.is_empty() || rest.starts_with(DELIMITERS)
+}
+
+/// Letters and digits, and the marks that belong to the letter before them, as the dots of `é` in two characters or the signs
+/// of many scripts; with them those two that join letters or part them.
+fn is_of_a_word(c: char) -> bool {
+    let is_mark = || matches!(get_general_category(c), NonspacingMark | SpacingMark | EnclosingMark);
+    c.is_alphanumeric() || matches!(c, '\u{200c}' | '\u{200d}') || (!c.is_ascii() && is_mark())
 }
 
 #[cfg(test)]
@@ -73,6 +83,24 @@ mod tests {
             assert!(!scope.covers(key), "{key}");
         }
         assert!(Scope::Every.covers("anything"));
+    }
+
+    /// `é` of two characters, Thai with a mark of its tone, Hindi with a virama, and Balinese with one that takes room.
+    #[test]
+    fn a_prefix_that_ends_in_a_mark_ends_in_a_word() {
+        for prefix in ["cafe\u{301}", "แม่", "राम\u{94d}", "ᬓ\u{1b44}", "क\u{94d}\u{200d}", "x\u{20dd}"]
+        {
+            let scope = below(&[prefix]);
+            for rest in ["", "/x", ":x", ".x"] {
+                assert!(scope.covers(&format!("{prefix}{rest}")), "{prefix}{rest}");
+            }
+            for rest in ["s", "2", "-b", "_", " ", "น้ำ", "\u{301}", "\u{200d}"] {
+                assert!(!scope.covers(&format!("{prefix}{rest}")), "{prefix}{rest}");
+                assert!(!scope.overlaps(&format!("{prefix}{rest}")), "{prefix}{rest}");
+            }
+        }
+        // What looks like the longer word is another one.
+        assert!(!below(&["cafe"]).covers("cafe\u{301}") && !below(&["cafe"]).covers("cafe\u{301}/x"));
     }
 
     #[test]
