@@ -14,6 +14,10 @@ const NAMES = [
   '\u202egnp.exe\u2066',
   'backup',
   'backup\u200b',
+  'backup\u2800',
+  'back\u034fup',
+  'backup\ufe0f',
+  'back\u{e0041}up\u180b',
   ' backup ',
   'a%2Fb&c=d#e+f?g',
   `long/${'x'.repeat(500)}`,
@@ -30,7 +34,8 @@ export async function names(url) {
 
   // What would not be seen, or would turn the text around, is shown by a sign.
   const shown = await ui.page.locator('.key').allInnerTexts();
-  for (const text of ['backup', 'backupU+200B', '·backup·', 'U+202Egnp.exeU+2066', NAMES[0], NAMES[1]]) {
+  const signs = ['backupU+200B', 'backupU+2800', 'backU+034Fup', 'backupU+FE0F', 'backU+E0041upU+180B', '·backup·'];
+  for (const text of ['backup', ...signs, 'U+202Egnp.exeU+2066', NAMES[0], NAMES[1]]) {
     assert(shown.filter((other) => other.trim() === text).length === 1, `${text} is among ${shown}`);
   }
   assert((await ui.page.locator('main img, main script, #rows a').count()) === 0, 'no text became markup');

@@ -1,7 +1,8 @@
 // The rows of the table: one for each lock that is shown, changed only where something has changed.
 
 /** What the eye takes for something else, or for nothing: spaces at an end or in a row, and what has no shape. */
-const UNSEEN = /^ +| +$| {2,}|[\p{Cf}\p{Cc}\p{Zl}\p{Zp}\u115f\u1160\u3164\uffa0]|(?! )\p{Zs}/gu;
+const UNSEEN =
+  /^ +| +$| {2,}|[\p{Cf}\p{Cc}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}\u2800\ufffc\u{16fe4}\u{1d159}]|(?! )\p{Zs}/gu;
 
 /** Writes what a stranger chose: as text, and with a sign for whatever could not be seen in it. */
 export function write(element, text) {
