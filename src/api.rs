@@ -2,8 +2,8 @@
 //!
 //! Architecture invariant: nothing below this module knows `axum` or a status code.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::Request;
@@ -37,15 +37,20 @@ mod locks;
 mod metrics;
 mod observe;
 mod openapi;
+mod page;
 mod problem;
 mod raw;
 mod route;
+mod strangers;
 mod ui;
 mod watch;
 
 pub use admission::{Admission, KnownHosts};
 pub use front::Front;
 pub use metrics::metrics_app;
+
+/// Reasons for which the gateway is not ready are logged at most this often.
+const UNREADY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What the handlers share.
 #[derive(Clone)]
@@ -55,6 +60,8 @@ struct Shared {
     app: App,
     /// One for each request by HTTP/1 that may keep its connection.
     http1_places: Arc<Semaphore>,
+    /// Why the gateway was not ready, as the log was told, and when.
+    unready: Mutex<Option<(String, Instant)>>,
 }
 
 /// That a request may keep its connection for long. By HTTP/2 many share one, so nobody counts them.
@@ -111,7 +118,24 @@ impl AppState {
     /// Shares the application among the handlers.
     pub fn new(app: App) -> Self {
         let most = app.limits.max_http1_waiters.min(Semaphore::MAX_PERMITS);
-        Self(Arc::new(Shared { app, http1_places: Arc::new(Semaphore::new(most)) }))
+        let http1_places = Arc::new(Semaphore::new(most));
+        Self(Arc::new(Shared { app, http1_places, unready: Mutex::default() }))
+    }
+
+    /// Tells the log why the gateway is not ready, unless it was told so: whoever asks, may ask often.
+    fn tell_unready(&self, reason: &str) {
+        let mut told = self.0.unready.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due =
+            told.as_ref().is_none_or(|(known, at)| known != reason && at.elapsed() >= UNREADY_INTERVAL);
+        if is_due {
+            tracing::warn!(reason, "the gateway is not ready");
+            *told = Some((reason.to_owned(), Instant::now()));
+        }
+    }
+
+    /// The gateway is ready.
+    fn is_ready(&self) {
+        *self.0.unready.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// Lets a request keep its connection; `None` where that would leave too few to all others.
@@ -172,12 +196,17 @@ fn documented_routes() -> OpenApiRouter<AppState> {
         .routes(routes!(openapi::get_openapi))
 }
 
-/// Swagger UI from the binary itself; it asks nobody else for anything.
+/// Swagger UI from the binary itself; it asks nobody else for anything, also not whether the document is a good one.
 fn swagger_ui() -> Router<AppState> {
-    let pages: Router<AppState> =
-        SwaggerUi::new("/docs").config(Config::from(openapi::DOCUMENT_PATH).try_it_out_enabled(true)).into();
-    pages.layer(map_response(async |response: Response| match response.status() {
-        StatusCode::NOT_FOUND => Problem::new(ProblemType::NotFound, "there is no such page").into_response(),
-        _ => response,
-    }))
+    let config = Config::from(openapi::DOCUMENT_PATH).try_it_out_enabled(true).validator_url("none");
+    let pages: Router<AppState> = SwaggerUi::new("/docs").config(config).into();
+    page::guarded(
+        pages.layer(map_response(async |response: Response| match response.status() {
+            StatusCode::NOT_FOUND => {
+                Problem::new(ProblemType::NotFound, "there is no such page").into_response()
+            }
+            _ => response,
+        })),
+        page::DOCS_POLICY,
+    )
 }

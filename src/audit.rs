@@ -7,31 +7,22 @@
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::Serialize;
-use tokio::sync::{mpsc, oneshot};
-use tokio::time::timeout;
+
+use crate::telemetry::metrics::Log;
+use crate::writer::{Form, Line, Outlet, Writer, push_escaped};
 
 /// Lines that wait for the disk.
 const MOST_LINES: usize = 4096;
 /// Lines that wait for it where one more must not be missed. Even breaks, of which each is in the normal log too, must not
 /// fill the memory while a disk is full.
 const MOST_IMPORTANT_LINES: usize = 16 * MOST_LINES;
-/// Lines that are written at once.
-const MOST_AT_ONCE: usize = 256;
-/// The pause before a line is written again that must not be left out.
-const RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// Failures are logged at most this often.
-const WARNING_INTERVAL: Duration = Duration::from_secs(10);
-
 /// Where the audit log goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AuditTarget {
@@ -124,31 +115,15 @@ pub enum Event {
 
 /// The audit log, or the lack of one.
 #[derive(Debug, Default)]
-pub struct Audit {
-    orders: Option<mpsc::UnboundedSender<Order>>,
-    queue: Arc<Queue>,
-}
+pub struct Audit(Option<Writer<Noted>>);
 
-/// What both ends know of what is on its way to the disk.
-#[derive(Debug, Default)]
-struct Queue {
-    /// Lines that wait.
-    lines: AtomicUsize,
-    dropped: AtomicU64,
-    /// Whether the file is to be opened anew, for a writer that is not done with an order before that one.
-    asks_to_reopen: AtomicBool,
-}
-
+/// An event, as it waits to be written.
 #[derive(Debug)]
-enum Order {
-    Write(Timestamp, Event),
-    Reopen,
-    /// Told of when all that came before is written.
-    Finish(oneshot::Sender<()>),
-}
+struct Noted(Timestamp, Event);
 
+/// A line as it is written.
 #[derive(Serialize)]
-struct Line<'e> {
+struct Written<'e> {
     time: String,
     #[serde(flatten)]
     event: &'e Event,
@@ -162,16 +137,16 @@ impl Audit {
 
     /// Appends to where it is asked for.
     pub fn open(target: AuditTarget) -> io::Result<Self> {
-        let (orders, received) = mpsc::unbounded_channel();
-        let queue = Arc::new(Queue::default());
-        let writer = Writer::open(target, queue.clone())?;
-        thread::Builder::new().name("audit".into()).spawn(move || writer.write_all(received))?;
-        Ok(Self { orders: Some(orders), queue })
+        let outlet = match target {
+            AuditTarget::StandardError => Outlet::StandardError,
+            AuditTarget::File(path) => Outlet::File(path, append_to),
+        };
+        Ok(Self(Some(Writer::start(outlet)?)))
     }
 
     /// Whether there is one, for those who would make a line in vain.
     pub fn is_on(&self) -> bool {
-        self.orders.is_some()
+        self.0.is_some()
     }
 
     /// Writes a line if the disk can follow.
@@ -179,39 +154,53 @@ impl Audit {
         self.write(event, MOST_LINES);
     }
 
-    /// Writes a line that must not be missing, also into the normal log.
+    /// Writes a line that must not be missed, also into the normal log.
     pub fn record(&self, event: Event) {
         event.log();
         self.write(event, MOST_IMPORTANT_LINES);
     }
 
     fn write(&self, event: Event, most: usize) {
-        let Some(orders) = &self.orders else { return };
-        if self.queue.lines.fetch_add(1, Ordering::Relaxed) < most {
-            // Its other end lives as long as this one.
-            let _ = orders.send(Order::Write(Timestamp::now(), event));
-        } else {
-            self.queue.lines.fetch_sub(1, Ordering::Relaxed);
-            self.queue.dropped.fetch_add(1, Ordering::Relaxed);
+        if let Some(writer) = &self.0 {
+            writer.write(Noted(Timestamp::now(), event), most);
         }
     }
 
     /// Opens the file anew, which may have been moved away.
     pub fn reopen(&self) {
-        let Some(orders) = &self.orders else { return };
-        self.queue.asks_to_reopen.store(true, Ordering::Relaxed);
-        let _ = orders.send(Order::Reopen);
+        if let Some(writer) = &self.0 {
+            writer.reopen();
+        }
     }
 
-    /// Waits until all lines are written, for at most `within`.
-    pub async fn finish(&self, within: Duration) {
-        let Some(orders) = &self.orders else { return };
-        let (done, is_done) = oneshot::channel();
-        let _ = orders.send(Order::Finish(done));
-        if timeout(within, is_done).await.is_err() {
-            let lines = self.queue.lines.load(Ordering::Relaxed);
+    /// Blocks until all lines are written, for at most `within`.
+    pub fn finish(&self, within: Duration) {
+        if let Some(Err(lines)) = self.0.as_ref().map(|writer| writer.finish(within)) {
             tracing::warn!(lines, "the last lines of the audit log could not be written");
         }
+    }
+}
+
+impl Line for Noted {
+    const LOG: Log = Log::Audit;
+
+    fn write_to(&self, text: &mut String) {
+        let Self(time, event) = self;
+        let line = Written { time: format!("{time:.3}"), event };
+        // These are plain structs, which always have a JSON form.
+        push_escaped(text, &serde_json::to_string(&line).unwrap_or_default(), Form::Json);
+    }
+
+    fn is_important(&self) -> bool {
+        self.1.is_important()
+    }
+
+    fn missing(lines: u64) -> Option<Self> {
+        Some(Self(Timestamp::now(), Event::Dropped { lines }))
+    }
+
+    fn failed(error: &io::Error) {
+        tracing::warn!(%error, "cannot write the audit log");
     }
 }
 
@@ -259,126 +248,6 @@ impl Event {
     }
 }
 
-/// What has the file.
-struct Writer {
-    path: Option<PathBuf>,
-    out: Box<dyn Write + Send>,
-    /// Which file that is, where it is one.
-    identity: Option<(u64, u64)>,
-    /// Whether the last line is not whole.
-    is_torn: bool,
-    queue: Arc<Queue>,
-    warned_at: Option<Instant>,
-}
-
-impl Writer {
-    fn open(target: AuditTarget, queue: Arc<Queue>) -> io::Result<Self> {
-        let (path, identity, out): (_, _, Box<dyn Write + Send>) = match target {
-            AuditTarget::StandardError => (None, None, Box::new(io::stderr())),
-            AuditTarget::File(path) => {
-                let (file, identity) = append_to(&path)?;
-                (Some(path), Some(identity), Box::new(file))
-            }
-        };
-        Ok(Self { path, out, identity, is_torn: false, queue, warned_at: None })
-    }
-
-    /// Until nobody is left who could have something to say.
-    fn write_all(mut self, mut orders: mpsc::UnboundedReceiver<Order>) {
-        let mut batch = Vec::with_capacity(MOST_AT_ONCE);
-        while orders.blocking_recv_many(&mut batch, MOST_AT_ONCE) > 0 {
-            let (mut text, mut is_important, mut lines) = (String::new(), false, 0);
-            for order in batch.drain(..) {
-                match order {
-                    Order::Write(time, event) => {
-                        lines += 1;
-                        is_important |= event.is_important();
-                        text += &line(time, &event);
-                    }
-                    Order::Reopen => {
-                        self.write(&std::mem::take(&mut text), is_important);
-                        self.queue.asks_to_reopen.store(false, Ordering::Relaxed);
-                        self.reopen();
-                    }
-                    Order::Finish(done) => {
-                        self.write(&std::mem::take(&mut text), is_important);
-                        // Nobody may wait any more.
-                        let _ = done.send(());
-                    }
-                }
-            }
-            self.write(&text, is_important);
-            self.queue.lines.fetch_sub(lines, Ordering::Relaxed);
-        }
-    }
-
-    /// Writes whole lines. What does not matter so much is counted where it cannot be written.
-    fn write(&mut self, text: &str, is_important: bool) {
-        let mut rest = text;
-        while let Err(error) = self.try_write(&mut rest) {
-            if self.warned_at.is_none_or(|at| at.elapsed() >= WARNING_INTERVAL) {
-                self.warned_at = Some(Instant::now());
-                tracing::warn!(%error, "cannot write the audit log");
-            }
-            if !is_important {
-                self.queue.dropped.fetch_add(rest.lines().count() as u64, Ordering::Relaxed);
-                return;
-            }
-            thread::sleep(RETRY_PAUSE);
-            // Whoever makes room by moving the file away says so, and that waits behind what cannot be written.
-            if self.queue.asks_to_reopen.swap(false, Ordering::Relaxed) {
-                self.reopen();
-            }
-        }
-        let dropped = self.queue.dropped.swap(0, Ordering::Relaxed);
-        let told =
-            if dropped > 0 { line(Timestamp::now(), &Event::Dropped { lines: dropped }) } else { return };
-        if self.try_write(&mut told.as_str()).is_err() {
-            self.queue.dropped.fetch_add(dropped, Ordering::Relaxed);
-        }
-    }
-
-    /// Leaves in `text` the lines that are still to be written.
-    fn try_write(&mut self, text: &mut &str) -> io::Result<()> {
-        if self.is_torn {
-            self.out.write_all(b"\n")?;
-            self.is_torn = false;
-        }
-        let mut written = 0;
-        while let Some(rest) = text.as_bytes().get(written..).filter(|rest| !rest.is_empty()) {
-            let error = match self.out.write(rest) {
-                Ok(0) => io::ErrorKind::WriteZero.into(),
-                Ok(more) => {
-                    written += more;
-                    continue;
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => error,
-            };
-            let whole =
-                text.as_bytes().iter().take(written).rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-            self.is_torn = whole < written;
-            *text = text.get(whole..).unwrap_or_default();
-            return Err(error);
-        }
-        *text = "";
-        Ok(())
-    }
-
-    fn reopen(&mut self) {
-        let Some(path) = &self.path else { return };
-        match append_to(path) {
-            Ok((file, identity)) => {
-                self.is_torn &= self.identity == Some(identity);
-                (self.out, self.identity) = (Box::new(file), Some(identity));
-            }
-            Err(error) => {
-                tracing::warn!(%error, "cannot open the audit log anew, and goes on in the old file")
-            }
-        }
-    }
-}
-
 /// With what tells it from others.
 fn append_to(path: &Path) -> io::Result<(File, (u64, u64))> {
     let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
@@ -386,14 +255,11 @@ fn append_to(path: &Path) -> io::Result<(File, (u64, u64))> {
     Ok((file, (about.dev(), about.ino())))
 }
 
-fn line(time: Timestamp, event: &Event) -> String {
-    let line = Line { time: format!("{time:.3}"), event };
-    // These are plain structs, which always have a JSON form.
-    serde_json::to_string(&line).unwrap_or_default() + "\n"
-}
-
 #[cfg(test)]
 mod tests {
+    use std::thread;
+    use std::time::Instant;
+
     use super::*;
 
     /// The device is always full, and a link to it can be moved away.

@@ -20,6 +20,22 @@ pub type Read = Result<String, String>;
 /// of any kind: who may read it changes too, and that is not written into the file.
 type Trace = Option<(u64, u64, i64, i64, u64)>;
 
+/// Whether others can write a file, or put another one in its place: which of the two they can, if either.
+pub fn open_to_others(file: &Path) -> Option<PathBuf> {
+    const OTHERS_WRITE: u32 = 0o022;
+    /// In such a directory each takes away only what is his own.
+    const STICKY: u32 = 0o1000;
+    let can_write = |path: &Path, unless: u32| {
+        path.metadata().is_ok_and(|about| about.mode() & OTHERS_WRITE != 0 && about.mode() & unless == 0)
+    };
+    if can_write(file, 0) {
+        return Some(file.to_owned());
+    }
+    let directory = file.parent().filter(|directory| !directory.as_os_str().is_empty());
+    let directory = directory.unwrap_or(Path::new("."));
+    can_write(directory, STICKY).then(|| directory.to_owned())
+}
+
 /// Calls `reload` at first, whenever one of the files has changed, and whenever somebody asks for it by `asked`, for as long
 /// as the sender of `asked` lives; each second again after it failed. What came of it is told unless it was `said` before
 /// and nobody has done anything.

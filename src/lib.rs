@@ -7,7 +7,7 @@
 //!
 //! | place | holds | may use |
 //! |---|---|---|
-//! | `main.rs` | arguments, log, bind, signals, exit code; the only `anyhow` | all |
+//! | `main.rs` | arguments, bind, signals, exit code; the only `anyhow` | all |
 //! | [`config`] | settings: flags, each also an environment variable | `api`, `server`, `store`, `run`, `lock` |
 //! | `config/access`, `config/server`, `config/observe` | those that say who may do what, how connections are served, and what is said of it all | |
 //! | `config/store` | those that say where locks live, which all commands share that look at a store | |
@@ -26,13 +26,17 @@
 //! | `api/answers`, `api/problem` | what a caller is told; `problem` is the only map to status codes | |
 //! | `api/front`, `api/route` | what all requests pass through, in its order; what their routes are called |
 //! | `api/observe`, `api/admission`, `api/delivery` | request id and log line; what is refused at the door; whether an answer reached the socket | |
+//! | `api/strangers` | which requests of strangers are worth a line of the log | |
 //! | `api/metrics` | what each request is counted as, and the numbers for whoever collects them | |
 //! | `api/ui`, `api/ui/*` | the page for people: the held locks, live, and a way to break one | |
+//! | `api/page` | what is sent with every page, so that no other site makes use of it | |
 //! | `api/openapi` | what the handlers' attributes cannot say of the document | |
 //! | [`access`] | who may do what: rights, and those who have them | `lock` |
 //! | `access/keyring`, `access/keys_file`, `access/entry`, `access/mint` | the keys in force; the file that says which, as it is read and as it is written; a new key | |
 //! | `access/secret`, `access/scope`, `access/rate` | a key as it is shown, and what is kept of it; to which locks it reaches; how often it is used, and how often what is no key is shown | |
-//! | [`audit`] | who did what with which key, written down without stopping anybody | |
+//! | [`audit`] | who did what with which key, written down without stopping anybody | `writer`, `telemetry` |
+//! | [`log`] | the normal log | `writer`, `telemetry` |
+//! | [`writer`], `writer/unseen` | lines of a log, which a thread of its own writes; what stands in them by an escape | `telemetry` |
 //! | [`files`] | files of settings that are read anew when they change | |
 //! | [`server`] | the accept loop: deadlines, caps, drain, patience with peers. It knows no lock | `telemetry` |
 //! | `server/connection`, `server/requests` | one connection of HTTP: how long it lives, and when hyper has it; what its timers need to know of its requests | |
@@ -91,8 +95,10 @@ pub mod clock;
 pub mod config;
 pub mod files;
 pub mod lock;
+pub mod log;
 pub mod run;
 pub mod server;
 pub mod service;
 pub mod store;
 pub mod telemetry;
+pub mod writer;

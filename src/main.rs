@@ -1,11 +1,13 @@
-//! The program: arguments, log, socket, signals and exit code.
+//! The program: arguments, socket, signals and exit code.
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -19,6 +21,7 @@ use fencepost::config::{
     Cli, Command, KeysFile, LogFormat, LogLevel, NewKey, ObserveSettings, Settings, StoreSettings,
 };
 use fencepost::files::{self, watch_files};
+use fencepost::log::Log;
 use fencepost::run;
 use fencepost::server::{self, ServerSettings, Tls};
 use fencepost::service::LockService;
@@ -28,6 +31,7 @@ use fencepost::store::redis::{open as open_redis, survey as survey_redis};
 use fencepost::store::survey::Survey;
 use fencepost::telemetry::metrics::metrics;
 use fencepost::telemetry::traces::Traces;
+use fencepost::writer::Form;
 use jiff::Timestamp;
 use mimalloc::MiMalloc;
 use tokio::net::TcpListener;
@@ -48,7 +52,7 @@ const WRONG_SETTINGS: u8 = 2;
 const LAST_TAKES_BACK: Duration = Duration::from_secs(2);
 /// How long the last traces may take on their way.
 const LAST_TRACES: Duration = Duration::from_secs(2);
-/// How long the last lines of the audit log may take.
+/// How long the last lines of a log may take, and what is said in place of one.
 const LAST_LINES: Duration = Duration::from_secs(2);
 /// Connections that may be open to the address of the metrics: some collectors, and nobody else.
 const METRICS_CONNECTIONS: usize = 64;
@@ -106,8 +110,13 @@ fn explain_arguments(error: &clap::Error) -> ExitCode {
 }
 
 fn complain(problem: &str, code: u8) -> ExitCode {
-    // Where standard error is closed, the exit code has to do.
-    let _ = writeln!(io::stderr(), "fencepost: {problem}");
+    // Where standard error is closed, or nobody reads it, the exit code has to do.
+    let line = format!("fencepost: {problem}\n");
+    let (done, is_done) = mpsc::channel();
+    let say = move || drop(done.send(io::stderr().write_all(line.as_bytes())));
+    if thread::Builder::new().spawn(say).is_ok() {
+        let _ = is_done.recv_timeout(LAST_LINES);
+    }
     ExitCode::from(code)
 }
 
@@ -148,6 +157,8 @@ async fn check(store: &StoreSettings) -> ExitCode {
 
 /// One thread is a runtime of its own kind: where nobody is on another, nobody has to be woken there.
 fn serve_with_threads(settings: Settings) -> anyhow::Result<()> {
+    let log = start_log(&settings.observe).context("cannot start the log")?;
+    let _ending = log.ends_within(LAST_LINES);
     let mut builder = match settings.threads {
         1 => Builder::new_current_thread(),
         _ => Builder::new_multi_thread(),
@@ -157,7 +168,6 @@ fn serve_with_threads(settings: Settings) -> anyhow::Result<()> {
 }
 
 async fn serve(mut settings: Settings) -> anyhow::Result<()> {
-    start_log(&settings.observe);
     make_room(&mut settings);
     let audit = Arc::new(match settings.observe.audit_log.clone() {
         Some(target) => Audit::open(target).context("cannot open the audit log")?,
@@ -202,6 +212,7 @@ async fn serve(mut settings: Settings) -> anyhow::Result<()> {
             },
             allowed_hosts: access.allowed_hosts,
             allowed_origins: access.allowed_origins,
+            speaks_tls: settings.server.tls.is_some(),
         },
         serves_metrics: metrics_listener.is_none(),
         keyring: keyring.clone(),
@@ -238,7 +249,7 @@ async fn serve(mut settings: Settings) -> anyhow::Result<()> {
     if let Some(traces) = traces {
         traces.finish(LAST_TRACES).await;
     }
-    audit.finish(LAST_LINES).await;
+    audit.finish(LAST_LINES);
     tracing::info!(connections_cut = drained.cut_connections, "stopped");
     Ok(())
 }
@@ -396,27 +407,45 @@ fn cancel_on_signal(draining: CancellationToken) -> anyhow::Result<()> {
 /// Puts the keys into force that stand in the file, whenever it changes. One that is wrong changes nothing.
 async fn keep_keys(path: PathBuf, keyring: Arc<Keyring>, asked: watch::Receiver<()>, audit: Arc<Audit>) {
     let file = path.clone();
-    let reload = move || KeysFile::read_settled(&file).map(|file| keyring.replace(file.keys));
+    let was_open = AtomicBool::new(false);
+    let reload = move || {
+        let open = files::open_to_others(&file);
+        let is_open = open.is_some();
+        if let Some(open) = open.filter(|_| !was_open.load(Ordering::Relaxed)) {
+            let file = open.display();
+            tracing::warn!(%file, "others can write here, and so give themselves every right: chmod go-w");
+        }
+        was_open.store(is_open, Ordering::Relaxed);
+        KeysFile::read_settled(&file).map(|file| keyring.replace(file.keys))
+    };
     let tell = |read: &files::Read| audit.record(Event::changed("keys", read.clone()));
     watch_files(vec![path], asked, Ok(String::new()), reload, tell).await;
 }
 
-fn start_log(observe: &ObserveSettings) {
+fn start_log(observe: &ObserveSettings) -> io::Result<Log> {
     let level = match observe.log_level {
         LogLevel::Error => LevelFilter::ERROR,
         LogLevel::Warn => LevelFilter::WARN,
         LogLevel::Info => LevelFilter::INFO,
         LogLevel::Debug => LevelFilter::DEBUG,
     };
-    let log = tracing_subscriber::fmt()
+    let is_terminal = io::stderr().is_terminal();
+    let log = Log::start(match observe.log_format {
+        LogFormat::Json => Form::Json,
+        LogFormat::Text if is_terminal => Form::Colored,
+        LogFormat::Text => Form::Text,
+    })?;
+    let lines = tracing_subscriber::fmt()
         .with_max_level(level)
         .with_target(false)
-        .with_ansi(io::stderr().is_terminal())
-        .with_writer(io::stderr);
+        .with_ansi(is_terminal)
+        .log_internal_errors(false)
+        .with_writer(log.clone());
     match observe.log_format {
-        LogFormat::Text => log.init(),
-        LogFormat::Json => log.json().flatten_event(true).init(),
+        LogFormat::Text => lines.init(),
+        LogFormat::Json => lines.json().flatten_event(true).init(),
     }
     // A panic is a line of the log like any other, in its form.
     std::panic::set_hook(Box::new(|panic| tracing::error!(%panic, "a fault of the program")));
+    Ok(log)
 }

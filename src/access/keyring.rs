@@ -19,8 +19,6 @@ pub struct Keyring {
     changes: watch::Sender<()>,
     /// Those who have shown what is no key.
     pub guesses: Guesses,
-    /// Those who have shown nothing, which is no guess: they are counted for the log alone.
-    pub keyless: Guesses,
 }
 
 #[derive(Debug, Default)]
@@ -49,8 +47,8 @@ pub enum Refused {
 impl Keyring {
     /// With these keys.
     pub fn new(entries: Vec<Entry>) -> Self {
-        let (guesses, keyless) = Default::default();
-        let keyring = Self { keys: RwLock::default(), changes: watch::Sender::new(()), guesses, keyless };
+        let guesses = Guesses::default();
+        let keyring = Self { keys: RwLock::default(), changes: watch::Sender::new(()), guesses };
         keyring.replace(entries);
         keyring
     }

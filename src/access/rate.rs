@@ -86,7 +86,7 @@ impl Meter {
     }
 }
 
-/// Those who show what is no key, by the network that they come from.
+/// Those who show what is no key, or show none, by the network that they come from.
 #[derive(Debug)]
 pub struct Guesses {
     limiter: RateLimiter<Network, HashMapStateStore<Network>, DefaultClock, NoOpMiddleware>,

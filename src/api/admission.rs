@@ -5,15 +5,18 @@ use std::net::IpAddr;
 use axum::extract::Request;
 use axum::http::header::{HOST, ORIGIN};
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, HeaderValue, Uri};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
 
 use super::AppState;
+use super::authenticate::is_open;
 use super::problem::{Problem, ProblemType};
 
 /// The longest path and query, in bytes.
 const LONGEST_URI: usize = 8 * 1024;
 /// The most that all names and values of the headers may come to, in bytes.
 const LARGEST_HEADERS: usize = 16 * 1024;
+/// By which a browser says of which site the page is that asks.
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// What is asked by those who only want to know whether the server is well.
 const PROBES: [&str; 2] = ["/healthz", "/readyz"];
 
@@ -23,7 +26,8 @@ pub enum KnownHosts {
     /// All, for where a key is asked for: such a page has none to show.
     #[default]
     All,
-    /// Those that no stranger can rebind: of loopback, addresses, and names of one word, as in a network of containers.
+    /// Those that nobody can rebind: of loopback, and addresses. A name of one word is nobody's either, but whoever answers
+    /// for it in this network can have it mean another machine.
     Unbindable,
     /// Those of loopback.
     Loopback,
@@ -38,6 +42,8 @@ pub struct Admission {
     pub allowed_hosts: Vec<String>,
     /// Origins of other sites whose pages may use this server, such as `https://app.example`.
     pub allowed_origins: Vec<HeaderValue>,
+    /// Whether this server itself speaks TLS, so that a page which came without it is of another site.
+    pub speaks_tls: bool,
 }
 
 /// Refuses a head that is larger than a handler should see.
@@ -67,7 +73,8 @@ pub(super) fn guard_browsers(app: &AppState, request: &Request) -> Result<(), Pr
     if app.admission.known_hosts == KnownHosts::Loopback || !PROBES.contains(&request.uri().path()) {
         app.admission.check_host(host.as_ref())?;
     }
-    app.admission.check_origin(request.headers(), host.as_ref())
+    app.admission.check_origin(request.headers(), host.as_ref())?;
+    app.admission.check_site(request)
 }
 
 impl Admission {
@@ -78,7 +85,7 @@ impl Admission {
         let name = host.host();
         let (is_known, place) = match self.known_hosts {
             KnownHosts::All => return Ok(()),
-            KnownHosts::Unbindable => (is_loopback(name) || is_unbindable(name), "asks for no keys"),
+            KnownHosts::Unbindable => (is_loopback(name) || is_address(name), "asks for no keys"),
             KnownHosts::Loopback => (is_loopback(name), "listens on loopback"),
         };
         if is_known || self.allowed_hosts.iter().any(|allowed| allowed.eq_ignore_ascii_case(name)) {
@@ -90,10 +97,26 @@ impl Admission {
         Err(Problem::input(ProblemType::UnknownHost, "Host", detail))
     }
 
+    /// What a page of another site embeds, as a picture or an object, or leads to comes without an `Origin`; and whether the
+    /// answer was a good one would tell that page whether a lock is held. Pages for everybody may be linked to.
+    fn check_site(&self, request: &Request) -> Result<(), Problem> {
+        let headers = request.headers();
+        let is_ours = |site: &HeaderValue| site == "same-origin" || site == "none";
+        if headers.get_all(SEC_FETCH_SITE).iter().all(is_ours) || is_open(request.uri().path()) {
+            return Ok(());
+        }
+        let mut origins = headers.get_all(ORIGIN).iter().peekable();
+        if origins.peek().is_some() && origins.all(|origin| self.allowed_origins.contains(origin)) {
+            return Ok(());
+        }
+        let detail = "pages of other sites may embed, and lead to, nothing but the pages of this server";
+        Err(Problem::input(ProblemType::CrossOrigin, "Sec-Fetch-Site", detail))
+    }
+
     fn check_origin(&self, headers: &HeaderMap, host: Option<&Authority>) -> Result<(), Problem> {
         let mut origins = headers.get_all(ORIGIN).iter();
         let is_welcome =
-            |origin: &HeaderValue| self.allowed_origins.contains(origin) || is_own_origin(origin, host);
+            |origin: &HeaderValue| self.allowed_origins.contains(origin) || self.is_own_origin(origin, host);
         match origins.find(|origin| !is_welcome(origin)) {
             None => Ok(()),
             Some(_) => Err(Problem::input(
@@ -105,7 +128,24 @@ impl Admission {
     }
 }
 
-/// Whether the server is called by the commonest names of loopback, which are always known, and no page of a browser calls.
+impl Admission {
+    /// Whether a page of this very server sent the request. Where TLS ends in front of us, the page came by https all the
+    /// same; where it ends here, whatever came without it came from somebody else.
+    fn is_own_origin(&self, origin: &HeaderValue, host: Option<&Authority>) -> bool {
+        let (Ok(origin), Some(host)) = (origin.to_str(), host) else { return false };
+        let Some((scheme, authority)) = origin.split_once("://") else { return false };
+        let default_port = match scheme {
+            "http" if !self.speaks_tls => 80,
+            "https" => 443,
+            _ => return false,
+        };
+        let Ok(authority) = authority.parse::<Authority>() else { return false };
+        authority.host().eq_ignore_ascii_case(host.host())
+            && authority.port_u16().unwrap_or(default_port) == host.port_u16().unwrap_or(default_port)
+    }
+}
+
+/// Whether the server is called by the commonest names of loopback, which are always known, and no page of another site calls.
 /// So it is where most requests come from, and what follows takes ten times as long.
 fn is_plain(headers: &HeaderMap) -> bool {
     let host = headers.get(HOST).map_or(&b""[..], HeaderValue::as_bytes);
@@ -115,7 +155,7 @@ fn is_plain(headers: &HeaderMap) -> bool {
         [b':', digits @ ..] => digits.iter().all(u8::is_ascii_digit),
         _ => false,
     };
-    port.is_some_and(is_port) && !headers.contains_key(ORIGIN)
+    port.is_some_and(is_port) && !headers.contains_key(ORIGIN) && !headers.contains_key(SEC_FETCH_SITE)
 }
 
 /// The name and port that the caller addressed: the `Host` header, or HTTP/2's `:authority`.
@@ -138,26 +178,9 @@ fn is_loopback(name: &str) -> bool {
         || bare.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// Whether a name is an address, or one word: whoever has a domain cannot point such a name at us.
-fn is_unbindable(name: &str) -> bool {
-    let bare = name.trim_start_matches('[').trim_end_matches(']');
-    let is_of_a_word = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-    bare.parse::<IpAddr>().is_ok() || (!name.is_empty() && name.bytes().all(is_of_a_word))
-}
-
-/// Whether a page of this very server sent the request. TLS may end in front of us, so the scheme says nothing
-/// but which port is left out.
-fn is_own_origin(origin: &HeaderValue, host: Option<&Authority>) -> bool {
-    let (Ok(origin), Some(host)) = (origin.to_str(), host) else { return false };
-    let Some((scheme, authority)) = origin.split_once("://") else { return false };
-    let default_port = match scheme {
-        "http" => 80,
-        "https" => 443,
-        _ => return false,
-    };
-    let Ok(authority) = authority.parse::<Authority>() else { return false };
-    authority.host().eq_ignore_ascii_case(host.host())
-        && authority.port_u16().unwrap_or(default_port) == host.port_u16().unwrap_or(default_port)
+/// Whether a name is an address, which nobody can point elsewhere.
+fn is_address(name: &str) -> bool {
+    name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().is_ok()
 }
 
 #[cfg(test)]
@@ -175,22 +198,28 @@ mod tests {
     }
 
     #[test]
-    fn addresses_and_names_of_one_word_are_nobodys_to_rebind() {
-        for name in ["gateway", "fence_post-1", "192.168.0.7", "[fd00::1]", "::1"] {
-            assert!(is_unbindable(name), "{name}");
+    fn addresses_are_nobodys_to_rebind() {
+        for name in ["192.168.0.7", "[fd00::1]", "::1"] {
+            assert!(is_address(name), "{name}");
         }
         for name in
-            ["evil.example", "gateway.", "10.0.0.1.nip.io", "", "malformed.invalid", "10.0.0.1.", "a%2Eb"]
+            ["evil.example", "gateway", "10.0.0.1.nip.io", "", "malformed.invalid", "10.0.0.1.", "a%2Eb"]
         {
-            assert!(!is_unbindable(name), "{name}");
+            assert!(!is_address(name), "{name}");
         }
     }
 
     #[test]
     fn an_origin_is_our_own_only_with_the_same_name_and_port() {
-        let is_own = |origin: &'static str, host: &'static str| {
-            is_own_origin(&HeaderValue::from_static(origin), Some(&Authority::from_static(host)))
+        let is_own_of = |speaks_tls, origin: &'static str, host: &'static str| {
+            let host = Authority::from_static(host);
+            let admission = Admission { speaks_tls, ..Admission::default() };
+            admission.is_own_origin(&HeaderValue::from_static(origin), Some(&host))
         };
+        let is_own = |origin, host| is_own_of(false, origin, host);
+        assert!(is_own_of(true, "https://locks.example", "locks.example"));
+        assert!(!is_own_of(true, "http://locks.example", "locks.example"));
+        assert!(!is_own_of(true, "http://locks.example:443", "locks.example:443"));
         assert!(is_own("http://127.0.0.1:8080", "127.0.0.1:8080"));
         assert!(is_own("https://locks.example", "locks.example"));
         assert!(is_own("https://locks.example", "LOCKS.example:443"));

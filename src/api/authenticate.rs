@@ -42,7 +42,6 @@ pub(super) fn authenticate(app: &AppState, request: &Request) -> Result<Option<S
     let caller = match identify(keyring, request) {
         Ok(caller) => caller,
         Err(Unknown::Nobody) => {
-            keep_log_small(keyring, request);
             let detail = "show an API key: Authorization: Bearer fp_…";
             return Err(Problem::new(ProblemType::KeyRequired, detail).into_response().into());
         }
@@ -65,6 +64,11 @@ pub(super) fn authenticate(app: &AppState, request: &Request) -> Result<Option<S
 /// Whether an address answers to everybody.
 pub(super) fn is_open(path: &str) -> bool {
     OPEN.contains(&path) || OPEN_BELOW.iter().any(|open| path.starts_with(open))
+}
+
+/// Whether it is known who makes the request, by a key that is good or because everybody may do everything.
+pub(super) fn is_known(app: &AppState, request: &Request) -> bool {
+    app.keyring.as_ref().is_none_or(|keyring| identify(keyring, request).is_ok())
 }
 
 /// Who is not known.
@@ -148,36 +152,18 @@ fn refuse(
             tell_later(keyring.clone(), app.audit.clone());
         }
         if let Some(noted) = request.extensions().get::<Noted>() {
-            noted.leave_out();
+            noted.set_has_line(false);
         }
         let detail = "this address has shown too many API keys that are not accepted";
         return Problem::new(ProblemType::RateLimited, detail).with_retry_after(retry_after).into_response();
     }
     tracing::warn!(key_id, address = address.map(tracing::field::display), reason, "an API key was refused");
     if let Some(noted) = request.extensions().get::<Noted>() {
+        noted.set_has_line(true);
         let who = Who { key_id: key_id.map(str::to_owned), ..noted.who() };
         app.audit.note(Event::KeyRefused { who, reason, count: 1 });
     }
     Problem::new(ProblemType::KeyRefused, told).into_response()
-}
-
-/// Keeps requests without a key out of the log where their address sends many: each costs a line. They are answered as ever.
-fn keep_log_small(keyring: &Arc<Keyring>, request: &Request) {
-    let Some(peer) = request.extensions().get::<Arc<Peer>>() else { return };
-    if keyring.keyless.count(peer.address.ip()).is_ok() {
-        return;
-    }
-    if let Some(noted) = request.extensions().get::<Noted>() {
-        noted.leave_out();
-    }
-    if keyring.keyless.leave_untold() {
-        let keyring = keyring.clone();
-        tokio::spawn(async move {
-            tokio::time::sleep(UNTOLD_INTERVAL).await;
-            let count = keyring.keyless.take_untold();
-            tracing::info!(count, "more requests came without an API key, of addresses that send many");
-        });
-    }
 }
 
 fn tell_later(keyring: Arc<Keyring>, audit: Arc<Audit>) {

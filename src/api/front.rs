@@ -20,7 +20,7 @@ use tower_http::cors::CorsLayer;
 use super::AppState;
 use super::admission::{Admission, guard_browsers, limit_head};
 use super::answers::{FENCING_TOKEN, LEASE_TOKEN};
-use super::authenticate::{RATE_LIMIT, RATE_LIMIT_POLICY, authenticate, with_standing};
+use super::authenticate::{RATE_LIMIT, RATE_LIMIT_POLICY, authenticate, is_known, with_standing};
 use super::observe::{REQUEST_ID, observe};
 use super::problem::{Problem, ProblemType};
 use super::watch::LAST_EVENT_ID;
@@ -42,8 +42,10 @@ struct Layers {
 
 impl Application for Front {
     async fn answer(self, mut request: Request) -> Response {
-        let line = observe(&mut request);
-        let response = match guard_browsers(&self.0.state, &request) {
+        let guarded = guard_browsers(&self.0.state, &request);
+        let is_welcome = guarded.is_ok();
+        let line = observe(&mut request, |request| is_welcome && is_known(&self.0.state, request));
+        let response = match guarded {
             Ok(()) if self.0.cors.is_none() && !line.is_traced() => self.0.call(request).await,
             // Boxed, so that nobody else carries the room for it.
             Ok(()) => Box::pin(line.traced(self.0.call_with_cors(request))).await,

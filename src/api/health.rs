@@ -1,6 +1,6 @@
 //! Whether the process is alive, and whether it can serve.
 
-use axum::extract::{Path, State};
+use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
@@ -8,7 +8,11 @@ use utoipa::ToSchema;
 
 use super::AppState;
 use super::answers;
+use super::authenticate::is_known;
 use super::problem::{Problem, ProblemType};
+
+/// What a stranger is told: addresses of the store, and what it says of itself, are not for everybody.
+const NOT_TOLD: &str = "the store cannot be used; whoever shows an API key is told why, and so is the log";
 
 /// That all is well.
 #[derive(Serialize, ToSchema)]
@@ -36,7 +40,8 @@ pub(super) async fn healthz() -> Response {
 
 /// Ready
 ///
-/// The store can be reached and is safe to lock on.
+/// The store can be reached and is safe to lock on. Otherwise `detail` says why, where API keys are in use only to those who
+/// show one.
 #[utoipa::path(
     get, path = "/readyz", tag = "health",
     responses(
@@ -44,12 +49,22 @@ pub(super) async fn healthz() -> Response {
         super::openapi::ReadyzProblems,
     )
 )]
-pub(super) async fn readyz(State(app): State<AppState>) -> Result<Response, Problem> {
+pub(super) async fn readyz(State(app): State<AppState>, request: Request) -> Result<Response, Problem> {
     if app.draining.is_cancelled() {
         return Err(Problem::new(ProblemType::ShuttingDown, "this server finishes what it has begun"));
     }
-    app.service.check().await?;
-    Ok(ok())
+    // Before the store is asked: a body cannot be lent to others meanwhile.
+    let is_known = is_known(&app, &request);
+    match app.service.check().await {
+        Ok(()) => {
+            app.is_ready();
+            Ok(ok())
+        }
+        Err(error) => {
+            app.tell_unready(&error.to_string());
+            Err(if is_known { error.into() } else { Problem::new(ProblemType::StoreUnavailable, NOT_TOLD) })
+        }
+    }
 }
 
 /// Explain a problem

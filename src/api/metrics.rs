@@ -176,7 +176,7 @@ struct Observed(Router);
 
 impl Application for Observed {
     async fn answer(self, mut request: Request) -> Response {
-        let line = observe(&mut request);
+        let line = observe(&mut request, |_| false);
         line.hand_over(self.0.answer(request).await)
     }
 }

@@ -1,6 +1,5 @@
 //! What is true of every request: an id, headers that no answer goes without, and one line in the log.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -14,6 +13,7 @@ use super::delivery::{Delivery, track};
 use super::metrics::{Operation, Outcome, requests};
 use super::problem::ProblemType;
 use super::route::route_of;
+use super::strangers::is_worth_a_line;
 use crate::access::{Caller, Right, ShownKey};
 use crate::audit::{Audit, Event, Who};
 use crate::lock::LockKey;
@@ -22,6 +22,8 @@ use crate::telemetry::traces::{RequestEnd, RequestSpan};
 
 /// Names a request, in its answer and in the log.
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Says whose pages may embed an answer.
+const CORP: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
 /// Says of which trace a request is a part.
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 /// The longest id that is taken over from a caller, in characters.
@@ -37,7 +39,8 @@ struct Findings {
     note: OnceLock<Note>,
     /// With the place where it is written down what the caller does, if that is worth it.
     caller: OnceLock<(Caller, Option<Arc<Audit>>)>,
-    is_left_out: AtomicBool,
+    /// Whether it is worth a line, where that was found out.
+    has_line: OnceLock<bool>,
 }
 
 /// What a request turned out to be once it was read.
@@ -54,8 +57,8 @@ pub(super) struct Note {
 
 impl Noted {
     fn new(request_id: HeaderValue, peer: Option<Arc<Peer>>) -> Self {
-        let (note, caller) = (OnceLock::new(), OnceLock::new());
-        Self(Arc::new(Findings { request_id, peer, note, caller, is_left_out: AtomicBool::new(false) }))
+        let (note, caller, has_line) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+        Self(Arc::new(Findings { request_id, peer, note, caller, has_line }))
     }
 
     pub(super) fn set(&self, note: Note) {
@@ -84,21 +87,29 @@ impl Noted {
         }
     }
 
-    /// Keeps the request out of the log, which is no place for a flood.
-    pub(super) fn leave_out(&self) {
-        self.0.is_left_out.store(true, Ordering::Relaxed);
+    /// Says whether the request is worth a line of the log. Otherwise one is, of which it is known who makes it, and of
+    /// strangers as many as of one address.
+    pub(super) fn set_has_line(&self, has_line: bool) {
+        let _ = self.0.has_line.set(has_line);
+    }
+
+    fn has_line(&self) -> bool {
+        let is_worth_it = || self.caller().is_some() || is_worth_a_line(self.0.peer.as_ref());
+        self.0.has_line.get().copied().unwrap_or_else(is_worth_it)
     }
 }
 
 /// Comes before everything else: gives the request an id and begins its line, which is written when the answer is handed to
-/// the socket, or when it turns out that nobody waits for it any more.
-pub(super) fn observe(request: &mut Request) -> LogLine {
+/// the socket, or when it turns out that nobody waits for it any more. What a request says of its trace counts where it
+/// `is_trusted`: a span costs something, and strangers are not to choose how many there are.
+pub(super) fn observe(request: &mut Request, is_trusted: impl FnOnce(&Request) -> bool) -> LogLine {
     let id = request_id(request.headers());
     let noted = Noted::new(id, request.extensions().get().cloned());
     request.extensions_mut().insert(noted.clone());
     let route = route_of(request.uri().path());
     let span = RequestSpan::begin(request.method().as_str(), route, || {
-        request.headers().get(TRACEPARENT)?.to_str().ok()
+        let traceparent = request.headers().get(TRACEPARENT)?;
+        traceparent.to_str().ok().filter(|_| is_trusted(request))
     });
     LogLine {
         method: request.method().clone(),
@@ -168,6 +179,8 @@ impl LogLine {
         let headers = response.headers_mut();
         headers.insert(REQUEST_ID, self.noted.0.request_id.clone());
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        // A browser hands it to no page of another site, unless that was asked for by its origin.
+        headers.insert(CORP, HeaderValue::from_static("same-origin"));
         self.status = Some(response.status().as_u16());
         self.problem = response.extensions().get::<ProblemType>().copied();
         if self.method == Method::HEAD {
@@ -207,7 +220,7 @@ impl LogLine {
             key_id,
             request_id,
         });
-        if findings.is_left_out.load(Ordering::Relaxed) {
+        if !self.noted.has_line() {
             return;
         }
         let elapsed_us = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);

@@ -4,15 +4,13 @@
 use axum::Router;
 use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
-use axum::http::header::{
-    CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, LOCATION, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
-};
-use axum::http::{HeaderValue, StatusCode};
-use axum::middleware::map_response;
+use axum::http::StatusCode;
+use axum::http::header::{CONTENT_TYPE, LOCATION};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
 use super::AppState;
+use super::page::{UI_POLICY, guarded};
 use super::problem::{Problem, ProblemType};
 
 const PAGE: File = File("index.html", "text/html; charset=utf-8", include_str!("ui/index.html"));
@@ -28,26 +26,14 @@ const FILES: &[File] = &[
 ];
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 
-/// Names of locks are chosen by strangers, and the page has a key that breaks locks. Nothing but these files runs in it, no
-/// text becomes markup, it talks to nobody else, and no other site shows it in a frame, where clicks could be stolen.
-const POLICY: HeaderValue = HeaderValue::from_static(
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; \
-     form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
-);
-const HEADERS: [(HeaderName, HeaderValue); 3] = [
-    (CONTENT_SECURITY_POLICY, POLICY),
-    (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
-    (REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
-];
-
 /// The page, and what it is made of. It holds no secret, so it needs no key.
 pub(super) fn page() -> Router<AppState> {
-    Router::new()
+    let routes = Router::new()
         .route("/ui", get(async || PAGE.response()))
         // The page's addresses are relative to the one without a slash; this one is relative too, for proxies' sake.
         .route("/ui/", get(async || (StatusCode::PERMANENT_REDIRECT, [(LOCATION, "../ui")])))
-        .route("/ui/{file}", get(file))
-        .layer(map_response(async |response: Response| (HEADERS, response)))
+        .route("/ui/{file}", get(file));
+    guarded(routes, UI_POLICY)
 }
 
 struct File(&'static str, &'static str, &'static str);

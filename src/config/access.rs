@@ -29,8 +29,8 @@ pub struct AccessArgs {
     #[arg(long, env = "FENCEPOST_ALLOW_ANONYMOUS", value_parser = yes_or_no)]
     allow_anonymous: bool,
 
-    /// Another name by which this server may be called while it has no keys, such as that which a reverse proxy passes on; known
-    /// are those of loopback, and beyond loopback also addresses and names of one word (may be repeated)
+    /// Another name by which this server may be called while it has no keys, such as that of a container, or one which a reverse
+    /// proxy passes on; known are those of loopback, and beyond loopback also addresses (may be repeated)
     #[arg(long, env = "FENCEPOST_ALLOW_HOST", value_delimiter = ',', value_name = "HOST")]
     allow_host: Vec<String>,
 

@@ -66,8 +66,13 @@ impl<L: Label> Counters<L> {
 
     /// One more.
     pub fn count(&self, value: L) {
+        self.add(value, 1);
+    }
+
+    /// So many more.
+    pub fn add(&self, value: L, more: u64) {
         if let Some(counter) = self.0.get(value.index()) {
-            counter.inc();
+            counter.inc_by(more);
         }
     }
 

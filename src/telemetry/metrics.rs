@@ -45,6 +45,16 @@ labels! {
 }
 
 labels! {
+    /// What is written down, line by line.
+    pub enum Log {
+        /// What the gateway says.
+        Normal = "normal",
+        /// Who did what with which key.
+        Audit = "audit",
+    }
+}
+
+labels! {
     /// How a store did not answer.
     pub enum NoAnswer {
         /// Certainly nothing happened.
@@ -136,6 +146,8 @@ pub struct Metrics {
     pub takes_back_pending: IntGauge,
     /// Whether the gateway finishes what it has begun.
     pub draining: IntGauge,
+    /// Lines that are missing in a log.
+    pub log_lines_dropped: Counters<Log>,
     /// What becomes of the connections to the gateway.
     pub connections: Arc<Connections>,
 }
@@ -203,6 +215,12 @@ impl Metrics {
                 "Grants and places that are being taken back.",
             ),
             draining: gauge("fencepost_draining", "1 while the gateway finishes what it has begun, to stop."),
+            log_lines_dropped: Counters::register(
+                all,
+                "fencepost_log_lines_dropped_total",
+                "Lines that are missing in a log, since its reader or its disk could not follow.",
+                "log",
+            ),
             connections: Arc::new(Connections::register(all)),
             registry,
         }

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
+use crate::support::certificates::Certificates;
 use crate::support::http::raw_call;
+use crate::support::secure::{SecureClient, call};
 use crate::support::{Client, Gateway, Stage, on_each_store};
 
 on_each_store!(
@@ -10,6 +12,8 @@ on_each_store!(
     a_rebound_host_is_refused,
     try_it_out_of_the_own_pages_works,
     the_docs_come_from_the_binary_alone,
+    no_other_site_shows_a_page_of_ours_in_a_frame,
+    what_a_browser_asks_for_another_site_is_refused_but_for_the_pages,
 );
 
 async fn a_page_of_another_site_is_refused(stage: Stage) {
@@ -113,6 +117,90 @@ async fn the_docs_come_from_the_binary_alone(stage: Stage) {
     assert!(String::from_utf8_lossy(&start.body).contains("\"/openapi.json\""));
 }
 
+async fn no_other_site_shows_a_page_of_ours_in_a_frame(stage: Stage) {
+    let client = stage.client();
+    let docs = ["/docs", "/docs/", "/docs/swagger-ui-bundle.js", "/docs/swagger-initializer.js"];
+    for address in
+        docs.into_iter().chain(["/docs/nothing.js", "/ui", "/ui/", "/ui/page.js", "/ui/nothing.js"])
+    {
+        let answer = client.get(address).send().await;
+        let policy = answer.header("content-security-policy").unwrap_or_else(|| panic!("{address}"));
+        for rule in ["default-src 'none'", "script-src 'self'", "frame-ancestors 'none'", "base-uri 'none'"] {
+            assert!(policy.contains(rule), "{address}: {policy}");
+        }
+        let script = policy.split(';').find(|rule| rule.contains("script-src")).unwrap();
+        assert!(!script.contains("unsafe") && !policy.contains('*'), "{address}: {policy}");
+        assert_eq!(answer.header("x-frame-options"), Some("DENY"), "{address}");
+        assert_eq!(answer.header("x-content-type-options"), Some("nosniff"), "{address}");
+        assert_eq!(answer.header("referrer-policy"), Some("no-referrer"), "{address}");
+    }
+    // Beyond this machine Swagger UI would show the document to a service that validates it.
+    let start = client.get("/docs/swagger-initializer.js").send().await.expect(200);
+    assert!(String::from_utf8_lossy(&start.body).contains("\"validatorUrl\": \"none\""), "{:?}", start.body);
+}
+
+/// An `<object>` or an `<img>` of another site sends no `Origin`, and tells its page whether the answer was a good one.
+async fn what_a_browser_asks_for_another_site_is_refused_but_for_the_pages(stage: Stage) {
+    let client = stage.client();
+    client.put("/locks/held").send().await.expect(201);
+    for site in ["cross-site", "same-site", "SAME-SITE", "nonsense"] {
+        let ask = |address: &str| client.get(address).header("Sec-Fetch-Site", site).send();
+        for address in
+            ["/locks/held", "/locks/free", "/lock?key=held", "/locks", "/events?prefix=", "/metrics"]
+        {
+            ask(address).await.expect_problem(403, "cross-origin");
+        }
+        for address in ["/ui", "/docs/", "/openapi.json", "/problems/lock-held", "/healthz", "/readyz"] {
+            ask(address).await.expect(200);
+        }
+    }
+    for site in ["none", "same-origin"] {
+        client.get("/locks/held").header("Sec-Fetch-Site", site).send().await.expect(200);
+    }
+    let two = "Sec-Fetch-Site: none\r\nSec-Fetch-Site: cross-site\r\n";
+    raw_call(stage.gateway.address, "GET", "/locks/held", two).await.expect_problem(403, "cross-origin");
+    // For browsers that do not say it, and for what is asked by the name of an address beyond this machine.
+    for address in ["/locks/held", "/locks/free", "/locks", "/metrics", "/openapi.json"] {
+        let answer = client.get(address).send().await;
+        assert_eq!(answer.header("cross-origin-resource-policy"), Some("same-origin"), "{address}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_a_server_with_tls_a_page_that_came_without_it_is_of_another_site() {
+    let certificates = Certificates::new();
+    let (certificate, key) = (certificates.certificate(), certificates.key());
+    let args = ["--store", "memory:", "--tls-cert", &certificate, "--tls-key", &key];
+    let gateway = Gateway::start(&args).await;
+    let port = gateway.address.port();
+    let mut stream = SecureClient::new(&certificates).connect(gateway.address).await.unwrap();
+    for (origin, status) in [
+        // The Host says no port, which is that of https.
+        ("http://localhost".to_owned(), 403),
+        ("http://localhost:443".to_owned(), 403),
+        (format!("https://localhost:{port}"), 403),
+        ("https://localhost".to_owned(), 404),
+    ] {
+        let headers = format!("Origin: {origin}\r\n");
+        let answer = call(&mut stream, "GET", "/locks/k", &headers).await.unwrap();
+        assert_eq!(answer.status, status, "{origin}");
+    }
+    // One without TLS may have a proxy in front that has it, and is told nothing of that.
+    let gateway = Gateway::start(&["--store", "memory:", "--allow-host", "locks.example"]).await;
+    // Only the browser knows, and newer ones say it.
+    for (scheme, site, status) in [
+        ("http", "", 404),
+        ("https", "", 404),
+        ("https", "Sec-Fetch-Site: same-origin\r\n", 404),
+        ("http", "Sec-Fetch-Site: cross-site\r\n", 403),
+    ] {
+        let headers = format!("Host: locks.example\r\nOrigin: {scheme}://locks.example\r\n{site}");
+        let request = format!("GET /locks/k HTTP/1.1\r\nConnection: close\r\n{headers}\r\n");
+        let answer = crate::support::http::raw(gateway.address, request.as_bytes()).await;
+        crate::support::http::parse(&answer).expect(status);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn hosts_and_origins_can_be_allowed() {
     let gateway = Gateway::embedded(&[
@@ -147,6 +235,14 @@ async fn hosts_and_origins_can_be_allowed() {
     for name in ["lease-token", "x-request-id", "authorization", "last-event-id"] {
         assert!(allowed.contains(name), "{allowed}");
     }
+    // As a browser sends it, which also says of which site the page is.
+    for site in ["cross-site", "same-site"] {
+        let call = client.get("/locks/d").header("Origin", "https://app.example");
+        let answer = call.header("Sec-Fetch-Site", site).send().await.expect(200);
+        assert_eq!(answer.header("access-control-allow-origin"), Some("https://app.example"));
+        let preflight = format!("{preflight}Sec-Fetch-Site: {site}\r\n");
+        raw_call(address, "OPTIONS", "/locks/e", &preflight).await.expect(200);
+    }
     let stranger = preflight.replace("app.example", "evil.example");
     raw_call(address, "OPTIONS", "/locks/e", &stranger).await.expect_problem(403, "cross-origin");
 }
@@ -154,8 +250,8 @@ async fn hosts_and_origins_can_be_allowed() {
 /// As in a container whose port is published on loopback, where a page can reach it by a name that it has rebound.
 #[tokio::test(flavor = "multi_thread")]
 async fn beyond_loopback_a_gateway_without_keys_answers_to_no_name_that_a_page_can_have() {
-    let args =
-        ["--store", "memory:", "--listen", "0.0.0.0:0", "--allow-anonymous", "--allow-host", "locks.example"];
+    let args = ["--store", "memory:", "--listen", "0.0.0.0:0", "--allow-anonymous"];
+    let args = [&args[..], &["--allow-host", "locks.example", "--allow-host", "gateway"]].concat();
     let gateway = Gateway::start(&args).await;
     let address = ([127, 0, 0, 1], gateway.address.port()).into();
     let ask = async |line: &str, host: &str| {
@@ -168,7 +264,9 @@ async fn beyond_loopback_a_gateway_without_keys_answers_to_no_name_that_a_page_c
     for (n, host) in known.iter().enumerate() {
         ask(&format!("PUT /locks/{n}"), host).await.expect(201);
     }
-    for host in ["evil.example:8080", "192.0.2.7.nip.io", "gateway.example", "a b"] {
+    // Whoever answers for `printer` in this network can have it mean another machine a moment later.
+    for host in ["printer", "printer:8080", "evil.example:8080", "192.0.2.7.nip.io", "gateway.example", "a b"]
+    {
         ask("PUT /locks/evil", host).await.expect_problem(403, "unknown-host");
         ask("GET /locks", host).await.expect_problem(403, "unknown-host");
     }

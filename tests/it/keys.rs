@@ -269,3 +269,38 @@ async fn the_log_names_the_key_of_each_request() {
     assert!(line.contains(&format!("\"key_id\":\"{}\"", &key[3..15])), "{line}");
     assert!(!gateway.log().join("\n").contains(&key[16..]), "a secret is in the log");
 }
+
+/// Addresses of the store and what it says of itself are the operator's; whoever shows a key is told, and so is the log.
+#[tokio::test(flavor = "multi_thread")]
+async fn strangers_learn_that_the_gateway_is_not_ready_and_not_why() {
+    let mut file = KeysFile::new();
+    let key = file.add_for_all("sees", "\"inspect\"");
+    file.write();
+    let flag = file.flag();
+    let mut stage = Stage::redis_with(&[&flag[0], &flag[1], "--store-timeout", "300ms"]).await;
+    let client = stage.client();
+    drop(stage.redis.take());
+    eventually("it is not ready", async || client.get("/readyz").send().await.status == 503).await;
+    let ask = async |key: Option<&str>| {
+        let call = client.get("/readyz");
+        let call = if let Some(key) = key { call.key(key) } else { call };
+        call.send().await.expect_problem(503, "store-unavailable").json()["detail"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
+    let wrong = format!("{}x", &key[..key.len() - 1]);
+    for stranger in [None, Some("nonsense"), Some(wrong.as_str())] {
+        let detail = ask(stranger).await;
+        assert_eq!(
+            detail,
+            "the store cannot be used; whoever shows an API key is told why, and so is the log"
+        );
+    }
+    let told = ask(Some(&key)).await;
+    assert!(!told.is_empty() && !told.contains("API key"), "{told}");
+    let log = stage.gateway.log().join("\n");
+    assert!(log.contains("the gateway is not ready") && log.contains(&told), "{told}: {log}");
+    // Once, however often it is asked.
+    assert!(log.matches("the gateway is not ready").count() < 4, "{log}");
+}

@@ -6,7 +6,9 @@ use serde_json::Value;
 
 use crate::support::gateway::bare_command;
 use crate::support::http::{raw, raw_call};
-use crate::support::{Stage, eventually, fresh_token, on_each_store};
+use crate::support::{Client, Gateway, KeysFile, Stage, eventually, fresh_token, on_each_store};
+
+mod stalled;
 
 on_each_store!(one_line_per_request_and_never_a_token, request_ids_are_taken_over_or_made);
 
@@ -86,4 +88,107 @@ fn text_is_the_default_and_has_no_colours_off_a_terminal() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(line.contains(" WARN locks live in memory") && !line.contains('\u{1b}'), "{line:?}");
+}
+
+/// What strangers ask for without any key, and what is refused at the door.
+const STRANGE: [(&str, &str, &str); 6] = [
+    ("GET", "/healthz", ""),
+    ("GET", "/problems/lock-held", ""),
+    ("GET", "/ui/page.js", ""),
+    ("GET", "/docs/swagger-initializer.js", ""),
+    ("PUT", "/locks/k", "Origin: https://evil.example\r\n"),
+    ("PUT", "/locks/k", "X-Long: "),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn strangers_do_not_fill_the_log_whatever_they_ask_for() {
+    const TIMES: usize = 60;
+    let mut file = KeysFile::new();
+    let key = file.add_for_all("known", "\"inspect\"");
+    file.write();
+    let flag = file.flag();
+    let gateway = Gateway::start(&["--store", "memory:", &flag[0], &flag[1]]).await;
+    let client = Client::new(gateway.address);
+    for _ in 0..TIMES {
+        for (method, target, headers) in STRANGE {
+            let long = "x".repeat(if headers.starts_with("X-Long") { 17_000 } else { 0 });
+            let end = if long.is_empty() { "" } else { "\r\n" };
+            raw_call(gateway.address, method, target, &format!("{headers}{long}{end}")).await;
+        }
+        client.get("/locks/mine").key(&key).send().await.expect(404);
+    }
+    let lines = || gateway.log().iter().filter(|line| line.contains("\"request_id\"")).count();
+    let said = |text: &str| gateway.log().iter().filter(|line| line.contains(text)).count();
+    eventually("each request with a key is a line", async || said("\"key\":\"mine\"") == TIMES).await;
+    eventually("the others are counted", async || said("more requests came from strangers") > 0).await;
+    // One more a second has a line, however slow this machine is.
+    assert!((10..TIMES * STRANGE.len() / 2).contains(&(lines() - TIMES)), "{}", lines());
+}
+
+/// Where no keys are in use everybody is known, but for who is refused at the door.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_keys_each_request_is_a_line_unless_it_is_refused_at_the_door() {
+    const TIMES: usize = 60;
+    let gateway = Gateway::start(&["--store", "memory:"]).await;
+    let client = Client::new(gateway.address);
+    for _ in 0..TIMES {
+        client.get("/locks/mine").send().await.expect(404);
+        client.get("/healthz").send().await.expect(200);
+        client.get("/locks/x").header("Origin", "https://evil.example").send().await.expect(403);
+        client.get("/locks/x").header("Host", "evil.example").send().await.expect(403);
+    }
+    let said = |text: &str| gateway.log().iter().filter(|line| line.contains(text)).count();
+    eventually("each is a line", async || said("\"key\":\"mine\"") == TIMES && said("\"/healthz\"") == TIMES)
+        .await;
+    eventually("the others are counted", async || said("more requests came from strangers") > 0).await;
+    let refused = said("\"cross-origin\"") + said("\"unknown-host\"");
+    assert!((10..TIMES).contains(&refused), "{refused}");
+}
+
+/// What turns the text around, what ends a line for some readers, and what has no shape.
+const UNSEEN: &str = "a\u{202e}gpj\u{2066}\u{2028}b\u{200b}\u{feff}\u{34f}\u{2800}\u{fe0f}\u{e0041}é";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_seen_is_escaped_in_both_forms_of_the_log_and_in_the_audit_log() {
+    let directory = tempfile::tempdir().unwrap();
+    let audit = directory.path().join("audit.log");
+    let mut file = KeysFile::new();
+    let key = file.add_for_all("x\u{202e}y", "\"acquire\", \"admin\"");
+    file.write();
+    let flag = file.flag();
+    for form in ["json", "text"] {
+        let args = ["--store", "memory:", &flag[0], &flag[1], "--audit-log", audit.to_str().unwrap()];
+        let args = [&args[..], &["--listen", "127.0.0.1:0", "--log-format", form]].concat();
+        let mut program = bare_command();
+        program.args(&args);
+        let gateway = Gateway::try_start_by(program, &args).await.unwrap();
+        let client = Client::new(gateway.address);
+        let name: String = UNSEEN.bytes().map(|byte| format!("%{byte:02x}")).collect();
+        client.put(&format!("/locks/{name}?owner={name}")).key(&key).send().await.expect(201);
+        client.delete(&format!("/locks/{name}?force=true")).key(&key).send().await.expect(204);
+        let of_lock = || -> Vec<String> {
+            gateway.log().into_iter().filter(|line| line.contains("a lock was broken")).collect()
+        };
+        eventually("it is in the log", async || of_lock().len() == 1).await;
+        eventually("and in the other one", async || {
+            std::fs::read_to_string(&audit).unwrap_or_default().contains("\"event\":\"break\"")
+        })
+        .await;
+        let audited = std::fs::read_to_string(&audit).unwrap();
+        let line = &of_lock()[0];
+        for text in [line, &audited] {
+            let raw: Vec<_> =
+                UNSEEN.chars().filter(|c| !"agpjbé".contains(*c) && text.contains(*c)).collect();
+            assert!(raw.is_empty(), "{form}: {raw:?} in {text}");
+            assert!(text.contains('é'), "what can be seen is as it was: {text}");
+        }
+        if form == "json" {
+            let line: Value = serde_json::from_str(line).unwrap();
+            assert_eq!((&line["key"], &line["owner"]), (&UNSEEN.into(), &UNSEEN.into()));
+        }
+        for line in audited.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()) {
+            assert!(line.get("lock").is_none_or(|lock| lock == UNSEEN), "{line}");
+            assert!(line.get("key_name").is_none_or(|name| name == "x\u{202e}y"), "{line}");
+        }
+    }
 }

@@ -10,8 +10,8 @@ use prost::Message;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::support::gateway::run;
-use crate::support::{Client, Gateway, RedisServer, Stage, eventually, free_port, fresh_token};
+use crate::support::gateway::{command, run};
+use crate::support::{Client, Gateway, KeysFile, RedisServer, Stage, eventually, free_port, fresh_token};
 
 /// A collector that takes all it is sent.
 struct Collector {
@@ -214,6 +214,35 @@ async fn a_traceparent_that_is_none_is_not_believed_and_one_that_is_not_sampled_
     assert_eq!(of("believed").len(), invalid.len());
     assert!(of("believed").iter().all(|span| span.parent_span_id.is_empty()));
     assert!(of("unsampled").is_empty());
+}
+
+/// Nothing is sampled but what somebody asks for, and strangers ask for nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_traceparent_counts_only_from_who_shows_a_key_where_keys_are_in_use() {
+    let collector = Collector::start().await;
+    let mut file = KeysFile::new();
+    let key = file.add_for_all("known", "\"inspect\"");
+    file.write();
+    let flag = file.flag();
+    let args = ["--store", "memory:", "--otlp-endpoint", &collector.url(), &flag[0], &flag[1]];
+    let mut program = command(&args);
+    program.env("OTEL_TRACES_SAMPLER", "parentbased_traceidratio").env("OTEL_TRACES_SAMPLER_ARG", "0");
+    let gateway = Gateway::try_start_by(program, &args).await.unwrap();
+    let client = Client::new(gateway.address);
+    let (trace, parent) = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7");
+    let ask = |address: &str| client.get(address).header("traceparent", format!("00-{trace}-{parent}-01"));
+    ask("/locks/anonymous").send().await.expect(401);
+    ask("/locks/wrong").key(&format!("{}x", &key[..key.len() - 1])).send().await.expect(401);
+    for address in ["/healthz", "/openapi.json", "/ui", "/problems/lock-held", "/nothing"] {
+        ask(address).send().await;
+    }
+    ask("/locks/foreign").key(&key).header("Origin", "https://evil.example").send().await.expect(403);
+    ask("/locks/known").key(&key).send().await.expect(404);
+    let spans = collector.all_of(gateway).await;
+    let of_requests: Vec<_> = spans.iter().filter(|span| span.name.starts_with("GET ")).collect();
+    let seen: Vec<_> = of_requests.iter().map(|span| said(span, "fencepost.key")).collect();
+    assert_eq!(seen, ["known"], "{of_requests:#?}");
+    assert_eq!(hex(&of_requests[0].parent_span_id), parent);
 }
 
 /// The threads of a process, by their names.

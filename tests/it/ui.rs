@@ -115,6 +115,18 @@ async fn names_that_strangers_chose_do_no_harm() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_introduction_works_under_its_policy_and_in_no_frame_of_another_site() {
+    let gateway = gateway(&[]).await;
+    browse("introduction", &[&url(&gateway)], alone).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_of_another_site_does_not_learn_whether_a_lock_is_held() {
+    let gateway = gateway(&[]).await;
+    browse("spying", &[&url(&gateway)], alone).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_connection_that_is_lost_is_told_of_and_made_again() {
     let gateway = gateway(&[]).await;
     let proxy = Proxy::start(gateway.address.port(), Framing::Chunks).await;

@@ -103,6 +103,17 @@ export class Browser {
     return new Page(page);
   }
 
+  /** Opens a page of another site, which may complain of whatever it likes. */
+  async visit(url) {
+    const page = await (await this.#browser.newContext()).newPage();
+    await page.goto(url, { waitUntil: 'load' });
+    return page;
+  }
+
+  async close() {
+    await this.#browser.close();
+  }
+
   /** Nothing that should not have happened has. */
   async end() {
     await this.#browser.close();

@@ -4,12 +4,13 @@ import { complaints } from './browser.mjs';
 import * as keys from './keys.mjs';
 import * as merging from './merging.mjs';
 import * as names from './names.mjs';
+import * as others from './others.mjs';
 import * as outage from './outage.mjs';
 import * as watching from './watching.mjs';
 
 const [, , , , scenario, ...args] = process.argv;
 try {
-  await { ...keys, ...merging, ...names, ...outage, ...watching }[scenario](...args);
+  await { ...keys, ...merging, ...names, ...others, ...outage, ...watching }[scenario](...args);
   process.exit(0);
 } catch (error) {
   console.log([error.stack, ...complaints].join('\n'));

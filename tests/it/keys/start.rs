@@ -1,10 +1,12 @@
 //! What a gateway does not start with, and how a key is made.
 
+use std::fs::{Permissions, set_permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
 use crate::support::gateway::{PROGRAM, run};
-use crate::support::{Client, Gateway, KeysFile, free_port, fresh_token};
+use crate::support::{Client, Gateway, KeysFile, eventually, free_port, fresh_token};
 
 use super::gateway;
 
@@ -187,4 +189,45 @@ fn the_entry_of_the_readme_is_a_key() {
     let keys = fencepost::access::parse_keys(entry).unwrap();
     assert_eq!(keys.len(), 1);
     assert!(keys[0].rate.is_some() && keys[0].expires.is_some() && keys[0].max_ttl.is_some());
+}
+
+/// Whoever writes to it has every right.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_keys_file_that_others_can_write_is_warned_of_at_the_start_and_when_it_becomes_so() {
+    let mut file = KeysFile::new();
+    file.add_for_all("all", "\"acquire\"");
+    file.write();
+    let path = file.path();
+    let flag = file.flag();
+    let set = |path: &Path, mode| set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    let start = async || Gateway::start(&["--store", "memory:", &flag[0], &flag[1]]).await;
+    let warnings = |gateway: &Gateway| {
+        let log = gateway.log();
+        log.iter().filter(|line| line.contains("WARN") && line.contains("others can write")).count()
+    };
+    set(&path, 0o644);
+    let gateway = start().await;
+    let in_force = || gateway.log().iter().filter(|line| line.contains("settings are in force")).count();
+    for (mode, expected) in [(0o664, 1), (0o600, 1), (0o606, 2), (0o640, 2)] {
+        let before = in_force();
+        set(&path, mode);
+        eventually("it is read anew", async || in_force() > before).await;
+        assert_eq!(warnings(&gateway), expected, "{mode:o}: {:#?}", gateway.log());
+    }
+    drop(gateway);
+    set(&path, 0o666);
+    let gateway = start().await;
+    eventually("it is warned of", async || warnings(&gateway) == 1).await;
+    drop(gateway);
+    // And a directory in which others can put another one in its place, unless only its owner may take it away.
+    set(&path, 0o600);
+    for (mode, expected) in [(0o777, 1), (0o1777, 0)] {
+        set(path.parent().unwrap(), mode);
+        let gateway = start().await;
+        gateway.signal("HUP");
+        let is_read =
+            || gateway.log().iter().filter(|line| line.contains("settings are in force")).count() > 1;
+        eventually("it is read anew", async || is_read()).await;
+        assert_eq!(warnings(&gateway), expected, "{mode:o}: {:#?}", gateway.log());
+    }
 }

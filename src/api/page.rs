@@ -1,0 +1,37 @@
+//! What is sent with every page, and with what it is made of, so that no other site makes use of them.
+
+use axum::Router;
+use axum::http::HeaderValue;
+use axum::http::header::{
+    CONTENT_SECURITY_POLICY, HeaderName, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+};
+use axum::middleware::map_response;
+use axum::response::Response;
+
+use super::AppState;
+
+/// Names of locks are chosen by strangers, and the page has a key that breaks locks. Nothing but these files runs in it, no
+/// text becomes markup, it talks to nobody else, and no other site shows it in a frame, where clicks could be stolen.
+pub(super) const UI_POLICY: HeaderValue = HeaderValue::from_static(
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; \
+     form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
+);
+/// The same for Swagger UI, which writes styles, and pictures, into its markup.
+pub(super) const DOCS_POLICY: HeaderValue = HeaderValue::from_static(
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
+     connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+);
+/// The second is for browsers that do not know `frame-ancestors`.
+const HEADERS: [(HeaderName, HeaderValue); 3] = [
+    (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+    (X_FRAME_OPTIONS, HeaderValue::from_static("DENY")),
+    (REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
+];
+
+/// Sends a policy with all that these routes answer.
+pub(super) fn guarded(pages: Router<AppState>, policy: HeaderValue) -> Router<AppState> {
+    pages.layer(map_response(move |response: Response| {
+        let policy = [(CONTENT_SECURITY_POLICY, policy.clone())];
+        async move { (HEADERS, policy, response) }
+    }))
+}
