@@ -1,13 +1,14 @@
 //! Who may do what: the rights, the API keys that have them, and the callers that show a key.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use thiserror::Error;
 use tokio::time::sleep;
 
-use crate::lock::LockKey;
+use crate::lock::{LeaseToken, LockKey};
 
 mod entry;
 mod keyring;
@@ -16,15 +17,17 @@ mod mint;
 mod rate;
 mod scope;
 mod secret;
+mod shares;
 
 pub use entry::{Entry, Rate};
 use keyring::{ApiKey, Proof};
-pub use keyring::{Keyring, Permit, Refused};
+pub use keyring::{Keyring, Refused};
 pub use keys_file::{KeysFileError, is_plain, parse as parse_keys};
 pub use mint::{KeyWish, append, mint};
 pub use rate::{Guesses, Standing};
 pub use scope::Scope;
 pub use secret::{KeyId, SecretHash, ShownKey};
+pub use shares::{Permit, Shares, WaitPermit};
 
 /// The longest that anybody relies on an end of a key that was computed before: the wall clock may be set.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
@@ -166,22 +169,46 @@ impl Caller {
         self.0.as_ref()?.key.count()
     }
 
-    /// Lets one request wait; `None` where as many do as may.
-    pub fn wait(&self) -> Option<Permit> {
-        let Some(holder) = &self.0 else { return Some(Permit::UNCOUNTED) };
-        Permit::take(&holder.key.waiters, holder.entry()?.max_waiters)
+    /// Lets one request wait in the line of a lock; `None` where as many do as may. The place of a `token` that its client
+    /// chose outlives the request.
+    pub fn wait(&self, shares: &Shares, key: &LockKey, token: Option<&LeaseToken>) -> Option<WaitPermit> {
+        let Some(holder) = &self.0 else { return Some(WaitPermit::UNCOUNTED) };
+        let most = holder.entry()?.max_waiters.unwrap_or(shares.waiters);
+        let ticket = token.map(|token| (key.clone(), token.hash()));
+        holder.key.uses.wait(most, ticket, shares.ticket_ttl)
+    }
+
+    /// The token stands in the line of the lock no more.
+    pub fn leave_line(&self, key: &LockKey, token: &LeaseToken) {
+        if let Some(holder) = &self.0 {
+            holder.key.uses.leave(|| (key.clone(), token.hash()));
+        }
     }
 
     /// Lets one connection hold a lock, or wait to; `None` where as many do as may.
-    pub fn hold(&self) -> Option<Permit> {
+    pub fn hold(&self, shares: &Shares) -> Option<Permit> {
         let Some(holder) = &self.0 else { return Some(Permit::UNCOUNTED) };
-        Permit::take(&holder.key.holds, holder.entry()?.max_holds)
+        Permit::take(&holder.key.uses.holds, holder.entry()?.max_holds.unwrap_or(shares.holds))
     }
 
-    /// Lets one stream of events be open; `None` where as many are as may be: `default`, where the key does not say.
-    pub fn watch(&self, default: usize) -> Option<Permit> {
+    /// How many locks count for the key, and how many may; `None` where nobody counts.
+    pub fn locks(&self, shares: &Shares) -> Option<(Arc<AtomicUsize>, usize)> {
+        let holder = self.0.as_ref()?;
+        // Of a key that was revoked meanwhile it makes no difference.
+        let most = holder.entry().and_then(|entry| entry.max_locks).unwrap_or(shares.locks);
+        Some((holder.key.uses.locks.clone(), most))
+    }
+
+    /// Lets one stream of events be open; `None` where as many are as may be.
+    pub fn watch(&self, shares: &Shares) -> Option<Permit> {
         let Some(holder) = &self.0 else { return Some(Permit::UNCOUNTED) };
-        Permit::take(&holder.key.watchers, Some(holder.entry()?.max_watchers.unwrap_or(default)))
+        Permit::take(&holder.key.uses.watchers, holder.entry()?.max_watchers.unwrap_or(shares.watchers))
+    }
+
+    /// Lets one request keep its connection by HTTP/1; `None` where as many do as may.
+    pub fn keep_connection(&self, shares: &Shares) -> Option<Permit> {
+        let Some(holder) = &self.0 else { return Some(Permit::UNCOUNTED) };
+        Permit::take(&holder.key.uses.connections, shares.connections_of(&*holder.entry()?))
     }
 
     /// The longest lease that the key may ask for.

@@ -18,7 +18,7 @@ use utoipa_axum::routes;
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
 use self::problem::{Problem, ProblemType};
-use crate::access::Keyring;
+use crate::access::{Caller, Keyring, Permit, Shares};
 use crate::audit::Audit;
 use crate::service::LockService;
 
@@ -66,7 +66,23 @@ struct Shared {
 
 /// That a request may keep its connection for long. By HTTP/2 many share one, so nobody counts them.
 struct ConnectionPlace {
-    _permit: Option<OwnedSemaphorePermit>,
+    _permits: Option<(Permit, OwnedSemaphorePermit)>,
+}
+
+/// Who allows no further request to keep its connection.
+enum NoPlace {
+    OfKey,
+    OfServer,
+}
+
+impl NoPlace {
+    /// What is said of it, by the key and by the server.
+    fn problem(self, of_key: impl FnOnce() -> Problem, of_server: impl FnOnce() -> Problem) -> Problem {
+        match self {
+            Self::OfKey => of_key(),
+            Self::OfServer => of_server(),
+        }
+    }
 }
 
 /// The contents of [`AppState`].
@@ -100,8 +116,8 @@ pub struct Limits {
     pub max_wait: Duration,
     /// The most that may wait, hold a lock, or watch, by HTTP/1, where each of them keeps a connection.
     pub max_http1_waiters: usize,
-    /// The most streams of events of one key that does not say otherwise.
-    pub default_max_watchers: usize,
+    /// What a key has that does not say otherwise.
+    pub shares: Shares,
     /// How long a connection may hold a lock that it does not say otherwise of.
     pub default_max_hold: Duration,
 }
@@ -138,13 +154,14 @@ impl AppState {
         *self.0.unready.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Lets a request keep its connection; `None` where that would leave too few to all others.
-    fn keep_connection(&self, version: Version) -> Option<ConnectionPlace> {
+    /// Lets a request keep its connection, unless that would leave too few to all others.
+    fn keep_connection(&self, version: Version, caller: &Caller) -> Result<ConnectionPlace, NoPlace> {
         if version > Version::HTTP_11 {
-            return Some(ConnectionPlace { _permit: None });
+            return Ok(ConnectionPlace { _permits: None });
         }
-        let permit = self.0.http1_places.clone().try_acquire_owned().ok()?;
-        Some(ConnectionPlace { _permit: Some(permit) })
+        let of_key = caller.keep_connection(&self.limits.shares).ok_or(NoPlace::OfKey)?;
+        let of_server = self.0.http1_places.clone().try_acquire_owned().map_err(|_| NoPlace::OfServer)?;
+        Ok(ConnectionPlace { _permits: Some((of_key, of_server)) })
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use thiserror::Error;
 
+use crate::access::Shares;
 use crate::api::Limits;
 use crate::lock::parse_duration;
 use crate::server::ServerSettings;
@@ -124,6 +125,10 @@ pub struct ServeArgs {
     #[arg(long, env = "FENCEPOST_MAX_WATCHERS", default_value = "1000", value_name = "N")]
     max_watchers: usize,
 
+    /// The most locks that one API key may have by this gateway, where its entry names no max_locks
+    #[arg(long, env = "FENCEPOST_DEFAULT_MAX_LOCKS", default_value = "10000", value_name = "N")]
+    default_max_locks: usize,
+
     /// How long a connection may hold a lock, where it names no `max_hold`
     #[arg(long, env = "FENCEPOST_DEFAULT_MAX_HOLD", default_value = "2h", value_parser = duration, value_name = "DURATION")]
     default_max_hold: Duration,
@@ -183,6 +188,17 @@ pub struct SettingsError {
 }
 
 impl ServeArgs {
+    fn shares(&self, max_http1_waiters: usize) -> Shares {
+        Shares {
+            waiters: share_of(self.max_waiters),
+            holds: share_of(self.max_holds),
+            watchers: share_of(self.max_watchers),
+            locks: self.default_max_locks,
+            connections: share_of(max_http1_waiters),
+            ticket_ttl: self.ticket_ttl,
+        }
+    }
+
     /// Checks the settings as a whole.
     pub fn check(self) -> Result<Settings, SettingsError> {
         let mut store = self.store.check()?;
@@ -193,7 +209,7 @@ impl ServeArgs {
             max_ttl: self.max_ttl.unwrap_or(if store.is_quorum() { MAX_TTL_ON_QUORUM } else { MAX_TTL }),
             max_wait: self.max_wait,
             max_http1_waiters: max_http1_waiters(server.max_connections),
-            default_max_watchers: (self.max_watchers / 4).max(1),
+            shares: self.shares(max_http1_waiters(server.max_connections)),
             default_max_hold: self.default_max_hold,
         };
         require("--min-ttl", limits.min_ttl >= Duration::from_millis(1), "at least 1ms")?;
@@ -217,6 +233,7 @@ impl ServeArgs {
         require("--max-waiters", self.max_waiters > 0, "at least 1")?;
         require("--max-holds", self.max_holds > 0, "at least 1")?;
         require("--max-watchers", self.max_watchers > 0, "at least 1")?;
+        require("--default-max-locks", self.default_max_locks > 0, "at least 1")?;
         let is_sane = (Duration::from_secs(1)..=LONGEST_TTL).contains(&self.default_max_hold);
         require("--default-max-hold", is_sane, "from 1s to 366days")?;
         let line =
@@ -250,7 +267,13 @@ impl Settings {
         server.max_connections_per_address = share.max(1);
         server.max_connections = most;
         self.limits.max_http1_waiters = max_http1_waiters(most);
+        self.limits.shares.connections = share_of(self.limits.max_http1_waiters);
     }
+}
+
+/// What one key has of it that says nothing of it: so none by itself takes what others need.
+fn share_of(all: usize) -> usize {
+    (all / 4).max(1)
 }
 
 /// The other connections stay free for those who hold, renew and release.

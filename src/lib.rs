@@ -34,6 +34,7 @@
 //! | [`access`] | who may do what: rights, and those who have them | `lock` |
 //! | `access/keyring`, `access/keys_file`, `access/entry`, `access/mint` | the keys in force; the file that says which, as it is read and as it is written; a new key | |
 //! | `access/secret`, `access/scope`, `access/rate` | a key as it is shown, and what is kept of it; to which locks it reaches; how often it is used, and how often what is no key is shown | |
+//! | `access/shares` | how much a key may have at once, and what of that is in use | |
 //! | [`audit`] | who did what with which key, written down without stopping anybody | `writer`, `telemetry` |
 //! | [`log`] | the normal log | `writer`, `telemetry` |
 //! | [`writer`], `writer/unseen` | lines of a log, which a thread of its own writes; what stands in them by an escape | `telemetry` |
@@ -47,6 +48,7 @@
 //! | [`service`] | what a lock *does*, once, for every store: doubt, retries, taking back | `store`, `lock`, `clock`, `telemetry` |
 //! | `service/wish` | what is asked of it, and what becomes of that | |
 //! | `service/wait`, `service/line`, `service/heart` | a request that waits; what wakes those who wait; the heartbeat by which nothing is missed | |
+//! | `service/ledger`, `service/turns` | which locks count for whom; turns at what costs the store much | |
 //! | `service/operate` | what operators do: looking at all locks, and breaking one | |
 //! | `service/hold` | a lock that a connection holds: what renews it, and what ends it | |
 //! | `service/watch` | what is told of all this to those who watch: by whom, in which order, and what they may have missed | |

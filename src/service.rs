@@ -23,21 +23,27 @@ use crate::telemetry::metrics::{DoubtEnded, WaitEnded, metrics};
 
 mod heart;
 mod hold;
+mod ledger;
 mod line;
 mod operate;
 mod take_back;
+mod turns;
 mod wait;
 mod watch;
 mod wish;
 
 use heart::Heart;
 pub use hold::{Hold, HoldEvent, Holding, Loss};
+pub use ledger::Account;
+use ledger::Ledger;
 use line::Lines;
 use take_back::Cleaner;
 pub use take_back::TakeBack;
+pub use turns::Turn;
+use turns::Turns;
 use watch::{Doing, Watch};
 pub use watch::{MOST_WATCHERS, News, Selection, Told, Watched, Watching};
-pub use wish::{Acquire, Acquisition, Outcome};
+pub use wish::{Acquire, Acquisition, Outcome, Tenant};
 
 /// The pause before an unanswered step is sent again: half of it, plus up to as much again by chance.
 const RETRY_PAUSE: Duration = Duration::from_millis(40);
@@ -62,8 +68,10 @@ pub struct LockService {
     /// What keeps the locks that connections hold.
     holds: TaskTracker,
     watch: Arc<Watch>,
-    /// One permit for each page of a list that the store may be asked for at once.
-    lists: Semaphore,
+    /// One turn for each page of a list that the store may be asked for at once.
+    lists: Arc<Turns>,
+    /// Which locks count for whom.
+    ledger: Arc<Ledger>,
 }
 
 impl LockService {
@@ -72,12 +80,26 @@ impl LockService {
     pub fn new(store: Arc<dyn LockStore>, store_timeout: Duration, mark_ttl: Duration) -> Self {
         let store = MeteredStore::new(store);
         let watch = Watch::new(store.clone(), store_timeout);
-        let cleaner = Arc::new(Cleaner::new(store.clone(), watch.clone(), store_timeout, mark_ttl));
+        let ledger = Arc::new(Ledger::default());
+        let cleaner =
+            Arc::new(Cleaner::new(store.clone(), watch.clone(), ledger.clone(), store_timeout, mark_ttl));
         let lines = Arc::new(Lines::default());
         let heart = Heart::new(store.clone(), lines.clone(), store_timeout / 2);
         let (max_waiters, hold_permits) = (MOST_WAITERS, Arc::new(Semaphore::new(MOST_HOLDS)));
-        let (holds, lists) = (TaskTracker::new(), Semaphore::new(operate::MOST_LISTS));
-        Self { store, cleaner, lines, heart, store_timeout, max_waiters, hold_permits, holds, watch, lists }
+        let (holds, lists) = (TaskTracker::new(), Turns::new(operate::MOST_LISTS));
+        Self {
+            store,
+            cleaner,
+            lines,
+            heart,
+            store_timeout,
+            max_waiters,
+            hold_permits,
+            holds,
+            watch,
+            lists,
+            ledger,
+        }
     }
 
     /// Lets only so many wait at once.
@@ -110,11 +132,8 @@ impl LockService {
         self.watch.close();
     }
 
-    /// Takes a lock, or says why not.
-    ///
-    /// A caller that drops this future, or the guard in its answer, leaves nothing behind: what was or may yet be
-    /// granted is taken back in the background.
-    pub async fn acquire(&self, wish: Acquire) -> Result<Acquisition, StoreError> {
+    /// As [`acquire`](Self::acquire), to nobody's account.
+    async fn acquire_uncounted(&self, wish: Acquire) -> Result<Acquisition, StoreError> {
         if !wish.wait.is_zero() && !wish.only_confirms() {
             let entered = Instant::now();
             let answer = self.acquire_in_line(wish).await;
@@ -180,6 +199,7 @@ impl LockService {
         token: &LeaseToken,
         ttl: Ttl,
         by: Renewer,
+        account: Option<&Account>,
     ) -> Result<Renewed, StoreError> {
         let hash = token.hash();
         let left = |lease, sent_at| {
@@ -202,6 +222,13 @@ impl LockService {
         if let Renewed::Renewed(lease) = &renewed {
             self.watch.tell(key, || Doing::Renewed(lease.clone()));
         }
+        match (&renewed, account) {
+            (Renewed::Renewed(lease) | Renewed::MaxHoldReached(lease), Some(account)) => {
+                self.ledger.holds(key, hash, lease, account, None);
+            }
+            (Renewed::NotHeld | Renewed::HeldByAnother, _) => self.ledger.lost(key, &hash),
+            _ => {}
+        }
         Ok(renewed)
     }
 
@@ -212,6 +239,11 @@ impl LockService {
         let mark = if token.is_server_made() { ReleaseMark::None } else { ReleaseMark::Final };
         let settled = self.settle(self.deadline(), |until| self.store.release(key, &hash, mark, until)).await;
         let Settled { answer: Release { answer, ended }, in_doubt } = self.watch.or_unclear(key, settled)?;
+        match ended {
+            Some(ended) => self.ledger.ended(key, ended),
+            // What is known is that the token holds it no more.
+            None => self.ledger.lost(key, &hash),
+        }
         match ended {
             Some(ended) => self.watch.tell(key, || Doing::Released(ended)),
             // An earlier copy may have freed it, or it was a place in the line.

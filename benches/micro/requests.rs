@@ -7,6 +7,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::Request;
 use criterion::Criterion;
+use fencepost::access::Shares;
 use fencepost::api::{Admission, App, AppState, Front, Limits, app};
 use fencepost::server::{Application, Patience, Peer};
 use http_body_util::BodyExt;
@@ -57,7 +58,14 @@ fn application() -> Front {
             max_wait: Duration::from_secs(60),
             max_http1_waiters: 10,
             default_max_hold: hour,
-            default_max_watchers: 10,
+            shares: Shares {
+                waiters: 10,
+                holds: 10,
+                watchers: 10,
+                locks: 10_000,
+                connections: 10,
+                ticket_ttl: Duration::from_secs(10),
+            },
         },
         admission: Admission::default(),
         serves_metrics: true,

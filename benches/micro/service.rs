@@ -6,7 +6,7 @@ use std::time::Duration;
 use criterion::{Criterion, Throughput};
 use fencepost::clock::SystemClock;
 use fencepost::lock::{LeaseToken, LockKey, Released, Renewed, Terms, Ttl};
-use fencepost::service::{Acquire, LockService, Outcome};
+use fencepost::service::{Acquire, LockService, Outcome, Tenant};
 use fencepost::store::Renewer;
 use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
 use futures_util::future::join_all;
@@ -48,7 +48,7 @@ pub fn measure(criterion: &mut Criterion) {
     });
     group.bench_function("renew", |bencher| {
         bencher.to_async(&runtime).iter(async || {
-            let answer = service.renew(&held, &token, an_hour(), Renewer::Token).await.unwrap();
+            let answer = service.renew(&held, &token, an_hour(), Renewer::Token, None).await.unwrap();
             assert!(matches!(answer, Renewed::Renewed(_)));
         });
     });
@@ -81,6 +81,7 @@ fn wish(key: &LockKey) -> Acquire {
         wait: Duration::ZERO,
         terms: Terms::default(),
         by_connection: false,
+        tenant: Tenant::default(),
     }
 }
 

@@ -30,6 +30,8 @@ pub struct Entry {
     pub max_holds: Option<usize>,
     /// How many of its streams of events may be open at once.
     pub max_watchers: Option<usize>,
+    /// How many locks it may have at once.
+    pub max_locks: Option<usize>,
     /// The longest lease that it may ask for.
     pub max_ttl: Option<Duration>,
     /// When it ends.
@@ -98,6 +100,7 @@ impl fmt::Display for Entry {
             ("max_waiters", self.max_waiters),
             ("max_holds", self.max_holds),
             ("max_watchers", self.max_watchers),
+            ("max_locks", self.max_locks),
         ] {
             if let Some(most) = most {
                 writeln!(f, "{name} = {most}")?;

@@ -1,7 +1,6 @@
 //! The keys in force, and how they are exchanged for others while requests go on.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::SystemTime;
 
@@ -10,6 +9,7 @@ use thiserror::Error;
 use tokio::sync::watch;
 
 use super::rate::Meter;
+use super::shares::Uses;
 use super::{Caller, Entry, Guesses, KeyId, SecretHash, ShownKey, Standing};
 
 /// The keys in force.
@@ -122,9 +122,7 @@ impl Keyring {
 #[derive(Debug)]
 pub(super) struct ApiKey {
     current: RwLock<Option<Arc<Current>>>,
-    pub(super) waiters: Arc<AtomicUsize>,
-    pub(super) holds: Arc<AtomicUsize>,
-    pub(super) watchers: Arc<AtomicUsize>,
+    pub(super) uses: Arc<Uses>,
     pub(super) changes: watch::Receiver<()>,
 }
 
@@ -145,13 +143,7 @@ pub(super) enum Proof {
 
 impl ApiKey {
     fn new(changes: watch::Receiver<()>) -> Self {
-        Self {
-            current: RwLock::default(),
-            waiters: Arc::default(),
-            holds: Arc::default(),
-            watchers: Arc::default(),
-            changes,
-        }
+        Self { current: RwLock::default(), uses: Arc::default(), changes }
     }
 
     fn set(&self, entry: Option<Entry>) {
@@ -210,30 +202,5 @@ fn timestamp(time: SystemTime) -> Timestamp {
 impl Entry {
     pub(super) fn is_expired(&self) -> bool {
         self.expires.is_some_and(|end| end <= Timestamp::now())
-    }
-}
-
-/// Lives as long as what it allows.
-#[derive(Debug)]
-pub struct Permit(Option<Arc<AtomicUsize>>);
-
-impl Permit {
-    /// One that nobody counts.
-    pub(super) const UNCOUNTED: Self = Self(None);
-
-    /// `None` where there are as many as may be.
-    pub(super) fn take(count: &Arc<AtomicUsize>, most: Option<usize>) -> Option<Self> {
-        let most = most.unwrap_or(usize::MAX);
-        let one_more = |count| (count < most).then_some(count + 1);
-        count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
-        Some(Self(Some(count.clone())))
-    }
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        if let Some(count) = &self.0 {
-            count.fetch_sub(1, Ordering::Relaxed);
-        }
     }
 }

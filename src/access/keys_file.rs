@@ -15,7 +15,7 @@ use crate::lock::parse_duration;
 const LONGEST_TEXT: usize = 512;
 /// The fields of a key, for the error that lists them.
 const FIELDS: &str = "id, name, secret_sha256, tls_subjects, prefixes, every_key, allow, rate, burst, max_waiters, \
-                      max_holds, max_watchers, max_ttl, expires";
+                      max_holds, max_watchers, max_locks, max_ttl, expires";
 
 /// Everything that is wrong with a keys file, each with its line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -87,6 +87,7 @@ struct Draft {
     max_waiters: Option<usize>,
     max_holds: Option<usize>,
     max_watchers: Option<usize>,
+    max_locks: Option<usize>,
     max_ttl: Option<Duration>,
     expires: Option<Timestamp>,
 }
@@ -178,6 +179,7 @@ impl Draft {
             "max_waiters" => self.max_waiters = Some(most(value).ok_or_else(|| must_be("a whole number"))?),
             "max_holds" => self.max_holds = Some(most(value).ok_or_else(|| must_be("a whole number"))?),
             "max_watchers" => self.max_watchers = Some(most(value).ok_or_else(|| must_be("a whole number"))?),
+            "max_locks" => self.max_locks = Some(most(value).ok_or_else(|| must_be("a whole number"))?),
             "max_ttl" => {
                 let ttl = value.as_str().and_then(parse_duration);
                 let ttl = ttl.filter(|ttl| *ttl >= Duration::from_millis(1));
@@ -220,6 +222,7 @@ impl Draft {
             max_waiters: self.max_waiters,
             max_holds: self.max_holds,
             max_watchers: self.max_watchers,
+            max_locks: self.max_locks,
             max_ttl: self.max_ttl,
             expires: self.expires,
         })

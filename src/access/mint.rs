@@ -27,6 +27,8 @@ pub struct KeyWish {
     pub max_holds: Option<usize>,
     /// How many of its streams of events may be open at once.
     pub max_watchers: Option<usize>,
+    /// How many locks it may have at once.
+    pub max_locks: Option<usize>,
     /// The longest lease that it may ask for.
     pub max_ttl: Option<Duration>,
     /// When it ends.
@@ -49,6 +51,7 @@ pub fn mint(wish: KeyWish) -> (Entry, ShownKey) {
         max_waiters: wish.max_waiters,
         max_holds: wish.max_holds,
         max_watchers: wish.max_watchers,
+        max_locks: wish.max_locks,
         max_ttl: wish.max_ttl,
         expires: wish.expires,
     };

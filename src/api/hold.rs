@@ -14,11 +14,11 @@ use http_body::Frame;
 use super::answers;
 use super::events::{EXAMPLE_STREAM, EventView, Form, example_line};
 use super::extract::{HoldQuery, LockCall};
-use super::locks::{key_waits_too_often, not_taken, while_allowed};
+use super::locks::{not_taken, tenant_of, wait_permit, while_allowed};
 use super::openapi::{HoldProblems, OptionalToken, QueryKeyParam};
 use super::problem::{Problem, ProblemType};
 use super::{AppState, ConnectionPlace};
-use crate::access::Right;
+use crate::access::{Right, WaitPermit};
 use crate::lock::{LockKey, Terms};
 use crate::server::{Peer, ShortPatience};
 use crate::service::{Acquire, Hold, HoldEvent, Holding, Loss};
@@ -50,9 +50,10 @@ pub(super) async fn hold_lock(
     call: LockCall<HoldQuery>,
 ) -> Result<Response, Problem> {
     let LockCall { key, token, query, caller } = call;
-    let connection = app.keep_connection(version).ok_or_else(too_many_holds)?;
-    let permit = caller.hold().ok_or_else(key_holds_too_many)?;
-    let wait = if query.wait.is_zero() { None } else { Some(caller.wait().ok_or_else(key_waits_too_often)?) };
+    let connection = app.keep_connection(version, &caller);
+    let connection = connection.map_err(|no| no.problem(key_holds_too_many, too_many_holds))?;
+    let permit = caller.hold(&app.limits.shares).ok_or_else(key_holds_too_many)?;
+    let wait = wait_permit(&app, &caller, &key, token.as_ref(), query.wait)?;
     let ttl = query.ttl;
     let wish = Acquire {
         key: key.clone(),
@@ -62,6 +63,7 @@ pub(super) async fn hold_lock(
         wait: query.wait,
         terms: Terms { max_hold: Some(query.max_hold), min_hold: query.min_hold },
         by_connection: true,
+        tenant: tenant_of(&app, &caller, wait.as_ref()),
     };
     let denied = {
         let (caller, key) = (caller.clone(), key.clone());
@@ -75,13 +77,17 @@ pub(super) async fn hold_lock(
         Holding::NotHeld(acquisition) => return Err(not_taken(&acquisition.token, acquisition.outcome)),
         Holding::TooManyHolds => return Err(too_many_holds()),
     };
-    drop(wait);
     let form = Form::accepted(&headers);
     let (token, lease) = (hold.token.clone(), hold.lease.clone());
     // At the latest half the ttl after a peer has vanished something is written to it, and a third later it is given up.
     let patience = peer.map(|Extension(peer)| peer.patience.at_most(ttl.as_duration() / 3));
-    let body =
-        Body::new(HoldBody { hold, form, untold: Some(key), _connection: connection, _patience: patience });
+    let body = Body::new(HoldBody {
+        hold,
+        form,
+        untold: Some((key, wait)),
+        _connection: connection,
+        _patience: patience,
+    });
     Ok(answers::with_grant_headers(form.stream(body), &token, &lease))
 }
 
@@ -97,8 +103,8 @@ fn too_many_holds() -> Problem {
 struct HoldBody {
     hold: Hold,
     form: Form,
-    /// The lock, until the client is told that it holds it.
-    untold: Option<LockKey>,
+    /// The lock, until the client is told that it holds it; and its place in the line, if it waited.
+    untold: Option<(LockKey, Option<WaitPermit>)>,
     _connection: ConnectionPlace,
     _patience: Option<ShortPatience>,
 }
@@ -111,9 +117,12 @@ impl HttpBody for HoldBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        if let Some(key) = self.untold.take() {
+        if let Some((key, wait)) = self.untold.take() {
             let event = match self.hold.delivered() {
-                Some(lease) => EventView::granted(&key, &self.hold.token, &lease),
+                Some(lease) => {
+                    wait.map(WaitPermit::used);
+                    EventView::granted(&key, &self.hold.token, &lease)
+                }
                 None => EventView::happened(&HoldEvent::Lost(Loss::Expired), &self.hold.token),
             };
             return Poll::Ready(Some(Ok(Frame::data(event.written(self.form)))));

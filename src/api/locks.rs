@@ -1,6 +1,7 @@
 //! The four operations on a lock: parse, ask the service, map the answer. Both forms of the address end here.
 
 use std::future::Future;
+use std::time::Duration;
 
 use axum::Extension;
 use axum::extract::State;
@@ -9,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::AppState;
 use super::answers::{self, Grant, LockView, example_grant, example_lock};
-use super::delivery::track;
+use super::delivery::{Delivery, track};
 use super::extract::{AcquireQuery, InspectQuery, LockCall, ReleaseQuery, RenewQuery, bad_parameter};
 use super::observe::Noted;
 use super::openapi::{
@@ -17,10 +18,10 @@ use super::openapi::{
     TokenUnlessForced,
 };
 use super::problem::{Problem, ProblemType};
-use crate::access::{Caller, Right};
+use crate::access::{Caller, Right, WaitPermit};
 use crate::audit::Event;
 use crate::lock::{Broken, FencingToken, Inspected, LeaseToken, LockKey, Released, Renewed};
-use crate::service::{Acquire, Outcome};
+use crate::service::{Account, Acquire, Outcome, TakeBack, Tenant};
 use crate::store::{Renewer, StoreError};
 
 /// Take a lock
@@ -49,9 +50,12 @@ pub(super) async fn acquire_lock(
     let LockCall { key, token, query, caller } = call;
     let _connection = match query.wait.is_zero() {
         true => None,
-        false => Some(app.keep_connection(version).ok_or_else(too_many_waiters)?),
+        false => {
+            let place = app.keep_connection(version, &caller);
+            Some(place.map_err(|no| no.problem(key_waits_too_often, too_many_waiters))?)
+        }
     };
-    let wait = if query.wait.is_zero() { None } else { Some(caller.wait().ok_or_else(key_waits_too_often)?) };
+    let wait = wait_permit(&app, &caller, &key, token.as_ref(), query.wait)?;
     let terms = query.terms();
     let wish = Acquire {
         key: key.clone(),
@@ -61,20 +65,62 @@ pub(super) async fn acquire_lock(
         wait: query.wait,
         terms,
         by_connection: false,
+        tenant: tenant_of(&app, &caller, wait.as_ref()),
     };
     let acquisition = app.service.acquire(wish);
-    let acquisition = match wait {
-        Some(_permit) => while_allowed(&caller, &key, acquisition).await??,
+    let acquisition = match &wait {
+        Some(_) => while_allowed(&caller, &key, acquisition).await??,
         None => acquisition.await?,
     };
     let token = &acquisition.token;
     match acquisition.outcome {
         Outcome::Granted(lease, guard) => {
-            Ok(track(answers::grant(StatusCode::CREATED, &key, token, &lease), guard))
+            let answer = answers::grant(StatusCode::CREATED, &key, token, &lease);
+            Ok(match wait {
+                Some(wait) => track(answer, Waited { guard, wait }),
+                None => track(answer, guard),
+            })
         }
         Outcome::AlreadyHeld(lease, _) => Ok(answers::grant(StatusCode::OK, &key, token, &lease)),
         outcome => Err(not_taken(token, outcome)),
     }
+}
+
+/// A grant for which somebody waited, until it is handed to the client.
+struct Waited {
+    guard: TakeBack,
+    wait: WaitPermit,
+}
+
+impl Delivery for Waited {
+    fn delivered(self) {
+        self.guard.disarm();
+        self.wait.used();
+    }
+}
+
+/// Lets a request wait that wants to.
+pub(super) fn wait_permit(
+    app: &AppState,
+    caller: &Caller,
+    key: &LockKey,
+    token: Option<&LeaseToken>,
+    wait: Duration,
+) -> Result<Option<WaitPermit>, Problem> {
+    if wait.is_zero() {
+        return Ok(None);
+    }
+    caller.wait(&app.limits.shares, key, token).map(Some).ok_or_else(key_waits_too_often)
+}
+
+/// For whom a lock is asked for.
+pub(super) fn tenant_of(app: &AppState, caller: &Caller, wait: Option<&WaitPermit>) -> Tenant {
+    Tenant::new(account_of(app, caller), wait.and_then(WaitPermit::is_place_kept))
+}
+
+/// To whose account a caller's locks are put.
+fn account_of(app: &AppState, caller: &Caller) -> Option<Account> {
+    caller.locks(&app.limits.shares).map(|(count, most)| Account { count, most })
 }
 
 /// Gives up a request whose key is revoked while it waits: what was or may yet be granted to it is taken back.
@@ -96,6 +142,10 @@ pub(super) fn not_taken(token: &LeaseToken, outcome: Outcome) -> Problem {
         Outcome::NotReplicated(reason) => Problem::new(ProblemType::NotReplicated, reason),
         Outcome::Refused(refusal) => Problem::lock_held(&refusal),
         Outcome::TooManyWaiters => too_many_waiters(),
+        Outcome::TooManyLocks => {
+            let detail = "this API key has as many locks by this server already as it may";
+            Problem::new(ProblemType::TooManyLocks, detail)
+        }
         Outcome::ShuttingDown => Problem::new(
             ProblemType::ShuttingDown,
             "nobody waits here any more; try again: a token of your own has kept its place for another server",
@@ -134,7 +184,8 @@ pub(super) async fn renew_lock(
     call: LockCall<RenewQuery>,
 ) -> Result<Response, Problem> {
     let token = call.required_token()?;
-    match app.service.renew(&call.key, token, call.query.ttl, Renewer::Token).await? {
+    let account = account_of(&app, &call.caller);
+    match app.service.renew(&call.key, token, call.query.ttl, Renewer::Token, account.as_ref()).await? {
         Renewed::Renewed(lease) => Ok(answers::grant(StatusCode::OK, &call.key, token, &lease)),
         Renewed::NotHeld => Err(not_held("nobody holds the lock: the lease has ended, and is not revived")),
         Renewed::Released => Err(Problem::new(
@@ -174,7 +225,9 @@ pub(super) async fn release_lock(
         return break_lock(&app, &noted, call).await;
     }
     let token = call.required_token()?;
-    match app.service.release(&call.key, token).await? {
+    let released = app.service.release(&call.key, token).await?;
+    call.caller.leave_line(&call.key, token);
+    match released {
         Released::Released => Ok(StatusCode::NO_CONTENT.into_response()),
         Released::NotHeld => Err(not_held("nobody held the lock: the lease had ended, or never was")),
         Released::HeldByAnother => Err(held_by_another()),

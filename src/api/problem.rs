@@ -46,6 +46,7 @@ pub(super) enum ProblemType {
     TooManyWaiters,
     TooManyHolds,
     TooManyWatchers,
+    TooManyLocks,
     RateLimited,
     HeadersTooLarge,
     InternalError,
@@ -59,7 +60,7 @@ pub(super) enum ProblemType {
 struct About(StatusCode, &'static str, &'static str, &'static str);
 
 impl ProblemType {
-    pub(super) const ALL: [Self; 28] = [
+    pub(super) const ALL: [Self; 29] = [
         Self::BadParameter,
         Self::BadKey,
         Self::BadToken,
@@ -81,6 +82,7 @@ impl ProblemType {
         Self::TooManyWaiters,
         Self::TooManyHolds,
         Self::TooManyWatchers,
+        Self::TooManyLocks,
         Self::RateLimited,
         Self::HeadersTooLarge,
         Self::InternalError,
@@ -130,11 +132,13 @@ impl ProblemType {
             Self::LockHeld => About(StatusCode::LOCKED, "lock-held", "Someone else holds the lock",
                 "`holder` says who, and until when at the latest; without it the lock is promised to the first in line, or, with `holder_unknown`, it is not known who holds it. `waiters` says how many wait, and `position` where your token stands, if it has a place: the same PUT with `wait` goes on from there. Retry-After says when to ask again."),
             Self::TooManyWaiters => About(StatusCode::TOO_MANY_REQUESTS, "too-many-waiters", "Too many wait already",
-                "The line of this lock, or this server, holds as many who wait as its settings allow. Nothing was changed."),
+                "The line of this lock, or this server, holds as many who wait as its settings allow; or as many requests of this API key wait as may, places of clients who left counted until they end. Nothing was changed."),
             Self::TooManyHolds => About(StatusCode::TOO_MANY_REQUESTS, "too-many-holds", "Too many connections hold a lock already",
-                "As many connections hold a lock at this server, or wait to, as its settings allow. Nothing was changed."),
+                "As many connections hold a lock at this server, or wait to, as its settings allow, or as this API key may have. Nothing was changed."),
             Self::TooManyWatchers => About(StatusCode::TOO_MANY_REQUESTS, "too-many-watchers", "Too many watch already",
-                "As many streams of events are open at this server as its settings allow. Nothing was changed."),
+                "As many streams of events are open at this server as its settings allow, or as this API key may have. Nothing was changed."),
+            Self::TooManyLocks => About(StatusCode::TOO_MANY_REQUESTS, "too-many-locks", "The API key has too many locks",
+                "This server has granted as many locks to the API key as it may have at once, and none of them has ended. Renewing and releasing go on as ever, and so does a PUT with a token that holds its lock. Release what is not needed. Nothing was changed."),
             Self::RateLimited => About(StatusCode::TOO_MANY_REQUESTS, "rate-limited", "Too many requests",
                 "The key has made more requests than its rate allows, or this address has shown too many keys that are not accepted. Retry-After says when to come back. Nothing was changed."),
             Self::HeadersTooLarge => About(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "headers-too-large", "The headers are too large",

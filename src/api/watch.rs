@@ -149,9 +149,10 @@ pub(super) async fn watch_locks(
     headers: HeaderMap,
     call: WatchCall,
 ) -> Result<Response, Problem> {
-    let connection = app.keep_connection(version).ok_or_else(too_many_watchers)?;
     let WatchCall { selection, caller } = call;
-    let permit = caller.watch(app.limits.default_max_watchers).ok_or_else(key_watches_too_often)?;
+    let connection = app.keep_connection(version, &caller);
+    let connection = connection.map_err(|no| no.problem(key_watches_too_often, too_many_watchers))?;
+    let permit = caller.watch(&app.limits.shares).ok_or_else(key_watches_too_often)?;
     let after = headers.get(LAST_EVENT_ID).and_then(|id| id.to_str().ok());
     let watching = match app.service.watch(selection.clone(), after).await? {
         Watched::Watching(watching) => watching,

@@ -56,17 +56,21 @@ struct NewKeyArgs {
     #[arg(long, value_name = "N")]
     burst: Option<u32>,
 
-    /// How many of its requests may wait at once
+    /// How many of its requests may wait at once [default: a quarter of the server's --max-waiters]
     #[arg(long, value_name = "N")]
     max_waiters: Option<usize>,
 
-    /// How many locks its connections may hold at once
+    /// How many locks its connections may hold at once [default: a quarter of the server's --max-holds]
     #[arg(long, value_name = "N")]
     max_holds: Option<usize>,
 
     /// How many of its streams of events may be open at once [default: a quarter of the server's --max-watchers]
     #[arg(long, value_name = "N")]
     max_watchers: Option<usize>,
+
+    /// How many locks it may have at once, by each server [default: the server's --default-max-locks]
+    #[arg(long, value_name = "N")]
+    max_locks: Option<usize>,
 
     /// The longest lease that it may ask for
     #[arg(long, value_parser = duration, value_name = "DURATION")]
@@ -133,6 +137,7 @@ impl KeyArgs {
                 max_waiters: args.max_waiters,
                 max_holds: args.max_holds,
                 max_watchers: args.max_watchers,
+                max_locks: args.max_locks,
                 max_ttl: args.max_ttl,
                 expires: args.expires,
                 subjects: args.tls_subject,

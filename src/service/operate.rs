@@ -2,8 +2,8 @@
 
 use tokio::time::timeout;
 
-use super::{Doing, LockService};
-use crate::lock::{Broken, FencingToken, Inspected, LockKey, Page};
+use super::{Doing, LockService, Turn};
+use crate::lock::{Broken, Ended, FencingToken, Inspected, LockKey, Page};
 use crate::store::StoreError;
 
 /// The most pages of lists that the store is asked for at once: each costs it far more than a lock does, and those who take
@@ -11,12 +11,24 @@ use crate::store::StoreError;
 pub(super) const MOST_LISTS: usize = 4;
 
 impl LockService {
+    /// Waits for a turn to list, which comes to one tenant after the other, and is over when it is dropped: once the page
+    /// is written, since that takes as long as to find it.
+    pub async fn turn_to_list(&self, tenant: Option<&str>) -> Result<Turn, StoreError> {
+        match timeout(self.store_timeout, self.lists.turn(tenant)).await {
+            Ok(Some(turn)) => Ok(turn),
+            _ => Err(StoreError::Unavailable("too many ask for lists at once".to_owned())),
+        }
+    }
+
     /// Lists some of the locks that are held and whose keys begin with `prefix`, at most `limit` of them, from the place of
     /// the cursor on.
-    pub async fn list(&self, prefix: &str, cursor: Option<&str>, limit: usize) -> Result<Page, StoreError> {
-        let Ok(Ok(_turn)) = timeout(self.store_timeout, self.lists.acquire()).await else {
-            return Err(StoreError::Unavailable("too many ask for lists at once".to_owned()));
-        };
+    pub async fn list(
+        &self,
+        _turn: &Turn,
+        prefix: &str,
+        cursor: Option<&str>,
+        limit: usize,
+    ) -> Result<Page, StoreError> {
         // From here on: a step that is begun late is not answered in time, and takes the connection with it.
         let deadline = self.deadline();
         let list = |until| self.store.list(prefix, cursor, limit, until);
@@ -44,6 +56,8 @@ impl LockService {
         }
         let end = |until| self.store.break_lock(key, found, until);
         let settled = self.watch.or_unclear(key, self.settle(deadline, end).await)?;
+        // Whatever is answered, that grant holds it no more.
+        self.ledger.ended(key, Ended { fencing_token: found, kept_ms: 0 });
         match settled.answer {
             Broken::Broken(_) => self.watch.tell(key, || Doing::Broken(found)),
             _ if settled.in_doubt => self.watch.tell(key, || Doing::Unclear),

@@ -12,6 +12,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 
+use super::ledger::Ledger;
 use super::pause_before;
 use super::watch::{Doing, Watch};
 use crate::clock::{Backoff, boottime};
@@ -36,6 +37,7 @@ const LONGEST_OUTAGE: Duration = Duration::from_secs(60 * 60);
 pub(super) struct Cleaner {
     store: MeteredStore,
     pub(super) watch: Arc<Watch>,
+    pub(super) ledger: Arc<Ledger>,
     store_timeout: Duration,
     mark_ttl: Duration,
     places: Arc<Semaphore>,
@@ -46,11 +48,12 @@ impl Cleaner {
     pub(super) fn new(
         store: MeteredStore,
         watch: Arc<Watch>,
+        ledger: Arc<Ledger>,
         store_timeout: Duration,
         mark_ttl: Duration,
     ) -> Self {
         let places = Arc::new(Semaphore::new(MOST_UNDER_WAY));
-        Self { store, watch, store_timeout, mark_ttl, places, tasks: TaskTracker::new() }
+        Self { store, watch, ledger, store_timeout, mark_ttl, places, tasks: TaskTracker::new() }
     }
 
     /// A guard for a request that is about to be sent, and what becomes of its place in the line.
@@ -74,6 +77,7 @@ impl Cleaner {
             token,
             attempts: vec![attempt],
             was_deleted: false,
+            is_claim: attempt.is_claim(),
             granted: None,
             place,
             told: None,
@@ -216,6 +220,8 @@ struct Armed {
     attempts: Vec<Attempt>,
     /// Whether a lock was deleted for one that is no longer among them.
     was_deleted: bool,
+    /// Whether it is for a lock that its token held before.
+    is_claim: bool,
     /// The number of the grant that it is for, once there is one.
     granted: Option<FencingToken>,
     place: PlaceAfter,
@@ -269,6 +275,10 @@ impl Armed {
             _ => Doing::Unclear,
         };
         self.cleaner.watch.tell(&self.key, || doing);
+        // A claim may be kept for the rest of a `min_hold`, of which nothing is known here.
+        if self.was_deleted && !self.is_claim {
+            self.cleaner.ledger.lost(&self.key, &self.token);
+        }
     }
 
     /// Tries until the store has answered, until no copy can arrive any more, or until the store has been out of

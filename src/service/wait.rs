@@ -71,6 +71,8 @@ impl LockService {
             Err(_) => return Err(StoreError::Unavailable("the store does not answer".into())),
         }
         let guard = self.cleaner.guard(&request, wish.place_after());
+        // From the first command on, since its answer may be lost.
+        wish.tenant.keeps_place(true);
         let deadline = ends_at + self.store_timeout;
         let mut turn = Turn::new(request, waiting, guard, ends_at, deadline);
         let mut permit = None;
@@ -80,7 +82,7 @@ impl LockService {
             let answer = self.store.acquire(&turn.request, self.until(deadline)).await;
             let looks_again_at = match answer {
                 Err(error) => {
-                    turn = turn.goes_on_after(error).await?;
+                    turn = turn.goes_on_after(error, &wish).await?;
                     if self.lines.closing.is_cancelled() {
                         // The guard is dropped armed.
                         let reason = "the server is shutting down".to_owned();
@@ -121,6 +123,9 @@ impl LockService {
                             if turn.waiting.place().is_some() {
                                 self.watch.tell(&wish.key, || Doing::Line);
                             }
+                            // Of a grant that reaches nobody it is kept as well.
+                            let keeps_place = matches!(answer, Acquired::Granted(_) | Acquired::Refused(_));
+                            wish.tenant.keeps_place(keeps_place);
                             let handed = self.hand_out(&wish, answer, sent_at, turn.guard, deadline).await;
                             return handed.map(|outcome| Acquisition { token, outcome });
                         }
@@ -197,7 +202,7 @@ impl Turn {
     }
 
     /// Prepares for another command, after a pause, where the last one was not answered; or gives up.
-    async fn goes_on_after(mut self, error: StoreError) -> Result<Self, StoreError> {
+    async fn goes_on_after(mut self, error: StoreError, wish: &Acquire) -> Result<Self, StoreError> {
         let (reason, is_unknown) = match error {
             StoreError::Unknown(reason) => (reason, true),
             StoreError::Unavailable(reason) => (reason, false),
@@ -206,6 +211,7 @@ impl Turn {
         // Whoever has no place yet is told at once that the store is out of reach.
         if self.waiting.place().is_none() && !self.is_in_doubt {
             self.guard.disarm();
+            wish.tenant.keeps_place(false);
             return Err(StoreError::Unavailable(reason));
         }
         if Instant::now() + self.backoff.next() >= self.deadline {

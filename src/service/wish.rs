@@ -1,8 +1,10 @@
 //! What the service is asked for a lock, and what becomes of that.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::TakeBack;
+use super::{Account, TakeBack};
 use crate::lock::{Attempt, Lease, LeaseToken, LockKey, Owner, Refusal, Terms, Ttl};
 use crate::store::{AcquireRequest, Intent, PlaceAfter};
 
@@ -23,6 +25,33 @@ pub struct Acquire {
     pub terms: Terms,
     /// Whether a connection is to hold it.
     pub by_connection: bool,
+    /// For whom it is.
+    pub tenant: Tenant,
+}
+
+/// For whom a lock is asked for, where that makes a difference to others.
+#[derive(Clone, Debug, Default)]
+pub struct Tenant {
+    /// To whose account the lock is put; none where nobody counts.
+    pub account: Option<Account>,
+    /// Is true while the place of a request that waits outlives it.
+    pub is_place_kept: Option<Arc<AtomicBool>>,
+    /// Whether the account has as many locks as it may: only one that the token holds already is confirmed then.
+    pub(super) is_full: bool,
+}
+
+impl Tenant {
+    /// With these.
+    pub fn new(account: Option<Account>, is_place_kept: Option<Arc<AtomicBool>>) -> Self {
+        Self { account, is_place_kept, is_full: false }
+    }
+
+    /// A line keeps the place of the token from now on, whatever becomes of the request; or does so no more.
+    pub(super) fn keeps_place(&self, is_kept: bool) {
+        if let Some(flag) = &self.is_place_kept {
+            flag.store(is_kept, Ordering::Relaxed);
+        }
+    }
 }
 
 /// What became of an [`Acquire`].
@@ -47,6 +76,8 @@ pub enum Outcome {
     Refused(Refusal),
     /// The line of the lock is as long as it may be, or as many wait at this gateway as may.
     TooManyWaiters,
+    /// The tenant has as many locks as it may.
+    TooManyLocks,
     /// Nobody waits here any more, and the wait was not over.
     ShuttingDown,
     /// The token was released before, or is one of ours that holds nothing.
@@ -68,7 +99,7 @@ impl Acquire {
     }
 
     pub(super) fn only_confirms(&self) -> bool {
-        self.token.as_ref().is_some_and(LeaseToken::is_server_made)
+        self.tenant.is_full || self.token.as_ref().is_some_and(LeaseToken::is_server_made)
     }
 
     /// Nobody but this request knows a token that it made.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::Request;
-use fencepost::access::{Keyring, ShownKey, parse_keys};
+use fencepost::access::{Keyring, Shares, ShownKey, parse_keys};
 use fencepost::api::{Admission, App, AppState, Front, Limits, app};
 use fencepost::clock::SystemClock;
 use fencepost::lock::LeaseToken;
@@ -51,7 +51,14 @@ fn application(keyring: Option<Arc<Keyring>>) -> Front {
             max_wait: Duration::ZERO,
             max_http1_waiters: 10,
             default_max_hold: Duration::from_secs(60),
-            default_max_watchers: 10,
+            shares: Shares {
+                waiters: 10,
+                holds: 10,
+                watchers: 10,
+                locks: 10_000,
+                connections: 10,
+                ticket_ttl: Duration::from_secs(10),
+            },
         },
         admission: Admission::default(),
         serves_metrics: true,

@@ -79,6 +79,7 @@ fn wrong_settings_end_the_start_with_one_clear_line_and_exit_code_2() {
         (&["--max-waiters", "0"], "--max-waiters"),
         (&["--max-holds", "0"], "--max-holds"),
         (&["--max-watchers", "0"], "--max-watchers"),
+        (&["--default-max-locks", "0"], "--default-max-locks"),
         (&["--default-max-hold", "500ms"], "--default-max-hold"),
         (&["--max-connections", "0"], "--max-connections"),
         (&["--max-connections-per-address", "0"], "--max-connections-per-address"),

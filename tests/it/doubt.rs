@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fencepost::clock::SystemClock;
 use fencepost::lock::{Acquired, Attempt, Inspected, LeaseToken, LockKey, Released, Renewed, Terms, Ttl};
-use fencepost::service::{Acquire, Acquisition, LockService, Outcome, TakeBack};
+use fencepost::service::{Acquire, Acquisition, LockService, Outcome, TakeBack, Tenant};
 use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
 use fencepost::store::{AcquireRequest, Intent, KnownTo, LockStore, PlaceAfter, Renewer, StoreError};
 use tokio::time::Instant;
@@ -57,6 +57,7 @@ impl Scene {
                 wait: Duration::ZERO,
                 terms: Terms::default(),
                 by_connection: false,
+                tenant: Tenant::default(),
             })
             .await
     }
@@ -75,7 +76,7 @@ impl Scene {
     }
 
     async fn renew(&self, token: &LeaseToken, ttl_ms: u64) -> Result<Renewed, StoreError> {
-        self.service.renew(&self.key, token, Ttl::from_ms(ttl_ms).unwrap(), Renewer::Token).await
+        self.service.renew(&self.key, token, Ttl::from_ms(ttl_ms).unwrap(), Renewer::Token, None).await
     }
 
     async fn release(&self, token: &LeaseToken) -> Result<Released, StoreError> {

@@ -9,8 +9,10 @@ use crate::support::{Client, Gateway, KeysFile, Stage, eventually, fresh_token};
 mod certificates;
 mod file;
 mod limits;
+mod locks;
 mod reload;
 mod start;
+mod tenants;
 
 /// A gateway on a store in memory, with these keys.
 async fn gateway(keys: &KeysFile, args: &[&str]) -> Gateway {

@@ -190,19 +190,20 @@ async fn ask_in_vain_for_replicas(address: Address) -> Answer {
     stage.client().put(&address("k")).send().await
 }
 
-/// The answers to who shows no key, one that is not accepted, one that is for something else, and one that has used
-/// up its rate.
+/// The answers to who shows no key, one that is not accepted, one that is for something else, one that has used
+/// up its rate, and one that may have no locks.
 async fn ask_without_right(method: &str, address: Address) -> Vec<Answer> {
     let mut file = KeysFile::new();
     let other = file.add_for_all("other", "\"list\"");
     let slow = file.add("slow", "every_key = true\nallow = [\"acquire\", \"inspect\"]\nrate = 0.001");
+    let full = file.add("full", "every_key = true\nallow = [\"acquire\", \"inspect\"]\nmax_locks = 0");
     file.write();
     let flag = file.flag();
     let gateway = Gateway::start(&["--store", "memory:", &flag[0], &flag[1]]).await;
     let client = Client::new(gateway.address);
     let ask = || client.call(method, &address("k")).token(&fresh_token());
     let mut answers = vec![ask().send().await];
-    for key in ["nonsense", &other, &slow, &slow] {
+    for key in ["nonsense", &other, &full, &slow, &slow] {
         answers.push(ask().key(key).send().await);
     }
     answers

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fencepost::lock::{Acquired, Attempt, LeaseToken, LockKey, Terms, Ttl};
-use fencepost::service::{Acquire, LockService, Outcome};
+use fencepost::service::{Acquire, LockService, Outcome, Tenant};
 use fencepost::store::{AcquireRequest, Intent, LockStore};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
@@ -56,6 +56,7 @@ async fn a_million_keys_with_server_made_tokens_leave_at_most_a_hundred() {
                         wait: Duration::ZERO,
                         terms: Terms::default(),
                         by_connection: false,
+                        tenant: Tenant::default(),
                     };
                     let acquisition = service.acquire(wish).await.unwrap();
                     let Outcome::Granted(_, guard) = acquisition.outcome else { panic!("not granted") };

@@ -9,6 +9,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::routing::get;
+use fencepost::access::Shares;
 use fencepost::api::{Admission, App, AppState, Front, Limits, app};
 use fencepost::clock::SystemClock;
 use fencepost::server::{Application, ServerSettings, serve};
@@ -71,7 +72,14 @@ fn in_memory(draining: CancellationToken) -> AppState {
             max_ttl: Duration::from_secs(60),
             max_wait: Duration::ZERO,
             max_http1_waiters: 1,
-            default_max_watchers: 1,
+            shares: Shares {
+                waiters: 1,
+                holds: 1,
+                watchers: 1,
+                locks: 1,
+                connections: 1,
+                ticket_ttl: Duration::from_secs(10),
+            },
             default_max_hold: Duration::from_secs(7200),
         },
         admission: Admission::default(),

@@ -169,9 +169,13 @@ impl Keeper {
         let deadline = Instant::now() + patience;
         let renewed = self.store.renew(&self.key, &self.token.hash(), ttl, by, deadline).await;
         let watch = &self.cleaner.watch;
+        if let Ok(Renewed::NotHeld | Renewed::HeldByAnother) = &renewed {
+            self.cleaner.ledger.lost(&self.key, &self.token.hash());
+        }
         if let Ok(Renewed::Renewed(lease)) = &renewed
             && let Some(lease) = lease_left(lease.clone(), sent_at)
         {
+            self.cleaner.ledger.lasts(&self.key, &lease);
             watch.tell(&self.key, || Doing::Renewed(lease));
         }
         watch.or_unclear(&self.key, renewed)

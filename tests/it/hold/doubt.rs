@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost::lock::{Inspected, LeaseToken, LockKey, Renewed, Terms, Ttl};
-use fencepost::service::{Acquire, Hold, HoldEvent, Holding, LockService, Loss, Outcome};
+use fencepost::service::{Acquire, Hold, HoldEvent, Holding, LockService, Loss, Outcome, Tenant};
 use fencepost::store::Renewer;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -46,6 +46,7 @@ impl Scene {
             wait: Duration::ZERO,
             terms: Terms::default(),
             by_connection: true,
+            tenant: Tenant::default(),
         }
     }
 
@@ -79,7 +80,7 @@ impl Scene {
 
     pub(super) async fn renew(&self, token: &LeaseToken, ttl_ms: u64) {
         let renewed =
-            self.service.renew(&self.key, token, Ttl::from_ms(ttl_ms).unwrap(), Renewer::Token).await;
+            self.service.renew(&self.key, token, Ttl::from_ms(ttl_ms).unwrap(), Renewer::Token, None).await;
         assert!(matches!(renewed, Ok(Renewed::Renewed(_))), "{renewed:?}");
     }
 

@@ -19,8 +19,13 @@ fn documented() -> HashSet<String> {
         let examples = response["content"]["application/problem+json"]["examples"].as_object().unwrap();
         examples.keys().map(move |name| format!("{status} {name}"))
     });
-    const WITH_KEYS: [&str; 4] =
-        ["401 key-required", "401 key-refused", "403 right-missing", "429 rate-limited"];
+    const WITH_KEYS: [&str; 5] = [
+        "401 key-required",
+        "401 key-refused",
+        "403 right-missing",
+        "429 rate-limited",
+        "429 too-many-locks",
+    ];
     problems.filter(|problem| !WITH_KEYS.contains(&problem.as_str())).collect()
 }
 

@@ -23,10 +23,11 @@ fn a_file_says_what_each_key_is_for() {
     assert_eq!((keys.len(), keys[0].name.as_str(), &keys[0].rights[..]), (1, "a\"b", &[Right::Acquire][..]));
     let text = with(
         3,
-        "tls_subjects = [\"CN=a,O=b\"]\nrate = 2.5\nmax_waiters = 0\nexpires = 2027-01-01 00:00:00+02:00",
+        "tls_subjects = [\"CN=a,O=b\"]\nrate = 2.5\nmax_waiters = 0\nmax_locks = 3\nexpires = 2027-01-01 00:00:00+02:00",
     );
     let keys = parse_keys(&text).unwrap();
     assert!(keys[0].secret.is_none() && keys[0].max_waiters == Some(0));
+    assert_eq!(keys[0].max_locks, Some(3));
     assert_eq!(keys[0].rate.map(|rate| rate.burst), Some(3), "what a second allows");
     assert_eq!(keys[0].expires.unwrap().to_string(), "2026-12-31T22:00:00Z");
     // As it is written, it reads back.
@@ -70,6 +71,7 @@ fn a_file_that_is_wrong_is_refused_with_the_line_and_not_what_stands_there() {
         (4, format!("{}\nrate = nan", GOOD[4]), "line 7: rate must be"),
         (4, format!("{}\nburst = 5", GOOD[4]), "line 1: the key has a burst and no rate"),
         (4, format!("{}\nmax_waiters = -1", GOOD[4]), "line 7: max_waiters must be"),
+        (4, format!("{}\nmax_locks = 1.5", GOOD[4]), "line 7: max_locks must be"),
         (4, format!("{}\nmax_ttl = 5", GOOD[4]), "line 7: max_ttl must be a duration"),
         (4, format!("{}\nmax_ttl = {quoted}", GOOD[4]), "line 7: max_ttl must be a duration"),
         (

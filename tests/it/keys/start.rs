@@ -89,6 +89,8 @@ async fn a_new_key_can_be_kept_with_a_pipe_and_used() {
         "2",
         "--max-holds",
         "0",
+        "--max-locks",
+        "7",
         "--max-ttl",
         "90s",
         "--expires",

@@ -202,6 +202,7 @@ impl Fleet {
                     Outcome::NotReplicated(reason) => panic!("no replica was asked for: {reason}"),
                     Outcome::Refused(_) => Answer::Refused,
                     Outcome::TooManyWaiters => Answer::TooManyWaiters,
+                    Outcome::TooManyLocks => panic!("nobody counts"),
                     Outcome::ShuttingDown => Answer::ShuttingDown,
                     Outcome::TokenReleased => Answer::TokenReleased,
                 },

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fencepost::clock::boottime;
 use fencepost::lock::{LeaseToken, LockKey, Released, Terms, Ttl};
-use fencepost::service::Acquire;
+use fencepost::service::{Acquire, Tenant};
 use fencepost::store::StoreError;
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -105,6 +105,7 @@ impl Scene {
                 wait,
                 terms: Terms::default(),
                 by_connection: false,
+                tenant: Tenant::default(),
             };
             let started = boottime();
             let (answer, asked) = self.fleet.put(gateway, wish, hangs_up_after).await;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fencepost::clock::boottime;
 use fencepost::lock::{Inspected, LeaseToken, LockKey, Terms, Ttl};
-use fencepost::service::Acquire;
+use fencepost::service::{Acquire, Tenant};
 use futures_util::StreamExt;
 use futures_util::stream;
 use rand::rngs::StdRng;
@@ -176,6 +176,7 @@ impl Round {
                 wait,
                 terms: Terms::default(),
                 by_connection: false,
+                tenant: Tenant::default(),
             };
             (answer, _) = self.fleet.put(0, wish, None).await;
             if !matches!(answer, Answer::Failed(_)) {

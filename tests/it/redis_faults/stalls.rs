@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost::lock::{LeaseToken, LockKey, Terms, Ttl};
-use fencepost::service::{Acquire, LockService};
+use fencepost::service::{Acquire, LockService, Tenant};
 use fencepost::store::StoreError;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -124,6 +124,7 @@ async fn a_grant_is_taken_back_however_long_the_server_stood_still() {
             wait: Duration::ZERO,
             terms: Terms::default(),
             by_connection: false,
+            tenant: Tenant::default(),
         }
     };
     let marks = async || redis.keys().await.iter().filter(|key| key.contains(":freed:")).count();

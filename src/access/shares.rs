@@ -1,0 +1,175 @@
+//! How much a key may have at once, and what of that is in use.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::Entry;
+use crate::lock::{LockKey, TokenHash};
+
+/// What a key has that says nothing of it, and how long places are kept in lines.
+#[derive(Clone, Copy, Debug)]
+pub struct Shares {
+    /// Requests that wait.
+    pub waiters: usize,
+    /// Connections that hold a lock.
+    pub holds: usize,
+    /// Streams of events.
+    pub watchers: usize,
+    /// Locks.
+    pub locks: usize,
+    /// Connections by HTTP/1 that one of these keeps.
+    pub connections: usize,
+    /// How long a line keeps the place of a client that has left.
+    pub ticket_ttl: Duration,
+}
+
+impl Shares {
+    /// The connections that requests of a key may keep: those that it may have by name, where they are more.
+    pub(super) fn connections_of(&self, entry: &Entry) -> usize {
+        let named = [entry.max_waiters, entry.max_holds, entry.max_watchers].into_iter().flatten();
+        named.fold(0, usize::saturating_add).max(self.connections)
+    }
+}
+
+/// What is in use of the shares of one key.
+#[derive(Debug, Default)]
+pub(super) struct Uses {
+    pub(super) waiters: Arc<AtomicUsize>,
+    pub(super) holds: Arc<AtomicUsize>,
+    pub(super) watchers: Arc<AtomicUsize>,
+    pub(super) locks: Arc<AtomicUsize>,
+    pub(super) connections: Arc<AtomicUsize>,
+    tickets: Mutex<Tickets>,
+}
+
+/// A place in the line of a lock, by whose token it is.
+pub(super) type Ticket = (LockKey, TokenHash);
+
+/// Places of clients who have left, which the lines keep for a while. Each counts as if its request still waited.
+#[derive(Debug, Default)]
+struct Tickets {
+    kept: HashMap<Ticket, (End, Permit)>,
+    /// Soonest first; the number tells those apart that end at the same moment.
+    ends: BTreeMap<End, Ticket>,
+    last_number: u64,
+}
+
+type End = (Instant, u64);
+
+impl Tickets {
+    fn keep(&mut self, ticket: Ticket, until: Instant, permit: Permit) {
+        drop(self.take(&ticket));
+        self.last_number += 1;
+        let end = (until, self.last_number);
+        self.ends.insert(end, ticket.clone());
+        self.kept.insert(ticket, (end, permit));
+    }
+
+    fn take(&mut self, ticket: &Ticket) -> Option<Permit> {
+        let (end, permit) = self.kept.remove(ticket)?;
+        self.ends.remove(&end);
+        Some(permit)
+    }
+
+    fn forget_ended(&mut self, now: Instant) {
+        while let Some(end) = self.ends.first_entry().filter(|end| end.key().0 <= now) {
+            self.kept.remove(&end.remove());
+        }
+    }
+}
+
+impl Uses {
+    /// Lets a request wait, with the permit that its place was left with, if it has one.
+    pub(super) fn wait(
+        self: &Arc<Self>,
+        most: usize,
+        ticket: Option<Ticket>,
+        ttl: Duration,
+    ) -> Option<WaitPermit> {
+        let mut tickets = self.tickets();
+        tickets.forget_ended(Instant::now());
+        let kept = ticket.as_ref().and_then(|ticket| tickets.take(ticket));
+        drop(tickets);
+        let permit = kept.or_else(|| Permit::take(&self.waiters, most))?;
+        let place = ticket.map(|ticket| Place { uses: self.clone(), ticket, ttl, is_kept: Arc::default() });
+        Some(WaitPermit { permit, place })
+    }
+
+    /// The token has given up its place.
+    pub(super) fn leave(&self, ticket: impl FnOnce() -> Ticket) {
+        let mut tickets = self.tickets();
+        if !tickets.kept.is_empty() {
+            drop(tickets.take(&ticket()));
+        }
+    }
+
+    fn tickets(&self) -> MutexGuard<'_, Tickets> {
+        self.tickets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Lives as long as what it allows.
+#[derive(Debug)]
+pub struct Permit(Option<Arc<AtomicUsize>>);
+
+impl Permit {
+    /// One that nobody counts.
+    pub(super) const UNCOUNTED: Self = Self(None);
+
+    /// `None` where there are as many as may be.
+    pub(super) fn take(count: &Arc<AtomicUsize>, most: usize) -> Option<Self> {
+        let one_more = |count| (count < most).then_some(count + 1);
+        count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
+        Some(Self(Some(count.clone())))
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        if let Some(count) = &self.0 {
+            count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// That a request may wait. Dropped while a line keeps its place, it goes on to count for as long as the line does so.
+#[derive(Debug)]
+pub struct WaitPermit {
+    permit: Permit,
+    place: Option<Place>,
+}
+
+#[derive(Debug)]
+struct Place {
+    uses: Arc<Uses>,
+    ticket: Ticket,
+    ttl: Duration,
+    is_kept: Arc<AtomicBool>,
+}
+
+impl WaitPermit {
+    /// One that nobody counts.
+    pub(super) const UNCOUNTED: Self = Self { permit: Permit::UNCOUNTED, place: None };
+
+    /// To be set while the place outlives its request; `None` where it never does.
+    pub fn is_place_kept(&self) -> Option<Arc<AtomicBool>> {
+        self.place.as_ref().map(|place| place.is_kept.clone())
+    }
+
+    /// The place was used: its client holds the lock.
+    pub fn used(mut self) {
+        self.place = None;
+    }
+}
+
+impl Drop for WaitPermit {
+    fn drop(&mut self) {
+        let Some(Place { uses, ticket, ttl, is_kept }) = self.place.take() else { return };
+        if is_kept.load(Ordering::Relaxed) {
+            let permit = std::mem::replace(&mut self.permit, Permit::UNCOUNTED);
+            uses.tickets().keep(ticket, Instant::now() + ttl, permit);
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Of which locks somebody may be told, where many are told of.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::LockKey;
+
+/// Which locks somebody wants to know of, and may.
+#[derive(Clone)]
+pub struct Reach {
+    /// How the names of all of them begin. Sorted, and none begins with another, so that a lock is below one of them at most.
+    prefixes: Arc<[String]>,
+    /// Of what begins so, what it may be told of; `None` for all.
+    may_see: Option<MaySee>,
+}
+
+type MaySee = Arc<dyn Fn(&LockKey) -> bool + Send + Sync>;
+
+impl Reach {
+    /// Those whose names begin so.
+    pub fn all(prefix: impl Into<String>) -> Self {
+        Self { prefixes: [prefix.into()].into(), may_see: None }
+    }
+
+    /// Of those that begin with one of these, what `may_see` says.
+    pub fn limited(
+        mut prefixes: Vec<String>,
+        may_see: impl Fn(&LockKey) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        prefixes.sort_unstable();
+        // What begins with another comes after it.
+        prefixes.dedup_by(|next, before| next.starts_with(before.as_str()));
+        Self { prefixes: prefixes.into(), may_see: Some(Arc::new(may_see)) }
+    }
+
+    /// How the names begin.
+    pub fn prefixes(&self) -> &[String] {
+        &self.prefixes
+    }
+
+    /// How all of them begin.
+    pub fn common_prefix(&self) -> &str {
+        // Between the first and the last, all begin as these two do.
+        let (Some(first), Some(last)) = (self.prefixes.first(), self.prefixes.last()) else { return "" };
+        let same = first.chars().zip(last.chars()).take_while(|(a, b)| a == b);
+        first.get(..same.map(|(c, _)| c.len_utf8()).sum()).unwrap_or_default()
+    }
+
+    /// Whether it may be told of this lock.
+    pub fn has(&self, key: &LockKey) -> bool {
+        self.prefixes.iter().any(|prefix| key.as_str().starts_with(prefix.as_str())) && self.may_see(key)
+    }
+
+    /// Whether it may be told of a lock that begins so.
+    pub fn may_see(&self, key: &LockKey) -> bool {
+        self.may_see.as_ref().is_none_or(|may_see| may_see(key))
+    }
+}
+
+impl fmt::Debug for Reach {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Reach").field(&self.prefixes).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
+
+    use super::*;
+
+    #[test]
+    fn a_lock_is_below_one_prefix_at_most() {
+        let reach = |prefixes: &[&str]| {
+            Reach::limited(prefixes.iter().map(|prefix| (*prefix).to_owned()).collect(), |key| {
+                !key.as_str().ends_with('x')
+            })
+        };
+        let some = reach(&["team/a", "é/b", "team", "b/", "team/a/b", "é/a"]);
+        assert_eq!(some.prefixes(), ["b/", "team", "é/a", "é/b"]);
+        assert_eq!(some.common_prefix(), "");
+        assert_eq!(reach(&["é/b", "é/a"]).common_prefix(), "é/");
+        assert_eq!(reach(&["one"]).common_prefix(), "one");
+        assert_eq!(reach(&[]).common_prefix(), "");
+        let has = |name: &str| some.has(&LockKey::parse(name.as_bytes()).unwrap());
+        assert!(has("team") && has("b/1") && !has("b/x") && !has("a"));
+        assert!(Reach::all("").has(&LockKey::parse(b"x").unwrap()));
+    }
+}

@@ -1,0 +1,334 @@
+//! Which locks this gateway has granted, to the account of which tenant: so none fills the store.
+//!
+//! A lock counts from its grant until its lease is over, or this gateway learns that it ended. What ends it at another
+//! gateway is not told here, so the locks of whoever comes near its limit are looked at one by one, at a bounded rate.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::line::lock;
+use super::{Acquire, Acquisition, LockService, Outcome};
+use crate::clock::boottime;
+use crate::lock::{Ended, FencingToken, Inspected, Lease, LeaseToken, LockKey, TokenHash};
+use crate::store::{MeteredStore, StoreError};
+
+/// The pause between two looks at locks that may have ended elsewhere.
+const LOOK_PAUSE: Duration = Duration::from_millis(2);
+/// The pause before an account is looked through again.
+const REVIEW_PAUSE: Duration = Duration::from_secs(5);
+
+/// To whose account locks are put.
+#[derive(Clone, Debug)]
+pub struct Account {
+    /// How many locks there are.
+    pub count: Arc<AtomicUsize>,
+    /// How many there may be.
+    pub most: usize,
+}
+
+/// Whether an account may have another lock.
+pub(super) enum Room {
+    /// It may. To be handed over with the grant; nothing where the account has this very lock already.
+    Free(Option<Counted>),
+    /// It may not, and only a lock that its token holds already can be confirmed.
+    Full,
+}
+
+/// One lock of an account.
+pub(super) struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    /// Whatever is the most: what is held is held.
+    fn new(account: &Account) -> Self {
+        account.count.fetch_add(1, Ordering::Relaxed);
+        Self(account.count.clone())
+    }
+
+    fn within(account: &Account) -> Option<Self> {
+        let one_more = |count| (count < account.most).then_some(count + 1);
+        account.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
+        Some(Self(account.count.clone()))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The locks that count.
+#[derive(Default)]
+pub(super) struct Ledger {
+    books: Mutex<Books>,
+    /// How many there are, for those who need not look.
+    size: AtomicUsize,
+}
+
+/// All times are those since boot.
+#[derive(Default)]
+struct Books {
+    held: HashMap<LockKey, Held>,
+    ends: BTreeSet<(Duration, LockKey)>,
+    /// Accounts that are being looked through, or were a moment ago.
+    reviewed: Vec<Arc<AtomicUsize>>,
+}
+
+struct Held {
+    number: FencingToken,
+    token: TokenHash,
+    ends_at: Duration,
+    counted: Counted,
+}
+
+impl Books {
+    fn put(&mut self, key: &LockKey, held: Held) {
+        self.remove(key);
+        self.ends.insert((held.ends_at, key.clone()));
+        self.held.insert(key.clone(), held);
+    }
+
+    fn remove(&mut self, key: &LockKey) -> Option<Held> {
+        let held = self.held.remove(key)?;
+        self.ends.remove(&(held.ends_at, key.clone()));
+        Some(held)
+    }
+
+    fn lasts_until(&mut self, key: &LockKey, ends_at: Duration) {
+        if let Some(held) = self.remove(key) {
+            self.put(key, Held { ends_at, ..held });
+        }
+    }
+
+    fn forget_ended(&mut self, now: Duration) {
+        while self.ends.first().is_some_and(|(ends_at, _)| *ends_at <= now) {
+            if let Some((_, key)) = self.ends.pop_first() {
+                self.held.remove(&key);
+            }
+        }
+    }
+}
+
+impl Ledger {
+    /// Makes room for a lock. One that the account has already, by whatever token, takes none.
+    pub(super) fn room(&self, key: &LockKey, account: &Account) -> Room {
+        if let Some(counted) = Counted::within(account) {
+            return Room::Free(Some(counted));
+        }
+        let mut books = self.books();
+        books.forget_ended(boottime());
+        self.size.store(books.held.len(), Ordering::Relaxed);
+        let has_it = books.held.get(key).is_some_and(|held| Arc::ptr_eq(&held.counted.0, &account.count));
+        drop(books);
+        match Counted::within(account) {
+            Some(counted) => Room::Free(Some(counted)),
+            None if has_it => Room::Free(None),
+            None => Room::Full,
+        }
+    }
+
+    /// Whether an account comes near its limit, and was not looked through lately: then it is to be [reviewed](review).
+    pub(super) fn begin_review(&self, account: &Account) -> bool {
+        if account.count.load(Ordering::Relaxed) < account.most - account.most / 4 {
+            return false;
+        }
+        let mut books = self.books();
+        let is_reviewed = books.reviewed.iter().any(|count| Arc::ptr_eq(count, &account.count));
+        if !is_reviewed {
+            books.reviewed.push(account.count.clone());
+        }
+        !is_reviewed
+    }
+
+    /// The token holds the lock by this lease.
+    pub(super) fn holds(
+        &self,
+        key: &LockKey,
+        token: TokenHash,
+        lease: &Lease,
+        account: &Account,
+        room: Option<Counted>,
+    ) {
+        let now = boottime();
+        let mut books = self.books();
+        books.forget_ended(now);
+        let (number, ends_at) = (lease.fencing_token, now + Duration::from_millis(lease.left_ms));
+        match books.held.get(key) {
+            // Whoever renews it, it is the account's that took it. News overtake each other.
+            Some(held) if held.number > number => {}
+            Some(held) if held.number == number => books.lasts_until(key, ends_at),
+            _ => {
+                let counted = room.unwrap_or_else(|| Counted::new(account));
+                // The grant before it is over, whosever that was.
+                books.put(key, Held { number, token, ends_at, counted });
+            }
+        }
+        self.size.store(books.held.len(), Ordering::Relaxed);
+    }
+
+    /// The lease goes on, as whoever keeps it says.
+    pub(super) fn lasts(&self, key: &LockKey, lease: &Lease) {
+        self.change(key, |books, held| {
+            if held == lease.fencing_token {
+                books.lasts_until(key, boottime() + Duration::from_millis(lease.left_ms));
+            }
+        });
+    }
+
+    /// A grant has ended. A lock that is kept for the rest of its `min_hold` counts until then.
+    pub(super) fn ended(&self, key: &LockKey, ended: Ended) {
+        self.change(key, |books, held| match ended.kept_ms {
+            _ if held > ended.fencing_token => {}
+            0 => drop(books.remove(key)),
+            kept_ms => books.lasts_until(key, boottime() + Duration::from_millis(kept_ms)),
+        });
+    }
+
+    /// The token does not hold the lock.
+    pub(super) fn lost(&self, key: &LockKey, token: &TokenHash) {
+        self.change(key, |books, _| {
+            if books.held.get(key).is_some_and(|held| held.token == *token) {
+                drop(books.remove(key));
+            }
+        });
+    }
+
+    fn change(&self, key: &LockKey, change: impl FnOnce(&mut Books, FencingToken)) {
+        if self.size.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let mut books = self.books();
+        let Some(number) = books.held.get(key).map(|held| held.number) else { return };
+        change(&mut books, number);
+        self.size.store(books.held.len(), Ordering::Relaxed);
+    }
+
+    fn books(&self) -> MutexGuard<'_, Books> {
+        lock(&self.books)
+    }
+}
+
+impl LockService {
+    /// Takes a lock, or says why not.
+    ///
+    /// A caller that drops this future, or the guard in its answer, leaves nothing behind: what was or may yet be
+    /// granted is taken back in the background.
+    pub async fn acquire(&self, mut wish: Acquire) -> Result<Acquisition, StoreError> {
+        let Some(account) = wish.tenant.account.clone() else { return self.acquire_uncounted(wish).await };
+        let mut room = None;
+        // A token of ours takes nothing anew.
+        if !wish.only_confirms() {
+            match self.room(&wish.key, &account) {
+                // Whoever waits has nothing yet, and may never get it: its grant takes the room that it needs.
+                Room::Free(free) => room = free.filter(|_| wish.wait.is_zero()),
+                Room::Full if wish.token.is_some() => wish.tenant.is_full = true,
+                Room::Full => {
+                    let (token, outcome) = (LeaseToken::generate(), Outcome::TooManyLocks);
+                    return Ok(Acquisition { token, outcome });
+                }
+            }
+        }
+        let (key, is_full) = (wish.key.clone(), wish.tenant.is_full);
+        let mut acquisition = self.acquire_uncounted(wish).await?;
+        match &acquisition.outcome {
+            Outcome::Granted(lease, _) | Outcome::AlreadyHeld(lease, _) => {
+                self.ledger.holds(&key, acquisition.token.hash(), lease, &account, room);
+            }
+            // Whether it was released before is the same to one that gets no lock anyway.
+            Outcome::TokenReleased if is_full => acquisition.outcome = Outcome::TooManyLocks,
+            _ => {}
+        }
+        Ok(acquisition)
+    }
+
+    /// Makes room for a lock of this account.
+    fn room(&self, key: &LockKey, account: &Account) -> Room {
+        if self.ledger.begin_review(account) {
+            let (ledger, store) = (self.ledger.clone(), self.store.clone());
+            tokio::spawn(review(ledger, account.clone(), store, self.store_timeout / 2));
+        }
+        self.ledger.room(key, account)
+    }
+}
+
+/// Looks through an account for locks that ended elsewhere, a bounded number a second.
+pub(super) async fn review(ledger: Arc<Ledger>, account: Account, store: MeteredStore, patience: Duration) {
+    let of_account: Vec<_> = {
+        let books = ledger.books();
+        let held = books.held.iter().filter(|(_, held)| Arc::ptr_eq(&held.counted.0, &account.count));
+        held.map(|(key, held)| (key.clone(), held.number)).collect()
+    };
+    for (key, number) in of_account {
+        match store.inspect(&key, None, Instant::now() + patience).await {
+            Ok(Inspected::Held { lease, .. }) if lease.fencing_token == number => {}
+            Ok(_) => ledger.ended(&key, Ended { fencing_token: number, kept_ms: 0 }),
+            // It is not the time for looks.
+            Err(_) => break,
+        }
+        sleep(LOOK_PAUSE).await;
+    }
+    sleep(REVIEW_PAUSE).await;
+    ledger.books().reviewed.retain(|count| !Arc::ptr_eq(count, &account.count));
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
+
+    use super::*;
+
+    fn lease(number: u64, left_ms: u64) -> Lease {
+        Lease { fencing_token: FencingToken::new(number).unwrap(), left_ms, owner: None, is_released: false }
+    }
+
+    fn key(name: &str) -> LockKey {
+        LockKey::parse(name.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn what_is_held_counts_until_it_is_known_to_have_ended() {
+        let (ledger, account) = (Ledger::default(), Account { count: Arc::default(), most: 2 });
+        let (token, hour_ms) = (TokenHash::from_bytes([1; 32]), 3_600_000);
+        let take = |name: &str, number, ms| match ledger.room(&key(name), &account) {
+            Room::Free(room) => {
+                ledger.holds(&key(name), token, &lease(number, ms), &account, room);
+                true
+            }
+            Room::Full => false,
+        };
+        let count = || account.count.load(Ordering::Relaxed);
+        assert!(take("a", 1, hour_ms) && take("b", 2, hour_ms) && !take("c", 3, hour_ms));
+        // The same lock anew takes no further room, and news of the grant before do not end this one.
+        assert!(take("a", 4, hour_ms));
+        ledger.ended(&key("a"), Ended { fencing_token: lease(1, 1).fencing_token, kept_ms: 0 });
+        assert_eq!(count(), 2);
+        ledger.ended(&key("a"), Ended { fencing_token: lease(4, 1).fencing_token, kept_ms: hour_ms });
+        assert_eq!(count(), 2, "it is kept for its min_hold");
+        ledger.ended(&key("a"), Ended { fencing_token: lease(4, 1).fencing_token, kept_ms: 0 });
+        assert_eq!(count(), 1);
+        ledger.lost(&key("b"), &TokenHash::from_bytes([2; 32]));
+        assert_eq!(count(), 1, "another token never held it");
+        ledger.lost(&key("b"), &token);
+        assert_eq!(count(), 0);
+        // A lease that is over counts no more, and a room that was not used is given back.
+        assert!(take("d", 5, 0) && take("e", 6, hour_ms) && take("f", 7, hour_ms) && !take("g", 8, hour_ms));
+        ledger.ended(&key("f"), Ended { fencing_token: lease(7, 1).fencing_token, kept_ms: 0 });
+        drop(ledger.room(&key("h"), &account));
+        assert_eq!(count(), 1);
+        // What was granted elsewhere counts once it is renewed here, also beyond the most.
+        for number in 10..13 {
+            ledger.holds(&key(&number.to_string()), token, &lease(number, hour_ms), &account, None);
+        }
+        assert_eq!((count(), ledger.size.load(Ordering::Relaxed)), (4, 4));
+        // Another's grant takes the place of it.
+        let other = Account { count: Arc::default(), most: 1 };
+        ledger.holds(&key("e"), token, &lease(20, hour_ms), &other, None);
+        assert_eq!((count(), other.count.load(Ordering::Relaxed)), (3, 1));
+        let books = ledger.books();
+        assert_eq!((books.held.len(), books.ends.len()), (4, 4));
+    }
+}

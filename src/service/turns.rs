@@ -1,0 +1,163 @@
+//! Turns at what costs the store much, of which few may go on at once: one tenant after the other, however much each asks
+//! for.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::oneshot;
+
+use super::line::lock;
+
+/// Where turns are given.
+pub(super) struct Turns {
+    /// How many may go on at once.
+    most: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    running: usize,
+    /// By their names; none where nobody tells them apart.
+    tenants: HashMap<Option<String>, Queue>,
+    /// Tenants of whom somebody waits, the next first.
+    order: VecDeque<Option<String>>,
+}
+
+#[derive(Default)]
+struct Queue {
+    running: usize,
+    waiting: VecDeque<oneshot::Sender<Turn>>,
+}
+
+/// That it is somebody's turn, for as long as this lives.
+pub struct Turn(Option<(Arc<Turns>, Option<String>)>);
+
+impl Turns {
+    pub(super) fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self { most, state: Mutex::default() })
+    }
+
+    /// Waits for a turn of this tenant. Those who stop waiting are passed over.
+    pub(super) async fn turn(self: &Arc<Self>, tenant: Option<&str>) -> Option<Turn> {
+        let (sender, turn) = oneshot::channel();
+        {
+            let tenant = tenant.map(str::to_owned);
+            let mut state = lock(&self.state);
+            let waiting = &mut state.tenants.entry(tenant.clone()).or_default().waiting;
+            // Who came first gave up first, as all wait equally long.
+            while waiting.front().is_some_and(oneshot::Sender::is_closed) {
+                waiting.pop_front();
+            }
+            waiting.push_back(sender);
+            if !state.order.contains(&tenant) {
+                state.order.push_back(tenant);
+            }
+            self.go_on(&mut state);
+        }
+        turn.await.ok()
+    }
+
+    /// A tenant never has all turns at once: the last is left to others, who so wait for nothing of its.
+    fn share_of(&self, tenant: Option<&str>) -> usize {
+        if tenant.is_some() { self.most - 1 } else { self.most }
+    }
+
+    /// Gives as many turns as may go on.
+    fn go_on(self: &Arc<Self>, state: &mut State) {
+        let mut passed_over = 0;
+        while state.running < self.most && passed_over < state.order.len() {
+            let Some(tenant) = state.order.pop_front() else { return };
+            let Some(queue) = state.tenants.get_mut(&tenant) else { continue };
+            if queue.running >= self.share_of(tenant.as_deref()) {
+                state.order.push_back(tenant);
+                passed_over += 1;
+                continue;
+            }
+            let turn = Turn(Some((self.clone(), tenant.clone())));
+            let Some(next) = queue.waiting.pop_front() else { continue };
+            match next.send(turn) {
+                Ok(()) => {
+                    queue.running += 1;
+                    state.running += 1;
+                    passed_over = 0;
+                }
+                // It was never begun, and nothing ends with it.
+                Err(mut turn) => turn.0 = None,
+            }
+            if !queue.waiting.is_empty() {
+                state.order.push_back(tenant);
+            }
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let Some((turns, tenant)) = self.0.take() else { return };
+        let mut state = lock(&turns.state);
+        state.running -= 1;
+        if let Some(queue) = state.tenants.get_mut(&tenant) {
+            queue.running -= 1;
+            if queue.running == 0 && queue.waiting.is_empty() {
+                state.tenants.remove(&tenant);
+            }
+        }
+        turns.go_on(&mut state);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures_util::future::{FutureExt, join_all};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn tenants_take_turns_and_none_has_all_of_them() {
+        let turns = Turns::new(3);
+        let mut running: Vec<_> = join_all((0..2).map(|_| turns.turn(Some("greedy")))).await;
+        let mut waiting: Vec<_> = (0..10).map(|_| Box::pin(turns.turn(Some("greedy")))).collect();
+        for turn in &mut waiting {
+            assert!(turn.now_or_never_pinned().is_none(), "the last turn is for others");
+        }
+        let other = turns.turn(Some("other")).now_or_never();
+        assert!(other.is_some());
+        let mut second = Box::pin(turns.turn(Some("other")));
+        assert!(second.now_or_never_pinned().is_none());
+        // What is free goes to one after the other, and not to those who came first.
+        running.pop();
+        assert!(waiting[0].now_or_never_pinned().is_some());
+        running.pop();
+        assert!(second.now_or_never_pinned().is_some());
+        // Those who have given up are passed over, and nothing is lost with them.
+        drop((other, waiting, second));
+        let all = turns.turn(None).now_or_never();
+        assert!(all.is_some());
+        drop(all);
+        let state = lock(&turns.state);
+        assert!(state.running == 0 && state.tenants.is_empty(), "{}", state.running);
+    }
+
+    #[tokio::test]
+    async fn where_nobody_is_told_apart_all_turns_are_given() {
+        let turns = Turns::new(2);
+        let running = join_all((0..2).map(|_| turns.turn(None))).await;
+        let third = tokio::spawn({
+            let turns = turns.clone();
+            async move { turns.turn(None).await.is_some() }
+        });
+        drop(running);
+        assert!(tokio::time::timeout(Duration::from_secs(10), third).await.is_ok());
+    }
+
+    trait Poll: Future + Unpin {
+        fn now_or_never_pinned(&mut self) -> Option<Self::Output> {
+            FutureExt::now_or_never(&mut *self)
+        }
+    }
+
+    impl<F: Future + Unpin> Poll for F {}
+}
