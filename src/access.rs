@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use thiserror::Error;
+use tokio::sync::watch;
 use tokio::time::sleep;
 
-use crate::lock::{LeaseToken, LockKey};
+use crate::lock::{LeaseToken, LockKey, Reach};
 
 mod entry;
 mod keyring;
@@ -133,6 +134,25 @@ impl Caller {
     /// Whether the caller may see this lock among others.
     pub fn sees(&self, right: Right, key: &LockKey) -> bool {
         self.check(right, key).is_ok()
+    }
+
+    /// Of the locks whose names begin with `start`, those to which the caller may do this.
+    pub fn reach(&self, right: Right, start: &str) -> Reach {
+        match self.0.as_ref().and_then(Holder::entry) {
+            // Also where it is good no more: then nothing is left to be seen.
+            Some(entry) if entry.scope != Scope::Every => {
+                let caller = self.clone();
+                Reach::limited(entry.scope.within(start), move |key| caller.sees(right, key))
+            }
+            Some(_) => Reach::all(start),
+            None if self.0.is_none() => Reach::all(start),
+            None => Reach::limited(Vec::new(), |_| false),
+        }
+    }
+
+    /// Tells of each change of the keys; `None` where nothing changes for the caller.
+    pub fn changes(&self) -> Option<watch::Receiver<()>> {
+        self.0.as_ref().map(|holder| holder.key.changes.clone())
     }
 
     /// Whether the key that was shown is still good. Answers that go on ask again.

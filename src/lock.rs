@@ -10,12 +10,14 @@ use sha2::{Digest, Sha256};
 use thiserror::Error;
 
 mod outcome;
+mod reach;
 mod terms;
 
 pub use outcome::{
     Acquired, Broken, Ended, Inspected, Lease, Listed, Page, Refusal, Release, Released, Renewed, Standing,
     Undone,
 };
+pub use reach::Reach;
 pub use terms::Terms;
 
 /// Reads a duration as people write it, such as `1h30m`. A bare number is none: the unit that is meant is not the same to all.

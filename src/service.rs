@@ -42,7 +42,7 @@ pub use take_back::TakeBack;
 pub use turns::Turn;
 use turns::Turns;
 use watch::{Doing, Watch};
-pub use watch::{MOST_WATCHERS, News, Selection, Told, Watched, Watching};
+pub use watch::{MOST_WATCHERS, News, Selection, Told, Wanted, Watched, Watching};
 pub use wish::{Acquire, Acquisition, Outcome, Tenant};
 
 /// The pause before an unanswered step is sent again: half of it, plus up to as much again by chance.

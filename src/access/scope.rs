@@ -24,6 +24,20 @@ impl Scope {
         }
     }
 
+    /// How the names of those begin that begin with `start`, too.
+    pub fn within(&self, start: &str) -> Vec<String> {
+        match self {
+            Self::Every => vec![start.to_owned()],
+            Self::Below(prefixes) => {
+                let below = |prefix: &String| match prefix.starts_with(start) {
+                    true => Some(prefix.clone()),
+                    false => is_below(start, prefix).then(|| start.to_owned()),
+                };
+                prefixes.iter().filter_map(below).collect()
+            }
+        }
+    }
+
     /// Whether a lock whose name begins with `start` may be among them.
     pub fn overlaps(&self, start: &str) -> bool {
         match self {
@@ -110,7 +124,11 @@ mod tests {
             assert!(scope.overlaps(start), "{start}");
         }
         for start in ["team2", "team-", "x", "dbx", "d/"] {
-            assert!(!scope.overlaps(start), "{start}");
+            assert!(!scope.overlaps(start) && scope.within(start).is_empty(), "{start}");
         }
+        assert_eq!(scope.within(""), ["team", "db/"]);
+        assert_eq!(scope.within("te"), ["team"]);
+        assert_eq!(scope.within("team:x"), ["team:x"]);
+        assert_eq!(Scope::Every.within("x"), ["x"]);
     }
 }

@@ -137,7 +137,7 @@ impl Happening {
 /// What the document shows of a line.
 pub(super) fn example_line() -> Happening {
     Happening {
-        id: Some("8d3f0c2a51b7e964-17".into()),
+        id: Some("kE7uZr2Q0sLxYb9VnHc4TmJf6WgDpA1iRoB8eXv5GtN3qSzK".into()),
         key: Some("backup".into()),
         fencing_token: Some(1_795_240_800_123_456),
         owner: Some("cron@db1".into()),
@@ -148,4 +148,4 @@ pub(super) fn example_line() -> Happening {
 }
 
 /// What the document shows of a stream.
-pub(super) const EXAMPLE_STREAM: &str = "id: 8d3f0c2a51b7e964-16\nevent: resync\ndata: {}\n\nid: 8d3f0c2a51b7e964-17\nevent: granted\ndata: {\"key\":\"backup\",\"fencing_token\":1795240800123456,\"owner\":\"cron@db1\",\"ttl_ms\":29999,\"expires_at\":\"2026-11-21T06:00:30.123Z\"}\n\nid: 8d3f0c2a51b7e964-18\nevent: released\ndata: {\"key\":\"backup\",\"fencing_token\":1795240800123456}\n\n";
+pub(super) const EXAMPLE_STREAM: &str = "id: pX0c8Yt3rS1nVqzK5mWfJbUe2LhA9dGi7oQxTzR4vN6sCwEy\nevent: resync\ndata: {}\n\nid: kE7uZr2Q0sLxYb9VnHc4TmJf6WgDpA1iRoB8eXv5GtN3qSzK\nevent: granted\ndata: {\"key\":\"backup\",\"fencing_token\":1795240800123456,\"owner\":\"cron@db1\",\"ttl_ms\":29999,\"expires_at\":\"2026-11-21T06:00:30.123Z\"}\n\nid: Wm3KfT8rNc1YxHs6PvLd0JqZ5uBgEo9iAt7RnXe2SzVb4GyC\nevent: released\ndata: {\"key\":\"backup\",\"fencing_token\":1795240800123456}\n\n";

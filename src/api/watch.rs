@@ -11,6 +11,7 @@ use axum::extract::{FromRequest, Request, State};
 use axum::http::{HeaderMap, HeaderName, Version};
 use axum::response::Response;
 use http_body::Frame;
+use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep};
 use utoipa::IntoParams;
 
@@ -24,7 +25,7 @@ use super::{AppState, ConnectionPlace};
 use crate::access::{Caller, Denied, Permit, Right};
 use crate::lock::LockKey;
 use crate::server::{Peer, ShortPatience};
-use crate::service::{Selection, Told, Watched, Watching};
+use crate::service::{Selection, Told, Wanted, Watched, Watching};
 
 /// What was told last to whoever comes back.
 pub(super) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -154,7 +155,8 @@ pub(super) async fn watch_locks(
     let connection = connection.map_err(|no| no.problem(key_watches_too_often, too_many_watchers))?;
     let permit = caller.watch(&app.limits.shares).ok_or_else(key_watches_too_often)?;
     let after = headers.get(LAST_EVENT_ID).and_then(|id| id.to_str().ok());
-    let watching = match app.service.watch(selection.clone(), after).await? {
+    let changes = caller.changes();
+    let watching = match app.service.watch(wanted(&caller, &selection), after).await? {
         Watched::Watching(watching) => watching,
         Watched::TooManyWatchers => return Err(too_many_watchers()),
         Watched::ShuttingDown => {
@@ -163,8 +165,8 @@ pub(super) async fn watch_locks(
     };
     let form = Form::accepted(&headers);
     let place = Arc::new(Mutex::new(Some(Place { watching, _permit: permit })));
-    if caller.id().is_some() {
-        tokio::spawn(leave_when_denied(Arc::downgrade(&place), caller.clone(), selection.clone()));
+    if let Some(changes) = changes {
+        tokio::spawn(heed_changes(Arc::downgrade(&place), caller.clone(), selection.clone(), changes));
     }
     let body = WatchBody {
         place,
@@ -193,15 +195,35 @@ struct Place {
     _permit: Permit,
 }
 
-/// Gives up the place of one who may not be told any more. The answer does so too, but is not asked while its client makes
-/// no room for it.
-async fn leave_when_denied(place: Weak<Mutex<Option<Place>>>, caller: Caller, selection: Selection) {
+/// What is told of what was selected: what the caller may see of it.
+fn wanted(caller: &Caller, selection: &Selection) -> Wanted {
+    match selection {
+        Selection::Key(key) => Wanted::key(key.clone()),
+        Selection::Prefix(prefix) => Wanted::reach(caller.reach(right_to(selection), prefix)),
+    }
+}
+
+/// Gives up the place of one who may not be told any more, and has one be told of other locks who may see others now. The
+/// answer does the former too, but is not asked while its client makes no room for it.
+async fn heed_changes(
+    place: Weak<Mutex<Option<Place>>>,
+    caller: Caller,
+    selection: Selection,
+    mut changes: watch::Receiver<()>,
+) {
     loop {
-        sleep(LOOK_EVERY).await;
+        let has_changed = tokio::select! {
+            () = sleep(LOOK_EVERY) => false,
+            Ok(()) = changes.changed() => true,
+        };
         let Some(place) = place.upgrade() else { return };
+        let mut place = lock(&place);
         if !may_go_on(&caller, &selection) {
-            *lock(&place) = None;
+            *place = None;
             return;
+        }
+        if let Some(Place { watching, .. }) = place.as_mut().filter(|_| has_changed) {
+            watching.change(wanted(&caller, &selection));
         }
     }
 }

@@ -23,13 +23,17 @@ use crate::lock::{Ended, FencingToken, Lease, LockKey};
 use crate::store::{MeteredStore, StoreError};
 
 mod audience;
+mod ids;
 mod lookout;
 mod others;
 mod view;
+mod wanted;
 
 use audience::{Audience, Memory, Queue};
+use ids::Ids;
 use others::{Senders, Telling};
 use view::View;
+pub use wanted::{Selection, Wanted};
 
 /// The most that may watch at one gateway, where no setting says otherwise.
 pub const MOST_WATCHERS: usize = 1_000;
@@ -100,24 +104,6 @@ impl Told {
     }
 }
 
-/// Which locks somebody watches.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Selection {
-    /// This one.
-    Key(LockKey),
-    /// Those whose names begin so.
-    Prefix(String),
-}
-
-impl Selection {
-    fn has(&self, key: &LockKey) -> bool {
-        match self {
-            Self::Key(own) => own == key,
-            Self::Prefix(prefix) => key.as_str().starts_with(prefix),
-        }
-    }
-}
-
 /// What became of the wish to watch.
 pub enum Watched {
     /// It is told from now on.
@@ -131,7 +117,7 @@ pub enum Watched {
 /// One who watches. Dropped, it is told nothing more.
 pub struct Watching {
     watch: Arc<Watch>,
-    selection: Selection,
+    wanted: Wanted,
     id: u64,
     queue: Arc<Queue>,
     _permit: OwnedSemaphorePermit,
@@ -145,13 +131,26 @@ impl Watching {
 
     /// By what whoever was told this may come back.
     pub fn id_of(&self, told: &Told) -> String {
-        format!("{}-{}", self.watch.name, told.number)
+        self.watch.ids.of(told.number)
+    }
+
+    /// Has it be told of something else from now on: what it may see has changed. It is to look for itself then.
+    pub fn change(&mut self, wanted: Wanted) {
+        if wanted.selections == self.wanted.selections {
+            return;
+        }
+        let (mut state, now) = (self.watch.state(), boottime());
+        let id = state.enter(&wanted, &self.queue, now);
+        state.audience.leave(&self.wanted, self.id, now);
+        self.queue.push(&Arc::new(Told::missed(state.memory.last())));
+        drop(state);
+        (self.wanted, self.id) = (wanted, id);
     }
 }
 
 impl Drop for Watching {
     fn drop(&mut self) {
-        self.watch.state().audience.leave(&self.selection, self.id, boottime());
+        self.watch.state().audience.leave(&self.wanted, self.id, boottime());
     }
 }
 
@@ -170,16 +169,17 @@ impl LockService {
 
     /// Tells from now on what happens to some locks. First comes [`News::Resync`]; or, where whoever asks was told
     /// everything up to the id in `after`, what came after that.
-    pub async fn watch(&self, selection: Selection, after: Option<&str>) -> Result<Watched, StoreError> {
+    pub async fn watch(&self, wanted: Wanted, after: Option<&str>) -> Result<Watched, StoreError> {
         let Some(permit) = self.watch.permit() else { return Ok(Watched::TooManyWatchers) };
-        self.watch.clone().enter(selection, after, permit, self.deadline()).await
+        self.watch.clone().enter(wanted, after, permit, self.deadline()).await
     }
 }
 
 /// What is told, and to whom.
 pub(super) struct Watch {
-    /// Names this process: ids of another mean nothing here.
+    /// Names this process to others.
     name: String,
+    ids: Ids,
     store: MeteredStore,
     store_timeout: Duration,
     /// Whether anybody wants to know, here or at another gateway.
@@ -213,6 +213,7 @@ impl Watch {
     pub(super) fn new(store: MeteredStore, store_timeout: Duration) -> Arc<Self> {
         let watch = Arc::new(Self {
             name: format!("{:016x}", rand::random::<u64>()),
+            ids: Ids::default(),
             store,
             store_timeout,
             is_watched: AtomicBool::new(false),
@@ -290,7 +291,7 @@ impl Watch {
 
     async fn enter(
         self: Arc<Self>,
-        selection: Selection,
+        wanted: Wanted,
         after: Option<&str>,
         permit: OwnedSemaphorePermit,
         deadline: Instant,
@@ -299,28 +300,26 @@ impl Watch {
         if !*is_on {
             self.turn_on(&mut is_on, deadline).await?;
         }
-        let after = after.and_then(|id| id.strip_prefix(&self.name)?.strip_prefix('-')?.parse::<u64>().ok());
+        let after = after.and_then(|id| self.ids.number(id));
         let queue = Arc::new(Queue::default());
         let mut state = self.state();
         // Under the lock, so that whoever closes finds it.
         if self.is_closed.load(Ordering::Acquire) {
             return Ok(Watched::ShuttingDown);
         }
-        let has_followed = state.audience.has_followed(&selection, boottime());
+        let now = boottime();
+        let has_followed = state.audience.has_followed(&wanted, now);
         let missed = after.filter(|_| has_followed).and_then(|number| state.memory.since(number));
         match missed {
             Some(missed) => missed
                 .iter()
-                .filter(|told| told.key.as_ref().is_none_or(|key| selection.has(key)))
+                .filter(|told| told.key.as_ref().is_none_or(|key| wanted.has(key)))
                 .for_each(|told| queue.push(told)),
             None => queue.push(&Arc::new(Told::missed(state.memory.last()))),
         }
-        let id = state.audience.enter(&selection, queue.clone());
-        if !has_followed {
-            state.learn(selection.clone());
-        }
+        let id = state.enter(&wanted, &queue, now);
         drop(state);
-        Ok(Watched::Watching(Watching { watch: self.clone(), selection, id, queue, _permit: permit }))
+        Ok(Watched::Watching(Watching { watch: self.clone(), wanted, id, queue, _permit: permit }))
     }
 
     /// From when this returns on everything is told here.
@@ -391,6 +390,15 @@ impl Watch {
 }
 
 impl State {
+    /// Lets one who watches in, and has followed what was not.
+    fn enter(&mut self, wanted: &Wanted, queue: &Arc<Queue>, now: Duration) -> u64 {
+        let is_new = |selection: &&Selection| !self.audience.follows(selection, now);
+        let new: Vec<_> = wanted.selections.iter().filter(is_new).cloned().collect();
+        let id = self.audience.enter(wanted, queue);
+        new.into_iter().for_each(|selection| self.learn(selection));
+        id
+    }
+
     fn publish(&mut self, key: &LockKey, news: Vec<News>) {
         for news in news {
             let told = self.memory.note(Some(key.clone()), news);

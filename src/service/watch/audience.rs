@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::super::line::lock;
-use super::{News, Selection, Told};
+use super::{News, Selection, Told, Wanted};
 use crate::lock::LockKey;
 
 /// What may wait to be read by one who watches.
@@ -32,37 +32,51 @@ pub(super) struct Audience {
     last_id: u64,
 }
 
+/// One who watches, in one of the places at which it is found.
+struct Reader {
+    id: u64,
+    queue: Arc<Queue>,
+    wanted: Arc<Wanted>,
+    /// Whether it is told here of what concerns everybody, which is told once.
+    is_first: bool,
+}
+
 /// Those who watch the same.
 #[derive(Default)]
 struct Interest {
-    queues: Vec<(u64, Arc<Queue>)>,
+    readers: Vec<Reader>,
     /// When the last of them went, by the time since boot.
     left_at: Duration,
 }
 
 impl Interest {
     fn lingers(&self, now: Duration) -> bool {
-        !self.queues.is_empty() || now < self.left_at + LINGERING
+        !self.readers.is_empty() || now < self.left_at + LINGERING
     }
 }
 
 impl Audience {
     /// Lets one in; returns by what it is known here.
-    pub(super) fn enter(&mut self, selection: &Selection, queue: Arc<Queue>) -> u64 {
+    pub(super) fn enter(&mut self, wanted: &Wanted, queue: &Arc<Queue>) -> u64 {
         self.last_id += 1;
-        let interest = match selection {
-            Selection::Key(key) => self.by_key.entry(key.clone()).or_default(),
-            Selection::Prefix(prefix) => self.by_prefix.entry(prefix.clone()).or_default(),
-        };
-        interest.queues.push((self.last_id, queue));
-        self.last_id
+        let (id, shared) = (self.last_id, Arc::new(wanted.clone()));
+        for (number, selection) in wanted.selections.iter().enumerate() {
+            let interest = match selection {
+                Selection::Key(key) => self.by_key.entry(key.clone()).or_default(),
+                Selection::Prefix(prefix) => self.by_prefix.entry(prefix.clone()).or_default(),
+            };
+            let (queue, wanted, is_first) = (queue.clone(), shared.clone(), number == 0);
+            interest.readers.push(Reader { id, queue, wanted, is_first });
+        }
+        id
     }
 
-    pub(super) fn leave(&mut self, selection: &Selection, id: u64, now: Duration) {
-        if let Some(interest) = self.interest(selection) {
-            interest.queues.retain(|(other, _)| *other != id);
+    pub(super) fn leave(&mut self, wanted: &Wanted, id: u64, now: Duration) {
+        for selection in &wanted.selections {
+            let Some(interest) = self.interest(selection) else { continue };
+            interest.readers.retain(|reader| reader.id != id);
             interest.left_at = now;
-            if interest.queues.is_empty() {
+            if interest.readers.is_empty() {
                 self.lingering.push_back((now, selection.clone()));
                 self.forget_oldest();
             }
@@ -74,7 +88,7 @@ impl Audience {
             return;
         }
         let Some((left_at, selection)) = self.lingering.pop_front() else { return };
-        let is_over = |interest: &mut Interest| interest.queues.is_empty() && interest.left_at == left_at;
+        let is_over = |interest: &mut Interest| interest.readers.is_empty() && interest.left_at == left_at;
         if self.interest(&selection).is_some_and(is_over) {
             match &selection {
                 Selection::Key(key) => drop(self.by_key.remove(key)),
@@ -83,9 +97,17 @@ impl Audience {
         }
     }
 
-    /// Whether this was followed all the time since somebody who watched it may have gone.
-    pub(super) fn has_followed(&mut self, selection: &Selection, now: Duration) -> bool {
-        self.interest(selection).is_some_and(|interest| interest.lingers(now))
+    /// Whether all this was followed all the time since somebody who watched it may have gone.
+    pub(super) fn has_followed(&self, wanted: &Wanted, now: Duration) -> bool {
+        wanted.selections.iter().all(|selection| self.follows(selection, now))
+    }
+
+    pub(super) fn follows(&self, selection: &Selection, now: Duration) -> bool {
+        let interest = match selection {
+            Selection::Key(key) => self.by_key.get(key),
+            Selection::Prefix(prefix) => self.by_prefix.get(prefix),
+        };
+        interest.is_some_and(|interest| interest.lingers(now))
     }
 
     /// Whether anybody wants to know of this lock.
@@ -109,17 +131,24 @@ impl Audience {
         self.by_key.is_empty() && self.by_prefix.is_empty()
     }
 
-    /// Tells those whom it concerns.
+    /// Tells those whom it concerns, and who may know of it; nothing is done for others.
     pub(super) fn tell(&self, told: &Arc<Told>) {
-        let push = |interest: &Interest| interest.queues.iter().for_each(|(_, queue)| queue.push(told));
         match &told.key {
             Some(key) => {
-                self.by_key.get(key).into_iter().for_each(push);
-                self.with_prefixes_of(key.as_str()).for_each(push);
+                let interests = self.by_key.get(key).into_iter().chain(self.with_prefixes_of(key.as_str()));
+                let readers = interests.flat_map(|interest| &interest.readers);
+                let may_know = readers.filter(|reader| reader.wanted.may_see(key));
+                may_know.for_each(|reader| reader.queue.push(told));
             }
             // What has no key concerns everybody.
-            None => self.by_key.values().chain(self.by_prefix.values()).for_each(push),
+            None => self.everybody().for_each(|reader| reader.queue.push(told)),
         }
+    }
+
+    /// Each once.
+    fn everybody(&self) -> impl Iterator<Item = &Reader> {
+        let interests = self.by_key.values().chain(self.by_prefix.values());
+        interests.flat_map(|interest| &interest.readers).filter(|reader| reader.is_first)
     }
 
     /// Those who watch a prefix of this name, without a look at all the others.
@@ -143,9 +172,7 @@ impl Audience {
 
     /// Tells everybody that nothing follows.
     pub(super) fn close(&mut self) {
-        for interest in self.by_key.values().chain(self.by_prefix.values()) {
-            interest.queues.iter().for_each(|(_, queue)| queue.close());
-        }
+        self.everybody().for_each(|reader| reader.queue.close());
     }
 
     fn interest(&mut self, selection: &Selection) -> Option<&mut Interest> {
@@ -253,10 +280,57 @@ impl Memory {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    #![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
 
-    fn prefix(text: impl Into<String>) -> Selection {
-        Selection::Prefix(text.into())
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    use super::*;
+    use crate::lock::Reach;
+
+    fn prefix(text: impl Into<String>) -> Wanted {
+        Wanted::reach(Reach::all(text))
+    }
+
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn whoever_may_not_see_a_lock_is_neither_told_nor_woken_and_what_is_for_all_is_told_once() {
+        let key = |name: &str| LockKey::parse(name.as_bytes()).unwrap();
+        let (mut audience, mut memory) = (Audience::default(), Memory::default());
+        let prefixes = ["team", "db/"].map(str::to_owned).to_vec();
+        let wanted = Wanted::reach(Reach::limited(prefixes, |key| !key.as_str().starts_with("team2")));
+        let (queue, wakes) = (Arc::new(Queue::default()), Arc::new(Wakes::default()));
+        let waker = Waker::from(wakes.clone());
+        let mut context = Context::from_waker(&waker);
+        let id = audience.enter(&wanted, &queue);
+        assert!(queue.poll(&mut context).is_pending());
+        for name in ["team2", "team2/x", "other", "d"] {
+            audience.tell(&memory.note(Some(key(name)), News::Resync));
+            assert!(!wanted.has(&key(name)));
+        }
+        assert!(queue.poll(&mut context).is_pending());
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 0);
+        for name in ["team", "team/x", "db/1"] {
+            assert!(audience.wants(&key(name)) && wanted.has(&key(name)));
+            audience.tell(&memory.note(Some(key(name)), News::Resync));
+        }
+        audience.tell(&memory.note(None, News::Resync));
+        let mut told = Vec::new();
+        while let Poll::Ready(Some(next)) = queue.poll(&mut context) {
+            told.push(next.key.as_ref().map(|key| key.as_str().to_owned()).unwrap_or_default());
+        }
+        assert_eq!(told, ["team", "team/x", "db/1", ""]);
+        audience.leave(&wanted, id, Duration::ZERO);
+        audience.tell(&memory.note(None, News::Resync));
+        assert!(queue.poll(&mut context).is_pending());
     }
 
     #[test]
@@ -264,7 +338,7 @@ mod tests {
         let prefixes = ["", "a", "a/", "a/b", "a/b/c", "a/bc", "a0", "b", "é", "éa", "ab", "a/é"];
         let mut audience = Audience::default();
         for text in prefixes {
-            audience.enter(&prefix(text), Arc::default());
+            audience.enter(&prefix(text), &Arc::default());
         }
         for name in ["a", "a/b", "a/b/c", "a/b/d", "a/é", "éb", "zz", "aaaa", "a/", "A"] {
             let expected = prefixes.iter().filter(|text| name.starts_with(**text)).count();
@@ -275,12 +349,12 @@ mod tests {
     #[test]
     fn only_so_much_lingers_and_what_is_watched_does_not_go() {
         let (mut audience, now) = (Audience::default(), Duration::from_secs(100));
-        audience.enter(&prefix("stays"), Arc::default());
-        let id = audience.enter(&prefix("comes back"), Arc::default());
+        audience.enter(&prefix("stays"), &Arc::default());
+        let id = audience.enter(&prefix("comes back"), &Arc::default());
         audience.leave(&prefix("comes back"), id, now);
-        audience.enter(&prefix("comes back"), Arc::default());
+        audience.enter(&prefix("comes back"), &Arc::default());
         for n in 0..3 * MOST_LINGERING {
-            let id = audience.enter(&prefix(n.to_string()), Arc::default());
+            let id = audience.enter(&prefix(n.to_string()), &Arc::default());
             audience.leave(&prefix(n.to_string()), id, now);
         }
         assert_eq!(audience.by_prefix.len(), MOST_LINGERING + 2);

@@ -47,10 +47,9 @@ async fn whoever_comes_back_with_what_nobody_remembers_looks() {
     let mut stream = Stream::open(&client, "key=k").await;
     let kept = client.put("/locks/k").send().await.expect(201);
     let own = stream.next().await.id;
-    let (name, number) = own.split_once('-').unwrap();
-    let later = format!("{name}-{}", number.parse::<u64>().unwrap() + 1);
-    let zero = format!("{name}-0");
-    for id in [&*foreign, "", "x", name, &later, &zero, &format!("{own}0000000000000000"), "-1"] {
+    let (half, other) = (&own[..own.len() / 2], if own.ends_with('A') { "B" } else { "A" });
+    let forged = format!("{}{other}", &own[..own.len() - 1]);
+    for id in [&*foreign, "", "x", half, &forged, &format!("{own}0000"), "-1", "8d3f0c2a51b7e964-0"] {
         let first = back(&client, "key=k", id).await.next().await.is("resync");
         assert_eq!(first.data, json!({}), "{id}");
     }

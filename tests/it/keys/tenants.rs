@@ -10,7 +10,7 @@ use hyper::body::Incoming;
 
 use super::gateway;
 use crate::support::http::{Call, raw};
-use crate::support::{Client, KeysFile, eventually, fresh_token};
+use crate::support::{Client, KeysFile, cpu_time, eventually, fresh_token};
 
 const ALL: &str = "\"acquire\", \"inspect\", \"list\"";
 
@@ -184,4 +184,37 @@ async fn a_list_waits_for_a_few_pages_of_another_key_however_many_it_asks_for() 
     meanwhile.sort_unstable();
     println!("pages of others before one's own: {meanwhile:?}");
     assert!(meanwhile[OWN / 2] < GREEDY / 5, "{meanwhile:?}");
+}
+
+/// Many streams of a key that may see none of it make what others do no dearer.
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_that_may_not_see_a_lock_cost_those_who_take_it_nothing() {
+    const PAIRS: usize = 1_500;
+    let mut file = KeysFile::new();
+    let (narrow, other) = (narrow(&mut file), file.add_for_all("other", ALL));
+    let gateway = gateway(&file, &[]).await;
+    let client = Client::new(gateway.address);
+    let pairs = async || {
+        let before = cpu_time(gateway.pid());
+        for _ in 0..PAIRS {
+            let token = fresh_token();
+            client.put("/locks/else").key(&other).token(&token).send().await.expect(201);
+            client.delete("/locks/else").key(&other).token(&token).send().await.expect(204);
+        }
+        cpu_time(gateway.pid()) - before
+    };
+    let by_http2 = Client::h2c(gateway.address);
+    let mut seeing = by_http2.call("GET", "/events?prefix=").key(&other).open().await;
+    seeing.body_mut().frame().await.unwrap().unwrap();
+    pairs().await;
+    let alone = pairs().await;
+    let mut streams = Vec::new();
+    for _ in 0..240 {
+        let stream = by_http2.call("GET", "/events?prefix=").key(&narrow).open().await;
+        assert_eq!(stream.status(), 200);
+        streams.push(stream);
+    }
+    let beside = pairs().await;
+    println!("{PAIRS} pairs take {alone:?} alone, and {beside:?} beside {} streams", streams.len());
+    assert!(beside < alone.mul_f64(1.5), "{beside:?} and not {alone:?}");
 }

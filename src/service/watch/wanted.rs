@@ -1,0 +1,48 @@
+//! Which locks somebody watches, and may be told of.
+
+use crate::lock::{LockKey, Reach};
+
+/// Which locks somebody watches.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Selection {
+    /// This one.
+    Key(LockKey),
+    /// Those whose names begin so.
+    Prefix(String),
+}
+
+/// What one who watches is told of.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// By which it is found. A lock is in one of them at most.
+    pub(super) selections: Vec<Selection>,
+    /// What of it may be told; `None` for all.
+    reach: Option<Reach>,
+}
+
+impl Wanted {
+    /// This lock.
+    pub fn key(key: LockKey) -> Self {
+        Self { selections: vec![Selection::Key(key)], reach: None }
+    }
+
+    /// These locks. They are found by how the names of those begin that may be told of: so nothing is done for a lock that
+    /// may not.
+    pub fn reach(reach: Reach) -> Self {
+        let selections = reach.prefixes().iter().cloned().map(Selection::Prefix).collect();
+        Self { selections, reach: Some(reach) }
+    }
+
+    pub(super) fn has(&self, key: &LockKey) -> bool {
+        let has = |selection: &Selection| match selection {
+            Selection::Key(own) => own == key,
+            Selection::Prefix(prefix) => key.as_str().starts_with(prefix),
+        };
+        self.may_see(key) && self.selections.iter().any(has)
+    }
+
+    /// Whether a lock that is in one of the selections may be told of.
+    pub(super) fn may_see(&self, key: &LockKey) -> bool {
+        self.reach.as_ref().is_none_or(|reach| reach.may_see(key))
+    }
+}
