@@ -11,8 +11,8 @@ use tokio::sync::broadcast;
 use tokio::time::Instant;
 
 use crate::lock::{
-    Acquired, Attempt, Broken, FencingToken, Inspected, LockKey, Owner, Page, Place, Release, Renewed, Terms,
-    TokenHash, Ttl, Undone,
+    Acquired, Attempt, Broken, FencingToken, Inspected, LockKey, Owner, Page, Place, Reach, Release, Renewed,
+    Terms, TokenHash, Ttl, Undone,
 };
 
 pub mod embedded;
@@ -101,15 +101,16 @@ pub trait LockStore: Send + Sync + 'static {
         deadline: Instant,
     ) -> Result<Broken, StoreError>;
 
-    /// Lists some of the locks that are held and whose keys begin with `prefix`, at most `limit` of them, which is at least
-    /// one: those at the beginning, or those where the page with this `cursor` ended.
+    /// Lists some of the locks that are held and within `reach`, at most `limit` of them, which is at least one: those at the
+    /// beginning, or those where the page with this `cursor` ended.
     ///
-    /// A page takes the store a bounded time, whatever else it holds, and may be short or empty for that. A lock that is
+    /// Others are neither listed nor counted against the limit. A page takes the store a bounded time, whatever else it
+    /// holds, and may be short or empty for that alone. A lock that is
     /// held all the while stands on at least one of the pages up to the last, and may stand on more than one. Where what
     /// the cursor rests on is gone, as after a restart, or where it was never given, the list begins anew.
     async fn list(
         &self,
-        prefix: &str,
+        reach: &Reach,
         cursor: Option<&str>,
         limit: usize,
         deadline: Instant,

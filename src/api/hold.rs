@@ -120,7 +120,9 @@ impl HttpBody for HoldBody {
         if let Some((key, wait)) = self.untold.take() {
             let event = match self.hold.delivered() {
                 Some(lease) => {
-                    wait.map(WaitPermit::used);
+                    if let Some(wait) = wait {
+                        wait.used();
+                    }
                     EventView::granted(&key, &self.hold.token, &lease)
                 }
                 None => EventView::happened(&HoldEvent::Lost(Loss::Expired), &self.hold.token),

@@ -60,9 +60,9 @@ pub(super) struct ListCall {
 pub(super) async fn list_locks(State(app): State<AppState>, call: ListCall) -> Result<Response, Problem> {
     let ListCall { caller, query } = call;
     let turn = app.service.turn_to_list(caller.id()).await?;
-    let page = app.service.list(&turn, &query.prefix, query.cursor.as_deref(), query.limit).await?;
-    let may_be_seen = page.locks.iter().filter(|lock| caller.sees(Right::List, &lock.key));
-    let list = LockList { locks: may_be_seen.map(LockView::of).collect(), next_cursor: page.next };
+    let reach = caller.reach(Right::List, &query.prefix);
+    let page = app.service.list(&turn, &reach, query.cursor.as_deref(), query.limit).await?;
+    let list = LockList { locks: page.locks.iter().map(LockView::of).collect(), next_cursor: page.next };
     Ok(answers::json(StatusCode::OK, JSON, &list))
 }
 

@@ -3,7 +3,7 @@
 use tokio::time::timeout;
 
 use super::{Doing, LockService, Turn};
-use crate::lock::{Broken, Ended, FencingToken, Inspected, LockKey, Page};
+use crate::lock::{Broken, Ended, FencingToken, Inspected, LockKey, Page, Reach};
 use crate::store::StoreError;
 
 /// The most pages of lists that the store is asked for at once: each costs it far more than a lock does, and those who take
@@ -20,18 +20,17 @@ impl LockService {
         }
     }
 
-    /// Lists some of the locks that are held and whose keys begin with `prefix`, at most `limit` of them, from the place of
-    /// the cursor on.
+    /// Lists some of the locks that are held and within reach, at most `limit` of them, from the place of the cursor on.
     pub async fn list(
         &self,
         _turn: &Turn,
-        prefix: &str,
+        reach: &Reach,
         cursor: Option<&str>,
         limit: usize,
     ) -> Result<Page, StoreError> {
         // From here on: a step that is begun late is not answered in time, and takes the connection with it.
         let deadline = self.deadline();
-        let list = |until| self.store.list(prefix, cursor, limit, until);
+        let list = |until| self.store.list(reach, cursor, limit, until);
         Ok(self.settle(deadline, list).await.map_err(nothing_done)?.answer)
     }
 

@@ -19,8 +19,8 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::clock::Clock;
 use crate::lock::{
-    Acquired, Attempt, Broken, FencingToken, Inspected, LockKey, Page, Release, Renewed, TokenHash, Ttl,
-    Undone,
+    Acquired, Attempt, Broken, FencingToken, Inspected, LockKey, Page, Reach, Release, Renewed, TokenHash,
+    Ttl, Undone,
 };
 use crate::store::{
     AcquireRequest, Beat, Bucket, Hint, KnownTo, LineSettings, LockStore, PlaceAfter, ReleaseMark, Renewer,
@@ -324,16 +324,17 @@ impl LockStore for EmbeddedStore {
     /// Step by step, between which others have their turn.
     async fn list(
         &self,
-        prefix: &str,
+        reach: &Reach,
         cursor: Option<&str>,
         limit: usize,
         deadline: Instant,
     ) -> Result<Page, StoreError> {
-        let (mut locks, mut after) =
-            (Vec::new(), cursor.and_then(|cursor| self.cursors.open(prefix, cursor)));
+        // No prefix has a line's end in it.
+        let of = reach.prefixes().join("\n");
+        let (mut locks, mut after) = (Vec::new(), cursor.and_then(|cursor| self.cursors.open(&of, cursor)));
         for _ in 0..MOST_STEPS {
-            let (beginning, left) = (prefix.to_owned(), limit - locks.len());
-            let step = move |table: &mut Table, now| Ok(table.list(&beginning, after.as_ref(), left, now));
+            let (reach, left) = (reach.clone(), limit - locks.len());
+            let step = move |table: &mut Table, now| Ok(table.list(&reach, after.as_ref(), left, now));
             let (found, next) = self.submit(deadline, Kind::Look, step).await?;
             locks.extend(found);
             after = next;
@@ -341,7 +342,7 @@ impl LockStore for EmbeddedStore {
                 break;
             }
         }
-        let next = after.map(|key| self.cursors.seal(prefix, &key)).transpose();
+        let next = after.map(|key| self.cursors.seal(&of, &key)).transpose();
         let next =
             next.map_err(|_| StoreError::Unavailable("the page cannot be given a cursor".to_owned()))?;
         Ok(Page { locks, next })

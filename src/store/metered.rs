@@ -7,8 +7,8 @@ use tokio::time::Instant;
 
 use super::{AcquireRequest, Beat, Bucket, KnownTo, LockStore, PlaceAfter, ReleaseMark, Renewer, StoreError};
 use crate::lock::{
-    Acquired, Attempt, Broken, FencingToken, Inspected, LockKey, Page, Release, Renewed, TokenHash, Ttl,
-    Undone,
+    Acquired, Attempt, Broken, FencingToken, Inspected, LockKey, Page, Reach, Release, Renewed, TokenHash,
+    Ttl, Undone,
 };
 use crate::telemetry::metrics::{NoAnswer, Step, metrics};
 use crate::telemetry::traces::StepSpan;
@@ -56,7 +56,7 @@ steps! {
     take_back: TakeBack(key: &LockKey, token: &TokenHash, attempt: Attempt, place: PlaceAfter, known: KnownTo) -> Undone;
     decline: Decline(key: &LockKey, token: &TokenHash, attempt: Attempt) -> ();
     break_lock: Break(key: &LockKey, fence: FencingToken) -> Broken;
-    list: List(prefix: &str, cursor: Option<&str>, limit: usize) -> Page;
+    list: List(reach: &Reach, cursor: Option<&str>, limit: usize) -> Page;
     beat: Beat(bucket: Bucket) -> Beat;
     check: Check() -> ();
 }

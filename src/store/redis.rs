@@ -30,7 +30,7 @@ use super::{
 };
 use crate::clock::SystemClock;
 use crate::lock::{
-    Acquired, Attempt, Broken, Ended, FencingToken, Inspected, Lease, LockKey, Owner, Page, Release,
+    Acquired, Attempt, Broken, Ended, FencingToken, Inspected, Lease, LockKey, Owner, Page, Reach, Release,
     Released, Renewed, TokenHash, Ttl, Undone,
 };
 
@@ -386,12 +386,12 @@ impl LockStore for RedisStore {
 
     async fn list(
         &self,
-        prefix: &str,
+        reach: &Reach,
         cursor: Option<&str>,
         limit: usize,
         deadline: Instant,
     ) -> Result<Page, StoreError> {
-        self.list_page(prefix, cursor, limit, deadline).await
+        self.list_page(reach, cursor, limit, deadline).await
     }
 
     async fn check(&self, deadline: Instant) -> Result<(), StoreError> {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use crate::support::{
-    Answer, Client, Gateway, RedisCluster, RedisServer, Stage, cluster, eventually, fresh_token,
+    Answer, Client, Gateway, KeysFile, RedisCluster, RedisServer, Stage, cluster, eventually, fresh_token,
     on_each_store, quorum,
 };
 
@@ -256,4 +256,59 @@ async fn a_quorum_is_listed_while_a_server_is_away() {
     .await;
     let (found, _) = walk(&client, "", 10).await;
     assert_eq!(found, names);
+}
+
+/// The lengths of all pages, as a key sees them.
+async fn shape(client: &Client, key: &str, limit: usize) -> Vec<usize> {
+    let (mut lengths, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let page =
+            client.get(&format!("/locks?limit={limit}{cursor}")).key(key).send().await.expect(200).json();
+        lengths.push(page["locks"].as_array().unwrap().len());
+        match page["next_cursor"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => return lengths,
+        }
+    }
+}
+
+/// Neither by empty pages nor by short ones: what a key may not see takes no place on them.
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_do_not_say_how_many_locks_a_key_may_not_see() {
+    let mut keys = KeysFile::new();
+    let all = keys.add_for_all("all", "\"acquire\"");
+    let narrow = keys.add("narrow", "prefixes = [\"m/\", \"team\", \"d/\"]\nallow = [\"list\"]");
+    keys.write();
+    let flag = keys.flag();
+    let flags = ["--store", "memory:", flag[0].as_str(), &flag[1]];
+    let (redis, memory) = (RedisServer::start().await, Gateway::start(&flags).await);
+    let by_redis = Gateway::on_redis(&redis, &flags[2..]).await;
+    for (gateway, is_exact) in [(memory, true), (by_redis, false)] {
+        let client = Client::new(gateway.address);
+        let take = async |names: &mut dyn Iterator<Item = String>| {
+            for name in names {
+                client.put(&format!("/lock?key={name}&ttl=5m")).key(&all).send().await.expect(201);
+            }
+        };
+        take(&mut ["m/1", "m/2", "team", "team:x", "d/1"].into_iter().map(str::to_owned)).await;
+        let (by_one, by_two) = (shape(&client, &narrow, 1).await, shape(&client, &narrow, 2).await);
+        take(&mut (0..30).map(|n| format!("a{n}"))).await;
+        take(&mut (0..30).map(|n| format!("n{n}"))).await;
+        take(&mut (0..30).map(|n| format!("team2{n}"))).await;
+        take(&mut (0..30).map(|n| format!("z{n}"))).await;
+        let (hiding_one, hiding_two) = (shape(&client, &narrow, 1).await, shape(&client, &narrow, 2).await);
+        println!("{by_one:?} {hiding_one:?} {by_two:?} {hiding_two:?}");
+        if is_exact {
+            assert_eq!((hiding_one, hiding_two), (by_one, by_two));
+        } else {
+            // Redis goes through all that it holds, in its own order: only the last page may be empty.
+            for (limit, shape) in [(1, hiding_one), (2, hiding_two)] {
+                assert_eq!(shape.iter().sum::<usize>(), 5, "{shape:?}");
+                assert!(
+                    shape.len() <= 6 && shape[..shape.len() - 1].iter().all(|length| *length > 0),
+                    "by {limit}: {shape:?}"
+                );
+            }
+        }
+    }
 }

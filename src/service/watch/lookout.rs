@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{Selection, State, Watch};
 use crate::clock::boottime;
-use crate::lock::{Inspected, Lease, Listed, LockKey};
+use crate::lock::{Inspected, Lease, Listed, LockKey, Reach};
 use crate::store::StoreError;
 
 /// Looks at locks that may be under way at once.
@@ -92,11 +92,11 @@ impl Watch {
                 }
             }
             Selection::Prefix(prefix) => {
-                let mut cursor = None;
+                let (reach, mut cursor) = (Reach::all(prefix), None);
                 loop {
                     let asked_at = boottime();
                     let page =
-                        self.store.list(prefix, cursor.as_deref(), LEARNED_AT_ONCE, self.deadline()).await?;
+                        self.store.list(&reach, cursor.as_deref(), LEARNED_AT_ONCE, self.deadline()).await?;
                     for Listed { key, lease, waiters } in &page.locks {
                         self.learn_of(key, lease, *waiters, asked_at);
                     }

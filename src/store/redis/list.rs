@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout_at};
 use super::RedisStore;
 use super::link::Link;
 use super::scripts::{self, Reply};
-use crate::lock::{Listed, LockKey, Page};
+use crate::lock::{Listed, LockKey, Page, Reach};
 use crate::store::StoreError;
 
 /// The most locks that one call of the script tells of, since everybody else waits for it.
@@ -25,13 +25,13 @@ impl RedisStore {
     /// Lists some of the locks that are held, from the place of the cursor on.
     pub(super) async fn list_page(
         &self,
-        prefix: &str,
+        reach: &Reach,
         cursor: Option<&str>,
         limit: usize,
         deadline: Instant,
     ) -> Result<Page, StoreError> {
         let tour = self.servers.tour(deadline).await?;
-        let walked = tour.walk(&self.keys, prefix, cursor, limit, deadline).await?;
+        let walked = tour.walk(&self.keys, reach, cursor, limit, deadline).await?;
         let mut by_slot = BTreeMap::<_, Vec<LockKey>>::new();
         for (server, key) in walked.found {
             by_slot.entry((server, self.keys.bucket_of(&key).0)).or_default().push(key);

@@ -30,8 +30,8 @@ use super::supervisor::{Supervisor, Target};
 use super::{MOST_HINTS, RedisSettings};
 use crate::clock::{Clock, whole_ms};
 use crate::lock::{
-    Acquired, Attempt, Broken, FencingToken, Inspected, LockKey, Page, Refusal, Release, Released, Renewed,
-    TokenHash, Ttl, Undone,
+    Acquired, Attempt, Broken, FencingToken, Inspected, LockKey, Page, Reach, Refusal, Release, Released,
+    Renewed, TokenHash, Ttl, Undone,
 };
 use crate::store::lines::Lines;
 use crate::store::{
@@ -279,13 +279,13 @@ impl LockStore for QuorumStore {
 
     async fn list(
         &self,
-        prefix: &str,
+        reach: &Reach,
         cursor: Option<&str>,
         limit: usize,
         deadline: Instant,
     ) -> Result<Page, StoreError> {
         self.pollster.council.is_ready(deadline).await?;
-        self.list_page(prefix, cursor, limit, deadline).await
+        self.list_page(reach, cursor, limit, deadline).await
     }
 
     async fn check(&self, deadline: Instant) -> Result<(), StoreError> {

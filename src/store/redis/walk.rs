@@ -15,7 +15,7 @@ use super::failure::Failure;
 use super::keys::KeySpace;
 use super::link::Link;
 use crate::clock::part_of;
-use crate::lock::LockKey;
+use crate::lock::{LockKey, Reach};
 use crate::store::StoreError;
 
 /// The most keys that one `SCAN` looks at, since everybody else waits for it.
@@ -57,16 +57,16 @@ impl Tour {
         Self { links, view }
     }
 
-    /// Finds at most `limit` of the locks whose keys begin with `prefix`, from the place of the cursor on.
+    /// Finds at most `limit` of the locks within reach, from the place of the cursor on.
     pub(super) async fn walk(
         &self,
         keys: &KeySpace,
-        prefix: &str,
+        reach: &Reach,
         cursor: Option<&str>,
         limit: usize,
         deadline: Instant,
     ) -> Result<Walked, StoreError> {
-        let pattern = keys.pattern_of_locks(prefix);
+        let pattern = keys.pattern_of_locks(reach.common_prefix());
         let start = Place { view: self.view, server: 0, position: 0, told: Vec::new() };
         let is_known = |place: &Place| place.view == self.view && place.server < self.links.len();
         let mut place = cursor.and_then(Place::parse).filter(is_known).unwrap_or(start);
@@ -79,7 +79,7 @@ impl Tour {
             let mut step: Vec<_> = names
                 .iter()
                 .filter_map(|name| keys.key_at(std::str::from_utf8(name).ok()?))
-                .filter(|key| key.as_str().starts_with(prefix) && !seen.contains(key))
+                .filter(|key| reach.has(key) && !seen.contains(key))
                 .map(|key| (digest([&*link.incarnation, key.as_str()]), key))
                 .filter(|(mark, _)| !place.told.contains(mark))
                 .collect();

@@ -8,8 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use fencepost::clock::boottime;
 use fencepost::lock::{
-    Acquired, Attempt, Broken, FencingToken, Inspected, LockKey, Page, Release, Renewed, TokenHash, Ttl,
-    Undone,
+    Acquired, Attempt, Broken, FencingToken, Inspected, LockKey, Page, Reach, Release, Renewed, TokenHash,
+    Ttl, Undone,
 };
 use fencepost::store::{
     AcquireRequest, Beat, Bucket, Hint, KnownTo, LockStore, PlaceAfter, ReleaseMark, Renewer, StoreError,
@@ -282,12 +282,12 @@ impl LockStore for Wire {
 
     async fn list(
         &self,
-        prefix: &str,
+        reach: &Reach,
         cursor: Option<&str>,
         limit: usize,
         deadline: Instant,
     ) -> Result<Page, StoreError> {
-        self.store.list(prefix, cursor, limit, deadline).await
+        self.store.list(reach, cursor, limit, deadline).await
     }
 
     async fn check(&self, deadline: Instant) -> Result<(), StoreError> {

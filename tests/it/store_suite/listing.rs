@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use fencepost::lock::{Listed, Page, Terms};
+use fencepost::lock::{Listed, Page, Reach, Terms};
 use fencepost::store::{Intent, Join, ReleaseMark};
 
 use super::{AnyStore, Attempt, Caller, MARK_TTL, eventually, for_each_store, soon};
@@ -18,7 +18,7 @@ for_each_store!(
 );
 
 async fn page(scene: &AnyStore, prefix: &str, cursor: Option<&str>, limit: usize) -> Page {
-    let page = scene.store.list(prefix, cursor, limit, soon()).await.unwrap();
+    let page = scene.store.list(&Reach::all(prefix), cursor, limit, soon()).await.unwrap();
     let keys: BTreeSet<_> = page.locks.iter().map(|lock| lock.key.as_str()).collect();
     assert!(page.locks.len() <= limit, "{} on a page of {limit}", page.locks.len());
     assert_eq!(keys.len(), page.locks.len(), "each once: {page:?}");
@@ -201,7 +201,7 @@ async fn a_cursor_that_was_never_given_begins_anew(scene: &AnyStore) {
         loop {
             found.extend(page.locks.into_iter().map(|lock| lock.key.as_str().to_owned()));
             let Some(next) = page.next else { break };
-            page = scene.store.list("", Some(&next), 10, soon()).await.unwrap();
+            page = scene.store.list(&Reach::all(""), Some(&next), 10, soon()).await.unwrap();
         }
         assert_eq!(found.into_iter().collect::<Vec<_>>(), ["k"], "{cursor}");
     }

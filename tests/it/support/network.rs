@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use fencepost::lock::{
-    Acquired, Attempt, Broken, FencingToken, Inspected, LockKey, Page, Release, Renewed, TokenHash, Ttl,
-    Undone,
+    Acquired, Attempt, Broken, FencingToken, Inspected, LockKey, Page, Reach, Release, Renewed, TokenHash,
+    Ttl, Undone,
 };
 use fencepost::store::{
     AcquireRequest, Beat, Bucket, Hint, KnownTo, LockStore, PlaceAfter, ReleaseMark, Renewer, StoreError,
@@ -217,13 +217,13 @@ impl LockStore for Network {
 
     async fn list(
         &self,
-        prefix: &str,
+        reach: &Reach,
         cursor: Option<&str>,
         limit: usize,
         _: Instant,
     ) -> Result<Page, StoreError> {
-        let (prefix, cursor) = (prefix.to_owned(), cursor.map(str::to_owned));
-        self.pass(|store| async move { store.list(&prefix, cursor.as_deref(), limit, later()).await }).await
+        let (reach, cursor) = (reach.clone(), cursor.map(str::to_owned));
+        self.pass(|store| async move { store.list(&reach, cursor.as_deref(), limit, later()).await }).await
     }
 
     async fn check(&self, _: Instant) -> Result<(), StoreError> {

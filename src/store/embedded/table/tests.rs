@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::*;
-use crate::lock::{Acquired, Lease, LeaseToken, Refusal, Terms};
+use crate::lock::{Acquired, Lease, LeaseToken, Reach, Refusal, Terms};
 use crate::store::{AcquireRequest, Intent, KnownTo};
 
 const NOW: Duration = Duration::from_secs(1_000);
@@ -372,7 +372,7 @@ fn a_list_is_in_order_whenever_the_locks_were_taken_and_freed() {
     }
     let (mut listed, mut after) = (Vec::new(), None);
     loop {
-        let (locks, next) = table.list("", after.as_ref(), 700, NOW);
+        let (locks, next) = table.list(&Reach::all(""), after.as_ref(), 700, NOW);
         listed.extend(locks.into_iter().map(|lock| lock.key));
         after = next;
         if after.is_none() {

@@ -10,7 +10,7 @@ use super::super::walk::Tour;
 use super::lease::most_held;
 use super::member::{Answer, Until};
 use super::{QuorumStore, relied_on};
-use crate::lock::{Listed, LockKey, Page};
+use crate::lock::{Listed, LockKey, Page, Reach};
 use crate::store::StoreError;
 
 /// The most locks that one call of the script tells of, since everybody else waits for it.
@@ -21,7 +21,7 @@ impl QuorumStore {
     /// least of those that are gone through, one after the other; and so it may be found more than once.
     pub(super) async fn list_page(
         &self,
-        prefix: &str,
+        reach: &Reach,
         cursor: Option<&str>,
         limit: usize,
         deadline: Instant,
@@ -33,7 +33,7 @@ impl QuorumStore {
         if links.len() < blocking {
             return Err(StoreError::Unavailable("too few servers can be asked at present".to_owned()));
         }
-        let walked = Tour::new(links, "").walk(&self.keys, prefix, cursor, limit, deadline).await?;
+        let walked = Tour::new(links, "").walk(&self.keys, reach, cursor, limit, deadline).await?;
         let keys: Vec<LockKey> = walked.found.into_iter().map(|(_, key)| key).collect();
         let polls: Vec<_> = keys
             .chunks(MOST_AT_ONCE)
