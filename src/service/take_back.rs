@@ -77,7 +77,6 @@ impl Cleaner {
             token,
             attempts: vec![attempt],
             was_deleted: false,
-            is_claim: attempt.is_claim(),
             granted: None,
             place,
             told: None,
@@ -220,8 +219,6 @@ struct Armed {
     attempts: Vec<Attempt>,
     /// Whether a lock was deleted for one that is no longer among them.
     was_deleted: bool,
-    /// Whether it is for a lock that its token held before.
-    is_claim: bool,
     /// The number of the grant that it is for, once there is one.
     granted: Option<FencingToken>,
     place: PlaceAfter,
@@ -274,11 +271,14 @@ impl Armed {
             (Undone::Nothing, ..) => Doing::Line,
             _ => Doing::Unclear,
         };
-        self.cleaner.watch.tell(&self.key, || doing);
-        // A claim may be kept for the rest of a `min_hold`, of which nothing is known here.
-        if self.was_deleted && !self.is_claim {
-            self.cleaner.ledger.lost(&self.key, &self.token);
+        let ledger = &self.cleaner.ledger;
+        match &doing {
+            Doing::Released(ended) => ledger.ended(&self.key, *ended),
+            Doing::Renewed(lease) => ledger.lasts(&self.key, lease),
+            _ if matches!(undone, Undone::Ended { .. }) => ledger.lost(&self.key, &self.token),
+            _ => {}
         }
+        self.cleaner.watch.tell(&self.key, || doing);
     }
 
     /// Tries until the store has answered, until no copy can arrive any more, or until the store has been out of

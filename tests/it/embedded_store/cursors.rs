@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost::clock::SystemClock;
-use fencepost::lock::LockKey;
+use fencepost::lock::{LockKey, Reach};
 use fencepost::store::LockStore;
 use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
 use tokio::time::Instant;
@@ -37,7 +37,7 @@ async fn page(
     cursor: Option<&str>,
     limit: usize,
 ) -> (Vec<String>, Option<String>) {
-    let page = store.list(prefix, cursor, limit, soon()).await.unwrap();
+    let page = store.list(&Reach::all(prefix), cursor, limit, soon()).await.unwrap();
     (page.locks.iter().map(|lock| lock.key.as_str().to_owned()).collect(), page.next)
 }
 

@@ -280,7 +280,7 @@ fn what_is_undone_leaves_everything_as_it_was() {
     granted(&mut table, &freed, NOW);
     table.take_changes();
     let all = |table: &mut Table| {
-        let locks = table.list("", None, 10, NOW).0;
+        let locks = table.list(&Reach::all(""), None, 10, NOW).0;
         let marks =
             [&kept, &freed, &new].map(|one| table.get(&RecordId::mark(&one.key, &one.token)).cloned());
         (locks, marks, table.ends.clone(), records_of(table))
