@@ -8,6 +8,7 @@ mod addresses;
 mod connection;
 mod descriptors;
 mod handshake;
+mod heads;
 mod patience;
 mod protocol;
 mod requests;
@@ -43,11 +44,13 @@ use addresses::{Addresses, Place};
 use connection::serve_connection;
 pub use descriptors::make_room;
 use handshake::shake_hands;
+pub use heads::Malformed;
 use patience::PatientStream;
 pub use patience::{Patience, ShortPatience};
 use protocol::Protocols;
 pub use subject::Subject;
 pub use tls::{Tls, TlsError, TlsFiles};
+use unread::Ledger;
 
 /// How long a drain still accepts and serves. Each answer in this time tells its client to close, so that a client
 /// in a closed loop is never cut between two requests.
@@ -101,6 +104,8 @@ pub struct ServerSettings {
     pub max_connections_per_address: usize,
     /// The most concurrent requests on one HTTP/2 connection.
     pub max_h2_streams: u32,
+    /// The most bytes of answers that wait in memory for their clients to read them. Beyond that, whoever has most is cut.
+    pub max_unread_bytes: usize,
     /// How long a drain may take from its beginning; then the remaining connections are cut.
     pub drain_timeout: Duration,
     /// Where it is counted what becomes of connections.
@@ -117,6 +122,7 @@ impl Default for ServerSettings {
             max_connections: 10_000,
             max_connections_per_address: 5_000,
             max_h2_streams: 250,
+            max_unread_bytes: 64 * 1024 * 1024,
             drain_timeout: Duration::from_secs(10),
             counts: Arc::default(),
         }
@@ -197,6 +203,7 @@ struct Server<A> {
     phase: watch::Sender<Phase>,
     permits: Arc<Semaphore>,
     addresses: Addresses,
+    ledger: Arc<Ledger>,
     connections: TaskTracker,
     streams: TaskTracker,
     last_warning: Option<Instant>,
@@ -213,6 +220,7 @@ impl<A: Application> Server<A> {
             phase: watch::Sender::new(Phase::Serving),
             permits: Arc::new(Semaphore::new(settings.max_connections.clamp(1, Semaphore::MAX_PERMITS))),
             addresses: Addresses::default(),
+            ledger: Ledger::new(settings.max_unread_bytes, Arc::clone(&settings.counts)),
             connections: TaskTracker::new(),
             streams,
             settings: Arc::new(settings),
@@ -314,20 +322,23 @@ impl<A: Application> Server<A> {
         // Subscribed to here and not in the task, so that no phase that follows can be missed.
         let mut phase = self.phase.subscribe();
         let (protocols, app) = (Arc::clone(&self.protocols), self.app.clone());
-        let settings = Arc::clone(&self.settings);
+        let (settings, ledger) = (Arc::clone(&self.settings), Arc::clone(&self.ledger));
         let open = settings.counts.open();
         self.connections.spawn(async move {
             let patience = Patience::default();
             let stream = PatientStream::new(stream, patience.clone());
             let peer = |subject| Arc::new(Peer { address, subject, patience });
             match &settings.tls {
-                None => serve_connection(stream, peer(None), &protocols, app, &settings, phase).await,
+                None => {
+                    serve_connection(stream, peer(None), &protocols, app, &settings, &ledger, phase).await;
+                }
                 // Boxed, so that connections without TLS do not carry the room for it.
                 Some(tls) => {
                     let secure = async {
                         let shaken = shake_hands(stream, tls, &settings, &mut phase).await;
                         let Some((stream, subject)) = shaken else { return };
-                        serve_connection(stream, peer(subject), &protocols, app, &settings, phase).await;
+                        serve_connection(stream, peer(subject), &protocols, app, &settings, &ledger, phase)
+                            .await;
                     };
                     Box::pin(secure).await;
                 }

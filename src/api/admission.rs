@@ -10,6 +10,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use super::AppState;
 use super::authenticate::is_open;
 use super::problem::{Problem, ProblemType};
+use crate::server::Malformed;
 
 /// The longest path and query, in bytes.
 const LONGEST_URI: usize = 8 * 1024;
@@ -63,8 +64,24 @@ pub(super) fn limit_head(request: &Request) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Refuses what a browser sends on behalf of a page that has no business here.
+/// Refuses a head that a proxy, or whoever else reads it, may take for another request than we do.
+fn refuse_malformed(request: &Request) -> Result<(), Problem> {
+    let detail = match request.extensions().get() {
+        None => return Ok(()),
+        Some(Malformed::Fragment) => {
+            "the address has a raw #, behind which servers see nothing; write it %23"
+        }
+        Some(Malformed::BareLineFeed) => "a line of the head ends without a carriage return",
+        Some(Malformed::Host) => {
+            "the request must name its server once: by one header Host, or by :authority"
+        }
+    };
+    Err(Problem::new(ProblemType::MalformedRequest, detail))
+}
+
+/// Refuses what nobody can be sure of having read, and what a browser sends on behalf of a page that has no business here.
 pub(super) fn guard_browsers(app: &AppState, request: &Request) -> Result<(), Problem> {
+    refuse_malformed(request)?;
     if is_plain(request.headers()) {
         return Ok(());
     }

@@ -83,6 +83,7 @@ pub(super) struct TokenUnlessForced {
 const ANYWHERE: &[ProblemType] = &[
     ProblemType::CrossOrigin,
     ProblemType::UnknownHost,
+    ProblemType::MalformedRequest,
     ProblemType::UriTooLong,
     ProblemType::HeadersTooLarge,
     ProblemType::InternalError,

@@ -12,6 +12,9 @@ use crate::server::{ServerSettings, Tls, TlsFiles};
 /// The longest of the times that bound a connection.
 const LONGEST_CONNECTION_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// What a single list may take, with room to spare.
+const LEAST_UNREAD_BYTES: usize = 4 * 1024 * 1024;
+
 /// The most threads that may serve requests.
 const MOST_THREADS: usize = 1024;
 
@@ -56,6 +59,10 @@ pub struct ServerArgs {
     #[arg(long, env = "FENCEPOST_MAX_H2_STREAMS", default_value = "250", value_name = "N")]
     max_h2_streams: u32,
 
+    /// Bytes of answers that may wait in memory for their clients to read them; beyond that, whoever has most is cut
+    #[arg(long, env = "FENCEPOST_MAX_UNREAD_BYTES", default_value = "67108864", value_name = "BYTES")]
+    max_unread_bytes: usize,
+
     /// How long a new connection may take until its first request is complete; with TLS, from the end of the handshake
     #[arg(long, env = "FENCEPOST_FIRST_REQUEST_TIMEOUT", default_value = "10s", value_parser = duration, value_name = "DURATION")]
     first_request_timeout: Duration,
@@ -84,6 +91,7 @@ impl ServerArgs {
         let per_address = self.max_connections_per_address.unwrap_or(self.max_connections.div_ceil(2));
         require("--max-connections-per-address", per_address > 0, "at least 1")?;
         require("--max-h2-streams", self.max_h2_streams > 0, "at least 1")?;
+        require("--max-unread-bytes", self.max_unread_bytes >= LEAST_UNREAD_BYTES, "at least 4194304")?;
         for (flag, time) in [
             ("--tls-handshake-timeout", self.tls_handshake_timeout),
             ("--first-request-timeout", self.first_request_timeout),
@@ -101,6 +109,7 @@ impl ServerArgs {
             max_connections: self.max_connections,
             max_connections_per_address: per_address,
             max_h2_streams: self.max_h2_streams,
+            max_unread_bytes: self.max_unread_bytes,
             drain_timeout: self.drain_timeout,
             ..ServerSettings::default()
         })

@@ -18,9 +18,10 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::debug;
 
+use super::heads::Malformed;
 use super::protocol::{Answers, Protocols, Served};
 use super::requests::{InFlight, Requests};
-use super::unread::{CountedBody, Unread};
+use super::unread::{CountedBody, Ledger, PIECE_BYTES, Unread};
 use super::wire::{Begun, Wire};
 use super::{Application, DRAIN_GRACE, Peer, Phase, ServerSettings};
 use crate::telemetry::ConnectionRefused;
@@ -78,25 +79,29 @@ pub(super) async fn serve_connection<S>(
     protocols: &Protocols,
     app: impl Application,
     settings: &ServerSettings,
+    ledger: &Arc<Ledger>,
     phase: watch::Receiver<Phase>,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let requests = Arc::new(Requests::default());
-    let unread = Unread::new(Arc::clone(&settings.counts));
+    let unread = ledger.connection(peer.address.ip());
     let mut service = {
         let (requests, phase, unread) = (Arc::clone(&requests), phase.clone(), Arc::clone(&unread));
         service_fn(move |mut request: Request<Incoming>| {
             request.extensions_mut().insert(peer.clone());
             // Counted here and not in the future, which an HTTP/2 connection leaves to another task to poll.
             let in_flight = InFlight::new(&requests, request.version());
+            if let Some(why) = requests.malformed().or_else(|| Malformed::by_host(&request)) {
+                request.extensions_mut().insert(why);
+            }
             // hyper keeps room for it as long as it has the connection: for a pointer, and not for all that an answer takes.
             Box::pin(respond(app.clone(), request, in_flight, phase.clone(), unread.clone()))
         })
     };
     let first_request_by = Instant::now() + settings.first_request_timeout;
     let mut ends = Ends { settings, phase, first_request_by, is_closing: false };
-    let mut wire = Wire::new(stream, Arc::clone(&requests));
+    let mut wire = Wire::new(stream, Arc::clone(&requests), unread.clone());
     while let Some(begun) = until_begun(&mut wire, &requests, &mut ends).await {
         let served = protocols.serve(begun, wire, service);
         let Some(quiet) = until_quiet(served, &requests, &unread, &mut ends).await else { return };
@@ -174,6 +179,7 @@ where
                 }
                 return None;
             }
+            () = unread.cut() => return None,
             changed = ends.next_phase() => match changed {
                 None | Some(Phase::Cut) => return None,
                 Some(Phase::Closing) if requests.version().is_some() => {
@@ -249,6 +255,8 @@ async fn respond(
     unread: Arc<Unread>,
 ) -> Result<Response, Infallible> {
     let version = request.version();
+    // Whatever stands behind a body, or behind a head that is read in two ways, is nothing to go on with.
+    let is_last = !request.body().is_end_stream() || request.extensions().get::<Malformed>().is_some();
     let mut response = app.answer(request.map(Body::new)).await;
     // An answer that goes on is in flight until its end; all others are over with the handler, as far as timers go.
     if response.body().size_hint().exact().is_none() {
@@ -259,9 +267,11 @@ async fn respond(
             }))
         });
     } else if version == Version::HTTP_2 && !response.body().is_end_stream() {
-        response = response.map(|body| Body::new(CountedBody::new(body, unread)));
+        response = response.map(|body| Body::new(CountedBody::new(body, true, unread)));
+    } else if response.body().size_hint().lower() > PIECE_BYTES as u64 {
+        response = response.map(|body| Body::new(CountedBody::new(body, false, unread)));
     }
-    if version <= Version::HTTP_11 && *phase.borrow() != Phase::Serving {
+    if version <= Version::HTTP_11 && (is_last || *phase.borrow() != Phase::Serving) {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         // Otherwise hyper appends `keep-alive` when an HTTP/1.0 client asked for that.
         *response.version_mut() = version;

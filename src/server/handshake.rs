@@ -1,33 +1,61 @@
 //! The TLS handshake of one connection: its time limit, and its part in the drain.
 
+use std::io;
 use std::pin::pin;
+use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::select;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::server::TlsStream;
 use tracing::debug;
 
+use super::patience::PatientStream;
 use super::subject::Subject;
 use super::tls::Tls;
 use super::{DRAIN_GRACE, Phase, ServerSettings};
 use crate::telemetry::ConnectionRefused;
 
+/// What somebody reads who forgot the `s` of `https`.
+const PLAIN_HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\n\
+    Connection: close\r\nContent-Length: 48\r\n\r\nThis server speaks TLS only: begin with https://\n";
+/// How long the client may go on speaking: what is unread when the connection is closed takes the answer back.
+const LISTENS_ON: Duration = Duration::from_secs(1);
+const LISTENS_TO_BYTES: u64 = 64 * 1024;
+
+/// Makes a connection secure, unless its client begins to speak plain HTTP: then that is answered in words, where rustls
+/// would send the bytes of an alert. No handshake begins with a letter, or the end of a line.
+async fn accept(
+    mut stream: PatientStream<TcpStream>,
+    tls: &Tls,
+) -> io::Result<TlsStream<PatientStream<TcpStream>>> {
+    let mut first = [0];
+    stream.get_ref().peek(&mut first).await?;
+    if !matches!(first[0], b'A'..=b'Z' | b'a'..=b'z' | b'\r' | b'\n') {
+        return tls.acceptor().accept(stream).await;
+    }
+    let answer = async {
+        stream.write_all(PLAIN_HTTP).await?;
+        stream.shutdown().await?;
+        tokio::io::copy(&mut stream.take(LISTENS_TO_BYTES), &mut tokio::io::sink()).await
+    };
+    let _ = timeout(LISTENS_ON, answer).await;
+    Err(io::Error::other("the client speaks HTTP without TLS"))
+}
+
 /// Makes a connection secure. Returns what requests come through, and whom the client's certificate names; `None`
 /// when it failed, took too long, or the server's `phase` ended it.
-pub(super) async fn shake_hands<S>(
-    stream: S,
+pub(super) async fn shake_hands(
+    stream: PatientStream<TcpStream>,
     tls: &Tls,
     settings: &ServerSettings,
     phase: &mut watch::Receiver<Phase>,
-) -> Option<(TlsStream<S>, Option<Subject>)>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
+) -> Option<(TlsStream<PatientStream<TcpStream>>, Option<Subject>)> {
     let begun = Instant::now();
     let refuse = |reason| settings.counts.refused.count(reason);
-    let mut handshake = pin!(tls.acceptor().accept(stream));
+    let mut handshake = pin!(accept(stream, tls));
     let mut deadline = pin!(sleep(settings.tls_handshake_timeout));
     let stream = loop {
         select! {

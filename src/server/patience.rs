@@ -73,6 +73,11 @@ impl<S: AsFd> PatientStream<S> {
         Self { stream, patience, told: TCP_USER_TIMEOUT }
     }
 
+    /// The socket itself.
+    pub(super) fn get_ref(&self) -> &S {
+        &self.stream
+    }
+
     /// Tells the kernel before it is given more to send, as that is when its time begins to count.
     fn tell(&mut self) {
         let wanted = self.patience.lock().shortest();

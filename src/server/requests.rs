@@ -1,11 +1,13 @@
 //! What a connection's timers need to know of its requests.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use axum::http::Version;
 use tokio::time::Instant;
+
+use super::heads::Malformed;
 
 /// The requests of one connection, and what stands between two of them on its wire.
 #[derive(Default)]
@@ -17,12 +19,15 @@ pub(super) struct Requests {
     is_unwritten: AtomicBool,
     /// Whether that has to wait for the client.
     is_held_up: AtomicBool,
+    /// The first request whose head is malformed, by how many came before it.
+    malformed: OnceLock<(usize, Malformed)>,
 }
 
 #[derive(Default)]
 struct Counts {
     /// Of the first request; `None` before it.
     version: Option<Version>,
+    begun: usize,
     in_flight: usize,
     /// When the last request in flight ended.
     quiet_since: Option<Instant>,
@@ -46,6 +51,23 @@ impl Requests {
     /// Whether something was read since the last request in flight ended.
     pub(super) fn has_begun_another(&self) -> bool {
         self.has_begun_another.load(Ordering::Relaxed)
+    }
+
+    /// Whether hyper has all answers to what it has read of HTTP/1.
+    pub(super) fn are_answered_by_http1(&self) -> bool {
+        let counts = self.counts();
+        counts.in_flight == 0 && counts.version.is_some_and(|version| version <= Version::HTTP_11)
+    }
+
+    /// That the request behind so many others is malformed.
+    pub(super) fn note_malformed(&self, before: usize, why: Malformed) {
+        self.malformed.get_or_init(|| (before, why));
+    }
+
+    /// Why the request that was begun last is malformed, if it is.
+    pub(super) fn malformed(&self) -> Option<Malformed> {
+        let (before, why) = self.malformed.get()?;
+        (self.counts().begun > *before).then_some(*why)
     }
 
     pub(super) fn note_read(&self) {
@@ -82,6 +104,7 @@ impl InFlight {
     pub(super) fn new(requests: &Arc<Requests>, version: Version) -> Self {
         let mut counts = requests.counts();
         counts.version.get_or_insert(version);
+        counts.begun += 1;
         counts.in_flight += 1;
         counts.quiet_since = None;
         Self(Arc::clone(requests))

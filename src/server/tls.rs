@@ -18,7 +18,7 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
 /// What clients may choose from by ALPN. Those that choose nothing are served by what they begin to speak.
-const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
+const PROTOCOLS: [&[u8]; 3] = [b"h2", b"http/1.1", b"http/1.0"];
 
 /// The files of a server's certificate, all in PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]

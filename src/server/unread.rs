@@ -1,43 +1,117 @@
-//! Answers of HTTP/2 that their clients have not taken yet.
+//! What is in memory of answers that their clients have not taken yet.
 //!
-//! A client that makes no room for its answers lets each of them stay in memory, and the kernel, which gives up peers that
-//! take nothing of a connection of HTTP/1, sees nothing of it. So each is counted until its last byte is on its way.
+//! By HTTP/2 a client need not make room for its answers, and by HTTP/1 it need not read them: the kernel, which gives up
+//! peers that take nothing, sees that late or not at all. So what waits is counted, and where all of it is too much, the
+//! greediest pays: the connection that has most of it, of the address that has most of it.
 
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use axum::body::{Body, Bytes, HttpBody};
+use futures_util::task::AtomicWaker;
 use http_body::{Frame, SizeHint};
 use thiserror::Error;
+use tracing::debug;
 
+use super::addresses::network;
 use crate::telemetry::Connections;
 
-/// Unread answers of all connections, beyond which none may have more than [`FEW`].
-const MOST: usize = 8_192;
-const FEW: usize = 4;
-/// A long answer is counted piece by piece, so that a slow client is seen to take it.
-const PIECE_BYTES: usize = 16 * 1024;
+/// Longer answers are handed on, and counted, piece by piece.
+pub(super) const PIECE_BYTES: usize = 16 * 1024;
+/// What an answer of HTTP/2 takes beside its body, as measured.
+const H2_ANSWER_BYTES: usize = 3 * 1024;
 
-/// The unread answers of one connection.
-pub(super) struct Unread {
-    /// Those that were begun in this period, and in the one before, in turns.
-    begun: [AtomicUsize; 2],
-    periods: AtomicUsize,
-    all: Arc<Connections>,
+/// What is unread on all connections of a server.
+pub(super) struct Ledger {
+    most_bytes: usize,
+    debtors: Mutex<Debtors>,
+    counts: Arc<Connections>,
 }
 
-/// An answer that is not made, since too many wait to be read.
-#[derive(Debug, Error)]
-#[error("too many answers are unread")]
-struct TooManyUnread;
+#[derive(Default)]
+struct Debtors {
+    bytes: usize,
+    /// Whoever has something unread, and nobody else.
+    addresses: HashMap<IpAddr, Address>,
+}
 
-impl Unread {
-    pub(super) fn new(all: Arc<Connections>) -> Arc<Self> {
-        Arc::new(Self { begun: Default::default(), periods: AtomicUsize::new(0), all })
+#[derive(Default)]
+struct Address {
+    bytes: usize,
+    connections: HashMap<usize, (usize, Arc<Unread>)>,
+}
+
+/// What is unread on one connection.
+pub(super) struct Unread {
+    ledger: Arc<Ledger>,
+    address: IpAddr,
+    /// Answers of HTTP/2 that were begun in this period, and in the one before, in turns.
+    begun: [AtomicUsize; 2],
+    periods: AtomicUsize,
+    /// It had most when all had too much. From then on nothing of it is counted.
+    is_cut: AtomicBool,
+    waker: AtomicWaker,
+}
+
+/// An answer that goes no further, since too much waits to be read.
+#[derive(Debug, Error)]
+#[error("too much is unread")]
+pub(super) struct TooMuchUnread;
+
+impl Ledger {
+    pub(super) fn new(most_bytes: usize, counts: Arc<Connections>) -> Arc<Self> {
+        Arc::new(Self { most_bytes, debtors: Mutex::default(), counts })
     }
 
+    pub(super) fn connection(self: &Arc<Self>, address: IpAddr) -> Arc<Unread> {
+        Arc::new(Unread {
+            ledger: self.clone(),
+            address: network(address),
+            begun: Default::default(),
+            periods: AtomicUsize::new(0),
+            is_cut: AtomicBool::new(false),
+            waker: AtomicWaker::new(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Debtors> {
+        self.debtors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Debtors {
+    /// Takes it down that this connection has so much less, or more, unread.
+    fn change(&mut self, unread: &Arc<Unread>, change: impl Fn(usize) -> usize) {
+        let address = self.addresses.entry(unread.address).or_default();
+        let name = Arc::as_ptr(unread) as usize;
+        let (bytes, _) = address.connections.entry(name).or_insert_with(|| (0, unread.clone()));
+        *bytes = change(*bytes);
+        if *bytes == 0 {
+            address.connections.remove(&name);
+        }
+        address.bytes = change(address.bytes);
+        if address.connections.is_empty() {
+            self.addresses.remove(&unread.address);
+        }
+        self.bytes = change(self.bytes);
+    }
+
+    /// Forgets whoever has most.
+    fn evict(&mut self) -> Option<Arc<Unread>> {
+        let address = self.addresses.values().max_by_key(|address| address.bytes)?;
+        let (bytes, greedy) = address.connections.values().max_by_key(|(bytes, _)| *bytes)?;
+        let (bytes, greedy) = (*bytes, greedy.clone());
+        self.change(&greedy, |had| had - bytes);
+        Some(greedy)
+    }
+}
+
+impl Unread {
     /// Begins a new period, unless something is unread from before the one that ends. Returns whether that is so.
     pub(super) fn is_stale(&self) -> bool {
         let next = self.periods.load(Ordering::Relaxed) + 1;
@@ -48,26 +122,86 @@ impl Unread {
         is_stale
     }
 
-    /// Counts one more, until it is dropped; `None` where there are too many.
-    fn enter(self: &Arc<Self>) -> Option<Place> {
-        let period = self.periods.load(Ordering::Relaxed) % 2;
-        let place = Place { unread: self.clone(), period };
-        let before = self.all.unread.fetch_add(1, Ordering::Relaxed);
-        self.begun[period].fetch_add(1, Ordering::Relaxed);
-        let here: usize = self.begun.iter().map(|begun| begun.load(Ordering::Relaxed)).sum();
-        (before < MOST || here <= FEW).then_some(place)
+    /// Waits until the connection has to end, for what it left unread.
+    pub(super) async fn cut(&self) {
+        poll_fn(|context| {
+            self.waker.register(context.waker());
+            if self.is_cut.load(Ordering::Acquire) { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
+    /// Counts so many bytes more until what is returned is dropped.
+    fn charge(self: &Arc<Self>, bytes: usize) -> Result<Charge, TooMuchUnread> {
+        let mut debtors = self.ledger.lock();
+        if self.is_cut.load(Ordering::Acquire) {
+            return Err(TooMuchUnread);
+        }
+        debtors.change(self, |had| had + bytes);
+        while debtors.bytes > self.ledger.most_bytes {
+            let Some(greedy) = debtors.evict() else { break };
+            debug!(address = %greedy.address, "too much is unread: whoever has most of it is cut");
+            self.ledger.counts.cut_unread.inc();
+            greedy.is_cut.store(true, Ordering::Release);
+            greedy.waker.wake();
+        }
+        self.ledger.counts.unread_bytes.set(i64::try_from(debtors.bytes).unwrap_or(i64::MAX));
+        if self.is_cut.load(Ordering::Acquire) {
+            return Err(TooMuchUnread);
+        }
+        Ok(Charge { unread: self.clone(), bytes })
+    }
+
+    /// Counts so many bytes instead of those that `charge` stands for.
+    pub(super) fn recharge(
+        self: &Arc<Self>,
+        charge: &mut Option<Charge>,
+        bytes: usize,
+    ) -> Result<(), TooMuchUnread> {
+        if charge.as_ref().map_or(0, |charge| charge.bytes) != bytes {
+            *charge = None;
+            if bytes > 0 {
+                *charge = Some(self.charge(bytes)?);
+            }
+        }
+        Ok(())
     }
 }
 
+/// Bytes that are unread.
+pub(super) struct Charge {
+    unread: Arc<Unread>,
+    bytes: usize,
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        let ledger = &self.unread.ledger;
+        let mut debtors = ledger.lock();
+        if !self.unread.is_cut.load(Ordering::Acquire) {
+            debtors.change(&self.unread, |had| had - self.bytes);
+            ledger.counts.unread_bytes.set(i64::try_from(debtors.bytes).unwrap_or(i64::MAX));
+        }
+    }
+}
+
+/// An answer of HTTP/2 that was begun, in the period that it belongs to.
 struct Place {
     unread: Arc<Unread>,
     period: usize,
 }
 
+impl Place {
+    fn new(unread: &Arc<Unread>) -> Self {
+        let period = unread.periods.load(Ordering::Relaxed) % 2;
+        unread.begun[period].fetch_add(1, Ordering::Relaxed);
+        Self { unread: unread.clone(), period }
+    }
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
         self.unread.begun[self.period].fetch_sub(1, Ordering::Relaxed);
-        self.unread.all.unread.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -75,6 +209,7 @@ impl Drop for Place {
 struct Piece {
     bytes: Bytes,
     _place: Place,
+    _charge: Charge,
 }
 
 impl AsRef<[u8]> for Piece {
@@ -83,17 +218,21 @@ impl AsRef<[u8]> for Piece {
     }
 }
 
-/// An answer of known size, counted while it is unread.
+/// An answer of known size, handed on in pieces, and counted while it is unread.
 pub(super) struct CountedBody {
     body: Body,
     /// What is left of its last frame.
     rest: Bytes,
+    /// Of bytes that nobody else has: those of pages and documents are in memory anyway.
+    charge: Option<Charge>,
+    /// HTTP/1 copies each piece at once into a buffer, which is counted where it is written.
+    counts_pieces: bool,
     unread: Arc<Unread>,
 }
 
 impl CountedBody {
-    pub(super) fn new(body: Body, unread: Arc<Unread>) -> Self {
-        Self { body, rest: Bytes::new(), unread }
+    pub(super) fn new(body: Body, counts_pieces: bool, unread: Arc<Unread>) -> Self {
+        Self { body, rest: Bytes::new(), charge: None, counts_pieces, unread }
     }
 }
 
@@ -105,22 +244,41 @@ impl HttpBody for CountedBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        // Before the answer knows that it is taken: what it grants is taken back then.
-        let Some(place) = self.unread.enter() else {
-            return Poll::Ready(Some(Err(axum::Error::new(TooManyUnread))));
+        let this = &mut *self;
+        let (place, piece) = if this.counts_pieces {
+            let place = Place::new(&this.unread);
+            // Before the answer knows that it is taken: what it grants is taken back then.
+            match this.unread.charge(H2_ANSWER_BYTES + this.rest.len().min(PIECE_BYTES)) {
+                Ok(charge) => (Some(place), Some(charge)),
+                Err(error) => return Poll::Ready(Some(Err(axum::Error::new(error)))),
+            }
+        } else {
+            (None, None)
         };
-        if self.rest.is_empty() {
-            match ready!(Pin::new(&mut self.body).poll_frame(context)) {
+        if this.rest.is_empty() {
+            match ready!(Pin::new(&mut this.body).poll_frame(context)) {
                 Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) => self.rest = data,
+                    Ok(data) => this.rest = data,
                     Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
                 },
                 end => return Poll::Ready(end),
             }
+            if this.rest.len() > PIECE_BYTES && this.rest.is_unique() {
+                match this.unread.charge(this.rest.len()) {
+                    Ok(charge) => this.charge = Some(charge),
+                    Err(error) => return Poll::Ready(Some(Err(axum::Error::new(error)))),
+                }
+            }
         }
-        let length = self.rest.len().min(PIECE_BYTES);
-        let piece = Piece { bytes: self.rest.split_to(length), _place: place };
-        Poll::Ready(Some(Ok(Frame::data(Bytes::from_owner(piece)))))
+        let length = this.rest.len().min(PIECE_BYTES);
+        // A copy, where a piece that is unread would have all of the answer stay.
+        let is_part = this.charge.is_some() && this.counts_pieces;
+        let part = this.rest.split_to(length);
+        let bytes = if is_part { Bytes::copy_from_slice(&part) } else { part };
+        Poll::Ready(Some(Ok(Frame::data(match place.zip(piece) {
+            None => bytes,
+            Some((place, charge)) => Bytes::from_owner(Piece { bytes, _place: place, _charge: charge }),
+        }))))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -3,12 +3,17 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
+use super::heads::Heads;
 use super::requests::Requests;
+use super::unread::{Charge, Unread};
+
+/// What TLS may keep of what it was given to write.
+const TLS_BUFFER_BYTES: usize = 64 * 1024;
 
 /// What a client of HTTP/2 says first, if it knows that it may (RFC 9113, section 3.4).
 const H2_PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -25,12 +30,19 @@ pub(super) struct Wire<S> {
     stream: S,
     /// What is read before anything else.
     first: Bytes,
+    heads: Heads,
     requests: Arc<Requests>,
+    unread: Arc<Unread>,
+    /// What hyper could not write yet.
+    held_up: Option<Charge>,
+    /// Whoever wants to read while nothing can be written.
+    reader: Option<Waker>,
 }
 
 impl<S: AsyncRead + Unpin> Wire<S> {
-    pub(super) fn new(stream: S, requests: Arc<Requests>) -> Self {
-        Self { stream, first: Bytes::new(), requests }
+    pub(super) fn new(stream: S, requests: Arc<Requests>, unread: Arc<Unread>) -> Self {
+        let heads = Heads::new(requests.clone());
+        Self { stream, first: Bytes::new(), heads, requests, unread, held_up: None, reader: None }
     }
 
     /// Has these bytes, which were read from it, be read again.
@@ -50,6 +62,7 @@ impl<S: AsyncRead + Unpin> Wire<S> {
                 return Some(Begun::Http1);
             }
             if known == bytes.len() {
+                self.heads.stop();
                 return Some(Begun::Http2);
             }
             match self.stream.read(&mut bytes[known..]).await {
@@ -57,6 +70,7 @@ impl<S: AsyncRead + Unpin> Wire<S> {
                 // Whatever it was to become, hyper finds its end.
                 Ok(0) | Err(_) => return Some(Begun::Http1),
                 Ok(more) => {
+                    self.heads.read(&bytes[known..known + more]);
                     bytes[..known].copy_from_slice(&self.first);
                     self.first = Bytes::copy_from_slice(&bytes[..known + more]);
                 }
@@ -71,17 +85,39 @@ impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        // A client that reads no answers is not read either: each of its requests would be one more answer in memory.
+        if self.held_up.is_some() && self.requests.are_answered_by_http1() {
+            self.reader = Some(context.waker().clone());
+            return Poll::Pending;
+        }
         let before = buffer.filled().len();
         if self.first.has_remaining() {
             let bytes = self.first.len().min(buffer.remaining());
             buffer.put_slice(&self.first.split_to(bytes));
         } else {
-            ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+            let this = &mut *self;
+            ready!(Pin::new(&mut this.stream).poll_read(context, buffer))?;
+            this.heads.read(&buffer.filled()[before..]);
         }
         if buffer.filled().len() > before {
             self.requests.note_read();
         }
         Poll::Ready(Ok(()))
+    }
+}
+
+impl<S> Wire<S> {
+    /// Notes that hyper waits to write so many bytes, or none any more.
+    fn is_held_up_by(&mut self, bytes: usize) -> io::Result<()> {
+        if bytes == 0 && self.held_up.is_none() {
+            return Ok(());
+        }
+        if bytes > 0 {
+            self.requests.note_held_up();
+        } else if let Some(reader) = self.reader.take() {
+            reader.wake();
+        }
+        self.unread.recharge(&mut self.held_up, bytes).map_err(io::Error::other)
     }
 }
 
@@ -94,7 +130,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Wire<S> {
         self.requests.note_writing();
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
         if written.is_pending() {
-            self.requests.note_held_up();
+            self.is_held_up_by(bytes.len())?;
         }
         written
     }
@@ -103,9 +139,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Wire<S> {
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(context);
         match &flushed {
-            Poll::Ready(Ok(())) => self.requests.note_written(),
+            Poll::Ready(Ok(())) => {
+                self.requests.note_written();
+                self.is_held_up_by(0)?;
+            }
             Poll::Ready(Err(_)) => {}
-            Poll::Pending => self.requests.note_held_up(),
+            Poll::Pending => self.is_held_up_by(TLS_BUFFER_BYTES)?,
         }
         flushed
     }

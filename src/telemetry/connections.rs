@@ -1,7 +1,6 @@
 //! What becomes of connections, in numbers: of all that the process serves, or of one server's alone.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
 use prometheus::{IntCounter, IntGauge, Opts, Registry};
 
@@ -29,8 +28,10 @@ pub struct Connections {
     accepted: IntCounter,
     /// Connections that were closed before they had a request.
     pub refused: Counters<ConnectionRefused>,
-    /// Answers of HTTP/2, or pieces of them, that their clients have not taken yet.
-    pub unread: AtomicUsize,
+    /// Bytes of answers that wait in memory for their clients to read them.
+    pub unread_bytes: IntGauge,
+    /// Connections that were closed since they had most of that when it was too much.
+    pub cut_unread: IntCounter,
 }
 
 /// One connection that is open; it counts until it is dropped.
@@ -52,7 +53,17 @@ impl Connections {
             "Connections that were closed before they had a request.",
             "reason",
         );
-        Self { open, accepted, refused, unread: AtomicUsize::new(0) }
+        let unread_bytes = valid(IntGauge::with_opts(Opts::new(
+            "fencepost_unread_bytes",
+            "Bytes of answers that wait for their clients to read them.",
+        )));
+        let cut_unread = valid(IntCounter::with_opts(Opts::new(
+            "fencepost_connections_cut_total",
+            "Connections that were closed since they had left most unread when all had left too much.",
+        )));
+        register(registry, unread_bytes.clone());
+        register(registry, cut_unread.clone());
+        Self { open, accepted, refused, unread_bytes, cut_unread }
     }
 
     /// A connection was accepted.

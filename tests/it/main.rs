@@ -27,6 +27,7 @@ mod events;
 mod failover;
 mod faults;
 mod hammer;
+mod heads;
 mod hold;
 mod judge;
 mod keys;

@@ -1,11 +1,11 @@
 //! The numbers of a gateway, as a collector reads them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use serde_json::Value;
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 
 use crate::support::http::{parse, raw, raw_call};
 use crate::support::keys::KeysFile;
@@ -312,6 +312,31 @@ async fn the_numbers_may_have_an_address_of_their_own() {
     // Whatever name it is called by: a collector may have one of its own for it.
     let request = "GET /metrics HTTP/1.1\r\nHost: gateway:9464\r\nConnection: close\r\n\r\n";
     parse(&raw(address, request.as_bytes()).await).expect(200);
+}
+
+/// Whatever keeps connections there open: silence, half a head, or an answer that is not read.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_stall_do_not_keep_a_collector_out() {
+    let gateway = Gateway::embedded(&["--metrics-listen", "127.0.0.1:0"]).await;
+    let address = metrics_address(&gateway);
+    let request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n".as_slice();
+    let mut stalled = Vec::new();
+    for number in 0..200 {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((Ipv4Addr::new(127, 0, 0, 1 + number % 2), 0).into()).unwrap();
+        let mut stream = socket.connect(address).await.unwrap();
+        let said = match number % 3 {
+            0 => b"".to_vec(),
+            1 => request[..20].to_vec(),
+            _ => request.repeat(20),
+        };
+        // It may be closed already, for those that came after.
+        let _ = stream.write_all(&said).await;
+        stalled.push(stream);
+    }
+    for _ in 0..10 {
+        Scrape::of(address).await;
+    }
 }
 
 /// What a histogram is called, by one of its series.

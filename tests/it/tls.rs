@@ -66,16 +66,6 @@ async fn curl_speaks_http_2_by_itself_and_what_else_it_is_told_to() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn plain_http_is_not_answered_where_tls_is_spoken() {
-    let (_certificates, gateway) = gateway(&[]).await;
-    let mut stream = TcpStream::connect(gateway.address).await.unwrap();
-    stream.write_all(b"PUT /locks/k HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
-    let answer = until_closed(&mut stream).await;
-    assert!(!String::from_utf8_lossy(&answer).contains("HTTP"), "{answer:?}");
-    assert!(!gateway.log().iter().any(|line| line.contains("/locks/{key}")));
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_handshake_that_does_not_end_is_closed_in_time() {
     let limits = ["--tls-handshake-timeout", "300ms", "--first-request-timeout", "600ms"];
     let (certificates, gateway) = gateway(&limits).await;
@@ -191,4 +181,30 @@ async fn a_lock_is_taken_renewed_and_released() {
     for (method, status) in [("PUT", 201), ("PATCH", 200), ("GET", 200), ("DELETE", 204)] {
         call(&mut stream, method, "/lock?key=a/b", &token).await.unwrap().expect(status);
     }
+}
+
+/// Whoever forgot the `s` of `https` reads what is the matter, and not the bytes of an alert.
+#[tokio::test(flavor = "multi_thread")]
+async fn plain_http_is_told_in_words_that_tls_is_spoken_here() {
+    let (_certificates, gateway) = gateway(&[]).await;
+    let long = format!("PUT /locks/k?owner={} HTTP/1.1\r\nHost: localhost\r\n\r\n", "o".repeat(30_000));
+    for request in ["PUT /locks/k HTTP/1.1\r\nHost: localhost\r\n\r\n", "\r\nGET / HTTP/1.0\r\n\r\n", &long] {
+        let mut stream = TcpStream::connect(gateway.address).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let answer = crate::support::http::parse(&until_closed(&mut stream).await).expect(400);
+        assert!(String::from_utf8_lossy(&answer.body).contains("https://"), "{answer:?}");
+    }
+    assert!(!gateway.log().iter().any(|line| line.contains("/locks/{key}")));
+    let url = format!("http://localhost:{}/locks/k", gateway.address.port());
+    let output = Command::new("curl").args(["-sS", "-m", "20", "-4", "-w", "%{http_code}", &url]).output();
+    let output = output.unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).ends_with("400"), "{output:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn curl_may_ask_for_http_1_0_by_its_name() {
+    let (certificates, gateway) = gateway(&[]).await;
+    let told = ["--cacert", &certificates.authority(), "--http1.0", "-o", "/dev/null", "-w", "%{http_code}"];
+    let output = curl(&gateway, "/healthz", &told);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "200", "{output:?}");
 }

@@ -20,3 +20,4 @@ mod floods;
 mod idle;
 mod ring;
 mod slow;
+mod unread;

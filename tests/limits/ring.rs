@@ -96,6 +96,18 @@ impl Ring {
         });
     }
 
+    /// Takes so many locks whose names and owners are as long as they may be.
+    pub fn hold_many(&self, count: usize) {
+        self.calm.block_on(async {
+            let mut stream = self.connect().await;
+            for number in 0..count {
+                let (key, owner) = (format!("{number:0>500}"), "o".repeat(200));
+                let target = format!("/locks/{key}?ttl=10m&owner={owner}");
+                call(&mut stream, "PUT", &target, "").await.unwrap().expect(201);
+            }
+        });
+    }
+
     /// Takes and releases a lock for the time of one window; returns what the slowest hundredth takes.
     pub fn pairs(&self) -> Duration {
         self.calm.block_on(async {

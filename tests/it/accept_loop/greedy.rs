@@ -1,14 +1,15 @@
 //! Clients that want more than their share.
 
+use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fencepost::server::ServerSettings;
 use fencepost::telemetry::{ConnectionRefused, Connections};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::timeout;
 
 use super::{TestServer, get_ok, h2, poll_until, read_to_close, settings};
 use crate::support::PATIENCE;
@@ -95,12 +96,14 @@ async fn an_h2_client_that_leaves_one_answer_unread_is_cut_whatever_else_it_does
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    poll_until(|| counts.open.get() == 1 && counts.unread.load(Ordering::Relaxed) == 0, PATIENCE).await;
+    poll_until(|| counts.open.get() == 1 && counts.unread_bytes.get() == 0, PATIENCE).await;
 }
+
+const UNREAD_BYTES: usize = 8 * 1024 * 1024;
 
 #[tokio::test]
 async fn h2_clients_that_read_no_answers_have_only_so_many_in_memory() {
-    let (settings, counts) = counted(|_| {});
+    let (settings, counts) = counted(|s| s.max_unread_bytes = UNREAD_BYTES);
     let server = TestServer::start(settings).await;
     let requests: Vec<u8> = (1..500).step_by(2).flat_map(|number| h2::request(number, "/")).collect();
     let mut greedy = Vec::new();
@@ -108,18 +111,89 @@ async fn h2_clients_that_read_no_answers_have_only_so_many_in_memory() {
         let mut stream = connect_without_room(&server).await;
         stream.write_all(&requests).await.unwrap();
         greedy.push(stream);
+        assert!(usize::try_from(counts.unread_bytes.get()).unwrap() <= UNREAD_BYTES);
     }
-    // 9,000 are wanted.
-    poll_until(|| counts.unread.load(Ordering::Relaxed) >= 8_192, PATIENCE).await;
-    let mut last = connect_without_room(&server).await;
-    last.write_all(&requests).await.unwrap();
-    while h2::next(&mut last).await.expect("it is cut").0 != h2::RST_STREAM {}
-    assert!(counts.unread.load(Ordering::Relaxed) < 8_400);
+    // 9,000 are wanted, of which a third is too much.
+    poll_until(|| counts.cut_unread.get() >= 20, PATIENCE).await;
+    assert!(usize::try_from(counts.unread_bytes.get()).unwrap() <= UNREAD_BYTES);
     // Others get their answers, by HTTP/2 as well.
     let mut other = h2::connect(&server).await;
     other.write_all(&h2::request(1, "/")).await.unwrap();
     assert_eq!(h2::next(&mut other).await, Some((h2::HEADERS, 4, 1)));
     assert_eq!(h2::next(&mut other).await, Some((h2::DATA, 1, 1)));
-    drop((greedy, last));
-    poll_until(|| counts.unread.load(Ordering::Relaxed) == 0, PATIENCE).await;
+    drop(greedy);
+    poll_until(|| counts.unread_bytes.get() == 0, PATIENCE).await;
+}
+
+/// However many connections they are on: the one whose answers lie there pays for them.
+#[tokio::test]
+async fn others_of_an_address_are_answered_beside_a_greedy_one() {
+    let (settings, counts) = counted(|s| s.max_unread_bytes = UNREAD_BYTES);
+    let server = TestServer::start(settings).await;
+    let requests: Vec<u8> = (1..400).step_by(2).flat_map(|number| h2::request(number, "/")).collect();
+    let mut greedy = Vec::new();
+    for _ in 0..45 {
+        let mut stream = connect_without_room(&server).await;
+        stream.write_all(&requests).await.unwrap();
+        greedy.push(stream);
+    }
+    poll_until(|| counts.cut_unread.get() >= 10, PATIENCE).await;
+    let mut other = h2::connect(&server).await;
+    for round in 0..20 {
+        // As many at once as a page may ask for.
+        let numbers: Vec<u32> = (round * 96..(round + 1) * 96).map(|n| 2 * n + 1).collect();
+        let requests: Vec<u8> = numbers.iter().flat_map(|number| h2::request(*number, "/")).collect();
+        other.write_all(&requests).await.unwrap();
+        let mut answered = BTreeSet::new();
+        while answered.len() < numbers.len() {
+            match h2::next(&mut other).await {
+                Some((h2::DATA, 1, number)) => assert!(answered.insert(number)),
+                frame => assert!(matches!(frame, Some((h2::HEADERS, 4, _))), "{frame:?} in round {round}"),
+            }
+        }
+    }
+}
+
+/// By HTTP/1 the requests that follow are not even read, however many there are.
+#[tokio::test]
+async fn whoever_reads_no_answers_by_http_1_is_not_read_either() {
+    let (settings, counts) = counted(|s| s.max_unread_bytes = UNREAD_BYTES);
+    let server = TestServer::start(settings).await;
+    let mut greedy = server.connect().await;
+    let requests = super::GET.repeat(1_000);
+    let mut sent = 0;
+    while let Ok(more) = timeout(Duration::from_secs(1), greedy.write(&requests)).await {
+        sent += more.unwrap();
+        assert!(sent < 500 * 1024 * 1024, "all of it was read");
+        assert!(counts.unread_bytes.get() < 1024 * 1024, "{} bytes wait", counts.unread_bytes.get());
+    }
+    get_ok(&mut server.connect().await).await;
+    // It finds all answers once it reads, and its connection goes on.
+    let mut answers = Vec::new();
+    let read = async {
+        let ok = b"HTTP/1.1 200 OK";
+        while memchr::memmem::find_iter(&answers, ok).count() < sent / super::GET.len() {
+            greedy.read_buf(&mut answers).await.unwrap();
+        }
+    };
+    timeout(PATIENCE, read).await.expect("answers are missing");
+    assert_eq!(counts.unread_bytes.get(), 0);
+}
+
+/// Pages are handed on piece by piece; the one that takes none of them pays when there are too many.
+#[tokio::test]
+async fn large_answers_that_nobody_reads_have_only_so_many_bytes_in_memory() {
+    let (settings, counts) = counted(|_| {});
+    let server = TestServer::start(settings).await;
+    let mut greedy = Vec::new();
+    for _ in 0..8 {
+        let mut stream = server.connect().await;
+        stream.write_all(b"GET /large HTTP/1.1\r\nHost: t\r\n\r\n").await.unwrap();
+        greedy.push(stream);
+        assert!(usize::try_from(counts.unread_bytes.get()).unwrap() <= 64 << 20);
+    }
+    poll_until(|| counts.cut_unread.get() > 0, PATIENCE).await;
+    get_ok(&mut connect_from(&server, 9).await).await;
+    drop(greedy);
+    poll_until(|| counts.unread_bytes.get() == 0, PATIENCE).await;
 }

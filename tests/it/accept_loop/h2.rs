@@ -5,9 +5,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::{PATIENCE, TestServer};
-pub(super) use crate::support::h2::{
-    DATA, GOAWAY, HEADERS, PING, PREFACE, RST_STREAM, SETTINGS, cancel, frame,
-};
+pub(super) use crate::support::h2::{DATA, GOAWAY, HEADERS, PING, PREFACE, SETTINGS, cancel, frame};
 
 pub(super) fn request(stream: u32, path: &str) -> Vec<u8> {
     crate::support::h2::request(stream, "GET", path)
