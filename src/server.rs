@@ -50,7 +50,7 @@ pub use patience::{Patience, ShortPatience};
 use protocol::Protocols;
 pub use subject::Subject;
 pub use tls::{Tls, TlsError, TlsFiles};
-use unread::Ledger;
+use unread::Backlog;
 
 /// How long a drain still accepts and serves. Each answer in this time tells its client to close, so that a client
 /// in a closed loop is never cut between two requests.
@@ -203,7 +203,7 @@ struct Server<A> {
     phase: watch::Sender<Phase>,
     permits: Arc<Semaphore>,
     addresses: Addresses,
-    ledger: Arc<Ledger>,
+    backlog: Arc<Backlog>,
     connections: TaskTracker,
     streams: TaskTracker,
     last_warning: Option<Instant>,
@@ -220,7 +220,7 @@ impl<A: Application> Server<A> {
             phase: watch::Sender::new(Phase::Serving),
             permits: Arc::new(Semaphore::new(settings.max_connections.clamp(1, Semaphore::MAX_PERMITS))),
             addresses: Addresses::default(),
-            ledger: Ledger::new(settings.max_unread_bytes, Arc::clone(&settings.counts)),
+            backlog: Backlog::new(settings.max_unread_bytes, Arc::clone(&settings.counts)),
             connections: TaskTracker::new(),
             streams,
             settings: Arc::new(settings),
@@ -322,7 +322,7 @@ impl<A: Application> Server<A> {
         // Subscribed to here and not in the task, so that no phase that follows can be missed.
         let mut phase = self.phase.subscribe();
         let (protocols, app) = (Arc::clone(&self.protocols), self.app.clone());
-        let (settings, ledger) = (Arc::clone(&self.settings), Arc::clone(&self.ledger));
+        let (settings, backlog) = (Arc::clone(&self.settings), Arc::clone(&self.backlog));
         let open = settings.counts.open();
         self.connections.spawn(async move {
             let patience = Patience::default();
@@ -330,14 +330,14 @@ impl<A: Application> Server<A> {
             let peer = |subject| Arc::new(Peer { address, subject, patience });
             match &settings.tls {
                 None => {
-                    serve_connection(stream, peer(None), &protocols, app, &settings, &ledger, phase).await;
+                    serve_connection(stream, peer(None), &protocols, app, &settings, &backlog, phase).await;
                 }
                 // Boxed, so that connections without TLS do not carry the room for it.
                 Some(tls) => {
                     let secure = async {
                         let shaken = shake_hands(stream, tls, &settings, &mut phase).await;
                         let Some((stream, subject)) = shaken else { return };
-                        serve_connection(stream, peer(subject), &protocols, app, &settings, &ledger, phase)
+                        serve_connection(stream, peer(subject), &protocols, app, &settings, &backlog, phase)
                             .await;
                     };
                     Box::pin(secure).await;

@@ -61,7 +61,7 @@ pub(super) enum ProblemType {
 struct About(StatusCode, &'static str, &'static str, &'static str);
 
 impl ProblemType {
-    pub(super) const ALL: [Self; 29] = [
+    pub(super) const ALL: [Self; 30] = [
         Self::BadParameter,
         Self::BadKey,
         Self::BadToken,

@@ -21,7 +21,7 @@ use tracing::debug;
 use super::heads::Malformed;
 use super::protocol::{Answers, Protocols, Served};
 use super::requests::{InFlight, Requests};
-use super::unread::{CountedBody, Ledger, PIECE_BYTES, Unread};
+use super::unread::{Backlog, CountedBody, PIECE_BYTES, Unread};
 use super::wire::{Begun, Wire};
 use super::{Application, DRAIN_GRACE, Peer, Phase, ServerSettings};
 use crate::telemetry::ConnectionRefused;
@@ -79,13 +79,13 @@ pub(super) async fn serve_connection<S>(
     protocols: &Protocols,
     app: impl Application,
     settings: &ServerSettings,
-    ledger: &Arc<Ledger>,
+    backlog: &Arc<Backlog>,
     phase: watch::Receiver<Phase>,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let requests = Arc::new(Requests::default());
-    let unread = ledger.connection(peer.address.ip());
+    let unread = backlog.connection(peer.address.ip());
     let mut service = {
         let (requests, phase, unread) = (Arc::clone(&requests), phase.clone(), Arc::clone(&unread));
         service_fn(move |mut request: Request<Incoming>| {

@@ -9,6 +9,7 @@ use crate::support::{Answer, Client, Gateway, KeysFile, Stage, eventually, fresh
 
 use crate::support::document::DOCUMENT;
 use crate::support::gateway::PROGRAM;
+use crate::support::http::{parse, raw};
 
 const COMMITTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/openapi/openapi.json");
 
@@ -232,6 +233,8 @@ async fn provoke(method: &str, address: Address) -> Vec<Answer> {
     // What is refused before the store is asked.
     answers.push(ask_with(address("k")).header("Origin", "https://evil.example").send().await);
     answers.push(ask_with(address("k")).header("Host", "evil.example").send().await);
+    let two_ways = format!("{method} {}#1 HTTP/1.1\r\nHost: localhost\r\n\r\n", address("k"));
+    answers.push(parse(&raw(stage.gateway.address, two_ways.as_bytes()).await));
     answers.push(ask_with(address(&"k".repeat(9_000))).send().await);
     answers.push(ask_with(address("k")).header("X-Long", "x".repeat(17_000)).send().await);
     answers.push(ask_with(address("k") + "tll=5s").send().await);
