@@ -54,13 +54,6 @@ const LAST_TAKES_BACK: Duration = Duration::from_secs(2);
 const LAST_TRACES: Duration = Duration::from_secs(2);
 /// How long the last lines of a log may take, and what is said in place of one.
 const LAST_LINES: Duration = Duration::from_secs(2);
-/// Connections that may be open to the address of the metrics, where strangers may be as well as collectors; half of them to
-/// one address.
-const METRICS_CONNECTIONS: usize = 1_024;
-/// How long one of them may take to ask, or to ask again: whoever stalls is gone before a collector would give up.
-const METRICS_PATIENCE: Duration = Duration::from_secs(2);
-/// What may wait there for clients to read it.
-const METRICS_UNREAD_BYTES: usize = 16 * 1024 * 1024;
 
 fn main() -> ExitCode {
     let command = match Cli::try_parse() {
@@ -263,18 +256,10 @@ async fn serve(mut settings: Settings) -> anyhow::Result<()> {
 fn serve_metrics(listener: TcpListener, state: &AppState) -> anyhow::Result<()> {
     let address = listener.local_addr().context("the socket for the metrics has no address")?;
     tracing::info!("metrics are at http://{address}/metrics");
-    let settings = ServerSettings {
-        max_connections: METRICS_CONNECTIONS,
-        max_connections_per_address: METRICS_CONNECTIONS / 2,
-        first_request_timeout: METRICS_PATIENCE,
-        idle_timeout: METRICS_PATIENCE,
-        max_unread_bytes: METRICS_UNREAD_BYTES,
-        ..ServerSettings::default()
-    };
     tokio::spawn(server::serve(
         listener,
         api::metrics_app(state.clone()),
-        settings,
+        ServerSettings::for_metrics(),
         CancellationToken::new(),
     ));
     Ok(())

@@ -1,8 +1,9 @@
 //! What the handlers answer when all is well, as JSON and as headers.
 
+use axum::body::Body;
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderName, HeaderValue, StatusCode};
-use axum::response::{IntoResponse, Response};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::response::Response;
 use jiff::fmt::temporal::DateTimePrinter;
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
@@ -12,6 +13,7 @@ use crate::lock::{FencingToken, Lease, LeaseToken, Listed, LockKey, Owner};
 
 /// Enough for most answers, so that they are written without being moved.
 const USUAL_BODY_BYTES: usize = 256;
+const USUAL_HEADERS: usize = 8;
 
 /// As RFC 3339 has it, with milliseconds.
 const PRINTER: DateTimePrinter = DateTimePrinter::new().precision(Some(3));
@@ -120,7 +122,12 @@ pub(super) fn json(status: StatusCode, media_type: &'static str, value: &impl Se
     let mut body = Vec::with_capacity(USUAL_BODY_BYTES);
     let _ = serde_json::to_writer(&mut body, value);
     body.push(b'\n');
-    (status, [(CONTENT_TYPE, media_type)], body).into_response()
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = status;
+    // All headers of a grant have room in it at once.
+    *response.headers_mut() = HeaderMap::with_capacity(USUAL_HEADERS);
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
+    response
 }
 
 /// The answer to whoever holds the lock.

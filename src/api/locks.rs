@@ -67,10 +67,10 @@ pub(super) async fn acquire_lock(
         by_connection: false,
         tenant: tenant_of(&app, &caller, wait.as_ref()),
     };
-    let acquisition = app.service.acquire(wish);
     let acquisition = match &wait {
-        Some(_) => while_allowed(&caller, &key, acquisition).await??,
-        None => acquisition.await?,
+        // Boxed, so that requests that do not wait carry no room for it.
+        Some(_) => Box::pin(while_allowed(&caller, &key, app.service.acquire(wish))).await??,
+        None => app.service.acquire(wish).await?,
     };
     let token = &acquisition.token;
     match acquisition.outcome {

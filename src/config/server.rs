@@ -15,6 +15,13 @@ const LONGEST_CONNECTION_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 /// What a single list may take, with room to spare.
 const LEAST_UNREAD_BYTES: usize = 4 * 1024 * 1024;
 
+/// Connections that may be open to the address of the metrics.
+const METRICS_CONNECTIONS: usize = 1_024;
+/// How long one of them may take to ask, or to ask again.
+const METRICS_PATIENCE: Duration = Duration::from_secs(2);
+/// What may wait there for clients to read it.
+const METRICS_UNREAD_BYTES: usize = 16 * 1024 * 1024;
+
 /// The most threads that may serve requests.
 const MOST_THREADS: usize = 1024;
 
@@ -125,6 +132,21 @@ impl ServerArgs {
             (None, Some(_)) => Err(lacks("--tls-key", "--tls-cert")),
             (None, None) if client_authorities.is_some() => Err(lacks("--tls-client-ca", "--tls-cert")),
             (None, None) => Ok(None),
+        }
+    }
+}
+
+impl ServerSettings {
+    /// Those of the address of the metrics, where strangers may be as well as collectors: half of the connections are open to
+    /// one address, and whoever stalls is gone before a collector would give up.
+    pub fn for_metrics() -> Self {
+        Self {
+            max_connections: METRICS_CONNECTIONS,
+            max_connections_per_address: METRICS_CONNECTIONS / 2,
+            first_request_timeout: METRICS_PATIENCE,
+            idle_timeout: METRICS_PATIENCE,
+            max_unread_bytes: METRICS_UNREAD_BYTES,
+            ..Self::default()
         }
     }
 }

@@ -130,7 +130,7 @@ impl Account<'_> {
     /// What `bash` does to a statement of the recipe.
     fn fill_in(&self, statement: &str, number: u64, new_balance: u64) -> String {
         let statement = statement
-            .replace("$((balance + amount))", &new_balance.to_string())
+            .replace("$balance+$amount", &new_balance.to_string())
             .replace("$account", &self.id())
             .replace("$N", &number.to_string());
         assert!(!statement.contains('$'), "the recipe has a variable unknown here: {statement}");

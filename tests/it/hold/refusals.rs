@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use super::{Pair, hold, stand};
 use crate::support::document::DOCUMENT;
+use crate::support::http::{parse, raw};
 use crate::support::{Answer, Client, Gateway, Stage, eventually, fresh_token};
 
 /// An answer, in short.
@@ -86,6 +87,8 @@ async fn whatever_refuses_a_put_refuses_a_hold_before_any_status_line() {
     answers.push(post(&client, "key=k").body("{}").send().await);
     answers.push(post(&client, "key=k").header("Origin", "https://evil.example").send().await);
     answers.push(post(&client, "key=k").header("Host", "evil.example").send().await);
+    let two_ways = b"POST /hold?key=k#1 HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    answers.push(parse(&raw(stage.gateway.address, two_ways).await));
     answers.push(post(&client, &format!("key={}", "k".repeat(9_000))).send().await);
     answers.push(post(&client, "key=k").header("X-Long", "x".repeat(17_000)).send().await);
 

@@ -210,6 +210,9 @@ async fn a_keys_file_that_others_can_write_is_warned_of_at_the_start_and_when_it
     set(&path, 0o644);
     let gateway = start().await;
     let in_force = || gateway.log().iter().filter(|line| line.contains("settings are in force")).count();
+    // From then on a change is seen as one.
+    gateway.signal("HUP");
+    eventually("it is watched", async || in_force() > 1).await;
     for (mode, expected) in [(0o664, 1), (0o600, 1), (0o606, 2), (0o640, 2)] {
         let before = in_force();
         set(&path, mode);
