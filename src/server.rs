@@ -26,7 +26,8 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Request;
-use axum::response::Response;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
@@ -78,6 +79,11 @@ const ACCEPT_WARNING_INTERVAL: Duration = Duration::from_secs(1);
 pub trait Application: Clone + Send + Sync + Unpin + 'static {
     /// Answers one request. The future is moved about with each: the smaller, the better.
     fn answer(self, request: Request) -> impl Future<Output = Response> + Send;
+
+    /// Answers a request that two readers may take for two.
+    fn refuse(self, _request: Request, _why: Malformed) -> Response {
+        StatusCode::BAD_REQUEST.into_response()
+    }
 }
 
 impl Application for Router {

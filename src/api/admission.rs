@@ -64,24 +64,18 @@ pub(super) fn limit_head(request: &Request) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Refuses a head that a proxy, or whoever else reads it, may take for another request than we do.
-fn refuse_malformed(request: &Request) -> Result<(), Problem> {
-    let detail = match request.extensions().get() {
-        None => return Ok(()),
-        Some(Malformed::Fragment) => {
-            "the address has a raw #, behind which servers see nothing; write it %23"
-        }
-        Some(Malformed::BareLineFeed) => "a line of the head ends without a carriage return",
-        Some(Malformed::Host) => {
-            "the request must name its server once: by one header Host, or by :authority"
-        }
+/// Why a head is refused that a proxy, or whoever else reads it, may take for another request than we do.
+pub(super) fn malformed(why: Malformed) -> Problem {
+    let detail = match why {
+        Malformed::Fragment => "the address has a raw #, behind which servers see nothing; write it %23",
+        Malformed::BareLineFeed => "a line of the head ends without a carriage return",
+        Malformed::Host => "the request must name its server once: by one header Host, or by :authority",
     };
-    Err(Problem::new(ProblemType::MalformedRequest, detail))
+    Problem::new(ProblemType::MalformedRequest, detail)
 }
 
-/// Refuses what nobody can be sure of having read, and what a browser sends on behalf of a page that has no business here.
+/// Refuses what a browser sends on behalf of a page that has no business here.
 pub(super) fn guard_browsers(app: &AppState, request: &Request) -> Result<(), Problem> {
-    refuse_malformed(request)?;
     if is_plain(request.headers()) {
         return Ok(());
     }

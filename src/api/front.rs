@@ -18,14 +18,14 @@ use tower::{Layer, Service, service_fn};
 use tower_http::cors::CorsLayer;
 
 use super::AppState;
-use super::admission::{Admission, guard_browsers, limit_head};
+use super::admission::{Admission, guard_browsers, limit_head, malformed};
 use super::answers::{FENCING_TOKEN, LEASE_TOKEN};
 use super::authenticate::{RATE_LIMIT, RATE_LIMIT_POLICY, authenticate, is_known, with_standing};
 use super::observe::{REQUEST_ID, observe};
 use super::problem::{Problem, ProblemType};
 use super::watch::LAST_EVENT_ID;
 use crate::access::Standing;
-use crate::server::Application;
+use crate::server::{Application, Malformed};
 
 /// How long a browser may remember what another site's pages may send here.
 const CORS_MAX_AGE: Duration = Duration::from_secs(3600);
@@ -53,6 +53,11 @@ impl Application for Front {
             Err(problem) => problem.into_response(),
         };
         line.hand_over(response)
+    }
+
+    fn refuse(self, mut request: Request, why: Malformed) -> Response {
+        let line = observe(&mut request, |_| false);
+        line.hand_over(malformed(why).into_response())
     }
 }
 

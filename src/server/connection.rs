@@ -92,11 +92,9 @@ pub(super) async fn serve_connection<S>(
             request.extensions_mut().insert(peer.clone());
             // Counted here and not in the future, which an HTTP/2 connection leaves to another task to poll.
             let in_flight = InFlight::new(&requests, request.version());
-            if let Some(why) = requests.malformed().or_else(|| Malformed::by_host(&request)) {
-                request.extensions_mut().insert(why);
-            }
+            let malformed = requests.malformed().or_else(|| Malformed::by_host(&request));
             // hyper keeps room for it as long as it has the connection: for a pointer, and not for all that an answer takes.
-            Box::pin(respond(app.clone(), request, in_flight, phase.clone(), unread.clone()))
+            Box::pin(respond(app.clone(), request, malformed, in_flight, phase.clone(), unread.clone()))
         })
     };
     let first_request_by = Instant::now() + settings.first_request_timeout;
@@ -250,14 +248,18 @@ where
 async fn respond(
     app: impl Application,
     request: Request<Incoming>,
+    malformed: Option<Malformed>,
     in_flight: InFlight,
     phase: watch::Receiver<Phase>,
     unread: Arc<Unread>,
 ) -> Result<Response, Infallible> {
     let version = request.version();
     // Whatever stands behind a body, or behind a head that is read in two ways, is nothing to go on with.
-    let is_last = !request.body().is_end_stream() || request.extensions().get::<Malformed>().is_some();
-    let mut response = app.answer(request.map(Body::new)).await;
+    let is_last = !request.body().is_end_stream() || malformed.is_some();
+    let mut response = match malformed {
+        None => app.answer(request.map(Body::new)).await,
+        Some(why) => app.refuse(request.map(Body::new), why),
+    };
     // An answer that goes on is in flight until its end; all others are over with the handler, as far as timers go.
     if response.body().size_hint().exact().is_none() {
         response = response.map(|body| {

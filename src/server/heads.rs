@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::http::header::HOST;
 use axum::http::{Request, Version};
-use memchr::memchr;
+use memchr::{memchr, memchr_iter};
 
 use super::requests::Requests;
 
@@ -55,6 +55,16 @@ struct Line {
     ends_in_return: bool,
 }
 
+impl Line {
+    /// The same line with this behind it.
+    fn with(self, piece: &[u8]) -> Self {
+        match piece.last() {
+            None => self,
+            Some(last) => Self { bytes: self.bytes + piece.len(), ends_in_return: *last == b'\r' },
+        }
+    }
+}
+
 impl Heads {
     pub(super) fn new(requests: Arc<Requests>) -> Self {
         Self { requests, complete: 0, is_in_fields: false, line: Line::default(), is_over: false }
@@ -66,33 +76,32 @@ impl Heads {
     }
 
     /// Reads what hyper is about to read.
-    pub(super) fn read(&mut self, mut bytes: &[u8]) {
-        while !bytes.is_empty() && !self.is_over {
-            let end = memchr(b'\n', bytes);
-            let piece = &bytes[..end.unwrap_or(bytes.len())];
+    pub(super) fn read(&mut self, bytes: &[u8]) {
+        if self.is_over {
+            return;
+        }
+        let mut begin = 0;
+        for end in memchr_iter(b'\n', bytes) {
+            let piece = &bytes[begin..end];
+            begin = end + 1;
+            let line = self.line.with(piece);
+            self.line = Line::default();
             if !self.is_in_fields && memchr(b'#', piece).is_some() {
                 return self.note(Malformed::Fragment);
             }
-            if let Some(last) = piece.last() {
-                let bytes = self.line.bytes + piece.len();
-                self.line = Line { bytes, ends_in_return: *last == b'\r' };
-            }
-            let Some(end) = end else { return };
-            bytes = &bytes[end + 1..];
-            let line = std::mem::take(&mut self.line);
             if !line.ends_in_return {
                 return self.note(Malformed::BareLineFeed);
             }
-            match (self.is_in_fields, line.bytes == 1) {
-                // Lines may be empty before a request, as hyper has it.
-                (false, is_empty) => self.is_in_fields = !is_empty,
-                (true, true) => {
-                    self.is_in_fields = false;
-                    self.complete += 1;
-                }
-                (true, false) => {}
-            }
+            // Lines may be empty before a request, as hyper has it.
+            let is_empty = line.bytes == 1;
+            self.complete += usize::from(self.is_in_fields && is_empty);
+            self.is_in_fields = !is_empty;
         }
+        let rest = &bytes[begin..];
+        if !self.is_in_fields && memchr(b'#', rest).is_some() {
+            return self.note(Malformed::Fragment);
+        }
+        self.line = self.line.with(rest);
     }
 
     fn note(&mut self, why: Malformed) {
