@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 
 use crate::clock::boottime;
@@ -37,8 +37,8 @@ pub use hold::{Hold, HoldEvent, Holding, Loss};
 pub use ledger::Account;
 use ledger::Ledger;
 use line::Lines;
-use take_back::Cleaner;
 pub use take_back::TakeBack;
+use take_back::{Cleaner, pause_before};
 pub use turns::Turn;
 use turns::Turns;
 use watch::{Doing, Watch};
@@ -431,16 +431,6 @@ struct Settled<T> {
 /// The answer where nothing was granted, and what an earlier acquire may have done was undone, or perhaps was not.
 fn not_granted(is_undone: bool, reason: String) -> StoreError {
     if is_undone { StoreError::Unavailable(reason) } else { StoreError::Unknown(reason) }
-}
-
-/// Waits a moment before something is tried again; `false` where the deadline leaves no room for it.
-async fn pause_before(deadline: Instant) -> bool {
-    let pause = RETRY_PAUSE.mul_f64(0.5 + rand::random::<f64>());
-    if Instant::now() + pause >= deadline {
-        return false;
-    }
-    sleep(pause).await;
-    true
 }
 
 /// What is left of a lease now, counted from before its command was sent; `None` if nothing is.

@@ -69,7 +69,9 @@ pub(super) fn malformed(why: Malformed) -> Problem {
     let detail = match why {
         Malformed::Fragment => "the address has a raw #, behind which servers see nothing; write it %23",
         Malformed::BareLineFeed => "a line of the head ends without a carriage return",
-        Malformed::Host => "the request must name its server once: by one header Host, or by :authority",
+        Malformed::Host => {
+            "the request must name its server once, and by one name: in one header Host, or in :authority"
+        }
     };
     Problem::new(ProblemType::MalformedRequest, detail)
 }

@@ -4,8 +4,8 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use axum::extract::{Request, State};
-use axum::http::header::CONTENT_TYPE;
-use axum::http::{Method, StatusCode};
+use axum::http::header::{CONNECTION, CONTENT_TYPE};
+use axum::http::{HeaderValue, Method, StatusCode, Version};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
@@ -165,9 +165,20 @@ pub(super) async fn get_metrics(
 /// The metrics on an address of their own, where everybody may read them, and nothing else.
 pub fn metrics_app(state: AppState) -> impl Application {
     let router = Router::new()
-        .route("/metrics", get(async |State(app): State<AppState>| text(&app)))
+        .route("/metrics", get(alone))
         .fallback(async || Problem::new(ProblemType::NotFound, "there is only /metrics here"));
     Observed(router.with_state(state))
+}
+
+/// One answer a connection, and others between two of them: strangers may ask here too, and each answer takes as long as many
+/// requests for locks.
+async fn alone(State(app): State<AppState>, version: Version) -> Response {
+    tokio::task::yield_now().await;
+    let mut response = text(&app);
+    if version <= Version::HTTP_11 {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
 }
 
 /// Routes whose requests are written down, and nothing else.

@@ -179,8 +179,11 @@ impl LogLine {
         let headers = response.headers_mut();
         headers.insert(REQUEST_ID, self.noted.0.request_id.clone());
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        // A browser hands it to no page of another site, unless that was asked for by its origin.
-        headers.insert(CORP, HeaderValue::from_static("same-origin"));
+        // A browser hands it to no page of another site, unless that was asked for by its origin. What a page embeds is only
+        // ever asked for by GET.
+        if matches!(self.method, Method::GET | Method::HEAD) {
+            headers.insert(CORP, HeaderValue::from_static("same-origin"));
+        }
         self.status = Some(response.status().as_u16());
         self.problem = response.extensions().get::<ProblemType>().copied();
         if self.method == Method::HEAD {

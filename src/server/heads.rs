@@ -16,7 +16,7 @@ pub enum Malformed {
     Fragment,
     /// A line of its head ends without a carriage return.
     BareLineFeed,
-    /// It has no `Host`, several, or another one than its `:authority`.
+    /// It has no `Host`, several, or another one than its target.
     Host,
 }
 
@@ -26,7 +26,7 @@ impl Malformed {
         let mut hosts = request.headers().get_all(HOST).iter();
         let is_named_once = match (hosts.next(), hosts.next(), request.version()) {
             (None, _, Version::HTTP_11) | (_, Some(_), _) => false,
-            (Some(host), None, Version::HTTP_2) => {
+            (Some(host), None, _) => {
                 let authority = request.uri().authority().map(|authority| authority.as_str().as_bytes());
                 authority.is_none_or(|authority| authority.eq_ignore_ascii_case(host.as_bytes()))
             }

@@ -185,13 +185,13 @@ impl Statements {
             Discipline::CheckAtWrite => Self {
                 claim: None,
                 read,
-                write: "UPDATE account SET balance=$((balance + amount)), fence=$N \
+                write: "UPDATE account SET balance=$balance+$amount, fence=$N \
                         WHERE id='$account' AND fence<=$N; SELECT changes()",
             },
             Discipline::Unfenced => Self {
                 claim: None,
                 read,
-                write: "UPDATE account SET balance=$((balance + amount)) WHERE id='$account'; SELECT changes()",
+                write: "UPDATE account SET balance=$balance+$amount WHERE id='$account'; SELECT changes()",
             },
         }
     }

@@ -181,6 +181,8 @@ async fn a_host_that_is_missing_or_said_twice_is_refused() {
         ("PUT /locks/k HTTP/1.1\r\nHost: localhost\r\nhost: evil.example\r\n\r\n", 400),
         ("PUT /locks/k HTTP/1.0\r\nHost: localhost\r\nHost: localhost\r\n\r\n", 400),
         ("PUT http://localhost/locks/k HTTP/1.1\r\nConnection: close\r\n\r\n", 400),
+        ("PUT http://evil.example/locks/k HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
+        ("PUT http://evil@localhost/locks/k HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
         ("GET /locks/k HTTP/1.0\r\n\r\n", 404),
         ("GET /healthz HTTP/1.0\r\n\r\n", 200),
     ] {

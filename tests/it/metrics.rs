@@ -312,6 +312,9 @@ async fn the_numbers_may_have_an_address_of_their_own() {
     // Whatever name it is called by: a collector may have one of its own for it.
     let request = "GET /metrics HTTP/1.1\r\nHost: gateway:9464\r\nConnection: close\r\n\r\n";
     parse(&raw(address, request.as_bytes()).await).expect(200);
+    // However many are asked for at once: each takes as long as many requests for locks.
+    let many = raw(address, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(50).as_bytes()).await;
+    assert_eq!(String::from_utf8_lossy(&many).matches("HTTP/1.1 200 OK").count(), 1);
 }
 
 /// Whatever keeps connections there open: silence, half a head, or an answer that is not read.

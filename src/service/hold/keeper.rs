@@ -10,7 +10,8 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::super::take_back::Cleaner;
-use super::super::{Doing, RETRY_PAUSE, TakeBack, lease_left, pause_before};
+use super::super::take_back::pause_before;
+use super::super::{Doing, RETRY_PAUSE, TakeBack, lease_left};
 use super::{Known, Loss, Sent};
 use crate::clock::{Backoff, boottime, whole_ms};
 use crate::lock::{Attempt, Lease, LeaseToken, LockKey, Renewed, Ttl};
