@@ -41,7 +41,7 @@
 //! | [`files`] | files of settings that are read anew when they change | |
 //! | [`server`] | the accept loop: deadlines, caps, drain, patience with peers. It knows no lock | `telemetry` |
 //! | `server/connection`, `server/requests` | one connection of HTTP: how long it lives, and when hyper has it; what its timers need to know of its requests | |
-//! | `server/protocol`, `server/wire`, `server/heads` | how hyper speaks HTTP/1 and HTTP/2; the stream, before and between the times in which hyper has it; what heads say that hyper lets pass | |
+//! | `server/protocol`, `server/wire`, `server/heads`, `server/hpack` | how hyper speaks HTTP/1 and HTTP/2; the stream, before and between the times in which hyper has it; what heads say that hyper lets pass | |
 //! | `server/patience`, `server/unread` | how long a peer may leave something unacknowledged; what waits to be read, and who pays where that is too much | |
 //! | `server/tls`, `server/handshake`, `server/subject` | certificates, read anew when they change; one connection's handshake; whom a client's certificate names | |
 //! | `server/addresses`, `server/descriptors` | what one address may have; the limit of open files | |

@@ -9,6 +9,7 @@ mod connection;
 mod descriptors;
 mod handshake;
 mod heads;
+mod hpack;
 mod patience;
 mod protocol;
 mod requests;

@@ -9,6 +9,7 @@ use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
 use super::heads::Heads;
+use super::hpack::Paths;
 use super::requests::Requests;
 use super::unread::{Charge, Unread};
 
@@ -31,6 +32,8 @@ pub(super) struct Wire<S> {
     /// What is read before anything else.
     first: Bytes,
     heads: Heads,
+    /// Of HTTP/2, behind its preface.
+    paths: Option<Box<Paths>>,
     requests: Arc<Requests>,
     unread: Arc<Unread>,
     /// What hyper could not write yet.
@@ -42,7 +45,16 @@ pub(super) struct Wire<S> {
 impl<S: AsyncRead + Unpin> Wire<S> {
     pub(super) fn new(stream: S, requests: Arc<Requests>, unread: Arc<Unread>) -> Self {
         let heads = Heads::new(requests.clone());
-        Self { stream, first: Bytes::new(), heads, requests, unread, held_up: None, reader: None }
+        Self {
+            stream,
+            first: Bytes::new(),
+            heads,
+            paths: None,
+            requests,
+            unread,
+            held_up: None,
+            reader: None,
+        }
     }
 
     /// Has these bytes, which were read from it, be read again.
@@ -63,6 +75,7 @@ impl<S: AsyncRead + Unpin> Wire<S> {
             }
             if known == bytes.len() {
                 self.heads.stop();
+                self.paths = Some(Box::default());
                 return Some(Begun::Http2);
             }
             match self.stream.read(&mut bytes[known..]).await {
@@ -97,7 +110,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
         } else {
             let this = &mut *self;
             ready!(Pin::new(&mut this.stream).poll_read(context, buffer))?;
-            this.heads.read(&buffer.filled()[before..]);
+            match &mut this.paths {
+                None => this.heads.read(&buffer.filled()[before..]),
+                Some(paths) => paths.walk(&mut buffer.filled_mut()[before..]),
+            }
         }
         if buffer.filled().len() > before {
             self.requests.note_read();

@@ -8,6 +8,7 @@ use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
 use crate::support::certificates::Certificates;
+use crate::support::h2::{self, END_STREAM, HEADERS, PREFACE, RST_STREAM, SETTINGS, frame};
 use crate::support::http::{Answer, Client, parse, raw};
 use crate::support::secure::SecureClient;
 use crate::support::{Gateway, PATIENCE};
@@ -218,4 +219,112 @@ async fn a_line_that_ends_without_a_carriage_return_is_refused() {
         }
     }
     is_free(&gateway, "k").await;
+}
+
+/// The kinds of the frames that answer stream 1, until one of them ends it, or the connection.
+async fn h2_answers(gateway: &Gateway, block: &[u8], pieces: &[usize]) -> Vec<u8> {
+    h2_answers_to(gateway, &frame(HEADERS, END_STREAM | h2::END_HEADERS, 1, block), pieces).await
+}
+
+async fn h2_answers_to(gateway: &Gateway, frames: &[u8], pieces: &[usize]) -> Vec<u8> {
+    let mut stream = connect(gateway.address).await;
+    let mut bytes = [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat();
+    bytes.extend(frames);
+    let mut sent = 0;
+    for at in pieces.iter().copied().filter(|at| *at < bytes.len()).chain([bytes.len()]) {
+        stream.write_all(&bytes[sent..at]).await.unwrap();
+        sleep(Duration::from_millis(2)).await;
+        sent = at;
+    }
+    let mut kinds = Vec::new();
+    loop {
+        let mut head = [0; 9];
+        let read = timeout(PATIENCE, stream.read_exact(&mut head)).await.expect("no frame");
+        if read.is_err() {
+            return kinds;
+        }
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        let mut payload = vec![0; usize::try_from(length).unwrap()];
+        stream.read_exact(&mut payload).await.unwrap();
+        if head[8] == 1 {
+            kinds.push(head[3]);
+            if head[3] == RST_STREAM || head[4] & END_STREAM != 0 {
+                return kinds;
+            }
+        }
+    }
+}
+
+/// `:path` as it is, and as Huffman codes it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_raw_hash_in_a_path_of_http_2_takes_no_lock() {
+    let gateway = memory().await;
+    let plain = h2::header_block("PUT", "/locks/job#1");
+    // `/locks/job#1`, coded: the code of `#` is 0xffa, of 12 bits.
+    let coded = huffman("/locks/job#1");
+    let mut block =
+        vec![0x02, 3, b'P', b'U', b'T', 0x86, 0x01, 1, b't', 0x04, 0x80 | u8::try_from(coded.len()).unwrap()];
+    block.extend(coded);
+    let mut named = vec![0x02, 3, b'P', b'U', b'T', 0x86, 0x01, 1, b't', 0x00, 5];
+    named.extend(b":path");
+    named.push(12);
+    named.extend(b"/locks/job#1");
+    let mut indexed = vec![0x02, 3, b'P', b'U', b'T', 0x86, 0x01, 1, b't', 0x44, 12];
+    indexed.extend(b"/locks/job#1");
+    for (what, block) in [("plain", plain), ("coded", block), ("named", named), ("indexed", indexed)] {
+        for pieces in [vec![], (24..200).collect::<Vec<_>>()] {
+            assert_eq!(h2_answers(&gateway, &block, &pieces).await, [RST_STREAM], "{what}");
+            is_free(&gateway, "job").await;
+        }
+    }
+    // Behind a character whose code is long, and in a block that is padded, has a priority, and goes on in another frame.
+    let long = huffman("/locks/{job#1");
+    let mut block =
+        vec![0x02, 3, b'P', b'U', b'T', 0x86, 0x01, 1, b't', 0x04, 0x80 | u8::try_from(long.len()).unwrap()];
+    block.extend(long);
+    for cut in [block.len(), 4, 12] {
+        let payload = [&[3, 0, 0, 0, 0, 16], &block[..cut], b"#/#"].concat();
+        let is_whole = if cut == block.len() { h2::END_HEADERS } else { 0 };
+        let mut frames = frame(HEADERS, END_STREAM | is_whole | 0x8 | 0x20, 1, &payload);
+        if cut < block.len() {
+            frames.extend(frame(9, h2::END_HEADERS, 1, &block[cut..]));
+        }
+        assert_eq!(h2_answers_to(&gateway, &frames, &[]).await, [RST_STREAM], "{cut}");
+    }
+    let good = [&[0x02, 3, b'P', b'U', b'T', 0x86, 0x01, 1, b't', 0x04, 8], b"/locks/g".as_slice()].concat();
+    let payload = [&[3, 0, 0, 0, 0, 16], good.as_slice(), b"#/#"].concat();
+    let frames = frame(HEADERS, END_STREAM | h2::END_HEADERS | 0x8 | 0x20, 1, &payload);
+    assert_eq!(h2_answers_to(&gateway, &frames, &[]).await, [HEADERS, h2::DATA]);
+    // And elsewhere it is welcome.
+    let mut block = h2::header_block("PUT", "/locks/other");
+    block.extend([0x00, 3, b'x', b'-', b'y', 2, b'a', b'#']);
+    assert_eq!(h2_answers(&gateway, &block, &[]).await, [HEADERS, h2::DATA]);
+}
+
+/// The characters of the test's addresses, as RFC 7541 codes them.
+fn huffman(text: &str) -> Vec<u8> {
+    let mut bits = String::new();
+    for character in text.chars() {
+        bits += match character {
+            '/' => "011000",
+            'l' => "101000",
+            'o' => "00111",
+            'c' => "00100",
+            'k' => "1110101",
+            's' => "01000",
+            'j' => "1110100",
+            'b' => "100011",
+            '#' => "111111111010",
+            '1' => "00001",
+            '{' => "111111111111110",
+            _ => unreachable!(),
+        };
+    }
+    while !bits.len().is_multiple_of(8) {
+        bits.push('1');
+    }
+    bits.as_bytes()
+        .chunks(8)
+        .map(|byte| u8::from_str_radix(std::str::from_utf8(byte).unwrap(), 2).unwrap())
+        .collect()
 }

@@ -1,0 +1,227 @@
+//! A raw `#` in a `:path` of HTTP/2, which the library cuts off with all that follows, as that of HTTP/1 does.
+//!
+//! It shows in nothing that the library tells, so the blocks of header fields are walked on their way to it (RFC 9113 and
+//! RFC 7541), and each `#` of a value that may be a `:path` becomes a `>`, which is in no path: then the library resets the
+//! stream. Both have codes of one length, so nothing moves. No dynamic table is kept: what stands in it was walked when it
+//! was sent.
+
+const HEADERS: u8 = 1;
+const CONTINUATION: u8 = 9;
+const PADDED: u8 = 0x8;
+const PRIORITY: u8 = 0x20;
+const FRAME_HEAD_BYTES: usize = 9;
+const PRIORITY_BYTES: usize = 5;
+
+/// Those of the static table that are `:path`, and the first of the dynamic table, which may be.
+const PATHS: [usize; 2] = [4, 5];
+const FIRST_DYNAMIC: usize = 62;
+/// The name as it is, and as Huffman codes it.
+const NAME: &[u8] = b":path";
+const CODED_NAME: &[u8] = &[0xb9, 0x58, 0xd3, 0x3f];
+/// How many Huffman codes there are of each number of bits (RFC 7541, appendix B). The codes of one length follow each other,
+/// and those of the length before.
+const CODES: [u32; 31] =
+    [0, 0, 0, 0, 0, 10, 26, 32, 6, 0, 5, 3, 2, 6, 2, 3, 0, 0, 0, 3, 8, 13, 26, 29, 12, 4, 15, 19, 29, 0, 4];
+/// The code of `#`, whose last bit is all that tells it from that of `>`.
+const HASH: (u32, usize) = (0xffa, 12);
+
+/// Where the bytes of a connection by HTTP/2 have got to, behind its preface.
+#[derive(Default)]
+pub(super) struct Paths {
+    head: [u8; FRAME_HEAD_BYTES],
+    /// So much of a frame's head is known.
+    known: usize,
+    /// So much of the frame is left.
+    left: usize,
+    is_padded: bool,
+    padding: usize,
+    /// So much stands before the block of a frame that has one.
+    before: usize,
+    block: Block,
+}
+
+/// Where a block of header fields has got to.
+#[derive(Clone, Copy, Default)]
+enum Block {
+    #[default]
+    Instruction,
+    Number {
+        what: Number,
+        value: usize,
+        shift: u32,
+    },
+    /// Before the length of a string.
+    Length(Text),
+    Text {
+        text: Text,
+        is_coded: bool,
+        left: usize,
+        seen: usize,
+        symbol: Symbol,
+    },
+}
+
+#[derive(Clone, Copy)]
+enum Number {
+    /// Of a field or a size that nothing follows.
+    Alone,
+    Name,
+    Length {
+        text: Text,
+        is_coded: bool,
+    },
+}
+
+/// What a string is, and whether it may be about `:path`.
+#[derive(Clone, Copy)]
+enum Text {
+    Name { matches: bool },
+    Value { is_path: bool },
+}
+
+/// So much of a Huffman code.
+#[derive(Clone, Copy, Default)]
+struct Symbol {
+    code: u32,
+    first: u32,
+    bits: usize,
+}
+
+impl Paths {
+    /// Walks what the library is about to read.
+    pub(super) fn walk(&mut self, bytes: &mut [u8]) {
+        for byte in bytes {
+            if self.known < FRAME_HEAD_BYTES {
+                self.head[self.known] = *byte;
+                self.known += 1;
+                if self.known == FRAME_HEAD_BYTES {
+                    self.begin_frame();
+                }
+            } else {
+                self.left -= 1;
+                self.walk_frame(byte);
+            }
+            if self.known == FRAME_HEAD_BYTES && self.left == 0 {
+                self.known = 0;
+            }
+        }
+    }
+
+    fn begin_frame(&mut self) {
+        let [a, b, c, kind, flags, ..] = self.head;
+        self.left = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
+        (self.is_padded, self.padding, self.before) = (false, 0, 0);
+        if kind == HEADERS {
+            self.block = Block::Instruction;
+            self.is_padded = flags & PADDED != 0;
+            self.before = if flags & PRIORITY != 0 { PRIORITY_BYTES } else { 0 };
+        }
+    }
+
+    fn walk_frame(&mut self, byte: &mut u8) {
+        let kind = self.head[3];
+        if kind != HEADERS && kind != CONTINUATION {
+            return;
+        }
+        if std::mem::take(&mut self.is_padded) {
+            self.padding = usize::from(*byte);
+        } else if self.before > 0 {
+            self.before -= 1;
+        } else if self.left >= self.padding {
+            self.block = self.block.after(byte);
+        }
+    }
+}
+
+impl Block {
+    fn after(self, byte: &mut u8) -> Self {
+        match self {
+            Self::Instruction => {
+                let (mask, what) = match *byte {
+                    0x80.. => (0x7f, Number::Alone),
+                    0x40.. => (0x3f, Number::Name),
+                    0x20.. => (0x1f, Number::Alone),
+                    _ => (0x0f, Number::Name),
+                };
+                Self::number(what, *byte, mask)
+            }
+            Self::Number { what, value, shift } => {
+                // More would be no number that the library takes.
+                let more = usize::from(*byte & 0x7f).checked_shl(shift).unwrap_or(usize::MAX);
+                let value = value.saturating_add(more);
+                match *byte & 0x80 {
+                    0 => Self::known(what, value),
+                    _ => Self::Number { what, value, shift: shift.saturating_add(7) },
+                }
+            }
+            Self::Length(text) => {
+                Self::number(Number::Length { text, is_coded: *byte & 0x80 != 0 }, *byte, 0x7f)
+            }
+            Self::Text { mut text, is_coded, left, seen, mut symbol } => {
+                match &mut text {
+                    Text::Name { matches } => {
+                        let name = if is_coded { CODED_NAME } else { NAME };
+                        *matches &= name.get(seen) == Some(byte) && seen + left == name.len();
+                    }
+                    Text::Value { is_path: false } => {}
+                    Text::Value { is_path: true } if is_coded => symbol.walk(byte),
+                    Text::Value { is_path: true } if *byte == b'#' => *byte = b'>',
+                    Text::Value { is_path: true } => {}
+                }
+                match left {
+                    1 => text.behind(),
+                    _ => Self::Text { text, is_coded, left: left - 1, seen: seen + 1, symbol },
+                }
+            }
+        }
+    }
+
+    /// A number that begins in the last bits of a byte.
+    fn number(what: Number, byte: u8, mask: u8) -> Self {
+        match byte & mask {
+            all if all == mask => Self::Number { what, value: usize::from(all), shift: 0 },
+            value => Self::known(what, usize::from(value)),
+        }
+    }
+
+    fn known(what: Number, value: usize) -> Self {
+        match (what, value) {
+            (Number::Alone, _) => Self::Instruction,
+            (Number::Name, 0) => Self::Length(Text::Name { matches: true }),
+            (Number::Name, name) => {
+                Self::Length(Text::Value { is_path: PATHS.contains(&name) || name >= FIRST_DYNAMIC })
+            }
+            (Number::Length { text, .. }, 0) => text.behind(),
+            (Number::Length { text, is_coded }, left) => {
+                Self::Text { text, is_coded, left, seen: 0, symbol: Symbol::default() }
+            }
+        }
+    }
+}
+
+impl Text {
+    fn behind(self) -> Block {
+        match self {
+            Self::Name { matches } => Block::Length(Self::Value { is_path: matches }),
+            Self::Value { .. } => Block::Instruction,
+        }
+    }
+}
+
+impl Symbol {
+    fn walk(&mut self, byte: &mut u8) {
+        for place in (0..8).rev() {
+            let bit = u32::from(*byte >> place & 1);
+            self.first = (self.first + CODES[self.bits]) << 1;
+            self.code = self.code << 1 | bit;
+            self.bits += 1;
+            if (self.code, self.bits) == HASH {
+                *byte |= 1 << place;
+            }
+            // Behind the longest there is none: the library refuses what is not coded so.
+            if self.code.wrapping_sub(self.first) < CODES[self.bits] || self.bits + 1 == CODES.len() {
+                *self = Self::default();
+            }
+        }
+    }
+}
