@@ -329,7 +329,9 @@ async fn who_leaves_before_the_call_has_freed_the_lock() {
     let callers = Caller::of(MOST);
     scene.take_all(&callers).await;
     for caller in &callers {
-        assert!(scene.free(caller, ReleaseMark::Final).now_or_never().is_none());
+        // On a busy machine the other thread may have it done before this one asks what became of it.
+        let freed = scene.free(caller, ReleaseMark::Final).now_or_never();
+        assert!(freed.is_none_or(|freed| freed.is_ok()));
     }
     eventually("all are free", async || scene.redis.locks().await.is_empty()).await;
     assert_eq!(scene.marks().await, MOST);

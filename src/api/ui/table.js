@@ -41,6 +41,11 @@ const SOON_MS = 10_000;
 /** A lock that was granted within this time is shown to be new. */
 const FRESH_MS = 1_000;
 
+function focusRow(row) {
+  const place = row?.isConnected ? row.querySelector('button') : document.getElementById('prefix');
+  place.focus();
+}
+
 /** Shows what is left of a lease. */
 export function showLeft(element, lock, now) {
   const left = lock.endsAt - now;
@@ -53,6 +58,8 @@ export class Table {
   #body;
   #template = document.getElementById('row').content.firstElementChild;
   #rows = new Map();
+  /** The row that was taken away last, and the one that stood behind it. */
+  #gone = {};
   #breakLock;
 
   constructor(body, breakLock) {
@@ -84,9 +91,10 @@ export class Table {
     for (const { left, lock } of this.#rows.values()) showLeft(left, lock, now);
   }
 
-  /** The button of a lock, to go back to. */
+  /** The button of a lock, to go back to; where it has gone meanwhile, that of the row behind it. */
   focus(key) {
-    this.#rows.get(key)?.button.focus();
+    const row = this.#rows.get(key)?.element ?? (this.#gone.key === key ? this.#gone.neighbour : null);
+    focusRow(row);
   }
 
   #add(lock, now) {
@@ -129,10 +137,9 @@ export class Table {
 
   #remove(key, { element, button }) {
     // Whoever was there by the keyboard goes on from the next row, not from the top of the page.
-    if (button === document.activeElement) {
-      const neighbour = element.nextElementSibling ?? element.previousElementSibling;
-      (neighbour?.querySelector('button') ?? document.getElementById('prefix')).focus();
-    }
+    const neighbour = element.nextElementSibling ?? element.previousElementSibling;
+    if (button === document.activeElement) focusRow(neighbour);
+    this.#gone = { key, neighbour };
     element.remove();
     this.#rows.delete(key);
   }
