@@ -9,7 +9,7 @@ use memchr::{memchr, memchr_iter};
 
 use super::requests::Requests;
 
-/// Why a request is refused whatever it asks for. Each request that is finds this among its extensions.
+/// Why a request is refused, whatever it asks for: the application says it by [`Application::refuse`](super::Application::refuse).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
     /// Its target has a `#`, behind which servers see nothing.
