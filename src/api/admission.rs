@@ -161,14 +161,25 @@ impl Admission {
 /// Whether the server is called by the commonest names of loopback, which are always known, and no page of another site calls.
 /// So it is where most requests come from, and what follows takes ten times as long.
 fn is_plain(headers: &HeaderMap) -> bool {
-    let host = headers.get(HOST).map_or(&b""[..], HeaderValue::as_bytes);
-    let port = [&b"127.0.0.1"[..], b"localhost"].iter().find_map(|name| host.strip_prefix(*name));
     let is_port = |port: &[u8]| match port {
         [] => true,
         [b':', digits @ ..] => digits.iter().all(u8::is_ascii_digit),
         _ => false,
     };
-    port.is_some_and(is_port) && !headers.contains_key(ORIGIN) && !headers.contains_key(SEC_FETCH_SITE)
+    let is_usual = |host: &[u8]| {
+        let port = [&b"127.0.0.1"[..], b"localhost"].iter().find_map(|name| host.strip_prefix(*name));
+        port.is_some_and(is_port)
+    };
+    let mut is_usual_host = false;
+    // There are few headers, and to look one up takes as long as to go through them.
+    for (name, value) in headers {
+        if *name == HOST {
+            is_usual_host = is_usual(value.as_bytes());
+        } else if *name == ORIGIN || *name == SEC_FETCH_SITE {
+            return false;
+        }
+    }
+    is_usual_host
 }
 
 /// The name and port that the caller addressed: the `Host` header, or HTTP/2's `:authority`.

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use axum::http::header::HOST;
 use axum::http::{Request, Version};
-use memchr::{memchr, memchr_iter};
 
 use super::requests::Requests;
 
@@ -23,14 +22,16 @@ pub enum Malformed {
 impl Malformed {
     /// Whether a request names its server once (RFC 9112, section 3.2, and RFC 9113, section 8.3.1).
     pub(super) fn by_host<B>(request: &Request<B>) -> Option<Self> {
-        let mut hosts = request.headers().get_all(HOST).iter();
-        let is_named_once = match (hosts.next(), hosts.next(), request.version()) {
-            (None, _, Version::HTTP_11) | (_, Some(_), _) => false,
-            (Some(host), None, _) => {
+        let headers = request.headers();
+        let is_named_once = match headers.get(HOST) {
+            None => request.version() != Version::HTTP_11,
+            Some(_) if headers.len() > headers.keys_len() && headers.get_all(HOST).iter().count() > 1 => {
+                false
+            }
+            Some(host) => {
                 let authority = request.uri().authority().map(|authority| authority.as_str().as_bytes());
                 authority.is_none_or(|authority| authority.eq_ignore_ascii_case(host.as_bytes()))
             }
-            _ => true,
         };
         (!is_named_once).then_some(Self::Host)
     }
@@ -44,30 +45,15 @@ pub(super) struct Heads {
     /// Requests whose head is complete.
     complete: usize,
     is_in_fields: bool,
-    line: Line,
+    /// What was read before of the line that has not ended, and the last byte of it all.
+    line_bytes: usize,
+    last: u8,
     is_over: bool,
-}
-
-/// What was read of a line that has not ended.
-#[derive(Clone, Copy, Default)]
-struct Line {
-    bytes: usize,
-    ends_in_return: bool,
-}
-
-impl Line {
-    /// The same line with this behind it.
-    fn with(self, piece: &[u8]) -> Self {
-        match piece.last() {
-            None => self,
-            Some(last) => Self { bytes: self.bytes + piece.len(), ends_in_return: *last == b'\r' },
-        }
-    }
 }
 
 impl Heads {
     pub(super) fn new(requests: Arc<Requests>) -> Self {
-        Self { requests, complete: 0, is_in_fields: false, line: Line::default(), is_over: false }
+        Self { requests, complete: 0, is_in_fields: false, line_bytes: 0, last: 0, is_over: false }
     }
 
     /// There are no heads of HTTP/1.
@@ -81,31 +67,51 @@ impl Heads {
             return;
         }
         let mut begin = 0;
-        for end in memchr_iter(b'\n', bytes) {
-            let piece = &bytes[begin..end];
-            begin = end + 1;
-            let line = self.line.with(piece);
-            self.line = Line::default();
-            if !self.is_in_fields && memchr(b'#', piece).is_some() {
-                return self.note(Malformed::Fragment);
+        let (words, rest) = bytes.as_chunks();
+        let mut padded = [0; 8];
+        padded[..rest.len()].copy_from_slice(rest);
+        let mut index = 0;
+        while index <= words.len() {
+            let word = u64::from_le_bytes(if index < words.len() { words[index] } else { padded });
+            let mut found = equal(word, b'\n');
+            if found != 0 || !self.is_in_fields {
+                found |= equal(word, b'#');
             }
-            if !line.ends_in_return {
-                return self.note(Malformed::BareLineFeed);
+            while found != 0 {
+                let at = 8 * index + found.trailing_zeros() as usize / 8;
+                found &= found - 1;
+                if bytes[at] == b'#' {
+                    if !self.is_in_fields {
+                        return self.note(Malformed::Fragment);
+                    }
+                    continue;
+                }
+                if (if at > 0 { bytes[at - 1] } else { self.last }) != b'\r' {
+                    return self.note(Malformed::BareLineFeed);
+                }
+                // Lines may be empty before a request, as hyper has it.
+                let is_empty = self.line_bytes + at - begin == 1;
+                self.complete += usize::from(self.is_in_fields && is_empty);
+                self.is_in_fields = !is_empty;
+                (self.line_bytes, begin) = (0, at + 1);
             }
-            // Lines may be empty before a request, as hyper has it.
-            let is_empty = line.bytes == 1;
-            self.complete += usize::from(self.is_in_fields && is_empty);
-            self.is_in_fields = !is_empty;
+            index += 1;
         }
-        let rest = &bytes[begin..];
-        if !self.is_in_fields && memchr(b'#', rest).is_some() {
-            return self.note(Malformed::Fragment);
-        }
-        self.line = self.line.with(rest);
+        self.line_bytes += bytes.len() - begin;
+        self.last = *bytes.last().unwrap_or(&self.last);
     }
 
     fn note(&mut self, why: Malformed) {
         self.requests.note_malformed(self.complete, why);
         self.is_over = true;
     }
+}
+
+/// The high bit of each byte of a word that is this one. Lines of heads are so short that what searches long texts takes longer
+/// to begin than this to end.
+fn equal(word: u64, byte: u8) -> u64 {
+    const ONES: u64 = u64::MAX / 255;
+    const LOW: u64 = ONES * 0x7f;
+    let differs = word ^ (ONES * u64::from(byte));
+    !(((differs & LOW) + LOW) | differs | LOW)
 }
