@@ -15,13 +15,16 @@ use crate::lock::{
     Terms, TokenHash, Ttl, Undone,
 };
 
+pub mod diagnostics;
 pub mod embedded;
-mod lines;
 mod metered;
+mod open;
+pub mod quorum;
 pub mod redis;
-pub mod survey;
+mod wait_queue;
 
 pub use metered::MeteredStore;
+pub use open::open;
 
 /// A place that keeps locks. Each method is one atomic step, tried once: repeating is the service's business.
 ///

@@ -1,6 +1,6 @@
 //! Who waits at this gateway, and what wakes them.
 //!
-//! The store keeps the lines and decides whose turn it is (`store.rs`, and `redis/line.lua` in most detail). Here stand
+//! The store keeps the lines and decides whose turn it is (`store.rs`, and `line.lua` of Redis in most detail). Here stand
 //! the requests that wait: each sleeps until it is rung, and then looks for itself. They are rung by the store's hints,
 //! which may be lost; by a timer per lock, for the end of its lease; and by what a heartbeat finds due, which misses
 //! nothing. However many wait, only the first of a lock looks.

@@ -2,7 +2,7 @@
 //! hears of it.
 //!
 //! `table` holds the rules, `file` the way to `disk`, and `writer` is the one thread that uses both. Who waits stands in
-//! `store::lines`.
+//! `store::wait_queue`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

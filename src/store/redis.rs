@@ -1,5 +1,5 @@
 //! The store on Redis: each operation is one atomic step of a script, and each script one round trip; but for locks with a line, a
-//! mark or terms, which `usual.rs` leaves to the script that knows all cases.
+//! mark or terms, which `fast_path.rs` leaves to the script that knows all cases.
 //!
 //! Architecture invariant: nothing above this module knows `redis`.
 
@@ -15,111 +15,48 @@ use tokio::sync::{Mutex, broadcast};
 use tokio::time::{Instant, timeout_at};
 
 use self::address::Layout;
+use self::connection::link::Link;
+use self::connection::servers::Servers;
 use self::failure::describe;
-use self::gossip::{Radio, Talk};
-use self::keys::KeySpace;
-use self::link::{Hints, Link};
+use self::fast_path::{FastPath, refused, replicated};
+use self::health::preflight::Preflight;
 use self::mode::Mode;
-use self::preflight::Preflight;
+use self::pubsub::gossip::{Radio, Talk};
+use self::pubsub::{Hints, MOST_HINTS};
+use self::scripts::keys::KeySpace;
 use self::scripts::{Reply, lease_of, lease_seen, standing_of, unexpected};
-use self::servers::Servers;
-use self::usual::{Unusual, refused, replicated};
 use super::{
-    AcquireRequest, Beat, Bucket, Gossip, Hint, Intent, KnownTo, LineSettings, LockStore, PlaceAfter,
-    ReleaseMark, Renewer, StoreError,
+    AcquireRequest, Beat, Bucket, Gossip, Hint, Intent, KnownTo, LockStore, PlaceAfter, ReleaseMark, Renewer,
+    StoreError,
 };
-use crate::clock::SystemClock;
 use crate::lock::{
     Acquired, Attempt, Broken, Ended, FencingToken, Inspected, Lease, LockKey, Owner, Page, Reach, Release,
     Released, Renewed, TokenHash, Ttl, Undone,
 };
 
-mod address;
-mod cluster;
-mod failure;
-mod gossip;
-mod hints;
-mod identity;
-mod keys;
-mod link;
-mod list;
+pub(super) mod address;
+pub(super) mod connection;
+mod diagnostics;
+mod exec;
+pub(super) mod failure;
+mod fast_path;
+pub(super) mod health;
+mod listing;
 mod mode;
 mod node;
-mod parts;
-mod permissions;
-mod preflight;
-mod profile;
-mod quorum;
-mod replicas;
-mod scripts;
-mod sentinel;
-mod servers;
-mod step;
-mod supervisor;
-mod survey;
-mod together;
-mod usual;
-mod walk;
+pub(super) mod pubsub;
+pub(super) mod scripts;
+pub(super) mod settings;
 
 pub use address::{AddressError, Credentials, RedisAddress, TCP_USER_TIMEOUT};
-pub use preflight::Risk;
-pub use quorum::QuorumStore;
-pub use survey::survey;
+pub use diagnostics::survey;
+pub use settings::{RedisSettings, Risk};
 
 /// Connections for what must own one; no request for a lock ever waits for them.
 const ADMIN_CONNECTIONS: u32 = 2;
 
 /// How long the answer to "can it be used?" is given again.
 const CHECK_HOLDS_FOR: Duration = Duration::from_secs(1);
-
-/// How a Redis store behaves.
-#[derive(Clone, Debug)]
-pub struct RedisSettings {
-    /// What every key of ours begins with.
-    pub prefix: String,
-    /// How long connecting, and each look at the server, may take.
-    pub reply_timeout: Duration,
-    /// What would otherwise be a reason to refuse a server.
-    pub accepted: Vec<Risk>,
-    /// How long a freed token and a voided attempt are remembered: longer than any copy of a command can be late.
-    pub mark_ttl: Duration,
-    /// How lines behave.
-    pub line: LineSettings,
-    /// How many replicas must have acknowledged a lock before it is handed out.
-    pub replicas_ack: u32,
-    /// The longest lease that may be asked for, of which a quorum must know.
-    pub max_ttl: Duration,
-    /// Which list of a quorum's servers this is: each change of it has a larger number.
-    pub list_epoch: u64,
-}
-
-impl Default for RedisSettings {
-    fn default() -> Self {
-        Self {
-            prefix: "fencepost".to_owned(),
-            reply_timeout: Duration::from_secs(1),
-            accepted: Vec::new(),
-            mark_ttl: Duration::from_secs(120),
-            line: LineSettings::default(),
-            replicas_ack: 0,
-            max_ttl: Duration::from_secs(300),
-            list_epoch: 1,
-        }
-    }
-}
-
-/// Starts to connect to what is at an address.
-pub fn open(address: &RedisAddress, settings: &RedisSettings) -> Result<Arc<dyn LockStore>, AddressError> {
-    Ok(match address.layout() {
-        Layout::Quorum => Arc::new(QuorumStore::start(address, settings, Arc::new(SystemClock))?),
-        Layout::Server | Layout::Sentinel(_) | Layout::Cluster => {
-            Arc::new(RedisStore::start(address, settings)?)
-        }
-    })
-}
-
-/// Hints that may wait to be heard; past it, the oldest are lost.
-const MOST_HINTS: usize = 4096;
 
 /// Locks on Redis: one server, the primary that Sentinel names, or a cluster.
 pub struct RedisStore {
@@ -136,7 +73,7 @@ pub struct RedisStore {
     last_pulses: Mutex<HashMap<Bucket, (u64, String)>>,
     last_check: Mutex<Option<(Instant, Result<(), StoreError>)>>,
     talk: Talk,
-    unusual: Unusual,
+    fast_path: FastPath,
 }
 
 impl RedisStore {
@@ -168,7 +105,7 @@ impl RedisStore {
             gates_life_ms: (settings.mark_ttl + settings.line.ticket_ttl).as_millis().to_string(),
             last_pulses: Mutex::default(),
             last_check: Mutex::new(None),
-            unusual: Unusual::new(),
+            fast_path: FastPath::new(),
         })
     }
 

@@ -218,9 +218,11 @@ async fn a_permission_that_is_missing_is_named() {
 async fn permissions_are_asked_for_with_complete_calls() {
     let redis = RedisServer::start().await;
     let quoted = |text: &'static str, quote| text.split(quote).skip(1).step_by(2);
-    let list =
-        include_str!("../../src/store/redis/permissions.rs").split("/// What a user lacks").next().unwrap();
-    let script = include_str!("../../src/store/redis/permissions.lua");
+    let list = include_str!("../../src/store/redis/health/permissions.rs")
+        .split("/// What a user lacks")
+        .next()
+        .unwrap();
+    let script = include_str!("../../src/store/redis/health/permissions.lua");
     let calls = quoted(list, '"').chain(quoted(script.split_once("local calls, keys").unwrap().1, '\''));
     let is_upper = |word: &&str| word.bytes().all(|byte| byte.is_ascii_uppercase());
     let mut count = 0;

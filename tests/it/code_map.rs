@@ -50,7 +50,7 @@ const ONLY_IN: &[(&str, &[&str])] = &[
     ("hyper_util", &["server"]),
     ("tokio_rustls", &["server"]),
     ("x509_parser", &["server"]),
-    ("redis", &["store/redis"]),
+    ("redis", &["store/redis", "store/quorum"]),
     ("bb8_redis", &["store/redis"]),
     ("redb", &["store/embedded"]),
     ("reqwest", &["run", "telemetry"]),

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use fencepost::clock::{Clock, SystemClock};
 use fencepost::lock::{Acquired, Attempt, Lease, LeaseToken, LockKey, Released, Renewed, Terms, Ttl, Undone};
-use fencepost::store::redis::{QuorumStore, RedisAddress, RedisSettings};
+use fencepost::store::quorum::QuorumStore;
+use fencepost::store::redis::{RedisAddress, RedisSettings};
 use fencepost::store::{AcquireRequest, Intent, KnownTo, LockStore, PlaceAfter, ReleaseMark, Renewer};
 use tokio::time::Instant;
 

@@ -10,7 +10,7 @@ use rustix::fs::{Access, access};
 use super::OpenError;
 use super::disk::{OTHERS, PRIVATE};
 use super::file::was_closed;
-use crate::store::survey::{Block, Standing, Survey, promises};
+use crate::store::diagnostics::{Block, Standing, Survey, promises};
 
 const IN_USE: &str = "in use by another process";
 

@@ -11,7 +11,7 @@ use crate::lock::{
     Attempt, Broken, Ended, FencingToken, Inspected, LockKey, Release, Released, Renewed, TokenHash, Ttl,
     Undone,
 };
-use crate::store::lines::Lines;
+use crate::store::wait_queue::Lines;
 use crate::store::{Hint, KnownTo, PlaceAfter, ReleaseMark, Renewer, StoreError};
 
 use super::EmbeddedSettings;

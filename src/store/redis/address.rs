@@ -29,7 +29,7 @@ const QUORUM_SIZES: RangeInclusive<usize> = 3..=15;
 
 /// What is at an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Layout {
+pub(crate) enum Layout {
     /// One server.
     Server,
     /// Sentinels, which say who is the primary that bears this name.
@@ -182,22 +182,22 @@ impl RedisAddress {
         Ok(Self { template: self.template.set_redis_settings(settings.set_password(password)), ..self })
     }
 
-    pub(super) fn layout(&self) -> &Layout {
+    pub(crate) fn layout(&self) -> &Layout {
         &self.layout
     }
 
     /// The servers that the address names; there is at least one.
-    pub(super) fn nodes(&self) -> &[Node] {
+    pub(crate) fn nodes(&self) -> &[Node] {
         &self.nodes
     }
 
     /// A client that knows all that is needed to connect to a server that holds data; it has not connected yet.
-    pub(super) fn client(&self, node: &Node) -> Result<Client, AddressError> {
+    pub(crate) fn client(&self, node: &Node) -> Result<Client, AddressError> {
         self.client_of(self.template.clone(), node)
     }
 
     /// The same, for a sentinel.
-    pub(super) fn sentinel_client(&self, node: &Node) -> Result<Client, AddressError> {
+    pub(crate) fn sentinel_client(&self, node: &Node) -> Result<Client, AddressError> {
         let mut redis = redis::RedisConnectionInfo::default();
         if let Some(Credentials { user, password }) = &self.sentinel_credentials {
             redis = redis.set_password(password);

@@ -22,18 +22,18 @@ use super::node::Node;
 use crate::store::StoreError;
 
 /// What an error of the driver means for the step, and for the connection.
-pub(super) struct Failure {
-    pub(super) outcome: StepOutcome,
-    pub(super) reason: String,
+pub(crate) struct Failure {
+    pub(crate) outcome: StepOutcome,
+    pub(crate) reason: String,
     /// Whether the connection must not be used again.
-    pub(super) breaks_link: bool,
+    pub(crate) breaks_link: bool,
     /// Where the server points, for this once or from now on.
-    pub(super) redirect: Option<Redirect>,
+    pub(crate) redirect: Option<Redirect>,
 }
 
 /// Where a server of a cluster points.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Redirect {
+pub(crate) enum Redirect {
     /// The slot is there.
     Moved(Node),
     /// The slot is on its way there: what was not found here may be there already.
@@ -42,7 +42,7 @@ pub(super) enum Redirect {
 
 /// What is known of a step that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum StepOutcome {
+pub(crate) enum StepOutcome {
     /// Certainly nothing happened, and in a moment it may.
     NotYet,
     /// Certainly nothing happened, and somebody must do something about that first.
@@ -52,7 +52,7 @@ pub(super) enum StepOutcome {
 }
 
 impl Failure {
-    pub(super) fn of(error: &RedisError) -> Self {
+    pub(crate) fn of(error: &RedisError) -> Self {
         let wrapped = wrapped(error);
         let code = wrapped.map_or_else(|| error.code().unwrap_or_default(), first_word);
         let (outcome, breaks_link) = match error.kind() {
@@ -83,13 +83,13 @@ impl Failure {
     }
 
     /// The reply may still come, and would then be taken for that of a later command.
-    pub(super) fn no_answer() -> Self {
+    pub(crate) fn no_answer() -> Self {
         let reason = "Redis did not answer in time".to_owned();
         Self { outcome: StepOutcome::Unknown, reason, breaks_link: true, redirect: None }
     }
 
     /// The error of a step that is not tried again.
-    pub(super) fn into_error(self) -> StoreError {
+    pub(crate) fn into_error(self) -> StoreError {
         match self.outcome {
             StepOutcome::NotYet | StepOutcome::NotDone => StoreError::Unavailable(self.reason),
             StepOutcome::Unknown => StoreError::Unknown(self.reason),
@@ -115,7 +115,7 @@ fn first_word(text: &str) -> &str {
 }
 
 /// An error of the driver in one line.
-pub(super) fn describe(error: &RedisError) -> String {
+pub(crate) fn describe(error: &RedisError) -> String {
     match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
         _ => error.to_string(),

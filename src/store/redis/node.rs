@@ -4,20 +4,20 @@ use std::fmt;
 
 /// A server, by where it listens.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Node {
-    pub(super) host: String,
-    pub(super) port: u16,
+pub(crate) struct Node {
+    pub(crate) host: String,
+    pub(crate) port: u16,
 }
 
 impl Node {
     /// Reads `host:port`, where the host may be an IPv6 address without brackets, as clusters write it.
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
         Some(Self { host: host.to_owned(), port: port.parse().ok()? })
     }
 
     /// Whether its host has a name: a cluster may know that of its own nodes only by what its clients use.
-    pub(super) fn is_known(&self) -> bool {
+    pub(crate) fn is_known(&self) -> bool {
         !matches!(&*self.host, "" | "?")
     }
 }

@@ -14,55 +14,51 @@ macro_rules! script {
         LazyLock::new(|| Script::new(concat!($(include_str!($part)),+)))
     };
 }
+pub(crate) use script;
 
-pub(super) static ACQUIRE: LazyLock<Script> =
-    script!("lock.lua", "terms.lua", "line.lua", "fence.lua", "acquire.lua");
-/// What most acquires and releases come to.
-pub(super) static TAKE_FREE: LazyLock<Script> = script!("take_free.lua");
-pub(super) static FREE_OWN: LazyLock<Script> = script!("free_own.lua");
-pub(super) static RENEW: LazyLock<Script> = script!("renew_own.lua", "lock.lua", "terms.lua", "renew.lua");
-pub(super) static RELEASE: LazyLock<Script> = script!("lock.lua", "terms.lua", "line.lua", "release.lua");
-pub(super) static TAKE_BACK: LazyLock<Script> = script!("lock.lua", "terms.lua", "line.lua", "take_back.lua");
-pub(super) static INSPECT: LazyLock<Script> = script!("lock.lua", "waiters.lua", "inspect.lua");
-pub(super) static LIST: LazyLock<Script> = script!("lock.lua", "waiters.lua", "list.lua");
-pub(super) static BREAK: LazyLock<Script> = script!("lock.lua", "line.lua", "break.lua");
-pub(super) static BEAT: LazyLock<Script> = script!("beat.lua");
-pub(super) static ACK: LazyLock<Script> = script!("lock.lua", "ack.lua");
-pub(super) static LEARN: LazyLock<Script> = script!("fence.lua", "learn.lua");
+pub(crate) mod keys;
 
-/// Those of a quorum: what each server of it runs.
-pub(super) mod quorum {
-    use super::{LazyLock, Script};
-
-    pub(in super::super) static ACQUIRE: LazyLock<Script> =
-        script!("lock.lua", "terms.lua", "quorum/member.lua", "quorum/acquire.lua");
-    pub(in super::super) static GIVE_UP: LazyLock<Script> =
-        script!("lock.lua", "quorum/member.lua", "quorum/give_up.lua");
-    pub(in super::super) static TAKE_BACK: LazyLock<Script> =
-        script!("lock.lua", "terms.lua", "quorum/member.lua", "quorum/take_back.lua");
-    pub(in super::super) static RELEASE: LazyLock<Script> =
-        script!("lock.lua", "terms.lua", "quorum/member.lua", "quorum/release.lua");
-    pub(in super::super) static RENEW: LazyLock<Script> =
-        script!("lock.lua", "terms.lua", "quorum/member.lua", "quorum/renew.lua");
-    pub(in super::super) static REPAIR: LazyLock<Script> =
-        script!("lock.lua", "terms.lua", "quorum/member.lua", "quorum/repair.lua");
-    pub(in super::super) static INSPECT: LazyLock<Script> =
-        script!("lock.lua", "quorum/member.lua", "quorum/inspect.lua");
-    pub(in super::super) static LIST: LazyLock<Script> =
-        script!("lock.lua", "quorum/member.lua", "quorum/list.lua");
-    pub(in super::super) static BREAK: LazyLock<Script> =
-        script!("lock.lua", "quorum/member.lua", "quorum/break.lua");
-    pub(in super::super) static LOOK: LazyLock<Script> = script!("quorum/look.lua");
-    pub(in super::super) static CHANGE: LazyLock<Script> = script!("quorum/change.lua");
-    pub(in super::super) static HIGH: LazyLock<Script> = script!("quorum/high.lua");
-}
+pub(crate) static ACQUIRE: LazyLock<Script> = script!(
+    "scripts/shared/lock.lua",
+    "scripts/shared/terms.lua",
+    "scripts/shared/line.lua",
+    "scripts/shared/fence.lua",
+    "scripts/acquire.lua"
+);
+pub(crate) static RENEW: LazyLock<Script> = script!(
+    "scripts/renew_own.lua",
+    "scripts/shared/lock.lua",
+    "scripts/shared/terms.lua",
+    "scripts/renew.lua"
+);
+pub(crate) static RELEASE: LazyLock<Script> = script!(
+    "scripts/shared/lock.lua",
+    "scripts/shared/terms.lua",
+    "scripts/shared/line.lua",
+    "scripts/release.lua"
+);
+pub(crate) static TAKE_BACK: LazyLock<Script> = script!(
+    "scripts/shared/lock.lua",
+    "scripts/shared/terms.lua",
+    "scripts/shared/line.lua",
+    "scripts/take_back.lua"
+);
+pub(crate) static INSPECT: LazyLock<Script> =
+    script!("scripts/shared/lock.lua", "scripts/shared/waiters.lua", "scripts/inspect.lua");
+pub(crate) static LIST: LazyLock<Script> =
+    script!("scripts/shared/lock.lua", "scripts/shared/waiters.lua", "scripts/list.lua");
+pub(crate) static BREAK: LazyLock<Script> =
+    script!("scripts/shared/lock.lua", "scripts/shared/line.lua", "scripts/break.lua");
+pub(crate) static BEAT: LazyLock<Script> = script!("scripts/beat.lua");
+pub(crate) static ACK: LazyLock<Script> = script!("scripts/shared/lock.lua", "scripts/ack.lua");
+pub(crate) static LEARN: LazyLock<Script> = script!("scripts/shared/fence.lua", "scripts/learn.lua");
 
 /// Enough for most calls, so that they are put together without being moved.
 const USUAL_ARGS: usize = 20;
 const USUAL_CALL_BYTES: usize = 768;
 
 /// What a server says to the hash of a script that it does not know.
-pub(super) const NO_SCRIPT: ErrorKind = ErrorKind::Server(ServerErrorKind::NoScript);
+pub(crate) const NO_SCRIPT: ErrorKind = ErrorKind::Server(ServerErrorKind::NoScript);
 
 /// The numbers of outcomes end here; those of grants are microseconds since 1970.
 const LARGEST_OUTCOME: u64 = 1_000_000;
@@ -74,20 +70,20 @@ const NUMBER_AT: usize = 98;
 const TOKEN_HASH_DIGITS: usize = 64;
 
 /// One script: one atomic step, one round trip.
-pub(super) struct Script {
+pub(crate) struct Script {
     code: &'static str,
     hash: String,
 }
 
 impl Script {
-    fn new(code: &'static str) -> Self {
+    pub(crate) fn new(code: &'static str) -> Self {
         let hash = redis::Script::new(code).get_hash().to_owned();
         Self { code, hash }
     }
 
     /// Calls the script by its hash, and sends its text where the server does not know it (restart, failover,
     /// `SCRIPT FLUSH`). A `NOSCRIPT` did nothing, so the second call is no repetition. `add_args` adds the arguments.
-    pub(super) async fn run<T: FromRedisValue>(
+    pub(crate) async fn run<T: FromRedisValue>(
         &self,
         connection: &mut MultiplexedConnection,
         keys: &[&[u8]],
@@ -102,7 +98,7 @@ impl Script {
     }
 
     /// The same at a node of a cluster to which another node has pointed for this once.
-    pub(super) async fn run_asking<T: FromRedisValue>(
+    pub(crate) async fn run_asking<T: FromRedisValue>(
         &self,
         connection: &mut MultiplexedConnection,
         keys: &[&[u8]],
@@ -121,11 +117,11 @@ impl Script {
         }
     }
 
-    pub(super) fn by_hash(&self, keys: &[&[u8]], add_args: impl Fn(&mut Cmd)) -> Cmd {
+    pub(crate) fn by_hash(&self, keys: &[&[u8]], add_args: impl Fn(&mut Cmd)) -> Cmd {
         call("EVALSHA", &self.hash, keys, add_args)
     }
 
-    pub(super) fn by_text(&self, keys: &[&[u8]], add_args: impl Fn(&mut Cmd)) -> Cmd {
+    pub(crate) fn by_text(&self, keys: &[&[u8]], add_args: impl Fn(&mut Cmd)) -> Cmd {
         call("EVAL", self.code, keys, add_args)
     }
 }
@@ -138,13 +134,13 @@ fn call(command: &str, script: &str, keys: &[&[u8]], add_args: impl Fn(&mut Cmd)
 }
 
 /// The arguments by which the scripts are told of terms: both lengths in ms, each may be empty.
-pub(super) fn terms(terms: Terms) -> [String; 2] {
+pub(crate) fn terms(terms: Terms) -> [String; 2] {
     [terms.max_hold, terms.min_hold]
         .map(|length| length.map_or_else(String::new, |length| length.as_millis().to_string()))
 }
 
 /// The argument by which they are told who renews: an attempt, or nothing.
-pub(super) fn renewer(by: Renewer) -> String {
+pub(crate) fn renewer(by: Renewer) -> String {
     match by {
         Renewer::Token => String::new(),
         Renewer::Connection(attempt) => attempt.to_string(),
@@ -153,7 +149,7 @@ pub(super) fn renewer(by: Renewer) -> String {
 
 /// The argument by which they are told who knows of a grant that is taken back: nothing, or for how many ms its token was told
 /// of leases before.
-pub(super) fn known(known: KnownTo) -> String {
+pub(crate) fn known(known: KnownTo) -> String {
     match known {
         KnownTo::Nobody => String::new(),
         KnownTo::Connection { told_for } => told_for.as_millis().to_string(),
@@ -162,24 +158,24 @@ pub(super) fn known(known: KnownTo) -> String {
 
 /// What acquire, renew and inspect reply: an outcome by number, then the lock, then the line, as far as it concerns
 /// the outcome. What stands alone is the outcome, or the number of a grant, which is larger than any.
-pub(super) struct Reply {
-    pub(super) outcome: i64,
+pub(crate) struct Reply {
+    pub(crate) outcome: i64,
     fields: Vec<Value>,
 }
 
 impl Reply {
     /// The lease in the reply; `None` where there is none, or the key holds something that no script of ours wrote.
-    pub(super) fn lease(&self) -> Option<Lease> {
+    pub(crate) fn lease(&self) -> Option<Lease> {
         read_lease(self.lock()?, self.field::<i64>(1)?)
     }
 
     /// Who holds the lock in the reply, if it names one.
-    pub(super) fn holder(&self) -> Option<TokenHash> {
+    pub(crate) fn holder(&self) -> Option<TokenHash> {
         read_holder(self.lock()?)
     }
 
     /// Whether the reply names a lock that is held.
-    pub(super) fn has_lock(&self) -> bool {
+    pub(crate) fn has_lock(&self) -> bool {
         self.lock().is_some_and(|lock| !lock.is_empty())
     }
 
@@ -191,12 +187,12 @@ impl Reply {
     }
 
     /// The number of a grant, where the reply is nothing else.
-    pub(super) fn number(&self) -> Option<FencingToken> {
+    pub(crate) fn number(&self) -> Option<FencingToken> {
         FencingToken::new(u64::try_from(self.outcome).ok()?).filter(|number| number.get() > LARGEST_OUTCOME)
     }
 
     /// What was done to take a grant back.
-    pub(super) fn undone(&self) -> Option<Undone> {
+    pub(crate) fn undone(&self) -> Option<Undone> {
         match self.outcome {
             0 => Some(Undone::Nothing),
             1 => Some(Undone::Ended { kept_ms: self.field(0)? }),
@@ -206,17 +202,17 @@ impl Reply {
     }
 
     /// How many stand in the line.
-    pub(super) fn waiters(&self) -> u64 {
+    pub(crate) fn waiters(&self) -> u64 {
         self.field(2).unwrap_or(0)
     }
 
     /// Where the token stands in the line, from 1 on.
-    pub(super) fn position(&self) -> Option<u64> {
+    pub(crate) fn position(&self) -> Option<u64> {
         self.field(3).filter(|position| *position > 0)
     }
 
     /// Where the token stands in the line, and when to look again.
-    pub(super) fn standing(&self) -> Option<Standing> {
+    pub(crate) fn standing(&self) -> Option<Standing> {
         let due_in_ms: i64 = self.field(5)?;
         let offered_to: String = self.field(6)?;
         Some(Standing {
@@ -228,7 +224,7 @@ impl Reply {
     }
 
     /// What stands behind the outcome.
-    pub(super) fn field<T: FromRedisValue>(&self, index: usize) -> Option<T> {
+    pub(crate) fn field<T: FromRedisValue>(&self, index: usize) -> Option<T> {
         T::from_redis_value(self.fields.get(index)?.clone()).ok()
     }
 }
@@ -268,13 +264,13 @@ fn read_holder(lock: &[u8]) -> Option<TokenHash> {
 }
 
 /// Whether a gateway can read what stands where a lock does. An offer is read by scripts alone.
-pub(super) fn is_readable(value: &[u8]) -> bool {
+pub(crate) fn is_readable(value: &[u8]) -> bool {
     value.starts_with(b"?") || read_lease(value, 0).is_some()
 }
 
 /// The pulse and the beat in a reply: whether the gateway is new, then locks, each followed by the milliseconds until
 /// it is due.
-pub(super) fn read_beat(
+pub(crate) fn read_beat(
     reply: Vec<Value>,
     key_of: impl Fn(&str) -> Option<LockKey>,
 ) -> Option<(String, Beat)> {
@@ -291,12 +287,12 @@ pub(super) fn read_beat(
 }
 
 /// The lease in the reply of a script that may have written: it tells what it found, and cannot know who can read it.
-pub(super) fn lease_of(reply: &Reply, key: &LockKey) -> Result<Lease, StoreError> {
+pub(crate) fn lease_of(reply: &Reply, key: &LockKey) -> Result<Lease, StoreError> {
     reply.lease().ok_or_else(|| StoreError::Unknown(unreadable(key)))
 }
 
 /// The same where the script has certainly left the lock as it was.
-pub(super) fn lease_seen(reply: &Reply, key: &LockKey) -> Result<Lease, StoreError> {
+pub(crate) fn lease_seen(reply: &Reply, key: &LockKey) -> Result<Lease, StoreError> {
     reply.lease().ok_or_else(|| StoreError::Unavailable(unreadable(key)))
 }
 
@@ -305,12 +301,12 @@ fn unreadable(key: &LockKey) -> String {
 }
 
 /// The standing in a reply that must have one.
-pub(super) fn standing_of(reply: &Reply) -> Result<Standing, StoreError> {
+pub(crate) fn standing_of(reply: &Reply) -> Result<Standing, StoreError> {
     reply.standing().ok_or_else(|| StoreError::Unknown("the place in the line cannot be read".into()))
 }
 
 /// That a script replied what it cannot.
-pub(super) fn unexpected(script: &str, outcome: i64) -> StoreError {
+pub(crate) fn unexpected(script: &str, outcome: i64) -> StoreError {
     StoreError::Unknown(format!(
         "the script {script} replied {outcome}, which no gateway of this version knows"
     ))

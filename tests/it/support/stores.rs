@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fencepost::clock::SystemClock;
 use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
-use fencepost::store::redis::{self, RedisAddress, RedisSettings, RedisStore};
+use fencepost::store::redis::{RedisAddress, RedisSettings, RedisStore};
 use fencepost::store::{LineSettings, LockStore};
 use tempfile::TempDir;
 
@@ -95,7 +95,7 @@ pub fn redis_store(redis: &RedisServer, mark_ttl: Duration) -> RedisStore {
 
 fn store_at(url: &str, prefix: &str, mark_ttl: Duration) -> Arc<dyn LockStore> {
     let (address, settings) = place(url, prefix, mark_ttl);
-    redis::open(&address, &settings).unwrap()
+    fencepost::store::open(&address, &settings).unwrap()
 }
 
 fn place(url: &str, prefix: &str, mark_ttl: Duration) -> (RedisAddress, RedisSettings) {

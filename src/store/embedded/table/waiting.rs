@@ -1,11 +1,11 @@
-//! Acquiring, with and without a line: the same steps as `redis/acquire.lua`.
+//! Acquiring, with and without a line: the same steps as `redis/scripts/acquire.lua`.
 
 use std::time::Duration;
 
 use super::super::record::{HeldLock, Life, Verdict};
 use super::Table;
 use crate::lock::{Acquired, Attempt, LockKey, Refusal, TokenHash, Ttl};
-use crate::store::lines::{LineFull, Turn};
+use crate::store::wait_queue::{LineFull, Turn};
 use crate::store::{AcquireRequest, Intent, PlaceAfter, StoreError};
 
 impl Table {

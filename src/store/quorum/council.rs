@@ -1,0 +1,297 @@
+//! Who the servers of a quorum are, and which of them count.
+//!
+//! Each server keeps a record of what it is in the quorum (`member.lua`), and every script asks for it: so it is the
+//! servers that refuse, and not the gateways that have to know. Gateways look at the records, and change them where that
+//! is due (`changes.rs`).
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use redis::aio::MultiplexedConnection;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::member::{Member, ServerClock};
+use super::scripts;
+use super::sight::{Kind, Sight};
+use super::waiters::lock;
+use crate::clock::Clock;
+use crate::store::StoreError;
+use crate::store::redis::pubsub::gossip::Ways;
+
+/// How often a gateway looks at each server.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+const LOOK_OFTEN: Duration = Duration::from_millis(200);
+/// The shortest time between two looks.
+const LOOK_PAUSE: Duration = Duration::from_millis(20);
+
+/// The list of servers, as every gateway must have it.
+pub(super) struct List {
+    /// The addresses, in ascending order.
+    pub(super) text: String,
+    pub(super) epoch: u64,
+    /// How long a lease can last, the attempt that takes it included.
+    pub(super) longest_ms: u64,
+}
+
+/// The servers of a quorum, and what is known of them.
+pub(super) struct Council {
+    pub(super) members: Vec<Arc<Member>>,
+    pub(super) list: List,
+    /// By which a gateway knows how much time goes by.
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) reply_timeout: Duration,
+    /// Which server each process was first seen as: one that is named twice has one vote.
+    runs: Mutex<HashMap<String, usize>>,
+    changed: Notify,
+    /// Whether some server was ever seen to be, or to have been, part of a quorum.
+    pub(super) has_been: AtomicBool,
+    /// Why the servers of an earlier list cannot learn this one.
+    pub(super) hindrance: Mutex<Option<&'static str>>,
+    /// Whether some server was ever seen to know a later list than this gateway's.
+    pub(super) is_outdated: AtomicBool,
+    pub(super) stop: CancellationToken,
+}
+
+impl Council {
+    /// Looks at the servers from now on.
+    pub(super) fn start(
+        members: Vec<Arc<Member>>,
+        list: List,
+        reply_timeout: Duration,
+        clock: Arc<dyn Clock>,
+    ) -> Arc<Self> {
+        let (runs, changed, stop) = (Mutex::default(), Notify::new(), CancellationToken::new());
+        let council = Arc::new(Self {
+            members,
+            list,
+            clock,
+            reply_timeout,
+            runs,
+            changed,
+            has_been: AtomicBool::new(false),
+            hindrance: Mutex::default(),
+            is_outdated: AtomicBool::new(false),
+            stop: stop.clone(),
+        });
+        for index in 0..council.members.len() {
+            let (council, stop) = (council.clone(), stop.clone());
+            tokio::spawn(async move { stop.run_until_cancelled(council.watch(index)).await });
+        }
+        let deciding = council.clone();
+        tokio::spawn(async move {
+            let decide = async {
+                loop {
+                    deciding.changed.notified().await;
+                    deciding.decide().await;
+                }
+            };
+            stop.run_until_cancelled(decide).await
+        });
+        council
+    }
+
+    /// How many servers must agree.
+    pub(super) fn quorum(&self) -> usize {
+        self.members.len() / 2 + 1
+    }
+
+    /// How many servers are certainly enough to keep all others from agreeing.
+    pub(super) fn blocking(&self) -> usize {
+        self.members.len() - self.quorum() + 1
+    }
+
+    /// How long a gateway may go on with what servers have answered to it.
+    pub(super) fn longest_attempt(&self) -> Duration {
+        2 * self.reply_timeout
+    }
+
+    /// How long a lease can last, the attempt included.
+    pub(super) fn longest(&self) -> Duration {
+        Duration::from_millis(self.list.longest_ms)
+    }
+
+    /// The servers that count.
+    pub(super) fn good(&self) -> Vec<usize> {
+        (0..self.members.len()).filter(|index| self.members[*index].counts()).collect()
+    }
+
+    /// Why each server that does not count does not.
+    fn troubles(&self) -> Vec<String> {
+        let trouble = |member: &Arc<Member>| Some(format!("{}: {}", member.name, member.standing().err()?));
+        self.members.iter().filter_map(trouble).collect()
+    }
+
+    /// Whether enough servers count.
+    pub(super) fn check(&self) -> Result<(), StoreError> {
+        if self.stop.is_cancelled() {
+            return Err(StoreError::Unavailable("the store is closed".to_owned()));
+        }
+        let (all, quorum) = (self.members.len(), self.quorum());
+        let good = self.members.iter().filter(|member| member.counts()).count();
+        if good >= quorum {
+            return Ok(());
+        }
+        let troubles = self.troubles();
+        let mut text =
+            format!("{quorum} of {all} servers are needed, and {good} can be used: {}", troubles.join("; "));
+        text.extend(self.what_else_is_wrong().map(|wrong| format!("; {wrong}")));
+        Err(StoreError::Unavailable(text))
+    }
+
+    /// What is wrong with the quorum as a whole.
+    fn what_else_is_wrong(&self) -> Option<&'static str> {
+        let sights: Vec<_> = self.members.iter().filter_map(|member| member.sight().ok()).collect();
+        let have_forgotten = sights.iter().filter(|sight| sight.has_forgotten()).count();
+        if self.list.epoch > 1 && sights.iter().all(|sight| sight.kind == Kind::Empty) {
+            return Some("no server knows an earlier list, and a first list has epoch 1");
+        }
+        let hindrance = *lock(&self.hindrance);
+        hindrance.or_else(|| {
+            (have_forgotten >= self.blocking() && self.has_been.load(Ordering::Relaxed)).then_some(
+                "so many may have forgotten at once that the order of fencing numbers will rest on their clocks and on what \
+                 their files have kept",
+            )
+        })
+    }
+
+    /// As [`Self::check`], but a gateway that has just started finds out first.
+    pub(super) async fn is_ready(&self, deadline: Instant) -> Result<(), StoreError> {
+        let mut ready = self.check();
+        while ready.is_err() && self.is_finding_out() && Instant::now() + LOOK_PAUSE < deadline {
+            sleep(LOOK_PAUSE).await;
+            ready = self.check();
+        }
+        ready
+    }
+
+    /// A moment as the time since boot, which counts while the machine sleeps.
+    pub(super) fn since_boot(&self, moment: Instant) -> Duration {
+        self.clock.boot() + moment.saturating_duration_since(Instant::now())
+    }
+
+    /// The time, in microseconds, by the clock of the server in the middle: no one clock can move it far.
+    pub(super) fn now_us(&self) -> u64 {
+        let now = self.clock.boot();
+        let mut clocks: Vec<_> =
+            self.members.iter().filter_map(|member| Some(member.clock()?.at(now))).collect();
+        clocks.sort_unstable();
+        let middle = clocks.get(clocks.len().saturating_sub(1) / 2).copied().unwrap_or_default();
+        u64::try_from(middle).unwrap_or_default()
+    }
+
+    /// From now on nobody is asked anything.
+    pub(super) fn close(&self) {
+        self.stop.cancel();
+        self.members.iter().for_each(|member| member.supervisor.stop());
+    }
+
+    /// Whether it may be known in a moment that more servers count.
+    fn is_finding_out(&self) -> bool {
+        let sights: Vec<_> = self.members.iter().map(|member| member.sight()).collect();
+        let is_unseen = |member: &Arc<Member>| member.clock().is_none() && !member.supervisor.is_down();
+        let is_starting = |sight: &Result<Sight, String>| sight.as_ref().is_ok_and(Sight::is_starting);
+        sights.iter().any(|sight| self.list.epoch == 1 && is_starting(sight))
+            || self.members.iter().any(is_unseen)
+    }
+
+    /// Looks at a server again and again.
+    async fn watch(&self, index: usize) {
+        let member = &self.members[index];
+        loop {
+            let session = self.look_at(index).await;
+            self.changed.notify_one();
+            sleep(LOOK_PAUSE).await;
+            // A quorum that is just being founded is looked at more often: others may be founding it.
+            let is_new = member.sight().is_ok_and(|sight| !sight.is_born);
+            tokio::select! {
+                () = sleep(if is_new { LOOK_OFTEN } else { LOOK_EVERY }) => {}
+                () = member.nudge.notified() => {}
+                () = member.supervisor.changed(session) => {}
+            }
+        }
+    }
+
+    /// Looks at a server once; returns the link over which it answered.
+    async fn look_at(&self, index: usize) -> Option<u64> {
+        let member = &self.members[index];
+        let deadline = Instant::now() + self.reply_timeout;
+        let before = member.sight();
+        let args = [self.list.epoch.to_string(), self.list.text.clone(), self.list.longest_ms.to_string()];
+        let asked_at = self.clock.boot();
+        let (link, reply) = match member.ask(&scripts::LOOK, &args, deadline).await {
+            Ok(answer) => answer,
+            Err(reason) => {
+                self.say(member, &before, &Err(reason.clone()));
+                member.see(Err(reason), None);
+                return member.supervisor.link_now().map(|link| link.session);
+            }
+        };
+        let clock = Sight::clock_us(&reply)
+            .map(|shown_us| ServerClock::between(asked_at, shown_us, self.clock.boot()));
+        let read = Sight::read(&reply, &link.incarnation, before.as_ref().ok());
+        let sight = match read {
+            Some(_) if !self.claim(&link.incarnation, index) => Err(self.twin_of(&link.incarnation)),
+            Some(sight) => match link.gate.may_grant() {
+                Ok(()) => Ok(sight),
+                Err(StoreError::Unavailable(reason) | StoreError::Unknown(reason)) => Err(reason),
+            },
+            None => Err("its record cannot be read".to_owned()),
+        };
+        self.say(member, &before, &sight);
+        member.see(sight, clock);
+        Some(link.session)
+    }
+
+    /// Has a process count as this server; `false` where it counts as another.
+    fn claim(&self, run: &str, index: usize) -> bool {
+        let mut runs = lock(&self.runs);
+        // A server that was started anew is another process.
+        runs.retain(|known, holder| *holder != index || known == run);
+        *runs.entry(run.to_owned()).or_insert(index) == index
+    }
+
+    fn twin_of(&self, run: &str) -> String {
+        let runs = lock(&self.runs);
+        let name = runs.get(run).map_or("another", |index| &self.members[*index].name);
+        format!("it is the same server as {name}, and has one vote only")
+    }
+
+    fn say(&self, member: &Member, before: &Result<Sight, String>, now: &Result<Sight, String>) {
+        let standing =
+            |sight: &Result<Sight, String>| sight.as_ref().map_err(Clone::clone).and_then(Sight::standing);
+        let kind = |sight: &Result<Sight, String>| {
+            sight.as_ref().map(|sight| (sight.kind, sight.is_in_quarantine())).map_err(Clone::clone)
+        };
+        let server = &member.name;
+        match standing(now) {
+            _ if kind(before) == kind(now) => {}
+            Ok(()) => tracing::info!(server, "counts in the quorum"),
+            Err(reason) => tracing::warn!(server, reason, "does not count in the quorum"),
+        }
+    }
+}
+
+#[async_trait]
+impl Ways for Council {
+    fn count(&self) -> usize {
+        self.members.len()
+    }
+
+    fn way(&self, index: usize) -> Option<MultiplexedConnection> {
+        Some(self.members[index].supervisor.link_now()?.connection.clone())
+    }
+
+    /// Whoever reaches most servers has one in common with all others who do.
+    async fn to_hear(&self, deadline: Instant) -> (Vec<Result<MultiplexedConnection, StoreError>>, usize) {
+        let connections = match self.is_ready(deadline).await {
+            Ok(()) => (0..self.count()).filter_map(|index| self.way(index)).map(Ok).collect(),
+            Err(error) => vec![Err(error)],
+        };
+        (connections, self.quorum())
+    }
+}

@@ -1,0 +1,255 @@
+//! One server of a quorum: the link to it, what it was last seen to remember, and its clock.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use redis::RedisError;
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout_at};
+
+use super::sight::Sight;
+use super::waiters::lock;
+use crate::clock::part_of;
+use crate::store::StoreError;
+use crate::store::redis::connection::link::Link;
+use crate::store::redis::connection::servers::BEGUN_WITHIN;
+use crate::store::redis::connection::supervisor::Supervisor;
+use crate::store::redis::failure::{Failure, StepOutcome};
+use crate::store::redis::scripts::{Reply, Script};
+
+/// Why a server has no say in something.
+#[derive(Clone, Debug)]
+pub(super) enum Silence {
+    /// It certainly did nothing.
+    Out(String),
+    /// It may have done it, or may yet do it.
+    Doubt(String),
+}
+
+/// What a server was asked for, and what it said.
+pub(super) type Answer = Result<Reply, Silence>;
+
+/// What a server is asked to run.
+#[derive(Clone)]
+pub(super) struct Call {
+    pub(super) script: &'static Script,
+    /// All but the server's record, which comes first.
+    pub(super) keys: Vec<String>,
+    /// All but those that `member.lua` reads, which come first.
+    pub(super) args: Vec<String>,
+    /// The field of the bucket in the record.
+    pub(super) field: String,
+    pub(super) until: Until,
+}
+
+/// Until when a server may run a call, by the time since boot of this machine.
+#[derive(Clone, Copy)]
+pub(super) enum Until {
+    Always,
+    /// Rather a moment longer than not at all.
+    About(Duration),
+    /// Never later, as far as the server's clock is known.
+    AtMost(Duration),
+}
+
+impl Until {
+    /// Whether it is too late, by the time since boot.
+    pub(super) fn is_over(self, since_boot: Duration) -> bool {
+        match self {
+            Self::Always => false,
+            Self::About(at) | Self::AtMost(at) => since_boot > at,
+        }
+    }
+}
+
+/// How a server's clock stands to this machine's.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ServerClock {
+    /// What it shows at boot of this machine, in microseconds.
+    pub(super) at_boot_us: i64,
+    /// Half of the round trip in which that was found out.
+    pub(super) error_us: i64,
+}
+
+impl ServerClock {
+    /// From what the server's clock showed between two moments of this machine.
+    pub(super) fn between(before: Duration, shown_us: i64, after: Duration) -> Self {
+        let (before_us, after_us) = (micros(before), micros(after));
+        let error_us = (after_us - before_us) / 2 + 1;
+        Self { at_boot_us: shown_us - before_us - error_us, error_us }
+    }
+
+    pub(super) fn at(self, since_boot: Duration) -> i64 {
+        self.at_boot_us + micros(since_boot)
+    }
+}
+
+fn micros(time: Duration) -> i64 {
+    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
+}
+
+/// One server of a quorum.
+pub(super) struct Member {
+    /// Its address, by which the list names it.
+    pub(super) name: String,
+    pub(super) supervisor: Supervisor,
+    epoch: String,
+    record: String,
+    seen: Mutex<Seen>,
+    /// Has somebody look at it at once.
+    pub(super) nudge: Notify,
+}
+
+/// What is known of a server.
+struct Seen {
+    /// What it remembers, or why it could not be asked.
+    sight: Result<Sight, String>,
+    clock: Option<ServerClock>,
+}
+
+impl Member {
+    pub(super) fn new(name: String, supervisor: Supervisor, epoch: u64, record: String) -> Self {
+        let seen = Mutex::new(Seen { sight: Err("it was not looked at yet".to_owned()), clock: None });
+        Self { name, supervisor, epoch: epoch.to_string(), record, seen, nudge: Notify::new() }
+    }
+
+    /// What it was last seen to remember, or why it could not be asked.
+    pub(super) fn sight(&self) -> Result<Sight, String> {
+        self.seen().sight.clone()
+    }
+
+    pub(super) fn see(&self, sight: Result<Sight, String>, clock: Option<ServerClock>) {
+        let mut seen = self.seen();
+        seen.sight = sight;
+        seen.clock = clock.or(seen.clock);
+    }
+
+    pub(super) fn clock(&self) -> Option<ServerClock> {
+        self.seen().clock
+    }
+
+    /// Whether it counts.
+    pub(super) fn counts(&self) -> bool {
+        self.seen().sight.as_ref().is_ok_and(Sight::counts)
+    }
+
+    /// Whether it counts, and else why not.
+    pub(super) fn standing(&self) -> Result<(), String> {
+        match &self.seen().sight {
+            Ok(sight) => sight.standing(),
+            Err(reason) => Err(reason.clone()),
+        }
+    }
+
+    /// Whether the process of this name counts, and else why not.
+    fn standing_of(&self, run: &str) -> Result<(), String> {
+        match &self.seen().sight {
+            Ok(sight) if sight.run != run => {
+                Err("it was restarted or followed another server, and was not looked at since".to_owned())
+            }
+            Ok(sight) => sight.standing(),
+            Err(reason) => Err(reason.clone()),
+        }
+    }
+
+    /// The link to the server, if it counts and can be asked at once.
+    pub(super) fn link_now(&self) -> Option<Arc<Link>> {
+        self.supervisor.link_now().filter(|link| self.standing_of(&link.incarnation).is_ok())
+    }
+
+    /// Runs a call on the server, if it counts.
+    pub(super) async fn run(&self, call: &Call, deadline: Instant) -> Answer {
+        let out = |reason: String| Silence::Out(format!("{}: {reason}", self.name));
+        let begin_by = part_of(deadline, BEGUN_WITHIN);
+        let link = self.supervisor.link(begin_by).await.map_err(|error| out(error.to_string()))?;
+        self.standing_of(&link.incarnation).map_err(out)?;
+        let until = self.until(call.until).ok_or_else(|| out("its clock is not known yet".to_owned()))?;
+        let place = link.place(begin_by).await.map_err(|error| out(error.to_string()))?;
+        // Nobody waits for another link: there are others who can answer.
+        let _place = place.ok_or_else(|| out("its connection broke".to_owned()))?;
+        let keys: Vec<&[u8]> =
+            [&self.record].into_iter().chain(&call.keys).map(|key| key.as_bytes()).collect();
+        let mut connection = link.connection.clone();
+        let sent = call.script.run::<Reply>(&mut connection, &keys, |command| {
+            command.arg(&link.incarnation).arg(&self.epoch).arg(&until).arg(&call.field).arg(&call.args);
+        });
+        let failure = match timeout_at(deadline, sent).await {
+            Ok(Ok(reply)) if reply.outcome >= 0 => return Ok(reply),
+            Ok(Ok(reply)) => {
+                // Whatever it is, the server is not what it was taken for.
+                self.nudge.notify_one();
+                return Err(out(why_out(reply.outcome).to_owned()));
+            }
+            Ok(Err(error)) => Failure::of(&error),
+            Err(_) => Failure::no_answer(),
+        };
+        if failure.breaks_link {
+            link.report_broken();
+        }
+        let reason = format!("{}: {}", self.name, failure.reason);
+        Err(match failure.outcome {
+            StepOutcome::NotYet | StepOutcome::NotDone => Silence::Out(reason),
+            StepOutcome::Unknown => Silence::Doubt(reason),
+        })
+    }
+
+    /// Runs one of the council's scripts, which begin with the run of the server, whatever is known of the server.
+    pub(super) async fn ask(
+        &self,
+        script: &'static Script,
+        args: &[String],
+        deadline: Instant,
+    ) -> Result<(Arc<Link>, Reply), String> {
+        let link = self.supervisor.link(deadline).await.map_err(|error: StoreError| error.to_string())?;
+        let mut connection = link.connection.clone();
+        let keys = [self.record.as_bytes()];
+        let sent = script.run::<Reply>(&mut connection, &keys, |command| {
+            command.arg(&link.incarnation).arg(args);
+        });
+        match timeout_at(deadline, sent).await {
+            Ok(Ok(reply)) => Ok((link, reply)),
+            Ok(Err(error)) => Err(self.broken(&link, &error)),
+            Err(_) => {
+                link.report_broken();
+                Err("it does not answer".to_owned())
+            }
+        }
+    }
+
+    fn broken(&self, link: &Link, error: &RedisError) -> String {
+        let failure = Failure::of(error);
+        if failure.breaks_link {
+            link.report_broken();
+        }
+        failure.reason
+    }
+
+    fn until(&self, until: Until) -> Option<String> {
+        Some(match until {
+            Until::Always => String::new(),
+            Until::About(at) => {
+                let clock = self.clock()?;
+                (clock.at(at) + clock.error_us).to_string()
+            }
+            Until::AtMost(at) => {
+                let clock = self.clock()?;
+                (clock.at(at) - clock.error_us).to_string()
+            }
+        })
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        lock(&self.seen)
+    }
+}
+
+fn why_out(outcome: i64) -> &'static str {
+    match outcome {
+        -1 => "it has forgotten what it accepted",
+        -2 => "it knows another list of servers",
+        -3 => "it is in quarantine",
+        -4 => "the request came too late, by its clock",
+        -5 => "it knows of no leases that long",
+        _ => "it gave an answer that no gateway of this version knows",
+    }
+}

@@ -1,0 +1,220 @@
+//! A question to all servers at once, and their answers as they come.
+//!
+//! Whoever asks goes on as soon as it knows enough. The servers that have not answered by then are left to themselves: each
+//! call goes on in the background until it is answered or its time is over, since a call that is dropped runs all the same,
+//! and nobody would notice that its connection is broken.
+//!
+//! Until then whoever asks makes the calls itself: what one client asks for one after the other reaches each server in that
+//! order, also where many things are to be done at once. A server that heard of a release before the grant would have to be
+//! told again.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout_at};
+
+use super::council::Council;
+use super::member::{Answer, Call, Silence};
+use crate::clock::Backoff;
+use crate::store::StoreError;
+use crate::store::redis::scripts::Reply;
+
+/// Calls that may be seen through at once. Beyond, what they would undo ends at its ttl.
+const MOST_SEEN_THROUGH: usize = 2_000;
+/// The pause before a call that is seen through is tried again: it doubles from the first to the last, with jitter.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// Once most have answered, but so that nothing follows from it, the others are waited for as long again as that took,
+/// so many times; at least for the shortest time.
+const GRACE_FACTOR: u32 = 3;
+const SHORTEST_GRACE: Duration = Duration::from_millis(20);
+
+/// Who asks the servers.
+#[derive(Clone)]
+pub(super) struct Pollster {
+    pub(super) council: Arc<Council>,
+    seen_through: Arc<Semaphore>,
+}
+
+/// The answers to a question so far.
+pub(super) struct Poll {
+    council: Arc<Council>,
+    calls: Calls,
+    /// One place for each server; nothing where it was not asked, or has not answered.
+    pub(super) answers: Vec<Option<Answer>>,
+    /// Which servers were asked.
+    pub(super) asked: Vec<bool>,
+    asked_at: Instant,
+}
+
+/// Calls that were not answered yet. Those that nobody waits for any more go on in the background.
+struct Calls(FuturesUnordered<InFlight>);
+
+/// A call to the server of this index.
+type InFlight = Pin<Box<dyn Future<Output = (usize, Answer)> + Send>>;
+
+impl Drop for Calls {
+    fn drop(&mut self) {
+        // Without a runtime this is the end of the process.
+        if let Ok(runtime) = Handle::try_current()
+            && !self.0.is_empty()
+        {
+            runtime.spawn(std::mem::take(&mut self.0).for_each(async |_| ()));
+        }
+    }
+}
+
+impl Pollster {
+    pub(super) fn new(council: Arc<Council>) -> Self {
+        Self { council, seen_through: Arc::new(Semaphore::new(MOST_SEEN_THROUGH)) }
+    }
+
+    /// Asks all servers, as soon as the answers are waited for.
+    pub(super) fn ask(&self, call: &Arc<Call>, deadline: Instant) -> Poll {
+        self.ask_some(call, deadline, |_| true)
+    }
+
+    /// Asks those of the servers that are `wanted`.
+    pub(super) fn ask_some(
+        &self,
+        call: &Arc<Call>,
+        deadline: Instant,
+        wanted: impl Fn(usize) -> bool,
+    ) -> Poll {
+        let calls = Calls(FuturesUnordered::new());
+        let asked: Vec<_> = (0..self.council.members.len()).map(wanted).collect();
+        for (index, member) in self.council.members.iter().enumerate().filter(|(index, _)| asked[*index]) {
+            let (member, call) = (member.clone(), call.clone());
+            calls.0.push(Box::pin(async move { (index, member.run(&call, deadline).await) }));
+        }
+        let answers = self.council.members.iter().map(|_| None).collect();
+        Poll { council: self.council.clone(), calls, answers, asked, asked_at: Instant::now() }
+    }
+
+    /// Has every server that was asked and did nothing yet do it after all, in the background, for at most as long as a
+    /// lease can last.
+    pub(super) fn see_through(&self, call: &Arc<Call>, mut poll: Poll) {
+        let (this, call) = (self.clone(), call.clone());
+        tokio::spawn(async move {
+            poll.rest().await;
+            for (index, answer) in poll.answers.iter().enumerate() {
+                if matches!(answer, Some(Err(_))) {
+                    this.see_through_at(index, call.clone());
+                }
+            }
+        });
+    }
+
+    /// Has every server whose answer to a question is `wanted` do something else in the background, once all have answered.
+    pub(super) fn follow_up(
+        &self,
+        call: &Arc<Call>,
+        mut poll: Poll,
+        wanted: impl Fn(&Option<Answer>) -> bool + Send + 'static,
+    ) {
+        // Most often there is nothing to do.
+        if poll.answers.iter().all(|answer| answer.is_some() && !wanted(answer)) {
+            return;
+        }
+        let (this, call) = (self.clone(), call.clone());
+        tokio::spawn(async move {
+            poll.rest().await;
+            let wanted: Vec<_> = poll.answers.iter().map(&wanted).collect();
+            if wanted.contains(&true) {
+                let deadline = Instant::now() + this.council.reply_timeout;
+                let asked = this.ask_some(&call, deadline, |index| wanted[index]);
+                this.see_through(&call, asked);
+            }
+        });
+    }
+
+    fn see_through_at(&self, index: usize, call: Arc<Call>) {
+        let Ok(permit) = self.seen_through.clone().try_acquire_owned() else { return };
+        let council = self.council.clone();
+        tokio::spawn(async move {
+            let started = Instant::now();
+            let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+            while started.elapsed() < council.longest() && !council.stop.is_cancelled() {
+                backoff.pause().await;
+                if call.until.is_over(council.clock.boot()) {
+                    break;
+                }
+                let deadline = Instant::now() + council.reply_timeout;
+                if council.members[index].run(&call, deadline).await.is_ok() {
+                    break;
+                }
+            }
+            drop(permit);
+        });
+    }
+}
+
+impl Poll {
+    /// Waits until `decide` knows what follows from the answers, or nothing more can be hoped for: all have answered, or
+    /// most have and the rest takes too long, or the deadline has passed.
+    pub(super) async fn decide<D>(
+        &mut self,
+        deadline: Instant,
+        mut decide: impl FnMut(&[Option<Answer>]) -> Option<D>,
+    ) -> Option<D> {
+        let mut patience = deadline;
+        loop {
+            if let Some(decision) = decide(&self.answers) {
+                return Some(decision);
+            }
+            if patience == deadline && self.heard().count() >= self.council.quorum() {
+                let grace = (self.asked_at.elapsed() * GRACE_FACTOR).max(SHORTEST_GRACE);
+                patience = deadline.min(Instant::now() + grace);
+            }
+            match timeout_at(patience, self.calls.0.next()).await {
+                Ok(Some((index, answer))) => self.answers[index] = Some(answer),
+                Ok(None) | Err(_) => return None,
+            }
+        }
+    }
+
+    /// Waits for all answers that are still to come.
+    pub(super) async fn rest(&mut self) {
+        while let Some((index, answer)) = self.calls.0.next().await {
+            self.answers[index] = Some(answer);
+        }
+    }
+
+    /// What the servers said that counted.
+    pub(super) fn heard(&self) -> impl Iterator<Item = &Reply> {
+        heard(&self.answers)
+    }
+
+    /// That too few servers answered. Nothing happened if each of them says so, and none is still silent.
+    pub(super) fn too_few(&self) -> StoreError {
+        let mut is_certain = true;
+        let mut reasons = Vec::new();
+        for (answer, member) in self.answers.iter().zip(&self.council.members) {
+            match answer {
+                Some(Err(Silence::Out(reason))) => reasons.push(reason.clone()),
+                Some(Err(Silence::Doubt(reason))) => {
+                    is_certain = false;
+                    reasons.push(reason.clone());
+                }
+                Some(Ok(_)) => is_certain = false,
+                None => {
+                    is_certain = false;
+                    reasons.push(format!("{}: no answer yet", member.name));
+                }
+            }
+        }
+        let (quorum, all) = (self.council.quorum(), self.answers.len());
+        let reason = format!("{quorum} of {all} servers are needed: {}", reasons.join("; "));
+        if is_certain { StoreError::Unavailable(reason) } else { StoreError::Unknown(reason) }
+    }
+}
+
+/// What the servers said that counted.
+pub(super) fn heard(answers: &[Option<Answer>]) -> impl Iterator<Item = &Reply> {
+    answers.iter().flatten().filter_map(|answer| answer.as_ref().ok())
+}

@@ -1,0 +1,354 @@
+//! Taking a lock: a number is proposed to all servers, and whoever has it accepted by most of them holds the lock.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::member::{Answer, Call, Until};
+use super::poll::{Poll, heard};
+use super::scripts;
+use super::votes::{Verdict, early, late, may_have_accepted_it};
+use super::{QuorumStore, drift, relied_on};
+use crate::clock::{Backoff, part_of};
+use crate::lock::{Acquired, Attempt, FencingToken, Lease, LockKey, Refusal, Renewed, TokenHash, Ttl};
+use crate::store::redis::scripts::terms as terms_args;
+use crate::store::{AcquireRequest, Intent, ReleaseMark, Renewer, StoreError};
+
+/// The pause after a vote that nobody has won: it doubles from the first to the last, with jitter.
+const FIRST_PAUSE: Duration = Duration::from_millis(4);
+const LONGEST_PAUSE: Duration = Duration::from_millis(64);
+/// How long the one server is waited for that is asked first after such a vote.
+const FIRST_ANSWERS_WITHIN: Duration = Duration::from_millis(50);
+/// The part of a try's time after which no other round is begun.
+const BEGUN_WITHIN: f64 = 0.6;
+
+/// A wish for a lock, as the servers are asked it.
+pub(super) struct Proposal<'a> {
+    pub(super) request: &'a AcquireRequest,
+    /// Whether the lock may be taken; else it is only asked for.
+    pub(super) grants: bool,
+    /// Where to tell that the lock is free, if somebody waits here.
+    pub(super) channel: Option<&'a str>,
+}
+
+/// What was proposed of a wish so far.
+struct Bid<'a> {
+    store: &'a QuorumStore,
+    proposal: Proposal<'a>,
+    number: u64,
+    is_first: bool,
+    /// How many votes nobody has won.
+    splits: usize,
+    /// Whether this is the last word: that of all servers, who are only asked.
+    is_last: bool,
+    /// Whether some server has said that the token holds the lock.
+    is_own: bool,
+    /// The servers that may hold something of this attempt: they have accepted it, or may have, or may yet.
+    litter: Vec<bool>,
+    /// Whether there were such before the last vote. Those of the last one were answered where it matters; a copy from an
+    /// earlier one may still be on its way.
+    has_strays: bool,
+    deadline: Instant,
+}
+
+impl QuorumStore {
+    /// Proposes numbers until the lock is granted, or it is known why not, or the time is over.
+    pub(super) async fn propose(
+        &self,
+        proposal: Proposal<'_>,
+        deadline: Instant,
+    ) -> Result<Acquired, StoreError> {
+        let council = &self.pollster.council;
+        council.is_ready(deadline).await?;
+        let last_start = part_of(deadline, BEGUN_WITHIN);
+        let mut pauses = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+        let mut bid = Bid {
+            store: self,
+            number: self.ballots.next(self.keys.bucket_of(&proposal.request.key), council.now_us()),
+            proposal,
+            is_first: true,
+            splits: 0,
+            is_last: false,
+            is_own: false,
+            litter: vec![false; council.members.len()],
+            has_strays: false,
+            deadline,
+        };
+        loop {
+            let (verdict, poll) = bid.vote().await;
+            match verdict {
+                Verdict::Passed { high } if Instant::now() < last_start => bid.rise_above(high, &poll),
+                Verdict::Passed { .. } | Verdict::Split { .. } => {
+                    bid.fail(&verdict).await?;
+                    if bid.is_last {
+                        return Ok(HOLDER_UNKNOWN);
+                    }
+                    if Instant::now() + pauses.next() < last_start {
+                        pauses.pause().await;
+                        bid.try_again();
+                    } else {
+                        bid.ask_for_the_last_word();
+                    }
+                }
+                verdict => return bid.conclude(verdict, poll).await,
+            }
+        }
+    }
+
+    fn giving_up(&self, key: &LockKey, token: &TokenHash, attempt: Attempt, number: u64) -> Arc<Call> {
+        let args = vec![token.to_string(), attempt.to_string(), number.to_string()];
+        let keys = vec![self.keys.lock(key), self.keys.watch(key)];
+        Arc::new(self.call(&scripts::GIVE_UP, key, keys, args, Until::Always))
+    }
+}
+
+impl Bid<'_> {
+    /// Asks the servers for their votes on the number.
+    async fn vote(&mut self) -> (Verdict, Poll) {
+        let (verdict, poll) = self.ask().await;
+        self.is_first = false;
+        self.has_strays = self.may_be_accepted();
+        for (index, answer) in poll.answers.iter().enumerate().filter(|(index, _)| poll.asked[*index]) {
+            self.litter[index] |= may_have_accepted_it(answer);
+        }
+        (verdict, poll)
+    }
+
+    /// Goes on with a number above `high`. Where the last one was too far ahead of some clock, time plays no part any more.
+    fn rise_above(&mut self, high: u64, poll: &Poll) {
+        let bucket = self.store.keys.bucket_of(&self.proposal.request.key);
+        self.store.ballots.note(bucket, high);
+        let is_too_far = poll.heard().any(|reply| reply.outcome == 8);
+        self.number = if is_too_far { high + 1 } else { self.next_number() };
+    }
+
+    /// Undoes what a vote has left that nobody has won.
+    async fn fail(&mut self, verdict: &Verdict) -> Result<(), StoreError> {
+        self.is_own |= matches!(verdict, Verdict::Split { is_own: true, .. });
+        if !self.is_undone().await || self.is_last && self.is_own {
+            return Err(StoreError::Unknown("the servers do not agree on who holds the lock".into()));
+        }
+        // Nothing of the numbers so far can be granted any more.
+        self.litter.fill(false);
+        if let Verdict::Passed { high } | Verdict::Split { high: Some(high), .. } = verdict {
+            self.store.ballots.note(self.store.keys.bucket_of(&self.proposal.request.key), *high);
+        }
+        Ok(())
+    }
+
+    fn try_again(&mut self) {
+        self.number = self.next_number();
+        self.splits += 1;
+    }
+
+    fn ask_for_the_last_word(&mut self) {
+        self.is_last = true;
+        self.splits = 0;
+        self.proposal.grants = false;
+    }
+
+    /// What a verdict that is none of these means for the caller.
+    async fn conclude(self, verdict: Verdict, poll: Poll) -> Result<Acquired, StoreError> {
+        let AcquireRequest { key, token, attempt, ttl, .. } = self.proposal.request;
+        let unknown = |reason: &str| Err(StoreError::Unknown(reason.to_owned()));
+        match verdict {
+            Verdict::Granted => self.granted(),
+            Verdict::GrantedBefore(lease) => {
+                let left_ms = lease.left_ms.saturating_sub(drift(ttl.as_ms()));
+                Ok(Acquired::Granted(Lease { left_ms, ..lease }))
+            }
+            Verdict::Own => {
+                // Before servers are asked to renew the token's lock: they would renew what they have just accepted.
+                if self.may_be_accepted() {
+                    self.give_up().await_answers().await;
+                }
+                // Servers that lack the lock are given it. The lease becomes as long as was asked for; that of a claim stays
+                // what it was, as in redis/scripts/acquire.lua.
+                let (ttl, by) = match attempt.is_of_connection() {
+                    true => (Ttl::SHORTEST, Renewer::Connection(attempt.claim())),
+                    false => (*ttl, Renewer::Token),
+                };
+                match self.store.renew_all(key, token, ttl, by, self.deadline).await? {
+                    Renewed::Renewed(lease) | Renewed::MaxHoldReached(lease) => {
+                        Ok(Acquired::AlreadyHeld(lease))
+                    }
+                    _ => unknown("the lock was lost just after it was found held"),
+                }
+            }
+            Verdict::Held(_) if self.has_strays && !self.give_up().await_most().await => {
+                unknown("somebody else holds the lock, but not all that was asked for before is undone")
+            }
+            Verdict::Held(lease) => {
+                if !self.has_strays {
+                    let undoing = self.store.giving_up(key, token, *attempt, self.number);
+                    self.store.pollster.follow_up(&undoing, poll, may_have_accepted_it);
+                }
+                Ok(refused(Some(lease)))
+            }
+            Verdict::Released => {
+                if self.may_be_accepted() {
+                    self.give_up().in_background();
+                }
+                // Whoever released it may not have reached most servers.
+                self.store.release_all(key, token, ReleaseMark::Final, false, self.deadline).await?;
+                Ok(Acquired::TokenReleased)
+            }
+            Verdict::Voided => {
+                self.give_up().in_background();
+                Ok(Acquired::AttemptVoided)
+            }
+            Verdict::TooFew(StoreError::Unavailable(reason) | StoreError::Unknown(reason)) => {
+                let is_undone = self.is_undone().await;
+                Err(if is_undone { StoreError::Unavailable(reason) } else { StoreError::Unknown(reason) })
+            }
+            Verdict::Nobody => Ok(refused(None)),
+            Verdict::Passed { .. } | Verdict::Split { .. } => Ok(HOLDER_UNKNOWN),
+        }
+    }
+
+    /// The lease that most servers have accepted, as far as it can be relied on. What went by since the question was sent
+    /// is the caller's to subtract.
+    fn granted(&self) -> Result<Acquired, StoreError> {
+        let request = self.proposal.request;
+        let fencing_token = FencingToken::new(self.number).ok_or_else(|| {
+            StoreError::Unknown("the clocks of the servers are too far ahead for a fencing number".into())
+        })?;
+        let left_ms = relied_on(request.ttl.as_ms());
+        Ok(Acquired::Granted(Lease {
+            fencing_token,
+            left_ms,
+            owner: request.owner.clone(),
+            is_released: false,
+        }))
+    }
+
+    fn next_number(&self) -> u64 {
+        let bucket = self.store.keys.bucket_of(&self.proposal.request.key);
+        self.store.ballots.next(bucket, self.store.pollster.council.now_us())
+    }
+
+    fn may_be_accepted(&self) -> bool {
+        self.litter.contains(&true)
+    }
+
+    /// Whether nothing of the numbers so far can be granted any more, once they are given up.
+    async fn is_undone(&self) -> bool {
+        !self.may_be_accepted() || self.give_up().await_most().await
+    }
+
+    /// Gives up all numbers up to this one, wherever something may be left of them.
+    fn give_up(&self) -> GivingUp<'_> {
+        let AcquireRequest { key, token, attempt, .. } = self.proposal.request;
+        let (store, deadline) = (self.store, self.deadline);
+        let call = store.giving_up(key, token, *attempt, self.number);
+        let poll = store.pollster.ask_some(&call, deadline, |index| self.litter[index]);
+        let clean = self.litter.iter().filter(|may_hold| !**may_hold).count();
+        GivingUp { store, poll, call, clean, deadline }
+    }
+
+    async fn ask(&self) -> (Verdict, Poll) {
+        let call = Arc::new(self.call());
+        let (pollster, deadline) = (&self.store.pollster, self.deadline);
+        let council = &pollster.council;
+        let good = if self.splits > 0 { council.good() } else { Vec::new() };
+        if !good.is_empty() {
+            // All who contend ask the same server first, and only one of them goes on. Another one next time: what is left
+            // of a lock that nobody holds may be in the way there.
+            let first = good[(self.splits - 1) % good.len()];
+            let mut poll = pollster.ask_some(&call, deadline, |index| index == first);
+            poll.decide(deadline.min(Instant::now() + FIRST_ANSWERS_WITHIN), |_| None::<()>).await;
+            if let Some(Some(Ok(reply))) = poll.answers.get(first)
+                && reply.outcome == 2
+            {
+                return (Verdict::Split { is_own: false, high: None }, poll);
+            }
+            let mut others = pollster.ask_some(&call, deadline, |index| index != first);
+            (others.answers[first], others.asked[first]) = (poll.answers[first].take(), true);
+            return (self.count(&mut others).await, others);
+        }
+        let mut poll = pollster.ask(&call, deadline);
+        (self.count(&mut poll).await, poll)
+    }
+
+    async fn count(&self, poll: &mut Poll) -> Verdict {
+        let (quorum, blocking) =
+            (self.store.pollster.council.quorum(), self.store.pollster.council.blocking());
+        let decided = poll.decide(self.deadline, |answers| early(answers, quorum, blocking)).await;
+        decided.unwrap_or_else(|| late(poll, quorum))
+    }
+
+    fn call(&self) -> Call {
+        let Proposal { request, grants, channel } = &self.proposal;
+        let store = self.store;
+        let AcquireRequest { key, token, attempt, ttl, owner, terms, intent } = *request;
+        let supersedes = match intent {
+            Intent::Join(join) => join.supersedes.iter().map(|attempt| format!("{attempt} ")).collect(),
+            _ => String::new(),
+        };
+        let mut args = vec![
+            token.to_string(),
+            attempt.to_string(),
+            if *grants { "grant" } else { "confirm" }.to_owned(),
+            ttl.as_ms().to_string(),
+            self.number.to_string(),
+            owner.as_ref().map_or_else(String::new, |owner| owner.as_str().to_owned()),
+            channel.unwrap_or_default().to_owned(),
+            supersedes,
+            store.mark_ttl.as_millis().to_string(),
+            if self.is_first { "1" } else { "0" }.to_owned(),
+        ];
+        args.extend(terms_args(*terms));
+        let keys = vec![store.keys.lock(key), store.keys.mark(key, token), store.keys.watch(key)];
+        store.call(
+            &scripts::ACQUIRE,
+            key,
+            keys,
+            args,
+            Until::About(store.pollster.council.since_boot(self.deadline)),
+        )
+    }
+}
+
+/// Numbers that are being given up.
+#[must_use]
+struct GivingUp<'a> {
+    store: &'a QuorumStore,
+    poll: Poll,
+    call: Arc<Call>,
+    /// How many servers certainly hold nothing of it.
+    clean: usize,
+    deadline: Instant,
+}
+
+impl GivingUp<'_> {
+    fn in_background(self) {
+        self.store.pollster.see_through(&self.call, self.poll);
+    }
+
+    /// Waits until the servers have answered.
+    async fn await_answers(mut self) {
+        self.poll.decide(self.deadline, |_| None::<()>).await;
+        self.in_background();
+    }
+
+    /// Waits until so many servers hold nothing of it that it can never be granted any more; else returns `false`.
+    async fn await_most(mut self) -> bool {
+        let (blocking, clean) = (self.store.pollster.council.blocking(), self.clean);
+        let is_undone = |answers: &[Option<Answer>]| {
+            let undone = heard(answers).filter(|reply| reply.outcome == 0).count();
+            (clean + undone >= blocking).then_some(())
+        };
+        let is_undone = self.poll.decide(self.deadline, is_undone).await.is_some();
+        self.in_background();
+        is_undone
+    }
+}
+
+/// The token certainly does not hold the lock, and somebody else may.
+const HOLDER_UNKNOWN: Acquired =
+    Acquired::Refused(Refusal { holder: None, holder_unknown: true, waiters: 0, position: None });
+
+fn refused(holder: Option<Lease>) -> Acquired {
+    Acquired::Refused(Refusal { holder, ..Refusal::default() })
+}

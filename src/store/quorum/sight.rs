@@ -1,0 +1,205 @@
+//! What a server of a quorum was seen to remember.
+
+use std::time::{Duration, SystemTime};
+
+use tokio::time::Instant;
+
+use crate::clock::whole_ms;
+use crate::store::redis::scripts::Reply;
+
+/// What a server's record says, as far as this gateway is concerned.
+#[derive(Clone, Debug)]
+pub(super) struct Sight {
+    pub(super) kind: Kind,
+    /// Names the server's process, and what that last followed.
+    pub(super) run: String,
+    /// What its clock showed, in ms.
+    now_ms: u64,
+    /// Since when it is in quarantine, in ms by its clock; 0 where it is not.
+    pub(super) since_ms: u64,
+    /// How long a lease can last, the attempt included, as far as this server knows.
+    pub(super) longest_ms: u64,
+    /// Whether it was ever part of a quorum.
+    pub(super) is_born: bool,
+    /// Whether most servers of the list before have learned the one of its epoch.
+    pub(super) is_settled: bool,
+    pub(super) epoch: u64,
+    pub(super) members: String,
+    at: Instant,
+    /// Since when it was seen so, without a break, and what its clock showed then.
+    pub(super) first_at: Instant,
+    first_now_ms: u64,
+}
+
+/// How long what was seen may be acted upon.
+const FRESH: Duration = Duration::from_secs(3);
+
+/// What a record is to this gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Of this run and this list.
+    Current,
+    /// There is none.
+    Empty,
+    /// Of another run: what the server holds may be older than what it accepted, whatever it keeps on its disk.
+    Forgot,
+    /// Of a later list.
+    Later,
+    /// Of another list with the same epoch.
+    Differs,
+    /// Of an earlier list.
+    Earlier,
+}
+
+impl Sight {
+    /// Reads what `look.lua` replied; `before` is what was seen last.
+    pub(super) fn read(reply: &Reply, run: &str, before: Option<&Self>) -> Option<Self> {
+        let kind = match reply.outcome {
+            0 => Kind::Current,
+            1 => Kind::Empty,
+            2 => Kind::Forgot,
+            3 => Kind::Later,
+            4 => Kind::Differs,
+            5 => Kind::Earlier,
+            _ => return None,
+        };
+        let text = |index| reply.field::<String>(index);
+        let number = |index| text(index)?.parse::<u64>().ok();
+        let at = Instant::now();
+        let (now_ms, since_ms) = (Self::clock_us(reply)?.unsigned_abs() / 1000, number(1)?);
+        let (first_at, first_now_ms) = before
+            .filter(|before| before.kind == kind && before.run == run && before.since_ms == since_ms)
+            .map_or((at, now_ms), |before| (before.first_at, before.first_now_ms));
+        Some(Self {
+            kind,
+            run: run.to_owned(),
+            now_ms,
+            since_ms,
+            longest_ms: number(2)?,
+            is_born: number(3)? == 1,
+            is_settled: number(4)? == 1,
+            epoch: number(5)?,
+            members: text(6)?,
+            at,
+            first_at,
+            first_now_ms,
+        })
+    }
+
+    /// What the server's clock showed, in µs.
+    pub(super) fn clock_us(reply: &Reply) -> Option<i64> {
+        reply.field::<String>(0)?.parse().ok()
+    }
+
+    /// Whether it counts.
+    pub(super) fn counts(&self) -> bool {
+        self.kind == Kind::Current && !self.is_in_quarantine()
+    }
+
+    /// Whether it counts, and else why not.
+    pub(super) fn standing(&self) -> Result<(), String> {
+        if self.counts() {
+            return Ok(());
+        }
+        let reason = match self.kind {
+            Kind::Current => match self.quarantine_left(self.longest_ms) {
+                left if left.is_zero() => {
+                    "in quarantine, which ends as soon as most servers say what they accepted".to_owned()
+                }
+                left => {
+                    let end = humantime::format_rfc3339_seconds(SystemTime::now() + left);
+                    format!("in quarantine until {end}, since it may have forgotten what it accepted")
+                }
+            },
+            Kind::Empty => "it is new or has forgotten everything, and is about to be taken in".to_owned(),
+            Kind::Forgot => {
+                "it was restarted or followed another server, and is about to go into quarantine".to_owned()
+            }
+            Kind::Later => format!("it knows a later list of servers, of epoch {}", self.epoch),
+            Kind::Differs => format!(
+                "it knows another list of servers of this epoch ({}): each list needs an epoch of its own",
+                self.members
+            ),
+            Kind::Earlier if self.is_in_quarantine() => format!(
+                "it is in quarantine by the list of epoch {}: gateways with that list must go on until it counts",
+                self.epoch
+            ),
+            Kind::Earlier => format!("it knows only the list of epoch {} yet", self.epoch),
+        };
+        Err(reason)
+    }
+
+    /// Whether it is new, and perhaps part of a quorum that is just being founded.
+    pub(super) fn is_starting(&self) -> bool {
+        let joined_lately = self.now_ms < self.since_ms.saturating_add(whole_ms(FRESH));
+        self.kind == Kind::Empty || !self.is_born && self.is_in_quarantine() && joined_lately
+    }
+
+    /// Whether it knows nothing of what it may have accepted.
+    pub(super) fn has_forgotten(&self) -> bool {
+        match self.kind {
+            Kind::Current => self.is_in_quarantine(),
+            Kind::Empty | Kind::Forgot => true,
+            Kind::Later | Kind::Differs | Kind::Earlier => false,
+        }
+    }
+
+    /// Whether it may still be acted upon. A gateway that stood still would act on what was long ago.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.at.elapsed() < FRESH
+    }
+
+    /// Until when it may be acted upon, in ms by the server's clock: that one goes on while this machine sleeps.
+    pub(super) fn fresh_until_ms(&self) -> u64 {
+        self.now_ms.saturating_add(whole_ms(FRESH))
+    }
+
+    pub(super) fn is_in_quarantine(&self) -> bool {
+        self.since_ms != 0
+    }
+
+    /// How long its quarantine lasts yet, where a lease can last so long: by its clock, and by that of this machine since it
+    /// was first seen. The clock of a machine that has just booted may be set forward at any moment.
+    pub(super) fn quarantine_left(&self, longest_ms: u64) -> Duration {
+        let end_ms = self.since_ms.saturating_add(longest_ms);
+        let left_ms = |shown_ms: u64, at: Instant| {
+            end_ms.saturating_sub(shown_ms.saturating_add(whole_ms(at.elapsed())))
+        };
+        Duration::from_millis(left_ms(self.now_ms, self.at).max(left_ms(self.first_now_ms, self.first_at)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
+
+    use redis::{FromRedisValue, Value};
+
+    use super::*;
+
+    const LONGEST_MS: u64 = 60_000;
+
+    /// What a server says that went into quarantine at `since_s`, and whose clock shows `now_s`.
+    fn seen(now_s: u64, since_s: u64, before: Option<&Sight>) -> Sight {
+        let text = |text: String| Value::BulkString(text.into_bytes());
+        let fields = [now_s * 1_000_000, since_s * 1_000, LONGEST_MS, 0, 0, 1].map(|n| text(n.to_string()));
+        let fields = [Value::Int(0)].into_iter().chain(fields).chain([text("a b c".to_owned())]).collect();
+        Sight::read(&Reply::from_redis_value(Value::Array(fields)).unwrap(), "run", before).unwrap()
+    }
+
+    #[test]
+    fn a_clock_that_is_set_forward_ends_no_quarantine() {
+        let first = seen(1_000, 1_000, None);
+        let stepped = seen(5_000, 1_000, Some(&first));
+        assert!(stepped.quarantine_left(LONGEST_MS) > Duration::from_secs(50));
+        // Another quarantine, and what a gateway sees that comes late.
+        assert!(seen(5_000, 4_940, Some(&stepped)).quarantine_left(LONGEST_MS).is_zero());
+        assert!(seen(1_070, 1_000, None).quarantine_left(LONGEST_MS).is_zero());
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_lengthens_a_quarantine() {
+        let first = seen(1_000, 1_000, None);
+        assert!(seen(900, 1_000, Some(&first)).quarantine_left(LONGEST_MS) > Duration::from_secs(150));
+    }
+}

@@ -1,0 +1,147 @@
+//! What servers say to a number that is proposed, and what follows from it.
+
+use super::lease::{Held, held_locks};
+use super::member::{Answer, Silence};
+use super::poll::{Poll, heard};
+use crate::lock::Lease;
+use crate::store::StoreError;
+use crate::store::redis::scripts::Reply;
+
+/// What a server said to a number.
+enum Vote {
+    Accepted {
+        high: u64,
+    },
+    /// It has accepted this attempt in an earlier try.
+    Before {
+        high: u64,
+    },
+    /// The token holds the lock there.
+    Own,
+    Held {
+        high: u64,
+    },
+    Released,
+    Voided,
+    Nobody,
+    /// It has accepted this number before, or the one proposed is too far ahead of its clock.
+    Passed {
+        high: u64,
+    },
+}
+
+/// What follows from the votes.
+pub(super) enum Verdict {
+    Granted,
+    /// In an earlier try of the same attempt.
+    GrantedBefore(Lease),
+    Own,
+    Held(Lease),
+    Released,
+    Voided,
+    Nobody,
+    /// Most servers have passed this number.
+    Passed {
+        high: u64,
+    },
+    /// Nobody has most votes; some servers may say that the token holds the lock.
+    Split {
+        is_own: bool,
+        /// What most servers have passed.
+        high: Option<u64>,
+    },
+    TooFew(StoreError),
+}
+
+/// Whether a server that was asked may hold something of an attempt; one that is silent may.
+pub(super) fn may_have_accepted_it(answer: &Option<Answer>) -> bool {
+    match answer {
+        Some(Ok(reply)) => matches!(reply.outcome, 0 | 9),
+        Some(Err(Silence::Out(_))) => false,
+        Some(Err(Silence::Doubt(_))) | None => true,
+    }
+}
+
+fn vote_of(reply: &Reply) -> Option<Vote> {
+    let high = |index| reply.field::<String>(index)?.parse().ok();
+    Some(match reply.outcome {
+        0 => Vote::Accepted { high: high(2)? },
+        1 => Vote::Own,
+        2 => Vote::Held { high: high(2)? },
+        3 => Vote::Released,
+        4 => Vote::Voided,
+        6 => Vote::Nobody,
+        7 | 8 => Vote::Passed { high: high(0)? },
+        9 => Vote::Before { high: high(2)? },
+        _ => return None,
+    })
+}
+
+/// What is clear already, whatever the others say.
+pub(super) fn early(answers: &[Option<Answer>], quorum: usize, blocking: usize) -> Option<Verdict> {
+    let (mut accepted, mut nobody) = (0, 0);
+    for vote in heard(answers).filter_map(vote_of) {
+        match vote {
+            Vote::Accepted { .. } => accepted += 1,
+            Vote::Nobody => nobody += 1,
+            // A token that was released anywhere is on its way to be released everywhere.
+            Vote::Released => return Some(Verdict::Released),
+            Vote::Voided => return Some(Verdict::Voided),
+            Vote::Own | Vote::Before { .. } | Vote::Held { .. } | Vote::Passed { .. } => {}
+        }
+    }
+    if accepted >= quorum {
+        return Some(Verdict::Granted);
+    }
+    if let Some(lease) = locks_by(answers, 9).find_map(|held| held.by(quorum)) {
+        return Some(Verdict::GrantedBefore(lease));
+    }
+    if locks_by(answers, 1).any(|held| held.count() >= quorum) {
+        return Some(Verdict::Own);
+    }
+    if let Some(lease) = locks_by(answers, 2).find_map(|held| held.by(quorum)) {
+        return Some(Verdict::Held(lease));
+    }
+    (nobody >= blocking).then_some(Verdict::Nobody)
+}
+
+/// What follows once nothing more can be hoped for.
+pub(super) fn late(poll: &Poll, quorum: usize) -> Verdict {
+    let votes: Vec<_> = poll.heard().filter_map(vote_of).collect();
+    if votes.len() < quorum {
+        return Verdict::TooFew(poll.too_few());
+    }
+    let mut highs = Vec::new();
+    let (mut is_own, mut is_held, mut has_passed) = (false, false, false);
+    for vote in votes {
+        match vote {
+            Vote::Accepted { high } => highs.push(high),
+            Vote::Held { high } => {
+                is_held = true;
+                highs.push(high);
+            }
+            Vote::Passed { high } | Vote::Before { high } => {
+                has_passed = true;
+                highs.push(high);
+            }
+            Vote::Own => is_own = true,
+            Vote::Released | Vote::Voided | Vote::Nobody => {}
+        }
+    }
+    highs.sort_unstable();
+    // Above that of as many servers as are needed, and not of all: one that is far ahead would drag the number to where
+    // the others refuse it.
+    if let Some(high) = highs.get(quorum - 1)
+        && has_passed
+        && !is_held
+        && !is_own
+    {
+        return Verdict::Passed { high: *high };
+    }
+    Verdict::Split { is_own, high: highs.get(quorum - 1).copied() }
+}
+
+/// The locks that servers have named in this kind of answer.
+fn locks_by(answers: &[Option<Answer>], outcome: i64) -> impl Iterator<Item = Held> {
+    held_locks(answers, move |reply| reply.outcome == outcome).into_iter()
+}

@@ -1,0 +1,272 @@
+//! Who waits at this gateway, and whose turn it is to try. Gateways know nothing of each other's lines: so waiting is fair
+//! at each of them alone.
+
+use std::collections::HashMap;
+use std::ops::RangeInclusive;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, broadcast};
+use tokio::time::{Instant, timeout_at};
+
+use crate::clock::{boottime, whole_ms};
+use crate::lock::{Acquired, Attempt, LockKey, Refusal};
+use crate::store::wait_queue::Lines;
+use crate::store::{AcquireRequest, Hint, PlaceAfter, StoreError};
+
+/// How long what is known of a holder is relied on, since what servers tell may be lost: a tenth of what is left of the
+/// lease, within these bounds.
+const KNOWN_FOR: RangeInclusive<Duration> = Duration::from_secs(2)..=Duration::from_secs(15);
+/// After the first server has said that a lock is free, most of the others are waited for so long.
+const SOON: Duration = Duration::from_millis(15);
+/// When somebody is to look at a lock that has just become free, or may have.
+pub(super) const AT_ONCE: Duration = Duration::from_millis(1);
+/// Longer than any request goes on after its last look.
+const SPENT_FOR: Duration = Duration::from_secs(120);
+/// Locks that are being tried for, past which those that nobody tries for any more are forgotten.
+const MANY: usize = 1_024;
+
+/// The lines of this gateway, and what it knows of the locks for which somebody waits.
+pub(super) struct Waiters {
+    state: Mutex<State>,
+    /// One try for each lock at a time: this gateway's requests would only be in each other's way.
+    tries: Mutex<HashMap<LockKey, Weak<AsyncMutex<()>>>>,
+    hints: broadcast::Sender<Hint>,
+}
+
+/// What is kept together.
+pub(super) struct State {
+    pub(super) lines: Lines,
+    /// The locks that are believed to be held, or are being tried for.
+    held: HashMap<LockKey, Known>,
+    /// The servers that have said that a lock is free.
+    free_at: HashMap<LockKey, Vec<usize>>,
+    /// When a server last said so.
+    told_at: HashMap<LockKey, Duration>,
+    /// Attempts whose last look was not answered, since when: what they may have done is being undone.
+    spent: HashMap<Attempt, Duration>,
+    /// How many locks are to be known before those are looked for that nobody waits for any more.
+    tidy_at: usize,
+}
+
+/// What is known of a lock, by the time since boot.
+struct Known {
+    until: Duration,
+    good_until: Duration,
+}
+
+impl State {
+    /// How long the lock is believed to be held yet, as far as that was found out lately.
+    pub(super) fn held(&self, key: &LockKey, now: Duration) -> Option<Duration> {
+        let known = self.held.get(key).filter(|known| now < known.good_until)?;
+        known.until.checked_sub(now).filter(|left| !left.is_zero())
+    }
+
+    /// Somebody holds the lock for so long, or it is being tried for.
+    pub(super) fn note_held(&mut self, key: &LockKey, left: Duration, now: Duration) {
+        self.free_at.remove(key);
+        let good_for = (left / 10).clamp(*KNOWN_FOR.start(), *KNOWN_FOR.end());
+        self.held.insert(key.clone(), Known { until: now + left, good_until: now + good_for });
+    }
+
+    /// What was answered to a request that was made at `asked_at` says something of the lock, and of its token's place in the
+    /// line.
+    pub(super) fn learn(
+        &mut self,
+        request: &AcquireRequest,
+        answer: &Acquired,
+        asked_at: Duration,
+        now: Duration,
+    ) {
+        let AcquireRequest { key, token, attempt, ttl, .. } = request;
+        match answer {
+            Acquired::Granted(_) | Acquired::AlreadyHeld(_) => {
+                self.lines.granted(key, token, *attempt, *ttl, now);
+                self.note_held(key, ttl.as_duration(), now);
+            }
+            // It was released meanwhile, perhaps by the one who is named: nobody will be told so again.
+            Acquired::Refused(Refusal { holder: Some(_), .. })
+                if self.told_at.get(key).is_some_and(|told_at| *told_at >= asked_at) =>
+            {
+                self.held.insert(key.clone(), Known { until: now + SOON, good_until: now + SOON });
+            }
+            Acquired::Refused(Refusal { holder: Some(lease), .. }) => {
+                self.note_held(key, Duration::from_millis(lease.left_ms), now);
+            }
+            Acquired::Refused(_) => self.note_free(key),
+            Acquired::TokenReleased => drop(self.lines.released(key, token, false, now)),
+            Acquired::AttemptVoided => {
+                self.lines.vacate(key, token, *attempt, PlaceAfter::Kept, false, now);
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether an attempt is to be granted nothing any more.
+    pub(super) fn is_spent(&self, attempt: &Attempt) -> bool {
+        self.spent.contains_key(attempt)
+    }
+
+    pub(super) fn spend(&mut self, attempt: Attempt, now: Duration) {
+        self.spent.retain(|_, since| now < *since + SPENT_FOR);
+        self.spent.insert(attempt, now);
+    }
+
+    /// The lock may be free.
+    pub(super) fn note_free(&mut self, key: &LockKey) {
+        self.held.remove(key);
+    }
+
+    /// Forgets locks for which nobody waits.
+    fn tidy(&mut self, now: Duration) {
+        self.lines.purge(now);
+        let Self { lines, held, free_at, told_at, .. } = self;
+        held.retain(|key, _| lines.has_line(key, now));
+        free_at.retain(|key, _| lines.has_line(key, now));
+        told_at.retain(|key, _| lines.has_line(key, now));
+        // Else each step would tidy up where many are waited for.
+        self.tidy_at = MANY.max(2 * self.known());
+    }
+
+    /// Of how many locks something is known.
+    fn known(&self) -> usize {
+        self.held.len().max(self.told_at.len())
+    }
+}
+
+impl Waiters {
+    pub(super) fn new(lines: Lines, hints: broadcast::Sender<Hint>) -> Self {
+        let state = State {
+            lines,
+            held: HashMap::new(),
+            free_at: HashMap::new(),
+            told_at: HashMap::new(),
+            spent: HashMap::new(),
+            tidy_at: MANY,
+        };
+        Self { state: Mutex::new(state), tries: Mutex::default(), hints }
+    }
+
+    /// Does one step, and tells those who wait what follows for them.
+    pub(super) fn step<T>(&self, step: impl FnOnce(&mut State, Duration) -> T) -> T {
+        let now = boottime();
+        let (answer, hints) = {
+            let mut state = lock(&self.state);
+            let answer = step(&mut state, now);
+            if state.known() > state.tidy_at {
+                state.tidy(now);
+            }
+            (answer, state.lines.take_hints())
+        };
+        for hint in hints {
+            // Nobody listens before somebody waits.
+            let _ = self.hints.send(hint);
+        }
+        answer
+    }
+
+    /// Waits for the turn to try for a lock.
+    pub(super) async fn turn(
+        &self,
+        key: &LockKey,
+        deadline: Instant,
+    ) -> Result<OwnedMutexGuard<()>, StoreError> {
+        let turn = {
+            let mut tries = lock(&self.tries);
+            if tries.len() > MANY {
+                tries.retain(|_, turn| turn.strong_count() > 0);
+            }
+            let known = tries.get(key).and_then(Weak::upgrade);
+            known.unwrap_or_else(|| {
+                let turn = Arc::default();
+                tries.insert(key.clone(), Arc::downgrade(&turn));
+                turn
+            })
+        };
+        let too_busy =
+            || StoreError::Unavailable("too many try for this lock at once; nothing was done".to_owned());
+        timeout_at(deadline, turn.lock_owned()).await.map_err(|_| too_busy())
+    }
+
+    /// A server has told that a lock is free. Once `quorum` of them have, or after a moment, the first in line tries.
+    pub(super) fn hear(&self, server: usize, key: LockKey, quorum: usize) {
+        let due_in = self.step(|state, now| {
+            if !state.lines.has_line(&key, now) {
+                return None;
+            }
+            state.told_at.insert(key.clone(), now);
+            // Whoever has released it here has told so before; or what was known is too old.
+            if state.held(&key, now).is_none() {
+                return Some(AT_ONCE);
+            }
+            let servers = state.free_at.entry(key.clone()).or_default();
+            if !servers.contains(&server) {
+                servers.push(server);
+            }
+            let (is_first, is_free) = (servers.len() == 1, servers.len() >= quorum);
+            if is_free {
+                state.free_at.remove(&key);
+                state.note_free(&key);
+                state.lines.freed(&key, now);
+            } else if is_first {
+                state.held.insert(key.clone(), Known { until: now + SOON, good_until: now + SOON });
+            }
+            (is_first && !is_free).then_some(SOON)
+        });
+        if let Some(due_in) = due_in {
+            let _ = self.hints.send(Hint::Due(key, whole_ms(due_in)));
+        }
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic elsewhere cannot have left these half changed.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::{FencingToken, Lease, LeaseToken, Terms, Ttl};
+    use crate::store::{Intent, Join, LineSettings};
+
+    /// The one whom it names may be who released the lock: nobody would be told of that again.
+    #[test]
+    fn an_answer_that_is_older_than_the_news_of_a_release_is_not_believed() {
+        let waiters = Waiters::new(Lines::new(LineSettings::default()), broadcast::Sender::new(16));
+        let (Ok(key), Some(ttl)) = (LockKey::parse(b"k"), Ttl::from_ms(30_000)) else { panic!("no request") };
+        let (token, attempt) = (LeaseToken::generate().hash(), Attempt::generate());
+        let join = Join { displaces: true, place: None, supersedes: Vec::new() };
+        let joined = waiters.step(|state, now| state.lines.join(&key, &token, attempt, &join, now));
+        assert_eq!(joined, Ok(()));
+        let request = AcquireRequest {
+            key: key.clone(),
+            token,
+            attempt,
+            ttl,
+            owner: None,
+            terms: Terms::default(),
+            intent: Intent::Join(join),
+        };
+        let holder = FencingToken::new(7).map(|fencing_token| Lease {
+            fencing_token,
+            left_ms: 30_000,
+            owner: None,
+            is_released: false,
+        });
+        let refused =
+            Acquired::Refused(Refusal { holder, waiters: 1, position: Some(1), ..Refusal::default() });
+        let is_believed = |asked_at: Duration| {
+            waiters.step(|state, now| {
+                state.learn(&request, &refused, asked_at, now);
+                state.held(&key, now).is_some_and(|left| left > SOON)
+            })
+        };
+        let asked_at = waiters.step(|_, now| now);
+        assert!(is_believed(asked_at));
+        waiters.hear(0, key.clone(), 3);
+        assert!(!is_believed(asked_at));
+        let asked_later = waiters.step(|_, now| now) + Duration::from_nanos(1);
+        assert!(is_believed(asked_later));
+    }
+}

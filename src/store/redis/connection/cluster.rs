@@ -1,0 +1,430 @@
+//! The servers of a cluster, and which of them has which slot.
+//!
+//! The map is a hint and nothing rests on it: a server refuses what it does not have, and says who has it. It is asked
+//! for each second, and sooner when a server is out of reach or points elsewhere, of one server after the other: the one
+//! that was asked last may be the one that knows less.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, FromRedisValue, Value};
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use super::link::Link;
+use super::scan::Tour;
+use super::supervisor::{Supervisor, Target};
+use crate::store::StoreError;
+use crate::store::redis::address::RedisAddress;
+use crate::store::redis::failure::describe;
+use crate::store::redis::health::preflight::Preflight;
+use crate::store::redis::node::Node;
+use crate::store::redis::pubsub::Hints;
+use crate::store::redis::scripts::keys::SLOTS;
+
+/// How often the map is asked for when nothing is wrong.
+const MAP_PERIOD: Duration = Duration::from_secs(1);
+/// The shortest time between two questions.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+
+/// Links to the primaries of one cluster.
+pub(crate) struct Cluster {
+    shared: Arc<Shared>,
+    stop: CancellationToken,
+}
+
+/// What the task that keeps the map shares with requests.
+struct Shared {
+    address: RedisAddress,
+    preflight: Preflight,
+    reply_timeout: Duration,
+    hints: Hints,
+    state: watch::Sender<State>,
+    /// Says that the map seems to be old.
+    stale: Notify,
+}
+
+#[derive(Clone)]
+enum State {
+    /// No server has been reached yet: requests wait, within their deadline.
+    Connecting,
+    Known(Arc<Map>),
+    /// No server was reached for a while, for this reason.
+    Down(Arc<str>),
+}
+
+impl State {
+    /// Who has the slot, as far as is known.
+    fn owner_of(&self, slot: u16) -> Result<Option<&Arc<Supervisor>>, StoreError> {
+        match self {
+            Self::Known(map) => Ok(map.owners.get(usize::from(slot)).and_then(Option::as_ref)),
+            Self::Connecting => Ok(None),
+            Self::Down(reason) => Err(StoreError::Unavailable(reason.to_string())),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Map {
+    /// Those who keep links: to the primaries, and to whom they have pointed lately.
+    supervisors: HashMap<Node, Arc<Supervisor>>,
+    /// Who has which slot; none where nobody has it.
+    owners: Vec<Option<Arc<Supervisor>>>,
+}
+
+impl Map {
+    /// Those who have slots, in the order of their first ones.
+    fn primaries(&self) -> Vec<&Arc<Supervisor>> {
+        let mut primaries: Vec<&Arc<Supervisor>> = Vec::new();
+        for owner in self.owners.iter().flatten() {
+            if !primaries.iter().any(|known| Arc::ptr_eq(known, owner)) {
+                primaries.push(owner);
+            }
+        }
+        primaries
+    }
+
+    /// Which slots each of them has, as a text; `None` where some have nobody.
+    fn layout(&self) -> Option<String> {
+        let primaries = self.primaries();
+        let mut layout = String::new();
+        let mut before = None;
+        for (slot, owner) in self.owners.iter().enumerate() {
+            let owner = owner.as_ref()?;
+            let number = primaries.iter().position(|primary| Arc::ptr_eq(primary, owner));
+            if number != before {
+                layout.push_str(&format!("{slot}:{} ", number?));
+                before = number;
+            }
+        }
+        Some(layout)
+    }
+}
+
+impl Cluster {
+    /// Starts to look for the servers in the background.
+    pub(crate) fn start(
+        address: &RedisAddress,
+        preflight: &Preflight,
+        reply_timeout: Duration,
+        hints: Hints,
+    ) -> Self {
+        let (address, preflight, stale) = (address.clone(), preflight.clone(), Notify::new());
+        let state = watch::Sender::new(State::Connecting);
+        let shared = Arc::new(Shared { address, preflight, reply_timeout, hints, state, stale });
+        let stop = CancellationToken::new();
+        let (task, stopped) = (shared.clone(), stop.clone());
+        tokio::spawn(async move {
+            stopped.run_until_cancelled(task.keep_map()).await;
+            task.state.send_replace(State::Down("the store is closed".into()));
+        });
+        Self { shared, stop }
+    }
+
+    /// The current link to whoever has the slot. Fails at once while that server is known to be down.
+    pub(crate) async fn link(&self, slot: u16, deadline: Instant) -> Result<Arc<Link>, StoreError> {
+        if let Some(owner) = self.shared.state.borrow().owner_of(slot)?
+            && let Some(link) = owner.link_now()
+        {
+            return Ok(link);
+        }
+        let mut state = self.shared.state.subscribe();
+        loop {
+            let owner = state.borrow_and_update().owner_of(slot)?.cloned();
+            self.shared.stale.notify_one();
+            let link = async {
+                match &owner {
+                    Some(owner) => owner.link(deadline).await,
+                    None => {
+                        sleep_until(deadline).await;
+                        Err(StoreError::Unavailable("no server of the cluster has the lock's slot".into()))
+                    }
+                }
+            };
+            tokio::select! {
+                biased;
+                link = link => return link,
+                // A server that is out of reach may have a successor.
+                changed = state.changed() => if changed.is_err() {
+                    return Err(StoreError::Unavailable("the store is closed".into()));
+                },
+            }
+        }
+    }
+
+    /// The link to a server that another one has named: for this slot from now on, or for one command.
+    pub(crate) async fn link_to(
+        &self,
+        node: &Node,
+        slot: Option<u16>,
+        deadline: Instant,
+    ) -> Result<Arc<Link>, StoreError> {
+        self.shared.stale.notify_one();
+        let mut supervisor = Err(StoreError::Unavailable("the servers of the cluster are not known".into()));
+        self.shared.state.send_if_modified(|state| {
+            let State::Known(map) = state else { return false };
+            supervisor = self.shared.supervisor(&map.supervisors, node);
+            let Ok(supervisor) = &supervisor else { return false };
+            let owner = slot.map(|slot| map.owners.get(usize::from(slot)).and_then(Option::as_ref));
+            let is_owner =
+                owner.is_none_or(|owner| owner.is_some_and(|owner| Arc::ptr_eq(owner, supervisor)));
+            if is_owner && map.supervisors.contains_key(node) {
+                return false;
+            }
+            let mut supervisors = map.supervisors.clone();
+            supervisors.insert(node.clone(), supervisor.clone());
+            let mut owners = map.owners.clone();
+            if let Some(owner) = slot.and_then(|slot| owners.get_mut(usize::from(slot))) {
+                *owner = Some(supervisor.clone());
+            }
+            *map = Arc::new(Map { supervisors, owners });
+            true
+        });
+        supervisor?.link(deadline).await
+    }
+
+    /// The current links to all primaries.
+    pub(crate) async fn all(&self, deadline: Instant) -> Vec<Result<Arc<Link>, StoreError>> {
+        let map = match self.map(deadline).await {
+            Ok(map) => map,
+            Err(error) => return vec![Err(error)],
+        };
+        let mut links = Vec::new();
+        for primary in map.primaries() {
+            links.push(primary.link(deadline).await);
+        }
+        links
+    }
+
+    /// All primaries, for as long as each of them keeps its slots.
+    pub(crate) async fn tour(&self, deadline: Instant) -> Result<Tour, StoreError> {
+        let map = self.map(deadline).await?;
+        let layout = map.layout().ok_or_else(|| {
+            self.shared.stale.notify_one();
+            StoreError::Unavailable("some slots of the cluster have no server".into())
+        })?;
+        let mut links = Vec::new();
+        for primary in map.primaries() {
+            links.push(primary.link(deadline).await?);
+        }
+        Ok(Tour::new(links, &layout))
+    }
+
+    async fn map(&self, deadline: Instant) -> Result<Arc<Map>, StoreError> {
+        let mut state = self.shared.state.subscribe();
+        let is_known = |state: &State| !matches!(state, State::Connecting);
+        match timeout_at(deadline, state.wait_for(is_known)).await.as_ref().map(|state| state.as_deref()) {
+            Ok(Ok(State::Known(map))) => Ok(map.clone()),
+            Ok(Ok(State::Down(reason))) => Err(StoreError::Unavailable(reason.to_string())),
+            _ => Err(StoreError::Unavailable("no server of the cluster answers".into())),
+        }
+    }
+
+    /// A link to one of them, if any stands.
+    pub(crate) fn any(&self) -> Option<Arc<Link>> {
+        let State::Known(map) = &*self.shared.state.borrow() else { return None };
+        map.supervisors.values().find_map(|supervisor| supervisor.link_now())
+    }
+
+    /// Ends all connections: from then on requests are refused.
+    pub(crate) fn stop(&self) {
+        self.stop.cancel();
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// What one server says of the slots: ranges with their primaries, and everybody who is named.
+struct Layout {
+    ranges: Vec<(u16, u16, Node)>,
+    nodes: Vec<Node>,
+}
+
+impl Shared {
+    async fn keep_map(&self) {
+        let mut nodes = self.address.nodes().to_vec();
+        let mut asked = 0;
+        let mut connection = None;
+        let mut failing_since = Instant::now();
+        loop {
+            let node = nodes[asked % nodes.len()].clone();
+            match timeout(self.reply_timeout, Layout::ask(&self.address, &node, &mut connection)).await {
+                Ok(Ok(layout)) => {
+                    failing_since = Instant::now();
+                    nodes = self.candidates(&layout);
+                    self.learn(&layout);
+                }
+                failed => {
+                    let reason = match failed {
+                        Ok(Err(reason)) => reason,
+                        _ => "it does not answer".to_owned(),
+                    };
+                    tracing::debug!(%node, reason, "a server does not say who has which slot");
+                    if failing_since.elapsed() >= self.reply_timeout {
+                        self.give_up(reason);
+                    }
+                    // The next one is asked after the shortest pause.
+                    self.stale.notify_one();
+                }
+            }
+            sleep(SHORTEST_PAUSE).await;
+            if timeout(MAP_PERIOD, self.stale.notified()).await.is_ok() {
+                // Another one may know more.
+                connection = None;
+                asked += 1;
+            }
+        }
+    }
+
+    /// Whom to ask: those that were named, and those that the address names.
+    fn candidates(&self, layout: &Layout) -> Vec<Node> {
+        let mut nodes = self.address.nodes().to_vec();
+        for node in &layout.nodes {
+            if !nodes.contains(node) {
+                nodes.push(node.clone());
+            }
+        }
+        nodes
+    }
+
+    /// Makes a server's word the map. Whoever has no slots any more is left.
+    fn learn(&self, layout: &Layout) {
+        let known = match &*self.state.borrow() {
+            State::Known(map) => map.clone(),
+            _ => Arc::default(),
+        };
+        let mut map = Map { supervisors: HashMap::new(), owners: vec![None; usize::from(SLOTS)] };
+        for (first, last, node) in &layout.ranges {
+            let supervisor = match map.supervisors.get(node) {
+                Some(supervisor) => supervisor.clone(),
+                None => match self.supervisor(&known.supervisors, node) {
+                    Ok(supervisor) => supervisor,
+                    Err(error) => {
+                        tracing::warn!(%node, %error, "a server of the cluster cannot be used");
+                        continue;
+                    }
+                },
+            };
+            let range = usize::from(*first)..usize::from(*last) + 1;
+            if let Some(owners) = map.owners.get_mut(range) {
+                owners.fill(Some(supervisor.clone()));
+            }
+            map.supervisors.insert(node.clone(), supervisor);
+        }
+        let same = |a: &Option<Arc<Supervisor>>, b: &Option<Arc<Supervisor>>| match (a, b) {
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+            (a, b) => a.is_none() && b.is_none(),
+        };
+        let is_same = known.supervisors.len() == map.supervisors.len()
+            && known.owners.len() == map.owners.len()
+            && known.owners.iter().zip(&map.owners).all(|(before, now)| same(before, now));
+        if !is_same {
+            tracing::debug!(primaries = map.supervisors.len(), "learned who has which slot of the cluster");
+            self.state.send_replace(State::Known(Arc::new(map)));
+        }
+    }
+
+    /// The one that keeps a link to this server, or a new one.
+    fn supervisor(
+        &self,
+        known: &HashMap<Node, Arc<Supervisor>>,
+        node: &Node,
+    ) -> Result<Arc<Supervisor>, StoreError> {
+        if let Some(supervisor) = known.get(node) {
+            return Ok(supervisor.clone());
+        }
+        let client = self.address.client(node).map_err(|error| StoreError::Unavailable(error.to_string()))?;
+        let (target, hints) = (Target::Node(client), self.hints.clone());
+        Ok(Arc::new(Supervisor::start(target, &self.preflight, self.reply_timeout, hints)))
+    }
+
+    fn give_up(&self, reason: String) {
+        if matches!(&*self.state.borrow(), State::Connecting) {
+            let reason = format!("no server of the cluster can be asked: {reason}");
+            tracing::warn!(reason, "out of order");
+            self.state.send_replace(State::Down(reason.into()));
+        }
+    }
+}
+
+/// The primaries of a cluster, by the word of the first server that can be asked.
+pub(crate) async fn primaries(address: &RedisAddress, patience: Duration) -> Result<Vec<Node>, String> {
+    let mut last_error = String::new();
+    for node in address.nodes() {
+        let layout = match timeout(patience, Layout::ask(address, node, &mut None)).await {
+            Ok(Ok(layout)) => layout,
+            Ok(Err(reason)) => {
+                last_error = format!("{node}: {reason}");
+                continue;
+            }
+            Err(_) => {
+                last_error = format!("{node} does not answer");
+                continue;
+            }
+        };
+        let mut primaries: Vec<_> = layout.ranges.into_iter().map(|(_, _, node)| node).collect();
+        primaries.sort_unstable_by_key(Node::to_string);
+        primaries.dedup();
+        return Ok(primaries);
+    }
+    Err(last_error)
+}
+
+impl Layout {
+    async fn ask(
+        address: &RedisAddress,
+        node: &Node,
+        connection: &mut Option<MultiplexedConnection>,
+    ) -> Result<Self, String> {
+        let connection = match connection {
+            Some(connection) => connection,
+            None => {
+                let client = address.client(node).map_err(|error| error.to_string())?;
+                let config =
+                    AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+                let connected = client.get_multiplexed_async_connection_with_config(&config).await;
+                connection.insert(connected.map_err(|error| describe(&error))?)
+            }
+        };
+        let mut slots = redis::cmd("CLUSTER");
+        let reply: Result<Vec<Value>, _> = slots.arg("SLOTS").query_async(connection).await;
+        let ranges = reply.map_err(|error| describe(&error))?;
+        let layout = Self::read(ranges, node).ok_or("its CLUSTER SLOTS cannot be read")?;
+        if layout.ranges.is_empty() {
+            return Err("it knows no slots".to_owned());
+        }
+        Ok(layout)
+    }
+
+    /// Reads the reply to `CLUSTER SLOTS`. A server without a host is the one that was asked.
+    fn read(ranges: Vec<Value>, asked: &Node) -> Option<Self> {
+        let mut layout = Self { ranges: Vec::new(), nodes: Vec::new() };
+        for range in ranges {
+            let mut fields = Vec::<Value>::from_redis_value(range).ok()?.into_iter();
+            let first = u16::from_redis_value(fields.next()?).ok()?;
+            let last = u16::from_redis_value(fields.next()?).ok()?;
+            let mut nodes = Vec::new();
+            for node in fields {
+                let mut node = Vec::<Value>::from_redis_value(node).ok()?.into_iter();
+                let host = Option::<String>::from_redis_value(node.next()?).ok()?.unwrap_or_default();
+                let named = Node { host, port: u16::from_redis_value(node.next()?).ok()? };
+                // Behind the id there may be other names.
+                let others =
+                    node.nth(1).and_then(|names| HashMap::<String, String>::from_redis_value(names).ok());
+                let address = others.and_then(|mut names| names.remove("ip"));
+                let host = address.unwrap_or_else(|| asked.host.clone());
+                nodes.push(if named.is_known() { named } else { Node { host, ..named } });
+            }
+            layout.ranges.push((first, last, nodes.first()?.clone()));
+            layout.nodes.extend(nodes);
+        }
+        Some(layout)
+    }
+}

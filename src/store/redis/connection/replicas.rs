@@ -1,0 +1,181 @@
+//! Locks that replicas must have acknowledged before they are handed out.
+//!
+//! `WAIT` blocks whatever is behind it on its connection, and speaks of what was written over that connection alone. So
+//! it never goes over the connection that all share, but over one that is checked out of a pool, and behind a write of
+//! its own to the lock. That write also finds out where the server has lost the grant in the meantime, or is another.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bb8_redis::bb8::{self, ManageConnection, Pool};
+use redis::aio::{MultiplexedConnection, SendError};
+use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, PushInfo, PushKind, RedisError, RedisResult};
+use tokio::time::{Instant, timeout_at};
+
+use crate::lock::FencingToken;
+use crate::store::redis::failure::describe;
+use crate::store::redis::scripts::{ACK, NO_SCRIPT};
+
+/// Grants that may wait for replicas at once; further ones wait for a connection first.
+const CONNECTIONS: u32 = 16;
+
+/// How late a server may answer a WAIT whose time is over: it looks for those ten times a second.
+const WAIT_ENDS_WITHIN: Duration = Duration::from_millis(200);
+
+/// The replicas of one server.
+pub(crate) struct Replicas {
+    /// How many of them must have a lock.
+    needed: u32,
+    pool: Pool<Connections>,
+}
+
+impl Replicas {
+    /// Nothing where none are needed. Nothing connects before the first grant.
+    pub(crate) fn of(client: &Client, needed: u32, connect_timeout: Duration) -> Option<Self> {
+        let connections = Connections { client: client.clone(), connect_timeout };
+        let pool = || {
+            bb8::Builder::new()
+                .max_size(CONNECTIONS)
+                .connection_timeout(connect_timeout)
+                .build_unchecked(connections)
+        };
+        (needed > 0).then(|| Self { needed, pool: pool() })
+    }
+
+    /// Waits until as many replicas as are needed have the grant of this number. The error says, for people, why it is
+    /// not to be relied on.
+    pub(crate) async fn have(
+        &self,
+        lock: &[u8],
+        token: &str,
+        number: FencingToken,
+        deadline: Instant,
+    ) -> Result<(), String> {
+        let needed = self.needed;
+        let ask = async {
+            let number = number.get().to_string();
+            loop {
+                let Ok(mut connection) = self.pool.get().await else { return None };
+                match connection.ask(lock, [token, &number], needed, deadline).await {
+                    // The next may be a better one: those of a server that was restarted are all useless.
+                    Err(error) if error.is_unrecoverable_error() => {}
+                    reply => return Some(reply),
+                }
+            }
+        };
+        match timeout_at(deadline, ask).await {
+            Ok(Some(Ok(Some(count)))) if count >= needed => Ok(()),
+            Ok(Some(Ok(Some(count)))) => {
+                Err(format!("{count} replicas have acknowledged the grant in time, and {needed} must"))
+            }
+            Ok(Some(Ok(None))) => Err("the grant was lost, or over, before replicas acknowledged it".into()),
+            Ok(Some(Err(error))) => {
+                Err(format!("replicas cannot be asked about the grant: Redis: {}", describe(&error)))
+            }
+            Ok(None) | Err(_) => Err("replicas could not be asked about the grant in time".into()),
+        }
+    }
+}
+
+/// Makes the connections of a pool.
+struct Connections {
+    client: Client,
+    connect_timeout: Duration,
+}
+
+/// A connection that is used by one grant at a time.
+struct OwnConnection {
+    connection: MultiplexedConnection,
+    /// Whether the server was given the text of the script: one that does not know it would first have the WAIT behind
+    /// its refusal time out, where replicas are silent.
+    knows_script: bool,
+    /// Whether a reply may still be on its way: it would be taken for that to the next question.
+    is_busy: bool,
+    is_closed: Arc<AtomicBool>,
+}
+
+impl OwnConnection {
+    /// Writes the grant once more and waits for replicas. Returns how many have it; nothing where it is not there.
+    async fn ask(
+        &mut self,
+        lock: &[u8],
+        grant: [&str; 2],
+        needed: u32,
+        deadline: Instant,
+    ) -> RedisResult<Option<u32>> {
+        let keys = [lock];
+        let add_args = |call: &mut Cmd| {
+            call.arg(&grant);
+        };
+        // It stays so where the reply does not come, or nobody waits for it any more.
+        self.is_busy = true;
+        let write =
+            if self.knows_script { ACK.by_hash(&keys, add_args) } else { ACK.by_text(&keys, add_args) };
+        let reply = match self.send(write, needed, deadline).await {
+            Err(error) if error.kind() == NO_SCRIPT => {
+                self.send(ACK.by_text(&keys, add_args), needed, deadline).await
+            }
+            reply => reply,
+        };
+        self.knows_script |= reply.is_ok();
+        self.is_busy = reply.as_ref().is_err_and(RedisError::is_unrecoverable_error);
+        reply
+    }
+
+    async fn send(&mut self, write: Cmd, needed: u32, deadline: Instant) -> RedisResult<Option<u32>> {
+        // Its own end comes before the deadline, so that the reply is heard and the connection can be used again.
+        let left = deadline.saturating_duration_since(Instant::now());
+        let left = left.saturating_sub(WAIT_ENDS_WITHIN).max(left / 2);
+        // Zero would be for ever.
+        let left_ms = left.as_millis().max(1).to_string();
+        let replies: Vec<RedisResult<u32>> = redis::pipe()
+            .add_command(write)
+            .cmd("WAIT")
+            .arg(needed)
+            .arg(left_ms)
+            .ignore_errors()
+            .query_async(&mut self.connection)
+            .await?;
+        let mut replies = replies.into_iter();
+        let (Some(is_there), Some(count)) = (replies.next(), replies.next()) else {
+            return Err((ErrorKind::UnexpectedReturnType, "two questions had less than two replies").into());
+        };
+        Ok(if is_there? == 1 { Some(count?) } else { None })
+    }
+}
+
+impl ManageConnection for Connections {
+    type Connection = OwnConnection;
+    type Error = RedisError;
+
+    async fn connect(&self) -> RedisResult<OwnConnection> {
+        let is_closed = Arc::new(AtomicBool::new(false));
+        let closed = is_closed.clone();
+        let on_push = move |push: PushInfo| {
+            if push.kind == PushKind::Disconnection {
+                closed.store(true, Ordering::Release);
+            }
+            Ok::<(), SendError>(())
+        };
+        // The driver's time for a reply would end many a WAIT.
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.connect_timeout))
+            .set_response_timeout(None)
+            .set_push_sender(on_push);
+        let connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
+        Ok(OwnConnection { connection, knows_script: false, is_busy: false, is_closed })
+    }
+
+    /// Without asking the server: a round trip more would be a good part of what waiting for replicas costs.
+    async fn is_valid(&self, connection: &mut OwnConnection) -> RedisResult<()> {
+        match connection.is_closed.load(Ordering::Acquire) {
+            false => Ok(()),
+            true => Err((ErrorKind::Io, "the connection was closed").into()),
+        }
+    }
+
+    fn has_broken(&self, connection: &mut OwnConnection) -> bool {
+        connection.is_busy || connection.is_closed.load(Ordering::Acquire)
+    }
+}

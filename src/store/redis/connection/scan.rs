@@ -1,0 +1,176 @@
+//! Going through all that servers hold, a bounded piece at a time, by `SCAN`.
+//!
+//! A `SCAN` returns at least once what is there from its beginning to its end, in an order that is the server process's
+//! own: in another process the same position is another place. So a walk that is continued names what it went through,
+//! its view, and begins anew where that is no longer the same: another process, another owner of a slot, another server.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+use tokio::time::{Instant, timeout_at};
+
+use super::link::Link;
+use crate::clock::part_of;
+use crate::lock::{LockKey, Reach};
+use crate::store::StoreError;
+use crate::store::redis::failure::Failure;
+use crate::store::redis::scripts::keys::KeySpace;
+
+/// The most keys that one `SCAN` looks at, since everybody else waits for it.
+const MOST_AT_ONCE: usize = 1_000;
+/// The most of them that one page takes.
+const MOST_STEPS: usize = 100;
+/// The part of a page's time after which no further one is begun: the rest is for what was found.
+const WALKED_WITHIN: f64 = 0.25;
+
+/// The servers to go through, in their order.
+pub(crate) struct Tour {
+    pub(crate) links: Vec<Arc<Link>>,
+    view: u64,
+}
+
+/// What was found on the way.
+pub(crate) struct Walked {
+    /// Locks that are there, or were a moment ago, each with the number of its server in the tour, and each once.
+    pub(crate) found: Vec<(usize, LockKey)>,
+    /// Where to go on; `None` at the end.
+    pub(crate) next: Option<String>,
+}
+
+/// Where a walk was left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Place {
+    view: u64,
+    server: usize,
+    position: u64,
+    /// Marks of what was told already of that which begins here, where not all of it found a place on the page.
+    told: Vec<u64>,
+}
+
+impl Tour {
+    /// Through these servers, as long as `layout` too stays the same.
+    pub(crate) fn new(links: Vec<Arc<Link>>, layout: &str) -> Self {
+        let names = links.iter().map(|link| link.incarnation.as_str());
+        let view = digest(names.chain([layout]));
+        Self { links, view }
+    }
+
+    /// Finds at most `limit` of the locks within reach, from the place of the cursor on.
+    pub(crate) async fn walk(
+        &self,
+        keys: &KeySpace,
+        reach: &Reach,
+        cursor: Option<&str>,
+        limit: usize,
+        deadline: Instant,
+    ) -> Result<Walked, StoreError> {
+        let pattern = keys.pattern_of_locks(reach.common_prefix());
+        let start = Place { view: self.view, server: 0, position: 0, told: Vec::new() };
+        let is_known = |place: &Place| place.view == self.view && place.server < self.links.len();
+        let mut place = cursor.and_then(Place::parse).filter(is_known).unwrap_or(start);
+        let stop_at = part_of(deadline, WALKED_WITHIN);
+        let (mut found, mut seen) = (Vec::new(), HashSet::new());
+        let mut count = piece_for(limit);
+        for _ in 0..MOST_STEPS {
+            let Some(link) = self.links.get(place.server) else { break };
+            let (position, names) = scan(link, place.position, &pattern, count, deadline).await?;
+            let mut step: Vec<_> = names
+                .iter()
+                .filter_map(|name| keys.key_at(std::str::from_utf8(name).ok()?))
+                .filter(|key| reach.has(key) && !seen.contains(key))
+                .map(|key| (digest([&*link.incarnation, key.as_str()]), key))
+                .filter(|(mark, _)| !place.told.contains(mark))
+                .collect();
+            step.sort_unstable();
+            step.dedup();
+            let left = limit - found.len();
+            if step.len() > left && (count > 1 || !found.is_empty()) {
+                if !found.is_empty() {
+                    break;
+                }
+                count = (count / 4).max(1);
+                continue;
+            }
+            let is_all = step.len() <= left;
+            count = if step.is_empty() {
+                (4 * count).min(MOST_AT_ONCE)
+            } else {
+                piece_for(left.saturating_sub(step.len()))
+            };
+            for (mark, key) in step.into_iter().take(left) {
+                if !is_all {
+                    place.told.push(mark);
+                }
+                seen.insert(key.clone());
+                found.push((place.server, key));
+            }
+            if is_all {
+                let server = place.server + usize::from(position == 0);
+                place = Place { view: self.view, server, position, told: Vec::new() };
+            }
+            if found.len() == limit || Instant::now() >= stop_at {
+                break;
+            }
+        }
+        let next = (place.server < self.links.len()).then(|| place.to_string());
+        Ok(Walked { found, next })
+    }
+}
+
+/// How many keys to look at, for so many places on a page. A `SCAN` may return a few more than it was asked for.
+fn piece_for(places: usize) -> usize {
+    (places - places / 8).clamp(1, MOST_AT_ONCE)
+}
+
+/// One step on one server: where the next one begins, 0 at the end, and the names that were found.
+async fn scan(
+    link: &Link,
+    position: u64,
+    pattern: &str,
+    count: usize,
+    deadline: Instant,
+) -> Result<(u64, Vec<Vec<u8>>), StoreError> {
+    let mut connection = link.connection.clone();
+    let mut scan = redis::cmd("SCAN");
+    scan.arg(position).arg("MATCH").arg(pattern).arg("COUNT").arg(count);
+    let failure = match timeout_at(deadline, scan.query_async(&mut connection)).await {
+        Ok(Ok(reply)) => return Ok(reply),
+        Ok(Err(error)) => Failure::of(&error),
+        Err(_) => Failure::no_answer(),
+    };
+    if failure.breaks_link {
+        link.report_broken();
+    }
+    // A look changes nothing.
+    Err(StoreError::Unavailable(failure.reason))
+}
+
+impl Place {
+    fn parse(text: &str) -> Option<Self> {
+        let mut fields = text.split('.');
+        let view = u64::from_str_radix(fields.next()?, 16).ok()?;
+        let (server, position) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+        let told = fields.map(|mark| u64::from_str_radix(mark, 16).ok()).collect::<Option<_>>()?;
+        Some(Self { view, server, position, told })
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}.{}.{}", self.view, self.server, self.position)?;
+        self.told.iter().try_for_each(|mark| write!(f, ".{mark:016x}"))
+    }
+}
+
+/// A short name for texts. Whoever does not know them all learns none of them from it.
+fn digest<'a>(texts: impl IntoIterator<Item = &'a str>) -> u64 {
+    let mut hash = Sha256::new();
+    for text in texts {
+        hash.update(text.len().to_be_bytes());
+        hash.update(text);
+    }
+    let hash = hash.finalize();
+    u64::from_be_bytes(std::array::from_fn(|i| hash[i]))
+}

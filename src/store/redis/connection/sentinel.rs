@@ -1,0 +1,190 @@
+//! Who the primary is, by the word of Sentinel.
+//!
+//! A deposed primary may go on for many seconds as if nothing had happened, so its own word is not enough. All sentinels
+//! are asked each second, and what most of those that are configured say is believed: the address, and with it the
+//! *config-epoch*, which Sentinel counts up with each failover. A lower epoch than one that was followed is never
+//! followed, unless every sentinel reports it: then Sentinel was set up anew.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, RedisResult};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::store::redis::address::{AddressError, RedisAddress};
+use crate::store::redis::failure::describe;
+use crate::store::redis::node::Node;
+
+/// How long one sentinel may take to answer.
+const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
+/// How long the others may take once most have said the same: one that is silent must not keep all from a new primary.
+const OTHERS_ANSWER_WITHIN: Duration = Duration::from_millis(50);
+
+/// What sentinels say, and how many of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Primary {
+    pub(crate) node: Node,
+    /// The number of the failover that made it the primary.
+    pub(crate) epoch: u64,
+    /// Whether every sentinel says so.
+    pub(crate) is_unanimous: bool,
+}
+
+/// The sentinels of one primary.
+pub(crate) struct Sentinels {
+    address: RedisAddress,
+    name: String,
+    members: Vec<Member>,
+    /// The highest epoch that was believed.
+    epoch: AtomicU64,
+}
+
+/// One sentinel, and the connection to it while there is one.
+#[derive(Clone)]
+struct Member {
+    client: Client,
+    connection: Arc<Mutex<Option<MultiplexedConnection>>>,
+}
+
+/// What one sentinel says: by which epoch which server is the primary.
+type Report = (u64, Node);
+
+impl Sentinels {
+    /// The sentinels that the address names, and the name by which they know the primary.
+    pub(crate) fn new(address: &RedisAddress, name: &str) -> Result<Self, AddressError> {
+        let member = |node| {
+            let client = address.sentinel_client(node)?;
+            Ok(Member { client, connection: Arc::default() })
+        };
+        let members = address.nodes().iter().map(member).collect::<Result<_, _>>()?;
+        Ok(Self { address: address.clone(), name: name.to_owned(), members, epoch: AtomicU64::new(0) })
+    }
+
+    /// The primary by the word of most sentinels, or why there is none.
+    pub(crate) async fn find_primary(&self) -> Result<Primary, String> {
+        let primary = self.ask().await?;
+        let followed = self.epoch.load(Ordering::Acquire);
+        if primary.epoch < followed {
+            if !primary.is_unanimous {
+                return Err("most sentinels know an older primary than the one that was followed".to_owned());
+            }
+            tracing::warn!(
+                epoch = primary.epoch,
+                followed,
+                "Sentinel was set up anew: all sentinels report a lower config-epoch, which is followed"
+            );
+        }
+        self.epoch.store(primary.epoch, Ordering::Release);
+        Ok(primary)
+    }
+
+    /// Whether the sentinels have made another server the primary since, or this one once more. Where they cannot be
+    /// asked, or do not agree, they have not.
+    pub(crate) async fn have_left(&self, primary: &Primary) -> bool {
+        match self.ask().await {
+            Ok(now) if now.epoch < primary.epoch => now.is_unanimous,
+            Ok(now) => (&now.node, now.epoch) != (&primary.node, primary.epoch),
+            Err(reason) => {
+                tracing::debug!(reason, "Sentinel cannot say who is the primary");
+                false
+            }
+        }
+    }
+
+    pub(crate) fn client_of(&self, primary: &Primary) -> Result<Client, String> {
+        self.address.client(&primary.node).map_err(|error| error.to_string())
+    }
+
+    /// What most of the sentinels say.
+    async fn ask(&self) -> Result<Primary, String> {
+        let mut asked = JoinSet::new();
+        for member in &self.members {
+            let (member, name) = (member.clone(), self.name.clone());
+            asked.spawn(async move {
+                timeout(ANSWERS_WITHIN, member.ask(&name)).await.unwrap_or_else(|_| {
+                    member.forget_connection();
+                    Err("a sentinel does not answer".to_owned())
+                })
+            });
+        }
+        let all = self.members.len();
+        let (mut votes, mut last_error) = (HashMap::<Report, usize>::new(), None);
+        loop {
+            let is_settled = votes.values().any(|votes| votes * 2 > all);
+            let patience = if is_settled { OTHERS_ANSWER_WITHIN } else { Duration::MAX };
+            match timeout(patience, asked.join_next()).await {
+                Ok(Some(Ok(Ok(report)))) => *votes.entry(report).or_default() += 1,
+                Ok(Some(Ok(Err(reason)))) => last_error = Some(reason),
+                Ok(Some(Err(_))) => {}
+                Ok(None) | Err(_) => break,
+            }
+        }
+        // Each goes on until it is answered or has left its connection.
+        asked.detach_all();
+        let answers: usize = votes.values().sum();
+        match votes.into_iter().max_by_key(|(_, votes)| *votes) {
+            Some(((epoch, node), votes)) if votes * 2 > all => {
+                Ok(Primary { node, epoch, is_unanimous: votes == all })
+            }
+            Some(_) if answers * 2 > all => {
+                Err(format!("Sentinel does not agree on the primary of the name {:?}", self.name))
+            }
+            _ => {
+                let reason = last_error.map(|reason| format!(": {reason}")).unwrap_or_default();
+                Err(format!("{answers} of {all} sentinels answered, which is no majority{reason}"))
+            }
+        }
+    }
+}
+
+impl Member {
+    async fn ask(&self, name: &str) -> Result<Report, String> {
+        let answer = self.try_to_ask(name).await;
+        if answer.is_err() {
+            self.forget_connection();
+        }
+        answer.map_err(|error| format!("a sentinel says: {}", describe(&error)))?
+    }
+
+    /// Asks for the epoch first: a failover between the two answers then shows a new address under the old epoch, and
+    /// never an old address under the new one, by which a deposed primary would begin a new run of numbers.
+    async fn try_to_ask(&self, name: &str) -> RedisResult<Result<Report, String>> {
+        let known = self.connection().clone();
+        let mut connection = match known {
+            Some(connection) => connection,
+            None => {
+                let config =
+                    AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+                let connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
+                self.connection().insert(connection).clone()
+            }
+        };
+        let (state, address): (HashMap<String, String>, Option<(String, u16)>) = redis::pipe()
+            .cmd("SENTINEL")
+            .arg("MASTER")
+            .arg(name)
+            .cmd("SENTINEL")
+            .arg("GET-MASTER-ADDR-BY-NAME")
+            .arg(name)
+            .query_async(&mut connection)
+            .await?;
+        let epoch = state.get("config-epoch").and_then(|epoch| epoch.parse().ok());
+        Ok(match (epoch, address) {
+            (Some(epoch), Some((host, port))) => Ok((epoch, Node { host, port })),
+            _ => Err(format!("a sentinel knows no primary of the name {name:?}")),
+        })
+    }
+
+    /// The next question goes over a new one.
+    fn forget_connection(&self) {
+        *self.connection() = None;
+    }
+
+    fn connection(&self) -> MutexGuard<'_, Option<MultiplexedConnection>> {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,195 @@
+//! Who is asked: the one server, the primary that Sentinel names, or whoever of a cluster has the lock.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use redis::RedisResult;
+use redis::aio::MultiplexedConnection;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
+use tokio::time::error::Elapsed;
+
+use super::cluster::Cluster;
+use super::link::Link;
+use super::scan::Tour;
+use super::sentinel::Sentinels;
+use super::supervisor::{Supervisor, Target};
+use crate::clock::{Backoff, part_of};
+use crate::store::redis::address::{AddressError, Layout, RedisAddress};
+use crate::store::redis::failure::{Failure, Redirect, StepOutcome};
+use crate::store::redis::health::preflight::Preflight;
+use crate::store::redis::pubsub::Hints;
+use crate::store::redis::pubsub::gossip::Ways;
+use crate::store::redis::scripts::keys::slot_of;
+use crate::store::{Bucket, StoreError};
+
+/// The pause before a step that did not happen is tried again: it doubles from the first to the last, with jitter.
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_PAUSE: Duration = Duration::from_millis(80);
+/// The part of a step's time after which no try is begun: one that is cut short leaves doubt, and costs the connection.
+pub(crate) const BEGUN_WITHIN: f64 = 0.8;
+
+/// The servers of a store.
+pub(crate) enum Servers {
+    One(Supervisor),
+    Cluster(Cluster),
+}
+
+impl Servers {
+    /// Starts to connect in the background.
+    pub(crate) fn start(
+        address: &RedisAddress,
+        preflight: &Preflight,
+        reply_timeout: Duration,
+        hints: &Hints,
+    ) -> Result<Self, AddressError> {
+        let hints = hints.clone();
+        let target = match address.layout() {
+            Layout::Server => Target::Server(address.client(&address.nodes()[0])?),
+            Layout::Sentinel(name) => Target::Primary(Sentinels::new(address, name)?),
+            Layout::Quorum => return Err(AddressError::Unusable("a quorum has no one server to ask".into())),
+            Layout::Cluster => {
+                return Ok(Self::Cluster(Cluster::start(address, preflight, reply_timeout, hints)));
+            }
+        };
+        Ok(Self::One(Supervisor::start(target, preflight, reply_timeout, hints)))
+    }
+
+    /// Whether all can be reached, and are safe to lock on.
+    pub(crate) async fn check(&self, deadline: Instant) -> Result<(), StoreError> {
+        match self {
+            Self::One(supervisor) => supervisor.link(deadline).await?.gate.may_grant(),
+            Self::Cluster(cluster) => {
+                cluster.all(deadline).await.into_iter().try_for_each(|link| link?.gate.may_grant())
+            }
+        }
+    }
+
+    /// All who keep locks, to be gone through.
+    pub(crate) async fn tour(&self, deadline: Instant) -> Result<Tour, StoreError> {
+        match self {
+            Self::One(supervisor) => Ok(Tour::new(vec![supervisor.link(deadline).await?], "")),
+            Self::Cluster(cluster) => cluster.tour(deadline).await,
+        }
+    }
+
+    /// The links to all who keep locks.
+    async fn all(&self, deadline: Instant) -> Vec<Result<Arc<Link>, StoreError>> {
+        match self {
+            Self::One(supervisor) => vec![supervisor.link(deadline).await],
+            Self::Cluster(cluster) => cluster.all(deadline).await,
+        }
+    }
+
+    /// From now on requests are refused.
+    pub(crate) fn stop(&self) {
+        match self {
+            Self::One(supervisor) => supervisor.stop(),
+            Self::Cluster(cluster) => cluster.stop(),
+        }
+    }
+
+    async fn link(&self, bucket: Bucket, deadline: Instant) -> Result<Arc<Link>, StoreError> {
+        match self {
+            Self::One(supervisor) => supervisor.link(deadline).await,
+            Self::Cluster(cluster) => cluster.link(slot_of(bucket), deadline).await,
+        }
+    }
+}
+
+#[async_trait]
+impl Ways for Servers {
+    fn count(&self) -> usize {
+        1
+    }
+
+    fn way(&self, _: usize) -> Option<MultiplexedConnection> {
+        let link = match self {
+            Self::One(supervisor) => supervisor.link_now(),
+            Self::Cluster(cluster) => cluster.any(),
+        };
+        link.map(|link| link.connection.clone())
+    }
+
+    async fn to_hear(&self, deadline: Instant) -> (Vec<Result<MultiplexedConnection, StoreError>>, usize) {
+        let links = self.all(deadline).await.into_iter();
+        // What is told at one node of a cluster is heard at all.
+        (links.map(|link| Ok(link?.connection.clone())).collect(), 1)
+    }
+}
+
+/// The tries of one step, until it is known what became of it.
+pub(crate) struct Tries<'a> {
+    servers: &'a Servers,
+    bucket: Bucket,
+    /// Whether the step may grant a lock.
+    grants: bool,
+    /// No try is begun later.
+    last_start: Instant,
+    pauses: Backoff,
+    redirect: Option<Redirect>,
+}
+
+/// One of them.
+pub(crate) struct Try {
+    pub(crate) link: Arc<Link>,
+    /// Whether to say that another server has pointed here for this once.
+    pub(crate) is_asking: bool,
+    /// To be given up with the answer.
+    pub(crate) place: OwnedSemaphorePermit,
+}
+
+impl<'a> Tries<'a> {
+    pub(crate) fn new(servers: &'a Servers, bucket: Bucket, grants: bool, deadline: Instant) -> Self {
+        let pauses = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+        let last_start = part_of(deadline, BEGUN_WITHIN);
+        Self { servers, bucket, grants, last_start, pauses, redirect: None }
+    }
+
+    /// Makes the way ready for the next try: to where locks may be granted, if the step may grant one.
+    pub(crate) async fn next(&mut self) -> Result<Try, StoreError> {
+        loop {
+            let (link, is_asking) = match (self.servers, self.redirect.take()) {
+                (Servers::Cluster(cluster), Some(Redirect::Moved(node))) => {
+                    let slot = Some(slot_of(self.bucket));
+                    (cluster.link_to(&node, slot, self.last_start).await?, false)
+                }
+                (Servers::Cluster(cluster), Some(Redirect::Ask(node))) => {
+                    (cluster.link_to(&node, None, self.last_start).await?, true)
+                }
+                (servers, _) => (servers.link(self.bucket, self.last_start).await?, false),
+            };
+            // Nothing was sent over a link that broke meanwhile: there will be another.
+            if let Some(place) = link.place(self.last_start).await? {
+                if self.grants {
+                    link.gate.may_grant()?;
+                }
+                return Ok(Try { link, is_asking, place });
+            }
+        }
+    }
+
+    /// What the answer to a try comes to: a reply, or nothing where the step is to be tried again. An error where the failure
+    /// is final, or the deadline leaves no room for another try.
+    pub(crate) async fn settle<T>(
+        &mut self,
+        answer: Result<RedisResult<T>, Elapsed>,
+        link: &Link,
+    ) -> Result<Option<T>, StoreError> {
+        let failure = match answer {
+            Ok(Ok(reply)) => return Ok(Some(reply)),
+            Ok(Err(error)) => Failure::of(&error),
+            Err(_) => Failure::no_answer(),
+        };
+        if failure.breaks_link {
+            link.report_broken();
+        }
+        if failure.outcome != StepOutcome::NotYet || Instant::now() + self.pauses.next() >= self.last_start {
+            return Err(failure.into_error());
+        }
+        self.redirect = failure.redirect;
+        self.pauses.pause().await;
+        Ok(None)
+    }
+}

@@ -1,0 +1,364 @@
+//! A look at the servers of a store before it is used, for those who operate it.
+
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, ErrorKind, RedisError, RedisResult, ServerErrorKind};
+use tokio::time::{Instant, timeout};
+
+use super::address::{AddressError, Layout, RedisAddress};
+use super::connection::cluster;
+use super::connection::sentinel::{Primary, Sentinels};
+use super::failure::describe;
+use super::health::preflight::{Look, Preflight};
+use super::health::profile::{Config, Profile};
+use super::health::quorum;
+use super::node::Node;
+use super::scripts::is_readable;
+use super::scripts::keys::KeySpace;
+use super::settings::RedisSettings;
+use crate::clock::{Clock, SystemClock};
+use crate::store::diagnostics::{Block, Standing, Survey, promises};
+
+/// The most keys that one `SCAN` looks at, the most of them, and the most of their locks that are told of.
+const MOST_AT_ONCE: usize = 1_000;
+const MOST_STEPS: usize = 10;
+const MOST_TOLD: usize = 10;
+
+/// How often a server is asked for its time: the shortest round trip says most about its clock.
+const QUESTIONS: usize = 5;
+
+/// Looks at the store at `address` as a gateway with these settings would use it, and leaves nothing behind.
+pub async fn survey(address: &RedisAddress, settings: &RedisSettings) -> Result<Survey, AddressError> {
+    let mut survey = Survey::default();
+    let mut rows = vec![("store", address.to_string())];
+    let servers = match servers(address, settings, &mut rows).await? {
+        Ok(servers) => servers,
+        Err(reason) => {
+            survey.unreachable.push(reason);
+            Vec::new()
+        }
+    };
+    survey.blocks.push(Block(rows));
+    let preflight = Preflight::new(address, settings);
+    let is_alone = servers.len() == 1;
+    let (mut looks, mut seats) = (Vec::new(), Vec::new());
+    for node in servers {
+        let server = node.to_string();
+        // Where there is one server only, it is known which is meant.
+        let named = |text: String| if is_alone { text } else { format!("{server}: {text}") };
+        match see(&address.client(&node)?, &preflight, settings).await {
+            Ok(sight) => {
+                survey.blocks.push(sight.block(&server));
+                let Look { refusals, warnings, .. } = &sight.look;
+                survey.refusals.extend(refusals.iter().map(|refusal| named(refusal.to_string())));
+                survey.warnings.extend(warnings.iter().cloned().map(named));
+                // Unless that is what it was refused for.
+                let unfit = sight.look.check().err().filter(|_| refusals.is_empty());
+                survey.unreachable.extend(unfit.map(named));
+                survey.unreadable.extend(sight.unreadable.iter().cloned().map(named));
+                seats.push(sight.seat(server));
+                looks.push(sight.look);
+            }
+            Err(Blind::Refused(reason)) => survey.refusals.push(named(reason)),
+            Err(Blind::Unreachable(reason)) => survey.unreachable.push(format!("{server}: {reason}")),
+        }
+    }
+    if address.is_quorum() {
+        quorum::conclude(&mut survey, &seats, address.nodes().len());
+        survey.promises = promises(quorum::standings());
+    } else if !looks.is_empty() {
+        survey.promises = promises(standings(&looks, address.layout(), settings.replicas_ack));
+    }
+    Ok(survey)
+}
+
+/// The servers that hold locks, or why it is not known who they are; who says so is added to what is known of the store.
+async fn servers(
+    address: &RedisAddress,
+    settings: &RedisSettings,
+    rows: &mut Vec<(&'static str, String)>,
+) -> Result<Result<Vec<Node>, String>, AddressError> {
+    match address.layout() {
+        Layout::Server | Layout::Quorum => Ok(Ok(address.nodes().to_vec())),
+        Layout::Sentinel(name) => match Sentinels::new(address, name)?.find_primary().await {
+            Ok(Primary { node, epoch, is_unanimous }) => {
+                let how_many = if is_unanimous { "all" } else { "most" };
+                rows.push((
+                    "primary",
+                    format!("{node} by the word of {how_many} sentinels, config-epoch {epoch}"),
+                ));
+                Ok(Ok(vec![node]))
+            }
+            Err(reason) => Ok(Err(reason)),
+        },
+        Layout::Cluster => {
+            let primaries = cluster::primaries(address, settings.reply_timeout).await;
+            if let Ok(primaries) = &primaries {
+                rows.push(("primaries", primaries.len().to_string()));
+            }
+            Ok(primaries)
+        }
+    }
+}
+
+/// What a server's clock is read to, in milliseconds.
+const A_TICK_MS: f64 = 0.001;
+
+/// What one server is like.
+struct Sight {
+    look: Look,
+    timing: Timing,
+    /// Its part in a quorum, if it is to be one of it.
+    membership: Option<String>,
+    /// Locks whose values no gateway can read.
+    unreadable: Vec<String>,
+}
+
+/// The quickest answer of a server to a question for its time.
+#[derive(Clone, Copy)]
+struct Timing {
+    round_trip: Duration,
+    /// How far its clock is ahead of this machine's, right to within half of the round trip.
+    ahead_seconds: f64,
+}
+
+/// Why a server could not be looked at.
+enum Blind {
+    Unreachable(String),
+    Refused(String),
+}
+
+async fn see(client: &Client, preflight: &Preflight, settings: &RedisSettings) -> Result<Sight, Blind> {
+    let patience = settings.reply_timeout;
+    // Our own deadline bounds all of it.
+    let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+    let look = async {
+        let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+        let look = preflight.meet(&mut connection).await?;
+        let membership = match preflight.is_for_quorum() {
+            true => {
+                let (keys, run) = (preflight.keys(), look.profile.identity.incarnation());
+                Some(quorum::membership(&mut connection, keys, &run, settings.list_epoch).await?)
+            }
+            false => None,
+        };
+        let timing = Timing::take(&mut connection).await?;
+        let unreadable = match look.may_list {
+            true => unreadable(&mut connection, preflight.keys(), Instant::now() + patience / 2).await?,
+            false => Vec::new(),
+        };
+        Ok(Sight { look, timing, membership, unreadable })
+    };
+    match timeout(patience, look).await {
+        Ok(seen) => seen.map_err(|error| Blind::of(&error)),
+        Err(_) => {
+            let waited = humantime::format_duration(patience);
+            Err(Blind::Unreachable(format!("no answer within {waited}")))
+        }
+    }
+}
+
+/// The locks whose values no gateway can read, of those that a look has time for.
+async fn unreadable(
+    connection: &mut MultiplexedConnection,
+    keys: &KeySpace,
+    stop_at: Instant,
+) -> RedisResult<Vec<String>> {
+    let pattern = keys.pattern_of_locks("");
+    let (mut position, mut found) = (0_u64, Vec::new());
+    for _ in 0..MOST_STEPS {
+        let mut scan = redis::cmd("SCAN");
+        scan.arg(position).arg("MATCH").arg(&pattern).arg("COUNT").arg(MOST_AT_ONCE);
+        let (next, names): (u64, Vec<Vec<u8>>) = scan.query_async(connection).await?;
+        let locks = names.iter().filter_map(|name| keys.key_at(std::str::from_utf8(name).ok()?));
+        let locks: Vec<_> = locks.collect();
+        let mut look = redis::pipe();
+        for key in &locks {
+            look.cmd("GET").arg(keys.lock(key));
+        }
+        let values: Vec<RedisResult<Option<Vec<u8>>>> = match locks.is_empty() {
+            true => Vec::new(),
+            false => look.ignore_errors().query_async(connection).await?,
+        };
+        for (key, value) in locks.iter().zip(values) {
+            let is_readable = match value {
+                Ok(value) => value.is_none_or(|value| is_readable(&value)),
+                // Any other error speaks of the server, and not of the value.
+                Err(error) => error.code() != Some("WRONGTYPE"),
+            };
+            let told = format!("the value of lock {:?}: no gateway of this version wrote it", key.as_str());
+            // A SCAN may name a key twice.
+            if !is_readable && !found.contains(&told) {
+                found.push(told);
+            }
+        }
+        position = next;
+        if position == 0 || found.len() >= MOST_TOLD || Instant::now() >= stop_at {
+            break;
+        }
+    }
+    found.truncate(MOST_TOLD);
+    Ok(found)
+}
+
+impl Blind {
+    fn of(error: &RedisError) -> Self {
+        match error.kind() {
+            ErrorKind::RESP3NotSupported => Self::Refused("it is older than Redis 6.0".to_owned()),
+            ErrorKind::Server(ServerErrorKind::NoPerm) => {
+                Self::Refused(format!("the Redis user lacks permissions: {}", describe(error)))
+            }
+            _ => Self::Unreachable(describe(error)),
+        }
+    }
+}
+
+impl Timing {
+    async fn take(connection: &mut MultiplexedConnection) -> RedisResult<Self> {
+        let mut best = Self::take_once(connection).await?;
+        for _ in 1..QUESTIONS {
+            let next = Self::take_once(connection).await?;
+            if next.round_trip < best.round_trip {
+                best = next;
+            }
+        }
+        Ok(best)
+    }
+
+    async fn take_once(connection: &mut MultiplexedConnection) -> RedisResult<Self> {
+        // In this order, so that the question falls into the round trip on both clocks.
+        let (started, asked_at) = (Instant::now(), SystemClock.wall());
+        let (seconds, micros): (u64, u64) = redis::cmd("TIME").query_async(connection).await?;
+        let round_trip = started.elapsed();
+        let its = Duration::from_secs(seconds) + Duration::from_micros(micros);
+        let ahead_seconds = its.as_secs_f64() - (asked_at + round_trip / 2).as_secs_f64();
+        Ok(Self { round_trip, ahead_seconds })
+    }
+
+    fn clock(&self) -> String {
+        let (off_ms, error_ms) =
+            (self.ahead_seconds * 1e3, self.round_trip.as_secs_f64() * 1e3 / 2.0 + A_TICK_MS);
+        if off_ms.abs() <= error_ms {
+            return format!("that of this machine, to within {error_ms:.2} ms");
+        }
+        let side = if off_ms > 0.0 { "ahead of" } else { "behind" };
+        format!("{:.2} ms {side} this machine's, to within {error_ms:.2} ms", off_ms.abs())
+    }
+}
+
+impl Sight {
+    fn block(&self, server: &str) -> Block {
+        let Look { profile, config, .. } = &self.look;
+        let role = if profile.identity.is_primary { "primary" } else { "replica" };
+        let mut rows = vec![
+            ("server", server.to_owned()),
+            ("version", profile.product.clone()),
+            ("role", role.to_owned()),
+            ("persistence", persistence(profile, config)),
+            ("eviction", eviction(profile)),
+            ("replicas", replicas(profile)),
+            ("round trip", format!("{:.2} ms", self.timing.round_trip.as_secs_f64() * 1e3)),
+            ("clock", self.timing.clock()),
+        ];
+        rows.extend(self.membership.clone().map(|membership| ("quorum", membership)));
+        Block(rows)
+    }
+
+    fn seat(&self, server: String) -> quorum::Seat {
+        let Look { profile, .. } = &self.look;
+        quorum::Seat { server, run: profile.identity.incarnation(), ahead_seconds: self.timing.ahead_seconds }
+    }
+}
+
+fn persistence(profile: &Profile, config: &Config) -> String {
+    if !profile.has_append_only_file {
+        let text = match config.takes_snapshots {
+            Some(true) => "snapshots only",
+            Some(false) => "none",
+            None => "no append-only file; of snapshots the user may not ask",
+        };
+        return text.to_owned();
+    }
+    let synced = match config.append_fsync.as_deref() {
+        Some("always") => ", synced with each write",
+        Some("everysec") => ", synced every second",
+        Some("no") => ", synced when the system likes",
+        _ => "",
+    };
+    format!("append-only file{synced}")
+}
+
+fn eviction(profile: &Profile) -> String {
+    match (profile.max_memory, &*profile.eviction_policy) {
+        (0, _) => "none, since maxmemory is not set".to_owned(),
+        (bytes, "noeviction") => format!("none; nothing more is granted at {bytes} bytes"),
+        (bytes, policy) => format!("{policy} at {bytes} bytes"),
+    }
+}
+
+fn replicas(profile: &Profile) -> String {
+    let guard = match profile.good_replicas {
+        Some(good) => format!("min-replicas-to-write is set, and {good} keep up"),
+        None => "min-replicas-to-write is 0".to_owned(),
+    };
+    format!("{} connected, {guard}", profile.replicas)
+}
+
+/// What becomes of the promises I1 to I5 on these servers.
+fn standings(looks: &[Look], layout: &Layout, replicas_ack: u32) -> [Standing; 5] {
+    let any = |holds: &dyn Fn(&Profile) -> bool| looks.iter().any(|look| holds(&look.profile));
+    let fails_over = *layout != Layout::Server || any(&|profile| profile.replicas > 0);
+    let is_unguarded = fails_over && any(&|profile| profile.good_replicas.is_none());
+    let numbers = match layout {
+        _ if !is_unguarded => Standing::Holds,
+        Layout::Cluster => Standing::unless(&[
+            "a primary that is cut off goes on granting in slots that were not used before, or after a restart or a \
+             loss of data (min-replicas-to-write is 0)",
+        ]),
+        _ => Standing::unless(&[
+            "a primary that is cut off goes on granting after a restart or a loss of data (min-replicas-to-write is 0)",
+        ]),
+    };
+    let mut exceptions: Vec<_> =
+        looks.iter().filter_map(|look| forgets(&look.profile, &look.config)).collect();
+    exceptions.sort_unstable();
+    exceptions.dedup();
+    if fails_over {
+        let may_lack_all = any(&|profile| profile.replicas > u64::from(replicas_ack));
+        exceptions.push(match replicas_ack {
+            0 => "a replica is promoted (it may lack what was granted last)",
+            _ if may_lack_all => {
+                "a replica is promoted that has not acknowledged the lock, or lacks its renewal"
+            }
+            _ => "a replica is promoted (it may lack the last renewals)",
+        });
+    }
+    if is_unguarded {
+        exceptions.push("a primary that is cut off goes on granting (min-replicas-to-write is 0)");
+    }
+    let exclusion = if any(&|profile| !profile.identity.is_primary) {
+        Standing::Fails("it is a replica, which forgets what is written to it".to_owned())
+    } else if any(&Profile::evicts) {
+        Standing::Fails("it evicts locks that are held".to_owned())
+    } else {
+        Standing::unless(&exceptions)
+    };
+    [numbers.clone(), numbers.clone(), exclusion, Standing::Holds, numbers]
+}
+
+/// What it takes for a server to forget locks.
+fn forgets(profile: &Profile, config: &Config) -> Option<&'static str> {
+    if !profile.has_append_only_file {
+        return Some(match config.takes_snapshots {
+            Some(true) => "the server restarts (it forgets the last minutes)",
+            Some(false) => "the server restarts (it forgets all locks)",
+            None => "the server restarts (it forgets the last minutes, or all locks)",
+        });
+    }
+    match config.append_fsync.as_deref() {
+        Some("always") => None,
+        Some("no") => Some("its machine crashes (it forgets what was not synced)"),
+        _ => Some("its machine crashes (it forgets the last second)"),
+    }
+}

@@ -1,0 +1,89 @@
+//! One step: a script, run where the lock is.
+
+use std::sync::Arc;
+
+use redis::{Cmd, FromRedisValue};
+use tokio::time::{Instant, timeout_at};
+
+use super::RedisStore;
+use super::connection::link::Link;
+use super::connection::servers::{Tries, Try};
+use super::scripts::Script;
+use crate::lock::{LockKey, TokenHash};
+use crate::store::{Bucket, PlaceAfter, StoreError};
+
+impl RedisStore {
+    /// Runs one of the scripts by which a token leaves a lock or its line. A mark that the script does not touch is not
+    /// declared: it could stand in the way on a cluster.
+    #[expect(clippy::too_many_arguments, reason = "they are what the two scripts are told, one by one")]
+    pub(super) async fn part<T: FromRedisValue>(
+        &self,
+        script: &Script,
+        key: &LockKey,
+        token: &TokenHash,
+        [attempt, known]: &[String; 2],
+        mark: Option<String>,
+        place: Option<PlaceAfter>,
+        deadline: Instant,
+    ) -> Result<T, StoreError> {
+        let line = self.keys.line_of(key);
+        let keys: Vec<&[u8]> =
+            line.in_order().into_iter().chain(mark.iter().map(|mark| mark.as_bytes())).collect();
+        let token = token.to_string();
+        let keeps_place = if matches!(place, None | Some(PlaceAfter::Removed)) { "0" } else { "1" };
+        let granted_at = match place {
+            Some(PlaceAfter::KeptAt(place)) => place.get().to_string(),
+            _ => String::new(),
+        };
+        let args = [&*token, &**attempt, &self.mark_ttl_ms, &self.ticket_ms, keeps_place, &granted_at, known];
+        self.run(key, script, &keys, deadline, |_, call| {
+            call.arg(&args);
+        })
+        .await
+    }
+
+    /// Runs a script where the lock is, until it is known what became of it. Only what certainly did not happen is tried
+    /// again here, so whatever this returns is the outcome of one run.
+    pub(super) async fn run<T: FromRedisValue>(
+        &self,
+        key: &LockKey,
+        script: &Script,
+        keys: &[&[u8]],
+        deadline: Instant,
+        add_args: impl Fn(&Link, &mut Cmd),
+    ) -> Result<T, StoreError> {
+        let bucket = self.keys.bucket_of(key);
+        self.run_in(bucket, script, false, keys, deadline, add_args).await.map(|(reply, _)| reply)
+    }
+
+    /// As [`Self::run`], in a bucket, and only where locks may be granted if this could grant one. Also returns the link
+    /// over which the answer came.
+    pub(super) async fn run_in<T: FromRedisValue>(
+        &self,
+        bucket: Bucket,
+        script: &Script,
+        grants: bool,
+        keys: &[&[u8]],
+        deadline: Instant,
+        add_args: impl Fn(&Link, &mut Cmd),
+    ) -> Result<(T, Arc<Link>), StoreError> {
+        let mut tries = Tries::new(&self.servers, bucket, grants, deadline);
+        loop {
+            let Try { link, is_asking, place } = tries.next().await?;
+            let mut connection = link.connection.clone();
+            let add_args = |call: &mut Cmd| add_args(&link, call);
+            let call = async {
+                if is_asking {
+                    script.run_asking(&mut connection, keys, add_args).await
+                } else {
+                    script.run(&mut connection, keys, add_args).await
+                }
+            };
+            let answer = timeout_at(deadline, call).await;
+            drop(place);
+            if let Some(reply) = tries.settle(answer, &link).await? {
+                return Ok((reply, link));
+            }
+        }
+    }
+}

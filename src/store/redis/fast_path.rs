@@ -1,0 +1,201 @@
+//! What most acquires and releases come to: a lock that is free, or somebody else's; a lock that its token holds; and nobody in
+//! line. A script of its own does each, since those that know of lines have much more to prepare and to be told; and it does so
+//! for all who are ready at the moment.
+//!
+//! Either does the whole, or nothing: then the other script is asked, which knows all cases. That is one call more than need
+//! be, so a lock of which this was learnt a moment ago is left to the other script at once.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use redis::FromRedisValue;
+use tokio::time::{Instant, timeout_at};
+
+use self::batcher::{Batcher, Part, send_alone};
+use self::operations::{Free, Take};
+use super::RedisStore;
+use super::connection::link::Link;
+use super::connection::servers::{Tries, Try};
+use super::scripts::{Reply, lease_seen};
+use crate::clock::whole_ms;
+use crate::lock::{Acquired, FencingToken, Lease, LockKey, Refusal, TokenHash};
+use crate::store::{AcquireRequest, Bucket, Intent, StoreError};
+
+mod batcher;
+mod operations;
+
+/// Locks that are remembered at a time; of two that fall on one place, the later one is.
+const REMEMBERED: usize = 1024;
+/// How long a lock is left to the script that knows all cases.
+const REMEMBERED_FOR: Duration = Duration::from_secs(1);
+
+/// What a store keeps for it.
+pub(super) struct FastPath {
+    unusual: Unusual,
+    takes: Arc<Batcher<Take>>,
+    frees: Arc<Batcher<Free>>,
+}
+
+impl FastPath {
+    pub(super) fn new() -> Self {
+        Self { unusual: Unusual::new(), takes: Batcher::new(), frees: Batcher::new() }
+    }
+}
+
+/// Locks that were not as most are, a moment ago. To be wrong about one costs a call, or some of Redis' time, and no more.
+struct Unusual {
+    /// For each place the milliseconds at which its lock is forgotten, by the time since `began`, below half of its hash.
+    places: Box<[AtomicU64]>,
+    hasher: RandomState,
+    began: Instant,
+}
+
+impl Unusual {
+    fn new() -> Self {
+        let places = (0..REMEMBERED).map(|_| AtomicU64::new(0)).collect();
+        Self { places, hasher: RandomState::new(), began: Instant::now() }
+    }
+
+    fn note(&self, key: &LockKey) {
+        let (place, hash) = self.place(key);
+        place.store(
+            hash << 32 | (self.now_ms() + whole_ms(REMEMBERED_FOR)) & u64::from(u32::MAX),
+            Ordering::Relaxed,
+        );
+    }
+
+    fn has(&self, key: &LockKey) -> bool {
+        let (place, hash) = self.place(key);
+        let known = place.load(Ordering::Relaxed);
+        known != 0 && known >> 32 == hash & u64::from(u32::MAX) && known & u64::from(u32::MAX) > self.now_ms()
+    }
+
+    fn place(&self, key: &LockKey) -> (&AtomicU64, u64) {
+        let hash = self.hasher.hash_one(key.as_str());
+        // Other bits than those that are compared.
+        (&self.places[(hash >> 32) as usize % REMEMBERED], hash)
+    }
+
+    fn now_ms(&self) -> u64 {
+        whole_ms(self.began.elapsed()) & u64::from(u32::MAX)
+    }
+}
+
+impl RedisStore {
+    /// Takes a lock that is free, or says that another holds it; `None` where nothing was done.
+    pub(super) async fn take_free(
+        &self,
+        request: &AcquireRequest,
+        deadline: Instant,
+    ) -> Result<Option<Acquired>, StoreError> {
+        let key = &request.key;
+        if request.intent != Intent::Grant || !request.terms.are_none() || self.fast_path.unusual.has(key) {
+            return Ok(None);
+        }
+        let bucket = self.keys.bucket_of(key);
+        let token = request.token.to_string();
+        let take = Arc::new(Take {
+            lock: self.keys.lock(key),
+            seats: self.keys.seats(key),
+            mark: self.keys.mark(key, &request.token),
+            fence: self.keys.fence(bucket),
+            by: [&*token, " ", &request.attempt.to_string(), " "].concat(),
+            ttl_ms: request.ttl.as_ms(),
+            owner: request.owner.as_ref().map(|owner| [" ", owner.as_str()].concat()),
+        });
+        let (reply, link) = self.run_together(bucket, true, &take, &self.fast_path.takes, deadline).await?;
+        if let Some(fencing_token) = reply.number() {
+            let (left_ms, owner) = (request.ttl.as_ms(), request.owner.clone());
+            let lease = Lease { fencing_token, left_ms, owner, is_released: false };
+            return Ok(Some(replicated(&link, take.lock.as_bytes(), &token, lease, true, deadline).await));
+        }
+        match reply.outcome {
+            2 => refused(&reply, key).map(Some),
+            _ => {
+                self.fast_path.unusual.note(key);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Frees a lock that its token holds; `None` where nothing was done.
+    pub(super) async fn free_own(
+        &self,
+        key: &LockKey,
+        token: &TokenHash,
+        mark: Option<&str>,
+        deadline: Instant,
+    ) -> Result<Option<FencingToken>, StoreError> {
+        if self.fast_path.unusual.has(key) {
+            return Ok(None);
+        }
+        let free = Arc::new(Free {
+            lock: self.keys.lock(key),
+            seats: self.keys.seats(key),
+            mark: mark.map(|mark| (mark.to_owned(), self.mark_ttl_ms.clone())),
+            token: token.to_string(),
+        });
+        let bucket = self.keys.bucket_of(key);
+        let (reply, _) = self.run_together(bucket, false, &free, &self.fast_path.frees, deadline).await?;
+        let number = reply.number();
+        if number.is_none() {
+            self.fast_path.unusual.note(key);
+        }
+        Ok(number)
+    }
+
+    /// Runs a script for a part of a call, with all others that are ready, until it is known what became of it. On a cluster
+    /// locks share no slot, and thus no call.
+    async fn run_together<P: Part>(
+        &self,
+        bucket: Bucket,
+        grants: bool,
+        part: &Arc<P>,
+        batcher: &Arc<Batcher<P>>,
+        deadline: Instant,
+    ) -> Result<(Reply, Arc<Link>), StoreError> {
+        let mut tries = Tries::new(&self.servers, bucket, grants, deadline);
+        loop {
+            let Try { link, is_asking, place } = tries.next().await?;
+            let call = async {
+                let reply = if self.keys.share_a_slot() {
+                    batcher.send(&link, part).await?
+                } else {
+                    send_alone(&link, &**part, is_asking).await?
+                };
+                Ok(Reply::from_redis_value(reply)?)
+            };
+            let answer = timeout_at(deadline, call).await;
+            drop(place);
+            if let Some(reply) = tries.settle(answer, &link).await? {
+                return Ok((reply, link));
+            }
+        }
+    }
+}
+
+/// What is said of a grant once the server's replicas have it too, where they must.
+pub(super) async fn replicated(
+    link: &Link,
+    lock: &[u8],
+    token: &str,
+    lease: Lease,
+    is_new: bool,
+    deadline: Instant,
+) -> Acquired {
+    if let Some(replicas) = &link.replicas
+        && let Err(reason) = replicas.have(lock, token, lease.fencing_token, deadline).await
+    {
+        return Acquired::NotReplicated { is_new, reason };
+    }
+    if is_new { Acquired::Granted(lease) } else { Acquired::AlreadyHeld(lease) }
+}
+
+/// What is said where somebody else holds the lock.
+pub(super) fn refused(reply: &Reply, key: &LockKey) -> Result<Acquired, StoreError> {
+    let holder = reply.has_lock().then(|| lease_seen(reply, key)).transpose()?;
+    let (waiters, position) = (reply.waiters(), reply.position());
+    Ok(Acquired::Refused(Refusal { holder, waiters, position, ..Refusal::default() }))
+}

@@ -1,0 +1,144 @@
+//! Requests that are ready at the same moment, and go to Redis as one call of one script.
+//!
+//! To call a script costs Redis about as much as what most requests have it do, so whatever is asked meanwhile rides along.
+//! Nothing waits for company: a call is made as soon as those tasks had their turn that were ready when it was wanted. With
+//! nobody else there it has one part.
+
+use std::mem;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use redis::{Cmd, ErrorKind, RedisResult, Value};
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::sync::oneshot;
+use tokio::task::yield_now;
+
+use crate::store::redis::connection::link::Link;
+use crate::store::redis::scripts::Script;
+
+/// The most parts of one call: Redis serves nobody else until it is through with it, which takes about a tenth of a
+/// millisecond.
+pub(super) const MOST_PARTS: usize = 32;
+
+/// What one request asks of a script that does the same for many locks, each as if it were alone.
+pub(super) trait Part: Send + Sync + Sized + 'static {
+    /// The script. It replies to one part, or with an array to several.
+    fn script() -> &'static Script;
+
+    /// Whether it is sent also where its caller has left before that.
+    const IS_OWED: bool;
+
+    /// Whether it stands before those that do not.
+    fn stands_first(&self) -> bool;
+
+    /// All keys of a call.
+    fn keys<'a>(parts: &[&'a Self]) -> Vec<&'a [u8]>;
+
+    /// Adds what the script is told besides. The incarnation is that of the server.
+    fn add_args(parts: &[&Self], incarnation: &str, call: &mut Cmd);
+}
+
+/// Puts what is ready into calls of one script.
+pub(super) struct Batcher<P> {
+    /// What the next call will have.
+    next: Mutex<Batch<P>>,
+}
+
+struct Batch<P> {
+    /// The session of the link over which it goes.
+    session: u64,
+    waiting: Vec<Waiting<P>>,
+}
+
+/// Where a part was put.
+enum Pushed {
+    First,
+    Behind,
+    /// What is ready goes over another link.
+    Nowhere,
+}
+
+struct Waiting<P> {
+    part: Arc<P>,
+    reply: oneshot::Sender<RedisResult<Value>>,
+}
+
+impl<P: Part> Batcher<P> {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self { next: Mutex::new(Batch { session: 0, waiting: Vec::new() }) })
+    }
+
+    /// Sends a part with all others that are ready, and returns the reply to it.
+    pub(super) async fn send(self: &Arc<Self>, link: &Arc<Link>, part: &Arc<P>) -> RedisResult<Value> {
+        let (reply, replied) = oneshot::channel();
+        let waiting = Waiting { part: part.clone(), reply };
+        match self.push(link.session, waiting) {
+            Pushed::First => drop(tokio::spawn(self.clone().send_waiting(link.clone()))),
+            Pushed::Behind => {}
+            Pushed::Nowhere => return send_alone(link, &**part, false).await,
+        }
+        // Only where the runtime ends in the meantime.
+        replied.await.unwrap_or_else(|_| Err((ErrorKind::Io, "nobody waits for the reply any more").into()))
+    }
+
+    fn push(&self, session: u64, waiting: Waiting<P>) -> Pushed {
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        if next.waiting.is_empty() {
+            next.session = session;
+        } else if next.session != session {
+            return Pushed::Nowhere;
+        }
+        next.waiting.push(waiting);
+        if next.waiting.len() == 1 { Pushed::First } else { Pushed::Behind }
+    }
+
+    async fn send_waiting(self: Arc<Self>, link: Arc<Link>) {
+        // Whoever is ready has its turn first. With one thread it always does; with several, one would go on with this at once.
+        if Handle::current().runtime_flavor() != RuntimeFlavor::CurrentThread {
+            yield_now().await;
+        }
+        let mut waiting = mem::take(&mut self.next.lock().unwrap_or_else(PoisonError::into_inner).waiting);
+        waiting.retain(|waiting| P::IS_OWED || !waiting.reply.is_closed());
+        while waiting.len() > MOST_PARTS {
+            let others = waiting.split_off(MOST_PARTS);
+            let first = mem::replace(&mut waiting, others);
+            tokio::spawn(send_at_once(link.clone(), first));
+        }
+        if !waiting.is_empty() {
+            send_at_once(link, waiting).await;
+        }
+    }
+}
+
+async fn send_at_once<P: Part>(link: Arc<Link>, mut waiting: Vec<Waiting<P>>) {
+    waiting.sort_by_key(|waiting| !waiting.part.stands_first());
+    let parts: Vec<&P> = waiting.iter().map(|waiting| &*waiting.part).collect();
+    let replies = match call(&link, &parts, false).await {
+        Ok(reply) if parts.len() == 1 => vec![Ok(reply)],
+        Ok(Value::Array(replies)) if replies.len() == parts.len() => replies.into_iter().map(Ok).collect(),
+        Ok(_) => {
+            let error = (ErrorKind::UnexpectedReturnType, "not as many replies as parts");
+            vec![Err(error.into()); parts.len()]
+        }
+        Err(error) => vec![Err(error); parts.len()],
+    };
+    for (Waiting { reply: caller, .. }, reply) in waiting.into_iter().zip(replies) {
+        // Who has left meanwhile sees to what is left behind.
+        drop(caller.send(reply));
+    }
+}
+
+/// Sends a part alone. `is_asking` says that another server has pointed to this one for this once.
+pub(super) async fn send_alone<P: Part>(link: &Link, part: &P, is_asking: bool) -> RedisResult<Value> {
+    call(link, &[part], is_asking).await
+}
+
+async fn call<P: Part>(link: &Link, parts: &[&P], is_asking: bool) -> RedisResult<Value> {
+    let mut connection = link.connection.clone();
+    let (script, keys) = (P::script(), P::keys(parts));
+    let add_args = |call: &mut Cmd| P::add_args(parts, &link.incarnation, call);
+    if is_asking {
+        script.run_asking(&mut connection, &keys, add_args).await
+    } else {
+        script.run(&mut connection, &keys, add_args).await
+    }
+}

@@ -1,0 +1,94 @@
+//! What one request asks of the small scripts, which do the same for all who are ready.
+
+use std::sync::{Arc, LazyLock};
+
+use redis::Cmd;
+
+use super::batcher::Part;
+use crate::store::redis::health::identity::replication_on_cluster;
+use crate::store::redis::scripts::{Script, script};
+
+static TAKE_FREE: LazyLock<Script> = script!("take_free.lua");
+static FREE_OWN: LazyLock<Script> = script!("free_own.lua");
+
+/// A lock that is to be taken, if it is free.
+pub(super) struct Take {
+    pub(super) lock: String,
+    pub(super) seats: String,
+    pub(super) mark: String,
+    pub(super) fence: String,
+    /// Token hash and attempt, with a space behind each.
+    pub(super) by: String,
+    pub(super) ttl_ms: u64,
+    /// With a space before.
+    pub(super) owner: Option<String>,
+}
+
+impl Part for Take {
+    /// What nobody would be told of is better not taken.
+    const IS_OWED: bool = false;
+
+    fn script() -> &'static Script {
+        &TAKE_FREE
+    }
+
+    fn stands_first(&self) -> bool {
+        true
+    }
+
+    fn keys<'a>(takes: &[&'a Self]) -> Vec<&'a [u8]> {
+        let locks = takes.iter().flat_map(|take| [&take.lock, &take.seats, &take.mark]);
+        let fence = takes.first().map(|take| &take.fence);
+        locks.chain(fence).map(String::as_bytes).collect()
+    }
+
+    fn add_args(takes: &[&Self], incarnation: &str, call: &mut Cmd) {
+        call.arg(incarnation);
+        for take in takes {
+            call.arg(&take.by).arg(take.ttl_ms);
+        }
+        let replication_id = replication_on_cluster(incarnation);
+        if replication_id.is_some() || takes.iter().any(|take| take.owner.is_some()) {
+            for take in takes {
+                call.arg(take.owner.as_deref().unwrap_or(" "));
+            }
+        }
+        call.arg(replication_id);
+    }
+}
+
+/// A lock that is to be freed, if its token holds it.
+pub(super) struct Free {
+    pub(super) lock: String,
+    pub(super) seats: String,
+    /// The mark that is to be left, and how long it is to live, in ms.
+    pub(super) mark: Option<(String, Arc<str>)>,
+    pub(super) token: String,
+}
+
+impl Part for Free {
+    /// Whoever sent a release and left counts on it.
+    const IS_OWED: bool = true;
+
+    fn script() -> &'static Script {
+        &FREE_OWN
+    }
+
+    fn stands_first(&self) -> bool {
+        self.mark.is_some()
+    }
+
+    fn keys<'a>(frees: &[&'a Self]) -> Vec<&'a [u8]> {
+        let locks = frees.iter().map(|free| &free.lock);
+        let seats = frees.iter().map(|free| &free.seats);
+        let marks = frees.iter().filter_map(|free| free.mark.as_ref().map(|(mark, _)| mark));
+        locks.chain(seats).chain(marks).map(String::as_bytes).collect()
+    }
+
+    fn add_args(frees: &[&Self], _: &str, call: &mut Cmd) {
+        call.arg(frees.iter().find_map(|free| free.mark.as_ref()).map_or("", |(_, life_ms)| life_ms));
+        for free in frees {
+            call.arg(&free.token);
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! What a server says of itself, what its user lacks, and whether that is safe to lock on.
+
+pub(crate) mod identity;
+mod permissions;
+pub(crate) mod preflight;
+pub(crate) mod profile;
+pub(crate) mod quorum;

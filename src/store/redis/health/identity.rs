@@ -1,0 +1,73 @@
+//! Who a server is, by its own word.
+
+/// Why a replica is not used.
+pub(crate) const IS_REPLICA: &str = "it is a replica, and locks need the primary";
+
+/// Who a server is, from its `INFO`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) run_id: String,
+    pub(crate) replication_id: String,
+    pub(crate) is_primary: bool,
+    /// Whether the cluster works, where there is one.
+    pub(crate) is_cluster_up: Option<bool>,
+}
+
+impl Identity {
+    pub(crate) fn read(info: &str, on_cluster: bool) -> Self {
+        let field = |name| info_field(info, name).unwrap_or_default();
+        Self {
+            run_id: field("run_id").to_owned(),
+            replication_id: field("master_replid").to_owned(),
+            is_primary: field("role") == "master",
+            is_cluster_up: on_cluster.then(|| field("cluster_state") == "ok"),
+        }
+    }
+
+    /// Whether locks can be kept there; else why not.
+    pub(crate) fn check(&self, accepts_replica: bool) -> Result<(), &'static str> {
+        if !self.is_primary && !accepts_replica {
+            return Err(IS_REPLICA);
+        }
+        // Under a name that does not change, a restarted server that lost its last second would repeat numbers.
+        if self.run_id.is_empty() || self.replication_id.is_empty() {
+            return Err("its INFO has no run_id or no master_replid");
+        }
+        if self.is_cluster_up == Some(false) {
+            return Err("the cluster is down");
+        }
+        Ok(())
+    }
+
+    /// What the server's run of numbers, or its record in a quorum, is named after: it changes with every restart and every
+    /// promotion, and so whenever the server may have loaded what it held some time ago, or what another one holds.
+    ///
+    /// Half of each id is 80 random bits: enough to tell servers apart, and short enough to travel with each call.
+    pub(crate) fn incarnation(&self) -> String {
+        format!("{}-{}", half(&self.run_id), half(&self.replication_id))
+    }
+
+    /// Sentinel counts promotions by a number of its own, and closes the connections of a server that is deposed.
+    pub(crate) fn incarnation_under_sentinel(&self) -> String {
+        half(&self.run_id)
+    }
+
+    /// On a cluster connections outlive promotions: by this form `acquire.lua` knows that it must look for itself.
+    pub(crate) fn incarnation_on_cluster(&self) -> String {
+        format!("{}/{}", half(&self.run_id), half(&self.replication_id))
+    }
+}
+
+/// The part of an incarnation of [`Identity::incarnation_on_cluster`] that a promotion changes; of others there is none.
+pub(crate) fn replication_on_cluster(incarnation: &str) -> Option<&str> {
+    incarnation.split_once('/').map(|(_, replication_id)| replication_id)
+}
+
+fn half(id: &str) -> String {
+    id.chars().take(20).collect()
+}
+
+/// The value of one `name:value` line of an `INFO` reply.
+pub(crate) fn info_field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+}

@@ -1,0 +1,401 @@
+//! Whether a server is safe to lock on: what is refused, what is warned of, and what that puts at risk.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use redis::aio::MultiplexedConnection;
+use redis::{Client, RedisResult};
+
+use super::identity::IS_REPLICA;
+use super::permissions::Permissions;
+use super::profile::{Config, Profile, Version};
+use crate::store::StoreError;
+use crate::store::redis::address::{Layout, RedisAddress};
+use crate::store::redis::scripts::keys::KeySpace;
+use crate::store::redis::settings::{RedisSettings, Risk};
+
+/// The first version that has all commands of the scripts.
+const OLDEST_VERSION: Version = Version(6, 2);
+
+/// Why a server is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) risk: Risk,
+    pub(crate) reason: String,
+}
+
+/// With the setting that overrides it.
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (--redis-accept {} uses it all the same)", self.reason, self.risk.name())
+    }
+}
+
+/// What a look at a server has found.
+#[derive(Clone, Debug)]
+pub(crate) struct Look {
+    pub(crate) profile: Profile,
+    pub(crate) config: Config,
+    accepts_replica: bool,
+    /// Whether keys may be gone through.
+    pub(crate) may_list: bool,
+    pub(crate) refusals: Vec<Refusal>,
+    pub(crate) warnings: Vec<String>,
+}
+
+impl Look {
+    /// Whether there is any use in a connection to this server; else why not.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        self.profile.identity.check(self.accepts_replica).map_err(str::to_owned)
+    }
+
+    /// Why nothing may be granted on this server.
+    pub(crate) fn refusal(&self) -> Option<Arc<str>> {
+        let reasons: Vec<_> = self.refusals.iter().map(|refusal| &*refusal.reason).collect();
+        (!reasons.is_empty()).then(|| reasons.join("; ").into())
+    }
+}
+
+/// Whether locks may be granted on a server; closed, it says why not.
+pub(crate) struct Gate(RwLock<Option<Arc<str>>>);
+
+impl Gate {
+    pub(crate) fn new(refusal: Option<Arc<str>>) -> Self {
+        Self(RwLock::new(refusal))
+    }
+
+    pub(crate) fn set(&self, refusal: Option<Arc<str>>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = refusal;
+    }
+
+    pub(crate) fn may_grant(&self) -> Result<(), StoreError> {
+        match &*self.0.read().unwrap_or_else(PoisonError::into_inner) {
+            Some(reason) => Err(StoreError::Unavailable(reason.to_string())),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What servers are asked, and judged by.
+#[derive(Clone, Debug)]
+pub(crate) struct Preflight {
+    layout: Layout,
+    keys: KeySpace,
+    accepted: Vec<Risk>,
+    replicas_ack: u32,
+}
+
+impl Preflight {
+    pub(crate) fn new(address: &RedisAddress, settings: &RedisSettings) -> Self {
+        let layout = address.layout().clone();
+        let keys = KeySpace::new(&settings.prefix, &layout);
+        let RedisSettings { replicas_ack, ref accepted, .. } = *settings;
+        Self { layout, keys, accepted: accepted.clone(), replicas_ack }
+    }
+
+    pub(crate) fn keys(&self) -> &KeySpace {
+        &self.keys
+    }
+
+    /// How many replicas must have a lock.
+    pub(crate) fn replicas_ack(&self) -> u32 {
+        self.replicas_ack
+    }
+
+    /// Looks at a server that was not looked at before.
+    pub(crate) async fn meet(&self, connection: &mut MultiplexedConnection) -> RedisResult<Look> {
+        let (profile, permissions) = self.ask(connection).await?;
+        let config = match permissions.may_read_config {
+            // The server would keep a record of it, as of an attack.
+            Some(false) => Config::default(),
+            Some(true) | None => Config::ask(connection).await?,
+        };
+        Ok(self.judge(profile, permissions, config))
+    }
+
+    /// Looks again. The configuration is taken for what it was.
+    async fn look(&self, connection: &mut MultiplexedConnection, config: Config) -> RedisResult<Look> {
+        let (profile, permissions) = self.ask(connection).await?;
+        Ok(self.judge(profile, permissions, config))
+    }
+
+    async fn ask(&self, connection: &mut MultiplexedConnection) -> RedisResult<(Profile, Permissions)> {
+        let on_cluster = self.layout == Layout::Cluster;
+        let profile = Profile::ask(connection, on_cluster).await?;
+        Ok((profile, Permissions::ask(connection, &self.keys, on_cluster, self.replicas_ack > 0).await?))
+    }
+
+    fn judge(&self, profile: Profile, permissions: Permissions, config: Config) -> Look {
+        let found = self.find(&profile, &permissions);
+        let is_accepted = |risk| self.accepted.contains(&risk);
+        let (accepted, refusals): (Vec<_>, _) =
+            found.into_iter().partition(|refusal| is_accepted(refusal.risk));
+        let accepted = accepted
+            .into_iter()
+            .map(|Refusal { risk, reason }| format!("accepted by --redis-accept {}: {reason}", risk.name()));
+        let warnings = accepted.chain(self.warnings(&profile, &permissions, &config)).collect();
+        let accepts_replica = self.is_named() && is_accepted(Risk::Replica);
+        let may_list = permissions.may_list;
+        Look { profile, config, accepts_replica, may_list, refusals, warnings }
+    }
+
+    /// Whether the servers are those of a quorum.
+    pub(crate) fn is_for_quorum(&self) -> bool {
+        self.layout == Layout::Quorum
+    }
+
+    /// Whether somebody has chosen the server by its address.
+    fn is_named(&self) -> bool {
+        matches!(self.layout, Layout::Server | Layout::Quorum)
+    }
+
+    /// What speaks against a server.
+    fn find(&self, profile: &Profile, permissions: &Permissions) -> Vec<Refusal> {
+        let mut found = Vec::new();
+        let mut find = |risk, reason| found.push(Refusal { risk, reason });
+        // Elsewhere it is one on its way to another part, and nobody has chosen it.
+        if !profile.identity.is_primary && self.is_named() {
+            find(Risk::Replica, IS_REPLICA.to_owned());
+        }
+        if profile.evicts() {
+            let policy = &profile.eviction_policy;
+            let reason = format!(
+                "Redis may evict held locks: its maxmemory-policy is {policy}, and must be noeviction"
+            );
+            find(Risk::Eviction, reason);
+        }
+        if profile.version.is_some_and(|version| version < OLDEST_VERSION) {
+            let reason =
+                format!("{} is older than {OLDEST_VERSION}, which the scripts need", profile.product);
+            find(Risk::OldServer, reason);
+        }
+        if !permissions.lacking.is_empty() {
+            let reason = format!("the Redis user lacks permissions: {}", permissions.lacking.join(", "));
+            find(Risk::MissingPermission, reason);
+        }
+        found
+    }
+
+    /// What does not speak against a server, and is good to know.
+    fn warnings(&self, profile: &Profile, permissions: &Permissions, config: &Config) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut warn = |text: &str| found.push(text.to_owned());
+        match (profile.has_append_only_file, config.takes_snapshots) {
+            // Whatever it keeps, a restart keeps it out of the quorum for as long as a lease may last.
+            _ if self.is_for_quorum() && profile.replicas > 0 => warn(
+                "a replica is connected, which a quorum has no use for: when the first one connects, and an hour after the \
+                 last one has left, the server goes into quarantine",
+            ),
+            _ if self.is_for_quorum() => {}
+            (true, _) => {}
+            (false, Some(false)) => {
+                warn("no persistence: a restart of the server frees every lock that is held")
+            }
+            (false, Some(true)) => warn(
+                "snapshots only, no append-only file: a restart of the server frees the locks of the last minutes",
+            ),
+            (false, None) => warn(
+                "no append-only file: a restart of the server frees the locks of the last minutes, or all where it \
+                 takes no snapshots",
+            ),
+        }
+        if !self.is_named() && profile.good_replicas.is_none() {
+            warn(
+                "min-replicas-to-write is 0: a primary that is cut off goes on granting locks that its successor \
+                 grants too (I3), and its fencing numbers may go above its successor's (I2)",
+            );
+        }
+        if profile.replicas < u64::from(self.replicas_ack) {
+            let (replicas, needed) = (profile.replicas, self.replicas_ack);
+            warn(&format!(
+                "{replicas} replicas are connected, and --replicas-ack wants {needed}: no lock is handed out"
+            ));
+        }
+        if self.is_named() && profile.is_cluster_node {
+            warn("this server is a node of a cluster, which redis+cluster:// is for");
+        }
+        if !permissions.has_gossip {
+            warn(
+                "the Redis user may not use the channels by which gateways tell each other what happens: nobody can \
+                 watch locks (/events)",
+            );
+        }
+        if !permissions.has_hints {
+            warn(
+                "the Redis user may not use the channels that it needs: waiters learn of their turn by polling",
+            );
+        }
+        if !permissions.may_list {
+            warn("the Redis user may not use SCAN: locks cannot be listed");
+        }
+        found
+    }
+}
+
+/// Looks at one server again and again, and says in the log what is new about it.
+pub(crate) struct Lookout {
+    preflight: Preflight,
+    known: Mutex<Known>,
+}
+
+/// What a lookout knows from before.
+#[derive(Default)]
+struct Known {
+    address: String,
+    config: Config,
+    refusals: Vec<String>,
+    warnings: Vec<String>,
+}
+
+impl Lookout {
+    pub(crate) fn new(preflight: Preflight) -> Self {
+        Self { preflight, known: Mutex::default() }
+    }
+
+    /// Looks at the server to which `client` has just connected, or once more at the same as before.
+    pub(crate) async fn look(
+        &self,
+        connection: &mut MultiplexedConnection,
+        client: Option<&Client>,
+    ) -> RedisResult<Look> {
+        let look = match client {
+            Some(client) => {
+                let look = self.preflight.meet(connection).await?;
+                self.known().address = client.get_connection_info().addr().to_string();
+                look
+            }
+            None => {
+                let config = self.known().config.clone();
+                self.preflight.look(connection, config).await?
+            }
+        };
+        self.say(&look);
+        Ok(look)
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn say(&self, look: &Look) {
+        let mut known = self.known();
+        let address = &known.address;
+        let refusals: Vec<_> = look.refusals.iter().map(ToString::to_string).collect();
+        let is_in = |list: &[String], text: &&String| list.contains(text);
+        for reason in refusals.iter().filter(|refusal| !is_in(&known.refusals, refusal)) {
+            tracing::error!(address, reason, "nothing is granted on this Redis");
+        }
+        if refusals.is_empty() && !known.refusals.is_empty() {
+            tracing::info!(address, "this Redis is safe to lock on again");
+        }
+        for warning in look.warnings.iter().filter(|warning| !is_in(&known.warnings, warning)) {
+            tracing::warn!(address, "{warning}");
+        }
+        for warning in known.warnings.iter().filter(|warning| !is_in(&look.warnings, warning)) {
+            tracing::info!(address, "no longer: {warning}");
+        }
+        known.config = look.config.clone();
+        known.refusals = refusals;
+        known.warnings.clone_from(&look.warnings);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
+
+    use super::super::identity::Identity;
+    use super::*;
+
+    fn preflight(address: &str, accepted: &[Risk]) -> Preflight {
+        let address = RedisAddress::parse(address, None).unwrap();
+        let settings = RedisSettings { accepted: accepted.to_vec(), ..RedisSettings::default() };
+        Preflight::new(&address, &settings)
+    }
+
+    /// What is found out about a server that nothing speaks against.
+    fn good() -> (Profile, Permissions, Config) {
+        let identity = Identity {
+            run_id: "1".to_owned(),
+            replication_id: "2".to_owned(),
+            is_primary: true,
+            ..Identity::default()
+        };
+        let profile = Profile {
+            identity,
+            product: "Redis 6.2.0".to_owned(),
+            version: Some(OLDEST_VERSION),
+            has_append_only_file: true,
+            ..Profile::default()
+        };
+        let permissions = Permissions {
+            lacking: Vec::new(),
+            has_hints: true,
+            has_gossip: true,
+            may_list: true,
+            may_read_config: Some(true),
+        };
+        (profile, permissions, Config::default())
+    }
+
+    #[test]
+    fn a_server_older_than_the_scripts_need_is_refused_unless_that_is_accepted() {
+        let (profile, permissions, config) = good();
+        let look = |version, accepted: &[Risk]| {
+            let product = "Redis 6.0.16".to_owned();
+            let profile = Profile { version, product, ..profile.clone() };
+            preflight("redis://host", accepted).judge(profile, permissions.clone(), config.clone())
+        };
+        let old = look(Some(Version(6, 0)), &[]);
+        assert_eq!(old.refusal().as_deref(), Some("Redis 6.0.16 is older than 6.2, which the scripts need"));
+        assert!(old.refusals[0].to_string().contains("--redis-accept old-server"), "{}", old.refusals[0]);
+        assert_eq!(old.check(), Ok(()), "what is held on it can be released");
+        let accepted = look(Some(Version(6, 0)), &[Risk::OldServer]);
+        assert_eq!(accepted.refusal(), None);
+        assert_eq!(accepted.warnings.len(), 1, "{:?}", accepted.warnings);
+        for version in [Some(OLDEST_VERSION), Some(Version(7, 0)), None] {
+            let look = look(version, &[]);
+            assert!(look.refusals.is_empty() && look.warnings.is_empty(), "{look:?}");
+        }
+    }
+
+    #[test]
+    fn only_where_nobody_chooses_the_server_is_a_replica_accepted() {
+        let (profile, permissions, config) = good();
+        let identity = Identity { is_primary: false, ..profile.identity.clone() };
+        let replica = Profile { identity, ..profile };
+        let look = |address, accepted: &[Risk]| {
+            preflight(address, accepted).judge(replica.clone(), permissions.clone(), config.clone())
+        };
+        assert_eq!(look("redis://host", &[]).refusals[0].risk, Risk::Replica);
+        assert!(look("redis://host", &[]).check().is_err());
+        assert_eq!(look("redis://host", &[Risk::Replica]).check(), Ok(()));
+        for address in ["redis+sentinel://a,b,c/name", "redis+cluster://a,b"] {
+            let look = look(address, &[Risk::Replica]);
+            assert!(look.refusals.is_empty() && look.check().is_err(), "it is left: {look:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_failover_may_lose_is_warned_of_where_there_is_one() {
+        let (profile, permissions, config) = good();
+        for address in ["redis://host", "redis+sentinel://a,b,c/name", "redis+cluster://a,b"] {
+            for good_replicas in [None, Some(0)] {
+                let profile = Profile { good_replicas, ..profile.clone() };
+                let look = preflight(address, &[]).judge(profile, permissions.clone(), config.clone());
+                let warns = look.warnings.iter().any(|warning| warning.contains("min-replicas-to-write"));
+                assert_eq!(warns, address.contains('+') && good_replicas.is_none(), "{address}");
+            }
+        }
+    }
+
+    #[test]
+    fn servers_of_a_quorum_are_warned_of_replicas_and_of_nothing_that_they_keep() {
+        let (profile, permissions, config) = good();
+        for (replicas, has_append_only_file) in [(0, true), (0, false), (1, true)] {
+            let profile = Profile { replicas, has_append_only_file, ..profile.clone() };
+            let look = preflight("redlock://a,b,c", &[]).judge(profile, permissions.clone(), config.clone());
+            assert_eq!(look.warnings.len(), usize::from(replicas > 0), "{:?}", look.warnings);
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! What a server says of itself. Nothing else reads `INFO`.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use redis::aio::MultiplexedConnection;
+use redis::{ErrorKind, RedisResult, ServerErrorKind};
+
+use super::identity::{Identity, info_field as field};
+
+/// What `INFO` says of a server, as far as it matters to locks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Profile {
+    pub(crate) identity: Identity,
+    /// Its name and version, for people.
+    pub(crate) product: String,
+    /// The version of Redis whose commands it has; `None` where it does not say.
+    pub(crate) version: Option<Version>,
+    /// Whether it is a node of a cluster.
+    pub(crate) is_cluster_node: bool,
+    /// The memory that it may use, in bytes; 0 is all.
+    pub(crate) max_memory: u64,
+    pub(crate) eviction_policy: String,
+    pub(crate) has_append_only_file: bool,
+    /// How many replicas are connected.
+    pub(crate) replicas: u64,
+    /// How many of them keep up, where writes need some that do: then `min-replicas-to-write` is set.
+    pub(crate) good_replicas: Option<u64>,
+}
+
+/// Major and minor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Version(pub(crate) u32, pub(crate) u32);
+
+impl Profile {
+    pub(crate) async fn ask(connection: &mut MultiplexedConnection, on_cluster: bool) -> RedisResult<Self> {
+        // A call for each section, since servers before 7.0 take one at a time.
+        let mut calls = redis::pipe();
+        for section in ["server", "replication", "memory", "persistence"] {
+            calls.cmd("INFO").arg(section);
+        }
+        if on_cluster {
+            calls.cmd("CLUSTER").arg("INFO");
+        }
+        let sections: Vec<String> = calls.query_async(connection).await?;
+        Ok(Self::read(&sections.concat(), on_cluster))
+    }
+
+    fn read(info: &str, on_cluster: bool) -> Self {
+        let text = |name| field(info, name).unwrap_or_default().to_owned();
+        let number = |name| field(info, name).and_then(|value| value.parse().ok());
+        let version = text("redis_version");
+        Self {
+            identity: Identity::read(info, on_cluster),
+            product: match field(info, "valkey_version") {
+                Some(version) => format!("Valkey {version}"),
+                None => format!("Redis {}", if version.is_empty() { "of unknown version" } else { &version }),
+            },
+            version: Version::parse(&version),
+            is_cluster_node: field(info, "redis_mode") == Some("cluster"),
+            max_memory: number("maxmemory").unwrap_or_default(),
+            eviction_policy: text("maxmemory_policy"),
+            has_append_only_file: field(info, "aof_enabled") == Some("1"),
+            replicas: number("connected_slaves").unwrap_or_default(),
+            good_replicas: number("min_slaves_good_slaves"),
+        }
+    }
+
+    /// Whether it may drop locks that are held.
+    pub(crate) fn evicts(&self) -> bool {
+        self.max_memory > 0 && self.eviction_policy != "noeviction"
+    }
+}
+
+impl Version {
+    fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split('.').map(str::parse);
+        match (parts.next(), parts.next()) {
+            (Some(Ok(major)), Some(Ok(minor))) => Some(Self(major, minor)),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.0, self.1)
+    }
+}
+
+/// What `CONFIG` says, which users may be forbidden to ask: `None` where it is not known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Config {
+    /// Whether snapshots are taken by themselves.
+    pub(crate) takes_snapshots: Option<bool>,
+    /// When the append-only file is synced: `always`, `everysec` or `no`.
+    pub(crate) append_fsync: Option<String>,
+}
+
+impl Config {
+    pub(crate) async fn ask(connection: &mut MultiplexedConnection) -> RedisResult<Self> {
+        let snapshots = setting(connection, "save").await?;
+        Ok(Self {
+            takes_snapshots: snapshots.map(|save| !save.is_empty()),
+            append_fsync: setting(connection, "appendfsync").await?,
+        })
+    }
+}
+
+async fn setting(connection: &mut MultiplexedConnection, name: &str) -> RedisResult<Option<String>> {
+    let reply: RedisResult<HashMap<String, String>> =
+        redis::cmd("CONFIG").arg("GET").arg(name).query_async(connection).await;
+    match reply {
+        Ok(mut reply) => Ok(reply.remove(name)),
+        // Forbidden, or renamed away.
+        Err(error) if matches!(error.kind(), ErrorKind::Server(kind) if is_no_answer(kind)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn is_no_answer(kind: ServerErrorKind) -> bool {
+    matches!(kind, ServerErrorKind::NoPerm | ServerErrorKind::ResponseError)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_by_their_numbers() {
+        let parsed = ["6.0.16", "6.2.0", "6.2-rc1", "7.0.15", "10.1.1", "255.255.255", "", "seven", "7"];
+        let parsed = parsed.map(Version::parse);
+        assert_eq!(parsed[2], None, "a candidate for a release says nothing that could be relied on");
+        assert_eq!(parsed[6..], [None; 3]);
+        let known: Vec<_> = parsed[..6].iter().flatten().collect();
+        assert!(known.len() == 5 && known.is_sorted(), "{known:?}");
+        assert!(*known[0] < Version(6, 2) && *known[1] == Version(6, 2));
+    }
+
+    #[test]
+    fn what_a_server_says_is_read_from_the_sections_of_its_info() {
+        let info = "# Server\r\nredis_version:7.0.15\r\nredis_mode:cluster\r\nrun_id:0123456789abcdef0123\r\n\
+                    # Replication\r\nrole:slave\r\nconnected_slaves:2\r\nmin_slaves_good_slaves:1\r\n\
+                    master_replid:fedcba\r\n# Memory\r\nmaxmemory:1048576\r\nmaxmemory_human:1.00M\r\n\
+                    maxmemory_policy:volatile-ttl\r\n# Persistence\r\naof_enabled:1\r\n";
+        let profile = Profile::read(info, false);
+        assert_eq!((&*profile.product, profile.version), ("Redis 7.0.15", Some(Version(7, 0))));
+        assert!(!profile.identity.is_primary && profile.is_cluster_node && profile.has_append_only_file);
+        assert_eq!((profile.replicas, profile.good_replicas), (2, Some(1)));
+        assert!(profile.evicts());
+        assert!(!Profile { max_memory: 0, ..profile.clone() }.evicts(), "it has no reason to");
+        assert_eq!(profile.identity.incarnation(), "0123456789abcdef0123-fedcba");
+        let node = Profile::read(&format!("{info}cluster_state:fail\r\n"), true);
+        assert_eq!(node.identity.check(true), Err("the cluster is down"));
+        assert_eq!(profile.identity.check(true), Ok(()));
+        let valkey = "redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.0.1\r\n";
+        let valkey = Profile::read(valkey, false);
+        assert_eq!((&*valkey.product, valkey.version), ("Valkey 8.0.1", Some(Version(7, 2))));
+    }
+}

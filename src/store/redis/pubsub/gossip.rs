@@ -1,0 +1,184 @@
+//! What gateways tell each other by way of Redis, on two plain channels: who watches, which all of them hear, and what
+//! happens, which is sent only while somebody watches. Plain channels reach all of a cluster, whichever node they are used at.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use redis::aio::MultiplexedConnection;
+use redis::{FromRedisValue, PushInfo, PushKind, RedisResult};
+use tokio::sync::{broadcast, mpsc};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use crate::store::redis::failure::describe;
+use crate::store::redis::scripts::keys::KeySpace;
+use crate::store::{Gossip, Heard, StoreError, Topic};
+
+/// What may wait to be sent, and to be heard; past it, something is lost, which those who hear find out.
+const MOST_WAITING: usize = 4_096;
+/// What is sent at once.
+const MOST_AT_ONCE: usize = 128;
+
+/// What all connections of a store have to do with gossip.
+pub(crate) struct Radio {
+    watchers: String,
+    events: String,
+    heard: broadcast::Sender<Heard>,
+    /// Whether somebody wants to hear of events.
+    listens: AtomicBool,
+    patience: Duration,
+}
+
+impl Radio {
+    pub(crate) fn new(keys: &KeySpace, patience: Duration) -> Arc<Self> {
+        let [watchers, events] = keys.gossip();
+        let (heard, listens) = (broadcast::Sender::new(MOST_WAITING), AtomicBool::new(false));
+        Arc::new(Self { watchers, events, heard, listens, patience })
+    }
+
+    /// Hears from now on who watches. Where that is forbidden, nobody who watches elsewhere is told of this gateway.
+    pub(crate) async fn tune(&self, connection: &mut MultiplexedConnection) {
+        if let Err(error) = subscribe(connection, &self.watchers).await {
+            tracing::debug!(reason = describe(&error), "it is not heard who watches");
+        }
+    }
+
+    /// A connection is in use that was not before. What was told on it meanwhile is lost.
+    pub(crate) async fn is_up(&self, mut connection: MultiplexedConnection) {
+        if self.listens.load(Ordering::Acquire) {
+            // Where it fails the connection is about to be replaced, or this is forbidden, which was said before.
+            let _ = timeout(self.patience, subscribe(&mut connection, &self.events)).await;
+        }
+        let _ = self.heard.send(Heard::Connected);
+    }
+
+    /// Takes what is gossip among what a server tells; whether it was.
+    pub(crate) fn take(&self, push: &PushInfo) -> bool {
+        let (PushKind::Message, [channel, text]) = (&push.kind, &*push.data) else { return false };
+        let Ok(channel) = String::from_redis_value(channel.clone()) else { return false };
+        let topic = match () {
+            () if channel == self.events => Topic::Events,
+            () if channel == self.watchers => Topic::Watchers,
+            () => return false,
+        };
+        // A connection that has listened once goes on until it ends.
+        let is_wanted = topic == Topic::Watchers || self.listens.load(Ordering::Acquire);
+        if is_wanted && let Ok(text) = String::from_redis_value(text.clone()) {
+            // Nobody hears in a program that only looks at a store.
+            let _ = self.heard.send(Heard::Told(topic, text));
+        }
+        true
+    }
+
+    fn channel(&self, topic: Topic) -> &str {
+        match topic {
+            Topic::Watchers => &self.watchers,
+            Topic::Events => &self.events,
+        }
+    }
+}
+
+async fn subscribe(connection: &mut MultiplexedConnection, channel: &str) -> RedisResult<()> {
+    redis::cmd("SUBSCRIBE").arg(channel).query_async(connection).await
+}
+
+/// The servers of a store, as far as gossip is concerned.
+#[async_trait]
+pub(crate) trait Ways: Send + Sync + 'static {
+    /// By how many of them all is to be sent that is sent.
+    fn count(&self) -> usize;
+
+    /// The connection to one of these, if it stands.
+    fn way(&self, index: usize) -> Option<MultiplexedConnection>;
+
+    /// Those at which to listen, and how many of them are enough.
+    async fn to_hear(&self, deadline: Instant) -> (Vec<Result<MultiplexedConnection, StoreError>>, usize);
+}
+
+/// Gossip over the servers of a store.
+pub(crate) struct Talk {
+    radio: Arc<Radio>,
+    ways: Arc<dyn Ways>,
+    speakers: Vec<mpsc::Sender<(Topic, Arc<str>)>>,
+}
+
+impl Talk {
+    pub(crate) fn new(radio: Arc<Radio>, ways: Arc<dyn Ways>) -> Self {
+        let start = |index| {
+            let (speaker, to_say) = mpsc::channel(MOST_WAITING);
+            tokio::spawn(speak(radio.clone(), ways.clone(), index, to_say));
+            speaker
+        };
+        Self { speakers: (0..ways.count()).map(start).collect(), radio, ways }
+    }
+}
+
+/// Sends what is to be sent, in its order, as long as there is a store. One server at a time: one that is silent holds up
+/// none of the others.
+async fn speak(
+    radio: Arc<Radio>,
+    ways: Arc<dyn Ways>,
+    index: usize,
+    mut to_say: mpsc::Receiver<(Topic, Arc<str>)>,
+) {
+    let mut said = Vec::new();
+    while to_say.recv_many(&mut said, MOST_AT_ONCE).await > 0 {
+        let mut calls = redis::pipe();
+        for (topic, text) in said.drain(..) {
+            calls.cmd("PUBLISH").arg(radio.channel(topic)).arg(&*text).ignore();
+        }
+        // What cannot be sent is lost.
+        let Some(mut connection) = ways.way(index) else { continue };
+        match timeout(radio.patience, calls.query_async::<()>(&mut connection)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(reason = describe(&error), "other gateways are not told"),
+            Err(_) => tracing::debug!("other gateways are not told: Redis does not answer"),
+        }
+    }
+}
+
+#[async_trait]
+impl Gossip for Talk {
+    fn tell(&self, topic: Topic, text: String) {
+        let text: Arc<str> = text.into();
+        for speaker in &self.speakers {
+            let _ = speaker.try_send((topic, text.clone()));
+        }
+    }
+
+    fn heard(&self) -> broadcast::Receiver<Heard> {
+        self.radio.heard.subscribe()
+    }
+
+    async fn listen(&self, deadline: Instant) -> Result<(), StoreError> {
+        // Connections that are made from now on are listened to as well.
+        self.radio.listens.store(true, Ordering::Release);
+        let (connections, enough) = self.ways.to_hear(deadline).await;
+        let (mut heard, mut trouble) = (0, "Redis does not answer".to_owned());
+        let listen = async |mut connection: MultiplexedConnection| -> RedisResult<()> {
+            subscribe(&mut connection, &self.radio.events).await?;
+            // Whoever may not say that it watches is told nothing. An empty word means nothing to anybody.
+            redis::cmd("PUBLISH").arg(&self.radio.watchers).arg("").query_async(&mut connection).await
+        };
+        for connection in connections {
+            match connection {
+                Ok(connection) => match timeout_at(deadline, listen(connection)).await {
+                    Ok(Ok(())) => heard += 1,
+                    Ok(Err(error)) => trouble = describe(&error),
+                    Err(_) => {}
+                },
+                Err(StoreError::Unavailable(reason) | StoreError::Unknown(reason)) => trouble = reason,
+            }
+        }
+        if heard >= enough {
+            return Ok(());
+        }
+        self.stop_listening();
+        Err(StoreError::Unavailable(format!("it cannot be heard what other gateways do: {trouble}")))
+    }
+
+    fn stop_listening(&self) {
+        self.radio.listens.store(false, Ordering::Release);
+    }
+}

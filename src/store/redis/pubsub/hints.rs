@@ -1,0 +1,88 @@
+//! What Redis tells a gateway without being asked, on a channel that bears the gateway's name.
+//!
+//! Servers from 7.0 on have sharded channels, which on a cluster stay within the node that holds the lock; older ones
+//! have plain channels only. Where neither is allowed nothing is told, and the heartbeats find what is due.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use redis::aio::MultiplexedConnection;
+use redis::{FromRedisValue, PushInfo, PushKind, RedisError, RedisResult};
+use tokio::time::{Instant, timeout_at};
+
+use crate::lock::{Attempt, TokenHash};
+use crate::store::redis::failure::describe;
+use crate::store::redis::scripts::keys::KeySpace;
+use crate::store::{Bucket, Hint};
+
+/// Listens to `channel`, in the way that the server allows.
+pub(crate) async fn subscribe(connection: &mut MultiplexedConnection, channel: &str) -> RedisResult<()> {
+    match redis::cmd("SSUBSCRIBE").arg(channel).query_async(connection).await {
+        Err(error) if is_refusal(&error) => {
+            redis::cmd("SUBSCRIBE").arg(channel).query_async(connection).await
+        }
+        reply => reply,
+    }
+}
+
+/// Whether a server has no sharded channels, or allows none. What else it says has to do with the moment.
+fn is_refusal(error: &RedisError) -> bool {
+    matches!(error.code(), Some("ERR" | "NOPERM"))
+}
+
+/// A connection to a node of a cluster, on which nothing but hints comes. When a slot leaves the node its channels are
+/// ended unasked, and the driver would take that for the reply to some command.
+pub(crate) struct Listener {
+    connection: MultiplexedConnection,
+    keys: KeySpace,
+    gateway: Arc<str>,
+    /// Buckets that are listened to. There are at most as many as slots, so none is ever left.
+    buckets: Mutex<HashSet<Bucket>>,
+}
+
+impl Listener {
+    pub(crate) fn new(connection: MultiplexedConnection, keys: KeySpace, gateway: Arc<str>) -> Self {
+        Self { connection, keys, gateway, buckets: Mutex::default() }
+    }
+
+    /// Listens to what concerns the gateway in a bucket. Where that is forbidden, is not answered in time, or the bucket
+    /// left the node and came back, heartbeats find what is due.
+    pub(crate) async fn listen(&self, bucket: Bucket, deadline: Instant) {
+        if !self.buckets().insert(bucket) {
+            return;
+        }
+        let channel = self.keys.channel(bucket, &self.gateway);
+        let mut connection = self.connection.clone();
+        let reason = match timeout_at(deadline, subscribe(&mut connection, &channel)).await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => describe(&error),
+            Err(_) => "no answer".to_owned(),
+        };
+        tracing::debug!(reason, "no subscription");
+        // The next heartbeat tries again; another node may have the bucket by then.
+        self.buckets().remove(&bucket);
+    }
+
+    fn buckets(&self) -> MutexGuard<'_, HashSet<Bucket>> {
+        self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The hint in a push of the server, if it is one.
+pub(crate) fn read(push: PushInfo, keys: &KeySpace) -> Option<Hint> {
+    if !matches!(push.kind, PushKind::Message | PushKind::SMessage) {
+        return None;
+    }
+    let message = String::from_redis_value(push.data.into_iter().nth(1)?).ok()?;
+    let (kind, rest) = message.split_once(' ')?;
+    let (first, rest) = rest.split_once(' ')?;
+    match kind {
+        "offered" => {
+            let (attempt, lock) = rest.split_once(' ')?;
+            Some(Hint::Offered(keys.key_of(lock)?, TokenHash::parse(first)?, Attempt::parse(attempt)?))
+        }
+        "look" => Some(Hint::Look(keys.key_of(rest)?, Attempt::parse(first)?)),
+        "due" => Some(Hint::Due(keys.key_of(rest)?, first.parse().ok()?)),
+        _ => None,
+    }
+}

@@ -1,0 +1,194 @@
+//! What things are called in Redis.
+
+use std::sync::Arc;
+
+use crc::{CRC_16_XMODEM, Crc};
+use sha2::{Digest, Sha256};
+
+use crate::lock::{Hex, LockKey, TokenHash};
+use crate::store::Bucket;
+use crate::store::redis::address::Layout;
+
+/// How a cluster counts slots, and how locks are spread over buckets.
+const CRC: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
+
+/// The slots of a cluster.
+pub(crate) const SLOTS: u16 = 16_384;
+
+/// What a bucket takes of a name at most: its number, and what stands around it.
+const MOST_BUCKET_BYTES: usize = ":{65535}:".len();
+
+/// So much of a hash is in the name of a mark.
+const MARK_BYTES: usize = 16;
+
+/// The names of everything under one prefix.
+///
+/// The number of a lock's bucket stands in braces, and comes first in every name: it is the hash tag, so that all keys
+/// of one lock share a slot, and braces in a user's key are inert.
+#[derive(Clone, Debug)]
+pub(crate) struct KeySpace {
+    prefix: Arc<str>,
+    buckets: u16,
+}
+
+/// The names of all that belongs to the line of one lock, in the order in which scripts take them.
+pub(crate) struct LineKeys {
+    lock: String,
+    seats: String,
+    line: String,
+    away: String,
+    due: String,
+    gates: String,
+}
+
+impl LineKeys {
+    pub(crate) fn in_order(&self) -> [&[u8]; 6] {
+        [&self.lock, &self.seats, &self.line, &self.away, &self.due, &self.gates].map(|name| name.as_bytes())
+    }
+}
+
+impl KeySpace {
+    /// One bucket on a single server; on a cluster as many as there are slots, and on a quorum as well, since there
+    /// each number that is given in a bucket is in the way of those proposed meanwhile.
+    pub(crate) fn new(prefix: &str, layout: &Layout) -> Self {
+        let has_many = matches!(layout, Layout::Cluster | Layout::Quorum);
+        Self { prefix: prefix.into(), buckets: if has_many { SLOTS } else { 1 } }
+    }
+
+    pub(crate) fn bucket_of(&self, key: &LockKey) -> Bucket {
+        Bucket(if self.buckets == 1 { 0 } else { CRC.checksum(key.as_str().as_bytes()) % self.buckets })
+    }
+
+    /// Whether all that is kept is in one slot, so that one script may touch any of it.
+    pub(crate) fn share_a_slot(&self) -> bool {
+        self.buckets == 1
+    }
+
+    /// Where a lock stands while it is held.
+    pub(crate) fn lock(&self, key: &LockKey) -> String {
+        self.name_of(key, "lock")
+    }
+
+    /// Where it is kept who has a place in the line of a lock.
+    pub(crate) fn seats(&self, key: &LockKey) -> String {
+        self.name_of(key, "seats")
+    }
+
+    /// Where a lock stands, and its line.
+    pub(crate) fn line_of(&self, key: &LockKey) -> LineKeys {
+        let bucket = self.bucket_of(key);
+        LineKeys {
+            lock: self.lock(key),
+            seats: self.seats(key),
+            line: self.name_of(key, "line"),
+            away: self.name_of(key, "away"),
+            due: self.due(bucket),
+            gates: self.gates(bucket),
+        }
+    }
+
+    /// The key of the lock that stands there.
+    pub(crate) fn key_of(&self, lock: &str) -> Option<LockKey> {
+        let rest = lock.strip_prefix(&*self.prefix)?.strip_prefix(":{")?;
+        let (_, key) = rest.split_once("}:lock:")?;
+        LockKey::parse(key.as_bytes()).ok()
+    }
+
+    /// The key of the lock that stands there, where that is its place and no other key's name that looks like one.
+    pub(crate) fn key_at(&self, name: &str) -> Option<LockKey> {
+        self.key_of(name).filter(|key| self.lock(key) == name)
+    }
+
+    /// What matches the places of all locks whose keys begin with `prefix`, in the way of `SCAN`.
+    pub(crate) fn pattern_of_locks(&self, prefix: &str) -> String {
+        let bucket = if self.buckets == 1 { "0" } else { "*" };
+        format!("{}:{{{bucket}}}:lock:{}*", literal(&self.prefix), literal(prefix))
+    }
+
+    /// Where gateways say that they are alive.
+    pub(crate) fn gates(&self, bucket: Bucket) -> String {
+        self.name_in(bucket, "gates")
+    }
+
+    /// Where it is kept which locks are due.
+    pub(crate) fn due(&self, bucket: Bucket) -> String {
+        self.name_in(bucket, "due")
+    }
+
+    /// Where a gateway is told what concerns its waiters.
+    pub(crate) fn channel(&self, bucket: Bucket, gateway: &str) -> String {
+        format!("{}:{gateway}", self.gates(bucket))
+    }
+
+    /// Where gateways tell each other who watches, and what happens.
+    pub(crate) fn gossip(&self) -> [String; 2] {
+        ["watchers", "events"].map(|topic| format!("{}:{topic}", self.prefix))
+    }
+
+    /// Where the mark of a freed token or of voided attempts stands: a hash, since a token is marked per key.
+    pub(crate) fn mark(&self, key: &LockKey, token: &TokenHash) -> String {
+        let digest = Sha256::new().chain_update(token.as_bytes()).chain_update(key.as_str()).finalize();
+        let mut name = self.name_with_room(self.bucket_of(key), "freed", 1 + 2 * MARK_BYTES);
+        name.push(':');
+        name.push_str(&Hex(&digest[..MARK_BYTES]).to_string());
+        name
+    }
+
+    /// Where the fencing numbers stand.
+    pub(crate) fn fence(&self, bucket: Bucket) -> String {
+        self.name_in(bucket, "fence")
+    }
+
+    /// Where a server of a quorum has its record.
+    pub(crate) fn record(&self) -> String {
+        format!("{}:{{quorum}}:record", self.prefix)
+    }
+
+    /// Where a server of a quorum keeps who waits for a lock.
+    pub(crate) fn watch(&self, key: &LockKey) -> String {
+        self.name_of(key, "watch")
+    }
+
+    fn name_of(&self, key: &LockKey, kind: &str) -> String {
+        let (bucket, key) = (self.bucket_of(key), key.as_str());
+        let mut name = self.name_with_room(bucket, kind, 1 + key.len());
+        name.push(':');
+        name.push_str(key);
+        name
+    }
+
+    fn name_in(&self, bucket: Bucket, kind: &str) -> String {
+        self.name_with_room(bucket, kind, 0)
+    }
+
+    /// Put together by hand: each request needs some, and the machinery of formats takes longer than all else here.
+    fn name_with_room(&self, Bucket(bucket): Bucket, kind: &str, room_bytes: usize) -> String {
+        let mut name = String::with_capacity(self.prefix.len() + MOST_BUCKET_BYTES + kind.len() + room_bytes);
+        name.push_str(&self.prefix);
+        name.push_str(":{");
+        match bucket {
+            0 => name.push('0'),
+            _ => name.push_str(&bucket.to_string()),
+        }
+        name.push_str("}:");
+        name.push_str(kind);
+        name
+    }
+}
+
+/// The pattern that matches this text alone.
+fn literal(text: &str) -> String {
+    let mut pattern = String::with_capacity(text.len());
+    for character in text.chars() {
+        if matches!(character, '*' | '?' | '[' | ']' | '\\') {
+            pattern.push('\\');
+        }
+        pattern.push(character);
+    }
+    pattern
+}
+
+/// The slot in which a cluster keeps all of a bucket.
+pub(crate) fn slot_of(Bucket(bucket): Bucket) -> u16 {
+    CRC.checksum(bucket.to_string().as_bytes()) % SLOTS
+}
