@@ -2,6 +2,8 @@
 //!
 //! # Code map
 //!
+//! `docs/internals` says how it works, with what guards each rule, and `docs/glossary.md` what each word means.
+//!
 //! Dependencies point one way: `main → api → service → store → lock`. A test reads the imports and holds this page
 //! against them.
 //!

@@ -29,6 +29,7 @@ mod faults;
 mod hammer;
 mod heads;
 mod hold;
+mod internals;
 mod judge;
 mod keys;
 mod late_copies;
