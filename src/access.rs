@@ -25,7 +25,7 @@ use keyring::{ApiKey, Proof};
 pub use keyring::{Keyring, Refused};
 pub use keys_file::{KeysFileError, is_plain, parse as parse_keys};
 pub use mint::{KeyWish, append, mint};
-pub use rate::{Guesses, Standing};
+pub use rate::{Guesses, RateLeft};
 pub use scope::Scope;
 pub use secret::{KeyId, SecretHash, ShownKey};
 pub use shares::{Permit, Shares, WaitPermit};
@@ -185,7 +185,7 @@ impl Caller {
     }
 
     /// Counts the request against the rate of the key; `None` where it has none.
-    pub fn count_request(&self) -> Option<Standing> {
+    pub fn count_request(&self) -> Option<RateLeft> {
         self.0.as_ref()?.key.count()
     }
 

@@ -1,229 +1,44 @@
-//! The HTTP side: every route in one place. What all requests pass through before is in `front.rs`.
+//! The HTTP side: the routes, and what every request passes through before (`middleware.rs`).
 //!
 //! Architecture invariant: nothing below this module knows `axum` or a status code.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
-
-use axum::Router;
 use axum::extract::Request;
-use axum::http::{StatusCode, Version};
-use axum::middleware::map_response;
-use axum::response::{IntoResponse, Response};
-use axum::routing::put;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio_util::sync::CancellationToken;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
-use utoipa_swagger_ui::{Config, SwaggerUi};
 
 use self::problem::{Problem, ProblemType};
-use crate::access::{Caller, Keyring, Permit, Shares};
-use crate::audit::Audit;
-use crate::service::LockService;
 
 mod admission;
 mod answers;
-mod authenticate;
-mod delivery;
-mod events;
+mod context;
 mod extract;
-mod front;
-mod happening;
-mod health;
-mod hold;
-mod list;
-mod locks;
-mod metrics;
-mod observe;
+mod headers;
+mod middleware;
 mod openapi;
-mod page;
+mod pages;
 mod problem;
-mod raw;
 mod route;
-mod strangers;
+mod routes;
+mod state;
+mod stream;
 mod ui;
-mod watch;
 
 pub use admission::{Admission, KnownHosts};
-pub use front::Front;
-pub use metrics::metrics_app;
-
-/// Reasons for which the gateway is not ready are logged at most this often.
-const UNREADY_INTERVAL: Duration = Duration::from_secs(1);
-
-/// What the handlers share.
-#[derive(Clone)]
-pub struct AppState(Arc<Shared>);
-
-struct Shared {
-    app: App,
-    /// One for each request by HTTP/1 that may keep its connection.
-    http1_places: Arc<Semaphore>,
-    /// Why the gateway was not ready, as the log was told, and when.
-    unready: Mutex<Option<(String, Instant)>>,
-}
-
-/// That a request may keep its connection for long. By HTTP/2 many share one, so nobody counts them.
-struct ConnectionPlace {
-    _permits: Option<(Permit, OwnedSemaphorePermit)>,
-}
-
-/// Who allows no further request to keep its connection.
-enum NoPlace {
-    OfKey,
-    OfServer,
-}
-
-impl NoPlace {
-    /// What is said of it, by the key and by the server.
-    fn problem(self, of_key: impl FnOnce() -> Problem, of_server: impl FnOnce() -> Problem) -> Problem {
-        match self {
-            Self::OfKey => of_key(),
-            Self::OfServer => of_server(),
-        }
-    }
-}
-
-/// The contents of [`AppState`].
-pub struct App {
-    /// The operations on locks.
-    pub service: LockService,
-    /// What callers may ask for.
-    pub limits: Limits,
-    /// Who may be talked to from a browser.
-    pub admission: Admission,
-    /// Whether the metrics are here, and not on an address of their own.
-    pub serves_metrics: bool,
-    /// The keys that callers show; `None` where anybody may do everything.
-    pub keyring: Option<Arc<Keyring>>,
-    /// Where it is written down who did what.
-    pub audit: Arc<Audit>,
-    /// Cancelled when the server begins to drain.
-    pub draining: CancellationToken,
-}
-
-/// What callers may ask for.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// The lease of a request that names none.
-    pub default_ttl: Duration,
-    /// The shortest lease.
-    pub min_ttl: Duration,
-    /// The longest lease.
-    pub max_ttl: Duration,
-    /// The longest wait.
-    pub max_wait: Duration,
-    /// The most that may wait, hold a lock, or watch, by HTTP/1, where each of them keeps a connection.
-    pub max_http1_waiters: usize,
-    /// What a key has that does not say otherwise.
-    pub shares: Shares,
-    /// How long a connection may hold a lock that it does not say otherwise of.
-    pub default_max_hold: Duration,
-}
-
-impl Limits {
-    /// With leases of at most this length.
-    fn lowered_to(&self, max_ttl: Option<Duration>) -> Self {
-        let max_ttl = max_ttl.map_or(self.max_ttl, |max_ttl| max_ttl.clamp(self.min_ttl, self.max_ttl));
-        Self { max_ttl, default_ttl: self.default_ttl.min(max_ttl), ..*self }
-    }
-}
-
-impl AppState {
-    /// Shares the application among the handlers.
-    pub fn new(app: App) -> Self {
-        let most = app.limits.max_http1_waiters.min(Semaphore::MAX_PERMITS);
-        let http1_places = Arc::new(Semaphore::new(most));
-        Self(Arc::new(Shared { app, http1_places, unready: Mutex::default() }))
-    }
-
-    /// Tells the log why the gateway is not ready, unless it was told so: whoever asks, may ask often.
-    fn tell_unready(&self, reason: &str) {
-        let mut told = self.0.unready.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_due =
-            told.as_ref().is_none_or(|(known, at)| known != reason && at.elapsed() >= UNREADY_INTERVAL);
-        if is_due {
-            tracing::warn!(reason, "the gateway is not ready");
-            *told = Some((reason.to_owned(), Instant::now()));
-        }
-    }
-
-    /// The gateway is ready.
-    fn is_ready(&self) {
-        *self.0.unready.lock().unwrap_or_else(PoisonError::into_inner) = None;
-    }
-
-    /// Lets a request keep its connection, unless that would leave too few to all others.
-    fn keep_connection(&self, version: Version, caller: &Caller) -> Result<ConnectionPlace, NoPlace> {
-        if version > Version::HTTP_11 {
-            return Ok(ConnectionPlace { _permits: None });
-        }
-        let of_key = caller.keep_connection(&self.limits.shares).ok_or(NoPlace::OfKey)?;
-        let of_server = self.0.http1_places.clone().try_acquire_owned().map_err(|_| NoPlace::OfServer)?;
-        Ok(ConnectionPlace { _permits: Some((of_key, of_server)) })
-    }
-}
-
-impl std::ops::Deref for AppState {
-    type Target = App;
-
-    fn deref(&self) -> &App {
-        &self.0.app
-    }
-}
+pub use middleware::Middleware;
+pub use routes::metrics_app;
+pub use state::{App, AppState, Limits};
 
 /// The whole application, ready to be served.
-pub fn app(state: AppState) -> Front {
-    let (router, _) = documented_routes().split_for_parts();
-    let router = router
-        // The same resource, with the key in the query: one set of handlers for both.
-        .route(
-            "/lock",
-            put(locks::acquire_lock)
-                .patch(locks::renew_lock)
-                .delete(locks::release_lock)
-                .get(locks::get_lock),
-        )
-        .merge(swagger_ui())
+pub fn app(state: AppState) -> Middleware {
+    let router = routes::routes()
+        .merge(pages::swagger_ui())
         .merge(ui::page())
         .fallback(async |request: Request| extract::explain_missing(request.uri()))
         .method_not_allowed_fallback(async || {
             Problem::new(ProblemType::MethodNotAllowed, "the Allow header lists the methods of this address")
         });
-    Front::new(router, state)
+    Middleware::new(router, state)
 }
 
 /// The OpenAPI document, as `/openapi.json` and `fencepost openapi` give it.
 pub fn openapi_json() -> &'static str {
-    &openapi::DOCUMENT
-}
-
-/// Every route that the document describes; the handlers' attributes say where they are.
-fn documented_routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::with_openapi(openapi::base())
-        .routes(routes!(locks::acquire_lock, locks::renew_lock, locks::release_lock, locks::get_lock))
-        .routes(routes!(list::list_locks))
-        .routes(routes!(hold::hold_lock))
-        .routes(routes!(watch::watch_locks))
-        .routes(routes!(health::healthz))
-        .routes(routes!(health::readyz))
-        .routes(routes!(health::explain_problem))
-        .routes(routes!(metrics::get_metrics))
-        .routes(routes!(openapi::get_openapi))
-}
-
-/// Swagger UI from the binary itself; it asks nobody else for anything, also not whether the document is a good one.
-fn swagger_ui() -> Router<AppState> {
-    let config = Config::from(openapi::DOCUMENT_PATH).try_it_out_enabled(true).validator_url("none");
-    let pages: Router<AppState> = SwaggerUi::new("/docs").config(config).into();
-    page::guarded(
-        pages.layer(map_response(async |response: Response| match response.status() {
-            StatusCode::NOT_FOUND => {
-                Problem::new(ProblemType::NotFound, "there is no such page").into_response()
-            }
-            _ => response,
-        })),
-        page::DOCS_POLICY,
-    )
+    &routes::DOCUMENT
 }

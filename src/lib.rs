@@ -20,18 +20,15 @@
 //! | `run/processes`, `run/signals`, `run/terminal` | all that the command started; what is passed on to it; who may read the terminal | |
 //! | `run/apart` | a run in a process of its own, where this one has children that the command did not start | |
 //! | [`api`] | every route, and what all requests pass through | `service`, `store`, `lock`, `server`, `access`, `audit`, `telemetry` |
-//! | `api/locks`, `api/list`, `api/health` | the handlers: parse → service → answer | |
-//! | `api/hold`, `api/events` | a lock that is held by the request itself, and what it is told meanwhile | |
-//! | `api/watch`, `api/happening` | what happens to locks, as a stream | |
-//! | `api/authenticate` | who makes a request, found before any handler runs | |
-//! | `api/extract`, `api/raw` | what a caller says, parsed once and strictly | |
-//! | `api/answers`, `api/problem` | what a caller is told; `problem` is the only map to status codes | |
-//! | `api/front`, `api/route` | what all requests pass through, in its order; what their routes are called |
-//! | `api/observe`, `api/admission`, `api/delivery` | request id and log line; what is refused at the door; whether an answer reached the socket | |
-//! | `api/strangers` | which requests of strangers are worth a line of the log | |
-//! | `api/metrics` | what each request is counted as, and the numbers for whoever collects them | |
+//! | `api/state`, `api/context` | what the handlers share; what one request carries from the door to its line in the log | |
+//! | `api/routes` | the handlers: parse → service → answer. `locks`, `list` and `health` answer at once, `hold` and `watch` go on | |
+//! | `api/extract` | what a caller says, parsed once and strictly | |
+//! | `api/answers`, `api/stream`, `api/headers` | what a caller is told, at once or event by event; the headers that are ours | |
+//! | `api/problem` | errors as the caller sees them; the only map to status codes | |
+//! | `api/middleware` | what all requests pass through: who makes them, their ids, their line in the log, what they are counted as, and whether their answers reached the socket | |
+//! | `api/admission`, `api/route` | what is refused at the door; what routes are called, and which are open to all | |
 //! | `api/ui`, `api/ui/*` | the page for people: the held locks, live, and a way to break one | |
-//! | `api/page` | what is sent with every page, so that no other site makes use of it | |
+//! | `api/pages` | what is sent with every page, so that no other site makes use of it | |
 //! | `api/openapi` | what the handlers' attributes cannot say of the document | |
 //! | [`access`] | who may do what: rights, and those who have them | `lock` |
 //! | `access/keyring`, `access/keys_file`, `access/entry`, `access/mint` | the keys in force; the file that says which, as it is read and as it is written; a new key | |
@@ -41,11 +38,12 @@
 //! | [`log`] | the normal log | `writer`, `telemetry` |
 //! | [`writer`], `writer/unseen` | lines of a log, which a thread of its own writes; what stands in them by an escape | `telemetry` |
 //! | [`files`] | files of settings that are read anew when they change | |
-//! | [`server`] | the accept loop: deadlines, caps, drain, patience with peers. It knows no lock | `telemetry` |
+//! | [`server`] | the accept loop: deadlines, caps, drain, TCP timeouts. It knows no lock | `telemetry` |
+//! | `server/application`, `server/settings`, `server/phase` | what it serves, within which limits, and where it is in its life | |
 //! | `server/connection`, `server/requests` | one connection of HTTP: how long it lives, and when hyper has it; what its timers need to know of its requests | |
 //! | `server/protocol`, `server/wire`, `server/heads`, `server/hpack` | how hyper speaks HTTP/1 and HTTP/2; the stream, before and between the times in which hyper has it; what heads say that hyper lets pass | |
-//! | `server/patience`, `server/unread` | how long a peer may leave something unacknowledged; what waits to be read, and who pays where that is too much | |
-//! | `server/tls`, `server/handshake`, `server/subject` | certificates, read anew when they change; one connection's handshake; whom a client's certificate names | |
+//! | `server/tcp_timeout`, `server/backpressure` | how long a peer may leave something unacknowledged; what waits to be read, and who pays where that is too much | |
+//! | `server/tls`, `server/handshake`, `server/tls/subject` | certificates, read anew when they change; one connection's handshake; whom a client's certificate names | |
 //! | `server/addresses`, `server/descriptors` | what one address may have; the limit of open files | |
 //! | [`service`] | what a lock *does*, once, for every store: doubt, retries, taking back | `store`, `lock`, `clock`, `telemetry` |
 //! | `service/wish` | what is asked of it, and what becomes of that | |

@@ -5,17 +5,19 @@
 //! A client that leaves drops its handler: locks that could not be handed over are taken back because of that.
 
 mod addresses;
+mod application;
+mod backpressure;
 mod connection;
 mod descriptors;
 mod handshake;
 mod heads;
 mod hpack;
-mod patience;
+mod phase;
 mod protocol;
 mod requests;
-mod subject;
+mod settings;
+mod tcp_timeout;
 mod tls;
-mod unread;
 mod wire;
 
 use std::future::Future;
@@ -25,11 +27,6 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::extract::Request;
-use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
-use futures_util::FutureExt;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::select;
@@ -37,26 +34,24 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tower::Service;
 use tracing::{debug, warn};
 
-use crate::telemetry::{ConnectionRefused, Connections};
-pub use addresses::network;
-use addresses::{Addresses, Place};
-use connection::serve_connection;
-pub use descriptors::make_room;
-use handshake::shake_hands;
-pub use heads::Malformed;
-use patience::PatientStream;
-pub use patience::{Patience, ShortPatience};
-use protocol::Protocols;
-pub use subject::Subject;
-pub use tls::{Tls, TlsError, TlsFiles};
-use unread::Backlog;
+use self::addresses::{AddressPermit, Addresses};
+use self::backpressure::Backpressure;
+use self::connection::serve_connection;
+use self::handshake::shake_hands;
+use self::phase::{DRAIN_GRACE, Phase};
+use self::protocol::Protocols;
+use self::tcp_timeout::{TCP_USER_TIMEOUT, TimeoutStream};
+use crate::telemetry::ConnectionRefused;
 
-/// How long a drain still accepts and serves. Each answer in this time tells its client to close, so that a client
-/// in a closed loop is never cut between two requests.
-const DRAIN_GRACE: Duration = Duration::from_millis(500);
+pub use addresses::network;
+pub use application::{Application, Malformed, Peer};
+pub use descriptors::make_room;
+pub use settings::ServerSettings;
+pub use tcp_timeout::{ShortTcpTimeout, TcpTimeout};
+pub use tls::{Subject, Tls, TlsError, TlsFiles};
+
 /// The most connections that a drain takes out of the backlog at its end: what Linux keeps there by default. Without
 /// a bound, clients that connect as fast as they are accepted could hold up the drain.
 const DRAIN_BACKLOG_CONNECTIONS: usize = 4096;
@@ -67,85 +62,10 @@ const TCP_KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 const TCP_KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// until this many probes are lost; [`TCP_USER_TIMEOUT`] overrides this on Linux, where one lost probe is then enough.
 const TCP_KEEPALIVE_PROBES: u32 = 3;
-/// How long what was sent may stay unacknowledged, or the peer's window closed, before the kernel gives the peer up: at
-/// most, since a request may have less [`Patience`].
-const TCP_USER_TIMEOUT: Duration = Duration::from_secs(30);
-
 /// The pause after an accept that failed for want of file descriptors or memory, which would fail again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Such failures, and refusals of connections, are logged at most this often.
 const ACCEPT_WARNING_INTERVAL: Duration = Duration::from_secs(1);
-
-/// What answers the requests of all connections. It is cloned for each.
-pub trait Application: Clone + Send + Sync + Unpin + 'static {
-    /// Answers one request. The future is moved about with each: the smaller, the better.
-    fn answer(self, request: Request) -> impl Future<Output = Response> + Send;
-
-    /// Answers a request that two readers may take for two.
-    fn refuse(self, _request: Request, _why: Malformed) -> Response {
-        StatusCode::BAD_REQUEST.into_response()
-    }
-}
-
-impl Application for Router {
-    fn answer(mut self, request: Request) -> impl Future<Output = Response> + Send {
-        self.call(request).map(|Ok(response)| response)
-    }
-}
-
-/// How connections are served by [`serve`], and their limits.
-#[derive(Clone, Debug)]
-pub struct ServerSettings {
-    /// What makes connections secure; without it they are not.
-    pub tls: Option<Tls>,
-    /// How long after being accepted a connection may take over its TLS handshake.
-    pub tls_handshake_timeout: Duration,
-    /// How long after that, or after being accepted, a connection may take to deliver its first complete request head.
-    pub first_request_timeout: Duration,
-    /// How long a connection may be without a request in flight before it is closed. For HTTP/1, the next request's
-    /// head must also be complete by then.
-    pub idle_timeout: Duration,
-    /// The most connections at a time, at least 1; further ones wait in the kernel's backlog.
-    pub max_connections: usize,
-    /// The most connections that one address may have at a time, or one network of IPv6; further ones are closed.
-    pub max_connections_per_address: usize,
-    /// The most concurrent requests on one HTTP/2 connection.
-    pub max_h2_streams: u32,
-    /// The most bytes of answers that wait in memory for their clients to read them. Beyond that, whoever has most is cut.
-    pub max_unread_bytes: usize,
-    /// How long a drain may take from its beginning; then the remaining connections are cut.
-    pub drain_timeout: Duration,
-    /// Where it is counted what becomes of connections.
-    pub counts: Arc<Connections>,
-}
-
-impl Default for ServerSettings {
-    fn default() -> Self {
-        Self {
-            tls: None,
-            tls_handshake_timeout: Duration::from_secs(10),
-            first_request_timeout: Duration::from_secs(10),
-            idle_timeout: Duration::from_secs(75),
-            max_connections: 10_000,
-            max_connections_per_address: 5_000,
-            max_h2_streams: 250,
-            max_unread_bytes: 64 * 1024 * 1024,
-            drain_timeout: Duration::from_secs(10),
-            counts: Arc::default(),
-        }
-    }
-}
-
-/// Who is at the other end of a connection. Each request finds it among its extensions.
-#[derive(Debug)]
-pub struct Peer {
-    /// Where it connects from: the last proxy, where there is one.
-    pub address: SocketAddr,
-    /// Whom the client certificate names that it has shown, if it has.
-    pub subject: Option<Subject>,
-    /// How long it may leave unacknowledged what was sent to it. A request may shorten that.
-    pub patience: Patience,
-}
 
 /// How serving ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,21 +107,8 @@ pub async fn serve(
     DrainOutcome { cut_connections }
 }
 
-/// Where a server is in its life. It only moves forward.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// Nothing has been asked to end.
-    Serving,
-    /// New connections are still welcome; clients are told to close theirs.
-    Draining,
-    /// The listener is closed, and so is each connection as soon as no request is in flight on it.
-    Closing,
-    /// The drain has taken too long: connections end now, whatever they are doing.
-    Cut,
-}
-
 /// A connection, who is at its other end, and that it counts among theirs.
-type Accepted = (TcpStream, SocketAddr, Place);
+type Accepted = (TcpStream, SocketAddr, AddressPermit);
 
 struct Server<A> {
     app: A,
@@ -210,7 +117,7 @@ struct Server<A> {
     phase: watch::Sender<Phase>,
     permits: Arc<Semaphore>,
     addresses: Addresses,
-    backlog: Arc<Backlog>,
+    backpressure: Arc<Backpressure>,
     connections: TaskTracker,
     streams: TaskTracker,
     last_warning: Option<Instant>,
@@ -227,7 +134,7 @@ impl<A: Application> Server<A> {
             phase: watch::Sender::new(Phase::Serving),
             permits: Arc::new(Semaphore::new(settings.max_connections.clamp(1, Semaphore::MAX_PERMITS))),
             addresses: Addresses::default(),
-            backlog: Backlog::new(settings.max_unread_bytes, Arc::clone(&settings.counts)),
+            backpressure: Backpressure::new(settings.max_unread_bytes, Arc::clone(&settings.counts)),
             connections: TaskTracker::new(),
             streams,
             settings: Arc::new(settings),
@@ -278,7 +185,7 @@ impl<A: Application> Server<A> {
     }
 
     /// A place for one more connection of this address, unless it has as many as it may have.
-    fn place(&mut self, address: IpAddr) -> Option<Place> {
+    fn place(&mut self, address: IpAddr) -> Option<AddressPermit> {
         let most = self.settings.max_connections_per_address;
         let place = self.addresses.enter(address, most);
         if place.is_none() {
@@ -329,23 +236,32 @@ impl<A: Application> Server<A> {
         // Subscribed to here and not in the task, so that no phase that follows can be missed.
         let mut phase = self.phase.subscribe();
         let (protocols, app) = (Arc::clone(&self.protocols), self.app.clone());
-        let (settings, backlog) = (Arc::clone(&self.settings), Arc::clone(&self.backlog));
+        let (settings, backpressure) = (Arc::clone(&self.settings), Arc::clone(&self.backpressure));
         let open = settings.counts.open();
         self.connections.spawn(async move {
-            let patience = Patience::default();
-            let stream = PatientStream::new(stream, patience.clone());
-            let peer = |subject| Arc::new(Peer { address, subject, patience });
+            let tcp_timeout = TcpTimeout::default();
+            let stream = TimeoutStream::new(stream, tcp_timeout.clone());
+            let peer = |subject| Arc::new(Peer { address, subject, tcp_timeout });
             match &settings.tls {
                 None => {
-                    serve_connection(stream, peer(None), &protocols, app, &settings, &backlog, phase).await;
+                    serve_connection(stream, peer(None), &protocols, app, &settings, &backpressure, phase)
+                        .await;
                 }
                 // Boxed, so that connections without TLS do not carry the room for it.
                 Some(tls) => {
                     let secure = async {
                         let shaken = shake_hands(stream, tls, &settings, &mut phase).await;
                         let Some((stream, subject)) = shaken else { return };
-                        serve_connection(stream, peer(subject), &protocols, app, &settings, &backlog, phase)
-                            .await;
+                        serve_connection(
+                            stream,
+                            peer(subject),
+                            &protocols,
+                            app,
+                            &settings,
+                            &backpressure,
+                            phase,
+                        )
+                        .await;
                     };
                     Box::pin(secure).await;
                 }

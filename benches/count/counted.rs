@@ -17,7 +17,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Functions that are entered for a look at the health and for nothing else, before it is answered. Which of them are
 /// there depends on what the compiler has inlined, and one of them is enough.
-const MARKS: [&str; 2] = ["fencepost::api::health::*", "*<fencepost::api::health::healthz as *"];
+const MARKS: [&str; 2] =
+    ["fencepost::api::routes::health::*", "*<fencepost::api::routes::health::healthz as *"];
 
 /// The gateway under callgrind.
 pub struct Counted {

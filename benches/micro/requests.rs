@@ -8,8 +8,8 @@ use axum::body::Body;
 use axum::extract::Request;
 use criterion::Criterion;
 use fencepost::access::Shares;
-use fencepost::api::{Admission, App, AppState, Front, Limits, app};
-use fencepost::server::{Application, Patience, Peer};
+use fencepost::api::{Admission, App, AppState, Limits, Middleware, app};
+use fencepost::server::{Application, Peer, TcpTimeout};
 use http_body_util::BodyExt;
 use tokio_util::sync::CancellationToken;
 
@@ -47,7 +47,7 @@ pub fn measure(criterion: &mut Criterion) {
     group.finish();
 }
 
-fn application() -> Front {
+fn application() -> Middleware {
     let hour = Duration::from_secs(3_600);
     app(AppState::new(App {
         service: memory_service(),
@@ -75,12 +75,12 @@ fn application() -> Front {
     }))
 }
 
-async fn answer(app: Front, line: &str, status: u16) -> bytes::Bytes {
+async fn answer(app: Middleware, line: &str, status: u16) -> bytes::Bytes {
     let (method, target) = line.split_once(' ').unwrap();
     let request = Request::builder().method(method).uri(target).header("host", "localhost");
     let mut request = request.header("lease-token", TOKEN).body(Body::empty()).unwrap();
-    let (address, patience) = (SocketAddr::from((Ipv4Addr::LOCALHOST, 1)), Patience::default());
-    request.extensions_mut().insert(Arc::new(Peer { address, subject: None, patience }));
+    let (address, tcp_timeout) = (SocketAddr::from((Ipv4Addr::LOCALHOST, 1)), TcpTimeout::default());
+    request.extensions_mut().insert(Arc::new(Peer { address, subject: None, tcp_timeout }));
     let answer = app.answer(request).await;
     assert_eq!(answer.status(), status, "{line}");
     answer.into_body().collect().await.unwrap().to_bytes()

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use super::rate::Meter;
 use super::shares::Uses;
-use super::{Caller, Entry, Guesses, KeyId, SecretHash, ShownKey, Standing};
+use super::{Caller, Entry, Guesses, KeyId, RateLeft, SecretHash, ShownKey};
 
 /// The keys in force.
 #[derive(Debug)]
@@ -167,7 +167,7 @@ impl ApiKey {
     }
 
     /// Counts one request; `None` where none are counted.
-    pub(super) fn count(&self) -> Option<Standing> {
+    pub(super) fn count(&self) -> Option<RateLeft> {
         Some(self.current()?.meter.as_ref()?.count())
     }
 }

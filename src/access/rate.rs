@@ -23,7 +23,7 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a key has left of its rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Standing {
+pub struct RateLeft {
     /// Its rate.
     pub rate: Rate,
     /// Requests that it may still make at once.
@@ -32,7 +32,7 @@ pub struct Standing {
     pub retry_after: Option<Duration>,
 }
 
-impl Standing {
+impl RateLeft {
     /// How long it takes until the key may make all of its burst again.
     pub fn refills_in(&self) -> Duration {
         Duration::from_secs_f64(
@@ -74,13 +74,13 @@ impl Meter {
     }
 
     /// Counts one request.
-    pub(super) fn count(&self) -> Standing {
+    pub(super) fn count(&self) -> RateLeft {
         let rate = self.rate;
         match self.limiter.check() {
-            Ok(state) => Standing { rate, remaining: state.remaining_burst_capacity(), retry_after: None },
+            Ok(state) => RateLeft { rate, remaining: state.remaining_burst_capacity(), retry_after: None },
             Err(not_until) => {
                 let wait = not_until.wait_time_from(DefaultClock::default().now());
-                Standing { rate, remaining: 0, retry_after: Some(wait) }
+                RateLeft { rate, remaining: 0, retry_after: Some(wait) }
             }
         }
     }
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn a_policy_is_no_less_than_the_rate() {
         let policy = |per_second, burst| {
-            Standing { rate: Rate::new(per_second, burst), remaining: 0, retry_after: None }.policy()
+            RateLeft { rate: Rate::new(per_second, burst), remaining: 0, retry_after: None }.policy()
         };
         assert_eq!(policy(1000.0, Some(10)), (1000, 1));
         assert_eq!(policy(2.0, Some(3)), (4, 2));

@@ -7,9 +7,8 @@ use axum::http::header::{HOST, ORIGIN};
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
 
-use super::AppState;
-use super::authenticate::is_open;
 use super::problem::{Problem, ProblemType};
+use super::route::is_open;
 use crate::server::Malformed;
 
 /// The longest path and query, in bytes.
@@ -77,17 +76,17 @@ pub(super) fn malformed(why: Malformed) -> Problem {
 }
 
 /// Refuses what a browser sends on behalf of a page that has no business here.
-pub(super) fn guard_browsers(app: &AppState, request: &Request) -> Result<(), Problem> {
+pub(super) fn guard_browsers(admission: &Admission, request: &Request) -> Result<(), Problem> {
     if is_plain(request.headers()) {
         return Ok(());
     }
     let host = host_of(request.headers(), request.uri());
     // Beyond loopback, balancers probe by whatever name they like, and learn nothing of locks.
-    if app.admission.known_hosts == KnownHosts::Loopback || !PROBES.contains(&request.uri().path()) {
-        app.admission.check_host(host.as_ref())?;
+    if admission.known_hosts == KnownHosts::Loopback || !PROBES.contains(&request.uri().path()) {
+        admission.check_host(host.as_ref())?;
     }
-    app.admission.check_origin(request.headers(), host.as_ref())?;
-    app.admission.check_site(request)
+    admission.check_origin(request.headers(), host.as_ref())?;
+    admission.check_site(request)
 }
 
 impl Admission {

@@ -2,13 +2,14 @@
 
 use axum::body::Body;
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
 use jiff::fmt::temporal::DateTimePrinter;
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::headers::{FENCING_TOKEN, LEASE_TOKEN};
 use crate::lock::{FencingToken, Lease, LeaseToken, Listed, LockKey, Owner};
 
 /// Enough for most answers, so that they are written without being moved.
@@ -20,10 +21,6 @@ const PRINTER: DateTimePrinter = DateTimePrinter::new().precision(Some(3));
 
 /// The media type of every answer that is no error.
 pub(super) const JSON: &str = "application/json";
-/// The secret of a lease, in requests and in answers to them.
-pub(super) const LEASE_TOKEN: HeaderName = HeaderName::from_static("lease-token");
-/// The number to show to the protected resource.
-pub(super) const FENCING_TOKEN: HeaderName = HeaderName::from_static("fencing-token");
 
 /// A lease that the caller holds.
 #[derive(Serialize, ToSchema)]

@@ -20,6 +20,10 @@ const WITH_NAME: [(&str, &str); 3] =
     [("/locks/", "/locks/{key}"), ("/problems/", "/problems/{name}"), ("/ui/", "/ui/{file}")];
 /// What stands below this is Swagger UI's.
 const DOCS: (&str, &str) = ("/docs/", "/docs/{*rest}");
+/// Addresses that say nothing of locks, and answer to everybody. Whatever is not among them needs a key.
+const OPEN: [&str; 5] = ["/healthz", "/readyz", "/openapi.json", "/docs", "/ui"];
+/// And what is below these.
+const OPEN_BELOW: [&str; 3] = ["/docs/", "/problems/", "/ui/"];
 /// What is said of a path that is none.
 const NONE: &str = "-";
 
@@ -37,6 +41,11 @@ pub(super) fn route_of(path: &str) -> &'static str {
         return plain;
     }
     if path.starts_with(DOCS.0) { DOCS.1 } else { NONE }
+}
+
+/// Whether an address answers to everybody.
+pub(super) fn is_open(path: &str) -> bool {
+    OPEN.contains(&path) || OPEN_BELOW.iter().any(|open| path.starts_with(open))
 }
 
 #[cfg(test)]

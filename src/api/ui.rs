@@ -9,9 +9,9 @@ use axum::http::header::{CONTENT_TYPE, LOCATION};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
-use super::AppState;
-use super::page::{UI_POLICY, guarded};
+use super::pages::{UI_POLICY, guarded};
 use super::problem::{Problem, ProblemType};
+use super::state::AppState;
 
 const PAGE: File = File("index.html", "text/html; charset=utf-8", include_str!("ui/index.html"));
 /// What the page is made of: each file's name, its media type and its text.

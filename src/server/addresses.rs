@@ -10,14 +10,14 @@ pub(super) struct Addresses(Arc<Mutex<HashMap<IpAddr, usize>>>);
 
 /// One connection of an address; it counts until it is dropped.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct AddressPermit {
     addresses: Addresses,
     whose: IpAddr,
 }
 
 impl Addresses {
     /// One more connection of this address, unless it has `most` already.
-    pub(super) fn enter(&self, address: IpAddr, most: usize) -> Option<Place> {
+    pub(super) fn enter(&self, address: IpAddr, most: usize) -> Option<AddressPermit> {
         let whose = network(address);
         let mut counts = self.lock();
         let count = counts.entry(whose).or_default();
@@ -25,7 +25,7 @@ impl Addresses {
             return None;
         }
         *count += 1;
-        Some(Place { addresses: self.clone(), whose })
+        Some(AddressPermit { addresses: self.clone(), whose })
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
@@ -33,7 +33,7 @@ impl Addresses {
     }
 }
 
-impl Drop for Place {
+impl Drop for AddressPermit {
     fn drop(&mut self) {
         let mut counts = self.addresses.lock();
         let Some(count) = counts.get_mut(&self.whose) else { return };

@@ -18,12 +18,13 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::debug;
 
-use super::heads::Malformed;
+use super::application::{Application, Malformed, Peer};
+use super::backpressure::{Backpressure, CountedBody, PIECE_BYTES, Unread};
+use super::phase::{DRAIN_GRACE, Phase};
 use super::protocol::{Answers, Protocols, Served};
 use super::requests::{InFlight, Requests};
-use super::unread::{Backlog, CountedBody, PIECE_BYTES, Unread};
+use super::settings::ServerSettings;
 use super::wire::{Begun, Wire};
-use super::{Application, DRAIN_GRACE, Peer, Phase, ServerSettings};
 use crate::telemetry::ConnectionRefused;
 
 /// After so long without a request an HTTP/1 connection is taken from hyper, whose buffers for it have 16 KiB, until it
@@ -72,20 +73,20 @@ impl Ends<'_> {
 }
 
 /// Serves one connection until it ends, is idle or silent for too long, or the server's `phase` ends it. Its requests
-/// may shorten the patience that `stream` has.
+/// may shorten the TCP timeout of `stream`.
 pub(super) async fn serve_connection<S>(
     stream: S,
     peer: Arc<Peer>,
     protocols: &Protocols,
     app: impl Application,
     settings: &ServerSettings,
-    backlog: &Arc<Backlog>,
+    backpressure: &Arc<Backpressure>,
     phase: watch::Receiver<Phase>,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let requests = Arc::new(Requests::default());
-    let unread = backlog.connection(peer.address.ip());
+    let unread = backpressure.connection(peer.address.ip());
     let mut service = {
         let (requests, phase, unread) = (Arc::clone(&requests), phase.clone(), Arc::clone(&unread));
         service_fn(move |mut request: Request<Incoming>| {

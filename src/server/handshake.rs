@@ -12,10 +12,10 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::server::TlsStream;
 use tracing::debug;
 
-use super::patience::PatientStream;
-use super::subject::Subject;
-use super::tls::Tls;
-use super::{DRAIN_GRACE, Phase, ServerSettings};
+use super::phase::{DRAIN_GRACE, Phase};
+use super::settings::ServerSettings;
+use super::tcp_timeout::TimeoutStream;
+use super::tls::{Subject, Tls};
 use crate::telemetry::ConnectionRefused;
 
 /// What somebody reads who forgot the `s` of `https`.
@@ -28,9 +28,9 @@ const LISTENS_TO_BYTES: u64 = 64 * 1024;
 /// Makes a connection secure, unless its client begins to speak plain HTTP: then that is answered in words, where rustls
 /// would send the bytes of an alert. No handshake begins with a letter, or the end of a line.
 async fn accept(
-    mut stream: PatientStream<TcpStream>,
+    mut stream: TimeoutStream<TcpStream>,
     tls: &Tls,
-) -> io::Result<TlsStream<PatientStream<TcpStream>>> {
+) -> io::Result<TlsStream<TimeoutStream<TcpStream>>> {
     let mut first = [0];
     stream.get_ref().peek(&mut first).await?;
     if !matches!(first[0], b'A'..=b'Z' | b'a'..=b'z' | b'\r' | b'\n') {
@@ -48,11 +48,11 @@ async fn accept(
 /// Makes a connection secure. Returns what requests come through, and whom the client's certificate names; `None`
 /// when it failed, took too long, or the server's `phase` ended it.
 pub(super) async fn shake_hands(
-    stream: PatientStream<TcpStream>,
+    stream: TimeoutStream<TcpStream>,
     tls: &Tls,
     settings: &ServerSettings,
     phase: &mut watch::Receiver<Phase>,
-) -> Option<(TlsStream<PatientStream<TcpStream>>, Option<Subject>)> {
+) -> Option<(TlsStream<TimeoutStream<TcpStream>>, Option<Subject>)> {
     let begun = Instant::now();
     let refuse = |reason| settings.counts.refused.count(reason);
     let mut handshake = pin!(accept(stream, tls));
@@ -72,8 +72,8 @@ pub(super) async fn shake_hands(
                 (Err(_), _) | (Ok(()), Phase::Cut) => return None,
                 // Whoever came out of the backlog just now gets as long as all others had.
                 (Ok(()), Phase::Closing) => {
-                    let patience_ends = deadline.deadline().min(begun + DRAIN_GRACE);
-                    deadline.as_mut().reset(patience_ends);
+                    let ends_at = deadline.deadline().min(begun + DRAIN_GRACE);
+                    deadline.as_mut().reset(ends_at);
                 }
                 (Ok(()), Phase::Draining | Phase::Serving) => {}
             },

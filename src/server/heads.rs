@@ -3,39 +3,8 @@
 
 use std::sync::Arc;
 
-use axum::http::header::HOST;
-use axum::http::{Request, Version};
-
+use super::application::Malformed;
 use super::requests::Requests;
-
-/// Why a request is refused, whatever it asks for: the application says it by [`Application::refuse`](super::Application::refuse).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Malformed {
-    /// Its target has a `#`, behind which servers see nothing.
-    Fragment,
-    /// A line of its head ends without a carriage return.
-    BareLineFeed,
-    /// It has no `Host`, several, or another one than its target.
-    Host,
-}
-
-impl Malformed {
-    /// Whether a request names its server once (RFC 9112, section 3.2, and RFC 9113, section 8.3.1).
-    pub(super) fn by_host<B>(request: &Request<B>) -> Option<Self> {
-        let headers = request.headers();
-        let is_named_once = match headers.get(HOST) {
-            None => request.version() != Version::HTTP_11,
-            Some(_) if headers.len() > headers.keys_len() && headers.get_all(HOST).iter().count() > 1 => {
-                false
-            }
-            Some(host) => {
-                let authority = request.uri().authority().map(|authority| authority.as_str().as_bytes());
-                authority.is_none_or(|authority| authority.eq_ignore_ascii_case(host.as_bytes()))
-            }
-        };
-        (!is_named_once).then_some(Self::Host)
-    }
-}
 
 /// Reads the heads of one connection beside hyper, and notes the first that is malformed: nothing behind it is served.
 ///

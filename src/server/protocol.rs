@@ -15,7 +15,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::task::TaskTracker;
 
-use super::ServerSettings;
+use super::settings::ServerSettings;
 use super::wire::{Begun, Wire};
 
 /// The most bytes that HTTP/1 buffers of a request's head. It is far above the application's own limit, so that the

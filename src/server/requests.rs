@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::http::Version;
 use tokio::time::Instant;
 
-use super::heads::Malformed;
+use super::application::Malformed;
 
 /// The requests of one connection, and what stands between two of them on its wire.
 #[derive(Default)]

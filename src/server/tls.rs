@@ -17,6 +17,10 @@ use tokio_rustls::TlsAcceptor;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
+mod subject;
+
+pub use subject::Subject;
+
 /// What clients may choose from by ALPN. Those that choose nothing are served by what they begin to speak.
 const PROTOCOLS: [&[u8]; 3] = [b"h2", b"http/1.1", b"http/1.0"];
 

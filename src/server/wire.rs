@@ -8,10 +8,10 @@ use std::task::{Context, Poll, Waker, ready};
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
+use super::backpressure::{Charge, Unread};
 use super::heads::Heads;
 use super::hpack::Paths;
 use super::requests::Requests;
-use super::unread::{Charge, Unread};
 
 /// What TLS may keep of what it was given to write.
 const TLS_BUFFER_BYTES: usize = 64 * 1024;

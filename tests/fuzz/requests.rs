@@ -9,10 +9,10 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::Request;
 use fencepost::access::{Keyring, Shares, ShownKey, parse_keys};
-use fencepost::api::{Admission, App, AppState, Front, Limits, app};
+use fencepost::api::{Admission, App, AppState, Limits, Middleware, app};
 use fencepost::clock::SystemClock;
 use fencepost::lock::LeaseToken;
-use fencepost::server::{Application, Patience, Peer};
+use fencepost::server::{Application, Peer, TcpTimeout};
 use fencepost::service::LockService;
 use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
@@ -26,9 +26,9 @@ const MAX_TTL: Duration = Duration::from_secs(60);
 const PLACEHOLDER: &[u8] = b"KEY";
 
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
-static FOR_ANYBODY: LazyLock<Front> = LazyLock::new(|| application(None));
+static FOR_ANYBODY: LazyLock<Middleware> = LazyLock::new(|| application(None));
 /// One key, which is for the locks below `ours/`.
-static WITH_KEYS: LazyLock<(Front, String)> = LazyLock::new(|| {
+static WITH_KEYS: LazyLock<(Middleware, String)> = LazyLock::new(|| {
     let key = ShownKey::generate();
     let file = format!(
         "[[key]]\nid = \"{}\"\nname = \"fuzz\"\nsecret_sha256 = \"{}\"\nprefixes = [\"ours/\"]\nallow = [\"acquire\", \"inspect\", \"list\", \"admin\"]\n",
@@ -39,7 +39,7 @@ static WITH_KEYS: LazyLock<(Front, String)> = LazyLock::new(|| {
     (application(Some(Arc::new(keyring))), key.reveal())
 });
 
-fn application(keyring: Option<Arc<Keyring>>) -> Front {
+fn application(keyring: Option<Arc<Keyring>>) -> Middleware {
     let _inside = RUNTIME.enter();
     let store = EmbeddedStore::in_memory(EmbeddedSettings::default(), Arc::new(SystemClock)).unwrap();
     app(AppState::new(App {
@@ -87,13 +87,13 @@ fn read(input: &[u8]) -> Option<Request> {
     // Each from an address of its own: wrong keys are counted by address.
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let address = Ipv4Addr::from(NUMBER.fetch_add(1, Ordering::Relaxed));
-    let (address, patience) = (SocketAddr::from((address, 1)), Patience::default());
-    request.extensions_mut().insert(Arc::new(Peer { address, subject: None, patience }));
+    let (address, tcp_timeout) = (SocketAddr::from((address, 1)), TcpTimeout::default());
+    request.extensions_mut().insert(Arc::new(Peer { address, subject: None, tcp_timeout }));
     Some(request)
 }
 
 /// What is true of every answer.
-fn ask(app: &Front, request: Request) -> Answer {
+fn ask(app: &Middleware, request: Request) -> Answer {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let tokens: Vec<_> = request.headers().get_all("Lease-Token").iter().cloned().collect();
     let app = app.clone();

@@ -10,7 +10,7 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::routing::get;
 use fencepost::access::Shares;
-use fencepost::api::{Admission, App, AppState, Front, Limits, app};
+use fencepost::api::{Admission, App, AppState, Limits, Middleware, app};
 use fencepost::clock::SystemClock;
 use fencepost::server::{Application, ServerSettings, serve};
 use fencepost::service::LockService;
@@ -117,7 +117,7 @@ async fn a_panic_is_a_problem_with_a_request_id() {
     async fn panicking() {
         panic!("on purpose");
     }
-    let app = Front::new(Router::new().route("/panic", get(panicking)), state);
+    let app = Middleware::new(Router::new().route("/panic", get(panicking)), state);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let server = tokio::spawn(serve(listener, app, ServerSettings::default(), draining.clone()));

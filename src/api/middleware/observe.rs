@@ -1,6 +1,5 @@
 //! What is true of every request: an id, headers that no answer goes without, and one line in the log.
 
-use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use axum::extract::Request;
@@ -8,20 +7,18 @@ use axum::http::header::CACHE_CONTROL;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use axum::response::Response;
 
-use super::answers::LEASE_TOKEN;
+use super::counts::{RequestOutcome, request_counts};
 use super::delivery::{Delivery, track};
-use super::metrics::{Operation, Outcome, requests};
-use super::problem::ProblemType;
-use super::route::route_of;
 use super::strangers::is_worth_a_line;
-use crate::access::{Caller, Right, ShownKey};
-use crate::audit::{Audit, Event, Who};
+use crate::access::{Caller, ShownKey};
+use crate::api::context::{Operation, RequestContext};
+use crate::api::headers::{LEASE_TOKEN, REQUEST_ID};
+use crate::api::problem::ProblemType;
+use crate::api::route::route_of;
+use crate::audit::Event;
 use crate::lock::LockKey;
-use crate::server::Peer;
 use crate::telemetry::traces::{RequestEnd, RequestSpan};
 
-/// Names a request, in its answer and in the log.
-pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Says whose pages may embed an answer.
 const CORP: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
 /// Says of which trace a request is a part.
@@ -29,83 +26,13 @@ const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 /// The longest id that is taken over from a caller, in characters.
 const LONGEST_REQUEST_ID: usize = 128;
 
-/// Where it is left for the log line and the numbers who asks for what.
-#[derive(Clone)]
-pub(super) struct Noted(Arc<Findings>);
-
-struct Findings {
-    request_id: HeaderValue,
-    peer: Option<Arc<Peer>>,
-    note: OnceLock<Note>,
-    /// With the place where it is written down what the caller does, if that is worth it.
-    caller: OnceLock<(Caller, Option<Arc<Audit>>)>,
-    /// Whether it is worth a line, where that was found out.
-    has_line: OnceLock<bool>,
-}
-
-/// What a request turned out to be once it was read.
-pub(super) struct Note {
-    /// What its caller must be allowed to do.
-    pub(super) right: Right,
-    /// The parsed key, never the raw address: a caller who puts a token there by mistake must not find it in a log.
-    pub(super) key: Option<LockKey>,
-    /// What it asks for, where that is not what its method and route say.
-    pub(super) operation: Option<Operation>,
-    /// Whether it asks to wait, so that its time says nothing of the gateway.
-    pub(super) waits: bool,
-}
-
-impl Noted {
-    fn new(request_id: HeaderValue, peer: Option<Arc<Peer>>) -> Self {
-        let (note, caller, has_line) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
-        Self(Arc::new(Findings { request_id, peer, note, caller, has_line }))
-    }
-
-    pub(super) fn set(&self, note: Note) {
-        // A request is read once: were it read again, the first time would stand.
-        let _ = self.0.note.set(note);
-    }
-
-    /// Who makes the request.
-    pub(super) fn set_caller(&self, caller: Caller, audit: Option<&Arc<Audit>>) {
-        let _ = self.0.caller.set((caller, audit.cloned()));
-    }
-
-    /// Who makes the request, once that was found out.
-    pub(super) fn caller(&self) -> Option<&Caller> {
-        self.0.caller.get().map(|(caller, _)| caller)
-    }
-
-    /// Who makes the request, for the audit log.
-    pub(super) fn who(&self) -> Who {
-        let caller = self.caller();
-        Who {
-            request_id: self.0.request_id.to_str().unwrap_or_default().to_owned(),
-            address: self.0.peer.as_ref().map(|peer| peer.address.ip().to_canonical().to_string()),
-            key_id: caller.and_then(Caller::id).map(str::to_owned),
-            key_name: caller.and_then(Caller::name).map(str::to_owned),
-        }
-    }
-
-    /// Says whether the request is worth a line of the log. Otherwise one is, of which it is known who makes it, and of
-    /// strangers as many as of one address.
-    pub(super) fn set_has_line(&self, has_line: bool) {
-        let _ = self.0.has_line.set(has_line);
-    }
-
-    fn has_line(&self) -> bool {
-        let is_worth_it = || self.caller().is_some() || is_worth_a_line(self.0.peer.as_ref());
-        self.0.has_line.get().copied().unwrap_or_else(is_worth_it)
-    }
-}
-
 /// Comes before everything else: gives the request an id and begins its line, which is written when the answer is handed to
 /// the socket, or when it turns out that nobody waits for it any more. What a request says of its trace counts where it
 /// `is_trusted`: a span costs something, and strangers are not to choose how many there are.
-pub(super) fn observe(request: &mut Request, is_trusted: impl FnOnce(&Request) -> bool) -> LogLine {
+pub(crate) fn observe(request: &mut Request, is_trusted: impl FnOnce(&Request) -> bool) -> LogLine {
     let id = request_id(request.headers());
-    let noted = Noted::new(id, request.extensions().get().cloned());
-    request.extensions_mut().insert(noted.clone());
+    let context = RequestContext::new(id, request.extensions().get().cloned());
+    request.extensions_mut().insert(context.clone());
     let route = route_of(request.uri().path());
     let span = RequestSpan::begin(request.method().as_str(), route, || {
         let traceparent = request.headers().get(TRACEPARENT)?;
@@ -116,7 +43,7 @@ pub(super) fn observe(request: &mut Request, is_trusted: impl FnOnce(&Request) -
         operation: Operation::of(request.method(), route),
         route,
         span,
-        noted,
+        context,
         started: Instant::now(),
         status: None,
         problem: None,
@@ -149,13 +76,13 @@ fn request_id(headers: &HeaderMap) -> HeaderValue {
 }
 
 /// The line of one request. It is written exactly once, at the latest when it is dropped.
-pub(super) struct LogLine {
+pub(crate) struct LogLine {
     method: Method,
     /// By the method and the route.
     operation: Operation,
     route: &'static str,
     span: RequestSpan,
-    noted: Noted,
+    context: RequestContext,
     started: Instant,
     /// Absent while nothing was answered.
     status: Option<u16>,
@@ -165,19 +92,19 @@ pub(super) struct LogLine {
 
 impl LogLine {
     /// Whether somebody collects the steps of this request.
-    pub(super) fn is_traced(&self) -> bool {
+    pub(crate) fn is_traced(&self) -> bool {
         self.span.is_recorded()
     }
 
     /// Has the steps of `answer` be known as those of this request.
-    pub(super) async fn traced(&self, answer: impl Future<Output = Response>) -> Response {
+    pub(crate) async fn traced(&self, answer: impl Future<Output = Response>) -> Response {
         self.span.around(answer).await
     }
 
     /// Puts on an answer what none goes without, and has the line wait for it to be handed to the socket.
-    pub(super) fn hand_over(mut self, mut response: Response) -> Response {
+    pub(crate) fn hand_over(mut self, mut response: Response) -> Response {
         let headers = response.headers_mut();
-        headers.insert(REQUEST_ID, self.noted.0.request_id.clone());
+        headers.insert(REQUEST_ID, self.context.request_id().clone());
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         // A browser hands it to no page of another site, unless that was asked for by its origin. What a page embeds is only
         // ever asked for by GET.
@@ -199,21 +126,20 @@ impl LogLine {
         if std::mem::replace(&mut self.is_written, true) {
             return;
         }
-        let (findings, elapsed) = (&self.noted.0, self.started.elapsed());
-        let note = findings.note.get();
-        let operation = note.and_then(|note| note.operation).unwrap_or(self.operation);
+        let (asked, elapsed) = (self.context.asked(), self.started.elapsed());
+        let operation = asked.and_then(|asked| asked.operation).unwrap_or(self.operation);
         let outcome = match self.status {
-            Some(status) if is_delivered => Outcome::of(operation, status, self.problem),
-            _ => Outcome::ClientLeft,
+            Some(status) if is_delivered => RequestOutcome::of(operation, status, self.problem),
+            _ => RequestOutcome::ClientLeft,
         };
-        let is_measure = is_delivered && !note.is_some_and(|note| note.waits);
-        requests().count(operation, outcome, is_measure.then_some(elapsed));
+        let is_measure = is_delivered && !asked.is_some_and(|asked| asked.waits);
+        request_counts().count(operation, outcome, is_measure.then_some(elapsed));
         self.audit();
-        let request_id = self.noted.0.request_id.to_str().unwrap_or_default();
+        let request_id = self.context.request_id().to_str().unwrap_or_default();
         let method = self.method.as_str();
         let route = self.route;
-        let key = note.and_then(|note| note.key.as_ref()).map(LockKey::as_str);
-        let key_id = self.noted.caller().and_then(Caller::id);
+        let key = asked.and_then(|asked| asked.key.as_ref()).map(LockKey::as_str);
+        let key_id = self.context.caller().and_then(Caller::id);
         let (status, problem) = (self.status, self.problem.map(ProblemType::name));
         self.span.end(&RequestEnd {
             operation: operation.name(),
@@ -223,7 +149,7 @@ impl LogLine {
             key_id,
             request_id,
         });
-        if !self.noted.has_line() {
+        if !self.has_line() {
             return;
         }
         let elapsed_us = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
@@ -233,20 +159,21 @@ impl LogLine {
             tracing::info!(request_id, key_id, method, route, key, status, problem, elapsed_us, "{message}");
         }
     }
-}
 
-impl LogLine {
+    /// Of strangers, only so many requests of one address have a line.
+    fn has_line(&self) -> bool {
+        let is_worth_it = || self.context.caller().is_some() || is_worth_a_line(self.context.peer());
+        self.context.has_line().unwrap_or_else(is_worth_it)
+    }
+
     /// Each request with a key is a line of the audit log too.
     fn audit(&self) {
-        let Some((_, Some(audit))) = self.noted.0.caller.get() else { return };
-        if !audit.is_on() {
-            return;
-        }
-        let note = self.noted.0.note.get();
+        let Some(audit) = self.context.audit().filter(|audit| audit.is_on()) else { return };
+        let asked = self.context.asked();
         audit.note(Event::KeyUse {
-            who: self.noted.who(),
-            right: note.map(|note| note.right.name()),
-            lock: note.and_then(|note| note.key.as_ref()).map(|key| key.as_str().to_owned()),
+            who: self.context.who(),
+            right: asked.map(|asked| asked.right.name()),
+            lock: asked.and_then(|asked| asked.key.as_ref()).map(|key| key.as_str().to_owned()),
             status: self.status,
         });
     }

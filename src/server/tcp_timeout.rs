@@ -12,11 +12,13 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tracing::debug;
 
-use super::TCP_USER_TIMEOUT;
+/// How long what was sent may stay unacknowledged, or the peer's window closed, before the kernel gives the peer up: at
+/// most, since a request may have less ([`TcpTimeout`]).
+pub(super) const TCP_USER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The patience with the peer of one connection. Each request finds it among its extensions, and may shorten it.
+/// The time that the peer of one connection has. Each request finds it among its extensions, and may shorten it.
 #[derive(Clone, Debug, Default)]
-pub struct Patience(Arc<Mutex<Wanted>>);
+pub struct TcpTimeout(Arc<Mutex<Wanted>>);
 
 #[derive(Debug, Default)]
 struct Wanted {
@@ -30,12 +32,12 @@ impl Wanted {
     }
 }
 
-impl Patience {
+impl TcpTimeout {
     /// Gives the peer up when it has left something unacknowledged for this time, for as long as the answer lives. It
     /// holds from the next write on.
-    pub fn at_most(&self, time: Duration) -> ShortPatience {
+    pub fn at_most(&self, time: Duration) -> ShortTcpTimeout {
         self.lock().times.push(time);
-        ShortPatience { patience: self.clone(), time }
+        ShortTcpTimeout { tcp_timeout: self.clone(), time }
     }
 
     fn lock(&self) -> MutexGuard<'_, Wanted> {
@@ -43,34 +45,34 @@ impl Patience {
     }
 }
 
-/// That a request has less patience than the server.
+/// That a request gives its peer less time than the server does.
 #[derive(Debug)]
-pub struct ShortPatience {
-    patience: Patience,
+pub struct ShortTcpTimeout {
+    tcp_timeout: TcpTimeout,
     time: Duration,
 }
 
-impl Drop for ShortPatience {
+impl Drop for ShortTcpTimeout {
     fn drop(&mut self) {
-        let mut wanted = self.patience.lock();
+        let mut wanted = self.tcp_timeout.lock();
         if let Some(at) = wanted.times.iter().position(|time| *time == self.time) {
             wanted.times.swap_remove(at);
         }
     }
 }
 
-/// An accepted socket that is written to with the patience of its requests.
-pub(super) struct PatientStream<S> {
+/// An accepted socket that is written to within the time that its requests allow.
+pub(super) struct TimeoutStream<S> {
     stream: S,
-    patience: Patience,
+    tcp_timeout: TcpTimeout,
     /// What the kernel was told last.
     told: Duration,
 }
 
-impl<S: AsFd> PatientStream<S> {
+impl<S: AsFd> TimeoutStream<S> {
     /// `stream` has the user timeout of all accepted sockets.
-    pub(super) fn new(stream: S, patience: Patience) -> Self {
-        Self { stream, patience, told: TCP_USER_TIMEOUT }
+    pub(super) fn new(stream: S, tcp_timeout: TcpTimeout) -> Self {
+        Self { stream, tcp_timeout, told: TCP_USER_TIMEOUT }
     }
 
     /// The socket itself.
@@ -80,7 +82,7 @@ impl<S: AsFd> PatientStream<S> {
 
     /// Tells the kernel before it is given more to send, as that is when its time begins to count.
     fn tell(&mut self) {
-        let wanted = self.patience.lock().shortest();
+        let wanted = self.tcp_timeout.lock().shortest();
         if wanted != self.told {
             self.told = wanted;
             if let Err(error) = SockRef::from(&self.stream).set_tcp_user_timeout(Some(wanted)) {
@@ -90,7 +92,7 @@ impl<S: AsFd> PatientStream<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for PatientStream<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for TimeoutStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -100,7 +102,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for PatientStream<S> {
     }
 }
 
-impl<S: AsyncWrite + AsFd + Unpin> AsyncWrite for PatientStream<S> {
+impl<S: AsyncWrite + AsFd + Unpin> AsyncWrite for TimeoutStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -10,7 +10,7 @@ use http_body::{Frame, SizeHint};
 use crate::service::TakeBack;
 
 /// Something that wants to know that a response is being written. Dropped without the call, it was not.
-pub(super) trait Delivery: Send + Unpin + 'static {
+pub(crate) trait Delivery: Send + Unpin + 'static {
     fn delivered(self);
 }
 
@@ -25,7 +25,7 @@ impl Delivery for TakeBack {
 ///
 /// The moment is as late as a server can see. What happens after it, in the kernel, in a proxy, at the client, is
 /// not visible from here, and nothing is ever released because of it.
-pub(super) fn track(response: Response, delivery: impl Delivery) -> Response {
+pub(crate) fn track(response: Response, delivery: impl Delivery) -> Response {
     response.map(|body| {
         if body.is_end_stream() {
             // Nobody polls an empty body: its head is all there is.

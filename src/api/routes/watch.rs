@@ -8,33 +8,32 @@ use std::time::Duration;
 use axum::Extension;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{FromRequest, Request, State};
-use axum::http::{HeaderMap, HeaderName, Version};
+use axum::http::{HeaderMap, Version};
 use axum::response::Response;
 use http_body::Frame;
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep};
 use utoipa::IntoParams;
 
-use super::events::Form;
-use super::extract::{bad_parameter, caller, key_of, pairs_of, refuse_body, refuse_others};
-use super::happening::{EXAMPLE_STREAM, Happening, example_line};
-use super::observe::{Note, Noted};
-use super::openapi::WatchProblems;
-use super::problem::{Problem, ProblemType};
-use super::{AppState, ConnectionPlace};
 use crate::access::{Caller, Denied, Permit, Right};
+use crate::api::context::{Asked, RequestContext};
+use crate::api::extract::{bad_parameter, caller, key_of, pairs_of, refuse_body, refuse_others};
+use crate::api::headers::LAST_EVENT_ID;
+use crate::api::openapi::WatchProblems;
+use crate::api::problem::{Problem, ProblemType};
+use crate::api::state::{AppState, ConnectionPlace};
+use crate::api::stream::StreamForm;
+use crate::api::stream::lock_event::{EXAMPLE_STREAM, LockEventView, example_line};
 use crate::lock::LockKey;
-use crate::server::{Peer, ShortPatience};
+use crate::server::{Peer, ShortTcpTimeout};
 use crate::service::{Selection, Told, Wanted, Watched, Watching};
 
-/// What was told last to whoever comes back.
-pub(super) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// The longest silence.
 const LONGEST_SILENCE: Duration = Duration::from_secs(10);
 /// How often it is seen whether the caller may still be told.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long a peer may leave unacknowledged what was sent to it: as long again as it takes until something is sent.
-const PATIENCE: Duration = LONGEST_SILENCE;
+const LONGEST_UNACKNOWLEDGED: Duration = LONGEST_SILENCE;
 
 /// What is watched.
 #[derive(IntoParams)]
@@ -87,12 +86,12 @@ impl FromRequest<AppState> for WatchCall {
                 return Err(bad_parameter("prefix", "it is one lock or many: either key=… or prefix=…"));
             }
         };
-        if let Some(noted) = parts.extensions.get::<Noted>() {
+        if let Some(context) = parts.extensions.get::<RequestContext>() {
             let key = match &selection {
                 Selection::Key(key) => Some(key.clone()),
                 Selection::Prefix(_) => None,
             };
-            noted.set(Note { right: right_to(&selection), key, operation: None, waits: false });
+            context.set_asked(Asked { right: right_to(&selection), key, operation: None, waits: false });
         }
         may_watch(&caller, &selection)?;
         refuse_body(&parts.headers, body).await?;
@@ -138,7 +137,7 @@ fn prefix_of(bytes: &[u8]) -> Result<String, Problem> {
     params(WatchQuery, LastEventId),
     responses(
         (status = 200, description = "What happens from now on.",
-         content((String = "text/event-stream", example = json!(EXAMPLE_STREAM)), (Happening = "application/x-ndjson", example = json!(example_line()))),
+         content((String = "text/event-stream", example = json!(EXAMPLE_STREAM)), (LockEventView = "application/x-ndjson", example = json!(example_line()))),
          headers(("X-Accel-Buffering" = String, description = "`no`: a proxy is to pass events on as they come."))),
         WatchProblems,
     )
@@ -163,7 +162,7 @@ pub(super) async fn watch_locks(
             return Err(Problem::new(ProblemType::ShuttingDown, "the server is shutting down"));
         }
     };
-    let form = Form::accepted(&headers);
+    let form = StreamForm::accepted(&headers);
     let place = Arc::new(Mutex::new(Some(Place { watching, _permit: permit })));
     if let Some(changes) = changes {
         tokio::spawn(heed_changes(Arc::downgrade(&place), caller.clone(), selection.clone(), changes));
@@ -176,7 +175,7 @@ pub(super) async fn watch_locks(
         look: Box::pin(sleep(LOOK_EVERY)),
         told_at: Instant::now(),
         _connection: connection,
-        _patience: peer.map(|Extension(peer)| peer.patience.at_most(PATIENCE)),
+        _tcp_timeout: peer.map(|Extension(peer)| peer.tcp_timeout.at_most(LONGEST_UNACKNOWLEDGED)),
     };
     Ok(form.stream(Body::new(body)))
 }
@@ -243,12 +242,12 @@ struct WatchBody {
     place: Arc<Mutex<Option<Place>>>,
     selection: Selection,
     caller: Caller,
-    form: Form,
+    form: StreamForm,
     look: Pin<Box<Sleep>>,
     /// When something was said last.
     told_at: Instant,
     _connection: ConnectionPlace,
-    _patience: Option<ShortPatience>,
+    _tcp_timeout: Option<ShortTcpTimeout>,
 }
 
 impl WatchBody {
@@ -256,7 +255,7 @@ impl WatchBody {
     fn write(&self, told: &Told, id: String) -> Option<Bytes> {
         let right = right_to(&self.selection);
         let is_hidden = told.key.as_ref().is_some_and(|key| !self.caller.sees(right, key));
-        (!is_hidden).then(|| Happening::of(told, id).written(self.form))
+        (!is_hidden).then(|| self.form.write(LockEventView::of(told, id)))
     }
 
     /// The next thing to tell, and its id; `None` when nothing follows.
@@ -294,7 +293,7 @@ impl HttpBody for WatchBody {
                     ready!(self.look.as_mut().poll(context));
                     self.look.as_mut().reset(Instant::now() + LOOK_EVERY);
                     if self.told_at.elapsed() >= LONGEST_SILENCE {
-                        break Happening::heartbeat().written(self.form);
+                        break self.form.write(LockEventView::heartbeat());
                     }
                 }
             }

@@ -11,16 +11,17 @@ use axum::http::{HeaderMap, Version};
 use axum::response::Response;
 use http_body::Frame;
 
-use super::answers;
-use super::events::{EXAMPLE_STREAM, EventView, Form, example_line};
-use super::extract::{HoldQuery, LockCall};
 use super::locks::{not_taken, tenant_of, wait_permit, while_allowed};
-use super::openapi::{HoldProblems, OptionalToken, QueryKeyParam};
-use super::problem::{Problem, ProblemType};
-use super::{AppState, ConnectionPlace};
 use crate::access::{Right, WaitPermit};
+use crate::api::answers;
+use crate::api::extract::{HoldQuery, LockCall};
+use crate::api::openapi::{HoldProblems, OptionalToken, QueryKeyParam};
+use crate::api::problem::{Problem, ProblemType};
+use crate::api::state::{AppState, ConnectionPlace};
+use crate::api::stream::StreamForm;
+use crate::api::stream::hold_event::{EXAMPLE_STREAM, HoldEventView, example_line};
 use crate::lock::{LockKey, Terms};
-use crate::server::{Peer, ShortPatience};
+use crate::server::{Peer, ShortTcpTimeout};
 use crate::service::{Acquire, Hold, HoldEvent, Holding, Loss};
 
 /// Hold a lock
@@ -35,7 +36,7 @@ use crate::service::{Acquire, Hold, HoldEvent, Holding, Loss};
     params(QueryKeyParam, HoldQuery, OptionalToken),
     responses(
         (status = 200, description = "The lock is yours, for as long as you stay. A token that holds the lock already goes on with the same `Fencing-Token`.",
-         content((String = "text/event-stream", example = json!(EXAMPLE_STREAM)), (EventView = "application/x-ndjson", example = json!(example_line()))),
+         content((String = "text/event-stream", example = json!(EXAMPLE_STREAM)), (HoldEventView = "application/x-ndjson", example = json!(example_line()))),
          headers(("Lease-Token" = String, description = "The secret that renews and releases the lease."),
                  ("Fencing-Token" = u64, description = "Show it to what the lock protects."),
                  ("X-Accel-Buffering" = String, description = "`no`: a proxy is to pass events on as they come."))),
@@ -77,16 +78,16 @@ pub(super) async fn hold_lock(
         Holding::NotHeld(acquisition) => return Err(not_taken(&acquisition.token, acquisition.outcome)),
         Holding::TooManyHolds => return Err(too_many_holds()),
     };
-    let form = Form::accepted(&headers);
+    let form = StreamForm::accepted(&headers);
     let (token, lease) = (hold.token.clone(), hold.lease.clone());
     // At the latest half the ttl after a peer has vanished something is written to it, and a third later it is given up.
-    let patience = peer.map(|Extension(peer)| peer.patience.at_most(ttl.as_duration() / 3));
+    let tcp_timeout = peer.map(|Extension(peer)| peer.tcp_timeout.at_most(ttl.as_duration() / 3));
     let body = Body::new(HoldBody {
         hold,
         form,
         untold: Some((key, wait)),
         _connection: connection,
-        _patience: patience,
+        _tcp_timeout: tcp_timeout,
     });
     Ok(answers::with_grant_headers(form.stream(body), &token, &lease))
 }
@@ -102,11 +103,11 @@ fn too_many_holds() -> Problem {
 /// The answer to whoever holds a lock by it. Dropped with the connection, it ends the hold.
 struct HoldBody {
     hold: Hold,
-    form: Form,
+    form: StreamForm,
     /// The lock, until the client is told that it holds it; and its place in the line, if it waited.
     untold: Option<(LockKey, Option<WaitPermit>)>,
     _connection: ConnectionPlace,
-    _patience: Option<ShortPatience>,
+    _tcp_timeout: Option<ShortTcpTimeout>,
 }
 
 impl HttpBody for HoldBody {
@@ -123,17 +124,17 @@ impl HttpBody for HoldBody {
                     if let Some(wait) = wait {
                         wait.used();
                     }
-                    EventView::granted(&key, &self.hold.token, &lease)
+                    HoldEventView::granted(&key, &self.hold.token, &lease)
                 }
-                None => EventView::happened(&HoldEvent::Lost(Loss::Expired), &self.hold.token),
+                None => HoldEventView::happened(&HoldEvent::Lost(Loss::Expired), &self.hold.token),
             };
-            return Poll::Ready(Some(Ok(Frame::data(event.written(self.form)))));
+            return Poll::Ready(Some(Ok(Frame::data(self.form.write(event)))));
         }
         let event = self.hold.poll_event(context);
         event.map(|event| {
             let event: HoldEvent = event?;
-            let text = EventView::happened(&event, &self.hold.token).written(self.form);
-            Some(Ok(Frame::data(text)))
+            let event = HoldEventView::happened(&event, &self.hold.token);
+            Some(Ok(Frame::data(self.form.write(event))))
         })
     }
 }

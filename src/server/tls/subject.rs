@@ -37,7 +37,7 @@ pub struct Subject {
 
 impl Subject {
     /// `None` where the certificate names nobody.
-    pub(super) fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
+    pub(crate) fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
         let name = Arc::from(subject(certificate)?);
         let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
         let ends_s = u64::try_from(certificate.validity().not_after.timestamp()).unwrap_or_default();

@@ -16,7 +16,7 @@ const UNTOLD_INTERVAL: Duration = Duration::from_secs(10);
 static STRANGERS: LazyLock<Guesses> = LazyLock::new(Guesses::default);
 
 /// Whether one more request from there is worth a line.
-pub(super) fn is_worth_a_line(peer: Option<&Arc<Peer>>) -> bool {
+pub(crate) fn is_worth_a_line(peer: Option<&Arc<Peer>>) -> bool {
     // Without an accept loop in front there is no address to tell apart.
     let Some(peer) = peer else { return true };
     if STRANGERS.count(peer.address.ip()).is_ok() {

@@ -6,10 +6,11 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::AppState;
-use super::answers;
-use super::authenticate::is_known;
-use super::problem::{Problem, ProblemType};
+use crate::api::answers;
+use crate::api::middleware::is_known;
+use crate::api::openapi::{ExplainProblems, HealthzProblems, ReadyzProblems};
+use crate::api::problem::{Problem, ProblemType};
+use crate::api::state::AppState;
 
 /// What a stranger is told: addresses of the store, and what it says of itself, are not for everybody.
 const NOT_TOLD: &str = "the store cannot be used; whoever shows an API key is told why, and so is the log";
@@ -31,7 +32,7 @@ fn ok() -> Response {
     get, path = "/healthz", tag = "health",
     responses(
         (status = 200, description = "The process is alive.", body = Health, example = json!(Health { status: "ok" })),
-        super::openapi::HealthzProblems,
+        HealthzProblems,
     )
 )]
 pub(super) async fn healthz() -> Response {
@@ -46,7 +47,7 @@ pub(super) async fn healthz() -> Response {
     get, path = "/readyz", tag = "health",
     responses(
         (status = 200, description = "The gateway can serve.", body = Health, example = json!(Health { status: "ok" })),
-        super::openapi::ReadyzProblems,
+        ReadyzProblems,
     )
 )]
 pub(super) async fn readyz(State(app): State<AppState>, request: Request) -> Result<Response, Problem> {
@@ -75,7 +76,7 @@ pub(super) async fn readyz(State(app): State<AppState>, request: Request) -> Res
     params(("name" = String, Path, description = "The last part of a problem's `type`.", example = "lock-held")),
     responses(
         (status = 200, description = "What the error means, and what to do.", body = String, content_type = "text/plain", example = "423 Locked: Someone else holds the lock"),
-        super::openapi::ExplainProblems,
+        ExplainProblems,
     )
 )]
 pub(super) async fn explain_problem(

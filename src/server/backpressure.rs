@@ -27,7 +27,7 @@ pub(super) const PIECE_BYTES: usize = 16 * 1024;
 const H2_ANSWER_BYTES: usize = 3 * 1024;
 
 /// What is unread on all connections of a server.
-pub(super) struct Backlog {
+pub(super) struct Backpressure {
     most_bytes: usize,
     debtors: Mutex<Debtors>,
     counts: Arc<Connections>,
@@ -48,7 +48,7 @@ struct Address {
 
 /// What is unread on one connection.
 pub(super) struct Unread {
-    backlog: Arc<Backlog>,
+    backpressure: Arc<Backpressure>,
     address: IpAddr,
     /// Answers of HTTP/2 that were begun in this period, and in the one before, in turns.
     begun: [AtomicUsize; 2],
@@ -63,14 +63,14 @@ pub(super) struct Unread {
 #[error("too much is unread")]
 pub(super) struct TooMuchUnread;
 
-impl Backlog {
+impl Backpressure {
     pub(super) fn new(most_bytes: usize, counts: Arc<Connections>) -> Arc<Self> {
         Arc::new(Self { most_bytes, debtors: Mutex::default(), counts })
     }
 
     pub(super) fn connection(self: &Arc<Self>, address: IpAddr) -> Arc<Unread> {
         Arc::new(Unread {
-            backlog: self.clone(),
+            backpressure: self.clone(),
             address: network(address),
             begun: Default::default(),
             periods: AtomicUsize::new(0),
@@ -133,19 +133,19 @@ impl Unread {
 
     /// Counts so many bytes more until what is returned is dropped.
     fn charge(self: &Arc<Self>, bytes: usize) -> Result<Charge, TooMuchUnread> {
-        let mut debtors = self.backlog.lock();
+        let mut debtors = self.backpressure.lock();
         if self.is_cut.load(Ordering::Acquire) {
             return Err(TooMuchUnread);
         }
         debtors.change(self, |had| had + bytes);
-        while debtors.bytes > self.backlog.most_bytes {
+        while debtors.bytes > self.backpressure.most_bytes {
             let Some(greedy) = debtors.evict() else { break };
             debug!(address = %greedy.address, "too much is unread: whoever has most of it is cut");
-            self.backlog.counts.cut_unread.inc();
+            self.backpressure.counts.cut_unread.inc();
             greedy.is_cut.store(true, Ordering::Release);
             greedy.waker.wake();
         }
-        self.backlog.counts.unread_bytes.set(i64::try_from(debtors.bytes).unwrap_or(i64::MAX));
+        self.backpressure.counts.unread_bytes.set(i64::try_from(debtors.bytes).unwrap_or(i64::MAX));
         if self.is_cut.load(Ordering::Acquire) {
             return Err(TooMuchUnread);
         }
@@ -176,11 +176,11 @@ pub(super) struct Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        let backlog = &self.unread.backlog;
-        let mut debtors = backlog.lock();
+        let backpressure = &self.unread.backpressure;
+        let mut debtors = backpressure.lock();
         if !self.unread.is_cut.load(Ordering::Acquire) {
             debtors.change(&self.unread, |had| had - self.bytes);
-            backlog.counts.unread_bytes.set(i64::try_from(debtors.bytes).unwrap_or(i64::MAX));
+            backpressure.counts.unread_bytes.set(i64::try_from(debtors.bytes).unwrap_or(i64::MAX));
         }
     }
 }

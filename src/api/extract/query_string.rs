@@ -6,11 +6,11 @@
 use percent_encoding::percent_decode;
 
 /// The parameters of a query, each at most once, in the order in which they came.
-pub(super) struct Pairs(Vec<(String, Vec<u8>)>);
+pub(crate) struct Pairs(Vec<(String, Vec<u8>)>);
 
 /// Why a query cannot be read. Carries the name of the parameter.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum QueryError {
+pub(crate) enum QueryError {
     /// A `%` that two hexadecimal digits do not follow, in this parameter.
     Malformed(String),
     /// This parameter is there twice.
@@ -24,7 +24,7 @@ const MOST_PARAMETERS: usize = 8;
 
 impl Pairs {
     /// Reads `a=1&b=2`. As in every form, `+` stands for a space and `%2B` for a plus.
-    pub(super) fn parse(query: &str) -> Result<Self, QueryError> {
+    pub(crate) fn parse(query: &str) -> Result<Self, QueryError> {
         let mut pairs: Vec<(String, Vec<u8>)> = Vec::new();
         for piece in query.split('&').filter(|piece| !piece.is_empty()) {
             let (raw_name, raw_value) = piece.split_once('=').unwrap_or((piece, ""));
@@ -44,19 +44,19 @@ impl Pairs {
     }
 
     /// Removes a parameter and returns its value.
-    pub(super) fn take(&mut self, name: &str) -> Option<Vec<u8>> {
+    pub(crate) fn take(&mut self, name: &str) -> Option<Vec<u8>> {
         let at = self.0.iter().position(|(known, _)| known == name)?;
         Some(self.0.remove(at).1)
     }
 
     /// The name of a parameter that nobody took.
-    pub(super) fn left_over(&self) -> Option<&str> {
+    pub(crate) fn left_over(&self) -> Option<&str> {
         self.0.first().map(|(name, _)| name.as_str())
     }
 }
 
 /// Percent-decodes once; `None` where a `%` is not followed by two hexadecimal digits.
-pub(super) fn decode(text: &str) -> Option<Vec<u8>> {
+pub(crate) fn decode(text: &str) -> Option<Vec<u8>> {
     let bytes = text.as_bytes();
     let is_escape =
         |at: usize| bytes.get(at + 1..at + 3).is_some_and(|hex| hex.iter().all(u8::is_ascii_hexdigit));

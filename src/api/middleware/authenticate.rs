@@ -5,33 +5,28 @@ use std::time::Duration;
 
 use axum::extract::Request;
 use axum::http::header::AUTHORIZATION;
-use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use axum::http::{HeaderMap, HeaderValue};
 use axum::response::{IntoResponse, Response};
 
-use super::AppState;
-use super::observe::Noted;
-use super::problem::{Problem, ProblemType};
-use crate::access::{Caller, Keyring, Refused, ShownKey, Standing};
+use crate::access::{Caller, Keyring, RateLeft, Refused, ShownKey};
+use crate::api::context::RequestContext;
+use crate::api::headers::{RATE_LIMIT, RATE_LIMIT_POLICY};
+use crate::api::problem::{Problem, ProblemType};
+use crate::api::route::is_open;
+use crate::api::state::AppState;
 use crate::audit::{Audit, Event, Who};
 use crate::server::Peer;
 
-/// What a key has left of its rate, and what its rate is.
-pub(super) const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
-pub(super) const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-/// Addresses that say nothing of locks, and answer to everybody. Whatever is not among them needs a key.
-const OPEN: [&str; 5] = ["/healthz", "/readyz", "/openapi.json", "/docs", "/ui"];
-/// And what is below these.
-const OPEN_BELOW: [&str; 3] = ["/docs/", "/problems/", "/ui/"];
 /// Refused keys that are not worth a line of their own are told of together after so long.
 const UNTOLD_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Finds out who makes the request, and leaves that for the handlers; refuses who shows no key where keys are in use.
 /// Returns what the key has left of its rate.
-pub(super) fn authenticate(app: &AppState, request: &Request) -> Result<Option<Standing>, Box<Response>> {
-    let noted = request.extensions().get::<Noted>();
+pub(crate) fn authenticate(app: &AppState, request: &Request) -> Result<Option<RateLeft>, Box<Response>> {
+    let context = request.extensions().get::<RequestContext>();
     let Some(keyring) = &app.keyring else {
-        if let Some(noted) = noted {
-            noted.set_caller(Caller::anybody(), None);
+        if let Some(context) = context {
+            context.set_caller(Caller::anybody(), None);
         }
         return Ok(None);
     };
@@ -49,25 +44,20 @@ pub(super) fn authenticate(app: &AppState, request: &Request) -> Result<Option<S
             return Err(refuse(app, request, id.as_deref(), reason, told).into());
         }
     };
-    let standing = caller.count_request();
-    if let Some(noted) = noted {
-        noted.set_caller(caller, Some(&app.audit));
+    let left = caller.count_request();
+    if let Some(context) = context {
+        context.set_caller(caller, Some(&app.audit));
     }
-    if let Some(retry_after) = standing.and_then(|standing| standing.retry_after) {
+    if let Some(retry_after) = left.and_then(|left| left.retry_after) {
         let detail = "the API key has used up its rate";
         let problem = Problem::new(ProblemType::RateLimited, detail).with_retry_after(retry_after);
-        return Err(with_standing(problem.into_response(), standing).into());
+        return Err(with_rate_left(problem.into_response(), left).into());
     }
-    Ok(standing)
-}
-
-/// Whether an address answers to everybody.
-pub(super) fn is_open(path: &str) -> bool {
-    OPEN.contains(&path) || OPEN_BELOW.iter().any(|open| path.starts_with(open))
+    Ok(left)
 }
 
 /// Whether it is known who makes the request, by a key that is good or because everybody may do everything.
-pub(super) fn is_known(app: &AppState, request: &Request) -> bool {
+pub(crate) fn is_known(app: &AppState, request: &Request) -> bool {
     app.keyring.as_ref().is_none_or(|keyring| identify(keyring, request).is_ok())
 }
 
@@ -151,16 +141,16 @@ fn refuse(
         if keyring.guesses.leave_untold() {
             tell_later(keyring.clone(), app.audit.clone());
         }
-        if let Some(noted) = request.extensions().get::<Noted>() {
-            noted.set_has_line(false);
+        if let Some(context) = request.extensions().get::<RequestContext>() {
+            context.set_has_line(false);
         }
         let detail = "this address has shown too many API keys that are not accepted";
         return Problem::new(ProblemType::RateLimited, detail).with_retry_after(retry_after).into_response();
     }
     tracing::warn!(key_id, address = address.map(tracing::field::display), reason, "an API key was refused");
-    if let Some(noted) = request.extensions().get::<Noted>() {
-        noted.set_has_line(true);
-        let who = Who { key_id: key_id.map(str::to_owned), ..noted.who() };
+    if let Some(context) = request.extensions().get::<RequestContext>() {
+        context.set_has_line(true);
+        let who = Who { key_id: key_id.map(str::to_owned), ..context.who() };
         app.audit.note(Event::KeyRefused { who, reason, count: 1 });
     }
     Problem::new(ProblemType::KeyRefused, told).into_response()
@@ -176,13 +166,13 @@ fn tell_later(keyring: Arc<Keyring>, audit: Arc<Audit>) {
 }
 
 /// Says what the key has left of its rate, as the draft of RateLimit header fields has it.
-pub(super) fn with_standing(mut response: Response, standing: Option<Standing>) -> Response {
-    let Some(standing) = standing else { return response };
+pub(crate) fn with_rate_left(mut response: Response, left: Option<RateLeft>) -> Response {
+    let Some(left) = left else { return response };
     let whole_s = |time: Duration| time.as_millis().div_ceil(1000);
-    let (requests, window_s) = standing.policy();
+    let (requests, window_s) = left.policy();
     let policy = format!("\"key\";q={requests};w={window_s}");
-    let left = format!("\"key\";r={};t={}", standing.remaining, whole_s(standing.refills_in()));
-    for (name, value) in [(RATE_LIMIT_POLICY, policy), (RATE_LIMIT, left)] {
+    let rate_left = format!("\"key\";r={};t={}", left.remaining, whole_s(left.refills_in()));
+    for (name, value) in [(RATE_LIMIT_POLICY, policy), (RATE_LIMIT, rate_left)] {
         // Digits and quotes are always a header value.
         if let Ok(value) = HeaderValue::from_str(&value) {
             response.headers_mut().insert(name, value);

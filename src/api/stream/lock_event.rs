@@ -1,11 +1,10 @@
-//! What happens to locks, as those are told who watch: server-sent events, or JSON objects line by line.
+//! What happens to locks, as those are told who watch.
 
-use axum::body::Bytes;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::answers::expiry;
-use super::events::Form;
+use super::{StreamEvent, name_line};
+use crate::api::answers::expiry;
 use crate::lock::{FencingToken, Lease};
 use crate::service::{News, Told};
 
@@ -24,26 +23,11 @@ enum Name {
     Heartbeat,
 }
 
-impl Name {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Granted => "granted",
-            Self::Renewed => "renewed",
-            Self::Released => "released",
-            Self::Expired => "expired",
-            Self::Broken => "broken",
-            Self::Waiting => "waiting",
-            Self::Resync => "resync",
-            Self::Heartbeat => "heartbeat",
-        }
-    }
-}
-
 /// What one who watches is told, as a line of NDJSON. A server-sent event has the same without `event` and `id`, which it
 /// names in lines of their own.
 #[derive(Default, Serialize, ToSchema)]
 #[schema(as = LockEvent)]
-pub(super) struct Happening {
+pub(crate) struct LockEventView {
     /// What has happened. `resync`: something may have been missed, so look at the lock, or list the locks.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Name, required = true)]
@@ -79,16 +63,16 @@ pub(super) struct Happening {
     waiters: Option<u64>,
 }
 
-impl Happening {
+impl LockEventView {
     fn named(event: Name) -> Self {
         Self { event: Some(event), ..Self::default() }
     }
 
-    pub(super) fn heartbeat() -> Self {
+    pub(crate) fn heartbeat() -> Self {
         Self::named(Name::Heartbeat)
     }
 
-    pub(super) fn of(told: &Told, id: String) -> Self {
+    pub(crate) fn of(told: &Told, id: String) -> Self {
         let lasting = |event, number: FencingToken, ms| {
             let left_ms = told.left_ms(ms);
             let (ttl_ms, expires_at) = (Some(left_ms), Some(expiry(left_ms)));
@@ -100,7 +84,7 @@ impl Happening {
         };
         let over =
             |event, number: FencingToken| Self { fencing_token: Some(number.get()), ..Self::named(event) };
-        let happening = match &told.news {
+        let event = match &told.news {
             News::Granted(lease) => with_lease(Name::Granted, lease),
             News::Renewed(lease) => with_lease(Name::Renewed, lease),
             News::Released(ended) if ended.kept_ms > 0 => {
@@ -112,40 +96,29 @@ impl Happening {
             News::Waiting(waiters) => Self { waiters: Some(*waiters), ..Self::named(Name::Waiting) },
             News::Resync => Self::named(Name::Resync),
         };
-        Self { id: Some(id), key: told.key.as_ref().map(|key| key.as_str().to_owned()), ..happening }
+        Self { id: Some(id), key: told.key.as_ref().map(|key| key.as_str().to_owned()), ..event }
     }
+}
 
-    /// The event as it is written.
-    pub(super) fn written(mut self, form: Form) -> Bytes {
-        // These are plain structs, which always have a JSON form.
-        let json = |view: &Self| serde_json::to_string(view).unwrap_or_default();
-        let text = match (form, self.event.take(), self.id.take()) {
-            (Form::Ndjson, event, id) => {
-                (self.event, self.id) = (event, id);
-                json(&self) + "\n"
-            }
-            (Form::Sse, Some(event), Some(id)) => {
-                format!("id: {id}\nevent: {}\ndata: {}\n\n", event.as_str(), json(&self))
-            }
-            // A comment: no client hears of it.
-            (Form::Sse, ..) => ":\n\n".to_owned(),
-        };
-        text.into()
+impl StreamEvent for LockEventView {
+    fn take_head(&mut self) -> Option<String> {
+        let (name, id) = (self.event.take()?, self.id.take()?);
+        Some(format!("id: {id}\n{}", name_line(&name)))
     }
 }
 
 /// What the document shows of a line.
-pub(super) fn example_line() -> Happening {
-    Happening {
+pub(crate) fn example_line() -> LockEventView {
+    LockEventView {
         id: Some("kE7uZr2Q0sLxYb9VnHc4TmJf6WgDpA1iRoB8eXv5GtN3qSzK".into()),
         key: Some("backup".into()),
         fencing_token: Some(1_795_240_800_123_456),
         owner: Some("cron@db1".into()),
         ttl_ms: Some(29_999),
         expires_at: Some("2026-11-21T06:00:30.123Z".into()),
-        ..Happening::named(Name::Granted)
+        ..LockEventView::named(Name::Granted)
     }
 }
 
 /// What the document shows of a stream.
-pub(super) const EXAMPLE_STREAM: &str = "id: pX0c8Yt3rS1nVqzK5mWfJbUe2LhA9dGi7oQxTzR4vN6sCwEy\nevent: resync\ndata: {}\n\nid: kE7uZr2Q0sLxYb9VnHc4TmJf6WgDpA1iRoB8eXv5GtN3qSzK\nevent: granted\ndata: {\"key\":\"backup\",\"fencing_token\":1795240800123456,\"owner\":\"cron@db1\",\"ttl_ms\":29999,\"expires_at\":\"2026-11-21T06:00:30.123Z\"}\n\nid: Wm3KfT8rNc1YxHs6PvLd0JqZ5uBgEo9iAt7RnXe2SzVb4GyC\nevent: released\ndata: {\"key\":\"backup\",\"fencing_token\":1795240800123456}\n\n";
+pub(crate) const EXAMPLE_STREAM: &str = "id: pX0c8Yt3rS1nVqzK5mWfJbUe2LhA9dGi7oQxTzR4vN6sCwEy\nevent: resync\ndata: {}\n\nid: kE7uZr2Q0sLxYb9VnHc4TmJf6WgDpA1iRoB8eXv5GtN3qSzK\nevent: granted\ndata: {\"key\":\"backup\",\"fencing_token\":1795240800123456,\"owner\":\"cron@db1\",\"ttl_ms\":29999,\"expires_at\":\"2026-11-21T06:00:30.123Z\"}\n\nid: Wm3KfT8rNc1YxHs6PvLd0JqZ5uBgEo9iAt7RnXe2SzVb4GyC\nevent: released\ndata: {\"key\":\"backup\",\"fencing_token\":1795240800123456}\n\n";

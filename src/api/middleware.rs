@@ -17,22 +17,31 @@ use futures_util::FutureExt;
 use tower::{Layer, Service, service_fn};
 use tower_http::cors::CorsLayer;
 
-use super::AppState;
+use self::authenticate::{authenticate, with_rate_left};
 use super::admission::{Admission, guard_browsers, limit_head, malformed};
-use super::answers::{FENCING_TOKEN, LEASE_TOKEN};
-use super::authenticate::{RATE_LIMIT, RATE_LIMIT_POLICY, authenticate, is_known, with_standing};
-use super::observe::{REQUEST_ID, observe};
+use super::headers::{FENCING_TOKEN, LAST_EVENT_ID, LEASE_TOKEN, RATE_LIMIT, RATE_LIMIT_POLICY, REQUEST_ID};
 use super::problem::{Problem, ProblemType};
-use super::watch::LAST_EVENT_ID;
-use crate::access::Standing;
+use super::state::AppState;
+use crate::access::RateLeft;
 use crate::server::{Application, Malformed};
+
+mod authenticate;
+mod counts;
+mod delivery;
+mod observe;
+mod strangers;
+
+pub(super) use authenticate::is_known;
+pub(super) use counts::request_counts;
+pub(super) use delivery::{Delivery, track};
+pub(super) use observe::observe;
 
 /// How long a browser may remember what another site's pages may send here.
 const CORS_MAX_AGE: Duration = Duration::from_secs(3600);
 
 /// Routes, and what every request passes through before.
 #[derive(Clone)]
-pub struct Front(Arc<Layers>);
+pub struct Middleware(Arc<Layers>);
 
 struct Layers {
     router: Router,
@@ -40,9 +49,9 @@ struct Layers {
     cors: Option<CorsLayer>,
 }
 
-impl Application for Front {
+impl Application for Middleware {
     async fn answer(self, mut request: Request) -> Response {
-        let guarded = guard_browsers(&self.0.state, &request);
+        let guarded = guard_browsers(&self.0.state.admission, &request);
         let is_welcome = guarded.is_ok();
         let line = observe(&mut request, |request| is_welcome && is_known(&self.0.state, request));
         let response = match guarded {
@@ -61,7 +70,7 @@ impl Application for Front {
     }
 }
 
-impl Front {
+impl Middleware {
     /// Has every request that reaches `router` pass through all of it.
     pub fn new(router: Router<AppState>, state: AppState) -> Self {
         let cors = cors(&state.admission);
@@ -81,10 +90,10 @@ impl Layers {
     async fn call(&self, request: Request) -> Response {
         let checked = catch_unwind(AssertUnwindSafe(|| self.check(&request)));
         let answer = match checked {
-            Ok(Ok(standing)) => AssertUnwindSafe(self.router.clone().answer(request))
+            Ok(Ok(left)) => AssertUnwindSafe(self.router.clone().answer(request))
                 .catch_unwind()
                 .await
-                .map(|response| with_standing(response, standing)),
+                .map(|response| with_rate_left(response, left)),
             Ok(Err(refusal)) => Ok(*refusal),
             Err(panic) => Err(panic),
         };
@@ -96,7 +105,7 @@ impl Layers {
     }
 
     /// What the key of a request has left of its rate, or why the request goes no further.
-    fn check(&self, request: &Request) -> Result<Option<Standing>, Box<Response>> {
+    fn check(&self, request: &Request) -> Result<Option<RateLeft>, Box<Response>> {
         limit_head(request).map_err(|problem| Box::new(problem.into_response()))?;
         authenticate(&self.state, request)
     }

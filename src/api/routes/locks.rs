@@ -8,17 +8,17 @@ use axum::extract::State;
 use axum::http::{Method, StatusCode, Version};
 use axum::response::{IntoResponse, Response};
 
-use super::AppState;
-use super::answers::{self, Grant, LockView, example_grant, example_lock};
-use super::delivery::{Delivery, track};
-use super::extract::{AcquireQuery, InspectQuery, LockCall, ReleaseQuery, RenewQuery, bad_parameter};
-use super::observe::Noted;
-use super::openapi::{
+use crate::access::{Caller, Right, WaitPermit};
+use crate::api::answers::{self, Grant, LockView, example_grant, example_lock};
+use crate::api::context::RequestContext;
+use crate::api::extract::{AcquireQuery, InspectQuery, LockCall, ReleaseQuery, RenewQuery, bad_parameter};
+use crate::api::middleware::{Delivery, track};
+use crate::api::openapi::{
     AcquireProblems, InspectProblems, KeyParam, OptionalToken, ReleaseProblems, RenewProblems, RequiredToken,
     TokenUnlessForced,
 };
-use super::problem::{Problem, ProblemType};
-use crate::access::{Caller, Right, WaitPermit};
+use crate::api::problem::{Problem, ProblemType};
+use crate::api::state::AppState;
 use crate::audit::Event;
 use crate::lock::{Broken, FencingToken, Inspected, LeaseToken, LockKey, Released, Renewed};
 use crate::service::{Account, Acquire, Outcome, TakeBack, Tenant};
@@ -218,11 +218,11 @@ pub(super) async fn renew_lock(
 )]
 pub(super) async fn release_lock(
     State(app): State<AppState>,
-    Extension(noted): Extension<Noted>,
+    Extension(context): Extension<RequestContext>,
     call: LockCall<ReleaseQuery>,
 ) -> Result<Response, Problem> {
     if call.query.force {
-        return break_lock(&app, &noted, call).await;
+        return break_lock(&app, &context, call).await;
     }
     let token = call.required_token()?;
     let released = app.service.release(&call.key, token).await?;
@@ -236,7 +236,7 @@ pub(super) async fn release_lock(
 
 async fn break_lock(
     app: &AppState,
-    noted: &Noted,
+    context: &RequestContext,
     call: LockCall<ReleaseQuery>,
 ) -> Result<Response, Problem> {
     if call.token.is_some() {
@@ -244,7 +244,7 @@ async fn break_lock(
             "a token releases a lock that is its own: send it without force, or force without a token";
         return Err(bad_parameter("force", detail));
     }
-    let (app, who, LockCall { key, query, .. }) = (app.clone(), noted.who(), call);
+    let (app, who, LockCall { key, query, .. }) = (app.clone(), context.who(), call);
     // It is written down also where whoever asked for it has left meanwhile.
     let breaking = tokio::spawn(async move {
         let broken = app.service.break_lock(&key, query.fencing_token).await;

@@ -1,14 +1,17 @@
-//! What is sent with every page, and with what it is made of, so that no other site makes use of them.
+//! What is sent with every page, and with what it is made of, so that no other site makes use of them; and Swagger UI.
 
 use axum::Router;
-use axum::http::HeaderValue;
 use axum::http::header::{
     CONTENT_SECURITY_POLICY, HeaderName, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
+use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::map_response;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
+use utoipa_swagger_ui::{Config, SwaggerUi};
 
-use super::AppState;
+use super::openapi::DOCUMENT_PATH;
+use super::problem::{Problem, ProblemType};
+use super::state::AppState;
 
 /// Names of locks are chosen by strangers, and the page has a key that breaks locks. Nothing but these files runs in it, no
 /// text becomes markup, it talks to nobody else, and no other site shows it in a frame, where clicks could be stolen.
@@ -17,7 +20,7 @@ pub(super) const UI_POLICY: HeaderValue = HeaderValue::from_static(
      form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
 );
 /// The same for Swagger UI, which writes styles, and pictures, into its markup.
-pub(super) const DOCS_POLICY: HeaderValue = HeaderValue::from_static(
+const DOCS_POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
      connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 );
@@ -34,4 +37,19 @@ pub(super) fn guarded(pages: Router<AppState>, policy: HeaderValue) -> Router<Ap
         let policy = [(CONTENT_SECURITY_POLICY, policy.clone())];
         async move { (HEADERS, policy, response) }
     }))
+}
+
+/// Swagger UI from the binary itself; it asks nobody else for anything, also not whether the document is a good one.
+pub(super) fn swagger_ui() -> Router<AppState> {
+    let config = Config::from(DOCUMENT_PATH).try_it_out_enabled(true).validator_url("none");
+    let pages: Router<AppState> = SwaggerUi::new("/docs").config(config).into();
+    guarded(
+        pages.layer(map_response(async |response: Response| match response.status() {
+            StatusCode::NOT_FOUND => {
+                Problem::new(ProblemType::NotFound, "there is no such page").into_response()
+            }
+            _ => response,
+        })),
+        DOCS_POLICY,
+    )
 }

@@ -5,14 +5,13 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use utoipa::IntoParams;
 
-use super::AppState;
-use super::answers::{self, JSON, LockList, LockView, example_list};
-use super::extract::{bad_parameter, caller, pairs_of, refuse_body, refuse_others};
-use super::observe::{Note, Noted};
-use super::openapi::ListProblems;
-use super::problem::Problem;
-use super::raw::Pairs;
 use crate::access::{Caller, Right};
+use crate::api::answers::{self, JSON, LockList, LockView, example_list};
+use crate::api::context::{Asked, RequestContext};
+use crate::api::extract::{Pairs, bad_parameter, caller, pairs_of, refuse_body, refuse_others};
+use crate::api::openapi::ListProblems;
+use crate::api::problem::Problem;
+use crate::api::state::AppState;
 use crate::lock::LockKey;
 
 /// How many locks a page has at most, where nothing else is asked for.
@@ -72,8 +71,8 @@ impl FromRequest<AppState> for ListCall {
     async fn from_request(request: Request, _: &AppState) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
         let caller = caller(&parts)?;
-        if let Some(noted) = parts.extensions.get::<Noted>() {
-            noted.set(Note { right: Right::List, key: None, operation: None, waits: false });
+        if let Some(context) = parts.extensions.get::<RequestContext>() {
+            context.set_asked(Asked { right: Right::List, key: None, operation: None, waits: false });
         }
         let mut pairs = pairs_of(&parts.uri)?;
         let query = ListQuery::read(&mut pairs)?;

@@ -1,0 +1,55 @@
+//! The parameters of a query: their values, and what is wrong with them.
+
+use std::time::Duration;
+
+use axum::http::Uri;
+
+use super::query_string::{Pairs, QueryError};
+use crate::api::problem::{Problem, ProblemType};
+use crate::api::state::Limits;
+use crate::lock::{Ttl, parse_duration};
+
+/// The parameters of a query.
+pub(crate) fn pairs_of(uri: &Uri) -> Result<Pairs, Problem> {
+    Pairs::parse(uri.query().unwrap_or_default()).map_err(|error| match error {
+        QueryError::Malformed(name) => bad_parameter(&name, "a % must be followed by two hexadecimal digits"),
+        QueryError::Repeated(name) => bad_parameter(&name, "the parameter is given more than once"),
+        QueryError::TooMany(name) => bad_parameter(&name, "there are more parameters than any request takes"),
+    })
+}
+
+/// Refuses parameters that nobody took, where these are all that there are.
+pub(crate) fn refuse_others<'a>(pairs: &Pairs, names: impl Iterator<Item = &'a str>) -> Result<(), Problem> {
+    let Some(name) = pairs.left_over() else { return Ok(()) };
+    let names: Vec<_> = names.collect();
+    let known = if names.is_empty() { "no parameters".to_owned() } else { names.join(", ") };
+    Err(bad_parameter(name, format!("the parameter is unknown; this request takes {known}")))
+}
+
+pub(super) fn read_ttl(pairs: &mut Pairs, limits: &Limits) -> Result<Ttl, Problem> {
+    let ttl = match pairs.take("ttl") {
+        Some(text) => duration("ttl", &text, limits.min_ttl, limits.max_ttl)?,
+        None => limits.default_ttl,
+    };
+    let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
+    Ttl::from_ms(ttl_ms).ok_or_else(|| bad_parameter("ttl", "a lease cannot be empty"))
+}
+
+/// Reads a duration with a unit, in whole milliseconds, within bounds.
+pub(super) fn duration(name: &str, text: &[u8], min: Duration, max: Duration) -> Result<Duration, Problem> {
+    let text = std::str::from_utf8(text).map_err(|_| bad_parameter(name, "the value is not UTF-8"))?;
+    let is_none = || bad_parameter(name, "write a duration with its unit, such as 500ms, 30s, 2m or 1h30m");
+    let duration = parse_duration(text).ok_or_else(is_none)?;
+    if duration.subsec_nanos() % 1_000_000 != 0 {
+        return Err(bad_parameter(name, "write whole milliseconds"));
+    }
+    if duration < min || duration > max {
+        let (min, max) = (humantime::format_duration(min), humantime::format_duration(max));
+        return Err(bad_parameter(name, format!("the value must be from {min} to {max}")));
+    }
+    Ok(duration)
+}
+
+pub(crate) fn bad_parameter(name: &str, detail: impl Into<String>) -> Problem {
+    Problem::input(ProblemType::BadParameter, name, detail)
+}

@@ -1,0 +1,223 @@
+//! What a request about one lock may say in its query, besides the key.
+
+use std::time::Duration;
+
+use utoipa::IntoParams;
+
+use super::parameters::{bad_parameter, duration, read_ttl};
+use super::query_string::Pairs;
+use crate::access::Right;
+use crate::api::context::Operation;
+use crate::api::problem::Problem;
+use crate::api::state::Limits;
+use crate::lock::{FencingToken, Owner, Terms, Ttl};
+
+/// The shortest `min_hold`.
+const SHORTEST_MIN_HOLD: Duration = Duration::from_millis(1);
+/// The lease of a lock that a connection holds, where none is asked for, and the shortest: a third of it must be enough
+/// for a packet to be lost and sent again.
+const HELD_TTL: Duration = Duration::from_secs(15);
+const SHORTEST_HELD_TTL: Duration = Duration::from_secs(1);
+
+/// The query parameters that a method takes, besides `key`.
+pub(crate) trait LockQuery: Sized + Send {
+    /// Their names, for the error that lists them.
+    const NAMES: &[&str];
+    /// What whoever asks must be allowed to do.
+    const RIGHT: Right;
+
+    /// What whoever asks this must be allowed to do.
+    fn right(&self) -> Right {
+        Self::RIGHT
+    }
+
+    fn read(pairs: &mut Pairs, limits: &Limits) -> Result<Self, Problem>;
+
+    /// What it is counted as, where it asks for something else than others of its method and route.
+    fn operation(&self) -> Option<Operation> {
+        None
+    }
+
+    /// Whether the caller asks to wait.
+    fn waits(&self) -> bool {
+        false
+    }
+}
+
+/// The query of a `PUT`.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct AcquireQuery {
+    /// How long the lease lasts: 10ms to 24h, as in `500ms`, `30s`, `2m`, `1h30m`. A bare number is refused.
+    #[param(value_type = String, required = false, example = "30s")]
+    pub(crate) ttl: Ttl,
+    /// How long to wait in line for the lock: up to 60s, as in `20s`. With `0s` the answer comes at once.
+    #[param(value_type = String, required = false, example = "20s")]
+    pub(crate) wait: Duration,
+    /// Who takes the lock, as a note for people: up to 256 bytes without control characters.
+    #[param(value_type = String, required = false, example = "cron@db1")]
+    pub(crate) owner: Option<Owner>,
+    /// How long the lock may be held at most, counted from the grant, as in `2h`: no renewal goes past it. At least `ttl`.
+    #[param(value_type = String, required = false, example = "2h")]
+    pub(crate) max_hold: Option<Duration>,
+    /// How long the lock stays taken at least, counted from the grant, as in `50s`: released before, it is kept until then,
+    /// by nobody. At most `max_hold`, and what a lease may last.
+    #[param(value_type = String, required = false, example = "50s")]
+    pub(crate) min_hold: Option<Duration>,
+}
+
+impl AcquireQuery {
+    pub(crate) fn terms(&self) -> Terms {
+        Terms { max_hold: self.max_hold, min_hold: self.min_hold }
+    }
+}
+
+impl LockQuery for AcquireQuery {
+    const NAMES: &[&str] = &["ttl", "wait", "owner", "max_hold", "min_hold"];
+    const RIGHT: Right = Right::Acquire;
+
+    fn read(pairs: &mut Pairs, limits: &Limits) -> Result<Self, Problem> {
+        let ttl = read_ttl(pairs, limits)?;
+        let wait = match pairs.take("wait") {
+            Some(text) => duration("wait", &text, Duration::ZERO, limits.max_wait)?,
+            None => Duration::ZERO,
+        };
+        let owner = match pairs.take("owner") {
+            Some(text) => Owner::parse(&text).map_err(|error| bad_parameter("owner", error.to_string()))?,
+            None => None,
+        };
+        let max_hold = pairs.take("max_hold");
+        let max_hold = max_hold
+            .map(|text| duration("max_hold", &text, ttl.as_duration(), Terms::LONGEST_MAX_HOLD))
+            .transpose()?;
+        let min_hold = pairs.take("min_hold");
+        let longest = limits.max_ttl.min(max_hold.unwrap_or(Duration::MAX));
+        let min_hold =
+            min_hold.map(|text| duration("min_hold", &text, SHORTEST_MIN_HOLD, longest)).transpose()?;
+        Ok(Self { ttl, wait, owner, max_hold, min_hold })
+    }
+
+    fn waits(&self) -> bool {
+        !self.wait.is_zero()
+    }
+}
+
+/// The query of a `POST /hold`.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct HoldQuery {
+    /// How long the lease lasts, which is renewed at each third of it: 1s to 24h, as in `15s`, which is also the default.
+    /// A client that vanishes without a word loses the lock within this time.
+    #[param(value_type = String, required = false, example = "15s")]
+    pub(crate) ttl: Ttl,
+    /// How long to wait in line for the lock: up to 60s, as in `20s`. With `0s` the answer comes at once.
+    #[param(value_type = String, required = false, example = "20s")]
+    pub(crate) wait: Duration,
+    /// Who takes the lock, as a note for people: up to 256 bytes without control characters.
+    #[param(value_type = String, required = false, example = "cron@db1")]
+    pub(crate) owner: Option<Owner>,
+    /// How long the lock may be held at most, counted from the grant, as in `30m`; `2h` where nothing is said. Then it is
+    /// free, whatever the client does. At least `ttl`.
+    #[param(value_type = String, required = false, example = "2h")]
+    pub(crate) max_hold: Duration,
+    /// How long the lock stays taken at least, counted from the grant, as in `50s`, also where the connection ends before.
+    /// At most `max_hold`, and what a lease may last.
+    #[param(value_type = String, required = false, example = "50s")]
+    pub(crate) min_hold: Option<Duration>,
+}
+
+impl LockQuery for HoldQuery {
+    const NAMES: &[&str] = AcquireQuery::NAMES;
+    const RIGHT: Right = Right::Acquire;
+
+    fn read(pairs: &mut Pairs, limits: &Limits) -> Result<Self, Problem> {
+        let longest = limits.max_ttl;
+        let min_ttl = limits.min_ttl.max(SHORTEST_HELD_TTL).min(longest);
+        let default_ttl = HELD_TTL.clamp(min_ttl, longest);
+        let limits = Limits { default_ttl, min_ttl, ..*limits };
+        let AcquireQuery { ttl, wait, owner, max_hold, min_hold } = AcquireQuery::read(pairs, &limits)?;
+        let default_max_hold = limits.default_max_hold.max(ttl.as_duration());
+        let max_hold = max_hold.unwrap_or(default_max_hold.max(min_hold.unwrap_or_default()));
+        Ok(Self { ttl, wait, owner, max_hold, min_hold })
+    }
+
+    fn waits(&self) -> bool {
+        !self.wait.is_zero()
+    }
+}
+
+/// The query of a `PATCH`.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct RenewQuery {
+    /// How long the lease lasts from now, if that is longer than what is left: 10ms to 24h, as in `30s`.
+    #[param(value_type = String, required = false, example = "30s")]
+    pub(crate) ttl: Ttl,
+}
+
+impl LockQuery for RenewQuery {
+    const NAMES: &[&str] = &["ttl"];
+    const RIGHT: Right = Right::Acquire;
+
+    fn read(pairs: &mut Pairs, limits: &Limits) -> Result<Self, Problem> {
+        Ok(Self { ttl: read_ttl(pairs, limits)? })
+    }
+}
+
+/// The query of a `DELETE`.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ReleaseQuery {
+    /// With `true` the lock is broken, whoever holds it. Then no `Lease-Token` is sent.
+    #[param(value_type = bool, required = false, example = true)]
+    pub(crate) force: bool,
+    /// With `force`: the number of the grant that is to be broken. Where another holds the lock by then, nothing is done.
+    #[param(value_type = u64, required = false, minimum = 1, maximum = 9_007_199_254_740_991_i64,
+        example = 1_795_240_800_123_456_u64)]
+    pub(crate) fencing_token: Option<FencingToken>,
+}
+
+impl LockQuery for ReleaseQuery {
+    const NAMES: &[&str] = &["force", "fencing_token"];
+    const RIGHT: Right = Right::Acquire;
+
+    fn right(&self) -> Right {
+        if self.force { Right::Admin } else { Self::RIGHT }
+    }
+
+    fn operation(&self) -> Option<Operation> {
+        self.force.then_some(Operation::Break)
+    }
+
+    fn read(pairs: &mut Pairs, _: &Limits) -> Result<Self, Problem> {
+        let force = match pairs.take("force") {
+            Some(text) if text == b"true" => true,
+            Some(_) => return Err(bad_parameter("force", "write force=true, or leave it out")),
+            None => false,
+        };
+        let Some(text) = pairs.take("fencing_token") else { return Ok(Self { force, fencing_token: None }) };
+        if !force {
+            return Err(bad_parameter(
+                "fencing_token",
+                "it goes with force=true; a release is told by its token",
+            ));
+        }
+        let number = std::str::from_utf8(&text).ok().and_then(|text| text.parse().ok());
+        let fencing_token = number.and_then(FencingToken::new);
+        let is_none =
+            || bad_parameter("fencing_token", "write the number of a grant, as a look at the lock says it");
+        Ok(Self { force, fencing_token: Some(fencing_token.ok_or_else(is_none)?) })
+    }
+}
+
+/// The query of a `GET`: nothing.
+pub(crate) struct InspectQuery;
+
+impl LockQuery for InspectQuery {
+    const NAMES: &[&str] = &[];
+    const RIGHT: Right = Right::Inspect;
+
+    fn read(_: &mut Pairs, _: &Limits) -> Result<Self, Problem> {
+        Ok(Self)
+    }
+}

@@ -1,0 +1,15 @@
+//! The names of the headers that are ours, in requests and in answers.
+
+use axum::http::HeaderName;
+
+/// The secret of a lease, in requests and in answers to them.
+pub(super) const LEASE_TOKEN: HeaderName = HeaderName::from_static("lease-token");
+/// The number to show to the protected resource.
+pub(super) const FENCING_TOKEN: HeaderName = HeaderName::from_static("fencing-token");
+/// Names a request, in its answer and in the log.
+pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// What was told last to a client that comes back to a stream of events.
+pub(super) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+/// What a key has left of its rate, and what its rate is.
+pub(super) const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+pub(super) const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");

@@ -1,0 +1,110 @@
+//! What requests are counted as.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use crate::api::context::Operation;
+use crate::api::problem::ProblemType;
+use crate::telemetry::metrics::{SHORT_TIMES_S, metrics};
+use crate::telemetry::{CounterTable, Histograms, Label};
+
+/// What became of a request: how it succeeded, or the type of its problem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RequestOutcome {
+    Granted,
+    AlreadyHeld,
+    Ok,
+    /// Nobody was there any more to be answered.
+    ClientLeft,
+    Problem(ProblemType),
+}
+
+impl RequestOutcome {
+    /// Their names; those of the problems follow.
+    const SUCCESSES: [&str; 4] = ["granted", "already-held", "ok", "client-left"];
+
+    pub(crate) fn of(operation: Operation, status: u16, problem: Option<ProblemType>) -> Self {
+        match (operation, status, problem) {
+            (_, _, Some(problem)) => Self::Problem(problem),
+            (Operation::Acquire, 201, _) | (Operation::Hold, 200, _) => Self::Granted,
+            (Operation::Acquire, 200, _) => Self::AlreadyHeld,
+            _ => Self::Ok,
+        }
+    }
+}
+
+impl RequestOutcome {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Problem(problem) => problem.name(),
+            success => Self::SUCCESSES[success.index()],
+        }
+    }
+}
+
+impl Label for RequestOutcome {
+    fn names() -> Vec<&'static str> {
+        Self::SUCCESSES.into_iter().chain(ProblemType::ALL.map(ProblemType::name)).collect()
+    }
+
+    fn index(self) -> usize {
+        match self {
+            Self::Granted => 0,
+            Self::AlreadyHeld => 1,
+            Self::Ok => 2,
+            Self::ClientLeft => 3,
+            Self::Problem(problem) => Self::SUCCESSES.len() + problem as usize,
+        }
+    }
+}
+
+/// The numbers of requests.
+pub(crate) struct RequestCounts {
+    total: CounterTable<Operation, RequestOutcome>,
+    seconds: Histograms<Operation>,
+}
+
+/// The numbers of requests of this process.
+pub(crate) fn request_counts() -> &'static RequestCounts {
+    static REQUESTS: LazyLock<RequestCounts> = LazyLock::new(|| RequestCounts {
+        total: CounterTable::register(
+            metrics().registry(),
+            "fencepost_requests_total",
+            "RequestCounts, by what they asked for and what became of them: an outcome is a success or the name of a problem.",
+            ["operation", "outcome"],
+        ),
+        seconds: Histograms::register(
+            metrics().registry(),
+            "fencepost_request_seconds",
+            "How long requests took until their answer went to the socket, but for those that asked to wait.",
+            "operation",
+            SHORT_TIMES_S,
+        ),
+    });
+    &REQUESTS
+}
+
+impl RequestCounts {
+    /// One more. `took` is how long it took, if that says something of this gateway.
+    pub(crate) fn count(&self, operation: Operation, outcome: RequestOutcome, took: Option<Duration>) {
+        self.total.count(operation, outcome);
+        if let Some(took) = took {
+            self.seconds.observe(operation, took);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The table has a place for each, and under its own name.
+    #[test]
+    fn every_problem_is_counted_under_its_name() {
+        let names = RequestOutcome::names();
+        for problem in ProblemType::ALL {
+            assert_eq!(names[RequestOutcome::Problem(problem).index()], problem.name());
+        }
+        assert_eq!(names[RequestOutcome::ClientLeft.index()], "client-left");
+    }
+}

@@ -1,0 +1,64 @@
+//! Every route that the document describes; the handlers' attributes say where they are.
+
+use std::sync::LazyLock;
+
+use axum::Router;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
+use axum::routing::put;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::answers::JSON;
+use super::openapi::{self, DocumentProblems};
+use super::state::AppState;
+
+mod health;
+mod hold;
+mod list;
+mod locks;
+mod metrics;
+mod watch;
+
+pub use metrics::metrics_app;
+
+/// All handlers.
+pub(super) fn routes() -> Router<AppState> {
+    let (router, _) = documented_routes().split_for_parts();
+    // The same resource, with the key in the query: one set of handlers for both.
+    router.route(
+        "/lock",
+        put(locks::acquire_lock).patch(locks::renew_lock).delete(locks::release_lock).get(locks::get_lock),
+    )
+}
+
+fn documented_routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::with_openapi(openapi::base())
+        .routes(routes!(locks::acquire_lock, locks::renew_lock, locks::release_lock, locks::get_lock))
+        .routes(routes!(list::list_locks))
+        .routes(routes!(hold::hold_lock))
+        .routes(routes!(watch::watch_locks))
+        .routes(routes!(health::healthz))
+        .routes(routes!(health::readyz))
+        .routes(routes!(health::explain_problem))
+        .routes(routes!(metrics::get_metrics))
+        .routes(routes!(get_openapi))
+}
+
+/// The document, made once.
+pub(super) static DOCUMENT: LazyLock<String> = LazyLock::new(|| {
+    let document = openapi::complete(documented_routes().into_openapi());
+    // It is made of plain strings and numbers, so it always has a JSON form.
+    document.to_pretty_json().map_or_else(|_| String::new(), |json| json + "\n")
+});
+
+/// This document
+///
+/// OpenAPI 3.1, generated from the handlers.
+#[utoipa::path(
+    get, path = "/openapi.json", tag = "health",
+    responses((status = 200, description = "The document.", body = Object), DocumentProblems)
+)]
+pub(super) async fn get_openapi() -> impl IntoResponse {
+    ([(CONTENT_TYPE, JSON)], DOCUMENT.as_str())
+}

@@ -1,0 +1,88 @@
+//! The numbers of this process for whoever collects them.
+
+use axum::extract::{Request, State};
+use axum::http::header::{CONNECTION, CONTENT_TYPE};
+use axum::http::{HeaderValue, StatusCode, Version};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Extension, Router};
+
+use crate::access::Right;
+use crate::api::context::{Asked, RequestContext};
+use crate::api::extract::CalledBy;
+use crate::api::middleware::{observe, request_counts};
+use crate::api::openapi::MetricsProblems;
+use crate::api::problem::{Problem, ProblemType};
+use crate::api::state::AppState;
+use crate::server::Application;
+use crate::telemetry::metrics::{MEDIA_TYPE, metrics};
+
+/// Read the metrics
+///
+/// Numbers of this gateway since its start, in the text form of Prometheus. They say nothing of single locks. Where the
+/// operator gave the metrics an address of their own, they are not here.
+#[utoipa::path(
+    get, path = "/metrics", tag = "health",
+    responses(
+        (status = 200, description = "The numbers.", body = String, content_type = "text/plain", example = "fencepost_waiters 0\n"),
+        MetricsProblems,
+    )
+)]
+pub(super) async fn get_metrics(
+    State(app): State<AppState>,
+    CalledBy(caller): CalledBy,
+    Extension(context): Extension<RequestContext>,
+) -> Result<Response, Problem> {
+    context.set_asked(Asked { right: Right::List, key: None, operation: None, waits: false });
+    caller.check_prefix(Right::List, "")?;
+    if !app.serves_metrics {
+        return Err(Problem::new(ProblemType::NotFound, "the metrics have an address of their own"));
+    }
+    Ok(text(&app))
+}
+
+/// The metrics on an address of their own, where everybody may read them, and nothing else.
+pub fn metrics_app(state: AppState) -> impl Application {
+    let router = Router::new()
+        .route("/metrics", get(alone))
+        .fallback(async || Problem::new(ProblemType::NotFound, "there is only /metrics here"));
+    Observed(router.with_state(state))
+}
+
+/// One answer a connection, and others between two of them: strangers may ask here too, and each answer takes as long as many
+/// requests for locks.
+async fn alone(State(app): State<AppState>, version: Version) -> Response {
+    tokio::task::yield_now().await;
+    let mut response = text(&app);
+    if version <= Version::HTTP_11 {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}
+
+/// Routes whose requests are written down, and nothing else.
+#[derive(Clone)]
+struct Observed(Router);
+
+impl Application for Observed {
+    async fn answer(self, mut request: Request) -> Response {
+        let line = observe(&mut request, |_| false);
+        line.hand_over(self.0.answer(request).await)
+    }
+}
+
+fn text(app: &AppState) -> Response {
+    // So that they are shown before the first request is counted.
+    request_counts();
+    let (metrics, service) = (metrics(), &app.service);
+    metrics.waiters.set(number(service.waiters()));
+    metrics.watchers.set(number(service.watchers()));
+    metrics.holds.set(number(service.holds()));
+    metrics.takes_back_pending.set(number(service.takes_back()));
+    metrics.draining.set(app.draining.is_cancelled().into());
+    (StatusCode::OK, [(CONTENT_TYPE, MEDIA_TYPE)], metrics.text()).into_response()
+}
+
+fn number(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,146 @@
+//! What the handlers share: the service, the settings of the application, and who may keep a connection for long.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::http::Version;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+
+use super::admission::Admission;
+use super::problem::Problem;
+use crate::access::{Caller, Keyring, Permit, Shares};
+use crate::audit::Audit;
+use crate::service::LockService;
+
+/// Reasons for which the gateway is not ready are logged at most this often.
+const UNREADY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What the handlers share.
+#[derive(Clone)]
+pub struct AppState(Arc<Shared>);
+
+struct Shared {
+    app: App,
+    /// One for each request by HTTP/1 that may keep its connection.
+    http1_places: Arc<Semaphore>,
+    /// Why the gateway was not ready, as the log was told, and when.
+    unready: Mutex<Option<(String, Instant)>>,
+}
+
+/// That a request may keep its connection for long. By HTTP/2 many share one, so nobody counts them.
+pub(super) struct ConnectionPlace {
+    _permits: Option<(Permit, OwnedSemaphorePermit)>,
+}
+
+/// Who allows no further request to keep its connection.
+pub(super) enum NoPlace {
+    OfKey,
+    OfServer,
+}
+
+impl NoPlace {
+    /// What is said of it, by the key and by the server.
+    pub(super) fn problem(
+        self,
+        of_key: impl FnOnce() -> Problem,
+        of_server: impl FnOnce() -> Problem,
+    ) -> Problem {
+        match self {
+            Self::OfKey => of_key(),
+            Self::OfServer => of_server(),
+        }
+    }
+}
+
+/// The contents of [`AppState`].
+pub struct App {
+    /// The operations on locks.
+    pub service: LockService,
+    /// What callers may ask for.
+    pub limits: Limits,
+    /// Who may be talked to from a browser.
+    pub admission: Admission,
+    /// Whether the metrics are here, and not on an address of their own.
+    pub serves_metrics: bool,
+    /// The keys that callers show; `None` where anybody may do everything.
+    pub keyring: Option<Arc<Keyring>>,
+    /// Where it is written down who did what.
+    pub audit: Arc<Audit>,
+    /// Cancelled when the server begins to drain.
+    pub draining: CancellationToken,
+}
+
+/// What callers may ask for.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// The lease of a request that names none.
+    pub default_ttl: Duration,
+    /// The shortest lease.
+    pub min_ttl: Duration,
+    /// The longest lease.
+    pub max_ttl: Duration,
+    /// The longest wait.
+    pub max_wait: Duration,
+    /// The most that may wait, hold a lock, or watch, by HTTP/1, where each of them keeps a connection.
+    pub max_http1_waiters: usize,
+    /// What a key has that does not say otherwise.
+    pub shares: Shares,
+    /// How long a connection may hold a lock that it does not say otherwise of.
+    pub default_max_hold: Duration,
+}
+
+impl Limits {
+    /// With leases of at most this length.
+    pub(super) fn lowered_to(&self, max_ttl: Option<Duration>) -> Self {
+        let max_ttl = max_ttl.map_or(self.max_ttl, |max_ttl| max_ttl.clamp(self.min_ttl, self.max_ttl));
+        Self { max_ttl, default_ttl: self.default_ttl.min(max_ttl), ..*self }
+    }
+}
+
+impl AppState {
+    /// Shares the application among the handlers.
+    pub fn new(app: App) -> Self {
+        let most = app.limits.max_http1_waiters.min(Semaphore::MAX_PERMITS);
+        let http1_places = Arc::new(Semaphore::new(most));
+        Self(Arc::new(Shared { app, http1_places, unready: Mutex::default() }))
+    }
+
+    /// Tells the log why the gateway is not ready, unless it was told so: whoever asks, may ask often.
+    pub(super) fn tell_unready(&self, reason: &str) {
+        let mut told = self.0.unready.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due =
+            told.as_ref().is_none_or(|(known, at)| known != reason && at.elapsed() >= UNREADY_INTERVAL);
+        if is_due {
+            tracing::warn!(reason, "the gateway is not ready");
+            *told = Some((reason.to_owned(), Instant::now()));
+        }
+    }
+
+    /// The gateway is ready.
+    pub(super) fn is_ready(&self) {
+        *self.0.unready.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Lets a request keep its connection, unless that would leave too few to all others.
+    pub(super) fn keep_connection(
+        &self,
+        version: Version,
+        caller: &Caller,
+    ) -> Result<ConnectionPlace, NoPlace> {
+        if version > Version::HTTP_11 {
+            return Ok(ConnectionPlace { _permits: None });
+        }
+        let of_key = caller.keep_connection(&self.limits.shares).ok_or(NoPlace::OfKey)?;
+        let of_server = self.0.http1_places.clone().try_acquire_owned().map_err(|_| NoPlace::OfServer)?;
+        Ok(ConnectionPlace { _permits: Some((of_key, of_server)) })
+    }
+}
+
+impl std::ops::Deref for AppState {
+    type Target = App;
+
+    fn deref(&self) -> &App {
+        &self.0.app
+    }
+}

@@ -1,0 +1,171 @@
+//! What a connection that holds a lock is told while it lives.
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::{StreamEvent, name_line};
+use crate::api::answers::expiry;
+use crate::lock::{Lease, LeaseToken, LockKey};
+use crate::service::{HoldEvent, Loss};
+
+/// What an event is.
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schema(as = HoldEventName)]
+enum Name {
+    Granted,
+    Renewed,
+    Heartbeat,
+    Lost,
+}
+
+/// Why a connection lost its lock.
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schema(as = HoldLossReason)]
+enum Reason {
+    MaxHoldReached,
+    Released,
+    Expired,
+    HeldByAnother,
+    TakenOver,
+    ShuttingDown,
+    KeyRefused,
+}
+
+/// What a connection that holds a lock is told, as a line of NDJSON. A server-sent event has the same without `event`,
+/// which it names in a line of its own.
+#[derive(Default, Serialize, ToSchema)]
+#[schema(as = HoldEvent)]
+pub(crate) struct HoldEventView {
+    /// What has happened.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Name, required = true)]
+    event: Option<Name>,
+    /// Why the lock is lost, with `lost`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Reason, required = false)]
+    reason: Option<Reason>,
+    /// The same for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = false)]
+    detail: Option<&'static str>,
+    /// The lock, with `granted`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = false)]
+    key: Option<String>,
+    /// The secret that renews and releases the lease: with `granted`, and with `lost` where `reason` is `shutting-down`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = false)]
+    token: Option<String>,
+    /// The number to show to what the lock protects.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64, value_type = u64, required = false)]
+    fencing_token: Option<u64>,
+    /// What is left of the lease, in milliseconds, counted from before the store was asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, value_type = u64, required = false)]
+    ttl_ms: Option<u64>,
+    /// When the lease ends, by the clock of the server that says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(format = DateTime, value_type = String, required = false)]
+    expires_at: Option<String>,
+    /// The note that was given when the lock was taken, with `granted`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = false)]
+    owner: Option<String>,
+}
+
+impl HoldEventView {
+    fn of(event: Name) -> Self {
+        Self { event: Some(event), ..Self::default() }
+    }
+
+    fn with_lease(self, lease: &Lease) -> Self {
+        Self {
+            fencing_token: Some(lease.fencing_token.get()),
+            ttl_ms: Some(lease.left_ms),
+            expires_at: Some(expiry(lease.left_ms)),
+            ..self
+        }
+    }
+
+    fn with_token(self, token: &LeaseToken) -> Self {
+        Self { token: Some(token.reveal().to_owned()), ..self }
+    }
+
+    /// The lock is the client's.
+    pub(crate) fn granted(key: &LockKey, token: &LeaseToken, lease: &Lease) -> Self {
+        Self {
+            key: Some(key.as_str().to_owned()),
+            owner: lease.owner.as_ref().map(|owner| owner.as_str().to_owned()),
+            ..Self::of(Name::Granted)
+        }
+        .with_token(token)
+        .with_lease(lease)
+    }
+
+    /// What has happened to the lock of this token.
+    pub(crate) fn happened(event: &HoldEvent, token: &LeaseToken) -> Self {
+        match event {
+            HoldEvent::Renewed(lease) => Self::of(Name::Renewed).with_lease(lease),
+            HoldEvent::Heartbeat => Self::of(Name::Heartbeat),
+            HoldEvent::Lost(loss) => {
+                let (reason, detail) = explain(loss);
+                let lost = Self { reason: Some(reason), detail: Some(detail), ..Self::of(Name::Lost) };
+                match loss {
+                    Loss::ShuttingDown(lease) => lost.with_token(token).with_lease(lease),
+                    _ => lost,
+                }
+            }
+        }
+    }
+}
+
+impl StreamEvent for HoldEventView {
+    fn take_head(&mut self) -> Option<String> {
+        let name = self.event.take().filter(|name| !matches!(name, Name::Heartbeat))?;
+        Some(name_line(&name))
+    }
+}
+
+fn explain(loss: &Loss) -> (Reason, &'static str) {
+    match loss {
+        Loss::MaxHoldReached => (
+            Reason::MaxHoldReached,
+            "the lock was held for as long as max_hold allows: it is free now, unless a lease still runs that was told before",
+        ),
+        Loss::Released => (
+            Reason::Released,
+            "nobody holds the lock: it was released with its token or broken, or the store has lost it",
+        ),
+        Loss::Expired => (
+            Reason::Expired,
+            "the store could not be asked for so long that the lease may be over: stop at once",
+        ),
+        Loss::HeldByAnother => (Reason::HeldByAnother, "another token holds the lock: stop at once"),
+        Loss::TakenOver => {
+            (Reason::TakenOver, "the token still holds the lock, but by another request that showed it since")
+        }
+        Loss::KeyRefused => {
+            (Reason::KeyRefused, "the API key has expired, or was revoked or changed; the lock is released")
+        }
+        Loss::ShuttingDown(_) => (
+            Reason::ShuttingDown,
+            "the server stops; the token holds the lock for ttl_ms more: renew it, or hold it, at another server",
+        ),
+    }
+}
+
+/// What the document shows of a line.
+pub(crate) fn example_line() -> HoldEventView {
+    HoldEventView {
+        fencing_token: Some(1_795_240_800_123_456),
+        ttl_ms: Some(14_998),
+        expires_at: Some("2026-11-21T06:00:20.123Z".into()),
+        ..HoldEventView::of(Name::Renewed)
+    }
+}
+
+/// What the document shows of a stream.
+pub(crate) const EXAMPLE_STREAM: &str = "event: granted\ndata: {\"key\":\"backup\",\"token\":\"~5f2b1c0e9d8a4b7c8e6f1a2b3c4d5e6f\",\"fencing_token\":1795240800123456,\"ttl_ms\":14999,\"expires_at\":\"2026-11-21T06:00:15.123Z\"}\n\nevent: renewed\ndata: {\"fencing_token\":1795240800123456,\"ttl_ms\":14998,\"expires_at\":\"2026-11-21T06:00:20.123Z\"}\n\nevent: lost\ndata: {\"reason\":\"max-hold-reached\",\"detail\":\"the lock was held for as long as max_hold allows: it is free now, unless a lease still runs that was told before\"}\n\n";

@@ -1,0 +1,72 @@
+//! What a server serves, and what it says of each request.
+
+use std::future::Future;
+use std::net::SocketAddr;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::http::header::HOST;
+use axum::http::{StatusCode, Version};
+use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt;
+use tower::Service;
+
+use super::tcp_timeout::TcpTimeout;
+use super::tls::Subject;
+
+/// What answers the requests of all connections. It is cloned for each.
+pub trait Application: Clone + Send + Sync + Unpin + 'static {
+    /// Answers one request. The future is moved about with each: the smaller, the better.
+    fn answer(self, request: Request) -> impl Future<Output = Response> + Send;
+
+    /// Answers a request that two readers may take for two.
+    fn refuse(self, _request: Request, _why: Malformed) -> Response {
+        StatusCode::BAD_REQUEST.into_response()
+    }
+}
+
+impl Application for Router {
+    fn answer(mut self, request: Request) -> impl Future<Output = Response> + Send {
+        self.call(request).map(|Ok(response)| response)
+    }
+}
+
+/// Who is at the other end of a connection. Each request finds it among its extensions.
+#[derive(Debug)]
+pub struct Peer {
+    /// Where it connects from: the last proxy, where there is one.
+    pub address: SocketAddr,
+    /// Whom the client certificate names that it has shown, if it has.
+    pub subject: Option<Subject>,
+    /// How long it may leave unacknowledged what was sent to it. A request may shorten that.
+    pub tcp_timeout: TcpTimeout,
+}
+
+/// Why a request is refused, whatever it asks for: the application says it by [`Application::refuse`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Malformed {
+    /// Its target has a `#`, behind which servers see nothing.
+    Fragment,
+    /// A line of its head ends without a carriage return.
+    BareLineFeed,
+    /// It has no `Host`, several, or another one than its target.
+    Host,
+}
+
+impl Malformed {
+    /// Whether a request names its server once (RFC 9112, section 3.2, and RFC 9113, section 8.3.1).
+    pub(super) fn by_host<B>(request: &axum::http::Request<B>) -> Option<Self> {
+        let headers = request.headers();
+        let is_named_once = match headers.get(HOST) {
+            None => request.version() != Version::HTTP_11,
+            Some(_) if headers.len() > headers.keys_len() && headers.get_all(HOST).iter().count() > 1 => {
+                false
+            }
+            Some(host) => {
+                let authority = request.uri().authority().map(|authority| authority.as_str().as_bytes());
+                authority.is_none_or(|authority| authority.eq_ignore_ascii_case(host.as_bytes()))
+            }
+        };
+        (!is_named_once).then_some(Self::Host)
+    }
+}

@@ -1,0 +1,50 @@
+//! How connections are served, and their limits.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::tls::Tls;
+use crate::telemetry::Connections;
+
+/// How connections are served by [`serve`], and their limits.
+#[derive(Clone, Debug)]
+pub struct ServerSettings {
+    /// What makes connections secure; without it they are not.
+    pub tls: Option<Tls>,
+    /// How long after being accepted a connection may take over its TLS handshake.
+    pub tls_handshake_timeout: Duration,
+    /// How long after that, or after being accepted, a connection may take to deliver its first complete request head.
+    pub first_request_timeout: Duration,
+    /// How long a connection may be without a request in flight before it is closed. For HTTP/1, the next request's
+    /// head must also be complete by then.
+    pub idle_timeout: Duration,
+    /// The most connections at a time, at least 1; further ones wait in the kernel's backlog.
+    pub max_connections: usize,
+    /// The most connections that one address may have at a time, or one network of IPv6; further ones are closed.
+    pub max_connections_per_address: usize,
+    /// The most concurrent requests on one HTTP/2 connection.
+    pub max_h2_streams: u32,
+    /// The most bytes of answers that wait in memory for their clients to read them. Beyond that, whoever has most is cut.
+    pub max_unread_bytes: usize,
+    /// How long a drain may take from its beginning; then the remaining connections are cut.
+    pub drain_timeout: Duration,
+    /// Where it is counted what becomes of connections.
+    pub counts: Arc<Connections>,
+}
+
+impl Default for ServerSettings {
+    fn default() -> Self {
+        Self {
+            tls: None,
+            tls_handshake_timeout: Duration::from_secs(10),
+            first_request_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(75),
+            max_connections: 10_000,
+            max_connections_per_address: 5_000,
+            max_h2_streams: 250,
+            max_unread_bytes: 64 * 1024 * 1024,
+            drain_timeout: Duration::from_secs(10),
+            counts: Arc::default(),
+        }
+    }
+}
