@@ -15,8 +15,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::telemetry::metrics::Log;
-use crate::writer::{Form, Line, Outlet, Writer, push_escaped};
+use crate::log::unseen::{Form, push_escaped};
+use crate::log::writer::{LogRecord, LogWriter, Outlet};
+use crate::telemetry::metrics::LogName;
 
 /// Lines that wait for the disk.
 const MOST_LINES: usize = 4096;
@@ -115,7 +116,7 @@ pub enum Event {
 
 /// The audit log, or the lack of one.
 #[derive(Debug, Default)]
-pub struct Audit(Option<Writer<Noted>>);
+pub struct Audit(Option<LogWriter<Noted>>);
 
 /// An event, as it waits to be written.
 #[derive(Debug)]
@@ -141,7 +142,7 @@ impl Audit {
             AuditTarget::StandardError => Outlet::StandardError,
             AuditTarget::File(path) => Outlet::File(path, append_to),
         };
-        Ok(Self(Some(Writer::start(outlet)?)))
+        Ok(Self(Some(LogWriter::start(outlet)?)))
     }
 
     /// Whether there is one, for those who would make a line in vain.
@@ -181,8 +182,8 @@ impl Audit {
     }
 }
 
-impl Line for Noted {
-    const LOG: Log = Log::Audit;
+impl LogRecord for Noted {
+    const LOG: LogName = LogName::Audit;
 
     fn write_to(&self, text: &mut String) {
         let Self(time, event) = self;

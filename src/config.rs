@@ -1,19 +1,21 @@
 //! Settings: flags, each also an environment variable, checked as a whole before anything starts.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use thiserror::Error;
 
-use crate::access::Shares;
+use self::error::{duration, require};
+use crate::access::{Keyring, Shares};
 use crate::api::Limits;
-use crate::lock::parse_duration;
 use crate::server::ServerSettings;
 use crate::store::LineSettings;
 use crate::store::redis::TCP_USER_TIMEOUT;
 
 mod access;
+mod error;
 mod key;
 mod observe;
 mod run;
@@ -21,8 +23,9 @@ mod server;
 mod store;
 
 pub use access::{AccessArgs, AccessSettings, KeysFile};
+pub use error::SettingsError;
 pub use key::{KeyArgs, NewKey};
-pub use observe::{LogFormat, LogLevel, ObserveArgs, ObserveSettings};
+pub use observe::{ObserveArgs, ObserveSettings};
 pub use run::RunArgs;
 pub use server::ServerArgs;
 pub use store::{StoreArgs, StoreSettings};
@@ -179,14 +182,6 @@ pub struct Settings {
     pub observe: ObserveSettings,
 }
 
-/// What is wrong with the settings, in one line that names no secret.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("{flag}: {problem}")]
-pub struct SettingsError {
-    flag: &'static str,
-    problem: String,
-}
-
 impl ServeArgs {
     fn shares(&self, max_http1_waiters: usize) -> Shares {
         Shares {
@@ -269,6 +264,24 @@ impl Settings {
         self.limits.max_http1_waiters = max_http1_waiters(most);
         self.limits.shares.connections = share_of(self.limits.max_http1_waiters);
     }
+
+    /// What an auditor asks first, without any secret: an address of a store is shown without its password.
+    pub fn in_force(&self, address: SocketAddr, keyring: Option<&Keyring>) -> BTreeMap<&'static str, String> {
+        let access = &self.access;
+        let keys = access.keys.as_ref().zip(keyring);
+        let keys = keys.map(|(file, keyring)| format!("{} of {}", keyring.count(), file.path.display()));
+        let callers = if access.allows_anonymous { "everybody" } else { "everybody on this machine" };
+        let origins = access.allowed_origins.iter().filter_map(|origin| origin.to_str().ok());
+        let tls = self.server.tls.as_ref().map(|tls| tls.files().certificate.display().to_string());
+        BTreeMap::from([
+            ("listen", address.to_string()),
+            ("keys", keys.unwrap_or_else(|| format!("none: {callers} is served"))),
+            ("tls", tls.unwrap_or_else(|| "none".into())),
+            ("store", self.store.kind().to_owned()),
+            ("cors_origins", origins.collect::<Vec<_>>().join(" ")),
+            ("metrics_listen", self.observe.metrics_listen.clone().unwrap_or_default()),
+        ])
+    }
 }
 
 /// What one key has of it that says nothing of it: so none by itself takes what others need.
@@ -286,15 +299,4 @@ impl fmt::Debug for ServeArgs {
         // The store's address may hold a password; what else there is shows in `Settings`, which keeps it redacted.
         f.debug_struct("ServeArgs").field("listen", &self.server.listen).finish_non_exhaustive()
     }
-}
-
-fn require(flag: &'static str, holds: bool, rule: &str) -> Result<(), SettingsError> {
-    if holds {
-        return Ok(());
-    }
-    Err(SettingsError { flag, problem: format!("must be {rule}") })
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    parse_duration(text).ok_or_else(|| "write a duration with its unit, such as 500ms, 30s or 2m".into())
 }

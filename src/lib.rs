@@ -34,9 +34,9 @@
 //! | `access/keyring`, `access/keys_file`, `access/entry`, `access/mint` | the keys in force; the file that says which, as it is read and as it is written; a new key | |
 //! | `access/secret`, `access/scope`, `access/rate` | a key as it is shown, and what is kept of it; to which locks it reaches; how often it is used, and how often what is no key is shown | |
 //! | `access/shares` | how much a key may have at once, and what of that is in use | |
-//! | [`audit`] | who did what with which key, written down without stopping anybody | `writer`, `telemetry` |
-//! | [`log`] | the normal log | `writer`, `telemetry` |
-//! | [`writer`], `writer/unseen` | lines of a log, which a thread of its own writes; what stands in them by an escape | `telemetry` |
+//! | [`audit`] | who did what with which key, written down without stopping anybody | `log`, `telemetry` |
+//! | [`log`] | the normal log | `telemetry` |
+//! | `log/writer`, `log/unseen` | lines of a log, which a thread of its own writes; what stands in them by an escape | |
 //! | [`files`] | files of settings that are read anew when they change | |
 //! | [`server`] | the accept loop: deadlines, caps, drain, TCP timeouts. It knows no lock | `telemetry` |
 //! | `server/application`, `server/settings`, `server/phase` | what it serves, within which limits, and where it is in its life | |
@@ -107,4 +107,3 @@ pub mod server;
 pub mod service;
 pub mod store;
 pub mod telemetry;
-pub mod writer;

@@ -1,14 +1,19 @@
 //! The normal log, on standard error. Nobody waits for whoever reads it.
 
-use std::io;
+use std::io::{self, IsTerminal};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tracing::level_filters::LevelFilter;
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::telemetry::metrics;
-use crate::writer::{Form, Line, Outlet, Writer, push_escaped};
+use self::unseen::{Form, push_escaped};
+use self::writer::{LogRecord, LogWriter, Outlet};
+use crate::telemetry::metrics::LogName;
+
+pub mod unseen;
+pub mod writer;
 
 /// Lines that wait for the reader, of which one for a request may have 2 kB at most.
 const MOST_LINES: usize = 4096;
@@ -17,7 +22,7 @@ const MOST_WARNINGS: usize = 2 * MOST_LINES;
 
 /// The log, for whoever makes its lines.
 #[derive(Clone)]
-pub struct Log(Arc<Writer<Said>>, Form);
+pub struct Log(Arc<LogWriter<Said>>, Form);
 
 /// Waits for the last lines when it is dropped.
 pub struct Ending(Log, Duration);
@@ -26,9 +31,33 @@ pub struct Ending(Log, Duration);
 struct Said(String, Form);
 
 impl Log {
-    /// Begins to write.
-    pub fn start(form: Form) -> io::Result<Self> {
-        Ok(Self(Arc::new(Writer::start(Outlet::StandardError)?), form))
+    /// Begins to write what this process says from `level` up, and says its faults too.
+    ///
+    /// # Errors
+    ///
+    /// Where the thread that writes cannot be started.
+    pub fn start(is_json: bool, level: LevelFilter) -> io::Result<Self> {
+        let is_terminal = io::stderr().is_terminal();
+        let form = match (is_json, is_terminal) {
+            (true, _) => Form::Json,
+            (false, true) => Form::Colored,
+            (false, false) => Form::Text,
+        };
+        let log = Self(Arc::new(LogWriter::start(Outlet::StandardError)?), form);
+        let lines = tracing_subscriber::fmt()
+            .with_max_level(level)
+            .with_target(false)
+            .with_ansi(is_terminal)
+            .log_internal_errors(false)
+            .with_writer(log.clone());
+        if is_json {
+            lines.json().flatten_event(true).init();
+        } else {
+            lines.init();
+        }
+        // A panic is a line of the log like any other, in its form.
+        std::panic::set_hook(Box::new(|panic| tracing::error!(%panic, "a fault of the program")));
+        Ok(log)
     }
 
     /// Has the last lines be waited for, for at most `within`, at the end of the scope.
@@ -44,8 +73,8 @@ impl Drop for Ending {
     }
 }
 
-impl Line for Said {
-    const LOG: metrics::Log = metrics::Log::Normal;
+impl LogRecord for Said {
+    const LOG: LogName = LogName::Normal;
 
     fn write_to(&self, text: &mut String) {
         push_escaped(text, &self.0, self.1);

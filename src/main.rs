@@ -1,8 +1,6 @@
 //! The program: arguments, socket, signals and exit code.
 
-use std::collections::BTreeMap;
-use std::io::{self, IsTerminal, Write};
-use std::net::SocketAddr;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,9 +15,7 @@ use fencepost::access::{self, Keyring};
 use fencepost::api::{self, Admission, App, AppState, KnownHosts};
 use fencepost::audit::{Audit, Event};
 use fencepost::clock::SystemClock;
-use fencepost::config::{
-    Cli, Command, KeysFile, LogFormat, LogLevel, NewKey, ObserveSettings, Settings, StoreSettings,
-};
+use fencepost::config::{Cli, Command, KeysFile, NewKey, Settings, StoreSettings};
 use fencepost::files::{self, watch_files};
 use fencepost::log::Log;
 use fencepost::run;
@@ -32,7 +28,6 @@ use fencepost::store::open as open_redis;
 use fencepost::store::redis::survey as survey_redis;
 use fencepost::telemetry::metrics::metrics;
 use fencepost::telemetry::traces::Traces;
-use fencepost::writer::Form;
 use jiff::Timestamp;
 use mimalloc::MiMalloc;
 use tokio::net::TcpListener;
@@ -41,7 +36,6 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-use tracing_subscriber::filter::LevelFilter;
 
 /// Small pieces of memory come and go with each request, which it handles in a third of the time of the system's.
 #[global_allocator]
@@ -156,7 +150,8 @@ async fn check(store: &StoreSettings) -> ExitCode {
 
 /// One thread is a runtime of its own kind: where nobody is on another, nobody has to be woken there.
 fn serve_with_threads(settings: Settings) -> anyhow::Result<()> {
-    let log = start_log(&settings.observe).context("cannot start the log")?;
+    let log =
+        Log::start(settings.observe.logs_json, settings.observe.log_level).context("cannot start the log")?;
     let _ending = log.ends_within(LAST_LINES);
     let mut builder = match settings.threads {
         1 => Builder::new_current_thread(),
@@ -228,7 +223,7 @@ async fn serve(mut settings: Settings) -> anyhow::Result<()> {
     }
     cancel_on_signal(draining.clone())?;
     let detail = format!("fencepost {} begins", env!("CARGO_PKG_VERSION"));
-    let in_force = settings_in_force(&settings, address, keyring.as_deref());
+    let in_force = settings.in_force(address, keyring.as_deref());
     audit.record(Event::Configuration { what: "start", is_in_force: true, detail, settings: in_force });
     tokio::spawn(reopen_audit(audit.clone(), hangups.subscribe()));
     if let (Some(file), Some(keyring)) = (access.keys, keyring) {
@@ -347,28 +342,6 @@ fn announce(tls: &Tls) {
     }
 }
 
-/// What an auditor asks first, without any secret: an address of a store is shown without its password.
-fn settings_in_force(
-    settings: &Settings,
-    address: SocketAddr,
-    keyring: Option<&Keyring>,
-) -> BTreeMap<&'static str, String> {
-    let access = &settings.access;
-    let keys = access.keys.as_ref().zip(keyring);
-    let keys = keys.map(|(file, keyring)| format!("{} of {}", keyring.count(), file.path.display()));
-    let callers = if access.allows_anonymous { "everybody" } else { "everybody on this machine" };
-    let origins = access.allowed_origins.iter().filter_map(|origin| origin.to_str().ok());
-    let tls = settings.server.tls.as_ref().map(|tls| tls.files().certificate.display().to_string());
-    BTreeMap::from([
-        ("listen", address.to_string()),
-        ("keys", keys.unwrap_or_else(|| format!("none: {callers} is served"))),
-        ("tls", tls.unwrap_or_else(|| "none".into())),
-        ("store", settings.store.kind().to_owned()),
-        ("cors_origins", origins.collect::<Vec<_>>().join(" ")),
-        ("metrics_listen", settings.observe.metrics_listen.clone().unwrap_or_default()),
-    ])
-}
-
 /// Opens the audit log anew when it is asked for, as after it was moved away.
 async fn reopen_audit(audit: Arc<Audit>, mut asked: watch::Receiver<()>) {
     while asked.changed().await.is_ok() {
@@ -418,32 +391,4 @@ async fn keep_keys(path: PathBuf, keyring: Arc<Keyring>, asked: watch::Receiver<
     };
     let tell = |read: &files::Read| audit.record(Event::changed("keys", read.clone()));
     watch_files(vec![path], asked, Ok(String::new()), reload, tell).await;
-}
-
-fn start_log(observe: &ObserveSettings) -> io::Result<Log> {
-    let level = match observe.log_level {
-        LogLevel::Error => LevelFilter::ERROR,
-        LogLevel::Warn => LevelFilter::WARN,
-        LogLevel::Info => LevelFilter::INFO,
-        LogLevel::Debug => LevelFilter::DEBUG,
-    };
-    let is_terminal = io::stderr().is_terminal();
-    let log = Log::start(match observe.log_format {
-        LogFormat::Json => Form::Json,
-        LogFormat::Text if is_terminal => Form::Colored,
-        LogFormat::Text => Form::Text,
-    })?;
-    let lines = tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_target(false)
-        .with_ansi(is_terminal)
-        .log_internal_errors(false)
-        .with_writer(log.clone());
-    match observe.log_format {
-        LogFormat::Text => lines.init(),
-        LogFormat::Json => lines.json().flatten_event(true).init(),
-    }
-    // A panic is a line of the log like any other, in its form.
-    std::panic::set_hook(Box::new(|panic| tracing::error!(%panic, "a fault of the program")));
-    Ok(log)
 }

@@ -31,14 +31,14 @@ mod turn;
 pub use apart::run_apart;
 pub use gateway::GatewayAddress;
 
-use gateway::{Gateway, Released};
-use lease::{Alarm, Held, Lease};
+use gateway::{Gateway, ReleaseAnswer};
+use lease::{Alarm, HeldGrant, LeaseClock};
 use processes::Family;
 use renewals::Renewals;
 use signals::Signals;
-use supervisor::{End, State, Supervisor};
+use supervisor::{CommandState, CommandSupervisor, End};
 use terminal::Terminal;
-use turn::{Cause, Denied};
+use turn::{Cause, NotTaken};
 
 /// The gateway could not be reached, or cannot do its work (`EX_UNAVAILABLE`).
 const UNREACHABLE: u8 = 69;
@@ -133,10 +133,10 @@ async fn run_under_lock(settings: &RunSettings) -> Result<u8, Failure> {
 
     let held = match turn::take(&gateway, settings, &mut signals, &terminal).await {
         Ok(held) => held,
-        Err(Denied::Signal(signal)) => return Ok(by_signal(signal.as_raw())),
-        Err(Denied::Because(cause, reason)) => return Err(explain(settings, cause, &reason)),
+        Err(NotTaken::Signal(signal)) => return Ok(by_signal(signal.as_raw())),
+        Err(NotTaken::Because(cause, reason)) => return Err(explain(settings, cause, &reason)),
     };
-    let lease = Lease::new(held, settings.ttl, settings.kill_after);
+    let lease = LeaseClock::new(held, settings.ttl, settings.kill_after);
     let is_ready = signals.catch_stop().map_err(Failure::from);
     // Since the grant this process may have been stopped, or blocked by its terminal, or the machine asleep.
     if boottime() >= lease.terms_at() {
@@ -154,7 +154,7 @@ async fn run_under_lock(settings: &RunSettings) -> Result<u8, Failure> {
     };
     family.starts_with(command);
     terminal.lend(command);
-    let supervisor = Supervisor {
+    let supervisor = CommandSupervisor {
         settings,
         signals: &mut signals,
         terminal: &mut terminal,
@@ -163,7 +163,7 @@ async fn run_under_lock(settings: &RunSettings) -> Result<u8, Failure> {
         lease,
         renewals: Renewals::new(gateway.clone(), held, settings.ttl),
         alarm,
-        state: State::default(),
+        state: CommandState::default(),
     };
     let end = supervisor.watch().await;
     if end.is_err() {
@@ -207,7 +207,7 @@ fn fresh_token() -> Result<LeaseToken, Failure> {
         .map_err(|error| Failure { problem: error.to_string(), status: NOT_POSSIBLE })
 }
 
-fn start(settings: &RunSettings, token: &LeaseToken, held: Held) -> Result<Pid, Failure> {
+fn start(settings: &RunSettings, token: &LeaseToken, held: HeldGrant) -> Result<Pid, Failure> {
     let mut command = Command::new(&settings.program);
     command
         .args(&settings.arguments)
@@ -241,9 +241,9 @@ async fn release(settings: &RunSettings, gateway: &Gateway, signals: &mut Signal
     let tries = async {
         loop {
             match gateway.release(RELEASE_TRY_MAY_TAKE).await {
-                Released::Done => return None,
-                Released::NotHeld(reason) => return Some(reason),
-                Released::NotNow(reason) => last = reason,
+                ReleaseAnswer::Done => return None,
+                ReleaseAnswer::NotHeld(reason) => return Some(reason),
+                ReleaseAnswer::NotNow(reason) => last = reason,
             }
             sleep(RELEASE_PAUSE).await;
         }

@@ -11,7 +11,7 @@ use axum::http::HeaderValue;
 use axum::http::uri::{Authority, Uri};
 use clap::Args;
 
-use super::SettingsError;
+use super::error::SettingsError;
 use crate::access::{Entry, parse_keys};
 
 /// How long a file must stay as it is before it counts as written.

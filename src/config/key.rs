@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 
-use super::{SettingsError, duration, require};
+use super::error::{SettingsError, duration, require};
 use crate::access::{KeyWish, Rate, Right, Scope, is_plain};
 use crate::lock::parse_duration;
 

@@ -4,8 +4,9 @@ use std::ffi::OsString;
 
 use axum::http::Uri;
 use clap::{Args, ValueEnum};
+use tracing::level_filters::LevelFilter;
 
-use super::SettingsError;
+use super::error::SettingsError;
 use crate::audit::AuditTarget;
 
 /// The flags of what is said.
@@ -38,10 +39,10 @@ pub struct ObserveArgs {
 /// What is said, checked.
 #[derive(Clone, Debug)]
 pub struct ObserveSettings {
-    /// The form of the log.
-    pub log_format: LogFormat,
-    /// How much is logged.
-    pub log_level: LogLevel,
+    /// Whether the log is made of JSON objects.
+    pub logs_json: bool,
+    /// From which level up it is logged.
+    pub log_level: LevelFilter,
     /// An address and port for the metrics alone.
     pub metrics_listen: Option<String>,
     /// Where traces go.
@@ -60,8 +61,13 @@ impl ObserveArgs {
         };
         Ok(ObserveSettings {
             audit_log: audit_log.map(target),
-            log_format: self.log_format,
-            log_level: self.log_level,
+            logs_json: self.log_format == LogFormat::Json,
+            log_level: match self.log_level {
+                LogLevel::Error => LevelFilter::ERROR,
+                LogLevel::Warn => LevelFilter::WARN,
+                LogLevel::Info => LevelFilter::INFO,
+                LogLevel::Debug => LevelFilter::DEBUG,
+            },
             metrics_listen: self.metrics_listen.clone().filter(|address| !address.is_empty()),
             otlp_endpoint: otlp_endpoint.map(otlp_endpoint_of).transpose()?,
         })
@@ -87,7 +93,7 @@ fn otlp_endpoint_of(text: &str) -> Result<String, SettingsError> {
 
 /// The form of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
+enum LogFormat {
     /// A line for people.
     Text,
     /// An object per line.
@@ -96,8 +102,7 @@ pub enum LogFormat {
 
 /// How much is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-#[expect(missing_docs, reason = "the names say it")]
-pub enum LogLevel {
+enum LogLevel {
     Error,
     Warn,
     Info,

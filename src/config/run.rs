@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::{SettingsError, duration, require};
+use super::error::{SettingsError, duration, require};
 use crate::lock::{LockKey, Owner};
 use crate::run::{GatewayAddress, RunSettings};
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::{SettingsError, duration, require};
+use super::error::{SettingsError, duration, require};
 use crate::server::{ServerSettings, Tls, TlsFiles};
 
 /// The longest of the times that bound a connection.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
 use clap::{Args, ValueEnum};
 
-use super::{SettingsError, duration, require};
+use super::error::{SettingsError, duration, require};
 use crate::store::redis::{Credentials, RedisAddress, RedisSettings, Risk};
 
 /// The longest that `--store-timeout` may let a request hang.

@@ -9,7 +9,7 @@ use reqwest::{Client, Method, Url};
 use serde::Deserialize;
 
 use super::RunSettings;
-use super::lease::Held;
+use super::lease::HeldGrant;
 use crate::clock::{boottime, whole_ms};
 use crate::lock::LeaseToken;
 
@@ -56,8 +56,8 @@ pub(super) struct Gateway {
 }
 
 /// What came of asking for the lock.
-pub(super) enum Acquired {
-    Held(Held),
+pub(super) enum AcquireAnswer {
+    Held(HeldGrant),
     /// Somebody else has it, or too many wait.
     Busy(Busy),
     /// Nothing that decides: it is to be asked again.
@@ -92,8 +92,8 @@ pub(super) struct Busy {
 }
 
 /// What came of a renewal.
-pub(super) enum Renewed {
-    Held(Held),
+pub(super) enum RenewAnswer {
+    Held(HeldGrant),
     /// The lock is not ours any more.
     Gone(String),
     /// It stays ours until its lease ends, and not longer.
@@ -102,7 +102,7 @@ pub(super) enum Renewed {
 }
 
 /// What came of a release.
-pub(super) enum Released {
+pub(super) enum ReleaseAnswer {
     Done,
     /// It was not ours any more.
     NotHeld(String),
@@ -164,7 +164,7 @@ impl Gateway {
         settings: &RunSettings,
         wait: Duration,
         patience: Duration,
-    ) -> Acquired {
+    ) -> AcquireAnswer {
         let mut query = vec![("ttl", in_ms(settings.ttl))];
         if let Some(owner) = &settings.owner {
             query.push(("owner", owner.as_str().to_owned()));
@@ -176,56 +176,56 @@ impl Gateway {
         }
         let reply = match self.call(Method::PUT, &query, patience).await {
             Ok(reply) => reply,
-            Err(Failure { reason, contact }) => return Acquired::NotNow { reason, contact },
+            Err(Failure { reason, contact }) => return AcquireAnswer::NotNow { reason, contact },
         };
         if let Some(held) = reply.held() {
-            return Acquired::Held(held);
+            return AcquireAnswer::Held(held);
         }
         let problem = reply.problem();
         let reason = reply.reason();
         match reply.status {
             423 | 429 => {
-                Acquired::Busy(Busy { position: problem.position, waiters: problem.waiters, reason })
+                AcquireAnswer::Busy(Busy { position: problem.position, waiters: problem.waiters, reason })
             }
             // A proxy may answer so while the gateway restarts.
-            408 | 425 | 500..=599 => Acquired::NotNow { reason, contact: Contact::Answered },
+            408 | 425 | 500..=599 => AcquireAnswer::NotNow { reason, contact: Contact::Answered },
             _ => {
                 let is_gateways = problem.kind.starts_with("/problems/");
-                Acquired::Refused { is_gateways, parameter: problem.parameter, reason }
+                AcquireAnswer::Refused { is_gateways, parameter: problem.parameter, reason }
             }
         }
     }
 
     /// Renews the lease; what proxies say is never taken for what the gateway says.
-    pub(super) async fn renew(&self, ttl: Duration, patience: Duration) -> Renewed {
+    pub(super) async fn renew(&self, ttl: Duration, patience: Duration) -> RenewAnswer {
         let reply = match self.call(Method::PATCH, &[("ttl", in_ms(ttl))], patience).await {
             Ok(reply) => reply,
-            Err(failure) => return Renewed::NotNow(failure.reason),
+            Err(failure) => return RenewAnswer::NotNow(failure.reason),
         };
         if let Some(held) = reply.held() {
-            return Renewed::Held(held);
+            return RenewAnswer::Held(held);
         }
         match (reply.status, reply.problem().kind.as_str()) {
             (404, "/problems/not-held") | (409, "/problems/held-by-another" | "/problems/token-released") => {
-                Renewed::Gone(reply.reason())
+                RenewAnswer::Gone(reply.reason())
             }
-            (409, "/problems/max-hold-reached") => Renewed::MaxHoldReached,
-            _ => Renewed::NotNow(reply.reason()),
+            (409, "/problems/max-hold-reached") => RenewAnswer::MaxHoldReached,
+            _ => RenewAnswer::NotNow(reply.reason()),
         }
     }
 
     /// Releases the lock, or gives up the place in line.
-    pub(super) async fn release(&self, patience: Duration) -> Released {
+    pub(super) async fn release(&self, patience: Duration) -> ReleaseAnswer {
         let reply = match self.call(Method::DELETE, &[], patience).await {
             Ok(reply) => reply,
-            Err(failure) => return Released::NotNow(failure.reason),
+            Err(failure) => return ReleaseAnswer::NotNow(failure.reason),
         };
         match (reply.status, reply.problem().kind.as_str()) {
-            (204, _) => Released::Done,
+            (204, _) => ReleaseAnswer::Done,
             (404, "/problems/not-held") | (409, "/problems/held-by-another") => {
-                Released::NotHeld(reply.reason())
+                ReleaseAnswer::NotHeld(reply.reason())
             }
-            _ => Released::NotNow(reply.reason()),
+            _ => ReleaseAnswer::NotNow(reply.reason()),
         }
     }
 
@@ -261,13 +261,13 @@ impl From<reqwest::Error> for Failure {
 }
 
 impl Reply {
-    fn held(&self) -> Option<Held> {
+    fn held(&self) -> Option<HeldGrant> {
         let grant: GrantBody = match self.status {
             200 | 201 => serde_json::from_slice(&self.body).ok()?,
             _ => return None,
         };
         let ends_at = self.sent_at + Duration::from_millis(grant.ttl_ms);
-        Some(Held { fencing_token: grant.fencing_token, sent_at: self.sent_at, ends_at })
+        Some(HeldGrant { fencing_token: grant.fencing_token, sent_at: self.sent_at, ends_at })
     }
 
     fn problem(&self) -> ProblemBody {

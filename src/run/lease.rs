@@ -24,7 +24,7 @@ const LONGEST_MARGIN: Duration = Duration::from_secs(1);
 
 /// What an answer said of the lease.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Held {
+pub(super) struct HeldGrant {
     pub(super) fencing_token: u64,
     /// When the request was sent.
     pub(super) sent_at: Duration,
@@ -34,19 +34,19 @@ pub(super) struct Held {
 
 /// What is known of the lease by all answers so far.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Lease {
+pub(super) struct LeaseClock {
     ends_at: Duration,
     ttl: Duration,
     kill_after: Duration,
 }
 
-impl Lease {
-    pub(super) fn new(held: Held, ttl: Duration, kill_after: Duration) -> Self {
+impl LeaseClock {
+    pub(super) fn new(held: HeldGrant, ttl: Duration, kill_after: Duration) -> Self {
         Self { ends_at: held.ends_at, ttl, kill_after }
     }
 
     /// Notes a renewal. Answers may come in any order, and none shortens a lease.
-    pub(super) fn extend(&mut self, held: Held) {
+    pub(super) fn extend(&mut self, held: HeldGrant) {
         self.ends_at = self.ends_at.max(held.ends_at);
     }
 
@@ -109,11 +109,11 @@ impl Alarm {
 mod tests {
     use super::*;
 
-    fn lease(ttl_ms: u64, kill_after_ms: u64) -> Lease {
+    fn lease(ttl_ms: u64, kill_after_ms: u64) -> LeaseClock {
         let ttl = Duration::from_millis(ttl_ms);
         let sent_at = Duration::from_secs(1000);
-        let held = Held { fencing_token: 1, sent_at, ends_at: sent_at + ttl };
-        Lease::new(held, ttl, Duration::from_millis(kill_after_ms))
+        let held = HeldGrant { fencing_token: 1, sent_at, ends_at: sent_at + ttl };
+        LeaseClock::new(held, ttl, Duration::from_millis(kill_after_ms))
     }
 
     #[test]
@@ -136,7 +136,11 @@ mod tests {
     fn a_late_answer_does_not_shorten_it() {
         let mut lease = lease(30_000, 5_000);
         let before = lease.ends_at();
-        lease.extend(Held { fencing_token: 1, sent_at: Duration::ZERO, ends_at: Duration::from_secs(9) });
+        lease.extend(HeldGrant {
+            fencing_token: 1,
+            sent_at: Duration::ZERO,
+            ends_at: Duration::from_secs(9),
+        });
         assert_eq!(lease.ends_at(), before);
     }
 

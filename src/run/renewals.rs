@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-use super::gateway::{Gateway, Renewed};
-use super::lease::{Held, Lease};
+use super::gateway::{Gateway, RenewAnswer};
+use super::lease::{HeldGrant, LeaseClock};
 use crate::clock::boottime;
 
 /// When the lease is renewed, as a part of it.
@@ -23,7 +23,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 pub(super) struct Renewals {
     gateway: Arc<Gateway>,
     ttl: Duration,
-    tries: JoinSet<Renewed>,
+    tries: JoinSet<RenewAnswer>,
     next_at: Duration,
     is_over: bool,
     /// Why the last that failed did so.
@@ -31,7 +31,7 @@ pub(super) struct Renewals {
 }
 
 impl Renewals {
-    pub(super) fn new(gateway: Arc<Gateway>, held: Held, ttl: Duration) -> Self {
+    pub(super) fn new(gateway: Arc<Gateway>, held: HeldGrant, ttl: Duration) -> Self {
         let next_at = due_after(held);
         Self { gateway, ttl, tries: JoinSet::new(), next_at, is_over: false, failure: None }
     }
@@ -42,7 +42,7 @@ impl Renewals {
     }
 
     /// Sends one, if it is time.
-    pub(super) fn send_if_due(&mut self, lease: &Lease) {
+    pub(super) fn send_if_due(&mut self, lease: &LeaseClock) {
         let now = boottime();
         if self.is_over || now < self.next_at {
             return;
@@ -55,17 +55,17 @@ impl Renewals {
     }
 
     /// The next answer; it does not end while there is no request under way.
-    pub(super) async fn answer(&mut self) -> Renewed {
+    pub(super) async fn answer(&mut self) -> RenewAnswer {
         match self.tries.join_next().await {
             Some(Ok(renewed)) => renewed,
             // A try that panicked is one that failed.
-            Some(Err(error)) => Renewed::NotNow(error.to_string()),
+            Some(Err(error)) => RenewAnswer::NotNow(error.to_string()),
             None => std::future::pending().await,
         }
     }
 
     /// Plans the next after an answer that renewed.
-    pub(super) fn succeeded(&mut self, held: Held) {
+    pub(super) fn succeeded(&mut self, held: HeldGrant) {
         // The others are dropped, and with them what they would say.
         self.tries = JoinSet::new();
         self.failure = None;
@@ -93,6 +93,6 @@ impl Renewals {
     }
 }
 
-fn due_after(held: Held) -> Duration {
+fn due_after(held: HeldGrant) -> Duration {
     held.sent_at + held.ends_at.saturating_sub(held.sent_at) / PART
 }

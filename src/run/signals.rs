@@ -62,19 +62,19 @@ impl Signals {
     }
 
     /// Whatever comes first.
-    pub(super) async fn any(&mut self) -> Event {
+    pub(super) async fn any(&mut self) -> SignalEvent {
         tokio::select! {
             biased;
-            _ = self.child.recv() => Event::Child,
-            _ = self.resumed.recv() => Event::Resumed,
-            signal = next_of(&mut self.passed_on) => Event::ToPassOn(signal),
-            Some(_) = async { self.stop.as_mut()?.recv().await } => Event::ToPassOn(Signal::TSTP),
+            _ = self.child.recv() => SignalEvent::Child,
+            _ = self.resumed.recv() => SignalEvent::Resumed,
+            signal = next_of(&mut self.passed_on) => SignalEvent::ToPassOn(signal),
+            Some(_) = async { self.stop.as_mut()?.recv().await } => SignalEvent::ToPassOn(Signal::TSTP),
         }
     }
 }
 
 /// What a signal means here.
-pub(super) enum Event {
+pub(super) enum SignalEvent {
     /// A child has ended or stopped.
     Child,
     /// This process goes on after it was stopped.

@@ -8,11 +8,11 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, WaitStatus};
 
 use super::RunSettings;
-use super::gateway::Renewed;
-use super::lease::{Alarm, Lease};
+use super::gateway::RenewAnswer;
+use super::lease::{Alarm, LeaseClock};
 use super::processes::{Family, Reaped, stop_own_group};
 use super::renewals::Renewals;
-use super::signals::{Event, Signals};
+use super::signals::{SignalEvent, Signals};
 use super::terminal::Terminal;
 use crate::clock::boottime;
 
@@ -28,21 +28,21 @@ pub(super) enum End {
 }
 
 /// What holds while a command runs.
-pub(super) struct Supervisor<'a> {
+pub(super) struct CommandSupervisor<'a> {
     pub(super) settings: &'a RunSettings,
     pub(super) signals: &'a mut Signals,
     pub(super) terminal: &'a mut Terminal,
     pub(super) family: &'a Family,
     pub(super) command: Pid,
-    pub(super) lease: Lease,
+    pub(super) lease: LeaseClock,
     pub(super) renewals: Renewals,
     pub(super) alarm: Alarm,
-    pub(super) state: State,
+    pub(super) state: CommandState,
 }
 
 /// How far things have come.
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct CommandState {
     /// How the command has ended.
     status: Option<WaitStatus>,
     /// The command was stopped.
@@ -55,7 +55,7 @@ pub(super) struct State {
     gone: Option<String>,
 }
 
-impl Supervisor<'_> {
+impl CommandSupervisor<'_> {
     /// Watches until nobody is left.
     pub(super) async fn watch(mut self) -> std::io::Result<End> {
         let mut event = None;
@@ -65,10 +65,10 @@ impl Supervisor<'_> {
             }
             match event.take() {
                 // Those whom it left behind have been asked to end already.
-                Some(Event::ToPassOn(signal)) if self.state.status.is_none() => {
+                Some(SignalEvent::ToPassOn(signal)) if self.state.status.is_none() => {
                     self.family.signal_command(signal);
                 }
-                Some(Event::Resumed) if self.state.stopped.is_some() => self.let_command_go_on(),
+                Some(SignalEvent::Resumed) if self.state.stopped.is_some() => self.let_command_go_on(),
                 Some(_) | None => {}
             }
             if self.reap() {
@@ -159,18 +159,18 @@ impl Supervisor<'_> {
         times.into_iter().flatten().fold(self.lease.kills_at(), Duration::min)
     }
 
-    fn learn(&mut self, answer: Renewed) {
+    fn learn(&mut self, answer: RenewAnswer) {
         match answer {
-            Renewed::Held(held) => {
+            RenewAnswer::Held(held) => {
                 self.lease.extend(held);
                 self.renewals.succeeded(held);
             }
-            Renewed::Gone(reason) => self.state.gone = Some(reason),
-            Renewed::MaxHoldReached => {
+            RenewAnswer::Gone(reason) => self.state.gone = Some(reason),
+            RenewAnswer::MaxHoldReached => {
                 self.renewals.failed("it may not be held any longer (--max-hold)".into());
                 self.renewals.end();
             }
-            Renewed::NotNow(reason) => self.renewals.failed(reason),
+            RenewAnswer::NotNow(reason) => self.renewals.failed(reason),
         }
     }
 

@@ -6,8 +6,8 @@ use rustix::process::Signal;
 use tokio::time::{interval, sleep, timeout};
 
 use super::RunSettings;
-use super::gateway::{Acquired, Contact, Gateway, Released};
-use super::lease::Held;
+use super::gateway::{AcquireAnswer, Contact, Gateway, ReleaseAnswer};
+use super::lease::HeldGrant;
 use super::progress::Progress;
 use super::signals::Signals;
 use super::terminal::Terminal;
@@ -33,7 +33,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Why there is no lock.
-pub(super) enum Denied {
+pub(super) enum NotTaken {
     Because(Cause, String),
     /// This process is to end.
     Signal(Signal),
@@ -55,7 +55,7 @@ pub(super) async fn take(
     settings: &RunSettings,
     signals: &mut Signals,
     terminal: &Terminal,
-) -> Result<Held, Denied> {
+) -> Result<HeldGrant, NotTaken> {
     let mut turn = Turn {
         gateway,
         settings,
@@ -65,7 +65,7 @@ pub(super) async fn take(
     };
     let taken = tokio::select! {
         biased;
-        signal = signals.next() => Err(Denied::Signal(signal)),
+        signal = signals.next() => Err(NotTaken::Signal(signal)),
         taken = turn.ask() => taken,
     };
     turn.progress.clear();
@@ -87,7 +87,7 @@ struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    async fn ask(&mut self) -> Result<Held, Denied> {
+    async fn ask(&mut self) -> Result<HeldGrant, NotTaken> {
         let began_at = boottime();
         let wait_ends_at = began_at.saturating_add(self.settings.wait);
         let contact_ends_at = began_at + FIRST_CONTACT;
@@ -107,59 +107,63 @@ impl Turn<'_> {
             self.is_asking = true;
             let answer = match self.answer(wait, patience).await {
                 // There was a gateway: a proxy may say so while it is away.
-                Acquired::Refused { is_gateways: false, reason, .. } if self.contact == Contact::Answered => {
-                    Acquired::NotNow { reason, contact: Contact::Answered }
+                AcquireAnswer::Refused { is_gateways: false, reason, .. }
+                    if self.contact == Contact::Answered =>
+                {
+                    AcquireAnswer::NotNow { reason, contact: Contact::Answered }
                 }
                 answer => answer,
             };
             self.is_asking = false;
             let now = boottime();
             self.contact = self.contact.max(match answer {
-                Acquired::NotNow { contact, .. } => contact,
+                AcquireAnswer::NotNow { contact, .. } => contact,
                 _ => Contact::Answered,
             });
             match answer {
-                Acquired::Held(held) if now < held.sent_at + self.settings.ttl / FRESH_PART => {
+                AcquireAnswer::Held(held) if now < held.sent_at + self.settings.ttl / FRESH_PART => {
                     return Ok(held);
                 }
                 // It was sent before a long wait, so what it says is too little: the same request again says how much is
                 // left from now on. One granted at the last moment is worth a repetition past the end.
-                Acquired::Held(_)
+                AcquireAnswer::Held(_)
                     if now < wait_ends_at.max(contact_ends_at) || std::mem::take(&mut may_go_past) => {}
-                Acquired::Held(_) => {
+                AcquireAnswer::Held(_) => {
                     let reason = "answers take too long for a lease this short";
-                    return Err(Denied::Because(Cause::Unreachable, reason.to_owned()));
+                    return Err(NotTaken::Because(Cause::Unreachable, reason.to_owned()));
                 }
-                Acquired::Busy(busy) if now >= wait_ends_at => {
-                    return Err(Denied::Because(Cause::Busy, busy.reason));
+                AcquireAnswer::Busy(busy) if now >= wait_ends_at => {
+                    return Err(NotTaken::Because(Cause::Busy, busy.reason));
                 }
-                Acquired::Busy(busy) => {
+                AcquireAnswer::Busy(busy) => {
                     self.progress.note(self.settings.key.as_str(), &busy);
                     // Where there is no place to wait in, it is looked for from time to time.
                     if wait.is_zero() || now < asked_at + wait / 2 {
                         backoff.pause().await;
                     }
                 }
-                Acquired::NotNow { reason, .. } => {
+                AcquireAnswer::NotNow { reason, .. } => {
                     let is_known = self.contact == Contact::Answered;
                     if now >= contact_ends_at && (!is_known || now >= wait_ends_at) {
-                        return Err(Denied::Because(Cause::Unreachable, reason));
+                        return Err(NotTaken::Because(Cause::Unreachable, reason));
                     }
                     self.progress.trouble(self.settings.key.as_str(), &reason);
                     backoff.pause().await;
                 }
-                Acquired::Refused { parameter, .. }
+                AcquireAnswer::Refused { parameter, .. }
                     if parameter.as_deref() == Some("wait") && !wait.is_zero() =>
                 {
                     longest_slice = if wait > SHORTEST_SLICE { wait / 2 } else { Duration::ZERO };
                 }
-                Acquired::Refused { reason, .. } => return Err(Denied::Because(Cause::Refused, reason)),
+                AcquireAnswer::Refused { reason, .. } => {
+                    return Err(NotTaken::Because(Cause::Refused, reason));
+                }
             }
         }
     }
 
     /// The answer to one request; meanwhile the time goes on in front of whoever watches.
-    async fn answer(&mut self, wait: Duration, patience: Duration) -> Acquired {
+    async fn answer(&mut self, wait: Duration, patience: Duration) -> AcquireAnswer {
         let acquire = self.gateway.acquire(self.settings, wait, patience);
         tokio::pin!(acquire);
         let mut seconds = interval(Duration::from_secs(1));
@@ -173,7 +177,7 @@ impl Turn<'_> {
     }
 
     async fn give_up(&self) {
-        while let Released::NotNow(_) = self.gateway.release(GIVING_UP_MAY_TAKE).await {
+        while let ReleaseAnswer::NotNow(_) = self.gateway.release(GIVING_UP_MAY_TAKE).await {
             sleep(FIRST_PAUSE).await;
         }
     }

@@ -46,7 +46,7 @@ labels! {
 
 labels! {
     /// What is written down, line by line.
-    pub enum Log {
+    pub enum LogName {
         /// What the gateway says.
         Normal = "normal",
         /// Who did what with which key.
@@ -147,7 +147,7 @@ pub struct Metrics {
     /// Whether the gateway finishes what it has begun.
     pub draining: IntGauge,
     /// Lines that are missing in a log.
-    pub log_lines_dropped: Counters<Log>,
+    pub log_lines_dropped: Counters<LogName>,
     /// What becomes of the connections to the gateway.
     pub connections: Arc<Connections>,
 }

@@ -2,7 +2,7 @@
 //! still.
 //!
 //! So many lines wait, and those beyond are left out and counted. Which log it is, and how it tells of what is missing, is
-//! the business of its [`Line`]s.
+//! the business of its [`LogRecord`]s.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -15,11 +15,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
-use crate::telemetry::metrics::{Log, metrics};
-
-mod unseen;
-
-pub use unseen::{Form, push_escaped};
+use crate::telemetry::metrics::{LogName, metrics};
 
 /// Lines that are written at once.
 const MOST_AT_ONCE: usize = 256;
@@ -31,9 +27,9 @@ const FULL_PAUSE: Duration = Duration::from_millis(10);
 const WARNING_INTERVAL: Duration = Duration::from_secs(10);
 
 /// One line of a log, as it waits to be written.
-pub trait Line: Sized + Send + 'static {
+pub trait LogRecord: Sized + Send + 'static {
     /// The log that it is of.
-    const LOG: Log;
+    const LOG: LogName;
 
     /// Appends it to `text`, with its newline.
     fn write_to(&self, text: &mut String);
@@ -49,9 +45,9 @@ pub trait Line: Sized + Send + 'static {
 }
 
 /// Opens a file, to append to it. What tells the file from others comes with it.
-pub type Open = fn(&Path) -> io::Result<(File, Identity)>;
+pub type Open = fn(&Path) -> io::Result<(File, FileIdentity)>;
 /// The device and the number of a file.
-pub type Identity = (u64, u64);
+pub type FileIdentity = (u64, u64);
 
 /// Where the lines go.
 pub enum Outlet {
@@ -63,7 +59,7 @@ pub enum Outlet {
 
 /// The near end of a log: what is to be written goes in here.
 #[derive(Debug)]
-pub struct Writer<L> {
+pub struct LogWriter<L> {
     orders: mpsc::UnboundedSender<Order<L>>,
     queue: Arc<Queue>,
 }
@@ -87,7 +83,7 @@ enum Order<L> {
     Finish(SyncSender<()>),
 }
 
-impl<L: Line> Writer<L> {
+impl<L: LogRecord> LogWriter<L> {
     /// Begins to write there.
     pub fn start(outlet: Outlet) -> io::Result<Self> {
         let (orders, received) = mpsc::unbounded_channel();
@@ -123,7 +119,7 @@ impl<L: Line> Writer<L> {
 }
 
 impl Queue {
-    fn drop_lines(&self, log: Log, lines: u64) {
+    fn drop_lines(&self, log: LogName, lines: u64) {
         self.dropped.fetch_add(lines, Ordering::Relaxed);
         metrics().log_lines_dropped.add(log, lines);
     }
@@ -135,7 +131,7 @@ struct Pen {
     place: Option<(PathBuf, Open)>,
     out: Box<dyn Write + Send>,
     /// Which file that is, where it is one.
-    identity: Option<Identity>,
+    identity: Option<FileIdentity>,
     /// Whether the last line is not whole.
     is_torn: bool,
     queue: Arc<Queue>,
@@ -155,7 +151,7 @@ impl Pen {
     }
 
     /// Until nobody is left who could have something to say.
-    fn write_all<L: Line>(mut self, mut orders: mpsc::UnboundedReceiver<Order<L>>) {
+    fn write_all<L: LogRecord>(mut self, mut orders: mpsc::UnboundedReceiver<Order<L>>) {
         let mut batch = Vec::with_capacity(MOST_AT_ONCE);
         let mut text = String::new();
         while orders.blocking_recv_many(&mut batch, MOST_AT_ONCE) > 0 {
@@ -185,7 +181,7 @@ impl Pen {
     }
 
     /// Writes whole lines, and leaves `text` empty. What does not matter so much is counted where it cannot be written.
-    fn write<L: Line>(&mut self, text: &mut String, is_important: bool) {
+    fn write<L: LogRecord>(&mut self, text: &mut String, is_important: bool) {
         let mut rest = text.as_str();
         while let Err(error) = self.try_write(&mut rest) {
             if self.warned_at.is_none_or(|at| at.elapsed() >= WARNING_INTERVAL) {
@@ -244,7 +240,7 @@ impl Pen {
         Ok(())
     }
 
-    fn reopen<L: Line>(&mut self) {
+    fn reopen<L: LogRecord>(&mut self) {
         let Some((path, open)) = &self.place else { return };
         match open(path) {
             Ok((file, identity)) => {
