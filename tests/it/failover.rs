@@ -12,6 +12,7 @@ use crate::support::{Client, Gateway, PATIENCE, RedisServer, fresh_token};
 mod cluster;
 mod epochs;
 mod migration;
+mod names;
 mod sentinel;
 mod split;
 

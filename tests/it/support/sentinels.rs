@@ -153,6 +153,11 @@ impl SentinelSetup {
         format!("redis+sentinel://{password}{}/{MASTER}", sentinels.join(","))
     }
 
+    /// Where a gateway finds one of the servers without them.
+    pub fn url_of_server(&self, server: usize) -> String {
+        format!("redis://127.0.0.1:{}", self.server_ports[server])
+    }
+
     /// The server that a majority of the sentinels takes for the primary.
     pub async fn current(&self) -> Option<usize> {
         let said = join_all(self.sentinels.iter().map(|sentinel| self.said_by(sentinel))).await;

@@ -28,8 +28,10 @@ static SESSIONS: AtomicU64 = AtomicU64::new(0);
 pub(crate) struct Link {
     /// Clone it to send: all clones share one connection, whose driver ends with the last of them.
     pub(crate) connection: MultiplexedConnection,
-    /// Names the server's run of fencing numbers; it changes with every restart and every promotion.
+    /// By what this gateway knows the server; it changes with every restart and every promotion.
     pub(crate) incarnation: String,
+    /// The name of the server's run of fencing numbers when the link was made: others may have given it.
+    pub(crate) run: String,
     /// The number of this link: another one is another connection, and perhaps another server.
     pub(crate) session: u64,
     /// Whether locks may be granted on this server, as the last look at it found.
@@ -51,6 +53,7 @@ impl Link {
     pub(crate) fn new(
         connection: MultiplexedConnection,
         incarnation: String,
+        run: String,
         gate: Gate,
         replicas: Option<Replicas>,
         listener: Option<Listener>,
@@ -58,7 +61,7 @@ impl Link {
         let session = SESSIONS.fetch_add(1, Ordering::Relaxed);
         let places = Arc::new(Semaphore::new(MOST_UNDER_WAY));
         let (is_broken, broken) = (AtomicBool::new(false), Notify::new());
-        Self { connection, incarnation, session, gate, replicas, listener, places, is_broken, broken }
+        Self { connection, incarnation, run, session, gate, replicas, listener, places, is_broken, broken }
     }
 
     /// A place among the commands under way, to be given up with the answer; `None` where the link is broken by then.

@@ -273,15 +273,15 @@ impl Task {
             Err(reason) => return Ok(Err(reason)),
         };
         let word = primary.as_ref().map(|primary| if primary.is_unanimous { Word::All } else { Word::Most });
-        match self.keep_run(&mut connection, &incarnation, primary.as_ref().zip(word)).await {
-            Ok(true) => {}
-            Ok(false) => {
+        let run = match self.keep_run(&mut connection, &incarnation, primary.as_ref().zip(word)).await {
+            Ok(Some(run)) => run,
+            Ok(None) => {
                 return Ok(Err("it was the primary by a later word of Sentinel than this one".to_owned()));
             }
             // Where nothing is granted no numbers are needed, and what is held can still be renewed and released.
-            Err(error) if gate.may_grant().is_err() && !error.is_unrecoverable_error() => {}
+            Err(error) if gate.may_grant().is_err() && !error.is_unrecoverable_error() => incarnation.clone(),
             Err(error) => return Err(error),
-        }
+        };
         // Neither subscription nor connection can be replaced without the other.
         let listener = if let Target::Node(_) = self.target {
             Some(Listener::new(connect().await?, self.keys.clone(), self.hints.gateway.clone()))
@@ -295,7 +295,7 @@ impl Task {
         };
         self.hints.radio.tune(&mut connection).await;
         let replicas = Replicas::of(client, self.replicas_ack, self.reply_timeout);
-        Ok(Ok((Link::new(connection, incarnation, gate, replicas, listener), primary)))
+        Ok(Ok((Link::new(connection, incarnation, run, gate, replicas, listener), primary)))
     }
 
     /// By what right the server is the primary, asked once more, of Sentinel, now that the connection stands: Sentinel
@@ -347,26 +347,25 @@ impl Task {
 
     /// Sees to it that the server's run of numbers is there. A flush, or a gateway that knew the server by its name of
     /// before, may have removed it, and it would otherwise start anew with the next grant, which may be one given by a
-    /// deposed primary long after its successor's run began. `false` where Sentinel had a later word.
+    /// deposed primary long after its successor's run began. Returns the run's name, `None` where Sentinel had a later word.
     async fn keep_run(
         &self,
         connection: &mut MultiplexedConnection,
         incarnation: &str,
         primary: Option<(&Primary, Word)>,
-    ) -> RedisResult<bool> {
+    ) -> RedisResult<Option<String>> {
         if let Target::Node(_) | Target::Member(_) = self.target {
-            return Ok(true);
+            return Ok(Some(incarnation.to_owned()));
         }
         let fence = self.keys.fence(Bucket::default());
-        let started: i64 = scripts::LEARN
+        scripts::LEARN
             .run(connection, &[fence.as_bytes()], |call| {
                 call.arg(incarnation);
                 if let Some((primary, word)) = primary {
                     call.arg(primary.epoch).arg(word.as_str());
                 }
             })
-            .await?;
-        Ok(started >= 0)
+            .await
     }
 
     /// Whether the server is still the one that was learned; its run is there when this returns.
@@ -388,9 +387,9 @@ impl Task {
         }
         let primary = primary.map(|primary| (primary, Word::Former));
         match self.keep_run(connection, &link.incarnation, primary).await {
-            Ok(is_known) => {
+            Ok(run) => {
                 link.gate.set(refusal);
-                Ok(is_known)
+                Ok(run.is_some())
             }
             // A server that takes no writes now is asked again at the next look, and still serves what it can.
             Err(error) => {

@@ -33,8 +33,8 @@ pub(super) trait Part: Send + Sync + Sized + 'static {
     /// All keys of a call.
     fn keys<'a>(parts: &[&'a Self]) -> Vec<&'a [u8]>;
 
-    /// Adds what the script is told besides. The incarnation is that of the server.
-    fn add_args(parts: &[&Self], incarnation: &str, call: &mut Cmd);
+    /// Adds what the script is told besides. The run is that of the server's numbers.
+    fn add_args(parts: &[&Self], run: &str, call: &mut Cmd);
 }
 
 /// Puts what is ready into calls of one script.
@@ -135,7 +135,7 @@ pub(super) async fn send_alone<P: Part>(link: &Link, part: &P, is_asking: bool) 
 async fn call<P: Part>(link: &Link, parts: &[&P], is_asking: bool) -> RedisResult<Value> {
     let mut connection = link.connection.clone();
     let (script, keys) = (P::script(), P::keys(parts));
-    let add_args = |call: &mut Cmd| P::add_args(parts, &link.incarnation, call);
+    let add_args = |call: &mut Cmd| P::add_args(parts, &link.run, call);
     if is_asking {
         script.run_asking(&mut connection, &keys, add_args).await
     } else {

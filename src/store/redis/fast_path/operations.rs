@@ -42,12 +42,12 @@ impl Part for Take {
         locks.chain(fence).map(String::as_bytes).collect()
     }
 
-    fn add_args(takes: &[&Self], incarnation: &str, call: &mut Cmd) {
-        call.arg(incarnation);
+    fn add_args(takes: &[&Self], run: &str, call: &mut Cmd) {
+        call.arg(run);
         for take in takes {
             call.arg(&take.by).arg(take.ttl_ms);
         }
-        let replication_id = replication_on_cluster(incarnation);
+        let replication_id = replication_on_cluster(run);
         if replication_id.is_some() || takes.iter().any(|take| take.owner.is_some()) {
             for take in takes {
                 call.arg(take.owner.as_deref().unwrap_or(" "));

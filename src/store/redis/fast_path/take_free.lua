@@ -2,7 +2,7 @@
 -- marks: so it is with most locks, most of the time. The rest is acquire.lua's, which has far more to prepare than this takes.
 -- Each is taken as if the others had not been asked for.
 --
--- KEYS for each lock three      ARGV[1] incarnation of the server
+-- KEYS for each lock three      ARGV[1] name of the server's run
 --   the lock                     and for each lock two
 --   seats                          token hash and attempt, with a space behind each
 --   the token's mark               ttl, ms

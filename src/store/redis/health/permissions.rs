@@ -15,7 +15,6 @@ const BY_SCRIPTS: &[&str] = &[
     "EXISTS *",
     "GET *",
     "HDEL * field",
-    "HEXISTS * field",
     "HGET * field",
     "HGETALL *",
     "HINCRBY * field 1",

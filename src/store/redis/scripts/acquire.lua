@@ -22,8 +22,6 @@
 --   2 refused · 5 in line · 6 another attempt is present at the place
 --   3 token released, 4 attempt voided, 7 place lost, 8 line full (these alone); after 7 an end is none
 
--- A run begins at a time in microseconds, so every number of one is above this: September 2001.
-local SMALLEST_NUMBER = 1000000000000000
 local LARGEST_NUMBER = 9007199254740991
 
 local LOCK, TOKEN, ATTEMPT, MODE = KEYS[1], ARGV[1], ARGV[2], ARGV[5]
@@ -69,7 +67,11 @@ local function mint_and_set()
   local number = redis.call('HINCRBY', KEYS[8], ARGV[8], 1)
   -- 1 means that this incarnation has no run here: first use, restart, failover or flush. A bit more means that a
   -- script failed while it started the run, and what it had counted stayed.
-  if number < SMALLEST_NUMBER then number = start_run(KEYS[8], ARGV[8]) end
+  if number < SMALLEST_NUMBER then
+    local run = run_of(KEYS[8], ARGV[8])
+    if run then redis.call('HDEL', KEYS[8], ARGV[8]) end
+    number = run and redis.call('HINCRBY', KEYS[8], run, 1) or start_run(KEYS[8], ARGV[8])
+  end
   if number > LARGEST_NUMBER then
     return redis.error_reply('FENCE the clock of the server is too far ahead for a fencing number')
   end

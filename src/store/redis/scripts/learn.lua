@@ -8,15 +8,16 @@
 --                      ARGV[3] connect: by a majority · all: by every sentinel, so that it is believed also where it is
 --                              lower · look: by whom it was when the gateway connected, so that nothing starts anew
 --
--- Returns 1 if the run was started, 0 if it runs, -1 if the epoch is lower than the one that is known
+-- Returns the name of the run · nothing if the epoch is lower than the one that is known
 
-local runs = redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1
+local run = run_of(KEYS[1], ARGV[1])
+local goes_on = run
 local epoch = tonumber(ARGV[2])
 if epoch then
   local known = tonumber(redis.call('HGET', KEYS[1], 'epoch') or nil)
-  if known and epoch < known and ARGV[3] ~= 'all' then return -1 end
-  runs = runs and known and (epoch == known or ARGV[3] == 'look')
+  if known and epoch < known and ARGV[3] ~= 'all' then return false end
+  goes_on = run and known and (epoch == known or ARGV[3] == 'look')
 end
-if runs then return 0 end
-start_run(KEYS[1], ARGV[1], ARGV[2])
-return 1
+run = run or ARGV[1]
+if not goes_on then start_run(KEYS[1], run, ARGV[2]) end
+return run

@@ -3,6 +3,21 @@
 -- The fence is a hash: the incarnation of the server -> the last number that it gave; and, under Sentinel only,
 -- `epoch` -> the config-epoch by which the server was called the primary when its run began.
 
+-- A run begins at a time in microseconds, so every number of one is above this: September 2001.
+local SMALLEST_NUMBER = 1000000000000000
+
+-- The name by which the server's run goes on, or nothing. Under Sentinel a server is known by its run_id alone. A gateway that
+-- was told the server itself names it more fully, and its run is then everybody's: were either to start its own, they would
+-- restart each other's without end, and so lift the numbers of a deposed primary. The fuller name changes sooner, so the
+-- other way round is not safe. What a script left that failed while it started a run is none.
+local function run_of(key, incarnation)
+  local runs = redis.call('HGETALL', key)
+  for i = 1, #runs, 2 do
+    local is_its = string.find(runs[i], incarnation, 1, true) == 1
+    if is_its and (tonumber(runs[i + 1]) or 0) >= SMALLEST_NUMBER then return runs[i] end
+  end
+end
+
 -- Starts the incarnation's run above the server's clock and above every number that was given before it, and
 -- returns the number it starts at. A run that begins at the present outdoes whatever was lost with the data.
 local function start_run(key, incarnation, epoch)
