@@ -265,6 +265,12 @@ pub struct Bucket(pub u16);
 
 /// How long a lock is offered to one waiter, before it is offered to the next.
 pub const OFFER: Duration = Duration::from_millis(800);
+/// Gateways are told of the end of leases shorter than this: their next heartbeats may come too late.
+const SHORT_LEASE: Duration = Duration::from_secs(2);
+/// What is due until a bit after the next heartbeat but one.
+const LOOK_AHEAD: Duration = Duration::from_millis(1_250);
+/// The most attempts that one mark remembers as voided: a bound on what one misbehaving client can make us keep.
+const MOST_VOIDED: usize = 1_000;
 
 /// What a store answers to a heartbeat.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -11,16 +11,11 @@ use std::time::Duration;
 
 use crate::clock::whole_ms;
 use crate::lock::{Attempt, LockKey, Standing, TokenHash, Ttl};
-use crate::store::{Hint, Join, LineSettings, PlaceAfter};
+use crate::store::{Hint, Join, LOOK_AHEAD, LineSettings, PlaceAfter, SHORT_LEASE};
 
 use line::Line;
 
 mod line;
-
-/// Gateways are told of the end of leases shorter than this: their next heartbeats may come too late.
-const SHORT_LEASE: Duration = Duration::from_secs(2);
-/// What is due until a bit after the next heartbeat but one.
-const LOOK_AHEAD: Duration = Duration::from_millis(1_250);
 
 /// Who waits for which lock.
 #[derive(Debug)]

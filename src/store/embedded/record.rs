@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use crate::clock::whole_ms;
 use crate::lock::{Attempt, FencingToken, Lease, LockKey, Owner, Released, TokenHash, Ttl};
-
-/// The most attempts that one mark remembers as voided: a bound on what one misbehaving client can make us keep.
-const VOIDED_LIMIT: usize = 1_000;
+use crate::store::MOST_VOIDED;
 
 /// The name of one record. Ordered, so that a batch is written in the order of the file's pages.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -147,7 +145,7 @@ impl Verdict {
         if !attempts.contains(&attempt) {
             attempts.push_back(attempt);
         }
-        if attempts.len() > VOIDED_LIMIT {
+        if attempts.len() > MOST_VOIDED {
             attempts.pop_front();
         }
         Self::Voided(attempts)

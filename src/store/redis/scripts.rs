@@ -8,10 +8,14 @@ use redis::{Cmd, ErrorKind, FromRedisValue, ParsingError, RedisError, RedisResul
 use crate::lock::{Attempt, FencingToken, Lease, LockKey, Owner, Place, Standing, Terms, TokenHash, Undone};
 use crate::store::{Beat, KnownTo, Renewer, StoreError};
 
-/// The text of a script: what it shares with others comes first.
+/// The text of a script: what it shares with others comes first, and before that what all share with the gateway.
 macro_rules! script {
     ($($part:literal),+) => {
-        LazyLock::new(|| Script::new(concat!($(include_str!($part)),+)))
+        LazyLock::new(|| Script::new(concat!(
+            // A path of its own would begin at the file that names the parts.
+            include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/store/redis/scripts/shared/constants.lua")),
+            $(include_str!($part)),+
+        )))
     };
 }
 pub(crate) use script;
@@ -63,11 +67,11 @@ pub(crate) const NO_SCRIPT: ErrorKind = ErrorKind::Server(ServerErrorKind::NoScr
 /// The numbers of outcomes end here; those of grants are microseconds since 1970.
 const LARGEST_OUTCOME: u64 = 1_000_000;
 
-/// Where the fencing number begins in a lock's value: behind the token hash, the attempt and two spaces.
-const NUMBER_AT: usize = 98;
-
-/// How a lock's value begins.
+/// How a lock's value begins: token hash, attempt and fencing number, and a space behind each.
 const TOKEN_HASH_DIGITS: usize = 64;
+const ATTEMPT_DIGITS: usize = 32;
+const ATTEMPT_AT: usize = TOKEN_HASH_DIGITS + 1;
+const NUMBER_AT: usize = ATTEMPT_AT + ATTEMPT_DIGITS + 1;
 
 /// One script: one atomic step, one round trip.
 pub(crate) struct Script {

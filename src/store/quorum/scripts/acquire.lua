@@ -42,7 +42,7 @@ if lock then
   local by = attempt_of(lock)
   if string.find(SUPERSEDED, by, 1, true) then
     -- What was granted to an attempt that this one stands for is now this one's.
-    lock = TOKEN .. ' ' .. ATTEMPT .. string.sub(lock, 98)
+    lock = with_attempt(lock, ATTEMPT)
     redis.call('SET', LOCK, lock, 'KEEPTTL')
   elseif by ~= ATTEMPT then
     -- Setting the TTL anew may round it up: once in the life of a grant, not with every look.

@@ -18,7 +18,7 @@ local own = {}
 for i = 1, locks do
   local lock, key = reply[i], KEYS[i]
   local is_own = lock and string.find(lock, ARGV[i + 1], 1, true) == 1
-  local number = is_own and string.match(lock, '^(%d+) ', 99)
+  local number = is_own and string.match(lock, '^(%d+) ', NUMBER_AT)
   if number and (have_no_line or redis.call('EXISTS', KEYS[locks + i]) == 0) then
     reply[i], own[#own + 1] = number, key
   else

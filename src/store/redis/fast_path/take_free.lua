@@ -38,7 +38,7 @@ else
         reply[i], free = nil, free + 1
       -- An offer begins with a question mark, and is nobody's lock.
       elseif type(lock) == 'string' and string.sub(lock, 1, 1) ~= '?'
-        and string.sub(lock, 1, 64) ~= string.sub(ARGV[2 * i], 1, 64) then
+        and string.sub(lock, 1, TOKEN_HASH_DIGITS) ~= string.sub(ARGV[2 * i], 1, TOKEN_HASH_DIGITS) then
         local left_ms = redis.call('PTTL', key)
         if left_ms > 0 then reply[i] = { 2, lock, left_ms, 0, 0 } end
       end
@@ -50,9 +50,9 @@ end
 -- What the server refuses is left to acquire.lua, which has it tell each of them why.
 local last = redis.pcall('HINCRBY', fence, ARGV[1], free == 1 and '1' or free)
 local number = type(last) == 'number' and last - free or 0
--- The bounds of acquire.lua. Below, there is no run of numbers yet, and nothing may look like one.
-local is_in_bounds = number >= 1000000000000000 and last <= 9007199254740991
-if type(last) == 'number' and number < 1000000000000000 then redis.call('HDEL', fence, ARGV[1]) end
+-- Below, there is no run of numbers yet, and nothing may look like one.
+local is_in_bounds = number >= SMALLEST_NUMBER and last <= LARGEST_NUMBER
+if type(last) == 'number' and number < SMALLEST_NUMBER then redis.call('HDEL', fence, ARGV[1]) end
 for i = 1, locks do
   if not reply[i] then
     reply[i] = -1

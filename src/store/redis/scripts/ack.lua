@@ -7,7 +7,7 @@
 
 local lock, left_ms = held(KEYS[1])
 -- Its number tells a grant from every other of the same token, and stays when a repeated PUT pins it.
-if not lock or token_of(lock) ~= ARGV[1] or string.match(lock, '^%d+', 99) ~= ARGV[2] then return 0 end
+if not lock or token_of(lock) ~= ARGV[1] or string.match(lock, '^%d+', NUMBER_AT) ~= ARGV[2] then return 0 end
 -- A server that is out of memory allows this, and SET only to a script that has written already.
 redis.call('PEXPIRE', KEYS[1], left_ms)
 return 1

@@ -22,8 +22,6 @@
 --   2 refused · 5 in line · 6 another attempt is present at the place
 --   3 token released, 4 attempt voided, 7 place lost, 8 line full (these alone); after 7 an end is none
 
-local LARGEST_NUMBER = 9007199254740991
-
 local LOCK, TOKEN, ATTEMPT, MODE = KEYS[1], ARGV[1], ARGV[2], ARGV[5]
 
 -- On a cluster a connection outlives its server's being a replica, and with it the server may have gone back to numbers
@@ -53,7 +51,7 @@ if is_own then
   if by == ATTEMPT then return { 0, lock, left_ms } end
   -- What was granted to an attempt that this one stands for is now this one's.
   if string.find(superseded, by, 1, true) then
-    lock = TOKEN .. ' ' .. ATTEMPT .. string.sub(lock, 98)
+    lock = with_attempt(lock, ATTEMPT)
     redis.call('SET', LOCK, lock, 'KEEPTTL')
     return { 0, lock, left_ms }
   end
@@ -101,7 +99,7 @@ local function answer(outcome)
   local waiters = redis.call('ZCARD', KEYS[3])
   local rank = redis.call('ZRANK', KEYS[3], TOKEN)
   local place = rank and redis.call('ZSCORE', KEYS[3], TOKEN) or '0'
-  local due_in_ms = left_ms or offer and offer.start_ms + line.OFFER_MS - now_ms or 0
+  local due_in_ms = left_ms or offer and offer.start_ms + OFFER_MS - now_ms or 0
   local offered_to = offer and offer.attempt or ''
   return { outcome, lock or '', left_ms or 0, waiters, rank and rank + 1 or 0, place, due_in_ms, offered_to }
 end
@@ -117,7 +115,7 @@ end
 
 if MODE == 'confirm' then return answer(2) end
 
-local lapsed = offer and now_ms - offer.start_ms >= line.OFFER_MS and offer or nil
+local lapsed = offer and now_ms - offer.start_ms >= OFFER_MS and offer or nil
 if lapsed then offer = nil end
 local is_free = not lock and not offer
 local is_mine_next = offer and offer.token == TOKEN

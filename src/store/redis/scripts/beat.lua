@@ -10,8 +10,6 @@
 -- gateway absent, has no flush lost its waiters, and was nothing struck off that it should have looked at. A copy of a
 -- heartbeat that came late would otherwise hide that.
 
--- A bit more than the time to the next heartbeat but one.
-local LOOK_AHEAD_MS = 1250
 local MOST_DUE = 1000
 -- Nobody waits for what is due since so long, and no gateway silent for so long is waited for.
 local OVERDUE_MS = 10000

@@ -2,9 +2,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
-use super::{is_readable, read_lease};
+use super::{ATTEMPT_AT, ATTEMPT_DIGITS, NUMBER_AT, TOKEN_HASH_DIGITS, is_readable, read_lease};
+use crate::clock::whole_ms;
+use crate::lock::{Attempt, FencingToken, TokenHash};
+use crate::store::{LOOK_AHEAD, MOST_VOIDED, OFFER, SHORT_LEASE};
 
 /// What scripts may use of Lua and of Redis. Whatever else turns numbers into texts, or cuts bits off them, does so by a C `int`
 /// or `long`, which has 32 bits on some machines, or by 14 digits.
@@ -187,22 +191,119 @@ fn faults(code: &str) -> Vec<String> {
     faults
 }
 
-#[test]
-fn no_script_writes_a_number_by_what_may_have_32_bits_or_14_digits() {
+/// The texts of all scripts and of their parts, by their paths.
+fn texts() -> BTreeMap<PathBuf, String> {
+    let mut texts = BTreeMap::new();
     let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store")];
-    let mut count = 0;
     while let Some(folder) = folders.pop() {
         for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
             if path.is_dir() {
                 folders.push(path);
             } else if path.extension().is_some_and(|extension| extension == "lua") {
-                let found = faults(&std::fs::read_to_string(&path).unwrap());
-                assert!(found.is_empty(), "{}: {found:#?}", path.display());
-                count += 1;
+                let text = std::fs::read_to_string(&path).unwrap();
+                texts.insert(path, text);
             }
         }
     }
-    assert!(count > 30, "{count} scripts");
+    assert!(texts.len() > 30, "{} texts", texts.len());
+    texts
+}
+
+/// The text of the one file of this name.
+fn text_of(name: &str) -> String {
+    texts().into_iter().find(|(path, _)| path.ends_with(name)).unwrap().1
+}
+
+#[test]
+fn no_script_writes_a_number_by_what_may_have_32_bits_or_14_digits() {
+    for (path, text) in texts() {
+        let found = faults(&text);
+        assert!(found.is_empty(), "{}: {found:#?}", path.display());
+    }
+}
+
+/// What `constants.lua` says, each in a line of its own.
+fn constants() -> BTreeMap<String, u64> {
+    let text = text_of("constants.lua");
+    let lines = text.lines().filter_map(|line| line.strip_prefix("local ")?.split_once(" = "));
+    lines.map(|(name, number)| (name.to_owned(), number.parse().unwrap())).collect()
+}
+
+#[test]
+fn scripts_and_gateway_have_the_same_constants() {
+    // Where a text begins, Lua says 1.
+    let mut expected = BTreeMap::from([
+        ("TOKEN_HASH_DIGITS", TOKEN_HASH_DIGITS as u64),
+        ("ATTEMPT_DIGITS", ATTEMPT_DIGITS as u64),
+        ("ATTEMPT_AT", ATTEMPT_AT as u64 + 1),
+        ("NUMBER_AT", NUMBER_AT as u64 + 1),
+        ("LARGEST_NUMBER", FencingToken::MAX),
+        ("MOST_VOIDED", MOST_VOIDED as u64),
+        ("OFFER_MS", whole_ms(OFFER)),
+        ("LOOK_AHEAD_MS", whole_ms(LOOK_AHEAD)),
+        ("SHORT_LEASE_MS", whole_ms(SHORT_LEASE)),
+    ]);
+    let constants = constants();
+    // The scripts' alone.
+    expected.insert("SMALLEST_NUMBER", constants["SMALLEST_NUMBER"]);
+    assert_eq!(constants, expected.into_iter().map(|(name, number)| (name.to_owned(), number)).collect());
+
+    assert_eq!(TokenHash::NOBODY.to_string().len(), TOKEN_HASH_DIGITS);
+    assert_eq!(Attempt::from_bytes([0; 16]).to_string().len(), ATTEMPT_DIGITS);
+}
+
+/// The numbers of [`constants`] that stand in a text.
+fn stated_again(code: &str) -> Vec<String> {
+    let mut shared: Vec<_> = constants().into_values().collect();
+    // What stands around a position; and seconds are turned into ms everywhere.
+    shared.extend([ATTEMPT_DIGITS + 1, ATTEMPT_AT, NUMBER_AT - 1, NUMBER_AT].map(|at| at as u64));
+    shared.retain(|number| *number != 1_000);
+    let tokens = tokens(code);
+    let names = tokens.iter().map(|token| name(Some(token)));
+    names
+        .filter(|name| name.parse().is_ok_and(|number: f64| shared.contains(&(number as u64))))
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn no_script_states_a_shared_constant_again() {
+    for (path, text) in texts().into_iter().filter(|(path, _)| !path.ends_with("constants.lua")) {
+        let found = stated_again(&text);
+        assert!(found.is_empty(), "{}: say it by its name: {found:?}", path.display());
+        for name in constants().into_keys() {
+            assert!(!text.contains(&format!("local {name} ")), "{}: {name}", path.display());
+        }
+    }
+    for bad in [
+        "string.sub(lock, 1, 64)",
+        "string.match(lock, '', 99)",
+        "local at = 98",
+        "x = 2 * 800",
+        "9.007199254740991e15",
+    ] {
+        assert_eq!(stated_again(bad).len(), 1, "{bad}");
+    }
+    assert_eq!(stated_again("time[1] * 1000 -- 800\n"), [""; 0]);
+}
+
+/// The first digit of an attempt says whether a connection holds the lock by it, and whether it has claimed it.
+#[test]
+fn scripts_and_gateway_read_attempts_alike() {
+    let digit = |attempt: Attempt| attempt.to_string().chars().next().unwrap();
+    let attempts: Vec<_> = (0..16).map(|first| Attempt::from_bytes([first << 4; 16])).collect();
+    let of_connections = attempts.into_iter().filter(Attempt::is_of_connection);
+    let (mut pattern, mut claims) = (String::new(), Vec::new());
+    for attempt in of_connections {
+        pattern.push(digit(attempt));
+        if attempt.claim() != attempt {
+            claims.push(format!("['{}'] = '{}'", digit(attempt), digit(attempt.claim())));
+        }
+    }
+    let text = text_of("lock.lua");
+    for expected in [format!("'^[{pattern}]'"), format!("'^.', {{ {} }}", claims.join(", "))] {
+        assert!(text.contains(&expected), "{expected}");
+    }
 }
 
 #[test]

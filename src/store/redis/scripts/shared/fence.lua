@@ -3,9 +3,6 @@
 -- The fence is a hash: the incarnation of the server -> the last number that it gave; and, under Sentinel only,
 -- `epoch` -> the config-epoch by which the server was called the primary when its run began.
 
--- A run begins at a time in microseconds, so every number of one is above this: September 2001.
-local SMALLEST_NUMBER = 1000000000000000
-
 -- The name by which the server's run goes on, or nothing. Under Sentinel a server is known by its run_id alone. A gateway that
 -- was told the server itself names it more fully, and its run is then everybody's: were either to start its own, they would
 -- restart each other's without end, and so lift the numbers of a deposed primary. The fuller name changes sooner, so the

@@ -22,12 +22,8 @@ local function open_line()
   -- Longer than the longest wait with the life of a ticket behind it.
   local LINE_LIFE_MS = tonumber(ARGV[3]) + TICKET_MS
 
-  -- An offer that nobody took lapses; its key lives on for as long again, to say who let it lapse.
-  local OFFER_MS = 800
   -- A gateway that was not heard of for this long is believed dead. It beats every 600 ms.
   local HEARD_WITHIN_MS = 1500
-  -- The next heartbeats may come too late for leases shorter than this: a gateway is told of their end.
-  local SHORT_LEASE_MS = 2000
   -- At most as many are read, or removed, by one command.
   local MOST_AT_ONCE = 200
   local NOBODY = '-'
@@ -206,7 +202,8 @@ local function open_line()
     if token == taker then return nil, true end
     local offer = { token = token, attempt = seat.attempt, gateway = seat.gateway, start_ms = now_ms }
     local value = '?' .. token .. ' ' .. offer.attempt .. ' ' .. offer.gateway .. ' ' .. whole(now_ms)
-    -- For a server that is out of memory, as in lock.lua.
+    -- An offer that nobody took lapses; its key lives on for as long again, to say who let it lapse. PEXPIRE is for a server
+    -- that is out of memory, as in lock.lua.
     redis.call('PEXPIRE', LOCK, 2 * OFFER_MS)
     redis.call('SET', LOCK, value, 'PX', 2 * OFFER_MS)
     set_due(now_ms)
@@ -245,6 +242,7 @@ local function open_line()
       return
     end
     set_due(now_ms + left_ms)
+    -- The next heartbeats may come too late.
     local seat = left_ms < SHORT_LEASE_MS and seat_of(following)
     if seat then tell(seat.gateway, 'due ' .. whole(left_ms) .. ' ' .. LOCK) end
   end
@@ -277,7 +275,6 @@ local function open_line()
   end
 
   return {
-    OFFER_MS = OFFER_MS,
     NOBODY = NOBODY,
     clock = clock,
     tell_to_look = tell_to_look,

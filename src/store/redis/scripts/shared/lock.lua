@@ -9,17 +9,16 @@
 --   `<n>`                    the token is freed; a release answered n, and repetitions answer it again
 --   `! <attempt> <attempt>…` these attempts are voided; the token itself stays usable
 
-local PINNED = string.rep('-', 32)
-local MOST_VOIDED = 1000
+local PINNED = string.rep('-', ATTEMPT_DIGITS)
 
-local function token_of(lock) return string.sub(lock, 1, 64) end
+local function token_of(lock) return string.sub(lock, 1, TOKEN_HASH_DIGITS) end
 
-local function attempt_of(lock) return string.sub(lock, 66, 97) end
+local function attempt_of(lock) return string.sub(lock, ATTEMPT_AT, NUMBER_AT - 2) end
 
 -- Whether a connection holds the lock by this attempt: its first bit says so.
-local function is_of_connection(attempt) return string.find(attempt, '^[89a-f]') ~= nil end
+local function is_of_connection(attempt) return string.find(attempt, '^[89abcdef]') ~= nil end
 
-local function with_attempt(lock, attempt) return token_of(lock) .. ' ' .. attempt .. string.sub(lock, 98) end
+local function with_attempt(lock, attempt) return token_of(lock) .. ' ' .. attempt .. string.sub(lock, NUMBER_AT - 1) end
 
 local function is_final(mark) return mark and string.sub(mark, 1, 1) ~= '!' end
 
@@ -54,7 +53,7 @@ end
 -- A connection claims it, by another attempt than its own: undoing that one undoes nothing that was told before.
 local function once_told(attempt)
   if not is_of_connection(attempt) then return PINNED end
-  return (string.gsub(attempt, '^[89ab]', { ['8'] = 'c', ['9'] = 'd', a = 'e', b = 'f' }))
+  return (string.gsub(attempt, '^.', { ['8'] = 'c', ['9'] = 'd', ['a'] = 'e', ['b'] = 'f' }))
 end
 
 -- A server that is out of memory allows SET only to a script that has written already, and PEXPIRE always. DEL would do
@@ -73,7 +72,8 @@ local function void(key, mark, attempts, life_ms)
     if not string.find(mark, attempt, 1, true) then mark = mark .. ' ' .. attempt end
   end
   -- A token retried without end must not grow a mark without end: its oldest attempts go first.
-  if #mark > 1 + 33 * MOST_VOIDED then mark = '!' .. string.sub(mark, -33 * MOST_VOIDED) end
+  local most = (ATTEMPT_DIGITS + 1) * MOST_VOIDED
+  if #mark > 1 + most then mark = '!' .. string.sub(mark, -most) end
   set_mark(key, mark, life_ms)
   return mark
 end

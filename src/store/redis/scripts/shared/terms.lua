@@ -4,7 +4,7 @@
 -- and `min_hold` end, 0 for none. A lock that is kept after its release has zeros for its token hash, the first half of the hash
 -- of the token that it was released for in the place of an attempt, and no terms.
 
-local NOBODY_HASH = string.rep('0', 64)
+local NOBODY_HASH = string.rep('0', TOKEN_HASH_DIGITS)
 -- The clock, and what is left of a lease, are each read in whole milliseconds.
 local ROUNDING_MS = 2
 
@@ -49,7 +49,7 @@ end
 
 -- Whether the lock is kept after its release, and this is the token that held it.
 local function was_held_by(lock, token)
-  return token_of(lock) == NOBODY_HASH and attempt_of(lock) == string.sub(token, 1, 32)
+  return token_of(lock) == NOBODY_HASH and attempt_of(lock) == string.sub(token, 1, ATTEMPT_DIGITS)
 end
 
 -- What a lock becomes that is released before the end of its `min_hold`: taken until then, by nobody. Returns how long that
@@ -57,7 +57,7 @@ end
 local function keep_released(key, lock)
   local _, least_ms = terms_left(lock)
   if not least_ms or least_ms <= 0 then return nil end
-  local former = string.sub(lock, 1, 32)
+  local former = string.sub(lock, 1, ATTEMPT_DIGITS)
   local digits, owner = string.match(lock, '^%S+ %S+ (%d+)%S*(.*)$')
   redis.call('PEXPIRE', key, least_ms)
   redis.call('SET', key, NOBODY_HASH .. ' ' .. former .. ' ' .. digits .. owner, 'PX', least_ms)
