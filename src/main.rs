@@ -22,10 +22,10 @@ use fencepost::run;
 use fencepost::server::{self, ServerSettings, Tls};
 use fencepost::service::LockService;
 use fencepost::store::LockStore;
-use fencepost::store::diagnostics::Survey;
+use fencepost::store::diagnostics::Diagnostics;
 use fencepost::store::embedded::{self, EmbeddedSettings, EmbeddedStore};
 use fencepost::store::open as open_redis;
-use fencepost::store::redis::survey as survey_redis;
+use fencepost::store::redis::diagnose as diagnose_redis;
 use fencepost::telemetry::metrics::metrics;
 use fencepost::telemetry::traces::Traces;
 use jiff::Timestamp;
@@ -136,7 +136,7 @@ async fn check(store: &StoreSettings) -> ExitCode {
     let survey = match store {
         StoreSettings::File(path) => embedded::survey(path),
         StoreSettings::Memory => embedded::survey_memory(),
-        StoreSettings::Redis(address, redis) => match survey_redis(address, redis).await {
+        StoreSettings::Redis(address, redis) => match diagnose_redis(address, redis).await {
             Ok(survey) => survey,
             Err(error) => return complain(&error.to_string(), 1),
         },
@@ -265,10 +265,10 @@ fn serve_metrics(listener: TcpListener, state: &AppState) -> anyhow::Result<()> 
 /// and judged when it is there.
 async fn refuse_unsafe(settings: &Settings) -> anyhow::Result<()> {
     let StoreSettings::Redis(address, redis) = &settings.store else { return Ok(()) };
-    let Ok(survey) = timeout(settings.store_timeout, survey_redis(address, redis)).await else {
+    let Ok(survey) = timeout(settings.store_timeout, diagnose_redis(address, redis)).await else {
         return Ok(());
     };
-    let Survey { refusals, unreadable, .. } = survey?;
+    let Diagnostics { refusals, unreadable, .. } = survey?;
     for lock in unreadable {
         tracing::error!("cannot be read: {lock}");
     }

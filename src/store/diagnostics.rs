@@ -4,7 +4,7 @@ use std::fmt;
 
 /// What a look at a store has found.
 #[derive(Clone, Debug, Default)]
-pub struct Survey {
+pub struct Diagnostics {
     /// What it is: a block for the store, and one for each of its servers.
     pub blocks: Vec<Block>,
     /// The promises, where enough is known to say what becomes of them.
@@ -29,12 +29,12 @@ pub struct Promise {
     /// What is promised.
     pub text: &'static str,
     /// Whether it holds.
-    pub standing: Standing,
+    pub status: PromiseStatus,
 }
 
 /// Whether a promise holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum PromiseStatus {
     /// It does.
     Holds,
     /// It does, unless this happens.
@@ -43,7 +43,7 @@ pub enum Standing {
     Fails(String),
 }
 
-impl Standing {
+impl PromiseStatus {
     /// A promise that holds unless one of these happens.
     pub fn unless(exceptions: &[&str]) -> Self {
         if exceptions.is_empty() { Self::Holds } else { Self::HoldsUnless(exceptions.join(", or ")) }
@@ -51,7 +51,7 @@ impl Standing {
 }
 
 /// The promises I1 to I5, in their order.
-pub fn promises(standings: [Standing; 5]) -> Vec<Promise> {
+pub fn promises(statuses: [PromiseStatus; 5]) -> Vec<Promise> {
     let texts = [
         "I1  no fencing number is given twice",
         "I2  fencing numbers grow",
@@ -59,11 +59,11 @@ pub fn promises(standings: [Standing; 5]) -> Vec<Promise> {
         "I4  only the holder renews and releases",
         "I5  a resource that claims loses no update",
     ];
-    let promise = |(text, standing)| Promise { text, standing };
-    texts.into_iter().zip(standings).map(promise).collect()
+    let promise = |(text, status)| Promise { text, status };
+    texts.into_iter().zip(statuses).map(promise).collect()
 }
 
-impl Survey {
+impl Diagnostics {
     /// Whether locks can be kept there, and those that are there can be read.
     pub fn is_usable(&self) -> bool {
         self.refusals.is_empty() && self.unreachable.is_empty() && self.unreadable.is_empty()
@@ -77,7 +77,7 @@ impl fmt::Display for Block {
     }
 }
 
-impl fmt::Display for Standing {
+impl fmt::Display for PromiseStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Holds => f.write_str("holds"),
@@ -87,13 +87,13 @@ impl fmt::Display for Standing {
     }
 }
 
-impl fmt::Display for Survey {
+impl fmt::Display for Diagnostics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for block in &self.blocks {
             writeln!(f, "{block}")?;
         }
         if !self.promises.is_empty() {
-            let rows = self.promises.iter().map(|promise| (promise.text, promise.standing.to_string()));
+            let rows = self.promises.iter().map(|promise| (promise.text, promise.status.to_string()));
             writeln!(f, "{}", Block(rows.collect()))?;
         }
         let said = [

@@ -5,7 +5,7 @@
 //! and the number larger than all that it has accepted before, and the lock is granted once most have accepted the same
 //! one. Two majorities share a server, so a grant that begins after another was answered has the larger number. A server
 //! that may have forgotten what it accepted counts for nothing until no lease is left that it could have helped to grant
-//! (`council.rs`). Ideas from Redlock, the ballots of Paxos, PaxosLease (arXiv 1209.4187) and Chubby's sequencers.
+//! (`membership.rs`). Ideas from Redlock, the ballots of Paxos, PaxosLease (arXiv 1209.4187) and Chubby's sequencers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,14 +17,14 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Instant;
 
 use self::ballot::Ballots;
-use self::council::{Council, List};
 use self::member::Member;
+use self::membership::{List, Membership};
 use self::poll::Pollster;
 use self::waiters::Waiters;
 use super::redis::address::{AddressError, RedisAddress};
-use super::redis::connection::supervisor::{Supervisor, Target};
+use super::redis::connection::supervisor::{LinkSupervisor, Target};
 use super::redis::health::preflight::Preflight;
-use super::redis::pubsub::gossip::{Radio, Talk};
+use super::redis::pubsub::peer_bus::{PeerChannels, Publisher};
 use super::redis::pubsub::{Hints, MOST_HINTS};
 use super::redis::scripts::keys::KeySpace;
 use super::redis::settings::RedisSettings;
@@ -33,7 +33,7 @@ use crate::lock::{
     Acquired, Attempt, Broken, FencingToken, Inspected, LockKey, Page, Reach, Refusal, Release, Released,
     Renewed, TokenHash, Ttl, Undone,
 };
-use crate::store::wait_queue::Lines;
+use crate::store::wait_queue::WaitQueues;
 use crate::store::{
     AcquireRequest, Beat, Bucket, Gossip, Hint, Intent, KnownTo, LockStore, PlaceAfter, ReleaseMark, Renewer,
     StoreError,
@@ -41,17 +41,17 @@ use crate::store::{
 
 mod ballot;
 mod breaking;
-mod changes;
-mod council;
 mod lease;
 mod listing;
 mod member;
+mod member_status;
+mod membership;
 mod poll;
 mod proposal;
+mod reconfiguration;
 mod scripts;
-mod sight;
+mod tally;
 mod turn;
-mod votes;
 mod waiters;
 
 /// Locks on independent servers, of which most must agree.
@@ -63,8 +63,8 @@ pub struct QuorumStore {
     /// Where servers tell this gateway that a lock may be free.
     channel: String,
     hints: broadcast::Sender<Hint>,
-    talk: Talk,
-    /// The session of the lines that the last heartbeat was answered with.
+    publisher: Publisher,
+    /// The session of the queues that the last heartbeat was answered with.
     session: AtomicU64,
     mark_ttl: Duration,
 }
@@ -89,7 +89,7 @@ impl QuorumStore {
     ) -> Result<Self, AddressError> {
         let preflight = Preflight::new(address, settings);
         let keys = preflight.keys().clone();
-        // A lease may last so long, its attempt included. Servers that forgot are left out for as long as marks live, too:
+        // A lease may last so long, its attempt included. Servers that forgot are left out for as long as tombstones live, too:
         // else a token that was released could be granted again by those that have forgotten that.
         let longest = (settings.max_ttl + 2 * settings.reply_timeout).max(settings.mark_ttl);
         let mut names: Vec<_> = address.nodes().iter().map(ToString::to_string).collect();
@@ -97,24 +97,24 @@ impl QuorumStore {
         let list = List { text: names.join(" "), epoch: settings.list_epoch, longest_ms: whole_ms(longest) };
         let gateway: Arc<str> = Attempt::generate().to_string().into();
         let (mut members, mut told) = (Vec::new(), Vec::new());
-        let radio = Radio::new(&keys, settings.reply_timeout);
+        let peer_channels = PeerChannels::new(&keys, settings.reply_timeout);
         for node in address.nodes() {
             let (sender, hints) = broadcast::channel(MOST_HINTS);
             let target = Target::Member(address.client(node)?);
-            let hints_of = Hints { gateway: gateway.clone(), sender, radio: radio.clone() };
-            let supervisor = Supervisor::start(target, &preflight, settings.reply_timeout, hints_of);
+            let hints_of = Hints { gateway: gateway.clone(), sender, peer_channels: peer_channels.clone() };
+            let supervisor = LinkSupervisor::start(target, &preflight, settings.reply_timeout, hints_of);
             members.push(Arc::new(Member::new(node.to_string(), supervisor, list.epoch, keys.record())));
             told.push(hints);
         }
-        let council = Council::start(members, list, settings.reply_timeout, clock);
+        let membership = Membership::start(members, list, settings.reply_timeout, clock);
         let hints = broadcast::Sender::new(MOST_HINTS);
-        let waiters = Arc::new(Waiters::new(Lines::new(settings.line), hints.clone()));
+        let waiters = Arc::new(Waiters::new(WaitQueues::new(settings.line), hints.clone()));
         for (server, told) in told.into_iter().enumerate() {
-            tokio::spawn(hear(waiters.clone(), server, told, council.quorum()));
+            tokio::spawn(hear(waiters.clone(), server, told, membership.quorum()));
         }
         Ok(Self {
-            talk: Talk::new(radio, council.clone()),
-            pollster: Pollster::new(council),
+            publisher: Publisher::new(peer_channels, membership.clone()),
+            pollster: Pollster::new(membership),
             channel: keys.channel(Bucket::default(), &gateway),
             keys,
             ballots: Ballots::new(),
@@ -163,7 +163,7 @@ impl LockStore for QuorumStore {
         by: Renewer,
         deadline: Instant,
     ) -> Result<Renewed, StoreError> {
-        self.pollster.council.is_ready(deadline).await?;
+        self.pollster.membership.is_ready(deadline).await?;
         self.renew_all(key, token, ttl, by, deadline).await
     }
 
@@ -171,16 +171,16 @@ impl LockStore for QuorumStore {
         &self,
         key: &LockKey,
         token: &TokenHash,
-        mark: ReleaseMark,
+        tombstone: ReleaseMark,
         deadline: Instant,
     ) -> Result<Release, StoreError> {
-        self.pollster.council.is_ready(deadline).await?;
-        let had_place = self.waiters.step(|state, now| state.lines.released(key, token, false, now));
-        let release = self.release_all(key, token, mark, had_place, deadline).await?;
+        self.pollster.membership.is_ready(deadline).await?;
+        let had_place = self.waiters.step(|state, now| state.queues.released(key, token, false, now));
+        let release = self.release_all(key, token, tombstone, had_place, deadline).await?;
         if release.answer == Released::Released && !had_place {
             self.waiters.step(|state, now| {
                 state.note_free(key);
-                state.lines.freed(key, now);
+                state.queues.freed(key, now);
             });
         }
         Ok(release)
@@ -196,18 +196,18 @@ impl LockStore for QuorumStore {
         deadline: Instant,
     ) -> Result<Undone, StoreError> {
         // Nobody is there any more to whom the place would be of use, whatever the servers say.
-        self.waiters.step(|state, now| state.lines.vacate(key, token, attempt, place, false, now));
-        self.pollster.council.is_ready(deadline).await?;
-        let undone = self.take_back_all(key, token, attempt, known, deadline).await?;
-        let was_deleted = matches!(undone, Undone::Ended { .. });
+        self.waiters.step(|state, now| state.queues.vacate(key, token, attempt, place, false, now));
+        self.pollster.membership.is_ready(deadline).await?;
+        let rolled_back = self.roll_back_all(key, token, attempt, known, deadline).await?;
+        let was_deleted = matches!(rolled_back, Undone::Ended { .. });
         self.waiters.step(|state, now| {
-            state.lines.vacate(key, token, attempt, place, was_deleted, now);
+            state.queues.vacate(key, token, attempt, place, was_deleted, now);
             if was_deleted {
                 state.note_free(key);
-                state.lines.freed(key, now);
+                state.queues.freed(key, now);
             }
         });
-        Ok(undone)
+        Ok(rolled_back)
     }
 
     async fn decline(
@@ -217,18 +217,19 @@ impl LockStore for QuorumStore {
         attempt: Attempt,
         _: Instant,
     ) -> Result<(), StoreError> {
-        self.waiters.step(|state, now| state.lines.vacate(key, token, attempt, PlaceAfter::Kept, false, now));
+        self.waiters
+            .step(|state, now| state.queues.vacate(key, token, attempt, PlaceAfter::Kept, false, now));
         Ok(())
     }
 
     fn bucket_of(&self, _: &LockKey) -> Bucket {
-        // Lines are kept in this gateway, all together.
+        // Wait queues are kept in this gateway, all together.
         Bucket::default()
     }
 
     async fn beat(&self, _: Bucket, deadline: Instant) -> Result<Beat, StoreError> {
-        self.pollster.council.is_ready(deadline).await?;
-        let (session, due) = self.waiters.step(|state, now| state.lines.beat(|key| state.held(key, now)));
+        self.pollster.membership.is_ready(deadline).await?;
+        let (session, due) = self.waiters.step(|state, now| state.queues.beat(|key| state.held(key, now)));
         Ok(Beat { is_new: self.session.swap(session, Ordering::AcqRel) != session, due })
     }
 
@@ -237,7 +238,7 @@ impl LockStore for QuorumStore {
     }
 
     fn gossip(&self) -> Option<&dyn Gossip> {
-        Some(&self.talk)
+        Some(&self.publisher)
     }
 
     async fn inspect(
@@ -246,11 +247,11 @@ impl LockStore for QuorumStore {
         token: Option<&TokenHash>,
         deadline: Instant,
     ) -> Result<Inspected, StoreError> {
-        self.pollster.council.is_ready(deadline).await?;
+        self.pollster.membership.is_ready(deadline).await?;
         let held = self.holder(key, token, deadline).await?;
         let waiters = self.waiters.step(|state, now| {
-            state.lines.purge_line(key, now);
-            state.lines.waiters(key)
+            state.queues.purge_queue(key, now);
+            state.queues.waiters(key)
         });
         Ok(match held {
             None => Inspected::Free { waiters },
@@ -266,12 +267,12 @@ impl LockStore for QuorumStore {
         fence: FencingToken,
         deadline: Instant,
     ) -> Result<Broken, StoreError> {
-        self.pollster.council.is_ready(deadline).await?;
+        self.pollster.membership.is_ready(deadline).await?;
         let answer = self.break_all(key, fence, deadline).await?;
         if let Broken::Broken(_) = answer {
             self.waiters.step(|state, now| {
                 state.note_free(key);
-                state.lines.freed(key, now);
+                state.queues.freed(key, now);
             });
         }
         Ok(answer)
@@ -284,21 +285,21 @@ impl LockStore for QuorumStore {
         limit: usize,
         deadline: Instant,
     ) -> Result<Page, StoreError> {
-        self.pollster.council.is_ready(deadline).await?;
+        self.pollster.membership.is_ready(deadline).await?;
         self.list_page(reach, cursor, limit, deadline).await
     }
 
     async fn check(&self, deadline: Instant) -> Result<(), StoreError> {
-        self.pollster.council.is_ready(deadline).await
+        self.pollster.membership.is_ready(deadline).await
     }
 
     async fn close(&self) {
-        self.pollster.council.close();
+        self.pollster.membership.close();
     }
 }
 
 impl Drop for QuorumStore {
     fn drop(&mut self) {
-        self.pollster.council.close();
+        self.pollster.membership.close();
     }
 }

@@ -1,5 +1,5 @@
-//! The store on Redis: each operation is one atomic step of a script, and each script one round trip; but for locks with a line, a
-//! mark or terms, which `fast_path.rs` leaves to the script that knows all cases.
+//! The store on Redis: each operation is one atomic step of a script, and each script one round trip; but for locks with a
+//! wait queue, a tombstone or terms, which `fast_path.rs` leaves to the script that knows all cases.
 //!
 //! Architecture invariant: nothing above this module knows `redis`.
 
@@ -21,10 +21,10 @@ use self::failure::describe;
 use self::fast_path::{FastPath, refused, replicated};
 use self::health::preflight::Preflight;
 use self::mode::Mode;
-use self::pubsub::gossip::{Radio, Talk};
+use self::pubsub::peer_bus::{PeerChannels, Publisher};
 use self::pubsub::{Hints, MOST_HINTS};
 use self::scripts::keys::KeySpace;
-use self::scripts::{Reply, lease_of, lease_seen, standing_of, unexpected};
+use self::scripts::{Reply, lease_of, lease_seen, queue_position_of, unexpected};
 use super::{
     AcquireRequest, Beat, Bucket, Gossip, Hint, Intent, KnownTo, LockStore, PlaceAfter, ReleaseMark, Renewer,
     StoreError,
@@ -49,7 +49,7 @@ pub(super) mod scripts;
 pub(super) mod settings;
 
 pub use address::{AddressError, Credentials, RedisAddress, TCP_USER_TIMEOUT};
-pub use diagnostics::survey;
+pub use diagnostics::diagnose;
 pub use settings::{RedisSettings, Risk};
 
 /// Connections for what must own one; no request for a lock ever waits for them.
@@ -68,11 +68,11 @@ pub struct RedisStore {
     mark_ttl_ms: Arc<str>,
     ticket_ms: String,
     max_waiters_per_key: String,
-    gates_life_ms: String,
+    presence_life_ms: String,
     /// For each bucket, the answer to the last heartbeat that was answered, and the link over which it came.
-    last_pulses: Mutex<HashMap<Bucket, (u64, String)>>,
+    last_heartbeats: Mutex<HashMap<Bucket, (u64, String)>>,
     last_check: Mutex<Option<(Instant, Result<(), StoreError>)>>,
-    talk: Talk,
+    publisher: Publisher,
     fast_path: FastPath,
 }
 
@@ -90,11 +90,12 @@ impl RedisStore {
             .build_unchecked(manager);
         // Random, so that no gateway is taken for the one that stood here before.
         let gateway = Attempt::generate().to_string().into();
-        let radio = Radio::new(&keys, settings.reply_timeout);
-        let hints = Hints { gateway, sender: broadcast::channel(MOST_HINTS).0, radio: radio.clone() };
+        let peer_channels = PeerChannels::new(&keys, settings.reply_timeout);
+        let hints =
+            Hints { gateway, sender: broadcast::channel(MOST_HINTS).0, peer_channels: peer_channels.clone() };
         let servers = Arc::new(Servers::start(address, &preflight, settings.reply_timeout, &hints)?);
         Ok(Self {
-            talk: Talk::new(radio, servers.clone()),
+            publisher: Publisher::new(peer_channels, servers.clone()),
             servers,
             admin: (*address.layout() == Layout::Server).then_some(admin),
             keys,
@@ -102,8 +103,8 @@ impl RedisStore {
             mark_ttl_ms: settings.mark_ttl.as_millis().to_string().into(),
             ticket_ms: settings.line.ticket_ttl.as_millis().to_string(),
             max_waiters_per_key: settings.line.max_waiters_per_key.to_string(),
-            gates_life_ms: (settings.mark_ttl + settings.line.ticket_ttl).as_millis().to_string(),
-            last_pulses: Mutex::default(),
+            presence_life_ms: (settings.mark_ttl + settings.line.ticket_ttl).as_millis().to_string(),
+            last_heartbeats: Mutex::default(),
             last_check: Mutex::new(None),
             fast_path: FastPath::new(),
         })
@@ -129,11 +130,11 @@ impl LockStore for RedisStore {
         if let Some(answer) = self.take_free(request, deadline).await? {
             return Ok(answer);
         }
-        let line = self.keys.line_of(&request.key);
-        let [lock, seats, waiting, away, due, gates] = line.in_order();
-        let mark = self.keys.mark(&request.key, &request.token);
+        let queue = self.keys.queue_of(&request.key);
+        let [lock, tickets, waiting, away, due, presence] = queue.in_order();
+        let tombstone = self.keys.tombstone(&request.key, &request.token);
         let fence = self.keys.fence(self.keys.bucket_of(&request.key));
-        let keys = [lock, seats, waiting, away, due, gates, mark.as_bytes(), fence.as_bytes()];
+        let keys = [lock, tickets, waiting, away, due, presence, tombstone.as_bytes(), fence.as_bytes()];
         let token = request.token.to_string();
         let attempt = request.attempt.to_string();
         let mode = Mode::of(&request.intent);
@@ -159,8 +160,8 @@ impl LockStore for RedisStore {
             2 => refused(&reply, key),
             3 => Ok(Acquired::TokenReleased),
             4 => Ok(Acquired::AttemptVoided),
-            5 => standing_of(&reply).map(Acquired::InLine),
-            6 => standing_of(&reply).map(Acquired::Moved),
+            5 => queue_position_of(&reply).map(Acquired::InLine),
+            6 => queue_position_of(&reply).map(Acquired::Moved),
             7 => Ok(Acquired::PlaceLost),
             8 => Ok(Acquired::LineFull),
             other => Err(unexpected("acquire", other)),
@@ -196,10 +197,10 @@ impl LockStore for RedisStore {
         &self,
         key: &LockKey,
         token: &TokenHash,
-        mark: ReleaseMark,
+        tombstone: ReleaseMark,
         deadline: Instant,
     ) -> Result<Release, StoreError> {
-        let freed = (mark == ReleaseMark::Final).then(|| self.keys.mark(key, token));
+        let freed = (tombstone == ReleaseMark::Final).then(|| self.keys.tombstone(key, token));
         if let Some(fencing_token) = self.free_own(key, token, freed.as_deref(), deadline).await? {
             return Ok(Release {
                 answer: Released::Released,
@@ -207,7 +208,7 @@ impl LockStore for RedisStore {
             });
         }
         let reply: Reply =
-            self.part(&scripts::RELEASE, key, token, &Default::default(), freed, None, deadline).await?;
+            self.leave(&scripts::RELEASE, key, token, &Default::default(), freed, None, deadline).await?;
         let answer = match reply.outcome {
             0 => Released::Released,
             1 => Released::NotHeld,
@@ -227,10 +228,11 @@ impl LockStore for RedisStore {
         known: KnownTo,
         deadline: Instant,
     ) -> Result<Undone, StoreError> {
-        let (by, mark) = ([attempt.to_string(), scripts::known(known)], Some(self.keys.mark(key, token)));
+        let (by, tombstone) =
+            ([attempt.to_string(), scripts::known(known)], Some(self.keys.tombstone(key, token)));
         let reply: Reply =
-            self.part(&scripts::TAKE_BACK, key, token, &by, mark, Some(place), deadline).await?;
-        reply.undone().ok_or_else(|| unexpected("take_back", reply.outcome))
+            self.leave(&scripts::ROLL_BACK, key, token, &by, tombstone, Some(place), deadline).await?;
+        reply.rolled_back().ok_or_else(|| unexpected("take_back", reply.outcome))
     }
 
     async fn decline(
@@ -241,7 +243,7 @@ impl LockStore for RedisStore {
         deadline: Instant,
     ) -> Result<(), StoreError> {
         let (by, place) = ([attempt.to_string(), String::new()], Some(PlaceAfter::Kept));
-        self.part::<Reply>(&scripts::TAKE_BACK, key, token, &by, None, place, deadline).await.map(drop)
+        self.leave::<Reply>(&scripts::ROLL_BACK, key, token, &by, None, place, deadline).await.map(drop)
     }
 
     fn bucket_of(&self, key: &LockKey) -> Bucket {
@@ -249,21 +251,23 @@ impl LockStore for RedisStore {
     }
 
     async fn beat(&self, bucket: Bucket, deadline: Instant) -> Result<Beat, StoreError> {
-        let (gates, due) = (self.keys.gates(bucket), self.keys.due(bucket));
-        let last = self.last_pulses.lock().await.get(&bucket).cloned();
+        let (presence, due) = (self.keys.presence(bucket), self.keys.due(bucket));
+        let last = self.last_heartbeats.lock().await.get(&bucket).cloned();
         let add_args = |link: &Link, call: &mut Cmd| {
             // Over another connection the gateway is as good as new: its hints, and a failover's last writes, are lost.
-            let pulse = last.as_ref().filter(|(session, _)| *session == link.session);
-            call.arg(&*self.hints.gateway).arg(&self.gates_life_ms).arg(pulse.map_or("", |(_, pulse)| pulse));
+            let heartbeat_number = last.as_ref().filter(|(session, _)| *session == link.session);
+            call.arg(&*self.hints.gateway)
+                .arg(&self.presence_life_ms)
+                .arg(heartbeat_number.map_or("", |(_, heartbeat_number)| heartbeat_number));
         };
-        let keys = [gates.as_bytes(), due.as_bytes()];
+        let keys = [presence.as_bytes(), due.as_bytes()];
         let (reply, link): (Vec<redis::Value>, _) =
-            self.run_in(bucket, &scripts::BEAT, false, &keys, deadline, add_args).await?;
-        let (pulse, beat) = scripts::read_beat(reply, |lock| self.keys.key_of(lock))
+            self.run_in(bucket, &scripts::HEARTBEAT, false, &keys, deadline, add_args).await?;
+        let (heartbeat_number, beat) = scripts::read_heartbeat(reply, |lock| self.keys.key_of(lock))
             .ok_or_else(|| StoreError::Unknown("the reply to a heartbeat cannot be read".into()))?;
         // Before anybody joins, or comes back, because of this beat.
         link.listen(bucket, deadline).await;
-        self.last_pulses.lock().await.insert(bucket, (link.session, pulse));
+        self.last_heartbeats.lock().await.insert(bucket, (link.session, heartbeat_number));
         Ok(beat)
     }
 
@@ -272,7 +276,7 @@ impl LockStore for RedisStore {
     }
 
     fn gossip(&self) -> Option<&dyn Gossip> {
-        Some(&self.talk)
+        Some(&self.publisher)
     }
 
     async fn inspect(
@@ -281,8 +285,8 @@ impl LockStore for RedisStore {
         token: Option<&TokenHash>,
         deadline: Instant,
     ) -> Result<Inspected, StoreError> {
-        let line = self.keys.line_of(key);
-        let [lock, _, waiting, away, ..] = line.in_order();
+        let queue = self.keys.queue_of(key);
+        let [lock, _, waiting, away, ..] = queue.in_order();
         let shown = token.map(ToString::to_string).unwrap_or_default();
         let add_args = |_: &Link, call: &mut Cmd| {
             call.arg(&shown);
@@ -306,13 +310,13 @@ impl LockStore for RedisStore {
         fence: FencingToken,
         deadline: Instant,
     ) -> Result<Broken, StoreError> {
-        let line = self.keys.line_of(key);
+        let queue = self.keys.queue_of(key);
         let number = fence.get().to_string();
         let args = ["", "", &self.mark_ttl_ms, &self.ticket_ms, &number];
         let add_args = |_: &Link, call: &mut Cmd| {
             call.arg(&args);
         };
-        let reply: Reply = self.run(key, &scripts::BREAK, &line.in_order(), deadline, add_args).await?;
+        let reply: Reply = self.run(key, &scripts::BREAK, &queue.in_order(), deadline, add_args).await?;
         match reply.outcome {
             0 => lease_of(&reply, key).map(Broken::Broken),
             1 => Ok(Broken::NotHeld),

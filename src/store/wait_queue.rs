@@ -1,4 +1,4 @@
-//! The lines of locks in a gateway's own memory, for stores that keep them nowhere else: the embedded one, and one
+//! The wait queues of locks in a gateway's own memory, for stores that keep them nowhere else: the embedded one, and one
 //! whose gateways each know their own waiters only. They do not outlive the process, and neither do those who wait.
 //!
 //! Nothing here knows who holds a lock. Every step is given `now`, the time since boot, and where it matters `held`: how
@@ -13,24 +13,24 @@ use crate::clock::whole_ms;
 use crate::lock::{Attempt, LockKey, Standing, TokenHash, Ttl};
 use crate::store::{Hint, Join, LOOK_AHEAD, LineSettings, PlaceAfter, SHORT_LEASE};
 
-use line::Line;
+use queue::WaitQueue;
 
-mod line;
+mod queue;
 
 /// Who waits for which lock.
 #[derive(Debug)]
-pub(super) struct Lines {
-    lines: HashMap<LockKey, Line>,
-    /// What is to be told to those who wait, since [`Lines::take_hints`].
+pub(super) struct WaitQueues {
+    queues: HashMap<LockKey, WaitQueue>,
+    /// What is to be told to those who wait, since [`WaitQueues::take_hints`].
     hints: Vec<Hint>,
-    /// Names what is known of lines: it changes whenever those who wait may have lost their places.
+    /// Names what is known of queues: it changes whenever those who wait may have lost their places.
     session: u64,
     settings: LineSettings,
 }
 
 /// What one who waits finds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum QueueTurn {
     /// The lock is free, and offered to this very attempt, which may take it now.
     Take,
     /// It waits here.
@@ -43,28 +43,28 @@ pub(super) enum Turn {
 
 /// As many wait for the lock as may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct LineFull;
+pub(super) struct QueueFull;
 
-impl Lines {
-    /// No lines yet.
+impl WaitQueues {
+    /// No queues yet.
     pub(super) fn new(settings: LineSettings) -> Self {
-        Self { lines: HashMap::new(), hints: Vec::new(), session: rand::random(), settings }
+        Self { queues: HashMap::new(), hints: Vec::new(), session: rand::random(), settings }
     }
 
     /// Removes places of one lock whose time away is over.
-    pub(super) fn purge_line(&mut self, key: &LockKey, now: Duration) {
-        if let Some(line) = self.lines.get_mut(key) {
-            line.purge(now);
+    pub(super) fn purge_queue(&mut self, key: &LockKey, now: Duration) {
+        if let Some(queue) = self.queues.get_mut(key) {
+            queue.purge(now);
         }
         self.forget_if_over(key, now);
     }
 
-    /// Removes places that were left for too long, and the lines that nobody stands in any more. To be called now and
+    /// Removes places that were left for too long, and the queues that nobody stands in any more. To be called now and
     /// then.
     pub(super) fn purge(&mut self, now: Duration) {
-        self.lines.retain(|_, line| {
-            line.purge(now);
-            !line.is_over(now)
+        self.queues.retain(|_, queue| {
+            queue.purge(now);
+            !queue.is_over(now)
         });
     }
 
@@ -77,9 +77,9 @@ impl Lines {
         attempt: Attempt,
         now: Duration,
     ) {
-        if let Some(line) = self.lines.get_mut(key) {
-            line.purge(now);
-            line.rename(token, superseded, attempt);
+        if let Some(queue) = self.queues.get_mut(key) {
+            queue.purge(now);
+            queue.rename(token, superseded, attempt);
         }
     }
 
@@ -94,7 +94,7 @@ impl Lines {
         held.is_none() && self.offered_to(key, None, now).is_none_or(|offered| offered == *token)
     }
 
-    /// Takes a place in the line, or takes the token's own over. To be followed by a [`look`](Self::look).
+    /// Takes a place in the wait queue, or takes the token's own over. To be followed by a [`look`](Self::look).
     pub(super) fn join(
         &mut self,
         key: &LockKey,
@@ -102,24 +102,24 @@ impl Lines {
         attempt: Attempt,
         join: &Join,
         now: Duration,
-    ) -> Result<(), LineFull> {
-        let line = self.lines.entry(key.clone()).or_default();
-        let seat = line.seat(token).cloned();
-        let present = seat.as_ref().and_then(|seat| seat.attempt).filter(|_| line.is_standing(token));
+    ) -> Result<(), QueueFull> {
+        let queue = self.queues.entry(key.clone()).or_default();
+        let ticket = queue.ticket(token).cloned();
+        let present = ticket.as_ref().and_then(|ticket| ticket.attempt).filter(|_| queue.is_present(token));
         let displaced = present.filter(|present| *present != attempt);
         if displaced.is_some() && !join.displaces {
             return Ok(());
         }
-        if seat.is_none() && join.place.is_none() && line.waiters() >= self.settings.max_waiters_per_key {
-            return Err(LineFull);
+        if ticket.is_none() && join.place.is_none() && queue.waiters() >= self.settings.max_waiters_per_key {
+            return Err(QueueFull);
         }
-        // The earlier of the two, where the place was lost and an older request has brought the token into the line anew.
-        let place = seat.as_ref().map(|seat| seat.place).into_iter().chain(join.place).min();
-        let place = place.unwrap_or_else(|| line.last_place(now));
-        let before = seat.as_ref().and_then(|seat| seat.attempt).filter(|before| *before != attempt);
-        let kept = seat.filter(|seat| seat.attempt == Some(attempt));
-        let former = displaced.or_else(|| kept.and_then(|seat| seat.former));
-        line.sit(*token, place, attempt, former);
+        // The earlier of the two, where the place was lost and an older request has brought the token into the wait queue anew.
+        let place = ticket.as_ref().map(|ticket| ticket.place).into_iter().chain(join.place).min();
+        let place = place.unwrap_or_else(|| queue.last_place(now));
+        let before = ticket.as_ref().and_then(|ticket| ticket.attempt).filter(|before| *before != attempt);
+        let kept = ticket.filter(|ticket| ticket.attempt == Some(attempt));
+        let former = displaced.or_else(|| kept.and_then(|ticket| ticket.former));
+        queue.enqueue(*token, place, attempt, former);
         self.hints.extend(before.map(|before| Hint::Look(key.clone(), before)));
         Ok(())
     }
@@ -132,33 +132,33 @@ impl Lines {
         attempt: Attempt,
         held: Option<Duration>,
         now: Duration,
-    ) -> Turn {
-        let mut is_seated = false;
+    ) -> QueueTurn {
+        let mut has_ticket = false;
         let mut is_taken_over = false;
-        if let Some(line) = self.lines.get_mut(key)
-            && let Some(waiting) = line.seat(token).and_then(|seat| seat.attempt)
+        if let Some(queue) = self.queues.get_mut(key)
+            && let Some(waiting) = queue.ticket(token).and_then(|ticket| ticket.attempt)
         {
-            is_seated = waiting == attempt;
-            is_taken_over = !is_seated && line.is_standing(token);
-            if is_seated {
-                line.stand(token);
+            has_ticket = waiting == attempt;
+            is_taken_over = !has_ticket && queue.is_present(token);
+            if has_ticket {
+                queue.stand(token);
             }
         }
         if held.is_none() {
-            let offered = self.offered_to(key, Some(token).filter(|_| is_seated), now);
-            if is_seated && offered == Some(*token) {
-                return Turn::Take;
+            let offered = self.offered_to(key, Some(token).filter(|_| has_ticket), now);
+            if has_ticket && offered == Some(*token) {
+                return QueueTurn::Take;
             }
         }
         // The offer may just have lapsed, and the one who took the place over have stepped aside.
-        is_taken_over &= self.lines.get(key).is_some_and(|line| line.is_standing(token));
-        if !is_seated {
+        is_taken_over &= self.queues.get(key).is_some_and(|queue| queue.is_present(token));
+        if !has_ticket {
             self.forget_if_over(key, now);
         }
-        match self.standing(key, token, held, now) {
-            Some(standing) if is_seated => Turn::InLine(standing),
-            Some(standing) if is_taken_over => Turn::Moved(standing),
-            _ => Turn::Lost,
+        match self.queue_position(key, token, held, now) {
+            Some(queue_position) if has_ticket => QueueTurn::InLine(queue_position),
+            Some(queue_position) if is_taken_over => QueueTurn::Moved(queue_position),
+            _ => QueueTurn::Lost,
         }
     }
 
@@ -172,13 +172,13 @@ impl Lines {
         now: Duration,
     ) {
         let lost_at = now + self.settings.ticket_ttl;
-        let Some(line) = self.lines.get_mut(key) else { return };
-        let former = line.end(token, attempt, place, lost_at);
+        let Some(queue) = self.queues.get_mut(key) else { return };
+        let former = queue.end(token, attempt, place, lost_at);
         self.hints.extend(former.map(|former| Hint::Look(key.clone(), former)));
         self.forget_if_over(key, now);
     }
 
-    /// The token holds the lock now, by this attempt, and leaves the line.
+    /// The token holds the lock now, by this attempt, and leaves the wait queue.
     pub(super) fn granted(
         &mut self,
         key: &LockKey,
@@ -187,13 +187,14 @@ impl Lines {
         ttl: Ttl,
         now: Duration,
     ) {
-        let Some(line) = self.lines.get_mut(key) else { return };
-        line.take_offer();
+        let Some(queue) = self.queues.get_mut(key) else { return };
+        queue.take_offer();
         // Another request of this token that waits at the place is told that its token holds the lock.
-        let waiting = line.seat(token).and_then(|seat| seat.attempt).filter(|waiting| *waiting != attempt);
+        let waiting =
+            queue.ticket(token).and_then(|ticket| ticket.attempt).filter(|waiting| *waiting != attempt);
         self.hints.extend(waiting.map(|waiting| Hint::Look(key.clone(), waiting)));
-        line.remove(token);
-        if line.first().is_some() && ttl.as_duration() < SHORT_LEASE {
+        queue.remove(token);
+        if queue.first().is_some() && ttl.as_duration() < SHORT_LEASE {
             self.hints.push(Hint::Due(key.clone(), ttl.as_ms()));
         }
         self.forget_if_over(key, now);
@@ -202,35 +203,35 @@ impl Lines {
     /// The offer that stands ends without a grant: a try to take the lock failed, for whatever reason. Nobody loses a
     /// place or its turn by that, as the one who lets an offer lapse does; the next look at the free lock makes another.
     pub(super) fn withdrawn(&mut self, key: &LockKey, now: Duration) {
-        let Some(line) = self.lines.get_mut(key) else { return };
-        line.take_offer();
+        let Some(queue) = self.queues.get_mut(key) else { return };
+        queue.take_offer();
         self.forget_if_over(key, now);
     }
 
     /// The token is released: it loses its place, and with `frees` it held the lock until now. Returns whether it had a
     /// place.
     pub(super) fn released(&mut self, key: &LockKey, token: &TokenHash, frees: bool, now: Duration) -> bool {
-        let Some(line) = self.lines.get_mut(key) else { return false };
-        let seat = line.seat(token).cloned();
-        let was_offered = line.offer().is_some_and(|offer| offer.token == *token);
-        line.remove(token);
-        let waiting = seat.iter().flat_map(|seat| [seat.attempt, seat.former]).flatten();
+        let Some(queue) = self.queues.get_mut(key) else { return false };
+        let ticket = queue.ticket(token).cloned();
+        let was_offered = queue.offer().is_some_and(|offer| offer.token == *token);
+        queue.remove(token);
+        let waiting = ticket.iter().flat_map(|ticket| [ticket.attempt, ticket.former]).flatten();
         self.hints.extend(waiting.map(|attempt| Hint::Look(key.clone(), attempt)));
         if frees || was_offered {
             self.hand_off(key, None, now);
         }
         self.forget_if_over(key, now);
-        seat.is_some()
+        ticket.is_some()
     }
 
     /// Nobody holds the lock any more, and it stays taken for a while all the same: who waits is told when to look.
     pub(super) fn kept(&mut self, key: &LockKey, left: Duration) {
-        if self.lines.get(key).is_some_and(|line| line.first().is_some()) {
+        if self.queues.get(key).is_some_and(|queue| queue.first().is_some()) {
             self.hints.push(Hint::Due(key.clone(), whole_ms(left)));
         }
     }
 
-    /// Takes an attempt out of the line of a lock, from which it may have been granted the lock that was taken back.
+    /// Takes an attempt out of the wait queue of a lock, from which it may have been granted the lock that was rolled back.
     pub(super) fn vacate(
         &mut self,
         key: &LockKey,
@@ -241,22 +242,22 @@ impl Lines {
         now: Duration,
     ) {
         let lost_at = now + self.settings.ticket_ttl;
-        let Some(line) = self.lines.get_mut(key) else { return };
-        let (former, was_offered) = line.vacate(token, attempt, place, lost_at);
+        let Some(queue) = self.queues.get_mut(key) else { return };
+        let (former, was_offered) = queue.vacate(token, attempt, place, lost_at);
         self.hints.extend(former.map(|former| Hint::Look(key.clone(), former)));
         if was_offered {
             self.hand_off(key, None, now);
         }
         if let PlaceAfter::KeptAt(granted_at) = place
             && was_granted
-            && let Some(line) = self.lines.get_mut(key)
+            && let Some(queue) = self.queues.get_mut(key)
         {
-            line.keep(token, granted_at, lost_at);
+            queue.keep(token, granted_at, lost_at);
         }
         self.forget_if_over(key, now);
     }
 
-    /// Nobody holds the lock any more: it is offered to the first of its line, unless it is promised already. A store may
+    /// Nobody holds the lock any more: it is offered to the first of its wait queue, unless it is promised already. A store may
     /// hear of one release more than once.
     pub(super) fn freed(&mut self, key: &LockKey, now: Duration) {
         self.offered_to(key, None, now);
@@ -267,24 +268,24 @@ impl Lines {
     /// changes whenever those who wait may have lost their places.
     pub(super) fn beat(&self, held_of: impl Fn(&LockKey) -> Option<Duration>) -> (u64, Vec<(LockKey, u64)>) {
         let left_of = |key| (key, held_of(key).unwrap_or_default());
-        let due = self.lines.keys().map(left_of).filter(|(_, left)| *left <= LOOK_AHEAD);
+        let due = self.queues.keys().map(left_of).filter(|(_, left)| *left <= LOOK_AHEAD);
         (self.session, due.map(|(key, left)| (key.clone(), whole_ms(left))).collect())
     }
 
     /// Whether anybody waits for the lock, or it is promised to somebody.
-    pub(super) fn has_line(&self, key: &LockKey, now: Duration) -> bool {
-        self.lines.get(key).is_some_and(|line| !line.is_over(now))
+    pub(super) fn has_queue(&self, key: &LockKey, now: Duration) -> bool {
+        self.queues.get(key).is_some_and(|queue| !queue.is_over(now))
     }
 
-    /// How many stand in the line of a lock.
+    /// How many stand in the wait queue of a lock.
     pub(super) fn waiters(&self, key: &LockKey) -> u64 {
-        let waiters = self.lines.get(key).map_or(0, Line::waiters);
+        let waiters = self.queues.get(key).map_or(0, WaitQueue::waiters);
         u64::try_from(waiters).unwrap_or(u64::MAX)
     }
 
     /// Where the token stands, from 1 on.
     pub(super) fn position(&self, key: &LockKey, token: &TokenHash) -> Option<u64> {
-        let position = self.lines.get(key)?.position(token)?;
+        let position = self.queues.get(key)?.position(token)?;
         u64::try_from(position).ok()
     }
 
@@ -294,23 +295,23 @@ impl Lines {
     }
 
     /// To whom a lock that nobody holds is promised. Where that is nobody, or the promise has lapsed, the first of the
-    /// line gets one.
+    /// queue gets one.
     fn offered_to(&mut self, key: &LockKey, caller: Option<&TokenHash>, now: Duration) -> Option<TokenHash> {
-        if self.standing_offer(key, now).is_none() {
+        if self.open_offer(key, now).is_none() {
             self.hand_off(key, caller, now);
         }
-        self.standing_offer(key, now)
+        self.open_offer(key, now)
     }
 
-    /// Offers a lock that nobody holds to the first of its line, and says so.
+    /// Offers a lock that nobody holds to the first of its wait queue, and says so.
     fn hand_off(&mut self, key: &LockKey, caller: Option<&TokenHash>, now: Duration) {
         let lost_at = now + self.settings.ticket_ttl;
-        let Some(line) = self.lines.get_mut(key) else { return };
-        let lapsed = line.offer().filter(|offer| offer.left(now).is_none());
-        let offer = line.hand_off(now, lost_at, caller);
+        let Some(queue) = self.queues.get_mut(key) else { return };
+        let lapsed = queue.offer().filter(|offer| offer.left(now).is_none());
+        let offer = queue.hand_off(now, lost_at, caller);
         if let Some(lapsed) = lapsed
             && let Some(attempt) = lapsed.attempt
-            && !line.is_standing(&lapsed.token)
+            && !queue.is_present(&lapsed.token)
         {
             // It may come back as soon as it learns of it, at the latest from the next heartbeat.
             self.hints.push(Hint::Look(key.clone(), attempt));
@@ -325,31 +326,31 @@ impl Lines {
     }
 
     fn forget_if_over(&mut self, key: &LockKey, now: Duration) {
-        if self.lines.get(key).is_some_and(|line| line.is_over(now)) {
-            self.lines.remove(key);
+        if self.queues.get(key).is_some_and(|queue| queue.is_over(now)) {
+            self.queues.remove(key);
         }
     }
 
     /// To whom the free lock is promised, unless that has lapsed.
-    fn standing_offer(&self, key: &LockKey, now: Duration) -> Option<TokenHash> {
-        let offer = self.lines.get(key)?.offer()?;
+    fn open_offer(&self, key: &LockKey, now: Duration) -> Option<TokenHash> {
+        let offer = self.queues.get(key)?.offer()?;
         offer.left(now).map(|_| offer.token)
     }
 
-    fn standing(
+    fn queue_position(
         &self,
         key: &LockKey,
         token: &TokenHash,
         held: Option<Duration>,
         now: Duration,
     ) -> Option<Standing> {
-        let line = self.lines.get(key)?;
-        let place = line.seat(token)?.place;
-        let offer = line.offer();
+        let queue = self.queues.get(key)?;
+        let place = queue.ticket(token)?.place;
+        let offer = queue.offer();
         let due = held.or_else(|| offer.and_then(|offer| offer.left(now))).unwrap_or_default();
         Some(Standing {
             place,
-            is_first: line.first() == Some(token),
+            is_first: queue.first() == Some(token),
             due_in_ms: whole_ms(due),
             offered_to: offer.and_then(|offer| offer.attempt),
         })

@@ -166,7 +166,7 @@ async fn each_operation_is_one_script_on_each_server() {
         client.patch("/locks/k?ttl=40s").token(&token).send().await.expect(200);
         client.delete("/locks/k").token(&token).send().await.expect(204);
     }
-    // Each second the council looks at each server; and on a busy machine a vote has to be repeated now and then.
+    // Each second the membership looks at each server; and on a busy machine a vote has to be repeated now and then.
     let looks = 2 * (started.elapsed().as_secs() + 2) + ROUNDS / 2;
     for (before, after) in before.into_iter().zip(scripts().await) {
         let spent = after - before;

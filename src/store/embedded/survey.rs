@@ -10,14 +10,14 @@ use rustix::fs::{Access, access};
 use super::OpenError;
 use super::disk::{OTHERS, PRIVATE};
 use super::file::was_closed;
-use crate::store::diagnostics::{Block, Standing, Survey, promises};
+use crate::store::diagnostics::{Block, Diagnostics, PromiseStatus, promises};
 
 const IN_USE: &str = "in use by another process";
 
 /// Looks at the store in the file at `path`. It makes no file, and whoever has it open is not disturbed.
-pub fn survey(path: &Path) -> Survey {
+pub fn survey(path: &Path) -> Diagnostics {
     let mut rows = vec![("store", format!("embedded, in the file {}", path.display()))];
-    let mut survey = Survey::default();
+    let mut survey = Diagnostics::default();
     match look(path) {
         Ok((state, mode)) => {
             if mode & OTHERS != 0 {
@@ -39,25 +39,25 @@ pub fn survey(path: &Path) -> Survey {
     rows.push(("gateways", "one at a time".to_owned()));
     survey.blocks.push(Block(rows));
     if survey.refusals.is_empty() {
-        survey.promises = promises([const { Standing::Holds }; 5]);
+        survey.promises = promises([const { PromiseStatus::Holds }; 5]);
     }
     survey
 }
 
 /// What a store in memory is.
-pub fn survey_memory() -> Survey {
+pub fn survey_memory() -> Diagnostics {
     let rows = vec![
         ("store", "embedded, in memory".to_owned()),
         ("persistence", "none".to_owned()),
         ("gateways", "one".to_owned()),
     ];
-    let exclusion = Standing::unless(&["the process ends (all locks are forgotten)"]);
-    let holds = || Standing::Holds;
-    Survey {
+    let exclusion = PromiseStatus::unless(&["the process ends (all locks are forgotten)"]);
+    let holds = || PromiseStatus::Holds;
+    Diagnostics {
         blocks: vec![Block(rows)],
         promises: promises([holds(), holds(), exclusion, holds(), holds()]),
         warnings: vec!["all locks are lost when the process ends".to_owned()],
-        ..Survey::default()
+        ..Diagnostics::default()
     }
 }
 

@@ -11,7 +11,7 @@ use crate::lock::{
     Attempt, Broken, Ended, FencingToken, Inspected, LockKey, Release, Released, Renewed, TokenHash, Ttl,
     Undone,
 };
-use crate::store::wait_queue::Lines;
+use crate::store::wait_queue::WaitQueues;
 use crate::store::{Hint, KnownTo, PlaceAfter, ReleaseMark, Renewer, StoreError};
 
 use super::EmbeddedSettings;
@@ -35,7 +35,7 @@ pub(super) struct Table {
     /// The number of the last grant, or one less than the first.
     last_fence: u64,
     /// Who waits. It is in no file: the connections of those who wait end with the process.
-    lines: Lines,
+    lines: WaitQueues,
     settings: EmbeddedSettings,
 }
 
@@ -55,7 +55,7 @@ impl Table {
             ends: BTreeSet::new(),
             changes: Vec::new(),
             last_fence: 0,
-            lines: Lines::new(settings.line),
+            lines: WaitQueues::new(settings.line),
             settings,
         }
     }
@@ -259,7 +259,7 @@ impl Table {
         for Change { id, before } in changes.into_iter().rev() {
             self.set(&id, before);
         }
-        self.lines = Lines::new(self.settings.line);
+        self.lines = WaitQueues::new(self.settings.line);
     }
 
     /// What is to be told to those who wait, and was noted since the last call.

@@ -25,7 +25,7 @@ impl QuorumStore {
             Some((_, lease)) if lease.fencing_token != fence => return Ok(Broken::HeldByAnother),
             Some(held) => held,
         };
-        let quorum = self.pollster.council.quorum();
+        let quorum = self.pollster.membership.quorum();
         let args = vec![fence.get().to_string(), self.mark_ttl.as_millis().to_string()];
         // It does nothing to any other grant, however late it comes.
         let call = self.call(&scripts::BREAK, key, self.keys_of(key, &holder), args, Until::Always);

@@ -1,4 +1,4 @@
-//! What is done to a lock that is held: renewing and repairing, releasing, taking back, looking.
+//! What is done to a lock that is held: renewing and repairing, releasing, rolling back, looking.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::member::{Answer, Call, Until};
+use super::member::{Call, MemberAnswer, Until};
 use super::poll::{Poll, heard};
 use super::scripts;
 use super::{QuorumStore, drift, relied_on};
@@ -30,20 +30,20 @@ impl QuorumStore {
         by: Renewer,
         deadline: Instant,
     ) -> Result<Renewed, StoreError> {
-        let (quorum, blocking) = (self.pollster.council.quorum(), self.pollster.council.blocking());
+        let (quorum, blocking) = (self.pollster.membership.quorum(), self.pollster.membership.blocking());
         let args = vec![token.to_string(), ttl.as_ms().to_string(), renewer(by)];
-        let until = Until::About(self.pollster.council.since_boot(deadline));
+        let until = Until::About(self.pollster.membership.since_boot(deadline));
         let call = self.call(&scripts::RENEW, key, vec![self.keys.lock(key)], args, until);
-        let sent_at = self.pollster.council.clock.boot();
+        let sent_at = self.pollster.membership.clock.boot();
         let mut poll = self.pollster.ask(&Arc::new(call), deadline);
-        let over = |answers: &[Option<Answer>]| match () {
+        let over = |answers: &[Option<MemberAnswer>]| match () {
             () if count(answers, 1) >= quorum => Some(Renewed::NotHeld),
             () if count(answers, 2) >= quorum => Some(Renewed::HeldByAnother),
             () if count(answers, 4) >= quorum => Some(Renewed::TakenOver),
             () if count(answers, 5) >= quorum => Some(Renewed::Released),
             () => None,
         };
-        let is_clear = |answers: &[Option<Answer>]| {
+        let is_clear = |answers: &[Option<MemberAnswer>]| {
             let is_even = most_held(answers, quorum).is_some_and(|held| held.is_even(quorum));
             (is_even || over(answers).is_some()).then_some(())
         };
@@ -93,15 +93,15 @@ impl QuorumStore {
             lease.fencing_token.get().to_string(),
             lease.owner.as_ref().map_or_else(String::new, |owner| owner.as_str().to_owned()),
             lease.left_ms.to_string(),
-            self.pollster.council.longest_attempt().as_millis().to_string(),
+            self.pollster.membership.longest_attempt().as_millis().to_string(),
             renewer(by),
             term(3).map_or_else(String::new, |ms| ms.to_string()),
             term(4).map_or_else(String::new, |ms| ms.to_string()),
         ];
-        let keys = vec![self.keys.lock(key), self.keys.mark(key, token)];
+        let keys = vec![self.keys.lock(key), self.keys.tombstone(key, token)];
         let call = Arc::new(self.call(&scripts::REPAIR, key, keys, args, Until::AtMost(until)));
         let (pollster, renewed) = (self.pollster.clone(), lease.clone());
-        let has_it = move |answer: &Option<Answer>| match answer {
+        let has_it = move |answer: &Option<MemberAnswer>| match answer {
             Some(Ok(reply)) => reply.lease().is_some_and(|lease| {
                 lease.fencing_token == renewed.fencing_token && lease.left_ms + UNEVEN_MS >= renewed.left_ms
             }),
@@ -113,25 +113,25 @@ impl QuorumStore {
         }
         tokio::spawn(async move {
             poll.rest().await;
-            let deadline = Instant::now() + until.saturating_sub(pollster.council.clock.boot());
+            let deadline = Instant::now() + until.saturating_sub(pollster.membership.clock.boot());
             let lacking: Vec<_> = poll.answers.iter().map(|answer| !has_it(answer)).collect();
             pollster.ask_some(&call, deadline, |index| lacking[index]).rest().await;
         });
     }
 
-    /// Frees a token on all servers, and with it the lock. `has_left` says that it stood in the line: then it was released,
+    /// Frees a token on all servers, and with it the lock. `has_left` says that it stood in the wait queue: then it was released,
     /// unless its release was answered otherwise before.
     pub(super) async fn release_all(
         &self,
         key: &LockKey,
         token: &TokenHash,
-        mark: ReleaseMark,
+        tombstone: ReleaseMark,
         has_left: bool,
         deadline: Instant,
     ) -> Result<Release, StoreError> {
-        let quorum = self.pollster.council.quorum();
+        let quorum = self.pollster.membership.quorum();
         let word = if has_left { Word::UnlessSaid(Released::Released) } else { Word::AsFound };
-        let call = self.to_release(key, token, mark, word, 0);
+        let call = self.to_release(key, token, tombstone, word, 0);
         let mut poll = self.pollster.ask(&call, deadline);
         let decided = poll.decide(deadline, |answers| said_by(answers, quorum)).await;
         if poll.heard().count() < quorum {
@@ -142,11 +142,11 @@ impl QuorumStore {
         })?;
         let ended = ended(&poll.answers, quorum);
         let release = Release { answer: outcome, ended };
-        if mark == ReleaseMark::None {
-            // Without a mark, copies of the acquire are kept out by the number, which those that had the lock have said.
+        if tombstone == ReleaseMark::None {
+            // Without a tombstone, copies of the acquire are kept out by the number, which those that had the lock have said.
             let number = heard(&poll.answers).find_map(|reply| reply.field::<String>(0)?.parse().ok());
-            let releasing = self.to_release(key, token, mark, Word::AsFound, number.unwrap_or(0));
-            let lacks_it = move |answer: &Option<Answer>| match answer {
+            let releasing = self.to_release(key, token, tombstone, Word::AsFound, number.unwrap_or(0));
+            let lacks_it = move |answer: &Option<MemberAnswer>| match answer {
                 Some(Ok(reply)) => outcome == Released::Released && reply.outcome != 0,
                 Some(Err(_)) | None => true,
             };
@@ -158,7 +158,7 @@ impl QuorumStore {
             self.agree_on(key, token, outcome, deadline).await?;
         } else {
             // Whoever asks again is to be told the same, whichever servers answer.
-            let agreeing = self.to_release(key, token, mark, Word::Agreed(outcome), 0);
+            let agreeing = self.to_release(key, token, tombstone, Word::Agreed(outcome), 0);
             let says_so = move |reply: &Reply| reply.outcome % SAID_BEFORE == code_of(outcome);
             let differs = move |answer: &_| !matches!(answer, Some(Ok(reply)) if says_so(reply));
             self.pollster.follow_up(&agreeing, poll, differs);
@@ -174,7 +174,7 @@ impl QuorumStore {
         outcome: Released,
         deadline: Instant,
     ) -> Result<(), StoreError> {
-        let quorum = self.pollster.council.quorum();
+        let quorum = self.pollster.membership.quorum();
         let call = self.to_release(key, token, ReleaseMark::Final, Word::Agreed(outcome), 0);
         let mut poll = self.pollster.ask(&call, deadline);
         poll.decide(deadline, |answers| (heard(answers).count() >= quorum).then_some(())).await;
@@ -189,11 +189,11 @@ impl QuorumStore {
         &self,
         key: &LockKey,
         token: &TokenHash,
-        mark: ReleaseMark,
+        tombstone: ReleaseMark,
         word: Word,
         number: u64,
     ) -> Arc<Call> {
-        let life_ms = match mark {
+        let life_ms = match tombstone {
             ReleaseMark::Final => self.mark_ttl.as_millis().to_string(),
             ReleaseMark::None => String::new(),
         };
@@ -203,17 +203,17 @@ impl QuorumStore {
             Word::Agreed(answer) => (code_of(answer).to_string(), "1"),
         };
         let args = vec![token.to_string(), life_ms, answer, overrides.to_owned(), number.to_string()];
-        // A token may be used again once its mark is over: from then on a copy that is late would do harm.
-        let until = match mark {
-            ReleaseMark::Final => Until::About(self.pollster.council.clock.boot() + self.mark_ttl),
+        // A token may be used again once its tombstone is over: from then on a copy that is late would do harm.
+        let until = match tombstone {
+            ReleaseMark::Final => Until::About(self.pollster.membership.clock.boot() + self.mark_ttl),
             ReleaseMark::None => Until::Always,
         };
         Arc::new(self.call(&scripts::RELEASE, key, self.keys_of(key, token), args, until))
     }
 
-    /// Takes an attempt back on all servers. Of one that nobody learnt of it says that it is over only where it is certain that
+    /// Rolls an attempt back on all servers. Of one that nobody learnt of it says that it is over only where it is certain that
     /// it was undone before anybody was told of it.
-    pub(super) async fn take_back_all(
+    pub(super) async fn roll_back_all(
         &self,
         key: &LockKey,
         token: &TokenHash,
@@ -228,10 +228,10 @@ impl QuorumStore {
             }
             known => known,
         };
-        let (quorum, blocking) = (self.pollster.council.quorum(), self.pollster.council.blocking());
+        let (quorum, blocking) = (self.pollster.membership.quorum(), self.pollster.membership.blocking());
         let life_ms = self.mark_ttl.as_millis().to_string();
         let args = vec![token.to_string(), attempt.to_string(), life_ms, known_arg(known)];
-        let call = self.call(&scripts::TAKE_BACK, key, self.keys_of(key, token), args, Until::Always);
+        let call = self.call(&scripts::ROLL_BACK, key, self.keys_of(key, token), args, Until::Always);
         let call = Arc::new(call);
         let mut poll = self.pollster.ask(&call, deadline);
         poll.decide(deadline, |answers| (count(answers, 1) >= quorum).then_some(())).await;
@@ -239,7 +239,7 @@ impl QuorumStore {
             return Err(poll.too_few());
         }
         // A lock that somebody was told of is pinned on most servers, and these have deleted it on some of those.
-        let undone = match () {
+        let rolled_back = match () {
             () if count(&poll.answers, 1) >= blocking => Undone::Ended { kept_ms: by_most(&poll, 1, quorum) },
             () if count(&poll.answers, 2) >= blocking => {
                 Undone::LeftToToken { left_ms: by_most(&poll, 2, quorum) }
@@ -247,7 +247,7 @@ impl QuorumStore {
             () => Undone::Nothing,
         };
         self.pollster.see_through(&call, poll);
-        Ok(undone)
+        Ok(rolled_back)
     }
 
     /// Asks who holds a lock; pins it, if it is `token`.
@@ -257,18 +257,18 @@ impl QuorumStore {
         token: Option<&TokenHash>,
         deadline: Instant,
     ) -> Result<Option<(TokenHash, Lease)>, StoreError> {
-        let (quorum, blocking) = (self.pollster.council.quorum(), self.pollster.council.blocking());
+        let (quorum, blocking) = (self.pollster.membership.quorum(), self.pollster.membership.blocking());
         let shown = token.map(ToString::to_string).unwrap_or_default();
         let keys = vec![self.keys.lock(key)];
         let call = self.call(&scripts::INSPECT, key, keys, vec![shown], Until::Always);
         let mut poll = self.pollster.ask(&Arc::new(call), deadline);
-        let held = |answers: &[Option<Answer>]| {
+        let held = |answers: &[Option<MemberAnswer>]| {
             let held = most_held(answers, quorum)?;
             let mut lease = held.by(quorum)?;
             lease.left_ms = relied_on(lease.left_ms);
             Some((held.is_even(quorum), (held.holder, lease)))
         };
-        let free = |answers: &[Option<Answer>]| count(answers, 0) >= blocking;
+        let free = |answers: &[Option<MemberAnswer>]| count(answers, 0) >= blocking;
         poll.decide(deadline, |answers| {
             let is_clear = free(answers) || held(answers).is_some_and(|(is_even, _)| is_even);
             is_clear.then_some(())
@@ -280,7 +280,7 @@ impl QuorumStore {
         // Whoever says that it is held, and not by whom, is as good as silent.
         let is_clear = |reply: &&Reply| reply.outcome == 0 || reply.lease().is_some();
         let silent = poll.answers.len() - poll.heard().filter(is_clear).count();
-        let most = held_locks(&poll.answers, |_| true).iter().map(Held::count).max().unwrap_or(0);
+        let most = held_locks(&poll.answers, |_| true).iter().map(ReportedLock::count).max().unwrap_or(0);
         // Whoever is silent may hold it too.
         if free(&poll.answers) || poll.heard().count() >= quorum && most + silent < quorum {
             return Ok(None);
@@ -289,7 +289,7 @@ impl QuorumStore {
     }
 
     pub(super) fn keys_of(&self, key: &LockKey, token: &TokenHash) -> Vec<String> {
-        vec![self.keys.lock(key), self.keys.mark(key, token), self.keys.watch(key)]
+        vec![self.keys.lock(key), self.keys.tombstone(key, token), self.keys.watch(key)]
     }
 
     pub(super) fn call(
@@ -323,14 +323,14 @@ const SAID_BEFORE: i64 = 10;
 const ANSWERS: [Released; 3] = [Released::Released, Released::HeldByAnother, Released::NotHeld];
 
 /// The answer to a release that so many servers give.
-fn said_by(answers: &[Option<Answer>], votes: usize) -> Option<Released> {
+fn said_by(answers: &[Option<MemberAnswer>], votes: usize) -> Option<Released> {
     let said = |answer| count(answers, code_of(answer)) + count(answers, SAID_BEFORE + code_of(answer));
     ANSWERS.into_iter().find(|answer| said(*answer) >= votes)
 }
 
 /// What to answer to a release where no answer has most votes: what most servers may have said before, with those that are
 /// silent, since somebody may have been told so. Nothing where it is not known which that is.
-fn settled(answers: &[Option<Answer>], quorum: usize) -> Option<Released> {
+fn settled(answers: &[Option<MemberAnswer>], quorum: usize) -> Option<Released> {
     let silent = answers.len() - heard(answers).count();
     let may_be_told = |answer: &Released| {
         let before = count(answers, SAID_BEFORE + code_of(*answer));
@@ -354,7 +354,7 @@ fn code_of(outcome: Released) -> i64 {
 }
 
 /// The grant that a release has ended, if most servers had it: else nobody was told that it was granted.
-fn ended(answers: &[Option<Answer>], quorum: usize) -> Option<Ended> {
+fn ended(answers: &[Option<MemberAnswer>], quorum: usize) -> Option<Ended> {
     let freed = |reply: &Reply| {
         let number = reply.field::<String>(0)?.parse().ok()?;
         Some((FencingToken::new(number)?, reply.field::<u64>(1)?))
@@ -377,12 +377,12 @@ fn by_most(poll: &Poll, outcome: i64, quorum: usize) -> u64 {
 }
 
 /// How many servers gave this answer.
-pub(super) fn count(answers: &[Option<Answer>], outcome: i64) -> usize {
+pub(super) fn count(answers: &[Option<MemberAnswer>], outcome: i64) -> usize {
     heard(answers).filter(|reply| reply.outcome == outcome).count()
 }
 
 /// What some servers say of one lock.
-pub(super) struct Held {
+pub(super) struct ReportedLock {
     pub(super) holder: TokenHash,
     /// As one of them says it.
     pub(super) lease: Lease,
@@ -392,7 +392,7 @@ pub(super) struct Held {
     left_before_ms: u64,
 }
 
-impl Held {
+impl ReportedLock {
     pub(super) fn count(&self) -> usize {
         self.lefts_ms.len()
     }
@@ -414,14 +414,18 @@ impl Held {
 }
 
 /// Each lock that some server has named in such an answer.
-pub(super) fn held_locks(answers: &[Option<Answer>], is_such: impl Fn(&Reply) -> bool) -> Vec<Held> {
-    let mut locks = BTreeMap::<(TokenHash, u64), Held>::new();
+pub(super) fn held_locks(
+    answers: &[Option<MemberAnswer>],
+    is_such: impl Fn(&Reply) -> bool,
+) -> Vec<ReportedLock> {
+    let mut locks = BTreeMap::<(TokenHash, u64), ReportedLock>::new();
     for reply in heard(answers).filter(|reply| is_such(reply)) {
         let (Some(holder), Some(lease)) = (reply.holder(), reply.lease()) else { continue };
         let left_before_ms = reply.field(2).unwrap_or(lease.left_ms);
         let id = (holder, lease.fencing_token.get());
         let left_ms = lease.left_ms;
-        let held = locks.entry(id).or_insert(Held { holder, lease, lefts_ms: Vec::new(), left_before_ms });
+        let held =
+            locks.entry(id).or_insert(ReportedLock { holder, lease, lefts_ms: Vec::new(), left_before_ms });
         held.lefts_ms.push(left_ms);
         held.left_before_ms = held.left_before_ms.min(left_before_ms);
     }
@@ -431,6 +435,6 @@ pub(super) fn held_locks(answers: &[Option<Answer>], is_such: impl Fn(&Reply) ->
 }
 
 /// The lock that so many servers hold.
-pub(super) fn most_held(answers: &[Option<Answer>], quorum: usize) -> Option<Held> {
+pub(super) fn most_held(answers: &[Option<MemberAnswer>], quorum: usize) -> Option<ReportedLock> {
     held_locks(answers, |_| true).into_iter().find(|held| held.count() >= quorum)
 }

@@ -6,12 +6,12 @@ use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use super::lease::most_held;
-use super::member::{Answer, Until};
+use super::member::{MemberAnswer, Until};
 use super::scripts;
 use super::{QuorumStore, relied_on};
 use crate::lock::{Listed, LockKey, Page, Reach};
 use crate::store::StoreError;
-use crate::store::redis::connection::scan::Tour;
+use crate::store::redis::connection::scan::Scan;
 use crate::store::redis::scripts::Reply;
 
 /// The most locks that one call of the script tells of, since everybody else waits for it.
@@ -27,14 +27,14 @@ impl QuorumStore {
         limit: usize,
         deadline: Instant,
     ) -> Result<Page, StoreError> {
-        let council = &self.pollster.council;
-        let (quorum, blocking) = (council.quorum(), council.blocking());
+        let membership = &self.pollster.membership;
+        let (quorum, blocking) = (membership.quorum(), membership.blocking());
         let links: Vec<_> =
-            council.members.iter().filter_map(|member| member.link_now()).take(blocking).collect();
+            membership.members.iter().filter_map(|member| member.link_now()).take(blocking).collect();
         if links.len() < blocking {
             return Err(StoreError::Unavailable("too few servers can be asked at present".to_owned()));
         }
-        let walked = Tour::new(links, "").walk(&self.keys, reach, cursor, limit, deadline).await?;
+        let walked = Scan::new(links, "").page(&self.keys, reach, cursor, limit, deadline).await?;
         let keys: Vec<LockKey> = walked.found.into_iter().map(|(_, key)| key).collect();
         let polls: Vec<_> = keys
             .chunks(MOST_AT_ONCE)
@@ -59,7 +59,7 @@ impl QuorumStore {
                 let Some(held) = most_held(&answers, quorum) else { continue };
                 let Some(mut lease) = held.by(quorum) else { continue };
                 lease.left_ms = relied_on(lease.left_ms);
-                let waiters = self.waiters.step(|state, _| state.lines.waiters(key));
+                let waiters = self.waiters.step(|state, _| state.queues.waiters(key));
                 locks.push(Listed { key: key.clone(), lease, waiters });
             }
         }
@@ -69,7 +69,7 @@ impl QuorumStore {
 }
 
 /// What a server said of one of the locks that it was asked about.
-fn answer_of(answer: &Option<Answer>, index: usize) -> Option<Answer> {
+fn answer_of(answer: &Option<MemberAnswer>, index: usize) -> Option<MemberAnswer> {
     match answer.as_ref()? {
         Ok(reply) => reply.field::<Reply>(index).map(Ok),
         Err(silence) => Some(Err(silence.clone())),

@@ -7,13 +7,13 @@ use redis::RedisError;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-use super::sight::Sight;
+use super::member_status::MemberStatus;
 use super::waiters::lock;
 use crate::clock::part_of;
 use crate::store::StoreError;
 use crate::store::redis::connection::link::Link;
 use crate::store::redis::connection::servers::BEGUN_WITHIN;
-use crate::store::redis::connection::supervisor::Supervisor;
+use crate::store::redis::connection::supervisor::LinkSupervisor;
 use crate::store::redis::failure::{Failure, StepOutcome};
 use crate::store::redis::scripts::{Reply, Script};
 
@@ -27,7 +27,7 @@ pub(super) enum Silence {
 }
 
 /// What a server was asked for, and what it said.
-pub(super) type Answer = Result<Reply, Silence>;
+pub(super) type MemberAnswer = Result<Reply, Silence>;
 
 /// What a server is asked to run.
 #[derive(Clone)]
@@ -92,7 +92,7 @@ fn micros(time: Duration) -> i64 {
 pub(super) struct Member {
     /// Its address, by which the list names it.
     pub(super) name: String,
-    pub(super) supervisor: Supervisor,
+    pub(super) supervisor: LinkSupervisor,
     epoch: String,
     record: String,
     seen: Mutex<Seen>,
@@ -103,24 +103,24 @@ pub(super) struct Member {
 /// What is known of a server.
 struct Seen {
     /// What it remembers, or why it could not be asked.
-    sight: Result<Sight, String>,
+    status: Result<MemberStatus, String>,
     clock: Option<ServerClock>,
 }
 
 impl Member {
-    pub(super) fn new(name: String, supervisor: Supervisor, epoch: u64, record: String) -> Self {
-        let seen = Mutex::new(Seen { sight: Err("it was not looked at yet".to_owned()), clock: None });
+    pub(super) fn new(name: String, supervisor: LinkSupervisor, epoch: u64, record: String) -> Self {
+        let seen = Mutex::new(Seen { status: Err("it was not looked at yet".to_owned()), clock: None });
         Self { name, supervisor, epoch: epoch.to_string(), record, seen, nudge: Notify::new() }
     }
 
     /// What it was last seen to remember, or why it could not be asked.
-    pub(super) fn sight(&self) -> Result<Sight, String> {
-        self.seen().sight.clone()
+    pub(super) fn status(&self) -> Result<MemberStatus, String> {
+        self.seen().status.clone()
     }
 
-    pub(super) fn see(&self, sight: Result<Sight, String>, clock: Option<ServerClock>) {
+    pub(super) fn see(&self, status: Result<MemberStatus, String>, clock: Option<ServerClock>) {
         let mut seen = self.seen();
-        seen.sight = sight;
+        seen.status = status;
         seen.clock = clock.or(seen.clock);
     }
 
@@ -130,41 +130,41 @@ impl Member {
 
     /// Whether it counts.
     pub(super) fn counts(&self) -> bool {
-        self.seen().sight.as_ref().is_ok_and(Sight::counts)
+        self.seen().status.as_ref().is_ok_and(MemberStatus::counts)
     }
 
     /// Whether it counts, and else why not.
-    pub(super) fn standing(&self) -> Result<(), String> {
-        match &self.seen().sight {
-            Ok(sight) => sight.standing(),
+    pub(super) fn eligibility(&self) -> Result<(), String> {
+        match &self.seen().status {
+            Ok(status) => status.eligibility(),
             Err(reason) => Err(reason.clone()),
         }
     }
 
     /// Whether the process of this name counts, and else why not.
-    fn standing_of(&self, run: &str) -> Result<(), String> {
-        match &self.seen().sight {
-            Ok(sight) if sight.run != run => {
+    fn eligibility_of(&self, run: &str) -> Result<(), String> {
+        match &self.seen().status {
+            Ok(status) if status.run != run => {
                 Err("it was restarted or followed another server, and was not looked at since".to_owned())
             }
-            Ok(sight) => sight.standing(),
+            Ok(status) => status.eligibility(),
             Err(reason) => Err(reason.clone()),
         }
     }
 
     /// The link to the server, if it counts and can be asked at once.
     pub(super) fn link_now(&self) -> Option<Arc<Link>> {
-        self.supervisor.link_now().filter(|link| self.standing_of(&link.incarnation).is_ok())
+        self.supervisor.link_now().filter(|link| self.eligibility_of(&link.incarnation).is_ok())
     }
 
     /// Runs a call on the server, if it counts.
-    pub(super) async fn run(&self, call: &Call, deadline: Instant) -> Answer {
+    pub(super) async fn run(&self, call: &Call, deadline: Instant) -> MemberAnswer {
         let out = |reason: String| Silence::Out(format!("{}: {reason}", self.name));
         let begin_by = part_of(deadline, BEGUN_WITHIN);
         let link = self.supervisor.link(begin_by).await.map_err(|error| out(error.to_string()))?;
-        self.standing_of(&link.incarnation).map_err(out)?;
+        self.eligibility_of(&link.incarnation).map_err(out)?;
         let until = self.until(call.until).ok_or_else(|| out("its clock is not known yet".to_owned()))?;
-        let place = link.place(begin_by).await.map_err(|error| out(error.to_string()))?;
+        let place = link.permit(begin_by).await.map_err(|error| out(error.to_string()))?;
         // Nobody waits for another link: there are others who can answer.
         let _place = place.ok_or_else(|| out("its connection broke".to_owned()))?;
         let keys: Vec<&[u8]> =
@@ -193,7 +193,7 @@ impl Member {
         })
     }
 
-    /// Runs one of the council's scripts, which begin with the run of the server, whatever is known of the server.
+    /// Runs one of the scripts of the membership, which begin with the run of the server, whatever is known of the server.
     pub(super) async fn ask(
         &self,
         script: &'static Script,

@@ -17,8 +17,8 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
-use super::council::Council;
-use super::member::{Answer, Call, Silence};
+use super::member::{Call, MemberAnswer, Silence};
+use super::membership::Membership;
 use crate::clock::Backoff;
 use crate::store::StoreError;
 use crate::store::redis::scripts::Reply;
@@ -37,16 +37,16 @@ const SHORTEST_GRACE: Duration = Duration::from_millis(20);
 /// Who asks the servers.
 #[derive(Clone)]
 pub(super) struct Pollster {
-    pub(super) council: Arc<Council>,
+    pub(super) membership: Arc<Membership>,
     seen_through: Arc<Semaphore>,
 }
 
 /// The answers to a question so far.
 pub(super) struct Poll {
-    council: Arc<Council>,
+    membership: Arc<Membership>,
     calls: Calls,
     /// One place for each server; nothing where it was not asked, or has not answered.
-    pub(super) answers: Vec<Option<Answer>>,
+    pub(super) answers: Vec<Option<MemberAnswer>>,
     /// Which servers were asked.
     pub(super) asked: Vec<bool>,
     asked_at: Instant,
@@ -56,7 +56,7 @@ pub(super) struct Poll {
 struct Calls(FuturesUnordered<InFlight>);
 
 /// A call to the server of this index.
-type InFlight = Pin<Box<dyn Future<Output = (usize, Answer)> + Send>>;
+type InFlight = Pin<Box<dyn Future<Output = (usize, MemberAnswer)> + Send>>;
 
 impl Drop for Calls {
     fn drop(&mut self) {
@@ -70,8 +70,8 @@ impl Drop for Calls {
 }
 
 impl Pollster {
-    pub(super) fn new(council: Arc<Council>) -> Self {
-        Self { council, seen_through: Arc::new(Semaphore::new(MOST_SEEN_THROUGH)) }
+    pub(super) fn new(membership: Arc<Membership>) -> Self {
+        Self { membership, seen_through: Arc::new(Semaphore::new(MOST_SEEN_THROUGH)) }
     }
 
     /// Asks all servers, as soon as the answers are waited for.
@@ -87,13 +87,13 @@ impl Pollster {
         wanted: impl Fn(usize) -> bool,
     ) -> Poll {
         let calls = Calls(FuturesUnordered::new());
-        let asked: Vec<_> = (0..self.council.members.len()).map(wanted).collect();
-        for (index, member) in self.council.members.iter().enumerate().filter(|(index, _)| asked[*index]) {
+        let asked: Vec<_> = (0..self.membership.members.len()).map(wanted).collect();
+        for (index, member) in self.membership.members.iter().enumerate().filter(|(index, _)| asked[*index]) {
             let (member, call) = (member.clone(), call.clone());
             calls.0.push(Box::pin(async move { (index, member.run(&call, deadline).await) }));
         }
-        let answers = self.council.members.iter().map(|_| None).collect();
-        Poll { council: self.council.clone(), calls, answers, asked, asked_at: Instant::now() }
+        let answers = self.membership.members.iter().map(|_| None).collect();
+        Poll { membership: self.membership.clone(), calls, answers, asked, asked_at: Instant::now() }
     }
 
     /// Has every server that was asked and did nothing yet do it after all, in the background, for at most as long as a
@@ -115,7 +115,7 @@ impl Pollster {
         &self,
         call: &Arc<Call>,
         mut poll: Poll,
-        wanted: impl Fn(&Option<Answer>) -> bool + Send + 'static,
+        wanted: impl Fn(&Option<MemberAnswer>) -> bool + Send + 'static,
     ) {
         // Most often there is nothing to do.
         if poll.answers.iter().all(|answer| answer.is_some() && !wanted(answer)) {
@@ -126,7 +126,7 @@ impl Pollster {
             poll.rest().await;
             let wanted: Vec<_> = poll.answers.iter().map(&wanted).collect();
             if wanted.contains(&true) {
-                let deadline = Instant::now() + this.council.reply_timeout;
+                let deadline = Instant::now() + this.membership.reply_timeout;
                 let asked = this.ask_some(&call, deadline, |index| wanted[index]);
                 this.see_through(&call, asked);
             }
@@ -135,17 +135,17 @@ impl Pollster {
 
     fn see_through_at(&self, index: usize, call: Arc<Call>) {
         let Ok(permit) = self.seen_through.clone().try_acquire_owned() else { return };
-        let council = self.council.clone();
+        let membership = self.membership.clone();
         tokio::spawn(async move {
             let started = Instant::now();
             let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
-            while started.elapsed() < council.longest() && !council.stop.is_cancelled() {
+            while started.elapsed() < membership.longest() && !membership.stop.is_cancelled() {
                 backoff.pause().await;
-                if call.until.is_over(council.clock.boot()) {
+                if call.until.is_over(membership.clock.boot()) {
                     break;
                 }
-                let deadline = Instant::now() + council.reply_timeout;
-                if council.members[index].run(&call, deadline).await.is_ok() {
+                let deadline = Instant::now() + membership.reply_timeout;
+                if membership.members[index].run(&call, deadline).await.is_ok() {
                     break;
                 }
             }
@@ -160,14 +160,14 @@ impl Poll {
     pub(super) async fn decide<D>(
         &mut self,
         deadline: Instant,
-        mut decide: impl FnMut(&[Option<Answer>]) -> Option<D>,
+        mut decide: impl FnMut(&[Option<MemberAnswer>]) -> Option<D>,
     ) -> Option<D> {
         let mut patience = deadline;
         loop {
             if let Some(decision) = decide(&self.answers) {
                 return Some(decision);
             }
-            if patience == deadline && self.heard().count() >= self.council.quorum() {
+            if patience == deadline && self.heard().count() >= self.membership.quorum() {
                 let grace = (self.asked_at.elapsed() * GRACE_FACTOR).max(SHORTEST_GRACE);
                 patience = deadline.min(Instant::now() + grace);
             }
@@ -194,7 +194,7 @@ impl Poll {
     pub(super) fn too_few(&self) -> StoreError {
         let mut is_certain = true;
         let mut reasons = Vec::new();
-        for (answer, member) in self.answers.iter().zip(&self.council.members) {
+        for (answer, member) in self.answers.iter().zip(&self.membership.members) {
             match answer {
                 Some(Err(Silence::Out(reason))) => reasons.push(reason.clone()),
                 Some(Err(Silence::Doubt(reason))) => {
@@ -208,13 +208,13 @@ impl Poll {
                 }
             }
         }
-        let (quorum, all) = (self.council.quorum(), self.answers.len());
+        let (quorum, all) = (self.membership.quorum(), self.answers.len());
         let reason = format!("{quorum} of {all} servers are needed: {}", reasons.join("; "));
         if is_certain { StoreError::Unavailable(reason) } else { StoreError::Unknown(reason) }
     }
 }
 
 /// What the servers said that counted.
-pub(super) fn heard(answers: &[Option<Answer>]) -> impl Iterator<Item = &Reply> {
+pub(super) fn heard(answers: &[Option<MemberAnswer>]) -> impl Iterator<Item = &Reply> {
     answers.iter().flatten().filter_map(|answer| answer.as_ref().ok())
 }

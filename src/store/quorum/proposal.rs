@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::member::{Answer, Call, Until};
+use super::member::{Call, MemberAnswer, Until};
 use super::poll::{Poll, heard};
 use super::scripts;
-use super::votes::{Verdict, early, late, may_have_accepted_it};
+use super::tally::{Tally, early, late, may_have_accepted_it};
 use super::{QuorumStore, drift, relied_on};
 use crate::clock::{Backoff, part_of};
 use crate::lock::{Acquired, Attempt, FencingToken, Lease, LockKey, Refusal, Renewed, TokenHash, Ttl};
@@ -45,7 +45,7 @@ struct Bid<'a> {
     /// Whether some server has said that the token holds the lock.
     is_own: bool,
     /// The servers that may hold something of this attempt: they have accepted it, or may have, or may yet.
-    litter: Vec<bool>,
+    possibly_accepted: Vec<bool>,
     /// Whether there were such before the last vote. Those of the last one were answered where it matters; a copy from an
     /// earlier one may still be on its way.
     has_strays: bool,
@@ -59,28 +59,28 @@ impl QuorumStore {
         proposal: Proposal<'_>,
         deadline: Instant,
     ) -> Result<Acquired, StoreError> {
-        let council = &self.pollster.council;
-        council.is_ready(deadline).await?;
+        let membership = &self.pollster.membership;
+        membership.is_ready(deadline).await?;
         let last_start = part_of(deadline, BEGUN_WITHIN);
         let mut pauses = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         let mut bid = Bid {
             store: self,
-            number: self.ballots.next(self.keys.bucket_of(&proposal.request.key), council.now_us()),
+            number: self.ballots.next(self.keys.bucket_of(&proposal.request.key), membership.now_us()),
             proposal,
             is_first: true,
             splits: 0,
             is_last: false,
             is_own: false,
-            litter: vec![false; council.members.len()],
+            possibly_accepted: vec![false; membership.members.len()],
             has_strays: false,
             deadline,
         };
         loop {
-            let (verdict, poll) = bid.vote().await;
-            match verdict {
-                Verdict::Passed { high } if Instant::now() < last_start => bid.rise_above(high, &poll),
-                Verdict::Passed { .. } | Verdict::Split { .. } => {
-                    bid.fail(&verdict).await?;
+            let (tally, poll) = bid.vote().await;
+            match tally {
+                Tally::Passed { high } if Instant::now() < last_start => bid.rise_above(high, &poll),
+                Tally::Passed { .. } | Tally::Split { .. } => {
+                    bid.fail(&tally).await?;
                     if bid.is_last {
                         return Ok(HOLDER_UNKNOWN);
                     }
@@ -91,7 +91,7 @@ impl QuorumStore {
                         bid.ask_for_the_last_word();
                     }
                 }
-                verdict => return bid.conclude(verdict, poll).await,
+                tally => return bid.conclude(tally, poll).await,
             }
         }
     }
@@ -105,14 +105,14 @@ impl QuorumStore {
 
 impl Bid<'_> {
     /// Asks the servers for their votes on the number.
-    async fn vote(&mut self) -> (Verdict, Poll) {
-        let (verdict, poll) = self.ask().await;
+    async fn vote(&mut self) -> (Tally, Poll) {
+        let (tally, poll) = self.ask().await;
         self.is_first = false;
         self.has_strays = self.may_be_accepted();
         for (index, answer) in poll.answers.iter().enumerate().filter(|(index, _)| poll.asked[*index]) {
-            self.litter[index] |= may_have_accepted_it(answer);
+            self.possibly_accepted[index] |= may_have_accepted_it(answer);
         }
-        (verdict, poll)
+        (tally, poll)
     }
 
     /// Goes on with a number above `high`. Where the last one was too far ahead of some clock, time plays no part any more.
@@ -124,14 +124,14 @@ impl Bid<'_> {
     }
 
     /// Undoes what a vote has left that nobody has won.
-    async fn fail(&mut self, verdict: &Verdict) -> Result<(), StoreError> {
-        self.is_own |= matches!(verdict, Verdict::Split { is_own: true, .. });
+    async fn fail(&mut self, tally: &Tally) -> Result<(), StoreError> {
+        self.is_own |= matches!(tally, Tally::Split { is_own: true, .. });
         if !self.is_undone().await || self.is_last && self.is_own {
             return Err(StoreError::Unknown("the servers do not agree on who holds the lock".into()));
         }
         // Nothing of the numbers so far can be granted any more.
-        self.litter.fill(false);
-        if let Verdict::Passed { high } | Verdict::Split { high: Some(high), .. } = verdict {
+        self.possibly_accepted.fill(false);
+        if let Tally::Passed { high } | Tally::Split { high: Some(high), .. } = tally {
             self.store.ballots.note(self.store.keys.bucket_of(&self.proposal.request.key), *high);
         }
         Ok(())
@@ -148,17 +148,17 @@ impl Bid<'_> {
         self.proposal.grants = false;
     }
 
-    /// What a verdict that is none of these means for the caller.
-    async fn conclude(self, verdict: Verdict, poll: Poll) -> Result<Acquired, StoreError> {
+    /// What a tally that is none of these means for the caller.
+    async fn conclude(self, tally: Tally, poll: Poll) -> Result<Acquired, StoreError> {
         let AcquireRequest { key, token, attempt, ttl, .. } = self.proposal.request;
         let unknown = |reason: &str| Err(StoreError::Unknown(reason.to_owned()));
-        match verdict {
-            Verdict::Granted => self.granted(),
-            Verdict::GrantedBefore(lease) => {
+        match tally {
+            Tally::Granted => self.granted(),
+            Tally::GrantedBefore(lease) => {
                 let left_ms = lease.left_ms.saturating_sub(drift(ttl.as_ms()));
                 Ok(Acquired::Granted(Lease { left_ms, ..lease }))
             }
-            Verdict::Own => {
+            Tally::Own => {
                 // Before servers are asked to renew the token's lock: they would renew what they have just accepted.
                 if self.may_be_accepted() {
                     self.give_up().await_answers().await;
@@ -176,17 +176,17 @@ impl Bid<'_> {
                     _ => unknown("the lock was lost just after it was found held"),
                 }
             }
-            Verdict::Held(_) if self.has_strays && !self.give_up().await_most().await => {
+            Tally::Held(_) if self.has_strays && !self.give_up().await_most().await => {
                 unknown("somebody else holds the lock, but not all that was asked for before is undone")
             }
-            Verdict::Held(lease) => {
+            Tally::Held(lease) => {
                 if !self.has_strays {
                     let undoing = self.store.giving_up(key, token, *attempt, self.number);
                     self.store.pollster.follow_up(&undoing, poll, may_have_accepted_it);
                 }
                 Ok(refused(Some(lease)))
             }
-            Verdict::Released => {
+            Tally::Released => {
                 if self.may_be_accepted() {
                     self.give_up().in_background();
                 }
@@ -194,16 +194,16 @@ impl Bid<'_> {
                 self.store.release_all(key, token, ReleaseMark::Final, false, self.deadline).await?;
                 Ok(Acquired::TokenReleased)
             }
-            Verdict::Voided => {
+            Tally::Voided => {
                 self.give_up().in_background();
                 Ok(Acquired::AttemptVoided)
             }
-            Verdict::TooFew(StoreError::Unavailable(reason) | StoreError::Unknown(reason)) => {
+            Tally::TooFew(StoreError::Unavailable(reason) | StoreError::Unknown(reason)) => {
                 let is_undone = self.is_undone().await;
                 Err(if is_undone { StoreError::Unavailable(reason) } else { StoreError::Unknown(reason) })
             }
-            Verdict::Nobody => Ok(refused(None)),
-            Verdict::Passed { .. } | Verdict::Split { .. } => Ok(HOLDER_UNKNOWN),
+            Tally::Nobody => Ok(refused(None)),
+            Tally::Passed { .. } | Tally::Split { .. } => Ok(HOLDER_UNKNOWN),
         }
     }
 
@@ -225,11 +225,11 @@ impl Bid<'_> {
 
     fn next_number(&self) -> u64 {
         let bucket = self.store.keys.bucket_of(&self.proposal.request.key);
-        self.store.ballots.next(bucket, self.store.pollster.council.now_us())
+        self.store.ballots.next(bucket, self.store.pollster.membership.now_us())
     }
 
     fn may_be_accepted(&self) -> bool {
-        self.litter.contains(&true)
+        self.possibly_accepted.contains(&true)
     }
 
     /// Whether nothing of the numbers so far can be granted any more, once they are given up.
@@ -242,16 +242,16 @@ impl Bid<'_> {
         let AcquireRequest { key, token, attempt, .. } = self.proposal.request;
         let (store, deadline) = (self.store, self.deadline);
         let call = store.giving_up(key, token, *attempt, self.number);
-        let poll = store.pollster.ask_some(&call, deadline, |index| self.litter[index]);
-        let clean = self.litter.iter().filter(|may_hold| !**may_hold).count();
+        let poll = store.pollster.ask_some(&call, deadline, |index| self.possibly_accepted[index]);
+        let clean = self.possibly_accepted.iter().filter(|may_hold| !**may_hold).count();
         GivingUp { store, poll, call, clean, deadline }
     }
 
-    async fn ask(&self) -> (Verdict, Poll) {
+    async fn ask(&self) -> (Tally, Poll) {
         let call = Arc::new(self.call());
         let (pollster, deadline) = (&self.store.pollster, self.deadline);
-        let council = &pollster.council;
-        let good = if self.splits > 0 { council.good() } else { Vec::new() };
+        let membership = &pollster.membership;
+        let good = if self.splits > 0 { membership.good() } else { Vec::new() };
         if !good.is_empty() {
             // All who contend ask the same server first, and only one of them goes on. Another one next time: what is left
             // of a lock that nobody holds may be in the way there.
@@ -261,7 +261,7 @@ impl Bid<'_> {
             if let Some(Some(Ok(reply))) = poll.answers.get(first)
                 && reply.outcome == 2
             {
-                return (Verdict::Split { is_own: false, high: None }, poll);
+                return (Tally::Split { is_own: false, high: None }, poll);
             }
             let mut others = pollster.ask_some(&call, deadline, |index| index != first);
             (others.answers[first], others.asked[first]) = (poll.answers[first].take(), true);
@@ -271,9 +271,9 @@ impl Bid<'_> {
         (self.count(&mut poll).await, poll)
     }
 
-    async fn count(&self, poll: &mut Poll) -> Verdict {
+    async fn count(&self, poll: &mut Poll) -> Tally {
         let (quorum, blocking) =
-            (self.store.pollster.council.quorum(), self.store.pollster.council.blocking());
+            (self.store.pollster.membership.quorum(), self.store.pollster.membership.blocking());
         let decided = poll.decide(self.deadline, |answers| early(answers, quorum, blocking)).await;
         decided.unwrap_or_else(|| late(poll, quorum))
     }
@@ -299,13 +299,13 @@ impl Bid<'_> {
             if self.is_first { "1" } else { "0" }.to_owned(),
         ];
         args.extend(terms_args(*terms));
-        let keys = vec![store.keys.lock(key), store.keys.mark(key, token), store.keys.watch(key)];
+        let keys = vec![store.keys.lock(key), store.keys.tombstone(key, token), store.keys.watch(key)];
         store.call(
             &scripts::ACQUIRE,
             key,
             keys,
             args,
-            Until::About(store.pollster.council.since_boot(self.deadline)),
+            Until::About(store.pollster.membership.since_boot(self.deadline)),
         )
     }
 }
@@ -334,10 +334,10 @@ impl GivingUp<'_> {
 
     /// Waits until so many servers hold nothing of it that it can never be granted any more; else returns `false`.
     async fn await_most(mut self) -> bool {
-        let (blocking, clean) = (self.store.pollster.council.blocking(), self.clean);
-        let is_undone = |answers: &[Option<Answer>]| {
-            let undone = heard(answers).filter(|reply| reply.outcome == 0).count();
-            (clean + undone >= blocking).then_some(())
+        let (blocking, clean) = (self.store.pollster.membership.blocking(), self.clean);
+        let is_undone = |answers: &[Option<MemberAnswer>]| {
+            let rolled_back = heard(answers).filter(|reply| reply.outcome == 0).count();
+            (clean + rolled_back >= blocking).then_some(())
         };
         let is_undone = self.poll.decide(self.deadline, is_undone).await.is_some();
         self.in_background();

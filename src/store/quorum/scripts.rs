@@ -12,11 +12,11 @@ pub(super) static ACQUIRE: LazyLock<Script> = script!(
 );
 pub(super) static GIVE_UP: LazyLock<Script> =
     script!("../redis/scripts/shared/lock.lua", "scripts/member.lua", "scripts/give_up.lua");
-pub(super) static TAKE_BACK: LazyLock<Script> = script!(
+pub(super) static ROLL_BACK: LazyLock<Script> = script!(
     "../redis/scripts/shared/lock.lua",
     "../redis/scripts/shared/terms.lua",
     "scripts/member.lua",
-    "scripts/take_back.lua"
+    "scripts/roll_back.lua"
 );
 pub(super) static RELEASE: LazyLock<Script> = script!(
     "../redis/scripts/shared/lock.lua",
@@ -43,5 +43,5 @@ pub(super) static LIST: LazyLock<Script> =
 pub(super) static BREAK: LazyLock<Script> =
     script!("../redis/scripts/shared/lock.lua", "scripts/member.lua", "scripts/break.lua");
 pub(super) static LOOK: LazyLock<Script> = script!("scripts/look.lua");
-pub(super) static CHANGE: LazyLock<Script> = script!("scripts/change.lua");
+pub(super) static RECONFIGURE: LazyLock<Script> = script!("scripts/reconfigure.lua");
 pub(super) static HIGH: LazyLock<Script> = script!("scripts/high.lua");

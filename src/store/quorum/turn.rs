@@ -7,10 +7,10 @@ use tokio::time::Instant;
 
 use super::QuorumStore;
 use super::proposal::Proposal;
-use super::waiters::{AT_ONCE, State};
+use super::waiters::{AT_ONCE, WaitState};
 use crate::clock::boottime;
 use crate::lock::{Acquired, LockKey, Refusal, TokenHash};
-use crate::store::wait_queue::{LineFull, Turn};
+use crate::store::wait_queue::{QueueFull, QueueTurn};
 use crate::store::{AcquireRequest, Intent, Join, KnownTo, PlaceAfter, StoreError};
 
 impl QuorumStore {
@@ -24,7 +24,7 @@ impl QuorumStore {
         let _turn = self.waiters.turn(key, deadline).await?;
         let may_take = self.waiters.step(|state, now| {
             let held = state.held(key, now);
-            !state.lines.has_line(key, now) || state.lines.pass(key, token, held, now)
+            !state.queues.has_queue(key, now) || state.queues.pass(key, token, held, now)
         });
         if may_take {
             return self.attempt(request, Trying::of(self, key), deadline).await;
@@ -33,7 +33,7 @@ impl QuorumStore {
         self.ask(request, deadline).await
     }
 
-    /// Takes a place in the line, and looks whether it is this place's turn.
+    /// Takes a place in the wait queue, and looks whether it is this place's turn.
     pub(super) async fn join(
         &self,
         request: &AcquireRequest,
@@ -42,14 +42,14 @@ impl QuorumStore {
     ) -> Result<Acquired, StoreError> {
         let AcquireRequest { key, token, attempt, .. } = request;
         let joined = self.waiters.step(|state, now| {
-            state.lines.prepare(key, token, &join.supersedes, *attempt, now);
-            state.lines.join(key, token, *attempt, join, now)
+            state.queues.prepare(key, token, &join.supersedes, *attempt, now);
+            state.queues.join(key, token, *attempt, join, now)
         });
         let answer = self.look_once_joined(request, joined, deadline).await;
         if matches!(answer, Err(StoreError::Unavailable(_))) {
             // Whoever is told that nothing happened must not stand in anybody's way.
             let place = if join.place.is_some() { PlaceAfter::Kept } else { PlaceAfter::Removed };
-            self.waiters.step(|state, now| state.lines.vacate(key, token, *attempt, place, false, now));
+            self.waiters.step(|state, now| state.queues.vacate(key, token, *attempt, place, false, now));
         }
         answer
     }
@@ -57,7 +57,7 @@ impl QuorumStore {
     async fn look_once_joined(
         &self,
         request: &AcquireRequest,
-        joined: Result<(), LineFull>,
+        joined: Result<(), QueueFull>,
         deadline: Instant,
     ) -> Result<Acquired, StoreError> {
         if joined.is_ok()
@@ -104,14 +104,14 @@ impl QuorumStore {
     ) -> Result<Option<Acquired>, StoreError> {
         let AcquireRequest { key, token, attempt, .. } = request;
         let turn = self.waiters.step(|state, now| {
-            let turn = state.lines.look(key, token, *attempt, state.held(key, now), now);
-            if turn == Turn::Take {
+            let turn = state.queues.look(key, token, *attempt, state.held(key, now), now);
+            if turn == QueueTurn::Take {
                 // Nobody else is to try meanwhile, and the offer does not lapse.
                 state.note_held(key, deadline.saturating_duration_since(Instant::now()), now);
             }
             turn
         });
-        if turn != Turn::Take {
+        if turn != QueueTurn::Take {
             return Ok(None);
         }
         let trying = Trying::of(self, key);
@@ -130,7 +130,7 @@ impl QuorumStore {
         let AcquireRequest { key, attempt, .. } = request;
         // A look never makes what it did not find: a copy of it that comes late would make it for nobody.
         let (is_spent, is_lost) = self.waiters.step(|state, now| {
-            let is_free = state.held(key, now).is_none() && !state.lines.has_line(key, now);
+            let is_free = state.held(key, now).is_none() && !state.queues.has_queue(key, now);
             (state.is_spent(attempt), is_free)
         });
         let answer = match is_spent {
@@ -170,8 +170,8 @@ impl QuorumStore {
         deadline: Instant,
     ) -> Result<Acquired, StoreError> {
         let AcquireRequest { key, token, attempt, .. } = request;
-        self.take_back_all(key, token, *attempt, KnownTo::Nobody, deadline).await?;
-        self.waiters.step(|state, now| state.lines.end(key, token, *attempt, place, now));
+        self.roll_back_all(key, token, *attempt, KnownTo::Nobody, deadline).await?;
+        self.waiters.step(|state, now| state.queues.end(key, token, *attempt, place, now));
         Ok(Acquired::Refused(self.with_line(key, token, refusal)))
     }
 
@@ -179,15 +179,15 @@ impl QuorumStore {
     fn place_of(&self, request: &AcquireRequest) -> Acquired {
         let AcquireRequest { key, token, attempt, .. } = request;
         self.waiters.step(|state, now| {
-            match state.lines.look(key, token, *attempt, state.held(key, now), now) {
-                Turn::InLine(standing) => Acquired::InLine(standing),
-                Turn::Moved(standing) => Acquired::Moved(standing),
-                Turn::Lost => Acquired::PlaceLost,
+            match state.queues.look(key, token, *attempt, state.held(key, now), now) {
+                QueueTurn::InLine(standing) => Acquired::InLine(standing),
+                QueueTurn::Moved(standing) => Acquired::Moved(standing),
+                QueueTurn::Lost => Acquired::PlaceLost,
                 // It has become free just now: another look takes it.
-                Turn::Take => {
-                    state.lines.withdrawn(key, now);
-                    match state.lines.look(key, token, *attempt, Some(AT_ONCE), now) {
-                        Turn::InLine(standing) => Acquired::InLine(standing),
+                QueueTurn::Take => {
+                    state.queues.withdrawn(key, now);
+                    match state.queues.look(key, token, *attempt, Some(AT_ONCE), now) {
+                        QueueTurn::InLine(standing) => Acquired::InLine(standing),
                         _ => Acquired::PlaceLost,
                     }
                 }
@@ -208,7 +208,7 @@ impl QuorumStore {
         let answer = self.propose(proposal, deadline).await?;
         trying.ends(|state, now| {
             if !matches!(answer, Acquired::Granted(_)) {
-                state.lines.withdrawn(key, now);
+                state.queues.withdrawn(key, now);
                 state.note_free(key);
             }
             state.learn(request, &answer, asked_at, now);
@@ -229,7 +229,7 @@ impl QuorumStore {
         self.waiters.step(|state, now| {
             state.learn(request, &answer, asked_at, now);
             if matches!(answer, Acquired::Refused(Refusal { holder: None, .. })) {
-                state.lines.freed(key, now);
+                state.queues.freed(key, now);
             }
         });
         Ok(self.with_line_if_refused(key, token, answer))
@@ -238,8 +238,8 @@ impl QuorumStore {
     /// Where servers are to tell that the lock is free, if somebody waits for it here.
     fn channel_for(&self, request: &AcquireRequest) -> Option<&str> {
         let waits = !matches!(request.intent, Intent::Grant | Intent::Confirm);
-        let has_line = waits || self.waiters.step(|state, now| state.lines.has_line(&request.key, now));
-        has_line.then_some(&self.channel)
+        let has_queue = waits || self.waiters.step(|state, now| state.queues.has_queue(&request.key, now));
+        has_queue.then_some(&self.channel)
     }
 
     fn with_line_if_refused(&self, key: &LockKey, token: &TokenHash, answer: Acquired) -> Acquired {
@@ -251,7 +251,7 @@ impl QuorumStore {
 
     fn with_line(&self, key: &LockKey, token: &TokenHash, refusal: Refusal) -> Refusal {
         self.waiters.step(|state, _| {
-            let (waiters, position) = (state.lines.waiters(key), state.lines.position(key, token));
+            let (waiters, position) = (state.queues.waiters(key), state.queues.position(key, token));
             Refusal { waiters, position, ..refusal }
         })
     }
@@ -269,7 +269,7 @@ impl<'a> Trying<'a> {
         Self { store, key, is_over: false }
     }
 
-    fn ends(mut self, step: impl FnOnce(&mut State, Duration)) {
+    fn ends(mut self, step: impl FnOnce(&mut WaitState, Duration)) {
         self.is_over = true;
         self.store.waiters.step(step);
     }
@@ -281,7 +281,7 @@ impl Drop for Trying<'_> {
             return;
         }
         self.store.waiters.step(|state, now| {
-            state.lines.withdrawn(self.key, now);
+            state.queues.withdrawn(self.key, now);
             state.note_free(self.key);
         });
     }

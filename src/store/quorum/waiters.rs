@@ -1,4 +1,4 @@
-//! Who waits at this gateway, and whose turn it is to try. Gateways know nothing of each other's lines: so waiting is fair
+//! Who waits at this gateway, and whose turn it is to try. Gateways know nothing of each other's wait queues: so waiting is fair
 //! at each of them alone.
 
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::clock::{boottime, whole_ms};
 use crate::lock::{Acquired, Attempt, LockKey, Refusal};
-use crate::store::wait_queue::Lines;
+use crate::store::wait_queue::WaitQueues;
 use crate::store::{AcquireRequest, Hint, PlaceAfter, StoreError};
 
 /// How long what is known of a holder is relied on, since what servers tell may be lost: a tenth of what is left of the
@@ -26,19 +26,19 @@ const SPENT_FOR: Duration = Duration::from_secs(120);
 /// Locks that are being tried for, past which those that nobody tries for any more are forgotten.
 const MANY: usize = 1_024;
 
-/// The lines of this gateway, and what it knows of the locks for which somebody waits.
+/// The queues of this gateway, and what it knows of the locks for which somebody waits.
 pub(super) struct Waiters {
-    state: Mutex<State>,
+    state: Mutex<WaitState>,
     /// One try for each lock at a time: this gateway's requests would only be in each other's way.
     tries: Mutex<HashMap<LockKey, Weak<AsyncMutex<()>>>>,
     hints: broadcast::Sender<Hint>,
 }
 
 /// What is kept together.
-pub(super) struct State {
-    pub(super) lines: Lines,
+pub(super) struct WaitState {
+    pub(super) queues: WaitQueues,
     /// The locks that are believed to be held, or are being tried for.
-    held: HashMap<LockKey, Known>,
+    held: HashMap<LockKey, KnownHolder>,
     /// The servers that have said that a lock is free.
     free_at: HashMap<LockKey, Vec<usize>>,
     /// When a server last said so.
@@ -50,12 +50,12 @@ pub(super) struct State {
 }
 
 /// What is known of a lock, by the time since boot.
-struct Known {
+struct KnownHolder {
     until: Duration,
     good_until: Duration,
 }
 
-impl State {
+impl WaitState {
     /// How long the lock is believed to be held yet, as far as that was found out lately.
     pub(super) fn held(&self, key: &LockKey, now: Duration) -> Option<Duration> {
         let known = self.held.get(key).filter(|known| now < known.good_until)?;
@@ -66,11 +66,11 @@ impl State {
     pub(super) fn note_held(&mut self, key: &LockKey, left: Duration, now: Duration) {
         self.free_at.remove(key);
         let good_for = (left / 10).clamp(*KNOWN_FOR.start(), *KNOWN_FOR.end());
-        self.held.insert(key.clone(), Known { until: now + left, good_until: now + good_for });
+        self.held.insert(key.clone(), KnownHolder { until: now + left, good_until: now + good_for });
     }
 
     /// What was answered to a request that was made at `asked_at` says something of the lock, and of its token's place in the
-    /// line.
+    /// wait queue.
     pub(super) fn learn(
         &mut self,
         request: &AcquireRequest,
@@ -81,22 +81,22 @@ impl State {
         let AcquireRequest { key, token, attempt, ttl, .. } = request;
         match answer {
             Acquired::Granted(_) | Acquired::AlreadyHeld(_) => {
-                self.lines.granted(key, token, *attempt, *ttl, now);
+                self.queues.granted(key, token, *attempt, *ttl, now);
                 self.note_held(key, ttl.as_duration(), now);
             }
             // It was released meanwhile, perhaps by the one who is named: nobody will be told so again.
             Acquired::Refused(Refusal { holder: Some(_), .. })
                 if self.told_at.get(key).is_some_and(|told_at| *told_at >= asked_at) =>
             {
-                self.held.insert(key.clone(), Known { until: now + SOON, good_until: now + SOON });
+                self.held.insert(key.clone(), KnownHolder { until: now + SOON, good_until: now + SOON });
             }
             Acquired::Refused(Refusal { holder: Some(lease), .. }) => {
                 self.note_held(key, Duration::from_millis(lease.left_ms), now);
             }
             Acquired::Refused(_) => self.note_free(key),
-            Acquired::TokenReleased => drop(self.lines.released(key, token, false, now)),
+            Acquired::TokenReleased => drop(self.queues.released(key, token, false, now)),
             Acquired::AttemptVoided => {
-                self.lines.vacate(key, token, *attempt, PlaceAfter::Kept, false, now);
+                self.queues.vacate(key, token, *attempt, PlaceAfter::Kept, false, now);
             }
             _ => {}
         }
@@ -119,11 +119,11 @@ impl State {
 
     /// Forgets locks for which nobody waits.
     fn tidy(&mut self, now: Duration) {
-        self.lines.purge(now);
-        let Self { lines, held, free_at, told_at, .. } = self;
-        held.retain(|key, _| lines.has_line(key, now));
-        free_at.retain(|key, _| lines.has_line(key, now));
-        told_at.retain(|key, _| lines.has_line(key, now));
+        self.queues.purge(now);
+        let Self { queues, held, free_at, told_at, .. } = self;
+        held.retain(|key, _| queues.has_queue(key, now));
+        free_at.retain(|key, _| queues.has_queue(key, now));
+        told_at.retain(|key, _| queues.has_queue(key, now));
         // Else each step would tidy up where many are waited for.
         self.tidy_at = MANY.max(2 * self.known());
     }
@@ -135,9 +135,9 @@ impl State {
 }
 
 impl Waiters {
-    pub(super) fn new(lines: Lines, hints: broadcast::Sender<Hint>) -> Self {
-        let state = State {
-            lines,
+    pub(super) fn new(queues: WaitQueues, hints: broadcast::Sender<Hint>) -> Self {
+        let state = WaitState {
+            queues,
             held: HashMap::new(),
             free_at: HashMap::new(),
             told_at: HashMap::new(),
@@ -148,7 +148,7 @@ impl Waiters {
     }
 
     /// Does one step, and tells those who wait what follows for them.
-    pub(super) fn step<T>(&self, step: impl FnOnce(&mut State, Duration) -> T) -> T {
+    pub(super) fn step<T>(&self, step: impl FnOnce(&mut WaitState, Duration) -> T) -> T {
         let now = boottime();
         let (answer, hints) = {
             let mut state = lock(&self.state);
@@ -156,7 +156,7 @@ impl Waiters {
             if state.known() > state.tidy_at {
                 state.tidy(now);
             }
-            (answer, state.lines.take_hints())
+            (answer, state.queues.take_hints())
         };
         for hint in hints {
             // Nobody listens before somebody waits.
@@ -188,10 +188,10 @@ impl Waiters {
         timeout_at(deadline, turn.lock_owned()).await.map_err(|_| too_busy())
     }
 
-    /// A server has told that a lock is free. Once `quorum` of them have, or after a moment, the first in line tries.
+    /// A server has told that a lock is free. Once `quorum` of them have, or after a moment, the first in the wait queue tries.
     pub(super) fn hear(&self, server: usize, key: LockKey, quorum: usize) {
         let due_in = self.step(|state, now| {
-            if !state.lines.has_line(&key, now) {
+            if !state.queues.has_queue(&key, now) {
                 return None;
             }
             state.told_at.insert(key.clone(), now);
@@ -207,9 +207,9 @@ impl Waiters {
             if is_free {
                 state.free_at.remove(&key);
                 state.note_free(&key);
-                state.lines.freed(&key, now);
+                state.queues.freed(&key, now);
             } else if is_first {
-                state.held.insert(key.clone(), Known { until: now + SOON, good_until: now + SOON });
+                state.held.insert(key.clone(), KnownHolder { until: now + SOON, good_until: now + SOON });
             }
             (is_first && !is_free).then_some(SOON)
         });
@@ -233,11 +233,11 @@ mod tests {
     /// The one whom it names may be who released the lock: nobody would be told of that again.
     #[test]
     fn an_answer_that_is_older_than_the_news_of_a_release_is_not_believed() {
-        let waiters = Waiters::new(Lines::new(LineSettings::default()), broadcast::Sender::new(16));
+        let waiters = Waiters::new(WaitQueues::new(LineSettings::default()), broadcast::Sender::new(16));
         let (Ok(key), Some(ttl)) = (LockKey::parse(b"k"), Ttl::from_ms(30_000)) else { panic!("no request") };
         let (token, attempt) = (LeaseToken::generate().hash(), Attempt::generate());
         let join = Join { displaces: true, place: None, supersedes: Vec::new() };
-        let joined = waiters.step(|state, now| state.lines.join(&key, &token, attempt, &join, now));
+        let joined = waiters.step(|state, now| state.queues.join(&key, &token, attempt, &join, now));
         assert_eq!(joined, Ok(()));
         let request = AcquireRequest {
             key: key.clone(),

@@ -17,7 +17,7 @@ const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(3);
 const KEEPALIVE_PROBES: u32 = 3;
 /// How long the kernel resends unacknowledged bytes. It bounds how late a copy of a command can arrive, so it must
-/// stay below the life of a mark.
+/// stay below the life of a tombstone.
 pub const TCP_USER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Where a server listens, where the address does not say it.

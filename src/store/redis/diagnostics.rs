@@ -18,7 +18,7 @@ use super::scripts::is_readable;
 use super::scripts::keys::KeySpace;
 use super::settings::RedisSettings;
 use crate::clock::{Clock, SystemClock};
-use crate::store::diagnostics::{Block, Standing, Survey, promises};
+use crate::store::diagnostics::{Block, Diagnostics, PromiseStatus, promises};
 
 /// The most keys that one `SCAN` looks at, the most of them, and the most of their locks that are told of.
 const MOST_AT_ONCE: usize = 1_000;
@@ -29,48 +29,48 @@ const MOST_TOLD: usize = 10;
 const QUESTIONS: usize = 5;
 
 /// Looks at the store at `address` as a gateway with these settings would use it, and leaves nothing behind.
-pub async fn survey(address: &RedisAddress, settings: &RedisSettings) -> Result<Survey, AddressError> {
-    let mut survey = Survey::default();
+pub async fn diagnose(address: &RedisAddress, settings: &RedisSettings) -> Result<Diagnostics, AddressError> {
+    let mut diagnostics = Diagnostics::default();
     let mut rows = vec![("store", address.to_string())];
     let servers = match servers(address, settings, &mut rows).await? {
         Ok(servers) => servers,
         Err(reason) => {
-            survey.unreachable.push(reason);
+            diagnostics.unreachable.push(reason);
             Vec::new()
         }
     };
-    survey.blocks.push(Block(rows));
+    diagnostics.blocks.push(Block(rows));
     let preflight = Preflight::new(address, settings);
     let is_alone = servers.len() == 1;
-    let (mut looks, mut seats) = (Vec::new(), Vec::new());
+    let (mut looks, mut members) = (Vec::new(), Vec::new());
     for node in servers {
         let server = node.to_string();
         // Where there is one server only, it is known which is meant.
         let named = |text: String| if is_alone { text } else { format!("{server}: {text}") };
         match see(&address.client(&node)?, &preflight, settings).await {
-            Ok(sight) => {
-                survey.blocks.push(sight.block(&server));
-                let Look { refusals, warnings, .. } = &sight.look;
-                survey.refusals.extend(refusals.iter().map(|refusal| named(refusal.to_string())));
-                survey.warnings.extend(warnings.iter().cloned().map(named));
+            Ok(report) => {
+                diagnostics.blocks.push(report.block(&server));
+                let Look { refusals, warnings, .. } = &report.look;
+                diagnostics.refusals.extend(refusals.iter().map(|refusal| named(refusal.to_string())));
+                diagnostics.warnings.extend(warnings.iter().cloned().map(named));
                 // Unless that is what it was refused for.
-                let unfit = sight.look.check().err().filter(|_| refusals.is_empty());
-                survey.unreachable.extend(unfit.map(named));
-                survey.unreadable.extend(sight.unreadable.iter().cloned().map(named));
-                seats.push(sight.seat(server));
-                looks.push(sight.look);
+                let unfit = report.look.check().err().filter(|_| refusals.is_empty());
+                diagnostics.unreachable.extend(unfit.map(named));
+                diagnostics.unreadable.extend(report.unreadable.iter().cloned().map(named));
+                members.push(report.member(server));
+                looks.push(report.look);
             }
-            Err(Blind::Refused(reason)) => survey.refusals.push(named(reason)),
-            Err(Blind::Unreachable(reason)) => survey.unreachable.push(format!("{server}: {reason}")),
+            Err(Unseen::Refused(reason)) => diagnostics.refusals.push(named(reason)),
+            Err(Unseen::Unreachable(reason)) => diagnostics.unreachable.push(format!("{server}: {reason}")),
         }
     }
     if address.is_quorum() {
-        quorum::conclude(&mut survey, &seats, address.nodes().len());
-        survey.promises = promises(quorum::standings());
+        quorum::conclude(&mut diagnostics, &members, address.nodes().len());
+        diagnostics.promises = promises(quorum::promise_statuses());
     } else if !looks.is_empty() {
-        survey.promises = promises(standings(&looks, address.layout(), settings.replicas_ack));
+        diagnostics.promises = promises(promise_statuses(&looks, address.layout(), settings.replicas_ack));
     }
-    Ok(survey)
+    Ok(diagnostics)
 }
 
 /// The servers that hold locks, or why it is not known who they are; who says so is added to what is known of the store.
@@ -106,7 +106,7 @@ async fn servers(
 const A_TICK_MS: f64 = 0.001;
 
 /// What one server is like.
-struct Sight {
+struct ServerReport {
     look: Look,
     timing: Timing,
     /// Its part in a quorum, if it is to be one of it.
@@ -124,12 +124,16 @@ struct Timing {
 }
 
 /// Why a server could not be looked at.
-enum Blind {
+enum Unseen {
     Unreachable(String),
     Refused(String),
 }
 
-async fn see(client: &Client, preflight: &Preflight, settings: &RedisSettings) -> Result<Sight, Blind> {
+async fn see(
+    client: &Client,
+    preflight: &Preflight,
+    settings: &RedisSettings,
+) -> Result<ServerReport, Unseen> {
     let patience = settings.reply_timeout;
     // Our own deadline bounds all of it.
     let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
@@ -148,13 +152,13 @@ async fn see(client: &Client, preflight: &Preflight, settings: &RedisSettings) -
             true => unreadable(&mut connection, preflight.keys(), Instant::now() + patience / 2).await?,
             false => Vec::new(),
         };
-        Ok(Sight { look, timing, membership, unreadable })
+        Ok(ServerReport { look, timing, membership, unreadable })
     };
     match timeout(patience, look).await {
-        Ok(seen) => seen.map_err(|error| Blind::of(&error)),
+        Ok(seen) => seen.map_err(|error| Unseen::of(&error)),
         Err(_) => {
             let waited = humantime::format_duration(patience);
-            Err(Blind::Unreachable(format!("no answer within {waited}")))
+            Err(Unseen::Unreachable(format!("no answer within {waited}")))
         }
     }
 }
@@ -202,7 +206,7 @@ async fn unreadable(
     Ok(found)
 }
 
-impl Blind {
+impl Unseen {
     fn of(error: &RedisError) -> Self {
         match error.kind() {
             ErrorKind::RESP3NotSupported => Self::Refused("it is older than Redis 6.0".to_owned()),
@@ -247,7 +251,7 @@ impl Timing {
     }
 }
 
-impl Sight {
+impl ServerReport {
     fn block(&self, server: &str) -> Block {
         let Look { profile, config, .. } = &self.look;
         let role = if profile.identity.is_primary { "primary" } else { "replica" };
@@ -265,9 +269,13 @@ impl Sight {
         Block(rows)
     }
 
-    fn seat(&self, server: String) -> quorum::Seat {
+    fn member(&self, server: String) -> quorum::QuorumServer {
         let Look { profile, .. } = &self.look;
-        quorum::Seat { server, run: profile.identity.incarnation(), ahead_seconds: self.timing.ahead_seconds }
+        quorum::QuorumServer {
+            server,
+            run: profile.identity.incarnation(),
+            ahead_seconds: self.timing.ahead_seconds,
+        }
     }
 }
 
@@ -306,17 +314,17 @@ fn replicas(profile: &Profile) -> String {
 }
 
 /// What becomes of the promises I1 to I5 on these servers.
-fn standings(looks: &[Look], layout: &Layout, replicas_ack: u32) -> [Standing; 5] {
+fn promise_statuses(looks: &[Look], layout: &Layout, replicas_ack: u32) -> [PromiseStatus; 5] {
     let any = |holds: &dyn Fn(&Profile) -> bool| looks.iter().any(|look| holds(&look.profile));
     let fails_over = *layout != Layout::Server || any(&|profile| profile.replicas > 0);
     let is_unguarded = fails_over && any(&|profile| profile.good_replicas.is_none());
     let numbers = match layout {
-        _ if !is_unguarded => Standing::Holds,
-        Layout::Cluster => Standing::unless(&[
+        _ if !is_unguarded => PromiseStatus::Holds,
+        Layout::Cluster => PromiseStatus::unless(&[
             "a primary that is cut off goes on granting in slots that were not used before, or after a restart or a \
              loss of data (min-replicas-to-write is 0)",
         ]),
-        _ => Standing::unless(&[
+        _ => PromiseStatus::unless(&[
             "a primary that is cut off goes on granting after a restart or a loss of data (min-replicas-to-write is 0)",
         ]),
     };
@@ -338,13 +346,13 @@ fn standings(looks: &[Look], layout: &Layout, replicas_ack: u32) -> [Standing; 5
         exceptions.push("a primary that is cut off goes on granting (min-replicas-to-write is 0)");
     }
     let exclusion = if any(&|profile| !profile.identity.is_primary) {
-        Standing::Fails("it is a replica, which forgets what is written to it".to_owned())
+        PromiseStatus::Fails("it is a replica, which forgets what is written to it".to_owned())
     } else if any(&Profile::evicts) {
-        Standing::Fails("it evicts locks that are held".to_owned())
+        PromiseStatus::Fails("it evicts locks that are held".to_owned())
     } else {
-        Standing::unless(&exceptions)
+        PromiseStatus::unless(&exceptions)
     };
-    [numbers.clone(), numbers.clone(), exclusion, Standing::Holds, numbers]
+    [numbers.clone(), numbers.clone(), exclusion, PromiseStatus::Holds, numbers]
 }
 
 /// What it takes for a server to forget locks.

@@ -13,22 +13,25 @@ use crate::lock::{LockKey, TokenHash};
 use crate::store::{Bucket, PlaceAfter, StoreError};
 
 impl RedisStore {
-    /// Runs one of the scripts by which a token leaves a lock or its line. A mark that the script does not touch is not
-    /// declared: it could stand in the way on a cluster.
+    /// Runs one of the scripts by which a token leaves a lock or its wait queue. A tombstone that the script does not touch is
+    /// not declared: it could stand in the way on a cluster.
     #[expect(clippy::too_many_arguments, reason = "they are what the two scripts are told, one by one")]
-    pub(super) async fn part<T: FromRedisValue>(
+    pub(super) async fn leave<T: FromRedisValue>(
         &self,
         script: &Script,
         key: &LockKey,
         token: &TokenHash,
         [attempt, known]: &[String; 2],
-        mark: Option<String>,
+        tombstone: Option<String>,
         place: Option<PlaceAfter>,
         deadline: Instant,
     ) -> Result<T, StoreError> {
-        let line = self.keys.line_of(key);
-        let keys: Vec<&[u8]> =
-            line.in_order().into_iter().chain(mark.iter().map(|mark| mark.as_bytes())).collect();
+        let queue = self.keys.queue_of(key);
+        let keys: Vec<&[u8]> = queue
+            .in_order()
+            .into_iter()
+            .chain(tombstone.iter().map(|tombstone| tombstone.as_bytes()))
+            .collect();
         let token = token.to_string();
         let keeps_place = if matches!(place, None | Some(PlaceAfter::Removed)) { "0" } else { "1" };
         let granted_at = match place {
@@ -69,7 +72,7 @@ impl RedisStore {
     ) -> Result<(T, Arc<Link>), StoreError> {
         let mut tries = Tries::new(&self.servers, bucket, grants, deadline);
         loop {
-            let Try { link, is_asking, place } = tries.next().await?;
+            let Try { link, is_asking, permit } = tries.next().await?;
             let mut connection = link.connection.clone();
             let add_args = |call: &mut Cmd| add_args(&link, call);
             let call = async {
@@ -80,7 +83,7 @@ impl RedisStore {
                 }
             };
             let answer = timeout_at(deadline, call).await;
-            drop(place);
+            drop(permit);
             if let Some(reply) = tries.settle(answer, &link).await? {
                 return Ok((reply, link));
             }

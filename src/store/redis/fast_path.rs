@@ -1,6 +1,6 @@
-//! What most acquires and releases come to: a lock that is free, or somebody else's; a lock that its token holds; and nobody in
-//! line. A script of its own does each, since those that know of lines have much more to prepare and to be told; and it does so
-//! for all who are ready at the moment.
+//! The fast path, of what most acquires and releases come to: a lock that is free, or somebody else's; a lock that its token
+//! holds; and nobody in the wait queue. A script of its own does each, since those that know of wait queues have much more to
+//! prepare and to be told; and it does so for all who are ready at the moment.
 //!
 //! Either does the whole, or nothing: then the other script is asked, which knows all cases. That is one call more than need
 //! be, so a lock of which this was learnt a moment ago is left to the other script at once.
@@ -13,7 +13,7 @@ use std::time::Duration;
 use redis::FromRedisValue;
 use tokio::time::{Instant, timeout_at};
 
-use self::batcher::{Batcher, Part, send_alone};
+use self::batcher::{BatchedOperation, Batcher, send_alone};
 use self::operations::{Free, Take};
 use super::RedisStore;
 use super::connection::link::Link;
@@ -26,56 +26,56 @@ use crate::store::{AcquireRequest, Bucket, Intent, StoreError};
 mod batcher;
 mod operations;
 
-/// Locks that are remembered at a time; of two that fall on one place, the later one is.
+/// Locks that are remembered at a time; of two that fall on one slot, the later one is.
 const REMEMBERED: usize = 1024;
 /// How long a lock is left to the script that knows all cases.
 const REMEMBERED_FOR: Duration = Duration::from_secs(1);
 
 /// What a store keeps for it.
 pub(super) struct FastPath {
-    unusual: Unusual,
+    slow_keys: SlowKeys,
     takes: Arc<Batcher<Take>>,
     frees: Arc<Batcher<Free>>,
 }
 
 impl FastPath {
     pub(super) fn new() -> Self {
-        Self { unusual: Unusual::new(), takes: Batcher::new(), frees: Batcher::new() }
+        Self { slow_keys: SlowKeys::new(), takes: Batcher::new(), frees: Batcher::new() }
     }
 }
 
 /// Locks that were not as most are, a moment ago. To be wrong about one costs a call, or some of Redis' time, and no more.
-struct Unusual {
-    /// For each place the milliseconds at which its lock is forgotten, by the time since `began`, below half of its hash.
-    places: Box<[AtomicU64]>,
+struct SlowKeys {
+    /// For each slot the milliseconds at which its lock is forgotten, by the time since `began`, below half of its hash.
+    slots: Box<[AtomicU64]>,
     hasher: RandomState,
     began: Instant,
 }
 
-impl Unusual {
+impl SlowKeys {
     fn new() -> Self {
-        let places = (0..REMEMBERED).map(|_| AtomicU64::new(0)).collect();
-        Self { places, hasher: RandomState::new(), began: Instant::now() }
+        let slots = (0..REMEMBERED).map(|_| AtomicU64::new(0)).collect();
+        Self { slots, hasher: RandomState::new(), began: Instant::now() }
     }
 
     fn note(&self, key: &LockKey) {
-        let (place, hash) = self.place(key);
-        place.store(
+        let (slot, hash) = self.slot(key);
+        slot.store(
             hash << 32 | (self.now_ms() + whole_ms(REMEMBERED_FOR)) & u64::from(u32::MAX),
             Ordering::Relaxed,
         );
     }
 
     fn has(&self, key: &LockKey) -> bool {
-        let (place, hash) = self.place(key);
-        let known = place.load(Ordering::Relaxed);
+        let (slot, hash) = self.slot(key);
+        let known = slot.load(Ordering::Relaxed);
         known != 0 && known >> 32 == hash & u64::from(u32::MAX) && known & u64::from(u32::MAX) > self.now_ms()
     }
 
-    fn place(&self, key: &LockKey) -> (&AtomicU64, u64) {
+    fn slot(&self, key: &LockKey) -> (&AtomicU64, u64) {
         let hash = self.hasher.hash_one(key.as_str());
         // Other bits than those that are compared.
-        (&self.places[(hash >> 32) as usize % REMEMBERED], hash)
+        (&self.slots[(hash >> 32) as usize % REMEMBERED], hash)
     }
 
     fn now_ms(&self) -> u64 {
@@ -91,21 +91,21 @@ impl RedisStore {
         deadline: Instant,
     ) -> Result<Option<Acquired>, StoreError> {
         let key = &request.key;
-        if request.intent != Intent::Grant || !request.terms.are_none() || self.fast_path.unusual.has(key) {
+        if request.intent != Intent::Grant || !request.terms.are_none() || self.fast_path.slow_keys.has(key) {
             return Ok(None);
         }
         let bucket = self.keys.bucket_of(key);
         let token = request.token.to_string();
         let take = Arc::new(Take {
             lock: self.keys.lock(key),
-            seats: self.keys.seats(key),
-            mark: self.keys.mark(key, &request.token),
+            tickets: self.keys.tickets(key),
+            tombstone: self.keys.tombstone(key, &request.token),
             fence: self.keys.fence(bucket),
             by: [&*token, " ", &request.attempt.to_string(), " "].concat(),
             ttl_ms: request.ttl.as_ms(),
             owner: request.owner.as_ref().map(|owner| [" ", owner.as_str()].concat()),
         });
-        let (reply, link) = self.run_together(bucket, true, &take, &self.fast_path.takes, deadline).await?;
+        let (reply, link) = self.run_batched(bucket, true, &take, &self.fast_path.takes, deadline).await?;
         if let Some(fencing_token) = reply.number() {
             let (left_ms, owner) = (request.ttl.as_ms(), request.owner.clone());
             let lease = Lease { fencing_token, left_ms, owner, is_released: false };
@@ -114,7 +114,7 @@ impl RedisStore {
         match reply.outcome {
             2 => refused(&reply, key).map(Some),
             _ => {
-                self.fast_path.unusual.note(key);
+                self.fast_path.slow_keys.note(key);
                 Ok(None)
             }
         }
@@ -125,30 +125,30 @@ impl RedisStore {
         &self,
         key: &LockKey,
         token: &TokenHash,
-        mark: Option<&str>,
+        tombstone: Option<&str>,
         deadline: Instant,
     ) -> Result<Option<FencingToken>, StoreError> {
-        if self.fast_path.unusual.has(key) {
+        if self.fast_path.slow_keys.has(key) {
             return Ok(None);
         }
         let free = Arc::new(Free {
             lock: self.keys.lock(key),
-            seats: self.keys.seats(key),
-            mark: mark.map(|mark| (mark.to_owned(), self.mark_ttl_ms.clone())),
+            tickets: self.keys.tickets(key),
+            tombstone: tombstone.map(|tombstone| (tombstone.to_owned(), self.mark_ttl_ms.clone())),
             token: token.to_string(),
         });
         let bucket = self.keys.bucket_of(key);
-        let (reply, _) = self.run_together(bucket, false, &free, &self.fast_path.frees, deadline).await?;
+        let (reply, _) = self.run_batched(bucket, false, &free, &self.fast_path.frees, deadline).await?;
         let number = reply.number();
         if number.is_none() {
-            self.fast_path.unusual.note(key);
+            self.fast_path.slow_keys.note(key);
         }
         Ok(number)
     }
 
     /// Runs a script for a part of a call, with all others that are ready, until it is known what became of it. On a cluster
     /// locks share no slot, and thus no call.
-    async fn run_together<P: Part>(
+    async fn run_batched<P: BatchedOperation>(
         &self,
         bucket: Bucket,
         grants: bool,
@@ -158,7 +158,7 @@ impl RedisStore {
     ) -> Result<(Reply, Arc<Link>), StoreError> {
         let mut tries = Tries::new(&self.servers, bucket, grants, deadline);
         loop {
-            let Try { link, is_asking, place } = tries.next().await?;
+            let Try { link, is_asking, permit } = tries.next().await?;
             let call = async {
                 let reply = if self.keys.share_a_slot() {
                     batcher.send(&link, part).await?
@@ -168,7 +168,7 @@ impl RedisStore {
                 Ok(Reply::from_redis_value(reply)?)
             };
             let answer = timeout_at(deadline, call).await;
-            drop(place);
+            drop(permit);
             if let Some(reply) = tries.settle(answer, &link).await? {
                 return Ok((reply, link));
             }

@@ -1,4 +1,4 @@
-//! A page of the list of all locks: what a walk over the servers found, with what their scripts say of it.
+//! A page of the list of all locks: what a scan of the servers found, with what their scripts say of it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,8 +30,8 @@ impl RedisStore {
         limit: usize,
         deadline: Instant,
     ) -> Result<Page, StoreError> {
-        let tour = self.servers.tour(deadline).await?;
-        let walked = tour.walk(&self.keys, reach, cursor, limit, deadline).await?;
+        let scan = self.servers.scan(deadline).await?;
+        let walked = scan.page(&self.keys, reach, cursor, limit, deadline).await?;
         let mut by_slot = BTreeMap::<_, Vec<LockKey>>::new();
         for (server, key) in walked.found {
             by_slot.entry((server, self.keys.bucket_of(&key).0)).or_default().push(key);
@@ -39,7 +39,7 @@ impl RedisStore {
         let mut asked = JoinSet::new();
         for ((server, _), keys) in by_slot {
             for keys in keys.chunks(MOST_AT_ONCE) {
-                asked.spawn(tell(tour.links[server].clone(), self.group(keys), deadline));
+                asked.spawn(tell(scan.links[server].clone(), self.group(keys), deadline));
             }
         }
         let mut locks = Vec::new();
@@ -60,8 +60,8 @@ impl RedisStore {
     fn group(&self, keys: &[LockKey]) -> Group {
         let mut names = Vec::new();
         for key in keys {
-            let line = self.keys.line_of(key);
-            let [lock, _, waiting, away, ..] = line.in_order();
+            let queue = self.keys.queue_of(key);
+            let [lock, _, waiting, away, ..] = queue.in_order();
             names.extend([lock, waiting, away].map(|name| String::from_utf8_lossy(name).into_owned()));
         }
         Group { keys: keys.to_vec(), names }

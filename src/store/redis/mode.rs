@@ -6,7 +6,7 @@ use crate::store::{Intent, PlaceAfter};
 /// What the script is told of an intent.
 pub(super) struct Mode {
     pub(super) name: &'static str,
-    /// Whether the arguments that concern the line are sent.
+    /// Whether the arguments that concern the wait queue are sent.
     pub(super) waits: bool,
     pub(super) supersedes: String,
     pub(super) place: String,

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use tokio::sync::broadcast;
 
-use self::gossip::Radio;
+use self::peer_bus::PeerChannels;
 use crate::store::Hint;
 
-pub(crate) mod gossip;
 pub(crate) mod hints;
+pub(crate) mod peer_bus;
 
 /// Hints that may wait to be heard; past it, the oldest are lost.
 pub(crate) const MOST_HINTS: usize = 4096;
@@ -21,5 +21,5 @@ pub(crate) struct Hints {
     pub(crate) gateway: Arc<str>,
     pub(crate) sender: broadcast::Sender<Hint>,
     /// What gateways tell each other.
-    pub(crate) radio: Arc<Radio>,
+    pub(crate) peer_channels: Arc<PeerChannels>,
 }

@@ -25,7 +25,7 @@ pub(crate) mod keys;
 pub(crate) static ACQUIRE: LazyLock<Script> = script!(
     "scripts/shared/lock.lua",
     "scripts/shared/terms.lua",
-    "scripts/shared/line.lua",
+    "scripts/shared/wait_queue.lua",
     "scripts/shared/fence.lua",
     "scripts/acquire.lua"
 );
@@ -38,28 +38,28 @@ pub(crate) static RENEW: LazyLock<Script> = script!(
 pub(crate) static RELEASE: LazyLock<Script> = script!(
     "scripts/shared/lock.lua",
     "scripts/shared/terms.lua",
-    "scripts/shared/line.lua",
+    "scripts/shared/wait_queue.lua",
     "scripts/release.lua"
 );
-pub(crate) static TAKE_BACK: LazyLock<Script> = script!(
+pub(crate) static ROLL_BACK: LazyLock<Script> = script!(
     "scripts/shared/lock.lua",
     "scripts/shared/terms.lua",
-    "scripts/shared/line.lua",
-    "scripts/take_back.lua"
+    "scripts/shared/wait_queue.lua",
+    "scripts/roll_back.lua"
 );
 pub(crate) static INSPECT: LazyLock<Script> =
     script!("scripts/shared/lock.lua", "scripts/shared/waiters.lua", "scripts/inspect.lua");
 pub(crate) static LIST: LazyLock<Script> =
     script!("scripts/shared/lock.lua", "scripts/shared/waiters.lua", "scripts/list.lua");
 pub(crate) static BREAK: LazyLock<Script> =
-    script!("scripts/shared/lock.lua", "scripts/shared/line.lua", "scripts/break.lua");
-pub(crate) static BEAT: LazyLock<Script> = script!("scripts/beat.lua");
+    script!("scripts/shared/lock.lua", "scripts/shared/wait_queue.lua", "scripts/break.lua");
+pub(crate) static HEARTBEAT: LazyLock<Script> = script!("scripts/heartbeat.lua");
 pub(crate) static ACK: LazyLock<Script> = script!("scripts/shared/lock.lua", "scripts/ack.lua");
 pub(crate) static LEARN: LazyLock<Script> = script!("scripts/shared/fence.lua", "scripts/learn.lua");
 
 /// Enough for most calls, so that they are put together without being moved.
-const USUAL_ARGS: usize = 20;
-const USUAL_CALL_BYTES: usize = 768;
+const TYPICAL_ARGS: usize = 20;
+const TYPICAL_CALL_BYTES: usize = 768;
 
 /// What a server says to the hash of a script that it does not know.
 pub(crate) const NO_SCRIPT: ErrorKind = ErrorKind::Server(ServerErrorKind::NoScript);
@@ -131,7 +131,7 @@ impl Script {
 }
 
 fn call(command: &str, script: &str, keys: &[&[u8]], add_args: impl Fn(&mut Cmd)) -> Cmd {
-    let mut call = Cmd::with_capacity(USUAL_ARGS, USUAL_CALL_BYTES);
+    let mut call = Cmd::with_capacity(TYPICAL_ARGS, TYPICAL_CALL_BYTES);
     call.arg(command).arg(script).arg(keys.len()).arg(keys);
     add_args(&mut call);
     call
@@ -151,7 +151,7 @@ pub(crate) fn renewer(by: Renewer) -> String {
     }
 }
 
-/// The argument by which they are told who knows of a grant that is taken back: nothing, or for how many ms its token was told
+/// The argument by which they are told who knows of a grant that is rolled back: nothing, or for how many ms its token was told
 /// of leases before.
 pub(crate) fn known(known: KnownTo) -> String {
     match known {
@@ -160,7 +160,7 @@ pub(crate) fn known(known: KnownTo) -> String {
     }
 }
 
-/// What acquire, renew and inspect reply: an outcome by number, then the lock, then the line, as far as it concerns
+/// What acquire, renew and inspect reply: an outcome by number, then the lock, then the wait queue, as far as it concerns
 /// the outcome. What stands alone is the outcome, or the number of a grant, which is larger than any.
 pub(crate) struct Reply {
     pub(crate) outcome: i64,
@@ -195,8 +195,8 @@ impl Reply {
         FencingToken::new(u64::try_from(self.outcome).ok()?).filter(|number| number.get() > LARGEST_OUTCOME)
     }
 
-    /// What was done to take a grant back.
-    pub(crate) fn undone(&self) -> Option<Undone> {
+    /// What was done to roll a grant back.
+    pub(crate) fn rolled_back(&self) -> Option<Undone> {
         match self.outcome {
             0 => Some(Undone::Nothing),
             1 => Some(Undone::Ended { kept_ms: self.field(0)? }),
@@ -205,18 +205,18 @@ impl Reply {
         }
     }
 
-    /// How many stand in the line.
+    /// How many stand in the wait queue.
     pub(crate) fn waiters(&self) -> u64 {
         self.field(2).unwrap_or(0)
     }
 
-    /// Where the token stands in the line, from 1 on.
+    /// Where the token stands in the wait queue, from 1 on.
     pub(crate) fn position(&self) -> Option<u64> {
         self.field(3).filter(|position| *position > 0)
     }
 
-    /// Where the token stands in the line, and when to look again.
-    pub(crate) fn standing(&self) -> Option<Standing> {
+    /// Where the token stands in the wait queue, and when to look again.
+    pub(crate) fn queue_position(&self) -> Option<Standing> {
         let due_in_ms: i64 = self.field(5)?;
         let offered_to: String = self.field(6)?;
         Some(Standing {
@@ -272,14 +272,14 @@ pub(crate) fn is_readable(value: &[u8]) -> bool {
     value.starts_with(b"?") || read_lease(value, 0).is_some()
 }
 
-/// The pulse and the beat in a reply: whether the gateway is new, then locks, each followed by the milliseconds until
+/// The heartbeat number and the beat in a reply: whether the gateway is new, then locks, each followed by the milliseconds until
 /// it is due.
-pub(crate) fn read_beat(
+pub(crate) fn read_heartbeat(
     reply: Vec<Value>,
     key_of: impl Fn(&str) -> Option<LockKey>,
 ) -> Option<(String, Beat)> {
     let mut fields = reply.into_iter();
-    let pulse = String::from_redis_value(fields.next()?).ok()?;
+    let heartbeat_number = String::from_redis_value(fields.next()?).ok()?;
     let is_new = i64::from_redis_value(fields.next()?).ok()? == 1;
     let mut due = Vec::new();
     while let (Some(lock), Some(in_ms)) = (fields.next(), fields.next()) {
@@ -287,7 +287,7 @@ pub(crate) fn read_beat(
         let in_ms = i64::from_redis_value(in_ms).ok()?;
         due.extend(key_of(&lock).map(|key| (key, u64::try_from(in_ms).unwrap_or(0))));
     }
-    Some((pulse, Beat { is_new, due }))
+    Some((heartbeat_number, Beat { is_new, due }))
 }
 
 /// The lease in the reply of a script that may have written: it tells what it found, and cannot know who can read it.
@@ -304,9 +304,9 @@ fn unreadable(key: &LockKey) -> String {
     format!("what Redis holds for {:?} cannot be read: no gateway of this version wrote it", key.as_str())
 }
 
-/// The standing in a reply that must have one.
-pub(crate) fn standing_of(reply: &Reply) -> Result<Standing, StoreError> {
-    reply.standing().ok_or_else(|| StoreError::Unknown("the place in the line cannot be read".into()))
+/// The position in a reply that must have one.
+pub(crate) fn queue_position_of(reply: &Reply) -> Result<Standing, StoreError> {
+    reply.queue_position().ok_or_else(|| StoreError::Unknown("the place in the line cannot be read".into()))
 }
 
 /// That a script replied what it cannot.

@@ -15,7 +15,7 @@ pub struct RedisSettings {
     pub accepted: Vec<Risk>,
     /// How long a freed token and a voided attempt are remembered: longer than any copy of a command can be late.
     pub mark_ttl: Duration,
-    /// How lines behave.
+    /// How wait queues behave.
     pub line: LineSettings,
     /// How many replicas must have acknowledged a lock before it is handed out.
     pub replicas_ack: u32,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::super::record::{HeldLock, Life, Verdict};
 use super::Table;
 use crate::lock::{Acquired, Attempt, LockKey, Refusal, TokenHash, Ttl};
-use crate::store::wait_queue::{LineFull, Turn};
+use crate::store::wait_queue::{QueueFull, QueueTurn};
 use crate::store::{AcquireRequest, Intent, PlaceAfter, StoreError};
 
 impl Table {
@@ -68,11 +68,11 @@ impl Table {
             },
             Intent::Join(join) => match self.lines.join(key, token, *attempt, join, now) {
                 Ok(()) => self.look(request, now, None),
-                Err(LineFull) => Ok(Acquired::LineFull),
+                Err(QueueFull) => Ok(Acquired::LineFull),
             },
             Intent::Look => self.look(request, now, None),
             // A look never makes what it did not find: a copy of it that comes late would make it for nobody.
-            Intent::LastLook(_) if !is_voided && held.is_none() && !self.lines.has_line(key, now) => {
+            Intent::LastLook(_) if !is_voided && held.is_none() && !self.lines.has_queue(key, now) => {
                 Ok(Acquired::PlaceLost)
             }
             Intent::LastLook(place) => self.look(request, now, Some(*place)),
@@ -89,16 +89,16 @@ impl Table {
         let AcquireRequest { key, token, attempt, .. } = request;
         let held = self.left(key, now);
         match (self.lines.look(key, token, *attempt, held, now), last) {
-            (Turn::Take, _) => self.grant(request, now),
+            (QueueTurn::Take, _) => self.grant(request, now),
             (_, Some(place)) => {
                 self.lines.end(key, token, *attempt, place, now);
                 // Whatever was found: a copy of an earlier command of this attempt may still be on its way.
                 self.void(key, token, *attempt, now);
                 Ok(self.refusal(key, token, now))
             }
-            (Turn::InLine(standing), None) => Ok(Acquired::InLine(standing)),
-            (Turn::Moved(standing), None) => Ok(Acquired::Moved(standing)),
-            (Turn::Lost, None) => Ok(Acquired::PlaceLost),
+            (QueueTurn::InLine(standing), None) => Ok(Acquired::InLine(standing)),
+            (QueueTurn::Moved(standing), None) => Ok(Acquired::Moved(standing)),
+            (QueueTurn::Lost, None) => Ok(Acquired::PlaceLost),
         }
     }
 

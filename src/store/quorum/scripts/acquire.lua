@@ -1,14 +1,14 @@
 -- Accepts a number for a lock that is free, or that the same attempt was accepted for before; or says why not.
 --
--- KEYS[1] as in member.lua      ARGV[1..4] as in member.lua
--- KEYS[2] the lock              ARGV[5] token hash              ARGV[9]  number
--- KEYS[3] the token's mark      ARGV[6] attempt                 ARGV[10] owner, may be empty
--- KEYS[4] who waits for it      ARGV[7] grant, or confirm       ARGV[11] where to tell that the lock is free, may be empty
---                               ARGV[8] ttl, ms                 ARGV[12] attempts that this one stands for, may be empty
---                                                               ARGV[13] life of a mark, ms
---                                                               ARGV[14] 1: the first number of this try
---                                                               ARGV[15] max_hold, ms, may be empty
---                                                               ARGV[16] min_hold, ms, may be empty
+-- KEYS[1] as in member.lua        ARGV[1..4] as in member.lua
+-- KEYS[2] the lock                ARGV[5] token hash              ARGV[9]  number
+-- KEYS[3] the token's tombstone   ARGV[6] attempt                 ARGV[10] owner, may be empty
+-- KEYS[4] who waits for it        ARGV[7] grant, or confirm       ARGV[11] where to tell that the lock is free, may be empty
+--                                 ARGV[8] ttl, ms                 ARGV[12] attempts that this one stands for, may be empty
+--                                                                 ARGV[13] life of a tombstone, ms
+--                                                                 ARGV[14] 1: the first number of this try
+--                                                                 ARGV[15] max_hold, ms, may be empty
+--                                                                 ARGV[16] min_hold, ms, may be empty
 --
 -- Returns { outcome, lock, ms left, largest number }: 0 accepted · 1 the token holds it, pinned or claimed · 2 held by another
 --   9 this attempt was accepted before, in an earlier try: the same grant, if most say so of the same number
@@ -18,15 +18,15 @@
 local LOCK, TOKEN, ATTEMPT, SUPERSEDED = KEYS[2], ARGV[5], ARGV[6], ARGV[12]
 local number = tonumber(ARGV[9])
 
-local mark = redis.call('GET', KEYS[3])
-if is_final(mark) then return { 3 } end
+local tombstone = redis.call('GET', KEYS[3])
+if is_final(tombstone) then return { 3 } end
 local lock, left_ms = held(LOCK)
 -- As in redis/scripts/acquire.lua: an attempt that has claimed the lock is voided.
 local claims = lock and token_of(lock) == TOKEN and is_of_connection(ATTEMPT)
 local has_claimed = claims and attempt_of(lock) == once_told(ATTEMPT)
-if mark and string.find(mark, ATTEMPT, 1, true) and not has_claimed then return { 4 } end
+if tombstone and string.find(tombstone, ATTEMPT, 1, true) and not has_claimed then return { 4 } end
 if is_too_long(ARGV[8]) then return { -5, whole(now_us) } end
-if SUPERSEDED ~= '' then mark = void(KEYS[3], mark, SUPERSEDED, ARGV[13]) end
+if SUPERSEDED ~= '' then tombstone = void(KEYS[3], tombstone, SUPERSEDED, ARGV[13]) end
 
 if lock and token_of(lock) ~= TOKEN then
   if ARGV[7] == 'confirm' and was_held_by(lock, TOKEN) then return { 6 } end
@@ -46,7 +46,7 @@ if lock then
     redis.call('SET', LOCK, lock, 'KEEPTTL')
   elseif by ~= ATTEMPT then
     -- Setting the TTL anew may round it up: once in the life of a grant, not with every look.
-    if claims then void(KEYS[3], mark, ATTEMPT, ARGV[13]) end
+    if claims then void(KEYS[3], tombstone, ATTEMPT, ARGV[13]) end
     if by ~= once_told(ATTEMPT) then lock = hold_by(LOCK, lock, once_told(ATTEMPT), left_ms, left_ms) end
     return { 1, lock, left_ms, whole(high) }
   end

@@ -26,7 +26,7 @@ if run ~= ARGV[1] then return answer(2) end
 if epoch ~= ARGV[2] then return answer(5) end
 if tonumber(longest) < tonumber(ARGV[4]) then
   longest = ARGV[4]
-  -- For a server that is out of memory, as in change.lua.
+  -- For a server that is out of memory, as in reconfigure.lua.
   redis.call('HDEL', KEYS[1], '')
   redis.call('HSET', KEYS[1], 'longest', longest)
 end

@@ -47,7 +47,7 @@ end
 
 local function number_of(lock) return tonumber(string.match(lock, '^%S+ %S+ (%d+)')) end
 
--- What stands in the mark of a token whose grant of this number was broken, in the place of an attempt.
+-- What stands in the tombstone of a token whose grant of this number was broken, in the place of an attempt.
 local function broken(number) return string.rep('#', ATTEMPT_DIGITS - #whole(number)) .. whole(number) end
 
 -- Tells the gateways at which somebody waits that a lock may be free.

@@ -1,31 +1,31 @@
--- Frees a lock, if the token holds it; one whose `min_hold` is not over stays taken until then, by nobody. With a mark, the
--- token is freed whatever the answer is, and the mark also keeps out what was accepted nowhere yet: whoever releases does not
+-- Frees a lock, if the token holds it; one whose `min_hold` is not over stays taken until then, by nobody. With a tombstone, the
+-- token is freed whatever the answer is, and the tombstone also keeps out what was accepted nowhere yet: whoever releases does not
 -- know by which attempts and numbers the token was proposed.
 --
--- KEYS[1] as in member.lua      ARGV[1..4] as in member.lua
--- KEYS[2] the lock              ARGV[5] token hash
--- KEYS[3] the token's mark      ARGV[6] life of the mark, ms; empty for none
--- KEYS[4] who waits for it      ARGV[7] the answer to give instead of what is found, may be empty
---                               ARGV[8] 1: instead of an earlier answer, too
---                               ARGV[9] the number of the lock, where it is known, which is burnt; else 0
+-- KEYS[1] as in member.lua        ARGV[1..4] as in member.lua
+-- KEYS[2] the lock                ARGV[5] token hash
+-- KEYS[3] the token's tombstone   ARGV[6] life of the tombstone, ms; empty for none
+-- KEYS[4] who waits for it        ARGV[7] the answer to give instead of what is found, may be empty
+--                                 ARGV[8] 1: instead of an earlier answer, too
+--                                 ARGV[9] the number of the lock, where it is known, which is burnt; else 0
 --
 -- Returns { outcome, number of the lock that was freed, ms for which it is kept or 0 }: 0 released · { 1 } nobody held it
 --   { 2 } held by another · { 10 }, { 11 }, { 12 } the same, answered before
 
-local leaves_mark = ARGV[6] ~= ''
+local leaves_tombstone = ARGV[6] ~= ''
 local outcome = ARGV[7]
-if leaves_mark and ARGV[8] ~= '1' then
-  local mark = redis.call('GET', KEYS[3])
-  if is_final(mark) then return { 10 + tonumber(mark) } end
+if leaves_tombstone and ARGV[8] ~= '1' then
+  local tombstone = redis.call('GET', KEYS[3])
+  if is_final(tombstone) then return { 10 + tonumber(tombstone) } end
 end
 local lock = held(KEYS[2])
 local frees = lock and token_of(lock) == ARGV[5]
--- A token that has released the lock is told so again, also one that left no mark.
+-- A token that has released the lock is told so again, also one that left no tombstone.
 local is_released = frees or lock and was_held_by(lock, ARGV[5])
 if outcome == '' then outcome = is_released and '0' or lock and '2' or '1' end
 local kept_ms = frees and keep_released(KEYS[2], lock)
 if frees and not kept_ms then redis.call('DEL', KEYS[2]) end
-if leaves_mark then set_mark(KEYS[3], outcome, ARGV[6]) end
+if leaves_tombstone then set_tombstone(KEYS[3], outcome, ARGV[6]) end
 local number = tonumber(ARGV[9])
 if number > high and not is_too_far(number) then
   -- For a server that is out of memory, as in give_up.lua.

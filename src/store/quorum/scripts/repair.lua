@@ -1,21 +1,21 @@
 -- Gives a server a lock that most others hold, and that it lacks, or holds for a shorter time. It must run while those
 -- certainly hold it, by the lease before they were renewed: later the lock may have been released, and granted to another.
 --
--- KEYS[1] as in member.lua      ARGV[1..4] as in member.lua; here the deadline is always given
--- KEYS[2] the lock              ARGV[5] token hash   ARGV[7] owner, may be empty
--- KEYS[3] the token's mark      ARGV[6] number       ARGV[8] ms left
---                                                    ARGV[9] ms that an attempt can last
---                               ARGV[10] the attempt of the connection that holds it, else empty
---                               ARGV[11] ms left of max_hold, ARGV[12] of min_hold, each may be empty
+-- KEYS[1] as in member.lua        ARGV[1..4] as in member.lua; here the deadline is always given
+-- KEYS[2] the lock                ARGV[5] token hash   ARGV[7] owner, may be empty
+-- KEYS[3] the token's tombstone   ARGV[6] number       ARGV[8] ms left
+--                                                      ARGV[9] ms that an attempt can last
+--                                 ARGV[10] the attempt of the connection that holds it, else empty
+--                                 ARGV[11] ms left of max_hold, ARGV[12] of min_hold, each may be empty
 --
 -- Returns { 0 } if the lock is there now · { 2 } held by another, by a larger number, or by another attempt
 --   { 3 } token released, attempt voided, or grant broken
 
-local mark = redis.call('GET', KEYS[3])
+local tombstone = redis.call('GET', KEYS[3])
 local attempt = ARGV[10] ~= '' and ARGV[10] or PINNED
-if is_final(mark) or mark and string.find(mark, attempt, 1, true) then return { 3 } end
+if is_final(tombstone) or tombstone and string.find(tombstone, attempt, 1, true) then return { 3 } end
 local number = tonumber(ARGV[6])
-if mark and string.find(mark, broken(number), 1, true) then return { 3 } end
+if tombstone and string.find(tombstone, broken(number), 1, true) then return { 3 } end
 local lock, left_ms = held(KEYS[2])
 if lock and token_of(lock) ~= ARGV[5] then return { 2 } end
 -- Somebody was told of a lock that is pinned, and a connection must not end it.

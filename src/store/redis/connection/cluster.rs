@@ -15,8 +15,8 @@ use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::link::Link;
-use super::scan::Tour;
-use super::supervisor::{Supervisor, Target};
+use super::scan::Scan;
+use super::supervisor::{LinkSupervisor, Target};
 use crate::store::StoreError;
 use crate::store::redis::address::RedisAddress;
 use crate::store::redis::failure::describe;
@@ -42,13 +42,13 @@ struct Shared {
     preflight: Preflight,
     reply_timeout: Duration,
     hints: Hints,
-    state: watch::Sender<State>,
+    state: watch::Sender<MapState>,
     /// Says that the map seems to be old.
     stale: Notify,
 }
 
 #[derive(Clone)]
-enum State {
+enum MapState {
     /// No server has been reached yet: requests wait, within their deadline.
     Connecting,
     Known(Arc<Map>),
@@ -56,9 +56,9 @@ enum State {
     Down(Arc<str>),
 }
 
-impl State {
+impl MapState {
     /// Who has the slot, as far as is known.
-    fn owner_of(&self, slot: u16) -> Result<Option<&Arc<Supervisor>>, StoreError> {
+    fn owner_of(&self, slot: u16) -> Result<Option<&Arc<LinkSupervisor>>, StoreError> {
         match self {
             Self::Known(map) => Ok(map.owners.get(usize::from(slot)).and_then(Option::as_ref)),
             Self::Connecting => Ok(None),
@@ -70,15 +70,15 @@ impl State {
 #[derive(Default)]
 struct Map {
     /// Those who keep links: to the primaries, and to whom they have pointed lately.
-    supervisors: HashMap<Node, Arc<Supervisor>>,
+    supervisors: HashMap<Node, Arc<LinkSupervisor>>,
     /// Who has which slot; none where nobody has it.
-    owners: Vec<Option<Arc<Supervisor>>>,
+    owners: Vec<Option<Arc<LinkSupervisor>>>,
 }
 
 impl Map {
     /// Those who have slots, in the order of their first ones.
-    fn primaries(&self) -> Vec<&Arc<Supervisor>> {
-        let mut primaries: Vec<&Arc<Supervisor>> = Vec::new();
+    fn primaries(&self) -> Vec<&Arc<LinkSupervisor>> {
+        let mut primaries: Vec<&Arc<LinkSupervisor>> = Vec::new();
         for owner in self.owners.iter().flatten() {
             if !primaries.iter().any(|known| Arc::ptr_eq(known, owner)) {
                 primaries.push(owner);
@@ -113,13 +113,13 @@ impl Cluster {
         hints: Hints,
     ) -> Self {
         let (address, preflight, stale) = (address.clone(), preflight.clone(), Notify::new());
-        let state = watch::Sender::new(State::Connecting);
+        let state = watch::Sender::new(MapState::Connecting);
         let shared = Arc::new(Shared { address, preflight, reply_timeout, hints, state, stale });
         let stop = CancellationToken::new();
         let (task, stopped) = (shared.clone(), stop.clone());
         tokio::spawn(async move {
             stopped.run_until_cancelled(task.keep_map()).await;
-            task.state.send_replace(State::Down("the store is closed".into()));
+            task.state.send_replace(MapState::Down("the store is closed".into()));
         });
         Self { shared, stop }
     }
@@ -165,7 +165,7 @@ impl Cluster {
         self.shared.stale.notify_one();
         let mut supervisor = Err(StoreError::Unavailable("the servers of the cluster are not known".into()));
         self.shared.state.send_if_modified(|state| {
-            let State::Known(map) = state else { return false };
+            let MapState::Known(map) = state else { return false };
             supervisor = self.shared.supervisor(&map.supervisors, node);
             let Ok(supervisor) = &supervisor else { return false };
             let owner = slot.map(|slot| map.owners.get(usize::from(slot)).and_then(Option::as_ref));
@@ -200,7 +200,7 @@ impl Cluster {
     }
 
     /// All primaries, for as long as each of them keeps its slots.
-    pub(crate) async fn tour(&self, deadline: Instant) -> Result<Tour, StoreError> {
+    pub(crate) async fn scan(&self, deadline: Instant) -> Result<Scan, StoreError> {
         let map = self.map(deadline).await?;
         let layout = map.layout().ok_or_else(|| {
             self.shared.stale.notify_one();
@@ -210,22 +210,22 @@ impl Cluster {
         for primary in map.primaries() {
             links.push(primary.link(deadline).await?);
         }
-        Ok(Tour::new(links, &layout))
+        Ok(Scan::new(links, &layout))
     }
 
     async fn map(&self, deadline: Instant) -> Result<Arc<Map>, StoreError> {
         let mut state = self.shared.state.subscribe();
-        let is_known = |state: &State| !matches!(state, State::Connecting);
+        let is_known = |state: &MapState| !matches!(state, MapState::Connecting);
         match timeout_at(deadline, state.wait_for(is_known)).await.as_ref().map(|state| state.as_deref()) {
-            Ok(Ok(State::Known(map))) => Ok(map.clone()),
-            Ok(Ok(State::Down(reason))) => Err(StoreError::Unavailable(reason.to_string())),
+            Ok(Ok(MapState::Known(map))) => Ok(map.clone()),
+            Ok(Ok(MapState::Down(reason))) => Err(StoreError::Unavailable(reason.to_string())),
             _ => Err(StoreError::Unavailable("no server of the cluster answers".into())),
         }
     }
 
     /// A link to one of them, if any stands.
     pub(crate) fn any(&self) -> Option<Arc<Link>> {
-        let State::Known(map) = &*self.shared.state.borrow() else { return None };
+        let MapState::Known(map) = &*self.shared.state.borrow() else { return None };
         map.supervisors.values().find_map(|supervisor| supervisor.link_now())
     }
 
@@ -242,7 +242,7 @@ impl Drop for Cluster {
 }
 
 /// What one server says of the slots: ranges with their primaries, and everybody who is named.
-struct Layout {
+struct SlotLayout {
     ranges: Vec<(u16, u16, Node)>,
     nodes: Vec<Node>,
 }
@@ -255,7 +255,7 @@ impl Shared {
         let mut failing_since = Instant::now();
         loop {
             let node = nodes[asked % nodes.len()].clone();
-            match timeout(self.reply_timeout, Layout::ask(&self.address, &node, &mut connection)).await {
+            match timeout(self.reply_timeout, SlotLayout::ask(&self.address, &node, &mut connection)).await {
                 Ok(Ok(layout)) => {
                     failing_since = Instant::now();
                     nodes = self.candidates(&layout);
@@ -284,7 +284,7 @@ impl Shared {
     }
 
     /// Whom to ask: those that were named, and those that the address names.
-    fn candidates(&self, layout: &Layout) -> Vec<Node> {
+    fn candidates(&self, layout: &SlotLayout) -> Vec<Node> {
         let mut nodes = self.address.nodes().to_vec();
         for node in &layout.nodes {
             if !nodes.contains(node) {
@@ -295,9 +295,9 @@ impl Shared {
     }
 
     /// Makes a server's word the map. Whoever has no slots any more is left.
-    fn learn(&self, layout: &Layout) {
+    fn learn(&self, layout: &SlotLayout) {
         let known = match &*self.state.borrow() {
-            State::Known(map) => map.clone(),
+            MapState::Known(map) => map.clone(),
             _ => Arc::default(),
         };
         let mut map = Map { supervisors: HashMap::new(), owners: vec![None; usize::from(SLOTS)] };
@@ -318,7 +318,7 @@ impl Shared {
             }
             map.supervisors.insert(node.clone(), supervisor);
         }
-        let same = |a: &Option<Arc<Supervisor>>, b: &Option<Arc<Supervisor>>| match (a, b) {
+        let same = |a: &Option<Arc<LinkSupervisor>>, b: &Option<Arc<LinkSupervisor>>| match (a, b) {
             (Some(a), Some(b)) => Arc::ptr_eq(a, b),
             (a, b) => a.is_none() && b.is_none(),
         };
@@ -327,29 +327,29 @@ impl Shared {
             && known.owners.iter().zip(&map.owners).all(|(before, now)| same(before, now));
         if !is_same {
             tracing::debug!(primaries = map.supervisors.len(), "learned who has which slot of the cluster");
-            self.state.send_replace(State::Known(Arc::new(map)));
+            self.state.send_replace(MapState::Known(Arc::new(map)));
         }
     }
 
     /// The one that keeps a link to this server, or a new one.
     fn supervisor(
         &self,
-        known: &HashMap<Node, Arc<Supervisor>>,
+        known: &HashMap<Node, Arc<LinkSupervisor>>,
         node: &Node,
-    ) -> Result<Arc<Supervisor>, StoreError> {
+    ) -> Result<Arc<LinkSupervisor>, StoreError> {
         if let Some(supervisor) = known.get(node) {
             return Ok(supervisor.clone());
         }
         let client = self.address.client(node).map_err(|error| StoreError::Unavailable(error.to_string()))?;
         let (target, hints) = (Target::Node(client), self.hints.clone());
-        Ok(Arc::new(Supervisor::start(target, &self.preflight, self.reply_timeout, hints)))
+        Ok(Arc::new(LinkSupervisor::start(target, &self.preflight, self.reply_timeout, hints)))
     }
 
     fn give_up(&self, reason: String) {
-        if matches!(&*self.state.borrow(), State::Connecting) {
+        if matches!(&*self.state.borrow(), MapState::Connecting) {
             let reason = format!("no server of the cluster can be asked: {reason}");
             tracing::warn!(reason, "out of order");
-            self.state.send_replace(State::Down(reason.into()));
+            self.state.send_replace(MapState::Down(reason.into()));
         }
     }
 }
@@ -358,7 +358,7 @@ impl Shared {
 pub(crate) async fn primaries(address: &RedisAddress, patience: Duration) -> Result<Vec<Node>, String> {
     let mut last_error = String::new();
     for node in address.nodes() {
-        let layout = match timeout(patience, Layout::ask(address, node, &mut None)).await {
+        let layout = match timeout(patience, SlotLayout::ask(address, node, &mut None)).await {
             Ok(Ok(layout)) => layout,
             Ok(Err(reason)) => {
                 last_error = format!("{node}: {reason}");
@@ -377,7 +377,7 @@ pub(crate) async fn primaries(address: &RedisAddress, patience: Duration) -> Res
     Err(last_error)
 }
 
-impl Layout {
+impl SlotLayout {
     async fn ask(
         address: &RedisAddress,
         node: &Node,

@@ -41,7 +41,7 @@ pub(crate) struct Link {
     /// Where the server tells what concerns waiters, if not on `connection`.
     listener: Option<Listener>,
     /// Closed where the link is broken.
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     /// Set by the first request that found the connection wanting: from that moment nobody is given it any more.
     is_broken: AtomicBool,
     /// Tells the supervisor.
@@ -59,18 +59,18 @@ impl Link {
         listener: Option<Listener>,
     ) -> Self {
         let session = SESSIONS.fetch_add(1, Ordering::Relaxed);
-        let places = Arc::new(Semaphore::new(MOST_UNDER_WAY));
+        let permits = Arc::new(Semaphore::new(MOST_UNDER_WAY));
         let (is_broken, broken) = (AtomicBool::new(false), Notify::new());
-        Self { connection, incarnation, run, session, gate, replicas, listener, places, is_broken, broken }
+        Self { connection, incarnation, run, session, gate, replicas, listener, permits, is_broken, broken }
     }
 
-    /// A place among the commands under way, to be given up with the answer; `None` where the link is broken by then.
-    pub(crate) async fn place(&self, deadline: Instant) -> Result<Option<OwnedSemaphorePermit>, StoreError> {
-        if let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
-            return Ok(Some(place));
+    /// A permit for a command among those under way, to be given up with the answer; `None` where the link is broken by then.
+    pub(crate) async fn permit(&self, deadline: Instant) -> Result<Option<OwnedSemaphorePermit>, StoreError> {
+        if let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() {
+            return Ok(Some(permit));
         }
-        match timeout_at(deadline, Arc::clone(&self.places).acquire_owned()).await {
-            Ok(place) => Ok(place.ok()),
+        match timeout_at(deadline, Arc::clone(&self.permits).acquire_owned()).await {
+            Ok(permit) => Ok(permit.ok()),
             Err(_) => Err(StoreError::Unavailable("too many commands are on their way to Redis".to_owned())),
         }
     }
@@ -78,7 +78,7 @@ impl Link {
     /// Says that this connection must not be used again: a reply timed out on it, or it failed.
     pub(crate) fn report_broken(&self) {
         self.is_broken.store(true, Ordering::Release);
-        self.places.close();
+        self.permits.close();
         self.broken.notify_one();
     }
 

@@ -1,7 +1,7 @@
 //! Going through all that servers hold, a bounded piece at a time, by `SCAN`.
 //!
 //! A `SCAN` returns at least once what is there from its beginning to its end, in an order that is the server process's
-//! own: in another process the same position is another place. So a walk that is continued names what it went through,
+//! own: in another process the same position is another place. So a scan that is continued names what it went through,
 //! its view, and begins anew where that is no longer the same: another process, another owner of a slot, another server.
 
 use std::collections::HashSet;
@@ -23,25 +23,25 @@ const MOST_AT_ONCE: usize = 1_000;
 /// The most of them that one page takes.
 const MOST_STEPS: usize = 100;
 /// The part of a page's time after which no further one is begun: the rest is for what was found.
-const WALKED_WITHIN: f64 = 0.25;
+const SCANNED_WITHIN: f64 = 0.25;
 
 /// The servers to go through, in their order.
-pub(crate) struct Tour {
+pub(crate) struct Scan {
     pub(crate) links: Vec<Arc<Link>>,
     view: u64,
 }
 
 /// What was found on the way.
-pub(crate) struct Walked {
+pub(crate) struct Scanned {
     /// Locks that are there, or were a moment ago, each with the number of its server in the tour, and each once.
     pub(crate) found: Vec<(usize, LockKey)>,
     /// Where to go on; `None` at the end.
     pub(crate) next: Option<String>,
 }
 
-/// Where a walk was left.
+/// Where a scan was left.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Place {
+struct ScanPosition {
     view: u64,
     server: usize,
     position: u64,
@@ -49,7 +49,7 @@ struct Place {
     told: Vec<u64>,
 }
 
-impl Tour {
+impl Scan {
     /// Through these servers, as long as `layout` too stays the same.
     pub(crate) fn new(links: Vec<Arc<Link>>, layout: &str) -> Self {
         let names = links.iter().map(|link| link.incarnation.as_str());
@@ -58,19 +58,19 @@ impl Tour {
     }
 
     /// Finds at most `limit` of the locks within reach, from the place of the cursor on.
-    pub(crate) async fn walk(
+    pub(crate) async fn page(
         &self,
         keys: &KeySpace,
         reach: &Reach,
         cursor: Option<&str>,
         limit: usize,
         deadline: Instant,
-    ) -> Result<Walked, StoreError> {
+    ) -> Result<Scanned, StoreError> {
         let pattern = keys.pattern_of_locks(reach.common_prefix());
-        let start = Place { view: self.view, server: 0, position: 0, told: Vec::new() };
-        let is_known = |place: &Place| place.view == self.view && place.server < self.links.len();
-        let mut place = cursor.and_then(Place::parse).filter(is_known).unwrap_or(start);
-        let stop_at = part_of(deadline, WALKED_WITHIN);
+        let start = ScanPosition { view: self.view, server: 0, position: 0, told: Vec::new() };
+        let is_known = |place: &ScanPosition| place.view == self.view && place.server < self.links.len();
+        let mut place = cursor.and_then(ScanPosition::parse).filter(is_known).unwrap_or(start);
+        let stop_at = part_of(deadline, SCANNED_WITHIN);
         let (mut found, mut seen) = (Vec::new(), HashSet::new());
         let mut count = piece_for(limit);
         for _ in 0..MOST_STEPS {
@@ -81,7 +81,7 @@ impl Tour {
                 .filter_map(|name| keys.key_at(std::str::from_utf8(name).ok()?))
                 .filter(|key| reach.has(key) && !seen.contains(key))
                 .map(|key| (digest([&*link.incarnation, key.as_str()]), key))
-                .filter(|(mark, _)| !place.told.contains(mark))
+                .filter(|(digest, _)| !place.told.contains(digest))
                 .collect();
             step.sort_unstable();
             step.dedup();
@@ -99,23 +99,23 @@ impl Tour {
             } else {
                 piece_for(left.saturating_sub(step.len()))
             };
-            for (mark, key) in step.into_iter().take(left) {
+            for (digest, key) in step.into_iter().take(left) {
                 if !is_all {
-                    place.told.push(mark);
+                    place.told.push(digest);
                 }
                 seen.insert(key.clone());
                 found.push((place.server, key));
             }
             if is_all {
                 let server = place.server + usize::from(position == 0);
-                place = Place { view: self.view, server, position, told: Vec::new() };
+                place = ScanPosition { view: self.view, server, position, told: Vec::new() };
             }
             if found.len() == limit || Instant::now() >= stop_at {
                 break;
             }
         }
         let next = (place.server < self.links.len()).then(|| place.to_string());
-        Ok(Walked { found, next })
+        Ok(Scanned { found, next })
     }
 }
 
@@ -147,20 +147,20 @@ async fn scan(
     Err(StoreError::Unavailable(failure.reason))
 }
 
-impl Place {
+impl ScanPosition {
     fn parse(text: &str) -> Option<Self> {
         let mut fields = text.split('.');
         let view = u64::from_str_radix(fields.next()?, 16).ok()?;
         let (server, position) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
-        let told = fields.map(|mark| u64::from_str_radix(mark, 16).ok()).collect::<Option<_>>()?;
+        let told = fields.map(|digest| u64::from_str_radix(digest, 16).ok()).collect::<Option<_>>()?;
         Some(Self { view, server, position, told })
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ScanPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}.{}.{}", self.view, self.server, self.position)?;
-        self.told.iter().try_for_each(|mark| write!(f, ".{mark:016x}"))
+        self.told.iter().try_for_each(|digest| write!(f, ".{digest:016x}"))
     }
 }
 

@@ -12,15 +12,15 @@ use tokio::time::error::Elapsed;
 
 use super::cluster::Cluster;
 use super::link::Link;
-use super::scan::Tour;
+use super::scan::Scan;
 use super::sentinel::Sentinels;
-use super::supervisor::{Supervisor, Target};
+use super::supervisor::{LinkSupervisor, Target};
 use crate::clock::{Backoff, part_of};
 use crate::store::redis::address::{AddressError, Layout, RedisAddress};
 use crate::store::redis::failure::{Failure, Redirect, StepOutcome};
 use crate::store::redis::health::preflight::Preflight;
 use crate::store::redis::pubsub::Hints;
-use crate::store::redis::pubsub::gossip::Ways;
+use crate::store::redis::pubsub::peer_bus::PeerRoutes;
 use crate::store::redis::scripts::keys::slot_of;
 use crate::store::{Bucket, StoreError};
 
@@ -32,7 +32,7 @@ pub(crate) const BEGUN_WITHIN: f64 = 0.8;
 
 /// The servers of a store.
 pub(crate) enum Servers {
-    One(Supervisor),
+    One(LinkSupervisor),
     Cluster(Cluster),
 }
 
@@ -53,7 +53,7 @@ impl Servers {
                 return Ok(Self::Cluster(Cluster::start(address, preflight, reply_timeout, hints)));
             }
         };
-        Ok(Self::One(Supervisor::start(target, preflight, reply_timeout, hints)))
+        Ok(Self::One(LinkSupervisor::start(target, preflight, reply_timeout, hints)))
     }
 
     /// Whether all can be reached, and are safe to lock on.
@@ -67,10 +67,10 @@ impl Servers {
     }
 
     /// All who keep locks, to be gone through.
-    pub(crate) async fn tour(&self, deadline: Instant) -> Result<Tour, StoreError> {
+    pub(crate) async fn scan(&self, deadline: Instant) -> Result<Scan, StoreError> {
         match self {
-            Self::One(supervisor) => Ok(Tour::new(vec![supervisor.link(deadline).await?], "")),
-            Self::Cluster(cluster) => cluster.tour(deadline).await,
+            Self::One(supervisor) => Ok(Scan::new(vec![supervisor.link(deadline).await?], "")),
+            Self::Cluster(cluster) => cluster.scan(deadline).await,
         }
     }
 
@@ -99,12 +99,12 @@ impl Servers {
 }
 
 #[async_trait]
-impl Ways for Servers {
+impl PeerRoutes for Servers {
     fn count(&self) -> usize {
         1
     }
 
-    fn way(&self, _: usize) -> Option<MultiplexedConnection> {
+    fn route(&self, _: usize) -> Option<MultiplexedConnection> {
         let link = match self {
             Self::One(supervisor) => supervisor.link_now(),
             Self::Cluster(cluster) => cluster.any(),
@@ -112,7 +112,7 @@ impl Ways for Servers {
         link.map(|link| link.connection.clone())
     }
 
-    async fn to_hear(&self, deadline: Instant) -> (Vec<Result<MultiplexedConnection, StoreError>>, usize) {
+    async fn to_listen(&self, deadline: Instant) -> (Vec<Result<MultiplexedConnection, StoreError>>, usize) {
         let links = self.all(deadline).await.into_iter();
         // What is told at one node of a cluster is heard at all.
         (links.map(|link| Ok(link?.connection.clone())).collect(), 1)
@@ -137,7 +137,7 @@ pub(crate) struct Try {
     /// Whether to say that another server has pointed here for this once.
     pub(crate) is_asking: bool,
     /// To be given up with the answer.
-    pub(crate) place: OwnedSemaphorePermit,
+    pub(crate) permit: OwnedSemaphorePermit,
 }
 
 impl<'a> Tries<'a> {
@@ -161,11 +161,11 @@ impl<'a> Tries<'a> {
                 (servers, _) => (servers.link(self.bucket, self.last_start).await?, false),
             };
             // Nothing was sent over a link that broke meanwhile: there will be another.
-            if let Some(place) = link.place(self.last_start).await? {
+            if let Some(permit) = link.permit(self.last_start).await? {
                 if self.grants {
                     link.gate.may_grant()?;
                 }
-                return Ok(Try { link, is_asking, place });
+                return Ok(Try { link, is_asking, permit });
             }
         }
     }

@@ -15,7 +15,7 @@ use super::replicas::Replicas;
 use super::sentinel::{Primary, Sentinels};
 use crate::clock::Backoff;
 use crate::store::redis::failure::describe;
-use crate::store::redis::health::preflight::{Gate, Lookout, Preflight};
+use crate::store::redis::health::preflight::{Gate, Preflight, ServerMonitor};
 use crate::store::redis::pubsub::Hints;
 use crate::store::redis::pubsub::hints::{self, Listener};
 use crate::store::redis::scripts;
@@ -26,7 +26,7 @@ use crate::store::{Bucket, StoreError};
 const RELEARN_PERIOD: Duration = Duration::from_secs(1);
 /// The pause before a server that is down is probed again: it doubles from the first to the last, with jitter.
 const FIRST_PROBE_PAUSE: Duration = Duration::from_millis(50);
-/// With the longest pause between two takes-back it leaves room within the second in which nothing may be left of what
+/// With the longest pause between two rollbacks it leaves room within the second in which nothing may be left of what
 /// a server that stood still did for nobody.
 const LONGEST_PROBE_PAUSE: Duration = Duration::from_millis(250);
 /// Commands that may wait in the driver's queue; past it, callers wait for a place.
@@ -46,7 +46,7 @@ pub(crate) enum Target {
 
 /// What requests see.
 #[derive(Clone)]
-enum State {
+enum LinkState {
     /// The first tries are under way: requests wait for their outcome, within their deadline.
     Connecting,
     Up(Arc<Link>),
@@ -54,12 +54,12 @@ enum State {
     Down(Arc<str>),
 }
 /// Keeps a [`Link`] to one server for as long as it lives.
-pub(crate) struct Supervisor {
-    state: watch::Receiver<State>,
+pub(crate) struct LinkSupervisor {
+    state: watch::Receiver<LinkState>,
     stop: CancellationToken,
 }
 
-impl Supervisor {
+impl LinkSupervisor {
     /// Starts connecting in the background. `reply_timeout` bounds the connecting, and each look at the server; what
     /// the server tells the gateway of the name in `hints` goes to its sender.
     pub(crate) fn start(
@@ -69,14 +69,14 @@ impl Supervisor {
         hints: Hints,
     ) -> Self {
         let stop = CancellationToken::new();
-        let (sender, state) = watch::channel(State::Connecting);
-        let (keys, lookout) = (preflight.keys().clone(), Lookout::new(preflight.clone()));
+        let (sender, state) = watch::channel(LinkState::Connecting);
+        let (keys, monitor) = (preflight.keys().clone(), ServerMonitor::new(preflight.clone()));
         let replicas_ack = preflight.replicas_ack();
-        let task = Task { target, keys, lookout, replicas_ack, reply_timeout, hints, state: sender.clone() };
+        let task = Task { target, keys, monitor, replicas_ack, reply_timeout, hints, state: sender.clone() };
         let stopped = stop.clone();
         tokio::spawn(async move {
             stopped.run_until_cancelled(task.run()).await;
-            sender.send_replace(State::Down("the store is closed".into()));
+            sender.send_replace(LinkState::Down("the store is closed".into()));
         });
         Self { state, stop }
     }
@@ -86,18 +86,18 @@ impl Supervisor {
         if let Some(link) = self.link_now() {
             return Ok(link);
         }
-        let is_settled = |state: &State| match state {
-            State::Up(link) => link.is_usable(),
-            State::Down(_) => true,
-            State::Connecting => false,
+        let is_settled = |state: &LinkState| match state {
+            LinkState::Up(link) => link.is_usable(),
+            LinkState::Down(_) => true,
+            LinkState::Connecting => false,
         };
         let mut state = self.state.clone();
         let settled = timeout_at(deadline, state.wait_for(is_settled)).await;
         match settled.as_ref().map(|state| state.as_deref()) {
-            Ok(Ok(State::Up(link))) => Ok(link.clone()),
-            Ok(Ok(State::Down(reason))) => Err(StoreError::Unavailable(reason.to_string())),
+            Ok(Ok(LinkState::Up(link))) => Ok(link.clone()),
+            Ok(Ok(LinkState::Down(reason))) => Err(StoreError::Unavailable(reason.to_string())),
             Ok(Err(_)) => Err(StoreError::Unavailable("the connection to Redis is closed".into())),
-            Ok(Ok(State::Connecting)) | Err(_) => {
+            Ok(Ok(LinkState::Connecting)) | Err(_) => {
                 Err(StoreError::Unavailable("no connection to Redis within the deadline".into()))
             }
         }
@@ -106,7 +106,7 @@ impl Supervisor {
     /// The current link, if it can be used.
     pub(crate) fn link_now(&self) -> Option<Arc<Link>> {
         match &*self.state.borrow() {
-            State::Up(link) if link.is_usable() => Some(link.clone()),
+            LinkState::Up(link) if link.is_usable() => Some(link.clone()),
             _ => None,
         }
     }
@@ -114,9 +114,9 @@ impl Supervisor {
     /// Waits until requests are given another link than that of `session`, or, without one, any; or until the server is
     /// out of order.
     pub(crate) async fn changed(&self, session: Option<u64>) {
-        let is_other = |state: &State| match state {
-            State::Up(link) => Some(link.session) != session,
-            State::Connecting | State::Down(_) => session.is_some(),
+        let is_other = |state: &LinkState| match state {
+            LinkState::Up(link) => Some(link.session) != session,
+            LinkState::Connecting | LinkState::Down(_) => session.is_some(),
         };
         // An error means that the store is closed.
         let _ = self.state.clone().wait_for(is_other).await;
@@ -124,7 +124,7 @@ impl Supervisor {
 
     /// Whether all tries have failed for a while.
     pub(crate) fn is_down(&self) -> bool {
-        matches!(&*self.state.borrow(), State::Down(_))
+        matches!(&*self.state.borrow(), LinkState::Down(_))
     }
 
     /// Ends the connection and the probing: from then on requests are refused.
@@ -133,7 +133,7 @@ impl Supervisor {
     }
 }
 
-impl Drop for Supervisor {
+impl Drop for LinkSupervisor {
     fn drop(&mut self) {
         self.stop();
     }
@@ -143,11 +143,11 @@ impl Drop for Supervisor {
 struct Task {
     target: Target,
     keys: KeySpace,
-    lookout: Lookout,
+    monitor: ServerMonitor,
     replicas_ack: u32,
     reply_timeout: Duration,
     hints: Hints,
-    state: watch::Sender<State>,
+    state: watch::Sender<LinkState>,
 }
 
 /// Whose word says that a server is the primary.
@@ -188,11 +188,11 @@ impl Task {
                 Ok(Connected { link, primary, closed }) => {
                     tracing::info!(incarnation = link.incarnation, "connected to Redis");
                     let link = Arc::new(link);
-                    self.state.send_replace(State::Up(link.clone()));
-                    self.hints.radio.is_up(link.connection.clone()).await;
+                    self.state.send_replace(LinkState::Up(link.clone()));
+                    self.hints.peer_channels.is_up(link.connection.clone()).await;
                     let reason = self.watch(&link, primary.as_ref(), &closed).await;
                     tracing::warn!(reason, "leaving the connection to Redis");
-                    self.state.send_replace(State::Connecting);
+                    self.state.send_replace(LinkState::Connecting);
                     backoff = probes.clone();
                     failing_since = Instant::now();
                 }
@@ -209,7 +209,7 @@ impl Task {
 
     /// From now on requests fail at once, for this reason.
     fn give_up(&self, reason: String) {
-        if !matches!(&*self.state.borrow(), State::Down(known) if **known == *reason) {
+        if !matches!(&*self.state.borrow(), LinkState::Down(known) if **known == *reason) {
             // Where it is stands in the log alone: it is nothing for those who only take locks.
             match &self.target {
                 Target::Server(client) | Target::Node(client) | Target::Member(client) => {
@@ -219,7 +219,7 @@ impl Task {
                 Target::Primary(_) => tracing::warn!(reason, "out of order"),
             }
         }
-        self.state.send_replace(State::Down(reason.into()));
+        self.state.send_replace(LinkState::Down(reason.into()));
     }
 
     /// Finds out whom to connect to, connects and learns.
@@ -293,7 +293,7 @@ impl Task {
             }
             None
         };
-        self.hints.radio.tune(&mut connection).await;
+        self.hints.peer_channels.tune(&mut connection).await;
         let replicas = Replicas::of(client, self.replicas_ack, self.reply_timeout);
         Ok(Ok((Link::new(connection, incarnation, run, gate, replicas, listener), primary)))
     }
@@ -312,11 +312,11 @@ impl Task {
     }
 
     fn on_push(&self, closed: Arc<Notify>) -> impl Fn(PushInfo) -> Result<(), redis::aio::SendError> + use<> {
-        let (keys, Hints { sender: hints, radio, .. }) = (self.keys.clone(), self.hints.clone());
+        let (keys, Hints { sender: hints, peer_channels, .. }) = (self.keys.clone(), self.hints.clone());
         move |push: PushInfo| {
             if push.kind == PushKind::Disconnection {
                 closed.notify_one();
-            } else if !radio.take(&push)
+            } else if !peer_channels.take(&push)
                 && let Some(hint) = hints::read(push, &keys)
             {
                 // Nobody listens before somebody waits.
@@ -333,7 +333,7 @@ impl Task {
         connection: &mut MultiplexedConnection,
         client: Option<&Client>,
     ) -> RedisResult<Result<(String, Option<Arc<str>>), String>> {
-        let look = self.lookout.look(connection, client).await?;
+        let look = self.monitor.look(connection, client).await?;
         let identity = &look.profile.identity;
         Ok(look.check().map(|()| {
             let incarnation = match self.target {

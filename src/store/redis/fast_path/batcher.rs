@@ -2,7 +2,7 @@
 //!
 //! To call a script costs Redis about as much as what most requests have it do, so whatever is asked meanwhile rides along.
 //! Nothing waits for company: a call is made as soon as those tasks had their turn that were ready when it was wanted. With
-//! nobody else there it has one part.
+//! nobody else there it has one operation.
 
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,13 +15,13 @@ use tokio::task::yield_now;
 use crate::store::redis::connection::link::Link;
 use crate::store::redis::scripts::Script;
 
-/// The most parts of one call: Redis serves nobody else until it is through with it, which takes about a tenth of a
+/// The most operations of one call: Redis serves nobody else until it is through with it, which takes about a tenth of a
 /// millisecond.
-pub(super) const MOST_PARTS: usize = 32;
+pub(super) const MOST_OPERATIONS: usize = 32;
 
 /// What one request asks of a script that does the same for many locks, each as if it were alone.
-pub(super) trait Part: Send + Sync + Sized + 'static {
-    /// The script. It replies to one part, or with an array to several.
+pub(super) trait BatchedOperation: Send + Sync + Sized + 'static {
+    /// The script. It replies to one operation, or with an array to several.
     fn script() -> &'static Script;
 
     /// Whether it is sent also where its caller has left before that.
@@ -31,10 +31,10 @@ pub(super) trait Part: Send + Sync + Sized + 'static {
     fn stands_first(&self) -> bool;
 
     /// All keys of a call.
-    fn keys<'a>(parts: &[&'a Self]) -> Vec<&'a [u8]>;
+    fn keys<'a>(operations: &[&'a Self]) -> Vec<&'a [u8]>;
 
     /// Adds what the script is told besides. The run is that of the server's numbers.
-    fn add_args(parts: &[&Self], run: &str, call: &mut Cmd);
+    fn add_args(operations: &[&Self], run: &str, call: &mut Cmd);
 }
 
 /// Puts what is ready into calls of one script.
@@ -49,7 +49,7 @@ struct Batch<P> {
     waiting: Vec<Waiting<P>>,
 }
 
-/// Where a part was put.
+/// Where an operation was put.
 enum Pushed {
     First,
     Behind,
@@ -58,23 +58,23 @@ enum Pushed {
 }
 
 struct Waiting<P> {
-    part: Arc<P>,
+    operation: Arc<P>,
     reply: oneshot::Sender<RedisResult<Value>>,
 }
 
-impl<P: Part> Batcher<P> {
+impl<P: BatchedOperation> Batcher<P> {
     pub(super) fn new() -> Arc<Self> {
         Arc::new(Self { next: Mutex::new(Batch { session: 0, waiting: Vec::new() }) })
     }
 
-    /// Sends a part with all others that are ready, and returns the reply to it.
-    pub(super) async fn send(self: &Arc<Self>, link: &Arc<Link>, part: &Arc<P>) -> RedisResult<Value> {
+    /// Sends an operation with all others that are ready, and returns the reply to it.
+    pub(super) async fn send(self: &Arc<Self>, link: &Arc<Link>, operation: &Arc<P>) -> RedisResult<Value> {
         let (reply, replied) = oneshot::channel();
-        let waiting = Waiting { part: part.clone(), reply };
+        let waiting = Waiting { operation: operation.clone(), reply };
         match self.push(link.session, waiting) {
             Pushed::First => drop(tokio::spawn(self.clone().send_waiting(link.clone()))),
             Pushed::Behind => {}
-            Pushed::Nowhere => return send_alone(link, &**part, false).await,
+            Pushed::Nowhere => return send_alone(link, &**operation, false).await,
         }
         // Only where the runtime ends in the meantime.
         replied.await.unwrap_or_else(|_| Err((ErrorKind::Io, "nobody waits for the reply any more").into()))
@@ -98,8 +98,8 @@ impl<P: Part> Batcher<P> {
         }
         let mut waiting = mem::take(&mut self.next.lock().unwrap_or_else(PoisonError::into_inner).waiting);
         waiting.retain(|waiting| P::IS_OWED || !waiting.reply.is_closed());
-        while waiting.len() > MOST_PARTS {
-            let others = waiting.split_off(MOST_PARTS);
+        while waiting.len() > MOST_OPERATIONS {
+            let others = waiting.split_off(MOST_OPERATIONS);
             let first = mem::replace(&mut waiting, others);
             tokio::spawn(send_at_once(link.clone(), first));
         }
@@ -109,17 +109,19 @@ impl<P: Part> Batcher<P> {
     }
 }
 
-async fn send_at_once<P: Part>(link: Arc<Link>, mut waiting: Vec<Waiting<P>>) {
-    waiting.sort_by_key(|waiting| !waiting.part.stands_first());
-    let parts: Vec<&P> = waiting.iter().map(|waiting| &*waiting.part).collect();
-    let replies = match call(&link, &parts, false).await {
-        Ok(reply) if parts.len() == 1 => vec![Ok(reply)],
-        Ok(Value::Array(replies)) if replies.len() == parts.len() => replies.into_iter().map(Ok).collect(),
+async fn send_at_once<P: BatchedOperation>(link: Arc<Link>, mut waiting: Vec<Waiting<P>>) {
+    waiting.sort_by_key(|waiting| !waiting.operation.stands_first());
+    let operations: Vec<&P> = waiting.iter().map(|waiting| &*waiting.operation).collect();
+    let replies = match call(&link, &operations, false).await {
+        Ok(reply) if operations.len() == 1 => vec![Ok(reply)],
+        Ok(Value::Array(replies)) if replies.len() == operations.len() => {
+            replies.into_iter().map(Ok).collect()
+        }
         Ok(_) => {
             let error = (ErrorKind::UnexpectedReturnType, "not as many replies as parts");
-            vec![Err(error.into()); parts.len()]
+            vec![Err(error.into()); operations.len()]
         }
-        Err(error) => vec![Err(error); parts.len()],
+        Err(error) => vec![Err(error); operations.len()],
     };
     for (Waiting { reply: caller, .. }, reply) in waiting.into_iter().zip(replies) {
         // Who has left meanwhile sees to what is left behind.
@@ -127,15 +129,19 @@ async fn send_at_once<P: Part>(link: Arc<Link>, mut waiting: Vec<Waiting<P>>) {
     }
 }
 
-/// Sends a part alone. `is_asking` says that another server has pointed to this one for this once.
-pub(super) async fn send_alone<P: Part>(link: &Link, part: &P, is_asking: bool) -> RedisResult<Value> {
-    call(link, &[part], is_asking).await
+/// Sends an operation alone. `is_asking` says that another server has pointed to this one for this once.
+pub(super) async fn send_alone<P: BatchedOperation>(
+    link: &Link,
+    operation: &P,
+    is_asking: bool,
+) -> RedisResult<Value> {
+    call(link, &[operation], is_asking).await
 }
 
-async fn call<P: Part>(link: &Link, parts: &[&P], is_asking: bool) -> RedisResult<Value> {
+async fn call<P: BatchedOperation>(link: &Link, operations: &[&P], is_asking: bool) -> RedisResult<Value> {
     let mut connection = link.connection.clone();
-    let (script, keys) = (P::script(), P::keys(parts));
-    let add_args = |call: &mut Cmd| P::add_args(parts, &link.run, call);
+    let (script, keys) = (P::script(), P::keys(operations));
+    let add_args = |call: &mut Cmd| P::add_args(operations, &link.run, call);
     if is_asking {
         script.run_asking(&mut connection, &keys, add_args).await
     } else {

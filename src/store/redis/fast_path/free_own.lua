@@ -1,15 +1,15 @@
 -- Frees locks that their tokens hold, where nobody waits for them, and they have no terms. The rest is release.lua's. A token
--- that holds a lock has no mark that is final, and a final one says all that one of voided attempts does. Each is freed as if
+-- that holds a lock has no tombstone that is final, and a final one says all that one of voided attempts does. Each is freed as if
 -- the others had not been asked for.
 --
--- KEYS the locks, then the seats of each, then the marks of the first tokens, as many as are to have one
--- ARGV[1] life of the marks, ms, and for each lock the token hash
+-- KEYS the locks, then the seats of each, then the tombstones of the first tokens, as many as are to have one
+-- ARGV[1] life of the tombstones, ms, and for each lock the token hash
 --
 -- Returns for each lock the number of the grant that it ended, as a text · -1 where nothing was done; and for one lock alone no
 --   array of these
 --
 -- As in take_free.lua there are few texts, and no numbers, and nothing is written before all is read. Redis keeps small numbers
--- once for all, so a mark of one digit costs no value.
+-- once for all, so a tombstone of one digit costs no value.
 
 local locks = #ARGV - 1
 local reply = redis.call('MGET', unpack(KEYS, 1, locks))

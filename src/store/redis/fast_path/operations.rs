@@ -4,7 +4,7 @@ use std::sync::{Arc, LazyLock};
 
 use redis::Cmd;
 
-use super::batcher::Part;
+use super::batcher::BatchedOperation;
 use crate::store::redis::health::identity::replication_on_cluster;
 use crate::store::redis::scripts::{Script, script};
 
@@ -14,8 +14,8 @@ static FREE_OWN: LazyLock<Script> = script!("free_own.lua");
 /// A lock that is to be taken, if it is free.
 pub(super) struct Take {
     pub(super) lock: String,
-    pub(super) seats: String,
-    pub(super) mark: String,
+    pub(super) tickets: String,
+    pub(super) tombstone: String,
     pub(super) fence: String,
     /// Token hash and attempt, with a space behind each.
     pub(super) by: String,
@@ -24,7 +24,7 @@ pub(super) struct Take {
     pub(super) owner: Option<String>,
 }
 
-impl Part for Take {
+impl BatchedOperation for Take {
     /// What nobody would be told of is better not taken.
     const IS_OWED: bool = false;
 
@@ -37,7 +37,7 @@ impl Part for Take {
     }
 
     fn keys<'a>(takes: &[&'a Self]) -> Vec<&'a [u8]> {
-        let locks = takes.iter().flat_map(|take| [&take.lock, &take.seats, &take.mark]);
+        let locks = takes.iter().flat_map(|take| [&take.lock, &take.tickets, &take.tombstone]);
         let fence = takes.first().map(|take| &take.fence);
         locks.chain(fence).map(String::as_bytes).collect()
     }
@@ -60,13 +60,13 @@ impl Part for Take {
 /// A lock that is to be freed, if its token holds it.
 pub(super) struct Free {
     pub(super) lock: String,
-    pub(super) seats: String,
-    /// The mark that is to be left, and how long it is to live, in ms.
-    pub(super) mark: Option<(String, Arc<str>)>,
+    pub(super) tickets: String,
+    /// The tombstone that is to be left, and how long it is to live, in ms.
+    pub(super) tombstone: Option<(String, Arc<str>)>,
     pub(super) token: String,
 }
 
-impl Part for Free {
+impl BatchedOperation for Free {
     /// Whoever sent a release and left counts on it.
     const IS_OWED: bool = true;
 
@@ -75,18 +75,19 @@ impl Part for Free {
     }
 
     fn stands_first(&self) -> bool {
-        self.mark.is_some()
+        self.tombstone.is_some()
     }
 
     fn keys<'a>(frees: &[&'a Self]) -> Vec<&'a [u8]> {
         let locks = frees.iter().map(|free| &free.lock);
-        let seats = frees.iter().map(|free| &free.seats);
-        let marks = frees.iter().filter_map(|free| free.mark.as_ref().map(|(mark, _)| mark));
-        locks.chain(seats).chain(marks).map(String::as_bytes).collect()
+        let tickets = frees.iter().map(|free| &free.tickets);
+        let tombstones =
+            frees.iter().filter_map(|free| free.tombstone.as_ref().map(|(tombstone, _)| tombstone));
+        locks.chain(tickets).chain(tombstones).map(String::as_bytes).collect()
     }
 
     fn add_args(frees: &[&Self], _: &str, call: &mut Cmd) {
-        call.arg(frees.iter().find_map(|free| free.mark.as_ref()).map_or("", |(_, life_ms)| life_ms));
+        call.arg(frees.iter().find_map(|free| free.tombstone.as_ref()).map_or("", |(_, life_ms)| life_ms));
         for free in frees {
             call.arg(&free.token);
         }

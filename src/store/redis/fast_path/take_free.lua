@@ -1,11 +1,11 @@
 -- Takes locks that are free, or says that somebody else holds them, where nobody waits for them and their tokens have no
--- marks: so it is with most locks, most of the time. The rest is acquire.lua's, which has far more to prepare than this takes.
+-- tombstones: so it is with most locks, most of the time. The rest is acquire.lua's, which has far more to prepare than this takes.
 -- Each is taken as if the others had not been asked for.
 --
 -- KEYS for each lock three      ARGV[1] name of the server's run
 --   the lock                     and for each lock two
 --   seats                          token hash and attempt, with a space behind each
---   the token's mark               ttl, ms
+--   the token's tombstone               ttl, ms
 -- and the fence                  and, where any has one, for each its owner, with a space before
 --                                and, on a cluster, the part of ARGV[1] that is the server's replication id
 --
@@ -30,9 +30,9 @@ if is_same and redis.call('EXISTS', unpack(KEYS, 1, 3 * locks)) == 0 then
   free = locks
 else
   for i = 1, locks do
-    local key, seats, mark = unpack(KEYS, 3 * i - 2, 3 * i)
+    local key, tickets, tombstone = unpack(KEYS, 3 * i - 2, 3 * i)
     reply[i] = -1
-    if is_same and redis.call('EXISTS', seats, mark) == 0 then
+    if is_same and redis.call('EXISTS', tickets, tombstone) == 0 then
       local lock = redis.pcall('GET', key)
       if not lock then
         reply[i], free = nil, free + 1

@@ -5,7 +5,7 @@ pub(crate) const IS_REPLICA: &str = "it is a replica, and locks need the primary
 
 /// Who a server is, from its `INFO`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub(crate) struct ServerIdentity {
     pub(crate) run_id: String,
     pub(crate) replication_id: String,
     pub(crate) is_primary: bool,
@@ -13,7 +13,7 @@ pub(crate) struct Identity {
     pub(crate) is_cluster_up: Option<bool>,
 }
 
-impl Identity {
+impl ServerIdentity {
     pub(crate) fn read(info: &str, on_cluster: bool) -> Self {
         let field = |name| info_field(info, name).unwrap_or_default();
         Self {
@@ -58,7 +58,7 @@ impl Identity {
     }
 }
 
-/// The part of an incarnation of [`Identity::incarnation_on_cluster`] that a promotion changes; of others there is none.
+/// The part of an incarnation of [`ServerIdentity::incarnation_on_cluster`] that a promotion changes; of others there is none.
 pub(crate) fn replication_on_cluster(incarnation: &str) -> Option<&str> {
     incarnation.split_once('/').map(|(_, replication_id)| replication_id)
 }

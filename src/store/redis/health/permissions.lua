@@ -44,10 +44,10 @@ end
 local sends, hears = may('SPUBLISH * hint', ARGV[1]), may('SSUBSCRIBE *', ARGV[1])
 local is_told = sends and hears
 if not sends and not hears then is_told = may('PUBLISH * hint', ARGV[1]) and may('SUBSCRIBE *', ARGV[1]) end
-local has_gossip = true
+local has_peer_channels = true
 for i = 2, 3 do
-  has_gossip = has_gossip and may('PUBLISH * word', ARGV[i]) and may('SUBSCRIBE *', ARGV[i])
+  has_peer_channels = has_peer_channels and may('PUBLISH * word', ARGV[i]) and may('SUBSCRIBE *', ARGV[i])
 end
 local may_read_config = may('CONFIG GET save') and may('CONFIG GET appendfsync')
 local may_list = may('SCAN 0')
-return { is_told and 1 or 0, has_gossip and 1 or 0, may_read_config and 1 or 0, may_list and 1 or 0, calls, keys }
+return { is_told and 1 or 0, has_peer_channels and 1 or 0, may_read_config and 1 or 0, may_list and 1 or 0, calls, keys }

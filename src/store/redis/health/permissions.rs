@@ -52,7 +52,7 @@ pub(crate) struct Permissions {
     /// Whether gateways can be told whose turn it is; without it waiting is slower.
     pub(crate) has_hints: bool,
     /// Whether gateways can tell each other what happens.
-    pub(crate) has_gossip: bool,
+    pub(crate) has_peer_channels: bool,
     /// Whether locks may be listed; all else works without it.
     pub(crate) may_list: bool,
     /// Whether the configuration may be read; `None` where the server cannot say.
@@ -76,7 +76,7 @@ impl Permissions {
         call.arg(SCRIPT)
             .arg(0)
             .arg(keys.channel(Bucket::default(), "preflight"))
-            .arg(&keys.gossip())
+            .arg(&keys.peer_channels())
             .arg(samples.len())
             .arg(&samples);
         call.arg(BY_SCRIPTS).arg(BY_GATEWAY).arg(if on_cluster { ON_CLUSTER } else { &[] });
@@ -84,7 +84,7 @@ impl Permissions {
         let unsaid = Self {
             lacking: Vec::new(),
             has_hints: true,
-            has_gossip: true,
+            has_peer_channels: true,
             may_list: true,
             may_read_config: None,
         };
@@ -99,7 +99,7 @@ impl Permissions {
     }
 
     fn read(
-        (has_hints, has_gossip, may_read_config, may_list, calls, lacking): Reply,
+        (has_hints, has_peer_channels, may_read_config, may_list, calls, lacking): Reply,
         keys: &KeySpace,
     ) -> Self {
         let with_key = |call: &&str| call.contains('*');
@@ -117,7 +117,7 @@ impl Permissions {
         Self {
             lacking: names,
             has_hints: has_hints == 1,
-            has_gossip: has_gossip == 1,
+            has_peer_channels: has_peer_channels == 1,
             may_list: may_list == 1,
             may_read_config: Some(may_read_config == 1),
         }
@@ -133,11 +133,11 @@ fn name_of(call: &str) -> String {
 /// A key of each kind.
 fn samples(keys: &KeySpace) -> Vec<String> {
     let Ok(key) = LockKey::parse(b"preflight") else { return Vec::new() };
-    let line = keys.line_of(&key);
-    let mark = keys.mark(&key, &LeaseToken::generate().hash());
+    let queue = keys.queue_of(&key);
+    let tombstone = keys.tombstone(&key, &LeaseToken::generate().hash());
     let fence = keys.fence(Bucket::default());
-    let others = [mark.as_bytes(), fence.as_bytes()];
-    let all = line.in_order().into_iter().chain(others);
+    let others = [tombstone.as_bytes(), fence.as_bytes()];
+    let all = queue.in_order().into_iter().chain(others);
     all.map(|key| String::from_utf8_lossy(key).into_owned()).collect()
 }
 

@@ -19,13 +19,13 @@ const OLDEST_VERSION: Version = Version(6, 2);
 
 /// Why a server is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Refusal {
+pub(crate) struct ServerRefusal {
     pub(crate) risk: Risk,
     pub(crate) reason: String,
 }
 
 /// With the setting that overrides it.
-impl fmt::Display for Refusal {
+impl fmt::Display for ServerRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} (--redis-accept {} uses it all the same)", self.reason, self.risk.name())
     }
@@ -39,7 +39,7 @@ pub(crate) struct Look {
     accepts_replica: bool,
     /// Whether keys may be gone through.
     pub(crate) may_list: bool,
-    pub(crate) refusals: Vec<Refusal>,
+    pub(crate) refusals: Vec<ServerRefusal>,
     pub(crate) warnings: Vec<String>,
 }
 
@@ -130,9 +130,9 @@ impl Preflight {
         let is_accepted = |risk| self.accepted.contains(&risk);
         let (accepted, refusals): (Vec<_>, _) =
             found.into_iter().partition(|refusal| is_accepted(refusal.risk));
-        let accepted = accepted
-            .into_iter()
-            .map(|Refusal { risk, reason }| format!("accepted by --redis-accept {}: {reason}", risk.name()));
+        let accepted = accepted.into_iter().map(|ServerRefusal { risk, reason }| {
+            format!("accepted by --redis-accept {}: {reason}", risk.name())
+        });
         let warnings = accepted.chain(self.warnings(&profile, &permissions, &config)).collect();
         let accepts_replica = self.is_named() && is_accepted(Risk::Replica);
         let may_list = permissions.may_list;
@@ -150,9 +150,9 @@ impl Preflight {
     }
 
     /// What speaks against a server.
-    fn find(&self, profile: &Profile, permissions: &Permissions) -> Vec<Refusal> {
+    fn find(&self, profile: &Profile, permissions: &Permissions) -> Vec<ServerRefusal> {
         let mut found = Vec::new();
-        let mut find = |risk, reason| found.push(Refusal { risk, reason });
+        let mut find = |risk, reason| found.push(ServerRefusal { risk, reason });
         // Elsewhere it is one on its way to another part, and nobody has chosen it.
         if !profile.identity.is_primary && self.is_named() {
             find(Risk::Replica, IS_REPLICA.to_owned());
@@ -214,7 +214,7 @@ impl Preflight {
         if self.is_named() && profile.is_cluster_node {
             warn("this server is a node of a cluster, which redis+cluster:// is for");
         }
-        if !permissions.has_gossip {
+        if !permissions.has_peer_channels {
             warn(
                 "the Redis user may not use the channels by which gateways tell each other what happens: nobody can \
                  watch locks (/events)",
@@ -233,21 +233,21 @@ impl Preflight {
 }
 
 /// Looks at one server again and again, and says in the log what is new about it.
-pub(crate) struct Lookout {
+pub(crate) struct ServerMonitor {
     preflight: Preflight,
-    known: Mutex<Known>,
+    known: Mutex<LastLook>,
 }
 
-/// What a lookout knows from before.
+/// What a monitor knows from before.
 #[derive(Default)]
-struct Known {
+struct LastLook {
     address: String,
     config: Config,
     refusals: Vec<String>,
     warnings: Vec<String>,
 }
 
-impl Lookout {
+impl ServerMonitor {
     pub(crate) fn new(preflight: Preflight) -> Self {
         Self { preflight, known: Mutex::default() }
     }
@@ -273,7 +273,7 @@ impl Lookout {
         Ok(look)
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, LastLook> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -304,7 +304,7 @@ impl Lookout {
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
 
-    use super::super::identity::Identity;
+    use super::super::identity::ServerIdentity;
     use super::*;
 
     fn preflight(address: &str, accepted: &[Risk]) -> Preflight {
@@ -315,11 +315,11 @@ mod tests {
 
     /// What is found out about a server that nothing speaks against.
     fn good() -> (Profile, Permissions, Config) {
-        let identity = Identity {
+        let identity = ServerIdentity {
             run_id: "1".to_owned(),
             replication_id: "2".to_owned(),
             is_primary: true,
-            ..Identity::default()
+            ..ServerIdentity::default()
         };
         let profile = Profile {
             identity,
@@ -331,7 +331,7 @@ mod tests {
         let permissions = Permissions {
             lacking: Vec::new(),
             has_hints: true,
-            has_gossip: true,
+            has_peer_channels: true,
             may_list: true,
             may_read_config: Some(true),
         };
@@ -362,7 +362,7 @@ mod tests {
     #[test]
     fn only_where_nobody_chooses_the_server_is_a_replica_accepted() {
         let (profile, permissions, config) = good();
-        let identity = Identity { is_primary: false, ..profile.identity.clone() };
+        let identity = ServerIdentity { is_primary: false, ..profile.identity.clone() };
         let replica = Profile { identity, ..profile };
         let look = |address, accepted: &[Risk]| {
             preflight(address, accepted).judge(replica.clone(), permissions.clone(), config.clone())

@@ -6,12 +6,12 @@ use std::fmt;
 use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind, RedisResult, ServerErrorKind};
 
-use super::identity::{Identity, info_field as field};
+use super::identity::{ServerIdentity, info_field as field};
 
 /// What `INFO` says of a server, as far as it matters to locks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Profile {
-    pub(crate) identity: Identity,
+    pub(crate) identity: ServerIdentity,
     /// Its name and version, for people.
     pub(crate) product: String,
     /// The version of Redis whose commands it has; `None` where it does not say.
@@ -51,7 +51,7 @@ impl Profile {
         let number = |name| field(info, name).and_then(|value| value.parse().ok());
         let version = text("redis_version");
         Self {
-            identity: Identity::read(info, on_cluster),
+            identity: ServerIdentity::read(info, on_cluster),
             product: match field(info, "valkey_version") {
                 Some(version) => format!("Valkey {version}"),
                 None => format!("Redis {}", if version.is_empty() { "of unknown version" } else { &version }),

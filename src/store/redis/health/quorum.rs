@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
 
-use crate::store::diagnostics::{Standing, Survey};
+use crate::store::diagnostics::{Diagnostics, PromiseStatus};
 use crate::store::redis::scripts::keys::KeySpace;
 
 /// How far the clocks of the servers may be apart before that is worth a word: numbers may be so far ahead of a clock, and
@@ -13,7 +13,7 @@ use crate::store::redis::scripts::keys::KeySpace;
 const CLOCKS_APART_SECONDS: f64 = 5.0;
 
 /// What is known of one server of a quorum.
-pub(crate) struct Seat {
+pub(crate) struct QuorumServer {
     pub(crate) server: String,
     /// Names its process, and what that last followed.
     pub(crate) run: String,
@@ -52,29 +52,30 @@ pub(crate) async fn membership(
 }
 
 /// Says what follows for all of them together, where so many are named.
-pub(crate) fn conclude(survey: &mut Survey, seats: &[Seat], all: usize) {
-    for (number, seat) in seats.iter().enumerate() {
-        if let Some(twin) = seats[..number].iter().find(|twin| twin.run == seat.run) {
-            survey.refusals.push(format!("{} and {} are the same server", twin.server, seat.server));
+pub(crate) fn conclude(diagnostics: &mut Diagnostics, members: &[QuorumServer], all: usize) {
+    for (number, member) in members.iter().enumerate() {
+        if let Some(twin) = members[..number].iter().find(|twin| twin.run == member.run) {
+            diagnostics.refusals.push(format!("{} and {} are the same server", twin.server, member.server));
         }
     }
     let needed = all / 2 + 1;
-    if seats.len() >= needed {
+    if members.len() >= needed {
         // They can be done without, and more must not fail.
-        let missing = survey.unreachable.drain(..).map(|reason| format!("cannot be reached: {reason}"));
-        survey.warnings.extend(missing);
+        let missing = diagnostics.unreachable.drain(..).map(|reason| format!("cannot be reached: {reason}"));
+        diagnostics.warnings.extend(missing);
     }
     if all.is_multiple_of(2) {
-        survey
+        diagnostics
             .warnings
             .push(format!("{all} servers bear no more failures than {}: an odd number is better", all - 1));
     }
-    let ahead = |seat: &Seat| seat.ahead_seconds;
-    let (first, last) = (seats.iter().map(ahead).reduce(f64::min), seats.iter().map(ahead).reduce(f64::max));
+    let ahead = |member: &QuorumServer| member.ahead_seconds;
+    let (first, last) =
+        (members.iter().map(ahead).reduce(f64::min), members.iter().map(ahead).reduce(f64::max));
     if let (Some(first), Some(last)) = (first, last)
         && last - first > CLOCKS_APART_SECONDS
     {
-        survey.warnings.push(format!(
+        diagnostics.warnings.push(format!(
             "the clocks of the servers are {:.0} s apart: one that is far behind accepts no numbers",
             last - first
         ));
@@ -82,9 +83,9 @@ pub(crate) fn conclude(survey: &mut Survey, seats: &[Seat], all: usize) {
 }
 
 /// What becomes of the promises I1 to I5.
-pub(crate) fn standings() -> [Standing; 5] {
-    let numbers = Standing::unless(&["most servers forget at once (then it rests on their clocks)"]);
+pub(crate) fn promise_statuses() -> [PromiseStatus; 5] {
+    let numbers = PromiseStatus::unless(&["most servers forget at once (then it rests on their clocks)"]);
     let exclusion =
-        Standing::unless(&["most servers forget at once", "the clock of a server is set forward"]);
-    [numbers.clone(), numbers.clone(), exclusion, Standing::Holds, numbers]
+        PromiseStatus::unless(&["most servers forget at once", "the clock of a server is set forward"]);
+    [numbers.clone(), numbers.clone(), exclusion, PromiseStatus::Holds, numbers]
 }

@@ -1,26 +1,26 @@
--- Takes a lock or a place in its line, or says why not.
+-- Takes a lock or a place in its wait queue, or says why not.
 --
--- KEYS[1..6] as in line.lua   ARGV[1..4] as in line.lua
--- KEYS[7] the token's mark    ARGV[5] what may be done:
--- KEYS[8] the fence             confirm: only say that the token holds the lock · grant: take it, never wait
---                               join: take a place, or take over the token's own · rejoin: the same, but not from an
---                               attempt that is present · look: go on waiting · end, end-keep: look for the last
---                               time, and give the place up, or keep it as a ticket
---                             ARGV[6] ttl, ms
---                             ARGV[7] owner, may be empty
---                             ARGV[8] incarnation of the server
---                             the rest only where there is waiting:
---                             ARGV[9] gateway
---                             ARGV[10] most waiters of a lock
---                             ARGV[11] attempts that this one supersedes, with a space after each
---                             ARGV[12] the place that is remembered, may be empty
---                             the rest only where there are terms, in ms, each may be empty:
---                             ARGV[13] max_hold   ARGV[14] min_hold
+-- KEYS[1..6] as in wait_queue.lua   ARGV[1..4] as in wait_queue.lua
+-- KEYS[7] the token's tombstone     ARGV[5] what may be done:
+-- KEYS[8] the fence                   confirm: only say that the token holds the lock · grant: take it, never wait
+--                                     join: take a place, or take over the token's own · rejoin: the same, but not from an
+--                                     attempt that is present · look: go on waiting · end, end-keep: look for the last
+--                                     time, and give the place up, or keep it as a ticket
+--                                   ARGV[6] ttl, ms
+--                                   ARGV[7] owner, may be empty
+--                                   ARGV[8] incarnation of the server
+--                                   the rest only where there is waiting:
+--                                   ARGV[9] gateway
+--                                   ARGV[10] most waiters of a lock
+--                                   ARGV[11] attempts that this one supersedes, with a space after each
+--                                   ARGV[12] the place that is remembered, may be empty
+--                                   the rest only where there are terms, in ms, each may be empty:
+--                                   ARGV[13] max_hold   ARGV[14] min_hold
 --
 -- Returns { outcome, lock or '', ms left, waiters, position or 0, place or 0, ms until due, attempt offered to or '' }:
 --   0 granted · 1 already held, and pinned or claimed now (these two without the rest)
---   2 refused · 5 in line · 6 another attempt is present at the place
---   3 token released, 4 attempt voided, 7 place lost, 8 line full (these alone); after 7 an end is none
+--   2 refused · 5 in the wait queue · 6 another attempt is present at the place
+--   3 token released, 4 attempt voided, 7 place lost, 8 queue full (these alone); after 7 an end is none
 
 local LOCK, TOKEN, ATTEMPT, MODE = KEYS[1], ARGV[1], ARGV[2], ARGV[5]
 
@@ -32,9 +32,9 @@ if replication_id then
   if not is_same then return redis.error_reply('STALE the server was a replica in the meantime') end
 end
 
-local mark = redis.call('GET', KEYS[7])
-if is_final(mark) then return { 3 } end
-local is_voided = mark and string.find(mark, ATTEMPT, 1, true)
+local tombstone = redis.call('GET', KEYS[7])
+if is_final(tombstone) then return { 3 } end
+local is_voided = tombstone and string.find(tombstone, ATTEMPT, 1, true)
 local ends = MODE == 'end' or MODE == 'end-keep'
 local lock, left_ms, offer = held(LOCK)
 local is_own = lock and token_of(lock) == TOKEN
@@ -43,11 +43,11 @@ local claims = is_own and is_of_connection(ATTEMPT)
 local has_claimed = claims and attempt_of(lock) == once_told(ATTEMPT)
 if is_voided and not has_claimed and (claims or not ends) then return { 4 } end
 local superseded = ARGV[11] or ''
-if superseded ~= '' then mark = void(KEYS[7], mark, superseded, ARGV[3]) end
+if superseded ~= '' then tombstone = void(KEYS[7], tombstone, superseded, ARGV[3]) end
 
 if is_own then
   local by = attempt_of(lock)
-  -- The same attempt is a copy of the same command: the same grant, which may still have to be taken back.
+  -- The same attempt is a copy of the same command: the same grant, which may still have to be rolled back.
   if by == ATTEMPT then return { 0, lock, left_ms } end
   -- What was granted to an attempt that this one stands for is now this one's.
   if string.find(superseded, by, 1, true) then
@@ -55,7 +55,7 @@ if is_own then
     redis.call('SET', LOCK, lock, 'KEEPTTL')
     return { 0, lock, left_ms }
   end
-  if claims then void(KEYS[7], mark, ATTEMPT, ARGV[3]) end
+  if claims then void(KEYS[7], tombstone, ATTEMPT, ARGV[3]) end
   -- A claim leaves the lease as it was told before, so that no copy of it is taken for one that was; the connection renews.
   local ttl_ms = claims and left_ms or renewed_ms(lock, left_ms, tonumber(ARGV[6]))
   return { 1, hold_by(LOCK, lock, once_told(ATTEMPT), left_ms, ttl_ms), ttl_ms }
@@ -82,8 +82,8 @@ end
 if MODE == 'confirm' and (not lock or was_held_by(lock, TOKEN)) then return { 3 } end
 
 local joins = MODE == 'join' or MODE == 'rejoin'
-local has_line = redis.call('EXISTS', KEYS[2]) == 1
-if not has_line and not offer then
+local has_queue = redis.call('EXISTS', KEYS[2]) == 1
+if not has_queue and not offer then
   -- Most locks, most of the time.
   if lock and (MODE == 'grant' or MODE == 'confirm') then return { 2, lock, left_ms, 0, 0 } end
   if not lock and (MODE == 'grant' or joins) then return mint_and_set() end
@@ -91,9 +91,9 @@ if not has_line and not offer then
   if not lock and ends and not is_voided then return { 7 } end
 end
 
-local line = open_line()
-local now_ms, now_us = line.clock()
-line.purge(now_ms)
+local queue = open_queue()
+local now_ms, now_us = queue.clock()
+queue.purge(now_ms)
 
 local function answer(outcome)
   local waiters = redis.call('ZCARD', KEYS[3])
@@ -105,11 +105,11 @@ local function answer(outcome)
 end
 
 local function grant()
-  local seat = line.seat_of(TOKEN)
+  local ticket = queue.ticket_of(TOKEN)
   -- Another request of this token waits at the place: it is told that its token holds the lock.
-  if seat and seat.attempt ~= ATTEMPT then line.tell_to_look(seat) end
+  if ticket and ticket.attempt ~= ATTEMPT then queue.tell_to_look(ticket) end
   local granted = mint_and_set()
-  if not granted.err then line.go_on_after_grant(now_ms, tonumber(ARGV[6])) end
+  if not granted.err then queue.go_on_after_grant(now_ms, tonumber(ARGV[6])) end
   return granted
 end
 
@@ -124,70 +124,70 @@ if MODE == 'grant' then
   if is_mine_next then return grant() end
   if is_free then
     local is_taken
-    -- A ticket of this token may be the first of the line.
-    offer, is_taken = line.hand_off(now_ms, lapsed, nil, TOKEN)
+    -- A ticket of this token may be the first of the wait queue.
+    offer, is_taken = queue.hand_off(now_ms, lapsed, nil, TOKEN)
     if is_taken or not offer then return grant() end
   end
   return answer(2)
 end
 
-local seat = line.seat_of(TOKEN)
+local ticket = queue.ticket_of(TOKEN)
 -- From here on the attempts that this one stands for bear its name: at the place, and where the place may one day come
 -- back to.
-if seat and superseded ~= '' then line.rename(TOKEN, seat, superseded, { gateway = ARGV[9], attempt = ATTEMPT }) end
-local is_seated = seat and seat.attempt == ATTEMPT and not is_voided
-local is_in_line = seat and redis.call('ZSCORE', KEYS[3], TOKEN)
+if ticket and superseded ~= '' then queue.rename(TOKEN, ticket, superseded, { gateway = ARGV[9], attempt = ATTEMPT }) end
+local has_ticket = ticket and ticket.attempt == ATTEMPT and not is_voided
+local is_in_queue = ticket and redis.call('ZSCORE', KEYS[3], TOKEN)
 -- Whether another attempt of this token is believed to wait at its place.
-local is_taken_over = seat and not is_seated and seat.gateway ~= line.NOBODY and is_in_line
+local is_taken_over = ticket and not has_ticket and ticket.gateway ~= queue.NOBODY and is_in_queue
 
 if joins and (MODE == 'join' or not is_taken_over) then
   local function is_full() return redis.call('ZCARD', KEYS[3]) >= tonumber(ARGV[10]) end
-  if not seat and ARGV[12] == '' and is_full() then
+  if not ticket and ARGV[12] == '' and is_full() then
     if is_free then
-      offer, lapsed = line.hand_off(now_ms, lapsed), nil
+      offer, lapsed = queue.hand_off(now_ms, lapsed), nil
       is_free = not offer
     else
-      line.sweep(now_ms, now_us)
+      queue.sweep(now_ms, now_us)
     end
     if is_full() then return { 8 } end
   end
-  local former = is_seated and seat.former or nil
-  if is_taken_over then former = { gateway = seat.gateway, attempt = seat.attempt } end
-  if seat and not is_seated then line.tell_to_look(seat) end
-  local place = line.place_for(seat, not is_seated and tonumber(ARGV[12]), now_us)
-  seat = { place = place, gateway = ARGV[9], attempt = ATTEMPT, former = former }
-  line.write_seat(TOKEN, seat)
-  has_line, is_seated, is_taken_over = true, true, false
+  local former = has_ticket and ticket.former or nil
+  if is_taken_over then former = { gateway = ticket.gateway, attempt = ticket.attempt } end
+  if ticket and not has_ticket then queue.tell_to_look(ticket) end
+  local place = queue.place_for(ticket, not has_ticket and tonumber(ARGV[12]), now_us)
+  ticket = { place = place, gateway = ARGV[9], attempt = ATTEMPT, former = former }
+  queue.write_ticket(TOKEN, ticket)
+  has_queue, has_ticket, is_taken_over = true, true, false
 end
 
-if is_seated then
-  line.stand_in_line(TOKEN, seat.place)
+if has_ticket then
+  queue.stand_in_queue(TOKEN, ticket.place)
   if is_mine_next then return grant() end
 end
-if is_free and has_line then
+if is_free and has_queue then
   local is_taken
-  local present = is_seated and TOKEN or nil
-  offer, is_taken = line.hand_off(now_ms, lapsed, present, present)
+  local present = has_ticket and TOKEN or nil
+  offer, is_taken = queue.hand_off(now_ms, lapsed, present, present)
   if is_taken then return grant() end
 end
 
 if ends then
-  if is_seated and seat.former then
-    line.give_back(TOKEN, seat)
-  elseif is_seated and MODE == 'end-keep' then
-    line.leave_place(TOKEN, seat, now_ms)
-  elseif is_seated then
-    line.remove_place(TOKEN)
-  elseif seat then
-    line.forget_former(TOKEN, seat, ATTEMPT)
+  if has_ticket and ticket.former then
+    queue.give_back(TOKEN, ticket)
+  elseif has_ticket and MODE == 'end-keep' then
+    queue.leave_place(TOKEN, ticket, now_ms)
+  elseif has_ticket then
+    queue.remove_place(TOKEN)
+  elseif ticket then
+    queue.forget_former(TOKEN, ticket, ATTEMPT)
   end
-  if offer and offer.attempt == ATTEMPT then offer = line.hand_off(now_ms) end
+  if offer and offer.attempt == ATTEMPT then offer = queue.hand_off(now_ms) end
   -- Whatever was found: a copy of an earlier command of this attempt may still be on its way.
-  void(KEYS[7], mark, ATTEMPT, ARGV[3])
+  void(KEYS[7], tombstone, ATTEMPT, ARGV[3])
   return answer(2)
 end
 -- The offer may just have lapsed, and the one who took the place over have stepped aside.
 if is_taken_over then is_taken_over = redis.call('ZSCORE', KEYS[3], TOKEN) end
-if not is_seated and not is_taken_over then return { 7 } end
-if lock or offer then line.set_due(lock and now_ms + left_ms or offer.start_ms) end
-return answer(is_seated and 5 or 6)
+if not has_ticket and not is_taken_over then return { 7 } end
+if lock or offer then queue.set_due(lock and now_ms + left_ms or offer.start_ms) end
+return answer(has_ticket and 5 or 6)

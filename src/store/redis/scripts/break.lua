@@ -1,7 +1,7 @@
--- Frees a lock, if the grant of this number holds it, whoever that is, and offers it to the first in line.
+-- Frees a lock, if the grant of this number holds it, whoever that is, and offers it to the first in the wait queue.
 --
--- KEYS[1..6] as in line.lua                 ARGV[3..4] as in line.lua
---                                           ARGV[5] number of the grant
+-- KEYS[1..6] as in wait_queue.lua   ARGV[3..4] as in wait_queue.lua
+--                                   ARGV[5] number of the grant
 --
 -- Returns { 0, lock, ms that were left } · { 1 } nobody holds it · { 2 } held by another grant
 
@@ -10,8 +10,8 @@ if not lock then return { 1 } end
 -- Never by less than the number: a copy of this that comes late must not end the next grant.
 if string.match(lock, '^%S+ %S+ (%d+)') ~= ARGV[5] then return { 2 } end
 if redis.call('EXISTS', KEYS[2]) == 1 then
-  local line = open_line()
-  line.hand_off((line.clock()))
+  local queue = open_queue()
+  queue.hand_off((queue.clock()))
 else
   redis.call('DEL', KEYS[1])
 end

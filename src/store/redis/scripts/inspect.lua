@@ -2,7 +2,7 @@
 -- pins the grant, unless a connection holds it.
 --
 -- KEYS[1] the lock                     ARGV[1] token hash, or empty
--- KEYS[2] line, KEYS[3] away, as in line.lua
+-- KEYS[2] line, KEYS[3] away, as in wait_queue.lua
 --
 -- Returns { outcome, lock or '', ms left, waiters }: 0 free · 1 held · 2 held, by the token shown
 

@@ -18,8 +18,8 @@ pub(crate) const SLOTS: u16 = 16_384;
 /// What a bucket takes of a name at most: its number, and what stands around it.
 const MOST_BUCKET_BYTES: usize = ":{65535}:".len();
 
-/// So much of a hash is in the name of a mark.
-const MARK_BYTES: usize = 16;
+/// So much of a hash is in the name of a tombstone.
+const TOMBSTONE_BYTES: usize = 16;
 
 /// The names of everything under one prefix.
 ///
@@ -31,19 +31,20 @@ pub(crate) struct KeySpace {
     buckets: u16,
 }
 
-/// The names of all that belongs to the line of one lock, in the order in which scripts take them.
-pub(crate) struct LineKeys {
+/// The names of all that belongs to the wait queue of one lock, in the order in which scripts take them.
+pub(crate) struct QueueKeys {
     lock: String,
-    seats: String,
-    line: String,
+    tickets: String,
+    queue: String,
     away: String,
     due: String,
-    gates: String,
+    presence: String,
 }
 
-impl LineKeys {
+impl QueueKeys {
     pub(crate) fn in_order(&self) -> [&[u8]; 6] {
-        [&self.lock, &self.seats, &self.line, &self.away, &self.due, &self.gates].map(|name| name.as_bytes())
+        [&self.lock, &self.tickets, &self.queue, &self.away, &self.due, &self.presence]
+            .map(|name| name.as_bytes())
     }
 }
 
@@ -69,21 +70,21 @@ impl KeySpace {
         self.name_of(key, "lock")
     }
 
-    /// Where it is kept who has a place in the line of a lock.
-    pub(crate) fn seats(&self, key: &LockKey) -> String {
+    /// Where it is kept who has a place in the wait queue of a lock.
+    pub(crate) fn tickets(&self, key: &LockKey) -> String {
         self.name_of(key, "seats")
     }
 
-    /// Where a lock stands, and its line.
-    pub(crate) fn line_of(&self, key: &LockKey) -> LineKeys {
+    /// Where a lock stands, and its wait queue.
+    pub(crate) fn queue_of(&self, key: &LockKey) -> QueueKeys {
         let bucket = self.bucket_of(key);
-        LineKeys {
+        QueueKeys {
             lock: self.lock(key),
-            seats: self.seats(key),
-            line: self.name_of(key, "line"),
+            tickets: self.tickets(key),
+            queue: self.name_of(key, "line"),
             away: self.name_of(key, "away"),
             due: self.due(bucket),
-            gates: self.gates(bucket),
+            presence: self.presence(bucket),
         }
     }
 
@@ -106,7 +107,7 @@ impl KeySpace {
     }
 
     /// Where gateways say that they are alive.
-    pub(crate) fn gates(&self, bucket: Bucket) -> String {
+    pub(crate) fn presence(&self, bucket: Bucket) -> String {
         self.name_in(bucket, "gates")
     }
 
@@ -117,20 +118,20 @@ impl KeySpace {
 
     /// Where a gateway is told what concerns its waiters.
     pub(crate) fn channel(&self, bucket: Bucket, gateway: &str) -> String {
-        format!("{}:{gateway}", self.gates(bucket))
+        format!("{}:{gateway}", self.presence(bucket))
     }
 
     /// Where gateways tell each other who watches, and what happens.
-    pub(crate) fn gossip(&self) -> [String; 2] {
+    pub(crate) fn peer_channels(&self) -> [String; 2] {
         ["watchers", "events"].map(|topic| format!("{}:{topic}", self.prefix))
     }
 
-    /// Where the mark of a freed token or of voided attempts stands: a hash, since a token is marked per key.
-    pub(crate) fn mark(&self, key: &LockKey, token: &TokenHash) -> String {
+    /// Where the tombstone of a freed token or of voided attempts stands: a hash, since a token is marked per key.
+    pub(crate) fn tombstone(&self, key: &LockKey, token: &TokenHash) -> String {
         let digest = Sha256::new().chain_update(token.as_bytes()).chain_update(key.as_str()).finalize();
-        let mut name = self.name_with_room(self.bucket_of(key), "freed", 1 + 2 * MARK_BYTES);
+        let mut name = self.name_with_room(self.bucket_of(key), "freed", 1 + 2 * TOMBSTONE_BYTES);
         name.push(':');
-        name.push_str(&Hex(&digest[..MARK_BYTES]).to_string());
+        name.push_str(&Hex(&digest[..TOMBSTONE_BYTES]).to_string());
         name
     }
 

@@ -1,6 +1,6 @@
 -- Says of some locks who holds them, and how many wait for each.
 --
--- KEYS[1..] locks, each with its line and `away` as in line.lua behind it, where ARGV[1] is 3 and not 1
+-- KEYS[1..] locks, each with its wait queue and `away` as in wait_queue.lua behind it, where ARGV[1] is 3 and not 1
 --
 -- Returns for each lock { outcome, lock or '', ms left, waiters }: 0 free, or not ours · 1 held
 

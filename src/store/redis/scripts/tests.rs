@@ -47,7 +47,7 @@ const WHOLE: &str = "%.0f";
 /// What `..` may join besides literals: these names never stand for numbers, and what these functions return is a text.
 const TEXTS: &[&str] = &[
     "ATTEMPT",
-    "GATES",
+    "PRESENCE",
     "LOCK",
     "NOBODY_HASH",
     "PINNED",
@@ -57,7 +57,7 @@ const TEXTS: &[&str] = &[
     "former",
     "gateway",
     "lock",
-    "mark",
+    "tombstone",
     "owner",
     "replication_id",
     "token",

@@ -3,9 +3,9 @@
 -- A lock is a string with a TTL: `<token hash, 64 hex> <attempt, 32 hex> <fencing number> <owner, may be empty>`. What stands
 -- right behind the number is in terms.lua.
 -- A pinned lock has dashes for its attempt, so that no attempt can ever match it. Between two holders a lock may be
--- promised to the head of its line: `?<token hash> <attempt> <gateway> <start, ms>`, an offer, which nobody holds.
+-- promised to the head of its wait queue: `?<token hash> <attempt> <gateway> <start, ms>`, an offer, which nobody holds.
 --
--- A mark is a string that lives on after a token was used:
+-- A tombstone is a string that lives on after a token was used:
 --   `<n>`                    the token is freed; a release answered n, and repetitions answer it again
 --   `! <attempt> <attempt>…` these attempts are voided; the token itself stays usable
 
@@ -20,7 +20,7 @@ local function is_of_connection(attempt) return string.find(attempt, '^[89abcdef
 
 local function with_attempt(lock, attempt) return token_of(lock) .. ' ' .. attempt .. string.sub(lock, NUMBER_AT - 1) end
 
-local function is_final(mark) return mark and string.sub(mark, 1, 1) ~= '!' end
+local function is_final(tombstone) return tombstone and string.sub(tombstone, 1, 1) ~= '!' end
 
 -- The lock of a key and what is left of its lease, in ms; nothing where nobody holds it, but for a third value where
 -- it is offered. In its last millisecond a server says that nothing is left, and yet gives the lock to nobody: it is held until
@@ -58,22 +58,22 @@ end
 
 -- A server that is out of memory allows SET only to a script that has written already, and PEXPIRE always. DEL would do
 -- for that too, but while a slot is on its way to another server nothing that is gone can be made again.
-local function set_mark(key, mark, life_ms)
+local function set_tombstone(key, tombstone, life_ms)
   redis.call('PEXPIRE', key, life_ms)
-  redis.call('SET', key, mark, 'PX', life_ms)
+  redis.call('SET', key, tombstone, 'PX', life_ms)
 end
 
--- Voids attempts, separated by spaces, so that copies that arrive later take nothing. `mark` is what the token's mark
+-- Voids attempts, separated by spaces, so that copies that arrive later take nothing. `tombstone` is what the token's tombstone
 -- says now; returns what it says then.
-local function void(key, mark, attempts, life_ms)
-  if is_final(mark) then return mark end
-  mark = mark or '!'
+local function void(key, tombstone, attempts, life_ms)
+  if is_final(tombstone) then return tombstone end
+  tombstone = tombstone or '!'
   for attempt in string.gmatch(attempts, '%S+') do
-    if not string.find(mark, attempt, 1, true) then mark = mark .. ' ' .. attempt end
+    if not string.find(tombstone, attempt, 1, true) then tombstone = tombstone .. ' ' .. attempt end
   end
-  -- A token retried without end must not grow a mark without end: its oldest attempts go first.
+  -- A token retried without end must not grow a tombstone without end: its oldest attempts go first.
   local most = (ATTEMPT_DIGITS + 1) * MOST_VOIDED
-  if #mark > 1 + most then mark = '!' .. string.sub(mark, -most) end
-  set_mark(key, mark, life_ms)
-  return mark
+  if #tombstone > 1 + most then tombstone = '!' .. string.sub(tombstone, -most) end
+  set_tombstone(key, tombstone, life_ms)
+  return tombstone
 end

@@ -2,12 +2,12 @@
 
 -- Places that were left for too long are not counted: at most so many are looked for. Removing them is for those who may
 -- write.
-local function count_waiters(line, away, most_lost)
-  local waiters = redis.call('ZCARD', line)
+local function count_waiters(queue, away, most_lost)
+  local waiters = redis.call('ZCARD', queue)
   if waiters == 0 then return 0 end
   local time = redis.call('TIME')
   local lost = redis.call('ZRANGEBYSCORE', away, '-inf', time[1] * 1000, 'LIMIT', 0, most_lost)
-  local places = #lost > 0 and redis.call('ZMSCORE', line, unpack(lost)) or {}
+  local places = #lost > 0 and redis.call('ZMSCORE', queue, unpack(lost)) or {}
   for i = 1, #lost do
     if places[i] then waiters = waiters - 1 end
   end

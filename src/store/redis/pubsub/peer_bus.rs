@@ -20,8 +20,8 @@ const MOST_WAITING: usize = 4_096;
 /// What is sent at once.
 const MOST_AT_ONCE: usize = 128;
 
-/// What all connections of a store have to do with gossip.
-pub(crate) struct Radio {
+/// What all connections of a store have to do with the peer bus.
+pub(crate) struct PeerChannels {
     watchers: String,
     events: String,
     heard: broadcast::Sender<Heard>,
@@ -30,9 +30,9 @@ pub(crate) struct Radio {
     patience: Duration,
 }
 
-impl Radio {
+impl PeerChannels {
     pub(crate) fn new(keys: &KeySpace, patience: Duration) -> Arc<Self> {
-        let [watchers, events] = keys.gossip();
+        let [watchers, events] = keys.peer_channels();
         let (heard, listens) = (broadcast::Sender::new(MOST_WAITING), AtomicBool::new(false));
         Arc::new(Self { watchers, events, heard, listens, patience })
     }
@@ -53,7 +53,7 @@ impl Radio {
         let _ = self.heard.send(Heard::Connected);
     }
 
-    /// Takes what is gossip among what a server tells; whether it was.
+    /// Takes what belongs to the peer bus among what a server tells; whether it was.
     pub(crate) fn take(&self, push: &PushInfo) -> bool {
         let (PushKind::Message, [channel, text]) = (&push.kind, &*push.data) else { return false };
         let Ok(channel) = String::from_redis_value(channel.clone()) else { return false };
@@ -83,42 +83,42 @@ async fn subscribe(connection: &mut MultiplexedConnection, channel: &str) -> Red
     redis::cmd("SUBSCRIBE").arg(channel).query_async(connection).await
 }
 
-/// The servers of a store, as far as gossip is concerned.
+/// The servers of a store, as far as the peer bus is concerned.
 #[async_trait]
-pub(crate) trait Ways: Send + Sync + 'static {
+pub(crate) trait PeerRoutes: Send + Sync + 'static {
     /// By how many of them all is to be sent that is sent.
     fn count(&self) -> usize;
 
     /// The connection to one of these, if it stands.
-    fn way(&self, index: usize) -> Option<MultiplexedConnection>;
+    fn route(&self, index: usize) -> Option<MultiplexedConnection>;
 
     /// Those at which to listen, and how many of them are enough.
-    async fn to_hear(&self, deadline: Instant) -> (Vec<Result<MultiplexedConnection, StoreError>>, usize);
+    async fn to_listen(&self, deadline: Instant) -> (Vec<Result<MultiplexedConnection, StoreError>>, usize);
 }
 
-/// Gossip over the servers of a store.
-pub(crate) struct Talk {
-    radio: Arc<Radio>,
-    ways: Arc<dyn Ways>,
-    speakers: Vec<mpsc::Sender<(Topic, Arc<str>)>>,
+/// The peer bus over the servers of a store.
+pub(crate) struct Publisher {
+    peer_channels: Arc<PeerChannels>,
+    routes: Arc<dyn PeerRoutes>,
+    queues: Vec<mpsc::Sender<(Topic, Arc<str>)>>,
 }
 
-impl Talk {
-    pub(crate) fn new(radio: Arc<Radio>, ways: Arc<dyn Ways>) -> Self {
+impl Publisher {
+    pub(crate) fn new(peer_channels: Arc<PeerChannels>, routes: Arc<dyn PeerRoutes>) -> Self {
         let start = |index| {
-            let (speaker, to_say) = mpsc::channel(MOST_WAITING);
-            tokio::spawn(speak(radio.clone(), ways.clone(), index, to_say));
-            speaker
+            let (queue, to_say) = mpsc::channel(MOST_WAITING);
+            tokio::spawn(speak(peer_channels.clone(), routes.clone(), index, to_say));
+            queue
         };
-        Self { speakers: (0..ways.count()).map(start).collect(), radio, ways }
+        Self { queues: (0..routes.count()).map(start).collect(), peer_channels, routes }
     }
 }
 
 /// Sends what is to be sent, in its order, as long as there is a store. One server at a time: one that is silent holds up
 /// none of the others.
 async fn speak(
-    radio: Arc<Radio>,
-    ways: Arc<dyn Ways>,
+    peer_channels: Arc<PeerChannels>,
+    routes: Arc<dyn PeerRoutes>,
     index: usize,
     mut to_say: mpsc::Receiver<(Topic, Arc<str>)>,
 ) {
@@ -126,11 +126,11 @@ async fn speak(
     while to_say.recv_many(&mut said, MOST_AT_ONCE).await > 0 {
         let mut calls = redis::pipe();
         for (topic, text) in said.drain(..) {
-            calls.cmd("PUBLISH").arg(radio.channel(topic)).arg(&*text).ignore();
+            calls.cmd("PUBLISH").arg(peer_channels.channel(topic)).arg(&*text).ignore();
         }
         // What cannot be sent is lost.
-        let Some(mut connection) = ways.way(index) else { continue };
-        match timeout(radio.patience, calls.query_async::<()>(&mut connection)).await {
+        let Some(mut connection) = routes.route(index) else { continue };
+        match timeout(peer_channels.patience, calls.query_async::<()>(&mut connection)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::debug!(reason = describe(&error), "other gateways are not told"),
             Err(_) => tracing::debug!("other gateways are not told: Redis does not answer"),
@@ -139,27 +139,27 @@ async fn speak(
 }
 
 #[async_trait]
-impl Gossip for Talk {
+impl Gossip for Publisher {
     fn tell(&self, topic: Topic, text: String) {
         let text: Arc<str> = text.into();
-        for speaker in &self.speakers {
-            let _ = speaker.try_send((topic, text.clone()));
+        for queue in &self.queues {
+            let _ = queue.try_send((topic, text.clone()));
         }
     }
 
     fn heard(&self) -> broadcast::Receiver<Heard> {
-        self.radio.heard.subscribe()
+        self.peer_channels.heard.subscribe()
     }
 
     async fn listen(&self, deadline: Instant) -> Result<(), StoreError> {
         // Connections that are made from now on are listened to as well.
-        self.radio.listens.store(true, Ordering::Release);
-        let (connections, enough) = self.ways.to_hear(deadline).await;
+        self.peer_channels.listens.store(true, Ordering::Release);
+        let (connections, enough) = self.routes.to_listen(deadline).await;
         let (mut heard, mut trouble) = (0, "Redis does not answer".to_owned());
         let listen = async |mut connection: MultiplexedConnection| -> RedisResult<()> {
-            subscribe(&mut connection, &self.radio.events).await?;
+            subscribe(&mut connection, &self.peer_channels.events).await?;
             // Whoever may not say that it watches is told nothing. An empty word means nothing to anybody.
-            redis::cmd("PUBLISH").arg(&self.radio.watchers).arg("").query_async(&mut connection).await
+            redis::cmd("PUBLISH").arg(&self.peer_channels.watchers).arg("").query_async(&mut connection).await
         };
         for connection in connections {
             match connection {
@@ -179,6 +179,6 @@ impl Gossip for Talk {
     }
 
     fn stop_listening(&self) {
-        self.radio.listens.store(false, Ordering::Release);
+        self.peer_channels.listens.store(false, Ordering::Release);
     }
 }

@@ -2,9 +2,9 @@
 --
 -- KEYS[1] gates   ARGV[1] gateway
 -- KEYS[2] due     ARGV[2] life of both, ms
---                 ARGV[3] the pulse that answered the gateway's last heartbeat, may be empty
+--                 ARGV[3] the heartbeat number that answered the gateway's last heartbeat, may be empty
 --
--- Returns { pulse, 1 if the gateway may have been forgotten since, else 0, lock, ms until due, lock, ms until due, … }
+-- Returns { heartbeat number, 1 if the gateway may have been forgotten since, else 0, lock, ms until due, lock, ms until due, … }
 --
 -- Only if its last answered heartbeat is still the last that is known, and is not old, has no hand-off believed the
 -- gateway absent, has no flush lost its waiters, and was nothing struck off that it should have looked at. A copy of a

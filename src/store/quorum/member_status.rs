@@ -9,8 +9,8 @@ use crate::store::redis::scripts::Reply;
 
 /// What a server's record says, as far as this gateway is concerned.
 #[derive(Clone, Debug)]
-pub(super) struct Sight {
-    pub(super) kind: Kind,
+pub(super) struct MemberStatus {
+    pub(super) kind: RecordKind,
     /// Names the server's process, and what that last followed.
     pub(super) run: String,
     /// What its clock showed, in ms.
@@ -36,7 +36,7 @@ const FRESH: Duration = Duration::from_secs(3);
 
 /// What a record is to this gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum RecordKind {
     /// Of this run and this list.
     Current,
     /// There is none.
@@ -51,16 +51,16 @@ pub(super) enum Kind {
     Earlier,
 }
 
-impl Sight {
+impl MemberStatus {
     /// Reads what `look.lua` replied; `before` is what was seen last.
     pub(super) fn read(reply: &Reply, run: &str, before: Option<&Self>) -> Option<Self> {
         let kind = match reply.outcome {
-            0 => Kind::Current,
-            1 => Kind::Empty,
-            2 => Kind::Forgot,
-            3 => Kind::Later,
-            4 => Kind::Differs,
-            5 => Kind::Earlier,
+            0 => RecordKind::Current,
+            1 => RecordKind::Empty,
+            2 => RecordKind::Forgot,
+            3 => RecordKind::Later,
+            4 => RecordKind::Differs,
+            5 => RecordKind::Earlier,
             _ => return None,
         };
         let text = |index| reply.field::<String>(index);
@@ -93,16 +93,16 @@ impl Sight {
 
     /// Whether it counts.
     pub(super) fn counts(&self) -> bool {
-        self.kind == Kind::Current && !self.is_in_quarantine()
+        self.kind == RecordKind::Current && !self.is_in_quarantine()
     }
 
     /// Whether it counts, and else why not.
-    pub(super) fn standing(&self) -> Result<(), String> {
+    pub(super) fn eligibility(&self) -> Result<(), String> {
         if self.counts() {
             return Ok(());
         }
         let reason = match self.kind {
-            Kind::Current => match self.quarantine_left(self.longest_ms) {
+            RecordKind::Current => match self.quarantine_left(self.longest_ms) {
                 left if left.is_zero() => {
                     "in quarantine, which ends as soon as most servers say what they accepted".to_owned()
                 }
@@ -111,20 +111,22 @@ impl Sight {
                     format!("in quarantine until {end}, since it may have forgotten what it accepted")
                 }
             },
-            Kind::Empty => "it is new or has forgotten everything, and is about to be taken in".to_owned(),
-            Kind::Forgot => {
+            RecordKind::Empty => {
+                "it is new or has forgotten everything, and is about to be taken in".to_owned()
+            }
+            RecordKind::Forgot => {
                 "it was restarted or followed another server, and is about to go into quarantine".to_owned()
             }
-            Kind::Later => format!("it knows a later list of servers, of epoch {}", self.epoch),
-            Kind::Differs => format!(
+            RecordKind::Later => format!("it knows a later list of servers, of epoch {}", self.epoch),
+            RecordKind::Differs => format!(
                 "it knows another list of servers of this epoch ({}): each list needs an epoch of its own",
                 self.members
             ),
-            Kind::Earlier if self.is_in_quarantine() => format!(
+            RecordKind::Earlier if self.is_in_quarantine() => format!(
                 "it is in quarantine by the list of epoch {}: gateways with that list must go on until it counts",
                 self.epoch
             ),
-            Kind::Earlier => format!("it knows only the list of epoch {} yet", self.epoch),
+            RecordKind::Earlier => format!("it knows only the list of epoch {} yet", self.epoch),
         };
         Err(reason)
     }
@@ -132,15 +134,15 @@ impl Sight {
     /// Whether it is new, and perhaps part of a quorum that is just being founded.
     pub(super) fn is_starting(&self) -> bool {
         let joined_lately = self.now_ms < self.since_ms.saturating_add(whole_ms(FRESH));
-        self.kind == Kind::Empty || !self.is_born && self.is_in_quarantine() && joined_lately
+        self.kind == RecordKind::Empty || !self.is_born && self.is_in_quarantine() && joined_lately
     }
 
     /// Whether it knows nothing of what it may have accepted.
     pub(super) fn has_forgotten(&self) -> bool {
         match self.kind {
-            Kind::Current => self.is_in_quarantine(),
-            Kind::Empty | Kind::Forgot => true,
-            Kind::Later | Kind::Differs | Kind::Earlier => false,
+            RecordKind::Current => self.is_in_quarantine(),
+            RecordKind::Empty | RecordKind::Forgot => true,
+            RecordKind::Later | RecordKind::Differs | RecordKind::Earlier => false,
         }
     }
 
@@ -180,11 +182,11 @@ mod tests {
     const LONGEST_MS: u64 = 60_000;
 
     /// What a server says that went into quarantine at `since_s`, and whose clock shows `now_s`.
-    fn seen(now_s: u64, since_s: u64, before: Option<&Sight>) -> Sight {
+    fn seen(now_s: u64, since_s: u64, before: Option<&MemberStatus>) -> MemberStatus {
         let text = |text: String| Value::BulkString(text.into_bytes());
         let fields = [now_s * 1_000_000, since_s * 1_000, LONGEST_MS, 0, 0, 1].map(|n| text(n.to_string()));
         let fields = [Value::Int(0)].into_iter().chain(fields).chain([text("a b c".to_owned())]).collect();
-        Sight::read(&Reply::from_redis_value(Value::Array(fields)).unwrap(), "run", before).unwrap()
+        MemberStatus::read(&Reply::from_redis_value(Value::Array(fields)).unwrap(), "run", before).unwrap()
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What servers say to a number that is proposed, and what follows from it.
 
-use super::lease::{Held, held_locks};
-use super::member::{Answer, Silence};
+use super::lease::{ReportedLock, held_locks};
+use super::member::{MemberAnswer, Silence};
 use super::poll::{Poll, heard};
 use crate::lock::Lease;
 use crate::store::StoreError;
@@ -31,7 +31,7 @@ enum Vote {
 }
 
 /// What follows from the votes.
-pub(super) enum Verdict {
+pub(super) enum Tally {
     Granted,
     /// In an earlier try of the same attempt.
     GrantedBefore(Lease),
@@ -54,7 +54,7 @@ pub(super) enum Verdict {
 }
 
 /// Whether a server that was asked may hold something of an attempt; one that is silent may.
-pub(super) fn may_have_accepted_it(answer: &Option<Answer>) -> bool {
+pub(super) fn may_have_accepted_it(answer: &Option<MemberAnswer>) -> bool {
     match answer {
         Some(Ok(reply)) => matches!(reply.outcome, 0 | 9),
         Some(Err(Silence::Out(_))) => false,
@@ -78,38 +78,38 @@ fn vote_of(reply: &Reply) -> Option<Vote> {
 }
 
 /// What is clear already, whatever the others say.
-pub(super) fn early(answers: &[Option<Answer>], quorum: usize, blocking: usize) -> Option<Verdict> {
+pub(super) fn early(answers: &[Option<MemberAnswer>], quorum: usize, blocking: usize) -> Option<Tally> {
     let (mut accepted, mut nobody) = (0, 0);
     for vote in heard(answers).filter_map(vote_of) {
         match vote {
             Vote::Accepted { .. } => accepted += 1,
             Vote::Nobody => nobody += 1,
             // A token that was released anywhere is on its way to be released everywhere.
-            Vote::Released => return Some(Verdict::Released),
-            Vote::Voided => return Some(Verdict::Voided),
+            Vote::Released => return Some(Tally::Released),
+            Vote::Voided => return Some(Tally::Voided),
             Vote::Own | Vote::Before { .. } | Vote::Held { .. } | Vote::Passed { .. } => {}
         }
     }
     if accepted >= quorum {
-        return Some(Verdict::Granted);
+        return Some(Tally::Granted);
     }
     if let Some(lease) = locks_by(answers, 9).find_map(|held| held.by(quorum)) {
-        return Some(Verdict::GrantedBefore(lease));
+        return Some(Tally::GrantedBefore(lease));
     }
     if locks_by(answers, 1).any(|held| held.count() >= quorum) {
-        return Some(Verdict::Own);
+        return Some(Tally::Own);
     }
     if let Some(lease) = locks_by(answers, 2).find_map(|held| held.by(quorum)) {
-        return Some(Verdict::Held(lease));
+        return Some(Tally::Held(lease));
     }
-    (nobody >= blocking).then_some(Verdict::Nobody)
+    (nobody >= blocking).then_some(Tally::Nobody)
 }
 
 /// What follows once nothing more can be hoped for.
-pub(super) fn late(poll: &Poll, quorum: usize) -> Verdict {
+pub(super) fn late(poll: &Poll, quorum: usize) -> Tally {
     let votes: Vec<_> = poll.heard().filter_map(vote_of).collect();
     if votes.len() < quorum {
-        return Verdict::TooFew(poll.too_few());
+        return Tally::TooFew(poll.too_few());
     }
     let mut highs = Vec::new();
     let (mut is_own, mut is_held, mut has_passed) = (false, false, false);
@@ -136,12 +136,12 @@ pub(super) fn late(poll: &Poll, quorum: usize) -> Verdict {
         && !is_held
         && !is_own
     {
-        return Verdict::Passed { high: *high };
+        return Tally::Passed { high: *high };
     }
-    Verdict::Split { is_own, high: highs.get(quorum - 1).copied() }
+    Tally::Split { is_own, high: highs.get(quorum - 1).copied() }
 }
 
 /// The locks that servers have named in this kind of answer.
-fn locks_by(answers: &[Option<Answer>], outcome: i64) -> impl Iterator<Item = Held> {
+fn locks_by(answers: &[Option<MemberAnswer>], outcome: i64) -> impl Iterator<Item = ReportedLock> {
     held_locks(answers, move |reply| reply.outcome == outcome).into_iter()
 }

@@ -1,20 +1,20 @@
 -- Undoes an attempt that will be heard of no more, and voids it whatever was found.
 --
--- KEYS[1] as in member.lua      ARGV[1..4] as in member.lua
--- KEYS[2] the lock              ARGV[5] token hash   ARGV[6] attempt
--- KEYS[3] the token's mark      ARGV[7] life of a mark, ms
--- KEYS[4] who waits for it      ARGV[8] as ARGV[7] in redis/scripts/take_back.lua
+-- KEYS[1] as in member.lua        ARGV[1..4] as in member.lua
+-- KEYS[2] the lock                ARGV[5] token hash   ARGV[6] attempt
+-- KEYS[3] the token's tombstone   ARGV[7] life of a tombstone, ms
+-- KEYS[4] who waits for it        ARGV[8] as ARGV[7] in redis/scripts/roll_back.lua
 --
--- Returns the same as redis/scripts/take_back.lua.
+-- Returns the same as redis/scripts/roll_back.lua.
 
 local lock, left_ms = held(KEYS[2])
-local mark = redis.call('GET', KEYS[3])
+local tombstone = redis.call('GET', KEYS[3])
 local is_granted = lock and token_of(lock) == ARGV[5] and attempt_of(lock) == ARGV[6]
 local told_ms = tonumber(ARGV[8] or nil)
 local outcome, kept_ms = is_granted and 1 or 0, nil
 -- A lock that was told of is released, and not undone.
 if is_granted and told_ms then outcome, kept_ms = give_up(KEYS[2], lock, left_ms, told_ms) end
 if is_granted and not kept_ms then redis.call('DEL', KEYS[2]) end
-void(KEYS[3], mark, ARGV[6], ARGV[7])
+void(KEYS[3], tombstone, ARGV[6], ARGV[7])
 if outcome == 1 then tell(KEYS[4], KEYS[2]) end
 return { outcome, kept_ms or 0 }

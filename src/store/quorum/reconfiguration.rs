@@ -1,5 +1,5 @@
 //! What gateways do about servers of a quorum that do not count: they are taken in, put into quarantine, let out of it, told
-//! of another list. Each such change is one script (`change.lua`) and does nothing where another gateway was first, or where
+//! of another list. Each such change is one script (`reconfigure.lua`) and does nothing where another gateway was first, or where
 //! what it rests on was seen too long ago.
 
 use std::sync::atomic::Ordering;
@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::council::Council;
+use super::member_status::{MemberStatus, RecordKind};
+use super::membership::Membership;
 use super::scripts;
-use super::sight::{Kind, Sight};
 use super::waiters::lock;
 
 /// How long a server is seen without its record before it goes into quarantine: at the first start another gateway may be
@@ -17,9 +17,9 @@ use super::waiters::lock;
 const LOOK_AGAIN: Duration = Duration::from_millis(900);
 
 /// What each server was seen to remember, or why it could not be asked.
-type Sights = [Result<Sight, String>];
+type Statuses = [Result<MemberStatus, String>];
 
-/// What a server may become; `change.lua` says more of each.
+/// What a server may become; `reconfigure.lua` says more of each.
 #[derive(Clone, Copy)]
 enum Change {
     /// In quarantine.
@@ -34,55 +34,55 @@ enum Change {
     Settle { high: u64 },
 }
 
-impl Council {
+impl Membership {
     /// Does what is due.
     pub(super) async fn decide(&self) {
         let stale = || "it was not looked at for too long".to_owned();
-        let fresh = |sight: Result<Sight, String>| {
-            sight.and_then(|sight| sight.is_fresh().then_some(sight).ok_or_else(stale))
+        let fresh = |status: Result<MemberStatus, String>| {
+            status.and_then(|status| status.is_fresh().then_some(status).ok_or_else(stale))
         };
-        let sights: Vec<_> = self.members.iter().map(|member| fresh(member.sight())).collect();
-        if sights.iter().flatten().any(|sight| sight.kind == Kind::Later) {
+        let statuses: Vec<_> = self.members.iter().map(|member| fresh(member.status())).collect();
+        if statuses.iter().flatten().any(|status| status.kind == RecordKind::Later) {
             self.is_outdated.store(true, Ordering::Relaxed);
         }
         // Whoever has the later list sees to all: what a gateway with an earlier one did would be undone, or do harm. And
         // where two lists have one epoch, one of them is a mistake.
-        let is_contested = sights.iter().flatten().any(|sight| sight.kind == Kind::Differs);
-        if is_contested || self.is_outdated.load(Ordering::Relaxed) || self.found(&sights).await {
+        let is_contested = statuses.iter().flatten().any(|status| status.kind == RecordKind::Differs);
+        if is_contested || self.is_outdated.load(Ordering::Relaxed) || self.found(&statuses).await {
             return;
         }
-        let hindrance = self.store_list(&sights).await;
+        let hindrance = self.store_list(&statuses).await;
         *lock(&self.hindrance) = hindrance;
-        let counts = |index: &usize| sights[*index].as_ref().is_ok_and(Sight::counts);
+        let counts = |index: &usize| statuses[*index].as_ref().is_ok_and(MemberStatus::counts);
         let good: Vec<_> = (0..self.members.len()).filter(counts).collect();
-        self.settle_list(&sights, &good).await;
-        let longest_ms = sights.iter().flatten().map(|sight| sight.longest_ms).max().unwrap_or_default();
+        self.settle_list(&statuses, &good).await;
+        let longest_ms = statuses.iter().flatten().map(|status| status.longest_ms).max().unwrap_or_default();
         let longest_ms = longest_ms.max(self.list.longest_ms);
-        for (index, sight) in
-            sights.iter().enumerate().filter_map(|(index, sight)| Some((index, sight.as_ref().ok()?)))
+        for (index, status) in
+            statuses.iter().enumerate().filter_map(|(index, status)| Some((index, status.as_ref().ok()?)))
         {
-            let is_stranger = match sight.kind {
-                Kind::Empty | Kind::Forgot => true,
+            let is_stranger = match status.kind {
+                RecordKind::Empty | RecordKind::Forgot => true,
                 // One that was late for a change, or in quarantine, knows nothing that would count.
-                Kind::Earlier => !self.was_in(&sight.members, index) || self.is_settled(&sights),
-                Kind::Current | Kind::Later | Kind::Differs => false,
+                RecordKind::Earlier => !self.was_in(&status.members, index) || self.is_settled(&statuses),
+                RecordKind::Current | RecordKind::Later | RecordKind::Differs => false,
             };
-            if is_stranger && sight.first_at.elapsed() >= LOOK_AGAIN && self.may_join(&sights) {
+            if is_stranger && status.first_at.elapsed() >= LOOK_AGAIN && self.may_join(&statuses) {
                 // One that once was part of a quorum is not new, even if it no longer knows.
                 let was_born = self.has_been.load(Ordering::Relaxed);
-                self.change(index, sight, Change::Join { was_born }).await;
+                self.change(index, status, Change::Join { was_born }).await;
             }
-            let is_over = sight.is_in_quarantine() && sight.quarantine_left(longest_ms).is_zero();
-            if sight.kind == Kind::Current && is_over {
-                self.restore(index, sight, &good, &sights, longest_ms).await;
+            let is_over = status.is_in_quarantine() && status.quarantine_left(longest_ms).is_zero();
+            if status.kind == RecordKind::Current && is_over {
+                self.restore(index, status, &good, &statuses, longest_ms).await;
             }
         }
     }
 
     /// Starts a quorum of servers none of which has ever been part of one. It takes two steps, so that nothing is started
     /// that is not known to be there: a server that forgets between them has no quarantine that could be ended.
-    async fn found(&self, sights: &Sights) -> bool {
-        if sights.iter().flatten().any(|sight| sight.is_born) {
+    async fn found(&self, statuses: &Statuses) -> bool {
+        if statuses.iter().flatten().any(|status| status.is_born) {
             self.has_been.store(true, Ordering::Relaxed);
         }
         // If all of them forget at once, leases that were granted before may still last; and so may those that were granted
@@ -90,19 +90,19 @@ impl Council {
         if self.list.epoch > 1 || self.has_been.load(Ordering::Relaxed) {
             return false;
         }
-        let joined = |sight: &Sight| sight.kind == Kind::Current && sight.is_in_quarantine();
-        let is_new = |sight: &&Sight| sight.kind == Kind::Empty || joined(sight);
-        if sights.iter().flatten().filter(is_new).count() < self.members.len() {
+        let joined = |status: &MemberStatus| status.kind == RecordKind::Current && status.is_in_quarantine();
+        let is_new = |status: &&MemberStatus| status.kind == RecordKind::Empty || joined(status);
+        if statuses.iter().flatten().filter(is_new).count() < self.members.len() {
             return false;
         }
-        let are_all_joined = sights.iter().flatten().all(joined);
+        let are_all_joined = statuses.iter().flatten().all(joined);
         if are_all_joined {
             tracing::info!("all servers are new: they start as a quorum");
         }
-        for (index, sight) in sights.iter().flatten().enumerate() {
-            match sight.kind {
-                Kind::Empty => self.change(index, sight, Change::Join { was_born: false }).await,
-                _ if are_all_joined => self.change(index, sight, Change::Found).await,
+        for (index, status) in statuses.iter().flatten().enumerate() {
+            match status.kind {
+                RecordKind::Empty => self.change(index, status, Change::Join { was_born: false }).await,
+                _ if are_all_joined => self.change(index, status, Change::Found).await,
                 _ => false,
             };
         }
@@ -110,18 +110,21 @@ impl Council {
     }
 
     /// Has the servers of the list before learn this one, if enough of them can; else returns why not.
-    async fn store_list(&self, sights: &Sights) -> Option<&'static str> {
-        let kept = |index: usize, sight: &Sight| {
-            sight.kind == Kind::Earlier && !sight.is_in_quarantine() && self.was_in(&sight.members, index)
+    async fn store_list(&self, statuses: &Statuses) -> Option<&'static str> {
+        let kept = |index: usize, status: &MemberStatus| {
+            status.kind == RecordKind::Earlier
+                && !status.is_in_quarantine()
+                && self.was_in(&status.members, index)
         };
-        let seen = sights.iter().enumerate().filter_map(|(index, sight)| Some((index, sight.as_ref().ok()?)));
-        let have_stored = seen.clone().filter(|(_, sight)| sight.counts()).count();
-        let kept: Vec<_> = seen.filter(|(index, sight)| kept(*index, sight)).collect();
+        let seen =
+            statuses.iter().enumerate().filter_map(|(index, status)| Some((index, status.as_ref().ok()?)));
+        let have_stored = seen.clone().filter(|(_, status)| status.counts()).count();
+        let kept: Vec<_> = seen.filter(|(index, status)| kept(*index, status)).collect();
         // One that was late for the change before learns of this one as a stranger.
-        let epoch = kept.iter().map(|(_, sight)| sight.epoch).max();
-        let storing: Vec<_> = kept.into_iter().filter(|(_, sight)| Some(sight.epoch) == epoch).collect();
+        let epoch = kept.iter().map(|(_, status)| status.epoch).max();
+        let storing: Vec<_> = kept.into_iter().filter(|(_, status)| Some(status.epoch) == epoch).collect();
         let (_, first) = storing.first()?;
-        if storing.iter().any(|(_, sight)| sight.members != first.members) {
+        if storing.iter().any(|(_, status)| status.members != first.members) {
             return None;
         }
         if first.members.split(' ').count() != self.members.len() {
@@ -130,54 +133,62 @@ impl Council {
         if storing.len() + have_stored < self.quorum() {
             return Some("too few servers of the list before count, or too many are to be replaced");
         }
-        for (index, sight) in storing {
-            self.change(index, sight, Change::Store { epoch_before: sight.epoch }).await;
+        for (index, status) in storing {
+            self.change(index, status, Change::Store { epoch_before: status.epoch }).await;
         }
         None
     }
 
     /// Has those that count know that most of them have learned the list. By it other majorities are possible, so each is
     /// told the largest number that any of them has accepted.
-    async fn settle_list(&self, sights: &Sights, good: &[usize]) {
-        let is_unsettled = |index: &&usize| sights[**index].as_ref().is_ok_and(|sight| !sight.is_settled);
+    async fn settle_list(&self, statuses: &Statuses, good: &[usize]) {
+        let is_unsettled = |index: &&usize| statuses[**index].as_ref().is_ok_and(|status| !status.is_settled);
         if good.len() < self.quorum() || good.iter().find(is_unsettled).is_none() {
             return;
         }
         let Some(high) = self.highest(good, false).await else { return };
         for index in good.iter().filter(is_unsettled) {
-            if let Ok(sight) = &sights[*index] {
-                self.change(*index, sight, Change::Settle { high }).await;
+            if let Ok(status) = &statuses[*index] {
+                self.change(*index, status, Change::Settle { high }).await;
             }
         }
     }
 
     /// Whether servers that forgot, or are new in the list, may go into quarantine. After a change of the list that is not
     /// before most servers of the list before have learned it: until then others may be granted locks by that one.
-    fn may_join(&self, sights: &Sights) -> bool {
-        self.list.epoch == 1 || self.is_settled(sights)
+    fn may_join(&self, statuses: &Statuses) -> bool {
+        self.list.epoch == 1 || self.is_settled(statuses)
     }
 
-    fn is_settled(&self, sights: &Sights) -> bool {
-        sights.iter().flatten().any(|sight| sight.epoch == self.list.epoch && sight.is_settled)
+    fn is_settled(&self, statuses: &Statuses) -> bool {
+        statuses.iter().flatten().any(|status| status.epoch == self.list.epoch && status.is_settled)
     }
 
     /// Ends the quarantine of a server.
-    async fn restore(&self, index: usize, sight: &Sight, good: &[usize], sights: &Sights, longest_ms: u64) {
+    async fn restore(
+        &self,
+        index: usize,
+        status: &MemberStatus,
+        good: &[usize],
+        statuses: &Statuses,
+        longest_ms: u64,
+    ) {
         // Others may remember more than can be read now: those that are silent, and those that go by another list.
-        let may_remember = |sight: &&Result<Sight, String>| !sight.as_ref().is_ok_and(Sight::has_forgotten);
+        let may_remember =
+            |status: &&Result<MemberStatus, String>| !status.as_ref().is_ok_and(MemberStatus::has_forgotten);
         let is_majority = good.len() >= self.quorum();
-        if !is_majority && sights.iter().filter(may_remember).count() >= self.quorum() {
+        if !is_majority && statuses.iter().filter(may_remember).count() >= self.quorum() {
             return;
         }
         let high = if is_majority {
             self.highest(good, false).await
         } else {
-            let all: Vec<_> = (0..self.members.len()).filter(|other| sights[*other].is_ok()).collect();
+            let all: Vec<_> = (0..self.members.len()).filter(|other| statuses[*other].is_ok()).collect();
             self.highest(&all, true).await
         };
         let Some(high) = high else { return };
         let server = &self.members[index].name;
-        if self.change(index, sight, Change::Restore { high, longest_ms }).await {
+        if self.change(index, status, Change::Restore { high, longest_ms }).await {
             if is_majority {
                 tracing::info!(server, "the quarantine is over");
             } else {
@@ -213,7 +224,7 @@ impl Council {
     }
 
     /// Changes what a server is, on the strength of what was `seen` of it; whether this gateway did it.
-    async fn change(&self, index: usize, seen: &Sight, change: Change) -> bool {
+    async fn change(&self, index: usize, seen: &MemberStatus, change: Change) -> bool {
         let member = &self.members[index];
         let longest_ms = self.list.longest_ms;
         let (kind, number, epoch_before, longest_ms) = match change {
@@ -235,7 +246,7 @@ impl Council {
         ];
         let deadline = Instant::now() + self.reply_timeout;
         let server = &member.name;
-        match member.ask(&scripts::CHANGE, &args, deadline).await {
+        match member.ask(&scripts::RECONFIGURE, &args, deadline).await {
             Ok((_, reply)) if reply.outcome == 1 => {
                 tracing::info!(server, kind, "changed what the server is in the quorum");
                 member.nudge.notify_one();

@@ -1,4 +1,4 @@
-//! The line of one lock, in memory: what the keys of a line hold in Redis (`line.lua`), for those who wait at a
+//! The wait queue of one lock, in memory: what the keys of a wait queue hold in Redis (`wait_queue.lua`), for those who wait at a
 //! single gateway.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -9,7 +9,7 @@ use crate::store::{OFFER, PlaceAfter};
 
 /// A token's place, and who waits at it.
 #[derive(Clone, Debug)]
-pub(super) struct Seat {
+pub(super) struct QueueTicket {
     pub(super) place: Place,
     /// The attempt that waits; `None` for a place without a client.
     pub(super) attempt: Option<Attempt>,
@@ -30,10 +30,10 @@ pub(super) struct Offer {
 
 /// Who waits for one lock.
 #[derive(Debug, Default)]
-pub(super) struct Line {
-    seats: HashMap<TokenHash, Seat>,
+pub(super) struct WaitQueue {
+    tickets: HashMap<TokenHash, QueueTicket>,
     /// Those believed present, first come first.
-    standing: BTreeMap<Place, TokenHash>,
+    present: BTreeMap<Place, TokenHash>,
     /// When places are lost, soonest first.
     away: BTreeSet<(Duration, TokenHash)>,
     offer: Option<Offer>,
@@ -48,38 +48,38 @@ impl Offer {
     }
 }
 
-impl Line {
+impl WaitQueue {
     /// Whether nobody waits, and the lock is promised to nobody any more.
     pub(super) fn is_over(&self, now: Duration) -> bool {
-        self.seats.is_empty() && self.offer.is_none_or(|offer| offer.left(now).is_none())
+        self.tickets.is_empty() && self.offer.is_none_or(|offer| offer.left(now).is_none())
     }
 
     /// How many stand in it.
     pub(super) fn waiters(&self) -> usize {
-        self.standing.len()
+        self.present.len()
     }
 
     pub(super) fn offer(&self) -> Option<Offer> {
         self.offer
     }
 
-    pub(super) fn seat(&self, token: &TokenHash) -> Option<&Seat> {
-        self.seats.get(token)
+    pub(super) fn ticket(&self, token: &TokenHash) -> Option<&QueueTicket> {
+        self.tickets.get(token)
     }
 
-    /// The first of the line, present or not.
+    /// The first of the wait queue, present or not.
     pub(super) fn first(&self) -> Option<&TokenHash> {
-        self.standing.values().next()
+        self.present.values().next()
     }
 
-    pub(super) fn is_standing(&self, token: &TokenHash) -> bool {
-        self.seats.get(token).is_some_and(|seat| self.standing.get(&seat.place) == Some(token))
+    pub(super) fn is_present(&self, token: &TokenHash) -> bool {
+        self.tickets.get(token).is_some_and(|ticket| self.present.get(&ticket.place) == Some(token))
     }
 
     /// Where the token stands, from 1 on. It counts those before it, which is for answers and not for every look.
     pub(super) fn position(&self, token: &TokenHash) -> Option<usize> {
-        let place = self.seats.get(token)?.place;
-        self.is_standing(token).then(|| self.standing.range(..=place).count())
+        let place = self.tickets.get(token)?.place;
+        self.is_present(token).then(|| self.present.range(..=place).count())
     }
 
     /// A place behind all others.
@@ -90,35 +90,41 @@ impl Line {
     }
 
     /// Has an attempt wait at a place of its token.
-    pub(super) fn sit(&mut self, token: TokenHash, place: Place, attempt: Attempt, former: Option<Attempt>) {
+    pub(super) fn enqueue(
+        &mut self,
+        token: TokenHash,
+        place: Place,
+        attempt: Attempt,
+        former: Option<Attempt>,
+    ) {
         self.remove(&token);
-        self.seats.insert(token, Seat { place, attempt: Some(attempt), former, lost_at: None });
-        self.standing.insert(place, token);
+        self.tickets.insert(token, QueueTicket { place, attempt: Some(attempt), former, lost_at: None });
+        self.present.insert(place, token);
         self.last = self.last.max(Some(place));
     }
 
-    /// Has the attempt at the token's place stand in the line again.
+    /// Has the attempt at the token's place stand in the wait queue again.
     pub(super) fn stand(&mut self, token: &TokenHash) {
-        let Some(seat) = self.seats.get_mut(token) else { return };
-        if let Some(lost_at) = seat.lost_at.take() {
+        let Some(ticket) = self.tickets.get_mut(token) else { return };
+        if let Some(lost_at) = ticket.lost_at.take() {
             self.away.remove(&(lost_at, *token));
         }
-        self.standing.insert(seat.place, *token);
+        self.present.insert(ticket.place, *token);
     }
 
     /// Removes a token with its place.
     pub(super) fn remove(&mut self, token: &TokenHash) {
-        let Some(seat) = self.seats.remove(token) else { return };
-        if let Some(lost_at) = seat.lost_at {
+        let Some(ticket) = self.tickets.remove(token) else { return };
+        if let Some(lost_at) = ticket.lost_at {
             self.away.remove(&(lost_at, *token));
         }
-        if self.standing.get(&seat.place) == Some(token) {
-            self.standing.remove(&seat.place);
+        if self.present.get(&ticket.place) == Some(token) {
+            self.present.remove(&ticket.place);
         }
     }
 
     /// Ends the wait of an attempt that looked for the last time: its place goes back to the one that it was taken
-    /// from, or stays in the line without a client until `lost_at`, or is removed. Returns who has the place back.
+    /// from, or stays in the wait queue without a client until `lost_at`, or is removed. Returns who has the place back.
     pub(super) fn end(
         &mut self,
         token: &TokenHash,
@@ -126,32 +132,33 @@ impl Line {
         place: PlaceAfter,
         lost_at: Duration,
     ) -> Option<Attempt> {
-        let was_seated = self.seats.get(token).is_some_and(|seat| seat.attempt == Some(attempt));
+        let had_ticket = self.tickets.get(token).is_some_and(|ticket| ticket.attempt == Some(attempt));
         let (former, _) = self.vacate(token, attempt, place, lost_at);
-        if let Some(seat) = self.seats.get(token).filter(|seat| was_seated && seat.attempt.is_none()) {
-            self.standing.insert(seat.place, *token);
+        if let Some(ticket) = self.tickets.get(token).filter(|ticket| had_ticket && ticket.attempt.is_none())
+        {
+            self.present.insert(ticket.place, *token);
         }
         former
     }
 
     /// Keeps the place of a token that was granted the lock from it, until `lost_at`: the grant was undone.
     pub(super) fn keep(&mut self, token: &TokenHash, place: Place, lost_at: Duration) {
-        let seat = Seat { place, attempt: None, former: None, lost_at: None };
-        self.seats.entry(*token).or_insert(seat);
+        let ticket = QueueTicket { place, attempt: None, former: None, lost_at: None };
+        self.tickets.entry(*token).or_insert(ticket);
         self.step_aside(token, lost_at);
     }
 
     /// Has attempts stand for others of the same request: at its place, or where its place may come back to.
     pub(super) fn rename(&mut self, token: &TokenHash, before: &[Attempt], now: Attempt) {
-        let Some(seat) = self.seats.get_mut(token) else { return };
-        for attempt in [&mut seat.attempt, &mut seat.former].into_iter().flatten() {
+        let Some(ticket) = self.tickets.get_mut(token) else { return };
+        for attempt in [&mut ticket.attempt, &mut ticket.former].into_iter().flatten() {
             if before.contains(attempt) {
                 *attempt = now;
             }
         }
     }
 
-    /// Takes an attempt that will be heard of no more out of the line: its place goes back to the one that it was taken
+    /// Takes an attempt that will be heard of no more out of the wait queue: its place goes back to the one that it was taken
     /// from, or is kept aside until `lost_at`, or is removed. Returns who has the place back, and whether the lock was
     /// offered to the place.
     pub(super) fn vacate(
@@ -161,19 +168,19 @@ impl Line {
         place: PlaceAfter,
         lost_at: Duration,
     ) -> (Option<Attempt>, bool) {
-        let Some(seat) = self.seats.get_mut(token) else { return (None, false) };
-        if seat.attempt != Some(attempt) {
-            seat.former = seat.former.filter(|former| *former != attempt);
+        let Some(ticket) = self.tickets.get_mut(token) else { return (None, false) };
+        if ticket.attempt != Some(attempt) {
+            ticket.former = ticket.former.filter(|former| *former != attempt);
             return (None, false);
         }
-        let former = seat.former.take();
+        let former = ticket.former.take();
         if former.is_some() {
-            seat.attempt = former;
+            ticket.attempt = former;
             self.stand(token);
         } else if place == PlaceAfter::Removed {
             self.remove(token);
         } else {
-            seat.attempt = None;
+            ticket.attempt = None;
             self.step_aside(token, lost_at);
         }
         (former, self.offer.is_some_and(|offer| offer.token == *token))
@@ -183,7 +190,7 @@ impl Line {
     /// `lost_at`. `caller` is certainly present. Returns the offer; nothing where nobody is present.
     ///
     /// Where the lock is free because an offer lapsed, the one that let it lapse steps aside, and so do all places
-    /// without a client: no absence costs the line an offer of its own.
+    /// without a client: no absence costs the wait queue an offer of its own.
     pub(super) fn hand_off(
         &mut self,
         now: Duration,
@@ -193,7 +200,7 @@ impl Line {
         self.purge(now);
         let lapsed = self.offer.take().filter(|offer| offer.left(now).is_none());
         while let Some(token) = self.first().copied() {
-            let attempt = self.seats.get(&token).and_then(|seat| seat.attempt);
+            let attempt = self.tickets.get(&token).and_then(|ticket| ticket.attempt);
             let is_absent = match lapsed {
                 Some(lapsed) => attempt.is_none() || lapsed.token == token,
                 None => false,
@@ -224,13 +231,13 @@ impl Line {
 
     /// Passes a token over. Its place is kept until `lost_at`, or as long as it was to be kept before.
     fn step_aside(&mut self, token: &TokenHash, lost_at: Duration) {
-        let Some(seat) = self.seats.get_mut(token) else { return };
-        if seat.lost_at.is_none() {
-            seat.lost_at = Some(lost_at);
+        let Some(ticket) = self.tickets.get_mut(token) else { return };
+        if ticket.lost_at.is_none() {
+            ticket.lost_at = Some(lost_at);
             self.away.insert((lost_at, *token));
         }
-        if self.standing.get(&seat.place) == Some(token) {
-            self.standing.remove(&seat.place);
+        if self.present.get(&ticket.place) == Some(token) {
+            self.present.remove(&ticket.place);
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Each server keeps a record of what it is in the quorum (`member.lua`), and every script asks for it: so it is the
 //! servers that refuse, and not the gateways that have to know. Gateways look at the records, and change them where that
-//! is due (`changes.rs`).
+//! is due (`reconfiguration.rs`).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,12 +16,12 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::member::{Member, ServerClock};
+use super::member_status::{MemberStatus, RecordKind};
 use super::scripts;
-use super::sight::{Kind, Sight};
 use super::waiters::lock;
 use crate::clock::Clock;
 use crate::store::StoreError;
-use crate::store::redis::pubsub::gossip::Ways;
+use crate::store::redis::pubsub::peer_bus::PeerRoutes;
 
 /// How often a gateway looks at each server.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -39,7 +39,7 @@ pub(super) struct List {
 }
 
 /// The servers of a quorum, and what is known of them.
-pub(super) struct Council {
+pub(super) struct Membership {
     pub(super) members: Vec<Arc<Member>>,
     pub(super) list: List,
     /// By which a gateway knows how much time goes by.
@@ -57,7 +57,7 @@ pub(super) struct Council {
     pub(super) stop: CancellationToken,
 }
 
-impl Council {
+impl Membership {
     /// Looks at the servers from now on.
     pub(super) fn start(
         members: Vec<Arc<Member>>,
@@ -66,7 +66,7 @@ impl Council {
         clock: Arc<dyn Clock>,
     ) -> Arc<Self> {
         let (runs, changed, stop) = (Mutex::default(), Notify::new(), CancellationToken::new());
-        let council = Arc::new(Self {
+        let membership = Arc::new(Self {
             members,
             list,
             clock,
@@ -78,11 +78,11 @@ impl Council {
             is_outdated: AtomicBool::new(false),
             stop: stop.clone(),
         });
-        for index in 0..council.members.len() {
-            let (council, stop) = (council.clone(), stop.clone());
-            tokio::spawn(async move { stop.run_until_cancelled(council.watch(index)).await });
+        for index in 0..membership.members.len() {
+            let (membership, stop) = (membership.clone(), stop.clone());
+            tokio::spawn(async move { stop.run_until_cancelled(membership.watch(index)).await });
         }
-        let deciding = council.clone();
+        let deciding = membership.clone();
         tokio::spawn(async move {
             let decide = async {
                 loop {
@@ -92,7 +92,7 @@ impl Council {
             };
             stop.run_until_cancelled(decide).await
         });
-        council
+        membership
     }
 
     /// How many servers must agree.
@@ -122,7 +122,8 @@ impl Council {
 
     /// Why each server that does not count does not.
     fn troubles(&self) -> Vec<String> {
-        let trouble = |member: &Arc<Member>| Some(format!("{}: {}", member.name, member.standing().err()?));
+        let trouble =
+            |member: &Arc<Member>| Some(format!("{}: {}", member.name, member.eligibility().err()?));
         self.members.iter().filter_map(trouble).collect()
     }
 
@@ -145,9 +146,9 @@ impl Council {
 
     /// What is wrong with the quorum as a whole.
     fn what_else_is_wrong(&self) -> Option<&'static str> {
-        let sights: Vec<_> = self.members.iter().filter_map(|member| member.sight().ok()).collect();
-        let have_forgotten = sights.iter().filter(|sight| sight.has_forgotten()).count();
-        if self.list.epoch > 1 && sights.iter().all(|sight| sight.kind == Kind::Empty) {
+        let statuses: Vec<_> = self.members.iter().filter_map(|member| member.status().ok()).collect();
+        let have_forgotten = statuses.iter().filter(|status| status.has_forgotten()).count();
+        if self.list.epoch > 1 && statuses.iter().all(|status| status.kind == RecordKind::Empty) {
             return Some("no server knows an earlier list, and a first list has epoch 1");
         }
         let hindrance = *lock(&self.hindrance);
@@ -192,10 +193,11 @@ impl Council {
 
     /// Whether it may be known in a moment that more servers count.
     fn is_finding_out(&self) -> bool {
-        let sights: Vec<_> = self.members.iter().map(|member| member.sight()).collect();
+        let statuses: Vec<_> = self.members.iter().map(|member| member.status()).collect();
         let is_unseen = |member: &Arc<Member>| member.clock().is_none() && !member.supervisor.is_down();
-        let is_starting = |sight: &Result<Sight, String>| sight.as_ref().is_ok_and(Sight::is_starting);
-        sights.iter().any(|sight| self.list.epoch == 1 && is_starting(sight))
+        let is_starting =
+            |status: &Result<MemberStatus, String>| status.as_ref().is_ok_and(MemberStatus::is_starting);
+        statuses.iter().any(|status| self.list.epoch == 1 && is_starting(status))
             || self.members.iter().any(is_unseen)
     }
 
@@ -207,7 +209,7 @@ impl Council {
             self.changed.notify_one();
             sleep(LOOK_PAUSE).await;
             // A quorum that is just being founded is looked at more often: others may be founding it.
-            let is_new = member.sight().is_ok_and(|sight| !sight.is_born);
+            let is_new = member.status().is_ok_and(|status| !status.is_born);
             tokio::select! {
                 () = sleep(if is_new { LOOK_OFTEN } else { LOOK_EVERY }) => {}
                 () = member.nudge.notified() => {}
@@ -220,7 +222,7 @@ impl Council {
     async fn look_at(&self, index: usize) -> Option<u64> {
         let member = &self.members[index];
         let deadline = Instant::now() + self.reply_timeout;
-        let before = member.sight();
+        let before = member.status();
         let args = [self.list.epoch.to_string(), self.list.text.clone(), self.list.longest_ms.to_string()];
         let asked_at = self.clock.boot();
         let (link, reply) = match member.ask(&scripts::LOOK, &args, deadline).await {
@@ -231,19 +233,19 @@ impl Council {
                 return member.supervisor.link_now().map(|link| link.session);
             }
         };
-        let clock = Sight::clock_us(&reply)
+        let clock = MemberStatus::clock_us(&reply)
             .map(|shown_us| ServerClock::between(asked_at, shown_us, self.clock.boot()));
-        let read = Sight::read(&reply, &link.incarnation, before.as_ref().ok());
-        let sight = match read {
+        let read = MemberStatus::read(&reply, &link.incarnation, before.as_ref().ok());
+        let status = match read {
             Some(_) if !self.claim(&link.incarnation, index) => Err(self.twin_of(&link.incarnation)),
-            Some(sight) => match link.gate.may_grant() {
-                Ok(()) => Ok(sight),
+            Some(status) => match link.gate.may_grant() {
+                Ok(()) => Ok(status),
                 Err(StoreError::Unavailable(reason) | StoreError::Unknown(reason)) => Err(reason),
             },
             None => Err("its record cannot be read".to_owned()),
         };
-        self.say(member, &before, &sight);
-        member.see(sight, clock);
+        self.say(member, &before, &status);
+        member.see(status, clock);
         Some(link.session)
     }
 
@@ -261,14 +263,20 @@ impl Council {
         format!("it is the same server as {name}, and has one vote only")
     }
 
-    fn say(&self, member: &Member, before: &Result<Sight, String>, now: &Result<Sight, String>) {
-        let standing =
-            |sight: &Result<Sight, String>| sight.as_ref().map_err(Clone::clone).and_then(Sight::standing);
-        let kind = |sight: &Result<Sight, String>| {
-            sight.as_ref().map(|sight| (sight.kind, sight.is_in_quarantine())).map_err(Clone::clone)
+    fn say(
+        &self,
+        member: &Member,
+        before: &Result<MemberStatus, String>,
+        now: &Result<MemberStatus, String>,
+    ) {
+        let eligibility = |status: &Result<MemberStatus, String>| {
+            status.as_ref().map_err(Clone::clone).and_then(MemberStatus::eligibility)
+        };
+        let kind = |status: &Result<MemberStatus, String>| {
+            status.as_ref().map(|status| (status.kind, status.is_in_quarantine())).map_err(Clone::clone)
         };
         let server = &member.name;
-        match standing(now) {
+        match eligibility(now) {
             _ if kind(before) == kind(now) => {}
             Ok(()) => tracing::info!(server, "counts in the quorum"),
             Err(reason) => tracing::warn!(server, reason, "does not count in the quorum"),
@@ -277,19 +285,19 @@ impl Council {
 }
 
 #[async_trait]
-impl Ways for Council {
+impl PeerRoutes for Membership {
     fn count(&self) -> usize {
         self.members.len()
     }
 
-    fn way(&self, index: usize) -> Option<MultiplexedConnection> {
+    fn route(&self, index: usize) -> Option<MultiplexedConnection> {
         Some(self.members[index].supervisor.link_now()?.connection.clone())
     }
 
     /// Whoever reaches most servers has one in common with all others who do.
-    async fn to_hear(&self, deadline: Instant) -> (Vec<Result<MultiplexedConnection, StoreError>>, usize) {
+    async fn to_listen(&self, deadline: Instant) -> (Vec<Result<MultiplexedConnection, StoreError>>, usize) {
         let connections = match self.is_ready(deadline).await {
-            Ok(()) => (0..self.count()).filter_map(|index| self.way(index)).map(Ok).collect(),
+            Ok(()) => (0..self.count()).filter_map(|index| self.route(index)).map(Ok).collect(),
             Err(error) => vec![Err(error)],
         };
         (connections, self.quorum())

@@ -1,0 +1,37 @@
+-- Undoes an attempt that will be heard of no more: its grant, its place in the wait queue, and, by voiding it, whatever a
+-- copy that arrives later could do. Without a tombstone it is only taken out of the wait queue: an offer to it goes on.
+--
+-- KEYS[1..6] as in wait_queue.lua                ARGV[1..4] as in wait_queue.lua
+-- KEYS[7] the token's tombstone, may be absent   ARGV[5] '1': the place is kept for a while, '0': it is removed
+--                                                ARGV[6] the place that the attempt was granted the lock from, may be empty
+--                                                ARGV[7] empty where nobody learnt of the grant; else a connection held it, and
+--                                                  leases of which its token was told before run for so many ms yet
+--
+-- Returns { 0 } if it was not granted the lock · { 1, ms for which the lock is kept by nobody, as a release has it, or 0 }
+--   { 2, ms for which it stays the token's }
+
+local voids = KEYS[7] ~= nil
+-- All is read before anything is written: a script that errs keeps what it wrote.
+local lock, left_ms, offer = held(KEYS[1])
+local tombstone = voids and redis.call('GET', KEYS[7])
+local queue = redis.call('EXISTS', KEYS[2]) == 1 and open_queue()
+local told_ms = tonumber(ARGV[7] or nil)
+local outcome, kept_ms = 0, nil
+if voids and lock and token_of(lock) == ARGV[1] and attempt_of(lock) == ARGV[2] then
+  outcome = 1
+  -- A lock that was told of is released, and not undone.
+  if told_ms then outcome, kept_ms = give_up(KEYS[1], lock, left_ms, told_ms) end
+  -- With a wait queue it is handed on below.
+  if not queue and not kept_ms then redis.call('DEL', KEYS[1]) end
+end
+if voids then void(KEYS[7], tombstone, ARGV[2], ARGV[3]) end
+if queue then
+  local granted_at = outcome == 1 and ARGV[5] == '1' and tonumber(ARGV[6]) or nil
+  queue.vacate(ARGV[1], ARGV[2], offer, ARGV[5] == '1', granted_at)
+  if kept_ms then
+    queue.await_end(queue.clock(), kept_ms)
+  elseif outcome == 1 then
+    queue.hand_off((queue.clock()))
+  end
+end
+return { outcome, kept_ms or 0 }
