@@ -59,16 +59,16 @@
 //! | `store/redis/settings`, `store/redis/address`, `store/redis/node` | how it behaves; where servers are, and how to talk to them | |
 //! | `store/redis/failure` | what each error means: not yet, not done, unknown | |
 //! | `store/redis/scripts`, `store/redis/scripts/keys` | the scripts, how they are called and their replies read; what everything is called in Redis | |
-//! | `store/redis/health`, `store/redis/health/identity`, `store/redis/health/profile`, `store/redis/health/permissions`, `store/redis/health/quorum`, `store/redis/health/preflight` | what a server says of itself, of which part of a quorum it is, what its user lacks, and whether that is safe to lock on | |
+//! | `store/redis/health`, `store/redis/health/identity`, `store/redis/health/profile`, `store/redis/health/permissions`, `store/redis/health/quorum`, `store/redis/health/preflight`, `store/redis/health/monitor` | what a server says of itself, of which part of a quorum it is, what its user lacks, and whether that is safe to lock on | |
 //! | `store/redis/pubsub`, `store/redis/pubsub/hints`, `store/redis/pubsub/peer_bus` | what servers tell without being asked: to those who wait, and what gateways tell each other | |
-//! | `store/redis/connection`, `store/redis/connection/servers`, `store/redis/connection/cluster`, `store/redis/connection/sentinel` | who is asked: one server, whoever of a cluster has the slot, or the primary that Sentinel names | |
-//! | `store/redis/connection/link`, `store/redis/connection/supervisor` | a connection and the server it was made to, as one value; what replaces it | |
+//! | `store/redis/connection`, `store/redis/connection/servers`, `store/redis/connection/cluster`, `store/redis/connection/slots`, `store/redis/connection/sentinel` | who is asked: one server, whoever of a cluster has the slot, or the primary that Sentinel names | |
+//! | `store/redis/connection/link`, `store/redis/connection/connector`, `store/redis/connection/supervisor` | a connection and the server it was made to, as one value; how it is made; what replaces it | |
 //! | `store/redis/connection/replicas`, `store/redis/connection/scan` | how many replicas have a lock, before it is handed out; going through what servers hold, a bounded piece at a time | |
 //! | `store/redis/exec`, `store/redis/mode`, `store/redis/listing` | a script that is run where the lock is; what it is told of an acquire; a page of the list of all locks | |
 //! | `store/redis/fast_path`, `store/redis/fast_path/operations`, `store/redis/fast_path/batcher` | what most acquires and releases come to, by small scripts; what one of them asks of a script; those that are ready at the same moment, as one call | |
 //! | [`store::quorum`], `store/quorum/scripts` | independent servers, most of which must agree | |
 //! | `store/quorum/membership`, `store/quorum/member_status`, `store/quorum/reconfiguration` | which of them count, and what becomes of those that may have forgotten | |
-//! | `store/quorum/proposal`, `store/quorum/tally`, `store/quorum/lease`, `store/quorum/poll` | taking a lock by a number that most accept; renewing, repairing and freeing it; a question to all of them | |
+//! | `store/quorum/proposal`, `store/quorum/tally`, `store/quorum/lease`, `store/quorum/poll`, `store/quorum/reports` | taking a lock by a number that most accept; renewing, repairing and freeing it; a question to all of them, and what they report of locks | |
 //! | `store/quorum/turn`, `store/quorum/waiters` | whose turn it is to try, among those who wait at this gateway | |
 //! | [`store::embedded`] | a durable file, or memory: one writer, group commit | |
 //! | `store::wait_queue` | the wait queues of locks in a gateway's memory, for stores that keep them nowhere else | |

@@ -22,7 +22,8 @@ use self::membership::{List, Membership};
 use self::poll::Pollster;
 use self::waiters::Waiters;
 use super::redis::address::{AddressError, RedisAddress};
-use super::redis::connection::supervisor::{LinkSupervisor, Target};
+use super::redis::connection::connector::Target;
+use super::redis::connection::supervisor::LinkSupervisor;
 use super::redis::health::preflight::Preflight;
 use super::redis::pubsub::peer_bus::{PeerChannels, Publisher};
 use super::redis::pubsub::{Hints, MOST_HINTS};
@@ -49,6 +50,7 @@ mod membership;
 mod poll;
 mod proposal;
 mod reconfiguration;
+mod reports;
 mod scripts;
 mod tally;
 mod turn;
@@ -67,16 +69,6 @@ pub struct QuorumStore {
     /// The session of the queues that the last heartbeat was answered with.
     session: AtomicU64,
     mark_ttl: Duration,
-}
-
-/// What part of a lease must not be relied on, since clocks run apart: 1 % and 2 ms, as Redlock has it.
-fn drift(ms: u64) -> u64 {
-    ms.div_ceil(100) + 2
-}
-
-/// What is left of it then.
-fn relied_on(ms: u64) -> u64 {
-    ms.saturating_sub(drift(ms))
 }
 
 impl QuorumStore {

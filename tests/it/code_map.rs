@@ -12,11 +12,6 @@ const STILL_BROKEN: &[&str] = &[
     "arrows one way: src/store/embedded",
     "at most 400 lines: service",
     "at most 400 lines: service/watch",
-    "at most 400 lines: store/quorum/lease",
-    "at most 400 lines: store/redis/connection/cluster",
-    "at most 400 lines: store/redis/connection/supervisor",
-    "at most 400 lines: store/redis/health/preflight",
-    "at most 8 floors: src/store/quorum",
     "one name, one type: Command",
 ];
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::QuorumStore;
-use super::lease::count;
 use super::member::Until;
 use super::poll::heard;
+use super::reports::count;
 use super::scripts;
 use crate::lock::{Broken, FencingToken, LockKey};
 use crate::store::StoreError;

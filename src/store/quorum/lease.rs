@@ -1,24 +1,21 @@
 //! What is done to a lock that is held: renewing and repairing, releasing, rolling back, looking.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::QuorumStore;
 use super::member::{Call, MemberAnswer, Until};
 use super::poll::{Poll, heard};
+use super::reports::{ReportedLock, UNEVEN_MS, count, drift, held_locks, most_held, relied_on};
 use super::scripts;
-use super::{QuorumStore, drift, relied_on};
 use crate::clock::whole_ms;
 use crate::lock::{
     Attempt, Ended, FencingToken, Lease, LockKey, Release, Released, Renewed, TokenHash, Ttl, Undone,
 };
 use crate::store::redis::scripts::{Reply, Script, known as known_arg, renewer};
 use crate::store::{KnownTo, ReleaseMark, Renewer, StoreError};
-
-/// By how much more than clocks may differ two servers may see the rest of a lease before it is taken for another one.
-const UNEVEN_MS: u64 = 50;
 
 impl QuorumStore {
     /// Renews a lease on all servers, and gives the lock to those that lack it.
@@ -374,67 +371,4 @@ fn by_most(poll: &Poll, outcome: i64, quorum: usize) -> u64 {
     let mut lasting_ms: Vec<u64> = given.filter_map(|reply| reply.field(0)).collect();
     lasting_ms.sort_unstable_by(|a, b| b.cmp(a));
     lasting_ms.get(quorum - 1).or(lasting_ms.last()).copied().unwrap_or(0)
-}
-
-/// How many servers gave this answer.
-pub(super) fn count(answers: &[Option<MemberAnswer>], outcome: i64) -> usize {
-    heard(answers).filter(|reply| reply.outcome == outcome).count()
-}
-
-/// What some servers say of one lock.
-pub(super) struct ReportedLock {
-    pub(super) holder: TokenHash,
-    /// As one of them says it.
-    pub(super) lease: Lease,
-    /// What is left by each of them, the longest first.
-    lefts_ms: Vec<u64>,
-    /// What was left before a renewal, by the least of them.
-    left_before_ms: u64,
-}
-
-impl ReportedLock {
-    pub(super) fn count(&self) -> usize {
-        self.lefts_ms.len()
-    }
-
-    /// The lease as so many servers have it: what is left is what they all still hold it for.
-    pub(super) fn by(&self, quorum: usize) -> Option<Lease> {
-        let left_ms = *self.lefts_ms.get(quorum - 1)?;
-        Some(Lease { left_ms, ..self.lease.clone() })
-    }
-
-    /// Whether no more can be expected of servers that have not answered yet: one that missed a renewal would make the
-    /// lease look shorter than most have it.
-    fn is_even(&self, quorum: usize) -> bool {
-        let (Some(longest), Some(left)) = (self.lefts_ms.first(), self.lefts_ms.get(quorum - 1)) else {
-            return false;
-        };
-        longest - left <= drift(*longest) + UNEVEN_MS
-    }
-}
-
-/// Each lock that some server has named in such an answer.
-pub(super) fn held_locks(
-    answers: &[Option<MemberAnswer>],
-    is_such: impl Fn(&Reply) -> bool,
-) -> Vec<ReportedLock> {
-    let mut locks = BTreeMap::<(TokenHash, u64), ReportedLock>::new();
-    for reply in heard(answers).filter(|reply| is_such(reply)) {
-        let (Some(holder), Some(lease)) = (reply.holder(), reply.lease()) else { continue };
-        let left_before_ms = reply.field(2).unwrap_or(lease.left_ms);
-        let id = (holder, lease.fencing_token.get());
-        let left_ms = lease.left_ms;
-        let held =
-            locks.entry(id).or_insert(ReportedLock { holder, lease, lefts_ms: Vec::new(), left_before_ms });
-        held.lefts_ms.push(left_ms);
-        held.left_before_ms = held.left_before_ms.min(left_before_ms);
-    }
-    let mut locks: Vec<_> = locks.into_values().collect();
-    locks.iter_mut().for_each(|held| held.lefts_ms.sort_unstable_by(|a, b| b.cmp(a)));
-    locks
-}
-
-/// The lock that so many servers hold.
-pub(super) fn most_held(answers: &[Option<MemberAnswer>], quorum: usize) -> Option<ReportedLock> {
-    held_locks(answers, |_| true).into_iter().find(|held| held.count() >= quorum)
 }

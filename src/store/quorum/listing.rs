@@ -5,10 +5,10 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
-use super::lease::most_held;
+use super::QuorumStore;
 use super::member::{MemberAnswer, Until};
+use super::reports::{most_held, relied_on};
 use super::scripts;
-use super::{QuorumStore, relied_on};
 use crate::lock::{Listed, LockKey, Page, Reach};
 use crate::store::StoreError;
 use crate::store::redis::connection::scan::Scan;

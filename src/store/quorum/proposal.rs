@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::QuorumStore;
 use super::member::{Call, MemberAnswer, Until};
 use super::poll::{Poll, heard};
+use super::reports::{drift, relied_on};
 use super::scripts;
 use super::tally::{Tally, early, late, may_have_accepted_it};
-use super::{QuorumStore, drift, relied_on};
 use crate::clock::{Backoff, part_of};
 use crate::lock::{Acquired, Attempt, FencingToken, Lease, LockKey, Refusal, Renewed, TokenHash, Ttl};
 use crate::store::redis::scripts::terms as terms_args;

@@ -1,8 +1,8 @@
 //! What servers say to a number that is proposed, and what follows from it.
 
-use super::lease::{ReportedLock, held_locks};
 use super::member::{MemberAnswer, Silence};
 use super::poll::{Poll, heard};
+use super::reports::{ReportedLock, held_locks};
 use crate::lock::Lease;
 use crate::store::StoreError;
 use crate::store::redis::scripts::Reply;

@@ -1,9 +1,11 @@
 //! Connections: to which servers, what replaces one that is no longer good, and what is gone through over them.
 
-pub(crate) mod cluster;
+mod cluster;
+pub(crate) mod connector;
 pub(crate) mod link;
 mod replicas;
 pub(crate) mod scan;
 pub(crate) mod sentinel;
 pub(crate) mod servers;
+pub(crate) mod slots;
 pub(crate) mod supervisor;

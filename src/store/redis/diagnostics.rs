@@ -7,8 +7,8 @@ use redis::{AsyncConnectionConfig, Client, ErrorKind, RedisError, RedisResult, S
 use tokio::time::{Instant, timeout};
 
 use super::address::{AddressError, Layout, RedisAddress};
-use super::connection::cluster;
 use super::connection::sentinel::{Primary, Sentinels};
+use super::connection::slots;
 use super::failure::describe;
 use super::health::preflight::{Look, Preflight};
 use super::health::profile::{Config, Profile};
@@ -93,7 +93,7 @@ async fn servers(
             Err(reason) => Ok(Err(reason)),
         },
         Layout::Cluster => {
-            let primaries = cluster::primaries(address, settings.reply_timeout).await;
+            let primaries = slots::primaries(address, settings.reply_timeout).await;
             if let Ok(primaries) = &primaries {
                 rows.push(("primaries", primaries.len().to_string()));
             }

@@ -11,10 +11,11 @@ use tokio::time::Instant;
 use tokio::time::error::Elapsed;
 
 use super::cluster::Cluster;
+use super::connector::Target;
 use super::link::Link;
 use super::scan::Scan;
 use super::sentinel::Sentinels;
-use super::supervisor::{LinkSupervisor, Target};
+use super::supervisor::LinkSupervisor;
 use crate::clock::{Backoff, part_of};
 use crate::store::redis::address::{AddressError, Layout, RedisAddress};
 use crate::store::redis::failure::{Failure, Redirect, StepOutcome};

@@ -1,0 +1,84 @@
+//! What servers report of locks, put together.
+
+use std::collections::BTreeMap;
+
+use super::member::MemberAnswer;
+use super::poll::heard;
+use crate::lock::{Lease, TokenHash};
+use crate::store::redis::scripts::Reply;
+
+/// By how much more than clocks may differ two servers may see the rest of a lease before it is taken for another one.
+pub(super) const UNEVEN_MS: u64 = 50;
+
+/// What part of a lease must not be relied on, since clocks run apart: 1 % and 2 ms, as Redlock has it.
+pub(super) fn drift(ms: u64) -> u64 {
+    ms.div_ceil(100) + 2
+}
+
+/// What is left of it then.
+pub(super) fn relied_on(ms: u64) -> u64 {
+    ms.saturating_sub(drift(ms))
+}
+
+/// How many servers gave this answer.
+pub(super) fn count(answers: &[Option<MemberAnswer>], outcome: i64) -> usize {
+    heard(answers).filter(|reply| reply.outcome == outcome).count()
+}
+
+/// What some servers say of one lock.
+pub(super) struct ReportedLock {
+    pub(super) holder: TokenHash,
+    /// As one of them says it.
+    pub(super) lease: Lease,
+    /// What is left by each of them, the longest first.
+    lefts_ms: Vec<u64>,
+    /// What was left before a renewal, by the least of them.
+    pub(super) left_before_ms: u64,
+}
+
+impl ReportedLock {
+    pub(super) fn count(&self) -> usize {
+        self.lefts_ms.len()
+    }
+
+    /// The lease as so many servers have it: what is left is what they all still hold it for.
+    pub(super) fn by(&self, quorum: usize) -> Option<Lease> {
+        let left_ms = *self.lefts_ms.get(quorum - 1)?;
+        Some(Lease { left_ms, ..self.lease.clone() })
+    }
+
+    /// Whether no more can be expected of servers that have not answered yet: one that missed a renewal would make the
+    /// lease look shorter than most have it.
+    pub(super) fn is_even(&self, quorum: usize) -> bool {
+        let (Some(longest), Some(left)) = (self.lefts_ms.first(), self.lefts_ms.get(quorum - 1)) else {
+            return false;
+        };
+        longest - left <= drift(*longest) + UNEVEN_MS
+    }
+}
+
+/// Each lock that some server has named in such an answer.
+pub(super) fn held_locks(
+    answers: &[Option<MemberAnswer>],
+    is_such: impl Fn(&Reply) -> bool,
+) -> Vec<ReportedLock> {
+    let mut locks = BTreeMap::<(TokenHash, u64), ReportedLock>::new();
+    for reply in heard(answers).filter(|reply| is_such(reply)) {
+        let (Some(holder), Some(lease)) = (reply.holder(), reply.lease()) else { continue };
+        let left_before_ms = reply.field(2).unwrap_or(lease.left_ms);
+        let id = (holder, lease.fencing_token.get());
+        let left_ms = lease.left_ms;
+        let held =
+            locks.entry(id).or_insert(ReportedLock { holder, lease, lefts_ms: Vec::new(), left_before_ms });
+        held.lefts_ms.push(left_ms);
+        held.left_before_ms = held.left_before_ms.min(left_before_ms);
+    }
+    let mut locks: Vec<_> = locks.into_values().collect();
+    locks.iter_mut().for_each(|held| held.lefts_ms.sort_unstable_by(|a, b| b.cmp(a)));
+    locks
+}
+
+/// The lock that so many servers hold.
+pub(super) fn most_held(answers: &[Option<MemberAnswer>], quorum: usize) -> Option<ReportedLock> {
+    held_locks(answers, |_| true).into_iter().find(|held| held.count() >= quorum)
+}

@@ -1,0 +1,277 @@
+//! How a [`Link`] to a server is made: who the server is, whether locks can be kept on it, and by what right it is the primary.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, PushInfo, PushKind, RedisResult};
+use tokio::sync::Notify;
+use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
+
+use super::link::Link;
+use super::replicas::Replicas;
+use super::sentinel::{Primary, Sentinels};
+use crate::store::Bucket;
+use crate::store::redis::failure::describe;
+use crate::store::redis::health::monitor::ServerMonitor;
+use crate::store::redis::health::preflight::Gate;
+use crate::store::redis::pubsub::Hints;
+use crate::store::redis::pubsub::hints::{self, Listener};
+use crate::store::redis::scripts;
+use crate::store::redis::scripts::keys::KeySpace;
+
+/// Commands that may wait in the driver's queue; past it, callers wait for a place.
+const QUEUED_COMMANDS: usize = 1024;
+
+/// With the longest pause between two rollbacks it leaves room within the second in which nothing may be left of what
+/// a server that stood still did for nobody.
+pub(super) const LONGEST_PROBE_PAUSE: Duration = Duration::from_millis(250);
+
+/// Whom a supervisor keeps a link to.
+pub(crate) enum Target {
+    /// The server at this address, whoever it is.
+    Server(Client),
+    /// The server that Sentinel calls the primary.
+    Primary(Sentinels),
+    /// A server of a cluster. Its runs of numbers begin with the first use of each bucket.
+    Node(Client),
+    /// A server of a quorum, which has no run of numbers of its own.
+    Member(Client),
+}
+
+/// Makes links to one server.
+pub(super) struct Connector {
+    pub(super) target: Target,
+    pub(super) keys: KeySpace,
+    pub(super) monitor: ServerMonitor,
+    pub(super) replicas_ack: u32,
+    pub(super) reply_timeout: Duration,
+    pub(super) hints: Hints,
+}
+
+/// Whose word says that a server is the primary.
+#[derive(Clone, Copy)]
+enum Word {
+    Most,
+    All,
+    /// That of when the link was made.
+    Former,
+}
+
+impl Word {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Most => "connect",
+            Self::All => "all",
+            Self::Former => "look",
+        }
+    }
+}
+
+/// What a supervisor has just connected to.
+pub(super) struct Connected {
+    pub(super) link: Link,
+    /// By what right the server is the primary, where Sentinel says who is.
+    pub(super) primary: Option<Primary>,
+    /// Notified when a connection of the link ends.
+    pub(super) closed: Arc<Notify>,
+}
+
+impl Connector {
+    /// Finds out whom to connect to, connects and learns.
+    pub(super) async fn connect(&self) -> Result<Connected, String> {
+        let (client, found) = match &self.target {
+            Target::Server(client) | Target::Node(client) | Target::Member(client) => (client.clone(), None),
+            Target::Primary(sentinels) => {
+                let primary = sentinels.find_primary().await?;
+                (sentinels.client_of(&primary)?, Some(primary))
+            }
+        };
+        let closed = Arc::new(Notify::new());
+        let connecting = timeout(self.reply_timeout, self.connect_to(&client, found.as_ref(), &closed));
+        let connected = tokio::select! {
+            connected = connecting => connected,
+            // A server that is silent, since it stands still or is cut off, may have a successor by now.
+            () = self.is_deposed(found.as_ref(), LONGEST_PROBE_PAUSE) => {
+                return Err("Sentinel has another primary by now".to_owned());
+            }
+        };
+        match connected {
+            Ok(Ok(Ok((link, primary)))) => Ok(Connected { link, primary, closed }),
+            Ok(Ok(Err(reason))) => Err(format!("Redis cannot be used: {reason}")),
+            Ok(Err(error)) => Err(format!("Redis cannot be used: {}", describe(&error))),
+            Err(_) => Err("Redis does not answer".to_owned()),
+        }
+    }
+
+    async fn connect_to(
+        &self,
+        client: &Client,
+        found: Option<&Primary>,
+        closed: &Arc<Notify>,
+    ) -> RedisResult<Result<(Link, Option<Primary>), String>> {
+        let connect = async || {
+            // Our own deadlines bound connecting and replies: the driver's would leave a reply on the way.
+            let config = AsyncConnectionConfig::new()
+                .set_connection_timeout(None)
+                .set_response_timeout(None)
+                .set_pipeline_buffer_size(QUEUED_COMMANDS)
+                .set_push_sender(self.on_push(closed.clone()));
+            client.get_multiplexed_async_connection_with_config(&config).await
+        };
+        let mut connection = connect().await?;
+        let (incarnation, gate) = match self.ask(&mut connection, Some(client)).await? {
+            Ok((incarnation, refusal)) => (incarnation, Gate::new(refusal)),
+            Err(reason) => return Ok(Err(reason)),
+        };
+        let primary = match self.confirm(found).await {
+            Ok(primary) => primary,
+            Err(reason) => return Ok(Err(reason)),
+        };
+        let word = primary.as_ref().map(|primary| if primary.is_unanimous { Word::All } else { Word::Most });
+        let run = match self.keep_run(&mut connection, &incarnation, primary.as_ref().zip(word)).await {
+            Ok(Some(run)) => run,
+            Ok(None) => {
+                return Ok(Err("it was the primary by a later word of Sentinel than this one".to_owned()));
+            }
+            // Where nothing is granted no numbers are needed, and what is held can still be renewed and released.
+            Err(error) if gate.may_grant().is_err() && !error.is_unrecoverable_error() => incarnation.clone(),
+            Err(error) => return Err(error),
+        };
+        // Neither subscription nor connection can be replaced without the other.
+        let listener = if let Target::Node(_) = self.target {
+            Some(Listener::new(connect().await?, self.keys.clone(), self.hints.gateway.clone()))
+        } else {
+            let channel = self.keys.channel(Bucket::default(), &self.hints.gateway);
+            if let Err(error) = hints::subscribe(&mut connection, &channel).await {
+                let reason = describe(&error);
+                tracing::warn!(reason, "no subscription: waiters learn of their turn by polling");
+            }
+            None
+        };
+        self.hints.peer_channels.tune(&mut connection).await;
+        let replicas = Replicas::of(client, self.replicas_ack, self.reply_timeout);
+        Ok(Ok((Link::new(connection, incarnation, run, gate, replicas, listener), primary)))
+    }
+
+    /// By what right the server is the primary, asked once more, of Sentinel, now that the connection stands: Sentinel
+    /// closes all connections of a server whose role it changes, so this one has seen no change since. The answer by
+    /// which the server was found may be two failovers old.
+    async fn confirm(&self, found: Option<&Primary>) -> Result<Option<Primary>, String> {
+        let (Target::Primary(sentinels), Some(found)) = (&self.target, found) else { return Ok(None) };
+        let primary = sentinels.find_primary().await?;
+        // The halves of one answer may tell of a new address under an old epoch, but not those of two.
+        if (&primary.node, primary.epoch) != (&found.node, found.epoch) {
+            return Err("Sentinel has another primary by now".to_owned());
+        }
+        Ok(Some(primary))
+    }
+
+    fn on_push(&self, closed: Arc<Notify>) -> impl Fn(PushInfo) -> Result<(), redis::aio::SendError> + use<> {
+        let (keys, Hints { sender: hints, peer_channels, .. }) = (self.keys.clone(), self.hints.clone());
+        move |push: PushInfo| {
+            if push.kind == PushKind::Disconnection {
+                closed.notify_one();
+            } else if !peer_channels.take(&push)
+                && let Some(hint) = hints::read(push, &keys)
+            {
+                // Nobody listens before somebody waits.
+                let _ = hints.send(hint);
+            }
+            Ok(())
+        }
+    }
+
+    /// Asks a server, to which `client` may just have connected, for its incarnation, and for what reason nothing may be
+    /// granted on it; or why it cannot be used.
+    async fn ask(
+        &self,
+        connection: &mut MultiplexedConnection,
+        client: Option<&Client>,
+    ) -> RedisResult<Result<(String, Option<Arc<str>>), String>> {
+        let look = self.monitor.look(connection, client).await?;
+        let identity = &look.profile.identity;
+        Ok(look.check().map(|()| {
+            let incarnation = match self.target {
+                Target::Server(_) | Target::Member(_) => identity.incarnation(),
+                Target::Primary(_) => identity.incarnation_under_sentinel(),
+                Target::Node(_) => identity.incarnation_on_cluster(),
+            };
+            (incarnation, look.refusal())
+        }))
+    }
+
+    /// Sees to it that the server's run of numbers is there. A flush, or a gateway that knew the server by its name of
+    /// before, may have removed it, and it would otherwise start anew with the next grant, which may be one given by a
+    /// deposed primary long after its successor's run began. Returns the run's name, `None` where Sentinel had a later word.
+    async fn keep_run(
+        &self,
+        connection: &mut MultiplexedConnection,
+        incarnation: &str,
+        primary: Option<(&Primary, Word)>,
+    ) -> RedisResult<Option<String>> {
+        if let Target::Node(_) | Target::Member(_) = self.target {
+            return Ok(Some(incarnation.to_owned()));
+        }
+        let fence = self.keys.fence(Bucket::default());
+        scripts::LEARN
+            .run(connection, &[fence.as_bytes()], |call| {
+                call.arg(incarnation);
+                if let Some((primary, word)) = primary {
+                    call.arg(primary.epoch).arg(word.as_str());
+                }
+            })
+            .await
+    }
+
+    /// Whether the server is still the one that was learned; its run is there when this returns.
+    pub(super) async fn look(
+        &self,
+        connection: &mut MultiplexedConnection,
+        link: &Link,
+        primary: Option<&Primary>,
+    ) -> RedisResult<bool> {
+        let refusal = match self.ask(connection, None).await? {
+            Ok((incarnation, refusal)) if incarnation == link.incarnation => refusal,
+            _ => return Ok(false),
+        };
+        if refusal.is_some() {
+            link.gate.set(refusal.clone());
+        } else if primary.is_some() && link.gate.may_grant().is_err() {
+            // A server that was refused may not have learned its epoch. Connecting makes up for that, and a look does not.
+            return Ok(false);
+        }
+        let primary = primary.map(|primary| (primary, Word::Former));
+        match self.keep_run(connection, &link.incarnation, primary).await {
+            Ok(run) => {
+                link.gate.set(refusal);
+                Ok(run.is_some())
+            }
+            // A server that takes no writes now is asked again at the next look, and still serves what it can.
+            Err(error) => {
+                tracing::debug!(reason = describe(&error), "the run of fencing numbers cannot be kept");
+                Ok(true)
+            }
+        }
+    }
+
+    /// Asks the sentinels so often, and returns when they have another primary; never, where there are none.
+    pub(super) async fn is_deposed(&self, primary: Option<&Primary>, period: Duration) {
+        let (Target::Primary(sentinels), Some(primary)) = (&self.target, primary) else {
+            return std::future::pending().await;
+        };
+        let mut period = every(period);
+        loop {
+            period.tick().await;
+            if sentinels.have_left(primary).await {
+                return;
+            }
+        }
+    }
+}
+
+pub(super) fn every(period: Duration) -> Interval {
+    let mut period = interval(period);
+    period.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    period
+}

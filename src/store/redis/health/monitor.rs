@@ -1,0 +1,77 @@
+//! A server that is looked at again and again, and what the log says of it.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use redis::aio::MultiplexedConnection;
+use redis::{Client, RedisResult};
+
+use super::preflight::{Look, Preflight};
+use super::profile::Config;
+
+/// Looks at one server again and again, and says in the log what is new about it.
+pub(crate) struct ServerMonitor {
+    preflight: Preflight,
+    known: Mutex<LastLook>,
+}
+
+/// What a monitor knows from before.
+#[derive(Default)]
+struct LastLook {
+    address: String,
+    config: Config,
+    refusals: Vec<String>,
+    warnings: Vec<String>,
+}
+
+impl ServerMonitor {
+    pub(crate) fn new(preflight: Preflight) -> Self {
+        Self { preflight, known: Mutex::default() }
+    }
+
+    /// Looks at the server to which `client` has just connected, or once more at the same as before.
+    pub(crate) async fn look(
+        &self,
+        connection: &mut MultiplexedConnection,
+        client: Option<&Client>,
+    ) -> RedisResult<Look> {
+        let look = match client {
+            Some(client) => {
+                let look = self.preflight.meet(connection).await?;
+                self.known().address = client.get_connection_info().addr().to_string();
+                look
+            }
+            None => {
+                let config = self.known().config.clone();
+                self.preflight.look(connection, config).await?
+            }
+        };
+        self.say(&look);
+        Ok(look)
+    }
+
+    fn known(&self) -> MutexGuard<'_, LastLook> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn say(&self, look: &Look) {
+        let mut known = self.known();
+        let address = &known.address;
+        let refusals: Vec<_> = look.refusals.iter().map(ToString::to_string).collect();
+        let is_in = |list: &[String], text: &&String| list.contains(text);
+        for reason in refusals.iter().filter(|refusal| !is_in(&known.refusals, refusal)) {
+            tracing::error!(address, reason, "nothing is granted on this Redis");
+        }
+        if refusals.is_empty() && !known.refusals.is_empty() {
+            tracing::info!(address, "this Redis is safe to lock on again");
+        }
+        for warning in look.warnings.iter().filter(|warning| !is_in(&known.warnings, warning)) {
+            tracing::warn!(address, "{warning}");
+        }
+        for warning in known.warnings.iter().filter(|warning| !is_in(&look.warnings, warning)) {
+            tracing::info!(address, "no longer: {warning}");
+        }
+        known.config = look.config.clone();
+        known.refusals = refusals;
+        known.warnings.clone_from(&look.warnings);
+    }
+}
