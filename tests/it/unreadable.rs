@@ -7,7 +7,10 @@ use crate::support::http::Call;
 use crate::support::quorum::shared;
 use crate::support::{Client, Gateway, PATIENCE, RedisServer, fresh_token};
 
-const TAKE_FREE: &str = include_str!("../../src/store/redis/fast_path/take_free.lua");
+const TAKE_FREE: &str = concat!(
+    include_str!("../../src/store/redis/scripts/shared/constants.lua"),
+    include_str!("../../src/store/redis/fast_path/take_free.lua")
+);
 
 /// What stands before a script to have Lua write numbers as where a C `long` has 32 bits.
 const WITH_32_BITS: &str = "local all, string = string, {}

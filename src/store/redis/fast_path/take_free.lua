@@ -5,7 +5,7 @@
 -- KEYS for each lock three      ARGV[1] name of the server's run
 --   the lock                     and for each lock two
 --   seats                          token hash and attempt, with a space behind each
---   the token's tombstone               ttl, ms
+--   the token's tombstone          ttl, ms
 -- and the fence                  and, where any has one, for each its owner, with a space before
 --                                and, on a cluster, the part of ARGV[1] that is the server's replication id
 --
