@@ -10,7 +10,22 @@ const MOST_LINES: usize = 250;
 
 /// A word that was used for something before the glossary had a word for it, and identifiers that may have it all the same.
 type FormerWord = (&'static str, &'static [&'static str]);
-const FORMER_WORDS: &[FormerWord] = &[("errands", &[]), ("happening", &[]), ("weather", &[])];
+const FORMER_WORDS: &[FormerWord] = &[
+    ("council", &[]),
+    ("errands", &[]),
+    ("happening", &[]),
+    ("litter", &[]),
+    ("radio", &[]),
+    ("seat", &[]),
+    ("seats", &[]),
+    ("sight", &[]),
+    ("sights", &[]),
+    ("talk", &[]),
+    ("together", &[]),
+    ("tour", &[]),
+    ("unusual", &[]),
+    ("weather", &[]),
+];
 
 /// The texts of a folder and of those in it, by their paths in the project.
 fn texts(folder: &str, extensions: &[&str]) -> BTreeMap<String, String> {
