@@ -238,10 +238,7 @@ impl Membership {
         let read = MemberStatus::read(&reply, &link.incarnation, before.as_ref().ok());
         let status = match read {
             Some(_) if !self.claim(&link.incarnation, index) => Err(self.twin_of(&link.incarnation)),
-            Some(status) => match link.gate.may_grant() {
-                Ok(()) => Ok(status),
-                Err(StoreError::Unavailable(reason) | StoreError::Unknown(reason)) => Err(reason),
-            },
+            Some(status) => link.gate.may_grant().map(|()| status).map_err(|error| error.to_string()),
             None => Err("its record cannot be read".to_owned()),
         };
         self.say(member, &before, &status);

@@ -199,9 +199,9 @@ impl Bid<'_> {
                 self.give_up().in_background();
                 Ok(Acquired::AttemptVoided)
             }
-            Tally::TooFew(StoreError::Unavailable(reason) | StoreError::Unknown(reason)) => {
-                let is_undone = self.is_undone().await;
-                Err(if is_undone { StoreError::Unavailable(reason) } else { StoreError::Unknown(reason) })
+            Tally::TooFew(error) => {
+                let kind = if self.is_undone().await { StoreError::Unavailable } else { StoreError::Unknown };
+                Err(kind(error.to_string()))
             }
             Tally::Nobody => Ok(refused(None)),
             Tally::Passed { .. } | Tally::Split { .. } => Ok(HOLDER_UNKNOWN),

@@ -13,7 +13,7 @@ use std::time::Duration;
 use redis::FromRedisValue;
 use tokio::time::{Instant, timeout_at};
 
-use self::batcher::{BatchedOperation, Batcher, send_alone};
+use self::batcher::{BatchedOperation, Batcher, call};
 use self::operations::{Free, Take};
 use super::RedisStore;
 use super::connection::link::Link;
@@ -146,13 +146,13 @@ impl RedisStore {
         Ok(number)
     }
 
-    /// Runs a script for a part of a call, with all others that are ready, until it is known what became of it. On a cluster
-    /// locks share no slot, and thus no call.
+    /// Runs a script for one operation of a call, with all others that are ready, until it is known what became of it. On a
+    /// cluster locks share no slot, and thus no call.
     async fn run_batched<P: BatchedOperation>(
         &self,
         bucket: Bucket,
         grants: bool,
-        part: &Arc<P>,
+        operation: &Arc<P>,
         batcher: &Arc<Batcher<P>>,
         deadline: Instant,
     ) -> Result<(Reply, Arc<Link>), StoreError> {
@@ -161,9 +161,9 @@ impl RedisStore {
             let Try { link, is_asking, permit } = tries.next().await?;
             let call = async {
                 let reply = if self.keys.share_a_slot() {
-                    batcher.send(&link, part).await?
+                    batcher.send(&link, operation).await?
                 } else {
-                    send_alone(&link, &**part, is_asking).await?
+                    call(&link, &[&**operation], is_asking).await?
                 };
                 Ok(Reply::from_redis_value(reply)?)
             };

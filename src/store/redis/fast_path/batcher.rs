@@ -74,7 +74,7 @@ impl<P: BatchedOperation> Batcher<P> {
         match self.push(link.session, waiting) {
             Pushed::First => drop(tokio::spawn(self.clone().send_waiting(link.clone()))),
             Pushed::Behind => {}
-            Pushed::Nowhere => return send_alone(link, &**operation, false).await,
+            Pushed::Nowhere => return call(link, &[&**operation], false).await,
         }
         // Only where the runtime ends in the meantime.
         replied.await.unwrap_or_else(|_| Err((ErrorKind::Io, "nobody waits for the reply any more").into()))
@@ -129,16 +129,12 @@ async fn send_at_once<P: BatchedOperation>(link: Arc<Link>, mut waiting: Vec<Wai
     }
 }
 
-/// Sends an operation alone. `is_asking` says that another server has pointed to this one for this once.
-pub(super) async fn send_alone<P: BatchedOperation>(
+/// Sends operations as one call. `is_asking` says that another server has pointed to this one for this once.
+pub(super) async fn call<P: BatchedOperation>(
     link: &Link,
-    operation: &P,
+    operations: &[&P],
     is_asking: bool,
 ) -> RedisResult<Value> {
-    call(link, &[operation], is_asking).await
-}
-
-async fn call<P: BatchedOperation>(link: &Link, operations: &[&P], is_asking: bool) -> RedisResult<Value> {
     let mut connection = link.connection.clone();
     let (script, keys) = (P::script(), P::keys(operations));
     let add_args = |call: &mut Cmd| P::add_args(operations, &link.run, call);

@@ -168,7 +168,7 @@ impl Gossip for Publisher {
                     Ok(Err(error)) => trouble = describe(&error),
                     Err(_) => {}
                 },
-                Err(StoreError::Unavailable(reason) | StoreError::Unknown(reason)) => trouble = reason,
+                Err(error) => trouble = error.to_string(),
             }
         }
         if heard >= enough {

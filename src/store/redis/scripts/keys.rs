@@ -67,22 +67,22 @@ impl KeySpace {
 
     /// Where a lock stands while it is held.
     pub(crate) fn lock(&self, key: &LockKey) -> String {
-        self.name_of(key, "lock")
+        self.name_of(self.bucket_of(key), key, "lock")
     }
 
     /// Where it is kept who has a place in the wait queue of a lock.
     pub(crate) fn tickets(&self, key: &LockKey) -> String {
-        self.name_of(key, "seats")
+        self.name_of(self.bucket_of(key), key, "seats")
     }
 
     /// Where a lock stands, and its wait queue.
     pub(crate) fn queue_of(&self, key: &LockKey) -> QueueKeys {
         let bucket = self.bucket_of(key);
         QueueKeys {
-            lock: self.lock(key),
-            tickets: self.tickets(key),
-            queue: self.name_of(key, "line"),
-            away: self.name_of(key, "away"),
+            lock: self.name_of(bucket, key, "lock"),
+            tickets: self.name_of(bucket, key, "seats"),
+            queue: self.name_of(bucket, key, "line"),
+            away: self.name_of(bucket, key, "away"),
             due: self.due(bucket),
             presence: self.presence(bucket),
         }
@@ -147,11 +147,11 @@ impl KeySpace {
 
     /// Where a server of a quorum keeps who waits for a lock.
     pub(crate) fn watch(&self, key: &LockKey) -> String {
-        self.name_of(key, "watch")
+        self.name_of(self.bucket_of(key), key, "watch")
     }
 
-    fn name_of(&self, key: &LockKey, kind: &str) -> String {
-        let (bucket, key) = (self.bucket_of(key), key.as_str());
+    fn name_of(&self, bucket: Bucket, key: &LockKey, kind: &str) -> String {
+        let key = key.as_str();
         let mut name = self.name_with_room(bucket, kind, 1 + key.len());
         name.push(':');
         name.push_str(key);
