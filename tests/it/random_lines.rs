@@ -3,7 +3,7 @@
 //! killed. Every run ends with the key free, the line empty, and no two holders at once.
 //!
 //! A run is one lock and the few who want it (`plan.rs`), drawn from the seed and the number of the run, and so is
-//! what befalls its commands and hints (`weather.rs`); only what befalls whole gateways is drawn for a round of runs.
+//! what befalls its commands and hints (`faults.rs`); only what befalls whole gateways is drawn for a round of runs.
 //! `TEST_SEED=… TEST_RUN=… cargo test random_lines` has a hundred copies of one run played again, at the same time:
 //! what the threads of a machine make of it is not the same every time.
 
@@ -12,17 +12,17 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
+use crate::random_lines::faults::Faults;
 use crate::random_lines::fleet::Base;
 use crate::random_lines::round::Round;
-use crate::random_lines::weather::Faults;
 use crate::support::{RedisServer, seed};
 
+mod faults;
 mod fleet;
 mod people;
 mod plan;
 mod round;
 mod verdict;
-mod weather;
 mod wire;
 
 // What is checked stands in `verdict.rs`, run by run, and at the end of `round.rs`, for what is left.

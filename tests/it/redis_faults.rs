@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::support::{Answer, Client, fresh_token};
 
-mod errands;
+mod client_scenarios;
 mod restarts;
 mod split;
 mod stalls;

@@ -15,7 +15,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
-use super::weather::{STALL, Weather};
+use super::faults::{STALL, Weather};
 use super::wire::{ASKED, Asked, Wire};
 use super::{MARK_TTL, PREFIX, TICKET_TTL};
 use crate::support::RedisServer;

@@ -10,9 +10,9 @@ use fencepost::store::StoreError;
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::faults::Tape;
 use super::fleet::{Answer, Fleet};
 use super::plan::{Person, Put, Run};
-use super::weather::Tape;
 use super::wire::Asked;
 use crate::support::{PATIENCE, fresh_token};
 

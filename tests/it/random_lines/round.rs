@@ -1,4 +1,4 @@
-//! Many runs at once under the same kind of weather, and what must be left of them when everybody has gone.
+//! Many runs at once under the same kind of faults, and what must be left of them when everybody has gone.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::PREFIX;
+use super::faults::{Faults, Tape, Weather};
 use super::fleet::{Answer, Base, Fleet};
 use super::people::{Deed, Scene};
 use super::plan::Run;
 use super::verdict::judge;
-use super::weather::{Faults, Tape, Weather};
 use crate::support::{PATIENCE, RedisServer, fresh_token};
 
 /// Runs of a round that go on at once.

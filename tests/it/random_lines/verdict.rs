@@ -6,10 +6,10 @@ use std::time::Duration;
 use fencepost::lock::Released;
 use fencepost::store::StoreError;
 
+use super::faults::Faults;
 use super::fleet::Answer;
 use super::people::{Act, Deed};
 use super::plan::PATIENT_MS;
-use super::weather::Faults;
 
 /// A lease as its client sees it: from the store's answer until it says that it releases the lock, or until the lease
 /// that it was told of is over. It really begins earlier and ends later, so what overlaps here overlaps indeed.

@@ -19,7 +19,7 @@ use tokio::runtime::Handle;
 use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::time::{Instant, sleep};
 
-use super::weather::{Fate, LATEST_MS, STALL, Weather};
+use super::faults::{Fate, LATEST_MS, STALL, Weather};
 use crate::support::PATIENCE;
 
 /// What a request's commands did, for the judge.

@@ -9,7 +9,7 @@ use fencepost::service::{Acquire, LockService, Tenant};
 use fencepost::store::StoreError;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::errands::{CLEAN_WITHIN, Done, Scene, WISHES, Wish, check_all};
+use super::client_scenarios::{CLEAN_WITHIN, Done, Scene, WISHES, Wish, check_all};
 use crate::support::stores::redis_store;
 use crate::support::{RedisServer, eventually, fresh_token};
 
