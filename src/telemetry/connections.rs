@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use prometheus::{IntCounter, IntGauge, Opts, Registry};
+use prometheus::{IntCounter, IntGauge, Registry};
 
-use super::labels::{Counters, labels, register, valid};
+use super::labels::{Counters, counter, gauge, labels};
 
 labels! {
     /// Why a connection was closed before it had a request.
@@ -39,31 +39,30 @@ pub struct OpenConnection(Arc<Connections>);
 
 impl Connections {
     pub(super) fn register(registry: &Registry) -> Self {
-        let open =
-            valid(IntGauge::with_opts(Opts::new("fencepost_connections", "Connections that are open.")));
-        let accepted = valid(IntCounter::with_opts(Opts::new(
-            "fencepost_connections_accepted_total",
-            "Connections that were accepted.",
-        )));
-        register(registry, open.clone());
-        register(registry, accepted.clone());
-        let refused = Counters::register(
-            registry,
-            "fencepost_connections_refused_total",
-            "Connections that were closed before they had a request.",
-            "reason",
-        );
-        let unread_bytes = valid(IntGauge::with_opts(Opts::new(
-            "fencepost_unread_bytes",
-            "Bytes of answers that wait for their clients to read them.",
-        )));
-        let cut_unread = valid(IntCounter::with_opts(Opts::new(
-            "fencepost_connections_cut_total",
-            "Connections that were closed since they had left most unread when all had left too much.",
-        )));
-        register(registry, unread_bytes.clone());
-        register(registry, cut_unread.clone());
-        Self { open, accepted, refused, unread_bytes, cut_unread }
+        Self {
+            open: gauge(registry, "fencepost_connections", "Connections that are open."),
+            accepted: counter(
+                registry,
+                "fencepost_connections_accepted_total",
+                "Connections that were accepted.",
+            ),
+            refused: Counters::register(
+                registry,
+                "fencepost_connections_refused_total",
+                "Connections that were closed before they had a request.",
+                "reason",
+            ),
+            unread_bytes: gauge(
+                registry,
+                "fencepost_unread_bytes",
+                "Bytes of answers that wait for their clients to read them.",
+            ),
+            cut_unread: counter(
+                registry,
+                "fencepost_connections_cut_total",
+                "Connections that were closed since they had left most unread when all had left too much.",
+            ),
+        }
     }
 
     /// A connection was accepted.

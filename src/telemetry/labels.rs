@@ -5,7 +5,9 @@ use std::marker::PhantomData;
 use std::time::Duration;
 
 use prometheus::core::Collector;
-use prometheus::{Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts, Registry};
+use prometheus::{
+    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
+};
 
 /// A label, by its values.
 pub trait Label: Copy {
@@ -125,6 +127,20 @@ impl<L: Label> Histograms<L> {
             histogram.observe(took.as_secs_f64());
         }
     }
+}
+
+/// A number that goes up and down.
+pub(super) fn gauge(registry: &Registry, name: &str, help: &str) -> IntGauge {
+    let gauge = valid(IntGauge::with_opts(Opts::new(name, help)));
+    register(registry, gauge.clone());
+    gauge
+}
+
+/// A number that only goes up.
+pub(super) fn counter(registry: &Registry, name: &str, help: &str) -> IntCounter {
+    let counter = valid(IntCounter::with_opts(Opts::new(name, help)));
+    register(registry, counter.clone());
+    counter
 }
 
 /// Has a metric be shown.

@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use prometheus::{IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
 
 use super::connections::Connections;
-use super::labels::{CounterTable, Counters, Histograms, labels, register, valid};
+use super::labels::{CounterTable, Counters, Histograms, gauge, labels, register, valid};
 use super::process::Process;
 
 /// The media type of [`Metrics::text`].
@@ -162,11 +162,7 @@ impl Metrics {
     fn new() -> Self {
         let registry = Registry::new();
         let all = &registry;
-        let gauge = |name: &str, help: &str| {
-            let gauge = valid(IntGauge::with_opts(Opts::new(name, help)));
-            register(all, gauge.clone());
-            gauge
-        };
+        let gauge = |name, help| gauge(all, name, help);
         Self {
             process: Process::register(all),
             store_seconds: Histograms::register(

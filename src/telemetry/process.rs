@@ -7,7 +7,7 @@ use prometheus::{Gauge, IntGauge, Opts, Registry};
 use rustix::param::{clock_ticks_per_second, page_size};
 use rustix::process::{Resource, getrlimit};
 
-use super::labels::{register, valid};
+use super::labels::{gauge, register, valid};
 
 /// Where `/proc/self/stat` has what, counted from the first field behind the name of the program.
 const USER_TICKS: usize = 11;
@@ -24,11 +24,7 @@ pub(super) struct Process {
 
 impl Process {
     pub(super) fn register(registry: &Registry) -> Self {
-        let gauge = |name: &str, help: &str| {
-            let gauge = valid(IntGauge::with_opts(Opts::new(name, help)));
-            register(registry, gauge.clone());
-            gauge
-        };
+        let gauge = |name, help| gauge(registry, name, help);
         let cpu_seconds = valid(prometheus::Counter::with_opts(Opts::new(
             "process_cpu_seconds_total",
             "Processor time that this process has used.",
