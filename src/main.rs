@@ -118,16 +118,15 @@ fn print_document() -> anyhow::Result<()> {
 }
 
 /// Says the entry of a new key and the key, each where it is asked for.
-fn new_key(key: NewKey) -> anyhow::Result<()> {
-    let (entry, shown) = access::mint(key.wish);
-    if let Some(file) = &key.append_to {
+fn new_key(NewKey { key, entry, append_to }: NewKey) -> anyhow::Result<()> {
+    if let Some(file) = &append_to {
         access::append(&entry, file).with_context(|| format!("cannot append to {}", file.display()))?;
-        return writeln!(io::stdout(), "{}", shown.reveal()).context("cannot print the key");
+        return writeln!(io::stdout(), "{}", key.reveal()).context("cannot print the key");
     }
     write!(io::stdout(), "{entry}").context("cannot print the entry")?;
     let hint = "show this key as `Authorization: Bearer fp_…`, or keep it in FENCEPOST_API_KEY for `fencepost run`. It is \
                 not said again.";
-    writeln!(io::stderr(), "fencepost: {hint}\n{}", shown.reveal()).context("cannot print the key")
+    writeln!(io::stderr(), "fencepost: {hint}\n{}", key.reveal()).context("cannot print the key")
 }
 
 /// Says what the store is, and by the exit code whether it can be used.

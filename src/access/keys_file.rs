@@ -2,6 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -227,6 +231,28 @@ impl Draft {
             expires: self.expires,
         })
     }
+}
+
+/// Appends an entry to a keys file, which is made where there is none. One that would be wrong then is left as it is.
+pub fn append(entry: &Entry, file: &Path) -> io::Result<()> {
+    let wrong =
+        |error| io::Error::new(io::ErrorKind::InvalidData, format!("with it the file is wrong: {error}"));
+    let before = match std::fs::read_to_string(file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        before => before?,
+    };
+    let gap = if before.is_empty() || before.ends_with("\n\n") {
+        ""
+    } else if before.ends_with('\n') {
+        "\n"
+    } else {
+        "\n\n"
+    };
+    let addition = format!("{gap}{entry}");
+    parse(&format!("{before}{addition}")).map_err(wrong)?;
+    let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(file)?;
+    // In one piece, so that a gateway that reads it meanwhile sees all of it or nothing.
+    file.write_all(addition.as_bytes())
 }
 
 /// Whether a text can be a name, a prefix or a subject.

@@ -91,18 +91,18 @@ impl AccessArgs {
         let path = self.keys.as_ref().filter(|path| !path.is_empty()).map(Path::new);
         if path.is_some() && self.allow_anonymous {
             let problem = "with --keys nobody is anonymous; give one of them".to_owned();
-            return Err(SettingsError { flag: "--allow-anonymous", problem });
+            return Err(SettingsError::new("--allow-anonymous", problem));
         }
         if path.is_none() && !self.allow_anonymous && is_reachable(listen) {
             let problem = format!(
                 "{listen} can be reached from other machines, and no API keys are in use: give --keys FILE (`fencepost \
                  key new --help` says how to make one), or --allow-anonymous to let everybody take locks who reaches it"
             );
-            return Err(SettingsError { flag: "--listen", problem });
+            return Err(SettingsError::new("--listen", problem));
         }
         let keys = path.map(KeysFile::read).transpose();
         Ok(AccessSettings {
-            keys: keys.map_err(|problem| SettingsError { flag: "--keys", problem })?,
+            keys: keys.map_err(|problem| SettingsError::new("--keys", problem))?,
             allows_anonymous: self.allow_anonymous,
             allowed_hosts: given(&self.allow_host).map(allowed_host).collect::<Result<_, _>>()?,
             allowed_origins: given(&self.cors_origin).map(allowed_origin).collect::<Result<_, _>>()?,
@@ -135,16 +135,14 @@ fn allowed_host(host: &str) -> Result<String, SettingsError> {
         Ok(authority) if authority.host() == host => Ok(host.to_owned()),
         _ => {
             let problem = format!("{host:?} is no host name (leave scheme and port out)");
-            Err(SettingsError { flag: "--allow-host", problem })
+            Err(SettingsError::new("--allow-host", problem))
         }
     }
 }
 
 fn allowed_origin(origin: &str) -> Result<HeaderValue, SettingsError> {
-    let error = || SettingsError {
-        flag: "--cors-origin",
-        problem: format!("{origin:?} is no origin; write it as a browser does, such as https://app.example"),
-    };
+    let how = "is no origin; write it as a browser does, such as https://app.example";
+    let error = || SettingsError::new("--cors-origin", format!("{origin:?} {how}"));
     let uri: Uri = origin.parse().map_err(|_| error())?;
     let is_origin = matches!(uri.scheme_str(), Some("http" | "https"))
         && uri.authority().is_some_and(|authority| origin.ends_with(authority.as_str()));

@@ -10,15 +10,23 @@ use crate::lock::parse_duration;
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{flag}: {problem}")]
 pub struct SettingsError {
-    pub(super) flag: &'static str,
-    pub(super) problem: String,
+    flag: &'static str,
+    problem: String,
+}
+
+impl SettingsError {
+    pub(super) fn new(flag: &'static str, problem: impl Into<String>) -> Self {
+        Self { flag, problem: problem.into() }
+    }
 }
 
 pub(super) fn require(flag: &'static str, holds: bool, rule: &str) -> Result<(), SettingsError> {
-    if holds {
-        return Ok(());
-    }
-    Err(SettingsError { flag, problem: format!("must be {rule}") })
+    if holds { Ok(()) } else { Err(SettingsError::new(flag, format!("must be {rule}"))) }
+}
+
+/// That what a flag goes with is there, where the flag is.
+pub(super) fn needs(flag: &'static str, holds: bool, what: &str) -> Result<(), SettingsError> {
+    if holds { Ok(()) } else { Err(SettingsError::new(flag, format!("needs {what}"))) }
 }
 
 pub(super) fn duration(text: &str) -> Result<Duration, String> {

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use jiff::Timestamp;
 
 use super::error::{SettingsError, duration, require};
-use crate::access::{KeyWish, Rate, Right, Scope, is_plain};
+use crate::access::{Entry, Rate, Right, Scope, ShownKey, is_plain};
 use crate::lock::parse_duration;
 
 /// The flags of `key`.
@@ -89,17 +89,18 @@ struct NewKeyArgs {
     append_to: Option<PathBuf>,
 }
 
-/// A key that is to be made, checked.
-#[derive(Clone, Debug)]
+/// A new key.
 pub struct NewKey {
-    /// What it is to be good for.
-    pub wish: KeyWish,
-    /// The keys file to which its entry is appended.
+    /// The key itself, which nobody else will ever know.
+    pub key: ShownKey,
+    /// Its entry for the keys file.
+    pub entry: Entry,
+    /// The keys file to which that is appended.
     pub append_to: Option<PathBuf>,
 }
 
 impl KeyArgs {
-    /// Checks the flags.
+    /// Checks the flags, and makes the key.
     pub fn check(self) -> Result<NewKey, SettingsError> {
         let KeyCommand::New(args) = self.command;
         let text = "1 to 512 bytes without control characters";
@@ -108,10 +109,8 @@ impl KeyArgs {
         require("--tls-subject", args.tls_subject.iter().all(|subject| is_plain(subject)), text)?;
         require("--prefix", args.prefix.is_empty() == args.every_key, "given, or --every-key, and not both")?;
         let rights: Option<Vec<_>> = args.allow.iter().map(|name| Right::parse(name)).collect();
-        let rights = rights.ok_or_else(|| SettingsError {
-            flag: "--allow",
-            problem: "must be of acquire, inspect, list and admin".into(),
-        })?;
+        let rights = rights
+            .ok_or_else(|| SettingsError::new("--allow", "must be of acquire, inspect, list and admin"))?;
         let (least, most) = (Rate::BOUNDS.start(), Rate::BOUNDS.end());
         let is_sane = args.rate.is_none_or(|rate| Rate::BOUNDS.contains(&rate));
         require("--rate", is_sane, &format!("from {least} to {most}"))?;
@@ -128,22 +127,23 @@ impl KeyArgs {
         )?;
         let is_sane = args.max_ttl.is_none_or(|ttl| ttl >= Duration::from_millis(1));
         require("--max-ttl", is_sane, "at least 1ms")?;
-        Ok(NewKey {
-            wish: KeyWish {
-                name: args.name,
-                rights,
-                scope: if args.every_key { Scope::Every } else { Scope::Below(args.prefix) },
-                rate,
-                max_waiters: args.max_waiters,
-                max_holds: args.max_holds,
-                max_watchers: args.max_watchers,
-                max_locks: args.max_locks,
-                max_ttl: args.max_ttl,
-                expires: args.expires,
-                subjects: args.tls_subject,
-            },
-            append_to: args.append_to,
-        })
+        let key = ShownKey::generate();
+        let entry = Entry {
+            id: key.id.clone(),
+            name: args.name,
+            secret: Some(key.hash()),
+            subjects: args.tls_subject,
+            rights,
+            scope: if args.every_key { Scope::Every } else { Scope::Below(args.prefix) },
+            rate,
+            max_waiters: args.max_waiters,
+            max_holds: args.max_holds,
+            max_watchers: args.max_watchers,
+            max_locks: args.max_locks,
+            max_ttl: args.max_ttl,
+            expires: args.expires,
+        };
+        Ok(NewKey { key, entry, append_to: args.append_to })
     }
 }
 

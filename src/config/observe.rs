@@ -77,7 +77,7 @@ impl ObserveArgs {
 /// The address for traces, of what is given of it.
 fn otlp_endpoint_of(text: &str) -> Result<String, SettingsError> {
     // It is not repeated: it may hold a secret.
-    let error = |problem: &str| SettingsError { flag: "--otlp-endpoint", problem: problem.to_owned() };
+    let error = |problem: &str| SettingsError::new("--otlp-endpoint", problem.to_owned());
     let uri: Uri = text.parse().map_err(|_| error("must be the address of a collector"))?;
     if !matches!(uri.scheme_str(), Some("http" | "https")) {
         return Err(error("must begin with http:// or https://"));

@@ -79,7 +79,7 @@ pub struct RunArgs {
 impl RunArgs {
     /// Checks the settings as a whole.
     pub fn check(self) -> Result<RunSettings, SettingsError> {
-        let wrong = |flag, problem: String| SettingsError { flag, problem };
+        let wrong = |flag, problem: String| SettingsError::new(flag, problem);
         let key = LockKey::parse(self.key.as_bytes()).map_err(|error| wrong("the key", error.to_string()))?;
         require("--ttl", self.ttl >= SHORTEST_TTL, "at least 1s")?;
         let longest_kill_after = self.ttl / 3;
@@ -121,7 +121,7 @@ impl RunArgs {
             (None, None) => return Ok(None),
             (Some(_), Some(_)) => {
                 let problem = format!("{API_KEY_VARIABLE} is set too; give one of them");
-                return Err(SettingsError { flag: "--api-key-file", problem });
+                return Err(SettingsError::new("--api-key-file", problem));
             }
             (Some(file), None) => ("--api-key-file", read_key(file)?),
             (None, Some(key)) => (API_KEY_VARIABLE, key),
@@ -137,7 +137,7 @@ fn read_key(file: &Path) -> Result<String, SettingsError> {
         Ok(text) => Ok(text.trim().to_owned()),
         Err(error) => {
             let problem = format!("cannot read {}: {error}", file.display());
-            Err(SettingsError { flag: "--api-key-file", problem })
+            Err(SettingsError::new("--api-key-file", problem))
         }
     }
 }

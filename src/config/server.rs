@@ -163,10 +163,10 @@ fn load(files: TlsFiles) -> Result<Tls, SettingsError> {
             file if file == files.certificate => "--tls-cert",
             _ => "--tls-client-ca",
         };
-        SettingsError { flag, problem: error.to_string() }
+        SettingsError::new(flag, error.to_string())
     })
 }
 
 fn lacks(flag: &'static str, other: &str) -> SettingsError {
-    SettingsError { flag, problem: format!("needs {other} beside it") }
+    SettingsError::new(flag, format!("needs {other} beside it"))
 }

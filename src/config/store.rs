@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
 use clap::{Args, ValueEnum};
 
-use super::error::{SettingsError, duration, require};
+use super::error::{SettingsError, duration, needs, require};
 use crate::store::redis::{Credentials, RedisAddress, RedisSettings, Risk};
 
 /// The longest that `--store-timeout` may let a request hang.
@@ -114,36 +114,22 @@ impl StoreArgs {
         require("--replicas-ack", self.replicas_ack <= MOST_REPLICAS_ACK, "at most 16")?;
         let store = self.place()?;
         let is_redis = matches!(store, StoreSettings::Redis(..));
-        if self.redis_ca.is_some() && !is_redis {
-            return Err(SettingsError { flag: "--redis-ca", problem: "needs a rediss:// store".into() });
-        }
-        if self.password_file().is_some() && !is_redis {
-            let problem = "needs a redis:// store".into();
-            return Err(SettingsError { flag: PASSWORD_FILE, problem });
-        }
-        if self.redis_accept.iter().any(Option::is_some) && !is_redis {
-            return Err(SettingsError { flag: "--redis-accept", problem: "needs a redis:// store".into() });
-        }
+        needs("--redis-ca", is_redis || self.redis_ca.is_none(), "a rediss:// store")?;
+        needs(PASSWORD_FILE, is_redis || self.password_file().is_none(), "a redis:// store")?;
+        let accepts_nothing = self.redis_accept.iter().all(Option::is_none);
+        needs("--redis-accept", is_redis || accepts_nothing, "a redis:// store")?;
         let is_listed = (1..=MOST_LISTS).contains(&self.redlock_epoch);
         require("--redlock-epoch", is_listed, "from 1 to 1000000")?;
-        if self.redlock_epoch > 1 && !store.is_quorum() {
-            return Err(SettingsError {
-                flag: "--redlock-epoch",
-                problem: "needs a redlock:// store".into(),
-            });
-        }
-        if self.replicas_ack > 0 && (!is_redis || store.is_quorum()) {
-            return Err(SettingsError { flag: "--replicas-ack", problem: "needs a redis:// store".into() });
-        }
-        if self.sentinel_password.is_some() && !is_redis {
-            let problem = "needs a redis+sentinel:// store".into();
-            return Err(SettingsError { flag: "--sentinel-password", problem });
-        }
+        needs("--redlock-epoch", store.is_quorum() || self.redlock_epoch == 1, "a redlock:// store")?;
+        let has_replicas = is_redis && !store.is_quorum();
+        needs("--replicas-ack", has_replicas || self.replicas_ack == 0, "a redis:// store")?;
+        let has_password = self.sentinel_password.is_some();
+        needs("--sentinel-password", is_redis || !has_password, "a redis+sentinel:// store")?;
         Ok(store)
     }
 
     fn place(&self) -> Result<StoreSettings, SettingsError> {
-        let error = |problem: String| SettingsError { flag: "--store", problem };
+        let error = |problem: String| SettingsError::new("--store", problem);
         match self.store.split_once(':') {
             Some(("file", "")) => Err(error("say which file: file:PATH".into())),
             Some(("file", path)) => Ok(StoreSettings::File(path.into())),
@@ -177,7 +163,7 @@ impl StoreArgs {
 
     fn with_password(&self, address: RedisAddress) -> Result<RedisAddress, SettingsError> {
         let Some(file) = self.password_file() else { return Ok(address) };
-        let error = |problem| SettingsError { flag: PASSWORD_FILE, problem };
+        let error = |problem: String| SettingsError::new(PASSWORD_FILE, problem);
         let text = std::fs::read_to_string(file)
             .map_err(|problem| error(format!("cannot read {}: {problem}", file.display())))?;
         let password = text.trim_end_matches(['\r', '\n']);
@@ -189,22 +175,19 @@ impl StoreArgs {
 
     fn with_sentinel_credentials(&self, address: RedisAddress) -> Result<RedisAddress, SettingsError> {
         let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
-        let error = |flag, problem: &str| SettingsError { flag, problem: problem.to_owned() };
         match (given(&self.sentinel_user), given(&self.sentinel_password)) {
             (user, Some(password)) => address
                 .with_sentinel_credentials(Credentials { user, password })
-                .map_err(|problem| error("--sentinel-password", &problem.to_string())),
-            (Some(_), None) => Err(error("--sentinel-user", "needs --sentinel-password")),
+                .map_err(|problem| SettingsError::new("--sentinel-password", problem.to_string())),
+            (Some(_), None) => Err(SettingsError::new("--sentinel-user", "needs --sentinel-password")),
             (None, None) => Ok(address),
         }
     }
 
     fn ca(&self) -> Result<Option<Vec<u8>>, SettingsError> {
         let Some(path) = &self.redis_ca else { return Ok(None) };
-        std::fs::read(path).map(Some).map_err(|error| SettingsError {
-            flag: "--redis-ca",
-            problem: format!("{}: {error}", path.display()),
-        })
+        let error = |error| SettingsError::new("--redis-ca", format!("{}: {error}", path.display()));
+        std::fs::read(path).map(Some).map_err(error)
     }
 }
 
