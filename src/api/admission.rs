@@ -138,9 +138,7 @@ impl Admission {
             )),
         }
     }
-}
 
-impl Admission {
     /// Whether a page of this very server sent the request. Where TLS ends in front of us, the page came by https all the
     /// same; where it ends here, whatever came without it came from somebody else.
     fn is_own_origin(&self, origin: &HeaderValue, host: Option<&Authority>) -> bool {

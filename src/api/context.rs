@@ -27,7 +27,7 @@ labels! {
 
 impl Operation {
     /// What a request asks for by its method and route. Where that depends on its query, the query says it instead, by
-    /// `LockQuery::operation`.
+    /// `LockQuery::asked`.
     pub(super) fn of(method: &Method, route: &str) -> Self {
         match (method.as_str(), route) {
             ("PUT", "/locks/{key}" | "/lock") => Self::Acquire,
@@ -66,6 +66,13 @@ pub(super) struct Asked {
     pub(super) operation: Option<Operation>,
     /// Whether it asks to wait, so that its time says nothing of the gateway.
     pub(super) waits: bool,
+}
+
+impl Asked {
+    /// A request that is what its method and route say, and does not wait.
+    pub(super) fn of(right: Right, key: Option<LockKey>) -> Self {
+        Self { right, key, operation: None, waits: false }
+    }
 }
 
 impl RequestContext {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
-use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::extract::{FromRequest, Request};
 use axum::http::header::CONTENT_LENGTH;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Uri};
@@ -11,7 +11,7 @@ use http_body_util::BodyExt;
 use tokio::time::timeout;
 
 use self::query_string::decode;
-use super::context::{Asked, RequestContext};
+use super::context::RequestContext;
 use super::headers::LEASE_TOKEN;
 use super::problem::{Problem, ProblemType};
 use super::state::{AppState, Limits};
@@ -57,41 +57,31 @@ impl<Q: LockQuery> FromRequest<AppState> for LockCall<Q> {
 
     async fn from_request(request: Request, app: &AppState) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
-        let caller = caller(&parts)?;
+        let (context, caller) = context_of(&parts)?;
         let call = Self::read(&parts, &app.limits.lowered_to(caller.max_ttl()), caller)?;
-        if let Some(context) = parts.extensions.get::<RequestContext>() {
-            let (key, query) = (Some(call.key.clone()), &call.query);
-            context.set_asked(Asked {
-                right: query.right(),
-                key,
-                operation: query.operation(),
-                waits: query.waits(),
-            });
-        }
+        let asked = call.query.asked(call.key.clone());
+        let right = asked.right;
+        context.set_asked(asked);
         // On the key as it was decoded, so that both forms of the address mean the same.
-        call.caller.check(call.query.right(), &call.key)?;
+        call.caller.check(right, &call.key)?;
         refuse_body(&parts.headers, body).await?;
         Ok(call)
     }
 }
 
-/// Who makes the request, as was found when it was let in.
-pub(super) fn caller(parts: &Parts) -> Result<Caller, Problem> {
-    let caller = parts.extensions.get::<RequestContext>().and_then(RequestContext::caller);
-    caller
-        .cloned()
-        .ok_or_else(|| Problem::new(ProblemType::InternalError, "nobody asked who makes the request"))
+/// What a request carries, and who makes it.
+pub(super) fn context_of(parts: &Parts) -> Result<(&RequestContext, Caller), Problem> {
+    let context = parts.extensions.get::<RequestContext>().ok_or_else(nobody_asked)?;
+    Ok((context, caller(context)?.clone()))
 }
 
-/// Who makes the request, for handlers.
-pub(super) struct CalledBy(pub(super) Caller);
+/// Who makes the request, as was found when it was let in.
+pub(super) fn caller(context: &RequestContext) -> Result<&Caller, Problem> {
+    context.caller().ok_or_else(nobody_asked)
+}
 
-impl FromRequestParts<AppState> for CalledBy {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, Problem> {
-        caller(parts).map(Self)
-    }
+fn nobody_asked() -> Problem {
+    Problem::new(ProblemType::InternalError, "nobody asked who makes the request")
 }
 
 impl<Q: LockQuery> LockCall<Q> {

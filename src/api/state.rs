@@ -33,26 +33,6 @@ pub(super) struct ConnectionPlace {
     _permits: Option<(Permit, OwnedSemaphorePermit)>,
 }
 
-/// Who allows no further request to keep its connection.
-pub(super) enum NoPlace {
-    OfKey,
-    OfServer,
-}
-
-impl NoPlace {
-    /// What is said of it, by the key and by the server.
-    pub(super) fn problem(
-        self,
-        of_key: impl FnOnce() -> Problem,
-        of_server: impl FnOnce() -> Problem,
-    ) -> Problem {
-        match self {
-            Self::OfKey => of_key(),
-            Self::OfServer => of_server(),
-        }
-    }
-}
-
 /// The contents of [`AppState`].
 pub struct App {
     /// The operations on locks.
@@ -122,17 +102,19 @@ impl AppState {
         *self.0.unready.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Lets a request keep its connection, unless that would leave too few to all others.
+    /// Lets a request keep its connection, unless that would leave too few to all others: by the key, or by the server.
     pub(super) fn keep_connection(
         &self,
         version: Version,
         caller: &Caller,
-    ) -> Result<ConnectionPlace, NoPlace> {
+        too_many_of_key: fn() -> Problem,
+        too_many: fn() -> Problem,
+    ) -> Result<ConnectionPlace, Problem> {
         if version > Version::HTTP_11 {
             return Ok(ConnectionPlace { _permits: None });
         }
-        let of_key = caller.keep_connection(&self.limits.shares).ok_or(NoPlace::OfKey)?;
-        let of_server = self.0.http1_places.clone().try_acquire_owned().map_err(|_| NoPlace::OfServer)?;
+        let of_key = caller.keep_connection(&self.limits.shares).ok_or_else(too_many_of_key)?;
+        let of_server = self.0.http1_places.clone().try_acquire_owned().map_err(|_| too_many())?;
         Ok(ConnectionPlace { _permits: Some((of_key, of_server)) })
     }
 }

@@ -7,10 +7,10 @@ use utoipa::IntoParams;
 use super::parameters::{bad_parameter, duration, read_ttl};
 use super::query_string::Pairs;
 use crate::access::Right;
-use crate::api::context::Operation;
+use crate::api::context::{Asked, Operation};
 use crate::api::problem::Problem;
 use crate::api::state::Limits;
-use crate::lock::{FencingToken, Owner, Terms, Ttl};
+use crate::lock::{FencingToken, LockKey, Owner, Terms, Ttl};
 
 /// The shortest `min_hold`.
 const SHORTEST_MIN_HOLD: Duration = Duration::from_millis(1);
@@ -23,24 +23,12 @@ const SHORTEST_HELD_TTL: Duration = Duration::from_secs(1);
 pub(crate) trait LockQuery: Sized + Send {
     /// Their names, for the error that lists them.
     const NAMES: &[&str];
-    /// What whoever asks must be allowed to do.
-    const RIGHT: Right;
-
-    /// What whoever asks this must be allowed to do.
-    fn right(&self) -> Right {
-        Self::RIGHT
-    }
 
     fn read(pairs: &mut Pairs, limits: &Limits) -> Result<Self, Problem>;
 
-    /// What it is counted as, where it asks for something else than others of its method and route.
-    fn operation(&self) -> Option<Operation> {
-        None
-    }
-
-    /// Whether the caller asks to wait.
-    fn waits(&self) -> bool {
-        false
+    /// What is asked for with it, of this lock.
+    fn asked(&self, key: LockKey) -> Asked {
+        Asked::of(Right::Acquire, Some(key))
     }
 }
 
@@ -74,7 +62,6 @@ impl AcquireQuery {
 
 impl LockQuery for AcquireQuery {
     const NAMES: &[&str] = &["ttl", "wait", "owner", "max_hold", "min_hold"];
-    const RIGHT: Right = Right::Acquire;
 
     fn read(pairs: &mut Pairs, limits: &Limits) -> Result<Self, Problem> {
         let ttl = read_ttl(pairs, limits)?;
@@ -97,8 +84,8 @@ impl LockQuery for AcquireQuery {
         Ok(Self { ttl, wait, owner, max_hold, min_hold })
     }
 
-    fn waits(&self) -> bool {
-        !self.wait.is_zero()
+    fn asked(&self, key: LockKey) -> Asked {
+        Asked { waits: !self.wait.is_zero(), ..Asked::of(Right::Acquire, Some(key)) }
     }
 }
 
@@ -128,7 +115,6 @@ pub(crate) struct HoldQuery {
 
 impl LockQuery for HoldQuery {
     const NAMES: &[&str] = AcquireQuery::NAMES;
-    const RIGHT: Right = Right::Acquire;
 
     fn read(pairs: &mut Pairs, limits: &Limits) -> Result<Self, Problem> {
         let longest = limits.max_ttl;
@@ -141,8 +127,8 @@ impl LockQuery for HoldQuery {
         Ok(Self { ttl, wait, owner, max_hold, min_hold })
     }
 
-    fn waits(&self) -> bool {
-        !self.wait.is_zero()
+    fn asked(&self, key: LockKey) -> Asked {
+        Asked { waits: !self.wait.is_zero(), ..Asked::of(Right::Acquire, Some(key)) }
     }
 }
 
@@ -157,7 +143,6 @@ pub(crate) struct RenewQuery {
 
 impl LockQuery for RenewQuery {
     const NAMES: &[&str] = &["ttl"];
-    const RIGHT: Right = Right::Acquire;
 
     fn read(pairs: &mut Pairs, limits: &Limits) -> Result<Self, Problem> {
         Ok(Self { ttl: read_ttl(pairs, limits)? })
@@ -179,14 +164,12 @@ pub(crate) struct ReleaseQuery {
 
 impl LockQuery for ReleaseQuery {
     const NAMES: &[&str] = &["force", "fencing_token"];
-    const RIGHT: Right = Right::Acquire;
 
-    fn right(&self) -> Right {
-        if self.force { Right::Admin } else { Self::RIGHT }
-    }
-
-    fn operation(&self) -> Option<Operation> {
-        self.force.then_some(Operation::Break)
+    fn asked(&self, key: LockKey) -> Asked {
+        match self.force {
+            true => Asked { operation: Some(Operation::Break), ..Asked::of(Right::Admin, Some(key)) },
+            false => Asked::of(Right::Acquire, Some(key)),
+        }
     }
 
     fn read(pairs: &mut Pairs, _: &Limits) -> Result<Self, Problem> {
@@ -215,9 +198,12 @@ pub(crate) struct InspectQuery;
 
 impl LockQuery for InspectQuery {
     const NAMES: &[&str] = &[];
-    const RIGHT: Right = Right::Inspect;
 
     fn read(_: &mut Pairs, _: &Limits) -> Result<Self, Problem> {
         Ok(Self)
+    }
+
+    fn asked(&self, key: LockKey) -> Asked {
+        Asked::of(Right::Inspect, Some(key))
     }
 }

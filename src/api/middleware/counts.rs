@@ -31,9 +31,7 @@ impl RequestOutcome {
             _ => Self::Ok,
         }
     }
-}
 
-impl RequestOutcome {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Problem(problem) => problem.name(),

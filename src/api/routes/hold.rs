@@ -51,8 +51,7 @@ pub(super) async fn hold_lock(
     call: LockCall<HoldQuery>,
 ) -> Result<Response, Problem> {
     let LockCall { key, token, query, caller } = call;
-    let connection = app.keep_connection(version, &caller);
-    let connection = connection.map_err(|no| no.problem(key_holds_too_many, too_many_holds))?;
+    let connection = app.keep_connection(version, &caller, key_holds_too_many, too_many_holds)?;
     let permit = caller.hold(&app.limits.shares).ok_or_else(key_holds_too_many)?;
     let wait = wait_permit(&app, &caller, &key, token.as_ref(), query.wait)?;
     let ttl = query.ttl;

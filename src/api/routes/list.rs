@@ -7,8 +7,8 @@ use utoipa::IntoParams;
 
 use crate::access::{Caller, Right};
 use crate::api::answers::{self, JSON, LockList, LockView, example_list};
-use crate::api::context::{Asked, RequestContext};
-use crate::api::extract::{Pairs, bad_parameter, caller, pairs_of, refuse_body, refuse_others};
+use crate::api::context::Asked;
+use crate::api::extract::{Pairs, bad_parameter, context_of, pairs_of, refuse_body, refuse_others};
 use crate::api::openapi::ListProblems;
 use crate::api::problem::Problem;
 use crate::api::state::AppState;
@@ -70,10 +70,8 @@ impl FromRequest<AppState> for ListCall {
 
     async fn from_request(request: Request, _: &AppState) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
-        let caller = caller(&parts)?;
-        if let Some(context) = parts.extensions.get::<RequestContext>() {
-            context.set_asked(Asked { right: Right::List, key: None, operation: None, waits: false });
-        }
+        let (context, caller) = context_of(&parts)?;
+        context.set_asked(Asked::of(Right::List, None));
         let mut pairs = pairs_of(&parts.uri)?;
         let query = ListQuery::read(&mut pairs)?;
         refuse_others(&pairs, ["prefix", "limit", "cursor"].into_iter())?;

@@ -48,13 +48,8 @@ pub(super) async fn acquire_lock(
     call: LockCall<AcquireQuery>,
 ) -> Result<Response, Problem> {
     let LockCall { key, token, query, caller } = call;
-    let _connection = match query.wait.is_zero() {
-        true => None,
-        false => {
-            let place = app.keep_connection(version, &caller);
-            Some(place.map_err(|no| no.problem(key_waits_too_often, too_many_waiters))?)
-        }
-    };
+    let keep = || app.keep_connection(version, &caller, key_waits_too_often, too_many_waiters);
+    let _connection = (!query.wait.is_zero()).then(keep).transpose()?;
     let wait = wait_permit(&app, &caller, &key, token.as_ref(), query.wait)?;
     let terms = query.terms();
     let wish = Acquire {

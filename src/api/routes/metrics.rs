@@ -9,7 +9,7 @@ use axum::{Extension, Router};
 
 use crate::access::Right;
 use crate::api::context::{Asked, RequestContext};
-use crate::api::extract::CalledBy;
+use crate::api::extract::caller;
 use crate::api::middleware::{observe, request_counts};
 use crate::api::openapi::MetricsProblems;
 use crate::api::problem::{Problem, ProblemType};
@@ -30,11 +30,10 @@ use crate::telemetry::metrics::{MEDIA_TYPE, metrics};
 )]
 pub(super) async fn get_metrics(
     State(app): State<AppState>,
-    CalledBy(caller): CalledBy,
     Extension(context): Extension<RequestContext>,
 ) -> Result<Response, Problem> {
-    context.set_asked(Asked { right: Right::List, key: None, operation: None, waits: false });
-    caller.check_prefix(Right::List, "")?;
+    context.set_asked(Asked::of(Right::List, None));
+    caller(&context)?.check_prefix(Right::List, "")?;
     if !app.serves_metrics {
         return Err(Problem::new(ProblemType::NotFound, "the metrics have an address of their own"));
     }

@@ -16,8 +16,8 @@ use tokio::time::{Instant, Sleep, sleep};
 use utoipa::IntoParams;
 
 use crate::access::{Caller, Denied, Permit, Right};
-use crate::api::context::{Asked, RequestContext};
-use crate::api::extract::{bad_parameter, caller, key_of, pairs_of, refuse_body, refuse_others};
+use crate::api::context::Asked;
+use crate::api::extract::{bad_parameter, context_of, key_of, pairs_of, refuse_body, refuse_others};
 use crate::api::headers::LAST_EVENT_ID;
 use crate::api::openapi::WatchProblems;
 use crate::api::problem::{Problem, ProblemType};
@@ -70,7 +70,7 @@ impl FromRequest<AppState> for WatchCall {
 
     async fn from_request(request: Request, _: &AppState) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
-        let caller = caller(&parts)?;
+        let (context, caller) = context_of(&parts)?;
         let mut pairs = pairs_of(&parts.uri)?;
         let key = pairs.take("key").map(|bytes| key_of(&bytes)).transpose()?;
         let prefix = pairs.take("prefix").map(|bytes| prefix_of(&bytes)).transpose()?;
@@ -86,13 +86,11 @@ impl FromRequest<AppState> for WatchCall {
                 return Err(bad_parameter("prefix", "it is one lock or many: either key=… or prefix=…"));
             }
         };
-        if let Some(context) = parts.extensions.get::<RequestContext>() {
-            let key = match &selection {
-                Selection::Key(key) => Some(key.clone()),
-                Selection::Prefix(_) => None,
-            };
-            context.set_asked(Asked { right: right_to(&selection), key, operation: None, waits: false });
-        }
+        let key = match &selection {
+            Selection::Key(key) => Some(key.clone()),
+            Selection::Prefix(_) => None,
+        };
+        context.set_asked(Asked::of(right_to(&selection), key));
         may_watch(&caller, &selection)?;
         refuse_body(&parts.headers, body).await?;
         Ok(Self { selection, caller })
@@ -150,8 +148,7 @@ pub(super) async fn watch_locks(
     call: WatchCall,
 ) -> Result<Response, Problem> {
     let WatchCall { selection, caller } = call;
-    let connection = app.keep_connection(version, &caller);
-    let connection = connection.map_err(|no| no.problem(key_watches_too_often, too_many_watchers))?;
+    let connection = app.keep_connection(version, &caller, key_watches_too_often, too_many_watchers)?;
     let permit = caller.watch(&app.limits.shares).ok_or_else(key_watches_too_often)?;
     let after = headers.get(LAST_EVENT_ID).and_then(|id| id.to_str().ok());
     let changes = caller.changes();
