@@ -46,14 +46,14 @@ const LONGEST_TICKET_TTL: Duration = Duration::from_secs(60 * 60);
 pub struct Cli {
     /// What to do; without it, `serve`.
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<Action>,
     #[command(flatten)]
     serve: ServeArgs,
 }
 
 /// What the program can do.
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub enum Action {
     /// Serve locks over HTTP (the default)
     Serve(Box<ServeArgs>),
     /// Run a command while holding a lock
@@ -68,8 +68,8 @@ pub enum Command {
 
 impl Cli {
     /// What was asked for.
-    pub fn into_command(self) -> Command {
-        self.command.unwrap_or(Command::Serve(Box::new(self.serve)))
+    pub fn into_command(self) -> Action {
+        self.command.unwrap_or(Action::Serve(Box::new(self.serve)))
     }
 }
 

@@ -15,7 +15,7 @@ use fencepost::access::{self, Keyring};
 use fencepost::api::{self, Admission, App, AppState, KnownHosts};
 use fencepost::audit::{Audit, Event};
 use fencepost::clock::SystemClock;
-use fencepost::config::{Cli, Command, KeysFile, NewKey, Settings, StoreSettings};
+use fencepost::config::{Action, Cli, KeysFile, NewKey, Settings, StoreSettings};
 use fencepost::files::{self, watch_files};
 use fencepost::log::Log;
 use fencepost::run;
@@ -56,16 +56,16 @@ fn main() -> ExitCode {
         Err(error) => return explain_arguments(&error),
     };
     let done = match command {
-        Command::Openapi => print_document(),
-        Command::Key(args) => match args.check() {
+        Action::Openapi => print_document(),
+        Action::Key(args) => match args.check() {
             Ok(key) => new_key(key),
             Err(error) => return complain(&error.to_string(), WRONG_SETTINGS),
         },
-        Command::Check(args) => match args.check() {
+        Action::Check(args) => match args.check() {
             Ok(store) => return check(&store),
             Err(error) => return complain(&error.to_string(), WRONG_SETTINGS),
         },
-        Command::Run(args) => {
+        Action::Run(args) => {
             // Before the settings are read: a file that they name may be one that can be read once.
             if let Some(status) = run::run_apart() {
                 return status;
@@ -75,7 +75,7 @@ fn main() -> ExitCode {
                 Err(error) => return complain(&error.to_string(), WRONG_SETTINGS),
             }
         }
-        Command::Serve(args) => match args.check() {
+        Action::Serve(args) => match args.check() {
             Ok(settings) => serve_with_threads(settings),
             Err(error) => return complain(&error.to_string(), WRONG_SETTINGS),
         },
