@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::tls::Tls;
 use crate::telemetry::Connections;
 
-/// How connections are served by [`serve`], and their limits.
+/// How connections are served by [`serve`](super::serve), and their limits.
 #[derive(Clone, Debug)]
 pub struct ServerSettings {
     /// What makes connections secure; without it they are not.
