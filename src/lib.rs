@@ -45,15 +45,17 @@
 //! | `server/tcp_timeout`, `server/backpressure` | how long a peer may leave something unacknowledged; what waits to be read, and who pays where that is too much | |
 //! | `server/tls`, `server/handshake`, `server/tls/subject` | certificates, read anew when they change; one connection's handshake; whom a client's certificate names | |
 //! | `server/addresses`, `server/descriptors` | what one address may have; the limit of open files | |
-//! | [`service`] | what a lock *does*, once, for every store: doubt, retries, taking back | `store`, `lock`, `clock`, `telemetry` |
-//! | `service/wish` | what is asked of it, and what becomes of that | |
-//! | `service/wait`, `service/line`, `service/heart` | a request that waits; what wakes those who wait; the heartbeat by which nothing is missed | |
+//! | [`service`] | what a lock *does*, once, for every store: doubt, retries, rolling back | `store`, `lock`, `clock`, `telemetry` |
+//! | `service/acquire`, `service/acquire_request` | taking a lock, on whose account; what is asked of it, and what becomes of that | |
+//! | `service/roll_back` | undoing what nobody will ever learn of | |
+//! | `service/wait`, `service/wakeups`, `service/heartbeat` | a request that waits; what wakes those who wait; the heartbeat by which nothing is missed | |
 //! | `service/ledger`, `service/turns` | which locks count for whom; turns at what costs the store much | |
-//! | `service/operate` | what operators do: looking at all locks, and breaking one | |
+//! | `service/admin` | what operators do: looking at all locks, and breaking one | |
 //! | `service/hold` | a lock that a connection holds: what renews it, and what ends it | |
 //! | `service/watch` | what is told of all this to those who watch: by whom, in which order, and what they may have missed | |
 //! | [`store`] | the trait of all stores, and the two ways in which a store can fail | `lock`, `clock`, `telemetry` |
-//! | `store::metered` | any store, with a measure on each of its steps | |
+//! | `store::request` | what a store is asked and what it answers, as data | |
+//! | `store::metered` | any store, with a measure on each request | |
 //! | `store::open` | which store is at an address of Redis servers | |
 //! | [`store::redis`], `redis/scripts/*.lua` | Redis: each operation one script, one round trip | |
 //! | `store/redis/settings`, `store/redis/address`, `store/redis/node` | how it behaves; where servers are, and how to talk to them | |
@@ -64,7 +66,7 @@
 //! | `store/redis/connection`, `store/redis/connection/servers`, `store/redis/connection/cluster`, `store/redis/connection/slots`, `store/redis/connection/sentinel` | who is asked: one server, whoever of a cluster has the slot, or the primary that Sentinel names | |
 //! | `store/redis/connection/link`, `store/redis/connection/connector`, `store/redis/connection/supervisor` | a connection and the server it was made to, as one value; how it is made; what replaces it | |
 //! | `store/redis/connection/replicas`, `store/redis/connection/scan` | how many replicas have a lock, before it is handed out; going through what servers hold, a bounded piece at a time | |
-//! | `store/redis/exec`, `store/redis/mode`, `store/redis/listing` | a script that is run where the lock is; what it is told of an acquire; a page of the list of all locks | |
+//! | `store/redis/exec`, `store/redis/acquiring`, `store/redis/listing` | a script that is run where the lock is; the ways of asking for a lock; a page of the list of all locks | |
 //! | `store/redis/fast_path`, `store/redis/fast_path/operations`, `store/redis/fast_path/batcher` | what most acquires and releases come to, by small scripts; what one of them asks of a script; those that are ready at the same moment, as one call | |
 //! | [`store::quorum`], `store/quorum/scripts` | independent servers, most of which must agree | |
 //! | `store/quorum/membership`, `store/quorum/member_status`, `store/quorum/reconfiguration` | which of them count, and what becomes of those that may have forgotten | |

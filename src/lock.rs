@@ -14,8 +14,8 @@ mod reach;
 mod terms;
 
 pub use outcome::{
-    Acquired, Broken, Ended, Inspected, Lease, Listed, Page, Refusal, Release, Released, Renewed, Standing,
-    Undone,
+    Acquired, Broken, Confirmed, Ended, Enqueued, Inspected, LastPolled, Lease, Listed, Page, Polled,
+    QueuePosition, Refusal, ReleaseEffect, Released, Renewed, RolledBack,
 };
 pub use reach::Reach;
 pub use terms::Terms;
@@ -326,17 +326,17 @@ impl Ttl {
     }
 }
 
-/// A place in the line of a lock. Places are served in ascending order; their values mean nothing else.
+/// A ticket of a lock's wait queue. Tickets are served in ascending order; their values mean nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Place(u64);
+pub struct Ticket(u64);
 
-impl Place {
-    /// Takes back what [`Place::get`] gave.
+impl Ticket {
+    /// Takes back what [`Ticket::get`] gave.
     pub fn new(number: u64) -> Self {
         Self(number)
     }
 
-    /// The number of the place.
+    /// The number of the ticket.
     pub fn get(self) -> u64 {
         self.0
     }

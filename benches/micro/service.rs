@@ -6,7 +6,7 @@ use std::time::Duration;
 use criterion::{Criterion, Throughput};
 use fencepost::clock::SystemClock;
 use fencepost::lock::{LeaseToken, LockKey, Released, Renewed, Terms, Ttl};
-use fencepost::service::{Acquire, LockService, Outcome, Tenant};
+use fencepost::service::{AcquireRequest, LockService, NotAcquired, Outcome, Tenant};
 use fencepost::store::Renewer;
 use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
 use futures_util::future::join_all;
@@ -43,7 +43,7 @@ pub fn measure(criterion: &mut Criterion) {
     group.bench_function("refuse", |bencher| {
         bencher.to_async(&runtime).iter(async || {
             let answer = service.acquire(wish(&held)).await.unwrap();
-            assert!(matches!(answer.outcome, Outcome::Refused(_)));
+            assert!(matches!(answer.outcome, Outcome::NotTaken(NotAcquired::Refused(_))));
         });
     });
     group.bench_function("renew", |bencher| {
@@ -72,15 +72,14 @@ async fn take(service: &LockService, key: &LockKey) -> LeaseToken {
     answer.token
 }
 
-fn wish(key: &LockKey) -> Acquire {
-    Acquire {
+fn wish(key: &LockKey) -> AcquireRequest {
+    AcquireRequest {
         key: key.clone(),
         token: None,
         ttl: an_hour(),
         owner: None,
         wait: Duration::ZERO,
         terms: Terms::default(),
-        by_connection: false,
         tenant: Tenant::default(),
     }
 }

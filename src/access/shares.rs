@@ -45,21 +45,21 @@ pub(super) struct Uses {
 }
 
 /// A place in the line of a lock, by whose token it is.
-pub(super) type Ticket = (LockKey, TokenHash);
+pub(super) type WaitingToken = (LockKey, TokenHash);
 
 /// Places of clients who have left, which the lines keep for a while. Each counts as if its request still waited.
 #[derive(Debug, Default)]
 struct Tickets {
-    kept: HashMap<Ticket, (End, Permit)>,
+    kept: HashMap<WaitingToken, (End, Permit)>,
     /// Soonest first; the number tells those apart that end at the same moment.
-    ends: BTreeMap<End, Ticket>,
+    ends: BTreeMap<End, WaitingToken>,
     last_number: u64,
 }
 
 type End = (Instant, u64);
 
 impl Tickets {
-    fn keep(&mut self, ticket: Ticket, until: Instant, permit: Permit) {
+    fn keep(&mut self, ticket: WaitingToken, until: Instant, permit: Permit) {
         drop(self.take(&ticket));
         self.last_number += 1;
         let end = (until, self.last_number);
@@ -67,7 +67,7 @@ impl Tickets {
         self.kept.insert(ticket, (end, permit));
     }
 
-    fn take(&mut self, ticket: &Ticket) -> Option<Permit> {
+    fn take(&mut self, ticket: &WaitingToken) -> Option<Permit> {
         let (end, permit) = self.kept.remove(ticket)?;
         self.ends.remove(&end);
         Some(permit)
@@ -85,7 +85,7 @@ impl Uses {
     pub(super) fn wait(
         self: &Arc<Self>,
         most: usize,
-        ticket: Option<Ticket>,
+        ticket: Option<WaitingToken>,
         ttl: Duration,
     ) -> Option<WaitPermit> {
         let mut tickets = self.tickets();
@@ -98,7 +98,7 @@ impl Uses {
     }
 
     /// The token has given up its place.
-    pub(super) fn leave(&self, ticket: impl FnOnce() -> Ticket) {
+    pub(super) fn leave(&self, ticket: impl FnOnce() -> WaitingToken) {
         let mut tickets = self.tickets();
         if !tickets.kept.is_empty() {
             drop(tickets.take(&ticket()));
@@ -144,7 +144,7 @@ pub struct WaitPermit {
 #[derive(Debug)]
 struct Place {
     uses: Arc<Uses>,
-    ticket: Ticket,
+    ticket: WaitingToken,
     ttl: Duration,
     is_kept: Arc<AtomicBool>,
 }

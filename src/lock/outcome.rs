@@ -1,6 +1,6 @@
 //! What stores answer.
 
-use super::{Attempt, FencingToken, LockKey, Owner, Place};
+use super::{Attempt, FencingToken, LockKey, Owner, Ticket};
 
 /// A lease on a lock, as everybody may see it: everything but the token.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,25 +28,25 @@ pub struct Refusal {
     pub position: Option<u64>,
 }
 
-/// Where a token stands in the line of a lock, and when to look again.
+/// Where a token stands in the wait queue of a lock, and when to look again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Standing {
-    /// The place, which may be told to the store again if the store loses it.
-    pub place: Place,
+pub struct QueuePosition {
+    /// The ticket, to put back if the store loses it.
+    pub ticket: Ticket,
     /// Whether nobody stands before it.
     pub is_first: bool,
-    /// When the lease or the offer ends that keeps the lock from the line, in milliseconds from now.
+    /// When the lease or the offer ends that keeps the lock from the queue, in milliseconds from now.
     pub due_in_ms: u64,
     /// The attempt that the lock is offered to, if it is.
     pub offered_to: Option<Attempt>,
 }
 
-/// What a store answers to an acquire.
+/// What a store answers to one who asks for a lock. What only one kind of request can be told is in `T`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Acquired {
+pub enum Acquired<T> {
     /// A new lease, or the one that this same attempt was given before.
     Granted(Lease),
-    /// The token held the lock already. The grant is pinned: from now on nothing takes it back. Where the attempt is a
+    /// The token held the lock already. The grant is pinned: from now on nothing rolls it back. Where the attempt is a
     /// connection's, that holds the lock by its [claim](Attempt::claim) instead, and the lease is as it was.
     AlreadyHeld(Lease),
     /// The token holds the lock, and fewer replicas of the store have acknowledged that than must: it may be lost with
@@ -57,20 +57,87 @@ pub enum Acquired {
         /// What is known of it, for people.
         reason: String,
     },
+    /// The token was released.
+    TokenReleased,
+    /// This attempt was rolled back before it arrived.
+    AttemptVoided,
+    /// The token does not hold the lock.
+    NotTaken(T),
+}
+
+impl<T> Acquired<T> {
+    /// The same answer, with something else in the place of what the request's kind was told.
+    pub fn map<U>(self, not_taken: impl FnOnce(T) -> U) -> Acquired<U> {
+        self.or_not_taken().unwrap_or_else(|told| Acquired::NotTaken(not_taken(told)))
+    }
+
+    /// The answer, as any kind of request may have it; or what only this kind was told.
+    pub fn or_not_taken<U>(self) -> Result<Acquired<U>, T> {
+        Ok(match self {
+            Self::Granted(lease) => Acquired::Granted(lease),
+            Self::AlreadyHeld(lease) => Acquired::AlreadyHeld(lease),
+            Self::NotReplicated { is_new, reason } => Acquired::NotReplicated { is_new, reason },
+            Self::TokenReleased => Acquired::TokenReleased,
+            Self::AttemptVoided => Acquired::AttemptVoided,
+            Self::NotTaken(told) => return Err(told),
+        })
+    }
+}
+
+/// What a store answers to a token that only asks whether it holds a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Confirmed {
+    /// It does: see [`Acquired::AlreadyHeld`].
+    AlreadyHeld(Lease),
+    /// It does, and too few replicas know that, for this reason: see [`Acquired::NotReplicated`].
+    NotReplicated(String),
+    /// The token was released, or nobody holds the lock.
+    TokenReleased,
+    /// This attempt was rolled back before it arrived.
+    AttemptVoided,
+    /// Someone else holds the lock.
+    Refused(Refusal),
+}
+
+impl From<Confirmed> for Acquired<Refusal> {
+    fn from(confirmed: Confirmed) -> Self {
+        match confirmed {
+            Confirmed::AlreadyHeld(lease) => Self::AlreadyHeld(lease),
+            Confirmed::NotReplicated(reason) => Self::NotReplicated { is_new: false, reason },
+            Confirmed::TokenReleased => Self::TokenReleased,
+            Confirmed::AttemptVoided => Self::AttemptVoided,
+            Confirmed::Refused(refusal) => Self::NotTaken(refusal),
+        }
+    }
+}
+
+/// What one who joins a wait queue is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Enqueued {
+    /// The attempt waits, or another of its token: as one who polls is told.
+    Polled(Polled),
+    /// The queue is as long as it may be.
+    QueueFull,
+}
+
+/// What one who waits is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Polled {
+    /// The attempt waits here.
+    Queued(QueuePosition),
+    /// Another attempt of the token waits here with its ticket.
+    Moved(QueuePosition),
+    /// The store does not know the ticket of this attempt, or has given it to one that is gone.
+    TicketLost,
+}
+
+/// What one is told who waits no longer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LastPolled {
     /// Someone else holds the lock, or is to have it next.
     Refused(Refusal),
-    /// The token was released, or may only confirm and has nothing to confirm.
-    TokenReleased,
-    /// This attempt was taken back before it arrived.
-    AttemptVoided,
-    /// The attempt waits in line.
-    InLine(Standing),
-    /// Another attempt of the token waits at its place, which stands here.
-    Moved(Standing),
-    /// The store does not know the place of this attempt, or has given it to one that is gone.
-    PlaceLost,
-    /// The line is as long as it may be.
-    LineFull,
+    /// There is nothing to end: the store does not know the ticket.
+    TicketLost,
 }
 
 /// What a store answers to a renewal.
@@ -103,7 +170,7 @@ pub enum Released {
 
 /// What a store answers to a release, and what it did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Release {
+pub struct ReleaseEffect {
     /// The answer.
     pub answer: Released,
     /// The grant that it ended: none where the token only stood in line, or the answer is that of an earlier copy.
@@ -119,9 +186,9 @@ pub struct Ended {
     pub kept_ms: u64,
 }
 
-/// What a store has done to take a grant back.
+/// What a store has done to roll a grant back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Undone {
+pub enum RolledBack {
     /// Nothing: the lock was not held by that grant, or is no longer.
     Nothing,
     /// The grant is over.

@@ -57,6 +57,17 @@ impl Reach {
     }
 }
 
+/// Two that are limited are the same only where they are limited by the same.
+impl PartialEq for Reach {
+    fn eq(&self, other: &Self) -> bool {
+        let is_same = match (&self.may_see, &other.may_see) {
+            (Some(own), Some(others)) => Arc::ptr_eq(own, others),
+            (own, others) => own.is_none() && others.is_none(),
+        };
+        is_same && self.prefixes == other.prefixes
+    }
+}
+
 impl fmt::Debug for Reach {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Reach").field(&self.prefixes).finish()

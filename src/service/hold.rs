@@ -1,6 +1,6 @@
-//! A lock that a connection holds: renewed for as long as the connection lives, and taken back when it ends.
+//! A lock that a connection holds: renewed for as long as the connection lives, and rolled back when it ends.
 //!
-//! The guard of the grant stays armed until the hold ends, and nobody is told of the hold's attempt: so what is taken
+//! The guard of the grant stays armed until the hold ends, and nobody is told of the hold's attempt: so what is rolled
 //! back at the end is this very hold, and never a lock that the same token has taken anew or was told to have. Whoever
 //! else shows the token takes the lock out of the connection's hands, which its next renewal finds.
 //!
@@ -16,10 +16,10 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep, sleep};
 use tokio_util::task::TaskTracker;
 
-use super::{Acquire, Acquisition, LockService, Outcome, TakeBack};
+use super::{AcquireRequest, Acquisition, GrantGuard, LockService, NotAcquired, Outcome};
 use crate::clock::{boottime, whole_ms};
-use crate::lock::{Lease, LeaseToken, Terms};
-use crate::store::{PlaceAfter, StoreError};
+use crate::lock::{Attempt, Lease, LeaseToken, Terms};
+use crate::store::{StoreError, TicketAfter};
 use crate::telemetry::metrics::LeaseLost;
 
 mod keeper;
@@ -35,8 +35,8 @@ const MOST_EVENTS: usize = 4;
 pub enum Holding {
     /// It is held.
     Held(Hold),
-    /// It is not, for a reason that is neither [`Outcome::Granted`] nor [`Outcome::AlreadyHeld`].
-    NotHeld(Acquisition),
+    /// It is not, by this token.
+    NotHeld(LeaseToken, NotAcquired),
     /// As many hold a lock here as may.
     TooManyHolds,
 }
@@ -105,7 +105,7 @@ enum Sent {
     Renewed(Known),
     Lost(Loss),
     /// With what would take the lock back, where its client is never told.
-    HandedOver(Lease, TakeBack),
+    HandedOver(Lease, GrantGuard),
 }
 
 /// A lease as the gateway knows it.
@@ -139,31 +139,30 @@ impl LockService {
     /// and for the [`Hold`] as long as it lives. Once it is held, it ends when `denied` completes, whatever its client does.
     pub async fn hold(
         &self,
-        wish: Acquire,
+        request: AcquireRequest,
         denied: impl Future<Output = ()> + Send + 'static,
     ) -> Result<Holding, StoreError> {
         let Ok(permit) = self.hold_permits.clone().try_acquire_owned() else {
             return Ok(Holding::TooManyHolds);
         };
-        let wish = Acquire { by_connection: true, ..wish };
-        if self.lines.closing.is_cancelled() {
-            let token = wish.token.unwrap_or_else(LeaseToken::generate);
-            return Ok(Holding::NotHeld(Acquisition { token, outcome: Outcome::ShuttingDown }));
+        if self.wakeups.closing.is_cancelled() {
+            let token = request.token.unwrap_or_else(LeaseToken::generate);
+            return Ok(Holding::NotHeld(token, NotAcquired::ShuttingDown));
         }
-        let (key, ttl) = (wish.key.clone(), wish.ttl);
-        let max_hold = wish.terms.max_hold.unwrap_or(Terms::LONGEST_MAX_HOLD);
+        let (key, ttl) = (request.key.clone(), request.ttl);
+        let max_hold = request.terms.max_hold.unwrap_or(Terms::LONGEST_MAX_HOLD);
         let asked_at = boottime();
-        let Acquisition { token, outcome } = self.acquire(wish).await?;
+        let Acquisition { token, outcome } = self.acquire_by(Attempt::for_connection(), request).await?;
         let answered_at = boottime();
         let most_until = answered_at + max_hold;
         let (lease, attempt, guard, is_claim) = match outcome {
             Outcome::Granted(lease, guard) => (lease, guard.attempt(), guard, false),
             Outcome::AlreadyHeld(lease, attempt) => {
                 let claim = attempt.claim();
-                let guard = self.cleaner.guard_attempt(&key, token.hash(), claim, ttl, PlaceAfter::Removed);
+                let guard = self.cleaner.guard_attempt(&key, token.hash(), claim, ttl, TicketAfter::Removed);
                 (lease, Some(claim), guard, true)
             }
-            outcome => return Ok(Holding::NotHeld(Acquisition { token, outcome })),
+            Outcome::NotTaken(why) => return Ok(Holding::NotHeld(token, why)),
         };
         let told_until =
             is_claim.then(|| answered_at + (answered_at - asked_at) + Duration::from_millis(lease.left_ms));
@@ -176,7 +175,7 @@ impl LockService {
             store: self.store.clone(),
             cleaner: self.cleaner.clone(),
             store_timeout: self.store_timeout,
-            closing: self.lines.closing.clone(),
+            closing: self.wakeups.closing.clone(),
             key,
             token: token.clone(),
             ttl,
@@ -214,8 +213,8 @@ impl LockService {
 }
 
 impl Hold {
-    /// The client is being told of the grant: from here on the lock is renewed, and its place in the line forgotten.
-    /// Where this is never called, what was granted is taken back, and what the token held already lasts as long as it was
+    /// The client is being told of the grant: from here on the lock is renewed, and its ticket forgotten.
+    /// Where this is never called, what was granted is rolled back, and what the token held already lasts as long as it was
     /// told.
     ///
     /// Returns the lease as it is now. `None` where it is over, since the answer was not read for so long; then nothing

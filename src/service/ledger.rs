@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::line::lock;
-use super::{Acquire, Acquisition, LockService, Outcome};
+use super::LockService;
+use super::wakeups::lock;
 use crate::clock::boottime;
-use crate::lock::{Ended, FencingToken, Inspected, Lease, LeaseToken, LockKey, TokenHash};
-use crate::store::{MeteredStore, StoreError};
+use crate::lock::{Ended, FencingToken, Inspected, Lease, LockKey, TokenHash};
+use crate::store::{Inspect, MeteredStore};
 
 /// The pause between two looks at locks that may have ended elsewhere.
 const LOOK_PAUSE: Duration = Duration::from_millis(2);
@@ -213,40 +213,8 @@ impl Ledger {
 }
 
 impl LockService {
-    /// Takes a lock, or says why not.
-    ///
-    /// A caller that drops this future, or the guard in its answer, leaves nothing behind: what was or may yet be
-    /// granted is taken back in the background.
-    pub async fn acquire(&self, mut wish: Acquire) -> Result<Acquisition, StoreError> {
-        let Some(account) = wish.tenant.account.clone() else { return self.acquire_uncounted(wish).await };
-        let mut room = None;
-        // A token of ours takes nothing anew.
-        if !wish.only_confirms() {
-            match self.room(&wish.key, &account) {
-                // Whoever waits has nothing yet, and may never get it: its grant takes the room that it needs.
-                Room::Free(free) => room = free.filter(|_| wish.wait.is_zero()),
-                Room::Full if wish.token.is_some() => wish.tenant.is_full = true,
-                Room::Full => {
-                    let (token, outcome) = (LeaseToken::generate(), Outcome::TooManyLocks);
-                    return Ok(Acquisition { token, outcome });
-                }
-            }
-        }
-        let (key, is_full) = (wish.key.clone(), wish.tenant.is_full);
-        let mut acquisition = self.acquire_uncounted(wish).await?;
-        match &acquisition.outcome {
-            Outcome::Granted(lease, _) | Outcome::AlreadyHeld(lease, _) => {
-                self.ledger.holds(&key, acquisition.token.hash(), lease, &account, room);
-            }
-            // Whether it was released before is the same to one that gets no lock anyway.
-            Outcome::TokenReleased if is_full => acquisition.outcome = Outcome::TooManyLocks,
-            _ => {}
-        }
-        Ok(acquisition)
-    }
-
     /// Makes room for a lock of this account.
-    fn room(&self, key: &LockKey, account: &Account) -> Room {
+    pub(super) fn room(&self, key: &LockKey, account: &Account) -> Room {
         if self.ledger.begin_review(account) {
             let (ledger, store) = (self.ledger.clone(), self.store.clone());
             tokio::spawn(review(ledger, account.clone(), store, self.store_timeout / 2));
@@ -263,7 +231,7 @@ pub(super) async fn review(ledger: Arc<Ledger>, account: Account, store: Metered
         held.map(|(key, held)| (key.clone(), held.number)).collect()
     };
     for (key, number) in of_account {
-        match store.inspect(&key, None, Instant::now() + patience).await {
+        match store.call(Inspect { key: key.clone(), token: None }, Instant::now() + patience).await {
             Ok(Inspected::Held { lease, .. }) if lease.fencing_token == number => {}
             Ok(_) => ledger.ended(&key, Ended { fencing_token: number, kept_ms: 0 }),
             // It is not the time for looks.

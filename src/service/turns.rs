@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::oneshot;
 
-use super::line::lock;
+use super::wakeups::lock;
 
 /// Where turns are given.
 pub(super) struct Turns {

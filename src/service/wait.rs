@@ -1,26 +1,27 @@
-//! A request that waits in line, from its first command to its answer.
+//! A request that waits for its turn, from its first command to its answer.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use super::line::{Ring, Waiting};
-use super::{Acquire, Acquisition, Doing, LockService, Outcome, RETRY_PAUSE, TakeBack, not_granted};
+use super::acquire::not_granted;
+use super::wakeups::{Ring, Waiting};
+use super::{AcquireRequest, Acquisition, Doing, GrantGuard, LockService, NotAcquired, Outcome, RETRY_PAUSE};
 use crate::clock::{Backoff, boottime};
-use crate::lock::{Acquired, Attempt, LeaseToken};
-use crate::store::{AcquireRequest, Intent, Join, StoreError};
+use crate::lock::{Acquired, Attempt, Enqueued, LastPolled, LeaseToken, Polled};
+use crate::store::{Enqueue, LastPoll, LockRequest, MeteredStore, Poll, StoreError};
 use crate::telemetry::metrics::{DoubtEnded, metrics};
 
 /// The longest pause before an unanswered command is followed by another: it doubles up to there.
 const LONGEST_PAUSE: Duration = Duration::from_millis(320);
-/// How often one looks whose place was taken over by another request of the same token.
+/// How often one looks whose ticket was taken over by another request of the same token.
 const LOOK_WHEN_MOVED: Duration = Duration::from_secs(1);
 
 /// A request that waits.
-struct Turn {
-    request: AcquireRequest,
+struct Waiter {
+    lock: LockRequest,
     waiting: Waiting,
-    guard: TakeBack,
+    guard: GrantGuard,
     step: Step,
     /// Attempts whose last command was not answered.
     superseded: Vec<Attempt>,
@@ -36,97 +37,134 @@ struct Turn {
 /// What a request does next.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
-    /// To take a place, or the token's own.
-    Join,
-    /// To take the place again, if nobody else of the same token is at it.
+    /// To take a ticket, or the token's own.
+    Enqueue,
+    /// To take the ticket again, if nobody else of the same token waits with it.
     PutBack,
     /// To look whether it is its turn.
-    Look,
+    Poll,
+    /// The same for the last time.
+    LastPoll,
+}
+
+/// What one who waits is told.
+enum Told {
+    Waits(Polled),
+    Ends(NotAcquired),
+}
+
+impl From<Enqueued> for Told {
+    fn from(enqueued: Enqueued) -> Self {
+        match enqueued {
+            Enqueued::Polled(polled) => Self::Waits(polled),
+            Enqueued::QueueFull => Self::Ends(NotAcquired::TooManyWaiters),
+        }
+    }
+}
+
+impl From<LastPolled> for Told {
+    fn from(polled: LastPolled) -> Self {
+        match polled {
+            LastPolled::Refused(refusal) => Self::Ends(NotAcquired::Refused(refusal)),
+            LastPolled::TicketLost => Self::Waits(Polled::TicketLost),
+        }
+    }
 }
 
 impl LockService {
-    /// Takes a lock, after waiting in its line for at most the wish's `wait`.
+    /// Takes a lock, after waiting for its turn for at most the request's `wait`.
     ///
     /// A command without an answer is followed by one of a fresh attempt, which supersedes the attempts before: what
     /// they were given becomes its own, and what copies of them could still do is voided, in one step. So no attempt
     /// ends in doubt, and a grant whose answer was lost is not lost.
-    pub(super) async fn acquire_in_line(&self, wish: Acquire) -> Result<Acquisition, StoreError> {
-        let ends_at = Instant::now() + wish.wait;
-        let token = wish.token.clone().unwrap_or_else(LeaseToken::generate);
-        let ended = |outcome| Ok(Acquisition { token: token.clone(), outcome });
-        let request = wish.request(&token);
-        let bucket = self.store.bucket_of(&wish.key);
-        let Some(waiting) = self.lines.enter(&wish.key, bucket, request.attempt, self.max_waiters) else {
-            return ended(Outcome::TooManyWaiters);
+    pub(super) async fn acquire_in_turn(
+        &self,
+        attempt: Attempt,
+        request: AcquireRequest,
+    ) -> Result<Acquisition, StoreError> {
+        let ends_at = Instant::now() + request.wait;
+        let token = request.token.clone().unwrap_or_else(LeaseToken::generate);
+        let ended = |why| Ok(Acquisition { token: token.clone(), outcome: Outcome::NotTaken(why) });
+        let bucket = self.store.bucket_of(&request.key);
+        let Some(waiting) = self.wakeups.enter(&request.key, bucket, attempt, self.max_waiters) else {
+            return ended(NotAcquired::TooManyWaiters);
         };
-        if self.lines.closing.is_cancelled() {
-            return ended(Outcome::ShuttingDown);
+        if self.wakeups.closing.is_cancelled() {
+            return ended(NotAcquired::ShuttingDown);
         }
         // The gateway is heard of before any of its waiters is.
-        match timeout_at(self.deadline(), self.heart.be_heard(bucket)).await {
+        match timeout_at(self.deadline(), self.heartbeats.be_heard(bucket)).await {
             Ok(Ok(())) => {}
-            Ok(Err(StoreError::Unavailable(reason) | StoreError::Unknown(reason))) => {
-                return Err(StoreError::Unavailable(reason));
-            }
+            Ok(Err(error)) => return Err(StoreError::Unavailable(error.into_reason())),
             Err(_) => return Err(StoreError::Unavailable("the store does not answer".into())),
         }
-        let guard = self.cleaner.guard(&request, wish.place_after());
+        let lock = request.lock_request(&token, attempt);
+        let guard = self.cleaner.guard(&lock, request.ticket_after());
         // From the first command on, since its answer may be lost.
-        wish.tenant.keeps_place(true);
+        request.tenant.keeps_ticket(true);
         let deadline = ends_at + self.store_timeout;
-        let mut turn = Turn::new(request, waiting, guard, ends_at, deadline);
+        let mut waiter = Waiter::new(lock, waiting, guard, ends_at, deadline);
         let mut permit = None;
         loop {
-            turn.request.intent = turn.next_intent(&wish);
             let sent_at = boottime();
-            let answer = self.store.acquire(&turn.request, self.until(deadline)).await;
+            let answer = waiter.ask(&self.store, &request, self.until(deadline)).await;
             let looks_again_at = match answer {
                 Err(error) => {
-                    turn = turn.goes_on_after(error, &wish).await?;
-                    if self.lines.closing.is_cancelled() {
+                    waiter = waiter.goes_on_after(error, &request).await?;
+                    if self.wakeups.closing.is_cancelled() {
                         // The guard is dropped armed.
                         let reason = "the server is shutting down".to_owned();
-                        return if turn.is_in_doubt {
+                        return if waiter.is_in_doubt {
                             metrics().doubts.count(DoubtEnded::Unknown);
                             Err(StoreError::Unknown(reason))
                         } else {
-                            ended(Outcome::ShuttingDown)
+                            ended(NotAcquired::ShuttingDown)
                         };
                     }
                     continue;
                 }
                 Ok(answer) => {
-                    turn.is_answered();
+                    let was_last = waiter.is_answered();
                     drop(permit.take());
+                    let answer = match answer.or_not_taken() {
+                        Err(Told::Waits(polled)) => Err(polled),
+                        Err(Told::Ends(why)) => Ok(Acquired::NotTaken(why)),
+                        Ok(answer) => Ok(answer),
+                    };
                     match answer {
-                        Acquired::InLine(standing) => {
-                            if turn.waiting.place().is_none() {
-                                self.watch.tell(&wish.key, || Doing::Line);
+                        Err(Polled::Queued(position)) => {
+                            if waiter.waiting.ticket().is_none() {
+                                self.watch.tell(&request.key, || Doing::Line);
                             }
-                            turn.waiting.note(&standing);
-                            turn.guard.stands_at(standing.place);
+                            waiter.waiting.note(&position);
+                            waiter.guard.has_ticket(position.ticket);
                             ends_at
                         }
-                        Acquired::Moved(standing) => {
-                            turn.waiting.note(&standing);
+                        Err(Polled::Moved(position)) => {
+                            waiter.waiting.note(&position);
                             ends_at.min(Instant::now() + LOOK_WHEN_MOVED)
                         }
-                        Acquired::PlaceLost => {
-                            // A copy of a last look would end what comes after it.
-                            if turn.was_last_look() {
-                                turn.supersede();
+                        Err(Polled::TicketLost) => {
+                            // A copy of a last poll would end what comes after it.
+                            if was_last {
+                                waiter.supersede();
                             }
-                            turn.step = Step::PutBack;
+                            waiter.step = Step::PutBack;
                             continue;
                         }
-                        answer => {
-                            if turn.waiting.place().is_some() {
-                                self.watch.tell(&wish.key, || Doing::Line);
+                        Ok(answer) => {
+                            if waiter.waiting.ticket().is_some() {
+                                self.watch.tell(&request.key, || Doing::Line);
                             }
                             // Of a grant that reaches nobody it is kept as well.
-                            let keeps_place = matches!(answer, Acquired::Granted(_) | Acquired::Refused(_));
-                            wish.tenant.keeps_place(keeps_place);
-                            let handed = self.hand_out(&wish, answer, sent_at, turn.guard, deadline).await;
+                            let keeps_ticket = matches!(
+                                answer,
+                                Acquired::Granted(_) | Acquired::NotTaken(NotAcquired::Refused(_))
+                            );
+                            request.tenant.keeps_ticket(keeps_ticket);
+                            let Waiter { lock: LockRequest { attempt, .. }, guard, .. } = waiter;
+                            let handed =
+                                self.hand_out(&request, answer, attempt, sent_at, guard, deadline).await;
                             return handed.map(|outcome| Acquisition { token, outcome });
                         }
                     }
@@ -134,16 +172,16 @@ impl LockService {
             };
             tokio::select! {
                 biased;
-                () = self.lines.closing.cancelled() => {
-                    // Its place is kept for a while, for the same token at another gateway. Where that fails, it goes on
+                () = self.wakeups.closing.cancelled() => {
+                    // Its ticket is kept for a while, for the same token at another gateway. Where that fails, it goes on
                     // in the background.
-                    drop(turn.guard.take_back_now(self.deadline()).await);
-                    return ended(Outcome::ShuttingDown);
+                    drop(waiter.guard.roll_back_now(self.deadline()).await);
+                    return ended(NotAcquired::ShuttingDown);
                 }
-                ring = timeout_at(looks_again_at, turn.waiting.rung()) => {
+                ring = timeout_at(looks_again_at, waiter.waiting.rung()) => {
                     if let Ok(Ring::PutBack(held)) = ring {
                         permit = Some(held);
-                        turn.step = Step::PutBack;
+                        waiter.step = Step::PutBack;
                     }
                 }
             }
@@ -156,75 +194,89 @@ fn retries() -> Backoff {
     Backoff::new(RETRY_PAUSE, LONGEST_PAUSE)
 }
 
-impl Turn {
+impl Waiter {
     fn new(
-        request: AcquireRequest,
+        lock: LockRequest,
         waiting: Waiting,
-        guard: TakeBack,
+        guard: GrantGuard,
         ends_at: Instant,
         deadline: Instant,
     ) -> Self {
-        let (superseded, step, backoff) = (Vec::new(), Step::Join, retries());
-        Self { request, waiting, guard, step, superseded, is_in_doubt: false, backoff, ends_at, deadline }
+        let (superseded, step, backoff) = (Vec::new(), Step::Enqueue, retries());
+        Self { lock, waiting, guard, step, superseded, is_in_doubt: false, backoff, ends_at, deadline }
     }
 
-    fn next_intent(&self, wish: &Acquire) -> Intent {
-        let supersedes = self.superseded.clone();
+    /// Sends the next command.
+    async fn ask(
+        &mut self,
+        store: &MeteredStore,
+        request: &AcquireRequest,
+        until: Instant,
+    ) -> Result<Acquired<Told>, StoreError> {
+        if self.step == Step::Poll && Instant::now() >= self.ends_at {
+            self.step = Step::LastPoll;
+        }
+        let lock = self.lock.clone();
         match self.step {
-            Step::Look if Instant::now() >= self.ends_at => Intent::LastLook(wish.place_after()),
-            Step::Look => Intent::Look,
-            Step::Join => Intent::Join(Join { displaces: true, place: None, supersedes }),
-            Step::PutBack => Intent::Join(Join { displaces: false, place: self.waiting.place(), supersedes }),
+            Step::Poll => Ok(store.call(Poll(lock), until).await?.map(Told::Waits)),
+            Step::LastPoll => {
+                let ticket = request.ticket_after();
+                Ok(store.call(LastPoll { lock, ticket }, until).await?.map(Told::from))
+            }
+            Step::Enqueue | Step::PutBack => {
+                let takes_over = self.step == Step::Enqueue;
+                let ticket = if takes_over { None } else { self.waiting.ticket() };
+                let enqueue = Enqueue { lock, takes_over, ticket, supersedes: self.superseded.clone() };
+                Ok(store.call(enqueue, until).await?.map(Told::from))
+            }
         }
     }
 
-    /// The last command was answered, and with it what came before.
-    fn is_answered(&mut self) {
+    /// The last command was answered, and with it what came before. Returns whether it was the last poll.
+    fn is_answered(&mut self) -> bool {
         self.superseded.clear();
         if std::mem::take(&mut self.is_in_doubt) {
             metrics().doubts.count(DoubtEnded::Answered);
         }
         self.guard.keep_last();
         self.backoff = retries();
-        self.step = Step::Look;
+        std::mem::replace(&mut self.step, Step::Poll) == Step::LastPoll
     }
 
     /// Goes on under a fresh attempt, which stands for those before.
     fn supersede(&mut self) {
-        self.superseded.push(self.request.attempt);
-        self.request.attempt = self.request.attempt.another();
-        self.waiting.also_answers_to(self.request.attempt);
-        self.guard.covers(self.request.attempt);
-    }
-
-    fn was_last_look(&self) -> bool {
-        matches!(self.request.intent, Intent::LastLook(_))
+        self.superseded.push(self.lock.attempt);
+        self.lock.attempt = self.lock.attempt.another();
+        self.waiting.also_answers_to(self.lock.attempt);
+        self.guard.covers(self.lock.attempt);
     }
 
     /// Prepares for another command, after a pause, where the last one was not answered; or gives up.
-    async fn goes_on_after(mut self, error: StoreError, wish: &Acquire) -> Result<Self, StoreError> {
-        let (reason, is_unknown) = match error {
-            StoreError::Unknown(reason) => (reason, true),
-            StoreError::Unavailable(reason) => (reason, false),
-        };
+    async fn goes_on_after(
+        mut self,
+        error: StoreError,
+        request: &AcquireRequest,
+    ) -> Result<Self, StoreError> {
+        let is_unknown = matches!(error, StoreError::Unknown(_));
+        let reason = error.into_reason();
         self.is_in_doubt |= is_unknown;
-        // Whoever has no place yet is told at once that the store is out of reach.
-        if self.waiting.place().is_none() && !self.is_in_doubt {
+        // Whoever has no ticket yet is told at once that the store is out of reach.
+        if self.waiting.ticket().is_none() && !self.is_in_doubt {
             self.guard.disarm();
-            wish.tenant.keeps_place(false);
+            request.tenant.keeps_ticket(false);
             return Err(StoreError::Unavailable(reason));
         }
         if Instant::now() + self.backoff.next() >= self.deadline {
             if self.is_in_doubt {
                 metrics().doubts.count(DoubtEnded::Unknown);
             }
-            // The guard is dropped armed: the place and what is in doubt are seen to in the background.
+            // The guard is dropped armed: the ticket and what is in doubt are seen to in the background.
             return Err(not_granted(!self.is_in_doubt, reason));
         }
-        // A last look voids itself, so it may be sent again as it is.
-        if is_unknown && !self.was_last_look() {
+        // A last poll voids itself, so it may be sent again as it is.
+        if is_unknown && self.step != Step::LastPoll {
             self.supersede();
-            if self.step == Step::Look {
+            if self.step == Step::Poll {
                 self.step = Step::PutBack;
             }
         }

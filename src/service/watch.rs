@@ -2,8 +2,8 @@
 //!
 //! Whoever does something to a lock says so here, once the store has answered (`tell`): nothing is added to what the store
 //! does, and while nobody watches it costs the reading of a flag. What is told of a lock is in the order of its fencing
-//! numbers (`view.rs`); the ends of leases, which nobody brings about, are looked for (`lookout.rs`); each who watches has
-//! a queue of its own (`audience.rs`). What other gateways do is heard from them (`others.rs`).
+//! numbers (`view.rs`); the ends of leases, which nobody brings about, are looked for (`expiry_watcher.rs`); each who watches has
+//! a queue of its own (`subscribers.rs`). What other gateways do is heard from them (`peer_sync.rs`).
 //!
 //! Everything that is told did happen. Where something may have been missed, `Resync` is told: look for yourself.
 
@@ -17,21 +17,24 @@ use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedSemaphorePermit, Semaphore, 
 use tokio::time::{Instant, sleep};
 
 use super::LockService;
-use super::line::lock;
+use super::wakeups::lock;
 use crate::clock::boottime;
-use crate::lock::{Ended, FencingToken, Lease, LockKey};
+use crate::lock::LockKey;
 use crate::store::{MeteredStore, StoreError};
 
-mod audience;
+mod expiry_watcher;
 mod ids;
-mod lookout;
-mod others;
+mod news;
+mod peer_sync;
+mod subscribers;
 mod view;
 mod wanted;
 
-use audience::{Audience, Memory, Queue};
 use ids::Ids;
-use others::{Senders, Telling};
+pub(super) use news::Doing;
+pub use news::{News, Told};
+use peer_sync::{Senders, Telling};
+use subscribers::{Memory, Queue, Subscribers};
 use view::View;
 pub use wanted::{Selection, Wanted};
 
@@ -41,68 +44,6 @@ pub const MOST_WATCHERS: usize = 1_000;
 const MOST_TO_LEARN: usize = 1_024;
 /// How long other gateways may take to hear that somebody watches. Of one that takes longer, whoever watches is told.
 const OTHERS_HEAR: Duration = Duration::from_millis(150);
-
-/// What somebody did to a lock.
-#[derive(Clone, Debug)]
-pub(super) enum Doing {
-    Granted(Lease),
-    Renewed(Lease),
-    Released(Ended),
-    Broken(FencingToken),
-    /// Somebody joined or left the line.
-    Line,
-    /// It is not known what became of it.
-    Unclear,
-}
-
-/// What one who watches is told.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum News {
-    /// The lock was granted by this lease.
-    Granted(Lease),
-    /// The holder goes on, by this lease.
-    Renewed(Lease),
-    /// The holder gave it back, or it was taken back before the holder knew of it.
-    Released(Ended),
-    /// The lease ended, and nobody said that it was given back.
-    Expired(FencingToken),
-    /// Somebody with the right to do so ended the lease.
-    Broken(FencingToken),
-    /// So many wait in line now.
-    Waiting(u64),
-    /// Something may have been missed: of this lock, or, without one, of all.
-    Resync,
-}
-
-/// News, as they were told.
-#[derive(Clone, Debug)]
-pub struct Told {
-    /// Grows with everything that is told at this gateway.
-    number: u64,
-    /// The lock.
-    pub key: Option<LockKey>,
-    /// What happened to it.
-    pub news: News,
-    /// By the time since boot.
-    at: Duration,
-}
-
-impl Told {
-    fn new(number: u64, key: Option<LockKey>, news: News) -> Self {
-        Self { number, key, news, at: boottime() }
-    }
-
-    /// That what was told up to this number may have been missed.
-    fn missed(number: u64) -> Self {
-        Self::new(number, None, News::Resync)
-    }
-
-    /// What is left now of a time that was told in milliseconds.
-    pub fn left_ms(&self, told_ms: u64) -> u64 {
-        let since = boottime().saturating_sub(self.at);
-        told_ms.saturating_sub(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
-    }
-}
 
 /// What became of the wish to watch.
 pub enum Watched {
@@ -141,7 +82,7 @@ impl Watching {
         }
         let (mut state, now) = (self.watch.state(), boottime());
         let id = state.enter(&wanted, &self.queue, now);
-        state.audience.leave(&self.wanted, self.id, now);
+        state.subscribers.leave(&self.wanted, self.id, now);
         self.queue.push(&Arc::new(Told::missed(state.memory.last())));
         drop(state);
         (self.wanted, self.id) = (wanted, id);
@@ -150,7 +91,7 @@ impl Watching {
 
 impl Drop for Watching {
     fn drop(&mut self) {
-        self.watch.state().audience.leave(&self.wanted, self.id, boottime());
+        self.watch.state().subscribers.leave(&self.wanted, self.id, boottime());
     }
 }
 
@@ -195,7 +136,7 @@ pub(super) struct Watch {
 
 #[derive(Default)]
 struct State {
-    audience: Audience,
+    subscribers: Subscribers,
     memory: Memory,
     view: View,
     /// Whether anybody watches here, or may come back.
@@ -223,7 +164,7 @@ impl Watch {
             permits: Mutex::new((Arc::new(Semaphore::new(MOST_WATCHERS)), MOST_WATCHERS)),
             is_closed: AtomicBool::new(false),
         });
-        others::start(&watch);
+        peer_sync::start(&watch);
         watch
     }
 
@@ -249,7 +190,7 @@ impl Watch {
     /// From now on nobody watches: those who do are told that it is over.
     pub(super) fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
-        self.state().audience.close();
+        self.state().subscribers.close();
         self.sooner.notify_one();
     }
 
@@ -263,7 +204,7 @@ impl Watch {
 
     fn tell_here(&self, state: &mut State, key: &LockKey, doing: &Doing) {
         // What nobody watches is not followed: it would take the room of what somebody does.
-        if state.is_local && state.audience.wants(key) {
+        if state.is_local && state.subscribers.wants(key) {
             let before = state.view.next_look();
             let news = state.view.note(key, doing, boottime());
             state.publish(key, news);
@@ -282,8 +223,8 @@ impl Watch {
         let mut state = self.state();
         if state.is_local {
             let told = state.memory.note(None, News::Resync);
-            state.audience.tell(&told);
-            for selection in state.audience.selections() {
+            state.subscribers.tell(&told);
+            for selection in state.subscribers.selections() {
                 state.learn(selection);
             }
         }
@@ -308,7 +249,7 @@ impl Watch {
             return Ok(Watched::ShuttingDown);
         }
         let now = boottime();
-        let has_followed = state.audience.has_followed(&wanted, now);
+        let has_followed = state.subscribers.has_followed(&wanted, now);
         let missed = after.filter(|_| has_followed).and_then(|number| state.memory.since(number));
         match missed {
             Some(missed) => missed
@@ -325,8 +266,8 @@ impl Watch {
     /// From when this returns on everything is told here.
     async fn turn_on(self: &Arc<Self>, is_on: &mut bool, deadline: Instant) -> Result<(), StoreError> {
         let (to_learn, learning) = mpsc::channel(MOST_TO_LEARN);
-        if let Some(gossip) = self.gossip() {
-            gossip.listen(deadline).await?;
+        if let Some(peers) = self.peers() {
+            peers.listen(deadline).await?;
         }
         {
             let mut state = self.state();
@@ -341,7 +282,7 @@ impl Watch {
         *is_on = true;
         tokio::spawn(self.clone().keep_looking());
         tokio::spawn(self.clone().keep_learning(learning));
-        if self.gossip().is_some() {
+        if self.peers().is_some() {
             self.summon(true);
             sleep(OTHERS_HEAR).await;
             // Nobody has been told anything yet: who was heard of until now tells all that matters.
@@ -354,7 +295,7 @@ impl Watch {
     async fn turn_off_unless_watched(&self) -> bool {
         let mut is_on = self.is_on.lock().await;
         let mut state = self.state();
-        if !state.audience.tidy(boottime()) && !self.is_closed.load(Ordering::Acquire) {
+        if !state.subscribers.tidy(boottime()) && !self.is_closed.load(Ordering::Acquire) {
             return false;
         }
         state.is_local = false;
@@ -363,8 +304,8 @@ impl Watch {
         state.view = View::default();
         state.senders = Senders::default();
         self.is_watched.store(state.telling.is_some(), Ordering::Release);
-        if let Some(gossip) = self.gossip() {
-            gossip.stop_listening();
+        if let Some(peers) = self.peers() {
+            peers.stop_listening();
         }
         *is_on = false;
         true
@@ -392,9 +333,9 @@ impl Watch {
 impl State {
     /// Lets one who watches in, and has followed what was not.
     fn enter(&mut self, wanted: &Wanted, queue: &Arc<Queue>, now: Duration) -> u64 {
-        let is_new = |selection: &&Selection| !self.audience.follows(selection, now);
+        let is_new = |selection: &&Selection| !self.subscribers.follows(selection, now);
         let new: Vec<_> = wanted.selections.iter().filter(is_new).cloned().collect();
-        let id = self.audience.enter(wanted, queue);
+        let id = self.subscribers.enter(wanted, queue);
         new.into_iter().for_each(|selection| self.learn(selection));
         id
     }
@@ -402,7 +343,7 @@ impl State {
     fn publish(&mut self, key: &LockKey, news: Vec<News>) {
         for news in news {
             let told = self.memory.note(Some(key.clone()), news);
-            self.audience.tell(&told);
+            self.subscribers.tell(&told);
         }
     }
 

@@ -11,20 +11,16 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use async_trait::async_trait;
+use futures_util::future::{BoxFuture, FutureExt, TryFutureExt};
 use redb::StorageBackend;
 use thiserror::Error;
 use tokio::sync::{Semaphore, broadcast, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 use crate::clock::Clock;
-use crate::lock::{
-    Acquired, Attempt, Broken, FencingToken, Inspected, LockKey, Page, Reach, Release, Renewed, TokenHash,
-    Ttl, Undone,
-};
+use crate::lock::{Inspected, LockKey, Page};
 use crate::store::{
-    AcquireRequest, Beat, Bucket, Hint, KnownTo, LineSettings, LockStore, PlaceAfter, ReleaseMark, Renewer,
-    StoreError,
+    Bucket, Call, HeartbeatAnswer, Hint, Inspect, LineSettings, List, LockStore, Reply, Request, StoreError,
 };
 
 use cursor::CursorSeal;
@@ -219,126 +215,53 @@ impl EmbeddedStore {
     }
 }
 
-#[async_trait]
-impl LockStore for EmbeddedStore {
-    async fn acquire(&self, request: &AcquireRequest, deadline: Instant) -> Result<Acquired, StoreError> {
+impl EmbeddedStore {
+    /// Has the writer do what one kind of request asks for.
+    fn change<'a, C: Call>(
+        &'a self,
+        request: &C,
+        deadline: Instant,
+        step: fn(&mut Table, &C, Duration) -> C::Answer,
+    ) -> BoxFuture<'a, Result<Reply, StoreError>> {
+        self.try_change(request, deadline, move |table, request, now| Ok(step(table, request, now)))
+    }
+
+    /// The same for a step that may fail.
+    fn try_change<'a, C: Call>(
+        &'a self,
+        request: &C,
+        deadline: Instant,
+        step: impl FnOnce(&mut Table, &C, Duration) -> Result<C::Answer, StoreError> + Send + 'static,
+    ) -> BoxFuture<'a, Result<Reply, StoreError>> {
         let request = request.clone();
-        self.submit(deadline, Kind::Change, move |table, now| table.acquire(&request, now)).await
+        let step = move |table: &mut Table, now| step(table, &request, now).map(C::reply);
+        self.submit(deadline, Kind::Change, step).boxed()
     }
 
-    async fn renew(
-        &self,
-        key: &LockKey,
-        token: &TokenHash,
-        ttl: Ttl,
-        by: Renewer,
-        deadline: Instant,
-    ) -> Result<Renewed, StoreError> {
-        let (key, token) = (key.clone(), *token);
-        self.submit(deadline, Kind::Change, move |table, now| Ok(table.renew(&key, &token, ttl, by, now)))
-            .await
-    }
-
-    async fn release(
-        &self,
-        key: &LockKey,
-        token: &TokenHash,
-        mark: ReleaseMark,
-        deadline: Instant,
-    ) -> Result<Release, StoreError> {
-        let (key, token) = (key.clone(), *token);
-        self.submit(deadline, Kind::Change, move |table, now| Ok(table.release(&key, &token, mark, now)))
-            .await
-    }
-
-    async fn take_back(
-        &self,
-        key: &LockKey,
-        token: &TokenHash,
-        attempt: Attempt,
-        place: PlaceAfter,
-        known: KnownTo,
-        deadline: Instant,
-    ) -> Result<Undone, StoreError> {
-        let (key, token) = (key.clone(), *token);
-        let step =
-            move |table: &mut Table, now| Ok(table.take_back(&key, &token, attempt, place, known, now));
-        self.submit(deadline, Kind::Change, step).await
-    }
-
-    async fn decline(
-        &self,
-        key: &LockKey,
-        token: &TokenHash,
-        attempt: Attempt,
-        deadline: Instant,
-    ) -> Result<(), StoreError> {
-        let (key, token) = (key.clone(), *token);
-        let step = move |table: &mut Table, now| {
-            table.decline(&key, &token, attempt, now);
-            Ok(())
-        };
-        self.submit(deadline, Kind::Change, step).await
-    }
-
-    fn bucket_of(&self, _: &LockKey) -> Bucket {
-        Bucket::default()
-    }
-
-    async fn beat(&self, _: Bucket, deadline: Instant) -> Result<Beat, StoreError> {
-        let (session, due) = self.submit(deadline, Kind::Look, |table, now| Ok(table.beat(now))).await?;
-        // Compared with the last beat that was answered: one whose caller has gone tells nobody.
-        Ok(Beat { is_new: self.session.swap(session, Ordering::AcqRel) != session, due })
-    }
-
-    fn hints(&self) -> broadcast::Receiver<Hint> {
-        self.hints.subscribe()
-    }
-
-    async fn inspect(
-        &self,
-        key: &LockKey,
-        token: Option<&TokenHash>,
-        deadline: Instant,
-    ) -> Result<Inspected, StoreError> {
-        let (sought, shown) = (key.clone(), token.copied());
-        let look = move |table: &mut Table, now| Ok(table.see(&sought, shown.as_ref(), now));
+    async fn inspect(&self, request: &Inspect, deadline: Instant) -> Result<Inspected, StoreError> {
+        let look = request.clone();
+        let look = move |table: &mut Table, now| Ok(table.see(&look, now));
         if let Some(seen) = self.submit(deadline, Kind::Look, look).await? {
             return Ok(seen);
         }
-        let (key, token) = (key.clone(), token.copied());
-        self.submit(deadline, Kind::Change, move |table, now| Ok(table.inspect(&key, token.as_ref(), now)))
-            .await
-    }
-
-    async fn break_lock(
-        &self,
-        key: &LockKey,
-        fence: FencingToken,
-        deadline: Instant,
-    ) -> Result<Broken, StoreError> {
-        let key = key.clone();
-        self.submit(deadline, Kind::Change, move |table, now| Ok(table.break_lock(&key, fence, now))).await
+        let request = request.clone();
+        self.submit(deadline, Kind::Change, move |table, now| Ok(table.inspect(&request, now))).await
     }
 
     /// Step by step, between which others have their turn.
-    async fn list(
-        &self,
-        reach: &Reach,
-        cursor: Option<&str>,
-        limit: usize,
-        deadline: Instant,
-    ) -> Result<Page, StoreError> {
+    async fn list(&self, request: &List, deadline: Instant) -> Result<Page, StoreError> {
+        let List { reach, cursor, limit } = request;
         // No prefix has a line's end in it.
         let of = reach.prefixes().join("\n");
-        let (mut locks, mut after) = (Vec::new(), cursor.and_then(|cursor| self.cursors.open(&of, cursor)));
+        let (mut locks, mut after) =
+            (Vec::new(), cursor.as_ref().and_then(|cursor| self.cursors.open(&of, cursor)));
         for _ in 0..MOST_STEPS {
             let (reach, left) = (reach.clone(), limit - locks.len());
             let step = move |table: &mut Table, now| Ok(table.list(&reach, after.as_ref(), left, now));
             let (found, next) = self.submit(deadline, Kind::Look, step).await?;
             locks.extend(found);
             after = next;
-            if after.is_none() || locks.len() == limit {
+            if after.is_none() || locks.len() == *limit {
                 break;
             }
         }
@@ -348,18 +271,56 @@ impl LockStore for EmbeddedStore {
         Ok(Page { locks, next })
     }
 
-    /// A change of nothing: it shows that the writer runs, and has it try again a file that could not be written.
-    async fn check(&self, deadline: Instant) -> Result<(), StoreError> {
-        self.submit(deadline, Kind::Change, |_, _| Ok(())).await
+    async fn heartbeat(&self, deadline: Instant) -> Result<HeartbeatAnswer, StoreError> {
+        let (session, due) = self.submit(deadline, Kind::Look, |table, now| Ok(table.heartbeat(now))).await?;
+        // Compared with the last heartbeat that was answered: one whose caller has gone tells nobody.
+        Ok(HeartbeatAnswer { is_new: self.session.swap(session, Ordering::AcqRel) != session, due })
+    }
+}
+
+impl LockStore for EmbeddedStore {
+    fn run<'a>(
+        &'a self,
+        request: &'a Request,
+        deadline: Instant,
+    ) -> BoxFuture<'a, Result<Reply, StoreError>> {
+        match request {
+            Request::Try(request) => self.try_change(request, deadline, Table::try_lock),
+            Request::Confirm(request) => self.change(request, deadline, Table::confirm),
+            Request::Enqueue(request) => self.try_change(request, deadline, Table::enqueue),
+            Request::Poll(request) => self.try_change(request, deadline, Table::poll),
+            Request::LastPoll(request) => self.try_change(request, deadline, Table::last_poll),
+            Request::Renew(request) => self.change(request, deadline, Table::renew),
+            Request::Release(request) => self.change(request, deadline, Table::release),
+            Request::RollBack(request) => self.change(request, deadline, Table::roll_back),
+            Request::PassOn(request) => self.change(request, deadline, Table::pass_on),
+            Request::Inspect(request) => self.inspect(request, deadline).map_ok(Reply::Inspect).boxed(),
+            Request::Break(request) => self.change(request, deadline, Table::break_lock),
+            Request::List(request) => self.list(request, deadline).map_ok(Reply::List).boxed(),
+            Request::Heartbeat(_) => self.heartbeat(deadline).map_ok(Reply::Heartbeat).boxed(),
+            // A change of nothing: it shows that the writer runs, and has it try again a file that could not be written.
+            Request::Check(request) => self.change(request, deadline, |_, _, _| ()),
+        }
     }
 
-    async fn close(&self) {
-        self.places.close();
-        let (stopped, closed) = oneshot::channel();
-        if self.queue.send(Message::Stop(stopped)).is_ok() {
-            // An error means that the writer has ended already, which is what was asked for.
-            let _ = closed.await;
+    fn bucket_of(&self, _: &LockKey) -> Bucket {
+        Bucket::default()
+    }
+
+    fn hints(&self) -> broadcast::Receiver<Hint> {
+        self.hints.subscribe()
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        async {
+            self.places.close();
+            let (stopped, closed) = oneshot::channel();
+            if self.queue.send(Message::Stop(stopped)).is_ok() {
+                // An error means that the writer has ended already, which is what was asked for.
+                let _ = closed.await;
+            }
         }
+        .boxed()
     }
 }
 

@@ -5,15 +5,11 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::{AcquireRequest, Beat, Bucket, KnownTo, LockStore, PlaceAfter, ReleaseMark, Renewer, StoreError};
-use crate::lock::{
-    Acquired, Attempt, Broken, FencingToken, Inspected, LockKey, Page, Reach, Release, Renewed, TokenHash,
-    Ttl, Undone,
-};
+use super::{Call, LockStore, Request, StoreError, answer_of};
 use crate::telemetry::metrics::{NoAnswer, Step, metrics};
 use crate::telemetry::traces::StepSpan;
 
-/// Any store, with a measure on each of its steps. What takes no time worth measuring is the store's own.
+/// Any store, with a measure on each request. What takes no time worth measuring is the store's own.
 ///
 /// It is no [`LockStore`] itself: behind that trait each step would be boxed twice.
 #[derive(Clone)]
@@ -23,6 +19,26 @@ impl MeteredStore {
     /// Measures this store.
     pub fn new(store: Arc<dyn LockStore>) -> Self {
         Self(store)
+    }
+
+    /// Asks the store, as [`LockStoreExt::call`](super::LockStoreExt::call) does.
+    pub async fn call<C: Call>(&self, call: C, deadline: Instant) -> Result<C::Answer, StoreError> {
+        let request = call.into();
+        let step = step_of(&request);
+        let span = StepSpan::begin(step);
+        let started = Instant::now();
+        let reply = self.0.run(&request, deadline).await;
+        metrics().store_seconds.observe(step, started.elapsed());
+        let failure = match reply {
+            Ok(reply) => return answer_of::<C>(reply),
+            Err(StoreError::Unavailable(_)) => NoAnswer::Unavailable,
+            Err(StoreError::Unknown(_)) => NoAnswer::Unknown,
+        };
+        metrics().store_errors.count(step, failure);
+        if let Some(mut span) = span {
+            span.failed(failure);
+        }
+        reply.and_then(answer_of::<C>)
     }
 }
 
@@ -34,49 +50,22 @@ impl Deref for MeteredStore {
     }
 }
 
-/// One line for each step: its method, what it is counted as, and what it takes.
-macro_rules! steps {
-    ($($method:ident: $step:ident($($name:ident: $kind:ty),*) -> $answer:ty;)+) => {
-        impl MeteredStore {
-            $(
-                #[doc = concat!("[`LockStore::", stringify!($method), "`]")]
-                pub async fn $method(&self, $($name: $kind,)* deadline: Instant) -> Result<$answer, StoreError> {
-                    measured(Step::$step, self.0.$method($($name,)* deadline)).await
-                }
-            )+
-        }
-    };
-}
-
-steps! {
-    acquire: Acquire(request: &AcquireRequest) -> Acquired;
-    renew: Renew(key: &LockKey, token: &TokenHash, ttl: Ttl, by: Renewer) -> Renewed;
-    release: Release(key: &LockKey, token: &TokenHash, mark: ReleaseMark) -> Release;
-    inspect: Inspect(key: &LockKey, token: Option<&TokenHash>) -> Inspected;
-    take_back: TakeBack(key: &LockKey, token: &TokenHash, attempt: Attempt, place: PlaceAfter, known: KnownTo) -> Undone;
-    decline: Decline(key: &LockKey, token: &TokenHash, attempt: Attempt) -> ();
-    break_lock: Break(key: &LockKey, fence: FencingToken) -> Broken;
-    list: List(reach: &Reach, cursor: Option<&str>, limit: usize) -> Page;
-    beat: Beat(bucket: Bucket) -> Beat;
-    check: Check() -> ();
-}
-
-async fn measured<T>(
-    step: Step,
-    answer: impl Future<Output = Result<T, StoreError>>,
-) -> Result<T, StoreError> {
-    let span = StepSpan::begin(step);
-    let started = Instant::now();
-    let answer = answer.await;
-    metrics().store_seconds.observe(step, started.elapsed());
-    let failure = match &answer {
-        Ok(_) => return answer,
-        Err(StoreError::Unavailable(_)) => NoAnswer::Unavailable,
-        Err(StoreError::Unknown(_)) => NoAnswer::Unknown,
-    };
-    metrics().store_errors.count(step, failure);
-    if let Some(mut span) = span {
-        span.failed(failure);
+/// What a request is counted as.
+fn step_of(request: &Request) -> Step {
+    match request {
+        Request::Try(_)
+        | Request::Confirm(_)
+        | Request::Enqueue(_)
+        | Request::Poll(_)
+        | Request::LastPoll(_) => Step::Acquire,
+        Request::Renew(_) => Step::Renew,
+        Request::Release(_) => Step::Release,
+        Request::RollBack(_) => Step::TakeBack,
+        Request::PassOn(_) => Step::Decline,
+        Request::Inspect(_) => Step::Inspect,
+        Request::Break(_) => Step::Break,
+        Request::List(_) => Step::List,
+        Request::Heartbeat(_) => Step::Beat,
+        Request::Check(_) => Step::Check,
     }
-    answer
 }

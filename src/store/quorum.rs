@@ -11,14 +11,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use async_trait::async_trait;
+use futures_util::future::{self, BoxFuture, FutureExt, TryFutureExt};
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Instant;
 
 use self::ballot::Ballots;
 use self::member::Member;
-use self::membership::{List, Membership};
+use self::membership::{Membership, ServerList};
 use self::poll::Pollster;
 use self::waiters::Waiters;
 use super::redis::address::{AddressError, RedisAddress};
@@ -30,14 +30,11 @@ use super::redis::pubsub::{Hints, MOST_HINTS};
 use super::redis::scripts::keys::KeySpace;
 use super::redis::settings::RedisSettings;
 use crate::clock::{Clock, whole_ms};
-use crate::lock::{
-    Acquired, Attempt, Broken, FencingToken, Inspected, LockKey, Page, Reach, Refusal, Release, Released,
-    Renewed, TokenHash, Ttl, Undone,
-};
+use crate::lock::{Attempt, Broken, Inspected, LockKey, Page, ReleaseEffect, Released, Renewed, RolledBack};
 use crate::store::wait_queue::WaitQueues;
 use crate::store::{
-    AcquireRequest, Beat, Bucket, Gossip, Hint, Intent, KnownTo, LockStore, PlaceAfter, ReleaseMark, Renewer,
-    StoreError,
+    Break, Bucket, HeartbeatAnswer, Hint, Inspect, List, LockStore, PassOn, PeerBus, Release, Renew, Reply,
+    Request, RollBack, StoreError, TicketAfter,
 };
 
 mod ballot;
@@ -86,7 +83,8 @@ impl QuorumStore {
         let longest = (settings.max_ttl + 2 * settings.reply_timeout).max(settings.mark_ttl);
         let mut names: Vec<_> = address.nodes().iter().map(ToString::to_string).collect();
         names.sort_unstable();
-        let list = List { text: names.join(" "), epoch: settings.list_epoch, longest_ms: whole_ms(longest) };
+        let list =
+            ServerList { text: names.join(" "), epoch: settings.list_epoch, longest_ms: whole_ms(longest) };
         let gateway: Arc<str> = Attempt::generate().to_string().into();
         let (mut members, mut told) = (Vec::new(), Vec::new());
         let peer_channels = PeerChannels::new(&keys, settings.reply_timeout);
@@ -130,45 +128,17 @@ async fn hear(waiters: Arc<Waiters>, server: usize, mut told: broadcast::Receive
     }
 }
 
-#[async_trait]
-impl LockStore for QuorumStore {
-    async fn acquire(&self, request: &AcquireRequest, deadline: Instant) -> Result<Acquired, StoreError> {
-        match &request.intent {
-            Intent::Grant => self.take(request, deadline).await,
-            Intent::Confirm => match self.ask(request, deadline).await? {
-                Acquired::Refused(Refusal { holder: None, holder_unknown: false, .. }) => {
-                    Ok(Acquired::TokenReleased)
-                }
-                answer => Ok(answer),
-            },
-            Intent::Join(join) => self.join(request, join, deadline).await,
-            Intent::Look => self.go_on(request, deadline).await,
-            Intent::LastLook(place) => self.last_look(request, *place, deadline).await,
-        }
-    }
-
-    async fn renew(
-        &self,
-        key: &LockKey,
-        token: &TokenHash,
-        ttl: Ttl,
-        by: Renewer,
-        deadline: Instant,
-    ) -> Result<Renewed, StoreError> {
+impl QuorumStore {
+    async fn renew(&self, request: &Renew, deadline: Instant) -> Result<Renewed, StoreError> {
         self.pollster.membership.is_ready(deadline).await?;
-        self.renew_all(key, token, ttl, by, deadline).await
+        self.renew_all(request, deadline).await
     }
 
-    async fn release(
-        &self,
-        key: &LockKey,
-        token: &TokenHash,
-        tombstone: ReleaseMark,
-        deadline: Instant,
-    ) -> Result<Release, StoreError> {
+    async fn release(&self, request: &Release, deadline: Instant) -> Result<ReleaseEffect, StoreError> {
+        let Release { key, token, tombstone } = request;
         self.pollster.membership.is_ready(deadline).await?;
         let had_place = self.waiters.step(|state, now| state.queues.released(key, token, false, now));
-        let release = self.release_all(key, token, tombstone, had_place, deadline).await?;
+        let release = self.release_all(key, token, *tombstone, had_place, deadline).await?;
         if release.answer == Released::Released && !had_place {
             self.waiters.step(|state, now| {
                 state.note_free(key);
@@ -178,22 +148,15 @@ impl LockStore for QuorumStore {
         Ok(release)
     }
 
-    async fn take_back(
-        &self,
-        key: &LockKey,
-        token: &TokenHash,
-        attempt: Attempt,
-        place: PlaceAfter,
-        known: KnownTo,
-        deadline: Instant,
-    ) -> Result<Undone, StoreError> {
-        // Nobody is there any more to whom the place would be of use, whatever the servers say.
-        self.waiters.step(|state, now| state.queues.vacate(key, token, attempt, place, false, now));
+    async fn roll_back(&self, request: &RollBack, deadline: Instant) -> Result<RolledBack, StoreError> {
+        let RollBack { key, token, attempt, ticket, known } = request;
+        // Nobody is there any more to whom the ticket would be of use, whatever the servers say.
+        self.waiters.step(|state, now| state.queues.vacate(key, token, *attempt, *ticket, false, now));
         self.pollster.membership.is_ready(deadline).await?;
-        let rolled_back = self.roll_back_all(key, token, attempt, known, deadline).await?;
-        let was_deleted = matches!(rolled_back, Undone::Ended { .. });
+        let rolled_back = self.roll_back_all(key, token, *attempt, *known, deadline).await?;
+        let was_deleted = matches!(rolled_back, RolledBack::Ended { .. });
         self.waiters.step(|state, now| {
-            state.queues.vacate(key, token, attempt, place, was_deleted, now);
+            state.queues.vacate(key, token, *attempt, *ticket, was_deleted, now);
             if was_deleted {
                 state.note_free(key);
                 state.queues.freed(key, now);
@@ -202,45 +165,22 @@ impl LockStore for QuorumStore {
         Ok(rolled_back)
     }
 
-    async fn decline(
-        &self,
-        key: &LockKey,
-        token: &TokenHash,
-        attempt: Attempt,
-        _: Instant,
-    ) -> Result<(), StoreError> {
+    async fn pass_on(&self, PassOn { key, token, attempt }: &PassOn) -> Result<(), StoreError> {
         self.waiters
-            .step(|state, now| state.queues.vacate(key, token, attempt, PlaceAfter::Kept, false, now));
+            .step(|state, now| state.queues.vacate(key, token, *attempt, TicketAfter::Kept, false, now));
         Ok(())
     }
 
-    fn bucket_of(&self, _: &LockKey) -> Bucket {
-        // Wait queues are kept in this gateway, all together.
-        Bucket::default()
-    }
-
-    async fn beat(&self, _: Bucket, deadline: Instant) -> Result<Beat, StoreError> {
+    async fn heartbeat(&self, deadline: Instant) -> Result<HeartbeatAnswer, StoreError> {
         self.pollster.membership.is_ready(deadline).await?;
         let (session, due) = self.waiters.step(|state, now| state.queues.beat(|key| state.held(key, now)));
-        Ok(Beat { is_new: self.session.swap(session, Ordering::AcqRel) != session, due })
+        Ok(HeartbeatAnswer { is_new: self.session.swap(session, Ordering::AcqRel) != session, due })
     }
 
-    fn hints(&self) -> broadcast::Receiver<Hint> {
-        self.hints.subscribe()
-    }
-
-    fn gossip(&self) -> Option<&dyn Gossip> {
-        Some(&self.publisher)
-    }
-
-    async fn inspect(
-        &self,
-        key: &LockKey,
-        token: Option<&TokenHash>,
-        deadline: Instant,
-    ) -> Result<Inspected, StoreError> {
+    async fn inspect(&self, request: &Inspect, deadline: Instant) -> Result<Inspected, StoreError> {
+        let Inspect { key, token } = request;
         self.pollster.membership.is_ready(deadline).await?;
-        let held = self.holder(key, token, deadline).await?;
+        let held = self.holder(key, token.as_ref(), deadline).await?;
         let waiters = self.waiters.step(|state, now| {
             state.queues.purge_queue(key, now);
             state.queues.waiters(key)
@@ -248,45 +188,69 @@ impl LockStore for QuorumStore {
         Ok(match held {
             None => Inspected::Free { waiters },
             Some((holder, lease)) => {
-                Inspected::Held { lease, yours: token.map(|token| *token == holder), waiters }
+                Inspected::Held { lease, yours: token.map(|token| token == holder), waiters }
             }
         })
     }
 
-    async fn break_lock(
-        &self,
-        key: &LockKey,
-        fence: FencingToken,
-        deadline: Instant,
-    ) -> Result<Broken, StoreError> {
+    async fn break_lock(&self, request: &Break, deadline: Instant) -> Result<Broken, StoreError> {
         self.pollster.membership.is_ready(deadline).await?;
-        let answer = self.break_all(key, fence, deadline).await?;
+        let answer = self.break_all(request, deadline).await?;
         if let Broken::Broken(_) = answer {
             self.waiters.step(|state, now| {
-                state.note_free(key);
-                state.queues.freed(key, now);
+                state.note_free(&request.key);
+                state.queues.freed(&request.key, now);
             });
         }
         Ok(answer)
     }
 
-    async fn list(
-        &self,
-        reach: &Reach,
-        cursor: Option<&str>,
-        limit: usize,
-        deadline: Instant,
-    ) -> Result<Page, StoreError> {
+    async fn list(&self, request: &List, deadline: Instant) -> Result<Page, StoreError> {
         self.pollster.membership.is_ready(deadline).await?;
-        self.list_page(reach, cursor, limit, deadline).await
+        self.list_page(request, deadline).await
+    }
+}
+
+impl LockStore for QuorumStore {
+    fn run<'a>(
+        &'a self,
+        request: &'a Request,
+        deadline: Instant,
+    ) -> BoxFuture<'a, Result<Reply, StoreError>> {
+        match request {
+            Request::Try(request) => self.try_lock(request, deadline).map_ok(Reply::Try).boxed(),
+            Request::Confirm(request) => self.confirm(request, deadline).map_ok(Reply::Confirm).boxed(),
+            Request::Enqueue(request) => self.enqueue(request, deadline).map_ok(Reply::Enqueue).boxed(),
+            Request::Poll(request) => self.poll(request, deadline).map_ok(Reply::Poll).boxed(),
+            Request::LastPoll(request) => self.last_poll(request, deadline).map_ok(Reply::LastPoll).boxed(),
+            Request::Renew(request) => self.renew(request, deadline).map_ok(Reply::Renew).boxed(),
+            Request::Release(request) => self.release(request, deadline).map_ok(Reply::Release).boxed(),
+            Request::RollBack(request) => self.roll_back(request, deadline).map_ok(Reply::RollBack).boxed(),
+            Request::PassOn(request) => self.pass_on(request).map_ok(Reply::PassOn).boxed(),
+            Request::Inspect(request) => self.inspect(request, deadline).map_ok(Reply::Inspect).boxed(),
+            Request::Break(request) => self.break_lock(request, deadline).map_ok(Reply::Break).boxed(),
+            Request::List(request) => self.list(request, deadline).map_ok(Reply::List).boxed(),
+            Request::Heartbeat(_) => self.heartbeat(deadline).map_ok(Reply::Heartbeat).boxed(),
+            Request::Check(_) => self.pollster.membership.is_ready(deadline).map_ok(Reply::Check).boxed(),
+        }
     }
 
-    async fn check(&self, deadline: Instant) -> Result<(), StoreError> {
-        self.pollster.membership.is_ready(deadline).await
+    fn bucket_of(&self, _: &LockKey) -> Bucket {
+        // Wait queues are kept in this gateway, all together.
+        Bucket::default()
     }
 
-    async fn close(&self) {
+    fn hints(&self) -> broadcast::Receiver<Hint> {
+        self.hints.subscribe()
+    }
+
+    fn peers(&self) -> Option<&dyn PeerBus> {
+        Some(&self.publisher)
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
         self.pollster.membership.close();
+        future::ready(()).boxed()
     }
 }
 

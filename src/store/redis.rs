@@ -7,9 +7,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use bb8_redis::bb8::{Pool, RunError};
 use bb8_redis::{RedisConnectionManager, bb8};
+use futures_util::future::{self, BoxFuture, FutureExt, TryFutureExt};
 use redis::Cmd;
 use tokio::sync::{Mutex, broadcast};
 use tokio::time::{Instant, timeout_at};
@@ -18,22 +18,21 @@ use self::address::Layout;
 use self::connection::link::Link;
 use self::connection::servers::Servers;
 use self::failure::describe;
-use self::fast_path::{FastPath, refused, replicated};
+use self::fast_path::FastPath;
 use self::health::preflight::Preflight;
-use self::mode::Mode;
 use self::pubsub::peer_bus::{PeerChannels, Publisher};
 use self::pubsub::{Hints, MOST_HINTS};
 use self::scripts::keys::KeySpace;
-use self::scripts::{Reply, lease_of, lease_seen, queue_position_of, unexpected};
+use self::scripts::{ScriptReply, lease_of, lease_seen, unexpected};
 use super::{
-    AcquireRequest, Beat, Bucket, Gossip, Hint, Intent, KnownTo, LockStore, PlaceAfter, ReleaseMark, Renewer,
-    StoreError,
+    Break, Bucket, HeartbeatAnswer, Hint, Inspect, LockStore, PassOn, PeerBus, Release, Renew, Reply,
+    Request, RollBack, StoreError, TicketAfter, Tombstone,
 };
 use crate::lock::{
-    Acquired, Attempt, Broken, Ended, FencingToken, Inspected, Lease, LockKey, Owner, Page, Reach, Release,
-    Released, Renewed, TokenHash, Ttl, Undone,
+    Attempt, Broken, Ended, Inspected, Lease, LockKey, ReleaseEffect, Released, Renewed, RolledBack,
 };
 
+mod acquiring;
 pub(super) mod address;
 pub(super) mod connection;
 mod diagnostics;
@@ -42,7 +41,6 @@ pub(super) mod failure;
 mod fast_path;
 pub(super) mod health;
 mod listing;
-mod mode;
 mod node;
 pub(super) mod pubsub;
 pub(super) mod scripts;
@@ -122,66 +120,16 @@ impl RedisStore {
             }
         }
     }
-}
 
-#[async_trait]
-impl LockStore for RedisStore {
-    async fn acquire(&self, request: &AcquireRequest, deadline: Instant) -> Result<Acquired, StoreError> {
-        if let Some(answer) = self.take_free(request, deadline).await? {
-            return Ok(answer);
-        }
-        let queue = self.keys.queue_of(&request.key);
-        let [lock, tickets, waiting, away, due, presence] = queue.in_order();
-        let tombstone = self.keys.tombstone(&request.key, &request.token);
-        let fence = self.keys.fence(self.keys.bucket_of(&request.key));
-        let keys = [lock, tickets, waiting, away, due, presence, tombstone.as_bytes(), fence.as_bytes()];
-        let token = request.token.to_string();
-        let attempt = request.attempt.to_string();
-        let mode = Mode::of(&request.intent);
-        let owner = request.owner.as_ref().map_or("", Owner::as_str);
-        let add_args = |link: &Link, call: &mut Cmd| {
-            call.arg(&token).arg(&attempt).arg(&*self.mark_ttl_ms).arg(&self.ticket_ms);
-            call.arg(mode.name).arg(request.ttl.as_ms()).arg(owner).arg(&link.incarnation);
-            if mode.waits || !request.terms.are_none() {
-                call.arg(&*self.hints.gateway).arg(&self.max_waiters_per_key);
-                call.arg(&mode.supersedes).arg(&mode.place);
-                call.arg(&scripts::terms(request.terms));
-            }
-        };
-        let key = &request.key;
-        let (bucket, grants) = (self.keys.bucket_of(key), request.intent != Intent::Confirm);
-        let (reply, link): (Reply, _) =
-            self.run_in(bucket, &scripts::ACQUIRE, grants, &keys, deadline, add_args).await?;
-        match reply.outcome {
-            outcome @ (0 | 1) => {
-                let lease = lease_of(&reply, key)?;
-                Ok(replicated(&link, lock, &token, lease, outcome == 0, deadline).await)
-            }
-            2 => refused(&reply, key),
-            3 => Ok(Acquired::TokenReleased),
-            4 => Ok(Acquired::AttemptVoided),
-            5 => queue_position_of(&reply).map(Acquired::InLine),
-            6 => queue_position_of(&reply).map(Acquired::Moved),
-            7 => Ok(Acquired::PlaceLost),
-            8 => Ok(Acquired::LineFull),
-            other => Err(unexpected("acquire", other)),
-        }
-    }
-
-    async fn renew(
-        &self,
-        key: &LockKey,
-        token: &TokenHash,
-        ttl: Ttl,
-        by: Renewer,
-        deadline: Instant,
-    ) -> Result<Renewed, StoreError> {
+    async fn renew(&self, request: &Renew, deadline: Instant) -> Result<Renewed, StoreError> {
+        let Renew { key, token, ttl, by } = request;
         let lock = self.keys.lock(key);
-        let (token, by) = (token.to_string(), scripts::renewer(by));
+        let (token, by) = (token.to_string(), scripts::renewer(*by));
         let add_args = |_: &Link, call: &mut Cmd| {
             call.arg(&token).arg(ttl.as_ms()).arg(&by);
         };
-        let reply: Reply = self.run(key, &scripts::RENEW, &[lock.as_bytes()], deadline, add_args).await?;
+        let reply: ScriptReply =
+            self.run_script(key, &scripts::RENEW, &[lock.as_bytes()], deadline, add_args).await?;
         match reply.outcome {
             0 => lease_of(&reply, key).map(Renewed::Renewed),
             1 => Ok(Renewed::NotHeld),
@@ -193,21 +141,16 @@ impl LockStore for RedisStore {
         }
     }
 
-    async fn release(
-        &self,
-        key: &LockKey,
-        token: &TokenHash,
-        tombstone: ReleaseMark,
-        deadline: Instant,
-    ) -> Result<Release, StoreError> {
-        let freed = (tombstone == ReleaseMark::Final).then(|| self.keys.tombstone(key, token));
+    async fn release(&self, request: &Release, deadline: Instant) -> Result<ReleaseEffect, StoreError> {
+        let Release { key, token, tombstone } = request;
+        let freed = (*tombstone == Tombstone::Final).then(|| self.keys.tombstone(key, token));
         if let Some(fencing_token) = self.free_own(key, token, freed.as_deref(), deadline).await? {
-            return Ok(Release {
+            return Ok(ReleaseEffect {
                 answer: Released::Released,
                 ended: Some(Ended { fencing_token, kept_ms: 0 }),
             });
         }
-        let reply: Reply =
+        let reply: ScriptReply =
             self.leave(&scripts::RELEASE, key, token, &Default::default(), freed, None, deadline).await?;
         let answer = match reply.outcome {
             0 => Released::Released,
@@ -216,83 +159,57 @@ impl LockStore for RedisStore {
             other => return Err(unexpected("release", other)),
         };
         let ended = |lease: Lease| Ended { fencing_token: lease.fencing_token, kept_ms: lease.left_ms };
-        Ok(Release { answer, ended: reply.lease().map(ended) })
+        Ok(ReleaseEffect { answer, ended: reply.lease().map(ended) })
     }
 
-    async fn take_back(
-        &self,
-        key: &LockKey,
-        token: &TokenHash,
-        attempt: Attempt,
-        place: PlaceAfter,
-        known: KnownTo,
-        deadline: Instant,
-    ) -> Result<Undone, StoreError> {
-        let (by, tombstone) =
-            ([attempt.to_string(), scripts::known(known)], Some(self.keys.tombstone(key, token)));
-        let reply: Reply =
-            self.leave(&scripts::ROLL_BACK, key, token, &by, tombstone, Some(place), deadline).await?;
+    async fn roll_back(&self, request: &RollBack, deadline: Instant) -> Result<RolledBack, StoreError> {
+        let RollBack { key, token, attempt, ticket, known } = request;
+        let by = [attempt.to_string(), scripts::known(*known)];
+        let tombstone = Some(self.keys.tombstone(key, token));
+        let reply: ScriptReply =
+            self.leave(&scripts::ROLL_BACK, key, token, &by, tombstone, Some(*ticket), deadline).await?;
         reply.rolled_back().ok_or_else(|| unexpected("take_back", reply.outcome))
     }
 
-    async fn decline(
-        &self,
-        key: &LockKey,
-        token: &TokenHash,
-        attempt: Attempt,
-        deadline: Instant,
-    ) -> Result<(), StoreError> {
-        let (by, place) = ([attempt.to_string(), String::new()], Some(PlaceAfter::Kept));
-        self.leave::<Reply>(&scripts::ROLL_BACK, key, token, &by, None, place, deadline).await.map(drop)
+    async fn pass_on(&self, request: &PassOn, deadline: Instant) -> Result<(), StoreError> {
+        let PassOn { key, token, attempt } = request;
+        let (by, ticket) = ([attempt.to_string(), String::new()], Some(TicketAfter::Kept));
+        self.leave::<ScriptReply>(&scripts::ROLL_BACK, key, token, &by, None, ticket, deadline)
+            .await
+            .map(drop)
     }
 
-    fn bucket_of(&self, key: &LockKey) -> Bucket {
-        self.keys.bucket_of(key)
-    }
-
-    async fn beat(&self, bucket: Bucket, deadline: Instant) -> Result<Beat, StoreError> {
+    async fn heartbeat(&self, bucket: Bucket, deadline: Instant) -> Result<HeartbeatAnswer, StoreError> {
         let (presence, due) = (self.keys.presence(bucket), self.keys.due(bucket));
         let last = self.last_heartbeats.lock().await.get(&bucket).cloned();
         let add_args = |link: &Link, call: &mut Cmd| {
             // Over another connection the gateway is as good as new: its hints, and a failover's last writes, are lost.
-            let heartbeat_number = last.as_ref().filter(|(session, _)| *session == link.session);
+            let number = last.as_ref().filter(|(session, _)| *session == link.session);
             call.arg(&*self.hints.gateway)
                 .arg(&self.presence_life_ms)
-                .arg(heartbeat_number.map_or("", |(_, heartbeat_number)| heartbeat_number));
+                .arg(number.map_or("", |(_, number)| number));
         };
         let keys = [presence.as_bytes(), due.as_bytes()];
         let (reply, link): (Vec<redis::Value>, _) =
             self.run_in(bucket, &scripts::HEARTBEAT, false, &keys, deadline, add_args).await?;
-        let (heartbeat_number, beat) = scripts::read_heartbeat(reply, |lock| self.keys.key_of(lock))
+        let (number, answer) = scripts::read_heartbeat(reply, |lock| self.keys.key_of(lock))
             .ok_or_else(|| StoreError::Unknown("the reply to a heartbeat cannot be read".into()))?;
-        // Before anybody joins, or comes back, because of this beat.
+        // Before anybody joins, or comes back, because of this heartbeat.
         link.listen(bucket, deadline).await;
-        self.last_heartbeats.lock().await.insert(bucket, (link.session, heartbeat_number));
-        Ok(beat)
+        self.last_heartbeats.lock().await.insert(bucket, (link.session, number));
+        Ok(answer)
     }
 
-    fn hints(&self) -> broadcast::Receiver<Hint> {
-        self.hints.sender.subscribe()
-    }
-
-    fn gossip(&self) -> Option<&dyn Gossip> {
-        Some(&self.publisher)
-    }
-
-    async fn inspect(
-        &self,
-        key: &LockKey,
-        token: Option<&TokenHash>,
-        deadline: Instant,
-    ) -> Result<Inspected, StoreError> {
+    async fn inspect(&self, request: &Inspect, deadline: Instant) -> Result<Inspected, StoreError> {
+        let Inspect { key, token } = request;
         let queue = self.keys.queue_of(key);
         let [lock, _, waiting, away, ..] = queue.in_order();
-        let shown = token.map(ToString::to_string).unwrap_or_default();
+        let shown = token.as_ref().map(ToString::to_string).unwrap_or_default();
         let add_args = |_: &Link, call: &mut Cmd| {
             call.arg(&shown);
         };
-        let reply: Reply =
-            self.run(key, &scripts::INSPECT, &[lock, waiting, away], deadline, add_args).await?;
+        let reply: ScriptReply =
+            self.run_script(key, &scripts::INSPECT, &[lock, waiting, away], deadline, add_args).await?;
         let waiters = reply.waiters();
         let held = |lease, yours| Ok(Inspected::Held { lease, yours, waiters });
         match reply.outcome {
@@ -304,35 +221,22 @@ impl LockStore for RedisStore {
         }
     }
 
-    async fn break_lock(
-        &self,
-        key: &LockKey,
-        fence: FencingToken,
-        deadline: Instant,
-    ) -> Result<Broken, StoreError> {
+    async fn break_lock(&self, request: &Break, deadline: Instant) -> Result<Broken, StoreError> {
+        let Break { key, fence } = request;
         let queue = self.keys.queue_of(key);
         let number = fence.get().to_string();
         let args = ["", "", &self.mark_ttl_ms, &self.ticket_ms, &number];
         let add_args = |_: &Link, call: &mut Cmd| {
             call.arg(&args);
         };
-        let reply: Reply = self.run(key, &scripts::BREAK, &queue.in_order(), deadline, add_args).await?;
+        let reply: ScriptReply =
+            self.run_script(key, &scripts::BREAK, &queue.in_order(), deadline, add_args).await?;
         match reply.outcome {
             0 => lease_of(&reply, key).map(Broken::Broken),
             1 => Ok(Broken::NotHeld),
             2 => Ok(Broken::HeldByAnother),
             other => Err(unexpected("break", other)),
         }
-    }
-
-    async fn list(
-        &self,
-        reach: &Reach,
-        cursor: Option<&str>,
-        limit: usize,
-        deadline: Instant,
-    ) -> Result<Page, StoreError> {
-        self.list_page(reach, cursor, limit, deadline).await
     }
 
     async fn check(&self, deadline: Instant) -> Result<(), StoreError> {
@@ -350,8 +254,48 @@ impl LockStore for RedisStore {
         *last = Some((Instant::now(), answer.clone()));
         answer
     }
+}
 
-    async fn close(&self) {
+impl LockStore for RedisStore {
+    fn run<'a>(
+        &'a self,
+        request: &'a Request,
+        deadline: Instant,
+    ) -> BoxFuture<'a, Result<Reply, StoreError>> {
+        match request {
+            Request::Try(request) => self.try_lock(request, deadline).map_ok(Reply::Try).boxed(),
+            Request::Confirm(request) => self.confirm(request, deadline).map_ok(Reply::Confirm).boxed(),
+            Request::Enqueue(request) => self.enqueue(request, deadline).map_ok(Reply::Enqueue).boxed(),
+            Request::Poll(request) => self.poll(request, deadline).map_ok(Reply::Poll).boxed(),
+            Request::LastPoll(request) => self.last_poll(request, deadline).map_ok(Reply::LastPoll).boxed(),
+            Request::Renew(request) => self.renew(request, deadline).map_ok(Reply::Renew).boxed(),
+            Request::Release(request) => self.release(request, deadline).map_ok(Reply::Release).boxed(),
+            Request::RollBack(request) => self.roll_back(request, deadline).map_ok(Reply::RollBack).boxed(),
+            Request::PassOn(request) => self.pass_on(request, deadline).map_ok(Reply::PassOn).boxed(),
+            Request::Inspect(request) => self.inspect(request, deadline).map_ok(Reply::Inspect).boxed(),
+            Request::Break(request) => self.break_lock(request, deadline).map_ok(Reply::Break).boxed(),
+            Request::List(request) => self.list_page(request, deadline).map_ok(Reply::List).boxed(),
+            Request::Heartbeat(request) => {
+                self.heartbeat(request.bucket, deadline).map_ok(Reply::Heartbeat).boxed()
+            }
+            Request::Check(_) => self.check(deadline).map_ok(Reply::Check).boxed(),
+        }
+    }
+
+    fn bucket_of(&self, key: &LockKey) -> Bucket {
+        self.keys.bucket_of(key)
+    }
+
+    fn hints(&self) -> broadcast::Receiver<Hint> {
+        self.hints.sender.subscribe()
+    }
+
+    fn peers(&self) -> Option<&dyn PeerBus> {
+        Some(&self.publisher)
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
         self.servers.stop();
+        future::ready(()).boxed()
     }
 }

@@ -10,8 +10,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::clock::whole_ms;
-use crate::lock::{Attempt, LockKey, Standing, TokenHash, Ttl};
-use crate::store::{Hint, Join, LOOK_AHEAD, LineSettings, PlaceAfter, SHORT_LEASE};
+use crate::lock::{Attempt, LockKey, QueuePosition, TokenHash, Ttl};
+use crate::store::{Enqueue, Hint, LOOK_AHEAD, LineSettings, LockRequest, SHORT_LEASE, TicketAfter};
 
 use queue::WaitQueue;
 
@@ -34,9 +34,9 @@ pub(super) enum QueueTurn {
     /// The lock is free, and offered to this very attempt, which may take it now.
     Take,
     /// It waits here.
-    InLine(Standing),
+    InLine(QueuePosition),
     /// Another attempt of the token waits here in its stead.
-    Moved(Standing),
+    Moved(QueuePosition),
     /// It has no place.
     Lost,
 }
@@ -95,31 +95,28 @@ impl WaitQueues {
     }
 
     /// Takes a place in the wait queue, or takes the token's own over. To be followed by a [`look`](Self::look).
-    pub(super) fn join(
-        &mut self,
-        key: &LockKey,
-        token: &TokenHash,
-        attempt: Attempt,
-        join: &Join,
-        now: Duration,
-    ) -> Result<(), QueueFull> {
+    pub(super) fn join(&mut self, request: &Enqueue, now: Duration) -> Result<(), QueueFull> {
+        let LockRequest { key, token, attempt, .. } = &request.lock;
         let queue = self.queues.entry(key.clone()).or_default();
         let ticket = queue.ticket(token).cloned();
         let present = ticket.as_ref().and_then(|ticket| ticket.attempt).filter(|_| queue.is_present(token));
-        let displaced = present.filter(|present| *present != attempt);
-        if displaced.is_some() && !join.displaces {
+        let displaced = present.filter(|present| present != attempt);
+        if displaced.is_some() && !request.takes_over {
             return Ok(());
         }
-        if ticket.is_none() && join.place.is_none() && queue.waiters() >= self.settings.max_waiters_per_key {
+        if ticket.is_none()
+            && request.ticket.is_none()
+            && queue.waiters() >= self.settings.max_waiters_per_key
+        {
             return Err(QueueFull);
         }
         // The earlier of the two, where the place was lost and an older request has brought the token into the wait queue anew.
-        let place = ticket.as_ref().map(|ticket| ticket.place).into_iter().chain(join.place).min();
+        let place = ticket.as_ref().map(|ticket| ticket.place).into_iter().chain(request.ticket).min();
         let place = place.unwrap_or_else(|| queue.last_place(now));
-        let before = ticket.as_ref().and_then(|ticket| ticket.attempt).filter(|before| *before != attempt);
-        let kept = ticket.filter(|ticket| ticket.attempt == Some(attempt));
+        let before = ticket.as_ref().and_then(|ticket| ticket.attempt).filter(|before| before != attempt);
+        let kept = ticket.filter(|ticket| ticket.attempt == Some(*attempt));
         let former = displaced.or_else(|| kept.and_then(|ticket| ticket.former));
-        queue.enqueue(*token, place, attempt, former);
+        queue.enqueue(*token, place, *attempt, former);
         self.hints.extend(before.map(|before| Hint::Look(key.clone(), before)));
         Ok(())
     }
@@ -168,7 +165,7 @@ impl WaitQueues {
         key: &LockKey,
         token: &TokenHash,
         attempt: Attempt,
-        place: PlaceAfter,
+        place: TicketAfter,
         now: Duration,
     ) {
         let lost_at = now + self.settings.ticket_ttl;
@@ -237,7 +234,7 @@ impl WaitQueues {
         key: &LockKey,
         token: &TokenHash,
         attempt: Attempt,
-        place: PlaceAfter,
+        place: TicketAfter,
         was_granted: bool,
         now: Duration,
     ) {
@@ -248,7 +245,7 @@ impl WaitQueues {
         if was_offered {
             self.hand_off(key, None, now);
         }
-        if let PlaceAfter::KeptAt(granted_at) = place
+        if let TicketAfter::KeptAt(granted_at) = place
             && was_granted
             && let Some(queue) = self.queues.get_mut(key)
         {
@@ -343,13 +340,13 @@ impl WaitQueues {
         token: &TokenHash,
         held: Option<Duration>,
         now: Duration,
-    ) -> Option<Standing> {
+    ) -> Option<QueuePosition> {
         let queue = self.queues.get(key)?;
         let place = queue.ticket(token)?.place;
         let offer = queue.offer();
         let due = held.or_else(|| offer.and_then(|offer| offer.left(now))).unwrap_or_default();
-        Some(Standing {
-            place,
+        Some(QueuePosition {
+            ticket: place,
             is_first: queue.first() == Some(token),
             due_in_ms: whole_ms(due),
             offered_to: offer.and_then(|offer| offer.attempt),

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use fencepost::clock::SystemClock;
 use fencepost::lock::{Acquired, Attempt, Inspected, LeaseToken, LockKey, Released, Renewed, Terms, Ttl};
-use fencepost::service::{Acquire, Acquisition, LockService, Outcome, TakeBack, Tenant};
+use fencepost::service::{AcquireRequest, Acquisition, GrantGuard, LockService, Outcome, Tenant};
 use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
-use fencepost::store::{AcquireRequest, Intent, KnownTo, LockStore, PlaceAfter, Renewer, StoreError};
+use fencepost::store::{
+    Inspect, KnownTo, LockRequest, LockStore, LockStoreExt, Renewer, RollBack, StoreError, TicketAfter, Try,
+};
 use tokio::time::Instant;
 
 use crate::support::network::{Loss, Network};
@@ -49,20 +51,19 @@ impl Scene {
     async fn acquire(&self, token: Option<LeaseToken>, ttl_ms: u64) -> Result<Acquisition, StoreError> {
         let ttl = Ttl::from_ms(ttl_ms).unwrap();
         self.service
-            .acquire(Acquire {
+            .acquire(AcquireRequest {
                 key: self.key.clone(),
                 token,
                 ttl,
                 owner: None,
                 wait: Duration::ZERO,
                 terms: Terms::default(),
-                by_connection: false,
                 tenant: Tenant::default(),
             })
             .await
     }
 
-    async fn grant_for(&self, token: Option<LeaseToken>, ttl_ms: u64) -> (LeaseToken, TakeBack) {
+    async fn grant_for(&self, token: Option<LeaseToken>, ttl_ms: u64) -> (LeaseToken, GrantGuard) {
         let acquisition = self.acquire(token, ttl_ms).await.unwrap();
         let Outcome::Granted(_, guard) = acquisition.outcome else { panic!("{:?}", acquisition.outcome) };
         (acquisition.token, guard)
@@ -314,29 +315,30 @@ async fn a_retry_keeps_its_grant_in_every_order_of_arrival(store: &AnyStore) {
         let ttl = Ttl::from_ms(30_000).unwrap();
         let request = |attempt| {
             let key = key.clone();
-            AcquireRequest {
-                key,
-                token,
-                attempt,
-                ttl,
-                owner: None,
-                terms: Terms::default(),
-                intent: Intent::Grant,
-            }
+            LockRequest { key, token, attempt, ttl, owner: None, terms: Terms::default() }
         };
         let (first, retry) = (request(Attempt::generate()), request(Attempt::generate()));
         let mut told = None;
         for arrival in order {
             match arrival {
-                First => drop(store.store.acquire(&first, soon()).await.unwrap()),
+                First => drop(store.store.call(Try(first.clone()), soon()).await.unwrap()),
                 CleanUp => drop(
                     store
                         .store
-                        .take_back(&key, &token, first.attempt, PlaceAfter::Kept, KnownTo::Nobody, soon())
+                        .call(
+                            RollBack {
+                                key: key.clone(),
+                                token,
+                                attempt: first.attempt,
+                                ticket: TicketAfter::Kept,
+                                known: KnownTo::Nobody,
+                            },
+                            soon(),
+                        )
                         .await
                         .unwrap(),
                 ),
-                Retry => match store.store.acquire(&retry, soon()).await.unwrap() {
+                Retry => match store.store.call(Try(retry.clone()), soon()).await.unwrap() {
                     Acquired::Granted(lease) | Acquired::AlreadyHeld(lease) => {
                         told = Some(lease.fencing_token)
                     }
@@ -345,7 +347,7 @@ async fn a_retry_keeps_its_grant_in_every_order_of_arrival(store: &AnyStore) {
             }
         }
         let Inspected::Held { lease, yours, .. } =
-            store.store.inspect(&key, Some(&token), soon()).await.unwrap()
+            store.store.call(Inspect { key: key.clone(), token: Some(token) }, soon()).await.unwrap()
         else {
             panic!("order {number}: what was answered was taken back");
         };

@@ -8,7 +8,7 @@ use std::time::Duration;
 use fencepost::clock::{Clock, SystemClock, boottime};
 use fencepost::lock::{Acquired, Attempt, LeaseToken, LockKey, Terms, Ttl};
 use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
-use fencepost::store::{AcquireRequest, Intent, LockStore};
+use fencepost::store::{LockRequest, LockStore, LockStoreExt, Try};
 use tokio::time::Instant;
 
 use crate::support::gateway::{bare_command, command};
@@ -118,22 +118,21 @@ impl Clock for SetClock {
 }
 
 /// Somebody who asks for the lock of this key for 30 s.
-fn request(key: &str) -> AcquireRequest {
-    AcquireRequest {
+fn request(key: &str) -> LockRequest {
+    LockRequest {
         key: LockKey::parse(key.as_bytes()).unwrap(),
         token: LeaseToken::generate().hash(),
         attempt: Attempt::generate(),
         ttl: Ttl::from_ms(30_000).unwrap(),
         owner: None,
         terms: Terms::default(),
-        intent: Intent::Grant,
     }
 }
 
 async fn grant_at(file: &Path, wall_s: u64) -> u64 {
     let clock = Arc::new(SetClock(Duration::from_secs(wall_s)));
     let store = EmbeddedStore::open(file, EmbeddedSettings::default(), clock).unwrap();
-    let answer = store.acquire(&request(&fresh_token()), Instant::now() + PATIENCE).await.unwrap();
+    let answer = store.call(Try(request(&fresh_token())), Instant::now() + PATIENCE).await.unwrap();
     let Acquired::Granted(lease) = answer else { panic!("{answer:?}") };
     store.close().await;
     lease.fencing_token.get()

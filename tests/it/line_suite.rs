@@ -5,17 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost::lock::{
-    Acquired, Attempt, Inspected, Lease, LeaseToken, LockKey, Place, Refusal, Released, Standing, Terms,
-    TokenHash, Ttl, Undone,
+    Attempt, Inspected, Lease, LeaseToken, LockKey, QueuePosition, Refusal, Released, RolledBack, Terms,
+    Ticket, TokenHash, Ttl,
 };
 use fencepost::store::{
-    AcquireRequest, Beat, Hint, Intent, Join, KnownTo, LockStore, OFFER, PlaceAfter, ReleaseMark,
+    Heartbeat, HeartbeatAnswer, Hint, Inspect, KnownTo, LockRequest, LockStore, LockStoreExt, OFFER, PassOn,
+    Release, RollBack, TicketAfter, Tombstone,
 };
 use tokio::sync::broadcast::Receiver;
 use tokio::time::{Instant, timeout};
 
 use crate::store_suite::granted;
 use crate::support::PATIENCE;
+use crate::support::asking::{Answer, Ask, Join, ask};
 use crate::support::stores::AnyStore;
 
 mod attempts;
@@ -49,8 +51,8 @@ pub fn the_key() -> LockKey {
 }
 
 /// The heartbeat of a gateway whose waiters want the lock.
-pub async fn beat(store: &Arc<dyn LockStore>) -> Beat {
-    store.beat(store.bucket_of(&the_key()), soon()).await.unwrap()
+pub async fn beat(store: &Arc<dyn LockStore>) -> HeartbeatAnswer {
+    store.call(Heartbeat { bucket: store.bucket_of(&the_key()) }, soon()).await.unwrap()
 }
 
 impl Scene {
@@ -70,10 +72,10 @@ impl Scene {
     }
 
     /// Somebody holds the lock, and two wait for it, the second at the other gateway; and the place of the first.
-    async fn two_wait(&self) -> (Waiter, [Waiter; 2], Place) {
+    async fn two_wait(&self) -> (Waiter, [Waiter; 2], Ticket) {
         let (holder, first, second) = (self.waiter(), self.waiter(), self.waiter_there());
         holder.grant(60_000).await;
-        let place = in_line(first.join().await).place;
+        let place = in_line(first.join().await).ticket;
         in_line(second.join().await);
         (holder, [first, second], place)
     }
@@ -90,52 +92,54 @@ impl Waiter {
         Self { store: store.clone(), attempt: Attempt::generate(), ..self.clone() }
     }
 
-    async fn ask(&self, ttl_ms: u64, intent: Intent) -> Acquired {
+    async fn ask(&self, ttl_ms: u64, how: Ask) -> Answer {
         // A gateway with a waiter beats all the time; these gateways have no heart of their own.
         beat(&self.store).await;
         let (key, token, attempt) = (self.key.clone(), self.token, self.attempt);
         let ttl = Ttl::from_ms(ttl_ms).unwrap();
-        let request =
-            AcquireRequest { key, token, attempt, ttl, owner: None, terms: Terms::default(), intent };
-        self.store.acquire(&request, soon()).await.unwrap()
+        let lock = LockRequest { key, token, attempt, ttl, owner: None, terms: Terms::default() };
+        ask(&*self.store, lock, how, soon()).await.unwrap()
     }
 
     async fn grant(&self, ttl_ms: u64) -> Lease {
-        granted(self.ask(ttl_ms, Intent::Grant).await)
+        granted(self.ask(ttl_ms, Ask::Try).await)
     }
 
-    async fn join(&self) -> Acquired {
-        self.ask(30_000, Intent::Join(Join { displaces: true, ..Join::default() })).await
+    async fn join(&self) -> Answer {
+        self.ask(30_000, Ask::Enqueue(Join { takes_over: true, ..Join::default() })).await
     }
 
-    async fn join_again(&self, join: Join) -> Acquired {
-        self.ask(30_000, Intent::Join(join)).await
+    async fn join_again(&self, join: Join) -> Answer {
+        self.ask(30_000, Ask::Enqueue(join)).await
     }
 
-    async fn look(&self) -> Acquired {
-        self.ask(30_000, Intent::Look).await
+    async fn look(&self) -> Answer {
+        self.ask(30_000, Ask::Poll).await
     }
 
-    async fn last_look(&self, place: PlaceAfter) -> Acquired {
-        self.ask(30_000, Intent::LastLook(place)).await
+    async fn last_look(&self, place: TicketAfter) -> Answer {
+        self.ask(30_000, Ask::LastPoll(place)).await
     }
 
     async fn release(&self) -> Released {
-        self.store.release(&self.key, &self.token, ReleaseMark::Final, soon()).await.unwrap().answer
+        let (key, token) = (self.key.clone(), self.token);
+        let release = Release { key, token, tombstone: Tombstone::Final };
+        self.store.call(release, soon()).await.unwrap().answer
     }
 
-    async fn leave(&self, place: PlaceAfter) -> bool {
-        let (store, known) = (&self.store, KnownTo::Nobody);
-        let undone = store.take_back(&self.key, &self.token, self.attempt, place, known, soon()).await;
-        matches!(undone.unwrap(), Undone::Ended { .. })
+    async fn leave(&self, ticket: TicketAfter) -> bool {
+        let (key, token, attempt) = (self.key.clone(), self.token, self.attempt);
+        let roll_back = RollBack { key, token, attempt, ticket, known: KnownTo::Nobody };
+        matches!(self.store.call(roll_back, soon()).await.unwrap(), RolledBack::Ended { .. })
     }
 
-    async fn decline(&self) {
-        self.store.decline(&self.key, &self.token, self.attempt, soon()).await.unwrap();
+    async fn pass_on(&self) {
+        let (key, token, attempt) = (self.key.clone(), self.token, self.attempt);
+        self.store.call(PassOn { key, token, attempt }, soon()).await.unwrap();
     }
 
     async fn waiters(&self) -> u64 {
-        match self.store.inspect(&self.key, None, soon()).await.unwrap() {
+        match self.store.call(Inspect { key: self.key.clone(), token: None }, soon()).await.unwrap() {
             Inspected::Free { waiters } | Inspected::Held { waiters, .. } => waiters,
         }
     }
@@ -146,17 +150,17 @@ impl Waiter {
 }
 
 #[track_caller]
-pub fn in_line(answer: Acquired) -> Standing {
+pub fn in_line(answer: Answer) -> QueuePosition {
     match answer {
-        Acquired::InLine(standing) => standing,
+        Answer::Queued(standing) => standing,
         other => panic!("not in line: {other:?}"),
     }
 }
 
 #[track_caller]
-fn refused(answer: Acquired) -> Refusal {
+fn refused(answer: Answer) -> Refusal {
     match answer {
-        Acquired::Refused(refusal) => refusal,
+        Answer::Refused(refusal) => refusal,
         other => panic!("not refused: {other:?}"),
     }
 }

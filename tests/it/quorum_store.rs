@@ -5,10 +5,14 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use fencepost::clock::{Clock, SystemClock};
-use fencepost::lock::{Acquired, Attempt, Lease, LeaseToken, LockKey, Released, Renewed, Terms, Ttl, Undone};
+use fencepost::lock::{
+    Acquired, Attempt, Lease, LeaseToken, LockKey, Released, Renewed, RolledBack, Terms, Ttl,
+};
 use fencepost::store::quorum::QuorumStore;
 use fencepost::store::redis::{RedisAddress, RedisSettings};
-use fencepost::store::{AcquireRequest, Intent, KnownTo, LockStore, PlaceAfter, ReleaseMark, Renewer};
+use fencepost::store::{
+    KnownTo, LockRequest, LockStoreExt, Release, Renew, Renewer, RollBack, TicketAfter, Tombstone, Try,
+};
 use tokio::time::Instant;
 
 use crate::support::gateway::run;
@@ -69,18 +73,14 @@ async fn take_and_release(store: &QuorumStore) -> Lease {
         let deadline = Instant::now() + Duration::from_secs(1);
         let token = LeaseToken::generate().hash();
         let (attempt, ttl) = (Attempt::generate(), Ttl::from_ms(30_000).unwrap());
-        let request = AcquireRequest {
-            key: key.clone(),
-            token,
-            attempt,
-            ttl,
-            owner: None,
-            terms: Terms::default(),
-            intent: Intent::Grant,
-        };
-        if let Ok(Acquired::Granted(lease)) = store.acquire(&request, deadline).await {
+        let request =
+            LockRequest { key: key.clone(), token, attempt, ttl, owner: None, terms: Terms::default() };
+        if let Ok(Acquired::Granted(lease)) = store.call(Try(request.clone()), deadline).await {
             let released = store
-                .release(&key, &token, ReleaseMark::None, Instant::now() + PATIENCE)
+                .call(
+                    Release { key: key.clone(), token, tombstone: Tombstone::None },
+                    Instant::now() + PATIENCE,
+                )
                 .await
                 .map(|release| release.answer);
             assert_eq!(released, Ok(Released::Released));
@@ -187,10 +187,9 @@ async fn a_server_that_lacks_a_connections_lock_is_given_it_with_its_terms() {
     let (token, attempt) = (LeaseToken::generate().hash(), Attempt::for_connection());
     let terms = Terms { max_hold: Some(Duration::from_secs(100)), min_hold: Some(Duration::from_secs(50)) };
     let ttl = Ttl::from_ms(10_000).unwrap();
-    let request =
-        AcquireRequest { key: key.clone(), token, attempt, ttl, owner: None, terms, intent: Intent::Grant };
+    let request = LockRequest { key: key.clone(), token, attempt, ttl, owner: None, terms };
     let soon = || Instant::now() + PATIENCE;
-    assert!(matches!(store.acquire(&request, soon()).await, Ok(Acquired::Granted(_))));
+    assert!(matches!(store.call(Try(request.clone()), soon()).await, Ok(Acquired::Granted(_))));
     let lock_on = async |node: usize| {
         let names: Vec<String> = quorum.nodes[node].command(&["KEYS", "*:lock:held"]).await;
         let name = names.first()?;
@@ -200,7 +199,10 @@ async fn a_server_that_lacks_a_connections_lock_is_given_it_with_its_terms() {
     let (name, granted) = lock_on(2).await.unwrap();
     let _: i64 = quorum.nodes[2].command(&["DEL", &name]).await;
     let by = Renewer::Connection(attempt);
-    assert!(matches!(store.renew(&key, &token, ttl, by, soon()).await, Ok(Renewed::Renewed(_))));
+    assert!(matches!(
+        store.call(Renew { key: key.clone(), token, ttl, by }, soon()).await,
+        Ok(Renewed::Renewed(_))
+    ));
     eventually("it is given the lock", async || lock_on(2).await.is_some()).await;
     let (_, repaired) = lock_on(2).await.unwrap();
     let fields = |lock: &str| lock.split([' ', ':']).map(str::to_owned).collect::<Vec<_>>();
@@ -211,8 +213,19 @@ async fn a_server_that_lacks_a_connections_lock_is_given_it_with_its_terms() {
         assert!((before_ms - after_ms).abs() < 1_000, "{granted:?} became {repaired:?}");
     }
     assert_eq!(
-        store.take_back(&key, &token, attempt, PlaceAfter::Removed, KnownTo::Nobody, soon()).await,
-        Ok(Undone::Ended { kept_ms: 0 })
+        store
+            .call(
+                RollBack {
+                    key: key.clone(),
+                    token,
+                    attempt,
+                    ticket: TicketAfter::Removed,
+                    known: KnownTo::Nobody
+                },
+                soon()
+            )
+            .await,
+        Ok(RolledBack::Ended { kept_ms: 0 })
     );
     eventually("no server has it", async || {
         lock_on(0).await.is_none() && lock_on(1).await.is_none() && lock_on(2).await.is_none()

@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
-use fencepost::lock::{Acquired, Attempt, Inspected, LeaseToken, LockKey, Terms, TokenHash, Ttl};
+use fencepost::lock::{Attempt, Inspected, LeaseToken, LockKey, Terms, TokenHash, Ttl};
 use fencepost::store::redis::RedisStore;
 use fencepost::store::{
-    AcquireRequest, Bucket, Intent, Join, KnownTo, LockStore, PlaceAfter, ReleaseMark, Renewer,
+    Bucket, Heartbeat, Inspect, KnownTo, LockRequest, LockStoreExt, Release, Renew, Renewer, RollBack,
+    TicketAfter, Tombstone,
 };
 use tokio::time::{Instant, sleep_until};
 
 use crate::line_suite::{MARK_TTL, in_line, offer_lapses, soon};
+use crate::support::asking::{self, Answer, Ask, Join};
 use crate::support::stores::{LINE, redis_store};
 use crate::support::{RedisServer, eventually};
 
@@ -24,22 +26,21 @@ fn token() -> TokenHash {
     LeaseToken::generate().hash()
 }
 
-async fn ask(store: &RedisStore, token: TokenHash, attempt: Attempt, intent: Intent) -> Acquired {
-    let ttl = Ttl::from_ms(60_000).unwrap();
-    let request =
-        AcquireRequest { key: key(), token, attempt, ttl, owner: None, terms: Terms::default(), intent };
-    store.acquire(&request, soon()).await.unwrap()
+async fn ask(store: &RedisStore, token: TokenHash, attempt: Attempt, how: Ask) -> Answer {
+    let (ttl, terms) = (Ttl::from_ms(60_000).unwrap(), Terms::default());
+    let lock = LockRequest { key: key(), token, attempt, ttl, owner: None, terms };
+    asking::ask(store, lock, how, soon()).await.unwrap()
 }
 
 async fn hold(store: &RedisStore) -> TokenHash {
     let holder = token();
-    let answer = ask(store, holder, Attempt::generate(), Intent::Grant).await;
-    assert!(matches!(answer, Acquired::Granted(_)), "{answer:?}");
+    let answer = ask(store, holder, Attempt::generate(), Ask::Try).await;
+    assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
     holder
 }
 
-fn join() -> Intent {
-    Intent::Join(Join { displaces: true, ..Join::default() })
+fn join() -> Ask {
+    Ask::Enqueue(Join { takes_over: true, ..Join::default() })
 }
 
 /// A server, a gateway that it has heard of, and the holder of the lock.
@@ -52,11 +53,11 @@ async fn held() -> (RedisServer, RedisStore, TokenHash) {
 }
 
 async fn release(store: &RedisStore, token: TokenHash) {
-    store.release(&key(), &token, ReleaseMark::Final, soon()).await.unwrap();
+    store.call(Release { key: key(), token, tombstone: Tombstone::Final }, soon()).await.unwrap();
 }
 
 async fn is_new(store: &RedisStore) -> bool {
-    store.beat(Bucket::default(), soon()).await.unwrap().is_new
+    store.call(Heartbeat { bucket: Bucket::default() }, soon()).await.unwrap().is_new
 }
 
 /// Three gateways and hundreds of waiters die at the head of the line: all step aside together.
@@ -71,27 +72,27 @@ async fn waiters_of_dead_gateways_cost_one_lapse_together_however_many() {
     }
     // Past the limit of a line, as gateways with other settings may have let them in.
     for number in 0..300 {
-        let place = Some(fencepost::lock::Place::new(1_000 + number));
+        let ticket = Some(fencepost::lock::Ticket::new(1_000 + number));
         let store = &dead[usize::try_from(number % 3).unwrap()];
-        let join = Intent::Join(Join { displaces: true, place, supersedes: Vec::new() });
+        let join = Ask::Enqueue(Join { takes_over: true, ticket, supersedes: Vec::new() });
         in_line(ask(store, token(), Attempt::generate(), join).await);
     }
     let (waiter, attempt) = (token(), Attempt::generate());
     is_new(&live).await;
-    let place = Some(fencepost::lock::Place::new(9_000));
+    let ticket = Some(fencepost::lock::Ticket::new(9_000));
     in_line(
-        ask(&live, waiter, attempt, Intent::Join(Join { displaces: true, place, supersedes: Vec::new() }))
+        ask(&live, waiter, attempt, Ask::Enqueue(Join { takes_over: true, ticket, supersedes: Vec::new() }))
             .await,
     );
 
     release(&live, holder).await;
     let offered_at = Instant::now();
-    let answer = ask(&live, waiter, attempt, Intent::Look).await;
-    assert!(matches!(answer, Acquired::InLine(_)), "the dead were heard of a moment ago: {answer:?}");
+    let answer = ask(&live, waiter, attempt, Ask::Poll).await;
+    assert!(matches!(answer, Answer::Queued(_)), "the dead were heard of a moment ago: {answer:?}");
     is_new(&live).await;
     offer_lapses(offered_at).await;
-    let answer = ask(&live, waiter, attempt, Intent::Look).await;
-    assert!(matches!(answer, Acquired::Granted(_)), "{answer:?}");
+    let answer = ask(&live, waiter, attempt, Ask::Poll).await;
+    assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
     // They are forgotten, so that their next heartbeat is a first one.
     for store in &dead {
         assert!(is_new(store).await);
@@ -105,7 +106,7 @@ async fn waiters_of_a_gateway_long_silent_cost_nothing() {
     let holder = hold(&live).await;
     is_new(&dead).await;
     let (absent, late) = (token(), Attempt::generate());
-    let place = in_line(ask(&dead, absent, late, join()).await).place;
+    let place = in_line(ask(&dead, absent, late, join()).await).ticket;
     let silent_since = Instant::now();
     let (waiter, attempt) = (token(), Attempt::generate());
     is_new(&live).await;
@@ -113,14 +114,14 @@ async fn waiters_of_a_gateway_long_silent_cost_nothing() {
     sleep_until(silent_since + HEARD_WITHIN + Duration::from_millis(50)).await;
     is_new(&live).await;
     release(&live, holder).await;
-    let answer = ask(&live, waiter, attempt, Intent::Look).await;
-    assert!(matches!(answer, Acquired::Granted(_)), "{answer:?}");
+    let answer = ask(&live, waiter, attempt, Ask::Poll).await;
+    assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
     let away = ["ZSCORE", "fencepost:{0}:away:k", &absent.to_string()];
     assert!(redis.command::<Option<f64>>(&away).await.is_some(), "its place is not kept for ever");
     // It was only slow: its place was kept.
     assert!(is_new(&dead).await);
-    let standing = in_line(ask(&dead, absent, late, Intent::Look).await);
-    assert_eq!((standing.place, standing.is_first), (place, true));
+    let standing = in_line(ask(&dead, absent, late, Ask::Poll).await);
+    assert_eq!((standing.ticket, standing.is_first), (place, true));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -146,7 +147,7 @@ async fn a_gateway_learns_that_it_may_have_been_forgotten() {
     assert!(!is_new(&store).await);
     let _: () = redis.command(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
     eventually("over a new connection it is new", async || {
-        store.beat(Bucket::default(), soon()).await.is_ok_and(|beat| beat.is_new)
+        store.call(Heartbeat { bucket: Bucket::default() }, soon()).await.is_ok_and(|beat| beat.is_new)
     })
     .await;
 }
@@ -157,20 +158,20 @@ async fn a_place_that_the_server_lost_is_put_back_in_its_order() {
     let waiters = [0; 3].map(|_| (token(), Attempt::generate()));
     let mut places = Vec::new();
     for (waiter, attempt) in waiters {
-        places.push(in_line(ask(&store, waiter, attempt, join()).await).place);
+        places.push(in_line(ask(&store, waiter, attempt, join()).await).ticket);
     }
     let _: () = redis.command(&["FLUSHALL"]).await;
     let newcomer = hold(&store).await;
     assert_ne!(newcomer, holder, "the lock is lost as well: whoever asks first has it");
     is_new(&store).await;
     for ((waiter, attempt), place) in waiters.iter().zip(&places).rev() {
-        assert_eq!(ask(&store, *waiter, *attempt, Intent::Look).await, Acquired::PlaceLost);
-        let again = Intent::Join(Join { displaces: false, place: Some(*place), supersedes: Vec::new() });
-        assert_eq!(in_line(ask(&store, *waiter, *attempt, again).await).place, *place);
+        assert_eq!(ask(&store, *waiter, *attempt, Ask::Poll).await, Answer::TicketLost);
+        let again = Ask::Enqueue(Join { takes_over: false, ticket: Some(*place), supersedes: Vec::new() });
+        assert_eq!(in_line(ask(&store, *waiter, *attempt, again).await).ticket, *place);
     }
     release(&store, newcomer).await;
     let (first, attempt) = waiters[0];
-    assert!(matches!(ask(&store, first, attempt, Intent::Look).await, Acquired::Granted(_)));
+    assert!(matches!(ask(&store, first, attempt, Ask::Poll).await, Answer::Granted(_)));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -180,8 +181,8 @@ async fn every_key_of_a_line_has_a_ttl() {
     for (waiter, attempt) in waiters {
         in_line(ask(&store, waiter, attempt, join()).await);
     }
-    let ends = Intent::LastLook(PlaceAfter::Kept);
-    assert!(matches!(ask(&store, waiters[2].0, waiters[2].1, ends).await, Acquired::Refused(_)));
+    let ends = Ask::LastPoll(TicketAfter::Kept);
+    assert!(matches!(ask(&store, waiters[2].0, waiters[2].1, ends).await, Answer::Refused(_)));
     let all_have = async |least: usize| {
         let keys = redis.keys().await;
         for key in keys.iter().filter(|key| !key.ends_with(":fence")) {
@@ -194,7 +195,16 @@ async fn every_key_of_a_line_has_a_ttl() {
     release(&store, holder).await;
     all_have(7).await;
     store
-        .take_back(&key(), &waiters[0].0, waiters[0].1, PlaceAfter::Kept, KnownTo::Nobody, soon())
+        .call(
+            RollBack {
+                key: key(),
+                token: waiters[0].0,
+                attempt: waiters[0].1,
+                ticket: TicketAfter::Kept,
+                known: KnownTo::Nobody,
+            },
+            soon(),
+        )
         .await
         .unwrap();
     all_have(7).await;
@@ -215,8 +225,8 @@ async fn a_heartbeat_that_is_yet_to_come_counts_for_nothing() {
     in_line(ask(&live, waiter, attempt, join()).await);
     release(&live, holder).await;
     is_new(&live).await;
-    let answer = ask(&live, waiter, attempt, Intent::Look).await;
-    assert!(matches!(answer, Acquired::Granted(_)), "{answer:?}");
+    let answer = ask(&live, waiter, attempt, Ask::Poll).await;
+    assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
 }
 
 /// The lease of the holder ended, and the first to ask is the first of the line, who does not wait just now.
@@ -225,11 +235,11 @@ async fn a_ticket_whose_turn_it_is_needs_no_offer() {
     let (redis, store, _) = held().await;
     let (waiter, attempt) = (token(), Attempt::generate());
     in_line(ask(&store, waiter, attempt, join()).await);
-    let ends = Intent::LastLook(PlaceAfter::Kept);
-    assert!(matches!(ask(&store, waiter, attempt, ends).await, Acquired::Refused(_)));
+    let ends = Ask::LastPoll(TicketAfter::Kept);
+    assert!(matches!(ask(&store, waiter, attempt, ends).await, Answer::Refused(_)));
     let _: () = redis.command(&["DEL", "fencepost:{0}:lock:k"]).await;
-    let answer = ask(&store, waiter, Attempt::generate(), Intent::Grant).await;
-    assert!(matches!(answer, Acquired::Granted(_)), "{answer:?}");
+    let answer = ask(&store, waiter, Attempt::generate(), Ask::Try).await;
+    assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
 }
 
 /// When a lease ends is known to all gateways, whichever of them waits.
@@ -242,18 +252,24 @@ async fn a_look_notes_when_the_lease_ends_and_heartbeats_strike_off_what_is_long
     let (waiter, attempt) = (token(), Attempt::generate());
     in_line(ask(&store, waiter, attempt, join()).await);
     let ends = due_ms().await.expect("somebody waits for the end of the lease");
-    store.renew(&key(), &holder, Ttl::from_ms(600_000).unwrap(), Renewer::Token, soon()).await.unwrap();
-    in_line(ask(&store, waiter, attempt, Intent::Look).await);
+    store
+        .call(
+            Renew { key: key(), token: holder, ttl: Ttl::from_ms(600_000).unwrap(), by: Renewer::Token },
+            soon(),
+        )
+        .await
+        .unwrap();
+    in_line(ask(&store, waiter, attempt, Ask::Poll).await);
     assert!(due_ms().await > Some(ends + 400_000.0), "the lease was renewed");
     // Nobody waits for it any more, or somebody would have looked.
     let _: () = redis.command(&["ZADD", "fencepost:{0}:due", "12345", "fencepost:{0}:lock:old"]).await;
-    assert_eq!(store.beat(Bucket::default(), soon()).await.unwrap().due, []);
+    assert_eq!(store.call(Heartbeat { bucket: Bucket::default() }, soon()).await.unwrap().due, []);
     let left: u64 = redis.command(&["ZCARD", "fencepost:{0}:due"]).await;
     assert_eq!(left, 1);
     // Whoever follows need not look at a grant to have its end known.
     in_line(ask(&store, token(), Attempt::generate(), join()).await);
     release(&store, holder).await;
-    assert!(matches!(ask(&store, waiter, attempt, Intent::Look).await, Acquired::Granted(_)));
+    assert!(matches!(ask(&store, waiter, attempt, Ask::Poll).await, Answer::Granted(_)));
     assert!(due_ms().await > Some(ends), "the new lease has an end of its own");
 }
 
@@ -265,9 +281,21 @@ async fn an_empty_line_leaves_no_keys() {
     for (waiter, attempt) in [granted, left] {
         in_line(ask(&store, waiter, attempt, join()).await);
     }
-    store.take_back(&key(), &left.0, left.1, PlaceAfter::Removed, KnownTo::Nobody, soon()).await.unwrap();
+    store
+        .call(
+            RollBack {
+                key: key(),
+                token: left.0,
+                attempt: left.1,
+                ticket: TicketAfter::Removed,
+                known: KnownTo::Nobody,
+            },
+            soon(),
+        )
+        .await
+        .unwrap();
     release(&store, holder).await;
-    assert!(matches!(ask(&store, granted.0, granted.1, Intent::Look).await, Acquired::Granted(_)));
+    assert!(matches!(ask(&store, granted.0, granted.1, Ask::Poll).await, Answer::Granted(_)));
     release(&store, granted.0).await;
     let keys = redis.keys().await;
     let of_line = |key: &&String| {
@@ -289,11 +317,11 @@ async fn a_line_full_of_the_dead_lets_the_living_in() {
     let silent_since = Instant::now();
     is_new(&live).await;
     let newcomer = (token(), Attempt::generate());
-    assert_eq!(ask(&live, newcomer.0, newcomer.1, join()).await, Acquired::LineFull, "they may live");
+    assert_eq!(ask(&live, newcomer.0, newcomer.1, join()).await, Answer::QueueFull, "they may live");
     sleep_until(silent_since + HEARD_WITHIN + Duration::from_millis(50)).await;
     is_new(&live).await;
     eventually("there is a place", async || {
-        matches!(ask(&live, newcomer.0, newcomer.1, join()).await, Acquired::InLine(_))
+        matches!(ask(&live, newcomer.0, newcomer.1, join()).await, Answer::Queued(_))
     })
     .await;
     assert!(is_new(&dead).await, "were it only slow, its waiters would come back");
@@ -305,14 +333,14 @@ async fn a_last_look_at_a_lock_that_the_server_has_forgotten_ends_nothing() {
     let (waiter, attempt) = (token(), Attempt::generate());
     in_line(ask(&store, waiter, attempt, join()).await);
     let _: () = redis.command(&["FLUSHALL"]).await;
-    let last = Intent::LastLook(PlaceAfter::Kept);
+    let last = Ask::LastPoll(TicketAfter::Kept);
     assert_eq!(
         ask(&store, waiter, attempt, last).await,
-        Acquired::PlaceLost,
+        Answer::TicketLost,
         "there is nobody to be refused for"
     );
-    let answer = ask(&store, waiter, attempt, Intent::Join(Join::default())).await;
-    assert!(matches!(answer, Acquired::Granted(_)), "{answer:?}");
+    let answer = ask(&store, waiter, attempt, Ask::Enqueue(Join::default())).await;
+    assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
 }
 
 /// Whoever waits goes on waiting, leaves and is served on a server that is out of memory.
@@ -325,13 +353,25 @@ async fn a_line_goes_on_while_the_server_is_out_of_memory() {
     }
     let _: () = redis.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
     assert!(!is_new(&store).await, "its heartbeat is heard");
-    in_line(ask(&store, first.0, first.1, Intent::Look).await);
-    let last = Intent::LastLook(PlaceAfter::Kept);
-    assert!(matches!(ask(&store, second.0, second.1, last).await, Acquired::Refused(_)));
-    store.take_back(&key(), &third.0, third.1, PlaceAfter::Kept, KnownTo::Nobody, soon()).await.unwrap();
+    in_line(ask(&store, first.0, first.1, Ask::Poll).await);
+    let last = Ask::LastPoll(TicketAfter::Kept);
+    assert!(matches!(ask(&store, second.0, second.1, last).await, Answer::Refused(_)));
+    store
+        .call(
+            RollBack {
+                key: key(),
+                token: third.0,
+                attempt: third.1,
+                ticket: TicketAfter::Kept,
+                known: KnownTo::Nobody,
+            },
+            soon(),
+        )
+        .await
+        .unwrap();
     release(&store, holder).await;
-    let answer = ask(&store, first.0, first.1, Intent::Look).await;
-    assert!(matches!(answer, Acquired::Granted(_)), "{answer:?}");
+    let answer = ask(&store, first.0, first.1, Ask::Poll).await;
+    assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
 }
 
 /// A server that takes no writes still says who holds a lock, whatever there is to tidy up in its line.
@@ -340,12 +380,14 @@ async fn a_look_needs_no_write() {
     let (redis, store, _) = held().await;
     let (waiter, attempt) = (token(), Attempt::generate());
     in_line(ask(&store, waiter, attempt, join()).await);
-    let last = Intent::LastLook(PlaceAfter::Kept);
-    assert!(matches!(ask(&store, waiter, attempt, last).await, Acquired::Refused(_)));
+    let last = Ask::LastPoll(TicketAfter::Kept);
+    assert!(matches!(ask(&store, waiter, attempt, last).await, Answer::Refused(_)));
     let _: () = redis.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
-    eventually("its ticket has ended", async || match store.inspect(&key(), None, soon()).await.unwrap() {
-        Inspected::Held { waiters, .. } => waiters == 0,
-        Inspected::Free { .. } => panic!("it is held"),
+    eventually("its ticket has ended", async || {
+        match store.call(Inspect { key: key(), token: None }, soon()).await.unwrap() {
+            Inspected::Held { waiters, .. } => waiters == 0,
+            Inspected::Free { .. } => panic!("it is held"),
+        }
     })
     .await;
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use fencepost::lock::{Acquired, Attempt, LeaseToken, LockKey, Terms, Ttl};
-use fencepost::service::{Acquire, LockService, Outcome, Tenant};
-use fencepost::store::{AcquireRequest, Intent, LockStore};
+use fencepost::service::{AcquireRequest, LockService, Outcome, Tenant};
+use fencepost::store::{LockRequest, LockStoreExt, Try};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
 
@@ -48,14 +48,13 @@ async fn a_million_keys_with_server_made_tokens_leave_at_most_a_hundred() {
                 for number in (task..KEYS).step_by(AT_ONCE as usize) {
                     let key = LockKey::parse(format!("key {number}").as_bytes()).unwrap();
                     let ttl = Ttl::from_ms(30_000).unwrap();
-                    let wish = Acquire {
+                    let wish = AcquireRequest {
                         key: key.clone(),
                         token: None,
                         ttl,
                         owner: None,
                         wait: Duration::ZERO,
                         terms: Terms::default(),
-                        by_connection: false,
                         tenant: Tenant::default(),
                     };
                     let acquisition = service.acquire(wish).await.unwrap();
@@ -228,16 +227,15 @@ async fn a_new_run_begins_above_the_old_one() {
     let _: i64 =
         redis.command(&["HSET", "fencepost:{0}:fence", "another incarnation", &ahead.to_string()]).await;
     let store = redis_store(&redis, TWO_MINUTES);
-    let request = AcquireRequest {
+    let request = LockRequest {
         key: LockKey::parse(b"k").unwrap(),
         token: LeaseToken::generate().hash(),
         attempt: Attempt::generate(),
         ttl: Ttl::from_ms(1_000).unwrap(),
         owner: None,
         terms: Terms::default(),
-        intent: Intent::Grant,
     };
-    let answer = store.acquire(&request, Instant::now() + PATIENCE).await.unwrap();
+    let answer = store.call(Try(request.clone()), Instant::now() + PATIENCE).await.unwrap();
     let Acquired::Granted(lease) = answer else { panic!("{answer:?}") };
     assert!(lease.fencing_token.get() > ahead);
     let fields: Vec<String> = redis.command(&["HKEYS", "fencepost:{0}:fence"]).await;

@@ -3,12 +3,16 @@
 use std::time::Duration;
 
 use fencepost::lock::{
-    Acquired, Attempt, Inspected, Lease, LeaseToken, LockKey, Owner, Refusal, Released, Renewed, Terms,
-    TokenHash, Ttl, Undone,
+    Attempt, Inspected, Lease, LeaseToken, LockKey, Owner, Refusal, Released, Renewed, RolledBack, Terms,
+    TokenHash, Ttl,
 };
-use fencepost::store::{AcquireRequest, Intent, KnownTo, PlaceAfter, ReleaseMark, Renewer, StoreError};
+use fencepost::store::{
+    Check, Inspect, KnownTo, LockRequest, LockStoreExt, Release, Renew, Renewer, RollBack, StoreError,
+    TicketAfter, Tombstone,
+};
 use tokio::time::Instant;
 
+use crate::support::asking::{Answer, Ask, ask};
 use crate::support::stores::{AnyStore, for_each_store};
 use crate::support::{PATIENCE, eventually};
 
@@ -62,15 +66,15 @@ impl<'a> Caller<'a> {
         Self { scene, key, token: LeaseToken::generate().hash(), terms: Terms::default() }
     }
 
-    async fn acquire_as(&self, attempt: Attempt, ttl_ms: u64, intent: Intent) -> Acquired {
+    async fn acquire_as(&self, attempt: Attempt, ttl_ms: u64, how: Ask) -> Answer {
         let owner = Owner::parse(b"somebody").unwrap();
         let (key, token, terms) = (self.key.clone(), self.token, self.terms);
-        let request = AcquireRequest { key, token, attempt, ttl: ttl(ttl_ms), owner, terms, intent };
-        self.scene.store.acquire(&request, soon()).await.unwrap()
+        let lock = LockRequest { key, token, attempt, ttl: ttl(ttl_ms), owner, terms };
+        ask(&*self.scene.store, lock, how, soon()).await.unwrap()
     }
 
-    async fn acquire(&self, ttl_ms: u64) -> Acquired {
-        self.acquire_as(Attempt::generate(), ttl_ms, Intent::Grant).await
+    async fn acquire(&self, ttl_ms: u64) -> Answer {
+        self.acquire_as(Attempt::generate(), ttl_ms, Ask::Try).await
     }
 
     async fn grant(&self, ttl_ms: u64) -> Lease {
@@ -82,24 +86,39 @@ impl<'a> Caller<'a> {
     }
 
     async fn renew_by(&self, by: Renewer, ttl_ms: u64) -> Renewed {
-        self.scene.store.renew(&self.key, &self.token, ttl(ttl_ms), by, soon()).await.unwrap()
+        self.scene
+            .store
+            .call(Renew { key: self.key.clone(), token: self.token, ttl: ttl(ttl_ms), by }, soon())
+            .await
+            .unwrap()
     }
 
-    async fn release(&self, mark: ReleaseMark) -> Released {
-        self.scene.store.release(&self.key, &self.token, mark, soon()).await.unwrap().answer
+    async fn release(&self, mark: Tombstone) -> Released {
+        self.scene
+            .store
+            .call(Release { key: self.key.clone(), token: self.token, tombstone: mark }, soon())
+            .await
+            .unwrap()
+            .answer
     }
 
     async fn take_back(&self, attempt: Attempt) {
         self.take_back_from(attempt, KnownTo::Nobody).await;
     }
 
-    async fn take_back_from(&self, attempt: Attempt, known: KnownTo) -> Undone {
-        let (store, place) = (&self.scene.store, PlaceAfter::Removed);
-        store.take_back(&self.key, &self.token, attempt, place, known, soon()).await.unwrap()
+    async fn take_back_from(&self, attempt: Attempt, known: KnownTo) -> RolledBack {
+        let (store, place) = (&self.scene.store, TicketAfter::Removed);
+        store
+            .call(
+                RollBack { key: self.key.clone(), token: self.token, attempt, ticket: place, known },
+                soon(),
+            )
+            .await
+            .unwrap()
     }
 
     async fn look(&self) -> Inspected {
-        self.scene.store.inspect(&self.key, None, soon()).await.unwrap()
+        self.scene.store.call(Inspect { key: self.key.clone(), token: None }, soon()).await.unwrap()
     }
 
     async fn is_free(&self) -> bool {
@@ -108,17 +127,17 @@ impl<'a> Caller<'a> {
 }
 
 #[track_caller]
-pub fn granted(answer: Acquired) -> Lease {
+pub fn granted(answer: Answer) -> Lease {
     match answer {
-        Acquired::Granted(lease) => lease,
+        Answer::Granted(lease) => lease,
         other => panic!("not granted: {other:?}"),
     }
 }
 
 #[track_caller]
-fn already_held(answer: Acquired) -> Lease {
+fn already_held(answer: Answer) -> Lease {
     match answer {
-        Acquired::AlreadyHeld(lease) => lease,
+        Answer::AlreadyHeld(lease) => lease,
         other => panic!("not already held: {other:?}"),
     }
 }
@@ -126,8 +145,8 @@ fn already_held(answer: Acquired) -> Lease {
 async fn the_same_attempt_is_the_same_grant(scene: &AnyStore) {
     let caller = Caller::new(scene, "k");
     let attempt = Attempt::generate();
-    let first = granted(caller.acquire_as(attempt, 30_000, Intent::Grant).await);
-    let again = granted(caller.acquire_as(attempt, 60_000, Intent::Grant).await);
+    let first = granted(caller.acquire_as(attempt, 30_000, Ask::Try).await);
+    let again = granted(caller.acquire_as(attempt, 60_000, Ask::Try).await);
     assert_eq!(again.fencing_token, first.fencing_token);
     assert!(again.left_ms <= 30_000, "a copy does not lengthen the lease: {}", again.left_ms);
     caller.take_back(attempt).await;
@@ -137,8 +156,8 @@ async fn the_same_attempt_is_the_same_grant(scene: &AnyStore) {
 async fn another_attempt_pins_the_grant(scene: &AnyStore) {
     let caller = Caller::new(scene, "k");
     let (first, second) = (Attempt::generate(), Attempt::generate());
-    let lease = granted(caller.acquire_as(first, 30_000, Intent::Grant).await);
-    let again = already_held(caller.acquire_as(second, 60_000, Intent::Grant).await);
+    let lease = granted(caller.acquire_as(first, 30_000, Ask::Try).await);
+    let again = already_held(caller.acquire_as(second, 60_000, Ask::Try).await);
     assert_eq!(again.fencing_token, lease.fencing_token);
     assert!(again.left_ms > 50_000, "the lease is the longer of both: {}", again.left_ms);
     let shorter = already_held(caller.acquire(10).await);
@@ -152,7 +171,7 @@ async fn another_attempt_pins_the_grant(scene: &AnyStore) {
 async fn a_renewal_pins_the_grant(scene: &AnyStore) {
     let caller = Caller::new(scene, "k");
     let attempt = Attempt::generate();
-    granted(caller.acquire_as(attempt, 30_000, Intent::Grant).await);
+    granted(caller.acquire_as(attempt, 30_000, Ask::Try).await);
     assert!(matches!(caller.renew(30_000).await, Renewed::Renewed(_)));
     caller.take_back(attempt).await;
     assert!(!caller.is_free().await, "who was told that it holds, holds");
@@ -162,10 +181,18 @@ async fn a_look_with_the_token_pins_the_grant(scene: &AnyStore) {
     let caller = Caller::new(scene, "k");
     let stranger = Caller::new(scene, "k");
     let attempt = Attempt::generate();
-    granted(caller.acquire_as(attempt, 30_000, Intent::Grant).await);
-    let look = scene.store.inspect(&caller.key, Some(&stranger.token), soon()).await.unwrap();
+    granted(caller.acquire_as(attempt, 30_000, Ask::Try).await);
+    let look = scene
+        .store
+        .call(Inspect { key: caller.key.clone(), token: Some(stranger.token) }, soon())
+        .await
+        .unwrap();
     assert!(matches!(look, Inspected::Held { yours: Some(false), .. }), "{look:?}");
-    let look = scene.store.inspect(&caller.key, Some(&caller.token), soon()).await.unwrap();
+    let look = scene
+        .store
+        .call(Inspect { key: caller.key.clone(), token: Some(caller.token) }, soon())
+        .await
+        .unwrap();
     assert!(matches!(look, Inspected::Held { yours: Some(true), .. }), "{look:?}");
     caller.take_back(attempt).await;
     let Inspected::Held { lease, yours: None, .. } = caller.look().await else { panic!("it was taken back") };
@@ -176,7 +203,7 @@ async fn taking_back_deletes_only_its_own_grant(scene: &AnyStore) {
     let caller = Caller::new(scene, "k");
     let stranger = Caller::new(scene, "k");
     let attempt = Attempt::generate();
-    granted(caller.acquire_as(attempt, 30_000, Intent::Grant).await);
+    granted(caller.acquire_as(attempt, 30_000, Ask::Try).await);
     stranger.take_back(attempt).await;
     caller.take_back(Attempt::generate()).await;
     assert!(!caller.is_free().await, "token and attempt must both match");
@@ -189,11 +216,11 @@ async fn a_voided_attempt_takes_nothing_and_its_token_stays_usable(scene: &AnySt
     let (late, fresh) = (Attempt::generate(), Attempt::generate());
     // The take-back arrives before the command it takes back.
     caller.take_back(late).await;
-    assert_eq!(caller.acquire_as(late, 30_000, Intent::Grant).await, Acquired::AttemptVoided);
+    assert_eq!(caller.acquire_as(late, 30_000, Ask::Try).await, Answer::AttemptVoided);
     assert!(caller.is_free().await);
-    granted(caller.acquire_as(fresh, 30_000, Intent::Grant).await);
+    granted(caller.acquire_as(fresh, 30_000, Ask::Try).await);
     // A copy of the voided one neither pins nor renews what the token holds by now.
-    assert_eq!(caller.acquire_as(late, 90_000, Intent::Grant).await, Acquired::AttemptVoided);
+    assert_eq!(caller.acquire_as(late, 90_000, Ask::Try).await, Answer::AttemptVoided);
     caller.take_back(fresh).await;
     assert!(caller.is_free().await);
 }
@@ -207,10 +234,10 @@ async fn voided_attempts_are_bounded(scene: &AnyStore) {
             caller.take_back(*attempt).await;
         }
         for known in [attempts[1], attempts[1000]] {
-            assert_eq!(caller.acquire_as(known, 30_000, Intent::Grant).await, Acquired::AttemptVoided);
+            assert_eq!(caller.acquire_as(known, 30_000, Ask::Try).await, Answer::AttemptVoided);
         }
-        match caller.acquire_as(attempts[0], 30_000, Intent::Grant).await {
-            Acquired::AttemptVoided => {}
+        match caller.acquire_as(attempts[0], 30_000, Ask::Try).await {
+            Answer::AttemptVoided => {}
             answer => return drop(granted(answer)),
         }
     }
@@ -220,10 +247,10 @@ async fn voided_attempts_are_bounded(scene: &AnyStore) {
 async fn a_released_token_is_never_granted_again(scene: &AnyStore) {
     let caller = Caller::new(scene, "k");
     let attempt = Attempt::generate();
-    granted(caller.acquire_as(attempt, 30_000, Intent::Grant).await);
-    assert_eq!(caller.release(ReleaseMark::Final).await, Released::Released);
+    granted(caller.acquire_as(attempt, 30_000, Ask::Try).await);
+    assert_eq!(caller.release(Tombstone::Final).await, Released::Released);
     for late in [attempt, Attempt::generate()] {
-        assert_eq!(caller.acquire_as(late, 30_000, Intent::Grant).await, Acquired::TokenReleased);
+        assert_eq!(caller.acquire_as(late, 30_000, Ask::Try).await, Answer::TokenReleased);
     }
     assert!(caller.is_free().await);
     // The same token on another key is another matter.
@@ -231,40 +258,40 @@ async fn a_released_token_is_never_granted_again(scene: &AnyStore) {
     elsewhere.grant(30_000).await;
     // A release that comes before its acquire is a release all the same.
     let early = Caller::new(scene, "never taken");
-    assert_eq!(early.release(ReleaseMark::Final).await, Released::NotHeld);
-    assert_eq!(early.acquire(30_000).await, Acquired::TokenReleased);
+    assert_eq!(early.release(Tombstone::Final).await, Released::NotHeld);
+    assert_eq!(early.acquire(30_000).await, Answer::TokenReleased);
     assert!(early.is_free().await);
 }
 
 async fn a_mark_keeps_the_first_answer(scene: &AnyStore) {
     let (holder, stranger, early) =
         (Caller::new(scene, "k"), Caller::new(scene, "k"), Caller::new(scene, "free"));
-    assert_eq!(early.release(ReleaseMark::Final).await, Released::NotHeld);
+    assert_eq!(early.release(Tombstone::Final).await, Released::NotHeld);
     holder.grant(30_000).await;
-    assert_eq!(stranger.release(ReleaseMark::Final).await, Released::HeldByAnother);
-    assert_eq!(holder.release(ReleaseMark::Final).await, Released::Released);
+    assert_eq!(stranger.release(Tombstone::Final).await, Released::HeldByAnother);
+    assert_eq!(holder.release(Tombstone::Final).await, Released::Released);
     // The lock is free by now, and somebody else holds the other one: the answers stay what they were.
     Caller::new(scene, "free").grant(30_000).await;
     stranger.take_back(Attempt::generate()).await;
     for _ in 0..2 {
-        assert_eq!(early.release(ReleaseMark::Final).await, Released::NotHeld);
-        assert_eq!(stranger.release(ReleaseMark::Final).await, Released::HeldByAnother);
-        assert_eq!(holder.release(ReleaseMark::Final).await, Released::Released);
+        assert_eq!(early.release(Tombstone::Final).await, Released::NotHeld);
+        assert_eq!(stranger.release(Tombstone::Final).await, Released::HeldByAnother);
+        assert_eq!(holder.release(Tombstone::Final).await, Released::Released);
     }
-    assert_eq!(stranger.acquire(30_000).await, Acquired::TokenReleased);
+    assert_eq!(stranger.acquire(30_000).await, Answer::TokenReleased);
 }
 
 async fn marks_end(scene: &AnyStore) {
     let (released, voided) = (Caller::new(scene, "released"), Caller::new(scene, "voided"));
     let attempt = Attempt::generate();
-    assert_eq!(released.release(ReleaseMark::Final).await, Released::NotHeld);
+    assert_eq!(released.release(Tombstone::Final).await, Released::NotHeld);
     voided.take_back(attempt).await;
     eventually("the mark of a freed token ends", async || {
-        matches!(released.acquire(30_000).await, Acquired::Granted(_))
+        matches!(released.acquire(30_000).await, Answer::Granted(_))
     })
     .await;
     eventually("the mark of a voided attempt ends", async || {
-        matches!(voided.acquire_as(attempt, 30_000, Intent::Grant).await, Acquired::Granted(_))
+        matches!(voided.acquire_as(attempt, 30_000, Ask::Try).await, Answer::Granted(_))
     })
     .await;
 }
@@ -272,26 +299,23 @@ async fn marks_end(scene: &AnyStore) {
 async fn a_release_without_mark_leaves_nothing(scene: &AnyStore) {
     let caller = Caller::new(scene, "k");
     caller.grant(30_000).await;
-    assert_eq!(caller.release(ReleaseMark::None).await, Released::Released);
-    assert_eq!(caller.release(ReleaseMark::None).await, Released::NotHeld);
+    assert_eq!(caller.release(Tombstone::None).await, Released::Released);
+    assert_eq!(caller.release(Tombstone::None).await, Released::NotHeld);
     caller.grant(30_000).await;
-    assert_eq!(Caller::new(scene, "k").release(ReleaseMark::None).await, Released::HeldByAnother);
+    assert_eq!(Caller::new(scene, "k").release(Tombstone::None).await, Released::HeldByAnother);
 }
 
 async fn a_confirmation_never_grants(scene: &AnyStore) {
     let caller = Caller::new(scene, "k");
-    assert_eq!(
-        caller.acquire_as(Attempt::generate(), 30_000, Intent::Confirm).await,
-        Acquired::TokenReleased
-    );
+    assert_eq!(caller.acquire_as(Attempt::generate(), 30_000, Ask::Confirm).await, Answer::TokenReleased);
     assert!(caller.is_free().await);
     let lease = caller.grant(30_000).await;
-    let confirmed = already_held(caller.acquire_as(Attempt::generate(), 30_000, Intent::Confirm).await);
+    let confirmed = already_held(caller.acquire_as(Attempt::generate(), 30_000, Ask::Confirm).await);
     assert_eq!(confirmed.fencing_token, lease.fencing_token);
     let stranger = Caller::new(scene, "k");
-    let answer = stranger.acquire_as(Attempt::generate(), 30_000, Intent::Confirm).await;
+    let answer = stranger.acquire_as(Attempt::generate(), 30_000, Ask::Confirm).await;
     assert!(
-        matches!(answer, Acquired::Refused(Refusal { holder: Some(held), .. }) if held.fencing_token == lease.fencing_token)
+        matches!(answer, Answer::Refused(Refusal { holder: Some(held), .. }) if held.fencing_token == lease.fencing_token)
     );
 }
 
@@ -316,8 +340,8 @@ async fn only_the_token_renews_and_releases(scene: &AnyStore) {
     let (holder, stranger) = (Caller::new(scene, "k"), Caller::new(scene, "k"));
     let lease = holder.grant(30_000).await;
     assert_eq!(stranger.renew(90_000).await, Renewed::HeldByAnother);
-    assert_eq!(stranger.release(ReleaseMark::None).await, Released::HeldByAnother);
-    assert!(matches!(stranger.acquire(90_000).await, Acquired::Refused(_)));
+    assert_eq!(stranger.release(Tombstone::None).await, Released::HeldByAnother);
+    assert!(matches!(stranger.acquire(90_000).await, Answer::Refused(_)));
     let Inspected::Held { lease: left, .. } = holder.look().await else { panic!("it is gone") };
     assert_eq!(left.fencing_token, lease.fencing_token);
     assert!(left.left_ms <= 30_000);
@@ -330,7 +354,7 @@ async fn numbers_grow_for_each_key(scene: &AnyStore) {
         let number = caller.grant(30_000).await.fencing_token.get();
         assert!(number > last[n % 3], "{number} after {last:?}");
         last[n % 3] = number;
-        caller.release(if n % 2 == 0 { ReleaseMark::None } else { ReleaseMark::Final }).await;
+        caller.release(if n % 2 == 0 { Tombstone::None } else { Tombstone::Final }).await;
     }
 }
 
@@ -340,8 +364,8 @@ async fn one_of_many_is_granted(scene: &AnyStore) {
         let callers: Vec<_> = (0..64).map(|_| Caller::new(scene, &key)).collect();
         let answers =
             futures_util::future::join_all(callers.iter().map(|caller| caller.acquire(30_000))).await;
-        let granted = answers.iter().filter(|answer| matches!(answer, Acquired::Granted(_))).count();
-        let refused = answers.iter().filter(|answer| matches!(answer, Acquired::Refused(_))).count();
+        let granted = answers.iter().filter(|answer| matches!(answer, Answer::Granted(_))).count();
+        let refused = answers.iter().filter(|answer| matches!(answer, Answer::Refused(_))).count();
         assert_eq!((granted, refused), (1, 63));
     }
 }
@@ -349,12 +373,12 @@ async fn one_of_many_is_granted(scene: &AnyStore) {
 async fn a_closed_store_says_so(scene: &AnyStore) {
     let caller = Caller::new(scene, "k");
     caller.grant(30_000).await;
-    scene.store.check(soon()).await.unwrap();
+    scene.store.call(Check, soon()).await.unwrap();
     scene.store.close().await;
     eventually("nothing is granted any more", async || {
-        let answer = scene.store.inspect(&caller.key, None, soon()).await;
+        let answer = scene.store.call(Inspect { key: caller.key.clone(), token: None }, soon()).await;
         matches!(answer, Err(StoreError::Unavailable(_)))
     })
     .await;
-    assert!(matches!(scene.store.check(soon()).await, Err(StoreError::Unavailable(_))));
+    assert!(matches!(scene.store.call(Check, soon()).await, Err(StoreError::Unavailable(_))));
 }

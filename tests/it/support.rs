@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+pub mod asking;
 pub mod border;
 pub mod certificates;
 pub mod cluster;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost::lock::{
-    Acquired, Attempt, LeaseToken, LockKey, Owner, Refusal, Release, Released, Terms, TokenHash, Ttl,
+    Acquired, Attempt, LeaseToken, LockKey, Owner, Refusal, ReleaseEffect, Released, Terms, TokenHash, Ttl,
 };
 use fencepost::store::redis::RedisStore;
-use fencepost::store::{AcquireRequest, Intent, LockStore, ReleaseMark, StoreError};
+use fencepost::store::{Check, LockRequest, LockStoreExt, Release, StoreError, Tombstone, Try};
 use futures_util::future::{FutureExt, join_all};
 use tokio::time::Instant;
 
@@ -52,39 +52,38 @@ impl Scene {
     async fn new() -> Self {
         let redis = RedisServer::start().await;
         let store = redis_store(&redis, MARK_TTL);
-        eventually("the store is connected", async || store.check(deadline()).await.is_ok()).await;
+        eventually("the store is connected", async || store.call(Check, deadline()).await.is_ok()).await;
         Self { redis, store }
     }
 
-    async fn take(&self, caller: &Caller) -> Result<Acquired, StoreError> {
-        let request = AcquireRequest {
+    async fn take(&self, caller: &Caller) -> Result<Acquired<Refusal>, StoreError> {
+        let request = LockRequest {
             key: LockKey::parse(caller.key.as_bytes()).unwrap(),
             token: caller.token,
             attempt: Attempt::generate(),
             ttl: Ttl::from_ms(30_000).unwrap(),
             owner: caller.owner.clone(),
             terms: Terms::default(),
-            intent: Intent::Grant,
         };
-        self.store.acquire(&request, deadline()).await
+        self.store.call(Try(request.clone()), deadline()).await
     }
 
     /// Has all ask before any is answered: they are polled by one task, one after the other.
-    async fn take_all(&self, callers: &[Caller]) -> Vec<Acquired> {
+    async fn take_all(&self, callers: &[Caller]) -> Vec<Acquired<Refusal>> {
         let answers = join_all(callers.iter().map(|caller| self.take(caller))).await;
         answers.into_iter().map(Result::unwrap).collect()
     }
 
-    async fn release(&self, caller: &Caller, mark: ReleaseMark) -> Result<Release, StoreError> {
+    async fn release(&self, caller: &Caller, mark: Tombstone) -> Result<ReleaseEffect, StoreError> {
         let key = LockKey::parse(caller.key.as_bytes()).unwrap();
-        self.store.release(&key, &caller.token, mark, deadline()).await
+        self.store.call(Release { key: key.clone(), token: caller.token, tombstone: mark }, deadline()).await
     }
 
-    async fn free(&self, caller: &Caller, mark: ReleaseMark) -> Result<Released, StoreError> {
+    async fn free(&self, caller: &Caller, mark: Tombstone) -> Result<Released, StoreError> {
         Ok(self.release(caller, mark).await?.answer)
     }
 
-    async fn free_all(&self, callers: &[(Caller, ReleaseMark)]) -> Vec<Release> {
+    async fn free_all(&self, callers: &[(Caller, Tombstone)]) -> Vec<ReleaseEffect> {
         let answers = join_all(callers.iter().map(|(caller, mark)| self.release(caller, *mark))).await;
         answers.into_iter().map(Result::unwrap).collect()
     }
@@ -101,7 +100,7 @@ impl Scene {
     }
 }
 
-fn number(answer: &Acquired) -> u64 {
+fn number(answer: &Acquired<Refusal>) -> u64 {
     match answer {
         Acquired::Granted(lease) => lease.fencing_token.get(),
         other => panic!("not granted: {other:?}"),
@@ -123,7 +122,7 @@ async fn requests_that_are_ready_at_once_are_one_call() {
             assert_eq!(held[&caller.key].token_hash, caller.token.to_string());
             assert_eq!(held[&caller.key].number, number(answer));
         }
-        let callers: Vec<_> = callers.into_iter().map(|caller| (caller, ReleaseMark::None)).collect();
+        let callers: Vec<_> = callers.into_iter().map(|caller| (caller, Tombstone::None)).collect();
         let (answers, freed) = scene.calls("mget", scene.free_all(&callers)).await;
         assert!(answers.iter().all(|freed| freed.answer == Released::Released));
         assert!(scene.redis.locks().await.is_empty());
@@ -146,7 +145,7 @@ async fn one_lock_is_granted_to_one_of_those_that_go_together() {
         assert_eq!(granted.len(), 1, "{of_one:?}");
         let fence = number(granted[0]);
         for answer in of_one.iter().filter(|answer| !matches!(answer, Acquired::Granted(_))) {
-            let Acquired::Refused(Refusal { holder: Some(holder), .. }) = answer else {
+            let Acquired::NotTaken(Refusal { holder: Some(holder), .. }) = answer else {
                 panic!("{answer:?}")
             };
             assert_eq!(holder.fencing_token.get(), fence);
@@ -165,7 +164,7 @@ async fn what_stops_one_stops_no_other() {
     let mine = Caller::new("mine");
     let freed = Caller::new("freed");
     scene.take_all(&[held.clone(), mine.clone(), freed.clone()]).await;
-    assert_eq!(scene.free(&freed, ReleaseMark::Final).await, Ok(Released::Released));
+    assert_eq!(scene.free(&freed, Tombstone::Final).await, Ok(Released::Released));
     for key in ["list", "bad list"] {
         let _: i64 = scene.redis.command(&["RPUSH", &format!("fencepost:{{0}}:lock:{key}"), "x"]).await;
     }
@@ -173,7 +172,7 @@ async fn what_stops_one_stops_no_other() {
     let callers = [Caller::new("held"), Caller::new("list"), mine.clone(), named, freed, Caller::new("free")];
     let answers = join_all(callers.iter().map(|caller| scene.take(caller))).await;
     let [of_held, of_list, of_mine, of_named, of_freed, of_free] = &answers[..] else { unreachable!() };
-    let Ok(Acquired::Refused(Refusal { holder: Some(holder), .. })) = of_held else { panic!("{of_held:?}") };
+    let Ok(Acquired::NotTaken(Refusal { holder: Some(holder), .. })) = of_held else { panic!("{of_held:?}") };
     assert_eq!(holder.owner, held.owner);
     assert!(matches!(of_list, Err(StoreError::Unknown(_))), "{of_list:?}");
     assert!(matches!(of_mine, Ok(Acquired::AlreadyHeld(_))), "{of_mine:?}");
@@ -186,7 +185,7 @@ async fn what_stops_one_stops_no_other() {
     let stranger = Caller::new("named");
     let bad = Caller::new("bad list");
     let callers = [stranger, bad, mine, held, Caller::new("nobody's")];
-    let answers = join_all(callers.iter().map(|caller| scene.free(caller, ReleaseMark::None))).await;
+    let answers = join_all(callers.iter().map(|caller| scene.free(caller, Tombstone::None))).await;
     let [of_stranger, of_bad, of_mine, of_holder, of_nobody] = &answers[..] else { unreachable!() };
     assert_eq!(of_stranger, &Ok(Released::HeldByAnother));
     assert!(matches!(of_bad, Err(StoreError::Unknown(_))), "{of_bad:?}");
@@ -200,7 +199,7 @@ async fn what_stops_one_stops_no_other() {
 async fn marks_are_left_for_those_that_want_one() {
     let scene = Scene::new().await;
     let callers = Caller::of(MOST);
-    let marks = |n: usize| if n.is_multiple_of(3) { ReleaseMark::Final } else { ReleaseMark::None };
+    let marks = |n: usize| if n.is_multiple_of(3) { Tombstone::Final } else { Tombstone::None };
     // Every fifth does not hold its lock.
     let holds = |n: usize| !n.is_multiple_of(5);
     let holders: Vec<_> = (0..MOST).filter(|n| holds(*n)).map(|n| callers[n].clone()).collect();
@@ -223,10 +222,10 @@ async fn marks_are_left_for_those_that_want_one() {
     let again = scene.take_all(&callers).await;
     for (n, answer) in again.iter().enumerate() {
         let is_refused = matches!(answer, Acquired::TokenReleased);
-        assert_eq!(is_refused, marks(n) == ReleaseMark::Final, "{n}: {answer:?}");
+        assert_eq!(is_refused, marks(n) == Tombstone::Final, "{n}: {answer:?}");
     }
     for (n, release) in scene.free_all(&wishes).await.iter().enumerate() {
-        let is_final = marks(n) == ReleaseMark::Final;
+        let is_final = marks(n) == Tombstone::Final;
         let answer = if is_final && !holds(n) { Released::NotHeld } else { Released::Released };
         assert_eq!(release.answer, answer, "{n}");
     }
@@ -236,8 +235,7 @@ async fn marks_are_left_for_those_that_want_one() {
 #[tokio::test]
 async fn a_lock_that_is_freed_twice_at_once_is_freed_once() {
     let scene = Scene::new().await;
-    for (mark, of_copy) in [(ReleaseMark::Final, Released::Released), (ReleaseMark::None, Released::NotHeld)]
-    {
+    for (mark, of_copy) in [(Tombstone::Final, Released::Released), (Tombstone::None, Released::NotHeld)] {
         let twice = Caller::new(format!("twice {mark:?}"));
         let other = Caller::new(format!("other {mark:?}"));
         scene.take_all(&[twice.clone(), other.clone()]).await;
@@ -260,13 +258,13 @@ async fn a_server_without_memory_refuses_and_frees() {
     let _: () = scene.redis.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
     let callers = [Caller::new("held"), Caller::new("free"), Caller::new("free too")];
     let answers = join_all(callers.iter().map(|caller| scene.take(caller))).await;
-    assert!(matches!(answers[0], Ok(Acquired::Refused(_))), "{:?}", answers[0]);
+    assert!(matches!(answers[0], Ok(Acquired::NotTaken(_))), "{:?}", answers[0]);
     for answer in &answers[1..] {
         let Err(StoreError::Unavailable(reason)) = answer else { panic!("{answer:?}") };
         assert!(reason.contains("OOM"), "{reason}");
     }
     let (of_held, of_mine) =
-        tokio::join!(scene.free(&held, ReleaseMark::Final), scene.free(&mine, ReleaseMark::None));
+        tokio::join!(scene.free(&held, Tombstone::Final), scene.free(&mine, Tombstone::None));
     assert_eq!((of_held, of_mine), (Ok(Released::Released), Ok(Released::Released)));
     assert_eq!(scene.marks().await, 1);
     let _: () = scene.redis.command(&["CONFIG", "SET", "maxmemory", "0"]).await;
@@ -303,7 +301,7 @@ async fn a_forgotten_script_is_sent_again_for_all_of_them() {
             MOST as u64 - 1,
             "none was minted twice"
         );
-        let wishes: Vec<_> = callers.into_iter().map(|caller| (caller, ReleaseMark::None)).collect();
+        let wishes: Vec<_> = callers.into_iter().map(|caller| (caller, Tombstone::None)).collect();
         let _: () = scene.redis.command(&["SCRIPT", "FLUSH"]).await;
         let releases = scene.free_all(&wishes).await;
         assert!(releases.iter().all(|release| release.answer == Released::Released));
@@ -330,7 +328,7 @@ async fn who_leaves_before_the_call_has_freed_the_lock() {
     scene.take_all(&callers).await;
     for caller in &callers {
         // On a busy machine the other thread may have it done before this one asks what became of it.
-        let freed = scene.free(caller, ReleaseMark::Final).now_or_never();
+        let freed = scene.free(caller, Tombstone::Final).now_or_never();
         assert!(freed.is_none_or(|freed| freed.is_ok()));
     }
     eventually("all are free", async || scene.redis.locks().await.is_empty()).await;
@@ -351,7 +349,7 @@ async fn many_threads_share_calls() {
                 for round in 0..EACH {
                     let caller = Caller::new(format!("{task} {round}"));
                     let fence = number(&scene.take(&caller).await.unwrap());
-                    let release = scene.release(&caller, ReleaseMark::None).await.unwrap();
+                    let release = scene.release(&caller, Tombstone::None).await.unwrap();
                     assert_eq!(release.ended.map(|ended| ended.fencing_token.get()), Some(fence));
                     numbers.push(fence);
                 }

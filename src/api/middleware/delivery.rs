@@ -7,7 +7,7 @@ use axum::body::{Body, Bytes, HttpBody};
 use axum::response::Response;
 use http_body::{Frame, SizeHint};
 
-use crate::service::TakeBack;
+use crate::service::GrantGuard;
 
 /// Something that wants to know that a response is being written. Dropped without the call, it was not.
 pub(crate) trait Delivery: Send + Unpin + 'static {
@@ -15,7 +15,7 @@ pub(crate) trait Delivery: Send + Unpin + 'static {
 }
 
 /// The guard of a grant goes with the answer: what the socket took is the client's, what it did not is taken back.
-impl Delivery for TakeBack {
+impl Delivery for GrantGuard {
     fn delivered(self) {
         self.disarm();
     }

@@ -22,7 +22,7 @@ use crate::api::stream::StreamForm;
 use crate::api::stream::hold_event::{EXAMPLE_STREAM, HoldEventView, example_line};
 use crate::lock::{LockKey, Terms};
 use crate::server::{Peer, ShortTcpTimeout};
-use crate::service::{Acquire, Hold, HoldEvent, Holding, Loss};
+use crate::service::{AcquireRequest, Hold, HoldEvent, Holding, Loss};
 
 /// Hold a lock
 ///
@@ -55,14 +55,13 @@ pub(super) async fn hold_lock(
     let permit = caller.hold(&app.limits.shares).ok_or_else(key_holds_too_many)?;
     let wait = wait_permit(&app, &caller, &key, token.as_ref(), query.wait)?;
     let ttl = query.ttl;
-    let wish = Acquire {
+    let request = AcquireRequest {
         key: key.clone(),
         token,
         ttl,
         owner: query.owner,
         wait: query.wait,
         terms: Terms { max_hold: Some(query.max_hold), min_hold: query.min_hold },
-        by_connection: true,
         tenant: tenant_of(&app, &caller, wait.as_ref()),
     };
     let denied = {
@@ -72,9 +71,9 @@ pub(super) async fn hold_lock(
             caller.until_denied(Right::Acquire, &key).await;
         }
     };
-    let hold = match while_allowed(&caller, &key, app.service.hold(wish, denied)).await?? {
+    let hold = match while_allowed(&caller, &key, app.service.hold(request, denied)).await?? {
         Holding::Held(hold) => hold,
-        Holding::NotHeld(acquisition) => return Err(not_taken(&acquisition.token, acquisition.outcome)),
+        Holding::NotHeld(token, why) => return Err(not_taken(&token, why)),
         Holding::TooManyHolds => return Err(too_many_holds()),
     };
     let form = StreamForm::accepted(&headers);

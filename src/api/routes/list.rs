@@ -13,6 +13,7 @@ use crate::api::openapi::ListProblems;
 use crate::api::problem::Problem;
 use crate::api::state::AppState;
 use crate::lock::LockKey;
+use crate::store::List;
 
 /// How many locks a page has at most, where nothing else is asked for.
 const DEFAULT_LIMIT: usize = 100;
@@ -59,8 +60,9 @@ pub(super) struct ListCall {
 pub(super) async fn list_locks(State(app): State<AppState>, call: ListCall) -> Result<Response, Problem> {
     let ListCall { caller, query } = call;
     let turn = app.service.turn_to_list(caller.id()).await?;
-    let reach = caller.reach(Right::List, &query.prefix);
-    let page = app.service.list(&turn, &reach, query.cursor.as_deref(), query.limit).await?;
+    let ListQuery { prefix, cursor, limit } = query;
+    let list = List { reach: caller.reach(Right::List, &prefix), cursor, limit };
+    let page = app.service.list(&turn, list).await?;
     let list = LockList { locks: page.locks.iter().map(LockView::of).collect(), next_cursor: page.next };
     Ok(answers::json(StatusCode::OK, JSON, &list))
 }

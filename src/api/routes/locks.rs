@@ -21,7 +21,7 @@ use crate::api::problem::{Problem, ProblemType};
 use crate::api::state::AppState;
 use crate::audit::Event;
 use crate::lock::{Broken, FencingToken, Inspected, LeaseToken, LockKey, Released, Renewed};
-use crate::service::{Account, Acquire, Outcome, TakeBack, Tenant};
+use crate::service::{Account, AcquireRequest, GrantGuard, NotAcquired, Outcome, Tenant};
 use crate::store::{Renewer, StoreError};
 
 /// Take a lock
@@ -52,20 +52,19 @@ pub(super) async fn acquire_lock(
     let _connection = (!query.wait.is_zero()).then(keep).transpose()?;
     let wait = wait_permit(&app, &caller, &key, token.as_ref(), query.wait)?;
     let terms = query.terms();
-    let wish = Acquire {
+    let request = AcquireRequest {
         key: key.clone(),
         token,
         ttl: query.ttl,
         owner: query.owner,
         wait: query.wait,
         terms,
-        by_connection: false,
         tenant: tenant_of(&app, &caller, wait.as_ref()),
     };
     let acquisition = match &wait {
         // Boxed, so that requests that do not wait carry no room for it.
-        Some(_) => Box::pin(while_allowed(&caller, &key, app.service.acquire(wish))).await??,
-        None => app.service.acquire(wish).await?,
+        Some(_) => Box::pin(while_allowed(&caller, &key, app.service.acquire(request))).await??,
+        None => app.service.acquire(request).await?,
     };
     let token = &acquisition.token;
     match acquisition.outcome {
@@ -77,13 +76,13 @@ pub(super) async fn acquire_lock(
             })
         }
         Outcome::AlreadyHeld(lease, _) => Ok(answers::grant(StatusCode::OK, &key, token, &lease)),
-        outcome => Err(not_taken(token, outcome)),
+        Outcome::NotTaken(why) => Err(not_taken(token, why)),
     }
 }
 
 /// A grant for which somebody waited, until it is handed to the client.
 struct Waited {
-    guard: TakeBack,
+    guard: GrantGuard,
     wait: WaitPermit,
 }
 
@@ -132,31 +131,27 @@ pub(super) async fn while_allowed<T>(
 }
 
 /// Why a lock was not taken.
-pub(super) fn not_taken(token: &LeaseToken, outcome: Outcome) -> Problem {
-    match outcome {
-        Outcome::NotReplicated(reason) => Problem::new(ProblemType::NotReplicated, reason),
-        Outcome::Refused(refusal) => Problem::lock_held(&refusal),
-        Outcome::TooManyWaiters => too_many_waiters(),
-        Outcome::TooManyLocks => {
+pub(super) fn not_taken(token: &LeaseToken, why: NotAcquired) -> Problem {
+    match why {
+        NotAcquired::NotReplicated(reason) => Problem::new(ProblemType::NotReplicated, reason),
+        NotAcquired::Refused(refusal) => Problem::lock_held(&refusal),
+        NotAcquired::TooManyWaiters => too_many_waiters(),
+        NotAcquired::TooManyLocks => {
             let detail = "this API key has as many locks by this server already as it may";
             Problem::new(ProblemType::TooManyLocks, detail)
         }
-        Outcome::ShuttingDown => Problem::new(
+        NotAcquired::ShuttingDown => Problem::new(
             ProblemType::ShuttingDown,
             "nobody waits here any more; try again: a token of your own has kept its place for another server",
         ),
-        Outcome::TokenReleased if token.is_server_made() => Problem::new(
+        NotAcquired::TokenReleased if token.is_server_made() => Problem::new(
             ProblemType::TokenReleased,
             "this token was made by the server for one lease, which has ended; leave it out to take the lock anew",
         ),
-        Outcome::TokenReleased => Problem::new(
+        NotAcquired::TokenReleased => Problem::new(
             ProblemType::TokenReleased,
             "this token was released; choose a fresh one for every acquisition",
         ),
-        // Whoever was granted the lock is told so, and does not ask.
-        Outcome::Granted(..) | Outcome::AlreadyHeld(..) => {
-            Problem::new(ProblemType::InternalError, "the lock was granted, and is taken back")
-        }
     }
 }
 

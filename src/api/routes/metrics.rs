@@ -77,7 +77,7 @@ fn text(app: &AppState) -> Response {
     metrics.waiters.set(number(service.waiters()));
     metrics.watchers.set(number(service.watchers()));
     metrics.holds.set(number(service.holds()));
-    metrics.takes_back_pending.set(number(service.takes_back()));
+    metrics.takes_back_pending.set(number(service.roll_backs()));
     metrics.draining.set(app.draining.is_cancelled().into());
     (StatusCode::OK, [(CONTENT_TYPE, MEDIA_TYPE)], metrics.text()).into_response()
 }

@@ -9,13 +9,12 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::super::take_back::Cleaner;
-use super::super::take_back::pause_before;
-use super::super::{Doing, RETRY_PAUSE, TakeBack, lease_left};
+use super::super::roll_back::{Cleaner, pause_before};
+use super::super::{Doing, GrantGuard, RETRY_PAUSE, lease_left};
 use super::{Known, Loss, Sent};
 use crate::clock::{Backoff, boottime, whole_ms};
 use crate::lock::{Attempt, Lease, LeaseToken, LockKey, Renewed, Ttl};
-use crate::store::{MeteredStore, Renewer, StoreError};
+use crate::store::{MeteredStore, Renew, Renewer, StoreError};
 use crate::telemetry::metrics::metrics;
 
 /// The shortest time between two renewals, towards the end of `max_hold`.
@@ -28,7 +27,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(640);
 /// Completes when whoever asked for a lock may hold it no longer.
 pub(super) type Denial = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What keeps a lock for a connection. Dropped, it takes the lock back, if that is still this connection's.
+/// What keeps a lock for a connection. Dropped, it rolls the lock back, if that is still this connection's.
 pub(super) struct Keeper {
     pub(super) store: MeteredStore,
     pub(super) cleaner: Arc<Cleaner>,
@@ -49,7 +48,7 @@ pub(super) struct Keeper {
     /// When every lease is over that was told before this connection had the lock, by the clock of [`boottime`]. What was told
     /// is true to its end, whatever becomes of this connection, which may be that of a late copy of a request.
     pub(super) told_until: Duration,
-    pub(super) guard: TakeBack,
+    pub(super) guard: GrantGuard,
     /// Its other end is dropped with the connection.
     pub(super) events: mpsc::Sender<Sent>,
     pub(super) _permit: OwnedSemaphorePermit,
@@ -158,7 +157,7 @@ impl Keeper {
             sleep(rest + TICK).await;
         }
         // So that the lock is free when its client hears of it, unless the store is slow.
-        let _ = self.guard.take().take_back_now(Instant::now() + self.store_timeout / 4).await;
+        let _ = self.guard.take().roll_back_now(Instant::now() + self.store_timeout / 4).await;
         Loss::MaxHoldReached
     }
 
@@ -167,11 +166,11 @@ impl Keeper {
         // With nothing left to gain it still tells whether the lock is ours.
         let ttl = Ttl::from_ms(whole_ms(self.ttl.as_duration().min(most))).unwrap_or(Ttl::SHORTEST);
         let (by, sent_at) = (Renewer::Connection(self.attempt), boottime());
-        let deadline = Instant::now() + patience;
-        let renewed = self.store.renew(&self.key, &self.token.hash(), ttl, by, deadline).await;
+        let (key, token) = (self.key.clone(), self.token.hash());
+        let renewed = self.store.call(Renew { key, token, ttl, by }, Instant::now() + patience).await;
         let watch = &self.cleaner.watch;
         if let Ok(Renewed::NotHeld | Renewed::HeldByAnother) = &renewed {
-            self.cleaner.ledger.lost(&self.key, &self.token.hash());
+            self.cleaner.ledger.lost(&self.key, &token);
         }
         if let Ok(Renewed::Renewed(lease)) = &renewed
             && let Some(lease) = lease_left(lease.clone(), sent_at)

@@ -8,18 +8,21 @@ use std::time::Duration;
 
 use crate::clock::whole_ms;
 use crate::lock::{
-    Attempt, Broken, Ended, FencingToken, Inspected, LockKey, Release, Released, Renewed, TokenHash, Ttl,
-    Undone,
+    Attempt, Broken, Ended, FencingToken, Inspected, LockKey, ReleaseEffect, Released, Renewed, RolledBack,
+    TokenHash,
 };
 use crate::store::wait_queue::WaitQueues;
-use crate::store::{Hint, KnownTo, PlaceAfter, ReleaseMark, Renewer, StoreError};
+use crate::store::{
+    Break, Hint, Inspect, KnownTo, PassOn, Release, Renew, Renewer, RollBack, StoreError, TicketAfter,
+    Tombstone,
+};
 
 use super::EmbeddedSettings;
 use super::record::{HeldLock, Life, Mark, Record, RecordId, Verdict};
 
+mod acquiring;
 mod listing;
 mod records;
-mod waiting;
 
 use records::Records;
 
@@ -35,7 +38,7 @@ pub(super) struct Table {
     /// The number of the last grant, or one less than the first.
     last_fence: u64,
     /// Who waits. It is in no file: the connections of those who wait end with the process.
-    lines: WaitQueues,
+    queues: WaitQueues,
     settings: EmbeddedSettings,
 }
 
@@ -55,7 +58,7 @@ impl Table {
             ends: BTreeSet::new(),
             changes: Vec::new(),
             last_fence: 0,
-            lines: WaitQueues::new(settings.line),
+            queues: WaitQueues::new(settings.line),
             settings,
         }
     }
@@ -71,14 +74,8 @@ impl Table {
 
     /// Sets the lease to the longer of what is left and `ttl`, but not past its `max_hold`, if `token` holds the lock, and
     /// by the connection that renews it, if one does.
-    pub(super) fn renew(
-        &mut self,
-        key: &LockKey,
-        token: &TokenHash,
-        ttl: Ttl,
-        by: Renewer,
-        now: Duration,
-    ) -> Renewed {
+    pub(super) fn renew(&mut self, request: &Renew, now: Duration) -> Renewed {
+        let Renew { key, token, ttl, by } = request;
         let lock = match self.held(key, now) {
             None => return Renewed::NotHeld,
             Some(lock) if lock.was_held_by(token) => return Renewed::Released,
@@ -87,10 +84,10 @@ impl Table {
         };
         let attempt = match (by, lock.attempt) {
             (Renewer::Token, _) => None,
-            (Renewer::Connection(attempt), Some(holder)) if holder == attempt => Some(attempt),
+            (Renewer::Connection(attempt), Some(holder)) if holder == *attempt => Some(holder),
             (Renewer::Connection(_), _) => return Renewed::TakenOver,
         };
-        let renewed = HeldLock { attempt, ..lock.extended(ttl, now) };
+        let renewed = HeldLock { attempt, ..lock.extended(*ttl, now) };
         let lease = renewed.lease(now);
         // Less than that is no more than the lease has already.
         let is_longest = lock.max_hold.is_some_and(|max| now + ttl.as_duration() > max.end)
@@ -99,19 +96,14 @@ impl Table {
         if is_longest { Renewed::MaxHoldReached(lease) } else { Renewed::Renewed(lease) }
     }
 
-    /// Frees a lock, if `token` holds it, or gives up the token's place in the line; with [`ReleaseMark::Final`] it also
+    /// Frees a lock, if `token` holds it, or gives up the token's place in the line; with [`Tombstone::Final`] it also
     /// retires the token.
-    pub(super) fn release(
-        &mut self,
-        key: &LockKey,
-        token: &TokenHash,
-        mark: ReleaseMark,
-        now: Duration,
-    ) -> Release {
-        if mark == ReleaseMark::Final
+    pub(super) fn release(&mut self, request: &Release, now: Duration) -> ReleaseEffect {
+        let Release { key, token, tombstone } = request;
+        if *tombstone == Tombstone::Final
             && let Some(Verdict::Final(answer)) = self.verdict(key, token, now)
         {
-            return Release { answer: *answer, ended: None };
+            return ReleaseEffect { answer: *answer, ended: None };
         }
         let lock = self.held(key, now);
         let holder = lock.map(|lock| lock.token);
@@ -124,9 +116,9 @@ impl Table {
             fencing_token: lock.fence,
             kept_ms: kept_for.map_or(0, |left| whole_ms(left).max(1)),
         });
-        let had_place = self.lines.released(key, token, frees && kept.is_none(), now);
+        let had_place = self.queues.released(key, token, frees && kept.is_none(), now);
         if let Some(left) = kept_for {
-            self.lines.kept(key, left);
+            self.queues.kept(key, left);
         }
         let answer = match holder {
             _ if frees || had_place || was_released => Released::Released,
@@ -136,36 +128,29 @@ impl Table {
         if frees {
             self.put(RecordId::Lock(key.clone()), kept.map(Record::Lock));
         }
-        if mark == ReleaseMark::Final {
+        if *tombstone == Tombstone::Final {
             self.put_mark(key, token, Verdict::Final(answer), now);
         }
-        Release { answer, ended }
+        ReleaseEffect { answer, ended }
     }
 
     /// Frees a lock if the grant of this number holds it, also one that is only kept for the rest of its `min_hold`.
-    pub(super) fn break_lock(&mut self, key: &LockKey, fence: FencingToken, now: Duration) -> Broken {
+    pub(super) fn break_lock(&mut self, Break { key, fence }: &Break, now: Duration) -> Broken {
         let lease = match self.held(key, now) {
             None => return Broken::NotHeld,
-            Some(lock) if lock.fence != fence => return Broken::HeldByAnother,
+            Some(lock) if lock.fence != *fence => return Broken::HeldByAnother,
             Some(lock) => lock.lease(now),
         };
         self.put(RecordId::Lock(key.clone()), None);
-        self.lines.freed(key, now);
+        self.queues.freed(key, now);
         Broken::Broken(lease)
     }
 
     /// Ends the grant if the lock is held by this very `attempt` of `token`, takes the attempt out of the line, and voids it in
     /// any case.
-    pub(super) fn take_back(
-        &mut self,
-        key: &LockKey,
-        token: &TokenHash,
-        attempt: Attempt,
-        place: PlaceAfter,
-        known: KnownTo,
-        now: Duration,
-    ) -> Undone {
-        let is_granted = |lock: &&HeldLock| lock.token == *token && lock.attempt == Some(attempt);
+    pub(super) fn roll_back(&mut self, request: &RollBack, now: Duration) -> RolledBack {
+        let RollBack { key, token, attempt, ticket, known } = request;
+        let is_granted = |lock: &&HeldLock| lock.token == *token && lock.attempt == Some(*attempt);
         let lock = self.held(key, now).filter(is_granted);
         let is_granted = lock.is_some();
         let (left, is_over) = match known {
@@ -174,53 +159,53 @@ impl Table {
             KnownTo::Connection { told_for } if told_for.is_zero() => {
                 (lock.and_then(|lock| lock.kept(now)), is_granted)
             }
-            KnownTo::Connection { told_for } => (lock.map(|lock| lock.left_to_token(told_for, now)), false),
+            KnownTo::Connection { told_for } => (lock.map(|lock| lock.left_to_token(*told_for, now)), false),
         };
         let lasts = left.as_ref().map(|lock| lock.life.end.saturating_sub(now));
         if is_granted {
             self.put(RecordId::Lock(key.clone()), left.map(Record::Lock));
         }
-        self.void(key, token, attempt, now);
-        self.lines.vacate(key, token, attempt, place, is_over, now);
+        self.void(key, token, *attempt, now);
+        self.queues.vacate(key, token, *attempt, *ticket, is_over, now);
         match lasts {
-            Some(left) => self.lines.kept(key, left),
-            None if is_granted => self.lines.freed(key, now),
+            Some(left) => self.queues.kept(key, left),
+            None if is_granted => self.queues.freed(key, now),
             None => {}
         }
         let lasts_ms = lasts.map_or(0, whole_ms);
         match is_over {
-            true => Undone::Ended { kept_ms: lasts_ms },
-            false if is_granted => Undone::LeftToToken { left_ms: lasts_ms },
-            false => Undone::Nothing,
+            true => RolledBack::Ended { kept_ms: lasts_ms },
+            false if is_granted => RolledBack::LeftToToken { left_ms: lasts_ms },
+            false => RolledBack::Nothing,
         }
     }
 
     /// Has an offer to an attempt that nobody knows any more go on.
-    pub(super) fn decline(&mut self, key: &LockKey, token: &TokenHash, attempt: Attempt, now: Duration) {
-        self.lines.vacate(key, token, attempt, PlaceAfter::Kept, false, now);
+    pub(super) fn pass_on(&mut self, PassOn { key, token, attempt }: &PassOn, now: Duration) {
+        self.queues.vacate(key, token, *attempt, TicketAfter::Kept, false, now);
     }
 
     /// Says which locks of those that somebody waits for are due, and in how many milliseconds; and the session, which
     /// is another once the table was read from the file anew.
-    pub(super) fn beat(&self, now: Duration) -> (u64, Vec<(LockKey, u64)>) {
-        self.lines.beat(|key| self.left(key, now))
+    pub(super) fn heartbeat(&self, now: Duration) -> (u64, Vec<(LockKey, u64)>) {
+        self.queues.beat(|key| self.left(key, now))
     }
 
     /// Says who holds a lock. `None` where that is `token` and its grant is not pinned: this has to come first.
-    pub(super) fn see(&self, key: &LockKey, token: Option<&TokenHash>, now: Duration) -> Option<Inspected> {
-        let waiters = self.lines.waiters(key);
+    pub(super) fn see(&self, Inspect { key, token }: &Inspect, now: Duration) -> Option<Inspected> {
+        let waiters = self.queues.waiters(key);
         let Some(lock) = self.held(key, now) else { return Some(Inspected::Free { waiters }) };
-        let yours = token.map(|token| lock.token == *token);
+        let yours = token.map(|token| lock.token == token);
         let is_told = yours != Some(true) || !lock.is_to_be_pinned();
         is_told.then(|| Inspected::Held { lease: lock.lease(now), yours, waiters })
     }
 
     /// Says who holds a lock, and pins the grant if it is `token`.
-    pub(super) fn inspect(&mut self, key: &LockKey, token: Option<&TokenHash>, now: Duration) -> Inspected {
-        let waiters = self.lines.waiters(key);
+    pub(super) fn inspect(&mut self, Inspect { key, token }: &Inspect, now: Duration) -> Inspected {
+        let waiters = self.queues.waiters(key);
         let Some(lock) = self.held(key, now) else { return Inspected::Free { waiters } };
         let lease = lock.lease(now);
-        let yours = token.map(|token| lock.token == *token);
+        let yours = token.map(|token| lock.token == token);
         if yours == Some(true) && lock.is_to_be_pinned() {
             let pinned = HeldLock { attempt: None, ..lock.clone() };
             self.put_lock(key, pinned);
@@ -230,7 +215,7 @@ impl Table {
 
     /// Removes places that were left for too long, and the lines that nobody stands in any more.
     pub(super) fn purge_lines(&mut self, now: Duration) {
-        self.lines.purge(now);
+        self.queues.purge(now);
     }
 
     /// Removes records that have ended, at most `limit` of them. Returns whether those were all.
@@ -259,12 +244,12 @@ impl Table {
         for Change { id, before } in changes.into_iter().rev() {
             self.set(&id, before);
         }
-        self.lines = WaitQueues::new(self.settings.line);
+        self.queues = WaitQueues::new(self.settings.line);
     }
 
     /// What is to be told to those who wait, and was noted since the last call.
     pub(super) fn take_hints(&mut self) -> Vec<Hint> {
-        self.lines.take_hints()
+        self.queues.take_hints()
     }
 
     /// What a record is now; `None` where there is none.

@@ -9,20 +9,19 @@ use super::member::Until;
 use super::poll::heard;
 use super::reports::count;
 use super::scripts;
-use crate::lock::{Broken, FencingToken, LockKey};
-use crate::store::StoreError;
+use crate::lock::Broken;
+use crate::store::{Break, StoreError};
 
 impl QuorumStore {
     /// Ends the grant of this number, if most servers hold the lock by it.
     pub(super) async fn break_all(
         &self,
-        key: &LockKey,
-        fence: FencingToken,
+        Break { key, fence }: &Break,
         deadline: Instant,
     ) -> Result<Broken, StoreError> {
         let (holder, lease) = match self.holder(key, None, deadline).await? {
             None => return Ok(Broken::NotHeld),
-            Some((_, lease)) if lease.fencing_token != fence => return Ok(Broken::HeldByAnother),
+            Some((_, lease)) if lease.fencing_token != *fence => return Ok(Broken::HeldByAnother),
             Some(held) => held,
         };
         let quorum = self.pollster.membership.quorum();

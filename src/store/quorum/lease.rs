@@ -6,29 +6,26 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::QuorumStore;
-use super::member::{Call, MemberAnswer, Until};
-use super::poll::{Poll, heard};
+use super::member::{MemberAnswer, MemberCall, Until};
+use super::poll::{Inquiry, heard};
 use super::reports::{ReportedLock, UNEVEN_MS, count, drift, held_locks, most_held, relied_on};
 use super::scripts;
 use crate::clock::whole_ms;
 use crate::lock::{
-    Attempt, Ended, FencingToken, Lease, LockKey, Release, Released, Renewed, TokenHash, Ttl, Undone,
+    Attempt, Ended, FencingToken, Lease, LockKey, ReleaseEffect, Released, Renewed, RolledBack, TokenHash,
 };
-use crate::store::redis::scripts::{Reply, Script, known as known_arg, renewer};
-use crate::store::{KnownTo, ReleaseMark, Renewer, StoreError};
+use crate::store::redis::scripts::{Script, ScriptReply, known as known_arg, renewer};
+use crate::store::{KnownTo, Renew, Renewer, StoreError, Tombstone};
 
 impl QuorumStore {
     /// Renews a lease on all servers, and gives the lock to those that lack it.
     pub(super) async fn renew_all(
         &self,
-        key: &LockKey,
-        token: &TokenHash,
-        ttl: Ttl,
-        by: Renewer,
+        Renew { key, token, ttl, by }: &Renew,
         deadline: Instant,
     ) -> Result<Renewed, StoreError> {
         let (quorum, blocking) = (self.pollster.membership.quorum(), self.pollster.membership.blocking());
-        let args = vec![token.to_string(), ttl.as_ms().to_string(), renewer(by)];
+        let args = vec![token.to_string(), ttl.as_ms().to_string(), renewer(*by)];
         let until = Until::About(self.pollster.membership.since_boot(deadline));
         let call = self.call(&scripts::RENEW, key, vec![self.keys.lock(key)], args, until);
         let sent_at = self.pollster.membership.clock.boot();
@@ -50,7 +47,7 @@ impl QuorumStore {
         {
             let until = sent_at + Duration::from_millis(relied_on(held.left_before_ms));
             let is_longer = count(&poll.answers, 0) > 0;
-            self.repair(key, token, &lease, by, until, poll);
+            self.repair(key, token, &lease, *by, until, poll);
             lease.left_ms = relied_on(lease.left_ms);
             return Ok(if is_longer { Renewed::Renewed(lease) } else { Renewed::MaxHoldReached(lease) });
         }
@@ -81,7 +78,7 @@ impl QuorumStore {
         lease: &Lease,
         by: Renewer,
         until: Duration,
-        mut poll: Poll,
+        mut poll: Inquiry,
     ) {
         // What is left of the terms, by the server that says least.
         let term = |index| heard(&poll.answers).filter_map(|reply| reply.field::<i64>(index)).min();
@@ -122,10 +119,10 @@ impl QuorumStore {
         &self,
         key: &LockKey,
         token: &TokenHash,
-        tombstone: ReleaseMark,
+        tombstone: Tombstone,
         has_left: bool,
         deadline: Instant,
-    ) -> Result<Release, StoreError> {
+    ) -> Result<ReleaseEffect, StoreError> {
         let quorum = self.pollster.membership.quorum();
         let word = if has_left { Word::UnlessSaid(Released::Released) } else { Word::AsFound };
         let call = self.to_release(key, token, tombstone, word, 0);
@@ -138,8 +135,8 @@ impl QuorumStore {
             StoreError::Unknown("the servers do not agree on what was answered before".to_owned())
         })?;
         let ended = ended(&poll.answers, quorum);
-        let release = Release { answer: outcome, ended };
-        if tombstone == ReleaseMark::None {
+        let release = ReleaseEffect { answer: outcome, ended };
+        if tombstone == Tombstone::None {
             // Without a tombstone, copies of the acquire are kept out by the number, which those that had the lock have said.
             let number = heard(&poll.answers).find_map(|reply| reply.field::<String>(0)?.parse().ok());
             let releasing = self.to_release(key, token, tombstone, Word::AsFound, number.unwrap_or(0));
@@ -156,7 +153,7 @@ impl QuorumStore {
         } else {
             // Whoever asks again is to be told the same, whichever servers answer.
             let agreeing = self.to_release(key, token, tombstone, Word::Agreed(outcome), 0);
-            let says_so = move |reply: &Reply| reply.outcome % SAID_BEFORE == code_of(outcome);
+            let says_so = move |reply: &ScriptReply| reply.outcome % SAID_BEFORE == code_of(outcome);
             let differs = move |answer: &_| !matches!(answer, Some(Ok(reply)) if says_so(reply));
             self.pollster.follow_up(&agreeing, poll, differs);
         }
@@ -172,7 +169,7 @@ impl QuorumStore {
         deadline: Instant,
     ) -> Result<(), StoreError> {
         let quorum = self.pollster.membership.quorum();
-        let call = self.to_release(key, token, ReleaseMark::Final, Word::Agreed(outcome), 0);
+        let call = self.to_release(key, token, Tombstone::Final, Word::Agreed(outcome), 0);
         let mut poll = self.pollster.ask(&call, deadline);
         poll.decide(deadline, |answers| (heard(answers).count() >= quorum).then_some(())).await;
         if poll.heard().count() < quorum {
@@ -186,13 +183,13 @@ impl QuorumStore {
         &self,
         key: &LockKey,
         token: &TokenHash,
-        tombstone: ReleaseMark,
+        tombstone: Tombstone,
         word: Word,
         number: u64,
-    ) -> Arc<Call> {
+    ) -> Arc<MemberCall> {
         let life_ms = match tombstone {
-            ReleaseMark::Final => self.mark_ttl.as_millis().to_string(),
-            ReleaseMark::None => String::new(),
+            Tombstone::Final => self.mark_ttl.as_millis().to_string(),
+            Tombstone::None => String::new(),
         };
         let (answer, overrides) = match word {
             Word::AsFound => (String::new(), "0"),
@@ -202,8 +199,8 @@ impl QuorumStore {
         let args = vec![token.to_string(), life_ms, answer, overrides.to_owned(), number.to_string()];
         // A token may be used again once its tombstone is over: from then on a copy that is late would do harm.
         let until = match tombstone {
-            ReleaseMark::Final => Until::About(self.pollster.membership.clock.boot() + self.mark_ttl),
-            ReleaseMark::None => Until::Always,
+            Tombstone::Final => Until::About(self.pollster.membership.clock.boot() + self.mark_ttl),
+            Tombstone::None => Until::Always,
         };
         Arc::new(self.call(&scripts::RELEASE, key, self.keys_of(key, token), args, until))
     }
@@ -217,7 +214,7 @@ impl QuorumStore {
         attempt: Attempt,
         known: KnownTo,
         deadline: Instant,
-    ) -> Result<Undone, StoreError> {
+    ) -> Result<RolledBack, StoreError> {
         let known = match known {
             // A server whose clock is fast must not end what was told before its time.
             KnownTo::Connection { told_for } if !told_for.is_zero() => {
@@ -237,11 +234,13 @@ impl QuorumStore {
         }
         // A lock that somebody was told of is pinned on most servers, and these have deleted it on some of those.
         let rolled_back = match () {
-            () if count(&poll.answers, 1) >= blocking => Undone::Ended { kept_ms: by_most(&poll, 1, quorum) },
-            () if count(&poll.answers, 2) >= blocking => {
-                Undone::LeftToToken { left_ms: by_most(&poll, 2, quorum) }
+            () if count(&poll.answers, 1) >= blocking => {
+                RolledBack::Ended { kept_ms: by_most(&poll, 1, quorum) }
             }
-            () => Undone::Nothing,
+            () if count(&poll.answers, 2) >= blocking => {
+                RolledBack::LeftToToken { left_ms: by_most(&poll, 2, quorum) }
+            }
+            () => RolledBack::Nothing,
         };
         self.pollster.see_through(&call, poll);
         Ok(rolled_back)
@@ -275,7 +274,7 @@ impl QuorumStore {
             return Ok(Some(held));
         }
         // Whoever says that it is held, and not by whom, is as good as silent.
-        let is_clear = |reply: &&Reply| reply.outcome == 0 || reply.lease().is_some();
+        let is_clear = |reply: &&ScriptReply| reply.outcome == 0 || reply.lease().is_some();
         let silent = poll.answers.len() - poll.heard().filter(is_clear).count();
         let most = held_locks(&poll.answers, |_| true).iter().map(ReportedLock::count).max().unwrap_or(0);
         // Whoever is silent may hold it too.
@@ -296,8 +295,8 @@ impl QuorumStore {
         keys: Vec<String>,
         args: Vec<String>,
         until: Until,
-    ) -> Call {
-        Call { script, keys, args, field: format!("b{}", self.keys.bucket_of(key).0), until }
+    ) -> MemberCall {
+        MemberCall { script, keys, args, field: format!("b{}", self.keys.bucket_of(key).0), until }
     }
 }
 
@@ -352,7 +351,7 @@ fn code_of(outcome: Released) -> i64 {
 
 /// The grant that a release has ended, if most servers had it: else nobody was told that it was granted.
 fn ended(answers: &[Option<MemberAnswer>], quorum: usize) -> Option<Ended> {
-    let freed = |reply: &Reply| {
+    let freed = |reply: &ScriptReply| {
         let number = reply.field::<String>(0)?.parse().ok()?;
         Some((FencingToken::new(number)?, reply.field::<u64>(1)?))
     };
@@ -366,7 +365,7 @@ fn ended(answers: &[Option<MemberAnswer>], quorum: usize) -> Option<Ended> {
 }
 
 /// For how long most servers, or all that gave this answer to a take-back, keep the lock.
-fn by_most(poll: &Poll, outcome: i64, quorum: usize) -> u64 {
+fn by_most(poll: &Inquiry, outcome: i64, quorum: usize) -> u64 {
     let given = poll.heard().filter(|reply| reply.outcome == outcome);
     let mut lasting_ms: Vec<u64> = given.filter_map(|reply| reply.field(0)).collect();
     lasting_ms.sort_unstable_by(|a, b| b.cmp(a));

@@ -9,10 +9,10 @@ use super::QuorumStore;
 use super::member::{MemberAnswer, Until};
 use super::reports::{most_held, relied_on};
 use super::scripts;
-use crate::lock::{Listed, LockKey, Page, Reach};
-use crate::store::StoreError;
+use crate::lock::{Listed, LockKey, Page};
 use crate::store::redis::connection::scan::Scan;
-use crate::store::redis::scripts::Reply;
+use crate::store::redis::scripts::ScriptReply;
+use crate::store::{List, StoreError};
 
 /// The most locks that one call of the script tells of, since everybody else waits for it.
 const MOST_AT_ONCE: usize = 50;
@@ -20,13 +20,7 @@ const MOST_AT_ONCE: usize = 50;
 impl QuorumStore {
     /// Lists some of the locks that most servers hold, from the place of the cursor on. A lock that most have is on one at
     /// least of those that are gone through, one after the other; and so it may be found more than once.
-    pub(super) async fn list_page(
-        &self,
-        reach: &Reach,
-        cursor: Option<&str>,
-        limit: usize,
-        deadline: Instant,
-    ) -> Result<Page, StoreError> {
+    pub(super) async fn list_page(&self, request: &List, deadline: Instant) -> Result<Page, StoreError> {
         let membership = &self.pollster.membership;
         let (quorum, blocking) = (membership.quorum(), membership.blocking());
         let links: Vec<_> =
@@ -34,7 +28,7 @@ impl QuorumStore {
         if links.len() < blocking {
             return Err(StoreError::Unavailable("too few servers can be asked at present".to_owned()));
         }
-        let walked = Scan::new(links, "").page(&self.keys, reach, cursor, limit, deadline).await?;
+        let walked = Scan::new(links, "").page(&self.keys, request, deadline).await?;
         let keys: Vec<LockKey> = walked.found.into_iter().map(|(_, key)| key).collect();
         let polls: Vec<_> = keys
             .chunks(MOST_AT_ONCE)
@@ -71,7 +65,7 @@ impl QuorumStore {
 /// What a server said of one of the locks that it was asked about.
 fn answer_of(answer: &Option<MemberAnswer>, index: usize) -> Option<MemberAnswer> {
     match answer.as_ref()? {
-        Ok(reply) => reply.field::<Reply>(index).map(Ok),
+        Ok(reply) => reply.field::<ScriptReply>(index).map(Ok),
         Err(silence) => Some(Err(silence.clone())),
     }
 }

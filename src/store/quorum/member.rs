@@ -15,7 +15,7 @@ use crate::store::redis::connection::link::Link;
 use crate::store::redis::connection::servers::BEGUN_WITHIN;
 use crate::store::redis::connection::supervisor::LinkSupervisor;
 use crate::store::redis::failure::{Failure, StepOutcome};
-use crate::store::redis::scripts::{Reply, Script};
+use crate::store::redis::scripts::{Script, ScriptReply};
 
 /// Why a server has no say in something.
 #[derive(Clone, Debug)]
@@ -27,11 +27,11 @@ pub(super) enum Silence {
 }
 
 /// What a server was asked for, and what it said.
-pub(super) type MemberAnswer = Result<Reply, Silence>;
+pub(super) type MemberAnswer = Result<ScriptReply, Silence>;
 
 /// What a server is asked to run.
 #[derive(Clone)]
-pub(super) struct Call {
+pub(super) struct MemberCall {
     pub(super) script: &'static Script,
     /// All but the server's record, which comes first.
     pub(super) keys: Vec<String>,
@@ -158,7 +158,7 @@ impl Member {
     }
 
     /// Runs a call on the server, if it counts.
-    pub(super) async fn run(&self, call: &Call, deadline: Instant) -> MemberAnswer {
+    pub(super) async fn run(&self, call: &MemberCall, deadline: Instant) -> MemberAnswer {
         let out = |reason: String| Silence::Out(format!("{}: {reason}", self.name));
         let begin_by = part_of(deadline, BEGUN_WITHIN);
         let link = self.supervisor.link(begin_by).await.map_err(|error| out(error.to_string()))?;
@@ -170,7 +170,7 @@ impl Member {
         let keys: Vec<&[u8]> =
             [&self.record].into_iter().chain(&call.keys).map(|key| key.as_bytes()).collect();
         let mut connection = link.connection.clone();
-        let sent = call.script.run::<Reply>(&mut connection, &keys, |command| {
+        let sent = call.script.run::<ScriptReply>(&mut connection, &keys, |command| {
             command.arg(&link.incarnation).arg(&self.epoch).arg(&until).arg(&call.field).arg(&call.args);
         });
         let failure = match timeout_at(deadline, sent).await {
@@ -199,11 +199,11 @@ impl Member {
         script: &'static Script,
         args: &[String],
         deadline: Instant,
-    ) -> Result<(Arc<Link>, Reply), String> {
+    ) -> Result<(Arc<Link>, ScriptReply), String> {
         let link = self.supervisor.link(deadline).await.map_err(|error: StoreError| error.to_string())?;
         let mut connection = link.connection.clone();
         let keys = [self.record.as_bytes()];
-        let sent = script.run::<Reply>(&mut connection, &keys, |command| {
+        let sent = script.run::<ScriptReply>(&mut connection, &keys, |command| {
             command.arg(&link.incarnation).arg(args);
         });
         match timeout_at(deadline, sent).await {

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 
 use crate::clock::whole_ms;
-use crate::store::redis::scripts::Reply;
+use crate::store::redis::scripts::ScriptReply;
 
 /// What a server's record says, as far as this gateway is concerned.
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ pub(super) enum RecordKind {
 
 impl MemberStatus {
     /// Reads what `look.lua` replied; `before` is what was seen last.
-    pub(super) fn read(reply: &Reply, run: &str, before: Option<&Self>) -> Option<Self> {
+    pub(super) fn read(reply: &ScriptReply, run: &str, before: Option<&Self>) -> Option<Self> {
         let kind = match reply.outcome {
             0 => RecordKind::Current,
             1 => RecordKind::Empty,
@@ -87,7 +87,7 @@ impl MemberStatus {
     }
 
     /// What the server's clock showed, in µs.
-    pub(super) fn clock_us(reply: &Reply) -> Option<i64> {
+    pub(super) fn clock_us(reply: &ScriptReply) -> Option<i64> {
         reply.field::<String>(0)?.parse().ok()
     }
 
@@ -186,7 +186,8 @@ mod tests {
         let text = |text: String| Value::BulkString(text.into_bytes());
         let fields = [now_s * 1_000_000, since_s * 1_000, LONGEST_MS, 0, 0, 1].map(|n| text(n.to_string()));
         let fields = [Value::Int(0)].into_iter().chain(fields).chain([text("a b c".to_owned())]).collect();
-        MemberStatus::read(&Reply::from_redis_value(Value::Array(fields)).unwrap(), "run", before).unwrap()
+        MemberStatus::read(&ScriptReply::from_redis_value(Value::Array(fields)).unwrap(), "run", before)
+            .unwrap()
     }
 
     #[test]

@@ -30,7 +30,7 @@ const LOOK_OFTEN: Duration = Duration::from_millis(200);
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
 /// The list of servers, as every gateway must have it.
-pub(super) struct List {
+pub(super) struct ServerList {
     /// The addresses, in ascending order.
     pub(super) text: String,
     pub(super) epoch: u64,
@@ -41,7 +41,7 @@ pub(super) struct List {
 /// The servers of a quorum, and what is known of them.
 pub(super) struct Membership {
     pub(super) members: Vec<Arc<Member>>,
-    pub(super) list: List,
+    pub(super) list: ServerList,
     /// By which a gateway knows how much time goes by.
     pub(super) clock: Arc<dyn Clock>,
     pub(super) reply_timeout: Duration,
@@ -61,7 +61,7 @@ impl Membership {
     /// Looks at the servers from now on.
     pub(super) fn start(
         members: Vec<Arc<Member>>,
-        list: List,
+        list: ServerList,
         reply_timeout: Duration,
         clock: Arc<dyn Clock>,
     ) -> Arc<Self> {

@@ -17,11 +17,11 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
-use super::member::{Call, MemberAnswer, Silence};
+use super::member::{MemberAnswer, MemberCall, Silence};
 use super::membership::Membership;
 use crate::clock::Backoff;
 use crate::store::StoreError;
-use crate::store::redis::scripts::Reply;
+use crate::store::redis::scripts::ScriptReply;
 
 /// Calls that may be seen through at once. Beyond, what they would undo ends at its ttl.
 const MOST_SEEN_THROUGH: usize = 2_000;
@@ -42,7 +42,7 @@ pub(super) struct Pollster {
 }
 
 /// The answers to a question so far.
-pub(super) struct Poll {
+pub(super) struct Inquiry {
     membership: Arc<Membership>,
     calls: Calls,
     /// One place for each server; nothing where it was not asked, or has not answered.
@@ -75,17 +75,17 @@ impl Pollster {
     }
 
     /// Asks all servers, as soon as the answers are waited for.
-    pub(super) fn ask(&self, call: &Arc<Call>, deadline: Instant) -> Poll {
+    pub(super) fn ask(&self, call: &Arc<MemberCall>, deadline: Instant) -> Inquiry {
         self.ask_some(call, deadline, |_| true)
     }
 
     /// Asks those of the servers that are `wanted`.
     pub(super) fn ask_some(
         &self,
-        call: &Arc<Call>,
+        call: &Arc<MemberCall>,
         deadline: Instant,
         wanted: impl Fn(usize) -> bool,
-    ) -> Poll {
+    ) -> Inquiry {
         let calls = Calls(FuturesUnordered::new());
         let asked: Vec<_> = (0..self.membership.members.len()).map(wanted).collect();
         for (index, member) in self.membership.members.iter().enumerate().filter(|(index, _)| asked[*index]) {
@@ -93,12 +93,12 @@ impl Pollster {
             calls.0.push(Box::pin(async move { (index, member.run(&call, deadline).await) }));
         }
         let answers = self.membership.members.iter().map(|_| None).collect();
-        Poll { membership: self.membership.clone(), calls, answers, asked, asked_at: Instant::now() }
+        Inquiry { membership: self.membership.clone(), calls, answers, asked, asked_at: Instant::now() }
     }
 
     /// Has every server that was asked and did nothing yet do it after all, in the background, for at most as long as a
     /// lease can last.
-    pub(super) fn see_through(&self, call: &Arc<Call>, mut poll: Poll) {
+    pub(super) fn see_through(&self, call: &Arc<MemberCall>, mut poll: Inquiry) {
         let (this, call) = (self.clone(), call.clone());
         tokio::spawn(async move {
             poll.rest().await;
@@ -113,8 +113,8 @@ impl Pollster {
     /// Has every server whose answer to a question is `wanted` do something else in the background, once all have answered.
     pub(super) fn follow_up(
         &self,
-        call: &Arc<Call>,
-        mut poll: Poll,
+        call: &Arc<MemberCall>,
+        mut poll: Inquiry,
         wanted: impl Fn(&Option<MemberAnswer>) -> bool + Send + 'static,
     ) {
         // Most often there is nothing to do.
@@ -133,7 +133,7 @@ impl Pollster {
         });
     }
 
-    fn see_through_at(&self, index: usize, call: Arc<Call>) {
+    fn see_through_at(&self, index: usize, call: Arc<MemberCall>) {
         let Ok(permit) = self.seen_through.clone().try_acquire_owned() else { return };
         let membership = self.membership.clone();
         tokio::spawn(async move {
@@ -154,7 +154,7 @@ impl Pollster {
     }
 }
 
-impl Poll {
+impl Inquiry {
     /// Waits until `decide` knows what follows from the answers, or nothing more can be hoped for: all have answered, or
     /// most have and the rest takes too long, or the deadline has passed.
     pub(super) async fn decide<D>(
@@ -186,7 +186,7 @@ impl Poll {
     }
 
     /// What the servers said that counted.
-    pub(super) fn heard(&self) -> impl Iterator<Item = &Reply> {
+    pub(super) fn heard(&self) -> impl Iterator<Item = &ScriptReply> {
         heard(&self.answers)
     }
 
@@ -215,6 +215,6 @@ impl Poll {
 }
 
 /// What the servers said that counted.
-pub(super) fn heard(answers: &[Option<MemberAnswer>]) -> impl Iterator<Item = &Reply> {
+pub(super) fn heard(answers: &[Option<MemberAnswer>]) -> impl Iterator<Item = &ScriptReply> {
     answers.iter().flatten().filter_map(|answer| answer.as_ref().ok())
 }

@@ -6,15 +6,15 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::QuorumStore;
-use super::member::{Call, MemberAnswer, Until};
-use super::poll::{Poll, heard};
+use super::member::{MemberAnswer, MemberCall, Until};
+use super::poll::{Inquiry, heard};
 use super::reports::{drift, relied_on};
 use super::scripts;
 use super::tally::{Tally, early, late, may_have_accepted_it};
 use crate::clock::{Backoff, part_of};
 use crate::lock::{Acquired, Attempt, FencingToken, Lease, LockKey, Refusal, Renewed, TokenHash, Ttl};
 use crate::store::redis::scripts::terms as terms_args;
-use crate::store::{AcquireRequest, Intent, ReleaseMark, Renewer, StoreError};
+use crate::store::{LockRequest, Renew, Renewer, StoreError, Tombstone};
 
 /// The pause after a vote that nobody has won: it doubles from the first to the last, with jitter.
 const FIRST_PAUSE: Duration = Duration::from_millis(4);
@@ -26,7 +26,9 @@ const BEGUN_WITHIN: f64 = 0.6;
 
 /// A wish for a lock, as the servers are asked it.
 pub(super) struct Proposal<'a> {
-    pub(super) request: &'a AcquireRequest,
+    pub(super) request: &'a LockRequest,
+    /// Attempts for which this one stands.
+    pub(super) supersedes: &'a [Attempt],
     /// Whether the lock may be taken; else it is only asked for.
     pub(super) grants: bool,
     /// Where to tell that the lock is free, if somebody waits here.
@@ -59,7 +61,7 @@ impl QuorumStore {
         &self,
         proposal: Proposal<'_>,
         deadline: Instant,
-    ) -> Result<Acquired, StoreError> {
+    ) -> Result<Acquired<Refusal>, StoreError> {
         let membership = &self.pollster.membership;
         membership.is_ready(deadline).await?;
         let last_start = part_of(deadline, BEGUN_WITHIN);
@@ -97,7 +99,21 @@ impl QuorumStore {
         }
     }
 
-    fn giving_up(&self, key: &LockKey, token: &TokenHash, attempt: Attempt, number: u64) -> Arc<Call> {
+    /// Pins the token's grant, or claims it for a connection. Servers that lack the lock are given it.
+    pub(super) async fn pin(&self, request: &LockRequest, deadline: Instant) -> Result<Lease, StoreError> {
+        let LockRequest { key, token, attempt, ttl, .. } = request.clone();
+        // The lease becomes as long as was asked for; that of a claim stays what it was, as in redis/scripts/acquire.lua.
+        let (ttl, by) = match attempt.is_of_connection() {
+            true => (Ttl::SHORTEST, Renewer::Connection(attempt.claim())),
+            false => (ttl, Renewer::Token),
+        };
+        match self.renew_all(&Renew { key, token, ttl, by }, deadline).await? {
+            Renewed::Renewed(lease) | Renewed::MaxHoldReached(lease) => Ok(lease),
+            _ => Err(StoreError::Unknown("the lock was lost just after it was found held".to_owned())),
+        }
+    }
+
+    fn giving_up(&self, key: &LockKey, token: &TokenHash, attempt: Attempt, number: u64) -> Arc<MemberCall> {
         let args = vec![token.to_string(), attempt.to_string(), number.to_string()];
         let keys = vec![self.keys.lock(key), self.keys.watch(key)];
         Arc::new(self.call(&scripts::GIVE_UP, key, keys, args, Until::Always))
@@ -106,7 +122,7 @@ impl QuorumStore {
 
 impl Bid<'_> {
     /// Asks the servers for their votes on the number.
-    async fn vote(&mut self) -> (Tally, Poll) {
+    async fn vote(&mut self) -> (Tally, Inquiry) {
         let (tally, poll) = self.ask().await;
         self.is_first = false;
         self.has_strays = self.may_be_accepted();
@@ -117,7 +133,7 @@ impl Bid<'_> {
     }
 
     /// Goes on with a number above `high`. Where the last one was too far ahead of some clock, time plays no part any more.
-    fn rise_above(&mut self, high: u64, poll: &Poll) {
+    fn rise_above(&mut self, high: u64, poll: &Inquiry) {
         let bucket = self.store.keys.bucket_of(&self.proposal.request.key);
         self.store.ballots.note(bucket, high);
         let is_too_far = poll.heard().any(|reply| reply.outcome == 8);
@@ -150,8 +166,8 @@ impl Bid<'_> {
     }
 
     /// What a tally that is none of these means for the caller.
-    async fn conclude(self, tally: Tally, poll: Poll) -> Result<Acquired, StoreError> {
-        let AcquireRequest { key, token, attempt, ttl, .. } = self.proposal.request;
+    async fn conclude(self, tally: Tally, poll: Inquiry) -> Result<Acquired<Refusal>, StoreError> {
+        let LockRequest { key, token, attempt, ttl, .. } = self.proposal.request;
         let unknown = |reason: &str| Err(StoreError::Unknown(reason.to_owned()));
         match tally {
             Tally::Granted => self.granted(),
@@ -164,18 +180,7 @@ impl Bid<'_> {
                 if self.may_be_accepted() {
                     self.give_up().await_answers().await;
                 }
-                // Servers that lack the lock are given it. The lease becomes as long as was asked for; that of a claim stays
-                // what it was, as in redis/scripts/acquire.lua.
-                let (ttl, by) = match attempt.is_of_connection() {
-                    true => (Ttl::SHORTEST, Renewer::Connection(attempt.claim())),
-                    false => (*ttl, Renewer::Token),
-                };
-                match self.store.renew_all(key, token, ttl, by, self.deadline).await? {
-                    Renewed::Renewed(lease) | Renewed::MaxHoldReached(lease) => {
-                        Ok(Acquired::AlreadyHeld(lease))
-                    }
-                    _ => unknown("the lock was lost just after it was found held"),
-                }
+                self.store.pin(self.proposal.request, self.deadline).await.map(Acquired::AlreadyHeld)
             }
             Tally::Held(_) if self.has_strays && !self.give_up().await_most().await => {
                 unknown("somebody else holds the lock, but not all that was asked for before is undone")
@@ -192,7 +197,7 @@ impl Bid<'_> {
                     self.give_up().in_background();
                 }
                 // Whoever released it may not have reached most servers.
-                self.store.release_all(key, token, ReleaseMark::Final, false, self.deadline).await?;
+                self.store.release_all(key, token, Tombstone::Final, false, self.deadline).await?;
                 Ok(Acquired::TokenReleased)
             }
             Tally::Voided => {
@@ -210,7 +215,7 @@ impl Bid<'_> {
 
     /// The lease that most servers have accepted, as far as it can be relied on. What went by since the question was sent
     /// is the caller's to subtract.
-    fn granted(&self) -> Result<Acquired, StoreError> {
+    fn granted(&self) -> Result<Acquired<Refusal>, StoreError> {
         let request = self.proposal.request;
         let fencing_token = FencingToken::new(self.number).ok_or_else(|| {
             StoreError::Unknown("the clocks of the servers are too far ahead for a fencing number".into())
@@ -240,7 +245,7 @@ impl Bid<'_> {
 
     /// Gives up all numbers up to this one, wherever something may be left of them.
     fn give_up(&self) -> GivingUp<'_> {
-        let AcquireRequest { key, token, attempt, .. } = self.proposal.request;
+        let LockRequest { key, token, attempt, .. } = self.proposal.request;
         let (store, deadline) = (self.store, self.deadline);
         let call = store.giving_up(key, token, *attempt, self.number);
         let poll = store.pollster.ask_some(&call, deadline, |index| self.possibly_accepted[index]);
@@ -248,7 +253,7 @@ impl Bid<'_> {
         GivingUp { store, poll, call, clean, deadline }
     }
 
-    async fn ask(&self) -> (Tally, Poll) {
+    async fn ask(&self) -> (Tally, Inquiry) {
         let call = Arc::new(self.call());
         let (pollster, deadline) = (&self.store.pollster, self.deadline);
         let membership = &pollster.membership;
@@ -272,21 +277,17 @@ impl Bid<'_> {
         (self.count(&mut poll).await, poll)
     }
 
-    async fn count(&self, poll: &mut Poll) -> Tally {
+    async fn count(&self, poll: &mut Inquiry) -> Tally {
         let (quorum, blocking) =
             (self.store.pollster.membership.quorum(), self.store.pollster.membership.blocking());
         let decided = poll.decide(self.deadline, |answers| early(answers, quorum, blocking)).await;
         decided.unwrap_or_else(|| late(poll, quorum))
     }
 
-    fn call(&self) -> Call {
-        let Proposal { request, grants, channel } = &self.proposal;
+    fn call(&self) -> MemberCall {
+        let Proposal { request, supersedes, grants, channel } = &self.proposal;
         let store = self.store;
-        let AcquireRequest { key, token, attempt, ttl, owner, terms, intent } = *request;
-        let supersedes = match intent {
-            Intent::Join(join) => join.supersedes.iter().map(|attempt| format!("{attempt} ")).collect(),
-            _ => String::new(),
-        };
+        let LockRequest { key, token, attempt, ttl, owner, terms } = *request;
         let mut args = vec![
             token.to_string(),
             attempt.to_string(),
@@ -295,7 +296,7 @@ impl Bid<'_> {
             self.number.to_string(),
             owner.as_ref().map_or_else(String::new, |owner| owner.as_str().to_owned()),
             channel.unwrap_or_default().to_owned(),
-            supersedes,
+            supersedes.iter().map(|attempt| format!("{attempt} ")).collect(),
             store.mark_ttl.as_millis().to_string(),
             if self.is_first { "1" } else { "0" }.to_owned(),
         ];
@@ -315,8 +316,8 @@ impl Bid<'_> {
 #[must_use]
 struct GivingUp<'a> {
     store: &'a QuorumStore,
-    poll: Poll,
-    call: Arc<Call>,
+    poll: Inquiry,
+    call: Arc<MemberCall>,
     /// How many servers certainly hold nothing of it.
     clean: usize,
     deadline: Instant,
@@ -347,9 +348,9 @@ impl GivingUp<'_> {
 }
 
 /// The token certainly does not hold the lock, and somebody else may.
-const HOLDER_UNKNOWN: Acquired =
-    Acquired::Refused(Refusal { holder: None, holder_unknown: true, waiters: 0, position: None });
+const HOLDER_UNKNOWN: Acquired<Refusal> =
+    Acquired::NotTaken(Refusal { holder: None, holder_unknown: true, waiters: 0, position: None });
 
-fn refused(holder: Option<Lease>) -> Acquired {
-    Acquired::Refused(Refusal { holder, ..Refusal::default() })
+fn refused(holder: Option<Lease>) -> Acquired<Refusal> {
+    Acquired::NotTaken(Refusal { holder, ..Refusal::default() })
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::member::MemberAnswer;
 use super::poll::heard;
 use crate::lock::{Lease, TokenHash};
-use crate::store::redis::scripts::Reply;
+use crate::store::redis::scripts::ScriptReply;
 
 /// By how much more than clocks may differ two servers may see the rest of a lease before it is taken for another one.
 pub(super) const UNEVEN_MS: u64 = 50;
@@ -60,7 +60,7 @@ impl ReportedLock {
 /// Each lock that some server has named in such an answer.
 pub(super) fn held_locks(
     answers: &[Option<MemberAnswer>],
-    is_such: impl Fn(&Reply) -> bool,
+    is_such: impl Fn(&ScriptReply) -> bool,
 ) -> Vec<ReportedLock> {
     let mut locks = BTreeMap::<(TokenHash, u64), ReportedLock>::new();
     for reply in heard(answers).filter(|reply| is_such(reply)) {

@@ -1,11 +1,11 @@
 //! What servers say to a number that is proposed, and what follows from it.
 
 use super::member::{MemberAnswer, Silence};
-use super::poll::{Poll, heard};
+use super::poll::{Inquiry, heard};
 use super::reports::{ReportedLock, held_locks};
 use crate::lock::Lease;
 use crate::store::StoreError;
-use crate::store::redis::scripts::Reply;
+use crate::store::redis::scripts::ScriptReply;
 
 /// What a server said to a number.
 enum Vote {
@@ -62,7 +62,7 @@ pub(super) fn may_have_accepted_it(answer: &Option<MemberAnswer>) -> bool {
     }
 }
 
-fn vote_of(reply: &Reply) -> Option<Vote> {
+fn vote_of(reply: &ScriptReply) -> Option<Vote> {
     let high = |index| reply.field::<String>(index)?.parse().ok();
     Some(match reply.outcome {
         0 => Vote::Accepted { high: high(2)? },
@@ -106,7 +106,7 @@ pub(super) fn early(answers: &[Option<MemberAnswer>], quorum: usize, blocking: u
 }
 
 /// What follows once nothing more can be hoped for.
-pub(super) fn late(poll: &Poll, quorum: usize) -> Tally {
+pub(super) fn late(poll: &Inquiry, quorum: usize) -> Tally {
     let votes: Vec<_> = poll.heard().filter_map(vote_of).collect();
     if votes.len() < quorum {
         return Tally::TooFew(poll.too_few());

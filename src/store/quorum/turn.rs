@@ -9,100 +9,137 @@ use super::QuorumStore;
 use super::proposal::Proposal;
 use super::waiters::{AT_ONCE, WaitState};
 use crate::clock::boottime;
-use crate::lock::{Acquired, LockKey, Refusal, TokenHash};
+use crate::lock::{Acquired, Attempt, Confirmed, Enqueued, LastPolled, LockKey, Polled, Refusal};
 use crate::store::wait_queue::{QueueFull, QueueTurn};
-use crate::store::{AcquireRequest, Intent, Join, KnownTo, PlaceAfter, StoreError};
+use crate::store::{Confirm, Enqueue, KnownTo, LastPoll, LockRequest, Poll, StoreError, TicketAfter, Try};
+
+/// A request for a lock, whatever its kind.
+#[derive(Clone, Copy)]
+struct Asking<'a> {
+    lock: &'a LockRequest,
+    supersedes: &'a [Attempt],
+    waits: bool,
+}
+
+impl<'a> Asking<'a> {
+    fn at_once(lock: &'a LockRequest) -> Self {
+        Self { lock, supersedes: &[], waits: false }
+    }
+
+    fn waiting(lock: &'a LockRequest) -> Self {
+        Self { waits: true, ..Self::at_once(lock) }
+    }
+}
 
 impl QuorumStore {
     /// Takes a lock that nobody waits for here, or says why not.
-    pub(super) async fn take(
+    pub(super) async fn try_lock(
         &self,
-        request: &AcquireRequest,
+        Try(lock): &Try,
         deadline: Instant,
-    ) -> Result<Acquired, StoreError> {
-        let AcquireRequest { key, token, .. } = request;
+    ) -> Result<Acquired<Refusal>, StoreError> {
+        let (LockRequest { key, token, .. }, asking) = (lock, Asking::at_once(lock));
         let _turn = self.waiters.turn(key, deadline).await?;
         let may_take = self.waiters.step(|state, now| {
             let held = state.held(key, now);
             !state.queues.has_queue(key, now) || state.queues.pass(key, token, held, now)
         });
         if may_take {
-            return self.attempt(request, Trying::of(self, key), deadline).await;
+            return self.attempt(asking, Trying::of(self, key), deadline).await;
         }
         // Whoever waits comes first; but the token may hold the lock already.
-        self.ask(request, deadline).await
+        self.ask(asking, deadline).await
     }
 
-    /// Takes a place in the wait queue, and looks whether it is this place's turn.
-    pub(super) async fn join(
+    /// Says whether the token holds the lock already.
+    pub(super) async fn confirm(
         &self,
-        request: &AcquireRequest,
-        join: &Join,
+        Confirm(lock): &Confirm,
         deadline: Instant,
-    ) -> Result<Acquired, StoreError> {
-        let AcquireRequest { key, token, attempt, .. } = request;
+    ) -> Result<Confirmed, StoreError> {
+        Ok(match self.ask(Asking::at_once(lock), deadline).await? {
+            Acquired::Granted(_) => Confirmed::AlreadyHeld(self.pin(lock, deadline).await?),
+            Acquired::AlreadyHeld(lease) => Confirmed::AlreadyHeld(lease),
+            Acquired::NotReplicated { reason, .. } => Confirmed::NotReplicated(reason),
+            Acquired::TokenReleased
+            | Acquired::NotTaken(Refusal { holder: None, holder_unknown: false, .. }) => {
+                Confirmed::TokenReleased
+            }
+            Acquired::AttemptVoided => Confirmed::AttemptVoided,
+            Acquired::NotTaken(refusal) => Confirmed::Refused(refusal),
+        })
+    }
+
+    /// Takes a ticket of the wait queue, and looks whether it is this ticket's turn.
+    pub(super) async fn enqueue(
+        &self,
+        request: &Enqueue,
+        deadline: Instant,
+    ) -> Result<Acquired<Enqueued>, StoreError> {
+        let Enqueue { lock, ticket, supersedes, .. } = request;
+        let LockRequest { key, token, attempt, .. } = lock;
         let joined = self.waiters.step(|state, now| {
-            state.queues.prepare(key, token, &join.supersedes, *attempt, now);
-            state.queues.join(key, token, *attempt, join, now)
+            state.queues.prepare(key, token, supersedes, *attempt, now);
+            state.queues.join(request, now)
         });
-        let answer = self.look_once_joined(request, joined, deadline).await;
+        let asking = Asking { supersedes, ..Asking::waiting(lock) };
+        let answer = self.look_once_joined(asking, joined, deadline).await;
         if matches!(answer, Err(StoreError::Unavailable(_))) {
             // Whoever is told that nothing happened must not stand in anybody's way.
-            let place = if join.place.is_some() { PlaceAfter::Kept } else { PlaceAfter::Removed };
-            self.waiters.step(|state, now| state.queues.vacate(key, token, *attempt, place, false, now));
+            let ticket = if ticket.is_some() { TicketAfter::Kept } else { TicketAfter::Removed };
+            self.waiters.step(|state, now| state.queues.vacate(key, token, *attempt, ticket, false, now));
         }
         answer
     }
 
     async fn look_once_joined(
         &self,
-        request: &AcquireRequest,
+        asking: Asking<'_>,
         joined: Result<(), QueueFull>,
         deadline: Instant,
-    ) -> Result<Acquired, StoreError> {
+    ) -> Result<Acquired<Enqueued>, StoreError> {
         if joined.is_ok()
-            && let Some(answer) = self.look(request, deadline).await?
+            && let Some(answer) = self.look(asking, deadline).await?
         {
             return Ok(answer);
         }
         // The token may hold the lock already, or have been released; and only now do the servers know who waits.
-        match self.ask(request, deadline).await? {
-            Acquired::Refused(_) if joined.is_err() => Ok(Acquired::LineFull),
+        match self.ask(asking, deadline).await?.or_not_taken() {
+            Ok(answer) => Ok(answer),
+            Err(_) if joined.is_err() => Ok(Acquired::NotTaken(Enqueued::QueueFull)),
             // Nobody may hold it after all.
-            Acquired::Refused(_) => {
-                Ok(self.look(request, deadline).await?.unwrap_or_else(|| self.place_of(request)))
-            }
-            answer => Ok(answer),
+            Err(_) => Ok(match self.look(asking, deadline).await? {
+                Some(answer) => answer,
+                None => Acquired::NotTaken(Enqueued::Polled(self.position_of(asking))),
+            }),
         }
     }
 
-    /// Goes on waiting: takes the lock if it is the turn of the attempt's place.
-    pub(super) async fn go_on(
+    /// Goes on waiting: takes the lock if it is the turn of the attempt's ticket.
+    pub(super) async fn poll(
         &self,
-        request: &AcquireRequest,
+        Poll(lock): &Poll,
         deadline: Instant,
-    ) -> Result<Acquired, StoreError> {
-        if let Some(answer) = self.look(request, deadline).await? {
+    ) -> Result<Acquired<Polled>, StoreError> {
+        let asking = Asking::waiting(lock);
+        if let Some(answer) = self.look(asking, deadline).await? {
             return Ok(answer);
         }
-        let standing = self.place_of(request);
-        if standing != Acquired::PlaceLost {
-            return Ok(standing);
+        let polled = self.position_of(asking);
+        if polled != Polled::TicketLost {
+            return Ok(Acquired::NotTaken(polled));
         }
         // Another request of the token may have been granted the lock, or have released it.
-        match self.ask(request, deadline).await? {
-            Acquired::Refused(_) => Ok(Acquired::PlaceLost),
-            answer => Ok(answer),
-        }
+        Ok(self.ask(asking, deadline).await?.map(|_| Polled::TicketLost))
     }
 
-    /// Takes the lock if it is the turn of the attempt's place. Nothing, where that is not so.
-    async fn look(
+    /// Takes the lock if it is the turn of the attempt's ticket. Nothing, where that is not so.
+    async fn look<T>(
         &self,
-        request: &AcquireRequest,
+        asking: Asking<'_>,
         deadline: Instant,
-    ) -> Result<Option<Acquired>, StoreError> {
-        let AcquireRequest { key, token, attempt, .. } = request;
+    ) -> Result<Option<Acquired<T>>, StoreError> {
+        let LockRequest { key, token, attempt, .. } = asking.lock;
         let turn = self.waiters.step(|state, now| {
             let turn = state.queues.look(key, token, *attempt, state.held(key, now), now);
             if turn == QueueTurn::Take {
@@ -116,36 +153,37 @@ impl QuorumStore {
         }
         let trying = Trying::of(self, key);
         let _turn = self.waiters.turn(key, deadline).await?;
-        let answer = self.attempt(request, trying, deadline).await?;
-        Ok((!matches!(answer, Acquired::Refused(_))).then_some(answer))
+        Ok(self.attempt(asking, trying, deadline).await?.or_not_taken().ok())
     }
 
     /// Looks for the last time: whoever is not granted the lock now leaves.
-    pub(super) async fn last_look(
+    pub(super) async fn last_poll(
         &self,
-        request: &AcquireRequest,
-        place: PlaceAfter,
+        LastPoll { lock, ticket }: &LastPoll,
         deadline: Instant,
-    ) -> Result<Acquired, StoreError> {
-        let AcquireRequest { key, attempt, .. } = request;
+    ) -> Result<Acquired<LastPolled>, StoreError> {
+        let LockRequest { key, attempt, .. } = lock;
         // A look never makes what it did not find: a copy of it that comes late would make it for nobody.
         let (is_spent, is_lost) = self.waiters.step(|state, now| {
             let is_free = state.held(key, now).is_none() && !state.queues.has_queue(key, now);
             (state.is_spent(attempt), is_free)
         });
         let answer = match is_spent {
-            false if is_lost => return Ok(Acquired::PlaceLost),
-            false => self.look_or_ask(request, deadline).await,
+            false if is_lost => return Ok(Acquired::NotTaken(LastPolled::TicketLost)),
+            false => self.look_or_ask(Asking::waiting(lock), deadline).await,
             // What the same last look did before may still be on its way to be undone: it is granted nothing any more.
             true => Ok(Acquired::AttemptVoided),
         };
         let ended = match answer {
-            Ok(Acquired::Refused(refusal)) => self.end(request, place, refusal, deadline).await,
             Ok(Acquired::AttemptVoided) => {
                 let refusal = Refusal { holder_unknown: true, ..Refusal::default() };
-                self.end(request, place, refusal, deadline).await
+                self.end(lock, *ticket, refusal, deadline).await
             }
-            other => other,
+            Ok(answer) => match answer.or_not_taken() {
+                Ok(answer) => Ok(answer),
+                Err(refusal) => self.end(lock, *ticket, refusal, deadline).await,
+            },
+            Err(error) => Err(error),
         };
         if ended.is_err() {
             self.waiters.step(|state, now| state.spend(*attempt, now));
@@ -153,10 +191,14 @@ impl QuorumStore {
         ended
     }
 
-    async fn look_or_ask(&self, request: &AcquireRequest, deadline: Instant) -> Result<Acquired, StoreError> {
-        match self.look(request, deadline).await? {
+    async fn look_or_ask(
+        &self,
+        asking: Asking<'_>,
+        deadline: Instant,
+    ) -> Result<Acquired<Refusal>, StoreError> {
+        match self.look(asking, deadline).await? {
             Some(answer) => Ok(answer),
-            None => self.ask(request, deadline).await,
+            None => self.ask(asking, deadline).await,
         }
     }
 
@@ -164,31 +206,31 @@ impl QuorumStore {
     /// still be on its way.
     async fn end(
         &self,
-        request: &AcquireRequest,
-        place: PlaceAfter,
+        lock: &LockRequest,
+        ticket: TicketAfter,
         refusal: Refusal,
         deadline: Instant,
-    ) -> Result<Acquired, StoreError> {
-        let AcquireRequest { key, token, attempt, .. } = request;
+    ) -> Result<Acquired<LastPolled>, StoreError> {
+        let LockRequest { key, token, attempt, .. } = lock;
         self.roll_back_all(key, token, *attempt, KnownTo::Nobody, deadline).await?;
-        self.waiters.step(|state, now| state.queues.end(key, token, *attempt, place, now));
-        Ok(Acquired::Refused(self.with_line(key, token, refusal)))
+        self.waiters.step(|state, now| state.queues.end(key, token, *attempt, ticket, now));
+        Ok(Acquired::NotTaken(LastPolled::Refused(self.with_line(lock, refusal))))
     }
 
     /// Where an attempt stands that was not granted the lock.
-    fn place_of(&self, request: &AcquireRequest) -> Acquired {
-        let AcquireRequest { key, token, attempt, .. } = request;
+    fn position_of(&self, asking: Asking<'_>) -> Polled {
+        let LockRequest { key, token, attempt, .. } = asking.lock;
         self.waiters.step(|state, now| {
             match state.queues.look(key, token, *attempt, state.held(key, now), now) {
-                QueueTurn::InLine(standing) => Acquired::InLine(standing),
-                QueueTurn::Moved(standing) => Acquired::Moved(standing),
-                QueueTurn::Lost => Acquired::PlaceLost,
+                QueueTurn::InLine(position) => Polled::Queued(position),
+                QueueTurn::Moved(position) => Polled::Moved(position),
+                QueueTurn::Lost => Polled::TicketLost,
                 // It has become free just now: another look takes it.
                 QueueTurn::Take => {
                     state.queues.withdrawn(key, now);
                     match state.queues.look(key, token, *attempt, Some(AT_ONCE), now) {
-                        QueueTurn::InLine(standing) => Acquired::InLine(standing),
-                        _ => Acquired::PlaceLost,
+                        QueueTurn::InLine(position) => Polled::Queued(position),
+                        _ => Polled::TicketLost,
                     }
                 }
             }
@@ -198,58 +240,47 @@ impl QuorumStore {
     /// Tries to take the lock, as those who wait here have agreed to.
     async fn attempt(
         &self,
-        request: &AcquireRequest,
+        asking: Asking<'_>,
         trying: Trying<'_>,
         deadline: Instant,
-    ) -> Result<Acquired, StoreError> {
-        let AcquireRequest { key, token, .. } = request;
-        let proposal = Proposal { request, grants: true, channel: self.channel_for(request) };
+    ) -> Result<Acquired<Refusal>, StoreError> {
+        let Asking { lock: request, supersedes, .. } = asking;
+        let proposal = Proposal { request, supersedes, grants: true, channel: self.channel_for(asking) };
         let asked_at = boottime();
         let answer = self.propose(proposal, deadline).await?;
         trying.ends(|state, now| {
             if !matches!(answer, Acquired::Granted(_)) {
-                state.queues.withdrawn(key, now);
-                state.note_free(key);
+                state.queues.withdrawn(&request.key, now);
+                state.note_free(&request.key);
             }
             state.learn(request, &answer, asked_at, now);
         });
-        Ok(self.with_line_if_refused(key, token, answer))
+        Ok(answer.map(|refusal| self.with_line(request, refusal)))
     }
 
     /// Asks who holds the lock, and pins it if it is the token. Takes nothing.
-    pub(super) async fn ask(
-        &self,
-        request: &AcquireRequest,
-        deadline: Instant,
-    ) -> Result<Acquired, StoreError> {
-        let AcquireRequest { key, token, .. } = request;
-        let proposal = Proposal { request, grants: false, channel: self.channel_for(request) };
+    async fn ask(&self, asking: Asking<'_>, deadline: Instant) -> Result<Acquired<Refusal>, StoreError> {
+        let Asking { lock: request, supersedes, .. } = asking;
+        let proposal = Proposal { request, supersedes, grants: false, channel: self.channel_for(asking) };
         let asked_at = boottime();
         let answer = self.propose(proposal, deadline).await?;
         self.waiters.step(|state, now| {
             state.learn(request, &answer, asked_at, now);
-            if matches!(answer, Acquired::Refused(Refusal { holder: None, .. })) {
-                state.queues.freed(key, now);
+            if matches!(answer, Acquired::NotTaken(Refusal { holder: None, .. })) {
+                state.queues.freed(&request.key, now);
             }
         });
-        Ok(self.with_line_if_refused(key, token, answer))
+        Ok(answer.map(|refusal| self.with_line(request, refusal)))
     }
 
     /// Where servers are to tell that the lock is free, if somebody waits for it here.
-    fn channel_for(&self, request: &AcquireRequest) -> Option<&str> {
-        let waits = !matches!(request.intent, Intent::Grant | Intent::Confirm);
-        let has_queue = waits || self.waiters.step(|state, now| state.queues.has_queue(&request.key, now));
+    fn channel_for(&self, asking: Asking<'_>) -> Option<&str> {
+        let has_queue =
+            asking.waits || self.waiters.step(|state, now| state.queues.has_queue(&asking.lock.key, now));
         has_queue.then_some(&self.channel)
     }
 
-    fn with_line_if_refused(&self, key: &LockKey, token: &TokenHash, answer: Acquired) -> Acquired {
-        match answer {
-            Acquired::Refused(refusal) => Acquired::Refused(self.with_line(key, token, refusal)),
-            answer => answer,
-        }
-    }
-
-    fn with_line(&self, key: &LockKey, token: &TokenHash, refusal: Refusal) -> Refusal {
+    fn with_line(&self, LockRequest { key, token, .. }: &LockRequest, refusal: Refusal) -> Refusal {
         self.waiters.step(|state, _| {
             let (waiters, position) = (state.queues.waiters(key), state.queues.position(key, token));
             Refusal { waiters, position, ..refusal }

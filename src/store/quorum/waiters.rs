@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::clock::{boottime, whole_ms};
 use crate::lock::{Acquired, Attempt, LockKey, Refusal};
 use crate::store::wait_queue::WaitQueues;
-use crate::store::{AcquireRequest, Hint, PlaceAfter, StoreError};
+use crate::store::{Hint, LockRequest, StoreError, TicketAfter};
 
 /// How long what is known of a holder is relied on, since what servers tell may be lost: a tenth of what is left of the
 /// lease, within these bounds.
@@ -73,32 +73,31 @@ impl WaitState {
     /// wait queue.
     pub(super) fn learn(
         &mut self,
-        request: &AcquireRequest,
-        answer: &Acquired,
+        request: &LockRequest,
+        answer: &Acquired<Refusal>,
         asked_at: Duration,
         now: Duration,
     ) {
-        let AcquireRequest { key, token, attempt, ttl, .. } = request;
+        let LockRequest { key, token, attempt, ttl, .. } = request;
         match answer {
-            Acquired::Granted(_) | Acquired::AlreadyHeld(_) => {
+            Acquired::Granted(_) | Acquired::AlreadyHeld(_) | Acquired::NotReplicated { .. } => {
                 self.queues.granted(key, token, *attempt, *ttl, now);
                 self.note_held(key, ttl.as_duration(), now);
             }
             // It was released meanwhile, perhaps by the one who is named: nobody will be told so again.
-            Acquired::Refused(Refusal { holder: Some(_), .. })
+            Acquired::NotTaken(Refusal { holder: Some(_), .. })
                 if self.told_at.get(key).is_some_and(|told_at| *told_at >= asked_at) =>
             {
                 self.held.insert(key.clone(), KnownHolder { until: now + SOON, good_until: now + SOON });
             }
-            Acquired::Refused(Refusal { holder: Some(lease), .. }) => {
+            Acquired::NotTaken(Refusal { holder: Some(lease), .. }) => {
                 self.note_held(key, Duration::from_millis(lease.left_ms), now);
             }
-            Acquired::Refused(_) => self.note_free(key),
+            Acquired::NotTaken(_) => self.note_free(key),
             Acquired::TokenReleased => drop(self.queues.released(key, token, false, now)),
             Acquired::AttemptVoided => {
-                self.queues.vacate(key, token, *attempt, PlaceAfter::Kept, false, now);
+                self.queues.vacate(key, token, *attempt, TicketAfter::Kept, false, now);
             }
-            _ => {}
         }
     }
 
@@ -228,7 +227,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
     use crate::lock::{FencingToken, Lease, LeaseToken, Terms, Ttl};
-    use crate::store::{Intent, Join, LineSettings};
+    use crate::store::{Enqueue, LineSettings};
 
     /// The one whom it names may be who released the lock: nobody would be told of that again.
     #[test]
@@ -236,18 +235,11 @@ mod tests {
         let waiters = Waiters::new(WaitQueues::new(LineSettings::default()), broadcast::Sender::new(16));
         let (Ok(key), Some(ttl)) = (LockKey::parse(b"k"), Ttl::from_ms(30_000)) else { panic!("no request") };
         let (token, attempt) = (LeaseToken::generate().hash(), Attempt::generate());
-        let join = Join { displaces: true, place: None, supersedes: Vec::new() };
-        let joined = waiters.step(|state, now| state.queues.join(&key, &token, attempt, &join, now));
+        let terms = Terms::default();
+        let lock = LockRequest { key: key.clone(), token, attempt, ttl, owner: None, terms };
+        let request = Enqueue { lock, takes_over: true, ticket: None, supersedes: Vec::new() };
+        let joined = waiters.step(|state, now| state.queues.join(&request, now));
         assert_eq!(joined, Ok(()));
-        let request = AcquireRequest {
-            key: key.clone(),
-            token,
-            attempt,
-            ttl,
-            owner: None,
-            terms: Terms::default(),
-            intent: Intent::Join(join),
-        };
         let holder = FencingToken::new(7).map(|fencing_token| Lease {
             fencing_token,
             left_ms: 30_000,
@@ -255,10 +247,10 @@ mod tests {
             is_released: false,
         });
         let refused =
-            Acquired::Refused(Refusal { holder, waiters: 1, position: Some(1), ..Refusal::default() });
+            Acquired::NotTaken(Refusal { holder, waiters: 1, position: Some(1), ..Refusal::default() });
         let is_believed = |asked_at: Duration| {
             waiters.step(|state, now| {
-                state.learn(&request, &refused, asked_at, now);
+                state.learn(&request.lock, &refused, asked_at, now);
                 state.held(&key, now).is_some_and(|left| left > SOON)
             })
         };

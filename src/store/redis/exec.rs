@@ -7,10 +7,10 @@ use tokio::time::{Instant, timeout_at};
 
 use super::RedisStore;
 use super::connection::link::Link;
-use super::connection::servers::{Tries, Try};
+use super::connection::servers::{Tries, TryAt};
 use super::scripts::Script;
 use crate::lock::{LockKey, TokenHash};
-use crate::store::{Bucket, PlaceAfter, StoreError};
+use crate::store::{Bucket, StoreError, TicketAfter};
 
 impl RedisStore {
     /// Runs one of the scripts by which a token leaves a lock or its wait queue. A tombstone that the script does not touch is
@@ -23,7 +23,7 @@ impl RedisStore {
         token: &TokenHash,
         [attempt, known]: &[String; 2],
         tombstone: Option<String>,
-        place: Option<PlaceAfter>,
+        ticket: Option<TicketAfter>,
         deadline: Instant,
     ) -> Result<T, StoreError> {
         let queue = self.keys.queue_of(key);
@@ -33,13 +33,13 @@ impl RedisStore {
             .chain(tombstone.iter().map(|tombstone| tombstone.as_bytes()))
             .collect();
         let token = token.to_string();
-        let keeps_place = if matches!(place, None | Some(PlaceAfter::Removed)) { "0" } else { "1" };
-        let granted_at = match place {
-            Some(PlaceAfter::KeptAt(place)) => place.get().to_string(),
+        let keeps_place = if matches!(ticket, None | Some(TicketAfter::Removed)) { "0" } else { "1" };
+        let granted_at = match ticket {
+            Some(TicketAfter::KeptAt(ticket)) => ticket.get().to_string(),
             _ => String::new(),
         };
         let args = [&*token, &**attempt, &self.mark_ttl_ms, &self.ticket_ms, keeps_place, &granted_at, known];
-        self.run(key, script, &keys, deadline, |_, call| {
+        self.run_script(key, script, &keys, deadline, |_, call| {
             call.arg(&args);
         })
         .await
@@ -47,7 +47,7 @@ impl RedisStore {
 
     /// Runs a script where the lock is, until it is known what became of it. Only what certainly did not happen is tried
     /// again here, so whatever this returns is the outcome of one run.
-    pub(super) async fn run<T: FromRedisValue>(
+    pub(super) async fn run_script<T: FromRedisValue>(
         &self,
         key: &LockKey,
         script: &Script,
@@ -59,7 +59,7 @@ impl RedisStore {
         self.run_in(bucket, script, false, keys, deadline, add_args).await.map(|(reply, _)| reply)
     }
 
-    /// As [`Self::run`], in a bucket, and only where locks may be granted if this could grant one. Also returns the link
+    /// As [`Self::run_script`], in a bucket, and only where locks may be granted if this could grant one. Also returns the link
     /// over which the answer came.
     pub(super) async fn run_in<T: FromRedisValue>(
         &self,
@@ -72,7 +72,7 @@ impl RedisStore {
     ) -> Result<(T, Arc<Link>), StoreError> {
         let mut tries = Tries::new(&self.servers, bucket, grants, deadline);
         loop {
-            let Try { link, is_asking, permit } = tries.next().await?;
+            let TryAt { link, is_asking, permit } = tries.next().await?;
             let mut connection = link.connection.clone();
             let add_args = |call: &mut Cmd| add_args(&link, call);
             let call = async {

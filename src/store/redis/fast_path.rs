@@ -17,11 +17,11 @@ use self::batcher::{BatchedOperation, Batcher, call};
 use self::operations::{Free, Take};
 use super::RedisStore;
 use super::connection::link::Link;
-use super::connection::servers::{Tries, Try};
-use super::scripts::{Reply, lease_seen};
+use super::connection::servers::{Tries, TryAt};
+use super::scripts::{ScriptReply, lease_seen};
 use crate::clock::whole_ms;
 use crate::lock::{Acquired, FencingToken, Lease, LockKey, Refusal, TokenHash};
-use crate::store::{AcquireRequest, Bucket, Intent, StoreError};
+use crate::store::{Bucket, LockRequest, StoreError};
 
 mod batcher;
 mod operations;
@@ -87,11 +87,11 @@ impl RedisStore {
     /// Takes a lock that is free, or says that another holds it; `None` where nothing was done.
     pub(super) async fn take_free(
         &self,
-        request: &AcquireRequest,
+        request: &LockRequest,
         deadline: Instant,
-    ) -> Result<Option<Acquired>, StoreError> {
+    ) -> Result<Option<Acquired<Refusal>>, StoreError> {
         let key = &request.key;
-        if request.intent != Intent::Grant || !request.terms.are_none() || self.fast_path.slow_keys.has(key) {
+        if !request.terms.are_none() || self.fast_path.slow_keys.has(key) {
             return Ok(None);
         }
         let bucket = self.keys.bucket_of(key);
@@ -109,10 +109,12 @@ impl RedisStore {
         if let Some(fencing_token) = reply.number() {
             let (left_ms, owner) = (request.ttl.as_ms(), request.owner.clone());
             let lease = Lease { fencing_token, left_ms, owner, is_released: false };
-            return Ok(Some(replicated(&link, take.lock.as_bytes(), &token, lease, true, deadline).await));
+            let replicated = replicated(&link, take.lock.as_bytes(), &token, lease, deadline).await;
+            let refuse = |reason| Acquired::NotReplicated { is_new: true, reason };
+            return Ok(Some(replicated.map_or_else(refuse, Acquired::Granted)));
         }
         match reply.outcome {
-            2 => refused(&reply, key).map(Some),
+            2 => refusal_in(&reply, key).map(|refusal| Some(Acquired::NotTaken(refusal))),
             _ => {
                 self.fast_path.slow_keys.note(key);
                 Ok(None)
@@ -155,17 +157,17 @@ impl RedisStore {
         operation: &Arc<P>,
         batcher: &Arc<Batcher<P>>,
         deadline: Instant,
-    ) -> Result<(Reply, Arc<Link>), StoreError> {
+    ) -> Result<(ScriptReply, Arc<Link>), StoreError> {
         let mut tries = Tries::new(&self.servers, bucket, grants, deadline);
         loop {
-            let Try { link, is_asking, permit } = tries.next().await?;
+            let TryAt { link, is_asking, permit } = tries.next().await?;
             let call = async {
                 let reply = if self.keys.share_a_slot() {
                     batcher.send(&link, operation).await?
                 } else {
                     call(&link, &[&**operation], is_asking).await?
                 };
-                Ok(Reply::from_redis_value(reply)?)
+                Ok(ScriptReply::from_redis_value(reply)?)
             };
             let answer = timeout_at(deadline, call).await;
             drop(permit);
@@ -176,26 +178,23 @@ impl RedisStore {
     }
 }
 
-/// What is said of a grant once the server's replicas have it too, where they must.
+/// The lease, once the server's replicas have it too, where they must; or why it is not to be relied on.
 pub(super) async fn replicated(
     link: &Link,
     lock: &[u8],
     token: &str,
     lease: Lease,
-    is_new: bool,
     deadline: Instant,
-) -> Acquired {
-    if let Some(replicas) = &link.replicas
-        && let Err(reason) = replicas.have(lock, token, lease.fencing_token, deadline).await
-    {
-        return Acquired::NotReplicated { is_new, reason };
+) -> Result<Lease, String> {
+    if let Some(replicas) = &link.replicas {
+        replicas.have(lock, token, lease.fencing_token, deadline).await?;
     }
-    if is_new { Acquired::Granted(lease) } else { Acquired::AlreadyHeld(lease) }
+    Ok(lease)
 }
 
-/// What is said where somebody else holds the lock.
-pub(super) fn refused(reply: &Reply, key: &LockKey) -> Result<Acquired, StoreError> {
+/// What a reply says where somebody else holds the lock.
+pub(super) fn refusal_in(reply: &ScriptReply, key: &LockKey) -> Result<Refusal, StoreError> {
     let holder = reply.has_lock().then(|| lease_seen(reply, key)).transpose()?;
     let (waiters, position) = (reply.waiters(), reply.position());
-    Ok(Acquired::Refused(Refusal { holder, waiters, position, ..Refusal::default() }))
+    Ok(Refusal { holder, waiters, position, ..Refusal::default() })
 }

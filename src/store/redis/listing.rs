@@ -8,9 +8,9 @@ use tokio::time::{Instant, timeout_at};
 
 use super::RedisStore;
 use super::connection::link::Link;
-use super::scripts::{self, Reply};
-use crate::lock::{Listed, LockKey, Page, Reach};
-use crate::store::StoreError;
+use super::scripts::{self, ScriptReply};
+use crate::lock::{Listed, LockKey, Page};
+use crate::store::{List, StoreError};
 
 /// The most locks that one call of the script tells of, since everybody else waits for it.
 const MOST_AT_ONCE: usize = 50;
@@ -23,15 +23,9 @@ struct Group {
 
 impl RedisStore {
     /// Lists some of the locks that are held, from the place of the cursor on.
-    pub(super) async fn list_page(
-        &self,
-        reach: &Reach,
-        cursor: Option<&str>,
-        limit: usize,
-        deadline: Instant,
-    ) -> Result<Page, StoreError> {
+    pub(super) async fn list_page(&self, request: &List, deadline: Instant) -> Result<Page, StoreError> {
         let scan = self.servers.scan(deadline).await?;
-        let walked = scan.page(&self.keys, reach, cursor, limit, deadline).await?;
+        let walked = scan.page(&self.keys, request, deadline).await?;
         let mut by_slot = BTreeMap::<_, Vec<LockKey>>::new();
         for (server, key) in walked.found {
             by_slot.entry((server, self.keys.bucket_of(&key).0)).or_default().push(key);
@@ -71,8 +65,8 @@ impl RedisStore {
     /// be answered. Nobody who waits is counted then.
     async fn tell_of_one(&self, key: LockKey, deadline: Instant) -> Result<Option<Listed>, StoreError> {
         let lock = self.keys.lock(&key);
-        let told: Vec<Reply> = self
-            .run(&key, &scripts::LIST, &[lock.as_bytes()], deadline, |_, call| {
+        let told: Vec<ScriptReply> = self
+            .run_script(&key, &scripts::LIST, &[lock.as_bytes()], deadline, |_, call| {
                 call.arg(1);
             })
             .await
@@ -87,7 +81,7 @@ async fn tell(link: Arc<Link>, group: Group, deadline: Instant) -> Result<Vec<Li
     let Group { keys, names } = group;
     let names: Vec<&[u8]> = names.iter().map(|name| name.as_bytes()).collect();
     let mut connection = link.connection.clone();
-    let call = scripts::LIST.run::<Vec<Reply>>(&mut connection, &names, |call| {
+    let call = scripts::LIST.run::<Vec<ScriptReply>>(&mut connection, &names, |call| {
         call.arg(3);
     });
     match timeout_at(deadline, call).await {
@@ -103,7 +97,7 @@ async fn tell(link: Arc<Link>, group: Group, deadline: Instant) -> Result<Vec<Li
 }
 
 /// The lock in a reply, if it is held.
-fn listed(key: LockKey, reply: &Reply) -> Option<Listed> {
+fn listed(key: LockKey, reply: &ScriptReply) -> Option<Listed> {
     let lease = reply.lease().filter(|_| reply.outcome == 1)?;
     Some(Listed { key, lease, waiters: reply.waiters() })
 }

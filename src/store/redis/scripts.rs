@@ -5,8 +5,10 @@ use std::sync::LazyLock;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{Cmd, ErrorKind, FromRedisValue, ParsingError, RedisError, RedisResult, ServerErrorKind, Value};
 
-use crate::lock::{Attempt, FencingToken, Lease, LockKey, Owner, Place, Standing, Terms, TokenHash, Undone};
-use crate::store::{Beat, KnownTo, Renewer, StoreError};
+use crate::lock::{
+    Attempt, FencingToken, Lease, LockKey, Owner, QueuePosition, RolledBack, Terms, Ticket, TokenHash,
+};
+use crate::store::{HeartbeatAnswer, KnownTo, Renewer, StoreError};
 
 /// The text of a script: what it shares with others comes first, and before that what all share with the gateway.
 macro_rules! script {
@@ -162,12 +164,12 @@ pub(crate) fn known(known: KnownTo) -> String {
 
 /// What acquire, renew and inspect reply: an outcome by number, then the lock, then the wait queue, as far as it concerns
 /// the outcome. What stands alone is the outcome, or the number of a grant, which is larger than any.
-pub(crate) struct Reply {
+pub(crate) struct ScriptReply {
     pub(crate) outcome: i64,
     fields: Vec<Value>,
 }
 
-impl Reply {
+impl ScriptReply {
     /// The lease in the reply; `None` where there is none, or the key holds something that no script of ours wrote.
     pub(crate) fn lease(&self) -> Option<Lease> {
         read_lease(self.lock()?, self.field::<i64>(1)?)
@@ -196,11 +198,11 @@ impl Reply {
     }
 
     /// What was done to roll a grant back.
-    pub(crate) fn rolled_back(&self) -> Option<Undone> {
+    pub(crate) fn rolled_back(&self) -> Option<RolledBack> {
         match self.outcome {
-            0 => Some(Undone::Nothing),
-            1 => Some(Undone::Ended { kept_ms: self.field(0)? }),
-            2 => Some(Undone::LeftToToken { left_ms: self.field(0)? }),
+            0 => Some(RolledBack::Nothing),
+            1 => Some(RolledBack::Ended { kept_ms: self.field(0)? }),
+            2 => Some(RolledBack::LeftToToken { left_ms: self.field(0)? }),
             _ => None,
         }
     }
@@ -216,11 +218,11 @@ impl Reply {
     }
 
     /// Where the token stands in the wait queue, and when to look again.
-    pub(crate) fn queue_position(&self) -> Option<Standing> {
+    pub(crate) fn queue_position(&self) -> Option<QueuePosition> {
         let due_in_ms: i64 = self.field(5)?;
         let offered_to: String = self.field(6)?;
-        Some(Standing {
-            place: Place::new(self.field::<String>(4)?.parse().ok()?),
+        Some(QueuePosition {
+            ticket: Ticket::new(self.field::<String>(4)?.parse().ok()?),
             is_first: self.position() == Some(1),
             due_in_ms: u64::try_from(due_in_ms).unwrap_or(0),
             offered_to: Attempt::parse(&offered_to),
@@ -233,7 +235,7 @@ impl Reply {
     }
 }
 
-impl FromRedisValue for Reply {
+impl FromRedisValue for ScriptReply {
     fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
         let mut fields = match value {
             Value::Int(_) | Value::BulkString(_) => {
@@ -277,7 +279,7 @@ pub(crate) fn is_readable(value: &[u8]) -> bool {
 pub(crate) fn read_heartbeat(
     reply: Vec<Value>,
     key_of: impl Fn(&str) -> Option<LockKey>,
-) -> Option<(String, Beat)> {
+) -> Option<(String, HeartbeatAnswer)> {
     let mut fields = reply.into_iter();
     let heartbeat_number = String::from_redis_value(fields.next()?).ok()?;
     let is_new = i64::from_redis_value(fields.next()?).ok()? == 1;
@@ -287,16 +289,16 @@ pub(crate) fn read_heartbeat(
         let in_ms = i64::from_redis_value(in_ms).ok()?;
         due.extend(key_of(&lock).map(|key| (key, u64::try_from(in_ms).unwrap_or(0))));
     }
-    Some((heartbeat_number, Beat { is_new, due }))
+    Some((heartbeat_number, HeartbeatAnswer { is_new, due }))
 }
 
 /// The lease in the reply of a script that may have written: it tells what it found, and cannot know who can read it.
-pub(crate) fn lease_of(reply: &Reply, key: &LockKey) -> Result<Lease, StoreError> {
+pub(crate) fn lease_of(reply: &ScriptReply, key: &LockKey) -> Result<Lease, StoreError> {
     reply.lease().ok_or_else(|| StoreError::Unknown(unreadable(key)))
 }
 
 /// The same where the script has certainly left the lock as it was.
-pub(crate) fn lease_seen(reply: &Reply, key: &LockKey) -> Result<Lease, StoreError> {
+pub(crate) fn lease_seen(reply: &ScriptReply, key: &LockKey) -> Result<Lease, StoreError> {
     reply.lease().ok_or_else(|| StoreError::Unavailable(unreadable(key)))
 }
 
@@ -305,7 +307,7 @@ fn unreadable(key: &LockKey) -> String {
 }
 
 /// The position in a reply that must have one.
-pub(crate) fn queue_position_of(reply: &Reply) -> Result<Standing, StoreError> {
+pub(crate) fn queue_position_of(reply: &ScriptReply) -> Result<QueuePosition, StoreError> {
     reply.queue_position().ok_or_else(|| StoreError::Unknown("the place in the line cannot be read".into()))
 }
 

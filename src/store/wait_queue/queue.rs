@@ -4,13 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use crate::lock::{Attempt, Place, TokenHash};
-use crate::store::{OFFER, PlaceAfter};
+use crate::lock::{Attempt, Ticket, TokenHash};
+use crate::store::{OFFER, TicketAfter};
 
 /// A token's place, and who waits at it.
 #[derive(Clone, Debug)]
 pub(super) struct QueueTicket {
-    pub(super) place: Place,
+    pub(super) place: Ticket,
     /// The attempt that waits; `None` for a place without a client.
     pub(super) attempt: Option<Attempt>,
     /// The attempt from which this one took the place over.
@@ -33,12 +33,12 @@ pub(super) struct Offer {
 pub(super) struct WaitQueue {
     tickets: HashMap<TokenHash, QueueTicket>,
     /// Those believed present, first come first.
-    present: BTreeMap<Place, TokenHash>,
+    present: BTreeMap<Ticket, TokenHash>,
     /// When places are lost, soonest first.
     away: BTreeSet<(Duration, TokenHash)>,
     offer: Option<Offer>,
     /// The last place that was given, also to one who is away now.
-    last: Option<Place>,
+    last: Option<Ticket>,
 }
 
 impl Offer {
@@ -83,17 +83,17 @@ impl WaitQueue {
     }
 
     /// A place behind all others.
-    pub(super) fn last_place(&self, now: Duration) -> Place {
+    pub(super) fn last_place(&self, now: Duration) -> Ticket {
         let now_us = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
         let after_last = self.last.map_or(0, |last| last.get() + 1);
-        Place::new(now_us.max(after_last))
+        Ticket::new(now_us.max(after_last))
     }
 
     /// Has an attempt wait at a place of its token.
     pub(super) fn enqueue(
         &mut self,
         token: TokenHash,
-        place: Place,
+        place: Ticket,
         attempt: Attempt,
         former: Option<Attempt>,
     ) {
@@ -129,7 +129,7 @@ impl WaitQueue {
         &mut self,
         token: &TokenHash,
         attempt: Attempt,
-        place: PlaceAfter,
+        place: TicketAfter,
         lost_at: Duration,
     ) -> Option<Attempt> {
         let had_ticket = self.tickets.get(token).is_some_and(|ticket| ticket.attempt == Some(attempt));
@@ -142,7 +142,7 @@ impl WaitQueue {
     }
 
     /// Keeps the place of a token that was granted the lock from it, until `lost_at`: the grant was undone.
-    pub(super) fn keep(&mut self, token: &TokenHash, place: Place, lost_at: Duration) {
+    pub(super) fn keep(&mut self, token: &TokenHash, place: Ticket, lost_at: Duration) {
         let ticket = QueueTicket { place, attempt: None, former: None, lost_at: None };
         self.tickets.entry(*token).or_insert(ticket);
         self.step_aside(token, lost_at);
@@ -165,7 +165,7 @@ impl WaitQueue {
         &mut self,
         token: &TokenHash,
         attempt: Attempt,
-        place: PlaceAfter,
+        place: TicketAfter,
         lost_at: Duration,
     ) -> (Option<Attempt>, bool) {
         let Some(ticket) = self.tickets.get_mut(token) else { return (None, false) };
@@ -177,7 +177,7 @@ impl WaitQueue {
         if former.is_some() {
             ticket.attempt = former;
             self.stand(token);
-        } else if place == PlaceAfter::Removed {
+        } else if place == TicketAfter::Removed {
             self.remove(token);
         } else {
             ticket.attempt = None;

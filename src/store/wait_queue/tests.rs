@@ -1,7 +1,7 @@
 //! What a wait queue is to those who keep it, without a store.
 
 use super::*;
-use crate::lock::{LeaseToken, Place};
+use crate::lock::{LeaseToken, Terms, Ticket};
 use crate::store::OFFER;
 
 const NOW: Duration = Duration::from_secs(1_000);
@@ -42,10 +42,12 @@ impl Waiter {
     }
 
     /// Joins the wait queue of a lock that is held.
-    fn join(&self, queues: &mut WaitQueues, now: Duration) -> Place {
-        let join = Join { displaces: true, ..Join::default() };
-        assert_eq!(queues.join(&key(), &self.token, self.attempt, &join, now), Ok(()));
-        self.waits(queues, LEASE, now).place
+    fn join(&self, queues: &mut WaitQueues, now: Duration) -> Ticket {
+        let (token, attempt, terms) = (self.token, self.attempt, Terms::default());
+        let lock = LockRequest { key: key(), token, attempt, ttl: ttl(), owner: None, terms };
+        let request = Enqueue { lock, takes_over: true, ticket: None, supersedes: Vec::new() };
+        assert_eq!(queues.join(&request, now), Ok(()));
+        self.waits(queues, LEASE, now).ticket
     }
 
     fn look(&self, queues: &mut WaitQueues, held: Option<Duration>, now: Duration) -> QueueTurn {
@@ -53,7 +55,7 @@ impl Waiter {
     }
 
     #[track_caller]
-    fn waits(&self, queues: &mut WaitQueues, held: Option<Duration>, now: Duration) -> Standing {
+    fn waits(&self, queues: &mut WaitQueues, held: Option<Duration>, now: Duration) -> QueuePosition {
         match self.look(queues, held, now) {
             QueueTurn::InLine(position) => position,
             other => panic!("not in line: {other:?}"),
@@ -66,7 +68,7 @@ fn a_line_that_nobody_comes_back_to_is_forgotten() {
     let mut queues = queues();
     let (holder, waiting) = (Waiter::new(), Waiter::new());
     waiting.join(&mut queues, NOW);
-    queues.end(&key(), &waiting.token, waiting.attempt, PlaceAfter::Kept, NOW);
+    queues.end(&key(), &waiting.token, waiting.attempt, TicketAfter::Kept, NOW);
     // The lock is offered to a client that never comes back.
     assert!(!queues.released(&key(), &holder.token, true, NOW + ms(1)));
     queues.purge(NOW + ms(2));
@@ -80,7 +82,7 @@ fn a_place_is_given_once() {
     let mut queues = queues();
     let [first, left, third] = [(); 3].map(|()| Waiter::new());
     let mut places = vec![first.join(&mut queues, NOW), left.join(&mut queues, NOW)];
-    queues.vacate(&key(), &left.token, left.attempt, PlaceAfter::Kept, false, NOW);
+    queues.vacate(&key(), &left.token, left.attempt, TicketAfter::Kept, false, NOW);
     places.push(third.join(&mut queues, NOW));
     let back = Waiter { attempt: Attempt::generate(), ..left };
     assert_eq!(back.join(&mut queues, NOW), places[1]);
@@ -101,7 +103,7 @@ fn one_whose_try_failed_keeps_its_place_and_its_turn() {
     let (session, _) = queues.beat(|_| None);
     queues.withdrawn(&key(), NOW + OFFER);
     let failed = first.waits(&mut queues, LEASE, NOW + OFFER);
-    assert_eq!((failed.place, failed.is_first, failed.due_in_ms), (place, true, 10_000));
+    assert_eq!((failed.ticket, failed.is_first, failed.due_in_ms), (place, true, 10_000));
     assert_eq!(failed.offered_to, None);
     // The lease ends, and whoever looks finds that it is still the turn of the first.
     second.waits(&mut queues, None, NOW + ms(10_000));
@@ -145,7 +147,7 @@ fn a_last_try_that_failed_leaves_the_lock_to_the_next() {
     second.join(&mut queues, NOW);
     assert_eq!(first.look(&mut queues, None, NOW), QueueTurn::Take);
     queues.withdrawn(&key(), NOW);
-    queues.end(&key(), &first.token, first.attempt, PlaceAfter::Removed, NOW);
+    queues.end(&key(), &first.token, first.attempt, TicketAfter::Removed, NOW);
     assert_eq!(queues.position(&key(), &second.token), Some(1));
     assert_eq!(second.look(&mut queues, None, NOW), QueueTurn::Take);
 }

@@ -9,11 +9,13 @@ use std::time::Duration;
 
 use fencepost::clock::Clock;
 use fencepost::lock::{
-    Acquired, Attempt, FencingToken, Inspected, Lease, LeaseToken, LockKey, Released, Renewed, Terms,
-    TokenHash, Ttl,
+    Acquired, Attempt, FencingToken, Inspected, Lease, LeaseToken, LockKey, Refusal, Released, Renewed,
+    Terms, TokenHash, Ttl,
 };
 use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
-use fencepost::store::{AcquireRequest, Intent, LockStore, ReleaseMark, Renewer};
+use fencepost::store::{
+    Inspect, LockRequest, LockStore, LockStoreExt, Release, Renew, Renewer, Tombstone, Try,
+};
 use tempfile::TempDir;
 use tokio::time::Instant;
 
@@ -167,17 +169,16 @@ impl Caller {
         Self { key, token: LeaseToken::generate().hash() }
     }
 
-    async fn acquire(&self, machine: &Machine, ttl_ms: u64) -> Acquired {
-        let request = AcquireRequest {
+    async fn acquire(&self, machine: &Machine, ttl_ms: u64) -> Acquired<Refusal> {
+        let request = LockRequest {
             key: self.key.clone(),
             token: self.token,
             attempt: Attempt::generate(),
             ttl: ttl(ttl_ms),
             owner: None,
             terms: Terms::default(),
-            intent: Intent::Grant,
         };
-        machine.store().acquire(&request, soon()).await.unwrap()
+        machine.store().call(Try(request.clone()), soon()).await.unwrap()
     }
 
     async fn grant(&self, machine: &Machine, ttl_ms: u64) -> Lease {
@@ -190,7 +191,10 @@ impl Caller {
     async fn renew(&self, machine: &Machine, ttl_ms: u64) -> Lease {
         match machine
             .store()
-            .renew(&self.key, &self.token, ttl(ttl_ms), Renewer::Token, soon())
+            .call(
+                Renew { key: self.key.clone(), token: self.token, ttl: ttl(ttl_ms), by: Renewer::Token },
+                soon(),
+            )
             .await
             .unwrap()
         {
@@ -200,12 +204,22 @@ impl Caller {
     }
 
     async fn release(&self, machine: &Machine) -> Released {
-        machine.store().release(&self.key, &self.token, ReleaseMark::Final, soon()).await.unwrap().answer
+        machine
+            .store()
+            .call(Release { key: self.key.clone(), token: self.token, tombstone: Tombstone::Final }, soon())
+            .await
+            .unwrap()
+            .answer
     }
 
     /// What is left of the lease; 0 where nobody holds the lock.
     async fn left_ms(&self, machine: &Machine) -> u64 {
-        match machine.store().inspect(&self.key, Some(&self.token), soon()).await.unwrap() {
+        match machine
+            .store()
+            .call(Inspect { key: self.key.clone(), token: Some(self.token) }, soon())
+            .await
+            .unwrap()
+        {
             Inspected::Held { lease, yours, .. } => {
                 assert_eq!(yours, Some(true));
                 lease.left_ms
@@ -350,8 +364,13 @@ async fn leases_are_over_after_a_suspend() {
         machine.times(|times| times.boot += HOUR);
         machine.set_while(RIGHT, meanwhile).await;
         assert_eq!(over.left_ms(&machine).await, 0, "{meanwhile:?}");
-        let late =
-            machine.store().renew(&over.key, &over.token, ttl(MINUTE_MS), Renewer::Token, soon()).await;
+        let late = machine
+            .store()
+            .call(
+                Renew { key: over.key.clone(), token: over.token, ttl: ttl(MINUTE_MS), by: Renewer::Token },
+                soon(),
+            )
+            .await;
         assert_eq!(late, Ok(Renewed::NotHeld), "{meanwhile:?}");
         assert_eq!(going_on.left_ms(&machine).await, 30 * MINUTE_MS, "{meanwhile:?}");
         let successor = Caller { key: over.key.clone(), ..Caller::new() };

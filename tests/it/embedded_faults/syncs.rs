@@ -4,9 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::Duration;
 
-use fencepost::lock::{Acquired, Attempt, Inspected, LeaseToken, LockKey, Renewed, Terms, TokenHash, Ttl};
+use fencepost::lock::{
+    Acquired, Attempt, Inspected, LeaseToken, LockKey, Refusal, Renewed, Terms, TokenHash, Ttl,
+};
 use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
-use fencepost::store::{AcquireRequest, Intent, LockStore, ReleaseMark, Renewer, StoreError};
+use fencepost::store::{
+    Inspect, LockRequest, LockStoreExt, Release, Renew, Renewer, StoreError, Tombstone, Try,
+};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::time::Instant;
@@ -93,17 +97,21 @@ impl History {
         self.store.as_ref().unwrap()
     }
 
-    async fn acquire(&self, number: usize, token: TokenHash, ttl_ms: u64) -> Result<Acquired, StoreError> {
-        let request = AcquireRequest {
+    async fn acquire(
+        &self,
+        number: usize,
+        token: TokenHash,
+        ttl_ms: u64,
+    ) -> Result<Acquired<Refusal>, StoreError> {
+        let request = LockRequest {
             key: key(number),
             token,
             attempt: Attempt::generate(),
             ttl: Ttl::from_ms(ttl_ms).unwrap(),
             owner: None,
             terms: Terms::default(),
-            intent: Intent::Grant,
         };
-        self.store().acquire(&request, soon()).await
+        self.store().call(Try(request.clone()), soon()).await
     }
 
     /// Changes one lock at random, and notes what was told.
@@ -126,12 +134,18 @@ impl History {
             }
             Some((token, least_ms)) if !is_doubtful && self.choices.random_bool(0.5) => {
                 let ttl = Ttl::from_ms(ttl_ms).unwrap();
-                let answer = self.store().renew(&key(number), &token, ttl, Renewer::Token, soon()).await;
+                let answer = self
+                    .store()
+                    .call(Renew { key: key(number), token, ttl, by: Renewer::Token }, soon())
+                    .await;
                 let told = answer.map(|answer| matches!(answer, Renewed::Renewed(_)));
                 (told, Some((token, least_ms.max(ttl_ms))))
             }
             Some((token, _)) => {
-                let answer = self.store().release(&key(number), &token, ReleaseMark::Final, soon()).await;
+                let answer = self
+                    .store()
+                    .call(Release { key: key(number), token, tombstone: Tombstone::Final }, soon())
+                    .await;
                 if answer.is_ok() {
                     self.released.insert((number, *token.as_bytes()));
                 }
@@ -151,7 +165,7 @@ impl History {
     /// Looks at each lock, which is answered whatever the disk does, and holds that against what was told.
     async fn look(&mut self) {
         for number in 0..KEYS {
-            let seen = self.store().inspect(&key(number), None, soon()).await.unwrap();
+            let seen = self.store().call(Inspect { key: key(number), token: None }, soon()).await.unwrap();
             let candidates = self.possible[number].clone();
             let mut found = None;
             for (at, fate) in candidates.iter().enumerate() {
@@ -179,7 +193,7 @@ impl History {
         {
             return false;
         }
-        match self.store().inspect(&key(number), Some(&token), soon()).await {
+        match self.store().call(Inspect { key: key(number), token: Some(token) }, soon()).await {
             Ok(Inspected::Held { yours, .. }) => yours == Some(true),
             Ok(Inspected::Free { .. }) => false,
             // To be told that it is theirs would have to be written.

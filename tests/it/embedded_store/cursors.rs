@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use fencepost::clock::SystemClock;
 use fencepost::lock::{LockKey, Reach};
-use fencepost::store::LockStore;
 use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
+use fencepost::store::{List, LockStore, LockStoreExt, Try};
 use tokio::time::Instant;
 
 use super::request;
@@ -26,7 +26,7 @@ async fn holding(keys: &[&str]) -> EmbeddedStore {
 
 async fn hold(store: &dyn LockStore, keys: &[&str]) {
     for key in keys {
-        store.acquire(&request(key), soon()).await.unwrap();
+        store.call(Try(request(key)), soon()).await.unwrap();
     }
 }
 
@@ -37,7 +37,10 @@ async fn page(
     cursor: Option<&str>,
     limit: usize,
 ) -> (Vec<String>, Option<String>) {
-    let page = store.list(&Reach::all(prefix), cursor, limit, soon()).await.unwrap();
+    let page = store
+        .call(List { reach: Reach::all(prefix), cursor: cursor.map(str::to_owned), limit }, soon())
+        .await
+        .unwrap();
     (page.locks.iter().map(|lock| lock.key.as_str().to_owned()).collect(), page.next)
 }
 

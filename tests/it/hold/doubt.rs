@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost::lock::{Inspected, LeaseToken, LockKey, Renewed, Terms, Ttl};
-use fencepost::service::{Acquire, Hold, HoldEvent, Holding, LockService, Loss, Outcome, Tenant};
+use fencepost::service::{AcquireRequest, Hold, HoldEvent, Holding, LockService, Loss, Outcome, Tenant};
 use fencepost::store::Renewer;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -37,15 +37,14 @@ impl Scene {
         Self { network, service, key: LockKey::parse(fresh_token().as_bytes()).unwrap() }
     }
 
-    pub(super) fn wish(&self, token: &LeaseToken) -> Acquire {
-        Acquire {
+    pub(super) fn wish(&self, token: &LeaseToken) -> AcquireRequest {
+        AcquireRequest {
             key: self.key.clone(),
             token: Some(token.clone()),
             ttl: Ttl::from_ms(TTL_MS).unwrap(),
             owner: None,
             wait: Duration::ZERO,
             terms: Terms::default(),
-            by_connection: true,
             tenant: Tenant::default(),
         }
     }
@@ -53,7 +52,7 @@ impl Scene {
     async fn hold(&self, token: &LeaseToken) -> Hold {
         match self.service.hold(self.wish(token), std::future::pending()).await.unwrap() {
             Holding::Held(hold) => hold,
-            Holding::NotHeld(acquisition) => panic!("{:?}", acquisition.outcome),
+            Holding::NotHeld(_, why) => panic!("{why:?}"),
             Holding::TooManyHolds => panic!("too many"),
         }
     }
@@ -67,7 +66,7 @@ impl Scene {
 
     /// Takes the lock with a `PUT`, whose client is told of it.
     pub(super) async fn put(&self, token: &LeaseToken) {
-        let wish = Acquire { by_connection: false, ..self.wish(token) };
+        let wish = self.wish(token);
         let Outcome::Granted(_, guard) = self.service.acquire(wish).await.unwrap().outcome else {
             panic!("it was not granted");
         };

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fencepost::lock::{LeaseToken, Terms, Ttl};
-use fencepost::service::{Acquire, Hold, HoldEvent, Holding, Loss};
+use fencepost::service::{AcquireRequest, Hold, HoldEvent, Holding, Loss};
 use tokio::time::{Instant, sleep};
 
 use super::doubt::{MARK_TTL, Scene, TTL_MS, next, own_token};
@@ -21,7 +21,7 @@ const LONG_MS: u64 = 200_000;
 
 /// Holds the lock for much longer than the token was told before.
 async fn claim(scene: &Scene, token: &LeaseToken, terms: Terms) -> Hold {
-    let wish = Acquire { ttl: Ttl::from_ms(LONG_MS).unwrap(), terms, ..scene.wish(token) };
+    let wish = AcquireRequest { ttl: Ttl::from_ms(LONG_MS).unwrap(), terms, ..scene.wish(token) };
     match scene.service.hold(wish, std::future::pending()).await.unwrap() {
         Holding::Held(mut hold) => {
             let lease = hold.delivered().expect("the lease is over");

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use fencepost::lock::{Acquired, Inspected, Released};
-use fencepost::store::{Intent, PlaceAfter};
+use fencepost::lock::{Inspected, Released};
+use fencepost::store::{Inspect, LockStoreExt, TicketAfter};
 use tokio::time::Instant;
 
 use super::{MARK_TTL, Scene, granted, in_line, is_told, offer_lapses, refused, soon};
+use crate::support::asking::{Answer, Ask};
 use crate::support::eventually;
 use crate::support::stores::{AnyStore, LINE, for_each_store};
 
@@ -25,28 +26,28 @@ for_each_store!(
 async fn a_ticket_keeps_its_place_and_is_granted_when_its_client_is_back(stores: &AnyStore) {
     let scene = Scene::new(stores).await;
     let (holder, [first, second], place) = scene.two_wait().await;
-    let refusal = refused(first.last_look(PlaceAfter::Kept).await);
+    let refusal = refused(first.last_look(TicketAfter::Kept).await);
     assert_eq!((refusal.waiters, refusal.position), (2, Some(1)));
     let back = first.again(&scene.there);
-    assert_eq!(in_line(back.join().await).place, place);
-    refused(back.last_look(PlaceAfter::Kept).await);
+    assert_eq!(in_line(back.join().await).ticket, place);
+    refused(back.last_look(TicketAfter::Kept).await);
     // It is offered the lock while its client is away, and the client comes back in time.
     holder.release().await;
-    assert!(matches!(second.look().await, Acquired::InLine(_)));
+    assert!(matches!(second.look().await, Answer::Queued(_)));
     granted(first.again(&scene.here).join().await);
     // One that does not wait may have come back as well.
-    refused(second.last_look(PlaceAfter::Kept).await);
+    refused(second.last_look(TicketAfter::Kept).await);
     first.release().await;
-    granted(second.again(&scene.here).ask(30_000, Intent::Grant).await);
+    granted(second.again(&scene.here).ask(30_000, Ask::Try).await);
 }
 
 async fn a_ticket_without_its_client_is_passed_over_and_keeps_its_place_while_it_lives(stores: &AnyStore) {
     let scene = Scene::new(stores).await;
     let (holder, [first, second], place) = scene.two_wait().await;
-    refused(first.last_look(PlaceAfter::Kept).await);
+    refused(first.last_look(TicketAfter::Kept).await);
     holder.release().await;
     let offered_at = Instant::now();
-    assert!(matches!(second.look().await, Acquired::InLine(_)), "the ticket comes first");
+    assert!(matches!(second.look().await, Answer::Queued(_)), "the ticket comes first");
     offer_lapses(offered_at).await;
     granted(second.look().await);
     // It was passed over, and is still the first of those who wait.
@@ -54,16 +55,16 @@ async fn a_ticket_without_its_client_is_passed_over_and_keeps_its_place_while_it
     in_line(third.join().await);
     let back = first.again(&scene.there);
     let standing = in_line(back.join().await);
-    assert_eq!((standing.place, standing.is_first), (place, true));
-    refused(back.last_look(PlaceAfter::Kept).await);
+    assert_eq!((standing.ticket, standing.is_first), (place, true));
+    refused(back.last_look(TicketAfter::Kept).await);
     // A ticket that nobody calls for is lost.
     tokio::time::sleep(LINE.ticket_ttl).await;
     let later = first.again(&scene.here);
     let mut last = None;
     eventually("the ticket is lost", async || {
         let standing = in_line(later.join().await);
-        last = Some(standing.place);
-        standing.place != place || !standing.is_first
+        last = Some(standing.ticket);
+        standing.ticket != place || !standing.is_first
     })
     .await;
     assert!(last > Some(place));
@@ -74,23 +75,23 @@ async fn a_ticket_that_has_ended_is_not_counted(stores: &AnyStore) {
     let (holder, away) = (scene.waiter(), scene.waiter());
     holder.grant(60_000).await;
     in_line(away.join().await);
-    assert_eq!(refused(away.last_look(PlaceAfter::Kept).await).waiters, 1);
+    assert_eq!(refused(away.last_look(TicketAfter::Kept).await).waiters, 1);
     assert_eq!(away.waiters().await, 1);
     eventually("it has ended", async || away.waiters().await == 0).await;
-    let refusal = refused(scene.waiter_there().ask(1_000, Intent::Grant).await);
+    let refusal = refused(scene.waiter_there().ask(1_000, Ask::Try).await);
     assert_eq!(refusal.waiters, 0);
 }
 
 async fn a_ticket_lives_no_longer_for_being_passed_over(stores: &AnyStore) {
     let scene = Scene::new(stores).await;
     let (holder, [first, second], place) = scene.two_wait().await;
-    refused(first.last_look(PlaceAfter::Kept).await);
+    refused(first.last_look(TicketAfter::Kept).await);
     let left_at = Instant::now();
     holder.release().await;
     offer_lapses(Instant::now()).await;
     granted(second.look().await);
     tokio::time::sleep_until(left_at + LINE.ticket_ttl + Duration::from_millis(20)).await;
-    assert!(in_line(first.again(&scene.there).join().await).place > place, "it was to be lost by now");
+    assert!(in_line(first.again(&scene.there).join().await).ticket > place, "it was to be lost by now");
 }
 
 async fn many_tickets_side_by_side_cost_one_offer(stores: &AnyStore) {
@@ -100,7 +101,7 @@ async fn many_tickets_side_by_side_cost_one_offer(stores: &AnyStore) {
     for number in 0..4 {
         let away = if number % 2 == 0 { scene.waiter() } else { scene.waiter_there() };
         in_line(away.join().await);
-        refused(away.last_look(PlaceAfter::Kept).await);
+        refused(away.last_look(TicketAfter::Kept).await);
     }
     let live = scene.waiter();
     in_line(live.join().await);
@@ -118,8 +119,8 @@ async fn a_release_leaves_the_line_and_hands_an_offer_on(stores: &AnyStore) {
     in_line(second.join().await);
     assert_eq!(first.release().await, Released::Released, "it had a place");
     assert_eq!(first.waiters().await, 1);
-    assert_eq!(first.look().await, Acquired::TokenReleased);
-    assert_eq!(first.again(&scene.there).join().await, Acquired::TokenReleased, "for good");
+    assert_eq!(first.look().await, Answer::TokenReleased);
+    assert_eq!(first.again(&scene.there).join().await, Answer::TokenReleased, "for good");
     let offered = scene.waiter();
     in_line(offered.join().await);
     assert_eq!(second.release().await, Released::Released);
@@ -137,18 +138,18 @@ async fn leaving_keeps_the_place_of_a_clients_token_and_hands_an_offer_on(stores
     let (holder, first, second) = (scene.waiter(), scene.waiter(), scene.waiter_there());
     let mut hints = scene.there.hints();
     holder.grant(60_000).await;
-    let place = in_line(first.join().await).place;
+    let place = in_line(first.join().await).ticket;
     in_line(second.join().await);
-    assert!(!first.leave(PlaceAfter::Kept).await);
+    assert!(!first.leave(TicketAfter::Kept).await);
     assert_eq!(second.waiters().await, 1, "it has left the line");
-    assert_eq!(first.look().await, Acquired::AttemptVoided);
+    assert_eq!(first.look().await, Answer::AttemptVoided);
     let back = first.again(&scene.there);
-    assert_eq!(in_line(back.join().await).place, place, "its place was kept");
+    assert_eq!(in_line(back.join().await).ticket, place, "its place was kept");
     holder.release().await;
-    back.leave(PlaceAfter::Removed).await;
+    back.leave(TicketAfter::Removed).await;
     is_told(&mut hints, &second.offer()).await;
     let anew = first.again(&scene.here);
-    assert!(in_line(anew.join().await).place > place, "this time its place was not kept");
+    assert!(in_line(anew.join().await).ticket > place, "this time its place was not kept");
     granted(second.look().await);
 }
 
@@ -159,13 +160,17 @@ async fn declining_hands_an_offer_on_and_never_deletes_a_lock(stores: &AnyStore)
     holder.grant(60_000).await;
     in_line(first.join().await);
     in_line(second.join().await);
-    first.decline().await;
+    first.pass_on().await;
     holder.release().await;
     is_told(&mut hints, &second.offer()).await;
     granted(second.look().await);
     // The hint came late: the offer was taken already.
-    second.decline().await;
-    let look = second.store.inspect(&second.key, Some(&second.token), soon()).await.unwrap();
+    second.pass_on().await;
+    let look = second
+        .store
+        .call(Inspect { key: second.key.clone(), token: Some(second.token) }, soon())
+        .await
+        .unwrap();
     assert!(matches!(look, Inspected::Held { yours: Some(true), .. }), "{look:?}");
 }
 
@@ -175,7 +180,7 @@ async fn taking_back_a_grant_hands_the_lock_on(stores: &AnyStore) {
     let mut hints = scene.there.hints();
     holder.grant(60_000).await;
     in_line(waiter.join().await);
-    assert!(holder.leave(PlaceAfter::Kept).await, "the grant reached nobody");
+    assert!(holder.leave(TicketAfter::Kept).await, "the grant reached nobody");
     is_told(&mut hints, &waiter.offer()).await;
     granted(waiter.look().await);
 }

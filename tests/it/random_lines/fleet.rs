@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fencepost::clock::{SystemClock, boottime};
 use fencepost::lock::{Inspected, Lease, LeaseToken, LockKey, Released};
-use fencepost::service::{Acquire, LockService, Outcome};
+use fencepost::service::{AcquireRequest, LockService, NotAcquired, Outcome};
 use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
 use fencepost::store::redis::{RedisAddress, RedisSettings, RedisStore};
 use fencepost::store::{LineSettings, LockStore, StoreError};
@@ -179,7 +179,7 @@ impl Fleet {
     pub async fn put(
         &self,
         gateway: usize,
-        wish: Acquire,
+        wish: AcquireRequest,
         hangs_up_after: Option<Duration>,
     ) -> (Answer, Asked) {
         let patience = wish.wait + STORE_TIMEOUT + SLACK;
@@ -199,12 +199,14 @@ impl Fleet {
                         Answer::Granted(acquisition.token, lease)
                     }
                     Outcome::AlreadyHeld(lease, _) => Answer::AlreadyHeld(acquisition.token, lease),
-                    Outcome::NotReplicated(reason) => panic!("no replica was asked for: {reason}"),
-                    Outcome::Refused(_) => Answer::Refused,
-                    Outcome::TooManyWaiters => Answer::TooManyWaiters,
-                    Outcome::TooManyLocks => panic!("nobody counts"),
-                    Outcome::ShuttingDown => Answer::ShuttingDown,
-                    Outcome::TokenReleased => Answer::TokenReleased,
+                    Outcome::NotTaken(NotAcquired::NotReplicated(reason)) => {
+                        panic!("no replica was asked for: {reason}")
+                    }
+                    Outcome::NotTaken(NotAcquired::Refused(_)) => Answer::Refused,
+                    Outcome::NotTaken(NotAcquired::TooManyWaiters) => Answer::TooManyWaiters,
+                    Outcome::NotTaken(NotAcquired::TooManyLocks) => panic!("nobody counts"),
+                    Outcome::NotTaken(NotAcquired::ShuttingDown) => Answer::ShuttingDown,
+                    Outcome::NotTaken(NotAcquired::TokenReleased) => Answer::TokenReleased,
                 },
                 Err(error) => Answer::Failed(error),
             };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fencepost::clock::boottime;
 use fencepost::lock::{LeaseToken, LockKey, Released, Terms, Ttl};
-use fencepost::service::{Acquire, Tenant};
+use fencepost::service::{AcquireRequest, Tenant};
 use fencepost::store::StoreError;
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -97,14 +97,13 @@ impl Scene {
         for try_number in 0..MOST_TRIES {
             let gateway = put.gateway + try_number;
             let ttl = Ttl::from_ms(person.ttl_ms).unwrap();
-            let wish = Acquire {
+            let wish = AcquireRequest {
                 key: self.key.clone(),
                 token: token.clone(),
                 ttl,
                 owner: None,
                 wait,
                 terms: Terms::default(),
-                by_connection: false,
                 tenant: Tenant::default(),
             };
             let started = boottime();

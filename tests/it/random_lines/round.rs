@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fencepost::clock::boottime;
 use fencepost::lock::{Inspected, LeaseToken, LockKey, Terms, Ttl};
-use fencepost::service::{Acquire, Tenant};
+use fencepost::service::{AcquireRequest, Tenant};
 use futures_util::StreamExt;
 use futures_util::stream;
 use rand::rngs::StdRng;
@@ -168,14 +168,13 @@ impl Round {
         // The machine may be slow. Nothing else stands in the way of an answer any more.
         for _ in 0..5 {
             let (wait, owner) = (Duration::ZERO, None);
-            let wish = Acquire {
+            let wish = AcquireRequest {
                 key: key.clone(),
                 token: Some(token.clone()),
                 ttl,
                 owner,
                 wait,
                 terms: Terms::default(),
-                by_connection: false,
                 tenant: Tenant::default(),
             };
             (answer, _) = self.fleet.put(0, wish, None).await;

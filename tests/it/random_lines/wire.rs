@@ -1,19 +1,15 @@
 //! The way between a gateway and its store: it notes all that passes, loses some of it, and delivers some of it late.
 
 use std::cell::Cell;
-use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use fencepost::clock::boottime;
-use fencepost::lock::{
-    Acquired, Attempt, Broken, FencingToken, Inspected, LockKey, Page, Reach, Release, Renewed, TokenHash,
-    Ttl, Undone,
-};
+use fencepost::lock::{Acquired, Enqueued, LockKey, Polled};
 use fencepost::store::{
-    AcquireRequest, Beat, Bucket, Hint, KnownTo, LockStore, PlaceAfter, ReleaseMark, Renewer, StoreError,
+    Bucket, Enqueue, Hint, LastPoll, LockStore, PassOn, Release, Reply, Request, RollBack, StoreError,
 };
+use futures_util::future::{BoxFuture, FutureExt};
 use rand::RngExt;
 use tokio::runtime::Handle;
 use tokio::sync::broadcast::{self, error::RecvError};
@@ -57,23 +53,14 @@ impl Wire {
         Self { store, name, weather, hints, beyond: Handle::current() }
     }
 
-    async fn pass<T, F>(
-        &self,
-        key: Option<&LockKey>,
-        what: impl FnOnce() -> String,
-        deadline: Instant,
-        command: impl FnOnce(Arc<dyn LockStore>, Instant) -> F,
-    ) -> Result<T, StoreError>
-    where
-        T: Debug + Send + 'static,
-        F: Future<Output = Result<T, StoreError>> + Send + 'static,
-    {
-        let tape = self.weather.tape(key);
+    async fn pass(&self, request: &Request, what: String, deadline: Instant) -> Result<Reply, StoreError> {
+        let tape = self.weather.tape(request.key());
         let fate = self.weather.draw(&tape, Fate::draw).unwrap_or(Fate::Pass);
         // What was lost on the way is not late for its sender's deadline.
         let until = if fate == Fate::Pass { deadline } else { Instant::now() + PATIENCE };
-        let step = command(self.store.clone(), until);
-        let what = format!("{} {}", self.name, what());
+        let (store, request) = (self.store.clone(), request.clone());
+        let step = async move { store.run(&request, until).await };
+        let what = format!("{} {what}", self.name);
         let sent = boottime();
         let noted = {
             let (tape, what) = (tape.clone(), what.clone());
@@ -168,133 +155,76 @@ fn name_of(hint: &Hint) -> String {
     }
 }
 
-#[async_trait]
-impl LockStore for Wire {
-    async fn acquire(&self, request: &AcquireRequest, deadline: Instant) -> Result<Acquired, StoreError> {
-        let sent = boottime();
-        let request = request.clone();
-        let (key, token, attempt) = (request.key.clone(), short(&request.token), short(&request.attempt));
-        let what = || format!("{token}/{attempt} {:?}", request.intent);
-        let sent_request = request.clone();
-        let send =
-            |store: Arc<dyn LockStore>, until| async move { store.acquire(&sent_request, until).await };
-        let answer = self.pass(Some(&key), what, deadline, send).await;
-        let answered = boottime();
-        // Commands of the background belong to no request.
-        let _ = ASKED.try_with(|asked| {
-            let mut note = asked.get();
-            note.first_sent.get_or_insert(sent);
-            if matches!(answer, Ok(Acquired::InLine(_))) {
-                note.in_line_since.get_or_insert(answered);
+/// What is noted of a request; nothing of those that always pass.
+fn name_of_request(request: &Request) -> Option<String> {
+    if let Some(lock) = request.lock_request() {
+        let how = match request {
+            Request::Enqueue(Enqueue { takes_over, ticket, supersedes, .. }) => {
+                format!("Enqueue, takes over: {takes_over}, {ticket:?}, for {supersedes:?}")
             }
-            asked.set(Asked { sent, answered, ..note });
-        });
-        answer
-    }
-
-    async fn renew(
-        &self,
-        key: &LockKey,
-        token: &TokenHash,
-        ttl: Ttl,
-        by: Renewer,
-        deadline: Instant,
-    ) -> Result<Renewed, StoreError> {
-        self.store.renew(key, token, ttl, by, deadline).await
-    }
-
-    async fn release(
-        &self,
-        key: &LockKey,
-        token: &TokenHash,
-        mark: ReleaseMark,
-        deadline: Instant,
-    ) -> Result<Release, StoreError> {
-        let (sought, token) = (key.clone(), *token);
-        let send = |store: Arc<dyn LockStore>, until| async move {
-            store.release(&sought, &token, mark, until).await
+            Request::LastPoll(LastPoll { ticket, .. }) => format!("LastPoll, {ticket:?}"),
+            Request::Poll(_) => "Poll".into(),
+            Request::Confirm(_) => "Confirm".into(),
+            _ => "Try".into(),
         };
-        self.pass(Some(key), || format!("{} release {mark:?}", short(&token)), deadline, send).await
+        return Some(format!("{}/{} {how}", short(&lock.token), short(&lock.attempt)));
     }
+    Some(match request {
+        Request::Release(Release { token, tombstone, .. }) => {
+            format!("{} release {tombstone:?}", short(token))
+        }
+        Request::RollBack(RollBack { token, attempt, ticket, .. }) => {
+            format!("{}/{} roll back, ticket {ticket:?}", short(token), short(attempt))
+        }
+        Request::PassOn(PassOn { token, attempt, .. }) => {
+            format!("{}/{} pass on", short(token), short(attempt))
+        }
+        Request::Heartbeat(_) => "heartbeat".into(),
+        _ => return None,
+    })
+}
 
-    async fn take_back(
-        &self,
-        key: &LockKey,
-        token: &TokenHash,
-        attempt: Attempt,
-        place: PlaceAfter,
-        known: KnownTo,
+impl LockStore for Wire {
+    fn run<'a>(
+        &'a self,
+        request: &'a Request,
         deadline: Instant,
-    ) -> Result<Undone, StoreError> {
-        let (sought, token) = (key.clone(), *token);
-        let what = || format!("{}/{} take back, place {place:?}", short(&token), short(&attempt));
-        let send = |store: Arc<dyn LockStore>, until| async move {
-            store.take_back(&sought, &token, attempt, place, known, until).await
-        };
-        self.pass(Some(key), what, deadline, send).await
-    }
-
-    async fn decline(
-        &self,
-        key: &LockKey,
-        token: &TokenHash,
-        attempt: Attempt,
-        deadline: Instant,
-    ) -> Result<(), StoreError> {
-        let (sought, token) = (key.clone(), *token);
-        let what = || format!("{}/{} decline", short(&token), short(&attempt));
-        let send = |store: Arc<dyn LockStore>, until| async move {
-            store.decline(&sought, &token, attempt, until).await
-        };
-        self.pass(Some(key), what, deadline, send).await
+    ) -> BoxFuture<'a, Result<Reply, StoreError>> {
+        let Some(what) = name_of_request(request) else { return self.store.run(request, deadline) };
+        async move {
+            let sent = boottime();
+            let answer = self.pass(request, what, deadline).await;
+            let answered = boottime();
+            let is_queued = matches!(
+                answer,
+                Ok(Reply::Enqueue(Acquired::NotTaken(Enqueued::Polled(Polled::Queued(_))))
+                    | Reply::Poll(Acquired::NotTaken(Polled::Queued(_))))
+            );
+            if request.lock_request().is_some() {
+                // Commands of the background belong to no request.
+                let _ = ASKED.try_with(|asked| {
+                    let mut note = asked.get();
+                    note.first_sent.get_or_insert(sent);
+                    if is_queued {
+                        note.in_line_since.get_or_insert(answered);
+                    }
+                    asked.set(Asked { sent, answered, ..note });
+                });
+            }
+            answer
+        }
+        .boxed()
     }
 
     fn bucket_of(&self, key: &LockKey) -> Bucket {
         self.store.bucket_of(key)
     }
 
-    async fn beat(&self, bucket: Bucket, deadline: Instant) -> Result<Beat, StoreError> {
-        let send = |store: Arc<dyn LockStore>, until| async move { store.beat(bucket, until).await };
-        self.pass(None, || "beat".into(), deadline, send).await
-    }
-
     fn hints(&self) -> broadcast::Receiver<Hint> {
         self.hints.subscribe()
     }
 
-    async fn inspect(
-        &self,
-        key: &LockKey,
-        token: Option<&TokenHash>,
-        deadline: Instant,
-    ) -> Result<Inspected, StoreError> {
-        self.store.inspect(key, token, deadline).await
-    }
-
-    async fn break_lock(
-        &self,
-        key: &LockKey,
-        fence: FencingToken,
-        deadline: Instant,
-    ) -> Result<Broken, StoreError> {
-        self.store.break_lock(key, fence, deadline).await
-    }
-
-    async fn list(
-        &self,
-        reach: &Reach,
-        cursor: Option<&str>,
-        limit: usize,
-        deadline: Instant,
-    ) -> Result<Page, StoreError> {
-        self.store.list(reach, cursor, limit, deadline).await
-    }
-
-    async fn check(&self, deadline: Instant) -> Result<(), StoreError> {
-        self.store.check(deadline).await
-    }
-
-    async fn close(&self) {
-        self.store.close().await;
+    fn close(&self) -> BoxFuture<'_, ()> {
+        self.store.close()
     }
 }

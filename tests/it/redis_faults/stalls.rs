@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost::lock::{LeaseToken, LockKey, Terms, Ttl};
-use fencepost::service::{Acquire, LockService, Tenant};
+use fencepost::service::{AcquireRequest, LockService, Tenant};
 use fencepost::store::StoreError;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -116,14 +116,13 @@ async fn a_grant_is_taken_back_however_long_the_server_stood_still() {
     let ttl = Ttl::from_ms(2_000).unwrap();
     let wish = |key: &str| {
         let token = Some(LeaseToken::parse(fresh_token().as_bytes()).unwrap());
-        Acquire {
+        AcquireRequest {
             key: LockKey::parse(key.as_bytes()).unwrap(),
             token,
             ttl,
             owner: None,
             wait: Duration::ZERO,
             terms: Terms::default(),
-            by_connection: false,
             tenant: Tenant::default(),
         }
     };

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use fencepost::lock::{Attempt, Broken, FencingToken, Inspected, Lease, Released, Renewed, Terms};
-use fencepost::store::{Intent, ReleaseMark, Renewer};
+use fencepost::store::{Break, LockStoreExt, Renewer, Tombstone};
 
 use super::{AnyStore, Caller, MARK_TTL, eventually, for_each_store, granted, soon};
+use crate::support::asking::Ask;
 
 for_each_store!(
     a_lock_is_broken_whoever_holds_it,
@@ -18,7 +19,7 @@ for_each_store!(
 
 impl Caller<'_> {
     async fn break_at(&self, number: FencingToken) -> Broken {
-        self.scene.store.break_lock(&self.key, number, soon()).await.unwrap()
+        self.scene.store.call(Break { key: self.key.clone(), fence: number }, soon()).await.unwrap()
     }
 }
 
@@ -41,7 +42,7 @@ async fn a_lock_is_broken_whoever_holds_it(scene: &AnyStore) {
     assert!((1..=30_000).contains(&ended.left_ms), "{}", ended.left_ms);
     assert!(holder.is_free().await);
     assert_eq!(holder.renew(30_000).await, Renewed::NotHeld);
-    assert_eq!(holder.release(ReleaseMark::None).await, Released::NotHeld);
+    assert_eq!(holder.release(Tombstone::None).await, Released::NotHeld);
     // Its token may take the lock anew, as after the end of a lease.
     let again = holder.grant(30_000).await;
     assert!(again.fencing_token > lease.fencing_token);
@@ -68,7 +69,7 @@ async fn a_lock_that_nobody_holds_is_not_broken(scene: &AnyStore) {
     eventually("the lease ends", async || caller.is_free().await).await;
     assert_eq!(caller.break_at(lease.fencing_token).await, Broken::NotHeld);
     let lease = caller.grant(30_000).await;
-    caller.release(ReleaseMark::Final).await;
+    caller.release(Tombstone::Final).await;
     assert_eq!(caller.break_at(lease.fencing_token).await, Broken::NotHeld);
 }
 
@@ -76,7 +77,7 @@ async fn a_lock_that_is_kept_after_its_release_is_broken_too(scene: &AnyStore) {
     let terms = Terms { min_hold: Some(Duration::from_secs(60)), max_hold: None };
     let caller = Caller { terms, ..Caller::new(scene, "k") };
     let lease = caller.grant(30_000).await;
-    assert_eq!(caller.release(ReleaseMark::Final).await, Released::Released);
+    assert_eq!(caller.release(Tombstone::Final).await, Released::Released);
     assert!(!caller.is_free().await, "it is kept");
     assert!(broken(caller.break_at(lease.fencing_token).await).is_released);
     assert!(caller.is_free().await);
@@ -91,7 +92,7 @@ async fn a_lock_that_is_kept_after_its_release_is_broken_too(scene: &AnyStore) {
 async fn a_connection_that_held_the_lock_finds_that_it_lost_it(scene: &AnyStore) {
     let caller = Caller::new(scene, "k");
     let attempt = Attempt::for_connection();
-    let lease = granted(caller.acquire_as(attempt, 30_000, Intent::Grant).await);
+    let lease = granted(caller.acquire_as(attempt, 30_000, Ask::Try).await);
     broken(caller.break_at(lease.fencing_token).await);
     assert_eq!(caller.renew_by(Renewer::Connection(attempt), 30_000).await, Renewed::NotHeld);
     let next = Caller::new(scene, "k").grant(30_000).await;

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use fencepost::lock::{Acquired, Attempt, Inspected, Released, Renewed, Terms, Undone};
-use fencepost::store::{Intent, KnownTo, PlaceAfter, ReleaseMark, Renewer};
+use fencepost::lock::{Attempt, Inspected, Released, Renewed, RolledBack, Terms};
+use fencepost::store::{Inspect, KnownTo, LockStoreExt, Renewer, TicketAfter, Tombstone};
 
 use super::{AnyStore, Caller, MARK_TTL, already_held, eventually, for_each_store, granted};
+use crate::support::asking::{Answer, Ask};
 
 for_each_store!(
     a_connection_renews_what_it_can_still_take_back,
@@ -27,7 +28,7 @@ fn by(attempt: Attempt) -> Renewer {
 /// A caller whose lock is held by the attempt of a connection.
 async fn connected(scene: &AnyStore) -> (Caller<'_>, Attempt) {
     let (caller, attempt) = (Caller::new(scene, "k"), Attempt::for_connection());
-    granted(caller.acquire_as(attempt, 5_000, Intent::Grant).await);
+    granted(caller.acquire_as(attempt, 5_000, Ask::Try).await);
     (caller, attempt)
 }
 
@@ -41,12 +42,16 @@ async fn a_connection_renews_what_it_can_still_take_back(scene: &AnyStore) {
     assert!(caller.is_free().await);
     assert_eq!(caller.renew_by(by(attempt), 30_000).await, Renewed::NotHeld);
     // The token may come back, by another connection.
-    granted(caller.acquire_as(Attempt::for_connection(), 5_000, Intent::Grant).await);
+    granted(caller.acquire_as(Attempt::for_connection(), 5_000, Ask::Try).await);
 }
 
 async fn looking_with_the_token_leaves_the_lock_to_the_connection(scene: &AnyStore) {
     let (caller, attempt) = connected(scene).await;
-    let seen = scene.store.inspect(&caller.key, Some(&caller.token), super::soon()).await.unwrap();
+    let seen = scene
+        .store
+        .call(Inspect { key: caller.key.clone(), token: Some(caller.token) }, super::soon())
+        .await
+        .unwrap();
     assert!(matches!(seen, Inspected::Held { yours: Some(true), .. }), "{seen:?}");
     assert!(matches!(caller.renew_by(by(attempt), 5_000).await, Renewed::Renewed(_)));
     caller.take_back(attempt).await;
@@ -64,7 +69,7 @@ async fn whoever_takes_or_renews_it_with_the_token_takes_it_over(scene: &AnyStor
         assert_eq!(caller.renew_by(by(attempt), 30_000).await, Renewed::TakenOver);
         caller.take_back(attempt).await;
         assert!(!caller.is_free().await, "somebody was told that it is held");
-        assert_eq!(caller.release(ReleaseMark::None).await, Released::Released);
+        assert_eq!(caller.release(Tombstone::None).await, Released::Released);
     }
 }
 
@@ -73,7 +78,7 @@ async fn the_youngest_connection_of_a_token_claims_its_lock(scene: &AnyStore) {
     let second = Attempt::for_connection();
     // A retry of the same request claims nothing more.
     for _ in 0..2 {
-        already_held(caller.acquire_as(second, 5_000, Intent::Grant).await);
+        already_held(caller.acquire_as(second, 5_000, Ask::Try).await);
     }
     assert_eq!(caller.renew_by(by(first), 30_000).await, Renewed::TakenOver);
     assert_eq!(caller.renew_by(by(second), 30_000).await, Renewed::TakenOver, "it holds it by its claim");
@@ -90,7 +95,7 @@ async fn what_was_told_to_a_token_is_not_claimed_later(scene: &AnyStore) {
     let caller = Caller::new(scene, "k");
     caller.grant(5_000).await;
     let claiming = Attempt::for_connection();
-    already_held(caller.acquire_as(claiming, 5_000, Intent::Grant).await);
+    already_held(caller.acquire_as(claiming, 5_000, Ask::Try).await);
     assert!(matches!(caller.renew(5_000).await, Renewed::Renewed(_)));
     assert_eq!(caller.renew_by(by(claiming.claim()), 5_000).await, Renewed::TakenOver);
     caller.take_back(claiming.claim()).await;
@@ -101,11 +106,11 @@ async fn a_late_copy_of_a_request_that_claimed_the_lock_claims_nothing_more(scen
     let caller = Caller::new(scene, "k");
     caller.grant(5_000).await;
     let claiming = Attempt::for_connection();
-    already_held(caller.acquire_as(claiming, 5_000, Intent::Grant).await);
+    already_held(caller.acquire_as(claiming, 5_000, Ask::Try).await);
     assert!(matches!(caller.renew(5_000).await, Renewed::Renewed(_)));
-    for intent in [Intent::Grant, Intent::LastLook(PlaceAfter::Removed)] {
+    for intent in [Ask::Try, Ask::LastPoll(TicketAfter::Removed)] {
         let answer = caller.acquire_as(claiming, 5_000, intent).await;
-        assert!(!matches!(answer, Acquired::Granted(_) | Acquired::AlreadyHeld(_)), "{answer:?}");
+        assert!(!matches!(answer, Answer::Granted(_) | Answer::AlreadyHeld(_)), "{answer:?}");
     }
     caller.take_back(claiming.claim()).await;
     assert!(!caller.is_free().await, "the renewal was told that it is held");
@@ -128,7 +133,7 @@ async fn a_claim_leaves_the_lease_as_it_was_told(scene: &AnyStore) {
     let (caller, claiming) = (Caller::new(scene, "k"), Attempt::for_connection());
     caller.grant(5_000).await;
     for _ in 0..2 {
-        let lease = already_held(caller.acquire_as(claiming, 60_000, Intent::Grant).await);
+        let lease = already_held(caller.acquire_as(claiming, 60_000, Ask::Try).await);
         assert!(lease.left_ms <= 5_000, "{lease:?}");
     }
     assert!(matches!(caller.renew_by(by(claiming.claim()), 60_000).await, Renewed::Renewed(_)));
@@ -141,22 +146,22 @@ async fn what_a_connection_held_is_kept_by_nobody_for_its_min_hold(scene: &AnySt
         let (caller, attempt) = (Caller { terms, ..Caller::new(scene, &key) }, Attempt::for_connection());
         let held_by = if claims {
             caller.grant(60_000).await;
-            already_held(caller.acquire_as(attempt, 5_000, Intent::Grant).await);
+            already_held(caller.acquire_as(attempt, 5_000, Ask::Try).await);
             attempt.claim()
         } else {
-            granted(caller.acquire_as(attempt, 60_000, Intent::Grant).await);
+            granted(caller.acquire_as(attempt, 60_000, Ask::Try).await);
             attempt
         };
         let undone = caller.take_back_from(held_by, known).await;
         if known == KnownTo::Nobody {
-            assert_eq!(undone, Undone::Ended { kept_ms: 0 });
+            assert_eq!(undone, RolledBack::Ended { kept_ms: 0 });
             assert!(caller.is_free().await, "nobody may have been told of it");
             continue;
         }
-        assert!(matches!(undone, Undone::Ended { kept_ms: 15_000..=20_000 }), "{undone:?}");
+        assert!(matches!(undone, RolledBack::Ended { kept_ms: 15_000..=20_000 }), "{undone:?}");
         let Inspected::Held { lease, .. } = caller.look().await else { panic!("it is free") };
         assert!(lease.is_released && (15_000..=20_000).contains(&lease.left_ms), "{lease:?}");
-        assert_eq!(caller.take_back_from(held_by, known).await, Undone::Nothing, "a late copy");
+        assert_eq!(caller.take_back_from(held_by, known).await, RolledBack::Nothing, "a late copy");
     }
 }
 
@@ -166,17 +171,17 @@ async fn what_was_told_before_a_connection_had_the_lock_lasts_and_no_longer(scen
         let key = format!("{min_hold:?}");
         let (caller, attempt) = (Caller { terms, ..Caller::new(scene, &key) }, Attempt::for_connection());
         caller.grant(60_000).await;
-        already_held(caller.acquire_as(attempt, 60_000, Intent::Grant).await);
+        already_held(caller.acquire_as(attempt, 60_000, Ask::Try).await);
         let undone = caller.take_back_from(attempt.claim(), connection(2_000)).await;
         let Inspected::Held { lease, .. } = caller.look().await else { panic!("it is free") };
         let longest_ms = if min_hold.is_some() { 20_000 } else { 2_000 + 50 };
         assert!(!lease.is_released && lease.left_ms <= longest_ms, "{lease:?}");
         assert!(
-            matches!(undone, Undone::LeftToToken { left_ms } if left_ms <= longest_ms && left_ms + 500 > lease.left_ms),
+            matches!(undone, RolledBack::LeftToToken { left_ms } if left_ms <= longest_ms && left_ms + 500 > lease.left_ms),
             "{undone:?}"
         );
         // A copy that comes late finds it pinned, and a renewal of the connection no longer its own.
-        assert_eq!(caller.take_back_from(attempt.claim(), connection(0)).await, Undone::Nothing);
+        assert_eq!(caller.take_back_from(attempt.claim(), connection(0)).await, RolledBack::Nothing);
         assert_eq!(caller.renew_by(by(attempt.claim()), 60_000).await, Renewed::TakenOver);
         if min_hold.is_none() {
             eventually("what was told is over", async || caller.is_free().await).await;

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use fencepost::lock::{Listed, Page, Reach, Terms};
-use fencepost::store::{Intent, Join, ReleaseMark};
+use fencepost::lock::{Attempt, Listed, Page, Reach, Terms};
+use fencepost::store::{List, LockStoreExt, Tombstone};
 
-use super::{AnyStore, Attempt, Caller, MARK_TTL, eventually, for_each_store, soon};
+use super::{AnyStore, Caller, MARK_TTL, eventually, for_each_store, soon};
+use crate::support::asking::{Ask, Join};
 
 for_each_store!(
     every_lock_that_is_held_is_listed,
@@ -18,7 +19,11 @@ for_each_store!(
 );
 
 async fn page(scene: &AnyStore, prefix: &str, cursor: Option<&str>, limit: usize) -> Page {
-    let page = scene.store.list(&Reach::all(prefix), cursor, limit, soon()).await.unwrap();
+    let page = scene
+        .store
+        .call(List { reach: Reach::all(prefix), cursor: cursor.map(str::to_owned), limit }, soon())
+        .await
+        .unwrap();
     let keys: BTreeSet<_> = page.locks.iter().map(|lock| lock.key.as_str()).collect();
     assert!(page.locks.len() <= limit, "{} on a page of {limit}", page.locks.len());
     assert_eq!(keys.len(), page.locks.len(), "each once: {page:?}");
@@ -128,23 +133,23 @@ async fn what_nobody_holds_is_not_listed(scene: &AnyStore) {
     let attempt = Attempt::generate();
     brief.grant(50).await;
     released.grant(30_000).await;
-    released.release(ReleaseMark::Final).await;
-    voided.acquire_as(attempt, 30_000, Intent::Grant).await;
+    released.release(Tombstone::Final).await;
+    voided.acquire_as(attempt, 30_000, Ask::Try).await;
     voided.take_back(attempt).await;
     held.grant(30_000).await;
     let waiter = Caller::new(scene, "held");
-    waiter.acquire_as(Attempt::generate(), 30_000, Intent::Join(Join::default())).await;
+    waiter.acquire_as(Attempt::generate(), 30_000, Ask::Enqueue(Join::default())).await;
     let terms = Terms { min_hold: Some(Duration::from_secs(60)), max_hold: None };
     let kept = Caller { terms, ..Caller::new(scene, "kept") };
     kept.grant(30_000).await;
-    kept.release(ReleaseMark::None).await;
+    kept.release(Tombstone::None).await;
     eventually("the brief one ends", async || brief.is_free().await).await;
     let found = all(scene, "", 100).await;
     assert_eq!(found.keys().collect::<Vec<_>>(), ["held", "kept"]);
     assert_eq!(found["held"].waiters, 1);
     assert!(found["kept"].lease.is_released);
     // A lock that is promised to somebody is held by nobody.
-    held.release(ReleaseMark::None).await;
+    held.release(Tombstone::None).await;
     assert_eq!(all(scene, "", 100).await.into_keys().collect::<Vec<_>>(), ["kept"]);
 }
 
@@ -158,7 +163,7 @@ async fn a_lock_that_is_held_all_the_while_is_listed_while_others_come_and_go(sc
         // They come many at a time, so that the tables of a server grow, and leave again.
         if number % 3 == 2 {
             for guest in guests.drain(..) {
-                guest.release(ReleaseMark::None).await;
+                guest.release(Tombstone::None).await;
             }
         } else if number < 12 {
             for n in 0..40 {
@@ -201,7 +206,11 @@ async fn a_cursor_that_was_never_given_begins_anew(scene: &AnyStore) {
         loop {
             found.extend(page.locks.into_iter().map(|lock| lock.key.as_str().to_owned()));
             let Some(next) = page.next else { break };
-            page = scene.store.list(&Reach::all(""), Some(&next), 10, soon()).await.unwrap();
+            page = scene
+                .store
+                .call(List { reach: Reach::all(""), cursor: Some(next), limit: 10 }, soon())
+                .await
+                .unwrap();
         }
         assert_eq!(found.into_iter().collect::<Vec<_>>(), ["k"], "{cursor}");
     }

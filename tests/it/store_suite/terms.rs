@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use fencepost::lock::{Acquired, Attempt, Inspected, Lease, Refusal, Released, Renewed, Terms};
-use fencepost::store::{Intent, ReleaseMark, Renewer};
+use fencepost::lock::{Attempt, Inspected, Lease, Refusal, Released, Renewed, Terms};
+use fencepost::store::{Inspect, LockStoreExt, Renewer, Tombstone};
 
 use super::{AnyStore, Caller, MARK_TTL, already_held, eventually, for_each_store};
+use crate::support::asking::{Answer, Ask};
 
 for_each_store!(
     no_renewal_goes_past_max_hold,
@@ -70,19 +71,19 @@ async fn a_lock_that_is_released_before_its_min_hold_stays_taken_until_then(scen
     let granted_after = Instant::now();
     let first = caller.grant(30_000).await;
     assert!(!holder(caller.look().await).is_released);
-    assert_eq!(caller.release(ReleaseMark::Final).await, Released::Released);
-    assert_eq!(caller.release(ReleaseMark::Final).await, Released::Released, "it is told the same again");
+    assert_eq!(caller.release(Tombstone::Final).await, Released::Released);
+    assert_eq!(caller.release(Tombstone::Final).await, Released::Released, "it is told the same again");
     let kept = holder(caller.look().await);
     assert!(kept.is_released && kept.fencing_token == first.fencing_token, "{kept:?}");
     assert!((1..=1_500).contains(&kept.left_ms), "{kept:?}");
     assert_eq!(caller.renew(30_000).await, Renewed::Released, "its token has no part in it any more");
-    assert_eq!(caller.acquire(30_000).await, Acquired::TokenReleased);
+    assert_eq!(caller.acquire(30_000).await, Answer::TokenReleased);
     let other = Caller::new(scene, "k");
-    let Acquired::Refused(Refusal { holder: Some(told), .. }) = other.acquire(30_000).await else {
+    let Answer::Refused(Refusal { holder: Some(told), .. }) = other.acquire(30_000).await else {
         panic!("not refused")
     };
     assert!(told.is_released, "{told:?}");
-    assert_eq!(other.release(ReleaseMark::None).await, Released::HeldByAnother);
+    assert_eq!(other.release(Tombstone::None).await, Released::HeldByAnother);
     eventually("its time is over", async || other.is_free().await).await;
     let after = granted_after.elapsed();
     assert!(after >= Duration::from_millis(1_490), "free after {after:?}");
@@ -94,32 +95,36 @@ async fn a_lock_that_is_released_before_its_min_hold_stays_taken_until_then(scen
 async fn who_released_a_lock_that_is_kept_is_told_so_and_nobody_else(scene: &AnyStore) {
     let (caller, other) = (lasting(scene, None, Some(20_000)), Caller::new(scene, "k"));
     let (first, attempt) = (caller.grant(30_000).await, Attempt::for_connection());
-    for mark in [ReleaseMark::None, ReleaseMark::None, ReleaseMark::Final, ReleaseMark::Final] {
+    for mark in [Tombstone::None, Tombstone::None, Tombstone::Final, Tombstone::Final] {
         assert_eq!(caller.release(mark).await, Released::Released);
         for by in [Renewer::Token, Renewer::Connection(attempt)] {
             assert_eq!(caller.renew_by(by, 30_000).await, Renewed::Released);
             assert_eq!(other.renew_by(by, 30_000).await, Renewed::HeldByAnother);
         }
-        let confirmed = caller.acquire_as(Attempt::generate(), 30_000, Intent::Confirm).await;
-        assert_eq!(confirmed, Acquired::TokenReleased);
-        let others = other.acquire_as(Attempt::generate(), 30_000, Intent::Confirm).await;
-        assert!(matches!(others, Acquired::Refused(Refusal { holder: Some(_), .. })), "{others:?}");
+        let confirmed = caller.acquire_as(Attempt::generate(), 30_000, Ask::Confirm).await;
+        assert_eq!(confirmed, Answer::TokenReleased);
+        let others = other.acquire_as(Attempt::generate(), 30_000, Ask::Confirm).await;
+        assert!(matches!(others, Answer::Refused(Refusal { holder: Some(_), .. })), "{others:?}");
         for token in [caller.token, other.token] {
-            let seen = scene.store.inspect(&caller.key, Some(&token), super::soon()).await.unwrap();
+            let seen = scene
+                .store
+                .call(Inspect { key: caller.key.clone(), token: Some(token) }, super::soon())
+                .await
+                .unwrap();
             assert!(matches!(seen, Inspected::Held { yours: Some(false), .. }), "{seen:?}");
         }
         assert_eq!(holder(caller.look().await).fencing_token, first.fencing_token);
     }
-    assert_eq!(other.release(ReleaseMark::None).await, Released::HeldByAnother);
-    eventually("its mark is over", async || caller.acquire(30_000).await != Acquired::TokenReleased).await;
+    assert_eq!(other.release(Tombstone::None).await, Released::HeldByAnother);
+    eventually("its mark is over", async || caller.acquire(30_000).await != Answer::TokenReleased).await;
     assert_eq!(caller.renew(30_000).await, Renewed::Released);
-    assert_eq!(caller.release(ReleaseMark::None).await, Released::Released);
+    assert_eq!(caller.release(Tombstone::None).await, Released::Released);
 }
 
 async fn a_kept_lock_may_outlive_the_lease_that_was_released(scene: &AnyStore) {
     let caller = lasting(scene, None, Some(20_000));
     caller.grant(1_000).await;
-    assert_eq!(caller.release(ReleaseMark::None).await, Released::Released);
+    assert_eq!(caller.release(Tombstone::None).await, Released::Released);
     let kept = holder(caller.look().await);
     assert!(kept.is_released && kept.left_ms > 15_000, "{kept:?}");
 }
@@ -128,7 +133,7 @@ async fn a_min_hold_that_is_over_keeps_nothing(scene: &AnyStore) {
     let caller = lasting(scene, Some(60_000), Some(1));
     caller.grant(30_000).await;
     tokio::time::sleep(Duration::from_millis(10)).await;
-    assert_eq!(caller.release(ReleaseMark::Final).await, Released::Released);
+    assert_eq!(caller.release(Tombstone::Final).await, Released::Released);
     assert!(caller.is_free().await);
 }
 
@@ -141,7 +146,7 @@ async fn a_lease_that_expires_is_not_kept(scene: &AnyStore) {
 async fn a_grant_that_is_taken_back_is_not_kept(scene: &AnyStore) {
     let caller = lasting(scene, None, Some(60_000));
     let attempt = fencepost::lock::Attempt::generate();
-    super::granted(caller.acquire_as(attempt, 30_000, fencepost::store::Intent::Grant).await);
+    super::granted(caller.acquire_as(attempt, 30_000, Ask::Try).await);
     caller.take_back(attempt).await;
     assert!(caller.is_free().await, "nobody was told of it");
 }

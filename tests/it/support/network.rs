@@ -4,15 +4,11 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use async_trait::async_trait;
-use fencepost::lock::{
-    Acquired, Attempt, Broken, FencingToken, Inspected, LockKey, Page, Reach, Release, Renewed, TokenHash,
-    Ttl, Undone,
-};
+use fencepost::lock::{Attempt, LockKey, Ttl};
 use fencepost::store::{
-    AcquireRequest, Beat, Bucket, Hint, KnownTo, LockStore, PlaceAfter, ReleaseMark, Renewer, StoreError,
+    Bucket, Confirm, Enqueue, Hint, LastPoll, LockRequest, LockStore, Poll, Reply, Request, StoreError, Try,
 };
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, FutureExt};
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
@@ -91,14 +87,24 @@ impl Network {
         }
     }
 
-    async fn pass<T, F>(&self, command: impl FnOnce(Arc<dyn LockStore>) -> F) -> Result<T, StoreError>
-    where
-        F: Future<Output = Result<T, StoreError>> + Send + 'static,
-    {
+    async fn pass(&self, request: Request) -> Result<Reply, StoreError> {
         self.commands.fetch_add(1, Ordering::SeqCst);
         let outage = *self.outage.lock().unwrap();
         let loss = outage.or_else(|| self.losses.lock().unwrap().pop_front());
-        let step = command(self.store.clone());
+        let store = self.store.clone();
+        let is_repeated = self.repeats_puts.load(Ordering::SeqCst);
+        let step = async move {
+            let answer = store.run(&request, later()).await?;
+            if is_repeated && let Some(second) = repeated(&request) {
+                // A lease that ends just then may leave the second one in doubt, and the proxy repeats it once more.
+                if store.run(&second, later()).await.is_err()
+                    && let Some(third) = repeated(&request)
+                {
+                    store.run(&third, later()).await?;
+                }
+            }
+            Ok(answer)
+        };
         match loss {
             None | Some(Loss::None) => step.await,
             Some(Loss::Refused) => Err(StoreError::Unavailable("the store is out of reach".into())),
@@ -120,117 +126,36 @@ fn later() -> Instant {
     Instant::now() + PATIENCE
 }
 
-#[async_trait]
+/// What a proxy that repeats a PUT makes of it: another one of the same token, with an attempt of its own.
+fn repeated(request: &Request) -> Option<Request> {
+    let mut copy = request.clone();
+    let (Request::Try(Try(lock))
+    | Request::Confirm(Confirm(lock))
+    | Request::Poll(Poll(lock))
+    | Request::Enqueue(Enqueue { lock, .. })
+    | Request::LastPoll(LastPoll { lock, .. })) = &mut copy
+    else {
+        return None;
+    };
+    let ttl = Ttl::from_ms(30_000).unwrap();
+    *lock = LockRequest { attempt: Attempt::generate(), ttl, ..lock.clone() };
+    Some(copy)
+}
+
 impl LockStore for Network {
-    async fn acquire(&self, request: &AcquireRequest, _: Instant) -> Result<Acquired, StoreError> {
-        let request = request.clone();
-        let is_repeated = self.repeats_puts.load(Ordering::SeqCst);
-        let acquire = |store: Arc<dyn LockStore>| async move {
-            let answer = store.acquire(&request, later()).await?;
-            if is_repeated {
-                let ttl = Ttl::from_ms(30_000).unwrap();
-                let second = || AcquireRequest { attempt: Attempt::generate(), ttl, ..request.clone() };
-                // A lease that ends just then may leave the second one in doubt, and the proxy repeats it once more.
-                if store.acquire(&second(), later()).await.is_err() {
-                    store.acquire(&second(), later()).await?;
-                }
-            }
-            Ok(answer)
-        };
-        self.pass(acquire).await
-    }
-
-    async fn renew(
-        &self,
-        key: &LockKey,
-        token: &TokenHash,
-        ttl: Ttl,
-        by: Renewer,
-        _: Instant,
-    ) -> Result<Renewed, StoreError> {
-        let (key, token) = (key.clone(), *token);
-        self.pass(|store| async move { store.renew(&key, &token, ttl, by, later()).await }).await
-    }
-
-    async fn release(
-        &self,
-        key: &LockKey,
-        token: &TokenHash,
-        mark: ReleaseMark,
-        _: Instant,
-    ) -> Result<Release, StoreError> {
-        let (key, token) = (key.clone(), *token);
-        self.pass(|store| async move { store.release(&key, &token, mark, later()).await }).await
-    }
-
-    async fn take_back(
-        &self,
-        key: &LockKey,
-        token: &TokenHash,
-        attempt: Attempt,
-        place: PlaceAfter,
-        known: KnownTo,
-        _: Instant,
-    ) -> Result<Undone, StoreError> {
-        let (key, token) = (key.clone(), *token);
-        self.pass(|store| async move { store.take_back(&key, &token, attempt, place, known, later()).await })
-            .await
-    }
-
-    async fn decline(
-        &self,
-        key: &LockKey,
-        token: &TokenHash,
-        attempt: Attempt,
-        _: Instant,
-    ) -> Result<(), StoreError> {
-        let (key, token) = (key.clone(), *token);
-        self.pass(|store| async move { store.decline(&key, &token, attempt, later()).await }).await
+    fn run<'a>(&'a self, request: &'a Request, _: Instant) -> BoxFuture<'a, Result<Reply, StoreError>> {
+        self.pass(request.clone()).boxed()
     }
 
     fn bucket_of(&self, key: &LockKey) -> Bucket {
         self.store.bucket_of(key)
     }
 
-    async fn beat(&self, bucket: Bucket, _: Instant) -> Result<Beat, StoreError> {
-        self.pass(|store| async move { store.beat(bucket, later()).await }).await
-    }
-
     fn hints(&self) -> broadcast::Receiver<Hint> {
         self.store.hints()
     }
 
-    async fn inspect(
-        &self,
-        key: &LockKey,
-        token: Option<&TokenHash>,
-        _: Instant,
-    ) -> Result<Inspected, StoreError> {
-        let (key, token) = (key.clone(), token.copied());
-        self.pass(|store| async move { store.inspect(&key, token.as_ref(), later()).await }).await
-    }
-
-    async fn break_lock(&self, key: &LockKey, fence: FencingToken, _: Instant) -> Result<Broken, StoreError> {
-        let key = key.clone();
-        self.pass(|store| async move { store.break_lock(&key, fence, later()).await }).await
-    }
-
-    async fn list(
-        &self,
-        reach: &Reach,
-        cursor: Option<&str>,
-        limit: usize,
-        _: Instant,
-    ) -> Result<Page, StoreError> {
-        let (reach, cursor) = (reach.clone(), cursor.map(str::to_owned));
-        self.pass(|store| async move { store.list(&reach, cursor.as_deref(), limit, later()).await }).await
-    }
-
-    async fn check(&self, _: Instant) -> Result<(), StoreError> {
-        self.pass(|store| async move { store.check(later()).await }).await
-    }
-
-    async fn close(&self) {
-        self.store.close().await;
+    fn close(&self) -> BoxFuture<'_, ()> {
+        self.store.close()
     }
 }

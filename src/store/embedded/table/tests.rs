@@ -3,8 +3,8 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::*;
-use crate::lock::{Acquired, Lease, LeaseToken, Reach, Refusal, Terms};
-use crate::store::{AcquireRequest, Intent, KnownTo};
+use crate::lock::{Acquired, Confirmed, Lease, LeaseToken, Reach, Refusal, Terms, Ttl};
+use crate::store::{Confirm, LockRequest, Try};
 
 const NOW: Duration = Duration::from_secs(1_000);
 const MARK_TTL: Duration = Duration::from_secs(120);
@@ -42,27 +42,62 @@ fn records_of(table: &Table) -> usize {
     table.records.parts.iter().map(HashMap::len).sum()
 }
 
-fn request(token: TokenHash) -> AcquireRequest {
-    AcquireRequest {
+fn request(token: TokenHash) -> LockRequest {
+    LockRequest {
         key: key(),
         token,
         attempt: Attempt::generate(),
         ttl: ttl(10_000),
         owner: None,
         terms: Terms::default(),
-        intent: Intent::Grant,
     }
 }
 
-fn granted(table: &mut Table, request: &AcquireRequest, now: Duration) -> Lease {
-    match table.acquire(request, now) {
+fn asked(table: &mut Table, request: &LockRequest, now: Duration) -> Result<Acquired<Refusal>, StoreError> {
+    table.try_lock(&Try(request.clone()), now)
+}
+
+fn renewed(table: &mut Table, token: &TokenHash, ttl: Ttl, now: Duration) -> Renewed {
+    renewed_of(table, &key(), token, ttl, now)
+}
+
+fn renewed_of(table: &mut Table, key: &LockKey, token: &TokenHash, ttl: Ttl, now: Duration) -> Renewed {
+    table.renew(&Renew { key: key.clone(), token: *token, ttl, by: Renewer::Token }, now)
+}
+
+fn released(table: &mut Table, token: &TokenHash, tombstone: Tombstone, now: Duration) -> Released {
+    released_of(table, &key(), token, tombstone, now)
+}
+
+fn released_of(
+    table: &mut Table,
+    key: &LockKey,
+    token: &TokenHash,
+    tombstone: Tombstone,
+    now: Duration,
+) -> Released {
+    table.release(&Release { key: key.clone(), token: *token, tombstone }, now).answer
+}
+
+fn roll_back(table: &mut Table, token: &TokenHash, attempt: Attempt, now: Duration) {
+    let (key, token) = (key(), *token);
+    let (ticket, known) = (TicketAfter::Removed, KnownTo::Nobody);
+    table.roll_back(&RollBack { key, token, attempt, ticket, known }, now);
+}
+
+fn inspected(table: &mut Table, token: Option<TokenHash>, now: Duration) -> Inspected {
+    table.inspect(&Inspect { key: key(), token }, now)
+}
+
+fn granted(table: &mut Table, request: &LockRequest, now: Duration) -> Lease {
+    match asked(table, request, now) {
         Ok(Acquired::Granted(lease)) => lease,
         other => panic!("not granted: {other:?}"),
     }
 }
 
 fn is_free(table: &mut Table, now: Duration) -> bool {
-    matches!(table.inspect(&key(), None, now), Inspected::Free { .. })
+    matches!(inspected(table, None, now), Inspected::Free { .. })
 }
 
 #[test]
@@ -70,17 +105,10 @@ fn the_same_attempt_is_the_same_grant_and_can_still_be_taken_back() {
     let mut table = table();
     let request = request(token());
     let first = granted(&mut table, &request, NOW);
-    let again = granted(&mut table, &AcquireRequest { ttl: ttl(60_000), ..request.clone() }, NOW + ms(4_000));
+    let again = granted(&mut table, &LockRequest { ttl: ttl(60_000), ..request.clone() }, NOW + ms(4_000));
     assert_eq!(again.fencing_token, first.fencing_token);
     assert_eq!(again.left_ms, 6_000);
-    table.take_back(
-        &key(),
-        &request.token,
-        request.attempt,
-        PlaceAfter::Removed,
-        KnownTo::Nobody,
-        NOW + ms(4_000),
-    );
+    roll_back(&mut table, &request.token, request.attempt, NOW + ms(4_000));
     assert!(is_free(&mut table, NOW + ms(4_000)));
 }
 
@@ -89,17 +117,17 @@ fn another_attempt_pins_the_grant_and_never_shortens_it() {
     let mut table = table();
     let first = request(token());
     let lease = granted(&mut table, &first, NOW);
-    let second = AcquireRequest { ttl: ttl(1_000), ..request(first.token) };
-    let held = table.acquire(&second, NOW);
+    let second = LockRequest { ttl: ttl(1_000), ..request(first.token) };
+    let held = asked(&mut table, &second, NOW);
     assert_eq!(held, Ok(Acquired::AlreadyHeld(lease.clone())));
     // The first copy, arriving late, must not make the grant revocable once more.
-    assert_eq!(table.acquire(&first, NOW), Ok(Acquired::AlreadyHeld(lease)));
+    assert_eq!(asked(&mut table, &first, NOW), Ok(Acquired::AlreadyHeld(lease)));
     for attempt in [first.attempt, second.attempt] {
-        table.take_back(&key(), &first.token, attempt, PlaceAfter::Removed, KnownTo::Nobody, NOW);
+        roll_back(&mut table, &first.token, attempt, NOW);
         assert!(!is_free(&mut table, NOW));
     }
-    let longer = AcquireRequest { ttl: ttl(20_000), ..request(first.token) };
-    let Ok(Acquired::AlreadyHeld(lease)) = table.acquire(&longer, NOW) else { panic!("not held") };
+    let longer = LockRequest { ttl: ttl(20_000), ..request(first.token) };
+    let Ok(Acquired::AlreadyHeld(lease)) = asked(&mut table, &longer, NOW) else { panic!("not held") };
     assert_eq!(lease.left_ms, 20_000);
 }
 
@@ -110,18 +138,18 @@ fn renewing_and_looking_with_the_token_pin_the_grant() {
         let request = request(token());
         granted(&mut table, &request, NOW);
         let _ = match pin {
-            true => table.renew(&key(), &request.token, ttl(1), Renewer::Token, NOW) == Renewed::NotHeld,
-            false => table.inspect(&key(), Some(&request.token), NOW) == (Inspected::Free { waiters: 0 }),
+            true => renewed(&mut table, &request.token, ttl(1), NOW) == Renewed::NotHeld,
+            false => inspected(&mut table, Some(request.token), NOW) == (Inspected::Free { waiters: 0 }),
         };
-        table.take_back(&key(), &request.token, request.attempt, PlaceAfter::Removed, KnownTo::Nobody, NOW);
+        roll_back(&mut table, &request.token, request.attempt, NOW);
         assert!(!is_free(&mut table, NOW));
     }
     let mut table = table();
     let request = request(token());
     granted(&mut table, &request, NOW);
-    table.inspect(&key(), Some(&token()), NOW);
-    table.inspect(&key(), None, NOW);
-    table.take_back(&key(), &request.token, request.attempt, PlaceAfter::Removed, KnownTo::Nobody, NOW);
+    inspected(&mut table, Some(token()), NOW);
+    inspected(&mut table, None, NOW);
+    roll_back(&mut table, &request.token, request.attempt, NOW);
     assert!(is_free(&mut table, NOW));
 }
 
@@ -129,21 +157,14 @@ fn renewing_and_looking_with_the_token_pin_the_grant() {
 fn a_voided_attempt_is_refused_and_the_token_stays_usable() {
     let mut table = table();
     let late = request(token());
-    table.take_back(&key(), &late.token, late.attempt, PlaceAfter::Removed, KnownTo::Nobody, NOW);
-    assert_eq!(table.acquire(&late, NOW), Ok(Acquired::AttemptVoided));
+    roll_back(&mut table, &late.token, late.attempt, NOW);
+    assert_eq!(asked(&mut table, &late, NOW), Ok(Acquired::AttemptVoided));
     let retry = request(late.token);
     granted(&mut table, &retry, NOW);
-    assert_eq!(table.acquire(&late, NOW), Ok(Acquired::AttemptVoided));
+    assert_eq!(asked(&mut table, &late, NOW), Ok(Acquired::AttemptVoided));
     // Each taking back gives the mark its whole life again, and the end of it frees the attempt.
-    table.take_back(
-        &key(),
-        &late.token,
-        late.attempt,
-        PlaceAfter::Removed,
-        KnownTo::Nobody,
-        NOW + MARK_TTL / 2,
-    );
-    assert_eq!(table.acquire(&late, NOW + MARK_TTL), Ok(Acquired::AttemptVoided));
+    roll_back(&mut table, &late.token, late.attempt, NOW + MARK_TTL / 2);
+    assert_eq!(asked(&mut table, &late, NOW + MARK_TTL), Ok(Acquired::AttemptVoided));
     granted(&mut table, &late, NOW + MARK_TTL * 3 / 2);
 }
 
@@ -153,12 +174,12 @@ fn a_mark_remembers_a_bounded_number_of_attempts() {
     let token = token();
     let attempts: Vec<Attempt> = (0..=1_000).map(|_| Attempt::generate()).collect();
     for attempt in &attempts {
-        table.take_back(&key(), &token, *attempt, PlaceAfter::Removed, KnownTo::Nobody, NOW);
-        table.take_back(&key(), &token, *attempt, PlaceAfter::Removed, KnownTo::Nobody, NOW);
+        roll_back(&mut table, &token, *attempt, NOW);
+        roll_back(&mut table, &token, *attempt, NOW);
     }
-    let attempt = |number: usize| AcquireRequest { attempt: attempts[number], ..request(token) };
-    assert_eq!(table.acquire(&attempt(1), NOW), Ok(Acquired::AttemptVoided));
-    assert_eq!(table.acquire(&attempt(1_000), NOW), Ok(Acquired::AttemptVoided));
+    let attempt = |number: usize| LockRequest { attempt: attempts[number], ..request(token) };
+    assert_eq!(asked(&mut table, &attempt(1), NOW), Ok(Acquired::AttemptVoided));
+    assert_eq!(asked(&mut table, &attempt(1_000), NOW), Ok(Acquired::AttemptVoided));
     granted(&mut table, &attempt(0), NOW);
 }
 
@@ -166,19 +187,17 @@ fn a_mark_remembers_a_bounded_number_of_attempts() {
 fn a_final_release_keeps_its_first_answer_and_retires_the_token() {
     let mut table = table();
     let (mine, other) = (request(token()), request(token()));
-    let release = |table: &mut Table, token: &TokenHash, now| {
-        table.release(&key(), token, ReleaseMark::Final, now).answer
-    };
+    let release = |table: &mut Table, token: &TokenHash, now| released(table, token, Tombstone::Final, now);
     assert_eq!(release(&mut table, &mine.token, NOW), Released::NotHeld);
-    assert_eq!(table.acquire(&mine, NOW), Ok(Acquired::TokenReleased));
+    assert_eq!(asked(&mut table, &mine, NOW), Ok(Acquired::TokenReleased));
     granted(&mut table, &other, NOW);
     assert_eq!(release(&mut table, &mine.token, NOW), Released::NotHeld);
     assert_eq!(release(&mut table, &token(), NOW), Released::HeldByAnother);
     assert_eq!(release(&mut table, &other.token, NOW), Released::Released);
     assert_eq!(release(&mut table, &other.token, NOW + MARK_TTL - ms(1)), Released::Released);
     // Taking back must not turn the final answer into a mere list of attempts, nor make it live longer.
-    table.take_back(&key(), &other.token, other.attempt, PlaceAfter::Removed, KnownTo::Nobody, NOW + ms(5));
-    assert_eq!(table.acquire(&request(other.token), NOW + ms(5)), Ok(Acquired::TokenReleased));
+    roll_back(&mut table, &other.token, other.attempt, NOW + ms(5));
+    assert_eq!(asked(&mut table, &request(other.token), NOW + ms(5)), Ok(Acquired::TokenReleased));
     granted(&mut table, &request(other.token), NOW + MARK_TTL);
 }
 
@@ -187,9 +206,9 @@ fn a_plain_release_leaves_nothing() {
     let mut table = table();
     let request = request(token());
     granted(&mut table, &request, NOW);
-    assert_eq!(table.release(&key(), &token(), ReleaseMark::None, NOW).answer, Released::HeldByAnother);
-    assert_eq!(table.release(&key(), &request.token, ReleaseMark::None, NOW).answer, Released::Released);
-    assert_eq!(table.release(&key(), &request.token, ReleaseMark::None, NOW).answer, Released::NotHeld);
+    assert_eq!(released(&mut table, &token(), Tombstone::None, NOW), Released::HeldByAnother);
+    assert_eq!(released(&mut table, &request.token, Tombstone::None, NOW), Released::Released);
+    assert_eq!(released(&mut table, &request.token, Tombstone::None, NOW), Released::NotHeld);
     assert!(records_of(&table) == 0 && table.ends.is_empty());
 }
 
@@ -199,17 +218,18 @@ fn a_lease_ends_with_its_last_whole_millisecond() {
     let first = request(token());
     granted(&mut table, &first, NOW);
     let last = NOW + ms(9_999);
-    let Ok(Acquired::Refused(Refusal { holder: Some(lease), .. })) = table.acquire(&request(token()), last)
+    let Ok(Acquired::NotTaken(Refusal { holder: Some(lease), .. })) =
+        asked(&mut table, &request(token()), last)
     else {
         panic!("free")
     };
     assert_eq!(lease.left_ms, 1);
     let over = last + Duration::from_nanos(1);
-    assert_eq!(table.renew(&key(), &first.token, ttl(10_000), Renewer::Token, over), Renewed::NotHeld);
+    assert_eq!(renewed(&mut table, &first.token, ttl(10_000), over), Renewed::NotHeld);
     assert!(is_free(&mut table, over));
     let second = granted(&mut table, &request(token()), over);
     assert!(second.fencing_token > lease.fencing_token);
-    assert_eq!(table.renew(&key(), &first.token, ttl(10_000), Renewer::Token, over), Renewed::HeldByAnother);
+    assert_eq!(renewed(&mut table, &first.token, ttl(10_000), over), Renewed::HeldByAnother);
 }
 
 #[test]
@@ -218,8 +238,7 @@ fn renewing_sets_the_longer_of_what_is_left_and_the_ttl() {
     let request = request(token());
     granted(&mut table, &request, NOW);
     for (asked_ms, left_ms) in [(5_000, 10_000), (15_000, 15_000), (1, 15_000)] {
-        let Renewed::Renewed(lease) = table.renew(&key(), &request.token, ttl(asked_ms), Renewer::Token, NOW)
-        else {
+        let Renewed::Renewed(lease) = renewed(&mut table, &request.token, ttl(asked_ms), NOW) else {
             panic!("not renewed")
         };
         assert_eq!(lease.left_ms, left_ms);
@@ -229,12 +248,12 @@ fn renewing_sets_the_longer_of_what_is_left_and_the_ttl() {
 #[test]
 fn confirming_never_grants() {
     let mut table = table();
-    let confirm = AcquireRequest { intent: Intent::Confirm, ..request(token()) };
-    assert_eq!(table.acquire(&confirm, NOW), Ok(Acquired::TokenReleased));
-    granted(&mut table, &request(confirm.token), NOW);
-    assert!(matches!(table.acquire(&confirm, NOW), Ok(Acquired::AlreadyHeld(_))));
-    let other = AcquireRequest { intent: Intent::Confirm, ..request(token()) };
-    assert!(matches!(table.acquire(&other, NOW), Ok(Acquired::Refused(_))));
+    let confirm = Confirm(request(token()));
+    assert_eq!(table.confirm(&confirm, NOW), Confirmed::TokenReleased);
+    granted(&mut table, &request(confirm.0.token), NOW);
+    assert!(matches!(table.confirm(&confirm, NOW), Confirmed::AlreadyHeld(_)));
+    let other = Confirm(request(token()));
+    assert!(matches!(table.confirm(&other, NOW), Confirmed::Refused(_)));
 }
 
 #[test]
@@ -255,7 +274,7 @@ fn numbers_that_are_used_up_change_nothing() {
     let mut table = Table::new(EmbeddedSettings { mark_ttl: MARK_TTL, ..EmbeddedSettings::default() });
     for last in [FencingToken::MAX, u64::MAX] {
         table.start_run(last, ms(0));
-        assert!(matches!(table.acquire(&request(token()), NOW), Err(StoreError::Unavailable(_))));
+        assert!(matches!(asked(&mut table, &request(token()), NOW), Err(StoreError::Unavailable(_))));
         assert_eq!((table.change_count(), table.last_fence()), (0, last));
     }
 }
@@ -275,7 +294,7 @@ fn what_is_undone_leaves_everything_as_it_was() {
         Err(error) => panic!("{error}"),
     };
     let [kept, freed, new] =
-        ["kept", "freed", "new"].map(|name| AcquireRequest { key: named(name), ..request(token()) });
+        ["kept", "freed", "new"].map(|name| LockRequest { key: named(name), ..request(token()) });
     granted(&mut table, &kept, NOW);
     granted(&mut table, &freed, NOW);
     table.take_changes();
@@ -287,10 +306,10 @@ fn what_is_undone_leaves_everything_as_it_was() {
     };
     let before = all(&mut table);
     let last = granted(&mut table, &new, NOW).fencing_token;
-    table.renew(&kept.key, &kept.token, ttl(20_000), Renewer::Token, NOW);
-    table.renew(&kept.key, &kept.token, ttl(30_000), Renewer::Token, NOW);
-    table.release(&freed.key, &freed.token, ReleaseMark::Final, NOW);
-    table.release(&new.key, &new.token, ReleaseMark::Final, NOW);
+    renewed_of(&mut table, &kept.key, &kept.token, ttl(20_000), NOW);
+    renewed_of(&mut table, &kept.key, &kept.token, ttl(30_000), NOW);
+    released_of(&mut table, &freed.key, &freed.token, Tombstone::Final, NOW);
+    released_of(&mut table, &new.key, &new.token, Tombstone::Final, NOW);
     assert_ne!(all(&mut table), before);
     let changes = table.take_changes();
     table.undo(changes);
@@ -303,13 +322,13 @@ fn changes_are_told_once_each_and_only_where_something_changed() {
     let mut table = table();
     let request = request(token());
     granted(&mut table, &request, NOW);
-    table.renew(&key(), &request.token, ttl(20_000), Renewer::Token, NOW);
+    renewed(&mut table, &request.token, ttl(20_000), NOW);
     assert_eq!(touched(&mut table), vec![RecordId::Lock(key())]);
-    table.renew(&key(), &request.token, ttl(1), Renewer::Token, NOW);
-    table.inspect(&key(), Some(&request.token), NOW);
-    assert_eq!(table.release(&key(), &token(), ReleaseMark::None, NOW).answer, Released::HeldByAnother);
+    renewed(&mut table, &request.token, ttl(1), NOW);
+    inspected(&mut table, Some(request.token), NOW);
+    assert_eq!(released(&mut table, &token(), Tombstone::None, NOW), Released::HeldByAnother);
     assert_eq!(table.change_count(), 0);
-    table.release(&key(), &request.token, ReleaseMark::Final, NOW);
+    released(&mut table, &request.token, Tombstone::Final, NOW);
     let changes = vec![RecordId::Lock(key()), RecordId::mark(&key(), &request.token)];
     assert_eq!(touched(&mut table), changes);
     assert!(table.get(&changes[0]).is_none() && table.get(&changes[1]).is_some());
@@ -320,7 +339,7 @@ fn what_has_ended_is_purged_a_bounded_number_at_a_time() {
     let mut table = table();
     for number in 0..10u64 {
         let Ok(key) = LockKey::parse(number.to_string().as_bytes()) else { panic!("a bad key") };
-        granted(&mut table, &AcquireRequest { key, ..request(token()) }, NOW + ms(number));
+        granted(&mut table, &LockRequest { key, ..request(token()) }, NOW + ms(number));
     }
     let end = NOW + ms(10_000);
     assert!(table.purge(end - ms(1), 100));
@@ -337,16 +356,9 @@ fn renewing_and_taking_anew_leave_one_end_per_record() {
     let request = request(token());
     for step in 0..100 {
         granted(&mut table, &request, NOW);
-        table.renew(&key(), &request.token, ttl(20_000 + step), Renewer::Token, NOW);
-        table.release(&key(), &request.token, ReleaseMark::None, NOW);
-        table.take_back(
-            &key(),
-            &token(),
-            request.attempt,
-            PlaceAfter::Removed,
-            KnownTo::Nobody,
-            NOW + ms(step),
-        );
+        renewed(&mut table, &request.token, ttl(20_000 + step), NOW);
+        released(&mut table, &request.token, Tombstone::None, NOW);
+        roll_back(&mut table, &token(), request.attempt, NOW + ms(step));
     }
     assert_eq!(table.ends.len(), records_of(&table));
 }
@@ -361,14 +373,14 @@ fn a_list_is_in_order_whenever_the_locks_were_taken_and_freed() {
         let Ok(key) = LockKey::parse(format!("{:04}", step * 1_237 % LOCKS).as_bytes()) else {
             panic!("a bad key")
         };
-        AcquireRequest { key, ..request(token()) }
+        LockRequest { key, ..request(token()) }
     });
     let requests: Vec<_> = numbered.collect();
     for request in &requests {
         granted(&mut table, request, NOW);
     }
     for request in requests.iter().step_by(3) {
-        table.release(&request.key, &request.token, ReleaseMark::None, NOW);
+        released_of(&mut table, &request.key, &request.token, Tombstone::None, NOW);
     }
     let (mut listed, mut after) = (Vec::new(), None);
     loop {

@@ -13,10 +13,10 @@ use tokio::time::{Instant, timeout_at};
 
 use super::link::Link;
 use crate::clock::part_of;
-use crate::lock::{LockKey, Reach};
-use crate::store::StoreError;
+use crate::lock::LockKey;
 use crate::store::redis::failure::Failure;
 use crate::store::redis::scripts::keys::KeySpace;
+use crate::store::{List, StoreError};
 
 /// The most keys that one `SCAN` looks at, since everybody else waits for it.
 const MOST_AT_ONCE: usize = 1_000;
@@ -61,18 +61,16 @@ impl Scan {
     pub(crate) async fn page(
         &self,
         keys: &KeySpace,
-        reach: &Reach,
-        cursor: Option<&str>,
-        limit: usize,
+        List { reach, cursor, limit }: &List,
         deadline: Instant,
     ) -> Result<Scanned, StoreError> {
         let pattern = keys.pattern_of_locks(reach.common_prefix());
         let start = ScanPosition { view: self.view, server: 0, position: 0, told: Vec::new() };
         let is_known = |place: &ScanPosition| place.view == self.view && place.server < self.links.len();
-        let mut place = cursor.and_then(ScanPosition::parse).filter(is_known).unwrap_or(start);
+        let mut place = cursor.as_deref().and_then(ScanPosition::parse).filter(is_known).unwrap_or(start);
         let stop_at = part_of(deadline, SCANNED_WITHIN);
         let (mut found, mut seen) = (Vec::new(), HashSet::new());
-        let mut count = piece_for(limit);
+        let mut count = piece_for(*limit);
         for _ in 0..MOST_STEPS {
             let Some(link) = self.links.get(place.server) else { break };
             let (position, names) = scan(link, place.position, &pattern, count, deadline).await?;
@@ -85,7 +83,7 @@ impl Scan {
                 .collect();
             step.sort_unstable();
             step.dedup();
-            let left = limit - found.len();
+            let left = *limit - found.len();
             if step.len() > left && (count > 1 || !found.is_empty()) {
                 if !found.is_empty() {
                     break;
@@ -110,7 +108,7 @@ impl Scan {
                 let server = place.server + usize::from(position == 0);
                 place = ScanPosition { view: self.view, server, position, told: Vec::new() };
             }
-            if found.len() == limit || Instant::now() >= stop_at {
+            if found.len() == *limit || Instant::now() >= stop_at {
                 break;
             }
         }

@@ -133,7 +133,7 @@ pub(crate) struct Tries<'a> {
 }
 
 /// One of them.
-pub(crate) struct Try {
+pub(crate) struct TryAt {
     pub(crate) link: Arc<Link>,
     /// Whether to say that another server has pointed here for this once.
     pub(crate) is_asking: bool,
@@ -149,7 +149,7 @@ impl<'a> Tries<'a> {
     }
 
     /// Makes the way ready for the next try: to where locks may be granted, if the step may grant one.
-    pub(crate) async fn next(&mut self) -> Result<Try, StoreError> {
+    pub(crate) async fn next(&mut self) -> Result<TryAt, StoreError> {
         loop {
             let (link, is_asking) = match (self.servers, self.redirect.take()) {
                 (Servers::Cluster(cluster), Some(Redirect::Moved(node))) => {
@@ -166,7 +166,7 @@ impl<'a> Tries<'a> {
                 if self.grants {
                     link.gate.may_grant()?;
                 }
-                return Ok(Try { link, is_asking, permit });
+                return Ok(TryAt { link, is_asking, permit });
             }
         }
     }

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::store::redis::failure::describe;
 use crate::store::redis::scripts::keys::KeySpace;
-use crate::store::{Gossip, Heard, StoreError, Topic};
+use crate::store::{Heard, PeerBus, StoreError, Topic};
 
 /// What may wait to be sent, and to be heard; past it, something is lost, which those who hear find out.
 const MOST_WAITING: usize = 4_096;
@@ -139,7 +139,7 @@ async fn speak(
 }
 
 #[async_trait]
-impl Gossip for Publisher {
+impl PeerBus for Publisher {
     fn tell(&self, topic: Topic, text: String) {
         let text: Arc<str> = text.into();
         for queue in &self.queues {

@@ -48,7 +48,7 @@ if superseded ~= '' then tombstone = void(KEYS[7], tombstone, superseded, ARGV[3
 if is_own then
   local by = attempt_of(lock)
   -- The same attempt is a copy of the same command: the same grant, which may still have to be rolled back.
-  if by == ATTEMPT then return { 0, lock, left_ms } end
+  if by == ATTEMPT and MODE ~= 'confirm' then return { 0, lock, left_ms } end
   -- What was granted to an attempt that this one stands for is now this one's.
   if string.find(superseded, by, 1, true) then
     lock = with_attempt(lock, ATTEMPT)

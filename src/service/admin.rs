@@ -3,8 +3,8 @@
 use tokio::time::timeout;
 
 use super::{Doing, LockService, Turn};
-use crate::lock::{Broken, Ended, FencingToken, Inspected, LockKey, Page, Reach};
-use crate::store::StoreError;
+use crate::lock::{Broken, Ended, FencingToken, Inspected, LockKey, Page};
+use crate::store::{Break, Inspect, List, StoreError};
 
 /// The most pages of lists that the store is asked for at once: each costs it far more than a lock does, and those who take
 /// locks are not to wait for those who look.
@@ -20,18 +20,10 @@ impl LockService {
         }
     }
 
-    /// Lists some of the locks that are held and within reach, at most `limit` of them, from the place of the cursor on.
-    pub async fn list(
-        &self,
-        _turn: &Turn,
-        reach: &Reach,
-        cursor: Option<&str>,
-        limit: usize,
-    ) -> Result<Page, StoreError> {
+    /// Lists some of the locks that are held and within reach.
+    pub async fn list(&self, _turn: &Turn, list: List) -> Result<Page, StoreError> {
         // From here on: a step that is begun late is not answered in time, and takes the connection with it.
-        let deadline = self.deadline();
-        let list = |until| self.store.list(reach, cursor, limit, until);
-        Ok(self.settle(deadline, list).await.map_err(nothing_done)?.answer)
+        Ok(self.settle_call(self.deadline(), list).await.map_err(nothing_done)?.answer)
     }
 
     /// Breaks a lock whoever holds it; with a `number`, only if the grant of that number does.
@@ -44,8 +36,8 @@ impl LockService {
         number: Option<FencingToken>,
     ) -> Result<Broken, StoreError> {
         let deadline = self.deadline();
-        let look = |until| self.store.inspect(key, None, until);
-        let lease = match self.settle(deadline, look).await.map_err(nothing_done)?.answer {
+        let look = Inspect { key: key.clone(), token: None };
+        let lease = match self.settle_call(deadline, look).await.map_err(nothing_done)?.answer {
             Inspected::Free { .. } => return Ok(Broken::NotHeld),
             Inspected::Held { lease, .. } => lease,
         };
@@ -53,8 +45,8 @@ impl LockService {
         if number.is_some_and(|number| number != found) {
             return Ok(Broken::HeldByAnother);
         }
-        let end = |until| self.store.break_lock(key, found, until);
-        let settled = self.watch.or_unclear(key, self.settle(deadline, end).await)?;
+        let end = Break { key: key.clone(), fence: found };
+        let settled = self.watch.or_unclear(key, self.settle_call(deadline, end).await)?;
         // Whatever is answered, that grant holds it no more.
         self.ledger.ended(key, Ended { fencing_token: found, kept_ms: 0 });
         match settled.answer {
@@ -72,6 +64,5 @@ impl LockService {
 
 /// The error of a look, which changes nothing.
 fn nothing_done(error: StoreError) -> StoreError {
-    let (StoreError::Unavailable(reason) | StoreError::Unknown(reason)) = error;
-    StoreError::Unavailable(reason)
+    StoreError::Unavailable(error.into_reason())
 }

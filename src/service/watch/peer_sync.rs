@@ -17,7 +17,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::{Doing, Watch};
 use crate::lock::{Ended, FencingToken, Lease, LockKey, Owner};
-use crate::store::{Gossip, Heard, Topic};
+use crate::store::{Heard, PeerBus, Topic};
 
 /// How often others are summoned.
 const SUMMON_EVERY: Duration = Duration::from_secs(2);
@@ -201,8 +201,8 @@ impl Senders {
 }
 
 impl Watch {
-    pub(super) fn gossip(&self) -> Option<&dyn Gossip> {
-        self.store.gossip()
+    pub(super) fn peers(&self) -> Option<&dyn PeerBus> {
+        self.store.peers()
     }
 
     /// Sends what this gateway did, if anybody has asked for it. Under the lock, so that letters are sent in their order.
@@ -217,8 +217,8 @@ impl Watch {
     }
 
     fn post(&self, topic: Topic, message: &impl Serialize) {
-        if let (Some(gossip), Ok(text)) = (self.gossip(), serde_json::to_string(message)) {
-            gossip.tell(topic, text);
+        if let (Some(peers), Ok(text)) = (self.peers(), serde_json::to_string(message)) {
+            peers.tell(topic, text);
         }
     }
 
@@ -320,8 +320,8 @@ impl Watch {
 
 /// Has a gateway hear the others.
 pub(super) fn start(watch: &Arc<Watch>) {
-    if let Some(gossip) = watch.gossip() {
-        tokio::spawn(Watch::keep_hearing(Arc::downgrade(watch), gossip.heard()));
+    if let Some(peers) = watch.peers() {
+        tokio::spawn(Watch::keep_hearing(Arc::downgrade(watch), peers.heard()));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Who waits at this gateway, and what wakes them.
 //!
-//! The store keeps the lines and decides whose turn it is (`store.rs`, and `line.lua` of Redis in most detail). Here stand
+//! The store keeps the wait queues and decides whose turn it is (`store.rs`, and `line.lua` of Redis in most detail). Here stand
 //! the requests that wait: each sleeps until it is rung, and then looks for itself. They are rung by the store's hints,
 //! which may be lost; by a timer per lock, for the end of its lease; and by what a heartbeat finds due, which misses
 //! nothing. However many wait, only the first of a lock looks.
@@ -15,7 +15,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, broadcast, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::lock::{Attempt, LockKey, Place, Standing, TokenHash};
+use crate::lock::{Attempt, LockKey, QueuePosition, Ticket, TokenHash};
 use crate::store::{Bucket, Hint};
 
 /// A timer of the first in line rings a moment after the lease's end.
@@ -28,7 +28,7 @@ const LONGEST_TIMER: Duration = Duration::from_secs(60 * 60);
 
 /// Everybody who waits at this gateway.
 #[derive(Default)]
-pub(super) struct Lines {
+pub(super) struct Wakeups {
     registry: Mutex<Registry>,
     /// Tells the keeper of an earlier timer.
     timer_set: Notify,
@@ -52,17 +52,17 @@ struct Registry {
 /// Those who wait for one lock.
 #[derive(Default)]
 struct Waiters {
-    /// Those whose place is known, first come first.
-    placed: BTreeMap<(Place, u64), Arc<Waiter>>,
+    /// Those whose ticket is known, first come first.
+    queued: BTreeMap<(Ticket, u64), Arc<Waiter>>,
     count: usize,
     timer: Option<Instant>,
 }
 
 impl Waiters {
-    /// Rings those at the first place: two requests of one token share it, and only one of them may be heard.
+    /// Rings those at the first ticket: two requests of one token share it, and only one of them may be heard.
     fn ring_first(&self) {
-        let Some(((first, _), _)) = self.placed.first_key_value() else { return };
-        for (_, waiter) in self.placed.range((*first, 0)..=(*first, u64::MAX)) {
+        let Some(((first, _), _)) = self.queued.first_key_value() else { return };
+        for (_, waiter) in self.queued.range((*first, 0)..=(*first, u64::MAX)) {
             waiter.bell.notify_one();
         }
     }
@@ -72,8 +72,8 @@ impl Waiters {
 struct Waiter {
     id: u64,
     bucket: Bucket,
-    /// The place that the store knew last.
-    place: Mutex<Option<Place>>,
+    /// The ticket that the store knew last.
+    ticket: Mutex<Option<Ticket>>,
     bell: Notify,
     put_back: Mutex<Option<OwnedSemaphorePermit>>,
 }
@@ -82,21 +82,21 @@ struct Waiter {
 pub(super) enum Ring {
     /// To look at the lock.
     Look,
-    /// To tell the store its place again; the permit is held until that is done.
+    /// To tell the store its ticket again; the permit is held until that is done.
     PutBack(OwnedSemaphorePermit),
 }
 
 /// A request's own side of a [`Waiter`]. Dropped, nobody is rung any more.
 pub(super) struct Waiting {
-    lines: Arc<Lines>,
+    wakeups: Arc<Wakeups>,
     key: LockKey,
     waiter: Arc<Waiter>,
     attempts: Vec<Attempt>,
 }
 
-impl Lines {
+impl Wakeups {
     /// Lets a request in, unless `most_waiters` wait already. To be called before the store hears of its attempt: an
-    /// offer to an attempt that nobody knows is declined.
+    /// offer to an attempt that nobody knows is passed on.
     pub(super) fn enter(
         self: &Arc<Self>,
         key: &LockKey,
@@ -112,12 +112,12 @@ impl Lines {
         registry.last_id += 1;
         registry.keys.entry(key.clone()).or_default().count += 1;
         let id = registry.last_id;
-        let (place, bell, put_back) = (Mutex::new(None), Notify::new(), Mutex::new(None));
-        let waiter = Arc::new(Waiter { id, bucket, place, bell, put_back });
+        let (ticket, bell, put_back) = (Mutex::new(None), Notify::new(), Mutex::new(None));
+        let waiter = Arc::new(Waiter { id, bucket, ticket, bell, put_back });
         registry.buckets.entry(bucket).or_default().insert(id, waiter.clone());
         registry.by_attempt.insert(attempt, waiter.clone());
         drop(registry);
-        Some(Waiting { lines: self.clone(), key: key.clone(), waiter, attempts: vec![attempt] })
+        Some(Waiting { wakeups: self.clone(), key: key.clone(), waiter, attempts: vec![attempt] })
     }
 
     pub(super) fn count(&self) -> usize {
@@ -133,7 +133,7 @@ impl Lines {
     pub(super) async fn keep(
         self: Arc<Self>,
         mut hints: broadcast::Receiver<Hint>,
-        decline: Decline,
+        pass_on: PassOnOffer,
         mut stop: oneshot::Receiver<()>,
     ) {
         loop {
@@ -146,7 +146,7 @@ impl Lines {
             };
             tokio::select! {
                 hint = hints.recv() => match hint {
-                    Ok(hint) => self.heed(hint, &decline),
+                    Ok(hint) => self.heed(hint, &pass_on),
                     // The heartbeat finds what was lost.
                     Err(RecvError::Lagged(_)) => {}
                     Err(RecvError::Closed) => return,
@@ -168,16 +168,16 @@ impl Lines {
         self.set_timer(&mut registry, key, in_ms, AFTER_END);
     }
 
-    /// Has all of a bucket tell the store their places again, first come first, as fast as there are permits.
+    /// Has all of a bucket tell the store their tickets again, first come first, as fast as there are permits.
     pub(super) async fn put_back(self: Arc<Self>, bucket: Bucket, permits: Arc<Semaphore>) {
-        let mut placed: Vec<_> = {
+        let mut queued: Vec<_> = {
             let registry = self.registry();
             let waiters = registry.buckets.get(&bucket).into_iter().flat_map(BTreeMap::values);
-            waiters.map(|waiter| (*lock(&waiter.place), waiter.clone())).collect()
+            waiters.map(|waiter| (*lock(&waiter.ticket), waiter.clone())).collect()
         };
         // Those who join at this moment come last: their answer may be older than what was lost.
-        placed.sort_by_key(|(place, _)| (place.is_none(), *place));
-        for (_, waiter) in placed {
+        queued.sort_by_key(|(ticket, _)| (ticket.is_none(), *ticket));
+        for (_, waiter) in queued {
             let Ok(permit) = permits.clone().acquire_owned().await else { return };
             // Whoever has gone drops it, with the permit.
             *lock(&waiter.put_back) = Some(permit);
@@ -185,9 +185,9 @@ impl Lines {
         }
     }
 
-    fn heed(&self, hint: Hint, decline: &Decline) {
+    fn heed(&self, hint: Hint, pass_on: &PassOnOffer) {
         match hint {
-            Hint::Offered(key, token, attempt) if !self.ring(&attempt) => decline(key, token, attempt),
+            Hint::Offered(key, token, attempt) if !self.ring(&attempt) => pass_on(key, token, attempt),
             Hint::Offered(..) => {}
             Hint::Look(_, attempt) => drop(self.ring(&attempt)),
             Hint::Due(key, in_ms) => self.is_due(&key, in_ms.max(1)),
@@ -234,40 +234,40 @@ impl Lines {
     }
 }
 
-/// What declines an offer to an attempt that nobody here knows.
-pub(super) type Decline = Box<dyn Fn(LockKey, TokenHash, Attempt) + Send + Sync>;
+/// What passes on an offer to an attempt that nobody here knows.
+pub(super) type PassOnOffer = Box<dyn Fn(LockKey, TokenHash, Attempt) + Send + Sync>;
 
 impl Waiting {
     /// Listens for one more attempt of the same request.
     pub(super) fn also_answers_to(&mut self, attempt: Attempt) {
-        self.lines.registry().by_attempt.insert(attempt, self.waiter.clone());
+        self.wakeups.registry().by_attempt.insert(attempt, self.waiter.clone());
         self.attempts.push(attempt);
     }
 
-    /// The place that the store knew last.
-    pub(super) fn place(&self) -> Option<Place> {
-        *lock(&self.waiter.place)
+    /// The ticket that the store knew last.
+    pub(super) fn ticket(&self) -> Option<Ticket> {
+        *lock(&self.waiter.ticket)
     }
 
     /// Notes where the request stands, and when somebody should look again.
-    pub(super) fn note(&self, standing: &Standing) {
-        let mut registry = self.lines.registry();
-        let before = lock(&self.waiter.place).replace(standing.place);
-        if before != Some(standing.place)
+    pub(super) fn note(&self, position: &QueuePosition) {
+        let mut registry = self.wakeups.registry();
+        let before = lock(&self.waiter.ticket).replace(position.ticket);
+        if before != Some(position.ticket)
             && let Some(waiters) = registry.keys.get_mut(&self.key)
         {
             if let Some(before) = before {
-                waiters.placed.remove(&(before, self.waiter.id));
+                waiters.queued.remove(&(before, self.waiter.id));
             }
-            waiters.placed.insert((standing.place, self.waiter.id), self.waiter.clone());
+            waiters.queued.insert((position.ticket, self.waiter.id), self.waiter.clone());
         }
-        let pause = match standing.is_first {
+        let pause = match position.is_first {
             true => AFTER_END,
             false => Duration::from_millis(rand::random_range(AFTER_END_OF_OTHERS_MS)),
         };
-        self.lines.set_timer(&mut registry, &self.key, standing.due_in_ms, pause);
+        self.wakeups.set_timer(&mut registry, &self.key, position.due_in_ms, pause);
         // The offer's own hint may have been lost.
-        if let Some(offered) = standing.offered_to.and_then(|attempt| registry.by_attempt.get(&attempt)) {
+        if let Some(offered) = position.offered_to.and_then(|attempt| registry.by_attempt.get(&attempt)) {
             offered.bell.notify_one();
         }
     }
@@ -281,7 +281,7 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let mut registry = self.lines.registry();
+        let mut registry = self.wakeups.registry();
         registry.count -= 1;
         for attempt in &self.attempts {
             registry.by_attempt.remove(attempt);
@@ -294,8 +294,8 @@ impl Drop for Waiting {
         }
         let Some(waiters) = registry.keys.get_mut(&self.key) else { return };
         waiters.count -= 1;
-        if let Some(place) = self.place() {
-            waiters.placed.remove(&(place, self.waiter.id));
+        if let Some(ticket) = self.ticket() {
+            waiters.queued.remove(&(ticket, self.waiter.id));
         }
         if waiters.count == 0 {
             let timer = waiters.timer;

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::super::line::lock;
+use super::super::wakeups::lock;
 use super::{News, Selection, Told, Wanted};
 use crate::lock::LockKey;
 
@@ -24,7 +24,7 @@ const MOST_LINGERING: usize = 1_024;
 
 /// Those who watch at this gateway.
 #[derive(Default)]
-pub(super) struct Audience {
+pub(super) struct Subscribers {
     by_key: HashMap<LockKey, Interest>,
     by_prefix: BTreeMap<String, Interest>,
     /// What nobody watches any more, in the order in which they went; and what somebody has come back to.
@@ -55,7 +55,7 @@ impl Interest {
     }
 }
 
-impl Audience {
+impl Subscribers {
     /// Lets one in; returns by what it is known here.
     pub(super) fn enter(&mut self, wanted: &Wanted, queue: &Arc<Queue>) -> u64 {
         self.last_id += 1;
@@ -304,64 +304,64 @@ mod tests {
     #[test]
     fn whoever_may_not_see_a_lock_is_neither_told_nor_woken_and_what_is_for_all_is_told_once() {
         let key = |name: &str| LockKey::parse(name.as_bytes()).unwrap();
-        let (mut audience, mut memory) = (Audience::default(), Memory::default());
+        let (mut subscribers, mut memory) = (Subscribers::default(), Memory::default());
         let prefixes = ["team", "db/"].map(str::to_owned).to_vec();
         let wanted = Wanted::reach(Reach::limited(prefixes, |key| !key.as_str().starts_with("team2")));
         let (queue, wakes) = (Arc::new(Queue::default()), Arc::new(Wakes::default()));
         let waker = Waker::from(wakes.clone());
         let mut context = Context::from_waker(&waker);
-        let id = audience.enter(&wanted, &queue);
+        let id = subscribers.enter(&wanted, &queue);
         assert!(queue.poll(&mut context).is_pending());
         for name in ["team2", "team2/x", "other", "d"] {
-            audience.tell(&memory.note(Some(key(name)), News::Resync));
+            subscribers.tell(&memory.note(Some(key(name)), News::Resync));
             assert!(!wanted.has(&key(name)));
         }
         assert!(queue.poll(&mut context).is_pending());
         assert_eq!(wakes.0.load(Ordering::Relaxed), 0);
         for name in ["team", "team/x", "db/1"] {
-            assert!(audience.wants(&key(name)) && wanted.has(&key(name)));
-            audience.tell(&memory.note(Some(key(name)), News::Resync));
+            assert!(subscribers.wants(&key(name)) && wanted.has(&key(name)));
+            subscribers.tell(&memory.note(Some(key(name)), News::Resync));
         }
-        audience.tell(&memory.note(None, News::Resync));
+        subscribers.tell(&memory.note(None, News::Resync));
         let mut told = Vec::new();
         while let Poll::Ready(Some(next)) = queue.poll(&mut context) {
             told.push(next.key.as_ref().map(|key| key.as_str().to_owned()).unwrap_or_default());
         }
         assert_eq!(told, ["team", "team/x", "db/1", ""]);
-        audience.leave(&wanted, id, Duration::ZERO);
-        audience.tell(&memory.note(None, News::Resync));
+        subscribers.leave(&wanted, id, Duration::ZERO);
+        subscribers.tell(&memory.note(None, News::Resync));
         assert!(queue.poll(&mut context).is_pending());
     }
 
     #[test]
     fn whoever_watches_a_prefix_is_found_among_all_others() {
         let prefixes = ["", "a", "a/", "a/b", "a/b/c", "a/bc", "a0", "b", "é", "éa", "ab", "a/é"];
-        let mut audience = Audience::default();
+        let mut subscribers = Subscribers::default();
         for text in prefixes {
-            audience.enter(&prefix(text), &Arc::default());
+            subscribers.enter(&prefix(text), &Arc::default());
         }
         for name in ["a", "a/b", "a/b/c", "a/b/d", "a/é", "éb", "zz", "aaaa", "a/", "A"] {
             let expected = prefixes.iter().filter(|text| name.starts_with(**text)).count();
-            assert_eq!(audience.with_prefixes_of(name).count(), expected, "{name}");
+            assert_eq!(subscribers.with_prefixes_of(name).count(), expected, "{name}");
         }
     }
 
     #[test]
     fn only_so_much_lingers_and_what_is_watched_does_not_go() {
-        let (mut audience, now) = (Audience::default(), Duration::from_secs(100));
-        audience.enter(&prefix("stays"), &Arc::default());
-        let id = audience.enter(&prefix("comes back"), &Arc::default());
-        audience.leave(&prefix("comes back"), id, now);
-        audience.enter(&prefix("comes back"), &Arc::default());
+        let (mut subscribers, now) = (Subscribers::default(), Duration::from_secs(100));
+        subscribers.enter(&prefix("stays"), &Arc::default());
+        let id = subscribers.enter(&prefix("comes back"), &Arc::default());
+        subscribers.leave(&prefix("comes back"), id, now);
+        subscribers.enter(&prefix("comes back"), &Arc::default());
         for n in 0..3 * MOST_LINGERING {
-            let id = audience.enter(&prefix(n.to_string()), &Arc::default());
-            audience.leave(&prefix(n.to_string()), id, now);
+            let id = subscribers.enter(&prefix(n.to_string()), &Arc::default());
+            subscribers.leave(&prefix(n.to_string()), id, now);
         }
-        assert_eq!(audience.by_prefix.len(), MOST_LINGERING + 2);
-        assert!(audience.has_followed(&prefix("stays"), now));
-        assert!(audience.has_followed(&prefix("comes back"), now));
-        assert!(!audience.has_followed(&prefix("0"), now), "the oldest went first");
-        audience.tidy(now + LINGERING);
-        assert_eq!((audience.by_prefix.len(), audience.lingering.len()), (2, 0));
+        assert_eq!(subscribers.by_prefix.len(), MOST_LINGERING + 2);
+        assert!(subscribers.has_followed(&prefix("stays"), now));
+        assert!(subscribers.has_followed(&prefix("comes back"), now));
+        assert!(!subscribers.has_followed(&prefix("0"), now), "the oldest went first");
+        subscribers.tidy(now + LINGERING);
+        assert_eq!((subscribers.by_prefix.len(), subscribers.lingering.len()), (2, 0));
     }
 }

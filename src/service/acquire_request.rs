@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::{Account, TakeBack};
+use super::{Account, GrantGuard};
 use crate::lock::{Attempt, Lease, LeaseToken, LockKey, Owner, Refusal, Terms, Ttl};
-use crate::store::{AcquireRequest, Intent, PlaceAfter};
+use crate::store::{LockRequest, TicketAfter};
 
-/// A wish for a lock.
+/// What is asked for: a lock, and how.
 #[derive(Debug)]
-pub struct Acquire {
+pub struct AcquireRequest {
     /// The lock.
     pub key: LockKey,
     /// The caller's token; without one the service makes one.
@@ -23,8 +23,6 @@ pub struct Acquire {
     pub wait: Duration,
     /// For how long it may, and must, be taken.
     pub terms: Terms,
-    /// Whether a connection is to hold it.
-    pub by_connection: bool,
     /// For whom it is.
     pub tenant: Tenant,
 }
@@ -34,27 +32,27 @@ pub struct Acquire {
 pub struct Tenant {
     /// To whose account the lock is put; none where nobody counts.
     pub account: Option<Account>,
-    /// Is true while the place of a request that waits outlives it.
-    pub is_place_kept: Option<Arc<AtomicBool>>,
+    /// Is true while the ticket of a request that waits outlives it.
+    pub is_ticket_kept: Option<Arc<AtomicBool>>,
     /// Whether the account has as many locks as it may: only one that the token holds already is confirmed then.
     pub(super) is_full: bool,
 }
 
 impl Tenant {
     /// With these.
-    pub fn new(account: Option<Account>, is_place_kept: Option<Arc<AtomicBool>>) -> Self {
-        Self { account, is_place_kept, is_full: false }
+    pub fn new(account: Option<Account>, is_ticket_kept: Option<Arc<AtomicBool>>) -> Self {
+        Self { account, is_ticket_kept, is_full: false }
     }
 
-    /// A line keeps the place of the token from now on, whatever becomes of the request; or does so no more.
-    pub(super) fn keeps_place(&self, is_kept: bool) {
-        if let Some(flag) = &self.is_place_kept {
+    /// A wait queue keeps the ticket of the token from now on, whatever becomes of the request; or does so no more.
+    pub(super) fn keeps_ticket(&self, is_kept: bool) {
+        if let Some(flag) = &self.is_ticket_kept {
             flag.store(is_kept, Ordering::Relaxed);
         }
     }
 }
 
-/// What became of an [`Acquire`].
+/// What became of an [`AcquireRequest`].
 #[derive(Debug)]
 pub struct Acquisition {
     /// The token that holds the lock, if it was granted.
@@ -63,18 +61,25 @@ pub struct Acquisition {
     pub outcome: Outcome,
 }
 
-/// The answer to an [`Acquire`].
+/// The answer to an [`AcquireRequest`].
 #[derive(Debug)]
 pub enum Outcome {
-    /// A new lease. Whoever hands it to the client disarms the guard; dropped, it takes the grant back.
-    Granted(Lease, TakeBack),
+    /// A new lease. Whoever hands it to the client disarms the guard; dropped, it rolls the grant back.
+    Granted(Lease, GrantGuard),
     /// The token held the lock already, as this attempt found.
     AlreadyHeld(Lease, Attempt),
-    /// Fewer replicas of the store than must have acknowledged the grant, for this reason, and it was taken back.
+    /// The token does not hold the lock.
+    NotTaken(NotAcquired),
+}
+
+/// Why a lock was not taken.
+#[derive(Debug)]
+pub enum NotAcquired {
+    /// Fewer replicas of the store than must have acknowledged the grant, for this reason, and it was rolled back.
     NotReplicated(String),
     /// Someone else holds it, or is to have it next.
     Refused(Refusal),
-    /// The line of the lock is as long as it may be, or as many wait at this gateway as may.
+    /// The wait queue of the lock is as long as it may be, or as many wait at this gateway as may.
     TooManyWaiters,
     /// The tenant has as many locks as it may.
     TooManyLocks,
@@ -84,31 +89,31 @@ pub enum Outcome {
     TokenReleased,
 }
 
-impl Acquire {
-    pub(super) fn request(&self, token: &LeaseToken) -> AcquireRequest {
-        AcquireRequest {
+impl AcquireRequest {
+    /// What a store is asked, by this attempt.
+    pub(super) fn lock_request(&self, token: &LeaseToken, attempt: Attempt) -> LockRequest {
+        LockRequest {
             key: self.key.clone(),
             token: token.hash(),
-            attempt: if self.by_connection { Attempt::for_connection() } else { Attempt::generate() },
+            attempt,
             ttl: self.ttl,
             owner: self.owner.clone(),
             terms: self.terms,
-            // A caller's token that was made by the server may be confirmed, but never holds anything anew.
-            intent: if self.only_confirms() { Intent::Confirm } else { Intent::Grant },
         }
     }
 
+    /// Whether the lock may be confirmed and not taken: a token that the server made holds nothing anew.
     pub(super) fn only_confirms(&self) -> bool {
         self.tenant.is_full || self.token.as_ref().is_some_and(LeaseToken::is_server_made)
     }
 
     /// Nobody but this request knows a token that it made.
-    pub(super) fn place_after(&self) -> PlaceAfter {
-        if self.token.is_some() { PlaceAfter::Kept } else { PlaceAfter::Removed }
+    pub(super) fn ticket_after(&self) -> TicketAfter {
+        if self.token.is_some() { TicketAfter::Kept } else { TicketAfter::Removed }
     }
 
-    /// Whether an acquire that was taken back has left nothing. What was not found may never have been, but with the
-    /// caller's token it may also stand: another request that is told so pins it, and then nothing takes it back.
+    /// Whether an acquire that was rolled back has left nothing. What was not found may never have been, but with the
+    /// caller's token it may also stand: another request that is told so pins it, and then nothing rolls it back.
     pub(super) fn is_undone(&self, was_deleted: bool) -> bool {
         was_deleted || self.token.is_none()
     }

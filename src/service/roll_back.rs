@@ -1,6 +1,6 @@
-//! Taking back what nobody will ever learn of: a grant, or a place in the line.
+//! Rolling back what nobody will ever learn of: a grant, or a ticket of the wait queue.
 //!
-//! A [`TakeBack`] is armed before a grant's command is sent and travels with the grant into the response. Whoever
+//! A [`GrantGuard`] is armed before a grant's command is sent and travels with the grant into the response. Whoever
 //! hands the answer to the socket disarms it; in every other case it is dropped, and the grant is undone in the
 //! background until that succeeds.
 
@@ -16,13 +16,13 @@ use super::RETRY_PAUSE;
 use super::ledger::Ledger;
 use super::watch::{Doing, Watch};
 use crate::clock::{Backoff, boottime};
-use crate::lock::{Attempt, Ended, FencingToken, Lease, LockKey, Place, TokenHash, Ttl, Undone};
-use crate::store::{AcquireRequest, KnownTo, MeteredStore, PlaceAfter, StoreError};
+use crate::lock::{Attempt, Ended, FencingToken, Lease, LockKey, RolledBack, Ticket, TokenHash, Ttl};
+use crate::store::{KnownTo, LockRequest, MeteredStore, RollBack, StoreError, TicketAfter};
 use crate::telemetry::metrics::{TakenBack, metrics};
 
-/// Takes-back that may be under way at once. Beyond, a grant that nobody learnt of ends at its ttl.
+/// Roll-backs that may be under way at once. Beyond, a grant that nobody learnt of ends at its ttl.
 const MOST_UNDER_WAY: usize = 10_000;
-/// The pause before a take-back is tried again: it doubles from the first to the last, with jitter.
+/// The pause before a roll-back is tried again: it doubles from the first to the last, with jitter.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(320);
 
@@ -30,17 +30,17 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(320);
 const ROUNDING: Duration = Duration::from_millis(2);
 
 /// How long a store that cannot be reached is waited for. It may be a server that stands still with a command before
-/// it, whose lease will begin when the server goes on: so neither the ttl nor the life of a mark bounds this.
+/// it, whose lease will begin when the server goes on: so neither the ttl nor the life of a tombstone bounds this.
 const LONGEST_OUTAGE: Duration = Duration::from_secs(60 * 60);
 
-/// Runs takes-back in the background, bounded in number and time.
+/// Runs roll-backs in the background, bounded in number and time.
 pub(super) struct Cleaner {
     store: MeteredStore,
     pub(super) watch: Arc<Watch>,
     pub(super) ledger: Arc<Ledger>,
     store_timeout: Duration,
-    mark_ttl: Duration,
-    places: Arc<Semaphore>,
+    tombstone_ttl: Duration,
+    permits: Arc<Semaphore>,
     tasks: TaskTracker,
 }
 
@@ -50,16 +50,16 @@ impl Cleaner {
         watch: Arc<Watch>,
         ledger: Arc<Ledger>,
         store_timeout: Duration,
-        mark_ttl: Duration,
+        tombstone_ttl: Duration,
     ) -> Self {
-        let places = Arc::new(Semaphore::new(MOST_UNDER_WAY));
-        Self { store, watch, ledger, store_timeout, mark_ttl, places, tasks: TaskTracker::new() }
+        let permits = Arc::new(Semaphore::new(MOST_UNDER_WAY));
+        Self { store, watch, ledger, store_timeout, tombstone_ttl, permits, tasks: TaskTracker::new() }
     }
 
-    /// A guard for a request that is about to be sent, and what becomes of its place in the line.
-    pub(super) fn guard(self: &Arc<Self>, request: &AcquireRequest, place: PlaceAfter) -> TakeBack {
-        let AcquireRequest { key, token, attempt, ttl, .. } = request;
-        self.guard_attempt(key, *token, *attempt, *ttl, place)
+    /// A guard for a request that is about to be sent, and what becomes of its ticket.
+    pub(super) fn guard(self: &Arc<Self>, lock: &LockRequest, ticket: TicketAfter) -> GrantGuard {
+        let LockRequest { key, token, attempt, ttl, .. } = lock;
+        self.guard_attempt(key, *token, *attempt, *ttl, ticket)
     }
 
     /// A guard for an attempt that a store is about to hear of.
@@ -69,19 +69,19 @@ impl Cleaner {
         token: TokenHash,
         attempt: Attempt,
         ttl: Ttl,
-        place: PlaceAfter,
-    ) -> TakeBack {
-        TakeBack(Some(Armed {
+        ticket: TicketAfter,
+    ) -> GrantGuard {
+        GrantGuard(Some(Armed {
             cleaner: self.clone(),
             key: key.clone(),
             token,
             attempts: vec![attempt],
             was_deleted: false,
             granted: None,
-            place,
+            ticket,
             told: None,
-            // A late copy can arrive for as long as marks live, also when the lease would be over by then.
-            patience: ttl.as_duration().max(self.mark_ttl),
+            // A late copy can arrive for as long as tombstones live, also when the lease would be over by then.
+            patience: ttl.as_duration().max(self.tombstone_ttl),
         }))
     }
 
@@ -102,10 +102,10 @@ impl Cleaner {
 }
 
 /// Undoes a grant when dropped, unless it was disarmed.
-#[must_use = "dropping it takes the grant back"]
-pub struct TakeBack(Option<Armed>);
+#[must_use = "dropping it rolls the grant back"]
+pub struct GrantGuard(Option<Armed>);
 
-impl TakeBack {
+impl GrantGuard {
     /// The client was handed the grant: from here on it ends by release or at its ttl.
     pub fn disarm(mut self) {
         self.0 = None;
@@ -125,20 +125,20 @@ impl TakeBack {
         }
     }
 
-    /// The place at which the request stands, to which its client may come back.
-    pub(super) fn stands_at(&mut self, place: Place) {
+    /// The ticket with which the request waits, to which its client may come back.
+    pub(super) fn has_ticket(&mut self, ticket: Ticket) {
         if let Some(armed) = &mut self.0
-            && armed.place != PlaceAfter::Removed
+            && armed.ticket != TicketAfter::Removed
         {
-            armed.place = PlaceAfter::KeptAt(place);
+            armed.ticket = TicketAfter::KeptAt(ticket);
         }
     }
 
     /// A connection holds the lock by this lease, and its client knows that it ends with the connection. It comes back to no
-    /// place. All leases that its token was told of before are over at `told_until`, by the clock of [`boottime`].
+    /// ticket. All leases that its token was told of before are over at `told_until`, by the clock of [`boottime`].
     pub(super) fn is_held(&mut self, lease: Lease, told_until: Duration) {
         if let Some(armed) = &mut self.0 {
-            (armed.place, armed.told) = (PlaceAfter::Removed, Some((lease, told_until)));
+            (armed.ticket, armed.told) = (TicketAfter::Removed, Some((lease, told_until)));
         }
     }
 
@@ -159,9 +159,9 @@ impl TakeBack {
         }
     }
 
-    /// Takes back within the deadline, and returns whether a lock was deleted; where that fails, goes on in the
+    /// Rolls back within the deadline, and returns whether a lock was deleted; where that fails, goes on in the
     /// background.
-    pub(super) async fn take_back_now(mut self, deadline: Instant) -> Result<bool, StoreError> {
+    pub(super) async fn roll_back_now(mut self, deadline: Instant) -> Result<bool, StoreError> {
         let Some(armed) = &mut self.0 else { return Ok(false) };
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -178,24 +178,24 @@ impl TakeBack {
     }
 }
 
-impl fmt::Debug for TakeBack {
+impl fmt::Debug for GrantGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "TakeBack(armed)" } else { "TakeBack(disarmed)" })
+        f.write_str(if self.0.is_some() { "GrantGuard(armed)" } else { "GrantGuard(disarmed)" })
     }
 }
 
-impl Drop for TakeBack {
+impl Drop for GrantGuard {
     fn drop(&mut self) {
         let Some(armed) = self.0.take() else { return };
         let cleaner = armed.cleaner.clone();
         // Outside the runtime nothing can be spawned: the program has ended, and the ttl is all that is left.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        match cleaner.places.clone().try_acquire_owned() {
-            Ok(place) => {
+        match cleaner.permits.clone().try_acquire_owned() {
+            Ok(permit) => {
                 cleaner.tasks.spawn_on(
                     async move {
-                        armed.take_back().await;
-                        drop(place);
+                        armed.roll_back().await;
+                        drop(permit);
                     },
                     &runtime,
                 );
@@ -221,7 +221,7 @@ struct Armed {
     was_deleted: bool,
     /// The number of the grant that it is for, once there is one.
     granted: Option<FencingToken>,
-    place: PlaceAfter,
+    ticket: TicketAfter,
     /// What its client knew of, and when all is over that its token was told of before.
     told: Option<(Lease, Duration)>,
     patience: Duration,
@@ -236,14 +236,14 @@ impl Armed {
         });
     }
 
-    /// Takes back one attempt after the other, each of which may take `patience`. Whether a lock was deleted.
+    /// Rolls back one attempt after the other, each of which may take `patience`. Whether a lock was deleted.
     async fn try_all(&mut self, patience: Duration) -> Result<bool, StoreError> {
         while let Some(attempt) = self.attempts.first().copied() {
-            let (store, deadline) = (&self.cleaner.store, Instant::now() + patience);
-            let undone =
-                store.take_back(&self.key, &self.token, attempt, self.place, self.known(), deadline).await?;
-            self.was_deleted |= matches!(undone, Undone::Ended { .. });
-            self.tell(undone);
+            let (key, token) = (self.key.clone(), self.token);
+            let call = RollBack { key, token, attempt, ticket: self.ticket, known: self.known() };
+            let rolled_back = self.cleaner.store.call(call, Instant::now() + patience).await?;
+            self.was_deleted |= matches!(rolled_back, RolledBack::Ended { .. });
+            self.tell(rolled_back);
             // What was answered is not asked again, however long the others take.
             self.attempts.remove(0);
         }
@@ -257,25 +257,25 @@ impl Armed {
     }
 
     /// Tells those who watch what has become of it.
-    fn tell(&self, undone: Undone) {
+    fn tell(&self, rolled_back: RolledBack) {
         let lease = self.told.as_ref().map(|(lease, _)| lease);
         let number = self.granted.or(lease.map(|lease| lease.fencing_token));
-        let doing = match (undone, number, lease) {
-            (Undone::Ended { kept_ms }, Some(fencing_token), _) => {
+        let doing = match (rolled_back, number, lease) {
+            (RolledBack::Ended { kept_ms }, Some(fencing_token), _) => {
                 Doing::Released(Ended { fencing_token, kept_ms })
             }
-            (Undone::LeftToToken { left_ms }, _, Some(lease)) => {
+            (RolledBack::LeftToToken { left_ms }, _, Some(lease)) => {
                 Doing::Renewed(Lease { left_ms, ..lease.clone() })
             }
             // It may have stood in the line.
-            (Undone::Nothing, ..) => Doing::Line,
+            (RolledBack::Nothing, ..) => Doing::Line,
             _ => Doing::Unclear,
         };
         let ledger = &self.cleaner.ledger;
         match &doing {
             Doing::Released(ended) => ledger.ended(&self.key, *ended),
             Doing::Renewed(lease) => ledger.lasts(&self.key, lease),
-            _ if matches!(undone, Undone::Ended { .. }) => ledger.lost(&self.key, &self.token),
+            _ if matches!(rolled_back, RolledBack::Ended { .. }) => ledger.lost(&self.key, &self.token),
             _ => {}
         }
         self.cleaner.watch.tell(&self.key, || doing);
@@ -283,7 +283,7 @@ impl Armed {
 
     /// Tries until the store has answered, until no copy can arrive any more, or until the store has been out of
     /// reach for too long.
-    async fn take_back(mut self) {
+    async fn roll_back(mut self) {
         let started = Instant::now();
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         loop {

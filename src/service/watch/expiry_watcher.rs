@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use super::{Selection, State, Watch};
 use crate::clock::boottime;
 use crate::lock::{Inspected, Lease, Listed, LockKey, Reach};
-use crate::store::StoreError;
+use crate::store::{Inspect, List, StoreError};
 
 /// Looks at locks that may be under way at once.
 const MOST_LOOKS: usize = 32;
@@ -63,8 +63,8 @@ impl Watch {
 
     /// A lock that is due to be looked at.
     fn take_due(&self) -> Option<LockKey> {
-        let State { audience, view, .. } = &mut *self.state();
-        view.take_due(boottime(), |key| audience.wants(key))
+        let State { subscribers, view, .. } = &mut *self.state();
+        view.take_due(boottime(), |key| subscribers.wants(key))
     }
 
     /// Looks for locks that were held before anybody watched, so that the ends of their leases are told.
@@ -72,9 +72,8 @@ impl Watch {
         while let Some(selection) = learning.recv().await {
             self.state().learning.remove(&selection);
             // Those who watch have looked for themselves; all that may be missed is the end of a lease.
-            if let Err(StoreError::Unavailable(reason) | StoreError::Unknown(reason)) =
-                self.learn(&selection).await
-            {
+            if let Err(error) = self.learn(&selection).await {
+                let reason = error.into_reason();
                 tracing::debug!(reason, "what is held could not be looked for");
                 sleep(LEARN_AGAIN).await;
                 self.state().learn(selection);
@@ -86,22 +85,20 @@ impl Watch {
         match selection {
             Selection::Key(key) => {
                 let asked_at = boottime();
-                let seen = self.store.inspect(key, None, self.deadline()).await?;
-                if let Inspected::Held { lease, waiters, .. } = seen {
+                if let Inspected::Held { lease, waiters, .. } = self.inspect(key).await? {
                     self.learn_of(key, &lease, waiters, asked_at);
                 }
             }
             Selection::Prefix(prefix) => {
-                let (reach, mut cursor) = (Reach::all(prefix), None);
+                let mut list = List { reach: Reach::all(prefix), cursor: None, limit: LEARNED_AT_ONCE };
                 loop {
                     let asked_at = boottime();
-                    let page =
-                        self.store.list(&reach, cursor.as_deref(), LEARNED_AT_ONCE, self.deadline()).await?;
+                    let page = self.store.call(list.clone(), self.deadline()).await?;
                     for Listed { key, lease, waiters } in &page.locks {
                         self.learn_of(key, lease, *waiters, asked_at);
                     }
-                    cursor = page.next;
-                    if cursor.is_none() || !self.state().is_local {
+                    list.cursor = page.next;
+                    if list.cursor.is_none() || !self.state().is_local {
                         return Ok(());
                     }
                 }
@@ -121,7 +118,7 @@ impl Watch {
     async fn look_at(&self, key: &LockKey) {
         let asked_at = boottime();
         // One that fails is repeated.
-        let Ok(seen) = self.store.inspect(key, None, self.deadline()).await else { return };
+        let Ok(seen) = self.inspect(key).await else { return };
         let mut state = self.state();
         if state.is_local {
             let before = state.view.next_look();
@@ -129,6 +126,10 @@ impl Watch {
             state.publish(key, news);
             self.look_sooner(&state, before);
         }
+    }
+
+    async fn inspect(&self, key: &LockKey) -> Result<Inspected, StoreError> {
+        self.store.call(Inspect { key: key.clone(), token: None }, self.deadline()).await
     }
 
     fn deadline(&self) -> Instant {

@@ -1,0 +1,236 @@
+//! Taking a lock at once, on whose account, and what is handed out of a store's answer.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::ledger::Room;
+use super::{
+    AcquireRequest, Acquisition, Doing, GrantGuard, LockService, NotAcquired, Outcome, lease_left,
+    pause_before,
+};
+use crate::clock::boottime;
+use crate::lock::{Acquired, Attempt, LeaseToken, Refusal, RolledBack};
+use crate::store::{Confirm, KnownTo, LockRequest, RollBack, StoreError, TicketAfter, Try};
+use crate::telemetry::metrics::{DoubtEnded, WaitEnded, metrics};
+
+/// Acquires that one request may send, each after the one before was voided: each leaves a tombstone behind.
+const MOST_ACQUIRES: usize = 3;
+
+impl LockService {
+    /// Takes a lock, or says why not.
+    ///
+    /// A caller that drops this future, or the guard in its answer, leaves nothing behind: what was or may yet be
+    /// granted is rolled back in the background.
+    pub async fn acquire(&self, request: AcquireRequest) -> Result<Acquisition, StoreError> {
+        self.acquire_by(Attempt::generate(), request).await
+    }
+
+    /// As [`acquire`](Self::acquire), at first by this attempt, and then by others of its kind.
+    pub(super) async fn acquire_by(
+        &self,
+        attempt: Attempt,
+        mut request: AcquireRequest,
+    ) -> Result<Acquisition, StoreError> {
+        let Some(account) = request.tenant.account.clone() else {
+            return self.acquire_uncounted(attempt, request).await;
+        };
+        let mut room = None;
+        // A token of ours takes nothing anew.
+        if !request.only_confirms() {
+            match self.room(&request.key, &account) {
+                // Whoever waits has nothing yet, and may never get it: its grant takes the room that it needs.
+                Room::Free(free) => room = free.filter(|_| request.wait.is_zero()),
+                Room::Full if request.token.is_some() => request.tenant.is_full = true,
+                Room::Full => {
+                    let (token, outcome) =
+                        (LeaseToken::generate(), Outcome::NotTaken(NotAcquired::TooManyLocks));
+                    return Ok(Acquisition { token, outcome });
+                }
+            }
+        }
+        let (key, is_full) = (request.key.clone(), request.tenant.is_full);
+        let mut acquisition = self.acquire_uncounted(attempt, request).await?;
+        match &acquisition.outcome {
+            Outcome::Granted(lease, _) | Outcome::AlreadyHeld(lease, _) => {
+                self.ledger.holds(&key, acquisition.token.hash(), lease, &account, room);
+            }
+            // Whether it was released before is the same to one that gets no lock anyway.
+            Outcome::NotTaken(NotAcquired::TokenReleased) if is_full => {
+                acquisition.outcome = Outcome::NotTaken(NotAcquired::TooManyLocks);
+            }
+            Outcome::NotTaken(_) => {}
+        }
+        Ok(acquisition)
+    }
+
+    /// The same on nobody's account.
+    async fn acquire_uncounted(
+        &self,
+        mut attempt: Attempt,
+        request: AcquireRequest,
+    ) -> Result<Acquisition, StoreError> {
+        if !request.wait.is_zero() && !request.only_confirms() {
+            let entered = Instant::now();
+            let answer = self.acquire_in_turn(attempt, request).await;
+            let is_granted = matches!(
+                &answer,
+                Ok(Acquisition { outcome: Outcome::Granted(..) | Outcome::AlreadyHeld(..), .. })
+            );
+            let ended = if is_granted { WaitEnded::Granted } else { WaitEnded::NotGranted };
+            metrics().wait_seconds.observe(ended, entered.elapsed());
+            return answer;
+        }
+        let deadline = self.deadline();
+        let mut acquires_left = MOST_ACQUIRES;
+        // Whether all that earlier acquires of this request may have done is undone.
+        let mut is_undone = true;
+        loop {
+            acquires_left -= 1;
+            // A token of ours is sent once: if its only copy is late, no release has left a tombstone that would refuse it.
+            let token = request.token.clone().unwrap_or_else(LeaseToken::generate);
+            let lock = request.lock_request(&token, attempt);
+            let guard = self.cleaner.guard(&lock, request.ticket_after());
+            let sent_at = boottime();
+            let doubt = match self.ask_once(&request, &lock, self.until(deadline)).await {
+                Ok(answer) => {
+                    let answer = answer.map(NotAcquired::Refused);
+                    return match self.hand_out(&request, answer, attempt, sent_at, guard, deadline).await {
+                        Ok(Outcome::NotTaken(NotAcquired::NotReplicated(reason))) if !is_undone => {
+                            Err(StoreError::Unknown(reason))
+                        }
+                        Ok(outcome) => Ok(Acquisition { token, outcome }),
+                        Err(StoreError::Unavailable(reason)) => Err(not_granted(is_undone, reason)),
+                        Err(unknown) => Err(unknown),
+                    };
+                }
+                Err(StoreError::Unavailable(reason)) => {
+                    guard.disarm();
+                    return Err(not_granted(is_undone, reason));
+                }
+                Err(StoreError::Unknown(reason)) => reason,
+            };
+            // Doubt ends here for good: once its attempt is voided, no copy of that command takes anything, however
+            // late it is. Sending the same attempt again would leave such a copy alive beyond the end of the lease.
+            match self.void(lock, request.ticket_after(), doubt.clone(), deadline).await {
+                Ok(was_deleted) => {
+                    metrics().doubts.count(DoubtEnded::Undone);
+                    is_undone &= request.is_undone(was_deleted);
+                }
+                // The guard is dropped armed: voiding goes on in the background.
+                Err(_) => {
+                    metrics().doubts.count(DoubtEnded::Unknown);
+                    return Err(StoreError::Unknown(doubt));
+                }
+            }
+            guard.disarm();
+            if acquires_left == 0 || !pause_before(deadline).await {
+                let undone = if is_undone { "; what it may have done was undone" } else { "" };
+                return Err(not_granted(is_undone, format!("{doubt}{undone}")));
+            }
+            attempt = attempt.another();
+        }
+    }
+
+    async fn ask_once(
+        &self,
+        request: &AcquireRequest,
+        lock: &LockRequest,
+        until: Instant,
+    ) -> Result<Acquired<Refusal>, StoreError> {
+        match request.only_confirms() {
+            true => self.store.call(Confirm(lock.clone()), until).await.map(Acquired::from),
+            false => self.store.call(Try(lock.clone()), until).await,
+        }
+    }
+
+    /// Turns a store's answer into the caller's: what is left of a lease is counted from before it was asked for.
+    pub(super) async fn hand_out(
+        &self,
+        request: &AcquireRequest,
+        answer: Acquired<NotAcquired>,
+        attempt: Attempt,
+        sent_at: Duration,
+        mut guard: GrantGuard,
+        deadline: Instant,
+    ) -> Result<Outcome, StoreError> {
+        let over = || "the lease was over before it could be answered".to_owned();
+        match answer {
+            Acquired::Granted(lease) => {
+                guard.is_granted(lease.fencing_token);
+                match lease_left(lease, sent_at) {
+                    Some(lease) => {
+                        self.watch.tell(&request.key, || Doing::Granted(lease.clone()));
+                        Ok(Outcome::Granted(lease, guard))
+                    }
+                    None => match guard.roll_back_now(deadline).await {
+                        Ok(was_deleted) => Err(not_granted(request.is_undone(was_deleted), over())),
+                        Err(_) => Err(StoreError::Unknown(over())),
+                    },
+                }
+            }
+            Acquired::NotReplicated { is_new: true, reason } => match guard.roll_back_now(deadline).await {
+                Ok(was_deleted) if request.is_undone(was_deleted) => {
+                    let reason = format!("{reason}; it was taken back");
+                    Ok(Outcome::NotTaken(NotAcquired::NotReplicated(reason)))
+                }
+                Ok(_) => {
+                    Err(StoreError::Unknown(format!("{reason}; it was not found when it was taken back")))
+                }
+                Err(_) => Err(StoreError::Unknown(format!("{reason}; it is being taken back"))),
+            },
+            Acquired::AlreadyHeld(lease) => {
+                guard.disarm();
+                let lease = lease_left(lease, sent_at).ok_or_else(|| StoreError::Unknown(over()))?;
+                // Of what a connection holds, its own renewals are told.
+                if !attempt.is_of_connection() {
+                    self.watch.tell(&request.key, || Doing::Renewed(lease.clone()));
+                }
+                Ok(Outcome::AlreadyHeld(lease, attempt))
+            }
+            // Its client was told before that it holds the lock, or may have been: nothing can be rolled back.
+            Acquired::NotReplicated { is_new: false, reason } => {
+                guard.disarm();
+                Err(StoreError::Unknown(format!("the token holds the lock already, but {reason}")))
+            }
+            Acquired::TokenReleased => {
+                guard.disarm();
+                Ok(Outcome::NotTaken(NotAcquired::TokenReleased))
+            }
+            // Nobody but this request knows its attempt, and it has not given up yet.
+            Acquired::AttemptVoided => {
+                guard.disarm();
+                Err(StoreError::Unavailable("this request was taken back before it arrived".into()))
+            }
+            Acquired::NotTaken(why) => {
+                guard.disarm();
+                Ok(Outcome::NotTaken(why))
+            }
+        }
+    }
+
+    /// Undoes what an unanswered acquire may have done, and keeps its copies from doing it later. Returns whether a
+    /// lock was deleted.
+    async fn void(
+        &self,
+        lock: LockRequest,
+        ticket: TicketAfter,
+        doubt: String,
+        deadline: Instant,
+    ) -> Result<bool, StoreError> {
+        let LockRequest { key, token, attempt, .. } = lock;
+        let roll_back = RollBack { key, token, attempt, ticket, known: KnownTo::Nobody };
+        let step = |until| self.store.call(roll_back.clone(), until);
+        let rolled_back = self.settle_from(Some(doubt), deadline, step).await?.answer;
+        let was_deleted = matches!(rolled_back, RolledBack::Ended { .. });
+        if was_deleted {
+            self.watch.tell(&roll_back.key, || Doing::Unclear);
+        }
+        Ok(was_deleted)
+    }
+}
+
+/// The answer where nothing was granted, and what an earlier acquire may have done was undone, or perhaps was not.
+pub(super) fn not_granted(is_undone: bool, reason: String) -> StoreError {
+    if is_undone { StoreError::Unavailable(reason) } else { StoreError::Unknown(reason) }
+}

@@ -1,0 +1,68 @@
+//! What is done to locks, and what those who watch are told of it.
+
+use std::time::Duration;
+
+use crate::clock::boottime;
+use crate::lock::{Ended, FencingToken, Lease, LockKey};
+
+/// What somebody did to a lock.
+#[derive(Clone, Debug)]
+pub(in super::super) enum Doing {
+    Granted(Lease),
+    Renewed(Lease),
+    Released(Ended),
+    Broken(FencingToken),
+    /// Somebody joined or left the line.
+    Line,
+    /// It is not known what became of it.
+    Unclear,
+}
+
+/// What one who watches is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum News {
+    /// The lock was granted by this lease.
+    Granted(Lease),
+    /// The holder goes on, by this lease.
+    Renewed(Lease),
+    /// The holder gave it back, or it was taken back before the holder knew of it.
+    Released(Ended),
+    /// The lease ended, and nobody said that it was given back.
+    Expired(FencingToken),
+    /// Somebody with the right to do so ended the lease.
+    Broken(FencingToken),
+    /// So many wait in line now.
+    Waiting(u64),
+    /// Something may have been missed: of this lock, or, without one, of all.
+    Resync,
+}
+
+/// News, as they were told.
+#[derive(Clone, Debug)]
+pub struct Told {
+    /// Grows with everything that is told at this gateway.
+    pub(super) number: u64,
+    /// The lock.
+    pub key: Option<LockKey>,
+    /// What happened to it.
+    pub news: News,
+    /// By the time since boot.
+    at: Duration,
+}
+
+impl Told {
+    pub(super) fn new(number: u64, key: Option<LockKey>, news: News) -> Self {
+        Self { number, key, news, at: boottime() }
+    }
+
+    /// That what was told up to this number may have been missed.
+    pub(super) fn missed(number: u64) -> Self {
+        Self::new(number, None, News::Resync)
+    }
+
+    /// What is left now of a time that was told in milliseconds.
+    pub fn left_ms(&self, told_ms: u64) -> u64 {
+        let since = boottime().saturating_sub(self.at);
+        told_ms.saturating_sub(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    }
+}

@@ -1,0 +1,222 @@
+//! Asking for a lock, with and without a wait queue: the same steps as `redis/scripts/acquire.lua`.
+
+use std::time::Duration;
+
+use super::super::record::{HeldLock, Life, Verdict};
+use super::Table;
+use crate::lock::{Acquired, Attempt, Confirmed, Enqueued, LastPolled, Lease, Polled, Refusal, Ttl};
+use crate::store::wait_queue::{QueueFull, QueueTurn};
+use crate::store::{Confirm, Enqueue, LastPoll, LockRequest, Poll, StoreError, Try};
+
+/// Why an attempt is granted nothing.
+enum Barred {
+    TokenReleased,
+    AttemptVoided,
+}
+
+impl<T> From<Barred> for Acquired<T> {
+    fn from(barred: Barred) -> Self {
+        match barred {
+            Barred::TokenReleased => Self::TokenReleased,
+            Barred::AttemptVoided => Self::AttemptVoided,
+        }
+    }
+}
+
+impl Table {
+    /// Takes a lock that is free and that nobody waits for.
+    pub(in super::super) fn try_lock(
+        &mut self,
+        Try(lock): &Try,
+        now: Duration,
+    ) -> Result<Acquired<Refusal>, StoreError> {
+        if let Some(answer) = self.known(lock, now) {
+            return Ok(answer);
+        }
+        let held = self.left(&lock.key, now);
+        match self.queues.pass(&lock.key, &lock.token, held, now) {
+            true => self.grant(lock, now),
+            false => Ok(Acquired::NotTaken(self.refusal(lock, now))),
+        }
+    }
+
+    /// Says whether the token holds the lock already.
+    pub(in super::super) fn confirm(&mut self, Confirm(lock): &Confirm, now: Duration) -> Confirmed {
+        let LockRequest { key, token, .. } = lock;
+        match self.barred(lock, now) {
+            Some(Barred::TokenReleased) => return Confirmed::TokenReleased,
+            Some(Barred::AttemptVoided) => return Confirmed::AttemptVoided,
+            None => self.queues.prepare(key, token, &[], lock.attempt, now),
+        }
+        match self.held(key, now) {
+            Some(held) if held.token == *token => Confirmed::AlreadyHeld(self.pin(held.clone(), lock, now)),
+            Some(held) if !held.was_held_by(token) => Confirmed::Refused(self.refusal(lock, now)),
+            _ => Confirmed::TokenReleased,
+        }
+    }
+
+    /// Takes a ticket of the wait queue, or the token's own, and the lock if it is this ticket's turn.
+    pub(in super::super) fn enqueue(
+        &mut self,
+        request: &Enqueue,
+        now: Duration,
+    ) -> Result<Acquired<Enqueued>, StoreError> {
+        let Enqueue { lock, supersedes, .. } = request;
+        if let Some(barred) = self.barred(lock, now) {
+            return Ok(barred.into());
+        }
+        for former in supersedes {
+            self.void(&lock.key, &lock.token, *former, now);
+        }
+        if let Some(answer) = self.own(lock, supersedes, now) {
+            return Ok(answer);
+        }
+        match self.queues.join(request, now) {
+            Ok(()) => Ok(self.look(lock, now)?.map(Enqueued::Polled)),
+            Err(QueueFull) => Ok(Acquired::NotTaken(Enqueued::QueueFull)),
+        }
+    }
+
+    /// Takes the lock if it is the turn of the attempt's ticket.
+    pub(in super::super) fn poll(
+        &mut self,
+        Poll(lock): &Poll,
+        now: Duration,
+    ) -> Result<Acquired<Polled>, StoreError> {
+        match self.known(lock, now) {
+            Some(answer) => Ok(answer),
+            None => self.look(lock, now),
+        }
+    }
+
+    /// As [`Table::poll`], and gives the attempt up that is not granted the lock.
+    pub(in super::super) fn last_poll(
+        &mut self,
+        LastPoll { lock, ticket }: &LastPoll,
+        now: Duration,
+    ) -> Result<Acquired<LastPolled>, StoreError> {
+        let LockRequest { key, token, attempt, .. } = lock;
+        let barred = self.barred(lock, now);
+        // It has voided itself if it was sent before, and must not claim the token's own lock anew.
+        let is_repeated = matches!(barred, Some(Barred::AttemptVoided)) && !self.claims(lock, now);
+        if let Some(barred) = barred.filter(|_| !is_repeated) {
+            return Ok(barred.into());
+        }
+        if let Some(answer) = self.own(lock, &[], now) {
+            return Ok(answer);
+        }
+        let held = self.left(key, now);
+        // A look never makes what it did not find: a copy of it that comes late would make it for nobody.
+        if !is_repeated && held.is_none() && !self.queues.has_queue(key, now) {
+            return Ok(Acquired::NotTaken(LastPolled::TicketLost));
+        }
+        if self.queues.look(key, token, *attempt, held, now) == QueueTurn::Take {
+            return self.grant(lock, now);
+        }
+        self.queues.end(key, token, *attempt, *ticket, now);
+        // Whatever was found: a copy of an earlier command of this attempt may still be on its way.
+        self.void(key, token, *attempt, now);
+        Ok(Acquired::NotTaken(LastPolled::Refused(self.refusal(lock, now))))
+    }
+
+    /// What is answered whatever the wait queue is like, if that is so.
+    fn known<T>(&mut self, lock: &LockRequest, now: Duration) -> Option<Acquired<T>> {
+        match self.barred(lock, now) {
+            Some(barred) => Some(barred.into()),
+            None => self.own(lock, &[], now),
+        }
+    }
+
+    /// Whether the token was released, or the attempt voided.
+    fn barred(&self, lock: &LockRequest, now: Duration) -> Option<Barred> {
+        let LockRequest { key, token, attempt, .. } = lock;
+        match self.verdict(key, token, now)? {
+            Verdict::Final(_) => Some(Barred::TokenReleased),
+            // An attempt that has claimed the lock is voided: a copy that comes late must not claim it anew.
+            Verdict::Voided(attempts) if attempts.contains(attempt) => {
+                let own = self.held(key, now).filter(|held| held.token == *token);
+                let has_claimed = attempt.is_of_connection()
+                    && own.is_some_and(|held| held.attempt == Some(attempt.claim()));
+                (!has_claimed).then_some(Barred::AttemptVoided)
+            }
+            Verdict::Voided(_) => None,
+        }
+    }
+
+    /// Whether a connection takes over a lock that its token holds.
+    fn claims(&self, lock: &LockRequest, now: Duration) -> bool {
+        lock.attempt.is_of_connection()
+            && self.held(&lock.key, now).is_some_and(|held| held.token == lock.token)
+    }
+
+    /// What is answered where the token holds the lock.
+    fn own<T>(&mut self, lock: &LockRequest, superseded: &[Attempt], now: Duration) -> Option<Acquired<T>> {
+        let LockRequest { key, token, attempt, .. } = lock;
+        self.queues.prepare(key, token, superseded, *attempt, now);
+        let held = self.held(key, now).filter(|held| held.token == *token)?;
+        Some(match held.attempt {
+            Some(granted) if granted == *attempt => Acquired::Granted(held.lease(now)),
+            Some(granted) if superseded.contains(&granted) => {
+                let held = HeldLock { attempt: Some(*attempt), ..held.clone() };
+                let lease = held.lease(now);
+                self.put_lock(key, held);
+                Acquired::Granted(lease)
+            }
+            _ => Acquired::AlreadyHeld(self.pin(held.clone(), lock, now)),
+        })
+    }
+
+    /// Pins the token's grant, or claims it for a connection.
+    fn pin(&mut self, held: HeldLock, lock: &LockRequest, now: Duration) -> Lease {
+        let LockRequest { key, token, attempt, ttl, .. } = lock;
+        let claim = attempt.is_of_connection().then(|| attempt.claim());
+        // A claim leaves the lease as it was told before.
+        let ttl = if claim.is_some() { Ttl::SHORTEST } else { *ttl };
+        let held = HeldLock { attempt: claim, ..held.extended(ttl, now) };
+        let lease = held.lease(now);
+        self.put_lock(key, held);
+        if claim.is_some() {
+            self.void(key, token, *attempt, now);
+        }
+        lease
+    }
+
+    /// Says where the attempt waits, and takes the lock if it is its turn.
+    fn look(&mut self, lock: &LockRequest, now: Duration) -> Result<Acquired<Polled>, StoreError> {
+        let LockRequest { key, token, attempt, .. } = lock;
+        let held = self.left(key, now);
+        Ok(Acquired::NotTaken(match self.queues.look(key, token, *attempt, held, now) {
+            QueueTurn::Take => return self.grant(lock, now),
+            QueueTurn::InLine(position) => Polled::Queued(position),
+            QueueTurn::Moved(position) => Polled::Moved(position),
+            QueueTurn::Lost => Polled::TicketLost,
+        }))
+    }
+
+    /// Grants the lock, which takes the token out of the wait queue.
+    fn grant<T>(&mut self, lock: &LockRequest, now: Duration) -> Result<Acquired<T>, StoreError> {
+        let LockRequest { key, token, attempt, ttl, owner, terms } = lock;
+        let held = HeldLock {
+            token: *token,
+            attempt: Some(*attempt),
+            fence: self.mint()?,
+            owner: owner.clone(),
+            life: Life::starting(now, ttl.as_duration()),
+            max_hold: terms.max_hold.map(|length| Life::starting(now, length)),
+            min_hold: terms.min_hold.map(|length| Life::starting(now, length)),
+        };
+        let lease = held.lease(now);
+        self.put_lock(key, held);
+        self.queues.granted(key, token, *attempt, *ttl, now);
+        Ok(Acquired::Granted(lease))
+    }
+
+    fn refusal(&self, lock: &LockRequest, now: Duration) -> Refusal {
+        Refusal {
+            holder: self.held(&lock.key, now).map(|held| held.lease(now)),
+            waiters: self.queues.waiters(&lock.key),
+            position: self.queues.position(&lock.key, &lock.token),
+            ..Refusal::default()
+        }
+    }
+}
