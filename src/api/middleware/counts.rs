@@ -68,7 +68,7 @@ pub(crate) fn request_counts() -> &'static RequestCounts {
         total: CounterTable::register(
             metrics().registry(),
             "fencepost_requests_total",
-            "RequestCounts, by what they asked for and what became of them: an outcome is a success or the name of a problem.",
+            "Requests, by what they asked for and what became of them: an outcome is a success or the name of a problem.",
             ["operation", "outcome"],
         ),
         seconds: Histograms::register(
