@@ -47,7 +47,7 @@
 //! | `server/addresses`, `server/descriptors` | what one address may have; the limit of open files | |
 //! | [`service`] | what a lock *does*, once, for every store: doubt, retries, rolling back | `store`, `lock`, `clock`, `telemetry` |
 //! | `service/acquire`, `service/acquire_request` | taking a lock, on whose account; what is asked of it, and what becomes of that | |
-//! | `service/roll_back` | undoing what nobody will ever learn of | |
+//! | `service/roll_back`, `service/time` | undoing what nobody will ever learn of; when something is tried again, and what is left of a lease | |
 //! | `service/wait`, `service/wakeups`, `service/heartbeat` | a request that waits; what wakes those who wait; the heartbeat by which nothing is missed | |
 //! | `service/ledger`, `service/turns` | which locks count for whom; turns at what costs the store much | |
 //! | `service/admin` | what operators do: looking at all locks, and breaking one | |

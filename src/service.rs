@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 
 use crate::clock::boottime;
-use crate::lock::{Inspected, Lease, LeaseToken, LockKey, ReleaseEffect, Released, Renewed, Ttl};
+use crate::lock::{Inspected, LeaseToken, LockKey, ReleaseEffect, Released, Renewed, Ttl};
 use crate::store::{
     Call, Check, Inspect, LockStore, MeteredStore, Release, Renew, Renewer, StoreError, Tombstone,
 };
@@ -27,6 +27,7 @@ mod heartbeat;
 mod hold;
 mod ledger;
 mod roll_back;
+mod time;
 mod turns;
 mod wait;
 mod wakeups;
@@ -37,16 +38,14 @@ use heartbeat::Heartbeats;
 pub use hold::{Hold, HoldEvent, Holding, Loss};
 pub use ledger::Account;
 use ledger::Ledger;
+use roll_back::Cleaner;
 pub use roll_back::GrantGuard;
-use roll_back::{Cleaner, pause_before};
+use time::{lease_left, pause_before};
 pub use turns::Turn;
 use turns::Turns;
 use wakeups::Wakeups;
 use watch::{Doing, Watch};
 pub use watch::{MOST_WATCHERS, News, Selection, Told, Wanted, Watched, Watching};
-
-/// The pause before an unanswered step is sent again: half of it, plus up to as much again by chance.
-const RETRY_PAUSE: Duration = Duration::from_millis(40);
 
 /// The most that may wait at one gateway, where no setting says otherwise.
 pub const MOST_WAITERS: usize = 100_000;
@@ -296,14 +295,4 @@ impl LockService {
 struct Settled<T> {
     answer: T,
     in_doubt: bool,
-}
-
-/// What is left of a lease now, counted from before its command was sent; `None` if nothing is.
-fn lease_left(lease: Lease, sent_at: Duration) -> Option<Lease> {
-    let elapsed_ms = boottime().saturating_sub(sent_at).as_nanos().div_ceil(1_000_000);
-    // A lease may be told shorter than it is, never longer: a started millisecond counts as a whole one, and stores, which
-    // count in milliseconds, may free a lock almost a whole one before its end.
-    let elapsed_ms = u64::try_from(elapsed_ms).unwrap_or(u64::MAX).saturating_add(1);
-    let left_ms = lease.left_ms.saturating_sub(elapsed_ms);
-    (left_ms > 0).then_some(Lease { left_ms, ..lease })
 }

@@ -5,10 +5,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::ledger::Room;
-use super::{
-    AcquireRequest, Acquisition, Doing, GrantGuard, LockService, NotAcquired, Outcome, lease_left,
-    pause_before,
-};
+use super::time::{lease_left, pause_before};
+use super::{AcquireRequest, Acquisition, Doing, GrantGuard, LockService, NotAcquired, Outcome};
 use crate::clock::boottime;
 use crate::lock::{Acquired, Attempt, LeaseToken, Refusal, RolledBack};
 use crate::store::{Confirm, KnownTo, LockRequest, RollBack, StoreError, TicketAfter, Try};

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 
-use super::RETRY_PAUSE;
 use super::ledger::Ledger;
+use super::time::pause_before;
 use super::watch::{Doing, Watch};
 use crate::clock::{Backoff, boottime};
 use crate::lock::{Attempt, Ended, FencingToken, Lease, LockKey, RolledBack, Ticket, TokenHash, Ttl};
@@ -320,14 +320,4 @@ impl Armed {
             backoff.pause().await;
         }
     }
-}
-
-/// Waits a moment before something is tried again; `false` where the deadline leaves no room for it.
-pub(super) async fn pause_before(deadline: Instant) -> bool {
-    let pause = RETRY_PAUSE.mul_f64(0.5 + rand::random::<f64>());
-    if Instant::now() + pause >= deadline {
-        return false;
-    }
-    sleep(pause).await;
-    true
 }

@@ -5,8 +5,9 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::acquire::not_granted;
+use super::time::RETRY_PAUSE;
 use super::wakeups::{Ring, Waiting};
-use super::{AcquireRequest, Acquisition, Doing, GrantGuard, LockService, NotAcquired, Outcome, RETRY_PAUSE};
+use super::{AcquireRequest, Acquisition, Doing, GrantGuard, LockService, NotAcquired, Outcome};
 use crate::clock::{Backoff, boottime};
 use crate::lock::{Acquired, Attempt, Enqueued, LastPolled, LeaseToken, Polled};
 use crate::store::{Enqueue, LastPoll, LockRequest, MeteredStore, Poll, StoreError};

@@ -27,7 +27,7 @@ use cursor::CursorSeal;
 use disk::Disk;
 use rows::Moment;
 use table::Table;
-use writer::{Command, Kind, Message, State, Writer};
+use writer::{Command, Kind, Message, State, Writer, closed, too_late};
 
 mod cursor;
 mod disk;
@@ -331,14 +331,4 @@ impl Drop for EmbeddedStore {
         let _ = self.queue.send(Message::Stop(stopped));
         let _ = self.writer.take().map(JoinHandle::join);
     }
-}
-
-fn closed() -> StoreError {
-    StoreError::Unavailable("the store is closed".to_owned())
-}
-
-fn too_late() -> StoreError {
-    StoreError::Unavailable(
-        "the store was too busy to begin before the deadline; nothing was done".to_owned(),
-    )
 }

@@ -7,7 +7,7 @@ use self::tree::{Arrow, Tree};
 mod tree;
 
 /// What breaks a rule below and is still to be mended. Whatever is mended must leave this list.
-const STILL_BROKEN: &[&str] = &["arrows one way: src/service", "arrows one way: src/store/embedded"];
+const STILL_BROKEN: &[&str] = &[];
 
 const MOST_FILES: usize = 15;
 const MOST_LINES: usize = 400;

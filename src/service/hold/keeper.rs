@@ -9,8 +9,9 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::super::roll_back::{Cleaner, pause_before};
-use super::super::{Doing, GrantGuard, RETRY_PAUSE, lease_left};
+use super::super::roll_back::Cleaner;
+use super::super::time::{RETRY_PAUSE, lease_left, pause_before};
+use super::super::{Doing, GrantGuard};
 use super::{Known, Loss, Sent};
 use crate::clock::{Backoff, boottime, whole_ms};
 use crate::lock::{Attempt, Lease, LeaseToken, LockKey, Renewed, Ttl};

@@ -236,7 +236,7 @@ impl Writer {
         let mut answers = Vec::with_capacity(commands.len());
         for command in commands {
             if Instant::now() >= command.deadline || command.claimed.swap(true, Ordering::AcqRel) {
-                command.refuse(super::too_late());
+                command.refuse(too_late());
                 continue;
             }
             if let (Kind::Change, Some(reason)) = (command.kind, self.state.unwritable()) {
@@ -310,7 +310,7 @@ impl Writer {
         let mut stopped: Vec<_> = stopping.into_iter().collect();
         while let Ok(message) = self.queue.try_recv() {
             match message {
-                Message::Command(command) => command.refuse(super::closed()),
+                Message::Command(command) => command.refuse(closed()),
                 Message::Stop(another) => stopped.push(another),
             }
         }
@@ -319,4 +319,16 @@ impl Writer {
             let _ = stopped.send(());
         }
     }
+}
+
+/// That the store was closed before.
+pub(super) fn closed() -> StoreError {
+    StoreError::Unavailable("the store is closed".to_owned())
+}
+
+/// That a step was not begun in time.
+pub(super) fn too_late() -> StoreError {
+    StoreError::Unavailable(
+        "the store was too busy to begin before the deadline; nothing was done".to_owned(),
+    )
 }

@@ -1,0 +1,31 @@
+//! When something is tried again, and what is left of a lease by then.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use crate::clock::boottime;
+use crate::lock::Lease;
+
+/// The pause before an unanswered step is sent again: half of it, plus up to as much again by chance.
+pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(40);
+
+/// Waits a moment before something is tried again; `false` where the deadline leaves no room for it.
+pub(super) async fn pause_before(deadline: Instant) -> bool {
+    let pause = RETRY_PAUSE.mul_f64(0.5 + rand::random::<f64>());
+    if Instant::now() + pause >= deadline {
+        return false;
+    }
+    sleep(pause).await;
+    true
+}
+
+/// What is left of a lease now, counted from before its command was sent; `None` if nothing is.
+pub(super) fn lease_left(lease: Lease, sent_at: Duration) -> Option<Lease> {
+    let elapsed_ms = boottime().saturating_sub(sent_at).as_nanos().div_ceil(1_000_000);
+    // A lease may be told shorter than it is, never longer: a started millisecond counts as a whole one, and stores, which
+    // count in milliseconds, may free a lock almost a whole one before its end.
+    let elapsed_ms = u64::try_from(elapsed_ms).unwrap_or(u64::MAX).saturating_add(1);
+    let left_ms = lease.left_ms.saturating_sub(elapsed_ms);
+    (left_ms > 0).then_some(Lease { left_ms, ..lease })
+}
