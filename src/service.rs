@@ -149,11 +149,11 @@ impl LockService {
             lease_left(lease, sent_at).ok_or_else(over)
         };
         // Repeating is safe: the last renewal to arrive is the one that counts, and it is answered.
+        let renew = &Renew { key: key.clone(), token: hash, ttl, by }.into();
         let settled = self
             .settle(self.deadline(), |until| async move {
                 let sent_at = boottime();
-                let renew = Renew { key: key.clone(), token: hash, ttl, by };
-                match self.store.call(renew, until).await? {
+                match self.store.ask::<Renew>(renew, until).await? {
                     Renewed::Renewed(lease) => left(lease, sent_at).map(Renewed::Renewed),
                     Renewed::MaxHoldReached(lease) => left(lease, sent_at).map(Renewed::MaxHoldReached),
                     other => Ok(other),
@@ -227,12 +227,13 @@ impl LockService {
     }
 
     /// Repeats a request until it is answered or the deadline has passed.
-    async fn settle_call<C: Call>(
+    fn settle_call<C: Call>(
         &self,
         deadline: Instant,
         call: C,
-    ) -> Result<Settled<C::Answer>, StoreError> {
-        self.settle(deadline, |until| self.store.call(call.clone(), until)).await
+    ) -> impl Future<Output = Result<Settled<C::Answer>, StoreError>> {
+        let request = call.into();
+        async move { self.settle(deadline, |until| self.store.ask::<C>(&request, until)).await }
     }
 
     /// Repeats a step until it is answered or the deadline has passed.

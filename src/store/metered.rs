@@ -22,12 +22,21 @@ impl MeteredStore {
     }
 
     /// Asks the store, as [`LockStoreExt::call`](super::LockStoreExt::call) does.
-    pub async fn call<C: Call>(&self, call: C, deadline: Instant) -> Result<C::Answer, StoreError> {
+    pub fn call<C: Call>(
+        &self,
+        call: C,
+        deadline: Instant,
+    ) -> impl Future<Output = Result<C::Answer, StoreError>> + Send {
         let request = call.into();
-        let step = step_of(&request);
+        async move { self.ask::<C>(&request, deadline).await }
+    }
+
+    /// The same for a request that is asked several times: it is in no future, which are moved about.
+    pub async fn ask<C: Call>(&self, request: &Request, deadline: Instant) -> Result<C::Answer, StoreError> {
+        let step = step_of(request);
         let span = StepSpan::begin(step);
         let started = Instant::now();
-        let reply = self.0.run(&request, deadline).await;
+        let reply = self.0.run(request, deadline).await;
         metrics().store_seconds.observe(step, started.elapsed());
         let failure = match reply {
             Ok(reply) => return answer_of::<C>(reply),
