@@ -11,11 +11,19 @@ const MOST_LINES: usize = 250;
 /// A word that was used for something before the glossary had a word for it, and identifiers that may have it all the same.
 type FormerWord = (&'static str, &'static [&'static str]);
 const FORMER_WORDS: &[FormerWord] = &[
+    ("audience", &[]),
     ("council", &[]),
+    ("declines", &[]),
     ("errands", &[]),
+    ("gossip", &[]),
     ("happening", &[]),
+    ("heart", &[]),
     ("litter", &[]),
+    ("lookout", &[]),
+    ("pulse", &[]),
+    ("pulses", &[]),
     ("radio", &[]),
+    ("release mark", &[]),
     ("seat", &[]),
     ("seats", &[]),
     ("sight", &[]),
