@@ -181,10 +181,7 @@ impl QuorumStore {
         let Inspect { key, token } = request;
         self.pollster.membership.is_ready(deadline).await?;
         let held = self.holder(key, token.as_ref(), deadline).await?;
-        let waiters = self.waiters.step(|state, now| {
-            state.queues.purge_queue(key, now);
-            state.queues.waiters(key)
-        });
+        let waiters = self.waiters.step(|state, now| state.queues.waiters(key, now));
         Ok(match held {
             None => Inspected::Free { waiters },
             Some((holder, lease)) => {

@@ -51,14 +51,6 @@ impl WaitQueues {
         Self { queues: HashMap::new(), hints: Vec::new(), session: rand::random(), settings }
     }
 
-    /// Removes places of one lock whose time away is over.
-    pub(super) fn purge_queue(&mut self, key: &LockKey, now: Duration) {
-        if let Some(queue) = self.queues.get_mut(key) {
-            queue.purge(now);
-        }
-        self.forget_if_over(key, now);
-    }
-
     /// Removes places that were left for too long, and the queues that nobody stands in any more. To be called now and
     /// then.
     pub(super) fn purge(&mut self, now: Duration) {
@@ -106,7 +98,7 @@ impl WaitQueues {
         }
         if ticket.is_none()
             && request.ticket.is_none()
-            && queue.waiters() >= self.settings.max_waiters_per_key
+            && queue.waiters(now) >= self.settings.max_waiters_per_key
         {
             return Err(QueueFull);
         }
@@ -209,12 +201,15 @@ impl WaitQueues {
     /// place.
     pub(super) fn released(&mut self, key: &LockKey, token: &TokenHash, frees: bool, now: Duration) -> bool {
         let Some(queue) = self.queues.get_mut(key) else { return false };
+        queue.purge(now);
         let ticket = queue.ticket(token).cloned();
         let was_offered = queue.offer().is_some_and(|offer| offer.token == *token);
         queue.remove(token);
         let waiting = ticket.iter().flat_map(|ticket| [ticket.attempt, ticket.former]).flatten();
         self.hints.extend(waiting.map(|attempt| Hint::Look(key.clone(), attempt)));
         if frees || was_offered {
+            // Nobody has let an offer lapse that is given back.
+            queue.take_offer();
             self.hand_off(key, None, now);
         }
         self.forget_if_over(key, now);
@@ -240,9 +235,11 @@ impl WaitQueues {
     ) {
         let lost_at = now + self.settings.ticket_ttl;
         let Some(queue) = self.queues.get_mut(key) else { return };
+        queue.purge(now);
         let (former, was_offered) = queue.vacate(token, attempt, place, lost_at);
         self.hints.extend(former.map(|former| Hint::Look(key.clone(), former)));
         if was_offered {
+            queue.take_offer();
             self.hand_off(key, None, now);
         }
         if let TicketAfter::KeptAt(granted_at) = place
@@ -275,8 +272,8 @@ impl WaitQueues {
     }
 
     /// How many stand in the wait queue of a lock.
-    pub(super) fn waiters(&self, key: &LockKey) -> u64 {
-        let waiters = self.queues.get(key).map_or(0, WaitQueue::waiters);
+    pub(super) fn waiters(&self, key: &LockKey, now: Duration) -> u64 {
+        let waiters = self.queues.get(key).map_or(0, |queue| queue.waiters(now));
         u64::try_from(waiters).unwrap_or(u64::MAX)
     }
 

@@ -193,7 +193,7 @@ impl Table {
 
     /// Says who holds a lock. `None` where that is `token` and its grant is not pinned: this has to come first.
     pub(super) fn see(&self, Inspect { key, token }: &Inspect, now: Duration) -> Option<Inspected> {
-        let waiters = self.queues.waiters(key);
+        let waiters = self.queues.waiters(key, now);
         let Some(lock) = self.held(key, now) else { return Some(Inspected::Free { waiters }) };
         let yours = token.map(|token| lock.token == token);
         let is_told = yours != Some(true) || !lock.is_to_be_pinned();
@@ -202,7 +202,7 @@ impl Table {
 
     /// Says who holds a lock, and pins the grant if it is `token`.
     pub(super) fn inspect(&mut self, Inspect { key, token }: &Inspect, now: Duration) -> Inspected {
-        let waiters = self.queues.waiters(key);
+        let waiters = self.queues.waiters(key, now);
         let Some(lock) = self.held(key, now) else { return Inspected::Free { waiters } };
         let lease = lock.lease(now);
         let yours = token.map(|token| lock.token == token);

@@ -53,7 +53,7 @@ impl QuorumStore {
                 let Some(held) = most_held(&answers, quorum) else { continue };
                 let Some(mut lease) = held.by(quorum) else { continue };
                 lease.left_ms = relied_on(lease.left_ms);
-                let waiters = self.waiters.step(|state, _| state.queues.waiters(key));
+                let waiters = self.waiters.step(|state, now| state.queues.waiters(key, now));
                 locks.push(Listed { key: key.clone(), lease, waiters });
             }
         }

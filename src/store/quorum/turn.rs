@@ -281,8 +281,8 @@ impl QuorumStore {
     }
 
     fn with_line(&self, LockRequest { key, token, .. }: &LockRequest, refusal: Refusal) -> Refusal {
-        self.waiters.step(|state, _| {
-            let (waiters, position) = (state.queues.waiters(key), state.queues.position(key, token));
+        self.waiters.step(|state, now| {
+            let (waiters, position) = (state.queues.waiters(key, now), state.queues.position(key, token));
             Refusal { waiters, position, ..refusal }
         })
     }

@@ -54,9 +54,10 @@ impl WaitQueue {
         self.tickets.is_empty() && self.offer.is_none_or(|offer| offer.left(now).is_none())
     }
 
-    /// How many stand in it.
-    pub(super) fn waiters(&self) -> usize {
-        self.present.len()
+    /// How many stand in it. Places that were left for too long are not counted, also before they are removed.
+    pub(super) fn waiters(&self, now: Duration) -> usize {
+        let lost = self.away.iter().take_while(|(lost_at, _)| *lost_at <= now);
+        self.present.len() - lost.filter(|(_, token)| self.is_present(token)).count()
     }
 
     pub(super) fn offer(&self) -> Option<Offer> {

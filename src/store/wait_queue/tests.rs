@@ -78,6 +78,30 @@ fn a_line_that_nobody_comes_back_to_is_forgotten() {
 }
 
 #[test]
+fn a_place_that_was_left_for_too_long_counts_no_more_and_cannot_be_given_up() {
+    let mut queues = queues();
+    let [left, present] = [(); 2].map(|()| Waiter::new());
+    left.join(&mut queues, NOW);
+    present.join(&mut queues, NOW);
+    queues.end(&key(), &left.token, left.attempt, TicketAfter::Kept, NOW);
+    let lost_at = NOW + LineSettings::default().ticket_ttl;
+    assert_eq!((queues.waiters(&key(), lost_at - ms(1)), queues.waiters(&key(), lost_at)), (2, 1));
+    assert!(!queues.released(&key(), &left.token, false, lost_at));
+}
+
+#[test]
+fn one_whose_place_comes_back_does_not_answer_for_an_offer_that_another_let_lapse() {
+    let mut queues = queues();
+    let first = Waiter::new();
+    let other = Waiter { attempt: Attempt::generate(), ..first };
+    first.join(&mut queues, NOW);
+    other.join(&mut queues, NOW);
+    queues.freed(&key(), NOW);
+    queues.vacate(&key(), &other.token, other.attempt, TicketAfter::Kept, false, NOW + OFFER);
+    assert_eq!(queues.waiters(&key(), NOW + OFFER), 1);
+}
+
+#[test]
 fn a_place_is_given_once() {
     let mut queues = queues();
     let [first, left, third] = [(); 3].map(|()| Waiter::new());
@@ -87,7 +111,7 @@ fn a_place_is_given_once() {
     let back = Waiter { attempt: Attempt::generate(), ..left };
     assert_eq!(back.join(&mut queues, NOW), places[1]);
     places.dedup();
-    assert_eq!((places.len(), queues.waiters(&key())), (3, 3), "{places:?}");
+    assert_eq!((places.len(), queues.waiters(&key(), NOW)), (3, 3), "{places:?}");
 }
 
 #[test]
@@ -119,7 +143,7 @@ fn an_offer_that_is_neither_taken_nor_withdrawn_goes_on_to_the_next() {
     second.join(&mut queues, NOW);
     assert_eq!(first.look(&mut queues, None, NOW), QueueTurn::Take);
     assert_eq!(second.look(&mut queues, None, NOW + OFFER), QueueTurn::Take);
-    assert_eq!(queues.waiters(&key()), 1);
+    assert_eq!(queues.waiters(&key(), NOW), 1);
     queues.granted(&key(), &second.token, second.attempt, ttl(), NOW + OFFER);
     assert_eq!(second.look(&mut queues, LEASE, NOW + OFFER), QueueTurn::Lost);
     assert!(first.waits(&mut queues, LEASE, NOW + OFFER).is_first, "it may come back to its place");

@@ -1,9 +1,9 @@
 //! Several requests of one token, and several attempts of one request.
 
-use fencepost::store::{Hint, TicketAfter};
+use fencepost::store::{Hint, LockStoreExt, Release, TicketAfter, Tombstone};
 use tokio::time::Instant;
 
-use super::{MARK_TTL, Scene, beat, granted, in_line, is_told, offer_lapses, refused};
+use super::{MARK_TTL, Scene, beat, granted, in_line, is_told, offer_lapses, refused, soon};
 use crate::support::asking::{Answer, Ask, Join};
 use crate::support::stores::{AnyStore, for_each_store};
 
@@ -19,6 +19,7 @@ for_each_store!(
     a_request_whose_token_is_granted_by_another_is_told,
     a_moved_request_puts_itself_back_once_the_mover_has_let_its_offer_lapse,
     a_client_that_left_before_its_grant_arrived_has_its_place_back,
+    an_attempt_that_joined_anew_has_its_earlier_place_back,
     all_requests_of_a_token_are_told_of_its_release,
 );
 
@@ -210,6 +211,17 @@ async fn a_moved_request_puts_itself_back_once_the_mover_has_let_its_offer_lapse
     granted(second.look().await);
     second.release().await;
     granted(first.look().await);
+}
+
+/// As where a late copy of the command by which it joined comes after its place was lost.
+async fn an_attempt_that_joined_anew_has_its_earlier_place_back(stores: &AnyStore) {
+    let scene = Scene::new(stores).await;
+    let (_, [first, _], place) = scene.two_wait().await;
+    let release = Release { key: first.key.clone(), token: first.token, tombstone: Tombstone::None };
+    first.store.call(release, soon()).await.unwrap();
+    assert!(in_line(first.join().await).ticket > place);
+    let back = in_line(first.join_again(Join { ticket: Some(place), ..Join::default() }).await);
+    assert_eq!((back.ticket, back.is_first), (place, true));
 }
 
 async fn a_client_that_left_before_its_grant_arrived_has_its_place_back(stores: &AnyStore) {

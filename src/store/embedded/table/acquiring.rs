@@ -71,7 +71,13 @@ impl Table {
         if let Some(answer) = self.own(lock, supersedes, now) {
             return Ok(answer);
         }
-        match self.queues.join(request, now) {
+        let mut joined = self.queues.join(request, now);
+        if joined.is_err() && self.held(&lock.key, now).is_none() {
+            // The first of the queue may have let an offer lapse, and makes room.
+            self.queues.freed(&lock.key, now);
+            joined = self.queues.join(request, now);
+        }
+        match joined {
             Ok(()) => Ok(self.look(lock, now)?.map(Enqueued::Polled)),
             Err(QueueFull) => Ok(Acquired::NotTaken(Enqueued::QueueFull)),
         }
@@ -214,7 +220,7 @@ impl Table {
     fn refusal(&self, lock: &LockRequest, now: Duration) -> Refusal {
         Refusal {
             holder: self.held(&lock.key, now).map(|held| held.lease(now)),
-            waiters: self.queues.waiters(&lock.key),
+            waiters: self.queues.waiters(&lock.key, now),
             position: self.queues.position(&lock.key, &lock.token),
             ..Refusal::default()
         }

@@ -36,7 +36,7 @@ impl Table {
                 examined += 1;
                 last = Some(key.clone());
                 if is_listed {
-                    let waiters = self.queues.waiters(key);
+                    let waiters = self.queues.waiters(key, now);
                     locks.push(Listed { key: key.clone(), lease: lock.lease(now), waiters });
                 }
             }

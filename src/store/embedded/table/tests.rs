@@ -6,6 +6,8 @@ use super::*;
 use crate::lock::{Acquired, Confirmed, Lease, LeaseToken, Reach, Refusal, Terms, Ttl};
 use crate::store::{Confirm, LockRequest, Try};
 
+mod queue;
+
 const NOW: Duration = Duration::from_secs(1_000);
 const MARK_TTL: Duration = Duration::from_secs(120);
 

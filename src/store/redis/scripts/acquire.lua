@@ -154,7 +154,7 @@ if joins and (MODE == 'join' or not is_taken_over) then
   local former = has_ticket and ticket.former or nil
   if is_taken_over then former = { gateway = ticket.gateway, attempt = ticket.attempt } end
   if ticket and not has_ticket then queue.tell_to_look(ticket) end
-  local place = queue.place_for(ticket, not has_ticket and tonumber(ARGV[12]), now_us)
+  local place = queue.place_for(ticket, tonumber(ARGV[12]), now_us)
   ticket = { place = place, gateway = ARGV[9], attempt = ATTEMPT, former = former }
   queue.write_ticket(TOKEN, ticket)
   has_queue, has_ticket, is_taken_over = true, true, false
