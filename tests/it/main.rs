@@ -20,6 +20,7 @@ mod compose;
 mod contract;
 mod crowd;
 mod descriptors;
+mod differential;
 mod doubt;
 mod embedded_faults;
 mod embedded_store;

@@ -1,0 +1,202 @@
+//! What happens in a sequence.
+
+use std::fmt;
+use std::time::Duration;
+
+use fencepost::lock::{Attempt, FencingToken, LockKey, Owner, Terms, Ticket, TokenHash, Ttl};
+use fencepost::store::{
+    Break, Confirm, Enqueue, Inspect, KnownTo, LastPoll, LockRequest, PassOn, Poll, Release, Renew, Renewer,
+    Request, RollBack, TicketAfter, Tombstone, Try,
+};
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{RngExt, SeedableRng};
+
+// Time passes by multiples of 1,200 ms. No two ends of different kinds, counted from such times, are closer to each other, or to
+// such a time, than 300 ms, and an offer of 800 ms than 400 ms.
+pub const PASSES_MS: [u64; 4] = [1_200, 6_000, 12_000, 36_000];
+const TTLS_MS: [u64; 3] = [3_000, 15_000, 45_000];
+const MAX_HOLDS_MS: [u64; 2] = [8_700, 27_900];
+const MIN_HOLDS_MS: [u64; 2] = [4_500, 18_900];
+const TOLD_FOR_MS: [u64; 3] = [0, 5_400, 42_600];
+pub const TICKET_TTL: Duration = Duration::from_millis(9_900);
+pub const MARK_TTL: Duration = Duration::from_millis(30_600);
+/// Fewer than there are tokens.
+pub const MOST_WAITERS: usize = 2;
+
+const TOKENS: u8 = 3;
+/// Of each token as many of a plain request, and as many of a connection.
+const ATTEMPTS: u8 = 2;
+const STEPS: std::ops::RangeInclusive<usize> = 8..=16;
+
+/// One thing that happens.
+#[derive(Clone)]
+pub struct Step {
+    /// Copies of a request share it.
+    pub id: usize,
+    pub what: What,
+}
+
+#[derive(Clone)]
+pub enum What {
+    /// Time passes.
+    Pass(u64),
+    /// Somebody asks. The number of a grant is said by the order in which they were told, from 1 on, and a ticket by the order
+    /// of those of its token.
+    Ask { request: Request, gateway: usize, fate: Fate },
+}
+
+/// What becomes of a request, beside its copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    Answered,
+    /// What it was told of is known to nobody.
+    AnswerLost,
+    /// It reaches nobody, unless a copy does.
+    Lost,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.what {
+            What::Pass(ms) => write!(f, "{ms} ms pass"),
+            What::Ask { request, gateway, fate } => {
+                let request = by_names(&format!("{request:?}"));
+                write!(f, "#{} by gateway {gateway}, {fate:?}: {request}", self.id)
+            }
+        }
+    }
+}
+
+/// A sequence.
+pub fn draw(seed: u64, number: u64) -> Vec<Step> {
+    let mut random = StdRng::seed_from_u64(seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let mut steps: Vec<Step> = Vec::new();
+    for id in 0..random.random_range(STEPS) {
+        let copied = steps.choose(&mut random).filter(|_| random.random_bool(0.1)).cloned();
+        let step = copied.unwrap_or_else(|| Step { id, what: something(&mut random) });
+        steps.push(match step.what {
+            // It arrives, late.
+            What::Ask { request, gateway, .. } if step.id != id => {
+                Step { id: step.id, what: What::Ask { request, gateway, fate: Fate::Answered } }
+            }
+            _ => step,
+        });
+    }
+    steps
+}
+
+fn something(random: &mut StdRng) -> What {
+    if random.random_bool(0.18) {
+        return What::Pass(one(random, &PASSES_MS));
+    }
+    let fate = match random.random_range(0..20) {
+        0 => Fate::Lost,
+        1..3 => Fate::AnswerLost,
+        _ => Fate::Answered,
+    };
+    What::Ask { request: request(random), gateway: random.random_range(0..2), fate }
+}
+
+fn request(random: &mut StdRng) -> Request {
+    let lock = lock(random);
+    let (key, token, attempt, ttl) = (lock.key.clone(), lock.token, lock.attempt, lock.ttl);
+    let ticket = match random.random_range(0..4) {
+        0 => TicketAfter::Removed,
+        1 => TicketAfter::KeptAt(any_ticket(random)),
+        _ => TicketAfter::Kept,
+    };
+    match random.random_range(0..100) {
+        0..12 => Try(lock).into(),
+        12..16 => Confirm(lock).into(),
+        16..40 => {
+            let takes_over = random.random_bool(0.6);
+            let ticket = random.random_bool(0.3).then(|| any_ticket(random));
+            // What the same client asked for before, and in the same way.
+            let before = attempt_of(token, random);
+            let is_before = before != attempt && before.is_of_connection() == attempt.is_of_connection();
+            let supersedes = if is_before { vec![before] } else { Vec::new() };
+            Enqueue { lock, takes_over, ticket, supersedes }.into()
+        }
+        40..54 => Poll(lock).into(),
+        54..62 => LastPoll { lock, ticket }.into(),
+        62..70 => {
+            let by = match random.random_range(0..3) {
+                0 => Renewer::Token,
+                1 => Renewer::Connection(attempt),
+                _ => Renewer::Connection(attempt.claim()),
+            };
+            Renew { key, token, ttl, by }.into()
+        }
+        70..80 => {
+            let tombstone = if random.random_bool(0.3) { Tombstone::Final } else { Tombstone::None };
+            Release { key, token, tombstone }.into()
+        }
+        80..89 => {
+            let told_for = Duration::from_millis(one(random, &TOLD_FOR_MS));
+            let known =
+                if random.random_bool(0.5) { KnownTo::Nobody } else { KnownTo::Connection { told_for } };
+            // What a connection held may have been claimed.
+            let attempt = if random.random_bool(0.2) { attempt.claim() } else { attempt };
+            RollBack { key, token, attempt, ticket, known }.into()
+        }
+        89..93 => PassOn { key, token, attempt }.into(),
+        93..96 => Inspect { key, token: Some(token) }.into(),
+        _ => Break { key, fence: FencingToken::new(random.random_range(1..5)).unwrap() }.into(),
+    }
+}
+
+fn lock(random: &mut StdRng) -> LockRequest {
+    let token = TokenHash::from_bytes([random.random_range(1..=TOKENS); 32]);
+    let owner = random.random_bool(0.3).then(|| Owner::parse(b"somebody").unwrap()).flatten();
+    let mut term = |lengths: &[u64]| {
+        random.random_bool(0.3).then(|| Duration::from_millis(*lengths.choose(random).unwrap()))
+    };
+    let terms = Terms { max_hold: term(&MAX_HOLDS_MS), min_hold: term(&MIN_HOLDS_MS) };
+    LockRequest {
+        key: LockKey::parse(b"lock").unwrap(),
+        token,
+        attempt: attempt_of(token, random),
+        ttl: Ttl::from_ms(one(random, &TTLS_MS)).unwrap(),
+        owner,
+        terms,
+    }
+}
+
+fn attempt_of(token: TokenHash, random: &mut StdRng) -> Attempt {
+    let number = if random.random_bool(0.7) { 1 } else { random.random_range(1..=ATTEMPTS) };
+    attempt(token.as_bytes()[0], number, random.random_bool(0.25))
+}
+
+/// An attempt of a token, by their numbers.
+fn attempt(token: u8, number: u8, is_of_connection: bool) -> Attempt {
+    // The first bits say whose it is, as in `Attempt::for_connection`.
+    let base = if is_of_connection { 0x70 } else { 0 };
+    Attempt::from_bytes([base + 0x10 * token + number; 16])
+}
+
+/// The text with names in the place of hashes and attempts.
+pub fn by_names(text: &str) -> String {
+    let mut text = text.to_owned();
+    for token in 1..=TOKENS {
+        let hash = TokenHash::from_bytes([token; 32]);
+        text = text.replace(&format!("{hash:?}"), &format!("T{token}"));
+        for (number, is_of_connection) in (1..=ATTEMPTS).flat_map(|number| [(number, false), (number, true)])
+        {
+            let name =
+                format!("{}{token}.{number}", if is_of_connection { "connection " } else { "attempt " });
+            let attempt = attempt(token, number, is_of_connection);
+            text = text.replace(&format!("{attempt:?}"), &name);
+            text = text.replace(&format!("{:?}", attempt.claim()), &format!("claim of {name}"));
+        }
+    }
+    text
+}
+
+fn any_ticket(random: &mut StdRng) -> Ticket {
+    Ticket::new(random.random_range(1..4))
+}
+
+fn one(random: &mut StdRng, lengths: &[u64]) -> u64 {
+    *lengths.choose(random).unwrap()
+}
