@@ -14,7 +14,7 @@ use crate::support::stores::{AnyStore, for_each_store};
 use crate::support::{PATIENCE, eventually, fresh_token};
 
 pub(super) const MARK_TTL: Duration = Duration::from_secs(120);
-pub(super) const TTL_MS: u64 = 1_500;
+pub(super) const TTL_MS: u64 = 4_000;
 
 for_each_store!(
     a_hold_that_no_client_was_told_of_leaves_nothing,
