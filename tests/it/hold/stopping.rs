@@ -106,8 +106,15 @@ async fn a_gateway_that_stops_while_its_store_is_silent_tells_all_the_same() {
     pair.there().get("/locks/long").send().await.expect(200);
 }
 
-/// Waits until the gateway has seen that a client is gone which held a lock.
-async fn has_seen_a_client_leave(gateway: &Gateway) {
+/// Has a client leave that the gateway knows to have been told of its lock, and waits until the gateway has seen that it left.
+async fn leaves(held: Held, gateway: &Gateway) {
+    let client = Client::new(gateway.address);
+    eventually("the gateway knows that its client was told", async || {
+        let metrics = client.get("/metrics").send().await;
+        String::from_utf8_lossy(&metrics.body).contains("\nfencepost_holds 1\n")
+    })
+    .await;
+    drop(held);
     eventually("the gateway has seen it", async || {
         gateway.log().iter().any(|line| line.contains("a connection that held a lock has ended"))
     })
@@ -117,8 +124,7 @@ async fn has_seen_a_client_leave(gateway: &Gateway) {
 /// Within the `min_hold` of the grant, and while a lease runs that was told before the connection had the lock.
 async fn a_gateway_that_stops_keeps_no_lock_for_clients_that_left(mut pair: Pair) {
     let began = Instant::now();
-    drop(Held::take_of(&pair.here(), "kept", "ttl=4m&min_hold=4s").await);
-    has_seen_a_client_leave(&pair.here).await;
+    leaves(Held::take_of(&pair.here(), "kept", "ttl=4m&min_hold=4s").await, &pair.here).await;
     pair.here.signal("TERM");
     assert!(pair.here.exit_status().await.success());
     eventually("the lock is free", async || pair.there().get("/locks/kept").send().await.status == 404).await;
@@ -128,8 +134,7 @@ async fn a_gateway_that_stops_keeps_no_lock_for_clients_that_left(mut pair: Pair
 async fn a_gateway_that_stops_keeps_no_lock_for_a_claim_whose_client_left(mut pair: Pair) {
     let (began, token) = (Instant::now(), fresh_token());
     pair.here().put("/locks/k?ttl=4s").token(&token).send().await.expect(201);
-    drop(hold_with(&pair.here(), "ttl=4m", &token).await);
-    has_seen_a_client_leave(&pair.here).await;
+    leaves(hold_with(&pair.here(), "ttl=4m", &token).await, &pair.here).await;
     pair.here.signal("TERM");
     assert!(pair.here.exit_status().await.success());
     eventually("the lock is free", async || is_free(&pair.there()).await).await;
@@ -155,8 +160,7 @@ async fn a_gateway_that_stops_keeps_no_lock_for_clients_that_left_in_a_file() {
     let file = directory.path().join("locks.redb");
     let mut first = Gateway::on_file(&file, &[]).await;
     let client = Client::new(first.address);
-    drop(Held::take_of(&client, "kept", "ttl=4m&min_hold=4s").await);
-    has_seen_a_client_leave(&first).await;
+    leaves(Held::take_of(&client, "kept", "ttl=4m&min_hold=4s").await, &first).await;
     first.signal("TERM");
     assert!(first.exit_status().await.success());
     let second = Gateway::on_file(&file, &[]).await;
