@@ -243,9 +243,11 @@ async fn a_server_that_is_mended_too_late_does_not_bring_a_broken_lock_back() {
     let held = client.put("/locks/k?ttl=2m").send().await.expect(201);
     let renew = async || client.patch("/locks/k?ttl=3m").token(&held.token()).send().await.expect(200);
     eventually("all have it", async || {
-        // The gateway may have met it only now: then it is given the lock by a renewal.
+        // The gateway may have met one only now, or not have waited for it: then it is given the lock by a renewal.
         renew().await;
-        quorum::has_lock(third, "k").await
+        quorum::has_lock(first, "k").await
+            && quorum::has_lock(second, "k").await
+            && quorum::has_lock(third, "k").await
     })
     .await;
     let name = third.keys().await.into_iter().find(|name| name.ends_with(":lock:k")).unwrap();
