@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use crate::support::gateway::run;
 use crate::support::http::Call;
 use crate::support::quorum::shared;
-use crate::support::{Client, Gateway, PATIENCE, RedisServer, fresh_token};
+use crate::support::{Client, Gateway, PATIENCE, RedisServer, eventually, fresh_token};
 
 const TAKE_FREE: &str = concat!(
     include_str!("../../src/store/redis/scripts/shared/constants.lua"),
@@ -107,6 +107,14 @@ async fn a_quorum_calls_no_lock_free_that_it_cannot_read() {
     let key = fresh_token();
     let path = format!("/locks/{key}");
     client.put(&format!("{path}?ttl=1m")).token(&token).send().await.expect(201);
+    for node in &quorum.nodes {
+        // Two are enough for a grant.
+        eventually("it has the lock", async || {
+            client.patch(&path).token(&token).send().await.expect(200);
+            node.command::<Vec<String>>(&["KEYS", &format!("*}}:lock:{key}")]).await.len() == 1
+        })
+        .await;
+    }
     for node in &quorum.nodes {
         spoil(node, &key).await;
     }
