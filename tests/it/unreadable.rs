@@ -4,7 +4,7 @@ use tokio::time::Instant;
 
 use crate::support::gateway::run;
 use crate::support::http::Call;
-use crate::support::quorum::shared;
+use crate::support::quorum::{has_lock, shared};
 use crate::support::{Client, Gateway, PATIENCE, RedisServer, eventually, fresh_token};
 
 const TAKE_FREE: &str = concat!(
@@ -111,7 +111,7 @@ async fn a_quorum_calls_no_lock_free_that_it_cannot_read() {
         // Two are enough for a grant.
         eventually("it has the lock", async || {
             client.patch(&path).token(&token).send().await.expect(200);
-            node.command::<Vec<String>>(&["KEYS", &format!("*}}:lock:{key}")]).await.len() == 1
+            has_lock(node, &key).await
         })
         .await;
     }

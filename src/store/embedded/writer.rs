@@ -134,10 +134,10 @@ impl State {
             Some(file) => file.write(&self.table, &changes, now).map(|()| kept.batch = file.batch()),
             None => Err(StoreError::Unavailable("the file is closed".to_owned())),
         };
-        if let Err(StoreError::Unavailable(reason) | StoreError::Unknown(reason)) = &written {
+        if let Err(error) = &written {
             // What is not certainly on disk is told to nobody. After a failure redb refuses to go on.
             self.table.undo(changes);
-            (kept.file, kept.unwritable) = (None, Some(reason.clone()));
+            (kept.file, kept.unwritable) = (None, Some(error.to_string()));
         }
         written
     }
@@ -282,8 +282,7 @@ impl Writer {
         let purged = (PURGED_PER_CHANGE * changed).clamp(LEAST_PURGED, MOST_PURGED);
         self.state.table.purge(now.boot, purged);
         let Err(error) = self.state.save(now) else { return Ok(()) };
-        let (StoreError::Unavailable(reason) | StoreError::Unknown(reason)) = &error;
-        tracing::error!(%reason, "the store failed");
+        tracing::error!(reason = %error, "the store failed");
         match (error, self.state.reopen(&self.settings, &*self.clock)) {
             (StoreError::Unknown(reason), true) => Err(StoreError::Unavailable(reason)),
             (error, _) => Err(error),
