@@ -3,7 +3,7 @@
 use serde_json::json;
 use utoipa::OpenApi as _;
 use utoipa::openapi::header::HeaderBuilder;
-use utoipa::openapi::path::{Operation, ParameterIn};
+use utoipa::openapi::path::{Operation, ParameterBuilder, ParameterIn};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{ObjectBuilder, OpenApi, RefOr, Schema, Type};
 
@@ -24,6 +24,7 @@ pub(super) const DOCUMENT_PATH: &str = "/openapi.json";
     info(
         title = "Fencepost",
         description = "Distributed locks over HTTP, with fencing tokens.",
+        contact(name = "The Fencepost project"),
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0")
     ),
     servers((url = "/", description = "This server")),
@@ -40,10 +41,11 @@ pub(super) fn base() -> OpenApi {
     Base::openapi()
 }
 
-/// Finishes the document: the second form of the address, the keys, and the headers that every answer carries.
+/// Finishes the document: the second form of the address, open lists of values, the keys, and the headers that every answer
+/// carries.
 pub(super) fn complete(mut document: OpenApi) -> OpenApi {
     add_query_form(&mut document);
-    name_constants(&mut document);
+    open_lists(&mut document);
     add_keys(&mut document);
     for (path, item) in &mut document.paths.paths {
         for operation in [&mut item.get, &mut item.put, &mut item.patch, &mut item.delete, &mut item.post]
@@ -51,6 +53,7 @@ pub(super) fn complete(mut document: OpenApi) -> OpenApi {
             .flatten()
         {
             add_common_headers(operation);
+            add_patterns(operation);
             if is_open(path) {
                 operation.security = Some(Vec::new());
             }
@@ -74,26 +77,56 @@ fn add_query_form(document: &mut OpenApi) {
                 && parameter.parameter_in == ParameterIn::Path
             {
                 parameter.parameter_in = ParameterIn::Query;
+                // A lock of its own: examples of both forms can be tried one after the other.
+                let builder = ParameterBuilder::from(parameter.clone());
+                *parameter = builder.example(Some(json!("reports/daily"))).build();
             }
         }
     }
     document.paths.paths.insert("/lock".to_owned(), item);
 }
 
-/// What the constants of an enum's values begin with, in the source of a client: some languages have all constants in one
-/// namespace, where those of two enums must not be called the same. Those of `ProblemType` say their names themselves.
-const CONSTANTS: [(&str, &str); 3] =
-    [("HoldEventName", "HOLD"), ("HoldLossReason", "LOST"), ("LockEventName", "LOCK")];
+/// Makes each list of values an open one: a plain string, with the values that are known today. A client that was generated
+/// from a closed list refuses an answer with a value that was added later.
+fn open_lists(document: &mut OpenApi) {
+    let schemas = document.components.get_or_insert_default().schemas.values_mut();
+    let properties = schemas.filter_map(|schema| match schema {
+        RefOr::T(Schema::Object(schema)) => Some(schema.properties.values_mut()),
+        _ => None,
+    });
+    for property in properties.flatten() {
+        let RefOr::T(Schema::Object(property)) = property else { continue };
+        let Some(values) = property.enum_values.take() else { continue };
+        let about = property.description.get_or_insert_default();
+        about.push_str(" More values may be added: expect ones that you do not know.");
+        property.extensions.get_or_insert_default().insert("x-extensible-enum".into(), json!(values));
+    }
+}
 
-/// Names the constants that generators make of the values of enums.
-fn name_constants(document: &mut OpenApi) {
-    let schemas = &mut document.components.get_or_insert_default().schemas;
-    for (schema, start) in CONSTANTS {
-        let Some(RefOr::T(Schema::Object(schema))) = schemas.get_mut(schema) else { continue };
-        let values = schema.enum_values.iter().flatten().filter_map(|value| value.as_str());
-        let names: Vec<_> =
-            values.map(|value| format!("{start}_{}", value.replace('-', "_").to_uppercase())).collect();
-        schema.extensions.get_or_insert_default().insert("x-enum-varnames".into(), json!(names));
+/// No control characters.
+const NAME: &str = r"^[^\x00-\x1F\x7F-\x9F]*$";
+/// How durations are written. The gateway also takes longer names of the units, and spaces between them.
+const DURATION: &str = "^([0-9]+(ms|s|m|h|d))+$";
+/// What the values of parameters look like, by their names: the same wherever they occur.
+const PATTERNS: [(&str, &str); 7] = [
+    ("key", NAME),
+    ("prefix", NAME),
+    ("owner", NAME),
+    ("ttl", DURATION),
+    ("wait", DURATION),
+    ("max_hold", DURATION),
+    ("min_hold", DURATION),
+];
+
+fn add_patterns(operation: &mut Operation) {
+    for parameter in operation.parameters.iter_mut().flatten() {
+        let RefOr::T(parameter) = parameter else { continue };
+        let pattern = PATTERNS.iter().find(|(name, _)| *name == parameter.name);
+        let (Some((_, pattern)), Some(RefOr::T(Schema::Object(schema)))) = (pattern, &mut parameter.schema)
+        else {
+            continue;
+        };
+        schema.pattern = Some((*pattern).to_owned());
     }
 }
 

@@ -43,10 +43,12 @@ pub(super) struct Problem {
 #[schema(as = Problem)]
 pub(super) struct ProblemBody {
     #[serde(rename = "type")]
+    #[schema(inline)]
     kind: ProblemType,
     /// The type in a few words.
     title: &'static str,
     /// The status code of the response.
+    #[schema(minimum = 400, maximum = 599)]
     status: u16,
     /// What happened this time.
     detail: String,
@@ -68,7 +70,7 @@ pub(super) struct ProblemBody {
     pub(super) waiters: Option<u64>,
     /// Where the token of the request stands in the line, from 1 on, with `lock-held`; absent where it has no place.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = u64, required = false)]
+    #[schema(minimum = 1, value_type = u64, required = false)]
     pub(super) position: Option<u64>,
     /// What the API key may not do, or not to this lock, with `right-missing`.
     #[serde(skip_serializing_if = "Option::is_none")]

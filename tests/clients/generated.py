@@ -5,7 +5,7 @@ import uuid
 
 from fencepost_api import Client
 from fencepost_api.api.locks import acquire_lock, get_lock_by_query, release_lock_by_query, renew_lock
-from fencepost_api.models import Grant, Lock, Problem, ProblemType
+from fencepost_api.models import Grant, Lock, Problem
 
 client = Client(base_url=os.environ["FENCEPOST_URL"], raise_on_unexpected_status=True)
 token = uuid.uuid4().hex
@@ -16,7 +16,7 @@ for line in sys.stdin:
         case ["acquire", key, ttl_s, wait_s]:
             grant = acquire_lock.sync(key, client=client, ttl=f"{ttl_s}s", wait=f"{wait_s}s", lease_token=token)
             if isinstance(grant, Problem):
-                assert grant.type_ == ProblemType.LOCK_HELD and grant.holder
+                assert grant.type_ == "/problems/lock-held" and grant.holder
                 print("busy", flush=True)
                 continue
             assert isinstance(grant, Grant) and grant.token == token

@@ -43,14 +43,14 @@ pub(crate) struct AcquireQuery {
     #[param(value_type = String, required = false, example = "20s")]
     pub(crate) wait: Duration,
     /// Who takes the lock, as a note for people: up to 256 bytes without control characters.
-    #[param(value_type = String, required = false, example = "cron@db1")]
+    #[param(value_type = String, required = false, max_length = 256, example = "cron@db1")]
     pub(crate) owner: Option<Owner>,
     /// How long the lock may be held at most, counted from the grant, as in `2h`: no renewal goes past it. At least `ttl`.
     #[param(value_type = String, required = false, example = "2h")]
     pub(crate) max_hold: Option<Duration>,
     /// How long the lock stays taken at least, counted from the grant, as in `50s`: released before, it is kept until then,
     /// by nobody. At most `max_hold`, and what a lease may last.
-    #[param(value_type = String, required = false, example = "50s")]
+    #[param(value_type = String, required = false)]
     pub(crate) min_hold: Option<Duration>,
 }
 
@@ -101,7 +101,7 @@ pub(crate) struct HoldQuery {
     #[param(value_type = String, required = false, example = "20s")]
     pub(crate) wait: Duration,
     /// Who takes the lock, as a note for people: up to 256 bytes without control characters.
-    #[param(value_type = String, required = false, example = "cron@db1")]
+    #[param(value_type = String, required = false, max_length = 256, example = "cron@db1")]
     pub(crate) owner: Option<Owner>,
     /// How long the lock may be held at most, counted from the grant, as in `30m`; `2h` where nothing is said. Then it is
     /// free, whatever the client does. At least `ttl`.
@@ -109,7 +109,7 @@ pub(crate) struct HoldQuery {
     pub(crate) max_hold: Duration,
     /// How long the lock stays taken at least, counted from the grant, as in `50s`, also where the connection ends before.
     /// At most `max_hold`, and what a lease may last.
-    #[param(value_type = String, required = false, example = "50s")]
+    #[param(value_type = String, required = false)]
     pub(crate) min_hold: Option<Duration>,
 }
 
@@ -154,11 +154,10 @@ impl LockQuery for RenewQuery {
 #[into_params(parameter_in = Query)]
 pub(crate) struct ReleaseQuery {
     /// With `true` the lock is broken, whoever holds it. Then no `Lease-Token` is sent.
-    #[param(value_type = bool, required = false, example = true)]
+    #[param(value_type = bool, required = false)]
     pub(crate) force: bool,
     /// With `force`: the number of the grant that is to be broken. Where another holds the lock by then, nothing is done.
-    #[param(value_type = u64, required = false, minimum = 1, maximum = 9_007_199_254_740_991_i64,
-        example = 1_795_240_800_123_456_u64)]
+    #[param(value_type = u64, required = false, minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pub(crate) fencing_token: Option<FencingToken>,
 }
 

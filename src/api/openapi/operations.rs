@@ -30,7 +30,7 @@ pub(crate) struct KeyParam {
 #[into_params(parameter_in = Query)]
 pub(crate) struct QueryKeyParam {
     /// The name of the lock: 1 to 512 bytes of UTF-8 without control characters.
-    #[param(min_length = 1, max_length = 512, example = "backup")]
+    #[param(min_length = 1, max_length = 512, example = "nightly-report")]
     #[expect(dead_code, reason = "it only documents what `LockCall` reads")]
     key: String,
 }
@@ -42,7 +42,7 @@ pub(crate) struct OptionalToken {
     /// A secret of your own, fresh for every acquisition: 16 to 128 of `A-Z a-z 0-9 . _ ~ -`, not beginning with `~`.
     /// Without it a `PUT` gets a token from the server.
     #[param(rename = "Lease-Token", value_type = String, required = false, min_length = 16, max_length = 128,
-        pattern = "^[A-Za-z0-9._~-]+$")]
+        pattern = "^[A-Za-z0-9._~-]+$", example = "choose-a-secret-of-your-own")]
     #[expect(dead_code, reason = "it only documents what `LockCall` reads")]
     token: String,
 }
@@ -52,7 +52,13 @@ pub(crate) struct OptionalToken {
 #[into_params(parameter_in = Header)]
 pub(crate) struct RequiredToken {
     /// The token of the lease.
-    #[param(rename = "Lease-Token", min_length = 16, max_length = 128, pattern = "^[A-Za-z0-9._~-]+$")]
+    #[param(
+        rename = "Lease-Token",
+        min_length = 16,
+        max_length = 128,
+        pattern = "^[A-Za-z0-9._~-]+$",
+        example = "choose-a-secret-of-your-own"
+    )]
     #[expect(dead_code, reason = "it only documents what `LockCall` reads")]
     token: String,
 }
@@ -63,7 +69,7 @@ pub(crate) struct RequiredToken {
 pub(crate) struct TokenUnlessForced {
     /// The token of the lease. It must be there without `force`, and must not with it.
     #[param(rename = "Lease-Token", value_type = String, required = false, min_length = 16, max_length = 128,
-        pattern = "^[A-Za-z0-9._~-]+$")]
+        pattern = "^[A-Za-z0-9._~-]+$", example = "choose-a-secret-of-your-own")]
     #[expect(dead_code, reason = "it only documents what `LockCall` reads")]
     token: String,
 }

@@ -2,7 +2,6 @@
 
 use axum::http::StatusCode;
 use serde::{Serialize, Serializer};
-use utoipa::openapi::extensions::ExtensionsBuilder;
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
 
@@ -119,11 +118,6 @@ impl ProblemType {
     fn uri(self) -> String {
         format!("/problems/{}", self.name())
     }
-
-    /// Its name as a constant in the source of a client.
-    fn constant(self) -> String {
-        self.name().replace('-', "_").to_uppercase()
-    }
 }
 
 impl Serialize for ProblemType {
@@ -138,10 +132,6 @@ impl PartialSchema for ProblemType {
             .schema_type(Type::String)
             .description(Some("What went wrong, as a link to a text for people."))
             .enum_values(Some(Self::ALL.map(Self::uri)))
-            // Generators that make names of the values would otherwise count them, and count anew with each new type.
-            .extensions(Some(
-                ExtensionsBuilder::new().add("x-enum-varnames", Self::ALL.map(Self::constant)).build(),
-            ))
             .into()
     }
 }

@@ -8,10 +8,9 @@ use crate::api::answers::expiry;
 use crate::lock::{Lease, LeaseToken, LockKey};
 use crate::service::{HoldEvent, Loss};
 
-/// What an event is.
+/// What has happened.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
-#[schema(as = HoldEventName)]
 enum Name {
     Granted,
     Renewed,
@@ -19,10 +18,9 @@ enum Name {
     Lost,
 }
 
-/// Why a connection lost its lock.
+/// Why the lock is lost, with `lost`.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
-#[schema(as = HoldLossReason)]
 enum Reason {
     MaxHoldReached,
     Released,
@@ -38,13 +36,11 @@ enum Reason {
 #[derive(Default, Serialize, ToSchema)]
 #[schema(as = HoldEvent)]
 pub(crate) struct HoldEventView {
-    /// What has happened.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Name, required = true)]
+    #[schema(inline, value_type = Name, required = true)]
     event: Option<Name>,
-    /// Why the lock is lost, with `lost`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Reason, required = false)]
+    #[schema(inline, value_type = Reason, required = false)]
     reason: Option<Reason>,
     /// The same for people.
     #[serde(skip_serializing_if = "Option::is_none")]

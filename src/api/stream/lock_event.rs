@@ -8,10 +8,9 @@ use crate::api::answers::expiry;
 use crate::lock::{FencingToken, Lease};
 use crate::service::{News, Told};
 
-/// What has happened.
+/// What has happened. `resync`: you may have missed something, so look at the lock, or list the locks.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
-#[schema(as = LockEventName)]
 enum Name {
     Granted,
     Renewed,
@@ -28,9 +27,8 @@ enum Name {
 #[derive(Default, Serialize, ToSchema)]
 #[schema(as = LockEvent)]
 pub(crate) struct LockEventView {
-    /// What has happened. `resync`: something may have been missed, so look at the lock, or list the locks.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Name, required = true)]
+    #[schema(inline, value_type = Name, required = true)]
     event: Option<Name>,
     /// Shown as `Last-Event-ID`, it has a stream go on behind this event; all but `heartbeat` have one.
     #[serde(skip_serializing_if = "Option::is_none")]
