@@ -223,11 +223,12 @@ impl Event {
     fn log(&self) {
         match self {
             Self::Break { who, lock, fencing_token, owner, outcome } => {
-                let Who { request_id, address, key_id, .. } = who;
+                let Who { request_id, address, key_id, key_name } = who;
                 tracing::warn!(
                     request_id,
                     address,
                     key_id,
+                    key_name,
                     key = lock,
                     fencing_token,
                     owner,

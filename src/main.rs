@@ -334,6 +334,7 @@ fn described(tls: &Tls) -> String {
 fn announce(tls: &Tls) {
     let (valid, file) = (tls.valid(), tls.files().certificate.display());
     let (valid_from, valid_until) = valid.clone().into_inner();
+    metrics().certificate_expires.set(valid_until.as_second());
     if valid.contains(&Timestamp::now()) {
         tracing::info!(%file, %valid_until, "new connections are served with this certificate");
     } else {

@@ -12,4 +12,4 @@ pub mod traces;
 
 pub use connections::{ConnectionRefused, Connections, OpenConnection};
 pub(crate) use labels::labels;
-pub use labels::{CounterTable, Counters, Histograms, Label};
+pub use labels::{CounterTable, Counters, Histograms, Label, LateGauge, States};

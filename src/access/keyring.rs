@@ -56,7 +56,7 @@ impl Keyring {
     /// Puts these keys in the place of those before. A key that stays keeps its counts; one that is gone is revoked, also
     /// for requests that go on.
     ///
-    /// Returns what is different, by ids and for people; empty where nothing is.
+    /// Returns what is different, by ids and names and for people; empty where nothing is.
     pub fn replace(&self, entries: Vec<Entry>) -> String {
         let mut different = Vec::new();
         let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
@@ -64,8 +64,9 @@ impl Keyring {
         keys.by_id.retain(|id, key| {
             let stays = stay.contains(id);
             if !stays {
+                let name = key.entry().map_or_else(String::new, |entry| format!(" ({})", entry.name));
+                different.push(format!("revoked {}{name}", id.as_str()));
                 key.set(None);
-                different.push(format!("revoked {}", id.as_str()));
             }
             stays
         });

@@ -1,12 +1,12 @@
-//! Metrics with labels whose values are known when the program is built: nobody can add one by what he sends, and
-//! whoever counts looks nothing up, since each value has its place in a table.
+//! Metrics with labels whose values are known when the program is built, or stand in its settings: no client can add one.
+//! Counting looks nothing up, since each value has its place in a table.
 
 use std::marker::PhantomData;
 use std::time::Duration;
 
 use prometheus::core::Collector;
 use prometheus::{
-    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
+    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
 };
 
 /// A label, by its values.
@@ -126,6 +126,42 @@ impl<L: Label> Histograms<L> {
         if let Some(histogram) = self.0.get(value.index()) {
             histogram.observe(took.as_secs_f64());
         }
+    }
+}
+
+/// The state of each of some things that the settings name: a gauge for each thing and state, 1 for the state that it is in.
+pub struct States<L>(IntGaugeVec, PhantomData<fn(L)>);
+
+impl<L: Label> States<L> {
+    /// A thing is shown from its first [`Self::set`] on.
+    pub fn register(registry: &Registry, name: &str, help: &str, labels: [&str; 2]) -> Self {
+        let family = valid(IntGaugeVec::new(Opts::new(name, help), &labels));
+        register(registry, family.clone());
+        Self(family, PhantomData)
+    }
+
+    /// The thing is in this state now, and in no other.
+    pub fn set(&self, thing: &str, state: L) {
+        for (index, name) in L::names().into_iter().enumerate() {
+            self.0.with_label_values(&[thing, name]).set(i64::from(index == state.index()));
+        }
+    }
+}
+
+/// A gauge that is shown from when it is first set: zero would be taken for a value.
+pub struct LateGauge(IntGaugeVec);
+
+impl LateGauge {
+    /// As the other metrics.
+    pub fn register(registry: &Registry, name: &str, help: &str) -> Self {
+        let family = valid(IntGaugeVec::new(Opts::new(name, help), &[]));
+        register(registry, family.clone());
+        Self(family)
+    }
+
+    /// Shows this number from now on.
+    pub fn set(&self, value: i64) {
+        self.0.with_label_values::<&str>(&[]).set(value);
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use prometheus::{IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
 
 use super::connections::Connections;
-use super::labels::{CounterTable, Counters, Histograms, gauge, labels, register, valid};
+use super::labels::{CounterTable, Counters, Histograms, LateGauge, States, gauge, labels, register, valid};
 use super::process::Process;
 
 /// The media type of [`Metrics::text`].
@@ -120,6 +120,18 @@ labels! {
     }
 }
 
+labels! {
+    /// What a server is to its quorum.
+    pub enum MemberState {
+        /// It takes part.
+        Counts = "counts",
+        /// It may have forgotten something, and takes part again by itself.
+        Quarantine = "quarantine",
+        /// It cannot be reached or used.
+        Unusable = "unusable",
+    }
+}
+
 /// The numbers of this process.
 pub struct Metrics {
     registry: Registry,
@@ -144,6 +156,10 @@ pub struct Metrics {
     pub holds: IntGauge,
     /// What is being taken back.
     pub takes_back_pending: IntGauge,
+    /// What each server of a quorum is to it.
+    pub quorum_members: States<MemberState>,
+    /// When the served certificate expires, in seconds since 1970.
+    pub certificate_expires: LateGauge,
     /// Whether the gateway finishes what it has begun.
     pub draining: IntGauge,
     /// Lines that are missing in a log.
@@ -209,6 +225,17 @@ impl Metrics {
             takes_back_pending: gauge(
                 "fencepost_takes_back_pending",
                 "Grants and places that are being taken back.",
+            ),
+            quorum_members: States::register(
+                all,
+                "fencepost_quorum_members",
+                "The servers of the quorum: 1 for the status that each has now.",
+                ["server", "status"],
+            ),
+            certificate_expires: LateGauge::register(
+                all,
+                "fencepost_tls_certificate_expiry_timestamp_seconds",
+                "When the certificate that is served expires, in seconds since 1970.",
             ),
             draining: gauge("fencepost_draining", "1 while the gateway finishes what it has begun, to stop."),
             log_lines_dropped: Counters::register(

@@ -7,8 +7,10 @@ use serde_json::Value;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpSocket, TcpStream};
 
+use crate::support::certificates::Certificates;
 use crate::support::http::{parse, raw, raw_call};
 use crate::support::keys::KeysFile;
+use crate::support::quorum::Quorum;
 use crate::support::{Client, Gateway, PATIENCE, Stage, eventually, fresh_token, on_each_store};
 
 on_each_store!(
@@ -19,7 +21,8 @@ on_each_store!(
 
 const DASHBOARD: &str = include_str!("../../docker/grafana/fencepost.json");
 const ALERTS: &str = include_str!("../../docker/alerts.yml");
-const README: &str = include_str!("../../README.md");
+const PAGE: &str = include_str!("../../docs/operations/metrics.md");
+const ALERTS_PAGE: &str = include_str!("../../docs/operations/alerts.md");
 
 /// All samples at one moment, by their names with labels.
 pub struct Scrape(BTreeMap<String, f64>);
@@ -291,7 +294,7 @@ async fn where_keys_are_in_use_one_that_may_list_reads_the_numbers() {
 }
 
 /// Where a gateway says that its metrics are.
-fn metrics_address(gateway: &Gateway) -> SocketAddr {
+pub fn metrics_address(gateway: &Gateway) -> SocketAddr {
     let line = gateway.log().into_iter().find(|line| line.contains("metrics are at http://")).unwrap();
     line.split("metrics are at http://").nth(1).unwrap().split('/').next().unwrap().parse().unwrap()
 }
@@ -368,9 +371,19 @@ fn questions(dashboard: &Value) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_dashboard_and_the_alerts_ask_for_is_there_and_the_readme_explains_all() {
-    let gateway = Gateway::start(&["--store", "memory:"]).await;
-    let scrape = Scrape::of(gateway.address).await;
+async fn what_the_dashboard_and_the_alerts_ask_for_is_there_and_the_page_explains_all() {
+    // Some numbers are there only where they mean something: of a certificate, and of the servers of a quorum.
+    let (certificates, quorum) = (Certificates::new(), Quorum::start(3).await);
+    let (certificate, key) = (certificates.certificate(), certificates.key());
+    let gateway = quorum.gateway(&[]).await;
+    eventually_shows(gateway.address, "each server was looked at", |scrape| {
+        scrape.series().iter().filter(|series| series.starts_with("fencepost_quorum_members")).count() == 9
+    })
+    .await;
+    let mut scrape = Scrape::of(gateway.address).await;
+    let tls = ["--store", "memory:", "--tls-cert", &certificate, "--tls-key", &key];
+    let secure = Gateway::start(&[&tls[..], &["--metrics-listen", "127.0.0.1:0"]].concat()).await;
+    scrape.0.extend(Scrape::of(metrics_address(&secure)).await.0);
     let names = scrape.names();
     let asked = questions(&serde_json::from_str(DASHBOARD).unwrap());
     for (what, text) in [("dashboard", asked.as_str()), ("alerts", ALERTS)] {
@@ -394,7 +407,19 @@ async fn what_the_dashboard_and_the_alerts_ask_for_is_there_and_the_readme_expla
             }
         }
     }
-    assert_eq!(names_in(README), names, "the README lists what there is");
+    assert_eq!(names_in(PAGE), names, "the page lists what there is");
     let unseen: Vec<_> = names.difference(&names_in(&asked)).map(|name| name.to_string()).collect();
     assert!(unseen.is_empty(), "the dashboard does not show {unseen:?}");
+}
+
+/// Whoever is woken by an alarm finds it by its name.
+#[test]
+fn each_alarm_has_a_section_that_says_what_to_do() {
+    let alarms: Vec<_> = ALERTS.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
+    let sections: Vec<_> = ALERTS_PAGE.lines().filter_map(|line| line.strip_prefix("## Fencepost")).collect();
+    let sections: Vec<_> = sections.iter().map(|rest| format!("Fencepost{rest}")).collect();
+    assert_eq!(sections, alarms);
+    for (section, name) in ALERTS_PAGE.split("\n## Fencepost").skip(1).zip(&alarms) {
+        assert!(section.contains("**What to do**"), "{name}");
+    }
 }

@@ -16,6 +16,7 @@ use crate::store::redis::connection::servers::BEGUN_WITHIN;
 use crate::store::redis::connection::supervisor::LinkSupervisor;
 use crate::store::redis::failure::{Failure, StepOutcome};
 use crate::store::redis::scripts::{Script, ScriptReply};
+use crate::telemetry::metrics::{MemberState, metrics};
 
 /// Why a server has no say in something.
 #[derive(Clone, Debug)]
@@ -119,6 +120,7 @@ impl Member {
     }
 
     pub(super) fn see(&self, status: Result<MemberStatus, String>, clock: Option<ServerClock>) {
+        metrics().quorum_members.set(&self.name, state_of(&status));
         let mut seen = self.seen();
         seen.status = status;
         seen.clock = clock.or(seen.clock);
@@ -240,6 +242,15 @@ impl Member {
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
         lock(&self.seen)
+    }
+}
+
+/// What operators see of it in numbers.
+fn state_of(status: &Result<MemberStatus, String>) -> MemberState {
+    match status {
+        Ok(status) if status.counts() => MemberState::Counts,
+        Ok(status) if status.has_forgotten() => MemberState::Quarantine,
+        Ok(_) | Err(_) => MemberState::Unusable,
     }
 }
 

@@ -4,6 +4,8 @@ use super::{
     Client, Duration, Gateway, Quorum, RedisServer, counts_soon, eventually, has_lock, ready, run, url_of,
     why_not_ready,
 };
+use crate::metrics::Scrape;
+use crate::support::quorum::BRIEF;
 
 /// Where a gateway finds these servers.
 fn url(nodes: &[&RedisServer]) -> String {
@@ -45,6 +47,37 @@ async fn too_few_servers_are_named_with_the_reason_and_one_less_is_not_noticed()
     // Whoever holds the lock may still hold it: nobody says that it is gone.
     client.patch("/locks/k?ttl=30s").token(&token).send().await.expect(503);
     client.get("/locks/k").send().await.expect(503);
+}
+
+/// Nothing else says so: the gateway is ready, and clients notice nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_dead_or_in_quarantine_is_seen_in_the_numbers() {
+    let mut quorum = Quorum::start(3).await;
+    let gateway = ready(quorum.gateway(&BRIEF).await).await;
+    let is = async |node: &RedisServer, expected: &str| {
+        let series = |status: &str| {
+            format!("fencepost_quorum_members{{server=\"127.0.0.1:{}\",status=\"{status}\"}}", node.port())
+        };
+        eventually(expected, async || {
+            let scrape = Scrape::of(gateway.address).await;
+            ["counts", "quarantine", "unusable"].iter().all(|status| {
+                let shown = scrape.series().contains(series(status).as_str());
+                shown && scrape.get(&series(status)) == f64::from(*status == expected)
+            })
+        })
+        .await;
+    };
+    for node in &quorum.nodes {
+        is(node, "counts").await;
+    }
+    quorum.nodes[0].kill();
+    is(&quorum.nodes[0], "unusable").await;
+    is(&quorum.nodes[1], "counts").await;
+    assert_eq!(why_not_ready(&gateway).await, None);
+    quorum.nodes[0].start_again().await;
+    is(&quorum.nodes[0], "quarantine").await;
+    counts_soon(&quorum.nodes[0]).await;
+    is(&quorum.nodes[0], "counts").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,7 +5,10 @@ use std::os::unix::fs::symlink;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use rcgen::{CertificateParams, DistinguishedName};
+
 use super::{gateway, gateway_with};
+use crate::metrics::{Scrape, metrics_address};
 use crate::support::certificates::Certificates;
 use crate::support::secure::{SecureClient, call};
 use crate::support::{Gateway, eventually, fresh_token};
@@ -103,6 +106,29 @@ async fn a_broken_pair_keeps_the_old_one_and_says_why() {
     for line in key.lines().filter(|line| line.len() > 10) {
         assert_eq!(lines_with(&gateway, line), 0, "the log has a line of the key");
     }
+}
+
+/// Nobody should learn of it from a client that is refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_the_certificate_that_is_served_is_among_the_numbers() {
+    const SERIES: &str = "fencepost_tls_certificate_expiry_timestamp_seconds";
+    let (certificates, gateway) = gateway(&["--metrics-listen", "127.0.0.1:0"]).await;
+    let address = metrics_address(&gateway);
+    let end = async || Scrape::of(address).await.get(SERIES);
+    let first = end().await;
+    let next = |params: &mut CertificateParams| params.not_after = rcgen::date_time_ymd(2031, 5, 6);
+    let (certificate, key) = certificates.client_with("next", DistinguishedName::new(), next);
+    fs::rename(certificate, certificates.certificate()).unwrap();
+    fs::rename(key, certificates.key()).unwrap();
+    eventually("the new end is shown", async || end().await == 1_935_792_000.0).await;
+    assert!(first > 1_935_792_000.0, "{first}");
+    // One that cannot be used is not served, and changes nothing.
+    fs::write(certificates.certificate(), "nonsense").unwrap();
+    eventually("it says why", async || lines_with(&gateway, "no certificate in PEM") > 0).await;
+    assert_eq!(end().await, 1_935_792_000.0);
+    // Zero would be taken for an end that is long over.
+    let plain = Gateway::start(&["--store", "memory:"]).await;
+    assert!(!Scrape::of(plain.address).await.series().contains(SERIES));
 }
 
 /// As Kubernetes gives secrets to a pod: the files are links into a directory that is a link, and that one is swapped.
