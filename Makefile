@@ -106,5 +106,6 @@ tools: ## Install what the tests need where it is missing
 		exit 1; \
 	fi
 
-clients: tools ## Install what the clients are made, checked and run with: target/clients
+clients: tools ## Install what clients and manifests are checked with: target/clients, target/manifests
 	tests/clients/install
+	tests/manifests/install

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::support::gateway::run;
 use crate::support::{Client, Gateway, RedisServer, cluster, eventually, free_port, fresh_token, sentinels};
 
-const README: &str = include_str!("../../README.md");
+const PAGE: &str = include_str!("../../docs/stores.md");
 
 /// What it prints, and its exit code.
 fn check(args: &[&str]) -> (i32, String) {
@@ -35,11 +35,11 @@ fn without_numbers(text: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_good_server_is_described_as_in_the_readme() {
+async fn a_good_server_is_described_as_on_the_page() {
     let redis = RedisServer::start_with(&["--appendonly", "yes"]).await;
     let (code, page) = check(&["--store", redis.url()]);
     assert_eq!(code, 0, "{page}");
-    let (_, sample) = README.split_once("```text\n$ fencepost check --store redis://127.0.0.1\n").unwrap();
+    let (_, sample) = PAGE.split_once("```console\n$ fencepost check --store redis://127.0.0.1\n").unwrap();
     let (sample, _) = sample.split_once("```").unwrap();
     assert_eq!(without_numbers(&page), without_numbers(sample));
     assert_eq!(row(&page, "server"), format!("127.0.0.1:{}", redis.port()));
@@ -240,9 +240,9 @@ async fn permissions_are_asked_for_with_complete_calls() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_smallest_user_of_the_readme_can_do_all_that_is_needed() {
+async fn the_smallest_user_of_the_page_can_do_all_that_is_needed() {
     let redis = RedisServer::start().await;
-    let rule = README.lines().find(|line| line.contains("ACL SETUSER fencepost")).unwrap().trim();
+    let rule = PAGE.lines().find(|line| line.contains("ACL SETUSER fencepost")).unwrap().trim();
     let _: () = redis.command(&rule.split(' ').collect::<Vec<_>>()).await;
     let url = format!("redis://fencepost:password@127.0.0.1:{}", redis.port());
     let (code, page) = check(&["--store", &url]);
@@ -262,9 +262,9 @@ async fn the_smallest_user_of_the_readme_can_do_all_that_is_needed() {
 
 /// Whoever learns its password can end the gateway's own locks, and nothing else.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_user_of_the_readme_is_refused_what_harms_others() {
+async fn the_user_of_the_page_is_refused_what_harms_others() {
     let redis = RedisServer::start().await;
-    let rule = README.lines().find(|line| line.contains("ACL SETUSER fencepost")).unwrap().trim();
+    let rule = PAGE.lines().find(|line| line.contains("ACL SETUSER fencepost")).unwrap().trim();
     let _: () = redis.command(&rule.split(' ').collect::<Vec<_>>()).await;
     let url = format!("redis://fencepost:password@127.0.0.1:{}", redis.port());
     let client = redis::Client::open(url).unwrap();

@@ -19,6 +19,7 @@ mod code_map;
 mod compose;
 mod contract;
 mod crowd;
+mod deploying;
 mod descriptors;
 mod differential;
 mod doubt;

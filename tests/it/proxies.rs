@@ -1,4 +1,4 @@
-//! Real proxies before real gateways, as docs/deploying.md has them: the name of a lock, the client's leaving, its waiting
+//! Real proxies before real gateways, as docs/deploying/proxies.md has them: the name of a lock, the client's leaving, its waiting
 //! and its events arrive as they were meant.
 
 use std::process::Stdio;
@@ -8,8 +8,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Child;
 
 use self::front::{ALLOWED, Front, Kind, gateway};
-use crate::readme::{Said, file, files_for_deploying};
-use crate::support::gateway::PROGRAM;
+use crate::readme::{file, files_for_deploying};
 use crate::support::keys::KeysFile;
 use crate::support::{Client, Gateway, RedisServer, eventually, fresh_token};
 
@@ -248,21 +247,12 @@ async fn a_firewall_with_the_owasp_rules_lets_locks_be_taken() {
     assert_eq!(strict.ask("GET", &format!("/lock?key={}", attacks[0]), &[]).await.0, 403);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn systemd_takes_the_unit() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("fencepost.service");
-    std::fs::write(&path, file("fencepost.service").replace("/usr/local/bin/fencepost", PROGRAM)).unwrap();
-    let verify =
-        tokio::process::Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&path).output();
-    let said = Said::of(verify.await.expect("systemd-analyze must be installed: `make tools`"));
-    assert!(said.code == Some(0) && !said.text.contains("fencepost.service"), "{said:?}");
-}
-
 #[test]
 fn every_file_for_deploying_is_used_by_a_test() {
-    let names = ["nginx.conf", "haproxy.cfg", "Caddyfile", "before-crs.conf", "fencepost.service"];
-    assert_eq!(files_for_deploying(), names);
+    let proxies = ["nginx.conf", "haproxy.cfg", "Caddyfile", "before-crs.conf"];
+    // In `deploying`.
+    let others = ["fencepost.service", "fencepost.yaml", "fencepost-file.yaml"];
+    assert_eq!(files_for_deploying(), [&proxies[..], &others].concat());
 }
 
 /// Each limit of the proxy that the page sets, so short that a test can wait for longer.

@@ -16,7 +16,11 @@ const README: &str = include_str!("../../README.md");
 /// Those that are too many for the README.
 const MORE: &str = include_str!("../../docs/recipes.md");
 /// What others are told who stand before the gateway.
-const DEPLOYING: &str = include_str!("../../docs/deploying.md");
+const DEPLOYING: [&str; 3] = [
+    include_str!("../../docs/deploying/proxies.md"),
+    include_str!("../../docs/deploying/systemd.md"),
+    include_str!("../../docs/deploying/kubernetes.md"),
+];
 pub const DOCUMENTED_ADDRESS: &str = "127.0.0.1:8080";
 
 on_each_store!(
@@ -56,8 +60,8 @@ fn snippets() -> Snippets {
 /// A snippet that is no script, by the name that it is saved under.
 pub fn file(name: &str) -> String {
     let fence = format!(" file={name}\n");
-    let texts = [README, MORE, DEPLOYING].map(|text| text.split(&fence).nth(1));
-    let rest = texts.into_iter().flatten().next().unwrap_or_else(|| panic!("no snippet is called {name}"));
+    let texts = [README, MORE].into_iter().chain(DEPLOYING).map(|text| text.split(&fence).nth(1));
+    let rest = texts.flatten().next().unwrap_or_else(|| panic!("no snippet is called {name}"));
     rest.split("```").next().unwrap().to_owned()
 }
 
@@ -69,7 +73,7 @@ pub fn files_for_others() -> Vec<&'static str> {
 
 /// The names of all files for deploying.
 pub fn files_for_deploying() -> Vec<&'static str> {
-    DEPLOYING.lines().filter_map(named).map(|(_, name)| name).collect()
+    DEPLOYING.iter().flat_map(|text| text.lines()).filter_map(named).map(|(_, name)| name).collect()
 }
 
 /// The language and the name of a snippet that begins with this line.
@@ -178,7 +182,7 @@ impl Said {
 /// Everybody on the machine can read arguments.
 #[test]
 fn no_snippet_gives_curl_a_secret_as_an_argument() {
-    for text in [README, MORE, DEPLOYING, include_str!("../../src/api/ui/page.js")] {
+    for text in DEPLOYING.into_iter().chain([README, MORE, include_str!("../../src/api/ui/page.js")]) {
         for line in text.lines().filter(|line| line.contains("-H ") || line.contains("--header ")) {
             let words: Vec<_> = line.split("-H ").flat_map(|part| part.split("--header ")).skip(1).collect();
             for word in words {

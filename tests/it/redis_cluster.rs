@@ -115,13 +115,13 @@ async fn waiters_are_put_back_although_those_of_another_server_cannot_be() {
     }
 }
 
-/// What README grants to a gateway's user is enough.
+/// What the page on stores grants to a gateway's user is enough.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_smallest_user_is_enough_on_a_cluster() {
     let cluster = RedisCluster::start().await;
-    let readme = include_str!("../../README.md");
-    let user = readme.lines().find(|line| line.trim().starts_with("ACL SETUSER fencepost")).unwrap();
-    let (_, more) = readme.split_once("A cluster's gateways need `").unwrap();
+    let page = include_str!("../../docs/stores.md");
+    let user = page.lines().find(|line| line.trim().starts_with("ACL SETUSER fencepost")).unwrap();
+    let (_, more) = page.split_once("A cluster's gateways need `").unwrap();
     let words: Vec<_> = user.split_whitespace().chain(more.split('`').next().unwrap().split(' ')).collect();
     for node in &cluster.nodes {
         let _: () = node.command(&words).await;

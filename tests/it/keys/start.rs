@@ -183,11 +183,12 @@ async fn a_command_runs_under_a_lock_with_a_key_and_not_without() {
         .expect(201);
 }
 
-/// What is pasted into a keys file from the README is good.
+/// What is pasted into a keys file from the page on access is good.
 #[test]
-fn the_entry_of_the_readme_is_a_key() {
-    let readme = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
-    let entry = readme.split("```toml").nth(1).unwrap().split("```").next().unwrap();
+fn the_entry_of_the_page_is_a_key() {
+    let page = include_str!("../../../docs/access.md");
+    let (_, rest) = page.split_once("```toml file=keys.toml\n").unwrap();
+    let entry = rest.split("```").next().unwrap();
     let keys = fencepost::access::parse_keys(entry).unwrap();
     assert_eq!(keys.len(), 1);
     assert!(keys[0].rate.is_some() && keys[0].expires.is_some() && keys[0].max_ttl.is_some());

@@ -1,4 +1,4 @@
-//! A real proxy with the configuration that docs/deploying.md gives, in front of gateways.
+//! A real proxy with the configuration that docs/deploying/proxies.md gives, in front of gateways.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

@@ -145,11 +145,11 @@ async fn a_server_without_sharded_channels_notifies_on_plain_ones() {
     assert!(median(delays.clone()) < Duration::from_millis(100), "{delays:?}");
 }
 
-/// With the permissions that the README names everything works, and without its channels waiting still does.
+/// With the permissions that the page on stores names everything works, and without its channels waiting still does.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_permissions_in_the_readme_are_enough() {
-    let readme = include_str!("../../../README.md");
-    let line = readme.lines().find(|line| line.trim_start().starts_with("ACL SETUSER fencepost")).unwrap();
+async fn the_permissions_on_the_page_are_enough() {
+    let page = include_str!("../../../docs/stores.md");
+    let line = page.lines().find(|line| line.trim_start().starts_with("ACL SETUSER fencepost")).unwrap();
     let words: Vec<_> = line.split_whitespace().collect();
     for (without, slowest) in
         [(None, Duration::from_millis(100)), (Some("&fencepost:*"), Duration::from_secs(1))]

@@ -1,0 +1,146 @@
+//! What the pages on deploying have besides proxies: units, manifests and certificates, judged by what would use them.
+
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+use tokio::io::AsyncWriteExt;
+
+use crate::readme::{Said, file};
+use crate::support::Gateway;
+use crate::support::gateway::PROGRAM;
+use crate::support::keys::KeysFile;
+
+const TLS: &str = include_str!("../../docs/deploying/tls.md");
+const METRICS: &str = include_str!("../../docs/operations/metrics.md");
+/// The versions of Kubernetes that the page names.
+const VERSIONS: [&str; 2] = ["1.30", "1.34"];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn systemd_takes_the_unit() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("fencepost.service");
+    std::fs::write(&path, file("fencepost.service").replace("/usr/local/bin/fencepost", PROGRAM)).unwrap();
+    let verify =
+        tokio::process::Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&path).output();
+    let said = Said::of(verify.await.expect("systemd-analyze must be installed: `make tools`"));
+    assert!(said.code == Some(0) && !said.text.contains("fencepost.service"), "{said:?}");
+}
+
+/// The documents of a manifest, each valid by the strict schemas of Kubernetes: without a field that it does not know.
+pub async fn manifests(text: &str) -> Vec<Value> {
+    let script = format!(
+        "import json, sys, yaml, kubernetes_validate as k8s
+documents = list(yaml.safe_load_all(sys.stdin))
+for document in documents:
+    for version in {VERSIONS:?}:
+        k8s.validate(document, version, strict=True)
+json.dump(documents, sys.stdout)"
+    );
+    let python = concat!(env!("CARGO_MANIFEST_DIR"), "/target/manifests/venv/bin/python");
+    let mut command = tokio::process::Command::new(python);
+    command.args(["-c", &script]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("what checks manifests must be installed: `make clients`");
+    child.stdin.take().unwrap().write_all(text.as_bytes()).await.unwrap();
+    let output = child.wait_with_output().await.unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kubernetes_takes_the_manifests_and_their_parts_find_each_other() {
+    let all = manifests(&file("fencepost.yaml")).await;
+    let kinds: Vec<_> = all.iter().map(|document| document["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["Deployment", "Service", "PodDisruptionBudget"]);
+    let [deployment, service, budget] = &all[..] else { unreachable!() };
+    let pod = &deployment["spec"]["template"];
+    let labels = &pod["metadata"]["labels"];
+    assert_eq!(&deployment["spec"]["selector"]["matchLabels"], labels);
+    assert_eq!((&service["spec"]["selector"], &budget["spec"]["selector"]["matchLabels"]), (labels, labels));
+    let replicas = deployment["spec"]["replicas"].as_u64().unwrap();
+    assert!(replicas >= 2 && budget["spec"]["minAvailable"].as_u64().unwrap() < replicas);
+    // What a stop takes at most: the pause before, the drain, and what is left to do after it.
+    let container = &pod["spec"]["containers"][0];
+    let pause = container["lifecycle"]["preStop"]["exec"]["command"][1].as_str().unwrap();
+    let grace = pod["spec"]["terminationGracePeriodSeconds"].as_u64().unwrap();
+    assert!(grace > pause.parse::<u64>().unwrap() + 10 + 6, "{grace}");
+    assert_eq!(container["readinessProbe"]["httpGet"]["path"], "/readyz");
+    assert_eq!(container["livenessProbe"]["httpGet"]["path"], "/healthz");
+    let [state] = &manifests(&file("fencepost-file.yaml")).await[..] else { panic!("one document") };
+    assert_eq!((&state["kind"], &state["spec"]["replicas"]), (&"StatefulSet".into(), &1.into()));
+    let typo = file("fencepost.yaml").replace("readinessProbe", "readynessProbe");
+    let refused = tokio::spawn(async move { manifests(&typo).await }).await;
+    assert!(refused.is_err(), "a field that Kubernetes does not know");
+}
+
+/// Each variable is one that the gateway reads, with a value that it takes.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_gateway_takes_the_settings_of_the_manifests() {
+    for name in ["fencepost.yaml", "fencepost-file.yaml"] {
+        let document = manifests(&file(name)).await.remove(0);
+        let directory = tempfile::tempdir().unwrap();
+        let mut keys = KeysFile::new();
+        keys.add_for_all("first", "\"acquire\"");
+        keys.write();
+        std::fs::copy(keys.path(), directory.path().join("keys.toml")).unwrap();
+        std::fs::write(directory.path().join("redis-password"), "secret\n").unwrap();
+        let place = directory.path().to_str().unwrap();
+        let mut command = Command::new(PROGRAM);
+        command.env("FENCEPOST_LISTEN", "127.0.0.1:0").current_dir(directory.path());
+        let container = &document["spec"]["template"]["spec"]["containers"][0];
+        for variable in container["env"].as_array().unwrap() {
+            let value = variable["value"].as_str().unwrap().replace("/etc/fencepost", place);
+            let value = value.replace("/data", place).replace("0.0.0.0:9464", "127.0.0.1:0");
+            command.env(variable["name"].as_str().unwrap(), value);
+        }
+        Gateway::try_start_by(command, &[]).await.unwrap_or_else(|said| panic!("{name}: {said:#?}"));
+    }
+}
+
+/// What is pasted from the page on TLS makes certificates that the gateway serves, and that `curl` and `run` accept.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_certificates_of_the_page_are_accepted_by_curl_and_by_run() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str| directory.path().join(name).display().to_string();
+    for snippet in TLS.split("```bash\n").skip(1).map(|part| part.split("```").next().unwrap()) {
+        let mut bash = Command::new("bash");
+        let bin = std::path::Path::new(PROGRAM).parent().unwrap().display();
+        let path = format!("{bin}:{}", std::env::var("PATH").unwrap());
+        bash.args(["-eu", "-c", snippet]).current_dir(directory.path()).env("PATH", path);
+        Said::of(bash.output().unwrap()).expect(0, "");
+    }
+    for (certificate, key, authority) in
+        [("try.pem", "try-key.pem", "try.pem"), ("server.pem", "server-key.pem", "ca.pem")]
+    {
+        let (keys, clients) = (file("keys.toml"), file("ca.pem"));
+        let (certificate, key, authority) = (file(certificate), file(key), file(authority));
+        let tls = ["--store", "memory:", "--tls-cert", &certificate, "--tls-key", &key];
+        let gateway =
+            Gateway::start(&[&tls[..], &["--keys", &keys, "--tls-client-ca", &clients]].concat()).await;
+        let url = format!("https://localhost:{}", gateway.address.port());
+        let curl = |args: &[&str], path: &str| {
+            let mut curl = Command::new("curl");
+            curl.args(["-sS", "-m", "20", "--cacert", &authority]).args(args).arg(format!("{url}{path}"));
+            Said::of(curl.output().unwrap())
+        };
+        curl(&[], "/healthz").expect(0, "ok");
+        // The certificate stands for the key of its subject.
+        let shown = [file("client.pem"), file("client-key.pem")];
+        let shown = ["--cert", &shown[0], "--key", &shown[1], "-X", "PUT"];
+        curl(&shown, "/lock?key=billing/a&ttl=1s").expect(0, "\"fencing_token\"");
+        curl(&shown, "/lock?key=other&ttl=1s").expect(0, "right-missing");
+        let mut run = Command::new(PROGRAM);
+        run.args(["run", "--wait", "0s", "billing/b", "--", "echo", "done"]);
+        run.env("SSL_CERT_FILE", &authority).env("FENCEPOST_URL", &url);
+        run.env("FENCEPOST_API_KEY_FILE", file("billing.key"));
+        Said::of(run.output().unwrap()).expect(0, "done\n");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn prometheus_is_told_of_the_job_that_the_alarms_are_about() {
+    let (_, page) = METRICS.split_once("```yaml file=prometheus.yml\n").unwrap();
+    let told = crate::recipes::yaml(page.split("```").next().unwrap()).await;
+    let job = &told["scrape_configs"][0];
+    assert_eq!(job["job_name"], "fencepost");
+    assert!(job["static_configs"][0]["targets"].as_array().unwrap().len() > 1);
+}
