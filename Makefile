@@ -2,7 +2,7 @@
 
 # What the tests start for real, each with the Debian package that brings it.
 TOOLS := redis-server:redis-server sqlite3:sqlite3 curl:curl unshare:util-linux mount:mount python3:python3 \
-	valgrind:valgrind node:nodejs npm:npm systemd-analyze:systemd chromium:chromium nginx:nginx haproxy:haproxy caddy:caddy
+	valgrind:valgrind node:nodejs npm:npm go:golang-go systemd-analyze:systemd chromium:chromium nginx:nginx haproxy:haproxy caddy:caddy
 # The OWASP rules are no command.
 CORE_RULES := /usr/share/modsecurity-crs/rules
 

@@ -1,80 +1,141 @@
-"""A Fencepost client for back ends: the standard library of Python 3.10 is enough. Copy it into your project."""
-import http.client, json, os, sys, threading, time, uuid
-from contextlib import contextmanager, suppress
-from typing import Any, Iterator
-from urllib.parse import urlencode
-from urllib.request import HTTPError, Request, urlopen
+"""A Fencepost client for Python 3.10 and later. It needs no other package: copy this file into your project.
 
-class Busy(Exception): """Somebody else holds the lock."""
-class Lost(Exception): """The lease is over: somebody else may hold the lock by now."""
-class Unknown(Exception): """No answer until the deadline: it may have happened, or not."""
-class Refused(Exception): """The gateway does not take such a request."""
-ERRORS: dict[int, type[Exception]] = {423: Busy, 404: Lost, 409: Lost}
-def now() -> float: return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))  # Also in sleep.
+Its calls block. In `async` code, copy `fencepost_async.py` as well, and use that.
+"""
+import http.client, json, os, ssl, threading, time, uuid
+from contextlib import contextmanager, suppress
+from typing import Any, Iterable, Iterator
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlencode
+from urllib.request import Request, urlopen
+
+class FencepostError(Exception):
+    """`problem` is the gateway's answer, if there was one. `holder` has `owner`, `expires_at` and `expires_in_ms`."""
+    def __init__(self, text: str, problem: dict[str, Any] | None = None, retry_after_s: float | None = None) -> None:
+        super().__init__(text)
+        self.problem, self.retry_after_s = problem or {}, retry_after_s
+        self.status, self.type, self.detail = (self.problem.get(name) for name in ("status", "type", "detail"))
+        self.holder: dict[str, Any] | None = self.problem.get("holder")
+class Busy(FencepostError): """Someone else holds the lock, or is next in the wait queue."""
+class Lost(FencepostError): """The lease is over. Someone else may hold the lock now."""
+class Refused(FencepostError): """The gateway rejects the request: a parameter, the API key or its rights are wrong."""
+class Unavailable(FencepostError): """No gateway can do it now. Certainly nothing happened."""
+class Unknown(FencepostError): """No answer in time. It may have happened, or not."""
+
+WAIT_S = 5.0  # The longest wait of one request. A dead gateway is noticed before the place in the wait queue expires.
+NOTHING_HAPPENED = ("/problems/store-unavailable", "/problems/not-replicated", "/problems/shutting-down")
+def kind_of(status: int, problem: str) -> type[FencepostError]:
+    if not problem: return Unknown if status else Unavailable  # What a proxy answers has no such type.
+    if status == 423: return Busy
+    if status in (404, 409) and problem != "/problems/not-found": return Lost
+    if status == 429 or problem in NOTHING_HAPPENED: return Unavailable
+    return Unknown if status >= 500 else Refused
+def now() -> float:  # This clock goes on while the machine sleeps.
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 class Lease:
+    """Show `fencing_token` to what the lock protects. `ends_at` is by `now`, and never too late."""
     def __init__(self, key: str, token: str, sent: float, grant: Any) -> None:
-        self.key, self.token, self.lost = key, token, threading.Event()
-        self.fencing_token: int = grant["fencing_token"]  # Show it to what the lock protects.
-        self.ends_at: float = sent + grant["ttl_ms"] / 1000  # By `now`, and never too late.
+        self.key, self.token, self.ends_at, self.lost = key, token, sent + grant["ttl_ms"] / 1000, threading.Event()
+        self.fencing_token: int = grant["fencing_token"]
     def check(self) -> None:
-        if self.lost.is_set() or now() >= self.ends_at: raise Lost(self.key)
+        """Raises `Lost` if someone else may hold the lock."""
+        if self.lost.is_set() or now() >= self.ends_at: raise Lost(f"{self.key}: the lease is over")
 
 class Fencepost:
-    def __init__(self, url: str, retry_for_s: float = 10, try_for_s: float = 3, api_key: str = "") -> None:
-        self.url, self.retry_for_s, self.try_for_s = url, retry_for_s, try_for_s
+    """`urls` is one gateway, or several that share a store: a list, or a text with commas. Settings that you leave out
+    come from FENCEPOST_URL, FENCEPOST_API_KEY or FENCEPOST_API_KEY_FILE, and SSL_CERT_FILE."""
+    def __init__(self, urls: str | Iterable[str] = "", *, retry_for_s: float = 10, try_for_s: float = 3,
+                 api_key: str = "", ca_file: str | None = None) -> None:
+        urls = urls or os.environ.get("FENCEPOST_URL") or "http://127.0.0.1:8080"
+        self.urls = [url.strip().rstrip("/") for url in (urls.split(",") if isinstance(urls, str) else urls)]
+        is_secure = any(url.startswith("https:") for url in self.urls)
+        self.tls = ssl.create_default_context(cafile=ca_file) if is_secure else None  # It takes a while to make.
+        self.retry_for_s, self.try_for_s = retry_for_s, try_for_s
+        api_key = api_key or os.environ.get("FENCEPOST_API_KEY", "")
+        if not api_key and (file := os.environ.get("FENCEPOST_API_KEY_FILE")):
+            with open(file) as text: api_key = text.read().strip()
         self.headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    def acquire(self, key: str, ttl_s: float = 30, wait_s: float = 0) -> Lease:  # `wait_s` is up to 60.
-        token, until = uuid.uuid4().hex, now() + wait_s + self.retry_for_s
-        def put() -> Lease: return Lease(key, token, *self._call("PUT", key, token, until, ttl=ttl_s, wait=wait_s))
+
+    def acquire(self, key: str, ttl_s: float = 30, wait_s: float = 0, owner: str = "", token: str = "") -> Lease:
+        """Raises `Busy` if the lock is not free within `wait_s`, and `Unavailable` at once if all gateways are away."""
+        token, wait_until = token or uuid.uuid4().hex, now() + wait_s if wait_s else 0
+        query = {"ttl": f"{round(ttl_s * 1000)}ms"} | ({"owner": owner} if owner else {})
+        until = now() + wait_s + self.retry_for_s
         try:
-            lease = put()  # If it waited, `ends_at` is far too early: the same request again says when it ends.
-            return lease if lease.ends_at - now() > ttl_s * 2 / 3 else put()
-        except BaseException as error:  # Out of the line; and what was granted without our knowing is freed.
+            sent, grant = self.call("PUT", key, token, until, query, wait_until, is_new=True)
+            if now() - sent > ttl_s / 3:  # If it waited, the lease began later. The same request says when it ends.
+                sent, grant = self.call("PUT", key, token, now() + self.try_for_s, query)
+            return Lease(key, token, sent, grant)
+        except (Lost, Refused, Unavailable): raise
+        except BaseException as error:  # It leaves the wait queue, and releases a grant that it was not told of.
             if wait_s or not isinstance(error, Busy):
-                with suppress(Exception): self._call("DELETE", key, token, now() + self.try_for_s)
+                with suppress(Exception): self.call("DELETE", key, token, now() + self.try_for_s)
             raise
 
     def renew(self, lease: Lease, ttl_s: float = 30) -> None:
-        sent, grant = self._call("PATCH", lease.key, lease.token, lease.ends_at, ttl=ttl_s)
-        lease.ends_at = sent + grant["ttl_ms"] / 1000
-    def release(self, lease: Lease) -> None: self._call("DELETE", lease.key, lease.token, now() + self.retry_for_s)
+        sent, grant = self.call("PATCH", lease.key, lease.token, lease.ends_at, {"ttl": f"{round(ttl_s * 1000)}ms"})
+        lease.ends_at = max(lease.ends_at, sent + grant["ttl_ms"] / 1000)
+
+    def release(self, lease: Lease) -> None:
+        self.call("DELETE", lease.key, lease.token, now() + self.retry_for_s)
 
     @contextmanager
-    def hold(self, key: str, ttl_s: float = 30, wait_s: float = 0) -> Iterator[Lease]:
-        """Renews in the background. When the lease is lost `lost` is set, `check` raises, and so does the end."""
-        lease, done, unsaid = self.acquire(key, ttl_s, wait_s), threading.Event(), Exception
+    def hold(self, key: str, ttl_s: float = 30, wait_s: float = 0, owner: str = "") -> Iterator[Lease]:
+        """Renews in the background. If the lease is lost, `lost` is set, `check` raises `Lost`, and so does the end."""
+        lease, done = self.acquire(key, ttl_s, wait_s, owner), threading.Event()
         def keep() -> None:
             while not done.wait(min(ttl_s / 3, lease.ends_at - now())) and not lease.lost.is_set():
                 try: self.renew(lease, ttl_s)
-                except Exception as error:
+                except FencepostError as error:
                     if isinstance(error, Lost) or now() >= lease.ends_at: lease.lost.set()
         threading.Thread(target=keep, daemon=True).start()
+        unsaid: Any = Exception  # If the work fails, what it raises says more than what the release does.
         try:
             yield lease
             lease.check()
-            unsaid = Unknown  # When the work has failed, what it raises says more than what the release does.
+            unsaid = (Unavailable, Unknown)
         finally:
             done.set()
             with suppress(unsaid): self.release(lease)
 
-    def _call(self, method: str, key: str, token: str, until: float, **spans_s: float) -> tuple[float, Any]:
-        query = {"key": key} | {name: f"{round(span * 1000)}ms" for name, span in spans_s.items()}
-        request = Request(f"{self.url}/lock?{urlencode(query)}", method=method, headers=self.headers | {"Lease-Token": token})
-        while True:  # The same request with the same token, until the gateway answers or the time is over.
-            sent = now()
-            try:
-                timeout = max(0.1, min(until - sent, self.try_for_s + spans_s.get("wait", 0)))
-                with urlopen(request, timeout=timeout) as answer: return sent, json.loads(answer.read() or "null")
-            except (OSError, http.client.HTTPException, ValueError) as error:
-                why, kind = f"{method} {key}: {error}", ""
-                if isinstance(error, HTTPError) and error.code < 500:
-                    with suppress(Exception): kind = str(json.loads(error.read())["type"])  # A proxy's has none.
-                    if kind.startswith("/problems/"): raise ERRORS.get(error.code, Refused)(why) from None
-                if now() >= until: raise Unknown(why) from error
-            time.sleep(0.2)
+    def call(self, method: str, key: str, token: str, until: float, query: dict[str, str] = {}, wait_until: float = 0,
+             is_new: bool = False) -> tuple[float, Any]:
+        """The same request with the same token until it is answered. A gateway that fails is asked last from then on.
+        Returns when it asked, and what was granted."""
+        failed, is_doubtful, is_reached = 0, False, not is_new
+        while True:
+            url, sent = self.urls[0], now()
+            wait_s = min(WAIT_S, max(0.0, wait_until - sent))
+            asked = {"key": key} | query | ({"wait": f"{round(wait_s * 1000)}ms"} if wait_until else {})
+            headers = self.headers | {"Lease-Token": token}
+            request = Request(f"{url}/lock?{urlencode(asked)}", method=method, headers=headers)
+            status, text, after = self._send(request, max(0.1, min(until - sent, self.try_for_s + wait_s)))
+            body: Any = None
+            with suppress(ValueError): body = json.loads(text or "{}")
+            if 200 <= status < 300 and isinstance(body, dict): return sent, body
+            problem = body if isinstance(body, dict) and str(body.get("type")).startswith("/problems/") else {}
+            kind = kind_of(status, problem.get("type", ""))
+            why = f"{method} {key} at {url}: {problem.get('detail') or text or status}"
+            if kind in (Lost, Refused) or kind is Busy and now() > wait_until - 0.1: raise kind(why, problem, after)
+            is_doubtful, is_reached = is_doubtful or kind is Unknown, is_reached or status > 0
+            if kind is Busy:
+                time.sleep(0.0 if "position" in problem else 0.2)
+                continue
+            failed += 1
+            if self.urls[0] == url: self.urls = [*self.urls[1:], url]
+            is_round = failed % len(self.urls) == 0
+            if now() >= until or is_round and not is_reached:
+                raise (Unknown if is_doubtful else Unavailable)(why, problem, after)
+            if is_round: time.sleep(max(0.0, min(after or 0.2, until - now())))
 
-if __name__ == "__main__":  # A click on "pay". Nothing releases it: a second click within its ttl finds it held.
-    try: lease = Fencepost(os.environ["FENCEPOST_URL"]).acquire(f"pay:{sys.argv[1]}", ttl_s=10)
-    except Busy: print("is being paid already")
-    else: print("charged", lease.fencing_token)
+    def _send(self, request: Request, timeout_s: float) -> tuple[int, str, float | None]:
+        """The status, the text, and `Retry-After`. Status 0: there was no connection. 1: the answer was lost."""
+        try:
+            try: answer = urlopen(request, timeout=timeout_s, context=self.tls)
+            except HTTPError as error: answer = error
+            with answer:
+                after = answer.headers.get("Retry-After", "")
+                return answer.status, answer.read().decode(), float(after) if after.isdigit() else None
+        except URLError as error: return 0, str(error.reason), None
+        except (OSError, http.client.HTTPException, ValueError) as error: return 1, repr(error), None

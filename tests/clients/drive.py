@@ -1,8 +1,9 @@
 """Does what a test says, line by line, with the client in examples/clients, and says what came of it."""
+import json
 import os
 import sys
 
-from fencepost import Busy, Fencepost, Lease, Lost, Unknown
+from fencepost import Fencepost, FencepostError, Lease
 
 
 class Failed(Exception):
@@ -15,6 +16,12 @@ def said() -> list[str]:
 
 def say(answer: object) -> None:
     print(answer, flush=True)
+
+
+def describe(error: Exception | None) -> str:
+    assert isinstance(error, FencepostError)
+    retry_after_s = error.retry_after_s
+    return json.dumps([error.status, error.type, error.detail, error.holder, retry_after_s, str(error)])
 
 
 def hold(fencepost: Fencepost, key: str, ttl_s: str, wait_s: str) -> None:
@@ -49,13 +56,19 @@ def do(fencepost: Fencepost, lease: Lease | None, words: list[str]) -> Lease | N
 
 
 def main() -> None:
-    fencepost = Fencepost(os.environ["FENCEPOST_URL"], float(os.environ["RETRY_FOR_S"]), try_for_s=1)
+    fencepost = Fencepost(retry_for_s=float(os.environ["RETRY_FOR_S"]), try_for_s=1)
     lease: Lease | None = None
+    error: Exception | None = None
     while words := said():
         try:
-            lease = do(fencepost, lease, words)
-        except (Busy, Lost, Unknown, Failed) as error:
+            if words == ["why"]:
+                say(describe(error))
+            else:
+                lease = do(fencepost, lease, words)
+        except (FencepostError, Failed) as raised:
+            error = raised
             say(type(error).__name__.lower())
 
 
-main()
+if __name__ == "__main__":
+    main()

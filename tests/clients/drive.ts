@@ -1,7 +1,7 @@
 /** Does what a test says, line by line, with the client in examples/clients, and says what came of it. */
 import { createInterface } from "node:readline";
 import { env, stdin } from "node:process";
-import { Busy, Fencepost, Lease, Lost, Unknown } from "./fencepost.js";
+import { Fencepost, FencepostError, type Lease } from "./fencepost.mjs";
 
 /** What work may throw. */
 class Failed extends Error {}
@@ -13,15 +13,16 @@ const said = async (): Promise<string[] | undefined> => {
 };
 const say = (answer: string) => console.log(answer);
 
-const fencepost = new Fencepost(env.FENCEPOST_URL ?? "", Number(env.RETRY_FOR_S) * 1000, 1_000);
+const fencepost = new Fencepost(undefined, { retryForMs: Number(env.RETRY_FOR_S) * 1000, tryForMs: 1_000 });
 let lease: Lease | undefined;
+let last: FencepostError | undefined;
 
 async function hold(key: string, ttlMs: number, waitMs: number): Promise<void> {
   await fencepost.hold(key, { ttlMs, waitMs }, async (lease) => {
     say(`granted ${lease.fencingToken}`);
     for (let words = await said(); words && words[0] !== "leave"; words = await said()) {
       if (words[0] === "fail") throw new Failed();
-      const { signal } = lease.end;
+      const { signal } = lease;
       if (words[0] === "lost" && !signal.aborted) {
         await new Promise((told) => signal.addEventListener("abort", told));
       }
@@ -30,6 +31,15 @@ async function hold(key: string, ttlMs: number, waitMs: number): Promise<void> {
     }
   });
   say("released");
+}
+
+async function cancel(key: string, ttlMs: number, waitMs: number): Promise<void> {
+  const controller = new AbortController();
+  const acquiring = fencepost.acquire(key, { ttlMs, waitMs, signal: controller.signal });
+  await said();
+  controller.abort(new Failed());
+  const error: unknown = await acquiring.catch((error: unknown) => error);
+  say(error instanceof Failed ? "canceled" : `not canceled: ${error}`);
 }
 
 async function act([verb, ...args]: string[]): Promise<void> {
@@ -45,6 +55,11 @@ async function act([verb, ...args]: string[]): Promise<void> {
     say("released");
   } else if (verb === "hold") {
     await hold(args[0] ?? "", Number(args[1]) * 1000, Number(args[2]) * 1000);
+  } else if (verb === "cancel") {
+    await cancel(args[0] ?? "", Number(args[1]) * 1000, Number(args[2]) * 1000);
+  } else if (verb === "why" && last) {
+    const { status, type, detail, holder, retryAfterMs = null } = last;
+    say(JSON.stringify([status, type, detail, holder, retryAfterMs && retryAfterMs / 1000, last.message]));
   } else {
     throw new Error(`what is ${verb}?`);
   }
@@ -52,8 +67,8 @@ async function act([verb, ...args]: string[]): Promise<void> {
 
 for (let words = await said(); words; words = await said()) {
   await act(words).catch((error: unknown) => {
-    const known = [Busy, Lost, Unknown, Failed].find((kind) => error instanceof kind);
-    if (!known) throw error;
-    say(known.name.toLowerCase());
+    if (error instanceof FencepostError) last = error;
+    else if (!(error instanceof Failed)) throw error;
+    say(error instanceof Failed ? "failed" : error.constructor.name.toLowerCase());
   });
 }

@@ -16,7 +16,7 @@ for line in sys.stdin:
         case ["acquire", key, ttl_s, wait_s]:
             grant = acquire_lock.sync(key, client=client, ttl=f"{ttl_s}s", wait=f"{wait_s}s", lease_token=token)
             if isinstance(grant, Problem):
-                assert grant.type_ == "/problems/lock-held" and grant.holder
+                assert grant.type_.startswith("/problems/") and grant.status == 423 and grant.holder
                 print("busy", flush=True)
                 continue
             assert isinstance(grant, Grant) and grant.token == token

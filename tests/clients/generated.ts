@@ -19,7 +19,8 @@ for await (const line of createInterface({ input: stdin })) {
     key = args[0] ?? "";
     const query = { ttl: `${args[1]}s`, wait: `${args[2]}s` };
     const { data, error } = await client.PUT("/locks/{key}", { params: { path: { key }, query, header } });
-    console.log(error?.type === "/problems/lock-held" && error.holder ? "busy" : `granted ${must(data, error).fencing_token}`);
+    const isBusy = error?.type.startsWith("/problems/") && error.status === 423 && error.holder;
+    console.log(isBusy ? "busy" : `granted ${must(data, error).fencing_token}`);
   } else if (verb === "renew") {
     const query = { ttl: `${args[0]}s` };
     const renewed = await client.PATCH("/locks/{key}", { params: { path: { key }, query, header } });

@@ -13,7 +13,9 @@ use crate::support::PATIENCE;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Python,
-    TypeScript,
+    AsyncPython,
+    JavaScript,
+    Go,
     GeneratedPython,
     GeneratedTypeScript,
 }
@@ -79,10 +81,15 @@ async fn made() -> &'static Path {
         let _ = std::fs::remove_dir_all(&place);
         std::fs::create_dir_all(&place).unwrap();
         let ours = ["tests/clients/drive.ts", "tests/clients/generated.ts", "tests/clients/tsconfig.json"];
-        for file in ours.into_iter().chain(["examples/clients/fencepost.ts"]) {
+        let javascript =
+            ["tests/clients/pay.mjs", "examples/clients/fencepost.mjs", "examples/clients/fencepost.d.mts"];
+        for file in ours.into_iter().chain(javascript) {
             let from = root().join(file);
             std::fs::copy(&from, place.join(from.file_name().unwrap())).unwrap();
         }
+        // What the compiler makes of the driver finds the client next to itself.
+        std::fs::create_dir(place.join("out")).unwrap();
+        std::fs::copy(place.join("fencepost.mjs"), place.join("out/fencepost.mjs")).unwrap();
         let document = root().join("openapi/openapi.json");
         let typescript = async {
             let schema = place.join("schema.d.ts");
@@ -96,21 +103,48 @@ async fn made() -> &'static Path {
             let command = command.args(args).arg(&document).arg("--output-path");
             run(command.arg(place.join("fencepost_api"))).await;
         };
-        tokio::join!(typescript, python);
+        tokio::join!(typescript, python, make_go(&place));
         place
     })
     .await
 }
 
+/// Makes this directory a module of this name with the client in it, and returns what works on it.
+pub fn go(directory: &Path, module: &str) -> Command {
+    std::fs::create_dir_all(directory.join("fencepost")).unwrap();
+    std::fs::copy(root().join("examples/clients/fencepost.go"), directory.join("fencepost/fencepost.go"))
+        .unwrap();
+    std::fs::write(directory.join("go.mod"), format!("module {module}\n\ngo 1.19\n")).unwrap();
+    let mut go = Command::new("go");
+    // It asks no one for anything, and leaves what it compiles with the rest of what is made.
+    go.env("GOFLAGS", "-mod=mod").env("GOPROXY", "off").env("GOTOOLCHAIN", "local");
+    go.env("GOCACHE", tools().join("go-cache")).current_dir(directory);
+    go
+}
+
+/// The driver of the client in Go, checked and compiled.
+async fn make_go(place: &Path) {
+    let module = place.join("go");
+    std::fs::create_dir_all(&module).unwrap();
+    std::fs::copy(root().join("tests/clients/drive.go"), module.join("drive.go")).unwrap();
+    for arguments in [&["vet", "./..."][..], &["build", "-o", "drive", "."]] {
+        run(go(&module, "example.com/drive").args(arguments)).await;
+    }
+    let unformatted = run(Command::new("gofmt").args(["-l", "."]).current_dir(&module)).await;
+    assert_eq!(unformatted, "");
+}
+
 /// Checks the types of all that is Python.
 pub async fn check_python() {
     let place = made().await;
-    let paths = std::env::join_paths([place, &root().join("examples/clients")]).unwrap();
+    let ours = [root().join("examples/clients"), root().join("tests/clients")];
+    let paths = std::env::join_paths([place.to_owned()].iter().chain(&ours)).unwrap();
     let mut command = Command::new(tool("mypy"));
     // What the generator made is only read for its types.
     command.args(["--strict", "--follow-imports=silent", "--cache-dir"]).arg(tools().join("mypy"));
     command.arg("--python-executable").arg(tool("python")).env("MYPYPATH", paths).current_dir(root());
-    command.args(["examples/clients/fencepost.py", "tests/clients/drive.py", "tests/clients/generated.py"]);
+    command.args(["examples/clients/fencepost.py", "examples/clients/fencepost_async.py"]);
+    command.args(["tests/clients/drive.py", "tests/clients/drive_async.py", "tests/clients/generated.py"]);
     run(&mut command).await;
 }
 
@@ -121,27 +155,65 @@ pub fn bare_python(script: &str) -> Command {
     command
 }
 
+/// A back end that takes payments, with this client in it.
+#[derive(Clone, Copy, Debug)]
+pub enum BackEnd {
+    FastApi,
+    Express,
+}
+
+impl BackEnd {
+    pub async fn start(self, variables: &[(&str, &str)]) -> Child {
+        let mut command = match self {
+            Self::FastApi => {
+                let mut command = Command::new(tool("python"));
+                command
+                    .arg(root().join("tests/clients/pay.py"))
+                    .env("PYTHONPATH", root().join("examples/clients"));
+                command
+            }
+            Self::Express => {
+                let mut command = Command::new("node");
+                command.arg(made().await.join("pay.mjs"));
+                command
+            }
+        };
+        command.envs(variables.iter().copied()).env("PYTHONDONTWRITEBYTECODE", "1");
+        command.stdin(Stdio::null()).kill_on_drop(true).spawn().unwrap()
+    }
+}
+
 impl Kind {
-    pub const EXAMPLES: [Self; 2] = [Self::Python, Self::TypeScript];
-    pub const ALL: [Self; 4] =
-        [Self::Python, Self::TypeScript, Self::GeneratedPython, Self::GeneratedTypeScript];
+    pub const EXAMPLES: [Self; 4] = [Self::Python, Self::AsyncPython, Self::JavaScript, Self::Go];
+    /// Those in which another part of the program can end what one waits for.
+    pub const CANCELABLE: [Self; 3] = [Self::AsyncPython, Self::JavaScript, Self::Go];
+    pub const ALL: [Self; 6] = [
+        Self::Python,
+        Self::AsyncPython,
+        Self::JavaScript,
+        Self::Go,
+        Self::GeneratedPython,
+        Self::GeneratedTypeScript,
+    ];
 
     pub async fn start(self, url: &str) -> Driver {
-        self.start_with(url, RETRY_FOR_S).await
+        self.start_in(&[("FENCEPOST_URL", url)]).await
     }
 
     /// One that tries for so long, where it is one of the examples.
-    pub async fn start_with(self, url: &str, retry_for_s: u32) -> Driver {
+    /// One with these variables in its environment.
+    pub async fn start_in(self, variables: &[(&str, &str)]) -> Driver {
         let made = made().await;
         let node = |script: &str| {
             let mut command = Command::new("node");
-            // What later versions have without being asked: `crypto`.
-            command.arg("--experimental-global-webcrypto").arg(made.join("out").join(script));
+            command.arg(made.join("out").join(script));
             command
         };
         let mut command = match self {
             Self::Python => bare_python("tests/clients/drive.py"),
-            Self::TypeScript => node("drive.js"),
+            Self::AsyncPython => bare_python("tests/clients/drive_async.py"),
+            Self::JavaScript => node("drive.js"),
+            Self::Go => Command::new(made.join("go/drive")),
             Self::GeneratedTypeScript => node("generated.js"),
             Self::GeneratedPython => {
                 let mut command = Command::new(tool("python"));
@@ -150,8 +222,8 @@ impl Kind {
             }
         };
         let mut child = command
-            .env("FENCEPOST_URL", url)
-            .env("RETRY_FOR_S", retry_for_s.to_string())
+            .env("RETRY_FOR_S", RETRY_FOR_S.to_string())
+            .envs(variables.iter().copied())
             .env("PYTHONDONTWRITEBYTECODE", "1")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -1,0 +1,39 @@
+/** The types of `fencepost.mjs`, which says what each of these does. */
+export type Problem = { type?: string; title?: string; status?: number; detail?: string; holder?: Holder; [more: string]: unknown };
+export type Holder = { owner?: string; fencing_token?: number; expires_at?: string; expires_in_ms?: number; [more: string]: unknown };
+
+export class FencepostError extends Error {
+  constructor(message: string, problem?: Problem, retryAfterMs?: number);
+  readonly problem: Problem;
+  readonly status?: number;
+  readonly type?: string;
+  readonly detail?: string;
+  readonly holder?: Holder;
+  readonly retryAfterMs?: number;
+}
+export class Busy extends FencepostError {}
+export class Lost extends FencepostError {}
+export class Refused extends FencepostError {}
+export class Unavailable extends FencepostError {}
+export class Unknown extends FencepostError {}
+
+export interface Lease {
+  readonly key: string;
+  readonly token: string;
+  readonly fencingToken: number;
+  readonly endsAt: number;
+  readonly signal: AbortSignal;
+  check(): void;
+}
+
+/** `waitMs` may be as long as you like. `signal` gives up: the lock is released, or the place in the wait queue. */
+export type Options = { ttlMs?: number; waitMs?: number; owner?: string; signal?: AbortSignal };
+export type Settings = { retryForMs?: number; tryForMs?: number; apiKey?: string; caFile?: string };
+
+export class Fencepost {
+  constructor(urls?: string | Iterable<string>, settings?: Settings);
+  acquire(key: string, options?: Options): Promise<Lease>;
+  renew(lease: Lease, ttlMs?: number): Promise<void>;
+  release(lease: Lease): Promise<void>;
+  hold<T>(key: string, options: Options, work: (lease: Lease) => Promise<T>): Promise<T>;
+}

@@ -1,0 +1,324 @@
+// Package fencepost is a Fencepost client for Go 1.19 and later. It needs no other package: copy this file into your
+// module, as fencepost/fencepost.go.
+package fencepost
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// What can go wrong: compare with errors.Is.
+var (
+	ErrBusy        = errors.New("someone else holds the lock, or is next in the wait queue")
+	ErrLost        = errors.New("the lease is over: someone else may hold the lock now")
+	ErrRefused     = errors.New("the gateway rejects the request: a parameter, the API key or its rights are wrong")
+	ErrUnavailable = errors.New("no gateway can do it now: certainly nothing happened")
+	ErrUnknown     = errors.New("no answer in time: it may have happened, or not")
+)
+
+// Error is what the gateway answered, as far as there was an answer. Get it with errors.As.
+type Error struct {
+	Kind       error         `json:"-"` // One of the above.
+	Message    string        `json:"-"`
+	RetryAfter time.Duration `json:"-"`
+	Status     int           `json:"status"`
+	Type       string        `json:"type"`
+	Detail     string        `json:"detail"`
+	Position   int           `json:"position"` // In the wait queue, from 1 on.
+	Holder     *struct {
+		Owner        string    `json:"owner"`
+		FencingToken int64     `json:"fencing_token"`
+		ExpiresAt    time.Time `json:"expires_at"`
+		ExpiresInMs  int64     `json:"expires_in_ms"`
+	} `json:"holder"`
+}
+
+func (e *Error) Error() string { return e.Message }
+func (e *Error) Unwrap() error { return e.Kind }
+
+func kindOf(status int, problem string) error {
+	switch {
+	case problem == "" && status == 0:
+		return ErrUnavailable
+	case problem == "": // What a proxy answers has no such type.
+		return ErrUnknown
+	case status == 423:
+		return ErrBusy
+	case (status == 404 || status == 409) && problem != "/problems/not-found":
+		return ErrLost
+	case status == 429 || problem == "/problems/store-unavailable" || problem == "/problems/not-replicated" ||
+		problem == "/problems/shutting-down":
+		return ErrUnavailable
+	case status >= 500:
+		return ErrUnknown
+	}
+	return ErrRefused
+}
+
+// The longest wait of one request. A dead gateway is noticed before the place in the wait queue expires.
+const longestWait = 5 * time.Second
+
+// Lease is a lock that you hold. Show FencingToken to what the lock protects.
+type Lease struct {
+	Key, Token   string
+	FencingToken int64
+	mutex        sync.Mutex
+	endsAt       time.Time
+}
+
+// EndsAt is when the lease ends, and never too late. Its clock stands still while the machine sleeps: then the fencing
+// token protects.
+func (l *Lease) EndsAt() time.Time {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	return l.endsAt
+}
+
+// Options are how long the lease is (30 s if you leave it out), how long to wait for the lock, and a note for people.
+type Options struct {
+	TTL, Wait time.Duration
+	Owner     string
+}
+
+// Client asks the gateways at URLs, which share a store. Change its fields before you use it. For another CA than those
+// of SSL_CERT_FILE, give it another HTTP.
+type Client struct {
+	URLs             []string
+	APIKey           string
+	RetryFor, TryFor time.Duration
+	HTTP             *http.Client
+	mutex            sync.Mutex
+}
+
+// New makes a client of URLs, separated by commas. What you leave out comes from FENCEPOST_URL. The API key comes from
+// FENCEPOST_API_KEY or FENCEPOST_API_KEY_FILE.
+func New(urls string) (*Client, error) {
+	c := &Client{APIKey: os.Getenv("FENCEPOST_API_KEY"), RetryFor: 10 * time.Second, TryFor: 3 * time.Second}
+	// A request that is sent on as another one would mean something else.
+	c.HTTP = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	for _, given := range []string{urls, os.Getenv("FENCEPOST_URL"), "http://127.0.0.1:8080"} {
+		if given != "" && c.URLs == nil {
+			c.URLs = strings.Split(given, ",")
+		}
+	}
+	for i, given := range c.URLs {
+		c.URLs[i] = strings.TrimRight(strings.TrimSpace(given), "/")
+	}
+	if file := os.Getenv("FENCEPOST_API_KEY_FILE"); file != "" && c.APIKey == "" {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		c.APIKey = strings.TrimSpace(string(text))
+	}
+	return c, nil
+}
+
+// Acquire takes a lock. The error is ErrBusy if it is not free within Wait, and ErrUnavailable at once if all gateways
+// are away. When ctx ends, Acquire leaves the wait queue.
+func (c *Client) Acquire(ctx context.Context, key string, o Options) (*Lease, error) {
+	if o.TTL == 0 {
+		o.TTL = 30 * time.Second
+	}
+	random := make([]byte, 16)
+	if _, err := rand.Read(random); err != nil {
+		return nil, err
+	}
+	lease := &Lease{Key: key, Token: fmt.Sprintf("%x", random)}
+	query := url.Values{"ttl": {inMs(o.TTL)}}
+	if o.Owner != "" {
+		query.Set("owner", o.Owner)
+	}
+	begun := time.Now()
+	err := c.call(ctx, "PUT", lease, query, begun.Add(o.Wait+c.RetryFor), begun.Add(o.Wait), true)
+	if err == nil && lease.EndsAt().Sub(time.Now()) < o.TTL*2/3 { // It waited. The same request says when the lease ends.
+		err = c.call(ctx, "PUT", lease, query, time.Now().Add(c.TryFor), time.Time{}, false)
+	}
+	if err == nil {
+		return lease, nil
+	}
+	isOver := errors.Is(err, ErrLost) || errors.Is(err, ErrRefused) || errors.Is(err, ErrUnavailable)
+	if !isOver && (o.Wait > 0 || !errors.Is(err, ErrBusy)) { // A grant that it was not told of is released.
+		_ = c.call(context.Background(), "DELETE", lease, url.Values{}, time.Now().Add(c.TryFor), time.Time{}, false)
+	}
+	return nil, err
+}
+
+// Renew lengthens a lease to this time from now on.
+func (c *Client) Renew(ctx context.Context, lease *Lease, ttl time.Duration) error {
+	return c.call(ctx, "PATCH", lease, url.Values{"ttl": {inMs(ttl)}}, lease.EndsAt(), time.Time{}, false)
+}
+
+// Release gives a lock back.
+func (c *Client) Release(ctx context.Context, lease *Lease) error {
+	return c.call(ctx, "DELETE", lease, url.Values{}, time.Now().Add(c.RetryFor), time.Time{}, false)
+}
+
+// Hold takes a lock, renews it during the work, and releases it. If the lease is lost, the context of the work is
+// canceled, and the error is ErrLost.
+func (c *Client) Hold(ctx context.Context, key string, o Options, work func(context.Context, *Lease) error) error {
+	lease, err := c.Acquire(ctx, key, o)
+	if err != nil {
+		return err
+	}
+	if o.TTL == 0 {
+		o.TTL = 30 * time.Second
+	}
+	working, stop := context.WithCancel(ctx)
+	lost := make(chan error, 1)
+	go func() {
+		for {
+			select {
+			case <-working.Done():
+				return
+			case <-time.After(o.TTL / 3):
+			}
+			err := c.Renew(working, lease, o.TTL)
+			if working.Err() == nil && (errors.Is(err, ErrLost) || !time.Now().Before(lease.EndsAt())) {
+				lost <- &Error{Kind: ErrLost, Message: key + ": the lease is over"}
+				stop()
+			}
+		}
+	}()
+	failed := work(working, lease)
+	stop()
+	released := c.Release(context.Background(), lease)
+	select {
+	case err := <-lost:
+		if failed == nil || errors.Is(failed, context.Canceled) {
+			return err
+		}
+	default:
+	}
+	if failed == nil && errors.Is(released, ErrLost) {
+		return released
+	}
+	return failed
+}
+
+// The same request with the same token until it is answered. A gateway that fails is asked last from then on.
+func (c *Client) call(ctx context.Context, method string, l *Lease, query url.Values, until, waitUntil time.Time,
+	isNew bool) error {
+	failed, isDoubtful, isReached := 0, false, !isNew
+	query.Set("key", l.Key)
+	for {
+		c.mutex.Lock()
+		base, count := c.URLs[0], len(c.URLs)
+		c.mutex.Unlock()
+		sent := time.Now()
+		wait := least(longestWait, waitUntil.Sub(sent))
+		if query.Del("wait"); wait > 0 {
+			query.Set("wait", inMs(wait))
+		} else {
+			wait = 0
+		}
+		address, timeout := base+"/lock?"+query.Encode(), least(until.Sub(sent), c.TryFor+wait)
+		status, text, after := c.send(ctx, method, address, l.Token, timeout)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		var grant struct {
+			FencingToken int64 `json:"fencing_token"`
+			TTLMs        int64 `json:"ttl_ms"`
+		}
+		if status == http.StatusNoContent {
+			return nil
+		} else if status < 300 && json.Unmarshal(text, &grant) == nil && grant.FencingToken > 0 {
+			l.mutex.Lock()
+			defer l.mutex.Unlock()
+			l.FencingToken, l.endsAt = grant.FencingToken, sent.Add(time.Duration(grant.TTLMs)*time.Millisecond)
+			return nil
+		}
+		problem := Error{RetryAfter: after}
+		if json.Unmarshal(text, &problem) != nil || !strings.HasPrefix(problem.Type, "/problems/") {
+			problem = Error{RetryAfter: after, Detail: string(text)}
+		}
+		problem.Kind = kindOf(status, problem.Type)
+		problem.Message = fmt.Sprintf("%s %s at %s: %s", method, l.Key, base, problem.Detail)
+		isDoubtful, isReached = isDoubtful || problem.Kind == ErrUnknown, isReached || status > 0
+		pause := 200 * time.Millisecond
+		if problem.Kind == ErrBusy && time.Until(waitUntil) > 100*time.Millisecond {
+			if problem.Position > 0 {
+				continue
+			}
+		} else if problem.Kind == ErrBusy || problem.Kind == ErrLost || problem.Kind == ErrRefused {
+			return &problem
+		} else {
+			failed++
+			c.mutex.Lock()
+			if c.URLs[0] == base {
+				c.URLs = append(append([]string{}, c.URLs[1:]...), base)
+			}
+			c.mutex.Unlock()
+			isRound := failed%count == 0
+			if time.Now().After(until) || isRound && !isReached {
+				if problem.Kind = ErrUnavailable; isDoubtful {
+					problem.Kind = ErrUnknown
+				}
+				return &problem
+			} else if !isRound {
+				continue
+			} else if after > 0 {
+				pause = least(after, time.Until(until))
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
+}
+
+// The status, the text, and Retry-After. Status 0: there was no connection. 1: the answer was lost.
+func (c *Client) send(ctx context.Context, method, address, token string, timeout time.Duration) (
+	int, []byte, time.Duration) {
+	var isSent atomic.Bool
+	if timeout < 100*time.Millisecond {
+		timeout = 100 * time.Millisecond
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: func() { isSent.Store(true) }})
+	request, err := http.NewRequestWithContext(ctx, method, address, nil)
+	if err != nil {
+		return 0, []byte(err.Error()), 0
+	}
+	request.Header.Set("Lease-Token", token)
+	if c.APIKey != "" {
+		request.Header.Set("Authorization", "Bearer "+c.APIKey)
+	}
+	answer, err := c.HTTP.Do(request)
+	if err != nil && !isSent.Load() {
+		return 0, []byte(err.Error()), 0
+	} else if err != nil {
+		return 1, []byte(err.Error()), 0
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		return 1, []byte(err.Error()), 0
+	}
+	after, _ := strconv.Atoi(answer.Header.Get("Retry-After"))
+	return answer.StatusCode, text, time.Duration(after) * time.Second
+}
+
+func inMs(span time.Duration) string { return fmt.Sprintf("%dms", span.Milliseconds()) }
+func least(one, other time.Duration) time.Duration {
+	if one < other {
+		return one
+	}
+	return other
+}

@@ -1,0 +1,173 @@
+/**
+ * A Fencepost client for Node 20 and later. It needs no package: copy this file into your project. For TypeScript,
+ * copy `fencepost.d.mts` as well.
+ */
+import { readFileSync } from "node:fs";
+import http from "node:http";
+import https from "node:https";
+import { setTimeout as pause } from "node:timers/promises";
+
+/** `problem` is the gateway's answer, if there was one. `holder` has `owner`, `expires_at` and `expires_in_ms`. */
+export class FencepostError extends Error {
+  constructor(message, problem = {}, retryAfterMs = undefined) {
+    super(message);
+    const { status, type, detail, holder } = problem;
+    Object.assign(this, { name: new.target.name, problem, retryAfterMs, status, type, detail, holder });
+  }
+}
+/** Someone else holds the lock, or is next in the wait queue. */
+export class Busy extends FencepostError {}
+/** The lease is over. Someone else may hold the lock now. */
+export class Lost extends FencepostError {}
+/** The gateway rejects the request: a parameter, the API key or its rights are wrong. */
+export class Refused extends FencepostError {}
+/** No gateway can do it now. Certainly nothing happened. */
+export class Unavailable extends FencepostError {}
+/** No answer in time. It may have happened, or not. */
+export class Unknown extends FencepostError {}
+
+const LONGEST_WAIT_MS = 5_000; // Of one request. A dead gateway is noticed before the place in the wait queue expires.
+const NOTHING_HAPPENED = ["/problems/store-unavailable", "/problems/not-replicated", "/problems/shutting-down"];
+function kindOf(status, type) {
+  if (!type) return status ? Unknown : Unavailable; // What a proxy answers has no such type.
+  if (status === 423) return Busy;
+  if ((status === 404 || status === 409) && type !== "/problems/not-found") return Lost;
+  if (status === 429 || NOTHING_HAPPENED.includes(type)) return Unavailable;
+  return status >= 500 ? Unknown : Refused;
+}
+const now = () => performance.now(); // It stands still while the machine sleeps: then the fencing token protects.
+
+/** Show `fencingToken` to what the lock protects. `endsAt` is by `performance.now()`, and never too late. */
+export class Lease {
+  /** `signal` aborts when the lease is lost, and when the `signal` that was given to `hold` aborts. */
+  constructor(key, token, fencingToken, endsAt, canceled) {
+    const end = new AbortController(), signal = canceled ? AbortSignal.any([end.signal, canceled]) : end.signal;
+    Object.assign(this, { key, token, fencingToken, endsAt, signal, end });
+  }
+  /** Throws `Lost` if someone else may hold the lock. */
+  check() {
+    this.signal.throwIfAborted();
+    if (now() >= this.endsAt) throw new Lost(`${this.key}: the lease is over`);
+  }
+}
+
+/**
+ * `urls` is one gateway, or several that share a store: a list, or a text with commas. Settings that you leave out come
+ * from FENCEPOST_URL, FENCEPOST_API_KEY or FENCEPOST_API_KEY_FILE, and SSL_CERT_FILE.
+ */
+export class Fencepost {
+  constructor(urls = process.env.FENCEPOST_URL || "http://127.0.0.1:8080", options = {}) {
+    const { FENCEPOST_API_KEY: key, FENCEPOST_API_KEY_FILE: keyFile, SSL_CERT_FILE } = process.env;
+    const { retryForMs = 10_000, tryForMs = 3_000, apiKey, caFile = SSL_CERT_FILE } = options;
+    this.urls = (typeof urls === "string" ? urls.split(",") : [...urls]).map((url) => url.trim().replace(/\/+$/, ""));
+    const shown = apiKey || key || (keyFile && readFileSync(keyFile, "utf8").trim());
+    this.headers = shown ? { Authorization: `Bearer ${shown}` } : {};
+    Object.assign(this, { retryForMs, tryForMs, ca: caFile ? readFileSync(caFile) : undefined });
+  }
+
+  /** Throws `Busy` if the lock is not free within `waitMs`, and `Unavailable` at once if all gateways are away. */
+  async acquire(key, { ttlMs = 30_000, waitMs = 0, owner = "", signal } = {}) {
+    const token = crypto.randomUUID(), query = { ttl: `${Math.round(ttlMs)}ms`, ...(owner && { owner }) };
+    const put = (forMs, more) => this.call("PUT", key, token, now() + forMs, query, { signal, ...more });
+    try {
+      let [sentAt, grant] = await put(waitMs + this.retryForMs, { waitUntil: waitMs && now() + waitMs, isNew: true });
+      // If it waited, the lease began later. The same request says when it ends.
+      if (now() - sentAt > ttlMs / 3) [sentAt, grant] = await put(this.tryForMs);
+      return new Lease(key, token, grant.fencing_token, sentAt + grant.ttl_ms, signal);
+    } catch (error) { // It leaves the wait queue, and releases a grant that it was not told of.
+      const harmless = waitMs ? [Lost, Refused, Unavailable] : [Lost, Refused, Unavailable, Busy];
+      if (!harmless.some((kind) => error instanceof kind)) {
+        await this.call("DELETE", key, token, now() + this.tryForMs).catch(() => {});
+      }
+      throw error;
+    }
+  }
+
+  async renew(lease, ttlMs = 30_000) {
+    const query = { ttl: `${Math.round(ttlMs)}ms` };
+    const [sentAt, grant] = await this.call("PATCH", lease.key, lease.token, lease.endsAt, query);
+    lease.endsAt = Math.max(lease.endsAt, sentAt + grant.ttl_ms);
+  }
+
+  async release({ key, token }) { await this.call("DELETE", key, token, now() + this.retryForMs); }
+
+  /** Renews during the work. If the lease is lost, `signal` aborts, `check` throws `Lost`, and so does the end. */
+  async hold(key, options, work) {
+    const lease = await this.acquire(key, options), { ttlMs = 30_000 } = options;
+    const renewing = setInterval(() => this.renew(lease, ttlMs).catch((error) => {
+      const lost = new Lost(`${key}: the lease is over`, error.problem);
+      if (error instanceof Lost || now() >= lease.endsAt) lease.end.abort(lost);
+    }), ttlMs / 3);
+    let hasFailed = true; // Then what the work throws says more than what the release does.
+    try {
+      const result = await work(lease);
+      lease.check();
+      hasFailed = false;
+      return result;
+    } finally {
+      clearInterval(renewing);
+      await this.release(lease).catch((error) => {
+        if (!hasFailed && !(error instanceof Unavailable || error instanceof Unknown)) throw error;
+      });
+    }
+  }
+
+  /** The same request with the same token until it is answered. A gateway that fails is asked last from then on. */
+  async call(method, key, token, until, query = {}, { waitUntil = 0, signal, isNew = false } = {}) {
+    let failed = 0, isDoubtful = false, isReached = !isNew;
+    for (;;) {
+      const url = this.urls[0], sentAt = now(), waitMs = Math.min(LONGEST_WAIT_MS, Math.max(0, waitUntil - sentAt));
+      const asked = new URLSearchParams({ key, ...query, ...(waitUntil && { wait: `${Math.round(waitMs)}ms` }) });
+      const timeoutMs = Math.max(100, Math.min(until - sentAt, this.tryForMs + waitMs));
+      const { status, text, after } = await this.send(method, `${url}/lock?${asked}`, token, timeoutMs, signal);
+      let body;
+      try { body = JSON.parse(text || "{}"); } catch { /* A proxy's answer. */ }
+      if (status >= 200 && status < 300 && body instanceof Object) return [sentAt, body];
+      const problem = String(body?.type).startsWith("/problems/") ? body : {}, kind = kindOf(status, problem.type);
+      const message = `${method} ${key} at ${url}: ${problem.detail ?? (text || status)}`;
+      if (kind === Lost || kind === Refused || (kind === Busy && now() > waitUntil - 100)) {
+        throw new kind(message, problem, after);
+      }
+      isDoubtful ||= kind === Unknown;
+      isReached ||= status > 0;
+      if (kind === Busy) {
+        await pause("position" in problem ? 0 : 200, undefined, { signal });
+        continue;
+      }
+      failed += 1;
+      if (this.urls[0] === url) this.urls = [...this.urls.slice(1), url];
+      const isRound = failed % this.urls.length === 0;
+      if (now() >= until || (isRound && !isReached)) {
+        throw new (isDoubtful ? Unknown : Unavailable)(message, problem, after);
+      }
+      if (isRound) await pause(Math.max(0, Math.min(after ?? 200, until - now())), undefined, { signal });
+    }
+  }
+
+  /** The status, the text, and `Retry-After`. Status 0: there was no connection. 1: the answer was lost. */
+  send(method, url, token, timeoutMs, signal) {
+    return new Promise((resolve, reject) => {
+      const isSecure = url.startsWith("https:"), headers = { ...this.headers, "Lease-Token": token };
+      const request = (isSecure ? https : http).request(url, { method, headers, ca: this.ca, signal });
+      const timer = setTimeout(() => request.destroy(new Error("no answer in time")), timeoutMs);
+      let isConnected = false;
+      const fail = (error) => {
+        clearTimeout(timer);
+        if (signal?.aborted) reject(signal.reason);
+        else resolve({ status: isConnected ? 1 : 0, text: error.message || error.code });
+      };
+      request.on("error", fail).on("socket", (socket) => {
+        isConnected = request.reusedSocket;
+        if (!isConnected) socket.once(isSecure ? "secureConnect" : "connect", () => { isConnected = true; });
+      }).on("response", async (response) => {
+        try {
+          let text = "";
+          for await (const part of response.setEncoding("utf8")) text += part;
+          clearTimeout(timer);
+          const after = response.headers["retry-after"];
+          resolve({ status: response.statusCode, text, after: /^\d+$/.test(after) ? after * 1000 : undefined });
+        } catch (error) { fail(error); }
+      }).end();
+    });
+  }
+}

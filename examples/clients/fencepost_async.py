@@ -1,0 +1,92 @@
+"""A Fencepost client for `async` code, from Python 3.10 on. Copy it into your project, next to `fencepost.py`.
+
+It sends each request in a thread, so the event loop never waits for a gateway.
+"""
+import asyncio, threading, uuid
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, suppress
+from typing import Any, AsyncIterator, Callable, Coroutine, TypeVar
+
+from fencepost import Busy, Fencepost, FencepostError, Lease, Lost, Refused, Unavailable, Unknown, now
+
+__all__ = ["AsyncFencepost", "AsyncLease", "Busy", "FencepostError", "Lost", "Refused", "Unavailable", "Unknown"]
+T = TypeVar("T")
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """Like `asyncio.to_thread`, but each call has its own thread: many that wait must not delay a renewal."""
+    result: Future[T] = Future()
+    result.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try: result.set_result(work())
+        except BaseException as error: result.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return await asyncio.wrap_future(result)
+
+
+async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
+    """Goes on with this even if the task that asked for it is canceled."""
+    return await asyncio.shield(asyncio.create_task(work))
+
+
+class AsyncLease(Lease):
+    """`await lease.lost.wait()` returns when the lease is lost."""
+    lost: asyncio.Event  # type: ignore[assignment]
+
+    def __init__(self, lease: Lease) -> None:
+        vars(self).update(vars(lease), lost=asyncio.Event())
+
+
+class AsyncFencepost:
+    """Takes what `Fencepost` takes, and does what it does. If a task is canceled while it acquires or holds a lock, the
+    lock is released."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.blocking = Fencepost(*args, **kwargs)
+
+    async def acquire(self, key: str, ttl_s: float = 30, wait_s: float = 0, owner: str = "") -> AsyncLease:
+        token, is_canceled = uuid.uuid4().hex, threading.Event()
+
+        def free() -> None: self.blocking.call("DELETE", key, token, now() + self.blocking.try_for_s)
+
+        def work() -> Lease:
+            lease = self.blocking.acquire(key, ttl_s, wait_s, owner, token)
+            if is_canceled.is_set(): free()
+            return lease
+
+        try:
+            return AsyncLease(await in_thread(work))
+        except asyncio.CancelledError:  # After this, the gateway grants nothing to what the thread still asks.
+            is_canceled.set()
+            with suppress(FencepostError): await to_the_end(in_thread(free))
+            raise
+
+    async def renew(self, lease: Lease, ttl_s: float = 30) -> None:
+        await in_thread(lambda: self.blocking.renew(lease, ttl_s))
+
+    async def release(self, lease: Lease) -> None:
+        await to_the_end(in_thread(lambda: self.blocking.release(lease)))
+
+    @asynccontextmanager
+    async def hold(self, key: str, ttl_s: float = 30, wait_s: float = 0, owner: str = "") -> AsyncIterator[AsyncLease]:
+        """Renews in a task. If the lease is lost, `lost` is set, `check` raises `Lost`, and so does the end."""
+        lease = await self.acquire(key, ttl_s, wait_s, owner)
+
+        async def keep() -> None:
+            while not lease.lost.is_set():
+                await asyncio.sleep(min(ttl_s / 3, lease.ends_at - now()))
+                try: await self.renew(lease, ttl_s)
+                except FencepostError as error:
+                    if isinstance(error, Lost) or now() >= lease.ends_at: lease.lost.set()
+
+        keeping = asyncio.create_task(keep())
+        unsaid: Any = FencepostError  # If the work fails, what it raises says more than what the release does.
+        try:
+            yield lease
+            lease.check()
+            unsaid = (Unavailable, Unknown)
+        finally:
+            keeping.cancel()
+            with suppress(unsaid): await self.release(lease)

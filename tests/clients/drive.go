@@ -1,0 +1,131 @@
+// Does what a test says, line by line, with the client in examples/clients, and says what came of it.
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"example.com/drive/fencepost"
+)
+
+var (
+	ctx       = context.Background()
+	input     = bufio.NewScanner(os.Stdin)
+	client    *fencepost.Client
+	lease     *fencepost.Lease
+	errFailed = errors.New("what work may return")
+	words     = map[error]string{
+		errFailed:                "failed",
+		fencepost.ErrBusy:        "busy",
+		fencepost.ErrLost:        "lost",
+		fencepost.ErrRefused:     "refused",
+		fencepost.ErrUnavailable: "unavailable",
+		fencepost.ErrUnknown:     "unknown",
+	}
+)
+
+func said() []string {
+	if !input.Scan() {
+		os.Exit(0)
+	}
+	return strings.Split(input.Text(), " ")
+}
+
+func must[T any](value T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return value
+}
+
+func seconds(text string) time.Duration {
+	return time.Duration(must(strconv.ParseFloat(text, 64)) * float64(time.Second))
+}
+
+func times(words []string) fencepost.Options {
+	return fencepost.Options{TTL: seconds(words[2]), Wait: seconds(words[3])}
+}
+
+func work(ctx context.Context, lease *fencepost.Lease) error {
+	fmt.Println("granted", lease.FencingToken)
+	for {
+		switch word := said()[0]; word {
+		case "leave":
+			return nil
+		case "fail":
+			return errFailed
+		case "lost":
+			<-ctx.Done()
+		}
+		if ctx.Err() != nil || time.Now().After(lease.EndsAt()) {
+			return ctx.Err()
+		}
+		fmt.Println("held")
+	}
+}
+
+func do(words []string) (string, error) {
+	var err error
+	switch words[0] {
+	case "acquire":
+		if lease, err = client.Acquire(ctx, words[1], times(words)); err != nil {
+			return "", err
+		}
+		return fmt.Sprint("granted ", lease.FencingToken), nil
+	case "renew":
+		return "renewed", client.Renew(ctx, lease, seconds(words[1]))
+	case "release":
+		return "released", client.Release(ctx, lease)
+	case "hold":
+		return "released", client.Hold(ctx, words[1], times(words), work)
+	case "cancel":
+		waiting, cancel := context.WithCancel(ctx)
+		canceled := make(chan error)
+		go func() {
+			_, err := client.Acquire(waiting, words[1], times(words))
+			canceled <- err
+		}()
+		said()
+		cancel()
+		if err := <-canceled; !errors.Is(err, context.Canceled) {
+			panic(err)
+		}
+		return "canceled", nil
+	}
+	panic(words)
+}
+
+func main() {
+	client = must(fencepost.New(""))
+	client.RetryFor, client.TryFor = seconds(os.Getenv("RETRY_FOR_S")), time.Second
+	var last error
+	for {
+		asked := said()
+		var answer *fencepost.Error
+		if asked[0] == "why" && errors.As(last, &answer) {
+			parts := []any{answer.Status, answer.Type, answer.Detail, answer.Holder, answer.RetryAfter.Seconds(), answer.Error()}
+			fmt.Println(string(must(json.Marshal(parts))))
+			continue
+		}
+		text, err := do(asked)
+		if err != nil {
+			last, text = err, ""
+			for kind, word := range words {
+				if errors.Is(err, kind) {
+					text = word
+				}
+			}
+		}
+		if text == "" {
+			panic(err)
+		}
+		fmt.Println(text)
+	}
+}

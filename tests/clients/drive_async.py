@@ -1,0 +1,74 @@
+"""Does what a test says, line by line, with the async client in examples/clients, and says what came of it."""
+import asyncio
+import os
+import sys
+from contextlib import suppress
+
+from drive import Failed, describe, say
+from fencepost_async import AsyncFencepost, AsyncLease, FencepostError
+
+
+async def said() -> list[str]:
+    line: str = await asyncio.to_thread(sys.stdin.readline)
+    return line.split()
+
+
+async def hold(fencepost: AsyncFencepost, key: str, ttl_s: str, wait_s: str) -> None:
+    async with fencepost.hold(key, float(ttl_s), float(wait_s)) as lease:
+        say(f"granted {lease.fencing_token}")
+        while (word := (await said())[0]) != "leave":
+            if word == "fail":
+                raise Failed
+            if word == "lost":
+                await lease.lost.wait()
+            lease.check()
+            say("held")
+    say("released")
+
+
+async def cancel(fencepost: AsyncFencepost, key: str, ttl_s: str, wait_s: str) -> None:
+    acquiring = asyncio.create_task(fencepost.acquire(key, float(ttl_s), float(wait_s)))
+    await said()
+    acquiring.cancel()
+    with suppress(asyncio.CancelledError):
+        await acquiring
+        raise AssertionError("it is granted")
+    say("canceled")
+
+
+async def do(fencepost: AsyncFencepost, lease: AsyncLease | None, words: list[str]) -> AsyncLease | None:
+    match words:
+        case ["acquire", key, ttl_s, wait_s]:
+            lease = await fencepost.acquire(key, float(ttl_s), float(wait_s))
+            say(f"granted {lease.fencing_token}")
+        case ["renew", ttl_s] if lease:
+            await fencepost.renew(lease, float(ttl_s))
+            say("renewed")
+        case ["release"] if lease:
+            await fencepost.release(lease)
+            say("released")
+        case ["hold", key, ttl_s, wait_s]:
+            await hold(fencepost, key, ttl_s, wait_s)
+        case ["cancel", key, ttl_s, wait_s]:
+            await cancel(fencepost, key, ttl_s, wait_s)
+        case _:
+            raise ValueError(words)
+    return lease
+
+
+async def main() -> None:
+    fencepost = AsyncFencepost(retry_for_s=float(os.environ["RETRY_FOR_S"]), try_for_s=1)
+    lease: AsyncLease | None = None
+    error: Exception | None = None
+    while words := await said():
+        try:
+            if words == ["why"]:
+                say(describe(error))
+            else:
+                lease = await do(fencepost, lease, words)
+        except (FencepostError, Failed) as raised:
+            error = raised
+            say(type(error).__name__.lower())
+
+
+asyncio.run(main())
