@@ -14,6 +14,7 @@ use crate::support::{Client, Gateway, KeysFile, PATIENCE, Proxy, RedisServer, ev
 use workshop::Kind;
 pub use workshop::{installed, root, tool};
 
+mod page;
 mod pay;
 mod workshop;
 
