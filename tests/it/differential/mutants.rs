@@ -10,7 +10,7 @@ use crate::support::{RedisServer, seed};
 const MOST_SEQUENCES: u64 = 100_000;
 
 /// What the mistake is, what stands in the scripts, and what stands there by mistake, which is shorter or as long.
-const MUTANTS: [(&str, &str, &str); 13] = [
+const MUTANTS: [(&str, &str, &str); 14] = [
     ("a renewal shortens", "return math.max(left_ms, ttl_ms), false end", "return ttl_ms, false end"),
     ("a renewal of a pinned lock shortens", "if ttl_ms > left_ms then redis", "if true then redis"),
     ("max_hold is no limit", "local most_ms = terms_left(lock)", "local most_ms = nil"),
@@ -37,13 +37,10 @@ const MUTANTS: [(&str, &str, &str); 13] = [
         "if MODE == 'confirm' and (not lock or was_held_by(lock, TOKEN)) then return { 3 } end",
         "if MODE == 'confirm' and not lock then MODE = 'grant' end",
     ),
-    (
-        "one who is refused loses its ticket",
-        "queue.leave_place(TOKEN, ticket, now_ms)",
-        "queue.remove_place(TOKEN)",
-    ),
+    ("one who is refused loses its ticket", "queue.leave_place(TOKEN, ticket)", "queue.remove_place(TOKEN)"),
     ("a position is one too low", "rank and rank + 1 or 0, place", "rank or 0, place"),
-    ("an offer is not passed on", "if offer and offer.token == token then hand_off(now_ms) end", ""),
+    ("an offer is not passed on", "if offer and offer.token == token then hand_off() end", ""),
+    ("a ticket has no end", "if #lost == 0 then return end", "do return end"),
 ];
 
 #[tokio::test(flavor = "multi_thread")]

@@ -62,16 +62,6 @@ for name, kind in pairs(kinds) do
 end
 return pass_ms";
 
-/// Removes the tickets whose time away is over. Scripts that only end something leave that to those who look: a ticket is kept for
-/// at least so long, and what is said of it afterwards depends on who looked meanwhile.
-const REMOVE_LOST: &str = r"
-local base, key, time = ARGV[1], ARGV[2], redis.call('TIME')
-for _, token in ipairs(redis.call('ZRANGEBYSCORE', base .. 'away:' .. key, '-inf', time[1] * 1000)) do
-    for kind, command in pairs({ seats = 'HDEL', line = 'ZREM', away = 'ZREM' }) do
-        redis.call(command, base .. kind .. ':' .. key, token)
-    end
-end";
-
 /// Has everything under a prefix be gone but the numbers.
 const CLEAR: &str = r"
 for _, name in ipairs(redis.call('KEYS', ARGV[1] .. '*')) do
@@ -164,15 +154,6 @@ impl Pair {
                 What::Ask { request, gateway, fate } => {
                     let requests = sent.entry(step.id).or_insert_with(|| told.resolve(request, key));
                     let Some(requests) = requests.as_ref().filter(|_| *fate != Fate::Lost) else { continue };
-                    if matches!(
-                        request,
-                        Request::LastPoll(_)
-                            | Request::Release(_)
-                            | Request::RollBack(_)
-                            | Request::PassOn(_)
-                    ) {
-                        let _: () = self.script(REMOVE_LOST, &[key.as_str()]).await;
-                    }
                     let replies = self.ask(*gateway, requests).await?;
                     let numbers = agree(replies, &mut known).map_err(|what| format!("{step}\n{what}"))?;
                     if *fate == Fate::Answered {

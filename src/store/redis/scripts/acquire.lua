@@ -82,7 +82,9 @@ end
 if MODE == 'confirm' and (not lock or was_held_by(lock, TOKEN)) then return { 3 } end
 
 local joins = MODE == 'join' or MODE == 'rejoin'
-local has_queue = redis.call('EXISTS', KEYS[2]) == 1
+local queue = redis.call('EXISTS', KEYS[2]) == 1 and open_queue()
+-- All who stood in it may have ended.
+local has_queue = queue and redis.call('EXISTS', KEYS[2]) == 1
 if not has_queue and not offer then
   -- Most locks, most of the time.
   if lock and (MODE == 'grant' or MODE == 'confirm') then return { 2, lock, left_ms, 0, 0 } end
@@ -91,15 +93,13 @@ if not has_queue and not offer then
   if not lock and ends and not is_voided then return { 7 } end
 end
 
-local queue = open_queue()
-local now_ms, now_us = queue.clock()
-queue.purge(now_ms)
+queue = queue or open_queue()
 
 local function answer(outcome)
   local waiters = redis.call('ZCARD', KEYS[3])
   local rank = redis.call('ZRANK', KEYS[3], TOKEN)
   local place = rank and redis.call('ZSCORE', KEYS[3], TOKEN) or '0'
-  local due_in_ms = left_ms or offer and offer.start_ms + OFFER_MS - now_ms or 0
+  local due_in_ms = left_ms or offer and offer.start_ms + OFFER_MS - queue.NOW_MS or 0
   local offered_to = offer and offer.attempt or ''
   return { outcome, lock or '', left_ms or 0, waiters, rank and rank + 1 or 0, place, due_in_ms, offered_to }
 end
@@ -109,13 +109,13 @@ local function grant()
   -- Another request of this token waits at the place: it is told that its token holds the lock.
   if ticket and ticket.attempt ~= ATTEMPT then queue.tell_to_look(ticket) end
   local granted = mint_and_set()
-  if not granted.err then queue.go_on_after_grant(now_ms, tonumber(ARGV[6])) end
+  if not granted.err then queue.go_on_after_grant(tonumber(ARGV[6])) end
   return granted
 end
 
 if MODE == 'confirm' then return answer(2) end
 
-local lapsed = offer and now_ms - offer.start_ms >= OFFER_MS and offer or nil
+local lapsed = offer and queue.NOW_MS - offer.start_ms >= OFFER_MS and offer or nil
 if lapsed then offer = nil end
 local is_free = not lock and not offer
 local is_mine_next = offer and offer.token == TOKEN
@@ -125,7 +125,7 @@ if MODE == 'grant' then
   if is_free then
     local is_taken
     -- A ticket of this token may be the first of the wait queue.
-    offer, is_taken = queue.hand_off(now_ms, lapsed, nil, TOKEN)
+    offer, is_taken = queue.hand_off(lapsed, nil, TOKEN)
     if is_taken or not offer then return grant() end
   end
   return answer(2)
@@ -144,17 +144,17 @@ if joins and (MODE == 'join' or not is_taken_over) then
   local function is_full() return redis.call('ZCARD', KEYS[3]) >= tonumber(ARGV[10]) end
   if not ticket and ARGV[12] == '' and is_full() then
     if is_free then
-      offer, lapsed = queue.hand_off(now_ms, lapsed), nil
+      offer, lapsed = queue.hand_off(lapsed), nil
       is_free = not offer
     else
-      queue.sweep(now_ms, now_us)
+      queue.sweep()
     end
     if is_full() then return { 8 } end
   end
   local former = has_ticket and ticket.former or nil
   if is_taken_over then former = { gateway = ticket.gateway, attempt = ticket.attempt } end
   if ticket and not has_ticket then queue.tell_to_look(ticket) end
-  local place = queue.place_for(ticket, tonumber(ARGV[12]), now_us)
+  local place = queue.place_for(ticket, tonumber(ARGV[12]))
   ticket = { place = place, gateway = ARGV[9], attempt = ATTEMPT, former = former }
   queue.write_ticket(TOKEN, ticket)
   has_queue, has_ticket, is_taken_over = true, true, false
@@ -167,7 +167,7 @@ end
 if is_free and has_queue then
   local is_taken
   local present = has_ticket and TOKEN or nil
-  offer, is_taken = queue.hand_off(now_ms, lapsed, present, present)
+  offer, is_taken = queue.hand_off(lapsed, present, present)
   if is_taken then return grant() end
 end
 
@@ -175,13 +175,13 @@ if ends then
   if has_ticket and ticket.former then
     queue.give_back(TOKEN, ticket)
   elseif has_ticket and MODE == 'end-keep' then
-    queue.leave_place(TOKEN, ticket, now_ms)
+    queue.leave_place(TOKEN, ticket)
   elseif has_ticket then
     queue.remove_place(TOKEN)
   elseif ticket then
     queue.forget_former(TOKEN, ticket, ATTEMPT)
   end
-  if offer and offer.attempt == ATTEMPT then offer = queue.hand_off(now_ms) end
+  if offer and offer.attempt == ATTEMPT then offer = queue.hand_off() end
   -- Whatever was found: a copy of an earlier command of this attempt may still be on its way.
   void(KEYS[7], tombstone, ATTEMPT, ARGV[3])
   return answer(2)
@@ -189,5 +189,5 @@ end
 -- The offer may just have lapsed, and the one who took the place over have stepped aside.
 if is_taken_over then is_taken_over = redis.call('ZSCORE', KEYS[3], TOKEN) end
 if not has_ticket and not is_taken_over then return { 7 } end
-if lock or offer then queue.set_due(lock and now_ms + left_ms or offer.start_ms) end
+if lock or offer then queue.set_due(lock and queue.NOW_MS + left_ms or offer.start_ms) end
 return answer(has_ticket and 5 or 6)

@@ -37,9 +37,9 @@ if leaves_tombstone then
   set_tombstone(KEYS[7], outcome, ARGV[3])
 end
 if queue and kept_ms then
-  queue.await_end(queue.clock(), kept_ms)
+  queue.await_end(kept_ms)
 elseif queue and (frees or offer and offer.token == ARGV[1]) then
-  queue.hand_off((queue.clock()))
+  queue.hand_off()
 end
 if frees then return { outcome, lock, kept_ms or 0 } end
 return { outcome }

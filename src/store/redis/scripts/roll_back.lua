@@ -29,9 +29,9 @@ if queue then
   local granted_at = outcome == 1 and ARGV[5] == '1' and tonumber(ARGV[6]) or nil
   queue.vacate(ARGV[1], ARGV[2], offer, ARGV[5] == '1', granted_at)
   if kept_ms then
-    queue.await_end(queue.clock(), kept_ms)
+    queue.await_end(kept_ms)
   elseif outcome == 1 then
-    queue.hand_off((queue.clock()))
+    queue.hand_off()
   end
 end
 return { outcome, kept_ms or 0 }

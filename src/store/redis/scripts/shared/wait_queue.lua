@@ -19,6 +19,9 @@ local function open_queue()
   local LOCK, TICKETS, QUEUE, AWAY, DUE, PRESENCE = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
   local TOKEN, ATTEMPT = ARGV[1], ARGV[2]
   local TICKET_MS = tonumber(ARGV[4])
+  local time = redis.call('TIME')
+  local NOW_US = time[1] * 1000000 + time[2]
+  local NOW_MS = math.floor(NOW_US / 1000)
   -- Longer than the longest wait with the life of a ticket behind it.
   local QUEUE_LIFE_MS = tonumber(ARGV[3]) + TICKET_MS
 
@@ -27,12 +30,6 @@ local function open_queue()
   -- At most as many are read, or removed, by one command.
   local MOST_AT_ONCE = 200
   local NOBODY = '-'
-
-  local function clock()
-    local time = redis.call('TIME')
-    local now_us = time[1] * 1000000 + time[2]
-    return math.floor(now_us / 1000), now_us
-  end
 
   -- Every key of a wait queue has a TTL. It is lengthened and never shortened.
   local function keep(key)
@@ -74,9 +71,9 @@ local function open_queue()
   end
 
   -- The place of a token that nobody answers for any more: kept for the life of a ticket, in the wait queue or aside.
-  local function leave_place(token, ticket, now_ms)
+  local function leave_place(token, ticket)
     write_ticket(token, { place = ticket.place, gateway = NOBODY, attempt = NOBODY })
-    redis.call('ZADD', AWAY, now_ms + TICKET_MS, token)
+    redis.call('ZADD', AWAY, NOW_MS + TICKET_MS, token)
     keep(AWAY)
   end
 
@@ -87,13 +84,13 @@ local function open_queue()
   end
 
   -- The place of a token: its own, or the one that is remembered, whichever is earlier; else one behind all others.
-  local function place_for(ticket, remembered, now_us)
+  local function place_for(ticket, remembered)
     local place = ticket and ticket.place
     if remembered then return math.min(place or remembered, remembered) end
     if place then return place end
     -- The clock may have been set back: places stay in order all the same.
     local last = redis.call('ZRANGE', QUEUE, -1, -1, 'WITHSCORES')[2]
-    return math.max(now_us, tonumber(last or 0) + 1)
+    return math.max(NOW_US, tonumber(last or 0) + 1)
   end
 
   local function set_due(at_ms)
@@ -102,7 +99,7 @@ local function open_queue()
   end
 
   -- Those from one rank of the wait queue to another: tokens, tickets, and whether their gateways were heard of since a time.
-  local function read_queue(first, last, since_ms, now_ms)
+  local function read_queue(first, last, since_ms)
     local tokens = redis.call('ZRANGE', QUEUE, first, last)
     if #tokens == 0 then return tokens end
     local tickets, gateways, is_heard = redis.call('HMGET', TICKETS, unpack(tokens)), {}, {}
@@ -112,18 +109,18 @@ local function open_queue()
     end
     for i, heartbeat in ipairs(redis.call('ZMSCORE', PRESENCE, unpack(gateways))) do
       local heartbeat_ms = tonumber(heartbeat or nil)
-      is_heard[i] = heartbeat_ms and heartbeat_ms >= since_ms and heartbeat_ms <= now_ms + HEARD_WITHIN_MS
+      is_heard[i] = heartbeat_ms and heartbeat_ms >= since_ms and heartbeat_ms <= NOW_MS + HEARD_WITHIN_MS
     end
     return tokens, tickets, is_heard
   end
 
   -- Has tokens step aside: they keep their places for a while. Their gateways learn of it from their next heartbeats, as
   -- `gates` no longer holds the answers to their last ones, and have them come back if they are there.
-  local function step_aside(tokens, tickets, is_heard, now_ms)
+  local function step_aside(tokens, tickets, is_heard)
     if #tokens == 0 then return end
     local scored = {}
     for i, token in ipairs(tokens) do
-      scored[#scored + 1] = now_ms + TICKET_MS
+      scored[#scored + 1] = NOW_MS + TICKET_MS
       scored[#scored + 1] = token
       if tickets[i].gateway ~= NOBODY then
         if is_heard[i] then
@@ -144,12 +141,12 @@ local function open_queue()
   -- `lapsed` is the offer that nobody took, if that is why the lock is free: then all who were not heard of since it
   -- was made step aside with the one that let it lapse, tickets too, so that no absence costs the wait queue an offer of its
   -- own. `caller` is the token whose command this is, and certainly present.
-  local function first_present(now_ms, lapsed, caller)
-    local since_ms = now_ms - HEARD_WITHIN_MS
+  local function first_present(lapsed, caller)
+    local since_ms = NOW_MS - HEARD_WITHIN_MS
     if lapsed then since_ms = math.max(since_ms, lapsed.start_ms) end
     local count = 1
     while true do
-      local tokens, tickets, is_heard = read_queue(0, count - 1, since_ms, now_ms)
+      local tokens, tickets, is_heard = read_queue(0, count - 1, since_ms)
       if #tokens == 0 then return nil end
       local first, aside, their_tickets = nil, {}, {}
       for i, token in ipairs(tokens) do
@@ -161,28 +158,28 @@ local function open_queue()
         end
         aside[i], their_tickets[i] = token, tickets[i]
       end
-      step_aside(aside, their_tickets, is_heard, now_ms)
+      step_aside(aside, their_tickets, is_heard)
       if first then return tokens[first], tickets[first] end
       count = MOST_AT_ONCE
     end
   end
 
   -- Has the dead of some part of the wait queue step aside. A wait queue that is full of them would refuse those who live.
-  local function sweep(now_ms, now_us)
-    local from = now_us % redis.call('ZCARD', QUEUE)
-    local tokens, tickets, is_heard = read_queue(from, from + MOST_AT_ONCE - 1, now_ms - HEARD_WITHIN_MS, now_ms)
+  local function sweep()
+    local from = NOW_US % redis.call('ZCARD', QUEUE)
+    local tokens, tickets, is_heard = read_queue(from, from + MOST_AT_ONCE - 1, NOW_MS - HEARD_WITHIN_MS)
     local aside, their_tickets = {}, {}
     for i, token in ipairs(tokens) do
       if tickets[i].gateway ~= NOBODY and not is_heard[i] then
         aside[#aside + 1], their_tickets[#aside + 1] = token, tickets[i]
       end
     end
-    step_aside(aside, their_tickets, {}, now_ms)
+    step_aside(aside, their_tickets, {})
   end
 
   -- Removes places whose time away is over.
-  local function purge(now_ms)
-    local lost = redis.call('ZRANGEBYSCORE', AWAY, '-inf', now_ms, 'LIMIT', 0, MOST_AT_ONCE)
+  local function purge()
+    local lost = redis.call('ZRANGEBYSCORE', AWAY, '-inf', NOW_MS, 'LIMIT', 0, MOST_AT_ONCE)
     if #lost == 0 then return end
     redis.call('HDEL', TICKETS, unpack(lost))
     redis.call('ZREM', QUEUE, unpack(lost))
@@ -191,22 +188,21 @@ local function open_queue()
 
   -- Hands a lock that nobody holds to the first of the wait queue who is present. Returns the offer; or nothing and true,
   -- where that is `taker`, who is to be granted the lock right away; or nothing where nobody is present.
-  local function hand_off(now_ms, lapsed, caller, taker)
-    purge(now_ms)
-    local token, ticket = first_present(now_ms, lapsed, caller)
+  local function hand_off(lapsed, caller, taker)
+    local token, ticket = first_present(lapsed, caller)
     if not token then
       redis.call('DEL', LOCK)
       redis.call('ZREM', DUE, LOCK)
       return nil
     end
     if token == taker then return nil, true end
-    local offer = { token = token, attempt = ticket.attempt, gateway = ticket.gateway, start_ms = now_ms }
-    local value = '?' .. token .. ' ' .. offer.attempt .. ' ' .. offer.gateway .. ' ' .. whole(now_ms)
+    local offer = { token = token, attempt = ticket.attempt, gateway = ticket.gateway, start_ms = NOW_MS }
+    local value = '?' .. token .. ' ' .. offer.attempt .. ' ' .. offer.gateway .. ' ' .. whole(NOW_MS)
     -- An offer that nobody took lapses; its key lives on for as long again, to say who let it lapse. PEXPIRE is for a server
     -- that is out of memory, as in lock.lua.
     redis.call('PEXPIRE', LOCK, 2 * OFFER_MS)
     redis.call('SET', LOCK, value, 'PX', 2 * OFFER_MS)
-    set_due(now_ms)
+    set_due(NOW_MS)
     tell(offer.gateway, 'offered ' .. token .. ' ' .. offer.attempt .. ' ' .. LOCK)
     return offer
   end
@@ -235,22 +231,22 @@ local function open_queue()
   end
 
   -- Has those who wait look when the time of the lock is over.
-  local function await_end(now_ms, left_ms)
+  local function await_end(left_ms)
     local following = redis.call('ZRANGE', QUEUE, 0, 0)[1]
     if not following then
       redis.call('ZREM', DUE, LOCK)
       return
     end
-    set_due(now_ms + left_ms)
+    set_due(NOW_MS + left_ms)
     -- The next heartbeats may come too late.
     local ticket = left_ms < SHORT_LEASE_MS and ticket_of(following)
     if ticket then tell(ticket.gateway, 'due ' .. whole(left_ms) .. ' ' .. LOCK) end
   end
 
   -- Takes the token that was granted the lock out of the wait queue.
-  local function go_on_after_grant(now_ms, ttl_ms)
+  local function go_on_after_grant(ttl_ms)
     remove_place(TOKEN)
-    await_end(now_ms, ttl_ms)
+    await_end(ttl_ms)
   end
 
   -- Takes an attempt that will be heard of no more out of the wait queue: its place goes back to the one that it was taken
@@ -259,24 +255,25 @@ local function open_queue()
   -- Where it was granted the lock, and that was rolled back, it has no ticket any more: then `granted_at` is its place.
   local function vacate(token, attempt, offer, keeps_place, granted_at)
     local ticket = ticket_of(token)
-    if not ticket and granted_at then leave_place(token, { place = granted_at }, (clock())) end
+    if not ticket and granted_at then leave_place(token, { place = granted_at }) end
     if not ticket then return end
     if ticket.attempt ~= attempt then return forget_former(token, ticket, attempt) end
-    local now_ms = clock()
     if ticket.former then
       give_back(token, ticket)
     elseif keeps_place then
       redis.call('ZREM', QUEUE, token)
-      leave_place(token, ticket, now_ms)
+      leave_place(token, ticket)
     else
       remove_place(token)
     end
-    if offer and offer.token == token then hand_off(now_ms) end
+    if offer and offer.token == token then hand_off() end
   end
 
+  -- Whatever is to be done, nothing is done for a ticket that has ended.
+  purge()
   return {
     NOBODY = NOBODY,
-    clock = clock,
+    NOW_MS = NOW_MS,
     tell_to_look = tell_to_look,
     ticket_of = ticket_of,
     write_ticket = write_ticket,
@@ -288,7 +285,6 @@ local function open_queue()
     sweep = sweep,
     await_end = await_end,
     go_on_after_grant = go_on_after_grant,
-    purge = purge,
     hand_off = hand_off,
     give_back = give_back,
     rename = rename,
