@@ -9,10 +9,12 @@ use std::time::Duration;
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
+mod note;
 mod outcome;
 mod reach;
 mod terms;
 
+pub use note::{Note, Owner, OwnerError};
 pub use outcome::{
     Acquired, Broken, Confirmed, Ended, Enqueued, Inspected, LastPolled, Lease, Listed, Page, Polled,
     QueuePosition, Refusal, ReleaseEffect, Released, Renewed, RolledBack,
@@ -77,46 +79,6 @@ impl LockKey {
     }
 }
 
-/// Who takes a lock, as a note for people. Up to 256 bytes without control characters, and not empty.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Owner(Arc<str>);
-
-/// Why a text is not an [`Owner`].
-#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-pub enum OwnerError {
-    /// More than [`Owner::MAX_BYTES`].
-    #[error("it has {0} bytes, and at most {max} are allowed", max = Owner::MAX_BYTES)]
-    TooLong(usize),
-    /// The bytes are not UTF-8.
-    #[error("it is not UTF-8")]
-    NotUtf8,
-    /// It holds a control character.
-    #[error("it contains a control character")]
-    ControlCharacter,
-}
-
-impl Owner {
-    /// The longest owner, in bytes.
-    pub const MAX_BYTES: usize = 256;
-
-    /// An empty text means that no owner was given, so that `owner=$UNSET` in a script is no error.
-    pub fn parse(bytes: &[u8]) -> Result<Option<Self>, OwnerError> {
-        if bytes.len() > Self::MAX_BYTES {
-            return Err(OwnerError::TooLong(bytes.len()));
-        }
-        let text = std::str::from_utf8(bytes).map_err(|_| OwnerError::NotUtf8)?;
-        if text.chars().any(char::is_control) {
-            return Err(OwnerError::ControlCharacter);
-        }
-        Ok((!text.is_empty()).then(|| Self(text.into())))
-    }
-
-    /// The owner as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
 /// The secret that proves who holds a lock. It is never logged and never stored: stores see its [`TokenHash`].
 #[derive(Clone, PartialEq, Eq)]
 pub struct LeaseToken(Box<str>);
@@ -145,14 +107,13 @@ impl LeaseToken {
     /// Reads a token that a caller sent.
     pub fn parse(bytes: &[u8]) -> Result<Self, TokenError> {
         let in_alphabet =
-            |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'~' | b'-');
-        if !bytes.iter().all(in_alphabet) {
-            return Err(TokenError::Alphabet);
+            |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'~' | b'-');
+        let text = str::from_utf8(bytes).ok().filter(|text| text.bytes().all(in_alphabet));
+        let text = text.ok_or(TokenError::Alphabet)?;
+        if !(Self::MIN_CHARS..=Self::MAX_CHARS).contains(&text.len()) {
+            return Err(TokenError::Length(text.len()));
         }
-        if !(Self::MIN_CHARS..=Self::MAX_CHARS).contains(&bytes.len()) {
-            return Err(TokenError::Length(bytes.len()));
-        }
-        Ok(Self(bytes.iter().map(|&byte| char::from(byte)).collect::<String>().into()))
+        Ok(Self(text.into()))
     }
 
     /// Makes a fresh token of 128 random bits. The leading `~` tells it from those that clients choose.

@@ -30,13 +30,17 @@ pub use request::{
     Tombstone, Try,
 };
 
+/// What a store answers to one kind of request, or why it does not.
+pub type AnswerTo<C> = Result<<C as Call>::Answer, StoreError>;
+/// A request on its way, whatever its kind.
+pub type Replying<'a> = BoxFuture<'a, Result<Reply, StoreError>>;
+
 /// A place that keeps locks. Each request is one atomic step, tried once: repeating is the service's business.
 pub trait LockStore: Send + Sync + 'static {
     /// Does what is asked, and answers by the kind of the request. [`LockStoreExt::call`] is the same with types.
     ///
     /// Architecture invariant: a request that ends with [`StoreError::Unavailable`] changed nothing and never will.
-    fn run<'a>(&'a self, request: &'a Request, deadline: Instant)
-    -> BoxFuture<'a, Result<Reply, StoreError>>;
+    fn run<'a>(&'a self, request: &'a Request, deadline: Instant) -> Replying<'a>;
 
     /// Where the wait queue of a lock is kept.
     fn bucket_of(&self, key: &LockKey) -> Bucket;
@@ -56,11 +60,7 @@ pub trait LockStore: Send + Sync + 'static {
 /// Typed requests to any store.
 pub trait LockStoreExt: LockStore {
     /// Asks the store, and takes this request's own answer out of the reply.
-    fn call<C: Call>(
-        &self,
-        call: C,
-        deadline: Instant,
-    ) -> impl Future<Output = Result<C::Answer, StoreError>> + Send {
+    fn call<C: Call>(&self, call: C, deadline: Instant) -> impl Future<Output = AnswerTo<C>> + Send {
         let request = call.into();
         async move { answer_of::<C>(self.run(&request, deadline).await?) }
     }
@@ -68,7 +68,7 @@ pub trait LockStoreExt: LockStore {
 
 impl<S: LockStore + ?Sized> LockStoreExt for S {}
 
-fn answer_of<C: Call>(reply: Reply) -> Result<C::Answer, StoreError> {
+fn answer_of<C: Call>(reply: Reply) -> AnswerTo<C> {
     C::answer(reply).ok_or_else(|| StoreError::Unknown("the store answered another request".into()))
 }
 

@@ -77,7 +77,7 @@ fn wish(key: &LockKey) -> AcquireRequest {
         key: key.clone(),
         token: None,
         ttl: an_hour(),
-        owner: None,
+        note: Default::default(),
         wait: Duration::ZERO,
         terms: Terms::default(),
         tenant: Tenant::default(),

@@ -10,7 +10,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::headers::{FENCING_TOKEN, LEASE_TOKEN};
-use crate::lock::{FencingToken, Lease, LeaseToken, Listed, LockKey, Owner};
+use crate::lock::{FencingToken, Lease, LeaseToken, Listed, LockKey};
 
 /// Enough for most answers, so that they are written without being moved.
 const USUAL_BODY_BYTES: usize = 256;
@@ -70,9 +70,9 @@ pub(super) struct HolderView {
 /// A held lock, as anybody may see it.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Lock)]
-pub(super) struct LockView {
+pub(super) struct LockView<'a> {
     /// The lock.
-    key: String,
+    key: &'a str,
     #[serde(flatten)]
     holder: HolderView,
     /// How many wait in line for it.
@@ -85,26 +85,26 @@ pub(super) struct LockView {
 
 /// A part of the list of all locks that are held.
 #[derive(Serialize, ToSchema)]
-pub(super) struct LockList {
+pub(super) struct LockList<'a> {
     /// Some of the locks, each once; there may be none, although there are further pages.
-    pub(super) locks: Vec<LockView>,
+    pub(super) locks: Vec<LockView<'a>>,
     /// Where the next page begins; absent where this is the last one.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, required = false)]
     pub(super) next_cursor: Option<String>,
 }
 
-impl LockView {
-    pub(super) fn of(listed: &Listed) -> Self {
+impl<'a> LockView<'a> {
+    pub(super) fn of(listed: &'a Listed) -> Self {
         let Listed { key, lease, waiters } = listed;
-        Self { key: key.as_str().to_owned(), holder: HolderView::of(lease), waiters: *waiters, yours: None }
+        Self { key: key.as_str(), holder: HolderView::of(lease), waiters: *waiters, yours: None }
     }
 }
 
 impl HolderView {
     pub(super) fn of(lease: &Lease) -> Self {
         Self {
-            owner: owner_of(lease),
+            owner: lease.owner().map(str::to_owned),
             fencing_token: lease.fencing_token.get(),
             expires_at: expiry(lease.left_ms),
             expires_in_ms: lease.left_ms,
@@ -135,7 +135,7 @@ pub(super) fn grant(status: StatusCode, key: &LockKey, token: &LeaseToken, lease
         fencing_token: lease.fencing_token.get(),
         ttl_ms: lease.left_ms,
         expires_at: expiry(lease.left_ms),
-        owner: lease.owner.as_ref().map(Owner::as_str),
+        owner: lease.owner(),
     };
     with_grant_headers(json(status, JSON, &grant), token, lease)
 }
@@ -153,7 +153,7 @@ pub(super) fn with_grant_headers(mut response: Response, token: &LeaseToken, lea
 
 /// The answer to whoever asks about a held lock.
 pub(super) fn lock(key: &LockKey, lease: &Lease, waiters: u64, yours: Option<bool>) -> Response {
-    let view = LockView { key: key.as_str().to_owned(), holder: HolderView::of(lease), waiters, yours };
+    let view = LockView { key: key.as_str(), holder: HolderView::of(lease), waiters, yours };
     let mut response = json(StatusCode::OK, JSON, &view);
     insert_fencing_token(&mut response, lease.fencing_token);
     response
@@ -161,10 +161,6 @@ pub(super) fn lock(key: &LockKey, lease: &Lease, waiters: u64, yours: Option<boo
 
 fn insert_fencing_token(response: &mut Response, fencing_token: FencingToken) {
     response.headers_mut().insert(FENCING_TOKEN, fencing_token.get().into());
-}
-
-fn owner_of(lease: &Lease) -> Option<String> {
-    lease.owner.as_ref().map(|owner| owner.as_str().to_owned())
 }
 
 /// The wall clock's time at the end of a lease, in RFC 3339 with milliseconds.
@@ -187,12 +183,12 @@ pub(super) fn example_grant() -> Grant<'static> {
 }
 
 /// What the document shows of a held lock.
-pub(super) fn example_lock() -> LockView {
-    LockView { key: "backup".into(), holder: example_holder(), waiters: 3, yours: Some(true) }
+pub(super) fn example_lock() -> LockView<'static> {
+    LockView { key: "backup", holder: example_holder(), waiters: 3, yours: Some(true) }
 }
 
 /// What the document shows of a list.
-pub(super) fn example_list() -> LockList {
+pub(super) fn example_list() -> LockList<'static> {
     let lock = LockView { yours: None, ..example_lock() };
     LockList { locks: vec![lock], next_cursor: Some("5d1f0c2b7a9e4836.0.1024".into()) }
 }

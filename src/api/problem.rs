@@ -166,9 +166,9 @@ fn describe_holder(refusal: &Refusal) -> String {
         return said.to_owned();
     };
     let left_ms = lease.left_ms;
-    match &lease.owner {
+    match lease.owner() {
         _ if lease.is_released => format!("released, and kept for {left_ms} ms more"),
-        Some(owner) => format!("held by {:?}, for at most {left_ms} ms more", owner.as_str()),
+        Some(owner) => format!("held by {owner:?}, for at most {left_ms} ms more"),
         None => format!("held for at most {left_ms} ms more"),
     }
 }

@@ -1,6 +1,6 @@
 //! What stores answer.
 
-use super::{Attempt, FencingToken, LockKey, Owner, Ticket};
+use super::{Attempt, FencingToken, LockKey, Note, Ticket};
 
 /// A lease on a lock, as everybody may see it: everything but the token.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -9,10 +9,17 @@ pub struct Lease {
     pub fencing_token: FencingToken,
     /// What is left of the lease, in milliseconds.
     pub left_ms: u64,
-    /// The note that was given when the lock was taken.
-    pub owner: Option<Owner>,
+    /// What was said when the lock was taken.
+    pub note: Note,
     /// Whether it was released, and the lock is only kept for the rest of its `min_hold`.
     pub is_released: bool,
+}
+
+impl Lease {
+    /// Who took the lock, where that was said.
+    pub fn owner(&self) -> Option<&str> {
+        self.note.owner()
+    }
 }
 
 /// Why a token was not given a lock.

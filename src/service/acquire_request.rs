@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::{Account, GrantGuard};
-use crate::lock::{Attempt, Lease, LeaseToken, LockKey, Owner, Refusal, Terms, Ttl};
+use crate::lock::{Attempt, Lease, LeaseToken, LockKey, Note, Refusal, Terms, Ttl};
 use crate::store::{LockRequest, TicketAfter};
 
 /// What is asked for: a lock, and how.
@@ -17,8 +17,8 @@ pub struct AcquireRequest {
     pub token: Option<LeaseToken>,
     /// The lease that is asked for.
     pub ttl: Ttl,
-    /// A note for people.
-    pub owner: Option<Owner>,
+    /// What people are to know of it.
+    pub note: Note,
     /// How long to wait in line for it; zero is not at all.
     pub wait: Duration,
     /// For how long it may, and must, be taken.
@@ -97,7 +97,7 @@ impl AcquireRequest {
             token: token.hash(),
             attempt,
             ttl: self.ttl,
-            owner: self.owner.clone(),
+            note: self.note.clone(),
             terms: self.terms,
         }
     }

@@ -250,7 +250,12 @@ mod tests {
     use super::*;
 
     fn lease(number: u64, left_ms: u64) -> Lease {
-        Lease { fencing_token: FencingToken::new(number).unwrap(), left_ms, owner: None, is_released: false }
+        Lease {
+            fencing_token: FencingToken::new(number).unwrap(),
+            left_ms,
+            note: Default::default(),
+            is_released: false,
+        }
     }
 
     fn key(name: &str) -> LockKey {

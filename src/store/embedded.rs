@@ -20,7 +20,8 @@ use tokio::time::{Instant, timeout_at};
 use crate::clock::Clock;
 use crate::lock::{Inspected, LockKey, Page};
 use crate::store::{
-    Bucket, Call, HeartbeatAnswer, Hint, Inspect, LineSettings, List, LockStore, Reply, Request, StoreError,
+    Bucket, Call, HeartbeatAnswer, Hint, Inspect, LineSettings, List, LockStore, Reply, Replying, Request,
+    StoreError,
 };
 
 use cursor::CursorSeal;
@@ -59,49 +60,35 @@ pub struct EmbeddedSettings {
 /// Why a store could not be opened.
 #[derive(Debug, Error)]
 pub enum OpenError {
-    /// Another process, or another store in this one, has the file open.
-    #[error("{path} is in use by another process")]
-    InUse {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The directory of the file is missing, or what a link names, or the file has vanished since it was opened first.
-    #[error("{path} cannot be opened: there is no such file or directory")]
-    Missing {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The operating system does not let us read and write the file, or create it.
-    #[error("{path} cannot be opened: permission denied")]
-    NoPermission {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The file holds something else.
-    #[error("{path} is not a Fencepost store")]
-    NotAStore {
-        /// The file.
-        path: PathBuf,
-    },
-    /// A later version of this program wrote the file.
-    #[error("{path} was written by a newer version (file format {found})")]
-    NewerFormat {
-        /// The file.
-        path: PathBuf,
-        /// The version of the format in the file.
-        found: u64,
-    },
-    /// Anything else.
-    #[error("{path} cannot be opened: {reason}")]
-    Failed {
-        /// The file.
-        path: PathBuf,
-        /// What went wrong.
-        reason: String,
-    },
+    /// The file cannot be used.
+    #[error("{0} {1}")]
+    File(PathBuf, UnusableFile),
     /// The operating system gave us no thread.
     #[error("the thread of the store cannot be started: {0}")]
     Thread(std::io::Error),
+}
+
+/// Why a file cannot be used.
+#[derive(Debug, Error)]
+pub enum UnusableFile {
+    /// Another process, or another store in this one, has it open.
+    #[error("is in use by another process")]
+    InUse,
+    /// Its directory is missing, or what a link names, or it has vanished since it was opened first.
+    #[error("cannot be opened: there is no such file or directory")]
+    Missing,
+    /// The operating system does not let us read and write it, or create it.
+    #[error("cannot be opened: permission denied")]
+    NoPermission,
+    /// It holds something else.
+    #[error("is not a Fencepost store")]
+    NotAStore,
+    /// A later version of this program wrote it, in a format of this version.
+    #[error("was written by a newer version (file format {0})")]
+    NewerFormat(u64),
+    /// Anything else, for this reason.
+    #[error("cannot be opened: {0}")]
+    Failed(String),
 }
 
 /// A store within this process. Dropping it waits for what is queued and closes the file.
@@ -152,9 +139,7 @@ impl EmbeddedStore {
         let disk = Arc::new(disk);
         let mut state = State::read(Arc::clone(&disk), &settings, &*clock)?;
         disk.make_private();
-        state
-            .save(Moment::now(&*clock))
-            .map_err(|error| OpenError::Failed { path: disk.path().into(), reason: error.to_string() })?;
+        state.save(Moment::now(&*clock)).map_err(|error| file::failed(disk.path(), &error))?;
         Self::start(state, settings, clock)
     }
 
@@ -222,7 +207,7 @@ impl EmbeddedStore {
         request: &C,
         deadline: Instant,
         step: fn(&mut Table, &C, Duration) -> C::Answer,
-    ) -> BoxFuture<'a, Result<Reply, StoreError>> {
+    ) -> Replying<'a> {
         self.try_change(request, deadline, move |table, request, now| Ok(step(table, request, now)))
     }
 
@@ -232,7 +217,7 @@ impl EmbeddedStore {
         request: &C,
         deadline: Instant,
         step: impl FnOnce(&mut Table, &C, Duration) -> Result<C::Answer, StoreError> + Send + 'static,
-    ) -> BoxFuture<'a, Result<Reply, StoreError>> {
+    ) -> Replying<'a> {
         let request = request.clone();
         let step = move |table: &mut Table, now| step(table, &request, now).map(C::reply);
         self.submit(deadline, Kind::Change, step).boxed()
@@ -279,11 +264,7 @@ impl EmbeddedStore {
 }
 
 impl LockStore for EmbeddedStore {
-    fn run<'a>(
-        &'a self,
-        request: &'a Request,
-        deadline: Instant,
-    ) -> BoxFuture<'a, Result<Reply, StoreError>> {
+    fn run<'a>(&'a self, request: &'a Request, deadline: Instant) -> Replying<'a> {
         match request {
             Request::Try(request) => self.try_change(request, deadline, Table::try_lock),
             Request::Confirm(request) => self.change(request, deadline, Table::confirm),

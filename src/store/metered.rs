@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::{Call, LockStore, Request, StoreError, answer_of};
+use super::{AnswerTo, Call, LockStore, Request, StoreError, answer_of};
 use crate::telemetry::metrics::{NoAnswer, Step, metrics};
 use crate::telemetry::traces::StepSpan;
 
@@ -22,17 +22,13 @@ impl MeteredStore {
     }
 
     /// Asks the store, as [`LockStoreExt::call`](super::LockStoreExt::call) does.
-    pub fn call<C: Call>(
-        &self,
-        call: C,
-        deadline: Instant,
-    ) -> impl Future<Output = Result<C::Answer, StoreError>> + Send {
+    pub fn call<C: Call>(&self, call: C, deadline: Instant) -> impl Future<Output = AnswerTo<C>> + Send {
         let request = call.into();
         async move { self.ask::<C>(&request, deadline).await }
     }
 
     /// The same for a request that is asked several times: it is in no future, which are moved about.
-    pub async fn ask<C: Call>(&self, request: &Request, deadline: Instant) -> Result<C::Answer, StoreError> {
+    pub async fn ask<C: Call>(&self, request: &Request, deadline: Instant) -> AnswerTo<C> {
         let step = step_of(request);
         let span = StepSpan::begin(step);
         let started = Instant::now();

@@ -34,7 +34,7 @@ use crate::lock::{Attempt, Broken, Inspected, LockKey, Page, ReleaseEffect, Rele
 use crate::store::wait_queue::WaitQueues;
 use crate::store::{
     Break, Bucket, HeartbeatAnswer, Hint, Inspect, List, LockStore, PassOn, PeerBus, Release, Renew, Reply,
-    Request, RollBack, StoreError, TicketAfter,
+    Replying, Request, RollBack, StoreError, TicketAfter,
 };
 
 mod ballot;
@@ -209,11 +209,7 @@ impl QuorumStore {
 }
 
 impl LockStore for QuorumStore {
-    fn run<'a>(
-        &'a self,
-        request: &'a Request,
-        deadline: Instant,
-    ) -> BoxFuture<'a, Result<Reply, StoreError>> {
+    fn run<'a>(&'a self, request: &'a Request, deadline: Instant) -> Replying<'a> {
         match request {
             Request::Try(request) => self.try_lock(request, deadline).map_ok(Reply::Try).boxed(),
             Request::Confirm(request) => self.confirm(request, deadline).map_ok(Reply::Confirm).boxed(),

@@ -26,7 +26,7 @@ use self::scripts::keys::KeySpace;
 use self::scripts::{ScriptReply, lease_of, lease_seen, unexpected};
 use super::{
     Break, Bucket, HeartbeatAnswer, Hint, Inspect, LockStore, PassOn, PeerBus, Release, Renew, Reply,
-    Request, RollBack, StoreError, TicketAfter, Tombstone,
+    Replying, Request, RollBack, StoreError, TicketAfter, Tombstone,
 };
 use crate::lock::{
     Attempt, Broken, Ended, Inspected, Lease, LockKey, ReleaseEffect, Released, Renewed, RolledBack,
@@ -257,11 +257,7 @@ impl RedisStore {
 }
 
 impl LockStore for RedisStore {
-    fn run<'a>(
-        &'a self,
-        request: &'a Request,
-        deadline: Instant,
-    ) -> BoxFuture<'a, Result<Reply, StoreError>> {
+    fn run<'a>(&'a self, request: &'a Request, deadline: Instant) -> Replying<'a> {
         match request {
             Request::Try(request) => self.try_lock(request, deadline).map_ok(Reply::Try).boxed(),
             Request::Confirm(request) => self.confirm(request, deadline).map_ok(Reply::Confirm).boxed(),

@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use crate::lock::{
-    Acquired, Attempt, Broken, Confirmed, Enqueued, FencingToken, Inspected, LastPolled, LockKey, Owner,
-    Page, Polled, Reach, Refusal, ReleaseEffect, Renewed, RolledBack, Terms, Ticket, TokenHash, Ttl,
+    Acquired, Attempt, Broken, Confirmed, Enqueued, FencingToken, Inspected, LastPolled, LockKey, Note, Page,
+    Polled, Reach, Refusal, ReleaseEffect, Renewed, RolledBack, Terms, Ticket, TokenHash, Ttl,
 };
 
 /// One kind of request, with its answer.
@@ -111,8 +111,8 @@ pub struct LockRequest {
     pub attempt: Attempt,
     /// The lease that is asked for.
     pub ttl: Ttl,
-    /// A note for people.
-    pub owner: Option<Owner>,
+    /// What people are to know of it.
+    pub note: Note,
     /// How long it may, and must, be held.
     pub terms: Terms,
 }
@@ -121,7 +121,7 @@ pub struct LockRequest {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Try(pub LockRequest);
 
-/// Asks whether the token holds the lock already, as [`Try`] does, and takes nothing. Owner and terms play no part.
+/// Asks whether the token holds the lock already, as [`Try`] does, and takes nothing. Note and terms play no part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Confirm(pub LockRequest);
 

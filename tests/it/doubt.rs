@@ -55,7 +55,7 @@ impl Scene {
                 key: self.key.clone(),
                 token,
                 ttl,
-                owner: None,
+                note: Default::default(),
                 wait: Duration::ZERO,
                 terms: Terms::default(),
                 tenant: Tenant::default(),
@@ -315,7 +315,7 @@ async fn a_retry_keeps_its_grant_in_every_order_of_arrival(store: &AnyStore) {
         let ttl = Ttl::from_ms(30_000).unwrap();
         let request = |attempt| {
             let key = key.clone();
-            LockRequest { key, token, attempt, ttl, owner: None, terms: Terms::default() }
+            LockRequest { key, token, attempt, ttl, note: Default::default(), terms: Terms::default() }
         };
         let (first, retry) = (request(Attempt::generate()), request(Attempt::generate()));
         let mut told = None;

@@ -124,7 +124,7 @@ fn request(key: &str) -> LockRequest {
         token: LeaseToken::generate().hash(),
         attempt: Attempt::generate(),
         ttl: Ttl::from_ms(30_000).unwrap(),
-        owner: None,
+        note: Default::default(),
         terms: Terms::default(),
     }
 }

@@ -97,7 +97,8 @@ impl Waiter {
         beat(&self.store).await;
         let (key, token, attempt) = (self.key.clone(), self.token, self.attempt);
         let ttl = Ttl::from_ms(ttl_ms).unwrap();
-        let lock = LockRequest { key, token, attempt, ttl, owner: None, terms: Terms::default() };
+        let lock =
+            LockRequest { key, token, attempt, ttl, note: Default::default(), terms: Terms::default() };
         ask(&*self.store, lock, how, soon()).await.unwrap()
     }
 

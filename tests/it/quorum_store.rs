@@ -73,8 +73,14 @@ async fn take_and_release(store: &QuorumStore) -> Lease {
         let deadline = Instant::now() + Duration::from_secs(1);
         let token = LeaseToken::generate().hash();
         let (attempt, ttl) = (Attempt::generate(), Ttl::from_ms(30_000).unwrap());
-        let request =
-            LockRequest { key: key.clone(), token, attempt, ttl, owner: None, terms: Terms::default() };
+        let request = LockRequest {
+            key: key.clone(),
+            token,
+            attempt,
+            ttl,
+            note: Default::default(),
+            terms: Terms::default(),
+        };
         if let Ok(Acquired::Granted(lease)) = store.call(Try(request.clone()), deadline).await {
             let released = store
                 .call(
@@ -192,7 +198,7 @@ async fn a_server_that_lacks_a_connections_lock_is_given_it_with_its_terms() {
     let (token, attempt) = (LeaseToken::generate().hash(), Attempt::for_connection());
     let terms = Terms { max_hold: Some(Duration::from_secs(100)), min_hold: Some(Duration::from_secs(50)) };
     let ttl = Ttl::from_ms(10_000).unwrap();
-    let request = LockRequest { key: key.clone(), token, attempt, ttl, owner: None, terms };
+    let request = LockRequest { key: key.clone(), token, attempt, ttl, note: Default::default(), terms };
     let soon = || Instant::now() + PATIENCE;
     assert!(matches!(store.call(Try(request.clone()), soon()).await, Ok(Acquired::Granted(_))));
     let lock_on = async |node: usize| {

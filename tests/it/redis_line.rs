@@ -28,7 +28,7 @@ fn token() -> TokenHash {
 
 async fn ask(store: &RedisStore, token: TokenHash, attempt: Attempt, how: Ask) -> Answer {
     let (ttl, terms) = (Ttl::from_ms(60_000).unwrap(), Terms::default());
-    let lock = LockRequest { key: key(), token, attempt, ttl, owner: None, terms };
+    let lock = LockRequest { key: key(), token, attempt, ttl, note: Default::default(), terms };
     asking::ask(store, lock, how, soon()).await.unwrap()
 }
 

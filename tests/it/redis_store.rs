@@ -52,7 +52,7 @@ async fn a_million_keys_with_server_made_tokens_leave_at_most_a_hundred() {
                         key: key.clone(),
                         token: None,
                         ttl,
-                        owner: None,
+                        note: Default::default(),
                         wait: Duration::ZERO,
                         terms: Terms::default(),
                         tenant: Tenant::default(),
@@ -232,7 +232,7 @@ async fn a_new_run_begins_above_the_old_one() {
         token: LeaseToken::generate().hash(),
         attempt: Attempt::generate(),
         ttl: Ttl::from_ms(1_000).unwrap(),
-        owner: None,
+        note: Default::default(),
         terms: Terms::default(),
     };
     let answer = store.call(Try(request.clone()), Instant::now() + PATIENCE).await.unwrap();

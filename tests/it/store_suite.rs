@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fencepost::lock::{
-    Attempt, Inspected, Lease, LeaseToken, LockKey, Owner, Refusal, Released, Renewed, RolledBack, Terms,
+    Attempt, Inspected, Lease, LeaseToken, LockKey, Note, Refusal, Released, Renewed, RolledBack, Terms,
     TokenHash, Ttl,
 };
 use fencepost::store::{
@@ -67,9 +67,9 @@ impl<'a> Caller<'a> {
     }
 
     async fn acquire_as(&self, attempt: Attempt, ttl_ms: u64, how: Ask) -> Answer {
-        let owner = Owner::parse(b"somebody").unwrap();
+        let note = Note::from_stored("somebody").unwrap();
         let (key, token, terms) = (self.key.clone(), self.token, self.terms);
-        let lock = LockRequest { key, token, attempt, ttl: ttl(ttl_ms), owner, terms };
+        let lock = LockRequest { key, token, attempt, ttl: ttl(ttl_ms), note, terms };
         ask(&*self.scene.store, lock, how, soon()).await.unwrap()
     }
 
@@ -162,7 +162,7 @@ async fn another_attempt_pins_the_grant(scene: &AnyStore) {
     assert!(again.left_ms > 50_000, "the lease is the longer of both: {}", again.left_ms);
     let shorter = already_held(caller.acquire(10).await);
     assert!(shorter.left_ms > 50_000, "a repetition never shortens: {}", shorter.left_ms);
-    assert_eq!(shorter.owner.unwrap().as_str(), "somebody");
+    assert_eq!(shorter.owner(), Some("somebody"));
     caller.take_back(first).await;
     caller.take_back(second).await;
     assert!(!caller.is_free().await, "a pinned grant is never taken back");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost::lock::{
-    Acquired, Attempt, LeaseToken, LockKey, Owner, Refusal, ReleaseEffect, Released, Terms, TokenHash, Ttl,
+    Acquired, Attempt, LeaseToken, LockKey, Note, Refusal, ReleaseEffect, Released, Terms, TokenHash, Ttl,
 };
 use fencepost::store::redis::RedisStore;
 use fencepost::store::{Check, LockRequest, LockStoreExt, Release, StoreError, Tombstone, Try};
@@ -31,12 +31,12 @@ struct Scene {
 struct Caller {
     key: String,
     token: TokenHash,
-    owner: Option<Owner>,
+    note: Note,
 }
 
 impl Caller {
     fn new(key: impl Into<String>) -> Self {
-        Self { key: key.into(), token: LeaseToken::generate().hash(), owner: None }
+        Self { key: key.into(), token: LeaseToken::generate().hash(), note: Note::default() }
     }
 
     fn of(keys: usize) -> Vec<Self> {
@@ -62,7 +62,7 @@ impl Scene {
             token: caller.token,
             attempt: Attempt::generate(),
             ttl: Ttl::from_ms(30_000).unwrap(),
-            owner: caller.owner.clone(),
+            note: caller.note.clone(),
             terms: Terms::default(),
         };
         self.store.call(Try(request.clone()), deadline()).await
@@ -160,7 +160,7 @@ async fn one_lock_is_granted_to_one_of_those_that_go_together() {
 #[tokio::test]
 async fn what_stops_one_stops_no_other() {
     let scene = Scene::new().await;
-    let held = Caller { owner: Owner::parse(b"who holds it").unwrap(), ..Caller::new("held") };
+    let held = Caller { note: Note::from_stored("who holds it").unwrap(), ..Caller::new("held") };
     let mine = Caller::new("mine");
     let freed = Caller::new("freed");
     scene.take_all(&[held.clone(), mine.clone(), freed.clone()]).await;
@@ -168,19 +168,19 @@ async fn what_stops_one_stops_no_other() {
     for key in ["list", "bad list"] {
         let _: i64 = scene.redis.command(&["RPUSH", &format!("fencepost:{{0}}:lock:{key}"), "x"]).await;
     }
-    let named = Caller { owner: Owner::parse(b"somebody").unwrap(), ..Caller::new("named") };
+    let named = Caller { note: Note::from_stored("somebody").unwrap(), ..Caller::new("named") };
     let callers = [Caller::new("held"), Caller::new("list"), mine.clone(), named, freed, Caller::new("free")];
     let answers = join_all(callers.iter().map(|caller| scene.take(caller))).await;
     let [of_held, of_list, of_mine, of_named, of_freed, of_free] = &answers[..] else { unreachable!() };
     let Ok(Acquired::NotTaken(Refusal { holder: Some(holder), .. })) = of_held else { panic!("{of_held:?}") };
-    assert_eq!(holder.owner, held.owner);
+    assert_eq!(holder.note, held.note);
     assert!(matches!(of_list, Err(StoreError::Unknown(_))), "{of_list:?}");
     assert!(matches!(of_mine, Ok(Acquired::AlreadyHeld(_))), "{of_mine:?}");
     let Ok(Acquired::Granted(lease)) = of_named else { panic!("{of_named:?}") };
-    assert_eq!(lease.owner, Owner::parse(b"somebody").unwrap());
+    assert_eq!(lease.owner(), Some("somebody"));
     assert!(matches!(of_freed, Ok(Acquired::TokenReleased)), "{of_freed:?}");
     let Ok(Acquired::Granted(lease)) = of_free else { panic!("{of_free:?}") };
-    assert_eq!(lease.owner, None);
+    assert_eq!(lease.owner(), None);
 
     let stranger = Caller::new("named");
     let bad = Caller::new("bad list");

@@ -20,7 +20,7 @@ use crate::api::problem::{Problem, ProblemType};
 use crate::api::state::{AppState, ConnectionPlace};
 use crate::api::stream::StreamForm;
 use crate::api::stream::hold_event::{EXAMPLE_STREAM, HoldEventView, example_line};
-use crate::lock::{LockKey, Terms};
+use crate::lock::{LockKey, Note, Terms};
 use crate::server::{Peer, ShortTcpTimeout};
 use crate::service::{AcquireRequest, Hold, HoldEvent, Holding, Loss};
 
@@ -59,7 +59,7 @@ pub(super) async fn hold_lock(
         key: key.clone(),
         token,
         ttl,
-        owner: query.owner,
+        note: Note::new(query.owner),
         wait: query.wait,
         terms: Terms { max_hold: Some(query.max_hold), min_hold: query.min_hold },
         tenant: tenant_of(&app, &caller, wait.as_ref()),

@@ -20,7 +20,7 @@ use crate::api::openapi::{
 use crate::api::problem::{Problem, ProblemType};
 use crate::api::state::AppState;
 use crate::audit::Event;
-use crate::lock::{Broken, FencingToken, Inspected, LeaseToken, LockKey, Released, Renewed};
+use crate::lock::{Broken, FencingToken, Inspected, LeaseToken, LockKey, Note, Released, Renewed};
 use crate::service::{Account, AcquireRequest, GrantGuard, NotAcquired, Outcome, Tenant};
 use crate::store::{Renewer, StoreError};
 
@@ -56,7 +56,7 @@ pub(super) async fn acquire_lock(
         key: key.clone(),
         token,
         ttl: query.ttl,
-        owner: query.owner,
+        note: Note::new(query.owner),
         wait: query.wait,
         terms,
         tenant: tenant_of(&app, &caller, wait.as_ref()),
@@ -239,12 +239,12 @@ async fn break_lock(
     let breaking = tokio::spawn(async move {
         let broken = app.service.break_lock(&key, query.fencing_token).await;
         let (fencing_token, owner, outcome) = match &broken {
-            Ok(Broken::Broken(lease)) => (Some(lease.fencing_token), lease.owner.as_ref(), "broken"),
+            Ok(Broken::Broken(lease)) => (Some(lease.fencing_token), lease.owner(), "broken"),
             Err(StoreError::Unknown(_)) => (query.fencing_token, None, "unknown"),
             _ => return broken,
         };
         let fencing_token = fencing_token.map(FencingToken::get);
-        let (lock, owner) = (key.as_str().to_owned(), owner.map(|owner| owner.as_str().to_owned()));
+        let (lock, owner) = (key.as_str().to_owned(), owner.map(str::to_owned));
         app.audit.record(Event::Break { who, lock, fencing_token, owner, outcome });
         broken
     });

@@ -94,7 +94,7 @@ impl HoldEventView {
     pub(crate) fn granted(key: &LockKey, token: &LeaseToken, lease: &Lease) -> Self {
         Self {
             key: Some(key.as_str().to_owned()),
-            owner: lease.owner.as_ref().map(|owner| owner.as_str().to_owned()),
+            owner: lease.owner().map(str::to_owned),
             ..Self::of(Name::Granted)
         }
         .with_token(token)

@@ -77,7 +77,7 @@ impl LockEventView {
             Self { fencing_token: Some(number.get()), ttl_ms, expires_at, ..Self::named(event) }
         };
         let with_lease = |event, lease: &Lease| Self {
-            owner: lease.owner.as_ref().map(|owner| owner.as_str().to_owned()),
+            owner: lease.owner().map(str::to_owned),
             ..lasting(event, lease.fencing_token, lease.left_ms)
         };
         let over =

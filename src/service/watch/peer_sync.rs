@@ -16,7 +16,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::{Doing, Watch};
-use crate::lock::{Ended, FencingToken, Lease, LockKey, Owner};
+use crate::lock::{Ended, FencingToken, Lease, LockKey, Note};
 use crate::store::{Heard, PeerBus, Topic};
 
 /// How often others are summoned.
@@ -64,8 +64,8 @@ struct Deed {
     /// What is left of the lease, or for how long the lock is kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     ms: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    owner: Option<String>,
+    #[serde(rename = "owner", default, skip_serializing_if = "String::is_empty")]
+    note: String,
 }
 
 #[derive(Clone, Copy, Serialize, Deserialize)]
@@ -86,10 +86,10 @@ impl Deed {
             key: key.as_str().to_owned(),
             fence: fence.map(FencingToken::get),
             ms,
-            owner: None,
+            note: String::new(),
         };
         let lease = |did, lease: &Lease| Self {
-            owner: lease.owner.as_ref().map(|owner| owner.as_str().to_owned()),
+            note: lease.note.stored().to_owned(),
             ..about(did, Some(lease.fencing_token), Some(lease.left_ms))
         };
         match doing {
@@ -110,7 +110,7 @@ impl Deed {
             Some(Lease {
                 fencing_token: number()?,
                 left_ms: self.ms?,
-                owner: Owner::parse(self.owner.as_deref().unwrap_or_default().as_bytes()).ok()?,
+                note: Note::from_stored(&self.note)?,
                 is_released: false,
             })
         };
@@ -359,11 +359,11 @@ mod tests {
     fn a_deed_is_read_as_it_was_written() {
         let key = LockKey::parse("a }{\u{2028}".as_bytes()).unwrap();
         let number = FencingToken::new(FencingToken::MAX).unwrap();
-        let owner = Owner::parse(b"\"me\"").unwrap();
-        let lease = Lease { fencing_token: number, left_ms: 5, owner, is_released: false };
+        let note = Note::from_stored("\"me\"").unwrap();
+        let lease = Lease { fencing_token: number, left_ms: 5, note, is_released: false };
         for doing in [
             Doing::Granted(lease.clone()),
-            Doing::Renewed(Lease { owner: None, ..lease }),
+            Doing::Renewed(Lease { note: Note::default(), ..lease }),
             Doing::Released(Ended { fencing_token: number, kept_ms: 0 }),
             Doing::Broken(number),
             Doing::Line,

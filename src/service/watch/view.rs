@@ -97,27 +97,18 @@ impl View {
     /// What is to be told of what somebody did: nothing, where it comes late or twice.
     pub(super) fn note(&mut self, key: &LockKey, doing: &Doing, now: Duration) -> Vec<News> {
         self.change(key, now, |known| match doing {
-            Doing::Granted(lease) => {
+            Doing::Granted(lease) | Doing::Renewed(lease) => {
                 let fence = Some(lease.fencing_token);
-                let is_late = fence < known.fence
-                    || fence == known.fence && (known.is_told || known.phase != Phase::Held);
-                if is_late {
+                let is_grant = matches!(doing, Doing::Granted(_));
+                let is_over = known.phase != Phase::Held || is_grant && known.is_told;
+                if fence < known.fence || fence == known.fence && is_over {
                     return Vec::new();
                 }
                 let expired = known.expired(now).filter(|_| fence != known.fence);
                 known.hold(lease, now);
                 known.is_told = true;
-                expired.into_iter().chain([News::Granted(lease.clone())]).collect()
-            }
-            Doing::Renewed(lease) => {
-                let fence = Some(lease.fencing_token);
-                if fence < known.fence || fence == known.fence && known.phase != Phase::Held {
-                    return Vec::new();
-                }
-                let expired = known.expired(now).filter(|_| fence != known.fence);
-                known.hold(lease, now);
-                known.is_told = true;
-                expired.into_iter().chain([News::Renewed(lease.clone())]).collect()
+                let news = if is_grant { News::Granted } else { News::Renewed };
+                expired.into_iter().chain([news(lease.clone())]).collect()
             }
             Doing::Released(ended) => {
                 let fence = Some(ended.fencing_token);

@@ -22,7 +22,7 @@ use super::rows::{
     LOCKS, MARKS, Moment, TERMS, life_row, lock_row, read_lock, read_mark, terms_row, verdict_row,
 };
 use super::table::{Change, Table};
-use super::{EmbeddedSettings, OpenError};
+use super::{EmbeddedSettings, OpenError, UnusableFile};
 
 const NUMBERS: TableDefinition<&str, u64> = TableDefinition::new("numbers");
 const TEXTS: TableDefinition<&str, &str> = TableDefinition::new("texts");
@@ -69,8 +69,8 @@ impl StoreFile {
         let mut file = Self { database, boot_id: clock.boot_id(), batch: 0 };
         match file.format().map_err(|error| failed(path, &*error))? {
             Some(FIRST_FORMAT_VERSION..=FORMAT_VERSION) => Ok(file),
-            Some(found) => Err(OpenError::NewerFormat { path: path.into(), found }),
-            None => Err(OpenError::NotAStore { path: path.into() }),
+            Some(found) => Err(OpenError::File(path.into(), UnusableFile::NewerFormat(found))),
+            None => Err(OpenError::File(path.into(), UnusableFile::NotAStore)),
         }
     }
 
@@ -210,8 +210,8 @@ pub(super) fn was_closed(path: &Path) -> Result<bool, OpenError> {
     };
     match format() {
         Ok(Some(FIRST_FORMAT_VERSION..=FORMAT_VERSION)) => Ok(true),
-        Ok(Some(found)) => Err(OpenError::NewerFormat { path: path.into(), found }),
-        Ok(None) | Err(_) => Err(OpenError::NotAStore { path: path.into() }),
+        Ok(Some(found)) => Err(OpenError::File(path.into(), UnusableFile::NewerFormat(found))),
+        Ok(None) | Err(_) => Err(OpenError::File(path.into(), UnusableFile::NotAStore)),
     }
 }
 
@@ -265,21 +265,21 @@ pub(super) fn sync_directory(path: &Path) -> Result<(), OpenError> {
     }
 }
 
-fn failed(path: &Path, error: &dyn Display) -> OpenError {
-    OpenError::Failed { path: path.into(), reason: error.to_string() }
+pub(super) fn failed(path: &Path, error: &dyn Display) -> OpenError {
+    OpenError::File(path.into(), UnusableFile::Failed(error.to_string()))
 }
 
 /// What went wrong on opening, in the words of the operator.
 pub(super) fn open_error(path: &Path, error: DatabaseError) -> OpenError {
-    let path = path.into();
-    match error {
-        DatabaseError::DatabaseAlreadyOpen => OpenError::InUse { path },
+    let reason = match error {
+        DatabaseError::DatabaseAlreadyOpen => UnusableFile::InUse,
         DatabaseError::Storage(StorageError::Io(error)) => match error.kind() {
-            ErrorKind::NotFound => OpenError::Missing { path },
-            ErrorKind::PermissionDenied => OpenError::NoPermission { path },
-            ErrorKind::InvalidData => OpenError::NotAStore { path },
-            _ => OpenError::Failed { path, reason: error.to_string() },
+            ErrorKind::NotFound => UnusableFile::Missing,
+            ErrorKind::PermissionDenied => UnusableFile::NoPermission,
+            ErrorKind::InvalidData => UnusableFile::NotAStore,
+            _ => UnusableFile::Failed(error.to_string()),
         },
-        error => OpenError::Failed { path, reason: error.to_string() },
-    }
+        error => UnusableFile::Failed(error.to_string()),
+    };
+    OpenError::File(path.into(), reason)
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::clock::whole_ms;
-use crate::lock::{Attempt, FencingToken, Lease, LockKey, Owner, Released, TokenHash, Ttl};
+use crate::lock::{Attempt, FencingToken, Lease, LockKey, Note, Released, TokenHash, Ttl};
 use crate::store::MOST_VOIDED;
 
 /// The name of one record. Ordered, so that a batch is written in the order of the file's pages.
@@ -35,8 +35,8 @@ pub(super) struct HeldLock {
     pub(super) attempt: Option<Attempt>,
     /// The number of the grant.
     pub(super) fence: FencingToken,
-    /// The note of the holder.
-    pub(super) owner: Option<Owner>,
+    /// What its holder said of it.
+    pub(super) note: Note,
     /// The lease.
     pub(super) life: Life,
     /// What no renewal goes past, if there is such a limit.
@@ -95,7 +95,7 @@ impl HeldLock {
         Lease {
             fencing_token: self.fence,
             left_ms: self.life.left_ms(now),
-            owner: self.owner.clone(),
+            note: self.note.clone(),
             is_released: self.token == TokenHash::NOBODY,
         }
     }

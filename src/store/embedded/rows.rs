@@ -6,13 +6,13 @@ use redb::TableDefinition;
 
 use crate::clock::Clock;
 use crate::clock::whole_ms;
-use crate::lock::{Attempt, FencingToken, LockKey, Owner, Released, TokenHash};
+use crate::lock::{Attempt, FencingToken, LockKey, Note, Released, TokenHash};
 
 use super::record::{HeldLock, Life, Mark, Record, RecordId, Verdict};
 
 /// Longest life in milliseconds, then its end in nanoseconds: since boot, and since the Unix epoch.
 pub(super) type LifeRow = (u64, u64, u64);
-/// Token hash, attempt (none once pinned), fencing number, owner (empty for none), life.
+/// Token hash, attempt (none once pinned), fencing number, note (empty for none), life.
 pub(super) type LockRow<'a> = (&'a [u8; 32], Option<&'a [u8; 16]>, u64, &'a str, LifeRow);
 /// The end of `max_hold` and of `min_hold`, as lives; one without length where there is none.
 pub(super) type TermsRow = (LifeRow, LifeRow);
@@ -48,7 +48,7 @@ pub(super) fn lock_row(lock: &HeldLock, now: Moment) -> LockRow<'_> {
         lock.token.as_bytes(),
         lock.attempt.as_ref().map(Attempt::as_bytes),
         lock.fence.get(),
-        lock.owner.as_ref().map_or("", Owner::as_str),
+        lock.note.stored(),
         life_row(lock.life, now),
     )
 }
@@ -84,14 +84,14 @@ pub(super) fn read_lock(
     now: Moment,
     same_boot: bool,
 ) -> Option<(RecordId, Record)> {
-    let (token, attempt, fence, owner, life) = row;
+    let (token, attempt, fence, note, life) = row;
     let (max_hold, min_hold) = terms.unwrap_or_default();
     let term = |row: LifeRow| (row.0 > 0).then(|| restored(row, now, same_boot));
     let lock = HeldLock {
         token: TokenHash::from_bytes(*token),
         attempt: attempt.map(|bytes| Attempt::from_bytes(*bytes)),
         fence: FencingToken::new(fence)?,
-        owner: Owner::parse(owner.as_bytes()).ok()?,
+        note: Note::from_stored(note)?,
         life: restored(life, now, same_boot),
         max_hold: term(max_hold),
         min_hold: term(min_hold),

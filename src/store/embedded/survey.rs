@@ -7,9 +7,9 @@ use std::path::Path;
 
 use rustix::fs::{Access, access};
 
-use super::OpenError;
 use super::disk::{OTHERS, PRIVATE};
 use super::file::was_closed;
+use super::{OpenError, UnusableFile};
 use crate::store::diagnostics::{Block, Diagnostics, PromiseStatus, promises};
 
 const IN_USE: &str = "in use by another process";
@@ -77,7 +77,7 @@ fn look(path: &Path) -> Result<(String, u32), String> {
         Ok(false) => {
             Ok(format!("{bytes} bytes, in use by nobody; it was not closed, and the next start repairs it"))
         }
-        Err(OpenError::InUse { .. }) => Ok(format!("{bytes} bytes, {IN_USE}")),
+        Err(OpenError::File(_, UnusableFile::InUse)) => Ok(format!("{bytes} bytes, {IN_USE}")),
         Err(error) => Err(error.to_string()),
     };
     Ok((state?, about.mode()))

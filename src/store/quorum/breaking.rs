@@ -10,15 +10,11 @@ use super::poll::heard;
 use super::reports::count;
 use super::scripts;
 use crate::lock::Broken;
-use crate::store::{Break, StoreError};
+use crate::store::{AnswerTo, Break, StoreError};
 
 impl QuorumStore {
     /// Ends the grant of this number, if most servers hold the lock by it.
-    pub(super) async fn break_all(
-        &self,
-        Break { key, fence }: &Break,
-        deadline: Instant,
-    ) -> Result<Broken, StoreError> {
+    pub(super) async fn break_all(&self, Break { key, fence }: &Break, deadline: Instant) -> AnswerTo<Break> {
         let (holder, lease) = match self.holder(key, None, deadline).await? {
             None => return Ok(Broken::NotHeld),
             Some((_, lease)) if lease.fencing_token != *fence => return Ok(Broken::HeldByAnother),

@@ -85,7 +85,7 @@ impl QuorumStore {
         let args = vec![
             token.to_string(),
             lease.fencing_token.get().to_string(),
-            lease.owner.as_ref().map_or_else(String::new, |owner| owner.as_str().to_owned()),
+            lease.note.stored().to_owned(),
             lease.left_ms.to_string(),
             self.pollster.membership.longest_attempt().as_millis().to_string(),
             renewer(by),

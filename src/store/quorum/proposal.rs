@@ -81,8 +81,8 @@ impl QuorumStore {
         loop {
             let (tally, poll) = bid.vote().await;
             match tally {
-                Tally::Passed { high } if Instant::now() < last_start => bid.rise_above(high, &poll),
-                Tally::Passed { .. } | Tally::Split { .. } => {
+                Tally::Passed(high) if Instant::now() < last_start => bid.rise_above(high, &poll),
+                Tally::Passed(_) | Tally::Split { .. } => {
                     bid.fail(&tally).await?;
                     if bid.is_last {
                         return Ok(HOLDER_UNKNOWN);
@@ -148,7 +148,7 @@ impl Bid<'_> {
         }
         // Nothing of the numbers so far can be granted any more.
         self.possibly_accepted.fill(false);
-        if let Tally::Passed { high } | Tally::Split { high: Some(high), .. } = tally {
+        if let Tally::Passed(high) | Tally::Split { high: Some(high), .. } = tally {
             self.store.ballots.note(self.store.keys.bucket_of(&self.proposal.request.key), *high);
         }
         Ok(())
@@ -209,7 +209,7 @@ impl Bid<'_> {
                 Err(kind(error.to_string()))
             }
             Tally::Nobody => Ok(refused(None)),
-            Tally::Passed { .. } | Tally::Split { .. } => Ok(HOLDER_UNKNOWN),
+            Tally::Passed(_) | Tally::Split { .. } => Ok(HOLDER_UNKNOWN),
         }
     }
 
@@ -220,13 +220,8 @@ impl Bid<'_> {
         let fencing_token = FencingToken::new(self.number).ok_or_else(|| {
             StoreError::Unknown("the clocks of the servers are too far ahead for a fencing number".into())
         })?;
-        let left_ms = relied_on(request.ttl.as_ms());
-        Ok(Acquired::Granted(Lease {
-            fencing_token,
-            left_ms,
-            owner: request.owner.clone(),
-            is_released: false,
-        }))
+        let (left_ms, note) = (relied_on(request.ttl.as_ms()), request.note.clone());
+        Ok(Acquired::Granted(Lease { fencing_token, left_ms, note, is_released: false }))
     }
 
     fn next_number(&self) -> u64 {
@@ -287,14 +282,14 @@ impl Bid<'_> {
     fn call(&self) -> MemberCall {
         let Proposal { request, supersedes, grants, channel } = &self.proposal;
         let store = self.store;
-        let LockRequest { key, token, attempt, ttl, owner, terms } = *request;
+        let LockRequest { key, token, attempt, ttl, note, terms } = *request;
         let mut args = vec![
             token.to_string(),
             attempt.to_string(),
             if *grants { "grant" } else { "confirm" }.to_owned(),
             ttl.as_ms().to_string(),
             self.number.to_string(),
-            owner.as_ref().map_or_else(String::new, |owner| owner.as_str().to_owned()),
+            note.stored().to_owned(),
             channel.unwrap_or_default().to_owned(),
             supersedes.iter().map(|attempt| format!("{attempt} ")).collect(),
             store.mark_ttl.as_millis().to_string(),

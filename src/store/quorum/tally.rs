@@ -7,27 +7,19 @@ use crate::lock::Lease;
 use crate::store::StoreError;
 use crate::store::redis::scripts::ScriptReply;
 
-/// What a server said to a number.
+/// What a server said to a number, and the largest that it has accepted.
 enum Vote {
-    Accepted {
-        high: u64,
-    },
+    Accepted(u64),
     /// It has accepted this attempt in an earlier try.
-    Before {
-        high: u64,
-    },
+    Before(u64),
     /// The token holds the lock there.
     Own,
-    Held {
-        high: u64,
-    },
+    Held(u64),
     Released,
     Voided,
     Nobody,
     /// It has accepted this number before, or the one proposed is too far ahead of its clock.
-    Passed {
-        high: u64,
-    },
+    Passed(u64),
 }
 
 /// What follows from the votes.
@@ -41,9 +33,7 @@ pub(super) enum Tally {
     Voided,
     Nobody,
     /// Most servers have passed this number.
-    Passed {
-        high: u64,
-    },
+    Passed(u64),
     /// Nobody has most votes; some servers may say that the token holds the lock.
     Split {
         is_own: bool,
@@ -65,14 +55,14 @@ pub(super) fn may_have_accepted_it(answer: &Option<MemberAnswer>) -> bool {
 fn vote_of(reply: &ScriptReply) -> Option<Vote> {
     let high = |index| reply.field::<String>(index)?.parse().ok();
     Some(match reply.outcome {
-        0 => Vote::Accepted { high: high(2)? },
+        0 => Vote::Accepted(high(2)?),
         1 => Vote::Own,
-        2 => Vote::Held { high: high(2)? },
+        2 => Vote::Held(high(2)?),
         3 => Vote::Released,
         4 => Vote::Voided,
         6 => Vote::Nobody,
-        7 | 8 => Vote::Passed { high: high(0)? },
-        9 => Vote::Before { high: high(2)? },
+        7 | 8 => Vote::Passed(high(0)?),
+        9 => Vote::Before(high(2)?),
         _ => return None,
     })
 }
@@ -82,12 +72,12 @@ pub(super) fn early(answers: &[Option<MemberAnswer>], quorum: usize, blocking: u
     let (mut accepted, mut nobody) = (0, 0);
     for vote in heard(answers).filter_map(vote_of) {
         match vote {
-            Vote::Accepted { .. } => accepted += 1,
+            Vote::Accepted(_) => accepted += 1,
             Vote::Nobody => nobody += 1,
             // A token that was released anywhere is on its way to be released everywhere.
             Vote::Released => return Some(Tally::Released),
             Vote::Voided => return Some(Tally::Voided),
-            Vote::Own | Vote::Before { .. } | Vote::Held { .. } | Vote::Passed { .. } => {}
+            Vote::Own | Vote::Before(_) | Vote::Held(_) | Vote::Passed(_) => {}
         }
     }
     if accepted >= quorum {
@@ -115,12 +105,12 @@ pub(super) fn late(poll: &Inquiry, quorum: usize) -> Tally {
     let (mut is_own, mut is_held, mut has_passed) = (false, false, false);
     for vote in votes {
         match vote {
-            Vote::Accepted { high } => highs.push(high),
-            Vote::Held { high } => {
+            Vote::Accepted(high) => highs.push(high),
+            Vote::Held(high) => {
                 is_held = true;
                 highs.push(high);
             }
-            Vote::Passed { high } | Vote::Before { high } => {
+            Vote::Passed(high) | Vote::Before(high) => {
                 has_passed = true;
                 highs.push(high);
             }
@@ -136,7 +126,7 @@ pub(super) fn late(poll: &Inquiry, quorum: usize) -> Tally {
         && !is_held
         && !is_own
     {
-        return Tally::Passed { high: *high };
+        return Tally::Passed(*high);
     }
     Tally::Split { is_own, high: highs.get(quorum - 1).copied() }
 }

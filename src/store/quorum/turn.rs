@@ -11,7 +11,9 @@ use super::waiters::{AT_ONCE, WaitState};
 use crate::clock::boottime;
 use crate::lock::{Acquired, Attempt, Confirmed, Enqueued, LastPolled, LockKey, Polled, Refusal};
 use crate::store::wait_queue::{QueueFull, QueueTurn};
-use crate::store::{Confirm, Enqueue, KnownTo, LastPoll, LockRequest, Poll, StoreError, TicketAfter, Try};
+use crate::store::{
+    AnswerTo, Confirm, Enqueue, KnownTo, LastPoll, LockRequest, Poll, StoreError, TicketAfter, Try,
+};
 
 /// A request for a lock, whatever its kind.
 #[derive(Clone, Copy)]
@@ -33,11 +35,7 @@ impl<'a> Asking<'a> {
 
 impl QuorumStore {
     /// Takes a lock that nobody waits for here, or says why not.
-    pub(super) async fn try_lock(
-        &self,
-        Try(lock): &Try,
-        deadline: Instant,
-    ) -> Result<Acquired<Refusal>, StoreError> {
+    pub(super) async fn try_lock(&self, Try(lock): &Try, deadline: Instant) -> AnswerTo<Try> {
         let (LockRequest { key, token, .. }, asking) = (lock, Asking::at_once(lock));
         let _turn = self.waiters.turn(key, deadline).await?;
         let may_take = self.waiters.step(|state, now| {
@@ -52,11 +50,7 @@ impl QuorumStore {
     }
 
     /// Says whether the token holds the lock already.
-    pub(super) async fn confirm(
-        &self,
-        Confirm(lock): &Confirm,
-        deadline: Instant,
-    ) -> Result<Confirmed, StoreError> {
+    pub(super) async fn confirm(&self, Confirm(lock): &Confirm, deadline: Instant) -> AnswerTo<Confirm> {
         Ok(match self.ask(Asking::at_once(lock), deadline).await? {
             Acquired::Granted(_) => Confirmed::AlreadyHeld(self.pin(lock, deadline).await?),
             Acquired::AlreadyHeld(lease) => Confirmed::AlreadyHeld(lease),
@@ -71,11 +65,7 @@ impl QuorumStore {
     }
 
     /// Takes a ticket of the wait queue, and looks whether it is this ticket's turn.
-    pub(super) async fn enqueue(
-        &self,
-        request: &Enqueue,
-        deadline: Instant,
-    ) -> Result<Acquired<Enqueued>, StoreError> {
+    pub(super) async fn enqueue(&self, request: &Enqueue, deadline: Instant) -> AnswerTo<Enqueue> {
         let Enqueue { lock, ticket, supersedes, .. } = request;
         let LockRequest { key, token, attempt, .. } = lock;
         let joined = self.waiters.step(|state, now| {
@@ -116,11 +106,7 @@ impl QuorumStore {
     }
 
     /// Goes on waiting: takes the lock if it is the turn of the attempt's ticket.
-    pub(super) async fn poll(
-        &self,
-        Poll(lock): &Poll,
-        deadline: Instant,
-    ) -> Result<Acquired<Polled>, StoreError> {
+    pub(super) async fn poll(&self, Poll(lock): &Poll, deadline: Instant) -> AnswerTo<Poll> {
         let asking = Asking::waiting(lock);
         if let Some(answer) = self.look(asking, deadline).await? {
             return Ok(answer);
@@ -161,7 +147,7 @@ impl QuorumStore {
         &self,
         LastPoll { lock, ticket }: &LastPoll,
         deadline: Instant,
-    ) -> Result<Acquired<LastPolled>, StoreError> {
+    ) -> AnswerTo<LastPoll> {
         let LockRequest { key, attempt, .. } = lock;
         // A look never makes what it did not find: a copy of it that comes late would make it for nobody.
         let (is_spent, is_lost) = self.waiters.step(|state, now| {

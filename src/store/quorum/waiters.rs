@@ -226,7 +226,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::{FencingToken, Lease, LeaseToken, Terms, Ttl};
+    use crate::lock::{FencingToken, Lease, LeaseToken, Note, Terms, Ttl};
     use crate::store::{Enqueue, LineSettings};
 
     /// The one whom it names may be who released the lock: nobody would be told of that again.
@@ -236,14 +236,14 @@ mod tests {
         let (Ok(key), Some(ttl)) = (LockKey::parse(b"k"), Ttl::from_ms(30_000)) else { panic!("no request") };
         let (token, attempt) = (LeaseToken::generate().hash(), Attempt::generate());
         let terms = Terms::default();
-        let lock = LockRequest { key: key.clone(), token, attempt, ttl, owner: None, terms };
+        let lock = LockRequest { key: key.clone(), token, attempt, ttl, note: Note::default(), terms };
         let request = Enqueue { lock, takes_over: true, ticket: None, supersedes: Vec::new() };
         let joined = waiters.step(|state, now| state.queues.join(&request, now));
         assert_eq!(joined, Ok(()));
         let holder = FencingToken::new(7).map(|fencing_token| Lease {
             fencing_token,
             left_ms: 30_000,
-            owner: None,
+            note: Note::default(),
             is_released: false,
         });
         let refused =

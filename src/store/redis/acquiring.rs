@@ -10,8 +10,8 @@ use super::connection::link::Link;
 use super::fast_path::{refusal_in, replicated};
 use super::scripts::keys::QueueKeys;
 use super::scripts::{self, ScriptReply, lease_of, queue_position_of, unexpected};
-use crate::lock::{Acquired, Confirmed, Enqueued, LastPolled, Lease, LockKey, Owner, Polled, Refusal};
-use crate::store::{Confirm, Enqueue, LastPoll, LockRequest, Poll, StoreError, TicketAfter, Try};
+use crate::lock::{Acquired, Confirmed, Enqueued, LastPolled, Lease, LockKey, Polled, Refusal};
+use crate::store::{AnswerTo, Confirm, Enqueue, LastPoll, LockRequest, Poll, StoreError, TicketAfter, Try};
 
 /// What the script is told that it may do.
 #[derive(Default)]
@@ -34,11 +34,7 @@ struct Answered<'a> {
 }
 
 impl RedisStore {
-    pub(super) async fn try_lock(
-        &self,
-        Try(lock): &Try,
-        deadline: Instant,
-    ) -> Result<Acquired<Refusal>, StoreError> {
+    pub(super) async fn try_lock(&self, Try(lock): &Try, deadline: Instant) -> AnswerTo<Try> {
         if let Some(answer) = self.take_free(lock, deadline).await? {
             return Ok(answer);
         }
@@ -46,11 +42,7 @@ impl RedisStore {
         answered.acquired(|reply, key| refused(reply, key, |refusal| refusal)).await
     }
 
-    pub(super) async fn confirm(
-        &self,
-        Confirm(lock): &Confirm,
-        deadline: Instant,
-    ) -> Result<Confirmed, StoreError> {
+    pub(super) async fn confirm(&self, Confirm(lock): &Confirm, deadline: Instant) -> AnswerTo<Confirm> {
         let answered = self.ask(lock, Mode { name: "confirm", ..Mode::default() }, deadline).await?;
         match answered.reply.outcome {
             1 => Ok(match answered.replicated().await? {
@@ -63,11 +55,7 @@ impl RedisStore {
         }
     }
 
-    pub(super) async fn enqueue(
-        &self,
-        request: &Enqueue,
-        deadline: Instant,
-    ) -> Result<Acquired<Enqueued>, StoreError> {
+    pub(super) async fn enqueue(&self, request: &Enqueue, deadline: Instant) -> AnswerTo<Enqueue> {
         let mode = Mode {
             name: if request.takes_over { "join" } else { "rejoin" },
             waits: true,
@@ -83,11 +71,7 @@ impl RedisStore {
             .await
     }
 
-    pub(super) async fn poll(
-        &self,
-        Poll(lock): &Poll,
-        deadline: Instant,
-    ) -> Result<Acquired<Polled>, StoreError> {
+    pub(super) async fn poll(&self, Poll(lock): &Poll, deadline: Instant) -> AnswerTo<Poll> {
         let mode = Mode { name: "look", waits: true, ..Mode::default() };
         self.ask(lock, mode, deadline).await?.acquired(|reply, _| polled(reply)).await
     }
@@ -96,7 +80,7 @@ impl RedisStore {
         &self,
         LastPoll { lock, ticket }: &LastPoll,
         deadline: Instant,
-    ) -> Result<Acquired<LastPolled>, StoreError> {
+    ) -> AnswerTo<LastPoll> {
         let name = if *ticket == TicketAfter::Removed { "end" } else { "end-keep" };
         let answered = self.ask(lock, Mode { name, waits: true, ..Mode::default() }, deadline).await?;
         answered
@@ -123,10 +107,10 @@ impl RedisStore {
         let keys = [lock, tickets, waiting, away, due, presence, tombstone.as_bytes(), fence.as_bytes()];
         let token = request.token.to_string();
         let attempt = request.attempt.to_string();
-        let owner = request.owner.as_ref().map_or("", Owner::as_str);
         let add_args = |link: &Link, call: &mut Cmd| {
             call.arg(&token).arg(&attempt).arg(&*self.mark_ttl_ms).arg(&self.ticket_ms);
-            call.arg(mode.name).arg(request.ttl.as_ms()).arg(owner).arg(&link.incarnation);
+            call.arg(mode.name).arg(request.ttl.as_ms()).arg(request.note.stored());
+            call.arg(&link.incarnation);
             if mode.waits || !request.terms.are_none() {
                 call.arg(&*self.hints.gateway).arg(&self.max_waiters_per_key);
                 call.arg(&mode.supersedes).arg(&mode.ticket);

@@ -103,12 +103,12 @@ impl RedisStore {
             fence: self.keys.fence(bucket),
             by: [&*token, " ", &request.attempt.to_string(), " "].concat(),
             ttl_ms: request.ttl.as_ms(),
-            owner: request.owner.as_ref().map(|owner| [" ", owner.as_str()].concat()),
+            note: request.note.owner().map(|_| [" ", request.note.stored()].concat()),
         });
         let (reply, link) = self.run_batched(bucket, true, &take, &self.fast_path.takes, deadline).await?;
         if let Some(fencing_token) = reply.number() {
-            let (left_ms, owner) = (request.ttl.as_ms(), request.owner.clone());
-            let lease = Lease { fencing_token, left_ms, owner, is_released: false };
+            let (left_ms, note) = (request.ttl.as_ms(), request.note.clone());
+            let lease = Lease { fencing_token, left_ms, note, is_released: false };
             let replicated = replicated(&link, take.lock.as_bytes(), &token, lease, deadline).await;
             let refuse = |reason| Acquired::NotReplicated { is_new: true, reason };
             return Ok(Some(replicated.map_or_else(refuse, Acquired::Granted)));

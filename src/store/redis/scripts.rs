@@ -1,63 +1,56 @@
 //! The Lua scripts, how they are called, and how their replies are read.
 
-use std::sync::LazyLock;
-
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{Cmd, ErrorKind, FromRedisValue, ParsingError, RedisError, RedisResult, ServerErrorKind, Value};
 
 use crate::lock::{
-    Attempt, FencingToken, Lease, LockKey, Owner, QueuePosition, RolledBack, Terms, Ticket, TokenHash,
+    Attempt, FencingToken, Lease, LockKey, Note, QueuePosition, RolledBack, Terms, Ticket, TokenHash,
 };
 use crate::store::{HeartbeatAnswer, KnownTo, Renewer, StoreError};
 
-/// The text of a script: what it shares with others comes first, and before that what all share with the gateway.
-macro_rules! script {
-    ($($part:literal),+) => {
-        LazyLock::new(|| Script::new(concat!(
-            // A path of its own would begin at the file that names the parts.
-            include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/store/redis/scripts/shared/constants.lua")),
-            $(include_str!($part)),+
-        )))
+/// One script a line, by the parts of its text: names of what several scripts share, and files. What all share with the gateway
+/// comes first.
+macro_rules! scripts {
+    ($($visibility:vis $name:ident: $($part:tt),+;)+) => {
+        $($visibility static $name: std::sync::LazyLock<$crate::store::redis::scripts::Script> =
+            std::sync::LazyLock::new(|| $crate::store::redis::scripts::Script::new(concat!(
+                $crate::store::redis::scripts::part!(constants),
+                $($crate::store::redis::scripts::part!($part)),+
+            )));)+
     };
 }
-pub(crate) use script;
+pub(crate) use scripts;
+
+macro_rules! part {
+    // A path of its own would begin at the file that names the part.
+    ($shared:ident) => {
+        include_str!(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/src/store/redis/scripts/shared/",
+            stringify!($shared),
+            ".lua"
+        ))
+    };
+    ($file:literal) => {
+        include_str!($file)
+    };
+}
+pub(crate) use part;
 
 pub(crate) mod keys;
 
-pub(crate) static ACQUIRE: LazyLock<Script> = script!(
-    "scripts/shared/lock.lua",
-    "scripts/shared/terms.lua",
-    "scripts/shared/wait_queue.lua",
-    "scripts/shared/fence.lua",
-    "scripts/acquire.lua"
-);
-pub(crate) static RENEW: LazyLock<Script> = script!(
-    "scripts/renew_own.lua",
-    "scripts/shared/lock.lua",
-    "scripts/shared/terms.lua",
-    "scripts/renew.lua"
-);
-pub(crate) static RELEASE: LazyLock<Script> = script!(
-    "scripts/shared/lock.lua",
-    "scripts/shared/terms.lua",
-    "scripts/shared/wait_queue.lua",
-    "scripts/release.lua"
-);
-pub(crate) static ROLL_BACK: LazyLock<Script> = script!(
-    "scripts/shared/lock.lua",
-    "scripts/shared/terms.lua",
-    "scripts/shared/wait_queue.lua",
-    "scripts/roll_back.lua"
-);
-pub(crate) static INSPECT: LazyLock<Script> =
-    script!("scripts/shared/lock.lua", "scripts/shared/waiters.lua", "scripts/inspect.lua");
-pub(crate) static LIST: LazyLock<Script> =
-    script!("scripts/shared/lock.lua", "scripts/shared/waiters.lua", "scripts/list.lua");
-pub(crate) static BREAK: LazyLock<Script> =
-    script!("scripts/shared/lock.lua", "scripts/shared/wait_queue.lua", "scripts/break.lua");
-pub(crate) static HEARTBEAT: LazyLock<Script> = script!("scripts/heartbeat.lua");
-pub(crate) static ACK: LazyLock<Script> = script!("scripts/shared/lock.lua", "scripts/ack.lua");
-pub(crate) static LEARN: LazyLock<Script> = script!("scripts/shared/fence.lua", "scripts/learn.lua");
+scripts! {
+    pub(crate) ACQUIRE: lock, terms, wait_queue, fence, "scripts/acquire.lua";
+    pub(crate) RENEW: "scripts/renew_own.lua", lock, terms, "scripts/renew.lua";
+    pub(crate) RELEASE: lock, terms, wait_queue, "scripts/release.lua";
+    pub(crate) ROLL_BACK: lock, terms, wait_queue, "scripts/roll_back.lua";
+    pub(crate) INSPECT: lock, waiters, "scripts/inspect.lua";
+    pub(crate) LIST: lock, waiters, "scripts/list.lua";
+    pub(crate) BREAK: lock, wait_queue, "scripts/break.lua";
+    pub(crate) HEARTBEAT: "scripts/heartbeat.lua";
+    pub(crate) ACK: lock, "scripts/ack.lua";
+    pub(crate) LEARN: fence, "scripts/learn.lua";
+}
 
 /// Enough for most calls, so that they are put together without being moved.
 const TYPICAL_ARGS: usize = 20;
@@ -254,13 +247,13 @@ impl FromRedisValue for ScriptReply {
 /// The lease in a lock's value, of which so much is left; `None` where no script of ours wrote it.
 fn read_lease(lock: &[u8], left_ms: i64) -> Option<Lease> {
     let text = std::str::from_utf8(lock.get(NUMBER_AT..)?).ok()?;
-    let (number, owner) = text.split_once(' ')?;
+    let (number, note) = text.split_once(' ')?;
     // Behind it, its terms, which are the scripts' own.
     let number = number.split_once(':').map_or(number, |(number, _)| number);
     Some(Lease {
         fencing_token: FencingToken::new(number.parse().ok()?)?,
         left_ms: u64::try_from(left_ms).unwrap_or(0),
-        owner: Owner::parse(owner.as_bytes()).ok()?,
+        note: Note::from_stored(note)?,
         is_released: read_holder(lock)? == TokenHash::NOBODY,
     })
 }

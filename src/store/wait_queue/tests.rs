@@ -44,7 +44,7 @@ impl Waiter {
     /// Joins the wait queue of a lock that is held.
     fn join(&self, queues: &mut WaitQueues, now: Duration) -> Ticket {
         let (token, attempt, terms) = (self.token, self.attempt, Terms::default());
-        let lock = LockRequest { key: key(), token, attempt, ttl: ttl(), owner: None, terms };
+        let lock = LockRequest { key: key(), token, attempt, ttl: ttl(), note: Default::default(), terms };
         let request = Enqueue { lock, takes_over: true, ticket: None, supersedes: Vec::new() };
         assert_eq!(queues.join(&request, now), Ok(()));
         self.waits(queues, LEASE, now).ticket

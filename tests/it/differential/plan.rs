@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use fencepost::lock::{Attempt, FencingToken, LockKey, Owner, Terms, Ticket, TokenHash, Ttl};
+use fencepost::lock::{Attempt, FencingToken, LockKey, Note, Terms, Ticket, TokenHash, Ttl};
 use fencepost::store::{
     Break, Confirm, Enqueue, Inspect, KnownTo, LastPoll, LockRequest, PassOn, Poll, Release, Renew, Renewer,
     Request, RollBack, TicketAfter, Tombstone, Try,
@@ -148,7 +148,7 @@ fn request(random: &mut StdRng) -> Request {
 
 fn lock(random: &mut StdRng) -> LockRequest {
     let token = TokenHash::from_bytes([random.random_range(1..=TOKENS); 32]);
-    let owner = random.random_bool(0.3).then(|| Owner::parse(b"somebody").unwrap()).flatten();
+    let note = if random.random_bool(0.3) { "somebody" } else { "" };
     let mut term = |lengths: &[u64]| {
         random.random_bool(0.3).then(|| Duration::from_millis(*lengths.choose(random).unwrap()))
     };
@@ -158,7 +158,7 @@ fn lock(random: &mut StdRng) -> LockRequest {
         token,
         attempt: attempt_of(token, random),
         ttl: Ttl::from_ms(one(random, &TTLS_MS)).unwrap(),
-        owner,
+        note: Note::from_stored(note).unwrap(),
         terms,
     }
 }

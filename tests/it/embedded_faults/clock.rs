@@ -175,7 +175,7 @@ impl Caller {
             token: self.token,
             attempt: Attempt::generate(),
             ttl: ttl(ttl_ms),
-            owner: None,
+            note: Default::default(),
             terms: Terms::default(),
         };
         machine.store().call(Try(request.clone()), soon()).await.unwrap()

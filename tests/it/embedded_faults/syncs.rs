@@ -108,7 +108,7 @@ impl History {
             token,
             attempt: Attempt::generate(),
             ttl: Ttl::from_ms(ttl_ms).unwrap(),
-            owner: None,
+            note: Default::default(),
             terms: Terms::default(),
         };
         self.store().call(Try(request.clone()), soon()).await

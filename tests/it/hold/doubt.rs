@@ -42,7 +42,7 @@ impl Scene {
             key: self.key.clone(),
             token: Some(token.clone()),
             ttl: Ttl::from_ms(TTL_MS).unwrap(),
-            owner: None,
+            note: Default::default(),
             wait: Duration::ZERO,
             terms: Terms::default(),
             tenant: Tenant::default(),

@@ -101,7 +101,7 @@ impl Scene {
                 key: self.key.clone(),
                 token: token.clone(),
                 ttl,
-                owner: None,
+                note: Default::default(),
                 wait,
                 terms: Terms::default(),
                 tenant: Tenant::default(),

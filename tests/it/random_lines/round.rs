@@ -167,12 +167,12 @@ impl Round {
         let mut answer = Answer::Never;
         // The machine may be slow. Nothing else stands in the way of an answer any more.
         for _ in 0..5 {
-            let (wait, owner) = (Duration::ZERO, None);
+            let (wait, note) = (Duration::ZERO, Default::default());
             let wish = AcquireRequest {
                 key: key.clone(),
                 token: Some(token.clone()),
                 ttl,
-                owner,
+                note,
                 wait,
                 terms: Terms::default(),
                 tenant: Tenant::default(),

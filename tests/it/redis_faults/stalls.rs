@@ -120,7 +120,7 @@ async fn a_grant_is_taken_back_however_long_the_server_stood_still() {
             key: LockKey::parse(key.as_bytes()).unwrap(),
             token,
             ttl,
-            owner: None,
+            note: Default::default(),
             wait: Duration::ZERO,
             terms: Terms::default(),
             tenant: Tenant::default(),

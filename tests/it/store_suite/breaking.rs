@@ -36,8 +36,8 @@ async fn a_lock_is_broken_whoever_holds_it(scene: &AnyStore) {
     let lease = holder.grant(30_000).await;
     let ended = broken(admin.break_at(lease.fencing_token).await);
     assert_eq!(
-        (ended.fencing_token, ended.owner, ended.is_released),
-        (lease.fencing_token, lease.owner, false)
+        (ended.fencing_token, ended.note, ended.is_released),
+        (lease.fencing_token, lease.note, false)
     );
     assert!((1..=30_000).contains(&ended.left_ms), "{}", ended.left_ms);
     assert!(holder.is_free().await);

@@ -73,7 +73,7 @@ async fn every_lock_that_is_held_is_listed(scene: &AnyStore) {
     let found = all(scene, "k/1", 5).await;
     assert_eq!(found.len(), 11, "{:?}", found.keys());
     let lock = &found["k/1"];
-    assert_eq!(lock.lease.owner.as_ref().unwrap().as_str(), "somebody");
+    assert_eq!(lock.lease.owner(), Some("somebody"));
     assert!((10_000..=30_000).contains(&lock.lease.left_ms), "{}", lock.lease.left_ms);
     assert!(!lock.lease.is_released);
     assert_eq!(lock.waiters, 0);

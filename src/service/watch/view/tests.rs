@@ -14,7 +14,7 @@ fn number(number: u64) -> FencingToken {
 }
 
 fn lease(fence: u64) -> Lease {
-    Lease { fencing_token: number(fence), left_ms: 10_000, owner: None, is_released: false }
+    Lease { fencing_token: number(fence), left_ms: 10_000, note: Default::default(), is_released: false }
 }
 
 fn granted(fence: u64) -> Doing {

@@ -6,7 +6,7 @@ use super::super::record::{HeldLock, Life, Verdict};
 use super::Table;
 use crate::lock::{Acquired, Attempt, Confirmed, Enqueued, LastPolled, Lease, Polled, Refusal, Ttl};
 use crate::store::wait_queue::{QueueFull, QueueTurn};
-use crate::store::{Confirm, Enqueue, LastPoll, LockRequest, Poll, StoreError, Try};
+use crate::store::{AnswerTo, Confirm, Enqueue, LastPoll, LockRequest, Poll, StoreError, Try};
 
 /// Why an attempt is granted nothing.
 enum Barred {
@@ -25,11 +25,7 @@ impl<T> From<Barred> for Acquired<T> {
 
 impl Table {
     /// Takes a lock that is free and that nobody waits for.
-    pub(in super::super) fn try_lock(
-        &mut self,
-        Try(lock): &Try,
-        now: Duration,
-    ) -> Result<Acquired<Refusal>, StoreError> {
+    pub(in super::super) fn try_lock(&mut self, Try(lock): &Try, now: Duration) -> AnswerTo<Try> {
         if let Some(answer) = self.known(lock, now) {
             return Ok(answer);
         }
@@ -56,11 +52,7 @@ impl Table {
     }
 
     /// Takes a ticket of the wait queue, or the token's own, and the lock if it is this ticket's turn.
-    pub(in super::super) fn enqueue(
-        &mut self,
-        request: &Enqueue,
-        now: Duration,
-    ) -> Result<Acquired<Enqueued>, StoreError> {
+    pub(in super::super) fn enqueue(&mut self, request: &Enqueue, now: Duration) -> AnswerTo<Enqueue> {
         let Enqueue { lock, supersedes, .. } = request;
         if let Some(barred) = self.barred(lock, now) {
             return Ok(barred.into());
@@ -84,11 +76,7 @@ impl Table {
     }
 
     /// Takes the lock if it is the turn of the attempt's ticket.
-    pub(in super::super) fn poll(
-        &mut self,
-        Poll(lock): &Poll,
-        now: Duration,
-    ) -> Result<Acquired<Polled>, StoreError> {
+    pub(in super::super) fn poll(&mut self, Poll(lock): &Poll, now: Duration) -> AnswerTo<Poll> {
         match self.known(lock, now) {
             Some(answer) => Ok(answer),
             None => self.look(lock, now),
@@ -100,7 +88,7 @@ impl Table {
         &mut self,
         LastPoll { lock, ticket }: &LastPoll,
         now: Duration,
-    ) -> Result<Acquired<LastPolled>, StoreError> {
+    ) -> AnswerTo<LastPoll> {
         let LockRequest { key, token, attempt, .. } = lock;
         let barred = self.barred(lock, now);
         // It has voided itself if it was sent before, and must not claim the token's own lock anew.
@@ -201,12 +189,12 @@ impl Table {
 
     /// Grants the lock, which takes the token out of the wait queue.
     fn grant<T>(&mut self, lock: &LockRequest, now: Duration) -> Result<Acquired<T>, StoreError> {
-        let LockRequest { key, token, attempt, ttl, owner, terms } = lock;
+        let LockRequest { key, token, attempt, ttl, note, terms } = lock;
         let held = HeldLock {
             token: *token,
             attempt: Some(*attempt),
             fence: self.mint()?,
-            owner: owner.clone(),
+            note: note.clone(),
             life: Life::starting(now, ttl.as_duration()),
             max_hold: terms.max_hold.map(|length| Life::starting(now, length)),
             min_hold: terms.min_hold.map(|length| Life::starting(now, length)),

@@ -1,10 +1,10 @@
-//! Every rule, once, without file or thread.
+//! What no other store has, or shows: exact ends, changes and how they are undone. The suite of all stores has the rules.
 
 use std::collections::{BTreeSet, HashMap};
 
 use super::*;
-use crate::lock::{Acquired, Confirmed, Lease, LeaseToken, Reach, Refusal, Terms, Ttl};
-use crate::store::{Confirm, LockRequest, Try};
+use crate::lock::{Acquired, Lease, LeaseToken, Reach, Refusal, Terms, Ttl};
+use crate::store::{LockRequest, Try};
 
 mod queue;
 
@@ -39,18 +39,18 @@ fn table() -> Table {
     table
 }
 
-/// A fresh attempt of `token` for 10 s.
 fn records_of(table: &Table) -> usize {
     table.records.parts.iter().map(HashMap::len).sum()
 }
 
+/// A fresh attempt of `token` for 10 s.
 fn request(token: TokenHash) -> LockRequest {
     LockRequest {
         key: key(),
         token,
         attempt: Attempt::generate(),
         ttl: ttl(10_000),
-        owner: None,
+        note: Default::default(),
         terms: Terms::default(),
     }
 }
@@ -103,118 +103,6 @@ fn is_free(table: &mut Table, now: Duration) -> bool {
 }
 
 #[test]
-fn the_same_attempt_is_the_same_grant_and_can_still_be_taken_back() {
-    let mut table = table();
-    let request = request(token());
-    let first = granted(&mut table, &request, NOW);
-    let again = granted(&mut table, &LockRequest { ttl: ttl(60_000), ..request.clone() }, NOW + ms(4_000));
-    assert_eq!(again.fencing_token, first.fencing_token);
-    assert_eq!(again.left_ms, 6_000);
-    roll_back(&mut table, &request.token, request.attempt, NOW + ms(4_000));
-    assert!(is_free(&mut table, NOW + ms(4_000)));
-}
-
-#[test]
-fn another_attempt_pins_the_grant_and_never_shortens_it() {
-    let mut table = table();
-    let first = request(token());
-    let lease = granted(&mut table, &first, NOW);
-    let second = LockRequest { ttl: ttl(1_000), ..request(first.token) };
-    let held = asked(&mut table, &second, NOW);
-    assert_eq!(held, Ok(Acquired::AlreadyHeld(lease.clone())));
-    // The first copy, arriving late, must not make the grant revocable once more.
-    assert_eq!(asked(&mut table, &first, NOW), Ok(Acquired::AlreadyHeld(lease)));
-    for attempt in [first.attempt, second.attempt] {
-        roll_back(&mut table, &first.token, attempt, NOW);
-        assert!(!is_free(&mut table, NOW));
-    }
-    let longer = LockRequest { ttl: ttl(20_000), ..request(first.token) };
-    let Ok(Acquired::AlreadyHeld(lease)) = asked(&mut table, &longer, NOW) else { panic!("not held") };
-    assert_eq!(lease.left_ms, 20_000);
-}
-
-#[test]
-fn renewing_and_looking_with_the_token_pin_the_grant() {
-    for pin in [true, false] {
-        let mut table = table();
-        let request = request(token());
-        granted(&mut table, &request, NOW);
-        let _ = match pin {
-            true => renewed(&mut table, &request.token, ttl(1), NOW) == Renewed::NotHeld,
-            false => inspected(&mut table, Some(request.token), NOW) == (Inspected::Free { waiters: 0 }),
-        };
-        roll_back(&mut table, &request.token, request.attempt, NOW);
-        assert!(!is_free(&mut table, NOW));
-    }
-    let mut table = table();
-    let request = request(token());
-    granted(&mut table, &request, NOW);
-    inspected(&mut table, Some(token()), NOW);
-    inspected(&mut table, None, NOW);
-    roll_back(&mut table, &request.token, request.attempt, NOW);
-    assert!(is_free(&mut table, NOW));
-}
-
-#[test]
-fn a_voided_attempt_is_refused_and_the_token_stays_usable() {
-    let mut table = table();
-    let late = request(token());
-    roll_back(&mut table, &late.token, late.attempt, NOW);
-    assert_eq!(asked(&mut table, &late, NOW), Ok(Acquired::AttemptVoided));
-    let retry = request(late.token);
-    granted(&mut table, &retry, NOW);
-    assert_eq!(asked(&mut table, &late, NOW), Ok(Acquired::AttemptVoided));
-    // Each taking back gives the mark its whole life again, and the end of it frees the attempt.
-    roll_back(&mut table, &late.token, late.attempt, NOW + MARK_TTL / 2);
-    assert_eq!(asked(&mut table, &late, NOW + MARK_TTL), Ok(Acquired::AttemptVoided));
-    granted(&mut table, &late, NOW + MARK_TTL * 3 / 2);
-}
-
-#[test]
-fn a_mark_remembers_a_bounded_number_of_attempts() {
-    let mut table = table();
-    let token = token();
-    let attempts: Vec<Attempt> = (0..=1_000).map(|_| Attempt::generate()).collect();
-    for attempt in &attempts {
-        roll_back(&mut table, &token, *attempt, NOW);
-        roll_back(&mut table, &token, *attempt, NOW);
-    }
-    let attempt = |number: usize| LockRequest { attempt: attempts[number], ..request(token) };
-    assert_eq!(asked(&mut table, &attempt(1), NOW), Ok(Acquired::AttemptVoided));
-    assert_eq!(asked(&mut table, &attempt(1_000), NOW), Ok(Acquired::AttemptVoided));
-    granted(&mut table, &attempt(0), NOW);
-}
-
-#[test]
-fn a_final_release_keeps_its_first_answer_and_retires_the_token() {
-    let mut table = table();
-    let (mine, other) = (request(token()), request(token()));
-    let release = |table: &mut Table, token: &TokenHash, now| released(table, token, Tombstone::Final, now);
-    assert_eq!(release(&mut table, &mine.token, NOW), Released::NotHeld);
-    assert_eq!(asked(&mut table, &mine, NOW), Ok(Acquired::TokenReleased));
-    granted(&mut table, &other, NOW);
-    assert_eq!(release(&mut table, &mine.token, NOW), Released::NotHeld);
-    assert_eq!(release(&mut table, &token(), NOW), Released::HeldByAnother);
-    assert_eq!(release(&mut table, &other.token, NOW), Released::Released);
-    assert_eq!(release(&mut table, &other.token, NOW + MARK_TTL - ms(1)), Released::Released);
-    // Taking back must not turn the final answer into a mere list of attempts, nor make it live longer.
-    roll_back(&mut table, &other.token, other.attempt, NOW + ms(5));
-    assert_eq!(asked(&mut table, &request(other.token), NOW + ms(5)), Ok(Acquired::TokenReleased));
-    granted(&mut table, &request(other.token), NOW + MARK_TTL);
-}
-
-#[test]
-fn a_plain_release_leaves_nothing() {
-    let mut table = table();
-    let request = request(token());
-    granted(&mut table, &request, NOW);
-    assert_eq!(released(&mut table, &token(), Tombstone::None, NOW), Released::HeldByAnother);
-    assert_eq!(released(&mut table, &request.token, Tombstone::None, NOW), Released::Released);
-    assert_eq!(released(&mut table, &request.token, Tombstone::None, NOW), Released::NotHeld);
-    assert!(records_of(&table) == 0 && table.ends.is_empty());
-}
-
-#[test]
 fn a_lease_ends_with_its_last_whole_millisecond() {
     let mut table = table();
     let first = request(token());
@@ -232,30 +120,6 @@ fn a_lease_ends_with_its_last_whole_millisecond() {
     let second = granted(&mut table, &request(token()), over);
     assert!(second.fencing_token > lease.fencing_token);
     assert_eq!(renewed(&mut table, &first.token, ttl(10_000), over), Renewed::HeldByAnother);
-}
-
-#[test]
-fn renewing_sets_the_longer_of_what_is_left_and_the_ttl() {
-    let mut table = table();
-    let request = request(token());
-    granted(&mut table, &request, NOW);
-    for (asked_ms, left_ms) in [(5_000, 10_000), (15_000, 15_000), (1, 15_000)] {
-        let Renewed::Renewed(lease) = renewed(&mut table, &request.token, ttl(asked_ms), NOW) else {
-            panic!("not renewed")
-        };
-        assert_eq!(lease.left_ms, left_ms);
-    }
-}
-
-#[test]
-fn confirming_never_grants() {
-    let mut table = table();
-    let confirm = Confirm(request(token()));
-    assert_eq!(table.confirm(&confirm, NOW), Confirmed::TokenReleased);
-    granted(&mut table, &request(confirm.0.token), NOW);
-    assert!(matches!(table.confirm(&confirm, NOW), Confirmed::AlreadyHeld(_)));
-    let other = Confirm(request(token()));
-    assert!(matches!(table.confirm(&other, NOW), Confirmed::Refused(_)));
 }
 
 #[test]

@@ -1,15 +1,17 @@
 //! What one request asks of the small scripts, which do the same for all who are ready.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use redis::Cmd;
 
 use super::batcher::BatchedOperation;
 use crate::store::redis::health::identity::replication_on_cluster;
-use crate::store::redis::scripts::{Script, script};
+use crate::store::redis::scripts::{Script, scripts};
 
-static TAKE_FREE: LazyLock<Script> = script!("take_free.lua");
-static FREE_OWN: LazyLock<Script> = script!("free_own.lua");
+scripts! {
+    TAKE_FREE: "take_free.lua";
+    FREE_OWN: "free_own.lua";
+}
 
 /// A lock that is to be taken, if it is free.
 pub(super) struct Take {
@@ -21,7 +23,7 @@ pub(super) struct Take {
     pub(super) by: String,
     pub(super) ttl_ms: u64,
     /// With a space before.
-    pub(super) owner: Option<String>,
+    pub(super) note: Option<String>,
 }
 
 impl BatchedOperation for Take {
@@ -48,9 +50,9 @@ impl BatchedOperation for Take {
             call.arg(&take.by).arg(take.ttl_ms);
         }
         let replication_id = replication_on_cluster(run);
-        if replication_id.is_some() || takes.iter().any(|take| take.owner.is_some()) {
+        if replication_id.is_some() || takes.iter().any(|take| take.note.is_some()) {
             for take in takes {
-                call.arg(take.owner.as_deref().unwrap_or(" "));
+                call.arg(take.note.as_deref().unwrap_or(" "));
             }
         }
         call.arg(replication_id);
