@@ -342,7 +342,7 @@ async fn what_is_canceled_leaves_the_wait_queue(kind: Kind) {
     let waiters = async || scene.look.get("/locks/k").send().await.json()["waiters"].as_u64().unwrap();
     let holder = scene.look.put("/locks/k?ttl=5m").send().await.expect(201).token();
     let mut client = kind.start(&url(&scene.gateway)).await;
-    client.begins("cancel k 300 20").await;
+    client.begins("cancel k 300 90").await;
     eventually("it waits", async || waiters().await == 1).await;
     assert_eq!(client.does("now").await, "canceled");
     eventually("it has left", async || waiters().await == 0).await;

@@ -10,7 +10,7 @@ use super::{gateway, url};
 use crate::support::{Client, Gateway};
 
 /// Writes the snippet that the page calls `file` to there, with these files of the clients next to it.
-fn save(file: &str, directory: &Path, clients: &[&str]) {
+pub fn save(file: &str, directory: &Path, clients: &[&str]) {
     let page = include_str!("../../../docs/clients.md");
     let (_, snippet) = page.split_once(&format!(" file={file}\n")).expect(file);
     std::fs::write(directory.join(file), snippet.split("```").next().unwrap()).unwrap();

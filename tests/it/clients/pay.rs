@@ -1,15 +1,19 @@
-//! A pay button: what two clicks at the same moment come to, with a client in the middle of a back end.
+//! A pay button: what two clicks at the same moment come to in the web servers of docs/clients.md.
 
+use std::path::Path;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
 use tokio::process::Command;
 
-use super::workshop::{BackEnd, run};
+use super::page::save;
+use super::workshop::{installed, root, run, tool};
 use super::{gateway, url};
-use crate::support::{eventually, free_port};
+use crate::support::{Client, eventually, free_port};
 
-/// What the back end answers: the status and the JSON.
+/// What the web server answers: the status and the JSON.
 async fn ask(method: &str, port: u16, path: &str) -> (u16, Value) {
     let mut command = Command::new("curl");
     let url = format!("http://127.0.0.1:{port}{path}");
@@ -19,36 +23,54 @@ async fn ask(method: &str, port: u16, path: &str) -> (u16, Value) {
     (status.parse().unwrap(), serde_json::from_str(body).expect(body))
 }
 
-async fn two_clicks_at_once_pay_once(back_end: BackEnd) {
-    let (gateway, port) = (gateway().await, free_port());
-    let variables = [("FENCEPOST_URL", url(&gateway)), ("PORT", port.to_string())];
-    let variables = variables.each_ref().map(|(name, value)| (*name, value.as_str()));
-    let _back_end = back_end.start(&variables).await;
-    eventually("it listens", async || tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_ok())
-        .await;
-    let click = || tokio::spawn(async move { ask("POST", port, "/pay/4711").await });
-    let clicks = [click(), click()];
-    // While one of them charges, and the other waits for it, others are answered.
-    eventually("both are at work", async || ask("GET", port, "/health").await.1["paying"] == 2).await;
-    assert_eq!(ask("GET", port, "/health").await, (200, serde_json::json!({ "paying": 2, "charging": 1 })));
-    let charged = Instant::now();
-    ask("POST", port, "/charged").await;
-    let mut answers = Vec::new();
-    for click in clicks {
-        answers.push(click.await.unwrap());
+/// Puts the shop of the page there, with these files of the clients, and what it needs for a test.
+fn open_shop(shop: &str, place: &Path, clients: &[&str]) {
+    save(shop, place, clients);
+    for name in ["payments", "serve"] {
+        let file = shop.replace("shop", name);
+        std::fs::copy(root().join("tests/clients").join(&file), place.join(file)).unwrap();
     }
-    assert!(charged.elapsed() < Duration::from_secs(1), "{back_end:?}: {:?}", charged.elapsed());
-    let answer = |is_stored: bool| (200, serde_json::json!({ "charge": "ch_1", "stored": is_stored }));
-    answers.sort_by_key(|(_, body)| body["stored"].as_bool());
-    assert_eq!(answers, [answer(false), answer(true)], "{back_end:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn two_clicks_at_once_pay_once_in_express() {
-    two_clicks_at_once_pay_once(BackEnd::Express).await;
+/// Two clicks on the same order, one of which finds the other one charging.
+async fn two_clicks_at_once_pay_once(mut server: Command) {
+    let (gateway, port) = (gateway().await, free_port());
+    server.env("FENCEPOST_URL", url(&gateway)).env("PORT", port.to_string());
+    server.env("PYTHONDONTWRITEBYTECODE", "1").stdin(Stdio::null()).kill_on_drop(true);
+    let _server = server.spawn().unwrap();
+    eventually("it listens", async || TcpStream::connect(("127.0.0.1", port)).await.is_ok()).await;
+    let click = || tokio::spawn(async move { ask("POST", port, "/pay/4711").await });
+    let clicks = [click(), click()];
+    let look = Client::new(gateway.address);
+    let waiters = async || look.get("/locks/pay:4711").send().await.json()["waiters"] == 1;
+    eventually("one waits for the other", waiters).await;
+    // Meanwhile the server answers others.
+    let charging = async || ask("GET", port, "/health").await == (200, json!({ "looked": 1, "charging": 1 }));
+    eventually("the other one charges", charging).await;
+    let charged = Instant::now();
+    ask("POST", port, "/charged").await;
+    for click in clicks {
+        assert_eq!(click.await.unwrap(), (200, json!({ "receipt": "receipt 1 of 4711" })));
+    }
+    assert!(charged.elapsed() < Duration::from_secs(1), "{:?}", charged.elapsed());
+    assert_eq!(ask("GET", port, "/health").await.1, json!({ "looked": 2, "charging": 1 }));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_clicks_at_once_pay_once_in_fastapi() {
-    two_clicks_at_once_pay_once(BackEnd::FastApi).await;
+    let place = tempfile::tempdir().unwrap();
+    open_shop("shop.py", place.path(), &["fencepost.py", "fencepost_async.py"]);
+    let mut server = Command::new(tool("python"));
+    server.arg(place.path().join("serve.py"));
+    two_clicks_at_once_pay_once(server).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_clicks_at_once_pay_once_in_express() {
+    let place = tempfile::tempdir().unwrap();
+    open_shop("shop.mjs", place.path(), &["fencepost.mjs"]);
+    std::os::unix::fs::symlink(installed("node_modules"), place.path().join("node_modules")).unwrap();
+    let mut server = Command::new("node");
+    server.arg(place.path().join("serve.mjs"));
+    two_clicks_at_once_pay_once(server).await;
 }

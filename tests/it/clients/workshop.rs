@@ -81,9 +81,8 @@ async fn made() -> &'static Path {
         let _ = std::fs::remove_dir_all(&place);
         std::fs::create_dir_all(&place).unwrap();
         let ours = ["tests/clients/drive.ts", "tests/clients/generated.ts", "tests/clients/tsconfig.json"];
-        let javascript =
-            ["tests/clients/pay.mjs", "examples/clients/fencepost.mjs", "examples/clients/fencepost.d.mts"];
-        for file in ours.into_iter().chain(javascript) {
+        let client = ["examples/clients/fencepost.mjs", "examples/clients/fencepost.d.mts"];
+        for file in ours.into_iter().chain(client) {
             let from = root().join(file);
             std::fs::copy(&from, place.join(from.file_name().unwrap())).unwrap();
         }
@@ -153,34 +152,6 @@ pub fn bare_python(script: &str) -> Command {
     let mut command = Command::new(tool("python"));
     command.arg("-S").arg(root().join(script)).env("PYTHONPATH", root().join("examples/clients"));
     command
-}
-
-/// A back end that takes payments, with this client in it.
-#[derive(Clone, Copy, Debug)]
-pub enum BackEnd {
-    FastApi,
-    Express,
-}
-
-impl BackEnd {
-    pub async fn start(self, variables: &[(&str, &str)]) -> Child {
-        let mut command = match self {
-            Self::FastApi => {
-                let mut command = Command::new(tool("python"));
-                command
-                    .arg(root().join("tests/clients/pay.py"))
-                    .env("PYTHONPATH", root().join("examples/clients"));
-                command
-            }
-            Self::Express => {
-                let mut command = Command::new("node");
-                command.arg(made().await.join("pay.mjs"));
-                command
-            }
-        };
-        command.envs(variables.iter().copied()).env("PYTHONDONTWRITEBYTECODE", "1");
-        command.stdin(Stdio::null()).kill_on_drop(true).spawn().unwrap()
-    }
 }
 
 impl Kind {
