@@ -57,6 +57,7 @@ pub enum Action {
     /// Serve locks over HTTP (the default)
     Serve(Box<ServeArgs>),
     /// Run a command while holding a lock
+    #[command(after_long_help = run::MORE_HELP)]
     Run(Box<RunArgs>),
     /// Say what a store is, and what can be promised on it
     Check(CheckArgs),

@@ -15,7 +15,8 @@
 //! | `config/store` | those that say where locks live, which all commands share that look at a store | |
 //! | `config/run`, `config/key` | those of `fencepost run`, and of `fencepost key new` | |
 //! | [`run`] | `fencepost run`: a command that runs while a lock is held. It knows of a gateway what its contract says | `lock`, `clock` |
-//! | `run/gateway`, `run/turn`, `run/progress` | the requests, and what each answer means; waiting for the lock; what a person sees meanwhile | |
+//! | `run/gateway`, `run/gateways`, `run/addresses` | the requests, and what each answer means; which of several gateways is asked; what users write for them | |
+//! | `run/turn`, `run/progress`, `run/trouble` | waiting for the lock; what a person sees meanwhile; why there is no answer, in words | |
 //! | `run/supervisor`, `run/lease`, `run/renewals` | the one loop while the command runs; when what must have ended; renewing | |
 //! | `run/processes`, `run/signals`, `run/terminal` | all that the command started; what is passed on to it; who may read the terminal | |
 //! | `run/apart` | a run in a process of its own, where this one has children that the command did not start | |

@@ -1,14 +1,14 @@
 //! `fencepost run`: a command that runs while a lock is held.
 //!
 //! It takes the lock, starts the command, renews at a third of the ttl and releases at the end. If the lease cannot be
-//! renewed, the command and all that it has started are dead before the lease ends. It speaks HTTP with a gateway like any
-//! other client, and with a token of its own, so that each request can be repeated blindly.
+//! renewed, the command and all that it has started are dead before the lease ends. It speaks HTTP with gateways like any
+//! other client. It chooses its own token, so each request can be repeated, at the same gateway or at another one of the
+//! same store.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
-use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{DumpableBehavior, Pid, WaitStatus, set_dumpable_behavior};
@@ -17,8 +17,10 @@ use tokio::time::{sleep, timeout};
 use crate::clock::boottime;
 use crate::lock::{LeaseToken, LockKey, Owner};
 
+mod addresses;
 mod apart;
 mod gateway;
+mod gateways;
 mod lease;
 mod processes;
 mod progress;
@@ -26,12 +28,14 @@ mod renewals;
 mod signals;
 mod supervisor;
 mod terminal;
+mod trouble;
 mod turn;
 
+pub use addresses::GatewayAddresses;
 pub use apart::run_apart;
-pub use gateway::GatewayAddress;
 
-use gateway::{Gateway, ReleaseAnswer};
+use gateway::ReleaseAnswer;
+use gateways::Gateways;
 use lease::{Alarm, HeldGrant, LeaseClock};
 use processes::Family;
 use renewals::Renewals;
@@ -64,9 +68,9 @@ const LAST_WORD_MAY_TAKE: Duration = Duration::from_secs(1);
 
 /// What `run` needs to know, checked.
 pub struct RunSettings {
-    /// Who is asked.
-    pub gateway: GatewayAddress,
-    /// What the gateway asks of whoever asks.
+    /// The gateways that are asked.
+    pub gateways: GatewayAddresses,
+    /// The key that they ask for.
     pub api_key: Option<String>,
     /// The name of the lock.
     pub key: LockKey,
@@ -127,11 +131,10 @@ async fn run_under_lock(settings: &RunSettings) -> Result<u8, Failure> {
     let alarm = Alarm::new()?;
     let mut terminal = Terminal::open();
     let token = fresh_token()?;
-    let gateway = Gateway::new(settings, &token)
-        .map_err(|problem| Failure { problem, status: NOT_POSSIBLE })
-        .map(Arc::new)?;
+    let mut gateways =
+        Gateways::new(settings, &token).map_err(|problem| Failure { problem, status: NOT_POSSIBLE })?;
 
-    let held = match turn::take(&gateway, settings, &mut signals, &terminal).await {
+    let held = match turn::take(&mut gateways, settings, &mut signals, &terminal).await {
         Ok(held) => held,
         Err(NotTaken::Signal(signal)) => return Ok(by_signal(signal.as_raw())),
         Err(NotTaken::Because(cause, reason)) => return Err(explain(settings, cause, &reason)),
@@ -140,7 +143,7 @@ async fn run_under_lock(settings: &RunSettings) -> Result<u8, Failure> {
     let is_ready = signals.catch_stop().map_err(Failure::from);
     // Since the grant this process may have been stopped, or blocked by its terminal, or the machine asleep.
     if boottime() >= lease.terms_at() {
-        let _ = gateway.release(LAST_WORD_MAY_TAKE).await;
+        let _ = gateways.release(LAST_WORD_MAY_TAKE).await;
         let key = settings.key.as_str();
         let problem = format!("the lease of {key:?} was almost over before the command could be started");
         return Err(Failure { problem, status: LOST });
@@ -148,7 +151,7 @@ async fn run_under_lock(settings: &RunSettings) -> Result<u8, Failure> {
     let command = match is_ready.and_then(|()| start(settings, &token, held)) {
         Ok(command) => command,
         Err(failure) => {
-            release(settings, &gateway, &mut signals).await;
+            release(settings, &mut gateways, &mut signals).await;
             return Err(failure);
         }
     };
@@ -161,7 +164,7 @@ async fn run_under_lock(settings: &RunSettings) -> Result<u8, Failure> {
         family: &family,
         command,
         lease,
-        renewals: Renewals::new(gateway.clone(), held, settings.ttl),
+        renewals: Renewals::new(&mut gateways, held, settings.ttl),
         alarm,
         state: CommandState::default(),
     };
@@ -174,7 +177,7 @@ async fn run_under_lock(settings: &RunSettings) -> Result<u8, Failure> {
     match end? {
         End::Ended { status, is_nobody_left } => {
             if is_nobody_left {
-                release(settings, &gateway, &mut signals).await;
+                release(settings, &mut gateways, &mut signals).await;
             } else {
                 let key = settings.key.as_str();
                 say(&format!(
@@ -187,7 +190,7 @@ async fn run_under_lock(settings: &RunSettings) -> Result<u8, Failure> {
             terminal.restore();
             if is_nobody_left {
                 // Whoever is next in line need not wait for the rest of the lease, if there is one.
-                let _ = gateway.release(LAST_WORD_MAY_TAKE).await;
+                let _ = gateways.release(LAST_WORD_MAY_TAKE).await;
             }
             Err(Failure { problem, status: LOST })
         }
@@ -233,17 +236,16 @@ fn start(settings: &RunSettings, token: &LeaseToken, held: HeldGrant) -> Result<
 }
 
 /// Releases the lock, and says so if that cannot be done: the exit status stays that of the command.
-async fn release(settings: &RunSettings, gateway: &Gateway, signals: &mut Signals) {
+async fn release(settings: &RunSettings, gateways: &mut Gateways, signals: &mut Signals) {
     let key = settings.key.as_str();
     // What has arrived before was meant for the command, and has ended it perhaps.
     signals.forget().await;
-    let mut last = "no answer in time".to_owned();
+    gateways.forget_troubles();
     let tries = async {
         loop {
-            match gateway.release(RELEASE_TRY_MAY_TAKE).await {
-                ReleaseAnswer::Done => return None,
-                ReleaseAnswer::NotHeld(reason) => return Some(reason),
-                ReleaseAnswer::NotNow(reason) => last = reason,
+            let answer = gateways.release(RELEASE_TRY_MAY_TAKE).await;
+            if answer.is_some() || !gateways.may_answer() {
+                return answer;
             }
             sleep(RELEASE_PAUSE).await;
         }
@@ -256,25 +258,29 @@ async fn release(settings: &RunSettings, gateway: &Gateway, signals: &mut Signal
     };
     let done = tokio::select! {
         biased;
-        done = timeout(RELEASE_MAY_TAKE, tries) => done.ok(),
+        done = timeout(RELEASE_MAY_TAKE, tries) => done.ok().flatten(),
         () = interrupted => None,
     };
     match done {
-        Some(None) => {}
-        Some(Some(reason)) => say(&format!("the lock {key:?} was not held any more at the end: {reason}")),
-        None => say(&format!(
-            "the lock {key:?} could not be released, and stays taken until its lease ends: {last}"
-        )),
+        Some(ReleaseAnswer::Done) => {}
+        Some(ReleaseAnswer::NotHeld(reason)) => {
+            say(&format!("the lock {key:?} was not held any more at the end: {reason}"));
+        }
+        None => {
+            let why = gateways.trouble().unwrap_or_else(|| "no answer in time".to_owned());
+            say(&format!(
+                "the lock {key:?} could not be released, and stays taken until its lease ends: {why}"
+            ));
+        }
     }
 }
 
 fn explain(settings: &RunSettings, cause: Cause, reason: &str) -> Failure {
     let key = settings.key.as_str();
-    let gateway = settings.gateway.origin();
     let (problem, status) = match cause {
         Cause::Busy => (format!("the lock {key:?} is busy: {reason}"), settings.busy_exit),
-        Cause::Unreachable => (format!("no lock from {gateway}: {reason}"), UNREACHABLE),
-        Cause::Refused => (format!("refused by {gateway}: {reason}"), REFUSED),
+        Cause::Unreachable => (format!("cannot take the lock {key:?}: {reason}"), UNREACHABLE),
+        Cause::Refused => (format!("refused by {reason}"), REFUSED),
     };
     Failure { problem, status }
 }

@@ -9,7 +9,7 @@ use clap::Args;
 
 use super::error::{SettingsError, duration, require};
 use crate::lock::{LockKey, Owner};
-use crate::run::{GatewayAddress, RunSettings};
+use crate::run::{GatewayAddresses, RunSettings};
 
 /// Below this there is no time left between a renewal that failed and the end of the lease.
 const SHORTEST_TTL: Duration = Duration::from_secs(1);
@@ -18,10 +18,31 @@ const KILL_AFTER: Duration = Duration::from_secs(5);
 /// Where a bearer key may stand: never among the arguments, which everybody on the machine can read.
 const API_KEY_VARIABLE: &str = "FENCEPOST_API_KEY";
 
+/// What `--help` says below the flags.
+pub(super) const MORE_HELP: &str = "\
+Example:
+  fencepost run --wait 0s --busy-exit 0 --ttl 10m nightly-backup -- ./backup.sh --all
+
+The command finds LOCK_KEY and FENCING_TOKEN in its environment. Its input and output are its own.
+
+Several gateways:
+  FENCEPOST_URL=http://a:8080,http://b:8080 names two gateways of one store. They are tried in turn, with the same
+  lease token. So the lock goes on when one of them is away. A refusal by one of them counts.
+
+Exit status:
+  the command's  it has run; 128 + n if signal n ended it
+  75             another client held the lock until --wait was over; --busy-exit names another status
+  69             no gateway could be reached, or none could use its store
+  76             the lease was lost; the command was ended, or was not started
+  2              a setting is wrong, or the gateway refuses the request
+  126, 127       the command cannot be started, or does not exist
+  128 + n        signal n came while it waited
+  71             this machine lacks something, such as /proc";
+
 /// The flags of `run`.
 #[derive(Args, Clone)]
 pub struct RunArgs {
-    /// The gateway
+    /// The gateway, or several gateways of one store with commas between them: the next one is asked when one is away
     #[arg(
         long,
         env = "FENCEPOST_URL",
@@ -96,10 +117,16 @@ impl RunArgs {
             None => default_owner(program),
         };
         // An address may hold a password, so what was given is not said again.
-        let gateway = GatewayAddress::parse(&self.url).map_err(|problem| wrong("--url", problem))?;
+        let gateways = GatewayAddresses::parse(&self.url).map_err(|problem| wrong("--url", problem))?;
+        let api_key = self.api_key()?;
+        if api_key.is_some() && gateways.have_credentials() {
+            let problem = "an address has a user or a password, and an API key is given too: both are sent in the \
+                           header Authorization, so give one of them";
+            return Err(wrong("--url", problem.to_owned()));
+        }
         Ok(RunSettings {
-            gateway,
-            api_key: self.api_key()?,
+            gateways,
+            api_key,
             key,
             ttl: self.ttl,
             wait: self.wait,

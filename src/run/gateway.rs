@@ -1,6 +1,5 @@
 //! The gateway as its client sees it: three requests, and what each answer means for whoever holds a lock.
 
-use std::error::Error;
 use std::time::Duration;
 
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
@@ -9,44 +8,20 @@ use reqwest::{Client, Method, Url};
 use serde::Deserialize;
 
 use super::RunSettings;
+use super::addresses::GatewayAddresses;
 use super::lease::HeldGrant;
+use super::trouble::{Contact, Trouble};
 use crate::clock::{boottime, whole_ms};
 use crate::lock::LeaseToken;
 
-/// How long a connection may take to be made.
+/// How long a connection may take to be made, and how long where another gateway can be asked instead.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How soon a waiting connection is probed whose other end may be gone, and how long for an answer. Twice unanswered, it
-/// is given up.
-const KEEPALIVE: Duration = Duration::from_secs(5);
-/// Less than gateways and proxies keep an idle connection, so that none is used that is about to be closed.
+const CONNECT_TIMEOUT_OF_SEVERAL: Duration = Duration::from_secs(2);
+/// The other end of a silent connection is probed after this time, and as often after that. Two probes without an answer
+/// end the connection. That is early enough for the place in the wait queue to be kept elsewhere.
+const KEEPALIVE: Duration = Duration::from_secs(2);
+/// Less than gateways and proxies keep an idle connection, so that a request never meets one that is just being closed.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// The address of a gateway.
-#[derive(Clone)]
-pub struct GatewayAddress(Url);
-
-impl GatewayAddress {
-    /// Reads one; the error says what is wrong with it without repeating it, since it may hold a password.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let mut url = Url::parse(text).map_err(|error| format!("is no address: {error}"))?;
-        if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
-            return Err("must begin with http:// or https://, and name a host".into());
-        }
-        if url.query().is_some() || url.fragment().is_some() {
-            return Err("must have neither a query nor a fragment".into());
-        }
-        // A gateway may be behind a path of a proxy.
-        if let Ok(mut path) = url.path_segments_mut() {
-            path.pop_if_empty().push("lock");
-        }
-        Ok(Self(url))
-    }
-
-    /// Scheme, host and port, for people.
-    pub(super) fn origin(&self) -> String {
-        self.0.origin().ascii_serialization()
-    }
-}
 
 /// One lock at a gateway, asked for with one token.
 pub(super) struct Gateway {
@@ -60,28 +35,20 @@ pub(super) enum AcquireAnswer {
     Held(HeldGrant),
     /// Somebody else has it, or too many wait.
     Busy(Busy),
-    /// Nothing that decides: it is to be asked again.
-    NotNow {
-        reason: String,
-        contact: Contact,
-    },
-    /// It will never be granted to a request like this.
-    Refused {
-        /// A gateway says so, and not something in front of it.
-        is_gateways: bool,
-        parameter: Option<String>,
-        reason: String,
-    },
+    /// Nothing is decided: ask again.
+    NotNow(Trouble),
+    /// No request like this one will ever be granted.
+    Refused(RequestRefusal),
 }
 
-/// How far a request came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Contact {
-    /// There was no connection.
-    None,
-    /// It may have arrived.
-    Sent,
-    Answered,
+/// An answer that stays the same however often the same is asked.
+pub(super) struct RequestRefusal {
+    /// A gateway says so, and not something in front of it.
+    pub(super) is_gateways: bool,
+    pub(super) parameter: Option<String>,
+    pub(super) reason: String,
+    /// It refuses whoever asks, and not what is asked for: a release would be refused too.
+    pub(super) is_of_all: bool,
 }
 
 /// How things stand in front of a lock.
@@ -98,7 +65,7 @@ pub(super) enum RenewAnswer {
     Gone(String),
     /// It stays ours until its lease ends, and not longer.
     MaxHoldReached,
-    NotNow(String),
+    NotNow(Trouble),
 }
 
 /// What came of a release.
@@ -106,7 +73,6 @@ pub(super) enum ReleaseAnswer {
     Done,
     /// It was not ours any more.
     NotHeld(String),
-    NotNow(String),
 }
 
 #[derive(Deserialize)]
@@ -127,28 +93,40 @@ struct ProblemBody {
 }
 
 struct Reply {
+    shows_key: bool,
+    speaks_tls: bool,
     status: u16,
     sent_at: Duration,
     body: Vec<u8>,
 }
 
+/// What speaks HTTP with all of them.
+pub(super) fn client(addresses: &GatewayAddresses) -> Result<Client, String> {
+    // A second call changes nothing.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let is_alone = addresses.iter().count() == 1;
+    let mut builder = Client::builder()
+        .redirect(Policy::none())
+        .connect_timeout(if is_alone { CONNECT_TIMEOUT } else { CONNECT_TIMEOUT_OF_SEVERAL })
+        .tcp_keepalive(KEEPALIVE)
+        .tcp_keepalive_interval(KEEPALIVE)
+        .tcp_keepalive_retries(2)
+        .pool_idle_timeout(IDLE_TIMEOUT);
+    if addresses.iter().all(|address| address.scheme() == "http") {
+        // Where no certificates are needed, none need be installed on this machine.
+        builder = builder.tls_certs_only([]);
+    }
+    builder.build().map_err(|error| format!("cannot use TLS: {}", Trouble::from(error).reason))
+}
+
 impl Gateway {
-    pub(super) fn new(settings: &RunSettings, token: &LeaseToken) -> Result<Self, String> {
-        // A second call changes nothing.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let mut builder = Client::builder()
-            .redirect(Policy::none())
-            .connect_timeout(CONNECT_TIMEOUT)
-            .tcp_keepalive(KEEPALIVE)
-            .tcp_keepalive_interval(KEEPALIVE)
-            .tcp_keepalive_retries(2)
-            .pool_idle_timeout(IDLE_TIMEOUT);
-        if settings.gateway.0.scheme() == "http" {
-            // Where no certificates are needed, none need be installed on this machine.
-            builder = builder.tls_certs_only([]);
-        }
-        let client = builder.build().map_err(|error| format!("cannot use TLS: {}", cause(error)))?;
-        let mut address = settings.gateway.0.clone();
+    pub(super) fn new(
+        client: Client,
+        address: &Url,
+        settings: &RunSettings,
+        token: &LeaseToken,
+    ) -> Result<Self, String> {
+        let mut address = address.clone();
         address.query_pairs_mut().append_pair("key", settings.key.as_str());
         let mut headers = HeaderMap::new();
         headers.insert("lease-token", secret(token.reveal())?);
@@ -158,7 +136,7 @@ impl Gateway {
         Ok(Self { client, address, headers })
     }
 
-    /// Asks for the lock, waiting in line at the gateway for so long.
+    /// Asks for the lock, waiting in the queue for so long.
     pub(super) async fn acquire(
         &self,
         settings: &RunSettings,
@@ -176,7 +154,7 @@ impl Gateway {
         }
         let reply = match self.call(Method::PUT, &query, patience).await {
             Ok(reply) => reply,
-            Err(Failure { reason, contact }) => return AcquireAnswer::NotNow { reason, contact },
+            Err(trouble) => return AcquireAnswer::NotNow(trouble),
         };
         if let Some(held) = reply.held() {
             return AcquireAnswer::Held(held);
@@ -188,11 +166,13 @@ impl Gateway {
                 AcquireAnswer::Busy(Busy { position: problem.position, waiters: problem.waiters, reason })
             }
             // A proxy may answer so while the gateway restarts.
-            408 | 425 | 500..=599 => AcquireAnswer::NotNow { reason, contact: Contact::Answered },
-            _ => {
-                let is_gateways = problem.kind.starts_with("/problems/");
-                AcquireAnswer::Refused { is_gateways, parameter: problem.parameter, reason }
-            }
+            408 | 425 | 500..=599 => AcquireAnswer::NotNow(reply.trouble()),
+            _ => AcquireAnswer::Refused(RequestRefusal {
+                is_gateways: problem.is_gateways(),
+                parameter: problem.parameter,
+                reason,
+                is_of_all: reply.status != 400,
+            }),
         }
     }
 
@@ -200,7 +180,7 @@ impl Gateway {
     pub(super) async fn renew(&self, ttl: Duration, patience: Duration) -> RenewAnswer {
         let reply = match self.call(Method::PATCH, &[("ttl", in_ms(ttl))], patience).await {
             Ok(reply) => reply,
-            Err(failure) => return RenewAnswer::NotNow(failure.reason),
+            Err(trouble) => return RenewAnswer::NotNow(trouble),
         };
         if let Some(held) = reply.held() {
             return RenewAnswer::Held(held);
@@ -210,22 +190,19 @@ impl Gateway {
                 RenewAnswer::Gone(reply.reason())
             }
             (409, "/problems/max-hold-reached") => RenewAnswer::MaxHoldReached,
-            _ => RenewAnswer::NotNow(reply.reason()),
+            _ => RenewAnswer::NotNow(reply.trouble()),
         }
     }
 
-    /// Releases the lock, or gives up the place in line.
-    pub(super) async fn release(&self, patience: Duration) -> ReleaseAnswer {
-        let reply = match self.call(Method::DELETE, &[], patience).await {
-            Ok(reply) => reply,
-            Err(failure) => return ReleaseAnswer::NotNow(failure.reason),
-        };
+    /// Releases the lock, or gives up the place in the queue.
+    pub(super) async fn release(&self, patience: Duration) -> Result<ReleaseAnswer, Trouble> {
+        let reply = self.call(Method::DELETE, &[], patience).await?;
         match (reply.status, reply.problem().kind.as_str()) {
-            (204, _) => ReleaseAnswer::Done,
+            (204, _) => Ok(ReleaseAnswer::Done),
             (404, "/problems/not-held") | (409, "/problems/held-by-another") => {
-                ReleaseAnswer::NotHeld(reply.reason())
+                Ok(ReleaseAnswer::NotHeld(reply.reason()))
             }
-            _ => ReleaseAnswer::NotNow(reply.reason()),
+            _ => Err(reply.trouble()),
         }
     }
 
@@ -234,29 +211,24 @@ impl Gateway {
         method: Method,
         query: &[(&str, String)],
         patience: Duration,
-    ) -> Result<Reply, Failure> {
+    ) -> Result<Reply, Trouble> {
         let mut url = self.address.clone();
         url.query_pairs_mut().extend_pairs(query);
         // A lease is counted from before the request that got it.
         let sent_at = boottime();
         let request = self.client.request(method, url).headers(self.headers.clone()).timeout(patience);
-        let response = request.send().await.map_err(Failure::from)?;
+        let response = request.send().await.map_err(Trouble::from)?;
         let status = response.status().as_u16();
-        let body = response.bytes().await.map_err(Failure::from)?.to_vec();
-        Ok(Reply { status, sent_at, body })
+        let body = response.bytes().await.map_err(Trouble::from)?.to_vec();
+        let shows_key = self.headers.contains_key(AUTHORIZATION);
+        let speaks_tls = self.address.scheme() == "https";
+        Ok(Reply { shows_key, speaks_tls, status, sent_at, body })
     }
 }
 
-/// There is no answer.
-struct Failure {
-    reason: String,
-    contact: Contact,
-}
-
-impl From<reqwest::Error> for Failure {
-    fn from(error: reqwest::Error) -> Self {
-        let contact = if error.is_connect() { Contact::None } else { Contact::Sent };
-        Self { contact, reason: cause(error) }
+impl ProblemBody {
+    fn is_gateways(&self) -> bool {
+        self.kind.starts_with("/problems/")
     }
 }
 
@@ -274,14 +246,34 @@ impl Reply {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
 
+    fn trouble(&self) -> Trouble {
+        // A proxy's own pages say nothing of what the gateway does next.
+        let is_lasting = self.problem().is_gateways()
+            && matches!(self.status, 400..500)
+            && !matches!(self.status, 400 | 408 | 425 | 429);
+        Trouble { reason: self.reason(), contact: Contact::Answered, is_lasting }
+    }
+
     fn reason(&self) -> String {
         let ProblemBody { kind, detail, .. } = self.problem();
         if kind.is_empty() {
+            if self.status == 400 && !self.speaks_tls && names_tls(&self.body) {
+                return "this port speaks TLS: write https://".to_owned();
+            }
             return format!("the answer is HTTP {}, and not that of a Fencepost gateway", self.status);
+        }
+        if self.status == 401 && !self.shows_key {
+            return "it asks for an API key: name the file of yours by --api-key-file".to_owned();
         }
         // It goes to a terminal, in one line.
         detail.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
     }
+}
+
+/// Whether the page of a server says that it wants TLS, in whichever words.
+fn names_tls(page: &[u8]) -> bool {
+    let page = String::from_utf8_lossy(page).to_ascii_lowercase();
+    page.contains("https") || page.contains("tls")
 }
 
 fn secret(text: &str) -> Result<HeaderValue, String> {
@@ -292,17 +284,4 @@ fn secret(text: &str) -> Result<HeaderValue, String> {
 
 fn in_ms(time: Duration) -> String {
     format!("{}ms", whole_ms(time))
-}
-
-/// The innermost cause of an error, which says what happened; the address may hold a password, and is left out.
-fn cause(error: reqwest::Error) -> String {
-    if error.is_timeout() {
-        return "no answer in time".to_owned();
-    }
-    let error = error.without_url();
-    let mut innermost: &dyn Error = &error;
-    while let Some(source) = innermost.source() {
-        innermost = source;
-    }
-    innermost.to_string()
 }

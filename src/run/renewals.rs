@@ -1,95 +1,111 @@
 //! Renewing: each third of the ttl, and, when no answer comes, again and again until one does.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-use super::gateway::{Gateway, RenewAnswer};
+use super::gateway::RenewAnswer;
+use super::gateways::Gateways;
 use super::lease::{HeldGrant, LeaseClock};
+use super::trouble::{Contact, Trouble};
 use crate::clock::boottime;
 
 /// When the lease is renewed, as a part of it.
 const PART: u32 = 3;
-/// A request that is not answered within this part of the ttl is followed by another. It is not given up: whichever
-/// answer comes first counts, and what stands still may be the connection alone.
+/// A request that is not answered within this part of the ttl is followed by another, to the next gateway. The first is
+/// not given up: the answer that comes first counts, and what stands still may be the connection alone.
 const FOLLOWED_AFTER_PART: u32 = 10;
-/// A request that failed is followed by another after this part of the ttl.
+/// When each gateway has failed, the next request follows after this part of the ttl.
 const PAUSE_PART: u32 = 30;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(30);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// The renewals of one lease.
-pub(super) struct Renewals {
-    gateway: Arc<Gateway>,
+pub(super) struct Renewals<'a> {
+    gateways: &'a mut Gateways,
     ttl: Duration,
-    tries: JoinSet<RenewAnswer>,
+    tries: JoinSet<(usize, RenewAnswer)>,
     next_at: Duration,
-    is_over: bool,
-    /// Why the last that failed did so.
-    failure: Option<String>,
+    /// Why nothing is sent any more.
+    over: Option<String>,
 }
 
-impl Renewals {
-    pub(super) fn new(gateway: Arc<Gateway>, held: HeldGrant, ttl: Duration) -> Self {
-        let next_at = due_after(held);
-        Self { gateway, ttl, tries: JoinSet::new(), next_at, is_over: false, failure: None }
+impl<'a> Renewals<'a> {
+    pub(super) fn new(gateways: &'a mut Gateways, held: HeldGrant, ttl: Duration) -> Self {
+        Self { gateways, ttl, tries: JoinSet::new(), next_at: due_after(held), over: None }
     }
 
     /// When something is to be sent; nothing once there is nothing to gain.
     pub(super) fn next_at(&self) -> Option<Duration> {
-        (!self.is_over).then_some(self.next_at)
+        self.over.is_none().then_some(self.next_at)
     }
 
     /// Sends one, if it is time.
     pub(super) fn send_if_due(&mut self, lease: &LeaseClock) {
         let now = boottime();
-        if self.is_over || now < self.next_at {
+        if self.over.is_some() || now < self.next_at {
             return;
         }
         // Later than that, no answer counts.
         let patience = lease.kills_at().saturating_sub(now);
-        let (gateway, ttl) = (self.gateway.clone(), self.ttl);
-        self.tries.spawn(async move { gateway.renew(ttl, patience).await });
+        if !self.tries.is_empty() {
+            self.gateways.pass_over(self.gateways.next().0);
+        }
+        let (number, gateway) = self.gateways.next();
+        let ttl = self.ttl;
+        self.tries.spawn(async move { (number, gateway.renew(ttl, patience).await) });
         self.next_at = now + (self.ttl / FOLLOWED_AFTER_PART).max(SHORTEST_PAUSE);
     }
 
-    /// The next answer; it does not end while there is no request under way.
-    pub(super) async fn answer(&mut self) -> RenewAnswer {
+    /// The next answer, and which gateway gave it. It does not end while there is no request under way.
+    pub(super) async fn answer(&mut self) -> (usize, RenewAnswer) {
         match self.tries.join_next().await {
             Some(Ok(renewed)) => renewed,
             // A try that panicked is one that failed.
-            Some(Err(error)) => RenewAnswer::NotNow(error.to_string()),
+            Some(Err(error)) => {
+                let reason = error.to_string();
+                let trouble = Trouble { reason, contact: Contact::Sent, is_lasting: false };
+                (self.gateways.next().0, RenewAnswer::NotNow(trouble))
+            }
             None => std::future::pending().await,
         }
     }
 
     /// Plans the next after an answer that renewed.
-    pub(super) fn succeeded(&mut self, held: HeldGrant) {
+    pub(super) fn succeeded(&mut self, number: usize, held: HeldGrant) {
         // The others are dropped, and with them what they would say.
         self.tries = JoinSet::new();
-        self.failure = None;
+        self.gateways.answered(number);
         self.next_at = due_after(held);
     }
 
-    /// Plans the next after one that decides nothing.
-    pub(super) fn failed(&mut self, reason: String) {
-        let pause = (self.ttl / PAUSE_PART).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
-        // Jitter keeps those apart who lost the same gateway together.
-        let pause = pause.mul_f64(0.5 + rand::random::<f64>() / 2.0);
+    /// Plans the next after one that decides nothing: at once at another gateway, after a pause once each has failed.
+    pub(super) fn failed(&mut self, number: usize, trouble: Trouble) {
+        let have_all_failed = self.gateways.failed(number, trouble);
+        if !self.gateways.may_answer() {
+            // Each of them refuses. That is asked again when it would be without an answer, and not more often: too many
+            // wrong keys would shut out others at this address.
+            return;
+        }
+        let pause = if have_all_failed {
+            let pause = (self.ttl / PAUSE_PART).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
+            // Jitter keeps those apart who lost the same gateway together.
+            pause.mul_f64(0.5 + rand::random::<f64>() / 2.0)
+        } else {
+            Duration::ZERO
+        };
         self.next_at = self.next_at.min(boottime() + pause);
-        self.failure = Some(reason);
     }
 
-    /// Sends no more: the lock is held for as long as its lease runs, and not longer.
-    pub(super) fn end(&mut self) {
+    /// Sends no more, for this reason: the lock is held for as long as its lease runs, and not longer.
+    pub(super) fn end(&mut self, reason: String) {
         self.tries = JoinSet::new();
-        self.is_over = true;
+        self.over = Some(reason);
     }
 
     /// Why the lease could not be renewed.
-    pub(super) fn failure(&self) -> &str {
-        self.failure.as_deref().unwrap_or("no answer in time")
+    pub(super) fn failure(&self) -> String {
+        self.over.clone().or_else(|| self.gateways.trouble()).unwrap_or_else(|| "no answer in time".into())
     }
 }
 

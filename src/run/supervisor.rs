@@ -35,7 +35,7 @@ pub(super) struct CommandSupervisor<'a> {
     pub(super) family: &'a Family,
     pub(super) command: Pid,
     pub(super) lease: LeaseClock,
-    pub(super) renewals: Renewals,
+    pub(super) renewals: Renewals<'a>,
     pub(super) alarm: Alarm,
     pub(super) state: CommandState,
 }
@@ -84,7 +84,7 @@ impl CommandSupervisor<'_> {
                 biased;
                 rung = self.alarm.until(self.wakes_at()) => rung?,
                 any = self.signals.any() => event = Some(any),
-                answer = self.renewals.answer() => self.learn(answer),
+                (number, answer) = self.renewals.answer() => self.learn(number, answer),
             }
         }
     }
@@ -124,7 +124,8 @@ impl CommandSupervisor<'_> {
             if now >= self.lease.terms_at() && !self.state.is_losing {
                 self.state.is_losing = true;
                 // Who was asked to end is not kept running by a gateway that is back.
-                self.renewals.end();
+                let failure = self.renewals.failure();
+                self.renewals.end(failure);
                 self.family.terminate();
             }
             return None;
@@ -159,18 +160,17 @@ impl CommandSupervisor<'_> {
         times.into_iter().flatten().fold(self.lease.kills_at(), Duration::min)
     }
 
-    fn learn(&mut self, answer: RenewAnswer) {
+    fn learn(&mut self, number: usize, answer: RenewAnswer) {
         match answer {
             RenewAnswer::Held(held) => {
                 self.lease.extend(held);
-                self.renewals.succeeded(held);
+                self.renewals.succeeded(number, held);
             }
             RenewAnswer::Gone(reason) => self.state.gone = Some(reason),
             RenewAnswer::MaxHoldReached => {
-                self.renewals.failed("it may not be held any longer (--max-hold)".into());
-                self.renewals.end();
+                self.renewals.end("it may not be held any longer (--max-hold)".into());
             }
-            RenewAnswer::NotNow(reason) => self.renewals.failed(reason),
+            RenewAnswer::NotNow(trouble) => self.renewals.failed(number, trouble),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Taking the lock: asking until it is ours, with a place in line that outlives each request.
+//! Taking the lock: asking until it is ours, with a place in the wait queue that outlives each request.
 
 use std::time::Duration;
 
@@ -6,15 +6,20 @@ use rustix::process::Signal;
 use tokio::time::{interval, sleep, timeout};
 
 use super::RunSettings;
-use super::gateway::{AcquireAnswer, Contact, Gateway, ReleaseAnswer};
+use super::gateway::{AcquireAnswer, Gateway, RequestRefusal};
+use super::gateways::Gateways;
 use super::lease::HeldGrant;
 use super::progress::Progress;
 use super::signals::Signals;
 use super::terminal::Terminal;
+use super::trouble::{Contact, Trouble};
 use crate::clock::{Backoff, boottime};
 
-/// How long one request waits in line. The place is kept for longer than the next takes to arrive.
+/// How long one request waits. The place is kept for longer than the next takes to arrive.
 const SLICE: Duration = Duration::from_secs(20);
+/// The same where there is another gateway. One that hangs is left in time for the next to keep the place, which is there
+/// for ten seconds.
+const SLICE_OF_SEVERAL: Duration = Duration::from_secs(5);
 /// The same where a person watches the place.
 const WATCHED_SLICE: Duration = Duration::from_secs(2);
 /// The first, which also shows whether there is a gateway.
@@ -25,6 +30,7 @@ const SHORTEST_SLICE: Duration = Duration::from_millis(100);
 const FIRST_CONTACT: Duration = Duration::from_secs(5);
 /// What an answer may take beyond the wait.
 const ANSWER_MAY_TAKE: Duration = Duration::from_secs(10);
+const ANSWER_OF_SEVERAL_MAY_TAKE: Duration = Duration::from_secs(4);
 /// A lease is worked under when at most this part of it may be over.
 const FRESH_PART: u32 = 3;
 /// How long giving up a place may take: it is a courtesy, and ends by itself.
@@ -45,23 +51,24 @@ pub(super) enum Cause {
     Busy,
     /// There is no gateway, or none that can use its store.
     Unreachable,
-    /// The request is wrong.
+    /// The request is wrong, or whoever makes it is not served.
     Refused,
 }
 
-/// Takes the lock. Whoever is denied has no place in line any more.
+/// Takes the lock. If that fails, the place in the wait queue is given up.
 pub(super) async fn take(
-    gateway: &Gateway,
+    gateways: &mut Gateways,
     settings: &RunSettings,
     signals: &mut Signals,
     terminal: &Terminal,
 ) -> Result<HeldGrant, NotTaken> {
     let mut turn = Turn {
-        gateway,
+        gateways,
         settings,
         progress: Progress::new(terminal),
         contact: Contact::None,
         is_asking: false,
+        may_have_place: false,
     };
     let taken = tokio::select! {
         biased;
@@ -69,21 +76,24 @@ pub(super) async fn take(
         taken = turn.ask() => taken,
     };
     turn.progress.clear();
-    if taken.is_err() && (turn.is_asking || turn.contact > Contact::None) {
+    if taken.is_err() && (turn.is_asking || turn.may_have_place) {
+        let is_refused = matches!(taken, Err(NotTaken::Because(Cause::Refused, _)));
         // An answer that crosses this one grants nothing any more.
-        let _ = timeout(GIVING_UP_MAY_TAKE, turn.give_up()).await;
+        let _ = timeout(GIVING_UP_MAY_TAKE, turn.give_up(is_refused)).await;
     }
     taken
 }
 
 struct Turn<'a> {
-    gateway: &'a Gateway,
+    gateways: &'a mut Gateways,
     settings: &'a RunSettings,
     progress: Progress<'a>,
     /// How far a request has come.
     contact: Contact,
     /// Whether one is under way.
     is_asking: bool,
+    /// Whether a request may have got the lock, or a place in its queue. One that was refused has neither.
+    may_have_place: bool,
 }
 
 impl Turn<'_> {
@@ -91,35 +101,51 @@ impl Turn<'_> {
         let began_at = boottime();
         let wait_ends_at = began_at.saturating_add(self.settings.wait);
         let contact_ends_at = began_at + FIRST_CONTACT;
-        let mut longest_slice = if self.progress.is_seen() { WATCHED_SLICE } else { SLICE };
+        let is_alone = self.gateways.count() == 1;
+        let (slice, answer_may_take) = match is_alone {
+            true => (SLICE, ANSWER_MAY_TAKE),
+            false => (SLICE_OF_SEVERAL, ANSWER_OF_SEVERAL_MAY_TAKE),
+        };
+        let mut longest_slice = if self.progress.is_seen() { WATCHED_SLICE } else { slice };
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         let mut may_go_past = true;
         loop {
             let asked_at = boottime();
             let left = wait_ends_at.saturating_sub(asked_at);
             let (wait, patience) = if self.contact == Contact::Answered {
-                (longest_slice.min(left), longest_slice.min(left) + ANSWER_MAY_TAKE)
+                (longest_slice.min(left), longest_slice.min(left) + answer_may_take)
             } else {
                 // The last try too has some time, so that its failure says what is wrong.
                 let wait = FIRST_SLICE.min(longest_slice).min(left);
-                (wait, contact_ends_at.saturating_sub(asked_at).max(wait + FIRST_SLICE))
+                let share = contact_ends_at.saturating_sub(asked_at).div_f64(self.gateways.count() as f64);
+                (wait, share.max(wait + FIRST_SLICE))
             };
+            let (number, gateway) = self.gateways.next();
             self.is_asking = true;
-            let answer = match self.answer(wait, patience).await {
+            let answer = match self.answer(&gateway, wait, patience).await {
                 // There was a gateway: a proxy may say so while it is away.
-                AcquireAnswer::Refused { is_gateways: false, reason, .. }
+                AcquireAnswer::Refused(RequestRefusal { is_gateways: false, reason, .. })
                     if self.contact == Contact::Answered =>
                 {
-                    AcquireAnswer::NotNow { reason, contact: Contact::Answered }
+                    AcquireAnswer::NotNow(Trouble { reason, contact: Contact::Answered, is_lasting: false })
                 }
                 answer => answer,
             };
             self.is_asking = false;
             let now = boottime();
-            self.contact = self.contact.max(match answer {
-                AcquireAnswer::NotNow { contact, .. } => contact,
+            let contact = match &answer {
+                AcquireAnswer::NotNow(trouble) => trouble.contact,
                 _ => Contact::Answered,
-            });
+            };
+            self.contact = self.contact.max(contact);
+            match &answer {
+                AcquireAnswer::Held(_) | AcquireAnswer::Busy(_) => {
+                    self.gateways.answered(number);
+                    self.may_have_place = true;
+                }
+                AcquireAnswer::NotNow(_) => self.may_have_place |= contact > Contact::None,
+                AcquireAnswer::Refused(_) => {}
+            }
             match answer {
                 AcquireAnswer::Held(held) if now < held.sent_at + self.settings.ttl / FRESH_PART => {
                     return Ok(held);
@@ -142,29 +168,40 @@ impl Turn<'_> {
                         backoff.pause().await;
                     }
                 }
-                AcquireAnswer::NotNow { reason, .. } => {
+                AcquireAnswer::NotNow(trouble) => {
+                    let reason = trouble.reason.clone();
+                    let have_all_failed = self.gateways.failed(number, trouble);
                     let is_known = self.contact == Contact::Answered;
-                    if now >= contact_ends_at && (!is_known || now >= wait_ends_at) {
+                    let is_over = now >= contact_ends_at && (!is_known || now >= wait_ends_at);
+                    let is_useless = !is_known && !self.gateways.may_answer();
+                    if have_all_failed && (is_over || is_useless) {
+                        let reason = self.gateways.trouble().unwrap_or(reason);
                         return Err(NotTaken::Because(Cause::Unreachable, reason));
                     }
                     self.progress.trouble(self.settings.key.as_str(), &reason);
-                    backoff.pause().await;
+                    if have_all_failed {
+                        backoff.pause().await;
+                    }
                 }
-                AcquireAnswer::Refused { parameter, .. }
-                    if parameter.as_deref() == Some("wait") && !wait.is_zero() =>
+                AcquireAnswer::Refused(refusal)
+                    if refusal.parameter.as_deref() == Some("wait") && !wait.is_zero() =>
                 {
                     longest_slice = if wait > SHORTEST_SLICE { wait / 2 } else { Duration::ZERO };
                 }
-                AcquireAnswer::Refused { reason, .. } => {
-                    return Err(NotTaken::Because(Cause::Refused, reason));
+                AcquireAnswer::Refused(RequestRefusal { reason, is_of_all, .. }) => {
+                    let told = format!("{}: {reason}", self.gateways.name(number));
+                    if is_of_all {
+                        self.gateways.refused(number, reason);
+                    }
+                    return Err(NotTaken::Because(Cause::Refused, told));
                 }
             }
         }
     }
 
     /// The answer to one request; meanwhile the time goes on in front of whoever watches.
-    async fn answer(&mut self, wait: Duration, patience: Duration) -> AcquireAnswer {
-        let acquire = self.gateway.acquire(self.settings, wait, patience);
+    async fn answer(&mut self, gateway: &Gateway, wait: Duration, patience: Duration) -> AcquireAnswer {
+        let acquire = gateway.acquire(self.settings, wait, patience);
         tokio::pin!(acquire);
         let mut seconds = interval(Duration::from_secs(1));
         loop {
@@ -176,8 +213,13 @@ impl Turn<'_> {
         }
     }
 
-    async fn give_up(&self) {
-        while let ReleaseAnswer::NotNow(_) = self.gateway.release(GIVING_UP_MAY_TAKE).await {
+    /// Gives up what a request may have got. After a refusal each gateway is asked at most once, and the one that refused
+    /// is not: it would count one more wrong key.
+    async fn give_up(&mut self, is_refused: bool) {
+        while self.gateways.release(GIVING_UP_MAY_TAKE).await.is_none()
+            && !is_refused
+            && self.gateways.may_answer()
+        {
             sleep(FIRST_PAUSE).await;
         }
     }

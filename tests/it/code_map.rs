@@ -53,7 +53,8 @@ const ONLY_IN: &[(&str, &[&str])] = &[
     ("axum", &["api", "server", "config"]),
     ("utoipa", &["api"]),
     ("tower_http", &["api"]),
-    ("hyper", &["server"]),
+    // Errors of a client have its types within.
+    ("hyper", &["server", "run/trouble"]),
     ("hyper_util", &["server"]),
     ("tokio_rustls", &["server"]),
     ("x509_parser", &["server"]),

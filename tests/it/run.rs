@@ -7,6 +7,8 @@ mod lease;
 mod line;
 mod outages;
 mod pty;
+mod refused;
+mod several;
 mod shape;
 mod signals;
 mod statuses;

@@ -167,7 +167,7 @@ async fn a_command_runs_under_a_lock_with_a_key_and_not_without() {
     assert!(code == Some(0) && said == "ran\n", "{code:?}: {said}");
     for (lock, key, why) in [
         ("ci2", Some(key.as_str()), "for other locks only"),
-        ("ci", None, "show an API key"),
+        ("ci", None, "it asks for an API key"),
         ("ci", Some("nonsense"), "an API key is"),
     ] {
         let (code, said) = run(lock, key);

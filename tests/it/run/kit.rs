@@ -159,8 +159,32 @@ impl Ended {
         assert_eq!(self.stderr.lines().count(), 1, "{self:?}");
         assert!(self.stderr.starts_with("fencepost: "), "{self:?}");
         assert!(said.iter().all(|word| self.stderr.contains(word)), "{said:?}: {self:?}");
+        assert!(!has_debug_form(&self.stderr), "{self:?}");
         self
     }
+}
+
+/// Whether a text for people has the name of a type or of a variant in it, such as `CaUsedAsEndEntity`, or what stands
+/// behind one, such as `Some(1)` and `Lease { .. }`.
+fn has_debug_form(text: &str) -> bool {
+    let mut words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let is_name = |word: &str| {
+        let humps = word
+            .as_bytes()
+            .windows(2)
+            .filter(|pair| pair[0].is_ascii_lowercase() && pair[1].is_ascii_uppercase());
+        word.starts_with(|c: char| c.is_ascii_uppercase()) && humps.count() > 0
+    };
+    words.any(is_name) || [" { ", "Some(", "None", "Ok(", "Err("].iter().any(|form| text.contains(form))
+}
+
+#[test]
+fn the_debug_form_of_an_error_is_noticed() {
+    assert!(has_debug_form("invalid peer certificate: Other(OtherError(CaUsedAsEndEntity))"));
+    assert!(has_debug_form("Lease { left: 1 }") && has_debug_form("Some(1)"));
+    assert!(!has_debug_form(
+        "cannot take the lock \"k\": http://127.0.0.1:1: its certificate is not for TLS (CA:TRUE)"
+    ));
 }
 
 /// Whether a process is there and can still do something.

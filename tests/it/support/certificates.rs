@@ -57,7 +57,12 @@ impl Certificates {
     /// The same for a server by other names.
     pub fn server_called(&self, names: &[&str]) -> (String, String) {
         let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
-        self.sign(CertificateParams::new(names).unwrap())
+        self.server_with(CertificateParams::new(names).unwrap())
+    }
+
+    /// The same for a server with a certificate of another kind.
+    pub fn server_with(&self, params: CertificateParams) -> (String, String) {
+        self.sign(params)
     }
 
     /// The files of a client's certificate and of its key.

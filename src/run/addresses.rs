@@ -1,0 +1,99 @@
+//! The addresses of gateways, as a user writes them.
+
+use reqwest::Url;
+
+/// The gateways of one store, in the order in which they are asked first. There is at least one.
+#[derive(Clone)]
+pub struct GatewayAddresses(Vec<Url>);
+
+impl GatewayAddresses {
+    /// Reads addresses with commas between them. The error says what to write, and never repeats an address: it may hold
+    /// a password.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let parts: Vec<&str> = text.split(',').map(str::trim).collect();
+        let mut addresses = Vec::new();
+        for (index, part) in parts.iter().enumerate() {
+            let which = match parts.len() {
+                1 => "the address".to_owned(),
+                count => format!("address {} of {count}", index + 1),
+            };
+            let address = parse_one(part).map_err(|problem| format!("{which} {problem}"))?;
+            if let Some(same) = addresses.iter().position(|other| *other == address) {
+                return Err(format!("{which} is the same as address {}: write each gateway once", same + 1));
+            }
+            addresses.push(address);
+        }
+        Ok(Self(addresses))
+    }
+
+    /// Whether an address has a user or a password, which go into the header that an API key goes into too.
+    pub fn have_credentials(&self) -> bool {
+        self.0.iter().any(|address| !address.username().is_empty() || address.password().is_some())
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Url> {
+        self.0.iter()
+    }
+}
+
+/// Reads the address of one gateway, and makes it that of its locks.
+fn parse_one(text: &str) -> Result<Url, String> {
+    if text.is_empty() {
+        return Err("is empty: write http://HOST:PORT or https://HOST:PORT".into());
+    }
+    if !["http://", "https://"].iter().any(|scheme| text.starts_with(scheme)) {
+        return Err("must begin with http:// or https:// (in a password, write a comma as %2C)".into());
+    }
+    let mut url =
+        Url::parse(text).map_err(|error| format!("is not usable ({error}): write http://HOST:PORT"))?;
+    if url.query().is_some() || url.fragment().is_some() {
+        return Err("must have neither ? nor # (in a password, write them as %3F and %23)".into());
+    }
+    // A gateway may be behind a path of a proxy.
+    if let Ok(mut path) = url.path_segments_mut() {
+        path.pop_if_empty().push("lock");
+    }
+    Ok(url)
+}
+
+/// What people call a gateway: its address without a user, a password and what was added to it.
+pub(super) fn name_of(address: &Url) -> String {
+    let path = address.path().strip_suffix("/lock").unwrap_or_default();
+    format!("{}{path}", address.origin().ascii_serialization())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(text: &str) -> Result<Vec<String>, String> {
+        GatewayAddresses::parse(text).map(|addresses| addresses.iter().map(name_of).collect())
+    }
+
+    #[test]
+    fn gateways_are_named_without_their_secrets_and_with_their_paths() {
+        let text = "http://a:8080, https://user:hunter2@b/behind/a/proxy/,http://[::1]:80";
+        let expected = ["http://a:8080", "https://b/behind/a/proxy", "http://[::1]"].map(str::to_owned);
+        assert_eq!(names(text), Ok(expected.to_vec()));
+    }
+
+    #[test]
+    fn a_wrong_address_is_told_by_its_place_and_with_what_to_write() {
+        for (text, place, advice) in [
+            ("", "the address is empty", "write http://HOST:PORT"),
+            ("localhost:8080", "the address", "http:// or https://"),
+            ("http://a,,http://b", "address 2 of 3 is empty", "write http://HOST:PORT"),
+            ("http://a,", "address 2 of 2 is empty", "write http://HOST:PORT"),
+            ("http://a,b:8080", "address 2 of 2", "http:// or https://"),
+            ("http://a,http://b,http://A:80/", "address 3 of 3", "the same as address 1"),
+            ("http://user:hunter2@a:99999", "the address", "write http://HOST:PORT"),
+            ("http://user:hunter2@", "the address", "write http://HOST:PORT"),
+            ("http://u:hunter,2@a", "address 1 of 2", "write http://HOST:PORT"),
+            ("http://a?x", "the address", "neither ? nor #"),
+        ] {
+            let problem = names(text).unwrap_or_else(|problem| vec![problem]).concat();
+            assert!(problem.starts_with(place) && problem.contains(advice), "{text}: {problem}");
+            assert!(!problem.contains("hunter"), "{problem}");
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Several gateways of one store: who is asked next, and why the others gave no answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::RunSettings;
+use super::addresses::name_of;
+use super::gateway::{Gateway, ReleaseAnswer, client};
+use super::trouble::{Contact, Trouble};
+use crate::lock::LeaseToken;
+
+/// One lock at all gateways, asked for with one token. They share a store, so what one of them granted holds at all.
+pub(super) struct Gateways {
+    members: Vec<Member>,
+    /// Who is asked next, unless that is useless: the last one that answered, until it fails.
+    first: usize,
+    /// How many have failed since one answered, or since all had failed.
+    failures: usize,
+}
+
+struct Member {
+    name: String,
+    gateway: Arc<Gateway>,
+    /// Why it gave no answer when it was last asked.
+    trouble: Option<Trouble>,
+}
+
+impl Gateways {
+    pub(super) fn new(settings: &RunSettings, token: &LeaseToken) -> Result<Self, String> {
+        let client = client(&settings.gateways)?;
+        let member = |address| {
+            let gateway = Arc::new(Gateway::new(client.clone(), address, settings, token)?);
+            Ok(Member { name: name_of(address), gateway, trouble: None })
+        };
+        let members = settings.gateways.iter().map(member).collect::<Result<_, String>>()?;
+        Ok(Self { members, first: 0, failures: 0 })
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.members.len()
+    }
+
+    pub(super) fn name(&self, number: usize) -> &str {
+        &self.members[number].name
+    }
+
+    /// Who is to be asked, and by which number it is known here. One that would refuse again is asked only if all would.
+    pub(super) fn next(&self) -> (usize, Arc<Gateway>) {
+        let in_turn = (self.first..self.count()).chain(0..self.first);
+        let next = in_turn.into_iter().find(|&number| !self.members[number].is_useless());
+        let number = next.unwrap_or(self.first);
+        (number, self.members[number].gateway.clone())
+    }
+
+    /// Asks another one next.
+    pub(super) fn pass_over(&mut self, number: usize) {
+        self.first = (number + 1) % self.count();
+    }
+
+    /// Notes that this one has answered: it is asked first from now on.
+    pub(super) fn answered(&mut self, number: usize) {
+        self.first = number;
+        self.failures = 0;
+        self.forget_troubles();
+    }
+
+    /// Notes why this one gave no answer: the one after it is asked next. Returns whether all have failed in turn, but for
+    /// those that would refuse again.
+    pub(super) fn failed(&mut self, number: usize, trouble: Trouble) -> bool {
+        if self.next().0 == number {
+            self.pass_over(number);
+        }
+        self.members[number].trouble = Some(trouble);
+        self.failures += 1;
+        let have_all_failed = self.failures >= self.useful().max(1);
+        if have_all_failed {
+            self.failures = 0;
+        }
+        have_all_failed
+    }
+
+    /// How many might say something else when they are asked again.
+    fn useful(&self) -> usize {
+        self.members.iter().filter(|member| !member.is_useless()).count()
+    }
+
+    /// Whether asking again may help at one of them.
+    pub(super) fn may_answer(&self) -> bool {
+        self.useful() > 0
+    }
+
+    /// Why there is no answer, gateway by gateway; nothing where none is known to have failed.
+    pub(super) fn trouble(&self) -> Option<String> {
+        let told = self.members.iter().filter_map(|member| {
+            let trouble = member.trouble.as_ref()?;
+            Some(format!("{}: {}", member.name, trouble.reason))
+        });
+        let told: Vec<_> = told.collect();
+        (!told.is_empty()).then(|| told.join("; "))
+    }
+
+    /// Releases the lock, or gives up the place in the queue, at the first that answers. Each is asked once, unless it
+    /// would say again what it has said before.
+    pub(super) async fn release(&mut self, patience: Duration) -> Option<ReleaseAnswer> {
+        let patience = patience / u32::try_from(self.count()).unwrap_or(u32::MAX);
+        for _ in 0..self.useful() {
+            let (number, gateway) = self.next();
+            match gateway.release(patience).await {
+                Ok(answer) => {
+                    self.answered(number);
+                    return Some(answer);
+                }
+                Err(trouble) => {
+                    self.failed(number, trouble);
+                }
+            }
+        }
+        None
+    }
+
+    /// Forgets what went wrong: what was refused to one request may be granted to another.
+    pub(super) fn forget_troubles(&mut self) {
+        self.members.iter_mut().for_each(|member| member.trouble = None);
+    }
+
+    /// Notes that this one refuses requests with this token, whatever they ask for.
+    pub(super) fn refused(&mut self, number: usize, reason: String) {
+        self.failed(number, Trouble { reason, contact: Contact::Answered, is_lasting: true });
+    }
+}
+
+impl Member {
+    fn is_useless(&self) -> bool {
+        self.trouble.as_ref().is_some_and(|trouble| trouble.is_lasting)
+    }
+}
