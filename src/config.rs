@@ -15,6 +15,9 @@ use crate::store::LineSettings;
 use crate::store::redis::TCP_USER_TIMEOUT;
 
 mod access;
+mod address;
+mod arguments;
+mod environment;
 mod error;
 mod key;
 mod observe;
@@ -23,6 +26,8 @@ mod server;
 mod store;
 
 pub use access::{AccessArgs, AccessSettings, KeysFile};
+pub use arguments::{Given, explain_arguments, read_arguments};
+pub use environment::{misspelt_variables, unknown_variables};
 pub use error::SettingsError;
 pub use key::{KeyArgs, NewKey};
 pub use observe::{ObserveArgs, ObserveSettings};

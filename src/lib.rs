@@ -14,6 +14,7 @@
 //! | `config/access`, `config/server`, `config/observe` | those that say who may do what, how connections are served, and what is said of it all | |
 //! | `config/store` | those that say where locks live, which all commands share that look at a store | |
 //! | `config/run`, `config/key` | those of `fencepost run`, and of `fencepost key new` | |
+//! | `config/arguments`, `config/address`, `config/environment` | reading them, and what is said of wrong ones; addresses to listen on; variables that are none of them | |
 //! | [`run`] | `fencepost run`: a command that runs while a lock is held. It knows of a gateway what its contract says | `lock`, `clock` |
 //! | `run/gateway`, `run/gateways`, `run/addresses` | the requests, and what each answer means; which of several gateways is asked; what users write for them | |
 //! | `run/turn`, `run/progress`, `run/trouble` | waiting for the lock; what a person sees meanwhile; why there is no answer, in words | |

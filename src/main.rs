@@ -9,13 +9,15 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::Parser;
 use clap::error::ErrorKind;
 use fencepost::access::{self, Keyring};
 use fencepost::api::{self, Admission, App, AppState, KnownHosts};
 use fencepost::audit::{Audit, Event};
 use fencepost::clock::SystemClock;
-use fencepost::config::{Action, Cli, KeysFile, NewKey, Settings, StoreSettings};
+use fencepost::config::{
+    Action, KeysFile, NewKey, Settings, SettingsError, StoreSettings, explain_arguments, misspelt_variables,
+    read_arguments, unknown_variables,
+};
 use fencepost::files::{self, watch_files};
 use fencepost::log::Log;
 use fencepost::run;
@@ -51,55 +53,52 @@ const LAST_TRACES: Duration = Duration::from_secs(2);
 const LAST_LINES: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
-    let command = match Cli::try_parse() {
-        Ok(cli) => cli.into_command(),
-        Err(error) => return explain_arguments(&error),
-    };
-    let done = match command {
-        Action::Openapi => print_document(),
-        Action::Key(args) => match args.check() {
-            Ok(key) => new_key(key),
-            Err(error) => return complain(&error.to_string(), WRONG_SETTINGS),
-        },
-        Action::Check(args) => match args.check() {
-            Ok(store) => return check(&store),
-            Err(error) => return complain(&error.to_string(), WRONG_SETTINGS),
-        },
-        Action::Run(args) => {
-            // Before the settings are read: a file that they name may be one that can be read once.
-            if let Some(status) = run::run_apart() {
-                return status;
-            }
-            match args.check() {
-                Ok(settings) => return run::run(&settings),
-                Err(error) => return complain(&error.to_string(), WRONG_SETTINGS),
-            }
+    let (command, given) = match read_arguments() {
+        Ok(read) => read,
+        Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
+            // Nothing can be done for a reader that has closed its end.
+            let _ = error.print();
+            return ExitCode::SUCCESS;
         }
-        Action::Serve(args) => match args.check() {
-            Ok(settings) => serve_with_threads(settings),
-            Err(error) => return complain(&error.to_string(), WRONG_SETTINGS),
-        },
+        Err(error) => return complain(&explain_arguments(&error), WRONG_SETTINGS),
     };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => complain(&format!("{error:#}"), 1),
+    match act(command) {
+        Ok(status) => status,
+        Err(error) => match error.downcast_ref::<SettingsError>() {
+            Some(error) => complain(&given.explain(error), WRONG_SETTINGS),
+            None => complain(&format!("{error:#}"), 1),
+        },
     }
 }
 
-/// `--help` and `--version` go where they are expected; what is wrong is said in one line.
-fn explain_arguments(error: &clap::Error) -> ExitCode {
-    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        // Nothing can be done for a reader that has closed its end.
-        let _ = error.print();
-        return ExitCode::SUCCESS;
+fn act(action: Action) -> anyhow::Result<ExitCode> {
+    match action {
+        Action::Openapi => print_document()?,
+        Action::Key(args) => new_key(args.check()?)?,
+        Action::Check(args) => {
+            let store = args.check()?;
+            tell_unknown(unknown_variables());
+            return Ok(check(&store));
+        }
+        Action::Run(args) => {
+            // Before the settings are read: a file that they name may be one that can be read once.
+            if let Some(status) = run::run_apart() {
+                return Ok(status);
+            }
+            let settings = args.check()?;
+            tell_unknown(misspelt_variables());
+            return Ok(run::run(&settings));
+        }
+        Action::Serve(args) => serve_with_threads(args.check()?)?,
     }
-    let text = error.to_string();
-    let first_paragraph = text.split("\n\n").next().unwrap_or_default();
-    // A store's address that was put in the wrong place may hold a password.
-    let words =
-        first_paragraph.split_whitespace().map(|word| if word.contains("://") { "'…'" } else { word });
-    let line = words.collect::<Vec<_>>().join(" ");
-    complain(line.trim_start_matches("error: "), WRONG_SETTINGS)
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Says of each variable that is ignored that it is.
+fn tell_unknown(variables: Vec<String>) {
+    for line in variables {
+        complain(&line, 0);
+    }
 }
 
 fn complain(problem: &str, code: u8) -> ExitCode {
@@ -152,6 +151,9 @@ fn serve_with_threads(settings: Settings) -> anyhow::Result<()> {
     let log =
         Log::start(settings.observe.logs_json, settings.observe.log_level).context("cannot start the log")?;
     let _ending = log.ends_within(LAST_LINES);
+    for line in unknown_variables() {
+        tracing::warn!("{line}");
+    }
     let mut builder = match settings.threads {
         1 => Builder::new_current_thread(),
         _ => Builder::new_multi_thread(),
@@ -163,7 +165,9 @@ fn serve_with_threads(settings: Settings) -> anyhow::Result<()> {
 async fn serve(mut settings: Settings) -> anyhow::Result<()> {
     make_room(&mut settings);
     let audit = Arc::new(match settings.observe.audit_log.clone() {
-        Some(target) => Audit::open(target).context("cannot open the audit log")?,
+        Some(target) => Audit::open(target).map_err(|error| {
+            SettingsError::new("--audit-log", format!("cannot open the audit log: {error}"))
+        })?,
         None => Audit::off(),
     });
     let hangups = hangups()?;

@@ -65,7 +65,8 @@ impl KeysFile {
     /// Reads it; the error says where it is wrong, and not what stands there.
     pub fn read(path: &Path) -> Result<Self, String> {
         let wrong = |problem: &dyn Display| format!("{}: {problem}", path.display());
-        let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
         let keys = parse_keys(&text).map_err(|error| wrong(&error))?;
         Ok(Self { path: path.to_owned(), keys })
     }

@@ -15,8 +15,13 @@ pub struct SettingsError {
 }
 
 impl SettingsError {
-    pub(super) fn new(flag: &'static str, problem: impl Into<String>) -> Self {
+    /// What is wrong with what was given for this flag.
+    pub fn new(flag: &'static str, problem: impl Into<String>) -> Self {
         Self { flag, problem: problem.into() }
+    }
+
+    pub(super) fn flag(&self) -> &'static str {
+        self.flag
     }
 }
 

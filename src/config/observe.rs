@@ -6,6 +6,7 @@ use axum::http::Uri;
 use clap::{Args, ValueEnum};
 use tracing::level_filters::LevelFilter;
 
+use super::address::check_listen;
 use super::error::SettingsError;
 use crate::audit::AuditTarget;
 
@@ -27,7 +28,7 @@ pub struct ObserveArgs {
 
     /// Where traces go, by OTLP over HTTP, such as http://127.0.0.1:4318; without a path they go to /v1/traces there. The
     /// variables of OpenTelemetry for headers, sampling and resources are heeded
-    #[arg(long, env = "FENCEPOST_OTLP_ENDPOINT", value_name = "URL")]
+    #[arg(long, env = "FENCEPOST_OTLP_ENDPOINT", hide_env_values = true, value_name = "URL")]
     otlp_endpoint: Option<String>,
 
     /// A file to which it is appended who did what with which key, as JSON lines; `-` is standard error. It is opened anew on
@@ -53,6 +54,10 @@ pub struct ObserveSettings {
 
 impl ObserveArgs {
     pub(super) fn check(&self) -> Result<ObserveSettings, SettingsError> {
+        let metrics_listen = self.metrics_listen.clone().filter(|address| !address.is_empty());
+        if let Some(address) = &metrics_listen {
+            check_listen("--metrics-listen", address)?;
+        }
         let otlp_endpoint = self.otlp_endpoint.as_deref().filter(|address| !address.is_empty());
         let audit_log = self.audit_log.as_ref().filter(|file| !file.is_empty());
         let target = |file: &OsString| match file.to_str() {
@@ -68,7 +73,7 @@ impl ObserveArgs {
                 LogLevel::Info => LevelFilter::INFO,
                 LogLevel::Debug => LevelFilter::DEBUG,
             },
-            metrics_listen: self.metrics_listen.clone().filter(|address| !address.is_empty()),
+            metrics_listen,
             otlp_endpoint: otlp_endpoint.map(otlp_endpoint_of).transpose()?,
         })
     }

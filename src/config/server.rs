@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::address::check_listen;
 use super::error::{SettingsError, duration, require};
 use crate::server::{ServerSettings, Tls, TlsFiles};
 
@@ -94,6 +95,7 @@ impl ServerArgs {
     }
 
     pub(super) fn check(&self) -> Result<ServerSettings, SettingsError> {
+        check_listen("--listen", &self.listen)?;
         require("--max-connections", self.max_connections > 0, "at least 1")?;
         let per_address = self.max_connections_per_address.unwrap_or(self.max_connections.div_ceil(2));
         require("--max-connections-per-address", per_address > 0, "at least 1")?;

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
 use clap::{Args, ValueEnum};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 
 use super::error::{SettingsError, duration, needs, require};
 use crate::store::redis::{Credentials, RedisAddress, RedisSettings, Risk};
@@ -186,8 +188,16 @@ impl StoreArgs {
 
     fn ca(&self) -> Result<Option<Vec<u8>>, SettingsError> {
         let Some(path) = &self.redis_ca else { return Ok(None) };
-        let error = |error| SettingsError::new("--redis-ca", format!("{}: {error}", path.display()));
-        std::fs::read(path).map(Some).map_err(error)
+        let error = |problem: String| SettingsError::new("--redis-ca", problem);
+        let pem = std::fs::read(path)
+            .map_err(|problem| error(format!("cannot read {}: {problem}", path.display())))?;
+        // A store without TLS is refused for having an authority at all.
+        let has_tls = self.store.starts_with("rediss") || self.store.starts_with("redlocks");
+        let first = CertificateDer::pem_slice_iter(&pem).next();
+        if has_tls && !matches!(first, Some(Ok(_))) {
+            return Err(error(format!("{}: there is no certificate in PEM in it", path.display())));
+        }
+        Ok(Some(pem))
     }
 }
 

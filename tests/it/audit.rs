@@ -249,5 +249,6 @@ fn a_file_that_cannot_be_opened_ends_the_start() {
         "/nowhere/a",
     ]);
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.code() == Some(1) && said.contains("cannot open the audit log"), "{said}");
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("--audit-log") && said.contains("(given: /nowhere/a)"), "{said}");
 }

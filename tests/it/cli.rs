@@ -2,7 +2,7 @@
 
 use std::process::Stdio;
 
-use crate::support::gateway::{bare_command, run};
+use crate::support::gateway::{self, bare_command, run};
 use crate::support::{Client, Gateway};
 
 #[test]
@@ -106,6 +106,109 @@ fn wrong_settings_end_the_start_with_one_clear_line_and_exit_code_2() {
 }
 
 #[test]
+fn a_wrong_setting_is_told_with_what_was_given_and_with_what_to_write() {
+    let cases: &[(&[&str], &[&str])] = &[
+        (&["--listen", "18441"], &["--listen", "\"18441\"", "write 127.0.0.1:18441"]),
+        (&["--listen", ":8080"], &["--listen", "no host", "write 127.0.0.1:8080"]),
+        (&["--listen", "localhost"], &["--listen", "no port", "write localhost:8080"]),
+        (&["--listen", "127.0.0.1:99999"], &["--listen", "from 0 to 65535", "write 127.0.0.1:8080"]),
+        (&["--listen", "[::1]"], &["--listen", "\"[::1]\"", "write 127.0.0.1:8080, or [::1]:8080"]),
+        (&["--listen", "http://127.0.0.1:80/"], &["--listen", "a scheme", "write \"127.0.0.1:80\""]),
+        (&["--metrics-listen", "9090"], &["--metrics-listen", "\"9090\"", "write 127.0.0.1:9090"]),
+        (&["--store", "redis://host/x"], &["--store", "the database", "must be a number, such as 0"]),
+        (&["--store", "redis://host/-1"], &["--store", "the database", "must be a number, such as 0"]),
+        (&["--store", "redis://host:99999"], &["--store", "a host, a port", "write redis://"]),
+        (
+            &["--store", "rediss://host", "--redis-ca", "/dev/null"],
+            &["--redis-ca", "/dev/null", "no certificate"],
+        ),
+        (&["--keys", "/no/such/file"], &["--keys", "cannot read /no/such/file"]),
+        (
+            &["--tls-cert", "/no/such/file", "--tls-key", "/dev/null"],
+            &["--tls-cert", "cannot read /no/such/file"],
+        ),
+        (&["--audit-log", "/no/such/file"], &["--audit-log", "cannot open", "(given: /no/such/file)"]),
+        (&["--max-unread-bytes", "64MB"], &["--max-unread-bytes", "'64MB'", "write a number without a unit"]),
+        (&["--threads", "x"], &["--threads", "'x'", "write a number without a unit"]),
+        (&["--max-wait", "2h"], &["--max-wait", "at most 1h", "(given: 2h)"]),
+        (&["--max-wait", "60"], &["--max-wait", "'60'", "write a duration with its unit"]),
+        (&["run", "--busy-exit", "256", "k", "--", "true"], &["--busy-exit", "'256'", "0 to 255"]),
+        (&["--log-level", "inof"], &["--log-level", "'inof'", "did you mean info?"]),
+        // What was forgotten or mistyped.
+        (&["run", "q", "true"], &["'true'", "write -- in front of the command"]),
+        (&["run", "--ttl", "1m", "q", "ls", "-l"], &["'ls'", "write -- in front of the command"]),
+        (&["run", "q"], &["COMMAND", "write fencepost run KEY -- COMMAND"]),
+        (&["--stor", "memory:"], &["'--stor'", "did you mean --store?"]),
+        (&["run", "--wiat", "1s", "q", "--", "true"], &["'--wiat'", "did you mean --wait?"]),
+        (&["lock"], &["'lock'", "the commands are serve, run, check, key, openapi"]),
+        (&["chek"], &["'chek'", "did you mean check?"]),
+    ];
+    for (args, said) in cases {
+        let output = run(args);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{args:?}: {stderr}");
+        assert!(said.iter().all(|text| stderr.contains(text)), "{args:?}: {stderr}");
+    }
+    let mut command = bare_command();
+    command.env("FENCEPOST_MAX_WAIT", "2h").env("FENCEPOST_STORE", "nonsense:hunter2");
+    let output = command.stderr(Stdio::piped()).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    // What may be a secret is not repeated.
+    assert!(output.status.code() == Some(2) && !stderr.contains("hunter2"), "{stderr}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn variables_that_are_no_settings_are_told_of_unless_kubernetes_sets_them() {
+    let args = ["--store", "memory:"];
+    let mut command = gateway::command(&args);
+    command.env("FENCEPOST_STOER", "redis://host").env("FENCEPOST_TEAM", "billing");
+    // As in every container beside a Service that is called as the program is.
+    let of_service = [
+        ("FENCEPOST_SERVICE_HOST", "10.0.0.1"),
+        ("FENCEPOST_SERVICE_PORT", "8080"),
+        ("FENCEPOST_SERVICE_PORT_HTTP", "8080"),
+        ("FENCEPOST_PORT", "tcp://10.0.0.1:8080"),
+        ("FENCEPOST_PORT_8080_TCP", "tcp://10.0.0.1:8080"),
+        ("FENCEPOST_PORT_8080_TCP_PROTO", "tcp"),
+        ("FENCEPOST_PORT_8080_TCP_PORT", "8080"),
+        ("FENCEPOST_PORT_8080_TCP_ADDR", "10.0.0.1"),
+    ];
+    command.envs(of_service);
+    let gateway = Gateway::try_start_by(command, &args).await.unwrap();
+    let told: Vec<_> = gateway.log().into_iter().filter(|line| line.contains("is ignored")).collect();
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(
+        told[0].contains("FENCEPOST_STOER") && told[0].contains("did you mean FENCEPOST_STORE?"),
+        "{told:?}"
+    );
+    assert!(told[1].contains("FENCEPOST_TEAM") && told[1].contains("WARN"), "{told:?}");
+
+    let mut command = bare_command();
+    command.args(["check", "--store", "memory:"]).envs(of_service).env("FENCEPOST_STORE_TIMOUT", "1s");
+    let output = command.stdout(Stdio::piped()).stderr(Stdio::piped()).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    assert!(
+        stderr.lines().count() == 1 && stderr.contains("did you mean FENCEPOST_STORE_TIMEOUT?"),
+        "{stderr}"
+    );
+
+    // A job has variables of its own: of them only those are told of that are almost a setting.
+    let url = format!("http://{}", gateway.address);
+    let mut command = bare_command();
+    command.args(["run", "k", "--", "true"]).envs(of_service).env("FENCEPOST_URL", url);
+    command.env("FENCEPOST_TEAM", "billing").env("FENCEPOST_API_KEY_FIEL", "/run/key");
+    let output = command.stderr(Stdio::piped()).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    assert!(
+        stderr.lines().count() == 1 && stderr.contains("did you mean FENCEPOST_API_KEY_FILE?"),
+        "{stderr}"
+    );
+}
+
+#[test]
 fn an_address_in_use_ends_the_start_with_one_clear_line() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
@@ -156,6 +259,16 @@ fn help_names_every_flag_and_its_variable() {
     assert!(top.contains("serve") && top.contains("openapi") && top.contains("--listen"), "{top}");
     let version = String::from_utf8(run(&["--version"]).stdout).unwrap();
     assert!(version.starts_with("fencepost "), "{version}");
+}
+
+#[test]
+fn the_help_of_run_tells_of_several_gateways_and_of_each_exit_status() {
+    let help = String::from_utf8(run(&["run", "--help"]).stdout).unwrap();
+    assert!(help.contains("FENCEPOST_URL=http://a:8080,http://b:8080"), "{help}");
+    let (_, statuses) = help.split_once("Exit status:").unwrap();
+    for status in ["75", "69", "76", "2 ", "126, 127", "128 + n", "71"] {
+        assert!(statuses.lines().any(|line| line.trim_start().starts_with(status)), "{status}: {help}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

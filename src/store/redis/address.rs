@@ -121,11 +121,16 @@ impl RedisAddress {
                 "redis:// names one server; several are of a cluster, of a quorum, or sentinels",
             ));
         }
+        if !database.is_empty() && database.parse::<u32>().is_err() {
+            return Err(malformed("the database, behind the /, must be a number, such as 0"));
+        }
         // The driver reads one server at a time: it knows users, passwords, IPv6 and percent signs.
         let read = |host: &str| {
             let at = if user.is_empty() { "" } else { "@" };
             let url = format!("{transport}://{user}{at}{host}/{database}");
-            url.into_connection_info().map_err(|error| AddressError::Malformed(describe(&error)))
+            url.into_connection_info().map_err(|_| {
+                malformed("a host, a port or a password cannot be read (in a password, write / as %2F and @ as %40)")
+            })
         };
         let mut nodes = Vec::new();
         let mut template = None;

@@ -1,0 +1,112 @@
+//! The arguments of the program, and one line for each way in which they can be wrong.
+
+use std::error::Error;
+use std::num::{ParseFloatError, ParseIntError};
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Command, CommandFactory, FromArgMatches};
+
+use super::{Action, Cli, SettingsError};
+
+/// What was given, to be said again in an error.
+pub struct Given {
+    command: Command,
+    matches: ArgMatches,
+}
+
+/// Reads the arguments and the environment.
+pub fn read_arguments() -> Result<(Action, Given), clap::Error> {
+    let mut command = Cli::command();
+    let matches = command.try_get_matches_from_mut(std::env::args_os())?;
+    let action = Cli::from_arg_matches(&matches)?.into_command();
+    let given = innermost(command, matches);
+    Ok((action, given))
+}
+
+/// The command that was named, of those within each other.
+fn innermost(command: Command, mut matches: ArgMatches) -> Given {
+    if let Some((name, within)) = matches.remove_subcommand()
+        && let Some(inner) = command.find_subcommand(&name)
+    {
+        return innermost(inner.clone(), within);
+    }
+    Given { command, matches }
+}
+
+impl Given {
+    /// An error with what was given for its flag, unless that says so already or may hold a secret.
+    pub fn explain(&self, error: &SettingsError) -> String {
+        let said = error.to_string();
+        match self.value_of(error.flag()) {
+            Some(given) if !said.contains(&given) => format!("{said} (given: {given})"),
+            _ => said,
+        }
+    }
+
+    fn value_of(&self, flag: &str) -> Option<String> {
+        let name = flag.strip_prefix("--")?;
+        let argument = self.command.get_arguments().find(|argument| argument.get_long() == Some(name))?;
+        let id = argument.get_id().as_str();
+        let is_given = self.matches.value_source(id)? != ValueSource::DefaultValue;
+        if argument.is_hide_env_values_set() || !is_given {
+            return None;
+        }
+        let values =
+            self.matches.get_raw(id)?.map(|value| value.to_string_lossy().escape_debug().to_string());
+        let values = values.collect::<Vec<_>>().join(",");
+        (!values.is_empty() && !values.contains("://")).then_some(values)
+    }
+}
+
+/// What is wrong with arguments that could not be read, in one line that says what to write.
+pub fn explain_arguments(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let first_paragraph = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
+    let is_run = told(error, ContextKind::Usage).is_some_and(|usage| usage.contains("fencepost run"));
+    let wrong = told(error, ContextKind::InvalidArg).unwrap_or_default();
+    let line = match error.kind() {
+        ErrorKind::InvalidSubcommand => {
+            let commands: Vec<_> =
+                Cli::command().get_subcommands().map(|c| c.get_name().to_owned()).collect();
+            format!("{first_paragraph}: the commands are {}", commands.join(", "))
+        }
+        ErrorKind::UnknownArgument if is_run && !wrong.starts_with('-') => {
+            let advice = "write -- in front of the command, as in fencepost run KEY -- COMMAND";
+            format!("{first_paragraph}: {advice}")
+        }
+        ErrorKind::MissingRequiredArgument if is_run => {
+            format!("{first_paragraph}: write fencepost run KEY -- COMMAND")
+        }
+        ErrorKind::ValueValidation => {
+            let cause = error.source();
+            let is_number =
+                cause.is_some_and(|cause| cause.is::<ParseIntError>() || cause.is::<ParseFloatError>());
+            match (cause, is_number) {
+                (Some(cause), true) => {
+                    first_paragraph.replace(&cause.to_string(), "write a number without a unit, such as 1000")
+                }
+                _ => first_paragraph.replace("..=", " to "),
+            }
+        }
+        _ => first_paragraph.to_owned(),
+    };
+    let meant = [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand, ContextKind::SuggestedValue];
+    let meant = meant.into_iter().find_map(|kind| told(error, kind));
+    let line = match meant {
+        Some(meant) => format!("{line}; did you mean {meant}?"),
+        None => line,
+    };
+    // A store's address that was put in the wrong place may hold a password.
+    let words = line.split_whitespace().map(|word| if word.contains("://") { "'…'" } else { word });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+fn told(error: &clap::Error, kind: ContextKind) -> Option<String> {
+    match error.get(kind)? {
+        ContextValue::String(text) => Some(text.clone()),
+        ContextValue::Strings(texts) => texts.first().cloned(),
+        ContextValue::StyledStr(text) => Some(text.to_string()),
+        _ => None,
+    }
+}
