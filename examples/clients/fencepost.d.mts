@@ -26,7 +26,7 @@ export interface Lease {
   check(): void;
 }
 
-/** `waitMs` may be as long as you like. `signal` gives up: the lock is released, or the place in the wait queue. */
+/** `waitMs` may be as long as you like. `signal` gives up: the lock is released, or the ticket in the wait queue. */
 export type Options = { ttlMs?: number; waitMs?: number; owner?: string; signal?: AbortSignal };
 export type Settings = { retryForMs?: number; tryForMs?: number; apiKey?: string; caFile?: string };
 

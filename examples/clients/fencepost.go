@@ -68,7 +68,7 @@ func kindOf(status int, problem string) error {
 	return ErrRefused
 }
 
-// The longest wait of one request. A dead gateway is noticed before the place in the wait queue expires.
+// The longest wait of one request. A dead gateway is noticed before the ticket in the wait queue expires.
 const longestWait = 5 * time.Second
 
 // Lease is a lock that you hold. Show FencingToken to what the lock protects.
@@ -212,7 +212,7 @@ func (c *Client) Hold(ctx context.Context, key string, o Options, work func(cont
 // The same request with the same token until it is answered. A gateway that fails is asked last from then on.
 func (c *Client) call(ctx context.Context, method string, l *Lease, query url.Values, until, waitUntil time.Time,
 	isNew bool) error {
-	failed, isDoubtful, isReached := 0, false, !isNew
+	failed, isDoubtful, isReached := 0, !isNew, !isNew
 	query.Set("key", l.Key)
 	for {
 		c.mutex.Lock()

@@ -26,7 +26,7 @@ export class Unavailable extends FencepostError {}
 /** No answer in time. It may have happened, or not. */
 export class Unknown extends FencepostError {}
 
-const LONGEST_WAIT_MS = 5_000; // Of one request. A dead gateway is noticed before the place in the wait queue expires.
+const LONGEST_WAIT_MS = 5_000; // Of one request. A dead gateway is noticed before the ticket in the wait queue expires.
 const NOTHING_HAPPENED = ["/problems/store-unavailable", "/problems/not-replicated", "/problems/shutting-down"];
 function kindOf(status, type) {
   if (!type) return status ? Unknown : Unavailable; // What a proxy answers has no such type.
@@ -106,15 +106,13 @@ export class Fencepost {
       return result;
     } finally {
       clearInterval(renewing);
-      await this.release(lease).catch((error) => {
-        if (!hasFailed && !(error instanceof Unavailable || error instanceof Unknown)) throw error;
-      });
+      await this.release(lease).catch((error) => { if (!hasFailed && !(error instanceof Unknown)) throw error; });
     }
   }
 
   /** The same request with the same token until it is answered. A gateway that fails is asked last from then on. */
   async call(method, key, token, until, query = {}, { waitUntil = 0, signal, isNew = false } = {}) {
-    let failed = 0, isDoubtful = false, isReached = !isNew;
+    let failed = 0, isDoubtful = !isNew, isReached = !isNew;
     for (;;) {
       const url = this.urls[0], sentAt = now(), waitMs = Math.min(LONGEST_WAIT_MS, Math.max(0, waitUntil - sentAt));
       const asked = new URLSearchParams({ key, ...query, ...(waitUntil && { wait: `${Math.round(waitMs)}ms` }) });

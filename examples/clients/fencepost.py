@@ -22,7 +22,7 @@ class Refused(FencepostError): """The gateway rejects the request: a parameter, 
 class Unavailable(FencepostError): """No gateway can do it now. Certainly nothing happened."""
 class Unknown(FencepostError): """No answer in time. It may have happened, or not."""
 
-WAIT_S = 5.0  # The longest wait of one request. A dead gateway is noticed before the place in the wait queue expires.
+WAIT_S = 5.0  # The longest wait of one request. A dead gateway is noticed before the ticket in the wait queue expires.
 NOTHING_HAPPENED = ("/problems/store-unavailable", "/problems/not-replicated", "/problems/shutting-down")
 def kind_of(status: int, problem: str) -> type[FencepostError]:
     if not problem: return Unknown if status else Unavailable  # What a proxy answers has no such type.
@@ -94,7 +94,7 @@ class Fencepost:
         try:
             yield lease
             lease.check()
-            unsaid = (Unavailable, Unknown)
+            unsaid = Unknown
         finally:
             done.set()
             with suppress(unsaid): self.release(lease)
@@ -103,7 +103,7 @@ class Fencepost:
              is_new: bool = False) -> tuple[float, Any]:
         """The same request with the same token until it is answered. A gateway that fails is asked last from then on.
         Returns when it asked, and what was granted."""
-        failed, is_doubtful, is_reached = 0, False, not is_new
+        failed, is_doubtful, is_reached = 0, not is_new, not is_new
         while True:
             url, sent = self.urls[0], now()
             wait_s = min(WAIT_S, max(0.0, wait_until - sent))

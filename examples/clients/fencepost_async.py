@@ -86,7 +86,7 @@ class AsyncFencepost:
         try:
             yield lease
             lease.check()
-            unsaid = (Unavailable, Unknown)
+            unsaid = Unknown
         finally:
             keeping.cancel()
             with suppress(unsaid): await self.release(lease)

@@ -54,6 +54,7 @@ with_each!(
     a_wait_goes_on_at_the_other_gateway_when_one_dies,
     it_speaks_tls_and_shows_its_key,
     a_key_that_is_refused_is_shown_once,
+    a_grant_whose_end_stays_unknown_is_released,
 );
 
 async fn gateway() -> Gateway {
@@ -387,6 +388,32 @@ async fn a_key_that_is_refused_is_shown_once(kind: Kind) {
     assert_eq!(client.does("acquire k 300 20").await, "refused");
     eventually("it is logged", async || answered(&gateway, "PUT") == [401]).await;
     assert!(answered(&gateway, "DELETE").is_empty());
+}
+
+async fn a_grant_whose_end_stays_unknown_is_released(kind: Kind) {
+    let gateway = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", gateway.local_addr().unwrap());
+    let mut client = kind.start_in(&[("FENCEPOST_URL", &url), ("RETRY_FOR_S", "1")]).await;
+    client.begins("acquire k 3 5").await;
+    // The first answer comes so late that nobody can say from it when the lease ends.
+    let grant =
+        r#"{"key":"k","token":"t","fencing_token":1,"ttl_ms":3000,"expires_at":"2030-01-01T00:00:00Z"}"#;
+    let problem = r#"{"type":"/problems/store-unavailable","title":"t","status":503,"detail":"no store"}"#;
+    let (mut status, mut body, mut late) = ("201 Created", grant, Duration::from_millis(1500));
+    loop {
+        let (mut connection, _) = tokio::time::timeout(PATIENCE, gateway.accept()).await.unwrap().unwrap();
+        let mut request = [0; 4096];
+        let length = connection.read(&mut request).await.unwrap();
+        if request[..length].starts_with(b"DELETE") {
+            connection.write_all(b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n").await.unwrap();
+            break;
+        }
+        tokio::time::sleep(late).await;
+        let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close", body.len());
+        connection.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).await.unwrap();
+        (status, body, late) = ("503 Service Unavailable", problem, Duration::ZERO);
+    }
+    assert_eq!(client.says().await, "unknown");
 }
 
 async fn a_type_of_problem_that_a_later_gateway_adds_is_understood(kind: Kind) {
