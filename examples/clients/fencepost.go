@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// What can go wrong: compare with errors.Is.
+// What can go wrong. Compare with errors.Is.
 var (
 	ErrBusy        = errors.New("someone else holds the lock, or is next in the wait queue")
 	ErrLost        = errors.New("the lease is over: someone else may hold the lock now")
@@ -144,7 +144,7 @@ func (c *Client) Acquire(ctx context.Context, key string, o Options) (*Lease, er
 	}
 	begun := time.Now()
 	err := c.call(ctx, "PUT", lease, query, begun.Add(o.Wait+c.RetryFor), begun.Add(o.Wait), true)
-	if err == nil && lease.EndsAt().Sub(time.Now()) < o.TTL*2/3 { // It waited. The same request says when the lease ends.
+	if err == nil && time.Until(lease.EndsAt()) < o.TTL*2/3 { // It waited. The same request says when the lease ends.
 		err = c.call(ctx, "PUT", lease, query, time.Now().Add(c.TryFor), time.Time{}, false)
 	}
 	if err == nil {
@@ -170,43 +170,43 @@ func (c *Client) Release(ctx context.Context, lease *Lease) error {
 // Hold takes a lock, renews it during the work, and releases it. If the lease is lost, the context of the work is
 // canceled, and the error is ErrLost.
 func (c *Client) Hold(ctx context.Context, key string, o Options, work func(context.Context, *Lease) error) error {
+	if o.TTL == 0 {
+		o.TTL = 30 * time.Second
+	}
 	lease, err := c.Acquire(ctx, key, o)
 	if err != nil {
 		return err
 	}
-	if o.TTL == 0 {
-		o.TTL = 30 * time.Second
-	}
+	var isLost atomic.Bool
 	working, stop := context.WithCancel(ctx)
-	lost := make(chan error, 1)
 	go func() {
-		for {
+		for working.Err() == nil {
 			select {
 			case <-working.Done():
-				return
 			case <-time.After(o.TTL / 3):
-			}
-			err := c.Renew(working, lease, o.TTL)
-			if working.Err() == nil && (errors.Is(err, ErrLost) || !time.Now().Before(lease.EndsAt())) {
-				lost <- &Error{Kind: ErrLost, Message: key + ": the lease is over"}
-				stop()
+				err := c.Renew(working, lease, o.TTL)
+				if working.Err() == nil && (errors.Is(err, ErrLost) || time.Now().After(lease.EndsAt())) {
+					isLost.Store(true)
+					stop()
+				}
 			}
 		}
 	}()
 	failed := work(working, lease)
 	stop()
+	if time.Now().After(lease.EndsAt()) {
+		isLost.Store(true)
+	}
 	released := c.Release(context.Background(), lease)
-	select {
-	case err := <-lost:
-		if failed == nil || errors.Is(failed, context.Canceled) {
-			return err
-		}
-	default:
+	switch {
+	case failed != nil && !(isLost.Load() && errors.Is(failed, context.Canceled)):
+		return failed // It says more than what the release does.
+	case isLost.Load():
+		return &Error{Kind: ErrLost, Message: key + ": the lease is over"}
+	case errors.Is(released, ErrUnknown):
+		return nil
 	}
-	if failed == nil && errors.Is(released, ErrLost) {
-		return released
-	}
-	return failed
+	return released
 }
 
 // The same request with the same token until it is answered. A gateway that fails is asked last from then on.
