@@ -6,7 +6,7 @@ TOOLS := redis-server:redis-server sqlite3:sqlite3 curl:curl unshare:util-linux 
 # The OWASP rules are no command.
 CORE_RULES := /usr/share/modsecurity-crs/rules
 
-.PHONY: help build test test-servers model check doc openapi bench bench-replies bench-wait bench-quorum bench-growth bench-micro count tools clients deny fuzz
+.PHONY: help build test test-servers model check doc book openapi bench bench-replies bench-wait bench-quorum bench-growth bench-micro count tools clients deny fuzz
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -44,7 +44,7 @@ $(DENY):
 
 # Without the database of known faults it fails, so that nobody takes half of the check for the whole: ADVISORIES=optional says
 # that half will do, and is told which.
-deny: $(DENY) ## Licences, sources and known faults of the dependencies (ADVISORIES=optional: the faults where they can be known)
+deny: $(DENY) ## Licenses, sources and known faults of the dependencies (ADVISORIES=optional: the faults where they can be known)
 	$(DENY) check --hide-inclusion-graph licenses bans sources
 	@if $(DENY) --log-level off fetch db; then $(DENY) check advisories; else \
 		echo "WARNING: the advisory database cannot be reached: known faults of the dependencies were NOT looked for." >&2; \
@@ -58,6 +58,15 @@ fuzz: ## Try inputs that nobody thought of on all parsers, for a minute (FUZZ_MS
 
 doc: ## The code's own documentation
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --document-private-items
+
+# As above: a program that runs for a second.
+MDBOOK := target/tools/bin/mdbook
+$(MDBOOK):
+	CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 CARGO_PROFILE_RELEASE_OPT_LEVEL=1 \
+		cargo install --quiet --locked --no-default-features --root target/tools mdbook@0.5.4
+
+book: $(MDBOOK) ## Build the book, target/book/docs/introduction.html, and check its links
+	tests/book/build $(MDBOOK)
 
 openapi: ## Write openapi/openapi.json anew from the handlers
 	cargo run --quiet -- openapi > openapi/openapi.json.new

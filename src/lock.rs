@@ -53,7 +53,7 @@ impl LockKey {
     /// The longest key, in bytes.
     pub const MAX_BYTES: usize = 512;
 
-    /// Takes the bytes as they are, without normalising them.
+    /// Takes the bytes as they are, without normalizing them.
     pub fn parse(bytes: &[u8]) -> Result<Self, KeyError> {
         if bytes.is_empty() {
             return Err(KeyError::Empty);

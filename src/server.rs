@@ -74,7 +74,7 @@ pub struct DrainOutcome {
     pub cut_connections: usize,
 }
 
-/// Serves `app` over HTTP/1.1 and HTTP/2 (by prior knowledge) on `listener` until `shutdown` is cancelled.
+/// Serves `app` over HTTP/1.1 and HTTP/2 (by prior knowledge) on `listener` until `shutdown` is canceled.
 ///
 /// Then it drains and returns: at that point every connection is closed and no handler runs any more. When the
 /// returned future is dropped instead, all connections are cut.

@@ -11,7 +11,7 @@ use crate::server::Peer;
 use crate::telemetry::labels;
 
 labels! {
-    /// What a request asks for. A new one is a line here, and one where it is recognised.
+    /// What a request asks for. A new one is a line here, and one where it is recognized.
     pub(super) enum Operation {
         Acquire = "acquire",
         Renew = "renew",

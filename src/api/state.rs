@@ -47,7 +47,7 @@ pub struct App {
     pub keyring: Option<Arc<Keyring>>,
     /// Where it is written down who did what.
     pub audit: Arc<Audit>,
-    /// Cancelled when the server begins to drain.
+    /// Canceled when the server begins to drain.
     pub draining: CancellationToken,
 }
 

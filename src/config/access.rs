@@ -122,7 +122,7 @@ fn given(list: &[String]) -> impl Iterator<Item = &str> {
     list.iter().map(String::as_str).filter(|text| !text.is_empty())
 }
 
-/// Nothing is opened by a word that only may mean yes, such as a misspelt `false`.
+/// Nothing is opened by a word that only may mean yes, such as a misspelled `false`.
 fn yes_or_no(text: &str) -> Result<bool, String> {
     match text.to_ascii_lowercase().as_str() {
         "true" | "yes" | "on" | "y" | "t" | "1" => Ok(true),

@@ -86,7 +86,7 @@ pub struct ServerArgs {
 
 impl ServerArgs {
     /// How many threads are to serve requests. What they leave of the machine is the store's, the kernel's and its
-    /// neighbours': on a busy machine threads that must wake each other cost more than they bring.
+    /// neighbors': on a busy machine threads that must wake each other cost more than they bring.
     pub(super) fn threads(&self) -> Result<usize, SettingsError> {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         let threads = self.threads.unwrap_or((cores / 2).clamp(1, MOST_THREADS));

@@ -1,4 +1,4 @@
-//! The command and all that it has started: finding them, signalling them, reaping them.
+//! The command and all that it has started: finding them, signaling them, reaping them.
 //!
 //! This process is a *child subreaper*: a descendant whose parent has ended becomes its child, whatever session or group
 //! it is in. So as long as there is a descendant there is a child, and when the kernel says that there is no child, nobody
@@ -110,7 +110,7 @@ impl Family {
                 break;
             }
             // Whoever has children as fast as it can is only caught by being faster. But those who just stay may not be
-            // signalled, or hang in the kernel.
+            // signaled, or hang in the kernel.
             if found.is_empty() || looks_alike > LOOKS_BETWEEN_WHOLE_ONES {
                 thread::sleep(LOOK_AGAIN);
             }

@@ -26,7 +26,7 @@ mod keeper;
 
 use keeper::{Denial, Keeper, third_of};
 
-/// The longest silence towards a client.
+/// The longest silence toward a client.
 const LONGEST_SILENCE: Duration = Duration::from_secs(10);
 /// Events that wait for a client that does not read; further ones are dropped, but for the last.
 const MOST_EVENTS: usize = 4;

@@ -20,7 +20,7 @@ use crate::lock::{Attempt, Ended, FencingToken, Lease, LockKey, RolledBack, Tick
 use crate::store::{KnownTo, LockRequest, MeteredStore, RollBack, StoreError, TicketAfter};
 use crate::telemetry::metrics::{TakenBack, metrics};
 
-/// Roll-backs that may be under way at once. Beyond, a grant that nobody learnt of ends at its ttl.
+/// Roll-backs that may be under way at once. Beyond, a grant that nobody learned of ends at its ttl.
 const MOST_UNDER_WAY: usize = 10_000;
 /// The pause before a roll-back is tried again: it doubles from the first to the last, with jitter.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);

@@ -12,10 +12,10 @@ use rand::{RngExt, SeedableRng};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
+use crate::pages::snippet;
 use crate::support::resource::Discipline;
 use crate::support::{Client, PATIENCE, Stage, fresh_token, on_each_store, seed};
 
-const README: &str = include_str!("../../README.md");
 const LENGTH: Duration = Duration::from_secs(60);
 const CLIENTS: usize = 16;
 const TTL_MS: u64 = 100;
@@ -197,10 +197,9 @@ impl Statements {
     }
 }
 
-/// The table and the three statements, out of the README, so that what is tested is what is recommended.
+/// The table and the three statements, out of the recipe, so that what is tested is what is recommended.
 fn recipe() -> (&'static str, [&'static str; 3]) {
-    let (_, rest) = README.split_once("```bash file=deposit\n").unwrap();
-    let (recipe, _) = rest.split_once("```").unwrap();
+    let recipe = snippet("bash", "$(sql \"UPDATE");
     let table = recipe.lines().find_map(|line| line.split_once("for: ")).unwrap().1;
     let statements = recipe.split("$(sql \"").skip(1).map(|rest| rest.split('"').next().unwrap());
     (table, statements.collect::<Vec<_>>().try_into().expect("the recipe has three statements"))

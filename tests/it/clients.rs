@@ -7,6 +7,7 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
+use crate::pages::snippet;
 use crate::support::certificates::Certificates;
 use crate::support::proxy::{Fate, Framing};
 use crate::support::{Client, Gateway, KeysFile, PATIENCE, Proxy, RedisServer, eventually, free_port};
@@ -449,9 +450,8 @@ async fn change_problems(client: TcpStream, server: TcpStream) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_snippet_in_the_readme_works_as_pasted() {
-    let snippet =
-        include_str!("../../README.md").split("```python\n").nth(1).unwrap().split("```").next().unwrap();
+async fn the_snippet_in_the_pages_works_as_pasted() {
+    let snippet = snippet("python", "with Fencepost(url).hold(");
     let before = "import os\nfrom fencepost import Fencepost, Lost\n\
         url, pages, write = os.environ['FENCEPOST_URL'], 'ab', print\n";
     let script = tempfile::NamedTempFile::new().unwrap();

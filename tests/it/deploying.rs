@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 use tokio::io::AsyncWriteExt;
 
-use crate::readme::{Said, file};
+use crate::pages::{Said, file};
 use crate::support::Gateway;
 use crate::support::gateway::PROGRAM;
 use crate::support::keys::KeysFile;

@@ -8,7 +8,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Child;
 
 use self::front::{ALLOWED, Front, Kind, gateway};
-use crate::readme::{file, files_for_deploying};
+use crate::pages::file;
 use crate::support::keys::KeysFile;
 use crate::support::{Client, Gateway, RedisServer, eventually, fresh_token};
 
@@ -245,14 +245,6 @@ async fn a_firewall_with_the_owasp_rules_lets_locks_be_taken() {
     let strict = Front::with_firewall(&gateway, "").await;
     assert_eq!(strict.ask("PUT", "/lock?key=plain", &[]).await.0, 403);
     assert_eq!(strict.ask("GET", &format!("/lock?key={}", attacks[0]), &[]).await.0, 403);
-}
-
-#[test]
-fn every_file_for_deploying_is_used_by_a_test() {
-    let proxies = ["nginx.conf", "haproxy.cfg", "Caddyfile", "before-crs.conf"];
-    // In `deploying`.
-    let others = ["fencepost.service", "fencepost.yaml", "fencepost-file.yaml"];
-    assert_eq!(files_for_deploying(), [&proxies[..], &others].concat());
 }
 
 /// Each limit of the proxy that the page sets, so short that a test can wait for longer.

@@ -1,5 +1,5 @@
 //! The recipes for what others start: a script in the background, systemd, CI and Kubernetes. They are taken out of the
-//! README and of docs/recipes.md, and run as those would; only addresses and paths are the test's.
+//! pages, and run as those would; only addresses and paths are the test's.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -12,7 +12,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, Command};
 
 use crate::clients::tool;
-use crate::readme::{DOCUMENTED_ADDRESS, Said, Shell, file, files_for_others};
+use crate::pages::{DOCUMENTED_ADDRESS, Said, Shell, file};
 use crate::support::gateway::PROGRAM;
 use crate::support::proxy::Framing;
 use crate::support::{Client, Gateway, PATIENCE, Proxy, eventually, signal};
@@ -340,10 +340,4 @@ async fn of_several_clusters_with_the_cronjob_one_does_the_work() {
         }
     }
     assert_eq!(scene.read("notes"), "reported\n");
-}
-
-#[test]
-fn every_file_among_the_recipes_is_used_by_a_test() {
-    let names = ["nightly-report.service", "nightly-report.timer", "deploy.yml", "cronjob.yaml"];
-    assert_eq!(files_for_others(), names);
 }

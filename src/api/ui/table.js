@@ -93,7 +93,7 @@ export class Table {
 
   /** The button of a lock, to go back to; where it has gone meanwhile, that of the row behind it. */
   focus(key) {
-    const row = this.#rows.get(key)?.element ?? (this.#gone.key === key ? this.#gone.neighbour : null);
+    const row = this.#rows.get(key)?.element ?? (this.#gone.key === key ? this.#gone.neighbor : null);
     focusRow(row);
   }
 
@@ -137,9 +137,9 @@ export class Table {
 
   #remove(key, { element, button }) {
     // Whoever was there by the keyboard goes on from the next row, not from the top of the page.
-    const neighbour = element.nextElementSibling ?? element.previousElementSibling;
-    if (button === document.activeElement) focusRow(neighbour);
-    this.#gone = { key, neighbour };
+    const neighbor = element.nextElementSibling ?? element.previousElementSibling;
+    if (button === document.activeElement) focusRow(neighbor);
+    this.#gone = { key, neighbor };
     element.remove();
     this.#rows.delete(key);
   }

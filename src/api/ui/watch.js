@@ -183,7 +183,7 @@ export class Watch {
 const asRefusal = (error) =>
   error instanceof Refusal ? error : new Refusal(0, { title: 'The connection was lost.' });
 
-/** Whether the same request would be refused again: for want of a key or a right, or as one that nobody can fulfil. */
+/** Whether the same request would be refused again: for want of a key or a right, or as one that nobody can fulfill. */
 const isFinal = ({ status }) => status >= 400 && status < 500 && status !== 429;
 
 /** Does the work when it is called; called meanwhile, it does it once more. */

@@ -18,7 +18,7 @@ use crate::lock::{Attempt, Lease, LeaseToken, LockKey, Renewed, Ttl};
 use crate::store::{MeteredStore, Renew, Renewer, StoreError};
 use crate::telemetry::metrics::metrics;
 
-/// The shortest time between two renewals, towards the end of `max_hold`.
+/// The shortest time between two renewals, toward the end of `max_hold`.
 const SHORTEST_PERIOD: Duration = Duration::from_millis(100);
 /// What a sleep may be too short by.
 const TICK: Duration = Duration::from_millis(2);

@@ -258,7 +258,7 @@ pub(super) fn sync_directory(path: &Path) -> Result<(), OpenError> {
                 ErrorKind::InvalidInput | ErrorKind::Unsupported | ErrorKind::PermissionDenied
             ) =>
         {
-            tracing::warn!(%error, "the directory of the store cannot be synchronised");
+            tracing::warn!(%error, "the directory of the store cannot be synchronized");
             Ok(())
         }
         Err(error) => Err(failed(path, &error)),

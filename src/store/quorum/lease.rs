@@ -205,7 +205,7 @@ impl QuorumStore {
         Arc::new(self.call(&scripts::RELEASE, key, self.keys_of(key, token), args, until))
     }
 
-    /// Rolls an attempt back on all servers. Of one that nobody learnt of it says that it is over only where it is certain that
+    /// Rolls an attempt back on all servers. Of one that nobody learned of it says that it is over only where it is certain that
     /// it was undone before anybody was told of it.
     pub(super) async fn roll_back_all(
         &self,

@@ -3,7 +3,7 @@
 //! prepare and to be told; and it does so for all who are ready at the moment.
 //!
 //! Either does the whole, or nothing: then the other script is asked, which knows all cases. That is one call more than need
-//! be, so a lock of which this was learnt a moment ago is left to the other script at once.
+//! be, so a lock of which this was learned a moment ago is left to the other script at once.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;

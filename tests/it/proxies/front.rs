@@ -7,7 +7,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::process::Command as Started;
 
-use crate::readme::file;
+use crate::pages::file;
 use crate::support::certificates::Certificates;
 use crate::support::{Client, Gateway, PATIENCE, eventually, server_port};
 

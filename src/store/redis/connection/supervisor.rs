@@ -187,7 +187,7 @@ impl Task {
                 }
             }
         };
-        // Side by side: a server that is silent towards the look must not keep a request's report from being heard.
+        // Side by side: a server that is silent toward the look must not keep a request's report from being heard.
         tokio::select! {
             () = closed.notified() => "it was closed",
             () = link.is_reported() => "a command failed on it",

@@ -1,27 +1,9 @@
-//! The README's snippets, run as they stand there, with real `bash`, `curl` and `sqlite3`. Only the address of the
-//! gateway is the test's.
+//! Snippets of which more is to be said than that they run: each on every store, with real `bash`, `curl` and `sqlite3`.
 
-use std::collections::BTreeMap;
-use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
-use std::process::{Output, Stdio};
 
-use tempfile::TempDir;
-use tokio::process::Command;
-
+use super::{Said, Shell, pages};
 use crate::support::{RedisServer, Stage, eventually, free_port, fresh_token, on_each_store};
-
-const README: &str = include_str!("../../README.md");
-/// Those that are too many for the README.
-const MORE: &str = include_str!("../../docs/recipes.md");
-/// What others are told who stand before the gateway.
-const DEPLOYING: [&str; 3] = [
-    include_str!("../../docs/deploying/proxies.md"),
-    include_str!("../../docs/deploying/systemd.md"),
-    include_str!("../../docs/deploying/kubernetes.md"),
-];
-pub const DOCUMENTED_ADDRESS: &str = "127.0.0.1:8080";
 
 on_each_store!(
     the_first_lines_work_as_pasted,
@@ -38,173 +20,12 @@ on_each_store!(
     busy_and_down_are_told_apart,
 );
 
-/// The snippets that are pasted into a shell, in order, and those that are saved under a name.
-struct Snippets {
-    pasted: Vec<String>,
-    files: BTreeMap<String, String>,
-}
-
-fn snippets() -> Snippets {
-    let mut found = Snippets { pasted: Vec::new(), files: BTreeMap::new() };
-    for part in README.split("```bash").skip(1).chain(MORE.split("```bash").skip(1)) {
-        let (info, rest) = part.split_once('\n').unwrap();
-        let code = rest.split("```").next().unwrap().to_owned();
-        match info.trim().strip_prefix("file=") {
-            Some(name) => drop(found.files.insert(name.to_owned(), code)),
-            None => found.pasted.push(code),
-        }
-    }
-    found
-}
-
-/// A snippet that is no script, by the name that it is saved under.
-pub fn file(name: &str) -> String {
-    let fence = format!(" file={name}\n");
-    let texts = [README, MORE].into_iter().chain(DEPLOYING).map(|text| text.split(&fence).nth(1));
-    let rest = texts.flatten().next().unwrap_or_else(|| panic!("no snippet is called {name}"));
-    rest.split("```").next().unwrap().to_owned()
-}
-
-/// The names of all snippets that are no scripts.
-pub fn files_for_others() -> Vec<&'static str> {
-    let named = README.lines().chain(MORE.lines()).filter_map(named);
-    named.filter(|(language, _)| *language != "bash").map(|(_, name)| name).collect()
-}
-
-/// The names of all files for deploying.
-pub fn files_for_deploying() -> Vec<&'static str> {
-    DEPLOYING.iter().flat_map(|text| text.lines()).filter_map(named).map(|(_, name)| name).collect()
-}
-
-/// The language and the name of a snippet that begins with this line.
-fn named(line: &str) -> Option<(&str, &str)> {
-    line.strip_prefix("```")?.split_once(" file=")
-}
-
-/// A directory with the recipes in it, and the gateway that they find.
-pub struct Shell {
-    directory: TempDir,
-    address: String,
-}
-
-impl Shell {
-    pub fn new(stage: &Stage) -> Self {
-        Self::at(stage.gateway.address.to_string())
-    }
-
-    pub fn at(address: String) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        for (name, code) in snippets().files {
-            let path = directory.path().join(name);
-            std::fs::write(&path, code).unwrap();
-            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-            std::fs::set_permissions(&path, mode).unwrap();
-        }
-        Self { directory, address }
-    }
-
-    pub fn address(&self) -> &str {
-        &self.address
-    }
-
-    pub fn path(&self, name: &str) -> std::path::PathBuf {
-        self.directory.path().join(name)
-    }
-
-    pub fn command(&self, program: impl AsRef<Path>, args: &[&str]) -> Command {
-        let mut command = Command::new(program.as_ref());
-        command
-            .args(args)
-            .current_dir(self.directory.path())
-            .env("FENCEPOST_URL", format!("http://{}", self.address))
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true);
-        command
-    }
-
-    /// Runs a recipe by its name.
-    pub async fn run(&self, name: &str, args: &[&str]) -> Said {
-        let mut said = None;
-        eventually("the program can be started", async || {
-            // One that another test is about to start may still have the file open, as it was written.
-            let output = self.command(self.path(name), args).output().await;
-            let is_busy = output.as_ref().is_err_and(|error| error.kind() == ErrorKind::ExecutableFileBusy);
-            said = Some(output.map(Said::of));
-            !is_busy
-        })
-        .await;
-        said.unwrap().unwrap()
-    }
-
-    /// The snippet that contains this text.
-    pub fn pasted(&self, containing: &str) -> String {
-        let all = snippets().pasted;
-        let mut matching = all.iter().filter(|code| code.contains(containing));
-        let code = matching.next().unwrap_or_else(|| panic!("no snippet contains {containing:?}"));
-        assert!(matching.next().is_none(), "{containing:?} is in two snippets");
-        code.replace(DOCUMENTED_ADDRESS, &self.address)
-    }
-
-    /// Pastes the snippet that contains this text, and stops at the first line that fails.
-    async fn paste(&self, containing: &str) -> Said {
-        let code = self.pasted(containing);
-        Said::of(self.command("bash", &["-e", "-u", "-c", &code]).output().await.unwrap())
-    }
-}
-
-#[derive(Debug)]
-pub struct Said {
-    pub code: Option<i32>,
-    pub text: String,
-}
-
-impl Said {
-    pub fn of(output: Output) -> Self {
-        // curl draws its progress on standard error when that is no terminal's only output.
-        let stderr = String::from_utf8(output.stderr).unwrap();
-        let stderr = stderr
-            .lines()
-            .filter(|line| !line.contains("% Total") && !line.contains("Dload") && !line.contains('\r'));
-        let stderr: String = stderr.map(|line| format!("{line}\n")).collect();
-        let text = String::from_utf8(output.stdout).unwrap() + &stderr;
-        Self { code: output.status.code(), text }
-    }
-
-    #[track_caller]
-    pub fn expect(self, code: i32, text: &str) -> Self {
-        assert!(self.code == Some(code) && self.text.contains(text), "expected {code} {text:?}: {self:?}");
-        self
-    }
-}
-
-/// Everybody on the machine can read arguments.
 #[test]
-fn no_snippet_gives_curl_a_secret_as_an_argument() {
-    for text in DEPLOYING.into_iter().chain([README, MORE, include_str!("../../src/api/ui/page.js")]) {
-        for line in text.lines().filter(|line| line.contains("-H ") || line.contains("--header ")) {
-            let words: Vec<_> = line.split("-H ").flat_map(|part| part.split("--header ")).skip(1).collect();
-            for word in words {
-                let header = word.trim_start_matches(['"', '\'']).to_ascii_lowercase();
-                assert!(!header.starts_with("lease-token") && !header.starts_with("authorization"), "{line}");
-            }
-        }
-    }
-}
-
-#[test]
-fn every_snippet_is_run_by_a_test() {
-    let snippets = snippets();
-    assert_eq!(snippets.pasted.len(), 6);
-    let names: Vec<_> = snippets.files.keys().map(String::as_str).collect();
-    assert_eq!(
-        names,
-        ["deposit", "function", "hold", "in-turn", "pay", "run-alone", "try-lock", "with-lock"]
-    );
-    assert!(README.contains("make test"));
-    let first_screen: Vec<_> = README.lines().take(20).collect();
-    assert_eq!(first_screen.iter().filter(|line| line.starts_with("curl ")).count(), 3);
+fn the_readme_begins_with_what_a_newcomer_pastes() {
+    let readme = pages().iter().find(|page| page.name == "README.md").unwrap();
+    assert!(readme.text.contains("make test"));
+    let first_screen: Vec<_> = readme.text.lines().take(60).collect();
+    assert!(first_screen.iter().filter(|line| line.starts_with("curl ")).count() >= 3);
 }
 
 async fn the_first_lines_work_as_pasted(stage: Stage) {
@@ -231,17 +52,15 @@ async fn a_key_from_a_variable_works_as_pasted(stage: Stage) {
 }
 
 async fn listing_and_breaking_work_as_pasted(stage: Stage) {
-    let client = stage.client();
-    client.put("/lock?key=ci/deploy&ttl=5m&owner=stuck").send().await.expect(201);
     let said = Shell::new(&stage).paste("force=true").await.expect(0, "\"owner\":\"stuck\"");
     assert!(!said.text.contains("problem"), "{said:?}");
-    client.get("/lock?key=ci/deploy").send().await.expect_problem(404, "not-held");
+    stage.client().get("/lock?key=ci/deploy").send().await.expect_problem(404, "not-held");
 }
 
 async fn holding_works_as_pasted(stage: Stage) {
     let shell = Shell::new(&stage);
     shell.paste("/hold?key=import").await.expect(0, "the lock is mine while curl runs");
-    for entry in std::fs::read_dir(shell.directory.path()).unwrap().map(Result::unwrap) {
+    for entry in std::fs::read_dir(shell.path("")).unwrap().map(Result::unwrap) {
         let is_private = entry.metadata().unwrap().mode() & 0o077 == 0;
         let holds_token = std::fs::read_to_string(entry.path()).unwrap().contains("event: granted");
         assert!(is_private || !holds_token, "{entry:?} is there for all to read");
@@ -271,9 +90,9 @@ async fn a_cron_job_does_not_overlap(stage: Stage) {
 
 async fn waiting_works_as_pasted(stage: Stage) {
     let shell = Shell::new(&stage);
-    shell.paste("wait=20s").await.expect(0, "\"fencing_token\"");
+    shell.paste("/locks/deploy?ttl=1m&wait=20s").await.expect(0, "\"fencing_token\"");
     let holder = stage.client().put("/locks/deploy?ttl=1m").send().await.expect(201).token();
-    let waiting = shell.paste("wait=20s");
+    let waiting = shell.paste("/locks/deploy?ttl=1m&wait=20s");
     let release = async {
         let client = stage.client();
         eventually("it waits", async || client.get("/locks/deploy").send().await.json()["waiters"] == 1)
