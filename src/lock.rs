@@ -38,15 +38,32 @@ pub enum KeyError {
     /// Nothing was given.
     #[error("the key is empty")]
     Empty,
-    /// More than [`LockKey::MAX_BYTES`].
-    #[error("the key has {0} bytes, and at most {max} are allowed", max = LockKey::MAX_BYTES)]
-    TooLong(usize),
+    /// It is no text for people.
+    #[error("the key {0}")]
+    Text(TextError),
+}
+
+/// Why bytes are no text that people can read and tell from another.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum TextError {
+    /// So many are more than so many.
+    #[error("has {0} bytes, and at most {1} are allowed")]
+    TooLong(usize, usize),
     /// The bytes are not UTF-8.
-    #[error("the key is not UTF-8")]
+    #[error("is not UTF-8")]
     NotUtf8,
     /// It holds a control character.
-    #[error("the key contains a control character")]
+    #[error("contains a control character")]
     ControlCharacter,
+}
+
+/// Takes the bytes as they are, without normalising them.
+fn read_text(bytes: &[u8], most: usize) -> Result<&str, TextError> {
+    if bytes.len() > most {
+        return Err(TextError::TooLong(bytes.len(), most));
+    }
+    let text = str::from_utf8(bytes).map_err(|_| TextError::NotUtf8)?;
+    if text.chars().any(char::is_control) { Err(TextError::ControlCharacter) } else { Ok(text) }
 }
 
 impl LockKey {
@@ -58,14 +75,7 @@ impl LockKey {
         if bytes.is_empty() {
             return Err(KeyError::Empty);
         }
-        if bytes.len() > Self::MAX_BYTES {
-            return Err(KeyError::TooLong(bytes.len()));
-        }
-        let text = std::str::from_utf8(bytes).map_err(|_| KeyError::NotUtf8)?;
-        if text.chars().any(char::is_control) {
-            return Err(KeyError::ControlCharacter);
-        }
-        Ok(Self(text.into()))
+        Ok(Self(read_text(bytes, Self::MAX_BYTES).map_err(KeyError::Text)?.into()))
     }
 
     /// The key as text.
@@ -155,27 +165,6 @@ impl TokenHash {
     pub fn trace(&self) -> Attempt {
         Attempt(*self.0.as_chunks().0.first().unwrap_or(&[0; 16]))
     }
-
-    /// Takes back what [`TokenHash::as_bytes`] gave.
-    pub fn from_bytes(bytes: [u8; 32]) -> Self {
-        Self(bytes)
-    }
-
-    /// Reads what `Display` wrote.
-    pub fn parse(hex: &str) -> Option<Self> {
-        parse_hex(hex).map(Self)
-    }
-
-    /// The 32 bytes of the hash.
-    pub fn as_bytes(&self) -> &[u8; 32] {
-        &self.0
-    }
-}
-
-impl fmt::Display for TokenHash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Hex(&self.0).fmt(f)
-    }
 }
 
 /// One try of one `PUT`: what tells a repeated request from a second copy of the same one. Its first bit says whether a
@@ -220,27 +209,6 @@ impl Attempt {
     /// Whether a connection holds the lock by it.
     pub fn is_of_connection(&self) -> bool {
         self.0[0] & Self::OF_CONNECTION != 0
-    }
-
-    /// Takes back what [`Attempt::as_bytes`] gave.
-    pub fn from_bytes(bytes: [u8; 16]) -> Self {
-        Self(bytes)
-    }
-
-    /// Reads what `Display` wrote.
-    pub fn parse(hex: &str) -> Option<Self> {
-        parse_hex(hex).map(Self)
-    }
-
-    /// The 16 bytes of the attempt.
-    pub fn as_bytes(&self) -> &[u8; 16] {
-        &self.0
-    }
-}
-
-impl fmt::Display for Attempt {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Hex(&self.0).fmt(f)
     }
 }
 
@@ -302,6 +270,37 @@ impl Ticket {
         self.0
     }
 }
+
+/// What is so many bytes, and in texts as many pairs of hexadecimal digits.
+macro_rules! in_hex {
+    ($name:ident, $length:literal) => {
+        impl $name {
+            /// Takes back what `as_bytes` gave.
+            pub fn from_bytes(bytes: [u8; $length]) -> Self {
+                Self(bytes)
+            }
+
+            /// Reads what `Display` wrote.
+            pub fn parse(hex: &str) -> Option<Self> {
+                parse_hex(hex).map(Self)
+            }
+
+            /// The bytes.
+            pub fn as_bytes(&self) -> &[u8; $length] {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                Hex(&self.0).fmt(f)
+            }
+        }
+    };
+}
+
+in_hex!(TokenHash, 32);
+in_hex!(Attempt, 16);
 
 /// Exactly `N` bytes from hexadecimal.
 fn parse_hex<const N: usize>(text: &str) -> Option<[u8; N]> {

@@ -37,7 +37,7 @@ pub type Replying<'a> = BoxFuture<'a, Result<Reply, StoreError>>;
 
 /// A place that keeps locks. Each request is one atomic step, tried once: repeating is the service's business.
 pub trait LockStore: Send + Sync + 'static {
-    /// Does what is asked, and answers by the kind of the request. [`LockStoreExt::call`] is the same with types.
+    /// Does what is asked, and answers by the kind of the request. [`MeteredStore::call`] is the same with types.
     ///
     /// Architecture invariant: a request that ends with [`StoreError::Unavailable`] changed nothing and never will.
     fn run<'a>(&'a self, request: &'a Request, deadline: Instant) -> Replying<'a>;
@@ -55,21 +55,6 @@ pub trait LockStore: Send + Sync + 'static {
 
     /// Stops the store's own tasks and gives back what it holds, such as the lock on a file.
     fn close(&self) -> BoxFuture<'_, ()>;
-}
-
-/// Typed requests to any store.
-pub trait LockStoreExt: LockStore {
-    /// Asks the store, and takes this request's own answer out of the reply.
-    fn call<C: Call>(&self, call: C, deadline: Instant) -> impl Future<Output = AnswerTo<C>> + Send {
-        let request = call.into();
-        async move { answer_of::<C>(self.run(&request, deadline).await?) }
-    }
-}
-
-impl<S: LockStore + ?Sized> LockStoreExt for S {}
-
-fn answer_of<C: Call>(reply: Reply) -> AnswerTo<C> {
-    C::answer(reply).ok_or_else(|| StoreError::Unknown("the store answered another request".into()))
 }
 
 /// How the gateways of one store tell each other what nothing rests on: it may be lost, come twice, or in another order.

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
+use super::{TextError, read_text};
+
 /// What stores keep of a grant without reading it, and give back with its lease: who took the lock, where that was said.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Note(Option<Arc<str>>);
@@ -36,17 +38,8 @@ pub struct Owner(Arc<str>);
 
 /// Why a text is not an [`Owner`].
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-pub enum OwnerError {
-    /// More than [`Owner::MAX_BYTES`].
-    #[error("it has {0} bytes, and at most {max} are allowed", max = Owner::MAX_BYTES)]
-    TooLong(usize),
-    /// The bytes are not UTF-8.
-    #[error("it is not UTF-8")]
-    NotUtf8,
-    /// It holds a control character.
-    #[error("it contains a control character")]
-    ControlCharacter,
-}
+#[error("it {0}")]
+pub struct OwnerError(TextError);
 
 impl Owner {
     /// The longest owner, in bytes.
@@ -54,13 +47,7 @@ impl Owner {
 
     /// An empty text means that no owner was given, so that `owner=$UNSET` in a script is no error.
     pub fn parse(bytes: &[u8]) -> Result<Option<Self>, OwnerError> {
-        if bytes.len() > Self::MAX_BYTES {
-            return Err(OwnerError::TooLong(bytes.len()));
-        }
-        let text = std::str::from_utf8(bytes).map_err(|_| OwnerError::NotUtf8)?;
-        if text.chars().any(char::is_control) {
-            return Err(OwnerError::ControlCharacter);
-        }
+        let text = read_text(bytes, Self::MAX_BYTES).map_err(OwnerError)?;
         Ok((!text.is_empty()).then(|| Self(text.into())))
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::{AnswerTo, Call, LockStore, Request, StoreError, answer_of};
+use super::{AnswerTo, Call, LockStore, Reply, Request, StoreError};
 use crate::telemetry::metrics::{NoAnswer, Step, metrics};
 use crate::telemetry::traces::StepSpan;
 
@@ -21,7 +21,7 @@ impl MeteredStore {
         Self(store)
     }
 
-    /// Asks the store, as [`LockStoreExt::call`](super::LockStoreExt::call) does.
+    /// Asks the store, and takes this request's own answer out of the reply.
     pub fn call<C: Call>(&self, call: C, deadline: Instant) -> impl Future<Output = AnswerTo<C>> + Send {
         let request = call.into();
         async move { self.ask::<C>(&request, deadline).await }
@@ -53,6 +53,10 @@ impl Deref for MeteredStore {
     fn deref(&self) -> &Self::Target {
         &*self.0
     }
+}
+
+fn answer_of<C: Call>(reply: Reply) -> AnswerTo<C> {
+    C::answer(reply).ok_or_else(|| StoreError::Unknown("the store answered another request".into()))
 }
 
 /// What a request is counted as.

@@ -9,10 +9,11 @@ use fencepost::lock::{Acquired, Attempt, Inspected, LeaseToken, LockKey, Release
 use fencepost::service::{AcquireRequest, Acquisition, GrantGuard, LockService, Outcome, Tenant};
 use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
 use fencepost::store::{
-    Inspect, KnownTo, LockRequest, LockStore, LockStoreExt, Renewer, RollBack, StoreError, TicketAfter, Try,
+    Inspect, KnownTo, LockRequest, LockStore, Renewer, RollBack, StoreError, TicketAfter, Try,
 };
 use tokio::time::Instant;
 
+use crate::support::asking::LockStoreExt;
 use crate::support::network::{Loss, Network};
 use crate::support::stores::{AnyStore, for_each_store};
 use crate::support::{PATIENCE, eventually, fresh_token};

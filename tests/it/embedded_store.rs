@@ -8,9 +8,10 @@ use std::time::Duration;
 use fencepost::clock::{Clock, SystemClock, boottime};
 use fencepost::lock::{Acquired, Attempt, LeaseToken, LockKey, Terms, Ttl};
 use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
-use fencepost::store::{LockRequest, LockStore, LockStoreExt, Try};
+use fencepost::store::{LockRequest, LockStore, Try};
 use tokio::time::Instant;
 
+use crate::support::asking::LockStoreExt;
 use crate::support::gateway::{bare_command, command};
 use crate::support::{Client, Gateway, PATIENCE, fresh_token};
 

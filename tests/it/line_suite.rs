@@ -9,14 +9,15 @@ use fencepost::lock::{
     Ticket, TokenHash, Ttl,
 };
 use fencepost::store::{
-    Heartbeat, HeartbeatAnswer, Hint, Inspect, KnownTo, LockRequest, LockStore, LockStoreExt, OFFER, PassOn,
-    Release, RollBack, TicketAfter, Tombstone,
+    Heartbeat, HeartbeatAnswer, Hint, Inspect, KnownTo, LockRequest, LockStore, OFFER, PassOn, Release,
+    RollBack, TicketAfter, Tombstone,
 };
 use tokio::sync::broadcast::Receiver;
 use tokio::time::{Instant, timeout};
 
 use crate::store_suite::granted;
 use crate::support::PATIENCE;
+use crate::support::asking::LockStoreExt;
 use crate::support::asking::{Answer, Ask, Join, ask};
 use crate::support::stores::AnyStore;
 

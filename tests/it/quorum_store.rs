@@ -11,10 +11,11 @@ use fencepost::lock::{
 use fencepost::store::quorum::QuorumStore;
 use fencepost::store::redis::{RedisAddress, RedisSettings};
 use fencepost::store::{
-    KnownTo, LockRequest, LockStoreExt, Release, Renew, Renewer, RollBack, TicketAfter, Tombstone, Try,
+    KnownTo, LockRequest, Release, Renew, Renewer, RollBack, TicketAfter, Tombstone, Try,
 };
 use tokio::time::Instant;
 
+use crate::support::asking::LockStoreExt;
 use crate::support::gateway::run;
 use crate::support::quorum::{Quorum, counts_soon, has_lock, shared, url_of};
 use crate::support::{Client, Gateway, PATIENCE, RedisServer, eventually, fresh_token};

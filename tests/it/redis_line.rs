@@ -5,12 +5,13 @@ use std::time::Duration;
 use fencepost::lock::{Attempt, Inspected, LeaseToken, LockKey, Terms, TokenHash, Ttl};
 use fencepost::store::redis::RedisStore;
 use fencepost::store::{
-    Bucket, Heartbeat, Inspect, KnownTo, LockRequest, LockStoreExt, Release, Renew, Renewer, RollBack,
-    TicketAfter, Tombstone,
+    Bucket, Heartbeat, Inspect, KnownTo, LockRequest, Release, Renew, Renewer, RollBack, TicketAfter,
+    Tombstone,
 };
 use tokio::time::{Instant, sleep_until};
 
 use crate::line_suite::{MARK_TTL, in_line, offer_lapses, soon};
+use crate::support::asking::LockStoreExt;
 use crate::support::asking::{self, Answer, Ask, Join};
 use crate::support::stores::{LINE, redis_store};
 use crate::support::{RedisServer, eventually};

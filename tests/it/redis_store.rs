@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use fencepost::lock::{Acquired, Attempt, LeaseToken, LockKey, Terms, Ttl};
 use fencepost::service::{AcquireRequest, LockService, Outcome, Tenant};
-use fencepost::store::{LockRequest, LockStoreExt, Try};
+use fencepost::store::{LockRequest, Try};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
 
+use crate::support::asking::LockStoreExt;
 use crate::support::stores::redis_store;
 use crate::support::{Client, Gateway, PATIENCE, RedisServer, Stage, fresh_token};
 

@@ -7,11 +7,12 @@ use fencepost::lock::{
     TokenHash, Ttl,
 };
 use fencepost::store::{
-    Check, Inspect, KnownTo, LockRequest, LockStoreExt, Release, Renew, Renewer, RollBack, StoreError,
-    TicketAfter, Tombstone,
+    Check, Inspect, KnownTo, LockRequest, Release, Renew, Renewer, RollBack, StoreError, TicketAfter,
+    Tombstone,
 };
 use tokio::time::Instant;
 
+use crate::support::asking::LockStoreExt;
 use crate::support::asking::{Answer, Ask, ask};
 use crate::support::stores::{AnyStore, for_each_store};
 use crate::support::{PATIENCE, eventually};

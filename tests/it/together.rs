@@ -8,10 +8,11 @@ use fencepost::lock::{
     Acquired, Attempt, LeaseToken, LockKey, Note, Refusal, ReleaseEffect, Released, Terms, TokenHash, Ttl,
 };
 use fencepost::store::redis::RedisStore;
-use fencepost::store::{Check, LockRequest, LockStoreExt, Release, StoreError, Tombstone, Try};
+use fencepost::store::{Check, LockRequest, Release, StoreError, Tombstone, Try};
 use futures_util::future::{FutureExt, join_all};
 use tokio::time::Instant;
 
+use crate::support::asking::LockStoreExt;
 use crate::support::stores::redis_store;
 use crate::support::{PATIENCE, RedisServer, eventually};
 

@@ -13,12 +13,11 @@ use fencepost::lock::{
     Terms, TokenHash, Ttl,
 };
 use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
-use fencepost::store::{
-    Inspect, LockRequest, LockStore, LockStoreExt, Release, Renew, Renewer, Tombstone, Try,
-};
+use fencepost::store::{Inspect, LockRequest, LockStore, Release, Renew, Renewer, Tombstone, Try};
 use tempfile::TempDir;
 use tokio::time::Instant;
 
+use crate::support::asking::LockStoreExt;
 use crate::support::{PATIENCE, fresh_token};
 
 const MINUTE: Duration = Duration::from_secs(60);

@@ -8,13 +8,12 @@ use fencepost::lock::{
     Acquired, Attempt, Inspected, LeaseToken, LockKey, Refusal, Renewed, Terms, TokenHash, Ttl,
 };
 use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
-use fencepost::store::{
-    Inspect, LockRequest, LockStoreExt, Release, Renew, Renewer, StoreError, Tombstone, Try,
-};
+use fencepost::store::{Inspect, LockRequest, Release, Renew, Renewer, StoreError, Tombstone, Try};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::time::Instant;
 
+use crate::support::asking::LockStoreExt;
 use crate::support::{PATIENCE, seed};
 use machine::Machine;
 

@@ -7,11 +7,12 @@ use std::time::Duration;
 use fencepost::clock::SystemClock;
 use fencepost::lock::{LockKey, Reach};
 use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
-use fencepost::store::{List, LockStore, LockStoreExt, Try};
+use fencepost::store::{List, LockStore, Try};
 use tokio::time::Instant;
 
 use super::request;
 use crate::support::PATIENCE;
+use crate::support::asking::LockStoreExt;
 use crate::support::stores::AnyStore;
 
 fn soon() -> Instant {

@@ -1,9 +1,10 @@
 //! Several requests of one token, and several attempts of one request.
 
-use fencepost::store::{Hint, LockStoreExt, Release, TicketAfter, Tombstone};
+use fencepost::store::{Hint, Release, TicketAfter, Tombstone};
 use tokio::time::Instant;
 
 use super::{MARK_TTL, Scene, beat, granted, in_line, is_told, offer_lapses, refused, soon};
+use crate::support::asking::LockStoreExt;
 use crate::support::asking::{Answer, Ask, Join};
 use crate::support::stores::{AnyStore, for_each_store};
 

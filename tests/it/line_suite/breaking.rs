@@ -1,9 +1,10 @@
 //! A lock that is broken goes to the first in line.
 
 use fencepost::lock::{Broken, Inspected};
-use fencepost::store::{Break, Inspect, LockStoreExt};
+use fencepost::store::{Break, Inspect};
 
 use super::{MARK_TTL, Scene, granted, in_line, is_told, refused, soon, the_key};
+use crate::support::asking::LockStoreExt;
 use crate::support::asking::{Answer, Ask};
 use crate::support::stores::{AnyStore, for_each_store};
 

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use fencepost::lock::{Inspected, Released};
-use fencepost::store::{Inspect, LockStoreExt, TicketAfter};
+use fencepost::store::{Inspect, TicketAfter};
 use tokio::time::Instant;
 
 use super::{MARK_TTL, Scene, granted, in_line, is_told, offer_lapses, refused, soon};
+use crate::support::asking::LockStoreExt;
 use crate::support::asking::{Answer, Ask};
 use crate::support::eventually;
 use crate::support::stores::{AnyStore, LINE, for_each_store};

@@ -1,10 +1,11 @@
 //! Whose turn it is, and who is told.
 
 use fencepost::lock::{Inspected, Refusal, Released, Renewed, Ticket, Ttl};
-use fencepost::store::{Hint, Inspect, LockStoreExt, Renew, Renewer, TicketAfter};
+use fencepost::store::{Hint, Inspect, Renew, Renewer, TicketAfter};
 use tokio::time::Instant;
 
 use super::{MARK_TTL, Scene, beat, granted, in_line, is_told, offer_lapses, refused, soon};
+use crate::support::asking::LockStoreExt;
 use crate::support::asking::{Answer, Ask, Join};
 use crate::support::eventually;
 use crate::support::stores::{AnyStore, LINE, for_each_store};

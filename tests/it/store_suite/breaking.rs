@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use fencepost::lock::{Attempt, Broken, FencingToken, Inspected, Lease, Released, Renewed, Terms};
-use fencepost::store::{Break, LockStoreExt, Renewer, Tombstone};
+use fencepost::store::{Break, Renewer, Tombstone};
 
 use super::{AnyStore, Caller, MARK_TTL, eventually, for_each_store, granted, soon};
 use crate::support::asking::Ask;
+use crate::support::asking::LockStoreExt;
 
 for_each_store!(
     a_lock_is_broken_whoever_holds_it,

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use fencepost::lock::{Attempt, Inspected, Released, Renewed, RolledBack, Terms};
-use fencepost::store::{Inspect, KnownTo, LockStoreExt, Renewer, TicketAfter, Tombstone};
+use fencepost::store::{Inspect, KnownTo, Renewer, TicketAfter, Tombstone};
 
 use super::{AnyStore, Caller, MARK_TTL, already_held, eventually, for_each_store, granted};
+use crate::support::asking::LockStoreExt;
 use crate::support::asking::{Answer, Ask};
 
 for_each_store!(

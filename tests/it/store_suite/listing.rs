@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use fencepost::lock::{Attempt, Listed, Page, Reach, Terms};
-use fencepost::store::{List, LockStoreExt, Tombstone};
+use fencepost::store::{List, Tombstone};
 
 use super::{AnyStore, Caller, MARK_TTL, eventually, for_each_store, soon};
+use crate::support::asking::LockStoreExt;
 use crate::support::asking::{Ask, Join};
 
 for_each_store!(

@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use fencepost::lock::{Attempt, Inspected, Lease, Refusal, Released, Renewed, Terms};
-use fencepost::store::{Inspect, LockStoreExt, Renewer, Tombstone};
+use fencepost::store::{Inspect, Renewer, Tombstone};
 
 use super::{AnyStore, Caller, MARK_TTL, already_held, eventually, for_each_store};
+use crate::support::asking::LockStoreExt;
 use crate::support::asking::{Answer, Ask};
 
 for_each_store!(

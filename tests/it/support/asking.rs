@@ -4,9 +4,23 @@ use fencepost::lock::{
     Acquired, Attempt, Enqueued, LastPolled, Lease, Polled, QueuePosition, Refusal, Ticket,
 };
 use fencepost::store::{
-    Confirm, Enqueue, LastPoll, LockRequest, LockStore, LockStoreExt, Poll, StoreError, TicketAfter, Try,
+    AnswerTo, Call, Confirm, Enqueue, LastPoll, LockRequest, LockStore, Poll, StoreError, TicketAfter, Try,
 };
 use tokio::time::Instant;
+
+/// Typed requests to any store.
+pub trait LockStoreExt: LockStore {
+    /// Asks the store, and takes this request's own answer out of the reply.
+    fn call<C: Call>(&self, call: C, deadline: Instant) -> impl Future<Output = AnswerTo<C>> + Send {
+        let request = call.into();
+        async move {
+            let reply = self.run(&request, deadline).await?;
+            Ok(C::answer(reply).expect("the store answered another request"))
+        }
+    }
+}
+
+impl<S: LockStore + ?Sized> LockStoreExt for S {}
 
 /// How a lock is asked for.
 #[derive(Clone, Debug)]
