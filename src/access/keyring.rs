@@ -1,10 +1,11 @@
 //! The keys in force, and how they are exchanged for others while requests go on.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use jiff::Timestamp;
+use parking_lot::RwLock;
 use thiserror::Error;
 use tokio::sync::watch;
 
@@ -59,7 +60,7 @@ impl Keyring {
     /// Returns what is different, by ids and names and for people; empty where nothing is.
     pub fn replace(&self, entries: Vec<Entry>) -> String {
         let mut different = Vec::new();
-        let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
+        let mut keys = self.keys.write();
         let stay: HashSet<_> = entries.iter().map(|entry| entry.id.clone()).collect();
         keys.by_id.retain(|id, key| {
             let stays = stay.contains(id);
@@ -94,12 +95,12 @@ impl Keyring {
 
     /// How many there are.
     pub fn count(&self) -> usize {
-        self.keys.read().unwrap_or_else(PoisonError::into_inner).by_id.len()
+        self.keys.read().by_id.len()
     }
 
     /// Who shows this key.
     pub fn by_key(&self, shown: &ShownKey) -> Result<Caller, Refused> {
-        let key = self.keys.read().unwrap_or_else(PoisonError::into_inner).by_id.get(&shown.id).cloned();
+        let key = self.keys.read().by_id.get(&shown.id).cloned();
         let entry = key.as_ref().and_then(|key| key.entry());
         let secret = entry.as_ref().and_then(|entry| entry.secret);
         // An id that is not known takes as long as one that is.
@@ -113,8 +114,7 @@ impl Keyring {
 
     /// Who shows a certificate of this subject, if a key stands for it.
     pub fn by_subject(&self, subject: &Arc<str>, ends_at: SystemTime) -> Option<Result<Caller, Refused>> {
-        let key =
-            self.keys.read().unwrap_or_else(PoisonError::into_inner).by_subject.get(&**subject).cloned()?;
+        let key = self.keys.read().by_subject.get(&**subject).cloned()?;
         Some(Caller::with(key, Proof::Subject(subject.clone(), timestamp(ends_at))))
     }
 }
@@ -148,7 +148,7 @@ impl ApiKey {
     }
 
     fn set(&self, entry: Option<Entry>) {
-        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.current.write();
         let before = current.as_ref().and_then(|current| current.meter.clone());
         *current = entry.map(|entry| {
             let meter = entry.rate.map(|rate| {
@@ -159,7 +159,7 @@ impl ApiKey {
     }
 
     fn current(&self) -> Option<Arc<Current>> {
-        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.current.read().clone()
     }
 
     /// What is said of it; `None` when it was revoked.

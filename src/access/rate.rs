@@ -3,7 +3,6 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use governor::clock::{Clock, DefaultClock};
@@ -11,6 +10,7 @@ use governor::middleware::{NoOpMiddleware, StateInformationMiddleware};
 use governor::state::keyed::HashMapStateStore;
 use governor::state::{InMemoryState, NotKeyed};
 use governor::{Quota, RateLimiter};
+use parking_lot::Mutex;
 
 use super::Rate;
 
@@ -149,7 +149,7 @@ impl Guesses {
         if self.limiter.len() < MOST_NETWORKS {
             return true;
         }
-        let mut swept_at = self.swept_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut swept_at = self.swept_at.lock();
         if swept_at.elapsed() >= SWEEP_INTERVAL {
             *swept_at = Instant::now();
             self.limiter.retain_recent();

@@ -1,9 +1,11 @@
 //! How much a key may have at once, and what of that is in use.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::Entry;
 use crate::lock::{LockKey, TokenHash};
@@ -106,7 +108,7 @@ impl Uses {
     }
 
     fn tickets(&self) -> MutexGuard<'_, Tickets> {
-        self.tickets.lock().unwrap_or_else(PoisonError::into_inner)
+        self.tickets.lock()
     }
 }
 

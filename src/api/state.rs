@@ -1,9 +1,10 @@
 //! What the handlers share: the service, the settings of the application, and who may keep a connection for long.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::http::Version;
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
@@ -88,7 +89,7 @@ impl AppState {
 
     /// Tells the log why the gateway is not ready, unless it was told so: whoever asks, may ask often.
     pub(super) fn tell_unready(&self, reason: &str) {
-        let mut told = self.0.unready.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.0.unready.lock();
         let is_due =
             told.as_ref().is_none_or(|(known, at)| known != reason && at.elapsed() >= UNREADY_INTERVAL);
         if is_due {
@@ -99,7 +100,7 @@ impl AppState {
 
     /// The gateway is ready.
     pub(super) fn is_ready(&self) {
-        *self.0.unready.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.0.unready.lock() = None;
     }
 
     /// Lets a request keep its connection, unless that would leave too few to all others: by the key, or by the server.

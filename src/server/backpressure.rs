@@ -8,13 +8,14 @@ use std::collections::HashMap;
 use std::future::poll_fn;
 use std::net::IpAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use axum::body::{Body, Bytes, HttpBody};
 use futures_util::task::AtomicWaker;
 use http_body::{Frame, SizeHint};
+use parking_lot::{Mutex, MutexGuard};
 use thiserror::Error;
 use tracing::debug;
 
@@ -80,7 +81,7 @@ impl Backpressure {
     }
 
     fn lock(&self) -> MutexGuard<'_, Debtors> {
-        self.debtors.lock().unwrap_or_else(PoisonError::into_inner)
+        self.debtors.lock()
     }
 }
 

@@ -1,10 +1,11 @@
 //! What a connection's timers need to know of its requests.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::http::Version;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use super::application::Malformed;
@@ -93,7 +94,7 @@ impl Requests {
     }
 
     fn counts(&self) -> MutexGuard<'_, Counts> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+        self.counts.lock()
     }
 }
 

@@ -4,9 +4,10 @@ use std::fmt;
 use std::io;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::Arc;
 
 use jiff::Timestamp;
+use parking_lot::{RwLock, RwLockReadGuard};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::danger::ClientCertVerifier;
@@ -95,7 +96,7 @@ impl Tls {
     /// Reads the files again, for connections that come. Where that fails, all stays as it was.
     pub fn reload(&self) -> Result<(), TlsError> {
         let current = read(&self.files)?;
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = current;
+        *self.current.write() = current;
         Ok(())
     }
 
@@ -114,7 +115,7 @@ impl Tls {
     }
 
     fn current(&self) -> RwLockReadGuard<'_, Current> {
-        self.current.read().unwrap_or_else(PoisonError::into_inner)
+        self.current.read()
     }
 }
 

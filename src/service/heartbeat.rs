@@ -3,14 +3,15 @@
 //! that is silent holds up nobody who waits at another.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, Semaphore, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep};
 
-use super::wakeups::{PassOnOffer, Wakeups, lock};
+use super::wakeups::{PassOnOffer, Wakeups};
 use crate::store::{Bucket, Heartbeat, MeteredStore, PassOn, StoreError};
 
 /// The time between two beats: an offer stands for longer, with room for a look.
@@ -61,7 +62,7 @@ impl Heartbeats {
     /// after it has entered.
     pub(super) async fn be_heard(self: &Arc<Self>, bucket: Bucket) -> Result<(), StoreError> {
         self.listen();
-        let presence = lock(&self.presences).entry(bucket).or_default().clone();
+        let presence = self.presences.lock().entry(bucket).or_default().clone();
         let mut state = presence.lock().await;
         if !state.beats {
             state.beats = true;
@@ -75,7 +76,7 @@ impl Heartbeats {
 
     /// From here on no hint is missed.
     fn listen(&self) {
-        let mut keeper = lock(&self.keeper);
+        let mut keeper = self.keeper.lock();
         if keeper.is_some() {
             return;
         }

@@ -4,14 +4,14 @@
 //! gateway is not told here, so the locks of whoever comes near its limit are looked at one by one, at a bounded rate.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
 use super::LockService;
-use super::wakeups::lock;
 use crate::clock::boottime;
 use crate::lock::{Ended, FencingToken, Inspected, Lease, LockKey, TokenHash};
 use crate::store::{Inspect, MeteredStore};
@@ -119,7 +119,7 @@ impl Ledger {
         if let Some(counted) = Counted::within(account) {
             return Room::Free(Some(counted));
         }
-        let mut books = self.books();
+        let mut books = self.books.lock();
         books.forget_ended(boottime());
         self.size.store(books.held.len(), Ordering::Relaxed);
         let has_it = books.held.get(key).is_some_and(|held| Arc::ptr_eq(&held.counted.0, &account.count));
@@ -136,7 +136,7 @@ impl Ledger {
         if account.count.load(Ordering::Relaxed) < account.most - account.most / 4 {
             return false;
         }
-        let mut books = self.books();
+        let mut books = self.books.lock();
         let is_reviewed = books.reviewed.iter().any(|count| Arc::ptr_eq(count, &account.count));
         if !is_reviewed {
             books.reviewed.push(account.count.clone());
@@ -154,7 +154,7 @@ impl Ledger {
         room: Option<Counted>,
     ) {
         let now = boottime();
-        let mut books = self.books();
+        let mut books = self.books.lock();
         books.forget_ended(now);
         let (number, ends_at) = (lease.fencing_token, now + Duration::from_millis(lease.left_ms));
         match books.held.get(key) {
@@ -201,14 +201,10 @@ impl Ledger {
         if self.size.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let mut books = self.books();
+        let mut books = self.books.lock();
         let Some(number) = books.held.get(key).map(|held| held.number) else { return };
         change(&mut books, number);
         self.size.store(books.held.len(), Ordering::Relaxed);
-    }
-
-    fn books(&self) -> MutexGuard<'_, Books> {
-        lock(&self.books)
     }
 }
 
@@ -226,7 +222,7 @@ impl LockService {
 /// Looks through an account for locks that ended elsewhere, a bounded number a second.
 pub(super) async fn review(ledger: Arc<Ledger>, account: Account, store: MeteredStore, patience: Duration) {
     let of_account: Vec<_> = {
-        let books = ledger.books();
+        let books = ledger.books.lock();
         let held = books.held.iter().filter(|(_, held)| Arc::ptr_eq(&held.counted.0, &account.count));
         held.map(|(key, held)| (key.clone(), held.number)).collect()
     };
@@ -240,7 +236,7 @@ pub(super) async fn review(ledger: Arc<Ledger>, account: Account, store: Metered
         sleep(LOOK_PAUSE).await;
     }
     sleep(REVIEW_PAUSE).await;
-    ledger.books().reviewed.retain(|count| !Arc::ptr_eq(count, &account.count));
+    ledger.books.lock().reviewed.retain(|count| !Arc::ptr_eq(count, &account.count));
 }
 
 #[cfg(test)]
@@ -301,7 +297,7 @@ mod tests {
         let other = Account { count: Arc::default(), most: 1 };
         ledger.holds(&key("e"), token, &lease(20, hour_ms), &other, None);
         assert_eq!((count(), other.count.load(Ordering::Relaxed)), (3, 1));
-        let books = ledger.books();
+        let books = ledger.books.lock();
         assert_eq!((books.held.len(), books.ends.len()), (4, 4));
     }
 }

@@ -2,11 +2,10 @@
 //! for.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
-
-use super::wakeups::lock;
 
 /// Where turns are given.
 pub(super) struct Turns {
@@ -43,7 +42,7 @@ impl Turns {
         let (sender, turn) = oneshot::channel();
         {
             let tenant = tenant.map(str::to_owned);
-            let mut state = lock(&self.state);
+            let mut state = self.state.lock();
             let waiting = &mut state.tenants.entry(tenant.clone()).or_default().waiting;
             // Who came first gave up first, as all wait equally long.
             while waiting.front().is_some_and(oneshot::Sender::is_closed) {
@@ -95,7 +94,7 @@ impl Turns {
 impl Drop for Turn {
     fn drop(&mut self) {
         let Some((turns, tenant)) = self.0.take() else { return };
-        let mut state = lock(&turns.state);
+        let mut state = turns.state.lock();
         state.running -= 1;
         if let Some(queue) = state.tenants.get_mut(&tenant) {
             queue.running -= 1;
@@ -137,7 +136,7 @@ mod tests {
         let all = turns.turn(None).now_or_never();
         assert!(all.is_some());
         drop(all);
-        let state = lock(&turns.state);
+        let state = turns.state.lock();
         assert!(state.running == 0 && state.tenants.is_empty(), "{}", state.running);
     }
 

@@ -7,9 +7,10 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, broadcast, oneshot};
 use tokio::time::Instant;
@@ -104,7 +105,7 @@ impl Wakeups {
         attempt: Attempt,
         most_waiters: usize,
     ) -> Option<Waiting> {
-        let mut registry = self.registry();
+        let mut registry = self.registry.lock();
         if registry.count >= most_waiters {
             return None;
         }
@@ -121,12 +122,12 @@ impl Wakeups {
     }
 
     pub(super) fn count(&self) -> usize {
-        self.registry().count
+        self.registry.lock().count
     }
 
     /// Whether anybody waits for a lock of the bucket.
     pub(super) fn is_in_use(&self, bucket: Bucket) -> bool {
-        self.registry().buckets.contains_key(&bucket)
+        self.registry.lock().buckets.contains_key(&bucket)
     }
 
     /// Rings for hints and timers, until the store has no more hints or nobody holds the other end of `stop`.
@@ -137,7 +138,7 @@ impl Wakeups {
         mut stop: oneshot::Receiver<()>,
     ) {
         loop {
-            let next = self.registry().timers.first().map(|(at, _)| *at);
+            let next = self.registry.lock().timers.first().map(|(at, _)| *at);
             let timer = async {
                 match next {
                     Some(at) => tokio::time::sleep_until(at).await,
@@ -160,7 +161,7 @@ impl Wakeups {
 
     /// Somebody must look at the lock in so many milliseconds.
     pub(super) fn is_due(&self, key: &LockKey, in_ms: u64) {
-        let mut registry = self.registry();
+        let mut registry = self.registry.lock();
         let Some(waiters) = registry.keys.get(key) else { return };
         if in_ms == 0 {
             return waiters.ring_first();
@@ -171,16 +172,16 @@ impl Wakeups {
     /// Has all of a bucket tell the store their tickets again, first come first, as fast as there are permits.
     pub(super) async fn put_back(self: Arc<Self>, bucket: Bucket, permits: Arc<Semaphore>) {
         let mut queued: Vec<_> = {
-            let registry = self.registry();
+            let registry = self.registry.lock();
             let waiters = registry.buckets.get(&bucket).into_iter().flat_map(BTreeMap::values);
-            waiters.map(|waiter| (*lock(&waiter.ticket), waiter.clone())).collect()
+            waiters.map(|waiter| (*waiter.ticket.lock(), waiter.clone())).collect()
         };
         // Those who join at this moment come last: their answer may be older than what was lost.
         queued.sort_by_key(|(ticket, _)| (ticket.is_none(), *ticket));
         for (_, waiter) in queued {
             let Ok(permit) = permits.clone().acquire_owned().await else { return };
             // Whoever has gone drops it, with the permit.
-            *lock(&waiter.put_back) = Some(permit);
+            *waiter.put_back.lock() = Some(permit);
             waiter.bell.notify_one();
         }
     }
@@ -196,13 +197,13 @@ impl Wakeups {
 
     /// Rings the waiter of an attempt; `false` where there is none.
     fn ring(&self, attempt: &Attempt) -> bool {
-        let registry = self.registry();
+        let registry = self.registry.lock();
         let waiter = registry.by_attempt.get(attempt);
         waiter.inspect(|waiter| waiter.bell.notify_one()).is_some()
     }
 
     fn ring_due(&self) {
-        let mut registry = self.registry();
+        let mut registry = self.registry.lock();
         let now = Instant::now();
         while let Some((at, _)) = registry.timers.first()
             && *at <= now
@@ -228,10 +229,6 @@ impl Wakeups {
         registry.timers.insert((at, key.clone()));
         self.timer_set.notify_one();
     }
-
-    fn registry(&self) -> MutexGuard<'_, Registry> {
-        lock(&self.registry)
-    }
 }
 
 /// What passes on an offer to an attempt that nobody here knows.
@@ -240,19 +237,19 @@ pub(super) type PassOnOffer = Box<dyn Fn(LockKey, TokenHash, Attempt) + Send + S
 impl Waiting {
     /// Listens for one more attempt of the same request.
     pub(super) fn also_answers_to(&mut self, attempt: Attempt) {
-        self.wakeups.registry().by_attempt.insert(attempt, self.waiter.clone());
+        self.wakeups.registry.lock().by_attempt.insert(attempt, self.waiter.clone());
         self.attempts.push(attempt);
     }
 
     /// The ticket that the store knew last.
     pub(super) fn ticket(&self) -> Option<Ticket> {
-        *lock(&self.waiter.ticket)
+        *self.waiter.ticket.lock()
     }
 
     /// Notes where the request stands, and when somebody should look again.
     pub(super) fn note(&self, position: &QueuePosition) {
-        let mut registry = self.wakeups.registry();
-        let before = lock(&self.waiter.ticket).replace(position.ticket);
+        let mut registry = self.wakeups.registry.lock();
+        let before = self.waiter.ticket.lock().replace(position.ticket);
         if before != Some(position.ticket)
             && let Some(waiters) = registry.keys.get_mut(&self.key)
         {
@@ -275,13 +272,13 @@ impl Waiting {
     /// Waits until there is something to do.
     pub(super) async fn rung(&self) -> Ring {
         self.waiter.bell.notified().await;
-        lock(&self.waiter.put_back).take().map_or(Ring::Look, Ring::PutBack)
+        self.waiter.put_back.lock().take().map_or(Ring::Look, Ring::PutBack)
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let mut registry = self.wakeups.registry();
+        let mut registry = self.wakeups.registry.lock();
         registry.count -= 1;
         for attempt in &self.attempts {
             registry.by_attempt.remove(attempt);
@@ -305,9 +302,4 @@ impl Drop for Waiting {
             }
         }
     }
-}
-
-/// A panic elsewhere cannot have left these half changed.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -8,16 +8,16 @@
 //! Everything that is told did happen. Where something may have been missed, `Resync` is told: look for yourself.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, sleep};
 
 use super::LockService;
-use super::wakeups::lock;
 use crate::clock::boottime;
 use crate::lock::LockKey;
 use crate::store::{MeteredStore, StoreError};
@@ -80,7 +80,7 @@ impl Watching {
         if wanted.selections == self.wanted.selections {
             return;
         }
-        let (mut state, now) = (self.watch.state(), boottime());
+        let (mut state, now) = (self.watch.state.lock(), boottime());
         let id = state.enter(&wanted, &self.queue, now);
         state.subscribers.leave(&self.wanted, self.id, now);
         self.queue.push(&Arc::new(Told::missed(state.memory.last())));
@@ -91,7 +91,7 @@ impl Watching {
 
 impl Drop for Watching {
     fn drop(&mut self) {
-        self.watch.state().subscribers.leave(&self.wanted, self.id, boottime());
+        self.watch.state.lock().subscribers.leave(&self.wanted, self.id, boottime());
     }
 }
 
@@ -190,12 +190,12 @@ impl Watch {
     /// From now on nobody watches: those who do are told that it is over.
     pub(super) fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
-        self.state().subscribers.close();
+        self.state.lock().subscribers.close();
         self.sooner.notify_one();
     }
 
     fn say(&self, key: &LockKey, doing: &Doing) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if let Some(telling) = &mut state.telling {
             self.send(telling, key, doing);
         }
@@ -220,7 +220,7 @@ impl Watch {
 
     /// Something may have been missed, of any lock.
     fn resync(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.is_local {
             let told = state.memory.note(None, News::Resync);
             state.subscribers.tell(&told);
@@ -243,7 +243,7 @@ impl Watch {
         }
         let after = after.and_then(|id| self.ids.number(id));
         let queue = Arc::new(Queue::default());
-        let mut state = self.state();
+        let mut state = self.state.lock();
         // Under the lock, so that whoever closes finds it.
         if self.is_closed.load(Ordering::Acquire) {
             return Ok(Watched::ShuttingDown);
@@ -270,7 +270,7 @@ impl Watch {
             peers.listen(deadline).await?;
         }
         {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             state.memory.forget();
             state.view = View::default();
             state.senders = Senders::default();
@@ -286,7 +286,7 @@ impl Watch {
             self.summon(true);
             sleep(OTHERS_HEAR).await;
             // Nobody has been told anything yet: who was heard of until now tells all that matters.
-            self.state().senders.forget_gap();
+            self.state.lock().senders.forget_gap();
         }
         Ok(())
     }
@@ -294,7 +294,7 @@ impl Watch {
     /// Ends all that, where nobody watches any more. Returns whether it has.
     async fn turn_off_unless_watched(&self) -> bool {
         let mut is_on = self.is_on.lock().await;
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if !state.subscribers.tidy(boottime()) && !self.is_closed.load(Ordering::Acquire) {
             return false;
         }
@@ -312,21 +312,17 @@ impl Watch {
     }
 
     fn permit(&self) -> Option<OwnedSemaphorePermit> {
-        lock(&self.permits).0.clone().try_acquire_owned().ok()
+        self.permits.lock().0.clone().try_acquire_owned().ok()
     }
 
     fn set_most(&self, most: usize) {
         let most = most.min(Semaphore::MAX_PERMITS);
-        *lock(&self.permits) = (Arc::new(Semaphore::new(most)), most);
+        *self.permits.lock() = (Arc::new(Semaphore::new(most)), most);
     }
 
     fn count(&self) -> usize {
-        let permits = lock(&self.permits);
+        let permits = self.permits.lock();
         permits.1 - permits.0.available_permits()
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
     }
 }
 

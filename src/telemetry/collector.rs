@@ -1,11 +1,12 @@
 //! The way to the collector of traces.
 
 use std::error::Error;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
+use parking_lot::Mutex;
 use reqwest::Client;
 use reqwest::redirect::Policy;
 use tokio::runtime::Handle;
@@ -39,7 +40,7 @@ impl Collector {
     }
 
     fn warn(&self, problem: &str) {
-        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut warned = self.warned.lock();
         if warned.is_none_or(|at| at.elapsed() >= WARNING_INTERVAL) {
             *warned = Some(Instant::now());
             tracing::warn!(problem, "traces are lost: the collector does not take them");

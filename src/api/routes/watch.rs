@@ -1,7 +1,7 @@
 //! What happens to locks, as a stream: to one, or to all whose names begin alike.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use axum::extract::{FromRequest, Request, State};
 use axum::http::{HeaderMap, Version};
 use axum::response::Response;
 use http_body::Frame;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep};
 use utoipa::IntoParams;
@@ -230,7 +231,7 @@ fn may_go_on(caller: &Caller, selection: &Selection) -> bool {
 }
 
 fn lock(place: &Mutex<Option<Place>>) -> MutexGuard<'_, Option<Place>> {
-    place.lock().unwrap_or_else(PoisonError::into_inner)
+    place.lock()
 }
 
 /// The answer to one who watches. It ends when the server stops, and when the caller may not be told any more.

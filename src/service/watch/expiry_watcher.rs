@@ -29,7 +29,7 @@ impl Watch {
         let permits = Arc::new(Semaphore::new(MOST_LOOKS));
         let (mut tidied_at, mut overfull_at) = (Instant::now(), None::<Instant>);
         loop {
-            let next_look = self.state().view.next_look();
+            let next_look = self.state.lock().view.next_look();
             let until_look = next_look.map_or(TIDY_EVERY, |at| at.saturating_sub(boottime()));
             tokio::select! {
                 () = sleep(until_look.min(TIDY_EVERY)) => {}
@@ -50,7 +50,7 @@ impl Watch {
             if self.turn_off_unless_watched().await {
                 return;
             }
-            let is_overfull = self.state().view.was_overfull();
+            let is_overfull = self.state.lock().view.was_overfull();
             if is_overfull && overfull_at.is_none_or(|at| at.elapsed() >= OVERFULL_EVERY) {
                 overfull_at = Some(Instant::now());
                 tracing::warn!(
@@ -63,20 +63,20 @@ impl Watch {
 
     /// A lock that is due to be looked at.
     fn take_due(&self) -> Option<LockKey> {
-        let State { subscribers, view, .. } = &mut *self.state();
+        let State { subscribers, view, .. } = &mut *self.state.lock();
         view.take_due(boottime(), |key| subscribers.wants(key))
     }
 
     /// Looks for locks that were held before anybody watched, so that the ends of their leases are told.
     pub(super) async fn keep_learning(self: Arc<Self>, mut learning: mpsc::Receiver<Selection>) {
         while let Some(selection) = learning.recv().await {
-            self.state().learning.remove(&selection);
+            self.state.lock().learning.remove(&selection);
             // Those who watch have looked for themselves; all that may be missed is the end of a lease.
             if let Err(error) = self.learn(&selection).await {
                 let reason = error.into_reason();
                 tracing::debug!(reason, "what is held could not be looked for");
                 sleep(LEARN_AGAIN).await;
-                self.state().learn(selection);
+                self.state.lock().learn(selection);
             }
         }
     }
@@ -98,7 +98,7 @@ impl Watch {
                         self.learn_of(key, lease, *waiters, asked_at);
                     }
                     list.cursor = page.next;
-                    if list.cursor.is_none() || !self.state().is_local {
+                    if list.cursor.is_none() || !self.state.lock().is_local {
                         return Ok(());
                     }
                 }
@@ -108,7 +108,7 @@ impl Watch {
     }
 
     fn learn_of(&self, key: &LockKey, lease: &Lease, waiters: u64, asked_at: Duration) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let before = state.view.next_look();
         let news = state.view.learn(key, lease, waiters, asked_at);
         state.publish(key, news);
@@ -119,7 +119,7 @@ impl Watch {
         let asked_at = boottime();
         // One that fails is repeated.
         let Ok(seen) = self.inspect(key).await else { return };
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.is_local {
             let before = state.view.next_look();
             let news = state.view.see(key, &seen, asked_at);

@@ -244,7 +244,7 @@ impl Watch {
                 Some(Ok(Heard::Told(Topic::Watchers, text))) => watch.heed(&text),
                 Some(Ok(Heard::Told(Topic::Events, text))) => watch.read(&text),
                 // What was told in between is lost, and those who came back must be summoned.
-                Some(Ok(Heard::Connected)) if watch.state().is_local => {
+                Some(Ok(Heard::Connected)) if watch.state.lock().is_local => {
                     watch.summon(true);
                     watch.resync();
                 }
@@ -263,7 +263,7 @@ impl Watch {
             return;
         }
         let now = Instant::now();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let was_telling = state.telling.is_some();
         let until = now + HEEDED_FOR;
         let telling = state.telling.get_or_insert_with(|| Telling {
@@ -288,7 +288,7 @@ impl Watch {
             return;
         }
         let Letter { from, run, number, deed } = letter;
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if !state.is_local {
             return;
         }
@@ -301,7 +301,7 @@ impl Watch {
     fn see_to_others(&self, summoned_at: &mut Instant) {
         let now = Instant::now();
         let (is_local, has_missed) = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             if state.telling.as_ref().is_some_and(|telling| now >= telling.until) {
                 state.telling = None;
                 self.is_watched.store(state.is_local, Ordering::Release);

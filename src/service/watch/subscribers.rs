@@ -5,11 +5,12 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Bound;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::super::wakeups::lock;
+use parking_lot::Mutex;
+
 use super::{News, Selection, Told, Wanted};
 use crate::lock::LockKey;
 
@@ -201,7 +202,7 @@ struct Queued {
 
 impl Queue {
     pub(super) fn push(&self, told: &Arc<Told>) {
-        let mut queued = lock(&self.0);
+        let mut queued = self.0.lock();
         if queued.told.len() < MOST_QUEUED {
             queued.told.push_back(told.clone());
         } else {
@@ -214,7 +215,7 @@ impl Queue {
     }
 
     fn close(&self) {
-        let mut queued = lock(&self.0);
+        let mut queued = self.0.lock();
         queued.is_closed = true;
         if let Some(waker) = queued.waker.take() {
             waker.wake();
@@ -222,7 +223,7 @@ impl Queue {
     }
 
     pub(super) fn poll(&self, context: &mut Context<'_>) -> Poll<Option<Arc<Told>>> {
-        let mut queued = lock(&self.0);
+        let mut queued = self.0.lock();
         if let Some(told) = queued.told.pop_front() {
             return Poll::Ready(Some(told));
         }

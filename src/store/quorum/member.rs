@@ -1,14 +1,14 @@
 //! One server of a quorum: the link to it, what it was last seen to remember, and its clock.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use redis::RedisError;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 use super::member_status::MemberStatus;
-use super::waiters::lock;
 use crate::clock::part_of;
 use crate::store::StoreError;
 use crate::store::redis::connection::link::Link;
@@ -116,28 +116,28 @@ impl Member {
 
     /// What it was last seen to remember, or why it could not be asked.
     pub(super) fn status(&self) -> Result<MemberStatus, String> {
-        self.seen().status.clone()
+        self.seen.lock().status.clone()
     }
 
     pub(super) fn see(&self, status: Result<MemberStatus, String>, clock: Option<ServerClock>) {
         metrics().quorum_members.set(&self.name, state_of(&status));
-        let mut seen = self.seen();
+        let mut seen = self.seen.lock();
         seen.status = status;
         seen.clock = clock.or(seen.clock);
     }
 
     pub(super) fn clock(&self) -> Option<ServerClock> {
-        self.seen().clock
+        self.seen.lock().clock
     }
 
     /// Whether it counts.
     pub(super) fn counts(&self) -> bool {
-        self.seen().status.as_ref().is_ok_and(MemberStatus::counts)
+        self.seen.lock().status.as_ref().is_ok_and(MemberStatus::counts)
     }
 
     /// Whether it counts, and else why not.
     pub(super) fn eligibility(&self) -> Result<(), String> {
-        match &self.seen().status {
+        match &self.seen.lock().status {
             Ok(status) => status.eligibility(),
             Err(reason) => Err(reason.clone()),
         }
@@ -145,7 +145,7 @@ impl Member {
 
     /// Whether the process of this name counts, and else why not.
     fn eligibility_of(&self, run: &str) -> Result<(), String> {
-        match &self.seen().status {
+        match &self.seen.lock().status {
             Ok(status) if status.run != run => {
                 Err("it was restarted or followed another server, and was not looked at since".to_owned())
             }
@@ -238,10 +238,6 @@ impl Member {
                 (clock.at(at) - clock.error_us).to_string()
             }
         })
-    }
-
-    fn seen(&self) -> MutexGuard<'_, Seen> {
-        lock(&self.seen)
     }
 }
 

@@ -5,11 +5,12 @@
 //! is due (`reconfiguration.rs`).
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
@@ -18,7 +19,6 @@ use tokio_util::sync::CancellationToken;
 use super::member::{Member, ServerClock};
 use super::member_status::{MemberStatus, RecordKind};
 use super::scripts;
-use super::waiters::lock;
 use crate::clock::Clock;
 use crate::store::StoreError;
 use crate::store::redis::pubsub::peer_bus::PeerRoutes;
@@ -151,7 +151,7 @@ impl Membership {
         if self.list.epoch > 1 && statuses.iter().all(|status| status.kind == RecordKind::Empty) {
             return Some("no server knows an earlier list, and a first list has epoch 1");
         }
-        let hindrance = *lock(&self.hindrance);
+        let hindrance = *self.hindrance.lock();
         hindrance.or_else(|| {
             (have_forgotten >= self.blocking() && self.has_been.load(Ordering::Relaxed)).then_some(
                 "so many may have forgotten at once that the order of fencing numbers will rest on their clocks and on what \
@@ -248,14 +248,14 @@ impl Membership {
 
     /// Has a process count as this server; `false` where it counts as another.
     fn claim(&self, run: &str, index: usize) -> bool {
-        let mut runs = lock(&self.runs);
+        let mut runs = self.runs.lock();
         // A server that was started anew is another process.
         runs.retain(|known, holder| *holder != index || known == run);
         *runs.entry(run.to_owned()).or_insert(index) == index
     }
 
     fn twin_of(&self, run: &str) -> String {
-        let runs = lock(&self.runs);
+        let runs = self.runs.lock();
         let name = runs.get(run).map_or("another", |index| &self.members[*index].name);
         format!("it is the same server as {name}, and has one vote only")
     }

@@ -10,7 +10,6 @@ use tokio::time::Instant;
 use super::member_status::{MemberStatus, RecordKind};
 use super::membership::Membership;
 use super::scripts;
-use super::waiters::lock;
 
 /// How long a server is seen without its record before it goes into quarantine: at the first start another gateway may be
 /// about to write it.
@@ -52,7 +51,7 @@ impl Membership {
             return;
         }
         let hindrance = self.store_list(&statuses).await;
-        *lock(&self.hindrance) = hindrance;
+        *self.hindrance.lock() = hindrance;
         let counts = |index: &usize| statuses[*index].as_ref().is_ok_and(MemberStatus::counts);
         let good: Vec<_> = (0..self.members.len()).filter(counts).collect();
         self.settle_list(&statuses, &good).await;

@@ -3,9 +3,10 @@
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, broadcast};
 use tokio::time::{Instant, timeout_at};
 
@@ -150,7 +151,7 @@ impl Waiters {
     pub(super) fn step<T>(&self, step: impl FnOnce(&mut WaitState, Duration) -> T) -> T {
         let now = boottime();
         let (answer, hints) = {
-            let mut state = lock(&self.state);
+            let mut state = self.state.lock();
             let answer = step(&mut state, now);
             if state.known() > state.tidy_at {
                 state.tidy(now);
@@ -171,7 +172,7 @@ impl Waiters {
         deadline: Instant,
     ) -> Result<OwnedMutexGuard<()>, StoreError> {
         let turn = {
-            let mut tries = lock(&self.tries);
+            let mut tries = self.tries.lock();
             if tries.len() > MANY {
                 tries.retain(|_, turn| turn.strong_count() > 0);
             }
@@ -216,11 +217,6 @@ impl Waiters {
             let _ = self.hints.send(Hint::Due(key, whole_ms(due_in)));
         }
     }
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic elsewhere cannot have left these half changed.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -6,10 +6,11 @@
 //! followed, unless every sentinel reports it: then Sentinel was set up anew.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, RedisResult};
 use tokio::task::JoinSet;
@@ -153,14 +154,14 @@ impl Member {
     /// Asks for the epoch first: a failover between the two answers then shows a new address under the old epoch, and
     /// never an old address under the new one, by which a deposed primary would begin a new run of numbers.
     async fn try_to_ask(&self, name: &str) -> RedisResult<Result<Report, String>> {
-        let known = self.connection().clone();
+        let known = self.connection.lock().clone();
         let mut connection = match known {
             Some(connection) => connection,
             None => {
                 let config =
                     AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
                 let connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
-                self.connection().insert(connection).clone()
+                self.connection.lock().insert(connection).clone()
             }
         };
         let (state, address): (HashMap<String, String>, Option<(String, u16)>) = redis::pipe()
@@ -181,10 +182,6 @@ impl Member {
 
     /// The next question goes over a new one.
     fn forget_connection(&self) {
-        *self.connection() = None;
-    }
-
-    fn connection(&self) -> MutexGuard<'_, Option<MultiplexedConnection>> {
-        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.connection.lock() = None;
     }
 }

@@ -5,8 +5,9 @@
 //! nobody else there it has one operation.
 
 use std::mem;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use redis::{Cmd, ErrorKind, RedisResult, Value};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::oneshot;
@@ -81,7 +82,7 @@ impl<P: BatchedOperation> Batcher<P> {
     }
 
     fn push(&self, session: u64, waiting: Waiting<P>) -> Pushed {
-        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next = self.next.lock();
         if next.waiting.is_empty() {
             next.session = session;
         } else if next.session != session {
@@ -96,7 +97,7 @@ impl<P: BatchedOperation> Batcher<P> {
         if Handle::current().runtime_flavor() != RuntimeFlavor::CurrentThread {
             yield_now().await;
         }
-        let mut waiting = mem::take(&mut self.next.lock().unwrap_or_else(PoisonError::into_inner).waiting);
+        let mut waiting = mem::take(&mut self.next.lock().waiting);
         waiting.retain(|waiting| P::IS_OWED || !waiting.reply.is_closed());
         while waiting.len() > MOST_OPERATIONS {
             let others = waiting.split_off(MOST_OPERATIONS);

@@ -1,7 +1,6 @@
 //! A server that is looked at again and again, and what the log says of it.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
+use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{Client, RedisResult};
 
@@ -37,11 +36,11 @@ impl ServerMonitor {
         let look = match client {
             Some(client) => {
                 let look = self.preflight.meet(connection).await?;
-                self.known().address = client.get_connection_info().addr().to_string();
+                self.known.lock().address = client.get_connection_info().addr().to_string();
                 look
             }
             None => {
-                let config = self.known().config.clone();
+                let config = self.known.lock().config.clone();
                 self.preflight.look(connection, config).await?
             }
         };
@@ -49,12 +48,8 @@ impl ServerMonitor {
         Ok(look)
     }
 
-    fn known(&self) -> MutexGuard<'_, LastLook> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn say(&self, look: &Look) {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         let address = &known.address;
         let refusals: Vec<_> = look.refusals.iter().map(ToString::to_string).collect();
         let is_in = |list: &[String], text: &&String| list.contains(text);

@@ -1,8 +1,9 @@
 //! Whether a server is safe to lock on: what is refused, what is warned of, and what that puts at risk.
 
 use std::fmt;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
+use parking_lot::RwLock;
 use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
 
@@ -65,11 +66,11 @@ impl Gate {
     }
 
     pub(crate) fn set(&self, refusal: Option<Arc<str>>) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = refusal;
+        *self.0.write() = refusal;
     }
 
     pub(crate) fn may_grant(&self) -> Result<(), StoreError> {
-        match &*self.0.read().unwrap_or_else(PoisonError::into_inner) {
+        match &*self.0.read() {
             Some(reason) => Err(StoreError::Unavailable(reason.to_string())),
             None => Ok(()),
         }

@@ -4,8 +4,9 @@
 //! have plain channels only. Where neither is allowed nothing is told, and the heartbeats find what is due.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, PushInfo, PushKind, RedisError, RedisResult};
 use tokio::time::{Instant, timeout_at};
@@ -48,7 +49,7 @@ impl Listener {
     /// Listens to what concerns the gateway in a bucket. Where that is forbidden, is not answered in time, or the bucket
     /// left the node and came back, heartbeats find what is due.
     pub(crate) async fn listen(&self, bucket: Bucket, deadline: Instant) {
-        if !self.buckets().insert(bucket) {
+        if !self.buckets.lock().insert(bucket) {
             return;
         }
         let channel = self.keys.channel(bucket, &self.gateway);
@@ -60,11 +61,7 @@ impl Listener {
         };
         tracing::debug!(reason, "no subscription");
         // The next heartbeat tries again; another node may have the bucket by then.
-        self.buckets().remove(&bucket);
-    }
-
-    fn buckets(&self) -> MutexGuard<'_, HashSet<Bucket>> {
-        self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
+        self.buckets.lock().remove(&bucket);
     }
 }
 
