@@ -95,7 +95,7 @@ impl RedisStore {
             return Ok(None);
         }
         let bucket = self.keys.bucket_of(key);
-        let token = request.token.to_string();
+        let (token, note) = (request.token.to_string(), request.note.stored());
         let take = Arc::new(Take {
             lock: self.keys.lock(key),
             tickets: self.keys.tickets(key),
@@ -103,7 +103,7 @@ impl RedisStore {
             fence: self.keys.fence(bucket),
             by: [&*token, " ", &request.attempt.to_string(), " "].concat(),
             ttl_ms: request.ttl.as_ms(),
-            note: request.note.owner().map(|_| [" ", request.note.stored()].concat()),
+            note: (!note.is_empty()).then(|| [" ", note].concat()),
         });
         let (reply, link) = self.run_batched(bucket, true, &take, &self.fast_path.takes, deadline).await?;
         if let Some(fencing_token) = reply.number() {
