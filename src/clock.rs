@@ -21,7 +21,7 @@ pub trait Clock: Send + Sync + 'static {
 
     /// Names this run of the machine: times since boot mean something only within it.
     ///
-    /// Empty where nobody knows. Every start then counts as a reboot, which the wall clock has to bridge.
+    /// Empty if it is not known. Then every start counts as a reboot, and leases are counted on the wall clock across it.
     fn boot_id(&self) -> String;
 }
 
@@ -57,7 +57,7 @@ pub fn whole_ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// When so much of the time from now to a deadline is over.
+/// The moment at which this part of the time from now to a deadline is over.
 pub fn part_of(deadline: Instant, part: f64) -> Instant {
     let now = Instant::now();
     now + deadline.saturating_duration_since(now).mul_f64(part)

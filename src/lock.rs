@@ -22,9 +22,9 @@ pub use outcome::{
 pub use reach::Reach;
 pub use terms::Terms;
 
-/// Reads a duration as people write it, such as `1h30m`. A bare number is none: the unit that is meant is not the same to all.
+/// Reads a duration as people write it, such as `1h30m`. A number without a unit is refused: people mean different units.
 pub fn parse_duration(text: &str) -> Option<Duration> {
-    // What reads durations takes a zero without a unit.
+    // The library takes a zero without a unit.
     humantime::parse_duration(text).ok().filter(|_| !text.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
@@ -158,7 +158,7 @@ impl fmt::Debug for LeaseToken {
 pub struct TokenHash([u8; 32]);
 
 impl TokenHash {
-    /// Whose a lock is that was released and is kept for a while: the hash of no token that anybody could show.
+    /// The holder of a lock that was released and is kept for a while. It is the hash of no token.
     pub const NOBODY: Self = Self([0; 32]);
 
     /// What is left of it in a lock that is kept after its release, in the place of an attempt: half of it.
@@ -197,8 +197,8 @@ impl Attempt {
         if self.is_of_connection() { Self::for_connection() } else { Self::generate() }
     }
 
-    /// By what a connection holds a lock that its token held before, where this is its attempt. It is another one, so that
-    /// undoing the attempt undoes nothing that somebody was told of before.
+    /// The attempt by which a connection holds a lock that its token held before, made from the attempt of its request.
+    /// They differ, so rolling back the request's attempt undoes nothing that a client was told of.
     #[must_use]
     pub fn claim(&self) -> Self {
         let mut bytes = self.0;
@@ -236,7 +236,7 @@ impl FencingToken {
 pub struct Ttl(u64);
 
 impl Ttl {
-    /// By which a renewal leaves every lease as it is.
+    /// A ttl with which a renewal leaves every lease as it is.
     pub const SHORTEST: Self = Self(1);
 
     /// `None` for zero: there is no lock without a lease.
@@ -323,7 +323,7 @@ pub(crate) struct Hex<'a>(pub(crate) &'a [u8]);
 impl fmt::Display for Hex<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        // All at once: the formatter takes as long over two digits as over all that any of these has.
+        // All at once: the formatter needs as long for two digits as for all of them.
         let mut text = [0; 2 * MOST_HEX_BYTES];
         let (pairs, _) = text.as_chunks_mut::<2>();
         for (pair, byte) in pairs.iter_mut().zip(self.0) {

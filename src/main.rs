@@ -39,24 +39,24 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-/// Small pieces of memory come and go with each request, which it handles in a third of the time of the system's.
+/// Each request takes and frees small pieces of memory. This allocator needs a third of the system's time for that.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
 /// The exit code when the settings are wrong.
 const WRONG_SETTINGS: u8 = 2;
-/// How long takes-back may go on after the last request.
+/// How long roll-backs may go on after the last request.
 const LAST_TAKES_BACK: Duration = Duration::from_secs(2);
 /// How long the last traces may take on their way.
 const LAST_TRACES: Duration = Duration::from_secs(2);
-/// How long the last lines of a log may take, and what is said in place of one.
+/// How long the last lines of a log, or one line in place of a log, may take.
 const LAST_LINES: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
     let (command, given) = match read_arguments() {
         Ok(read) => read,
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
-            // Nothing can be done for a reader that has closed its end.
+            // If the reader has closed its end, there is nothing left to do.
             let _ = error.print();
             return ExitCode::SUCCESS;
         }
@@ -102,7 +102,7 @@ fn tell_unknown(variables: Vec<String>) {
 }
 
 fn complain(problem: &str, code: u8) -> ExitCode {
-    // Where standard error is closed, or nobody reads it, the exit code has to do.
+    // If standard error is closed, or full and not read, the exit code is all that is said.
     let line = format!("fencepost: {problem}\n");
     let (done, is_done) = mpsc::channel();
     let say = move || drop(done.send(io::stderr().write_all(line.as_bytes())));
@@ -116,7 +116,7 @@ fn print_document() -> anyhow::Result<()> {
     write!(io::stdout(), "{}", api::openapi_json()).context("cannot print the document")
 }
 
-/// Says the entry of a new key and the key, each where it is asked for.
+/// Prints a new key and its entry, each to the stream or file that `fencepost key new --help` names.
 fn new_key(NewKey { key, entry, append_to }: NewKey) -> anyhow::Result<()> {
     if let Some(file) = &append_to {
         access::append(&entry, file).with_context(|| format!("cannot append to {}", file.display()))?;
@@ -128,7 +128,7 @@ fn new_key(NewKey { key, entry, append_to }: NewKey) -> anyhow::Result<()> {
     writeln!(io::stderr(), "fencepost: {hint}\n{}", key.reveal()).context("cannot print the key")
 }
 
-/// Says what the store is, and by the exit code whether it can be used.
+/// Prints what the store is. The exit code says whether it can be used.
 #[tokio::main]
 async fn check(store: &StoreSettings) -> ExitCode {
     let survey = match store {
@@ -146,7 +146,7 @@ async fn check(store: &StoreSettings) -> ExitCode {
     }
 }
 
-/// One thread is a runtime of its own kind: where nobody is on another, nobody has to be woken there.
+/// With one thread, a runtime for one thread is used: it never has to wake another.
 fn serve_with_threads(settings: Settings) -> anyhow::Result<()> {
     let log =
         Log::start(settings.observe.logs_json, settings.observe.log_level).context("cannot start the log")?;
@@ -188,7 +188,7 @@ async fn serve(mut settings: Settings) -> anyhow::Result<()> {
     };
     let is_loopback = address.ip().to_canonical().is_loopback();
     let access = settings.access.clone();
-    // The name may have meant another address when the settings were checked.
+    // The name may have resolved to another address when the settings were checked.
     let is_meant = is_loopback || access.keys.is_some() || access.allows_anonymous;
     anyhow::ensure!(is_meant, "{address} can be reached from other machines, and no API keys are in use");
     refuse_unsafe(&settings).await?;

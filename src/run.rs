@@ -52,7 +52,7 @@ const NOT_POSSIBLE: u8 = 71;
 const LOST: u8 = 76;
 /// The request is wrong, as wrong settings are.
 const REFUSED: u8 = 2;
-/// What shells say of a command that cannot be started, and of one that does not exist.
+/// The statuses that shells use for a command that cannot be started, and for one that does not exist.
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 /// What shells add to the number of the signal that ended a command.
@@ -60,7 +60,7 @@ const BY_SIGNAL: u8 = 128;
 
 /// How long a release is tried: after that the lock is free when its lease ends.
 const RELEASE_MAY_TAKE: Duration = Duration::from_secs(5);
-/// How long one try may take, and the pause before the next.
+/// How long one try may take, and the pause before the next one.
 const RELEASE_TRY_MAY_TAKE: Duration = Duration::from_secs(2);
 const RELEASE_PAUSE: Duration = Duration::from_millis(200);
 /// How long the release may take after a lease was lost, as the gateway is likely to be away, or after a signal.
@@ -78,7 +78,7 @@ pub struct RunSettings {
     pub ttl: Duration,
     /// How long to wait in line.
     pub wait: Duration,
-    /// What those who are asked to end are given for it.
+    /// How long processes that are asked to end may take for that.
     pub kill_after: Duration,
     /// The longest that the lock may be held.
     pub max_hold: Option<Duration>,
@@ -86,7 +86,7 @@ pub struct RunSettings {
     pub min_hold: Option<Duration>,
     /// A note for people.
     pub owner: Option<Owner>,
-    /// The exit status when the lock was not to be had.
+    /// The exit status if another client had the lock until the wait was over.
     pub busy_exit: u8,
     /// Whether the command gets the token.
     pub passes_token: bool,
@@ -103,7 +103,7 @@ pub fn run(settings: &RunSettings) -> ExitCode {
         Err(error) => return complain(&format!("cannot start: {error}"), NOT_POSSIBLE),
     };
     let done = runtime.block_on(run_under_lock(settings));
-    // A name that is still being resolved must not keep anybody waiting.
+    // A name that is still being resolved must not delay the end.
     runtime.shutdown_background();
     match done {
         Ok(status) => ExitCode::from(status),
@@ -141,7 +141,7 @@ async fn run_under_lock(settings: &RunSettings) -> Result<u8, Failure> {
     };
     let lease = LeaseClock::new(held, settings.ttl, settings.kill_after);
     let is_ready = signals.catch_stop().map_err(Failure::from);
-    // Since the grant this process may have been stopped, or blocked by its terminal, or the machine asleep.
+    // Since the grant, this process may have been stopped, or blocked by its terminal. Or the machine slept.
     if boottime() >= lease.terms_at() {
         let _ = gateways.release(LAST_WORD_MAY_TAKE).await;
         let key = settings.key.as_str();
@@ -170,7 +170,7 @@ async fn run_under_lock(settings: &RunSettings) -> Result<u8, Failure> {
     };
     let end = supervisor.watch().await;
     if end.is_err() {
-        // Nobody watches the lease any more.
+        // From here on nothing watches the lease.
         family.kill();
     }
     terminal.take_back();
@@ -189,7 +189,7 @@ async fn run_under_lock(settings: &RunSettings) -> Result<u8, Failure> {
         End::Lost { problem, is_nobody_left } => {
             terminal.restore();
             if is_nobody_left {
-                // Whoever is next in line need not wait for the rest of the lease, if there is one.
+                // So the next client need not wait until the lease ends.
                 let _ = gateways.release(LAST_WORD_MAY_TAKE).await;
             }
             Err(Failure { problem, status: LOST })
@@ -216,11 +216,11 @@ fn start(settings: &RunSettings, token: &LeaseToken, held: HeldGrant) -> Result<
         .args(&settings.arguments)
         .env("LOCK_KEY", settings.key.as_str())
         .env("FENCING_TOKEN", held.fencing_token.to_string())
-        // One that this process was given is that of another lock.
+        // A token that this process was given is that of another lock.
         .env_remove("LEASE_TOKEN")
-        // It opens all locks, and the command need not ask for any.
+        // The command need not ask for locks, so it does not get the key to all of them.
         .env_remove("FENCEPOST_API_KEY")
-        // A group of its own: signals reach all of it, and nobody else.
+        // The command gets a process group of its own. So a signal reaches all of it, and nothing else.
         .process_group(0);
     if settings.passes_token {
         command.env("LEASE_TOKEN", token.reveal());

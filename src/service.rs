@@ -126,8 +126,9 @@ impl LockService {
         self.cleaner.under_way()
     }
 
-    /// From now on nobody waits or watches, and no connection holds a lock: those who wait are answered, and keep their
-    /// places for a while; those who hold are told, and keep their locks for a while, for the same token at another gateway.
+    /// Ends all waiting, watching and holding. Requests that wait are answered, and keep their tickets for a while.
+    /// Connections that hold a lock are told, and the lock stays theirs for a while: the same token can go on at another
+    /// gateway.
     pub fn stop_waiting(&self) {
         self.wakeups.closing.cancel();
         self.watch.close();
@@ -185,12 +186,12 @@ impl LockService {
             self.watch.or_unclear(key, settled)?;
         match ended {
             Some(ended) => self.ledger.ended(key, ended),
-            // What is known is that the token holds it no more.
+            // All that is known is that the token does not hold the lock any more.
             None => self.ledger.lost(key, &hash),
         }
         match ended {
             Some(ended) => self.watch.tell(key, || Doing::Released(ended)),
-            // An earlier copy may have freed it, or it was a place in the line.
+            // An earlier copy of this request may have released the lock. Or the token had a ticket only.
             None if in_doubt || answer == Released::Released => self.watch.tell(key, || Doing::Unclear),
             None => {}
         }
@@ -206,7 +207,7 @@ impl LockService {
         let look = Inspect { key: key.clone(), token: token.map(LeaseToken::hash) };
         match self.settle_call(self.deadline(), look).await {
             Ok(settled) => Ok(settled.answer),
-            // A look changes nothing. With a token it may have pinned that token's grant.
+            // Looking changes nothing, with one exception: with a token, it may pin that token's grant.
             Err(StoreError::Unknown(reason)) if token.is_none() => Err(StoreError::Unavailable(reason)),
             Err(error) => Err(error),
         }
@@ -219,7 +220,7 @@ impl LockService {
 
     /// Finishes what is being rolled back, for at most `within`, and closes the store.
     pub async fn close(&self, within: Duration) {
-        // Whose connection was cut a moment ago is about to be rolled back.
+        // Connections that were cut a moment ago begin their roll-backs now.
         self.holds.close();
         let _ = timeout(within, self.holds.wait()).await;
         self.cleaner.finish(within).await;

@@ -2,7 +2,7 @@
 
 use super::{Attempt, FencingToken, LockKey, Note, Ticket};
 
-/// A lease on a lock, as everybody may see it: everything but the token.
+/// A lease on a lock without its token, so everybody may see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
     /// The number to show to the protected resource.
@@ -25,13 +25,13 @@ impl Lease {
 /// Why a token was not given a lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Refusal {
-    /// Who holds the lock; `None` where it is free and promised to the head of its line, or that is not known.
+    /// Who holds the lock. `None` if it is free and promised to the first in the queue, or if the holder is not known.
     pub holder: Option<Lease>,
     /// Whether it is not known who holds the lock, nor whether anybody does.
     pub holder_unknown: bool,
-    /// How many stand in the line.
+    /// How many wait in the queue.
     pub waiters: u64,
-    /// Where the token stands among them, from 1 on, if it does.
+    /// The position of the token, from 1 on, if it has a ticket.
     pub position: Option<u64>,
 }
 
@@ -48,7 +48,7 @@ pub struct QueuePosition {
     pub offered_to: Option<Attempt>,
 }
 
-/// What a store answers to one who asks for a lock. What only one kind of request can be told is in `T`.
+/// What a store answers to a request for a lock. `T` is what only one kind of request can be answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Acquired<T> {
     /// A new lease, or the one that this same attempt was given before.
@@ -118,7 +118,7 @@ impl From<Confirmed> for Acquired<Refusal> {
     }
 }
 
-/// What one who joins a wait queue is told.
+/// What a store answers to a request that joins a wait queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Enqueued {
     /// The attempt waits, or another of its token: as one who polls is told.
@@ -127,7 +127,7 @@ pub enum Enqueued {
     QueueFull,
 }
 
-/// What one who waits is told.
+/// What a store answers to a request that waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Polled {
     /// The attempt waits here.
@@ -138,7 +138,7 @@ pub enum Polled {
     TicketLost,
 }
 
-/// What one is told who waits no longer.
+/// What a store answers to a last poll, at the end of a wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LastPolled {
     /// Someone else holds the lock, or is to have it next.
@@ -167,7 +167,7 @@ pub enum Renewed {
 /// What a store answers to a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Released {
-    /// The token held the lock or stood in its line, and no longer does.
+    /// The token held the lock or had a ticket, and no longer does.
     Released,
     /// Nobody held the lock.
     NotHeld,
@@ -180,7 +180,7 @@ pub enum Released {
 pub struct ReleaseEffect {
     /// The answer.
     pub answer: Released,
-    /// The grant that it ended: none where the token only stood in line, or the answer is that of an earlier copy.
+    /// The grant that it ended. `None` if the token had a ticket only, or if an earlier copy of the release got this answer.
     pub ended: Option<Ended>,
 }
 
@@ -215,7 +215,7 @@ pub enum RolledBack {
 pub enum Inspected {
     /// Nobody holds the lock.
     Free {
-        /// How many stand in the line.
+        /// How many wait in the queue.
         waiters: u64,
     },
     /// Somebody does.
@@ -224,12 +224,12 @@ pub enum Inspected {
         lease: Lease,
         /// Whether it is the token that was shown; `None` where none was.
         yours: Option<bool>,
-        /// How many stand in the line.
+        /// How many wait in the queue.
         waiters: u64,
     },
 }
 
-/// What a store answers to one who breaks a lock.
+/// What a store answers to a request that breaks a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Broken {
     /// The grant held the lock, by this lease, and no longer does.
@@ -256,6 +256,6 @@ pub struct Listed {
     pub key: LockKey,
     /// By which lease it is held.
     pub lease: Lease,
-    /// How many stand in the line.
+    /// How many wait in the queue.
     pub waiters: u64,
 }

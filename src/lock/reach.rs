@@ -1,4 +1,4 @@
-//! Of which locks somebody may be told, where many are told of.
+//! Which locks a caller may be told of, in lists and in streams of events.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::LockKey;
 pub struct Reach {
     /// How the names of all of them begin. Sorted, and none begins with another, so that a lock is below one of them at most.
     prefixes: Arc<[String]>,
-    /// Of what begins so, what it may be told of; `None` for all.
+    /// Which of those it may be told of; `None` for all.
     may_see: Option<MaySee>,
 }
 
@@ -57,7 +57,7 @@ impl Reach {
     }
 }
 
-/// Two that are limited are the same only where they are limited by the same.
+/// Two with a limit are equal only if it is the same limit.
 impl PartialEq for Reach {
     fn eq(&self, other: &Self) -> bool {
         let is_same = match (&self.may_see, &other.may_see) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// The terms of a grant, counted from the grant by the clock of whoever keeps the lock.
+/// The terms of a grant, counted from the grant by the clock of its store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
     /// No renewal goes past it.
@@ -12,7 +12,7 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// The longest `max_hold`: past it, a lock is as good as held for ever.
+    /// The longest `max_hold`. A longer one would be as good as none.
     pub const LONGEST_MAX_HOLD: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
     /// Whether there are none.

@@ -65,7 +65,7 @@ fn start_and_follow() -> io::Result<WaitStatus> {
     heard.thread_block()?;
     let signals = SignalFd::new(&heard)?;
     let pass_on = |signal| {
-        // Whoever has ended needs none.
+        // A process that has ended needs none.
         let _ = kill_process(run, signal);
     };
     runtime.block_on(async {
@@ -74,7 +74,7 @@ fn start_and_follow() -> io::Result<WaitStatus> {
         }
     });
     loop {
-        // Several that end at once are one signal.
+        // Several children that end at once are one signal.
         while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
             if pid == run {
                 return Ok(status);

@@ -51,7 +51,7 @@ pub(super) struct RequestRefusal {
     pub(super) is_of_all: bool,
 }
 
-/// How things stand in front of a lock.
+/// Why the lock is not ours yet, and who else waits.
 pub(super) struct Busy {
     pub(super) position: Option<u64>,
     pub(super) waiters: u64,

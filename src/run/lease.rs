@@ -32,7 +32,7 @@ pub(super) struct HeldGrant {
     pub(super) ends_at: Duration,
 }
 
-/// What is known of the lease by all answers so far.
+/// What all answers so far say of the lease.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LeaseClock {
     ends_at: Duration,
@@ -54,7 +54,7 @@ impl LeaseClock {
         self.ends_at
     }
 
-    /// When nothing may run any more that was started under it.
+    /// When everything that was started under it is killed.
     pub(super) fn kills_at(&self) -> Duration {
         let margin = (self.ttl / MARGIN_PART).clamp(SHORTEST_MARGIN, LONGEST_MARGIN);
         self.ends_at.saturating_sub(margin)

@@ -1,8 +1,8 @@
 //! The command and all that it has started: finding them, signaling them, reaping them.
 //!
 //! This process is a *child subreaper*: a descendant whose parent has ended becomes its child, whatever session or group
-//! it is in. So as long as there is a descendant there is a child, and when the kernel says that there is no child, nobody
-//! has escaped. It has no children but those: where it had some before, the run is [apart](super::apart) from them.
+//! it is in. So as long as there is a descendant there is a child. When the kernel says that there is no child, no process
+//! has escaped. This process has no other children: if it had some before, the run is [apart](super::apart) from them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -18,11 +18,11 @@ use rustix::process::{
 
 use crate::clock::boottime;
 
-/// How long the dying may take. Whoever hangs in the kernel for longer never gets back to its own code.
+/// How long killing may take. A process that hangs in the kernel for longer does not run its own code again.
 const DYING_MAY_TAKE: Duration = Duration::from_secs(5);
-/// Between two looks, where there is nobody to catch.
+/// The pause between two looks when no new process was found.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
-/// After so many looks at the new processes alone, all are looked at: in time, numbers are used again.
+/// After so many looks at new processes alone, all processes are looked at, since numbers are used again in time.
 const LOOKS_BETWEEN_WHOLE_ONES: u32 = 100;
 
 /// A process, told from a later one of the same number by when it started.
@@ -72,7 +72,7 @@ impl Family {
         }
     }
 
-    /// Whether nobody is left, not even as a zombie.
+    /// Whether no process is left, not even a zombie.
     pub(super) fn is_gone(&self) -> bool {
         let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         matches!(waitid(WaitId::All, look), Err(Errno::CHILD))
@@ -81,7 +81,7 @@ impl Family {
     /// Sends a signal to the command's process group, while the command is there, be it as a zombie.
     pub(super) fn signal_command(&self, signal: Signal) {
         if let Some(command) = self.command {
-            // Whoever has ended needs no signal.
+            // A process that has ended needs no signal.
             let _ = kill_process_group(command, signal);
         }
     }
@@ -109,8 +109,8 @@ impl Family {
             if boottime() >= give_up {
                 break;
             }
-            // Whoever has children as fast as it can is only caught by being faster. But those who just stay may not be
-            // signaled, or hang in the kernel.
+            // A process that forks as fast as it can is caught only by a faster loop. But processes that just stay may belong
+            // to another user, or hang in the kernel: for them a pause is right.
             if found.is_empty() || looks_alike > LOOKS_BETWEEN_WHOLE_ONES {
                 thread::sleep(LOOK_AGAIN);
             }
@@ -155,7 +155,7 @@ impl Family {
                 members.push(child);
             }
         }
-        // Whoever is then left has lost a parent while all this was read: it may be anybody's, and is looked at again.
+        // The rest have lost a parent while all this was read. They may be ours, so they are looked at again.
         parents.extend(others.iter());
         parents.push(0);
         while let Some(parent) = parents.pop() {
@@ -205,7 +205,7 @@ impl Process {
 
 /// Stops this process and all of its group, as a terminal would have done; returns when it goes on.
 ///
-/// Where nobody could let it go on, as no shell started the group, nothing happens: so it is with terminals too.
+/// If no shell started the group, nothing could let it go on. Then nothing happens, as with a terminal.
 pub(super) fn stop_own_group() {
     let Ok(processes) = processes(&BTreeSet::new()) else { return };
     let (own, group) = (getpid(), getpgrp().as_raw_nonzero().get());

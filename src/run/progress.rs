@@ -1,4 +1,4 @@
-//! What a person at a terminal sees while the lock is waited for. In a pipe, nothing.
+//! What a person at a terminal sees while `run` waits for the lock. In a pipe, nothing.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
@@ -30,7 +30,7 @@ impl<'a> Progress<'a> {
         self.is_terminal && self.terminal.is_ours()
     }
 
-    /// Notes how things stand, and shows it.
+    /// Notes the position in the queue, and shows it.
     pub(super) fn note(&mut self, key: &str, busy: &Busy) {
         self.place = Some(match busy.position {
             Some(position) => format!("waiting for {key:?}: place {position} of {}", busy.waiters),

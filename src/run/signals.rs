@@ -13,10 +13,9 @@ use tokio::time::timeout;
 pub(super) const PASSED_ON: [Signal; 6] =
     [Signal::HUP, Signal::INT, Signal::TERM, Signal::QUIT, Signal::USR1, Signal::USR2];
 
-/// What arrives. It is caught from the moment this exists, so that none is lost between the grant and the command.
+/// The signals that arrive. They are caught as long as this exists, so none is lost between the grant and the command.
 ///
-/// Caught and not ignored: at `exec` a handler is taken away, but whoever starts ignoring a signal makes its command
-/// ignore it too.
+/// They are caught and not ignored: `exec` removes handlers, but a command inherits what is ignored.
 pub(super) struct Signals {
     passed_on: Vec<(Signal, Stream)>,
     child: Stream,

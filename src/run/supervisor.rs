@@ -1,7 +1,7 @@
-//! The command while it runs: its lease is renewed, signals are passed on, and nobody outlives the lease.
+//! The command while it runs: its lease is renewed, signals are passed on, and no process outlives the lease.
 //!
-//! One loop, and one thread. Each turn begins with a look at the clock: whatever has woken this process, and however long
-//! it was stopped or the machine asleep, killing what has outlived its lease comes before anything else.
+//! One loop in one thread. Each turn begins with a look at the clock. This process may have been stopped, or the machine
+//! may have slept: so it first kills what has outlived its lease, whatever has woken it.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use super::signals::{SignalEvent, Signals};
 use super::terminal::Terminal;
 use crate::clock::boottime;
 
-/// A command that wants the terminal, and lets nobody stop us where it cannot have it, is let go on at this pace.
+/// How often a command that was stopped for the terminal is let go on, if it cannot have it and nothing stops us with it.
 const LET_GO_ON: Duration = Duration::from_millis(50);
 
 /// How it has ended.
@@ -47,7 +47,7 @@ pub(super) struct CommandState {
     status: Option<WaitStatus>,
     /// The command was stopped.
     stopped: Option<Signal>,
-    /// When those are killed whom the command has left behind, and who were asked to end.
+    /// When what the command has left behind is killed, after it was asked to end.
     leftovers_end_at: Option<Duration>,
     /// The lease is not going to be renewed, and all were asked to end.
     is_losing: bool,
@@ -64,7 +64,7 @@ impl CommandSupervisor<'_> {
                 return Ok(end);
             }
             match event.take() {
-                // Those whom it left behind have been asked to end already.
+                // What it left behind was asked to end already.
                 Some(SignalEvent::ToPassOn(signal)) if self.state.status.is_none() => {
                     self.family.signal_command(signal);
                 }
@@ -73,7 +73,7 @@ impl CommandSupervisor<'_> {
             }
             if self.reap() {
                 self.stop_with_command();
-                // However long that was: first of all the lease.
+                // That may have taken long, so look at the lease first.
                 continue;
             }
             if let Some(end) = self.end_of_command() {
@@ -117,13 +117,13 @@ impl CommandSupervisor<'_> {
         format!("the lease of {key:?} could not be renewed: {}", self.renewals.failure())
     }
 
-    /// Sees to those whom the command leaves behind, and to the command when its lease is going to end.
+    /// Ends what the command leaves behind, and the command itself when its lease is about to end.
     fn end_of_command(&mut self) -> Option<End> {
         let now = boottime();
         let Some(status) = self.state.status else {
             if now >= self.lease.terms_at() && !self.state.is_losing {
                 self.state.is_losing = true;
-                // Who was asked to end is not kept running by a gateway that is back.
+                // The command was asked to end. A gateway that comes back changes nothing about that.
                 let failure = self.renewals.failure();
                 self.renewals.end(failure);
                 self.family.terminate();
@@ -138,7 +138,7 @@ impl CommandSupervisor<'_> {
             return Some(End::Lost { problem, is_nobody_left: true });
         }
         match self.state.leftovers_end_at {
-            // Those of a command that had to end were asked to end with it.
+            // They were asked to end together with the command.
             _ if self.state.is_losing => None,
             Some(end_at) if now >= end_at => {
                 let is_nobody_left = self.family.kill();
@@ -196,13 +196,13 @@ impl CommandSupervisor<'_> {
     fn stop_with_command(&mut self) {
         let wants_terminal = matches!(self.state.stopped, Some(Signal::TTIN | Signal::TTOU));
         if !self.terminal.is_there() || !(wants_terminal || self.state.stopped == Some(Signal::TSTP)) {
-            // Whoever stopped it lets it go on; meanwhile the lease is renewed.
+            // It goes on when the one that stopped it says so. Meanwhile the lease is renewed.
             return;
         }
         if wants_terminal {
             self.terminal.want();
         }
-        // A command that is quick to read may have done so before it was lent the terminal, and have it by now.
+        // A quick command may have read before it was lent the terminal. By now it may have it.
         let can_have_it = self.terminal.is_ours() || self.terminal.belongs_to(self.command);
         if !(wants_terminal && can_have_it) {
             self.terminal.take_back();

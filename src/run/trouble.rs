@@ -20,7 +20,7 @@ pub(super) struct Trouble {
 pub(super) enum Contact {
     /// No gateway can have read it.
     None,
-    /// It may have arrived.
+    /// A gateway may have read it.
     Sent,
     Answered,
 }

@@ -24,16 +24,16 @@ const SLICE_OF_SEVERAL: Duration = Duration::from_secs(5);
 const WATCHED_SLICE: Duration = Duration::from_secs(2);
 /// The first, which also shows whether there is a gateway.
 const FIRST_SLICE: Duration = Duration::from_secs(1);
-/// Below this, a gateway that refuses the wait is not asked for a shorter one, but for none.
+/// A gateway that refuses so short a wait is asked without a wait.
 const SHORTEST_SLICE: Duration = Duration::from_millis(100);
-/// How long a gateway that was never heard of is tried, and one that does not decide at least.
+/// How long gateways are tried if none has ever answered. Those that answer but do not decide are tried for this long at least.
 const FIRST_CONTACT: Duration = Duration::from_secs(5);
 /// What an answer may take beyond the wait.
 const ANSWER_MAY_TAKE: Duration = Duration::from_secs(10);
 const ANSWER_OF_SEVERAL_MAY_TAKE: Duration = Duration::from_secs(4);
-/// A lease is worked under when at most this part of it may be over.
+/// The command is started only if at most this part of the lease may be over.
 const FRESH_PART: u32 = 3;
-/// How long giving up a place may take: it is a courtesy, and ends by itself.
+/// How long giving up a place may take. It is a courtesy: the place ends by itself.
 const GIVING_UP_MAY_TAKE: Duration = Duration::from_secs(2);
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);

@@ -12,7 +12,7 @@ use crate::lock::{Acquired, Attempt, LeaseToken, Refusal, RolledBack};
 use crate::store::{Confirm, KnownTo, LockRequest, RollBack, StoreError, TicketAfter, Try};
 use crate::telemetry::metrics::{DoubtEnded, WaitEnded, metrics};
 
-/// Acquires that one request may send, each after the one before was voided: each leaves a tombstone behind.
+/// How many acquires one request may send. Each is sent after the one before was voided, and leaves a tombstone behind.
 const MOST_ACQUIRES: usize = 3;
 
 impl LockService {
@@ -37,7 +37,7 @@ impl LockService {
         // A token of ours takes nothing anew.
         if !request.only_confirms() {
             match self.room(&request.key, &account) {
-                // Whoever waits has nothing yet, and may never get it: its grant takes the room that it needs.
+                // A request that waits has no lock yet, and may never get one. Its grant is counted when it comes.
                 Room::Free(free) => room = free.filter(|_| request.wait.is_zero()),
                 Room::Full if request.token.is_some() => request.tenant.is_full = true,
                 Room::Full => {
@@ -53,7 +53,7 @@ impl LockService {
             Outcome::Granted(lease, _) | Outcome::AlreadyHeld(lease, _) => {
                 self.ledger.holds(&key, acquisition.token.hash(), lease, &account, room);
             }
-            // Whether it was released before is the same to one that gets no lock anyway.
+            // It gets no lock in any case, so it does not matter whether its token was released before.
             Outcome::NotTaken(NotAcquired::TokenReleased) if is_full => {
                 acquisition.outcome = Outcome::NotTaken(NotAcquired::TooManyLocks);
             }
@@ -85,7 +85,7 @@ impl LockService {
         let mut is_undone = true;
         loop {
             acquires_left -= 1;
-            // A token of ours is sent once: if its only copy is late, no release has left a tombstone that would refuse it.
+            // A token that the gateway made is sent once. If that copy is late, no release has left a tombstone to refuse it.
             let token = request.token.clone().unwrap_or_else(LeaseToken::generate);
             let lock = request.lock_request(&token, attempt);
             let guard = self.cleaner.guard(&lock, request.ticket_after());
@@ -180,7 +180,7 @@ impl LockService {
             Acquired::AlreadyHeld(lease) => {
                 guard.disarm();
                 let lease = lease_left(lease, sent_at).ok_or_else(|| StoreError::Unknown(over()))?;
-                // Of what a connection holds, its own renewals are told.
+                // If a connection holds the lock, its own renewals are reported, and not this one.
                 if !attempt.is_of_connection() {
                     self.watch.tell(&request.key, || Doing::Renewed(lease.clone()));
                 }

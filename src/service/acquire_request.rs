@@ -17,9 +17,9 @@ pub struct AcquireRequest {
     pub token: Option<LeaseToken>,
     /// The lease that is asked for.
     pub ttl: Ttl,
-    /// What people are to know of it.
+    /// A note about it for people.
     pub note: Note,
-    /// How long to wait in line for it; zero is not at all.
+    /// How long to wait in the queue; zero does not wait.
     pub wait: Duration,
     /// For how long it may, and must, be taken.
     pub terms: Terms,
@@ -30,11 +30,11 @@ pub struct AcquireRequest {
 /// For whom a lock is asked for, where that makes a difference to others.
 #[derive(Clone, Debug, Default)]
 pub struct Tenant {
-    /// To whose account the lock is put; none where nobody counts.
+    /// The account that the lock counts for; `None` where locks are not counted.
     pub account: Option<Account>,
     /// Is true while the ticket of a request that waits outlives it.
     pub is_ticket_kept: Option<Arc<AtomicBool>>,
-    /// Whether the account has as many locks as it may: only one that the token holds already is confirmed then.
+    /// Whether the account has as many locks as it may. Then a lock that the token holds is confirmed, and none is granted.
     pub(super) is_full: bool,
 }
 
@@ -83,7 +83,7 @@ pub enum NotAcquired {
     TooManyWaiters,
     /// The tenant has as many locks as it may.
     TooManyLocks,
-    /// Nobody waits here any more, and the wait was not over.
+    /// The gateway stops, so the wait ended early.
     ShuttingDown,
     /// The token was released before, or is one of ours that holds nothing.
     TokenReleased,
@@ -107,7 +107,7 @@ impl AcquireRequest {
         self.tenant.is_full || self.token.as_ref().is_some_and(LeaseToken::is_server_made)
     }
 
-    /// Nobody but this request knows a token that it made.
+    /// Whether this request made its token. Then nobody else knows it.
     pub(super) fn ticket_after(&self) -> TicketAfter {
         if self.token.is_some() { TicketAfter::Kept } else { TicketAfter::Removed }
     }

@@ -6,13 +6,13 @@ use super::{Doing, LockService, Turn};
 use crate::lock::{Broken, Ended, FencingToken, Inspected, LockKey, Page};
 use crate::store::{Break, Inspect, List, StoreError};
 
-/// The most pages of lists that the store is asked for at once: each costs it far more than a lock does, and those who take
-/// locks are not to wait for those who look.
+/// How many pages of lists the store is asked for at once. A page costs it far more than a lock, and those who take locks
+/// must not wait for those who list.
 pub(super) const MOST_LISTS: usize = 4;
 
 impl LockService {
-    /// Waits for a turn to list, which comes to one tenant after the other, and is over when it is dropped: once the page
-    /// is written, since that takes as long as to find it.
+    /// Waits for a turn to list; tenants take turns. Drop the turn when the page is written: writing a page takes as long
+    /// as finding it.
     pub async fn turn_to_list(&self, tenant: Option<&str>) -> Result<Turn, StoreError> {
         match timeout(self.store_timeout, self.lists.turn(tenant)).await {
             Ok(Some(turn)) => Ok(turn),
@@ -47,7 +47,7 @@ impl LockService {
         }
         let end = Break { key: key.clone(), fence: found };
         let settled = self.watch.or_unclear(key, self.settle_call(deadline, end).await)?;
-        // Whatever is answered, that grant holds it no more.
+        // In each of these cases, that grant does not hold the lock any more.
         self.ledger.ended(key, Ended { fencing_token: found, kept_ms: 0 });
         match settled.answer {
             Broken::Broken(_) => self.watch.tell(key, || Doing::Broken(found)),
@@ -55,7 +55,7 @@ impl LockService {
             _ => {}
         }
         Ok(match settled.answer {
-            // An earlier copy has ended the grant, or it has ended by itself: in any case it is over, as was asked for.
+            // An earlier copy has ended the grant, or the grant has ended by itself. Both are what was asked for.
             Broken::NotHeld | Broken::HeldByAnother if settled.in_doubt => Broken::Broken(lease),
             answer => answer,
         })

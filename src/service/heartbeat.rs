@@ -1,6 +1,5 @@
-//! The heartbeat of a gateway at which somebody waits: by it the store believes its waiters present, and by its answer
-//! nothing is missed. It beats in each bucket where somebody waits, and each of these beats stands for itself: a server
-//! that is silent holds up nobody who waits at another.
+//! The heartbeat of a gateway with waiters. It tells the store that they are present, and its answer says what they may
+//! have missed. Each bucket with waiters has a heartbeat of its own, so a silent server delays only its own waiters.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -14,11 +13,11 @@ use tokio::time::{Instant, sleep};
 use super::wakeups::{PassOnOffer, Wakeups};
 use crate::store::{Bucket, Heartbeat, MeteredStore, PassOn, StoreError};
 
-/// The time between two beats: an offer stands for longer, with room for a look.
+/// The time between two beats. It is shorter than an offer lasts, and leaves time for a poll.
 const BEAT_EVERY: Duration = Duration::from_millis(600);
-/// A gateway that was heard of within this is believed present for long enough to join a line.
+/// If the store answered a heartbeat within this time, it takes the gateway for present long enough to join a queue.
 const HEARD_LATELY: Duration = Duration::from_millis(900);
-/// How many of a bucket tell the store their tickets again at once.
+/// How many waiters of a bucket put their tickets back at once.
 const PUT_BACK_AT_ONCE: usize = 16;
 /// Offers that may be passed on at once; further ones lapse.
 const MOST_PASSED_ON: usize = 64;
@@ -30,18 +29,18 @@ pub(super) struct Heartbeats {
     /// How long the store may take to answer.
     patience: Duration,
     presences: Mutex<HashMap<Bucket, Arc<AsyncMutex<Presence>>>>,
-    /// Once somebody has waited: has who listens to the store's hints end when this is dropped.
+    /// Set once somebody has waited. Dropping it ends the task that listens to the store's hints.
     keeper: Mutex<Option<oneshot::Sender<()>>>,
 }
 
 /// The heartbeat in one bucket.
 struct Presence {
-    /// Whether a task beats, which it does for as long as somebody waits.
+    /// Whether a task sends heartbeats. It does as long as somebody waits.
     beats: bool,
     /// When the last beat that was answered was sent.
     heard: Option<Instant>,
     put_back: Option<AbortHandle>,
-    /// Of the bucket's own: a server that does not answer must not keep those back who wait at another.
+    /// Each bucket has its own, so that a server without an answer delays no waiters of other servers.
     put_back_permits: Arc<Semaphore>,
 }
 
@@ -124,12 +123,12 @@ async fn keep_beating(heartbeats: Weak<Heartbeats>, bucket: Bucket, presence: Ar
         sleep(BEAT_EVERY).await;
         let Some(heartbeats) = heartbeats.upgrade() else { return };
         let mut state = presence.lock().await;
-        // Whoever has entered since then finds that nobody beats, and starts it again.
+        // A waiter that has entered since then finds no heartbeat, and starts one.
         if !heartbeats.wakeups.is_in_use(bucket) {
             state.beats = false;
             return;
         }
-        // Whoever entered first may have seen to it a moment ago.
+        // The waiter that entered first may have sent one a moment ago.
         if state.heard.is_none_or(|at| at.elapsed() >= BEAT_EVERY / 2) {
             // The next beat that is answered says whether something was lost.
             let _ = heartbeats.beat(bucket, &mut state).await;

@@ -31,13 +31,13 @@ const LONGEST_SILENCE: Duration = Duration::from_secs(10);
 /// Events that wait for a client that does not read; further ones are dropped, but for the last.
 const MOST_EVENTS: usize = 4;
 
-/// What became of the wish to hold a lock by a connection.
+/// The answer to a request to hold a lock by a connection.
 pub enum Holding {
     /// It is held.
     Held(Hold),
-    /// It is not, by this token.
+    /// This token does not hold it.
     NotHeld(LeaseToken, NotAcquired),
-    /// As many hold a lock here as may.
+    /// The gateway has as many holds as it may have.
     TooManyHolds,
 }
 
@@ -69,7 +69,7 @@ pub enum HoldEvent {
 /// How a hold ended before its connection did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// It lasted as long as it may. The lock is free, unless a lease runs that was told before.
+    /// It reached its `max_hold`. The lock is free, unless an earlier lease that the client was told of still runs.
     MaxHoldReached,
     /// Nobody holds the lock: it was released with the token or broken, or the store has lost it. It may stay taken for
     /// the rest of its `min_hold`.
@@ -80,7 +80,7 @@ pub enum Loss {
     HeldByAnother,
     /// The token holds the lock, but by another request.
     TakenOver,
-    /// Whoever asked for the lock may hold it no longer. It is being released.
+    /// The API key no longer allows this hold. The lock is being released.
     KeyRefused,
     /// The server stops. The token holds the lock by this lease, and nothing ends it before its time.
     ShuttingDown(Lease),
@@ -104,7 +104,7 @@ impl Loss {
 enum Sent {
     Renewed(Known),
     Lost(Loss),
-    /// With what would take the lock back, where its client is never told.
+    /// With the guard that rolls the grant back if the client is never told.
     HandedOver(Lease, GrantGuard),
 }
 
@@ -117,7 +117,7 @@ struct Known {
 }
 
 impl Known {
-    /// The connection has nothing of it after `most_until`.
+    /// The lease as far as the connection may use it: at most until `most_until`.
     fn of(lease: Lease, most_until: Duration) -> Self {
         let ends_at = boottime() + Duration::from_millis(lease.left_ms);
         Self { ends_at: ends_at.min(most_until), lease }

@@ -1,4 +1,4 @@
-//! Rolling back what nobody will ever learn of: a grant, or a ticket of the wait queue.
+//! Rolling back what no client will ever be told of: a grant, or a ticket of the wait queue.
 //!
 //! A [`GrantGuard`] is armed before a grant's command is sent and travels with the grant into the response. Whoever
 //! hands the answer to the socket disarms it; in every other case it is dropped, and the grant is undone in the
@@ -20,13 +20,13 @@ use crate::lock::{Attempt, Ended, FencingToken, Lease, LockKey, RolledBack, Tick
 use crate::store::{KnownTo, LockRequest, MeteredStore, RollBack, StoreError, TicketAfter};
 use crate::telemetry::metrics::{TakenBack, metrics};
 
-/// Roll-backs that may be under way at once. Beyond, a grant that nobody learned of ends at its ttl.
+/// How many roll-backs may be under way at once. Beyond that, a grant that no client was told of ends at its ttl.
 const MOST_UNDER_WAY: usize = 10_000;
 /// The pause before a roll-back is tried again: it doubles from the first to the last, with jitter.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(320);
 
-/// What a store, which counts in milliseconds, may end a lease too early by.
+/// How much too early a store may end a lease, as it counts in milliseconds.
 const ROUNDING: Duration = Duration::from_millis(2);
 
 /// How long a store that cannot be reached is waited for. It may be a server that stands still with a command before
@@ -142,7 +142,7 @@ impl GrantGuard {
         }
     }
 
-    /// What it guards, which this guards no longer.
+    /// Hands on what it guards, and guards nothing from then on.
     pub(super) fn take(&mut self) -> Self {
         Self(self.0.take())
     }
@@ -244,7 +244,7 @@ impl Armed {
             let rolled_back = self.cleaner.store.call(call, Instant::now() + patience).await?;
             self.was_deleted |= matches!(rolled_back, RolledBack::Ended { .. });
             self.tell(rolled_back);
-            // What was answered is not asked again, however long the others take.
+            // An attempt that was answered is not asked for again, even if the others take long.
             self.attempts.remove(0);
         }
         Ok(self.was_deleted)
@@ -267,7 +267,7 @@ impl Armed {
             (RolledBack::LeftToToken { left_ms }, _, Some(lease)) => {
                 Doing::Renewed(Lease { left_ms, ..lease.clone() })
             }
-            // It may have stood in the line.
+            // It may have had a ticket.
             (RolledBack::Nothing, ..) => Doing::Line,
             _ => Doing::Unclear,
         };

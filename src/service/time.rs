@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep};
 use crate::clock::boottime;
 use crate::lock::Lease;
 
-/// The pause before an unanswered step is sent again: half of it, plus up to as much again by chance.
+/// The pause before an unanswered step is sent again. The real pause is random, from half of this to one and a half times this.
 pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(40);
 
 /// Waits a moment before something is tried again; `false` where the deadline leaves no room for it.

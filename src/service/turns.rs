@@ -1,5 +1,5 @@
-//! Turns at what costs the store much, of which few may go on at once: one tenant after the other, however much each asks
-//! for.
+//! Turns for work that costs the store much, so that little of it goes on at once. Tenants take turns, however much each
+//! asks for.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub(super) struct Turns {
 #[derive(Default)]
 struct State {
     running: usize,
-    /// By their names; none where nobody tells them apart.
+    /// By the names of tenants; `None` where they are not told apart.
     tenants: HashMap<Option<String>, Queue>,
     /// Tenants of whom somebody waits, the next first.
     order: VecDeque<Option<String>>,
@@ -44,7 +44,7 @@ impl Turns {
             let tenant = tenant.map(str::to_owned);
             let mut state = self.state.lock();
             let waiting = &mut state.tenants.entry(tenant.clone()).or_default().waiting;
-            // Who came first gave up first, as all wait equally long.
+            // All wait equally long, so the one that came first is the one that gives up first.
             while waiting.front().is_some_and(oneshot::Sender::is_closed) {
                 waiting.pop_front();
             }
@@ -57,12 +57,12 @@ impl Turns {
         turn.await.ok()
     }
 
-    /// A tenant never has all turns at once: the last is left to others, who so wait for nothing of its.
+    /// One tenant never has all turns at once. The last turn is left for others, so they need not wait for it.
     fn share_of(&self, tenant: Option<&str>) -> usize {
         if tenant.is_some() { self.most - 1 } else { self.most }
     }
 
-    /// Gives as many turns as may go on.
+    /// Gives out all turns that are free.
     fn go_on(self: &Arc<Self>, state: &mut State) {
         let mut passed_over = 0;
         while state.running < self.most && passed_over < state.order.len() {
@@ -81,7 +81,7 @@ impl Turns {
                     state.running += 1;
                     passed_over = 0;
                 }
-                // It was never begun, and nothing ends with it.
+                // This turn was never begun, so none ends.
                 Err(mut turn) => turn.0 = None,
             }
             if !queue.waiting.is_empty() {

@@ -13,9 +13,9 @@ use crate::lock::{Acquired, Attempt, Enqueued, LastPolled, LeaseToken, Polled};
 use crate::store::{Enqueue, LastPoll, LockRequest, MeteredStore, Poll, StoreError};
 use crate::telemetry::metrics::{DoubtEnded, metrics};
 
-/// The longest pause before an unanswered command is followed by another: it doubles up to there.
+/// The longest pause before an unanswered command is followed by another. Pauses double up to this.
 const LONGEST_PAUSE: Duration = Duration::from_millis(320);
-/// How often one looks whose ticket was taken over by another request of the same token.
+/// How often a request polls if another request of the same token has taken over its ticket.
 const LOOK_WHEN_MOVED: Duration = Duration::from_secs(1);
 
 /// A request that waits.
@@ -48,7 +48,7 @@ enum Step {
     LastPoll,
 }
 
-/// What one who waits is told.
+/// What a store answers to a command of a request that waits.
 enum Told {
     Waits(Polled),
     Ends(NotAcquired),
@@ -93,7 +93,7 @@ impl LockService {
         if self.wakeups.closing.is_cancelled() {
             return ended(NotAcquired::ShuttingDown);
         }
-        // The gateway is heard of before any of its waiters is.
+        // The store must hear of the gateway before it hears of a waiter.
         match timeout_at(self.deadline(), self.heartbeats.be_heard(bucket)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => return Err(StoreError::Unavailable(error.into_reason())),
@@ -146,7 +146,7 @@ impl LockService {
                             ends_at.min(Instant::now() + LOOK_WHEN_MOVED)
                         }
                         Err(Polled::TicketLost) => {
-                            // A copy of a last poll would end what comes after it.
+                            // A late copy of a last poll would end what comes after it.
                             if was_last {
                                 waiter.supersede();
                             }
@@ -157,7 +157,7 @@ impl LockService {
                             if waiter.waiting.ticket().is_some() {
                                 self.watch.tell(&request.key, || Doing::Line);
                             }
-                            // Of a grant that reaches nobody it is kept as well.
+                            // The ticket is also kept if the grant then reaches no client.
                             let keeps_ticket = matches!(
                                 answer,
                                 Acquired::Granted(_) | Acquired::NotTaken(NotAcquired::Refused(_))
@@ -261,7 +261,7 @@ impl Waiter {
         let is_unknown = matches!(error, StoreError::Unknown(_));
         let reason = error.into_reason();
         self.is_in_doubt |= is_unknown;
-        // Whoever has no ticket yet is told at once that the store is out of reach.
+        // A request without a ticket is told at once that the store cannot be reached.
         if self.waiting.ticket().is_none() && !self.is_in_doubt {
             self.guard.disarm();
             request.tenant.keeps_ticket(false);

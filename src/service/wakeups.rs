@@ -21,10 +21,10 @@ use crate::store::{Bucket, Hint};
 
 /// A timer of the first in line rings a moment after the lease's end.
 const AFTER_END: Duration = Duration::from_millis(3);
-/// Those of other gateways ring later, and apart from each other: they are needed only where the first is gone.
+/// Timers of other gateways ring later, at different times. They are needed only if the first gateway is gone.
 const AFTER_END_OF_OTHERS_MS: std::ops::Range<u64> = 60..160;
 
-/// No wait is longer, so nobody would be there to be rung.
+/// No wait is longer than this, so a later timer would ring for nobody.
 const LONGEST_TIMER: Duration = Duration::from_secs(60 * 60);
 
 /// Everybody who waits at this gateway.
@@ -33,7 +33,7 @@ pub(super) struct Wakeups {
     registry: Mutex<Registry>,
     /// Tells the keeper of an earlier timer.
     timer_set: Notify,
-    /// From when on nobody waits any more.
+    /// When all waiting ended, as the gateway stops.
     pub(super) closing: CancellationToken,
 }
 
@@ -96,8 +96,8 @@ pub(super) struct Waiting {
 }
 
 impl Wakeups {
-    /// Lets a request in, unless `most_waiters` wait already. To be called before the store hears of its attempt: an
-    /// offer to an attempt that nobody knows is passed on.
+    /// Lets a request in, unless `most_waiters` wait already. Call this before the store hears of the attempt: an offer to
+    /// an attempt that is not known here is passed on.
     pub(super) fn enter(
         self: &Arc<Self>,
         key: &LockKey,
@@ -180,7 +180,7 @@ impl Wakeups {
         queued.sort_by_key(|(ticket, _)| (ticket.is_none(), *ticket));
         for (_, waiter) in queued {
             let Ok(permit) = permits.clone().acquire_owned().await else { return };
-            // Whoever has gone drops it, with the permit.
+            // If the waiter has gone, this drops its message and the permit.
             *waiter.put_back.lock() = Some(permit);
             waiter.bell.notify_one();
         }
@@ -231,7 +231,7 @@ impl Wakeups {
     }
 }
 
-/// What passes on an offer to an attempt that nobody here knows.
+/// Passes on an offer that none of our waiters claims.
 pub(super) type PassOnOffer = Box<dyn Fn(LockKey, TokenHash, Attempt) + Send + Sync>;
 
 impl Waiting {

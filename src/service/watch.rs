@@ -1,11 +1,11 @@
 //! Watching: what happens to locks, as a stream.
 //!
-//! Whoever does something to a lock says so here, once the store has answered (`tell`): nothing is added to what the store
-//! does, and while nobody watches it costs the reading of a flag. What is told of a lock is in the order of its fencing
-//! numbers (`view.rs`); the ends of leases, which nobody brings about, are looked for (`expiry_watcher.rs`); each who watches has
-//! a queue of its own (`subscribers.rs`). What other gateways do is heard from them (`peer_sync.rs`).
+//! Code that changes a lock reports it here once the store has answered (`tell`). This asks nothing more of the store, and
+//! while nobody watches it costs the reading of a flag. The events of a lock are told in the order of its fencing numbers
+//! (`view.rs`). Nothing reports the end of a lease, so that is looked for (`expiry_watcher.rs`). Each watcher has a queue of
+//! its own (`subscribers.rs`). What other gateways do is heard from them (`peer_sync.rs`).
 //!
-//! Everything that is told did happen. Where something may have been missed, `Resync` is told: look for yourself.
+//! Every event did happen. If an event may have been missed, watchers get `Resync`, and must look for themselves.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -42,14 +42,14 @@ pub use wanted::{Selection, Wanted};
 pub const MOST_WATCHERS: usize = 1_000;
 /// Locks, or prefixes of their names, that may wait to be looked for.
 const MOST_TO_LEARN: usize = 1_024;
-/// How long other gateways may take to hear that somebody watches. Of one that takes longer, whoever watches is told.
+/// How long other gateways may take to hear that somebody watches. If one takes longer, the watchers are told.
 const OTHERS_HEAR: Duration = Duration::from_millis(150);
 
-/// What became of the wish to watch.
+/// The answer to a request to watch.
 pub enum Watched {
     /// It is told from now on.
     Watching(Watching),
-    /// As many watch here as may.
+    /// The gateway has as many watchers as it may have.
     TooManyWatchers,
     /// The server stops.
     ShuttingDown,
@@ -70,12 +70,12 @@ impl Watching {
         self.queue.poll(context)
     }
 
-    /// By what whoever was told this may come back.
+    /// The id with which a client that was told this can resume.
     pub fn id_of(&self, told: &Told) -> String {
         self.watch.ids.of(told.number)
     }
 
-    /// Has it be told of something else from now on: what it may see has changed. It is to look for itself then.
+    /// Changes what it is told of, as its rights have changed. It must look for itself then.
     pub fn change(&mut self, wanted: Wanted) {
         if wanted.selections == self.wanted.selections {
             return;
@@ -203,7 +203,7 @@ impl Watch {
     }
 
     fn tell_here(&self, state: &mut State, key: &LockKey, doing: &Doing) {
-        // What nobody watches is not followed: it would take the room of what somebody does.
+        // A lock that nobody watches is not followed: it would take the room of one that is watched.
         if state.is_local && state.subscribers.wants(key) {
             let before = state.view.next_look();
             let news = state.view.note(key, doing, boottime());
@@ -278,14 +278,14 @@ impl Watch {
             state.to_learn = Some(to_learn);
             self.is_watched.store(true, Ordering::Release);
         }
-        // Before anything is waited for: whoever asked may leave, and then these find that nobody watches.
+        // This comes before the first wait: the caller may leave, and then these tasks find that nobody watches.
         *is_on = true;
         tokio::spawn(self.clone().keep_looking());
         tokio::spawn(self.clone().keep_learning(learning));
         if self.peers().is_some() {
             self.summon(true);
             sleep(OTHERS_HEAR).await;
-            // Nobody has been told anything yet: who was heard of until now tells all that matters.
+            // No watcher has been told anything yet, so the gateways that were heard of by now are enough.
             self.state.lock().senders.forget_gap();
         }
         Ok(())
@@ -327,7 +327,7 @@ impl Watch {
 }
 
 impl State {
-    /// Lets one who watches in, and has followed what was not.
+    /// Lets a watcher in, and follows its locks that were not followed yet.
     fn enter(&mut self, wanted: &Wanted, queue: &Arc<Queue>, now: Duration) -> u64 {
         let is_new = |selection: &&Selection| !self.subscribers.follows(selection, now);
         let new: Vec<_> = wanted.selections.iter().filter(is_new).cloned().collect();
@@ -349,7 +349,7 @@ impl State {
             && self.learning.insert(selection.clone())
             && to_learn.try_send(selection.clone()).is_err()
         {
-            // Too much waits to be looked for: ends of leases are not told that nobody here was told of.
+            // Too many locks wait to be looked for. Then the end of a lease is told only if its grant was told here.
             self.learning.remove(&selection);
         }
     }

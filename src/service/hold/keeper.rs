@@ -20,12 +20,12 @@ use crate::telemetry::metrics::metrics;
 
 /// The shortest time between two renewals, toward the end of `max_hold`.
 const SHORTEST_PERIOD: Duration = Duration::from_millis(100);
-/// What a sleep may be too short by.
+/// How much too early a sleep may end.
 const TICK: Duration = Duration::from_millis(2);
 /// The longest pause before a renewal that failed is sent again: it doubles up to there.
 const LONGEST_PAUSE: Duration = Duration::from_millis(640);
 
-/// Completes when whoever asked for a lock may hold it no longer.
+/// Completes when the caller may no longer hold the lock.
 pub(super) type Denial = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// What keeps a lock for a connection. Dropped, it rolls the lock back, if that is still this connection's.
@@ -70,7 +70,7 @@ impl Keeper {
             () = closing.cancelled() => Some(self.hand_over().await),
             loss = self.renew_until_lost() => Some(loss),
         };
-        // And with it whatever counts the hold among others of the same caller.
+        // This also ends the counting of this hold for its caller.
         drop(denied);
         let held_ms = whole_ms(started.elapsed());
         let key = self.key.as_str();
@@ -143,7 +143,7 @@ impl Keeper {
             self.renews_at = asked_at + third_of(self.ttl, &lease);
             self.learn(lease, is_at_its_end);
             backoff = retries();
-            // Whoever does not read misses it.
+            // A client that does not read misses it.
             let _ = self.events.try_send(Sent::Renewed(self.known.clone()));
         }
     }
