@@ -396,7 +396,7 @@ async fn a_grant_whose_end_stays_unknown_is_released(kind: Kind) {
     let url = format!("http://{}", gateway.local_addr().unwrap());
     let mut client = kind.start_in(&[("FENCEPOST_URL", &url), ("RETRY_FOR_S", "1")]).await;
     client.begins("acquire k 3 5").await;
-    // The first answer comes so late that nobody can say from it when the lease ends.
+    // The first answer comes so late that it does not say when the lease ends.
     let grant =
         r#"{"key":"k","token":"t","fencing_token":1,"ttl_ms":3000,"expires_at":"2030-01-01T00:00:00Z"}"#;
     let problem = r#"{"type":"/problems/store-unavailable","title":"t","status":503,"detail":"no store"}"#;
