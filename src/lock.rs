@@ -57,7 +57,7 @@ pub enum TextError {
     ControlCharacter,
 }
 
-/// Takes the bytes as they are, without normalising them.
+/// Takes the bytes as they are, without normalizing them.
 fn read_text(bytes: &[u8], most: usize) -> Result<&str, TextError> {
     if bytes.len() > most {
         return Err(TextError::TooLong(bytes.len(), most));

@@ -33,7 +33,7 @@ impl<'a> Progress<'a> {
     /// Notes the position in the queue, and shows it.
     pub(super) fn note(&mut self, key: &str, busy: &Busy) {
         self.place = Some(match busy.position {
-            Some(position) => format!("waiting for {key:?}: place {position} of {}", busy.waiters),
+            Some(position) => format!("waiting for {key:?}: position {position} of {}", busy.waiters),
             None => format!("waiting for {key:?}: {}", busy.reason),
         });
         self.show();

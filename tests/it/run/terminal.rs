@@ -24,10 +24,10 @@ async fn waiting_shows_the_place_in_line_and_the_elapsed_time() {
     let ahead = scene.start_script(&[], "while [ ! -e over ]; do sleep 0.02; done");
     eventually("the first stands in line", async || waiters(&client).await == 1).await;
     let mut person = Person::runs(&scene, &["k", "--", "echo", "mine"]);
-    person.sees("waiting for \"k\": place 2 of 2, 1s").await;
+    person.sees("waiting for \"k\": position 2 of 2, 1s").await;
     person.sees(", 3s").await;
     client.delete("/locks/k").token(&holder).send().await.expect(204);
-    person.sees("place 1 of 1").await;
+    person.sees("position 1 of 1").await;
     std::fs::write(scene.path("over"), "").unwrap();
     person.sees("mine").await;
     // The line is gone when the command begins.
@@ -78,7 +78,7 @@ async fn control_c_while_waiting_gives_up_the_place() {
     let (scene, client) = (Scene::on(&gateway), Client::new(gateway.address));
     client.put("/locks/k?ttl=5m").token(&fresh_token()).send().await.expect(201);
     let mut person = Person::runs(&scene, &["k", "--", "true"]);
-    person.sees("place 1 of 1").await;
+    person.sees("position 1 of 1").await;
     person.types("\u{3}");
     assert_eq!(person.status().await, Some(130));
     assert_eq!(waiters(&client).await, 0);
