@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 use tokio::io::AsyncWriteExt;
 
-use crate::pages::{Said, file};
+use crate::pages::{Said, file, snippet};
 use crate::support::Gateway;
 use crate::support::gateway::PROGRAM;
 use crate::support::keys::KeysFile;
@@ -101,12 +101,25 @@ async fn the_gateway_takes_the_settings_of_the_manifests() {
 async fn the_certificates_of_the_page_are_accepted_by_curl_and_by_run() {
     let directory = tempfile::tempdir().unwrap();
     let file = |name: &str| directory.path().join(name).display().to_string();
-    for snippet in TLS.split("```bash\n").skip(1).map(|part| part.split("```").next().unwrap()) {
+    let mut printed = String::new();
+    let paste = |snippet: &str| {
         let mut bash = Command::new("bash");
         let bin = std::path::Path::new(PROGRAM).parent().unwrap().display();
         let path = format!("{bin}:{}", std::env::var("PATH").unwrap());
         bash.args(["-eu", "-c", snippet]).current_dir(directory.path()).env("PATH", path);
-        Said::of(bash.output().unwrap()).expect(0, "");
+        Said::of(bash.output().unwrap()).expect(0, "")
+    };
+    for snippet in TLS.split("```bash\n").skip(1).map(|part| part.split("```").next().unwrap()) {
+        paste(snippet);
+    }
+    let (certificate, key) = (file("try.pem"), file("try-key.pem"));
+    let open = Gateway::start(&["--store", "memory:", "--tls-cert", &certificate, "--tls-key", &key]).await;
+    let port = open.address.port().to_string();
+    for line in snippet("console", "--cacert try.pem").lines() {
+        match line.strip_prefix("$ ") {
+            Some(command) => printed = paste(&command.replace("8443", &port)).text,
+            None => assert_eq!(printed.trim(), line),
+        }
     }
     for (certificate, key, authority) in
         [("try.pem", "try-key.pem", "try.pem"), ("server.pem", "server-key.pem", "ca.pem")]
