@@ -6,7 +6,7 @@ TOOLS := redis-server:redis-server sqlite3:sqlite3 curl:curl unshare:util-linux 
 # The OWASP rules are no command.
 CORE_RULES := /usr/share/modsecurity-crs/rules
 
-.PHONY: help build test test-servers model check doc book openapi bench bench-replies bench-wait bench-quorum bench-growth bench-micro count tools clients deny fuzz
+.PHONY: help build test test-servers model check doc book openapi settings bench bench-replies bench-wait bench-quorum bench-growth bench-micro count tools clients deny fuzz
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -71,6 +71,10 @@ book: $(MDBOOK) ## Build the book, target/book/docs/introduction.html, and check
 openapi: ## Write openapi/openapi.json anew from the handlers
 	cargo run --quiet -- openapi > openapi/openapi.json.new
 	mv openapi/openapi.json.new openapi/openapi.json
+
+settings: ## Write docs/settings.md anew from the flags
+	cargo run --quiet -- settings > target/settings.md
+	mv target/settings.md docs/settings.md
 
 bench: tools ## Measure the gateway as it is shipped against a handler that does nothing, and against Redis itself: ten minutes
 	cargo bench --profile dist --bench gateway

@@ -29,7 +29,7 @@ pub use state::{App, AppState, Limits};
 /// The whole application, ready to be served.
 pub fn app(state: AppState) -> Middleware {
     let router = routes::routes()
-        .merge(pages::swagger_ui())
+        .merge(pages::introduction(&state))
         .merge(ui::page())
         .fallback(async |request: Request| extract::explain_missing(request.uri()))
         .method_not_allowed_fallback(async || {

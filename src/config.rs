@@ -21,6 +21,7 @@ mod environment;
 mod error;
 mod key;
 mod observe;
+mod page;
 mod run;
 mod server;
 mod store;
@@ -31,6 +32,7 @@ pub use environment::{misspelt_variables, unknown_variables};
 pub use error::SettingsError;
 pub use key::{KeyArgs, NewKey};
 pub use observe::{ObserveArgs, ObserveSettings};
+pub use page::settings_page;
 pub use run::RunArgs;
 pub use server::ServerArgs;
 pub use store::{StoreArgs, StoreSettings};
@@ -70,6 +72,9 @@ pub enum Action {
     Key(KeyArgs),
     /// Print the OpenAPI document
     Openapi,
+    /// Print the page on all settings, in Markdown
+    #[command(hide = true)]
+    Settings,
 }
 
 impl Cli {
@@ -91,55 +96,99 @@ pub struct ServeArgs {
     #[command(flatten)]
     observe: ObserveArgs,
 
-    /// How long a released token keeps its answer and refuses late copies of its requests
-    #[arg(long, env = "FENCEPOST_MARK_TTL", default_value = "2m", value_parser = duration, value_name = "DURATION")]
+    /// How long a released token keeps its answer
+    ///
+    /// For that long, a late copy of a request with this token cannot take the lock.
+    #[arg(long, help_heading = "Leases and waiting", env = "FENCEPOST_MARK_TTL", default_value = "2m", value_parser = duration, value_name = "DURATION")]
     mark_ttl: Duration,
 
-    /// The lease of a request that names none
-    #[arg(long, env = "FENCEPOST_DEFAULT_TTL", default_value = "30s", value_parser = duration, value_name = "DURATION")]
+    /// The ttl of a request that names none
+    #[arg(long, help_heading = "Leases and waiting", env = "FENCEPOST_DEFAULT_TTL", default_value = "30s", value_parser = duration, value_name = "DURATION")]
     default_ttl: Duration,
 
-    /// The shortest lease that may be asked for
-    #[arg(long, env = "FENCEPOST_MIN_TTL", default_value = "10ms", value_parser = duration, value_name = "DURATION")]
+    /// The shortest ttl that a request may name
+    #[arg(long, help_heading = "Leases and waiting", env = "FENCEPOST_MIN_TTL", default_value = "10ms", value_parser = duration, value_name = "DURATION")]
     min_ttl: Duration,
 
-    /// The longest lease that may be asked for [default: 24h; on a quorum 5m, since a server that forgot is left out of
-    /// it for so long]
-    #[arg(long, env = "FENCEPOST_MAX_TTL", value_parser = duration, value_name = "DURATION")]
+    /// The longest ttl that a request may name [default: 24h, or 5m on a quorum]
+    ///
+    /// On a quorum, a server that lost data stays out for at least this long.
+    #[arg(long, help_heading = "Leases and waiting", env = "FENCEPOST_MAX_TTL", value_parser = duration, value_name = "DURATION")]
     max_ttl: Option<Duration>,
 
-    /// The longest wait that may be asked for
-    #[arg(long, env = "FENCEPOST_MAX_WAIT", default_value = "60s", value_parser = duration, value_name = "DURATION")]
+    /// The longest time that a request may wait
+    ///
+    /// 0s means that no request waits.
+    #[arg(long, help_heading = "Leases and waiting", env = "FENCEPOST_MAX_WAIT", default_value = "60s", value_parser = duration, value_name = "DURATION")]
     max_wait: Duration,
 
-    /// How long a client that chose its token keeps its place in a line while it does not ask
-    #[arg(long, env = "FENCEPOST_TICKET_TTL", default_value = "10s", value_parser = duration, value_name = "DURATION")]
+    /// How long the wait queue keeps the ticket of a client that does not ask
+    ///
+    /// The client must have chosen its lease token.
+    #[arg(long, help_heading = "Leases and waiting", env = "FENCEPOST_TICKET_TTL", default_value = "10s", value_parser = duration, value_name = "DURATION")]
     ticket_ttl: Duration,
 
-    /// The most that may wait for one lock
-    #[arg(long, env = "FENCEPOST_MAX_WAITERS_PER_KEY", default_value = "10000", value_name = "N")]
+    /// How many requests may wait for one lock
+    #[arg(
+        long,
+        help_heading = "Limits",
+        env = "FENCEPOST_MAX_WAITERS_PER_KEY",
+        default_value = "10000",
+        value_name = "N"
+    )]
     max_waiters_per_key: usize,
 
-    /// The most that may wait at this gateway; by HTTP/1 at most three quarters of --max-connections
-    #[arg(long, env = "FENCEPOST_MAX_WAITERS", default_value = "100000", value_name = "N")]
+    /// How many requests may wait at this gateway
+    ///
+    /// Over HTTP/1, at most three quarters of --max-connections.
+    #[arg(
+        long,
+        help_heading = "Limits",
+        env = "FENCEPOST_MAX_WAITERS",
+        default_value = "100000",
+        value_name = "N"
+    )]
     max_waiters: usize,
 
-    /// The most connections that may hold a lock, or wait to, at this gateway; by HTTP/1, with those who wait, at most three
-    /// quarters of --max-connections
-    #[arg(long, env = "FENCEPOST_MAX_HOLDS", default_value = "10000", value_name = "N")]
+    /// How many connections may hold a lock at this gateway
+    ///
+    /// Those that still wait for their lock count too. Over HTTP/1, holds and waiting requests together have at most
+    /// three quarters of --max-connections.
+    #[arg(
+        long,
+        help_heading = "Limits",
+        env = "FENCEPOST_MAX_HOLDS",
+        default_value = "10000",
+        value_name = "N"
+    )]
     max_holds: usize,
 
-    /// The most that may watch locks at this gateway; by HTTP/1, with those who wait and hold, at most three quarters of
-    /// --max-connections
-    #[arg(long, env = "FENCEPOST_MAX_WATCHERS", default_value = "1000", value_name = "N")]
+    /// How many event streams this gateway serves
+    ///
+    /// Over HTTP/1, streams, holds and waiting requests together have at most three quarters of --max-connections.
+    #[arg(
+        long,
+        help_heading = "Limits",
+        env = "FENCEPOST_MAX_WATCHERS",
+        default_value = "1000",
+        value_name = "N"
+    )]
     max_watchers: usize,
 
-    /// The most locks that one API key may have by this gateway, where its entry names no max_locks
-    #[arg(long, env = "FENCEPOST_DEFAULT_MAX_LOCKS", default_value = "10000", value_name = "N")]
+    /// How many locks an API key may hold at this gateway
+    ///
+    /// An entry of the keys file may say otherwise: max_locks.
+    #[arg(
+        long,
+        help_heading = "Limits",
+        env = "FENCEPOST_DEFAULT_MAX_LOCKS",
+        default_value = "10000",
+        value_name = "N"
+    )]
     default_max_locks: usize,
 
-    /// How long a connection may hold a lock, where it names no `max_hold`
-    #[arg(long, env = "FENCEPOST_DEFAULT_MAX_HOLD", default_value = "2h", value_parser = duration, value_name = "DURATION")]
+    /// How long a connection may hold a lock if it names no max_hold
+    #[arg(long, help_heading = "Leases and waiting", env = "FENCEPOST_DEFAULT_MAX_HOLD", default_value = "2h", value_parser = duration, value_name = "DURATION")]
     default_max_hold: Duration,
 }
 

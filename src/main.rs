@@ -16,7 +16,7 @@ use fencepost::audit::{Audit, Event};
 use fencepost::clock::SystemClock;
 use fencepost::config::{
     Action, KeysFile, NewKey, Settings, SettingsError, StoreSettings, explain_arguments, misspelt_variables,
-    read_arguments, unknown_variables,
+    read_arguments, settings_page, unknown_variables,
 };
 use fencepost::files::{self, watch_files};
 use fencepost::log::Log;
@@ -73,7 +73,8 @@ fn main() -> ExitCode {
 
 fn act(action: Action) -> anyhow::Result<ExitCode> {
     match action {
-        Action::Openapi => print_document()?,
+        Action::Openapi => print(api::openapi_json())?,
+        Action::Settings => print(&settings_page())?,
         Action::Key(args) => new_key(args.check()?)?,
         Action::Check(args) => {
             let store = args.check()?;
@@ -112,8 +113,9 @@ fn complain(problem: &str, code: u8) -> ExitCode {
     ExitCode::from(code)
 }
 
-fn print_document() -> anyhow::Result<()> {
-    write!(io::stdout(), "{}", api::openapi_json()).context("cannot print the document")
+/// Prints a text that the program makes of itself.
+fn print(text: &str) -> anyhow::Result<()> {
+    io::stdout().write_all(text.as_bytes()).context("cannot print it")
 }
 
 /// Prints a new key and its entry, each to the stream or file that `fencepost key new --help` names.

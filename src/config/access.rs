@@ -20,22 +20,40 @@ const SETTLING: Duration = Duration::from_millis(50);
 /// The flags that say who may be served.
 #[derive(Args, Clone, Debug)]
 pub struct AccessArgs {
-    /// A file with the API keys of those who may use this server, which is read anew when it changes; `fencepost key new`
-    /// makes one
-    #[arg(long, env = "FENCEPOST_KEYS", value_name = "FILE")]
+    /// The file with the API keys
+    ///
+    /// The gateway reads it again when it changes, and on SIGHUP. `fencepost key new` makes an entry.
+    #[arg(long, help_heading = "Access", env = "FENCEPOST_KEYS", value_name = "FILE")]
     keys: Option<OsString>,
 
-    /// Let everybody do everything who reaches this server, also from other machines
-    #[arg(long, env = "FENCEPOST_ALLOW_ANONYMOUS", value_parser = yes_or_no)]
+    /// Serve every client that reaches this gateway, without a key
+    ///
+    /// Such a client may take locks, and break the locks of others. Without this and without --keys, the gateway
+    /// listens on this machine only.
+    #[arg(long, help_heading = "Access", env = "FENCEPOST_ALLOW_ANONYMOUS", value_parser = yes_or_no)]
     allow_anonymous: bool,
 
-    /// Another name by which this server may be called while it has no keys, such as that of a container, or one which a reverse
-    /// proxy passes on; known are those of loopback, and beyond loopback also addresses (may be repeated)
-    #[arg(long, env = "FENCEPOST_ALLOW_HOST", value_delimiter = ',', value_name = "HOST")]
+    /// A name by which clients may call a gateway without keys (may be repeated)
+    ///
+    /// For example the name of a container, or one that a proxy passes on. Names of this machine are always allowed. So
+    /// are addresses, if other machines can reach the gateway.
+    #[arg(
+        long,
+        help_heading = "Access",
+        env = "FENCEPOST_ALLOW_HOST",
+        value_delimiter = ',',
+        value_name = "HOST"
+    )]
     allow_host: Vec<String>,
 
-    /// Another site whose pages may use this server, such as `https://app.example` (may be repeated)
-    #[arg(long, env = "FENCEPOST_CORS_ORIGIN", value_delimiter = ',', value_name = "ORIGIN")]
+    /// A site whose pages may use this gateway, such as https://app.example (may be repeated)
+    #[arg(
+        long,
+        help_heading = "Access",
+        env = "FENCEPOST_CORS_ORIGIN",
+        value_delimiter = ',',
+        value_name = "ORIGIN"
+    )]
     cors_origin: Vec<String>,
 }
 

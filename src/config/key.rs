@@ -21,70 +21,78 @@ pub struct KeyArgs {
 enum KeyCommand {
     /// Make an API key
     ///
-    /// Its entry for the keys file goes to standard output, and the key itself to standard error: so
-    /// `fencepost key new … >>keys.toml` shows the key and keeps the entry. With --append-to the entry is appended to that file, and the key is
-    /// all that goes to standard output: KEY=$(fencepost key new … --append-to keys.toml). The key is said this once; the
-    /// file has only the SHA-256 of its secret.
+    /// The entry for the keys file goes to standard output, and the key itself to standard error. So
+    /// `fencepost key new … >>keys.toml` keeps the entry, and shows the key.
+    ///
+    /// With --append-to, the entry goes to that file, and only the key is printed:
+    /// KEY=$(fencepost key new … --append-to keys.toml).
+    ///
+    /// The key is shown only once. The keys file has the SHA-256 of its secret.
     New(Box<NewKeyArgs>),
 }
 
 /// The flags of `key new`.
 #[derive(Args, Clone, Debug)]
 struct NewKeyArgs {
-    /// Whom the key is for, as people will find it in the log
+    /// Who uses the key, for people who read the log
     #[arg(long, value_name = "TEXT")]
     name: String,
 
-    /// The locks that it is for: those whose names begin so; a prefix that ends in a letter or a digit stands for a whole
-    /// word, so that `team` is for `team/a` and not for `team2` (may be repeated)
+    /// Allow the locks whose names begin so (may be repeated)
+    ///
+    /// A prefix that ends in a letter or a digit stands for a whole word: `team` allows `team/a`, but not `team2`.
     #[arg(long, value_name = "PREFIX")]
     prefix: Vec<String>,
 
-    /// The key is for all locks
+    /// Allow all locks
     #[arg(long)]
     every_key: bool,
 
-    /// What it may do: `acquire`, `inspect`, `list`, `admin`; none implies another (separated by commas)
+    /// The rights: acquire, inspect, list, admin (separated by commas)
+    ///
+    /// None of them includes another.
     #[arg(long, required = true, value_delimiter = ',', value_name = "RIGHT")]
     allow: Vec<String>,
 
-    /// Requests per second
+    /// The requests per second
     #[arg(long, value_name = "N")]
     rate: Option<f64>,
 
-    /// Requests at once [default: as many as --rate allows in a second]
+    /// The requests at one moment [default: as many as --rate allows in a second]
     #[arg(long, value_name = "N")]
     burst: Option<u32>,
 
-    /// How many of its requests may wait at once [default: a quarter of the server's --max-waiters]
+    /// How many of its requests may wait [default: a quarter of --max-waiters]
     #[arg(long, value_name = "N")]
     max_waiters: Option<usize>,
 
-    /// How many locks its connections may hold at once [default: a quarter of the server's --max-holds]
+    /// How many locks its connections may hold [default: a quarter of --max-holds]
     #[arg(long, value_name = "N")]
     max_holds: Option<usize>,
 
-    /// How many of its streams of events may be open at once [default: a quarter of the server's --max-watchers]
+    /// How many event streams it may have open [default: a quarter of --max-watchers]
     #[arg(long, value_name = "N")]
     max_watchers: Option<usize>,
 
-    /// How many locks it may have at once, by each server [default: the server's --default-max-locks]
+    /// How many locks it may hold at each gateway [default: --default-max-locks]
     #[arg(long, value_name = "N")]
     max_locks: Option<usize>,
 
-    /// The longest lease that it may ask for
+    /// The longest ttl that it may ask for
     #[arg(long, value_parser = duration, value_name = "DURATION")]
     max_ttl: Option<Duration>,
 
-    /// When it ends, such as 2027-01-01T00:00:00Z, or after how long, such as 90days
+    /// When the key ends, such as 2027-01-01T00:00:00Z, or after which time, such as 90days
     #[arg(long, value_parser = moment, value_name = "TIME")]
     expires: Option<Timestamp>,
 
-    /// The subject of a client certificate that stands for the key too (may be repeated)
+    /// The subject of a client certificate that stands for the key (may be repeated)
     #[arg(long, value_name = "SUBJECT")]
     tls_subject: Vec<String>,
 
-    /// The keys file to which the entry is appended
+    /// Append the entry to this keys file
+    ///
+    /// Then only the key itself is printed.
     #[arg(long, value_name = "FILE")]
     append_to: Option<PathBuf>,
 }

@@ -14,26 +14,54 @@ use crate::audit::AuditTarget;
 #[derive(Args, Clone, Debug)]
 pub struct ObserveArgs {
     /// The form of the log, which goes to standard error
-    #[arg(long, env = "FENCEPOST_LOG_FORMAT", default_value = "text", value_name = "FORMAT")]
+    #[arg(
+        long,
+        help_heading = "Logs, metrics and traces",
+        env = "FENCEPOST_LOG_FORMAT",
+        default_value = "text",
+        value_name = "FORMAT"
+    )]
     log_format: LogFormat,
 
-    /// What is logged: from this level up (each request is info, or warn when it failed)
-    #[arg(long, env = "FENCEPOST_LOG_LEVEL", default_value = "info", value_name = "LEVEL")]
+    /// The lowest level that is logged
+    ///
+    /// Each request is one line: info, or warn if it failed.
+    #[arg(
+        long,
+        help_heading = "Logs, metrics and traces",
+        env = "FENCEPOST_LOG_LEVEL",
+        default_value = "info",
+        value_name = "LEVEL"
+    )]
     log_level: LogLevel,
 
-    /// Another address and port for /metrics, which then is there only, and for everybody who reaches it: the numbers say
-    /// nothing of single locks
-    #[arg(long, env = "FENCEPOST_METRICS_LISTEN", value_name = "HOST:PORT")]
+    /// A second address and port, for /metrics only
+    ///
+    /// Every client that reaches it may read the metrics. They are not served at --listen then.
+    #[arg(
+        long,
+        help_heading = "Logs, metrics and traces",
+        env = "FENCEPOST_METRICS_LISTEN",
+        value_name = "HOST:PORT"
+    )]
     metrics_listen: Option<String>,
 
-    /// Where traces go, by OTLP over HTTP, such as http://127.0.0.1:4318; without a path they go to /v1/traces there. The
-    /// variables of OpenTelemetry for headers, sampling and resources are heeded
-    #[arg(long, env = "FENCEPOST_OTLP_ENDPOINT", hide_env_values = true, value_name = "URL")]
+    /// Where to send traces by OTLP over HTTP, such as http://127.0.0.1:4318
+    ///
+    /// Without a path, they go to /v1/traces. The OTEL_ variables for headers, sampling and resources apply.
+    #[arg(
+        long,
+        help_heading = "Logs, metrics and traces",
+        env = "FENCEPOST_OTLP_ENDPOINT",
+        hide_env_values = true,
+        value_name = "URL"
+    )]
     otlp_endpoint: Option<String>,
 
-    /// A file to which it is appended who did what with which key, as JSON lines; `-` is standard error. It is opened anew on
-    /// SIGHUP
-    #[arg(long, env = "FENCEPOST_AUDIT_LOG", value_name = "FILE")]
+    /// The file for the audit log: who did what with which key
+    ///
+    /// It gets one JSON object a line. `-` is standard error. The gateway opens the file again on SIGHUP.
+    #[arg(long, help_heading = "Logs, metrics and traces", env = "FENCEPOST_AUDIT_LOG", value_name = "FILE")]
     audit_log: Option<OsString>,
 }
 

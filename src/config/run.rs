@@ -42,7 +42,9 @@ Exit status:
 /// The flags of `run`.
 #[derive(Args, Clone)]
 pub struct RunArgs {
-    /// The gateway, or several gateways of one store with commas between them: the next one is asked when one is away
+    /// The gateway
+    ///
+    /// You may name several gateways of one store, separated by commas. `run` tries them in turn.
     #[arg(
         long,
         env = "FENCEPOST_URL",
@@ -52,40 +54,47 @@ pub struct RunArgs {
     )]
     url: String,
 
-    /// A file with the key that the gateway asks for; or the key itself is in FENCEPOST_API_KEY
+    /// A file with the API key
+    ///
+    /// The key itself may also be in the variable FENCEPOST_API_KEY.
     #[arg(long, env = "FENCEPOST_API_KEY_FILE", value_name = "FILE")]
     api_key_file: Option<PathBuf>,
 
-    /// The lease, which is renewed each third of this time
+    /// The ttl of the lease
+    ///
+    /// `run` renews the lease each third of it.
     #[arg(long, default_value = "30s", value_parser = duration, value_name = "DURATION")]
     ttl: Duration,
 
-    /// How long to wait in line for the lock
+    /// How long to wait for the lock
+    ///
+    /// 0s means not to wait.
     #[arg(long, default_value = "10m", value_parser = duration, value_name = "DURATION")]
     wait: Duration,
 
-    /// How long the command, and what it leaves behind, may take to end after SIGTERM, before SIGKILL; at most a third
-    /// of the ttl [default: 5s, or that third]
+    /// The time between SIGTERM and SIGKILL [default: 5s, at most a third of the ttl]
+    ///
+    /// The command, and all that it has started, may use it to end.
     #[arg(long, value_parser = duration, value_name = "DURATION")]
     kill_after: Option<Duration>,
 
-    /// The longest that the lock may be held, renewals included
+    /// The longest time that the lock may be held, renewals included
     #[arg(long, value_parser = duration, value_name = "DURATION")]
     max_hold: Option<Duration>,
 
-    /// The shortest time that the lock stays taken, even when the command ends earlier
+    /// The shortest time that the lock stays held, even if the command ends earlier
     #[arg(long, value_parser = duration, value_name = "DURATION")]
     min_hold: Option<Duration>,
 
-    /// A note for people about who holds the lock [default: the command, and the name of this machine]
+    /// A note for people: who holds the lock [default: the command and this machine]
     #[arg(long, value_name = "TEXT")]
     owner: Option<String>,
 
-    /// The exit status when the lock was not to be had
+    /// The exit status if another client kept the lock
     #[arg(long, default_value = "75", value_name = "N")]
     busy_exit: u8,
 
-    /// Give the command LEASE_TOKEN too, with which it can renew and release
+    /// Give the command the variable LEASE_TOKEN, with which it can renew and release
     #[arg(long)]
     pass_token: bool,
 

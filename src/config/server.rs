@@ -29,58 +29,98 @@ const MOST_THREADS: usize = 1024;
 /// The flags of the accept loop.
 #[derive(Args, Clone, Debug)]
 pub struct ServerArgs {
-    /// Address and port to listen on
-    #[arg(long, env = "FENCEPOST_LISTEN", default_value = "127.0.0.1:8080", value_name = "HOST:PORT")]
+    /// The address and port to listen on
+    #[arg(
+        long,
+        help_heading = "Connections",
+        env = "FENCEPOST_LISTEN",
+        default_value = "127.0.0.1:8080",
+        value_name = "HOST:PORT"
+    )]
     pub(super) listen: String,
 
-    /// Threads that serve requests [default: half of the cores, at least 1]
-    #[arg(long, env = "FENCEPOST_THREADS", value_name = "N")]
+    /// How many threads serve requests [default: half of the cores, at least 1]
+    #[arg(long, help_heading = "Connections", env = "FENCEPOST_THREADS", value_name = "N")]
     threads: Option<usize>,
 
-    /// The server's certificate in PEM, and those that lead to an authority; read anew when it changes, and on SIGHUP. With
-    /// it, the server speaks HTTPS only
-    #[arg(long, env = "FENCEPOST_TLS_CERT", value_name = "FILE")]
+    /// The certificate of this gateway, in PEM
+    ///
+    /// With it, the gateway speaks HTTPS only. After the certificate, the file has those that lead to an authority. The
+    /// gateway reads it again when it changes, and on SIGHUP.
+    #[arg(long, help_heading = "TLS", env = "FENCEPOST_TLS_CERT", value_name = "FILE")]
     tls_cert: Option<PathBuf>,
 
-    /// The private key of that certificate in PEM
-    #[arg(long, env = "FENCEPOST_TLS_KEY", value_name = "FILE")]
+    /// The private key of that certificate, in PEM
+    #[arg(long, help_heading = "TLS", env = "FENCEPOST_TLS_KEY", value_name = "FILE")]
     tls_key: Option<PathBuf>,
 
-    /// The authorities in PEM whose certificates clients may show; keys name those clients by `tls_subjects`
-    #[arg(long, env = "FENCEPOST_TLS_CLIENT_CA", value_name = "FILE")]
+    /// The authorities of client certificates, in PEM
+    ///
+    /// The keys file names the subjects of client certificates: tls_subjects.
+    #[arg(long, help_heading = "TLS", env = "FENCEPOST_TLS_CLIENT_CA", value_name = "FILE")]
     tls_client_ca: Option<PathBuf>,
 
-    /// How long a new connection may take over its TLS handshake
-    #[arg(long, env = "FENCEPOST_TLS_HANDSHAKE_TIMEOUT", default_value = "10s", value_parser = duration, value_name = "DURATION")]
+    /// How long a TLS handshake may take
+    #[arg(long, help_heading = "TLS", env = "FENCEPOST_TLS_HANDSHAKE_TIMEOUT", default_value = "10s", value_parser = duration, value_name = "DURATION")]
     tls_handshake_timeout: Duration,
 
-    /// Connections that may be open at once; more wait in the kernel
-    #[arg(long, env = "FENCEPOST_MAX_CONNECTIONS", default_value = "10000", value_name = "N")]
+    /// How many connections may be open
+    ///
+    /// More connections wait in the kernel.
+    #[arg(
+        long,
+        help_heading = "Connections",
+        env = "FENCEPOST_MAX_CONNECTIONS",
+        default_value = "10000",
+        value_name = "N"
+    )]
     max_connections: usize,
 
-    /// Connections that one address may have open at once, or one network of 64 bits of IPv6; more are closed at once
-    /// [default: half of --max-connections]
-    #[arg(long, env = "FENCEPOST_MAX_CONNECTIONS_PER_ADDRESS", value_name = "N")]
+    /// How many connections one address may have open [default: half of --max-connections]
+    ///
+    /// For IPv6, a network of 64 bits counts as one address. More connections are closed at once.
+    #[arg(
+        long,
+        help_heading = "Connections",
+        env = "FENCEPOST_MAX_CONNECTIONS_PER_ADDRESS",
+        value_name = "N"
+    )]
     max_connections_per_address: Option<usize>,
 
-    /// Requests that may be under way at once on one connection of HTTP/2
-    #[arg(long, env = "FENCEPOST_MAX_H2_STREAMS", default_value = "250", value_name = "N")]
+    /// How many requests one HTTP/2 connection may have open
+    #[arg(
+        long,
+        help_heading = "Connections",
+        env = "FENCEPOST_MAX_H2_STREAMS",
+        default_value = "250",
+        value_name = "N"
+    )]
     max_h2_streams: u32,
 
-    /// Bytes of answers that may wait in memory for their clients to read them; beyond that, whoever has most is cut
-    #[arg(long, env = "FENCEPOST_MAX_UNREAD_BYTES", default_value = "67108864", value_name = "BYTES")]
+    /// How many bytes of answers may wait for clients to read them
+    ///
+    /// Beyond that, the gateway closes the connection with the most unread bytes.
+    #[arg(
+        long,
+        help_heading = "Connections",
+        env = "FENCEPOST_MAX_UNREAD_BYTES",
+        default_value = "67108864",
+        value_name = "BYTES"
+    )]
     max_unread_bytes: usize,
 
-    /// How long a new connection may take until its first request is complete; with TLS, from the end of the handshake
-    #[arg(long, env = "FENCEPOST_FIRST_REQUEST_TIMEOUT", default_value = "10s", value_parser = duration, value_name = "DURATION")]
+    /// How long the first request of a connection may take to arrive
+    ///
+    /// With TLS, the time starts after the handshake.
+    #[arg(long, help_heading = "Connections", env = "FENCEPOST_FIRST_REQUEST_TIMEOUT", default_value = "10s", value_parser = duration, value_name = "DURATION")]
     first_request_timeout: Duration,
 
-    /// How long a connection may be idle between requests
-    #[arg(long, env = "FENCEPOST_IDLE_TIMEOUT", default_value = "75s", value_parser = duration, value_name = "DURATION")]
+    /// How long a connection may be idle between two requests
+    #[arg(long, help_heading = "Connections", env = "FENCEPOST_IDLE_TIMEOUT", default_value = "75s", value_parser = duration, value_name = "DURATION")]
     idle_timeout: Duration,
 
     /// How long requests may go on after SIGTERM
-    #[arg(long, env = "FENCEPOST_DRAIN_TIMEOUT", default_value = "10s", value_parser = duration, value_name = "DURATION")]
+    #[arg(long, help_heading = "Connections", env = "FENCEPOST_DRAIN_TIMEOUT", default_value = "10s", value_parser = duration, value_name = "DURATION")]
     drain_timeout: Duration,
 }
 

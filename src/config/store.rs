@@ -28,14 +28,17 @@ const PASSWORD_FILE: &str = "--redis-password-file";
 #[derive(Args, Clone)]
 pub struct StoreArgs {
     // The value may hold a password: it must show up neither in --help nor in an error of the parser.
-    /// Where locks live: `file:PATH` (embedded, durable), `memory:` (lost at the end), a Redis server as
-    /// `redis://[user[:password]@]host[:port][/database]`, the primary that Sentinel names as
-    /// `redis+sentinel://[user:password@]host[:port],host…/name[/database]`, a cluster as
-    /// `redis+cluster://[user:password@]host[:port],host…`; with TLS each as `rediss`; or three or more independent
-    /// servers, most of which must agree, as `redlock://[user:password@]host[:port],host…[/database]`, with TLS
-    /// `redlocks`
+    /// Where the locks are kept, such as file:PATH or redis://HOST
+    ///
+    /// file:PATH is a file, durable and for one gateway. memory: is lost when the gateway ends.
+    /// redis://[user[:password]@]host[:port][/database] is one Redis server.
+    /// redis+sentinel://[user:password@]host[:port],host…/name[/database] is the primary that Sentinel names.
+    /// redis+cluster://[user:password@]host[:port],host… is a Redis Cluster.
+    /// redlock://[user:password@]host[:port],host…[/database] is a quorum of three or more independent servers.
+    /// With TLS, write rediss:// and redlocks://.
     #[arg(
         long,
+        help_heading = "Store",
         env = "FENCEPOST_STORE",
         hide_env_values = true,
         default_value = "file:fencepost.redb",
@@ -43,40 +46,72 @@ pub struct StoreArgs {
     )]
     store: String,
 
-    /// What every key in Redis begins with
-    #[arg(long, env = "FENCEPOST_REDIS_PREFIX", default_value = "fencepost", value_name = "PREFIX")]
+    /// How every key in Redis begins
+    #[arg(
+        long,
+        help_heading = "Store",
+        env = "FENCEPOST_REDIS_PREFIX",
+        default_value = "fencepost",
+        value_name = "PREFIX"
+    )]
     redis_prefix: String,
 
-    /// Which list of a redlock:// store's servers this is: raise it by one with each change of the list
-    #[arg(long, env = "FENCEPOST_REDLOCK_EPOCH", default_value = "1", value_name = "N")]
+    /// The number of the server list of a redlock:// store
+    ///
+    /// Raise it by one each time you change the list.
+    #[arg(
+        long,
+        help_heading = "Store",
+        env = "FENCEPOST_REDLOCK_EPOCH",
+        default_value = "1",
+        value_name = "N"
+    )]
     redlock_epoch: u64,
 
-    /// The user that the sentinels know, if they ask for one
-    #[arg(long, env = "FENCEPOST_SENTINEL_USER", value_name = "USER")]
+    /// The user for the sentinels
+    #[arg(long, help_heading = "Store", env = "FENCEPOST_SENTINEL_USER", value_name = "USER")]
     sentinel_user: Option<String>,
 
-    /// The password that the sentinels ask for; it is not that of the servers behind them
-    #[arg(long, env = "FENCEPOST_SENTINEL_PASSWORD", hide_env_values = true, value_name = "PASSWORD")]
+    /// The password for the sentinels
+    ///
+    /// The servers behind them may have another one.
+    #[arg(
+        long,
+        help_heading = "Store",
+        env = "FENCEPOST_SENTINEL_PASSWORD",
+        hide_env_values = true,
+        value_name = "PASSWORD"
+    )]
     sentinel_password: Option<String>,
 
-    /// A file with the password of the Redis servers, instead of one in --store, which everybody on the machine can read
-    #[arg(long, env = "FENCEPOST_REDIS_PASSWORD_FILE", value_name = "FILE")]
+    /// A file with the password of the Redis servers
+    ///
+    /// Everybody on the machine can read a password in --store.
+    #[arg(long, help_heading = "Store", env = "FENCEPOST_REDIS_PASSWORD_FILE", value_name = "FILE")]
     redis_password_file: Option<PathBuf>,
 
-    /// Certificate authority (PEM file) of a rediss:// server, instead of the system's
-    #[arg(long, env = "FENCEPOST_REDIS_CA", value_name = "FILE")]
+    /// The certificate authority of a rediss:// server, in PEM [default: those of the system]
+    #[arg(long, help_heading = "Store", env = "FENCEPOST_REDIS_CA", value_name = "FILE")]
     redis_ca: Option<PathBuf>,
 
     /// Use a Redis server that would be refused, at this risk (may be repeated)
-    #[arg(long, env = "FENCEPOST_REDIS_ACCEPT", value_delimiter = ',', value_parser = RiskParser, value_name = "RISK")]
+    #[arg(long, help_heading = "Store", env = "FENCEPOST_REDIS_ACCEPT", value_delimiter = ',', value_parser = RiskParser, value_name = "RISK")]
     redis_accept: Vec<Option<Risk>>,
 
-    /// How many replicas of a Redis store must have acknowledged a lock before it is handed out; 0 is none
-    #[arg(long, env = "FENCEPOST_REPLICAS_ACK", default_value = "0", value_name = "N")]
+    /// How many replicas must acknowledge a lock before the gateway grants it
+    #[arg(
+        long,
+        help_heading = "Store",
+        env = "FENCEPOST_REPLICAS_ACK",
+        default_value = "0",
+        value_name = "N"
+    )]
     replicas_ack: u32,
 
-    /// How long a request may take at the store, connecting and retries included
-    #[arg(long, env = "FENCEPOST_STORE_TIMEOUT", default_value = "2s", value_parser = duration, value_name = "DURATION")]
+    /// How long the store may take for a request
+    ///
+    /// This includes connecting and repetitions.
+    #[arg(long, help_heading = "Store", env = "FENCEPOST_STORE_TIMEOUT", default_value = "2s", value_parser = duration, value_name = "DURATION")]
     pub(super) store_timeout: Duration,
 }
 

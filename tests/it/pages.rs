@@ -19,6 +19,7 @@ mod links;
 mod lists;
 mod named;
 mod pasted;
+mod settings;
 mod shell;
 mod snippets;
 

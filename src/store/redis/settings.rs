@@ -72,7 +72,7 @@ impl Risk {
         match self {
             Self::Eviction => "the server drops locks that are held when its memory is full",
             Self::Replica => "the server is a replica, and what is written to it is lost",
-            Self::OldServer => "the server is older than 6.2, and what waits in line fails",
+            Self::OldServer => "the server is older than 6.2, and waiting requests fail",
             Self::MissingPermission => "some requests fail for want of a permission",
         }
     }
