@@ -13,6 +13,7 @@
 //! | [`config`] | settings: flags, each also an environment variable | `api`, `server`, `store`, `run`, `lock` |
 //! | `config/access`, `config/server`, `config/observe` | those that say who may do what, how connections are served, and what is said of it all | |
 //! | `config/store` | those that say where locks live, which all commands share that look at a store | |
+//! | `config/page` | the page on all of them, made of the flags | |
 //! | `config/run`, `config/key` | those of `fencepost run`, and of `fencepost key new` | |
 //! | `config/arguments`, `config/address`, `config/environment` | reading them, and what is said of wrong ones; addresses to listen on; variables that are none of them | |
 //! | [`run`] | `fencepost run`: a command that runs while a lock is held. It knows of a gateway what its contract says | `lock`, `clock` |
@@ -30,7 +31,7 @@
 //! | `api/middleware` | what all requests pass through: who makes them, their ids, their line in the log, what they are counted as, and whether their answers reached the socket | |
 //! | `api/admission`, `api/route` | what is refused at the door; what routes are called, and which are open to all | |
 //! | `api/ui`, `api/ui/*` | the page for people: the held locks, live, and a way to break one | |
-//! | `api/pages` | what is sent with every page, so that no other site makes use of it | |
+//! | `api/pages`, `api/pages/introduction` | what is sent with every page, so that no other site makes use of it; where people begin | |
 //! | `api/openapi` | what the handlers' attributes cannot say of the document | |
 //! | [`access`] | who may do what: rights, and those who have them | `lock` |
 //! | `access/keyring`, `access/keys_file`, `access/entry` | the keys in force; the file that says which, as it is read and as it is written | |

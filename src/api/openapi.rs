@@ -23,7 +23,7 @@ pub(super) const DOCUMENT_PATH: &str = "/openapi.json";
 #[openapi(
     info(
         title = "Fencepost",
-        description = "Distributed locks over HTTP, with fencing tokens.",
+        description = "Distributed locks over HTTP, with fencing tokens.\n\nA lock has a name, and at most one client holds it at a time. `PUT` takes it for its `ttl`, `PATCH` renews it, and `DELETE` releases it. Each grant has two tokens. The lease token is your secret: with it you renew and release. The fencing token is a number that grows with each grant: give it to what you change under the lock, so that it can refuse a holder that comes too late.\n\nAn error is a JSON object whose `type` leads to an explanation. [All errors](/problems). [The locks that are held](/ui). [Introduction](/docs).",
         contact(name = "The Fencepost project"),
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0")
     ),

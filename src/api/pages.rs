@@ -1,11 +1,12 @@
-//! What is sent with every page, and with what it is made of, so that no other site makes use of them; and Swagger UI.
+//! What is sent with every page, and with what it is made of, so that no other site makes use of them; and the pages that
+//! introduce the gateway.
 
 use axum::Router;
 use axum::http::header::{
     CONTENT_SECURITY_POLICY, HeaderName, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
 use axum::http::{HeaderValue, StatusCode};
-use axum::middleware::map_response;
+use axum::middleware::{from_fn_with_state, map_response};
 use axum::response::{IntoResponse, Response};
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
@@ -13,13 +14,15 @@ use super::openapi::DOCUMENT_PATH;
 use super::problem::{Problem, ProblemType};
 use super::state::AppState;
 
+mod introduction;
+
 /// Names of locks are chosen by strangers, and the page has a key that breaks locks. Nothing but these files runs in it, no
 /// text becomes markup, it talks to nobody else, and no other site shows it in a frame, where clicks could be stolen.
 pub(super) const UI_POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; \
      form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
 );
-/// The same for Swagger UI, which writes styles, and pictures, into its markup.
+/// The same for pages that have their styles, and Swagger UI also pictures, in their markup.
 const DOCS_POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
      connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -39,17 +42,18 @@ pub(super) fn guarded(pages: Router<AppState>, policy: HeaderValue) -> Router<Ap
     }))
 }
 
+/// The introduction at `/docs`, and what leads to it.
+pub(super) fn introduction(state: &AppState) -> Router<AppState> {
+    let introduced = swagger_ui().layer(from_fn_with_state(state.clone(), introduction::introduce));
+    guarded(introduced.merge(introduction::routes()), DOCS_POLICY)
+}
+
 /// Swagger UI from the binary itself; it asks nobody else for anything, also not whether the document is a good one.
-pub(super) fn swagger_ui() -> Router<AppState> {
+fn swagger_ui() -> Router<AppState> {
     let config = Config::from(DOCUMENT_PATH).try_it_out_enabled(true).validator_url("none");
     let pages: Router<AppState> = SwaggerUi::new("/docs").config(config).into();
-    guarded(
-        pages.layer(map_response(async |response: Response| match response.status() {
-            StatusCode::NOT_FOUND => {
-                Problem::new(ProblemType::NotFound, "there is no such page").into_response()
-            }
-            _ => response,
-        })),
-        DOCS_POLICY,
-    )
+    pages.layer(map_response(async |response: Response| match response.status() {
+        StatusCode::NOT_FOUND => Problem::new(ProblemType::NotFound, "there is no such page").into_response(),
+        _ => response,
+    }))
 }

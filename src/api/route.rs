@@ -2,7 +2,9 @@
 //! business, and there is no end of them.
 
 /// The routes without a variable part.
-const PLAIN: [&str; 11] = [
+const PLAIN: [&str; 13] = [
+    "/",
+    "/problems",
     "/lock",
     "/locks",
     "/hold",
@@ -21,7 +23,7 @@ const WITH_NAME: [(&str, &str); 3] =
 /// What stands below this is Swagger UI's.
 const DOCS: (&str, &str) = ("/docs/", "/docs/{*rest}");
 /// Addresses that say nothing of locks, and answer to everybody. Whatever is not among them needs a key.
-const OPEN: [&str; 5] = ["/healthz", "/readyz", "/openapi.json", "/docs", "/ui"];
+const OPEN: [&str; 7] = ["/", "/problems", "/healthz", "/readyz", "/openapi.json", "/docs", "/ui"];
 /// And what is below these.
 const OPEN_BELOW: [&str; 3] = ["/docs/", "/problems/", "/ui/"];
 /// What is said of a path that is none.
@@ -70,7 +72,7 @@ mod tests {
 
     #[test]
     fn a_path_that_is_no_route_is_not_told() {
-        for path in ["/", "/locks/", "/locks/a/b", "/lock/", "/docsy", "/nothing/secret", ""] {
+        for path in ["/locks/", "/locks/a/b", "/lock/", "/docsy", "/nothing/secret", ""] {
             assert_eq!(route_of(path), "-", "{path}");
         }
         assert_eq!(route_of("/docs/index.css"), "/docs/{*rest}");

@@ -344,16 +344,9 @@ async fn bodies_are_refused_and_change_nothing(stage: Stage) {
 
 async fn unknown_addresses_and_methods_are_problems(stage: Stage) {
     let address = stage.gateway.address;
-    for target in [
-        "/",
-        "/lockss",
-        "/locks/x/y",
-        "/lock/",
-        "/healthz/",
-        "/docs/nothing.js",
-        "/problems",
-        "/problems/x/y",
-    ] {
+    for target in
+        ["/lockss", "/locks/x/y", "/lock/", "/healthz/", "/docs/nothing.js", "/problems/", "/problems/x/y"]
+    {
         raw_call(address, "GET", target, "").await.expect_problem(404, "not-found");
     }
     raw_call(address, "GET", "/problems/nonsense", "").await.expect_problem(404, "not-found");

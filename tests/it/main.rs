@@ -32,6 +32,7 @@ mod hammer;
 mod heads;
 mod hold;
 mod internals;
+mod introduction;
 mod judge;
 mod keys;
 mod late_copies;

@@ -1,0 +1,99 @@
+//! Where people begin: the page at `/docs`, what `/` says, and the list of all problems. None of them needs a key.
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::header::{ACCEPT, CONTENT_TYPE, HOST, LOCATION, VARY};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+
+use crate::api::problem::ProblemType;
+use crate::api::state::AppState;
+
+const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
+const PAGE: &str = include_str!("introduction.html");
+const LIST: &str = include_str!("problems.html");
+/// Where the page has the address of this gateway, what a client with a key writes besides, and a list.
+const ORIGIN: &str = "{origin}";
+const KEY: &str = "{key}";
+const ROWS: &str = "{rows}";
+
+/// What a client writes that shows a key: a file, since everybody on the machine can read arguments.
+const WITH_KEY: &str = "-K key.curl ";
+
+/// `/` and `/problems`.
+pub(super) fn routes() -> Router<AppState> {
+    Router::new().route("/", get(start)).route("/problems", get(problems))
+}
+
+/// Answers `/docs` itself: what stands below is Swagger UI's.
+pub(super) async fn introduce(State(app): State<AppState>, request: Request, next: Next) -> Response {
+    if request.uri().path() != "/docs" || !matches!(*request.method(), Method::GET | Method::HEAD) {
+        return next.run(request).await;
+    }
+    let key = if needs_key(&app) { WITH_KEY } else { "" };
+    let page = PAGE.replace(ORIGIN, &origin(&app, request.headers(), request.uri())).replace(KEY, key);
+    ([(CONTENT_TYPE, HTML)], page).into_response()
+}
+
+/// Leads a browser to the introduction, and tells others what to try.
+async fn start(State(app): State<AppState>, request: Request) -> Response {
+    if is_browser(request.headers()) {
+        return (StatusCode::SEE_OTHER, [(LOCATION, "docs"), (VARY, "Accept")]).into_response();
+    }
+    let origin = origin(&app, request.headers(), request.uri());
+    let (key, hint) = match needs_key(&app) {
+        true => (WITH_KEY, " (key.curl has the line: header = \"Authorization: Bearer fp_...\")"),
+        false => ("", ""),
+    };
+    let text = format!(
+        "Fencepost: distributed locks over HTTP.\n\
+         Take a lock:  curl {key}-X PUT '{origin}/locks/backup?ttl=30s'{hint}\n\
+         Read on:      {origin}/docs in a browser, {origin}/problems, {origin}/openapi.json\n"
+    );
+    ([(VARY, "Accept")], text).into_response()
+}
+
+/// All problems, each with its status and a sentence.
+async fn problems(headers: HeaderMap) -> Response {
+    if is_browser(&headers) {
+        let row = |kind: ProblemType| {
+            let (name, status, title) = (kind.name(), kind.status().as_u16(), kind.title());
+            format!(
+                "<tr><td><a href=\"problems/{name}\">{name}</a></td><td>{status}</td><td>{title}.</td></tr>\n"
+            )
+        };
+        let rows: String = ProblemType::ALL.into_iter().map(row).collect();
+        return (
+            [(CONTENT_TYPE, HTML), (VARY, HeaderValue::from_static("Accept"))],
+            LIST.replace(ROWS, &rows),
+        )
+            .into_response();
+    }
+    let line =
+        |kind: ProblemType| format!("{}  {:<22} {}.\n", kind.status().as_u16(), kind.name(), kind.title());
+    let lines: String = ProblemType::ALL.into_iter().map(line).collect();
+    ([(VARY, "Accept")], format!("{lines}\nWhat to do about each: /problems/lock-held, and so on.\n"))
+        .into_response()
+}
+
+fn needs_key(app: &AppState) -> bool {
+    app.keyring.is_some()
+}
+
+/// Whether somebody looks at the answer who would rather have a page than a text.
+fn is_browser(headers: &HeaderMap) -> bool {
+    let accepts = headers.get_all(ACCEPT).iter().filter_map(|accept| accept.to_str().ok());
+    accepts.into_iter().any(|accept| accept.contains("text/html"))
+}
+
+/// The address by which this gateway was asked. A name with any other character becomes no part of a page.
+fn origin(app: &AppState, headers: &HeaderMap, uri: &Uri) -> String {
+    let scheme = if app.admission.speaks_tls { "https" } else { "http" };
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok());
+    let host = host.or_else(|| uri.authority().map(|authority| authority.as_str()));
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']');
+    let host = host.filter(|host| !host.is_empty() && host.chars().all(is_plain)).unwrap_or("localhost");
+    format!("{scheme}://{host}")
+}
