@@ -181,7 +181,7 @@ fn each_rule_names_what_guards_it_and_that_is_there() {
 fn a_page_that_is_wrong_is_found() {
     let guards = Guards::read();
     let right = "# A page\n\nThis page is about this. It is not about that.\n\n### X1. A rule\nThis.\n\nWithout it: that.\n\n\
-                 Guarded by: `recipes::two_pipelines_deploy_one_after_the_other`, `store_suite::marks_end`, mutant `line::NothingIsDeclined`\n";
+                 Guarded by: `recipes::a_secret_among_the_arguments_is_noticed`, `store_suite::marks_end`, mutant `line::NothingIsDeclined`\n";
     assert_eq!(guards.complaints(right), [""; 0]);
     for (from, to) in [
         ("It is not about that.", ""),
@@ -189,7 +189,7 @@ fn a_page_that_is_wrong_is_found() {
         ("X1.", "X2."),
         ("Without it: that.", ""),
         ("Guarded by:", "Watched by:"),
-        ("recipes::two", "recipes::no"),
+        ("recipes::a_secret", "recipes::no"),
         ("recipes::", "proxies::"),
         ("store_suite::marks_end", "store_suite::soon"),
         ("`store_suite::marks_end`", "store_suite::marks_end"),

@@ -1,7 +1,6 @@
 //! A directory in which snippets are run as a reader runs them. Only the address of the gateway is the test's.
 
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
@@ -10,7 +9,7 @@ use tempfile::TempDir;
 use tokio::process::Command;
 
 use super::{DOCUMENTED_ADDRESS, snippets};
-use crate::support::{Stage, eventually};
+use crate::support::Stage;
 
 /// A directory with the scripts of all pages in it, and the gateway that they find.
 pub struct Shell {
@@ -34,10 +33,6 @@ impl Shell {
         Self { directory, address }
     }
 
-    pub fn address(&self) -> &str {
-        &self.address
-    }
-
     pub fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
@@ -53,20 +48,6 @@ impl Shell {
             .stderr(Stdio::piped())
             .kill_on_drop(true);
         command
-    }
-
-    /// Runs a script by its name.
-    pub async fn run(&self, name: &str, args: &[&str]) -> Said {
-        let mut said = None;
-        eventually("the program can be started", async || {
-            // One that another test is about to start may still have the file open, as it was written.
-            let output = self.command(self.path(name), args).output().await;
-            let is_busy = output.as_ref().is_err_and(|error| error.kind() == ErrorKind::ExecutableFileBusy);
-            said = Some(output.map(Said::of));
-            !is_busy
-        })
-        .await;
-        said.unwrap().unwrap()
     }
 
     /// The first pasted snippet that holds this text.
