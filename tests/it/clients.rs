@@ -450,6 +450,23 @@ async fn change_problems(client: TcpStream, server: TcpStream) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_javascript_of_the_readme_works_as_pasted() {
+    let code = snippet("js", "await new Fencepost(url).hold(");
+    let place = tempfile::tempdir().unwrap();
+    std::fs::copy(root().join("examples/clients/fencepost.mjs"), place.path().join("fencepost.mjs")).unwrap();
+    let before = "import { Fencepost } from './fencepost.mjs';\n\
+        const url = process.env.FENCEPOST_URL, pages = 'ab', write = async (...words) => console.log(...words);\n";
+    std::fs::write(place.path().join("report.mjs"), format!("{before}{code}")).unwrap();
+    let gateway = gateway().await;
+    let mut command = tokio::process::Command::new("node");
+    let said =
+        workshop::run(command.arg(place.path().join("report.mjs")).env("FENCEPOST_URL", url(&gateway))).await;
+    let words: Vec<_> = said.split_whitespace().collect();
+    assert!(matches!(words[..], ["a", one, "b", two] if one == two && one.parse::<u64>().is_ok()), "{said}");
+    Client::new(gateway.address).get("/locks/report").send().await.expect_problem(404, "not-held");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_snippet_in_the_pages_works_as_pasted() {
     let snippet = snippet("python", "with Fencepost(url).hold(");
     let before = "import os\nfrom fencepost import Fencepost, Lost\n\

@@ -1,5 +1,6 @@
 //! Snippets of which more is to be said than that they run: each on every store, with real `bash`, `curl` and `sqlite3`.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 
 use super::{Shell, pages};
@@ -20,6 +21,37 @@ fn the_readme_begins_with_what_a_newcomer_pastes() {
     assert!(readme.text.contains("make test"));
     let first_screen: Vec<_> = readme.text.lines().take(60).collect();
     assert!(first_screen.iter().filter(|line| line.starts_with("curl ")).count() >= 3);
+}
+
+/// Whatever a gateway answers, the reader finds what to do.
+#[test]
+fn each_type_of_problem_is_on_the_page_of_failures() {
+    let page = pages().iter().find(|page| page.name == "docs/failures.md").unwrap();
+    let rows: Vec<_> = page.text.lines().filter(|line| line.starts_with("| ")).collect();
+    let document = include_str!("../../../openapi/openapi.json");
+    let names: BTreeSet<_> = document
+        .split("/problems/")
+        .skip(1)
+        .filter_map(|rest| rest.split('"').next())
+        .filter(|name| !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase() || c == '-'))
+        .collect();
+    assert!(names.len() > 25, "{names:?}");
+    for name in names {
+        // The first column says what was answered, and the others what that means.
+        let is_named =
+            |row: &&&str| row.split(" | ").next().is_some_and(|answer| answer.contains(&format!("`{name}`")));
+        let row = rows.iter().find(is_named).unwrap_or_else(|| panic!("no row says what to do about {name}"));
+        assert!(row.matches(" | ").count() >= 1 && row.len() > name.len() + 30, "{row}");
+    }
+}
+
+/// The recipe is run by tests of its own.
+#[test]
+fn the_crontab_of_the_readme_is_the_one_of_the_recipe() {
+    let readme = pages().iter().find(|page| page.name == "README.md").unwrap();
+    let recipe = super::file("crontab");
+    let job = recipe.lines().find(|line| line.contains("fencepost run")).unwrap();
+    assert!(readme.text.lines().any(|line| line == job), "{job}");
 }
 
 async fn the_first_lines_work_as_pasted(stage: Stage) {
