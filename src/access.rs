@@ -71,10 +71,10 @@ pub enum Denied {
     #[error("the API key has expired, or was revoked or replaced")]
     NoLonger,
     /// The key has not got this right.
-    #[error("the API key has not got the right {:?}", .0.name())]
+    #[error("this API key does not have the right {:?}", .0.name())]
     Right(Right),
     /// The right is there, for other locks than these.
-    #[error("the API key has the right {:?} for other locks only", .0.name())]
+    #[error("this API key has the right {:?} only for locks of other names", .0.name())]
     Prefix(Right),
 }
 

@@ -33,7 +33,10 @@ pub fn app(state: AppState) -> Middleware {
         .merge(ui::page())
         .fallback(async |request: Request| extract::explain_missing(request.uri()))
         .method_not_allowed_fallback(async || {
-            Problem::new(ProblemType::MethodNotAllowed, "the Allow header lists the methods of this address")
+            Problem::new(
+                ProblemType::MethodNotAllowed,
+                "this address does not take that method; the Allow header lists those that it takes",
+            )
         });
     Middleware::new(router, state)
 }

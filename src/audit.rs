@@ -240,10 +240,12 @@ impl Event {
                 tracing::info!(what, detail, "settings are in force");
             }
             Self::Configuration { what, is_in_force: true, detail, settings } => {
-                tracing::info!(what, detail, ?settings, "settings are in force");
+                let settings = settings.iter().map(|(name, value)| format!("{name}: {value}"));
+                let settings = settings.collect::<Vec<_>>().join("; ");
+                tracing::info!(what, detail, settings, "settings are in force");
             }
             Self::Configuration { what, detail, .. } => {
-                tracing::warn!(what, detail, "settings are refused, and those before stay in force");
+                tracing::warn!(what, detail, "new settings are wrong: those before stay in force");
             }
             Self::KeyUse { .. } | Self::KeyRefused { .. } | Self::Dropped { .. } => {}
         }

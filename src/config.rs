@@ -42,6 +42,12 @@ const LONGEST_TTL: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 /// What it allows where it is not given, and on a quorum, where each server that forgot is left out for so long.
 const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 const MAX_TTL_ON_QUORUM: Duration = Duration::from_secs(5 * 60);
+/// The lease of a request that names none, and the shortest, where nothing is set.
+const DEFAULT_TTL: Duration = Duration::from_secs(30);
+const MIN_TTL: Duration = Duration::from_millis(10);
+/// The longest wait, and the life of a tombstone, where nothing is set.
+const MAX_WAIT: Duration = Duration::from_secs(60);
+const MARK_TTL: Duration = Duration::from_secs(120);
 /// The longest wait that `--max-wait` may allow.
 const LONGEST_WAIT: Duration = Duration::from_secs(60 * 60);
 
@@ -96,19 +102,19 @@ pub struct ServeArgs {
     #[command(flatten)]
     observe: ObserveArgs,
 
-    /// How long a released token keeps its answer
+    /// How long a released token keeps its answer [default: 2m, or more if --max-wait needs it]
     ///
     /// For that long, a late copy of a request with this token cannot take the lock.
-    #[arg(long, help_heading = "Leases and waiting", env = "FENCEPOST_MARK_TTL", default_value = "2m", value_parser = duration, value_name = "DURATION")]
-    mark_ttl: Duration,
+    #[arg(long, help_heading = "Leases and waiting", env = "FENCEPOST_MARK_TTL", value_parser = duration, value_name = "DURATION")]
+    mark_ttl: Option<Duration>,
 
-    /// The ttl of a request that names none
-    #[arg(long, help_heading = "Leases and waiting", env = "FENCEPOST_DEFAULT_TTL", default_value = "30s", value_parser = duration, value_name = "DURATION")]
-    default_ttl: Duration,
+    /// The ttl of a request that names none [default: 30s, within --min-ttl and --max-ttl]
+    #[arg(long, help_heading = "Leases and waiting", env = "FENCEPOST_DEFAULT_TTL", value_parser = duration, value_name = "DURATION")]
+    default_ttl: Option<Duration>,
 
-    /// The shortest ttl that a request may name
-    #[arg(long, help_heading = "Leases and waiting", env = "FENCEPOST_MIN_TTL", default_value = "10ms", value_parser = duration, value_name = "DURATION")]
-    min_ttl: Duration,
+    /// The shortest ttl that a request may name [default: 10ms, or less if --max-ttl is less]
+    #[arg(long, help_heading = "Leases and waiting", env = "FENCEPOST_MIN_TTL", value_parser = duration, value_name = "DURATION")]
+    min_ttl: Option<Duration>,
 
     /// The longest ttl that a request may name [default: 24h, or 5m on a quorum]
     ///
@@ -116,11 +122,11 @@ pub struct ServeArgs {
     #[arg(long, help_heading = "Leases and waiting", env = "FENCEPOST_MAX_TTL", value_parser = duration, value_name = "DURATION")]
     max_ttl: Option<Duration>,
 
-    /// The longest time that a request may wait
+    /// The longest time that a request may wait [default: 60s, or less if --mark-ttl is short]
     ///
     /// 0s means that no request waits.
-    #[arg(long, help_heading = "Leases and waiting", env = "FENCEPOST_MAX_WAIT", default_value = "60s", value_parser = duration, value_name = "DURATION")]
-    max_wait: Duration,
+    #[arg(long, help_heading = "Leases and waiting", env = "FENCEPOST_MAX_WAIT", value_parser = duration, value_name = "DURATION")]
+    max_wait: Option<Duration>,
 
     /// How long the wait queue keeps the ticket of a client that does not ask
     ///
@@ -253,11 +259,17 @@ impl ServeArgs {
     pub fn check(self) -> Result<Settings, SettingsError> {
         let mut store = self.store.check()?;
         let (server, threads) = (self.server.check()?, self.server.threads()?);
+        let store_timeout = self.store.store_timeout;
+        // A default that nobody set gives way to what somebody has set.
+        let usual_max_ttl = if store.is_quorum() { MAX_TTL_ON_QUORUM } else { MAX_TTL };
+        let max_ttl = self.max_ttl.unwrap_or(usual_max_ttl.max(self.min_ttl.unwrap_or_default()));
+        let min_ttl = self.min_ttl.unwrap_or(MIN_TTL.min(max_ttl));
+        let room = self.mark_ttl.map(|mark_ttl| mark_ttl.saturating_sub(store_timeout + TCP_USER_TIMEOUT));
         let limits = Limits {
-            default_ttl: self.default_ttl,
-            min_ttl: self.min_ttl,
-            max_ttl: self.max_ttl.unwrap_or(if store.is_quorum() { MAX_TTL_ON_QUORUM } else { MAX_TTL }),
-            max_wait: self.max_wait,
+            default_ttl: self.default_ttl.unwrap_or(DEFAULT_TTL.min(max_ttl).max(min_ttl)),
+            min_ttl,
+            max_ttl,
+            max_wait: self.max_wait.unwrap_or(MAX_WAIT.min(room.unwrap_or(MAX_WAIT))),
             max_http1_waiters: max_http1_waiters(server.max_connections),
             shares: self.shares(max_http1_waiters(server.max_connections)),
             default_max_hold: self.default_max_hold,
@@ -269,12 +281,12 @@ impl ServeArgs {
         require("--default-ttl", is_default_allowed, "between --min-ttl and --max-ttl")?;
         require("--max-wait", limits.max_wait <= LONGEST_WAIT, "at most 1h")?;
         // A mark must outlive every copy of a command that may still be on its way.
-        let store_timeout = self.store.store_timeout;
         let latest_copy = store_timeout + limits.max_wait + TCP_USER_TIMEOUT;
+        let mark_ttl = self.mark_ttl.unwrap_or(MARK_TTL.max(latest_copy));
         let at_least = humantime::format_duration(latest_copy);
         require(
             "--mark-ttl",
-            self.mark_ttl >= latest_copy,
+            mark_ttl >= latest_copy,
             &format!("at least {at_least}, which is --store-timeout, --max-wait and 20s"),
         )?;
         let is_sane = (Duration::from_secs(1)..=LONGEST_TICKET_TTL).contains(&self.ticket_ttl);
@@ -289,7 +301,7 @@ impl ServeArgs {
         let line =
             LineSettings { ticket_ttl: self.ticket_ttl, max_waiters_per_key: self.max_waiters_per_key };
         if let StoreSettings::Redis(_, redis) = &mut store {
-            (redis.mark_ttl, redis.line, redis.max_ttl) = (self.mark_ttl, line, limits.max_ttl);
+            (redis.mark_ttl, redis.line, redis.max_ttl) = (mark_ttl, line, limits.max_ttl);
         }
         Ok(Settings {
             store,
@@ -300,7 +312,7 @@ impl ServeArgs {
             listen: self.server.listen,
             observe: self.observe.check()?,
             store_timeout,
-            mark_ttl: self.mark_ttl,
+            mark_ttl,
             max_waiters: self.max_waiters,
             max_holds: self.max_holds,
             max_watchers: self.max_watchers,

@@ -70,7 +70,8 @@ pub async fn watch_files(
         known = found;
         let reload = reload.clone();
         let read = aside(move || reload()).await;
-        let read = read.unwrap_or_else(|| Err("reading it ran into a fault of the program".to_owned()));
+        let read =
+            read.unwrap_or_else(|| Err("the program made a mistake while it read the file".to_owned()));
         is_due = read.is_err();
         if is_asked || is_changed || read != said {
             tell(&read);
@@ -137,7 +138,7 @@ mod tests {
         let _ = tokio::time::timeout(Duration::from_secs(8), watching).await;
         assert_eq!(count.load(Ordering::Relaxed), 5, "what is good is not read again");
         let told: Vec<_> = told.try_iter().collect();
-        let fault = "reading it ran into a fault of the program".to_owned();
+        let fault = "the program made a mistake while it read the file".to_owned();
         assert_eq!(told, [Err("not for us".to_owned()), Err(fault), Ok("revoked a".to_owned())]);
     }
 }

@@ -47,13 +47,13 @@ pub enum KeyError {
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum TextError {
     /// So many are more than so many.
-    #[error("has {0} bytes, and at most {1} are allowed")]
+    #[error("has {0} bytes; at most {1} are allowed")]
     TooLong(usize, usize),
     /// The bytes are not UTF-8.
-    #[error("is not UTF-8")]
+    #[error("must be UTF-8")]
     NotUtf8,
     /// It holds a control character.
-    #[error("contains a control character")]
+    #[error("has a control character, such as a line break: leave it out")]
     ControlCharacter,
 }
 
@@ -98,13 +98,13 @@ pub struct LeaseToken(Box<str>);
 pub enum TokenError {
     /// Shorter or longer than allowed.
     #[error(
-        "a token has {min} to {max} characters, and this one has {0}",
+        "a token has {min} to {max} characters; this one has {0}",
         min = LeaseToken::MIN_CHARS,
         max = LeaseToken::MAX_CHARS
     )]
     Length(usize),
     /// Something outside the alphabet.
-    #[error("a token consists of A-Z a-z 0-9 . _ ~ -")]
+    #[error("a token has only these characters: A-Z a-z 0-9 . _ ~ -")]
     Alphabet,
 }
 

@@ -56,7 +56,7 @@ impl Log {
             lines.init();
         }
         // A panic is a line of the log like any other, in its form.
-        std::panic::set_hook(Box::new(|panic| tracing::error!(%panic, "a fault of the program")));
+        std::panic::set_hook(Box::new(|panic| tracing::error!(%panic, "the program made a mistake")));
         Ok(log)
     }
 
@@ -85,7 +85,7 @@ impl LogRecord for Said {
     }
 
     fn missing(lines: u64) -> Option<Self> {
-        tracing::warn!(lines, "there was no room for lines of the log: whoever reads it is too slow");
+        tracing::warn!(lines, "lines of the log are missing: its reader is too slow");
         None
     }
 

@@ -125,8 +125,8 @@ fn new_key(NewKey { key, entry, append_to }: NewKey) -> anyhow::Result<()> {
         return writeln!(io::stdout(), "{}", key.reveal()).context("cannot print the key");
     }
     write!(io::stdout(), "{entry}").context("cannot print the entry")?;
-    let hint = "show this key as `Authorization: Bearer fp_…`, or keep it in FENCEPOST_API_KEY for `fencepost run`. It is \
-                not said again.";
+    let hint = "send this key as `Authorization: Bearer fp_…`, or keep it in FENCEPOST_API_KEY for `fencepost run`. It is \
+                not shown again.";
     writeln!(io::stderr(), "fencepost: {hint}\n{}", key.reveal()).context("cannot print the key")
 }
 
@@ -234,7 +234,7 @@ async fn serve(mut settings: Settings) -> anyhow::Result<()> {
     if let (Some(file), Some(keyring)) = (access.keys, keyring) {
         tokio::spawn(keep_keys(file.path, keyring, hangups.subscribe(), audit.clone()));
     } else if !is_loopback {
-        tracing::warn!("listening beyond this machine: whoever reaches this address can take locks");
+        tracing::warn!("everybody who reaches this address can take locks");
     }
     tracing::info!("listening on {scheme}://{address}, with an introduction at {scheme}://{address}/docs");
     let (waiting, drains) = (state.clone(), draining.clone());
@@ -275,7 +275,7 @@ async fn refuse_unsafe(settings: &Settings) -> anyhow::Result<()> {
     };
     let Diagnostics { refusals, unreadable, .. } = survey?;
     for lock in unreadable {
-        tracing::error!("cannot be read: {lock}");
+        tracing::error!("this lock cannot be read: {lock}");
     }
     anyhow::ensure!(refusals.is_empty(), "{address} is refused: {}", refusals.join("; "));
     Ok(())
@@ -390,7 +390,7 @@ async fn keep_keys(path: PathBuf, keyring: Arc<Keyring>, asked: watch::Receiver<
         let is_open = open.is_some();
         if let Some(open) = open.filter(|_| !was_open.load(Ordering::Relaxed)) {
             let file = open.display();
-            tracing::warn!(%file, "others can write here, and so give themselves every right: chmod go-w");
+            tracing::warn!(%file, "others can write this file, and so give themselves every right: chmod go-w");
         }
         was_open.store(is_open, Ordering::Relaxed);
         KeysFile::read_settled(&file).map(|file| keyring.replace(file.keys))

@@ -195,7 +195,7 @@ impl<A: Application> Server<A> {
             let now = Instant::now();
             if last.is_none_or(|last| now - last >= ACCEPT_WARNING_INTERVAL) {
                 let address = network(address);
-                warn!(%address, most, refused, "an address has its connections: more of them are closed at once");
+                warn!(%address, most, refused, "this address has as many connections as it may: more of them are closed at once");
                 self.refused = (0, Some(now));
             }
         }

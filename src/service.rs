@@ -145,8 +145,11 @@ impl LockService {
     ) -> Result<Renewed, StoreError> {
         let hash = token.hash();
         let left = |lease, sent_at| {
-            let over =
-                || StoreError::Unknown("the lease was renewed, and was over before the answer came".into());
+            let over = || {
+                StoreError::Unknown(
+                    "the lease was renewed, and ended before the answer came: ask for a longer ttl".into(),
+                )
+            };
             lease_left(lease, sent_at).ok_or_else(over)
         };
         // Repeating is safe: the last renewal to arrive is the one that counts, and it is answered.

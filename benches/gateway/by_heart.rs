@@ -112,7 +112,7 @@ fn refusal() -> Response {
         r#type: "/problems/lock-held",
         title: "Someone else holds the lock",
         status: 423,
-        detail: "held for at most 29984 ms more",
+        detail: "the lock is held for at most 30 s more",
         holder: Holder { fencing_token: FENCING_TOKEN, expires_at: EXPIRES_AT, expires_in_ms: 29_984 },
         waiters: 0,
     };

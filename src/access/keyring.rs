@@ -41,7 +41,7 @@ pub enum Refused {
     #[error("the key has expired")]
     Expired,
     /// The certificate that stands for the key was good once.
-    #[error("the client certificate has ended")]
+    #[error("the client certificate has expired")]
     CertificateEnded,
 }
 

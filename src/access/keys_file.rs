@@ -62,7 +62,7 @@ pub fn parse(text: &str) -> Result<Vec<Entry>, KeysFileError> {
     file.refuse_repetitions(&keys);
     // A file that is being written is empty at first: that must not revoke all keys.
     if file.problems.0.is_empty() && keys.is_empty() {
-        file.complain(0, "there is no key; `fencepost key new` makes one");
+        file.complain(0, "it holds no key; `fencepost key new` makes one");
     }
     if file.problems.0.is_empty() {
         Ok(keys.into_iter().map(|(_, key)| key).collect())
@@ -133,10 +133,10 @@ impl File<'_> {
         let (mut ids, mut subjects) = (BTreeSet::new(), BTreeSet::new());
         for (at, key) in keys {
             if !ids.insert(key.id.as_str()) {
-                self.complain(*at, "the id is that of an earlier key");
+                self.complain(*at, "another key above has the same id");
             }
             if key.subjects.iter().any(|subject| !subjects.insert(subject)) {
-                self.complain(*at, "a subject of tls_subjects is given twice");
+                self.complain(*at, "a subject of tls_subjects is there twice");
             }
         }
     }
@@ -193,7 +193,7 @@ impl Draft {
                 let rule = "a time with its offset and without quotes, such as 2027-01-01T00:00:00Z";
                 self.expires = Some(timestamp(value).ok_or_else(|| must_be(rule))?);
             }
-            _ => return Err(format!("the field is unknown; a key has {FIELDS}")),
+            _ => return Err(format!("a key has no such field; it has {FIELDS}")),
         }
         Ok(())
     }
@@ -206,14 +206,14 @@ impl Draft {
             _ => return Err("the key needs either prefixes or every_key = true, and not both".to_owned()),
         };
         if self.burst.is_some() && self.rate.is_none() {
-            return Err("the key has a burst and no rate".to_owned());
+            return Err("the key has a burst, and needs a rate too".to_owned());
         }
         let rate = self.rate.map(|per_second| Rate::new(per_second, self.burst));
         if rate.is_some_and(|rate| !rate.is_countable()) {
-            return Err("the burst is more than the rate allows in 366 days".to_owned());
+            return Err("the burst is more than the rate allows in 366 days: lower it".to_owned());
         }
         if self.secret.is_none() && self.subjects.is_none() {
-            return Err("nobody can show the key: it has neither secret_sha256 nor tls_subjects".to_owned());
+            return Err("nobody can use the key: it needs secret_sha256 or tls_subjects".to_owned());
         }
         Ok(Entry {
             id: self.id.ok_or_else(|| missing("id"))?,

@@ -50,14 +50,13 @@ pub struct Admission {
 pub(super) fn limit_head(request: &Request) -> Result<(), Problem> {
     let uri_bytes = request.uri().path_and_query().map_or(0, |uri| uri.as_str().len());
     if uri_bytes > LONGEST_URI {
-        let detail = format!("the address has {uri_bytes} bytes, and at most {LONGEST_URI} are allowed");
+        let detail = format!("path and query have {uri_bytes} bytes; at most {LONGEST_URI} are allowed");
         return Err(Problem::new(ProblemType::UriTooLong, detail));
     }
     let header_bytes: usize =
         request.headers().iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
     if header_bytes > LARGEST_HEADERS {
-        let detail =
-            format!("the headers have {header_bytes} bytes, and at most {LARGEST_HEADERS} are allowed");
+        let detail = format!("the headers have {header_bytes} bytes; at most {LARGEST_HEADERS} are allowed");
         return Err(Problem::new(ProblemType::HeadersTooLarge, detail));
     }
     Ok(())
@@ -66,10 +65,12 @@ pub(super) fn limit_head(request: &Request) -> Result<(), Problem> {
 /// Why a head is refused that a proxy, or whoever else reads it, may take for another request than we do.
 pub(super) fn malformed(why: Malformed) -> Problem {
     let detail = match why {
-        Malformed::Fragment => "the address has a raw #, behind which servers see nothing; write it %23",
-        Malformed::BareLineFeed => "a line of the head ends without a carriage return",
+        Malformed::Fragment => "the address has a #, and servers ignore what follows it: write %23",
+        Malformed::BareLineFeed => {
+            "a line of the request ends without a carriage return: end each line with \\r\\n"
+        }
         Malformed::Host => {
-            "the request must name its server once, and by one name: in one header Host, or in :authority"
+            "the request must name its server exactly once: in one Host header, or in :authority"
         }
     };
     Problem::new(ProblemType::MalformedRequest, detail)
@@ -104,7 +105,7 @@ impl Admission {
             return Ok(());
         }
         let detail = format!(
-            "this server {place} and does not answer to {name:?}; where that is its name, or that of a reverse proxy which passes it on, start it with --allow-host {name}"
+            "this gateway {place}, so it answers only to names that no web page can have, and {name:?} is none; if clients reach it by that name, start it with --allow-host {name}"
         );
         Err(Problem::input(ProblemType::UnknownHost, "Host", detail))
     }
@@ -121,7 +122,7 @@ impl Admission {
         if origins.peek().is_some() && origins.all(|origin| self.allowed_origins.contains(origin)) {
             return Ok(());
         }
-        let detail = "pages of other sites may embed, and lead to, nothing but the pages of this server";
+        let detail = "pages of other sites may only link to the pages for people, such as /ui and /docs";
         Err(Problem::input(ProblemType::CrossOrigin, "Sec-Fetch-Site", detail))
     }
 
@@ -134,7 +135,7 @@ impl Admission {
             Some(_) => Err(Problem::input(
                 ProblemType::CrossOrigin,
                 "Origin",
-                "pages of other sites may not use this server; --cors-origin allows them",
+                "pages of other sites may not use this gateway; its operator can allow a site with --cors-origin",
             )),
         }
     }

@@ -29,13 +29,13 @@ pub(super) struct Grant<'a> {
     key: &'a str,
     /// The secret that renews and releases this lease.
     token: &'a str,
-    /// Grows with every grant of this key: show it to what the lock protects.
+    /// The number of the grant: it grows with every grant of this lock. Send it with every write to what the lock protects.
     #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     fencing_token: u64,
-    /// What is left of the lease, in milliseconds, counted from before the store was asked.
+    /// What is left of the lease, in milliseconds: rather too little than too much.
     #[schema(minimum = 1)]
     ttl_ms: u64,
-    /// When the lease ends, by the clock of the server that answered.
+    /// When the lease ends, by the clock of the gateway.
     #[schema(format = DateTime)]
     expires_at: String,
     /// The note that was given when the lock was taken.
@@ -55,19 +55,19 @@ pub(super) struct HolderView {
     /// The number of the holder's grant.
     #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     fencing_token: u64,
-    /// When the lease ends, by the clock of the server that answered.
+    /// When the lease ends, by the clock of the gateway.
     #[schema(format = DateTime)]
     expires_at: String,
     /// What is left of the lease, in milliseconds.
     #[schema(minimum = 0)]
     expires_in_ms: u64,
-    /// True where the holder has released the lock, and it is only kept until then, for the rest of its `min_hold`.
+    /// True if the lock was released, and `min_hold` keeps it taken until `expires_at`. Then it has no holder.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     #[schema(required = false)]
     released: bool,
 }
 
-/// A held lock, as anybody may see it.
+/// A held lock, as others see it.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Lock)]
 pub(super) struct LockView<'a> {
@@ -75,9 +75,9 @@ pub(super) struct LockView<'a> {
     key: &'a str,
     #[serde(flatten)]
     holder: HolderView,
-    /// How many wait in line for it.
+    /// How many requests wait for the lock.
     waiters: u64,
-    /// Whether the token in the request holds it; absent where the request showed none.
+    /// Whether your token holds the lock; absent if you sent none.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = bool, required = false)]
     yours: Option<bool>,
@@ -86,9 +86,9 @@ pub(super) struct LockView<'a> {
 /// A part of the list of all locks that are held.
 #[derive(Serialize, ToSchema)]
 pub(super) struct LockList<'a> {
-    /// Some of the locks, each once; there may be none, although there are further pages.
+    /// Some of the held locks, each once. There may be none although more pages follow.
     pub(super) locks: Vec<LockView<'a>>,
-    /// Where the next page begins; absent where this is the last one.
+    /// The `cursor` of the next page; absent on the last one.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, required = false)]
     pub(super) next_cursor: Option<String>,

@@ -46,7 +46,7 @@ impl<Q> LockCall<Q> {
             Problem::input(
                 ProblemType::TokenRequired,
                 "Lease-Token",
-                "send the token of the lease in this header",
+                "send the lease token that the PUT answered, as a header: `Lease-Token: …`",
             )
         })
     }
@@ -81,7 +81,7 @@ pub(super) fn caller(context: &RequestContext) -> Result<&Caller, Problem> {
 }
 
 fn nobody_asked() -> Problem {
-    Problem::new(ProblemType::InternalError, "nobody asked who makes the request")
+    Problem::new(ProblemType::InternalError, "the gateway did not find out who makes the request")
 }
 
 impl<Q: LockQuery> LockCall<Q> {
@@ -101,28 +101,32 @@ impl<Q: LockQuery> LockCall<Q> {
 /// What to say of an address below `/locks/` that no lock has.
 pub(super) fn explain_missing(uri: &Uri) -> Problem {
     match uri.path().strip_prefix(PATH_FORM) {
-        Some("") => bad_key("the key is empty"),
+        Some("") => bad_key("the key is empty: write the name of a lock behind /locks/"),
         Some(_) => Problem::new(
             ProblemType::NotFound,
-            "a key with slashes is written with %2F, or goes into the query: /lock?key=a/b",
+            "in a path, write each slash of the key as %2F; or use /lock?key=a/b",
         ),
-        None => Problem::new(ProblemType::NotFound, "locks are at /lock?key=…; /docs introduces the rest"),
+        None => Problem::new(
+            ProblemType::NotFound,
+            "there is nothing at this address: locks are at /locks/KEY; /docs explains the rest",
+        ),
     }
 }
 
 fn key_in_path(segment: &str) -> Result<LockKey, Problem> {
-    let bytes = decode(segment).ok_or_else(|| bad_key("a % must be followed by two hexadecimal digits"))?;
+    let bytes = decode(segment)
+        .ok_or_else(|| bad_key("two hexadecimal digits must follow each %: write a % itself as %25"))?;
     let key = LockKey::parse(&bytes).map_err(|error| bad_key(error.to_string()))?;
     if key.is_risky_in_path() {
         return Err(bad_key(
-            "a key with an empty, . or .. segment is not safe in a path, because proxies rewrite it: use /lock?key=",
+            "proxies rewrite a path with an empty, . or .. segment: send this key as /lock?key=…",
         ));
     }
     Ok(key)
 }
 
 fn key_in_query(path: &str, pairs: &mut Pairs) -> Result<LockKey, Problem> {
-    let missing = || bad_key(format!("say which lock: {path}?key=…"));
+    let missing = || bad_key(format!("say which lock is meant: {path}?key=…"));
     let bytes = pairs.take("key").ok_or_else(missing)?;
     key_of(&bytes)
 }
@@ -137,7 +141,7 @@ fn lease_token(headers: &HeaderMap) -> Result<Option<LeaseToken>, Problem> {
     let mut values = headers.get_all(LEASE_TOKEN).iter();
     let Some(value) = values.next() else { return Ok(None) };
     if values.next().is_some() {
-        return Err(bad("the header is given more than once".into()));
+        return Err(bad("the Lease-Token header is there more than once: send one".into()));
     }
     LeaseToken::parse(value.as_bytes()).map(Some).map_err(|error| bad(error.to_string()))
 }
@@ -146,7 +150,9 @@ fn lease_token(headers: &HeaderMap) -> Result<Option<LeaseToken>, Problem> {
 pub(super) async fn refuse_body(headers: &HeaderMap, mut body: Body) -> Result<(), Problem> {
     let refuse = |detail| Err(Problem::new(ProblemType::UnexpectedBody, detail));
     if headers.get(CONTENT_LENGTH).is_some_and(|length| length.as_bytes() != b"0") {
-        return refuse("say everything in the path, the query and the headers");
+        return refuse(
+            "send no body: this request has all its values in the path, the query and the headers",
+        );
     }
     if body.is_end_stream() {
         return Ok(());
@@ -156,13 +162,17 @@ pub(super) async fn refuse_body(headers: &HeaderMap, mut body: Body) -> Result<(
         while let Some(frame) = body.frame().await {
             match frame {
                 Ok(frame) if frame.data_ref().is_none_or(|data| data.is_empty()) => {}
-                Ok(_) => return refuse("say everything in the path, the query and the headers"),
-                Err(_) => return refuse("the body is malformed"),
+                Ok(_) => {
+                    return refuse(
+                        "send no body: this request has all its values in the path, the query and the headers",
+                    );
+                }
+                Err(_) => return refuse("the body cannot be read: send none"),
             }
         }
         Ok(())
     };
-    timeout(BODY_TIMEOUT, look).await.unwrap_or_else(|_| refuse("the body did not end in time"))
+    timeout(BODY_TIMEOUT, look).await.unwrap_or_else(|_| refuse("the body did not end in time: send none"))
 }
 
 fn bad_key(detail: impl Into<String>) -> Problem {

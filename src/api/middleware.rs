@@ -99,8 +99,11 @@ impl Layers {
         };
         // The panic hook has written the message to the log; it is not for the caller.
         answer.unwrap_or_else(|_| {
-            Problem::new(ProblemType::InternalError, "the request ran into a fault of the server")
-                .into_response()
+            Problem::new(
+                ProblemType::InternalError,
+                "the gateway made a mistake: look for the X-Request-Id of this answer in its log",
+            )
+            .into_response()
         })
     }
 

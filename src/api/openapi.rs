@@ -29,8 +29,8 @@ pub(super) const DOCUMENT_PATH: &str = "/openapi.json";
     ),
     servers((url = "/", description = "This server")),
     tags(
-        (name = "locks", description = "Take, renew, release and look at locks."),
-        (name = "health", description = "For probes and for people.")
+        (name = "locks", description = "Take, renew, release, look at and watch locks."),
+        (name = "health", description = "For probes, and for people who operate or try the gateway.")
     ),
     components(schemas(ProblemBody))
 )]
@@ -133,8 +133,8 @@ fn add_patterns(operation: &mut Operation) {
 /// Said of the whole document, and taken back for what is open: generators that find it at an operation make a key
 /// compulsory there, and a server on loopback asks for none.
 fn add_keys(document: &mut OpenApi) {
-    let description = "An API key, where the server asks for one. What it has left of its rate is said in the headers \
-                       `RateLimit` and `RateLimit-Policy`.";
+    let description = "An API key, if the gateway asks for one. The headers `RateLimit` and `RateLimit-Policy` say how many \
+                       requests it has left.";
     let scheme = HttpBuilder::new()
         .scheme(HttpAuthScheme::Bearer)
         .bearer_format("fp_<id>_<secret>")
@@ -153,8 +153,8 @@ fn add_common_headers(operation: &mut Operation) {
             HeaderBuilder::new().schema(Some(schema)).description(Some(description)).build()
         };
         let headers = [
-            ("X-Request-Id", "The id of the request, taken over from it or made by the server."),
-            ("Cache-Control", "`no-store`: an answer about a lock is true once."),
+            ("X-Request-Id", "The id of the request: the one that it had, or one that the gateway made."),
+            ("Cache-Control", "`no-store`: an answer about a lock may be wrong a moment later."),
         ];
         for (name, description) in headers {
             response.headers.insert(name.to_owned(), text(description).into());

@@ -45,34 +45,34 @@ pub(super) struct ProblemBody {
     #[serde(rename = "type")]
     #[schema(inline)]
     kind: ProblemType,
-    /// The type in a few words.
+    /// What went wrong, in a few words: the same for each problem of this type.
     title: &'static str,
     /// The status code of the response.
     #[schema(minimum = 400, maximum = 599)]
     status: u16,
-    /// What happened this time.
+    /// What went wrong this time, and what to do, in words for people.
     detail: String,
-    /// The parameter or header at fault, with a 400.
+    /// The parameter or header that is wrong, if one is.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, required = false)]
     parameter: Option<String>,
-    /// Who holds the lock, with `lock-held`, and with `max-hold-reached`, where it is the token of the request.
+    /// Who holds the lock: with `lock-held`, and with `max-hold-reached`, where it is you.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = HolderView, required = false)]
     pub(super) holder: Option<Box<HolderView>>,
-    /// True with `lock-held` where it is not known who holds the lock, nor whether anybody does: ask again.
+    /// With `lock-held`: true if nobody can say who holds the lock, or whether it is held. Ask again.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     #[schema(required = false)]
     holder_unknown: bool,
-    /// How many wait in line for the lock, with `lock-held` and `not-held`.
+    /// With `lock-held` and `not-held`: how many requests wait for the lock.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = u64, required = false)]
     pub(super) waiters: Option<u64>,
-    /// Where the token of the request stands in the line, from 1 on, with `lock-held`; absent where it has no place.
+    /// With `lock-held`: your position in the wait queue, from 1 on; absent if your token has no ticket.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, value_type = u64, required = false)]
     pub(super) position: Option<u64>,
-    /// What the API key may not do, or not to this lock, with `right-missing`.
+    /// With `right-missing`: the right that the API key lacks, or lacks for this lock: `acquire`, `inspect`, `list` or `admin`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, required = false)]
     pub(super) right: Option<&'static str>,
@@ -122,7 +122,8 @@ impl Problem {
 
     /// The token holds the lock by this lease, and cannot for any longer.
     pub(super) fn max_hold_reached(lease: &Lease) -> Self {
-        let detail = format!("the lease ends in {} ms, and the lock was taken for no longer", lease.left_ms);
+        let left = for_people(lease.left_ms);
+        let detail = format!("max_hold allows no longer lease: you hold the lock for {left} more");
         Self {
             holder: Some(Box::new(HolderView::of(lease))),
             ..Self::new(ProblemType::MaxHoldReached, detail)
@@ -159,17 +160,37 @@ impl Problem {
 fn describe_holder(refusal: &Refusal) -> String {
     let Some(lease) = &refusal.holder else {
         let said = if refusal.holder_unknown {
-            "it is not known who holds it: the servers do not agree"
+            "nobody can say who holds the lock, since the servers of the quorum do not agree: ask again"
         } else {
-            "promised to the first in line"
+            "the lock is free, and reserved for the first client of the wait queue"
         };
         return said.to_owned();
     };
-    let left_ms = lease.left_ms;
+    let left = for_people(lease.left_ms);
     match lease.owner() {
-        _ if lease.is_released => format!("released, and kept for {left_ms} ms more"),
-        Some(owner) => format!("held by {owner:?}, for at most {left_ms} ms more"),
-        None => format!("held for at most {left_ms} ms more"),
+        _ if lease.is_released => {
+            format!("the lock was released, and min_hold keeps it taken for {left} more")
+        }
+        Some(owner) => format!("{owner:?} holds the lock for at most {left} more"),
+        None => format!("the lock is held for at most {left} more"),
+    }
+}
+
+/// A time in the units that people use, rounded up.
+fn for_people(ms: u64) -> String {
+    let seconds = ms.div_ceil(1000);
+    match (ms, seconds / 60, seconds % 60) {
+        (0..1000, ..) => format!("{ms} ms"),
+        (_, 0, seconds) => format!("{seconds} s"),
+        (_, minutes @ 1..60, 0) => format!("{minutes} min"),
+        (_, minutes @ 1..60, seconds) => format!("{minutes} min {seconds} s"),
+        _ => {
+            let minutes = seconds.div_ceil(60);
+            match minutes % 60 {
+                0 => format!("{} h", minutes / 60),
+                left => format!("{} h {left} min", minutes / 60),
+            }
+        }
     }
 }
 
@@ -212,5 +233,27 @@ impl IntoResponse for Problem {
         // For the log line.
         response.extensions_mut().insert(kind);
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn people_are_told_times_with_units_rounded_up() {
+        for (ms, text) in [
+            (0, "0 ms"),
+            (999, "999 ms"),
+            (1_000, "1 s"),
+            (28_997, "29 s"),
+            (59_001, "1 min"),
+            (90_000, "1 min 30 s"),
+            (3_599_001, "1 h"),
+            (3_600_001, "1 h 1 min"),
+            (86_400_000, "24 h"),
+        ] {
+            assert_eq!(for_people(ms), text, "{ms} ms");
+        }
     }
 }

@@ -38,7 +38,7 @@ pub struct Owner(Arc<str>);
 
 /// Why a text is not an [`Owner`].
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-#[error("it {0}")]
+#[error("the owner {0}")]
 pub struct OwnerError(TextError);
 
 impl Owner {

@@ -249,7 +249,7 @@ impl Pen {
             }
             Err(error) => {
                 let log = L::LOG.name();
-                tracing::warn!(%error, log, "cannot open the log anew, and goes on in the old file")
+                tracing::warn!(%error, log, "cannot open the log again: the gateway writes on to the old file")
             }
         }
     }

@@ -61,7 +61,7 @@ pub(super) struct Unread {
 
 /// An answer that goes no further, since too much waits to be read.
 #[derive(Debug, Error)]
-#[error("too much is unread")]
+#[error("clients leave too much unread")]
 pub(super) struct TooMuchUnread;
 
 impl Backpressure {
@@ -141,7 +141,7 @@ impl Unread {
         debtors.change(self, |had| had + bytes);
         while debtors.bytes > self.backpressure.most_bytes {
             let Some(greedy) = debtors.evict() else { break };
-            debug!(address = %greedy.address, "too much is unread: whoever has most of it is cut");
+            debug!(address = %greedy.address, "clients leave too much unread: the connection with most of it is closed");
             self.backpressure.counts.cut_unread.inc();
             greedy.is_cut.store(true, Ordering::Release);
             greedy.waker.wake();

@@ -141,7 +141,9 @@ fn read(files: &TlsFiles) -> Result<Current, TlsError> {
         .with_client_cert_verifier(verifier)
         .with_single_cert(chain, key)
         .map_err(|error| match error {
-            Error::InconsistentKeys(_) => unusable(&files.key, "it is not the key of the certificate"),
+            Error::InconsistentKeys(_) => {
+                unusable(&files.key, "it is not the private key of the certificate")
+            }
             Error::InvalidCertificate(_) => unusable(&files.certificate, error),
             _ => unusable(&files.key, "its kind of key is not supported, or it is damaged"),
         })?;
@@ -158,13 +160,13 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes(file)?).collect();
     match found {
         Ok(chain) if !chain.is_empty() => Ok(chain),
-        Ok(_) => Err(unusable(file, "there is no certificate in PEM in it")),
+        Ok(_) => Err(unusable(file, "it holds no certificate in PEM")),
         Err(_) => Err(unusable(file, "its PEM is damaged")),
     }
 }
 
 fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
-    let problem = "there is no private key in PEM in it; one that is encrypted cannot be read";
+    let problem = "it holds no private key in PEM; an encrypted one cannot be read";
     PrivateKeyDer::from_pem_slice(&bytes(file)?).map_err(|_| unusable(file, problem))
 }
 

@@ -123,7 +123,7 @@ impl LockService {
             }
             guard.disarm();
             if acquires_left == 0 || !pause_before(deadline).await {
-                let undone = if is_undone { "; what it may have done was undone" } else { "" };
+                let undone = if is_undone { "; what the request may have done was undone" } else { "" };
                 return Err(not_granted(is_undone, format!("{doubt}{undone}")));
             }
             attempt = attempt.another();
@@ -152,7 +152,7 @@ impl LockService {
         mut guard: GrantGuard,
         deadline: Instant,
     ) -> Result<Outcome, StoreError> {
-        let over = || "the lease was over before it could be answered".to_owned();
+        let over = || "the lease ended before the request could be answered: ask for a longer ttl".to_owned();
         match answer {
             Acquired::Granted(lease) => {
                 guard.is_granted(lease.fencing_token);
@@ -169,13 +169,15 @@ impl LockService {
             }
             Acquired::NotReplicated { is_new: true, reason } => match guard.roll_back_now(deadline).await {
                 Ok(was_deleted) if request.is_undone(was_deleted) => {
-                    let reason = format!("{reason}; it was taken back");
+                    let reason = format!("{reason}; the gateway has released the lock");
                     Ok(Outcome::NotTaken(NotAcquired::NotReplicated(reason)))
                 }
-                Ok(_) => {
-                    Err(StoreError::Unknown(format!("{reason}; it was not found when it was taken back")))
+                Ok(_) => Err(StoreError::Unknown(format!(
+                    "{reason}; the lock was gone when the gateway wanted to release it"
+                ))),
+                Err(_) => {
+                    Err(StoreError::Unknown(format!("{reason}; the gateway is still releasing the lock")))
                 }
-                Err(_) => Err(StoreError::Unknown(format!("{reason}; it is being taken back"))),
             },
             Acquired::AlreadyHeld(lease) => {
                 guard.disarm();
@@ -198,7 +200,7 @@ impl LockService {
             // Nobody but this request knows its attempt, and it has not given up yet.
             Acquired::AttemptVoided => {
                 guard.disarm();
-                Err(StoreError::Unavailable("this request was taken back before it arrived".into()))
+                Err(StoreError::Unavailable("this request was given up before it arrived".into()))
             }
             Acquired::NotTaken(why) => {
                 guard.disarm();

@@ -16,7 +16,7 @@ impl LockService {
     pub async fn turn_to_list(&self, tenant: Option<&str>) -> Result<Turn, StoreError> {
         match timeout(self.store_timeout, self.lists.turn(tenant)).await {
             Ok(Some(turn)) => Ok(turn),
-            _ => Err(StoreError::Unavailable("too many ask for lists at once".to_owned())),
+            _ => Err(StoreError::Unavailable("too many requests ask for lists at once".to_owned())),
         }
     }
 

@@ -168,7 +168,7 @@ impl LockService {
             is_claim.then(|| answered_at + (answered_at - asked_at) + Duration::from_millis(lease.left_ms));
         // A guard that is armed has an attempt.
         let Some(attempt) = attempt else {
-            return Err(StoreError::Unknown("the grant is not known any more".into()));
+            return Err(StoreError::Unknown("the gateway does not know the lock any more".into()));
         };
         let (events, received) = mpsc::channel(MOST_EVENTS + 1);
         let mut keeper = Keeper {

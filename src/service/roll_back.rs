@@ -95,7 +95,7 @@ impl Cleaner {
         if timeout(within, self.tasks.wait()).await.is_err() {
             tracing::warn!(
                 left = self.tasks.len(),
-                "takes-back are unfinished; these locks end at their ttl"
+                "some locks whose answers were not delivered could not be released: they end at their ttl"
             );
         }
     }
@@ -204,7 +204,7 @@ impl Drop for GrantGuard {
                 metrics().takes_back.count(TakenBack::GivenUp);
                 tracing::warn!(
                     key = armed.key.as_str(),
-                    "too many takes-back are under way; a lock or a place is left to its time"
+                    "too many locks wait to be released whose answers were not delivered: this one ends at its ttl"
                 );
             }
         }
@@ -293,15 +293,21 @@ impl Armed {
             }
             let error = match answer {
                 Ok(true) if self.told.is_some() => {
-                    tracing::debug!(key = self.key.as_str(), "freed a lock that a connection held");
+                    tracing::debug!(key = self.key.as_str(), "released a lock that a connection held");
                     return;
                 }
                 Ok(true) => {
-                    tracing::info!(key = self.key.as_str(), "took back a grant that reached nobody");
+                    tracing::info!(
+                        key = self.key.as_str(),
+                        "released a lock whose answer could not be delivered"
+                    );
                     return;
                 }
                 Ok(false) => {
-                    tracing::debug!(key = self.key.as_str(), "voided a request that reached nobody");
+                    tracing::debug!(
+                        key = self.key.as_str(),
+                        "undid a request whose answer could not be delivered"
+                    );
                     return;
                 }
                 Err(error) => error,
@@ -314,7 +320,7 @@ impl Armed {
                 self.cleaner.watch.tell(&self.key, || Doing::Unclear);
                 let key = self.key.as_str();
                 metrics().takes_back.count(TakenBack::GivenUp);
-                tracing::warn!(key, %error, "gave up taking back; this lock ends at its ttl");
+                tracing::warn!(key, %error, "could not release a lock whose answer was not delivered: it ends at its ttl");
                 return;
             }
             backoff.pause().await;

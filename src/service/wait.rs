@@ -114,7 +114,7 @@ impl LockService {
                     waiter = waiter.goes_on_after(error, &request).await?;
                     if self.wakeups.closing.is_cancelled() {
                         // The guard is dropped armed.
-                        let reason = "the server is shutting down".to_owned();
+                        let reason = "the gateway is stopping".to_owned();
                         return if waiter.is_in_doubt {
                             metrics().doubts.count(DoubtEnded::Unknown);
                             Err(StoreError::Unknown(reason))

@@ -251,8 +251,9 @@ impl EmbeddedStore {
             }
         }
         let next = after.map(|key| self.cursors.seal(&of, &key)).transpose();
-        let next =
-            next.map_err(|_| StoreError::Unavailable("the page cannot be given a cursor".to_owned()))?;
+        let next = next.map_err(|_| {
+            StoreError::Unavailable("the gateway could not make the cursor of this page".to_owned())
+        })?;
         Ok(Page { locks, next })
     }
 

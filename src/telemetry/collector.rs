@@ -43,7 +43,7 @@ impl Collector {
         let mut warned = self.warned.lock();
         if warned.is_none_or(|at| at.elapsed() >= WARNING_INTERVAL) {
             *warned = Some(Instant::now());
-            tracing::warn!(problem, "traces are lost: the collector does not take them");
+            tracing::warn!(problem, "traces are lost: the collector does not accept them");
         }
     }
 }
@@ -62,7 +62,7 @@ impl HttpClient for Collector {
         let answer = sent.await?;
         match &answer {
             Ok(response) if response.status().is_success() => {}
-            Ok(response) => self.warn(&format!("it answers {}", response.status())),
+            Ok(response) => self.warn(&format!("its answer is {}", response.status())),
             Err(error) => self.warn(&innermost(error)),
         }
         Ok(answer?)

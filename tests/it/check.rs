@@ -119,7 +119,7 @@ async fn a_server_with_replicas_may_fail_over_to_them() {
     assert!(row(&page, "I3  one holder at a time").contains("it may lack the last renewals"), "{page}");
     assert!(!page.contains("warning: "), "{page}");
     let page = check(&["--store", primary.url(), "--replicas-ack", "2"]).1;
-    assert!(page.contains("warning: 1 replicas are connected, and --replicas-ack wants 2"), "{page}");
+    assert!(page.contains("warning: 1 replicas are connected, and --replicas-ack asks for 2"), "{page}");
     let (code, page) = check(&["--store", replica.url()]);
     assert!(
         code == 1 && row(&page, "role") == "replica" && page.contains("refused: it is a replica"),

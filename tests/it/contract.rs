@@ -12,6 +12,7 @@ on_each_store!(
     every_key_is_locked_and_released_beside_the_others,
     keys_that_a_path_cannot_carry_are_sent_to_the_query,
     bad_input_is_refused_by_name_and_changes_nothing,
+    errors_say_in_plain_words_what_is_wrong_and_what_to_write,
     bodies_are_refused_and_change_nothing,
     unknown_addresses_and_methods_are_problems,
     durations_are_accepted_at_their_edges,
@@ -317,6 +318,42 @@ async fn bad_input_is_refused_by_name_and_changes_nothing(stage: Stage) {
         let address = format!("/locks/good?owner={owner_at_most}");
         client.put(&address).token(&token).send().await.expect(201);
         client.delete("/locks/good").token(&token).send().await.expect(204);
+    }
+}
+
+async fn errors_say_in_plain_words_what_is_wrong_and_what_to_write(stage: Stage) {
+    let client = stage.client();
+    client.put("/locks/held?ttl=1h&owner=cron@db1").send().await.expect(201);
+    let token = client.put("/locks/longest?ttl=1h&max_hold=1h").send().await.expect(201).token();
+    let kept = client.put("/locks/kept?ttl=1h&min_hold=1h").send().await.expect(201).token();
+    client.delete("/locks/kept").token(&kept).send().await.expect(204);
+    let cases = [
+        (client.put("/locks/held"), "\"cron@db1\" holds the lock for at most 1 h more"),
+        (client.put("/locks/kept"), "the lock was released, and min_hold keeps it taken for 1 h more"),
+        (
+            client.patch("/locks/longest?ttl=2h").token(&token),
+            "max_hold allows no longer lease: you hold the lock for 1 h more",
+        ),
+        (
+            client.delete("/locks/held"),
+            "send the lease token that the PUT answered, as a header: `Lease-Token: …`",
+        ),
+        (
+            client.put("/locks/a?tll=5s"),
+            "this request has no parameter \"tll\"; it takes ttl, wait, owner, max_hold, min_hold",
+        ),
+        (
+            client.put("/locks/a?ttl=5"),
+            "write ttl as a number with its unit, such as 500ms, 30s, 2m or 1h30m",
+        ),
+        (client.put("/locks/a?wait=61s"), "wait must be from 0s to 1m"),
+        (
+            client.put("/locks/a").body("{}"),
+            "send no body: this request has all its values in the path, the query and the headers",
+        ),
+    ];
+    for (call, detail) in cases {
+        assert_eq!(call.send().await.json()["detail"], detail);
     }
 }
 

@@ -296,7 +296,7 @@ async fn strangers_learn_that_the_gateway_is_not_ready_and_not_why() {
         let detail = ask(stranger).await;
         assert_eq!(
             detail,
-            "the store cannot be used; whoever shows an API key is told why, and so is the log"
+            "the store cannot be used; the log says why, and so does this answer if you send an API key"
         );
     }
     let told = ask(Some(&key)).await;

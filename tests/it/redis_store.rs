@@ -5,12 +5,15 @@ use std::time::Duration;
 use fencepost::lock::{Acquired, Attempt, LeaseToken, LockKey, Terms, Ttl};
 use fencepost::service::{AcquireRequest, LockService, Outcome, Tenant};
 use fencepost::store::{LockRequest, Try};
+use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
 
 use crate::support::asking::LockStoreExt;
 use crate::support::stores::redis_store;
-use crate::support::{Client, Gateway, PATIENCE, RedisServer, Stage, fresh_token};
+use crate::support::{
+    Client, Gateway, PATIENCE, RedisServer, Stage, cluster, eventually, fresh_token, sentinels,
+};
 
 const TWO_MINUTES: Duration = Duration::from_secs(120);
 
@@ -31,7 +34,22 @@ async fn script_flush_between_requests_is_invisible() {
     client.delete("/locks/k").token(&token).send().await.expect(204);
     forget().await;
     client.get("/readyz").send().await.expect(200);
-    assert!(!stage.gateway.log().iter().any(|line| line.contains("leaving the connection")));
+    assert!(!stage.gateway.log().iter().any(|line| line.contains("the connection to Redis is given up")));
+}
+
+/// Whatever the store is.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_names_the_server_that_it_is_connected_to() {
+    let redis = RedisServer::start().await;
+    let (sentinels, cluster) = (sentinels::shared().await, cluster::shared().await);
+    for url in [redis.url().to_owned(), sentinels.url(), cluster.url()] {
+        let gateway = Gateway::start(&["--store", &url, "--redis-prefix", &fresh_token()]).await;
+        let names_one = |line: &String| {
+            let line: Value = serde_json::from_str(line).unwrap();
+            line["message"] == "connected to Redis" && line["address"].as_str().unwrap().starts_with("127.")
+        };
+        eventually(&url, async || gateway.log().iter().any(names_one)).await;
+    }
 }
 
 /// One million different keys, and hardly anything is left of them.

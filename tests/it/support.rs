@@ -28,6 +28,7 @@ pub mod secure;
 pub mod sentinels;
 pub mod stores;
 pub mod visitors;
+pub mod wording;
 
 pub use cluster::RedisCluster;
 pub use gateway::Gateway;

@@ -154,7 +154,7 @@ fn certificates_that_cannot_be_used_end_the_start_and_are_not_quoted() {
         (&["--tls-key", &key], "--tls-key", "needs --tls-cert"),
         (&["--tls-client-ca", &good], "--tls-client-ca", "needs --tls-cert"),
         (&["--tls-cert", "/no/such/file", "--tls-key", &key], "--tls-cert", "/no/such/file"),
-        (&["--tls-cert", &good, "--tls-key", &other], "--tls-key", "not the key of the certificate"),
+        (&["--tls-cert", &good, "--tls-key", &other], "--tls-key", "not the private key of the certificate"),
         (&["--tls-cert", &good, "--tls-key", &good], "--tls-key", "no private key"),
         (&["--tls-cert", "/dev/null", "--tls-key", &key], "--tls-cert", "no certificate"),
         (&["--tls-cert", &good, "--tls-key", &broken], "--tls-key", "no private key"),

@@ -261,7 +261,7 @@ async fn a_collector_that_is_away_costs_a_line_of_the_log_and_no_request() {
         client.get("/locks/a").send().await.expect(404);
     }
     let warnings = |gateway: &Gateway| {
-        gateway.log().iter().filter(|line| line.contains("the collector does not take them")).count()
+        gateway.log().iter().filter(|line| line.contains("the collector does not accept them")).count()
     };
     eventually("it is warned of", async || warnings(&gateway) > 0).await;
     assert!(threads(gateway.pid()).iter().any(|name| name.starts_with("OpenTelemetry")));

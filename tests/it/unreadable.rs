@@ -52,8 +52,7 @@ async fn expect_in_doubt(request: impl Fn() -> Call) {
     let give_up = Instant::now() + PATIENCE;
     loop {
         let answer = request().send().await;
-        let is_unsent =
-            answer.json()["detail"].as_str().unwrap().contains("no connection to Redis within the deadline");
+        let is_unsent = answer.json()["detail"].as_str().unwrap().contains("no connection to Redis in time");
         if !is_unsent || Instant::now() > give_up {
             answer.expect_problem(503, "outcome-unknown");
             return;

@@ -59,7 +59,8 @@ async fn a_client_that_vanishes_leaves_no_lock_that_was_not_answered(stage: Stag
     eventually("what nobody was told of is taken back", async || orphans().await.is_empty()).await;
     assert_eq!(orphans().await, Vec::<usize>::new(), "and nothing of it comes up later");
     let answered = answered(&stage.gateway.log()).len();
-    let taken_back = stage.gateway.log().iter().filter(|line| line.contains("took back a grant")).count();
+    let taken_back =
+        stage.gateway.log().iter().filter(|line| line.contains("released a lock whose answer")).count();
     println!(
         "{answered} of {CLIENTS} answers were handed to the socket, {taken_back} grants were taken back"
     );

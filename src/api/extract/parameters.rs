@@ -12,9 +12,15 @@ use crate::lock::{Ttl, parse_duration};
 /// The parameters of a query.
 pub(crate) fn pairs_of(uri: &Uri) -> Result<Pairs, Problem> {
     Pairs::parse(uri.query().unwrap_or_default()).map_err(|error| match error {
-        QueryError::Malformed(name) => bad_parameter(&name, "a % must be followed by two hexadecimal digits"),
-        QueryError::Repeated(name) => bad_parameter(&name, "the parameter is given more than once"),
-        QueryError::TooMany(name) => bad_parameter(&name, "there are more parameters than any request takes"),
+        QueryError::Malformed(name) => {
+            bad_parameter(&name, "two hexadecimal digits must follow each %: write a % itself as %25")
+        }
+        QueryError::Repeated(name) => {
+            bad_parameter(&name, "this parameter is there more than once: send it once")
+        }
+        QueryError::TooMany(name) => {
+            bad_parameter(&name, "there are more parameters than any request can have")
+        }
     })
 }
 
@@ -23,7 +29,7 @@ pub(crate) fn refuse_others<'a>(pairs: &Pairs, names: impl Iterator<Item = &'a s
     let Some(name) = pairs.left_over() else { return Ok(()) };
     let names: Vec<_> = names.collect();
     let known = if names.is_empty() { "no parameters".to_owned() } else { names.join(", ") };
-    Err(bad_parameter(name, format!("the parameter is unknown; this request takes {known}")))
+    Err(bad_parameter(name, format!("this request has no parameter {name:?}; it takes {known}")))
 }
 
 pub(super) fn read_ttl(pairs: &mut Pairs, limits: &Limits) -> Result<Ttl, Problem> {
@@ -32,20 +38,23 @@ pub(super) fn read_ttl(pairs: &mut Pairs, limits: &Limits) -> Result<Ttl, Proble
         None => limits.default_ttl,
     };
     let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
-    Ttl::from_ms(ttl_ms).ok_or_else(|| bad_parameter("ttl", "a lease cannot be empty"))
+    Ttl::from_ms(ttl_ms).ok_or_else(|| bad_parameter("ttl", "a lease lasts at least 1ms"))
 }
 
 /// Reads a duration with a unit, in whole milliseconds, within bounds.
 pub(super) fn duration(name: &str, text: &[u8], min: Duration, max: Duration) -> Result<Duration, Problem> {
-    let text = std::str::from_utf8(text).map_err(|_| bad_parameter(name, "the value is not UTF-8"))?;
-    let is_none = || bad_parameter(name, "write a duration with its unit, such as 500ms, 30s, 2m or 1h30m");
+    let text = std::str::from_utf8(text).map_err(|_| bad_parameter(name, format!("{name} must be UTF-8")))?;
+    let is_none = || {
+        let detail = format!("write {name} as a number with its unit, such as 500ms, 30s, 2m or 1h30m");
+        bad_parameter(name, detail)
+    };
     let duration = parse_duration(text).ok_or_else(is_none)?;
     if duration.subsec_nanos() % 1_000_000 != 0 {
-        return Err(bad_parameter(name, "write whole milliseconds"));
+        return Err(bad_parameter(name, format!("write {name} in whole milliseconds")));
     }
     if duration < min || duration > max {
         let (min, max) = (humantime::format_duration(min), humantime::format_duration(max));
-        return Err(bad_parameter(name, format!("the value must be from {min} to {max}")));
+        return Err(bad_parameter(name, format!("{name} must be from {min} to {max}")));
     }
     Ok(duration)
 }

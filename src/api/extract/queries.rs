@@ -36,20 +36,22 @@ pub(crate) trait LockQuery: Sized + Send {
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct AcquireQuery {
-    /// How long the lease lasts: 10ms to 24h, as in `500ms`, `30s`, `2m`, `1h30m`. A bare number is refused.
+    /// How long the lease lasts, such as `500ms`, `30s`, `2m` or `1h30m`: 10ms to 24h, unless the gateway or the API key has other
+    /// limits. The default is 30s, or the longest that they allow. A number without a unit is refused.
     #[param(value_type = String, required = false, example = "30s")]
     pub(crate) ttl: Ttl,
-    /// How long to wait in line for the lock: up to 60s, as in `20s`. With `0s` the answer comes at once.
+    /// How long to wait for the lock, such as `20s`: up to 60s, unless the gateway has another limit. The default is `0s`: the
+    /// answer comes at once.
     #[param(value_type = String, required = false, example = "20s")]
     pub(crate) wait: Duration,
-    /// Who takes the lock, as a note for people: up to 256 bytes without control characters.
+    /// A note for people that says who takes the lock: up to 256 bytes without control characters.
     #[param(value_type = String, required = false, max_length = 256, example = "cron@db1")]
     pub(crate) owner: Option<Owner>,
-    /// How long the lock may be held at most, counted from the grant, as in `2h`: no renewal goes past it. At least `ttl`.
+    /// The longest time that you may hold the lock, from the grant, such as `2h`: no renewal makes the lease longer. At least `ttl`.
     #[param(value_type = String, required = false, example = "2h")]
     pub(crate) max_hold: Option<Duration>,
-    /// How long the lock stays taken at least, counted from the grant, as in `50s`: released before, it is kept until then,
-    /// by nobody. At most `max_hold`, and what a lease may last.
+    /// The time from the grant for which the lock stays taken at least, such as `50s`. If you release the lock before, it has no
+    /// holder and cannot be taken until then. At most `max_hold`, and the longest `ttl`.
     #[param(value_type = String, required = false)]
     pub(crate) min_hold: Option<Duration>,
 }
@@ -93,22 +95,24 @@ impl LockQuery for AcquireQuery {
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct HoldQuery {
-    /// How long the lease lasts, which is renewed at each third of it: 1s to 24h, as in `15s`, which is also the default.
-    /// A client that vanishes without a word loses the lock within this time.
+    /// How long the lease lasts, such as `15s`: 1s to 24h, unless the gateway or the API key has other limits. The gateway renews
+    /// it at each third. If your machine or the network fails, the lock is free within this time. The default is 15s, or the
+    /// longest that the limits allow.
     #[param(value_type = String, required = false, example = "15s")]
     pub(crate) ttl: Ttl,
-    /// How long to wait in line for the lock: up to 60s, as in `20s`. With `0s` the answer comes at once.
+    /// How long to wait for the lock, such as `20s`: up to 60s, unless the gateway has another limit. The default is `0s`: the
+    /// answer comes at once.
     #[param(value_type = String, required = false, example = "20s")]
     pub(crate) wait: Duration,
-    /// Who takes the lock, as a note for people: up to 256 bytes without control characters.
+    /// A note for people that says who takes the lock: up to 256 bytes without control characters.
     #[param(value_type = String, required = false, max_length = 256, example = "cron@db1")]
     pub(crate) owner: Option<Owner>,
-    /// How long the lock may be held at most, counted from the grant, as in `30m`; `2h` where nothing is said. Then it is
-    /// free, whatever the client does. At least `ttl`.
+    /// The longest time that you may hold the lock, from the grant, such as `30m`. Then it is free, whatever you do. At least
+    /// `ttl`; the default is 2h, or more if `ttl` or `min_hold` is longer.
     #[param(value_type = String, required = false, example = "2h")]
     pub(crate) max_hold: Duration,
-    /// How long the lock stays taken at least, counted from the grant, as in `50s`, also where the connection ends before.
-    /// At most `max_hold`, and what a lease may last.
+    /// The time from the grant for which the lock stays taken at least, such as `50s`, also if the connection ends before. At most
+    /// `max_hold`, and the longest `ttl`.
     #[param(value_type = String, required = false)]
     pub(crate) min_hold: Option<Duration>,
 }
@@ -136,7 +140,8 @@ impl LockQuery for HoldQuery {
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct RenewQuery {
-    /// How long the lease lasts from now, if that is longer than what is left: 10ms to 24h, as in `30s`.
+    /// How long the lease lasts from now on, such as `30s`, if that is longer than what is left. The limits and the default are those
+    /// of `PUT`.
     #[param(value_type = String, required = false, example = "30s")]
     pub(crate) ttl: Ttl,
 }
@@ -153,10 +158,10 @@ impl LockQuery for RenewQuery {
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct ReleaseQuery {
-    /// With `true` the lock is broken, whoever holds it. Then no `Lease-Token` is sent.
+    /// `true` breaks the lock, whoever holds it. Then send no `Lease-Token`.
     #[param(value_type = bool, required = false)]
     pub(crate) force: bool,
-    /// With `force`: the number of the grant that is to be broken. Where another holds the lock by then, nothing is done.
+    /// With `force`: the fencing token of the grant that you want to break. If the lock was granted anew since, nothing is done.
     #[param(value_type = u64, required = false, minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pub(crate) fencing_token: Option<FencingToken>,
 }
@@ -181,13 +186,17 @@ impl LockQuery for ReleaseQuery {
         if !force {
             return Err(bad_parameter(
                 "fencing_token",
-                "it goes with force=true; a release is told by its token",
+                "fencing_token needs force=true; to release your own lock, send its Lease-Token and no fencing_token",
             ));
         }
         let number = std::str::from_utf8(&text).ok().and_then(|text| text.parse().ok());
         let fencing_token = number.and_then(FencingToken::new);
-        let is_none =
-            || bad_parameter("fencing_token", "write the number of a grant, as a look at the lock says it");
+        let is_none = || {
+            bad_parameter(
+                "fencing_token",
+                "write the fencing_token of the grant, a whole number: GET of the lock says it",
+            )
+        };
         Ok(Self { force, fencing_token: Some(fencing_token.ok_or_else(is_none)?) })
     }
 }

@@ -37,7 +37,7 @@ pub(crate) fn authenticate(app: &AppState, request: &Request) -> Result<Option<R
     let caller = match identify(keyring, request) {
         Ok(caller) => caller,
         Err(Unknown::Nobody) => {
-            let detail = "show an API key: Authorization: Bearer fp_…";
+            let detail = "send your API key as a header: `Authorization: Bearer fp_…`";
             return Err(Problem::new(ProblemType::KeyRequired, detail).into_response().into());
         }
         Err(Unknown::Refused { id, reason, told }) => {
@@ -49,7 +49,7 @@ pub(crate) fn authenticate(app: &AppState, request: &Request) -> Result<Option<R
         context.set_caller(caller, Some(&app.audit));
     }
     if let Some(retry_after) = left.and_then(|left| left.retry_after) {
-        let detail = "the API key has used up its rate";
+        let detail = "this API key may make no more requests for now: Retry-After says when";
         let problem = Problem::new(ProblemType::RateLimited, detail).with_retry_after(retry_after);
         return Err(with_rate_left(problem.into_response(), left).into());
     }
@@ -70,7 +70,7 @@ enum Unknown {
 }
 
 fn identify(keyring: &Keyring, request: &Request) -> Result<Caller, Unknown> {
-    const NO_KEY: &str = "this is no API key of this server, or not any more";
+    const NO_KEY: &str = "this gateway does not know the API key: it may have been revoked";
     let refused =
         |id: Option<&str>, reason, told| Unknown::Refused { id: id.map(str::to_owned), reason, told };
     let reason_of = |refused: Refused| match refused {
@@ -80,8 +80,8 @@ fn identify(keyring: &Keyring, request: &Request) -> Result<Caller, Unknown> {
         Refused::Expired => ("the key has expired", "this API key has expired"),
         Refused::CertificateEnded => {
             let told =
-                "the client certificate of this connection has ended: connect anew with one that has not";
-            ("the client certificate has ended", told)
+                "the client certificate of this connection has expired: connect again with a valid one";
+            ("the client certificate has expired", told)
         }
     };
     let Some(shown) = bearer(request.headers()) else {
@@ -97,7 +97,7 @@ fn identify(keyring: &Keyring, request: &Request) -> Result<Caller, Unknown> {
     };
     let text = shown.map_err(|reason| refused(None, reason, reason))?;
     let Some(key) = ShownKey::parse(text) else {
-        let told = "an API key is fp_, twelve of a-z0-9, _ and 32 of A-Za-z0-9";
+        let told = "this is not an API key: it must be fp_, 12 of a-z0-9, _ and 32 of A-Za-z0-9";
         return Err(refused(
             ShownKey::id_in(text).as_ref().map(|id| id.as_str()),
             "the key is malformed",
@@ -118,7 +118,7 @@ fn bearer(headers: &HeaderMap) -> Option<Result<&str, &'static str>> {
     });
     let key = shown.next()?;
     if shown.next().is_some() {
-        return Some(Err("the Authorization header is given more than once"));
+        return Some(Err("the Authorization header is there more than once: send one"));
     }
     Some(std::str::from_utf8(key).map(str::trim_ascii).map_err(|_| "the key is malformed"))
 }
@@ -144,7 +144,7 @@ fn refuse(
         if let Some(context) = request.extensions().get::<RequestContext>() {
             context.set_has_line(false);
         }
-        let detail = "this address has shown too many API keys that are not accepted";
+        let detail = "too many API keys from this address were refused: Retry-After says when to try again";
         return Problem::new(ProblemType::RateLimited, detail).with_retry_after(retry_after).into_response();
     }
     tracing::warn!(key_id, address = address.map(tracing::field::display), reason, "an API key was refused");
@@ -160,8 +160,8 @@ fn tell_later(keyring: Arc<Keyring>, audit: Arc<Audit>) {
     tokio::spawn(async move {
         tokio::time::sleep(UNTOLD_INTERVAL).await;
         let count = keyring.guesses.take_untold();
-        audit.note(Event::KeyRefused { who: Who::default(), reason: "their addresses show too many", count });
-        tracing::warn!(count, "more API keys were refused, of addresses that show too many");
+        audit.note(Event::KeyRefused { who: Who::default(), reason: "their addresses sent too many", count });
+        tracing::warn!(count, "more API keys were refused; their addresses had sent too many");
     });
 }
 

@@ -28,7 +28,10 @@ pub(crate) fn is_worth_a_line(peer: Option<&Arc<Peer>>) -> bool {
         runtime.spawn(async {
             sleep(UNTOLD_INTERVAL).await;
             let count = STRANGERS.take_untold();
-            tracing::info!(count, "more requests came from strangers, of addresses that send many");
+            tracing::info!(
+                count,
+                "there were more requests without an accepted API key, from addresses that send many"
+            );
         });
     }
     false

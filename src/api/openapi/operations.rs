@@ -39,8 +39,8 @@ pub(crate) struct QueryKeyParam {
 #[derive(IntoParams)]
 #[into_params(parameter_in = Header)]
 pub(crate) struct OptionalToken {
-    /// A secret of your own, fresh for every acquisition: 16 to 128 of `A-Z a-z 0-9 . _ ~ -`, not beginning with `~`.
-    /// Without it a `PUT` gets a token from the server.
+    /// The lease token: a secret that you choose anew for every acquisition, of 16 to 128 of the characters
+    /// `A-Z a-z 0-9 . _ ~ -`, not beginning with `~`. If you send none, the gateway makes one and answers it.
     #[param(rename = "Lease-Token", value_type = String, required = false, min_length = 16, max_length = 128,
         pattern = "^[A-Za-z0-9._~-]+$", example = "choose-a-secret-of-your-own")]
     #[expect(dead_code, reason = "it only documents what `LockCall` reads")]
@@ -51,7 +51,7 @@ pub(crate) struct OptionalToken {
 #[derive(IntoParams)]
 #[into_params(parameter_in = Header)]
 pub(crate) struct RequiredToken {
-    /// The token of the lease.
+    /// The lease token that took the lock. The answer to `PUT` has it.
     #[param(
         rename = "Lease-Token",
         min_length = 16,
@@ -67,7 +67,7 @@ pub(crate) struct RequiredToken {
 #[derive(IntoParams)]
 #[into_params(parameter_in = Header)]
 pub(crate) struct TokenUnlessForced {
-    /// The token of the lease. It must be there without `force`, and must not with it.
+    /// The lease token that took the lock. Send it, unless you send `force`.
     #[param(rename = "Lease-Token", value_type = String, required = false, min_length = 16, max_length = 128,
         pattern = "^[A-Za-z0-9._~-]+$", example = "choose-a-secret-of-your-own")]
     #[expect(dead_code, reason = "it only documents what `LockCall` reads")]
@@ -220,7 +220,7 @@ fn response(status: StatusCode, kinds: &[ProblemType]) -> Response {
         let schema = ObjectBuilder::new().schema_type(Type::String);
         let header = HeaderBuilder::new()
             .schema(Some(schema))
-            .description(Some("`Bearer`, and `error=\"invalid_token\"` where a key was shown."))
+            .description(Some("`Bearer`, with `error=\"invalid_token\"` if an API key was sent."))
             .build();
         response = response.header("WWW-Authenticate", header);
     }

@@ -35,65 +35,65 @@ problem_types! {
     /// What went wrong.
     pub(crate) enum ProblemType {
         BadParameter = BAD_REQUEST, "bad-parameter", "A parameter is wrong",
-            "A query parameter is unknown, repeated, malformed or out of bounds; `parameter` names it. Nothing was changed.";
-        BadKey = BAD_REQUEST, "bad-key", "The key is not usable",
-            "A key is 1 to 512 bytes of UTF-8 without control characters, percent-encoded. Keys with an empty, `.` or `..` segment go through /lock?key=, because proxies rewrite such paths. Nothing was changed.";
-        BadToken = BAD_REQUEST, "bad-token", "The Lease-Token header is not usable",
-            "A lease token is 16 to 128 of A-Z a-z 0-9 . _ ~ - in a single Lease-Token header. Nothing was changed.";
+            "A query parameter is unknown, there twice, malformed or out of bounds. `parameter` names it, and `detail` says what to write. Nothing was changed.";
+        BadKey = BAD_REQUEST, "bad-key", "The key cannot be used",
+            "A key has 1 to 512 bytes of UTF-8 without control characters, percent-encoded. Proxies rewrite paths with an empty, `.` or `..` segment: send such keys to /lock?key=. Nothing was changed.";
+        BadToken = BAD_REQUEST, "bad-token", "The Lease-Token header cannot be used",
+            "A lease token has 16 to 128 of the characters A-Z a-z 0-9 . _ ~ -, in one Lease-Token header. Nothing was changed.";
         TokenRequired = BAD_REQUEST, "token-required", "The Lease-Token header is missing",
-            "Renewing and releasing need the token that took the lock, in the Lease-Token header. Nothing was changed.";
+            "To renew or release a lock, send the lease token that took it in the Lease-Token header. The answer to PUT has it, in the header Lease-Token and as `token`. Nothing was changed.";
         UnexpectedBody = BAD_REQUEST, "unexpected-body", "The request has a body",
-            "Everything is said in the path, the query and the headers. A body is refused, so that nothing in it is overlooked. Nothing was changed.";
+            "Everything is said in the path, the query and the headers. A request with a body is refused, so that nothing in it is overlooked. Nothing was changed.";
         MalformedRequest = BAD_REQUEST, "malformed-request", "The request can be read in two ways",
-            "Its address has a raw #, behind which servers see nothing; or its Host is missing or said twice; or a line of its head ends without a carriage return. Nothing was changed.";
+            "The address has a #, or the Host header is missing or there twice, or a line does not end with a carriage return and a line feed. Others on the way could read such a request in another way. Nothing was changed.";
         KeyRequired = UNAUTHORIZED, "key-required", "An API key is required",
-            "This server answers to those who show a key: `Authorization: Bearer fp_…`. Nothing was changed.";
+            "This gateway serves clients that send an API key: `Authorization: Bearer fp_…`. Its operator can give you one. Nothing was changed.";
         KeyRefused = UNAUTHORIZED, "key-refused", "The API key is not accepted",
-            "The key in the Authorization header is malformed, unknown, expired or revoked. Nothing was changed.";
+            "The API key in the Authorization header is malformed, unknown, expired or revoked. Nothing was changed.";
         RightMissing = FORBIDDEN, "right-missing", "The API key does not allow this",
-            "The key has not got the right that this request needs, or has it for locks of other names only. Nothing was changed, and the store was not asked.";
-        CrossOrigin = FORBIDDEN, "cross-origin", "Pages of other sites may not use this server",
-            "The request carries the Origin of another site, or Sec-Fetch-Site says that another site's page embeds the answer or leads to it. The operator can allow an Origin with --cors-origin. Nothing was changed.";
-        UnknownHost = FORBIDDEN, "unknown-host", "This server does not answer to that name",
-            "A server without API keys answers only to names that no web page can have: those of loopback, and beyond loopback also addresses. The operator can allow another, such as that of a container or of a reverse proxy, with --allow-host. Nothing was changed.";
+            "The API key does not have the right that this request needs, or has it only for locks of other names. `right` names it. Nothing was changed, and the store was not asked.";
+        CrossOrigin = FORBIDDEN, "cross-origin", "Pages of other sites may not use this gateway",
+            "A web page of another site made this request, by its Origin or its Sec-Fetch-Site. The operator can allow a site with --cors-origin. Nothing was changed.";
+        UnknownHost = FORBIDDEN, "unknown-host", "This gateway does not answer to that name",
+            "Without API keys, a gateway answers only to names that no web page can have: those of loopback, and beyond loopback also addresses. The operator can allow another name with --allow-host, such as that of a container or of a reverse proxy. Nothing was changed.";
         NotFound = NOT_FOUND, "not-found", "There is nothing at this address",
-            "Locks are at /locks/{key}, with any slash of the key written %2F, and at /lock?key=. Nothing was changed.";
+            "Locks are at /locks/{key}, with each slash of the key written as %2F, and at /lock?key=. Nothing was changed.";
         NotHeld = NOT_FOUND, "not-held", "Nobody holds the lock",
-            "The lock is free: it was never taken, it was released, or its lease has expired.";
+            "The lock is free: it was never taken, it was released, or its lease has ended.";
         MethodNotAllowed = METHOD_NOT_ALLOWED, "method-not-allowed", "The method does not exist here",
             "The Allow header lists the methods of this address. Nothing was changed.";
         HeldByAnother = CONFLICT, "held-by-another", "Another token holds the lock",
-            "The lease of this token has ended, or never was, and someone else holds the lock now, or held it, and it stays taken for the rest of its `min_hold`. Whoever worked under it must stop. To one who breaks a lock: another grant holds it than the one that was to end. Nothing was changed.";
+            "The lease of this token has ended, or there never was one. Another token holds the lock, or held it and `min_hold` keeps it taken. If you worked under this lock, stop. If you wanted to break it: the lock was granted anew since. Nothing was changed.";
         TokenReleased = CONFLICT, "token-released", "The token was released",
-            "A released token takes nothing any more, so that a late copy of a request leaves no lock behind. Choose a fresh token for every acquisition. To one who renews: the lock stays taken for the rest of its `min_hold`, by nobody. A token made by the server only confirms the lock that it was made for.";
+            "A released token takes no lock any more, so that a late copy of a request leaves none behind. Choose a fresh token for every acquisition. If you renewed: this token has released the lock, and `min_hold` keeps it taken. A token that the gateway made only confirms the lock that it was made for.";
         MaxHoldReached = CONFLICT, "max-hold-reached", "The lock cannot be held for longer",
-            "The lock was taken with `max_hold`, and its lease lasts until the end of that already. The token holds the lock until then, as `holder` says, and no renewal lengthens it. Take the lock anew if it is still needed.";
+            "The lock was taken with `max_hold`, and its lease lasts until that ends. Your token holds the lock until then, as `holder` says, and no renewal makes it longer. Take the lock again if you still need it.";
         UriTooLong = URI_TOO_LONG, "uri-too-long", "The address is too long",
             "Path and query together may have 8 KiB. Nothing was changed.";
         LockHeld = LOCKED, "lock-held", "Someone else holds the lock",
-            "`holder` says who, and until when at the latest; without it the lock is promised to the first in line, or, with `holder_unknown`, it is not known who holds it. `waiters` says how many wait, and `position` where your token stands, if it has a place: the same PUT with `wait` goes on from there. Retry-After says when to ask again.";
-        TooManyWaiters = TOO_MANY_REQUESTS, "too-many-waiters", "Too many wait already",
-            "The line of this lock, or this server, holds as many who wait as its settings allow; or as many requests of this API key wait as may, places of clients who left counted until they end. Nothing was changed.";
-        TooManyHolds = TOO_MANY_REQUESTS, "too-many-holds", "Too many connections hold a lock already",
-            "As many connections hold a lock at this server, or wait to, as its settings allow, or as this API key may have. Nothing was changed.";
-        TooManyWatchers = TOO_MANY_REQUESTS, "too-many-watchers", "Too many watch already",
-            "As many streams of events are open at this server as its settings allow, or as this API key may have. Nothing was changed.";
+            "`holder` says who holds the lock, and until when at most. Without `holder`, the lock is reserved for the first client of the wait queue; with `holder_unknown`, nobody can say who holds it. `waiters` says how many wait. `position` says where you are in the queue, if your token has a ticket: the same PUT with `wait` goes on from there. Retry-After says when to ask again.";
+        TooManyWaiters = TOO_MANY_REQUESTS, "too-many-waiters", "Too many requests wait already",
+            "The wait queue of this lock, or this gateway, is full; or too many requests of this API key wait. Clients that left count until their tickets expire. Nothing was changed.";
+        TooManyHolds = TOO_MANY_REQUESTS, "too-many-holds", "Too many holds are open already",
+            "This gateway, or this API key at it, has as many open holds as it may have, with those that still wait for their lock. Nothing was changed.";
+        TooManyWatchers = TOO_MANY_REQUESTS, "too-many-watchers", "Too many streams of events are open already",
+            "This gateway, or this API key at it, has as many open streams of events as it may have. Nothing was changed.";
         TooManyLocks = TOO_MANY_REQUESTS, "too-many-locks", "The API key has too many locks",
-            "This server has granted as many locks to the API key as it may have at once, and none of them has ended. Renewing and releasing go on as ever, and so does a PUT with a token that holds its lock. Release what is not needed. Nothing was changed.";
+            "This gateway has granted as many locks to the API key as it may hold at once, and none of them has ended. You can still renew and release them, and repeat the PUT of a token that holds its lock. Release what you do not need. Nothing was changed.";
         RateLimited = TOO_MANY_REQUESTS, "rate-limited", "Too many requests",
-            "The key has made more requests than its rate allows, or this address has shown too many keys that are not accepted. Retry-After says when to come back. Nothing was changed.";
+            "The API key has made more requests than its rate allows, or too many API keys from this address were refused. Retry-After says when to come back. Nothing was changed.";
         HeadersTooLarge = REQUEST_HEADER_FIELDS_TOO_LARGE, "headers-too-large", "The headers are too large",
-            "Names and values together may have 16 KiB. Nothing was changed.";
-        InternalError = INTERNAL_SERVER_ERROR, "internal-error", "The server made a mistake",
-            "This is a fault of the server. Whether anything was changed is not known: retry with the same token. The X-Request-Id helps to find it in the log.";
+            "Names and values of all headers together may have 16 KiB. Nothing was changed.";
+        InternalError = INTERNAL_SERVER_ERROR, "internal-error", "The gateway made a mistake",
+            "Whether anything was changed is not known: retry with the same token. The X-Request-Id of this answer helps to find the mistake in the log.";
         StoreUnavailable = SERVICE_UNAVAILABLE, "store-unavailable", "The store cannot be used",
-            "The lock store could not be asked. Certainly nothing was changed; try again.";
+            "The gateway could not ask the store. Certainly nothing was changed: try again.";
         NotReplicated = SERVICE_UNAVAILABLE, "not-replicated", "Too few replicas have acknowledged the lock",
-            "The lock was free, but fewer replicas of the store than the operator asks for have acknowledged the grant in time, so it was taken back; others may have seen it held for that moment. Try again.";
+            "The lock was free, but fewer replicas acknowledged it in time than the operator asks for. So the gateway released it; others may have seen it held for a moment. Try again.";
         OutcomeUnknown = SERVICE_UNAVAILABLE, "outcome-unknown", "Nobody knows whether it happened",
-            "The store was asked, and its answer was lost: it may have happened, or may not. Retry with the same token to find out. A lock that was granted to a token that you were never told is taken back.";
-        ShuttingDown = SERVICE_UNAVAILABLE, "shutting-down", "The server is shutting down",
-            "The server finishes what it has begun and stops. Try again; another one may answer.";
+            "The gateway asked the store, and the answer was lost: it may have happened, or not. Retry with the same token to find out. If a lock was granted and you were never told its token, the gateway releases it.";
+        ShuttingDown = SERVICE_UNAVAILABLE, "shutting-down", "The gateway is stopping",
+            "The gateway answers what it has begun, and stops. Try again: another gateway may answer.";
     }
 }
 

@@ -13,7 +13,8 @@ use crate::api::problem::{Problem, ProblemType};
 use crate::api::state::AppState;
 
 /// What a stranger is told: addresses of the store, and what it says of itself, are not for everybody.
-const NOT_TOLD: &str = "the store cannot be used; whoever shows an API key is told why, and so is the log";
+const NOT_TOLD: &str =
+    "the store cannot be used; the log says why, and so does this answer if you send an API key";
 
 /// That all is well.
 #[derive(Serialize, ToSchema)]
@@ -27,7 +28,7 @@ fn ok() -> Response {
 
 /// Alive
 ///
-/// The process answers. It says nothing of the store, so that an outage of the store restarts no gateways.
+/// The process is alive. The answer does not depend on the store, so that an outage of the store restarts no gateways.
 #[utoipa::path(
     get, path = "/healthz", tag = "health",
     responses(
@@ -41,8 +42,8 @@ pub(super) async fn healthz() -> Response {
 
 /// Ready
 ///
-/// The store can be reached and is safe to lock on. Otherwise `detail` says why, where API keys are in use only to those who
-/// show one.
+/// The gateway can reach the store, and locks are safe there. Otherwise `detail` says why; if API keys are in use, only to
+/// clients that send one.
 #[utoipa::path(
     get, path = "/readyz", tag = "health",
     responses(
@@ -52,7 +53,10 @@ pub(super) async fn healthz() -> Response {
 )]
 pub(super) async fn readyz(State(app): State<AppState>, request: Request) -> Result<Response, Problem> {
     if app.draining.is_cancelled() {
-        return Err(Problem::new(ProblemType::ShuttingDown, "this server finishes what it has begun"));
+        return Err(Problem::new(
+            ProblemType::ShuttingDown,
+            "the gateway is stopping: it answers what it has begun, and takes nothing new",
+        ));
     }
     // Before the store is asked: a body cannot be lent to others meanwhile.
     let is_known = is_known(&app, &request);
@@ -70,7 +74,7 @@ pub(super) async fn readyz(State(app): State<AppState>, request: Request) -> Res
 
 /// Explain a problem
 ///
-/// A text for people about one type of error.
+/// Explains one type of problem to people.
 #[utoipa::path(
     get, path = "/problems/{name}", tag = "health",
     params(("name" = String, Path, description = "The last part of a problem's `type`.", example = "lock-held")),
@@ -86,6 +90,6 @@ pub(super) async fn explain_problem(
         name.ok().and_then(|Path(name)| ProblemType::ALL.into_iter().find(|kind| kind.name() == name));
     match known {
         Some(kind) => format!("{}: {}\n\n{}\n", kind.status(), kind.title(), kind.text()).into_response(),
-        None => Problem::new(ProblemType::NotFound, "no error has that name").into_response(),
+        None => Problem::new(ProblemType::NotFound, "no problem has that name").into_response(),
     }
 }

@@ -26,20 +26,21 @@ use crate::service::{AcquireRequest, Hold, HoldEvent, Holding, Loss};
 
 /// Hold a lock
 ///
-/// The request is the lease: the server renews the lock at each third of `ttl` for as long as the connection lives, and
-/// releases it when the connection closes. Nothing is answered before the lock is granted, so all refusals are those of a
-/// `PUT`. Then come the events `granted`, `renewed`, and, where the lock is lost before the connection ends, `lost` with
-/// the reason, as server-sent events, or, with `Accept: application/x-ndjson`, as lines of JSON. A comment, or the event
-/// `heartbeat`, comes when nothing was said for 10 seconds or half the `ttl`.
+/// Holds the lock for as long as the connection lives. The gateway renews the lease at each third of `ttl`, and releases the
+/// lock when the connection closes. The answer begins when the lock is granted; refusals are those of `PUT`.
+///
+/// The stream has the events `granted`, `renewed`, and `lost` with a reason if you lose the lock while the connection lives.
+/// They are server-sent events, or lines of JSON with `Accept: application/x-ndjson`. After a silence of 10 seconds or half
+/// the `ttl`, a comment comes, or the event `heartbeat`.
 #[utoipa::path(
     post, path = "/hold", tag = "locks",
     params(QueryKeyParam, HoldQuery, OptionalToken),
     responses(
-        (status = 200, description = "The lock is yours, for as long as you stay. A token that holds the lock already goes on with the same `Fencing-Token`.",
+        (status = 200, description = "The lock is yours for as long as the connection lives. A token that holds the lock already keeps its `Fencing-Token`.",
          content((String = "text/event-stream", example = json!(EXAMPLE_STREAM)), (HoldEventView = "application/x-ndjson", example = json!(example_line()))),
-         headers(("Lease-Token" = String, description = "The secret that renews and releases the lease."),
-                 ("Fencing-Token" = u64, description = "Show it to what the lock protects."),
-                 ("X-Accel-Buffering" = String, description = "`no`: a proxy is to pass events on as they come."))),
+         headers(("Lease-Token" = String, description = "The secret that renews and releases the lease, should the connection end."),
+                 ("Fencing-Token" = u64, description = "The number of the grant. Send it with every write to what the lock protects."),
+                 ("X-Accel-Buffering" = String, description = "`no`: proxies should pass events on at once."))),
         HoldProblems,
     )
 )]
@@ -91,11 +92,14 @@ pub(super) async fn hold_lock(
 }
 
 fn key_holds_too_many() -> Problem {
-    Problem::new(ProblemType::TooManyHolds, "as many connections of this API key hold a lock already as may")
+    Problem::new(
+        ProblemType::TooManyHolds,
+        "this API key has too many holds open already: close one, or try again later",
+    )
 }
 
 fn too_many_holds() -> Problem {
-    Problem::new(ProblemType::TooManyHolds, "as many connections hold a lock already as the server allows")
+    Problem::new(ProblemType::TooManyHolds, "this gateway has too many holds open already: try again later")
 }
 
 /// The answer to whoever holds a lock by it. Dropped with the connection, it ends the hold.

@@ -26,13 +26,13 @@ const LONGEST_CURSOR: usize = 4_096;
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ListQuery {
-    /// Only locks whose names begin with this. Nothing in it has a meaning of its own.
+    /// Lists only locks whose names begin with this text. No character in it has a special meaning.
     #[param(value_type = String, required = false, max_length = 512, example = "ci/")]
     prefix: String,
-    /// How many locks to list at most; 100 where nothing is said. A page may have fewer, and there may still be further ones.
+    /// How many locks a page has at most; the default is 100. A page may have fewer locks although more pages follow.
     #[param(value_type = u16, required = false, minimum = 1, maximum = 1_000, example = 100)]
     limit: usize,
-    /// The `next_cursor` of the page before. Where a cursor means nothing any more, as after a restart, the list begins anew.
+    /// The `next_cursor` of the page before. If the gateway does not know it any more, as after a restart, the list begins anew.
     #[param(value_type = String, required = false, pattern = "^[A-Za-z0-9._-]+$", max_length = 4_096,
         example = "5d1f0c2b7a9e4836.0.1024")]
     cursor: Option<String>,
@@ -46,9 +46,9 @@ pub(super) struct ListCall {
 
 /// List locks
 ///
-/// Lists the locks that are held, as far as the caller may see them. A page may be short or empty although there are further
-/// ones: go on with `next_cursor` until there is none. A lock that is held all the while is listed at least once, perhaps
-/// twice on different pages; one that comes or goes meanwhile may be listed or not.
+/// Lists the held locks that you may see. A page may be short or empty although more pages follow: go on with `next_cursor`
+/// until there is none. A lock that is held from the first page to the last is listed at least once, and may be on two pages.
+/// A lock that is taken or released meanwhile may be missing.
 #[utoipa::path(
     get, path = "/locks", tag = "locks",
     params(ListQuery),
@@ -111,5 +111,10 @@ fn read_cursor(text: Vec<u8>) -> Result<String, Problem> {
     let in_alphabet = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     let is_one = (1..=LONGEST_CURSOR).contains(&text.len()) && text.iter().all(in_alphabet);
     let text = String::from_utf8(text).ok().filter(|_| is_one);
-    text.ok_or_else(|| bad_parameter("cursor", "send the next_cursor of a page as it was, or leave it out"))
+    text.ok_or_else(|| {
+        bad_parameter(
+            "cursor",
+            "send the next_cursor of the page before, unchanged; or leave it out to begin anew",
+        )
+    })
 }

@@ -26,19 +26,19 @@ use crate::store::{Renewer, StoreError};
 
 /// Take a lock
 ///
-/// Takes the lock for the length of `ttl`, or says who holds it. With `wait` it first waits in line: first come, first
-/// served. Choose a fresh token for every acquisition and send it in `Lease-Token`: then the request can be repeated
-/// blindly, the same token gets the same grant, and when `wait` is over it keeps its place in the line for a while.
+/// Takes the lock for `ttl`, or says who holds it. With `wait`, the request waits for its turn: first come, first served.
+/// Choose a fresh token for every acquisition and send it in `Lease-Token`. Then you can repeat the request safely: the same
+/// token gets the same grant, and keeps its ticket for a while when `wait` is over.
 #[utoipa::path(
     put, path = "/locks/{key}", tag = "locks",
     params(KeyParam, AcquireQuery, OptionalToken),
     responses(
-        (status = 201, description = "The lock is yours. `Fencing-Token` is larger than that of every grant before.", body = Grant,
-         headers(("Lease-Token" = String, description = "The secret that renews and releases the lease."),
-                 ("Fencing-Token" = u64, description = "Show it to what the lock protects.")), example = json!(example_grant())),
-        (status = 200, description = "This token holds the lock already: the same grant, and its lease is the longer of what was left and `ttl`.", body = Grant,
-         headers(("Lease-Token" = String, description = "The secret that renews and releases the lease."),
-                 ("Fencing-Token" = u64, description = "Show it to what the lock protects.")), example = json!(example_grant())),
+        (status = 201, description = "The lock is yours. `Fencing-Token` is larger than that of every earlier grant of this lock.", body = Grant,
+         headers(("Lease-Token" = String, description = "The secret that renews and releases the lease. Keep it for `PATCH` and `DELETE`."),
+                 ("Fencing-Token" = u64, description = "The number of the grant. Send it with every write to what the lock protects.")), example = json!(example_grant())),
+        (status = 200, description = "This token holds the lock already: it is the same grant, and its lease lasts for `ttl` from now, or longer if more was left.", body = Grant,
+         headers(("Lease-Token" = String, description = "The secret that renews and releases the lease. Keep it for `PATCH` and `DELETE`."),
+                 ("Fencing-Token" = u64, description = "The number of the grant. Send it with every write to what the lock protects.")), example = json!(example_grant())),
         AcquireProblems,
     )
 )]
@@ -137,34 +137,34 @@ pub(super) fn not_taken(token: &LeaseToken, why: NotAcquired) -> Problem {
         NotAcquired::Refused(refusal) => Problem::lock_held(&refusal),
         NotAcquired::TooManyWaiters => too_many_waiters(),
         NotAcquired::TooManyLocks => {
-            let detail = "this API key has as many locks by this server already as it may";
+            let detail = "this API key holds too many locks at this gateway: release one first";
             Problem::new(ProblemType::TooManyLocks, detail)
         }
         NotAcquired::ShuttingDown => Problem::new(
             ProblemType::ShuttingDown,
-            "nobody waits here any more; try again: a token of your own has kept its place for another server",
+            "the gateway is stopping, so your wait ended here: send the same request to another gateway; if you chose the token yourself, it keeps its ticket",
         ),
         NotAcquired::TokenReleased if token.is_server_made() => Problem::new(
             ProblemType::TokenReleased,
-            "this token was made by the server for one lease, which has ended; leave it out to take the lock anew",
+            "the gateway made this token for one lease, which has ended: leave Lease-Token out to get a new one",
         ),
         NotAcquired::TokenReleased => Problem::new(
             ProblemType::TokenReleased,
-            "this token was released; choose a fresh one for every acquisition",
+            "this token was released before: choose a fresh token for every acquisition",
         ),
     }
 }
 
 /// Renew a lease
 ///
-/// Sets the lease to the longer of what is left and `ttl`, but not past the lock's `max_hold`. An expired lease is never
-/// revived.
+/// Makes the lease last for `ttl` from now, unless more is left of it, and at most until `max_hold` ends. A lease that has
+/// ended cannot be renewed.
 #[utoipa::path(
     patch, path = "/locks/{key}", tag = "locks",
     params(KeyParam, RenewQuery, RequiredToken),
     responses(
         (status = 200, description = "The lock is still yours, for `ttl_ms` from now.", body = Grant,
-         headers(("Lease-Token" = String, description = "The secret that renews and releases the lease."),
+         headers(("Lease-Token" = String, description = "The secret that renews and releases the lease. Keep it for `PATCH` and `DELETE`."),
                  ("Fencing-Token" = u64, description = "The number of the grant, unchanged.")), example = json!(example_grant())),
         RenewProblems,
     )
@@ -177,10 +177,12 @@ pub(super) async fn renew_lock(
     let account = account_of(&app, &call.caller);
     match app.service.renew(&call.key, token, call.query.ttl, Renewer::Token, account.as_ref()).await? {
         Renewed::Renewed(lease) => Ok(answers::grant(StatusCode::OK, &call.key, token, &lease)),
-        Renewed::NotHeld => Err(not_held("nobody holds the lock: the lease has ended, and is not revived")),
+        Renewed::NotHeld => {
+            Err(not_held("nobody holds the lock: the lease has ended, and a renewal does not bring it back"))
+        }
         Renewed::Released => Err(Problem::new(
             ProblemType::TokenReleased,
-            "the lock was released, with this token or when its connection closed, and stays taken for the rest of its min_hold",
+            "this token has released the lock; min_hold keeps it taken, and nobody holds it",
         )),
         Renewed::MaxHoldReached(lease) => Err(Problem::max_hold_reached(&lease)),
         // Said of a connection's renewals only.
@@ -190,19 +192,18 @@ pub(super) async fn renew_lock(
 
 /// Release a lock
 ///
-/// Frees the lock if the token holds it, or gives up the token's place in the line. A token that the client chose takes
-/// nothing from then on, whatever the answer is, and the same request gets the same answer for 2 minutes. A lock whose
-/// `min_hold` is not over stays taken until then, by nobody.
+/// Releases the lock if the token holds it, or gives up the token's ticket. A token that you chose takes no lock from then on,
+/// whatever the answer is. For 2 minutes, the same request gets the same answer. If `min_hold` is not over, the lock stays
+/// taken until then, and has no holder.
 ///
-/// With `force=true` and no token the lock is broken: whoever holds it loses it at once, also where it is only kept for the
-/// rest of its `min_hold`, and the first in line is next. Sent again after its answer was lost, such a request finds whoever
-/// holds the lock by then: with the `fencing_token` of the grant it ends that one and no other. Whoever lost the lock may
-/// still work under it, until what the lock protects is shown a larger number.
+/// With `force=true` and no token, the lock is broken: its holder loses it at once, `min_hold` ends too, and the first client
+/// of the wait queue is next. Always send `fencing_token`. Without it, a repeated request may break the next holder's lock.
+/// The former holder may still be at work. Only a resource that compares fencing tokens refuses its writes.
 #[utoipa::path(
     delete, path = "/locks/{key}", tag = "locks",
     params(KeyParam, ReleaseQuery, TokenUnlessForced),
     responses(
-        (status = 204, description = "The token held the lock or stood in its line, and no longer does. With `force`: the grant that held the lock does so no more."),
+        (status = 204, description = "The token held the lock or had a ticket, and has neither now. With `force`: the grant has ended."),
         ReleaseProblems,
     )
 )]
@@ -219,7 +220,9 @@ pub(super) async fn release_lock(
     call.caller.leave_line(&call.key, token);
     match released {
         Released::Released => Ok(StatusCode::NO_CONTENT.into_response()),
-        Released::NotHeld => Err(not_held("nobody held the lock: the lease had ended, or never was")),
+        Released::NotHeld => {
+            Err(not_held("nobody holds the lock: its lease has ended, or this token never had one"))
+        }
         Released::HeldByAnother => Err(held_by_another()),
     }
 }
@@ -231,7 +234,7 @@ async fn break_lock(
 ) -> Result<Response, Problem> {
     if call.token.is_some() {
         let detail =
-            "a token releases a lock that is its own: send it without force, or force without a token";
+            "send either Lease-Token, to release your own lock, or force=true, to break another's: not both";
         return Err(bad_parameter("force", detail));
     }
     let (app, who, LockCall { key, query, .. }) = (app.clone(), context.who(), call);
@@ -248,13 +251,17 @@ async fn break_lock(
         app.audit.record(Event::Break { who, lock, fencing_token, owner, outcome });
         broken
     });
-    let fault =
-        |_| Problem::new(ProblemType::InternalError, "breaking the lock ran into a fault of the server");
+    let fault = |_| {
+        Problem::new(
+            ProblemType::InternalError,
+            "the gateway made a mistake while it broke the lock: look for the X-Request-Id of this answer in its log",
+        )
+    };
     match breaking.await.map_err(fault)?? {
         Broken::Broken(_) => Ok(StatusCode::NO_CONTENT.into_response()),
-        Broken::NotHeld => Err(not_held("nobody holds the lock, and nothing was broken")),
+        Broken::NotHeld => Err(not_held("nobody holds the lock: nothing was broken")),
         Broken::HeldByAnother => {
-            let detail = "another grant holds the lock by now, and nothing was broken";
+            let detail = "the lock was granted anew since, with another fencing token: nothing was broken";
             Err(Problem::new(ProblemType::HeldByAnother, detail))
         }
     }
@@ -262,13 +269,14 @@ async fn break_lock(
 
 /// Look at a lock
 ///
-/// Says who holds the lock, and how many wait for it. With a `Lease-Token` it also says whether that token does.
+/// Says who holds the lock, and how many requests wait for it. If you send a `Lease-Token`, the answer also says whether that
+/// token holds it.
 #[utoipa::path(
     get, path = "/locks/{key}", tag = "locks",
     params(KeyParam, OptionalToken),
     responses(
-        (status = 200, description = "Somebody holds the lock.", body = LockView,
-         headers(("Fencing-Token" = u64, description = "The number of the holder's grant.")), example = json!(example_lock())),
+        (status = 200, description = "The lock is held, or `min_hold` keeps it taken.", body = LockView,
+         headers(("Fencing-Token" = u64, description = "The number of the grant.")), example = json!(example_lock())),
         InspectProblems,
     )
 )]
@@ -286,12 +294,18 @@ pub(super) async fn get_lock(
 }
 
 pub(super) fn too_many_waiters() -> Problem {
-    Problem::new(ProblemType::TooManyWaiters, "as many wait already as the server allows")
+    Problem::new(
+        ProblemType::TooManyWaiters,
+        "too many requests wait already at this lock or this gateway: try again later",
+    )
 }
 
 /// What is said where the API key, and not the server, has had enough.
 pub(super) fn key_waits_too_often() -> Problem {
-    Problem::new(ProblemType::TooManyWaiters, "as many requests of this API key wait already as may")
+    Problem::new(
+        ProblemType::TooManyWaiters,
+        "too many requests of this API key wait already: try again later",
+    )
 }
 
 fn not_held(detail: &str) -> Problem {
@@ -299,6 +313,6 @@ fn not_held(detail: &str) -> Problem {
 }
 
 fn held_by_another() -> Problem {
-    let detail = "another token holds the lock, or held it, and it stays taken for the rest of its min_hold";
+    let detail = "your token does not hold the lock: another token holds it, or held it until now and min_hold keeps it taken";
     Problem::new(ProblemType::HeldByAnother, detail)
 }

@@ -19,8 +19,8 @@ use crate::telemetry::metrics::{MEDIA_TYPE, metrics};
 
 /// Read the metrics
 ///
-/// Numbers of this gateway since its start, in the text form of Prometheus. They say nothing of single locks. Where the
-/// operator gave the metrics an address of their own, they are not here.
+/// Counts of this gateway since its start, in the text format of Prometheus. They name no single lock. If the operator set
+/// `--metrics-listen`, they are at that address only.
 #[utoipa::path(
     get, path = "/metrics", tag = "health",
     responses(
@@ -35,7 +35,10 @@ pub(super) async fn get_metrics(
     context.set_asked(Asked::of(Right::List, None));
     caller(&context)?.check_prefix(Right::List, "")?;
     if !app.serves_metrics {
-        return Err(Problem::new(ProblemType::NotFound, "the metrics have an address of their own"));
+        return Err(Problem::new(
+            ProblemType::NotFound,
+            "the metrics of this gateway are at the address of --metrics-listen",
+        ));
     }
     Ok(text(&app))
 }
@@ -44,7 +47,7 @@ pub(super) async fn get_metrics(
 pub fn metrics_app(state: AppState) -> impl Application {
     let router = Router::new()
         .route("/metrics", get(alone))
-        .fallback(async || Problem::new(ProblemType::NotFound, "there is only /metrics here"));
+        .fallback(async || Problem::new(ProblemType::NotFound, "this address has /metrics only"));
     Observed(router.with_state(state))
 }
 

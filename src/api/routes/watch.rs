@@ -41,10 +41,10 @@ const LONGEST_UNACKNOWLEDGED: Duration = LONGEST_SILENCE;
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "it only documents what `WatchCall` reads")]
 pub(super) struct WatchQuery {
-    /// The lock: 1 to 512 bytes of UTF-8 without control characters. Either this or `prefix`.
+    /// The name of one lock: 1 to 512 bytes of UTF-8 without control characters. Send either this or `prefix`.
     #[param(value_type = String, required = false, min_length = 1, max_length = 512, example = "backup")]
     key: String,
-    /// How the names of the locks begin, up to 512 bytes; empty for all locks. Either this or `key`.
+    /// The beginning of the names of many locks, up to 512 bytes; empty for all locks. Send either this or `key`.
     #[param(value_type = String, required = false, max_length = 512)]
     prefix: String,
 }
@@ -53,8 +53,8 @@ pub(super) struct WatchQuery {
 #[derive(IntoParams)]
 #[into_params(parameter_in = Header)]
 pub(super) struct LastEventId {
-    /// The `id` of the last event that was read: what came after it is told, if this server still knows it. Browsers send it
-    /// when they connect again.
+    /// The `id` of the last event that you read. The stream goes on behind it, if this gateway still knows what came then.
+    /// Browsers send it when they connect again.
     #[param(rename = "Last-Event-ID", value_type = String, required = false)]
     #[expect(dead_code, reason = "it only documents what the handler reads")]
     id: String,
@@ -80,11 +80,11 @@ impl FromRequest<AppState> for WatchCall {
             (Some(key), None) => Selection::Key(key),
             (None, Some(prefix)) => Selection::Prefix(prefix),
             (None, None) => {
-                let detail = "say which lock, or how their names begin: key=… or prefix=…";
+                let detail = "say which lock to watch: key=… for one, or prefix=… for all that begin so";
                 return Err(bad_parameter("key", detail));
             }
             (Some(_), Some(_)) => {
-                return Err(bad_parameter("prefix", "it is one lock or many: either key=… or prefix=…"));
+                return Err(bad_parameter("prefix", "send either key=… or prefix=…, not both"));
             }
         };
         let key = match &selection {
@@ -120,24 +120,25 @@ fn prefix_of(bytes: &[u8]) -> Result<String, Problem> {
     }
     match LockKey::parse(bytes) {
         Ok(key) => Ok(key.as_str().to_owned()),
-        Err(error) => Err(bad_parameter("prefix", format!("no key begins so: {error}"))),
+        Err(error) => Err(bad_parameter("prefix", format!("no key can begin so: {error}"))),
     }
 }
 
 /// Watch locks
 ///
-/// Tells what happens to a lock, or to all whose names begin alike, at every server of the same store: `granted`,
-/// `renewed`, `released`, `expired`, `broken`, and `waiting` when another number of requests waits in line. First comes
-/// `resync`, and again whenever something may have been missed: then look at the lock, or list the locks, and go on reading.
-/// Server-sent events, or, with `Accept: application/x-ndjson`, lines of JSON. A comment, or the event `heartbeat`, comes
-/// when nothing was said for 10 seconds.
+/// Tells what happens to one lock, or to all locks with a prefix, at every gateway of the store: `granted`, `renewed`,
+/// `released`, `expired`, `broken`, and `waiting` when the number of waiting requests has changed.
+///
+/// Every stream starts with `resync`. It comes again if you may have missed something: then look at the lock, or list the
+/// locks, and read on. The stream has server-sent events, or lines of JSON with `Accept: application/x-ndjson`. After a
+/// silence of 10 seconds, a comment comes, or the event `heartbeat`.
 #[utoipa::path(
     get, path = "/events", tag = "locks",
     params(WatchQuery, LastEventId),
     responses(
-        (status = 200, description = "What happens from now on.",
+        (status = 200, description = "The events from now on.",
          content((String = "text/event-stream", example = json!(EXAMPLE_STREAM)), (LockEventView = "application/x-ndjson", example = json!(example_line()))),
-         headers(("X-Accel-Buffering" = String, description = "`no`: a proxy is to pass events on as they come."))),
+         headers(("X-Accel-Buffering" = String, description = "`no`: proxies should pass events on at once."))),
         WatchProblems,
     )
 )]
@@ -157,7 +158,10 @@ pub(super) async fn watch_locks(
         Watched::Watching(watching) => watching,
         Watched::TooManyWatchers => return Err(too_many_watchers()),
         Watched::ShuttingDown => {
-            return Err(Problem::new(ProblemType::ShuttingDown, "the server is shutting down"));
+            return Err(Problem::new(
+                ProblemType::ShuttingDown,
+                "the gateway is stopping: connect to another one",
+            ));
         }
     };
     let form = StreamForm::accepted(&headers);
@@ -179,11 +183,17 @@ pub(super) async fn watch_locks(
 }
 
 fn too_many_watchers() -> Problem {
-    Problem::new(ProblemType::TooManyWatchers, "as many watch already as the server allows")
+    Problem::new(
+        ProblemType::TooManyWatchers,
+        "this gateway has too many streams of events open already: try again later",
+    )
 }
 
 fn key_watches_too_often() -> Problem {
-    Problem::new(ProblemType::TooManyWatchers, "as many streams of this API key are open already as may be")
+    Problem::new(
+        ProblemType::TooManyWatchers,
+        "this API key has too many streams of events open already: close one, or try again later",
+    )
 }
 
 /// The place of one who watches among all others, and among those of the same key.

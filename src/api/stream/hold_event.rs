@@ -31,8 +31,7 @@ enum Reason {
     KeyRefused,
 }
 
-/// What a connection that holds a lock is told, as a line of NDJSON. A server-sent event has the same without `event`,
-/// which it names in a line of its own.
+/// An event of a hold, as a line of JSON. A server-sent event has the same fields, and `event` in a line of its own.
 #[derive(Default, Serialize, ToSchema)]
 #[schema(as = HoldEvent)]
 pub(crate) struct HoldEventView {
@@ -42,7 +41,7 @@ pub(crate) struct HoldEventView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(inline, value_type = Reason, required = false)]
     reason: Option<Reason>,
-    /// The same for people.
+    /// The reason in words for people, with `lost`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, required = false)]
     detail: Option<&'static str>,
@@ -54,15 +53,15 @@ pub(crate) struct HoldEventView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, required = false)]
     token: Option<String>,
-    /// The number to show to what the lock protects.
+    /// The number of the grant. Send it with every write to what the lock protects.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64, value_type = u64, required = false)]
     fencing_token: Option<u64>,
-    /// What is left of the lease, in milliseconds, counted from before the store was asked.
+    /// What is left of the lease, in milliseconds: rather too little than too much.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, value_type = u64, required = false)]
     ttl_ms: Option<u64>,
-    /// When the lease ends, by the clock of the server that says so.
+    /// When the lease ends, by the clock of the gateway.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(format = DateTime, value_type = String, required = false)]
     expires_at: Option<String>,
@@ -129,26 +128,25 @@ fn explain(loss: &Loss) -> (Reason, &'static str) {
     match loss {
         Loss::MaxHoldReached => (
             Reason::MaxHoldReached,
-            "the lock was held for as long as max_hold allows: it is free now, unless a lease still runs that was told before",
+            "max_hold is over, and the lock is free: unless an earlier lease of this token still lasts",
         ),
         Loss::Released => (
             Reason::Released,
-            "nobody holds the lock: it was released with its token or broken, or the store has lost it",
+            "nobody holds the lock: it was released with its token, an operator broke it, or the store lost it",
         ),
-        Loss::Expired => (
-            Reason::Expired,
-            "the store could not be asked for so long that the lease may be over: stop at once",
-        ),
+        Loss::Expired => {
+            (Reason::Expired, "the store did not answer for so long that the lease may be over: stop at once")
+        }
         Loss::HeldByAnother => (Reason::HeldByAnother, "another token holds the lock: stop at once"),
         Loss::TakenOver => {
-            (Reason::TakenOver, "the token still holds the lock, but by another request that showed it since")
+            (Reason::TakenOver, "the token still holds the lock, but by another request that used it since")
         }
         Loss::KeyRefused => {
-            (Reason::KeyRefused, "the API key has expired, or was revoked or changed; the lock is released")
+            (Reason::KeyRefused, "the API key has expired, or was revoked or changed: the lock is released")
         }
         Loss::ShuttingDown(_) => (
             Reason::ShuttingDown,
-            "the server stops; the token holds the lock for ttl_ms more: renew it, or hold it, at another server",
+            "the gateway stops; your token holds the lock until expires_at: renew it, or hold it, at another gateway",
         ),
     }
 }
@@ -164,4 +162,4 @@ pub(crate) fn example_line() -> HoldEventView {
 }
 
 /// What the document shows of a stream.
-pub(crate) const EXAMPLE_STREAM: &str = "event: granted\ndata: {\"key\":\"backup\",\"token\":\"~5f2b1c0e9d8a4b7c8e6f1a2b3c4d5e6f\",\"fencing_token\":1795240800123456,\"ttl_ms\":14999,\"expires_at\":\"2026-11-21T06:00:15.123Z\"}\n\nevent: renewed\ndata: {\"fencing_token\":1795240800123456,\"ttl_ms\":14998,\"expires_at\":\"2026-11-21T06:00:20.123Z\"}\n\nevent: lost\ndata: {\"reason\":\"max-hold-reached\",\"detail\":\"the lock was held for as long as max_hold allows: it is free now, unless a lease still runs that was told before\"}\n\n";
+pub(crate) const EXAMPLE_STREAM: &str = "event: granted\ndata: {\"key\":\"backup\",\"token\":\"~5f2b1c0e9d8a4b7c8e6f1a2b3c4d5e6f\",\"fencing_token\":1795240800123456,\"ttl_ms\":14999,\"expires_at\":\"2026-11-21T06:00:15.123Z\"}\n\nevent: renewed\ndata: {\"fencing_token\":1795240800123456,\"ttl_ms\":14998,\"expires_at\":\"2026-11-21T06:00:20.123Z\"}\n\nevent: lost\ndata: {\"reason\":\"max-hold-reached\",\"detail\":\"max_hold is over, and the lock is free: unless an earlier lease of this token still lasts\"}\n\n";

@@ -22,23 +22,22 @@ enum Name {
     Heartbeat,
 }
 
-/// What one who watches is told, as a line of NDJSON. A server-sent event has the same without `event` and `id`, which it
-/// names in lines of their own.
+/// An event of a lock, as a line of JSON. A server-sent event has the same fields, and `event` and `id` in lines of their own.
 #[derive(Default, Serialize, ToSchema)]
 #[schema(as = LockEvent)]
 pub(crate) struct LockEventView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(inline, value_type = Name, required = true)]
     event: Option<Name>,
-    /// Shown as `Last-Event-ID`, it has a stream go on behind this event; all but `heartbeat` have one.
+    /// Send it as `Last-Event-ID`, and the stream goes on behind this event. All events but `heartbeat` have one.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, required = false)]
     id: Option<String>,
-    /// The lock; `resync` without it is about all of them.
+    /// The lock. Absent with a `resync` that is about all of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, required = false)]
     key: Option<String>,
-    /// The number of the grant. Of one lock, they are told in ascending order.
+    /// The number of the grant. For one lock, it never gets smaller.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64, value_type = u64, required = false)]
     fencing_token: Option<u64>,
@@ -46,16 +45,16 @@ pub(crate) struct LockEventView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, required = false)]
     owner: Option<String>,
-    /// What is left of the lease, in milliseconds, with `granted` and `renewed`. With `released`, how long the lock stays
-    /// taken all the same, for the rest of its `min_hold`; absent where it is free.
+    /// With `granted` and `renewed`: what is left of the lease, in milliseconds. With `released`: for how long `min_hold` keeps
+    /// the lock taken; absent if it is free.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, value_type = u64, required = false)]
     ttl_ms: Option<u64>,
-    /// When that is over, by the clock of the server that says so.
+    /// When that time is over, by the clock of the gateway.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(format = DateTime, value_type = String, required = false)]
     expires_at: Option<String>,
-    /// How many wait in line, with `waiting`.
+    /// With `waiting`: how many requests wait for the lock.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, value_type = u64, required = false)]
     waiters: Option<u64>,

@@ -75,10 +75,17 @@ impl Keeper {
         let held_ms = whole_ms(started.elapsed());
         let key = self.key.as_str();
         match loss {
-            None => tracing::info!(key, held_ms, "a connection that held a lock has ended"),
+            None => {
+                tracing::info!(key, held_ms, "a connection that held a lock was closed: the lock is released")
+            }
             Some(loss) => {
                 metrics().leases_lost.count(loss.reason());
-                tracing::info!(key, held_ms, ?loss, "a connection lost its lock");
+                tracing::info!(
+                    key,
+                    held_ms,
+                    reason = loss.reason().name(),
+                    "a connection lost the lock that it held"
+                );
                 last_word.send(match loss {
                     Loss::ShuttingDown(lease) => Sent::HandedOver(lease, self.guard.take()),
                     loss => Sent::Lost(loss),
@@ -102,7 +109,7 @@ impl Keeper {
                 Ok(())
             }
             Ok(Renewed::NotHeld | Renewed::Released | Renewed::HeldByAnother) => {
-                Err(StoreError::Unavailable("the lease of the token was over just then".to_owned()))
+                Err(StoreError::Unavailable("the lease of the token ended just then".to_owned()))
             }
             Ok(Renewed::TakenOver) | Err(_) => {
                 self.renews_at = Instant::now();

@@ -54,7 +54,7 @@ impl Watch {
             if is_overfull && overfull_at.is_none_or(|at| at.elapsed() >= OVERFULL_EVERY) {
                 overfull_at = Some(Instant::now());
                 tracing::warn!(
-                    "more locks are watched than can be followed: not every end of a lease is told"
+                    "more locks are watched than this gateway can follow: some ends of leases are not told"
                 );
                 self.resync();
             }
@@ -74,7 +74,10 @@ impl Watch {
             // Those who watch have looked for themselves; all that may be missed is the end of a lease.
             if let Err(error) = self.learn(&selection).await {
                 let reason = error.into_reason();
-                tracing::debug!(reason, "what is held could not be looked for");
+                tracing::debug!(
+                    reason,
+                    "the held locks could not be listed, to tell the ends of their leases"
+                );
                 sleep(LEARN_AGAIN).await;
                 self.state.lock().learn(selection);
             }

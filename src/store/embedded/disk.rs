@@ -115,7 +115,7 @@ impl Disk {
     pub(super) fn make_private(&self) {
         let Some(file) = &self.file else { return };
         if let Err(error) = make_private(file) {
-            tracing::warn!(%error, "other users of this machine may open the file of the store");
+            tracing::warn!(%error, "other users of this machine may open the file of the store: chmod 600");
         }
     }
 }
@@ -135,7 +135,7 @@ pub(super) fn create_private(path: &Path) -> io::Result<File> {
     let file = options.custom_flags(no_link).open(path)?;
     let about = file.metadata()?;
     if !about.is_file() || about.uid() != rustix::process::geteuid().as_raw() {
-        let text = format!("{} is in the way: remove it", path.display());
+        let text = format!("{} has the name that a new file needs: remove it", path.display());
         return Err(io::Error::new(ErrorKind::AlreadyExists, text));
     }
     make_private(&file)?;

@@ -45,7 +45,7 @@ const PAGE_CACHE_BYTES: usize = 32 * 1024 * 1024;
 const UNFINISHED: &str = ".unfinished";
 
 /// Why a row is refused that this program cannot have written.
-const BAD_ROW: &str = "it holds a record that makes no sense";
+const BAD_ROW: &str = "it holds a record that no version of Fencepost wrote";
 
 type AnyError = Box<dyn Error + Send + Sync>;
 
@@ -258,7 +258,7 @@ pub(super) fn sync_directory(path: &Path) -> Result<(), OpenError> {
                 ErrorKind::InvalidInput | ErrorKind::Unsupported | ErrorKind::PermissionDenied
             ) =>
         {
-            tracing::warn!(%error, "the directory of the store cannot be synchronized");
+            tracing::warn!(%error, "the directory of the store cannot be synced: after a power cut, the file may be missing");
             Ok(())
         }
         Err(error) => Err(failed(path, &error)),

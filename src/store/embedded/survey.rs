@@ -28,7 +28,8 @@ pub fn survey(path: &Path) -> Diagnostics {
             }
             if state.ends_with(IN_USE) {
                 survey.warnings.push(
-                    "whoever has the file open may be your gateway; no second one starts on it".to_owned(),
+                    "another process has the file open, perhaps your gateway; no second gateway can use it"
+                        .to_owned(),
                 );
             }
             rows.push(("file", state));

@@ -332,7 +332,7 @@ impl Table {
     fn mint(&mut self) -> Result<FencingToken, StoreError> {
         let fence = self.last_fence.checked_add(1).and_then(FencingToken::new).ok_or_else(|| {
             let text =
-                format!("the fencing numbers are used up: the next one is above {}", FencingToken::MAX);
+                format!("the fencing tokens are used up: the next one would be above {}", FencingToken::MAX);
             StoreError::Unavailable(text)
         })?;
         self.last_fence = fence.get();

@@ -163,7 +163,7 @@ impl State {
             self.table = table;
         }
         if self.save(Moment::now(clock)).is_ok() {
-            tracing::info!("the store works again");
+            tracing::info!("the store works again: locks are granted");
         }
         is_lost
     }
@@ -282,7 +282,7 @@ impl Writer {
         let purged = (PURGED_PER_CHANGE * changed).clamp(LEAST_PURGED, MOST_PURGED);
         self.state.table.purge(now.boot, purged);
         let Err(error) = self.state.save(now) else { return Ok(()) };
-        tracing::error!(reason = %error, "the store failed");
+        tracing::error!(reason = %error, "the store failed: nothing is granted until it works again");
         match (error, self.state.reopen(&self.settings, &*self.clock)) {
             (StoreError::Unknown(reason), true) => Err(StoreError::Unavailable(reason)),
             (error, _) => Err(error),
@@ -327,7 +327,5 @@ pub(super) fn closed() -> StoreError {
 
 /// That a step was not begun in time.
 pub(super) fn too_late() -> StoreError {
-    StoreError::Unavailable(
-        "the store was too busy to begin before the deadline; nothing was done".to_owned(),
-    )
+    StoreError::Unavailable("the store was too busy to begin in time; nothing was done".to_owned())
 }

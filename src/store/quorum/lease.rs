@@ -132,7 +132,9 @@ impl QuorumStore {
             return Err(poll.too_few());
         }
         let outcome = decided.or_else(|| settled(&poll.answers, quorum)).ok_or_else(|| {
-            StoreError::Unknown("the servers do not agree on what was answered before".to_owned())
+            StoreError::Unknown(
+                "the servers of the quorum do not agree on what was answered before".to_owned(),
+            )
         })?;
         let ended = ended(&poll.answers, quorum);
         let release = ReleaseEffect { answer: outcome, ended };

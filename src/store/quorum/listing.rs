@@ -26,7 +26,9 @@ impl QuorumStore {
         let links: Vec<_> =
             membership.members.iter().filter_map(|member| member.link_now()).take(blocking).collect();
         if links.len() < blocking {
-            return Err(StoreError::Unavailable("too few servers can be asked at present".to_owned()));
+            return Err(StoreError::Unavailable(
+                "too few servers of the quorum can be asked at present".to_owned(),
+            ));
         }
         let walked = Scan::new(links, "").page(&self.keys, request, deadline).await?;
         let keys: Vec<LockKey> = walked.found.into_iter().map(|(_, key)| key).collect();

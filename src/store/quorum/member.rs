@@ -110,7 +110,8 @@ struct Seen {
 
 impl Member {
     pub(super) fn new(name: String, supervisor: LinkSupervisor, epoch: u64, record: String) -> Self {
-        let seen = Mutex::new(Seen { status: Err("it was not looked at yet".to_owned()), clock: None });
+        let seen =
+            Mutex::new(Seen { status: Err("the gateway has not looked at it yet".to_owned()), clock: None });
         Self { name, supervisor, epoch: epoch.to_string(), record, seen, nudge: Notify::new() }
     }
 
@@ -147,7 +148,7 @@ impl Member {
     fn eligibility_of(&self, run: &str) -> Result<(), String> {
         match &self.seen.lock().status {
             Ok(status) if status.run != run => {
-                Err("it was restarted or followed another server, and was not looked at since".to_owned())
+                Err("it was restarted or made a replica of another server, and the gateway has not looked at it since".to_owned())
             }
             Ok(status) => status.eligibility(),
             Err(reason) => Err(reason.clone()),
@@ -255,8 +256,8 @@ fn why_out(outcome: i64) -> &'static str {
         -1 => "it has forgotten what it accepted",
         -2 => "it knows another list of servers",
         -3 => "it is in quarantine",
-        -4 => "the request came too late, by its clock",
-        -5 => "it knows of no leases that long",
-        _ => "it gave an answer that no gateway of this version knows",
+        -4 => "the request came too late by its clock",
+        -5 => "leases last longer than it knows of",
+        _ => "its answer is of another version of Fencepost",
     }
 }

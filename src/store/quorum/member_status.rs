@@ -104,29 +104,29 @@ impl MemberStatus {
         let reason = match self.kind {
             RecordKind::Current => match self.quarantine_left(self.longest_ms) {
                 left if left.is_zero() => {
-                    "in quarantine, which ends as soon as most servers say what they accepted".to_owned()
+                    "in quarantine, which ends as soon as most servers have said which fencing tokens they accepted".to_owned()
                 }
                 left => {
                     let end = humantime::format_rfc3339_seconds(SystemTime::now() + left);
-                    format!("in quarantine until {end}, since it may have forgotten what it accepted")
+                    format!("in quarantine until {end}, since it may have forgotten locks")
                 }
             },
             RecordKind::Empty => {
-                "it is new or has forgotten everything, and is about to be taken in".to_owned()
+                "it is new or has lost its data, and is about to join".to_owned()
             }
             RecordKind::Forgot => {
-                "it was restarted or followed another server, and is about to go into quarantine".to_owned()
+                "it was restarted or made a replica of another server, and is about to go into quarantine".to_owned()
             }
-            RecordKind::Later => format!("it knows a later list of servers, of epoch {}", self.epoch),
+            RecordKind::Later => format!("it knows a later list of servers, that of epoch {}: this gateway needs the same list", self.epoch),
             RecordKind::Differs => format!(
-                "it knows another list of servers of this epoch ({}): each list needs an epoch of its own",
+                "it knows another list of servers with the same epoch ({}): give each list an epoch of its own",
                 self.members
             ),
             RecordKind::Earlier if self.is_in_quarantine() => format!(
                 "it is in quarantine by the list of epoch {}: gateways with that list must go on until it counts",
                 self.epoch
             ),
-            RecordKind::Earlier => format!("it knows only the list of epoch {} yet", self.epoch),
+            RecordKind::Earlier => format!("it knows only the list of epoch {} so far", self.epoch),
         };
         Err(reason)
     }

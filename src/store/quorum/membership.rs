@@ -38,6 +38,18 @@ pub(super) struct ServerList {
     pub(super) longest_ms: u64,
 }
 
+/// What the log is told of a server: nothing that differs from one look to the next.
+#[derive(PartialEq, Eq)]
+enum Standing {
+    /// It is new, and so may all others be: nothing can have been forgotten.
+    New,
+    Seen {
+        kind: RecordKind,
+        is_in_quarantine: bool,
+    },
+    Silent(String),
+}
+
 /// The servers of a quorum, and what is known of them.
 pub(super) struct Membership {
     pub(super) members: Vec<Arc<Member>>,
@@ -48,6 +60,8 @@ pub(super) struct Membership {
     /// Which server each process was first seen as: one that is named twice has one vote.
     runs: Mutex<HashMap<String, usize>>,
     changed: Notify,
+    /// What the log was told last of each server.
+    told: Mutex<HashMap<usize, Standing>>,
     /// Whether some server was ever seen to be, or to have been, part of a quorum.
     pub(super) has_been: AtomicBool,
     /// Why the servers of an earlier list cannot learn this one.
@@ -73,6 +87,7 @@ impl Membership {
             reply_timeout,
             runs,
             changed,
+            told: Mutex::default(),
             has_been: AtomicBool::new(false),
             hindrance: Mutex::default(),
             is_outdated: AtomicBool::new(false),
@@ -154,8 +169,8 @@ impl Membership {
         let hindrance = *self.hindrance.lock();
         hindrance.or_else(|| {
             (have_forgotten >= self.blocking() && self.has_been.load(Ordering::Relaxed)).then_some(
-                "so many may have forgotten at once that the order of fencing numbers will rest on their clocks and on what \
-                 their files have kept",
+                "so many servers may have forgotten locks at once that the order of fencing tokens will depend on their clocks \
+                 and on what is in their files",
             )
         })
     }
@@ -228,7 +243,7 @@ impl Membership {
         let (link, reply) = match member.ask(&scripts::LOOK, &args, deadline).await {
             Ok(answer) => answer,
             Err(reason) => {
-                self.say(member, &before, &Err(reason.clone()));
+                self.say(index, &Err(reason.clone()));
                 member.see(Err(reason), None);
                 return member.supervisor.link_now().map(|link| link.session);
             }
@@ -239,9 +254,9 @@ impl Membership {
         let status = match read {
             Some(_) if !self.claim(&link.incarnation, index) => Err(self.twin_of(&link.incarnation)),
             Some(status) => link.gate.may_grant().map(|()| status).map_err(|error| error.to_string()),
-            None => Err("its record cannot be read".to_owned()),
+            None => Err("what it stores about the quorum cannot be read".to_owned()),
         };
-        self.say(member, &before, &status);
+        self.say(index, &status);
         member.see(status, clock);
         Some(link.session)
     }
@@ -257,25 +272,29 @@ impl Membership {
     fn twin_of(&self, run: &str) -> String {
         let runs = self.runs.lock();
         let name = runs.get(run).map_or("another", |index| &self.members[*index].name);
-        format!("it is the same server as {name}, and has one vote only")
+        format!("it is the same server as {name}: name each server once")
     }
 
-    fn say(
-        &self,
-        member: &Member,
-        before: &Result<MemberStatus, String>,
-        now: &Result<MemberStatus, String>,
-    ) {
-        let eligibility = |status: &Result<MemberStatus, String>| {
-            status.as_ref().map_err(Clone::clone).and_then(MemberStatus::eligibility)
+    /// Tells the log what has become of a server, if it was not told so before.
+    fn say(&self, index: usize, now: &Result<MemberStatus, String>) {
+        let is_first_start = self.list.epoch == 1 && !self.has_been.load(Ordering::Relaxed);
+        let standing = match now {
+            Ok(status) if is_first_start && status.is_starting() => Standing::New,
+            Ok(status) => Standing::Seen { kind: status.kind, is_in_quarantine: status.is_in_quarantine() },
+            Err(reason) => Standing::Silent(reason.clone()),
         };
-        let kind = |status: &Result<MemberStatus, String>| {
-            status.as_ref().map(|status| (status.kind, status.is_in_quarantine())).map_err(Clone::clone)
-        };
-        let server = &member.name;
-        match eligibility(now) {
-            _ if kind(before) == kind(now) => {}
+        let is_new = standing == Standing::New;
+        let mut told = self.told.lock();
+        if told.get(&index) == Some(&standing) {
+            return;
+        }
+        told.insert(index, standing);
+        let server = &self.members[index].name;
+        match now.as_ref().map_err(Clone::clone).and_then(MemberStatus::eligibility) {
             Ok(()) => tracing::info!(server, "counts in the quorum"),
+            Err(_) if is_new => {
+                tracing::info!(server, "is new: it counts as soon as all servers of the quorum are there");
+            }
             Err(reason) => tracing::warn!(server, reason, "does not count in the quorum"),
         }
     }

@@ -109,7 +109,7 @@ impl QuorumStore {
         };
         match self.renew_all(&Renew { key, token, ttl, by }, deadline).await? {
             Renewed::Renewed(lease) | Renewed::MaxHoldReached(lease) => Ok(lease),
-            _ => Err(StoreError::Unknown("the lock was lost just after it was found held".to_owned())),
+            _ => Err(StoreError::Unknown("the lock ended just after it was found held".to_owned())),
         }
     }
 
@@ -182,9 +182,9 @@ impl Bid<'_> {
                 }
                 self.store.pin(self.proposal.request, self.deadline).await.map(Acquired::AlreadyHeld)
             }
-            Tally::Held(_) if self.has_strays && !self.give_up().await_most().await => {
-                unknown("somebody else holds the lock, but not all that was asked for before is undone")
-            }
+            Tally::Held(_) if self.has_strays && !self.give_up().await_most().await => unknown(
+                "somebody else holds the lock, and some earlier tries of this request are not undone yet",
+            ),
             Tally::Held(lease) => {
                 if !self.has_strays {
                     let undoing = self.store.giving_up(key, token, *attempt, self.number);
@@ -218,7 +218,7 @@ impl Bid<'_> {
     fn granted(&self) -> Result<Acquired<Refusal>, StoreError> {
         let request = self.proposal.request;
         let fencing_token = FencingToken::new(self.number).ok_or_else(|| {
-            StoreError::Unknown("the clocks of the servers are too far ahead for a fencing number".into())
+            StoreError::Unknown("the clocks of the servers are too far ahead to make a fencing token".into())
         })?;
         let (left_ms, note) = (relied_on(request.ttl.as_ms()), request.note.clone());
         Ok(Acquired::Granted(Lease { fencing_token, left_ms, note, is_released: false }))

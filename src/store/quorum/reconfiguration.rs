@@ -36,7 +36,7 @@ enum Change {
 impl Membership {
     /// Does what is due.
     pub(super) async fn decide(&self) {
-        let stale = || "it was not looked at for too long".to_owned();
+        let stale = || "the gateway has not looked at it for too long".to_owned();
         let fresh = |status: Result<MemberStatus, String>| {
             status.and_then(|status| status.is_fresh().then_some(status).ok_or_else(stale))
         };
@@ -96,7 +96,7 @@ impl Membership {
         }
         let are_all_joined = statuses.iter().flatten().all(joined);
         if are_all_joined {
-            tracing::info!("all servers are new: they start as a quorum");
+            tracing::info!("all servers are new: the quorum starts");
         }
         for (index, status) in statuses.iter().flatten().enumerate() {
             match status.kind {
@@ -127,7 +127,7 @@ impl Membership {
             return None;
         }
         if first.members.split(' ').count() != self.members.len() {
-            return Some("the list is not as long as the one before");
+            return Some("a new list of servers must be as long as the one before");
         }
         if storing.len() + have_stored < self.quorum() {
             return Some("too few servers of the list before count, or too many are to be replaced");
@@ -193,8 +193,8 @@ impl Membership {
             } else {
                 tracing::warn!(
                     server,
-                    "the quarantine is over, but so many servers may have forgotten that the order of fencing numbers \
-                     now rests on their clocks and on what their files have kept"
+                    "the quarantine is over, but so many servers may have forgotten locks that the order of fencing \
+                     tokens now depends on their clocks and on what is in their files"
                 );
             }
         }
@@ -247,13 +247,18 @@ impl Membership {
         let server = &member.name;
         match member.ask(&scripts::RECONFIGURE, &args, deadline).await {
             Ok((_, reply)) if reply.outcome == 1 => {
-                tracing::info!(server, kind, "changed what the server is in the quorum");
+                tracing::info!(server, step = kind, "what the server stores about the quorum was changed");
                 member.nudge.notify_one();
                 true
             }
             Ok(_) => false,
             Err(reason) => {
-                tracing::debug!(server, kind, reason, "the server could not be changed");
+                tracing::debug!(
+                    server,
+                    step = kind,
+                    reason,
+                    "what the server stores about the quorum could not be changed"
+                );
                 false
             }
         }

@@ -183,8 +183,11 @@ impl Waiters {
                 turn
             })
         };
-        let too_busy =
-            || StoreError::Unavailable("too many try for this lock at once; nothing was done".to_owned());
+        let too_busy = || {
+            StoreError::Unavailable(
+                "too many requests ask for this lock at once; nothing was done".to_owned(),
+            )
+        };
         timeout_at(deadline, turn.lock_owned()).await.map_err(|_| too_busy())
     }
 

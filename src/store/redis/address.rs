@@ -79,23 +79,26 @@ impl RedisAddress {
     /// system's.
     pub fn parse(url: &str, ca_pem: Option<Vec<u8>>) -> Result<Self, AddressError> {
         let malformed = |problem: &str| AddressError::Malformed(problem.to_owned());
-        let (scheme, rest) = url.split_once("://").ok_or_else(|| malformed("this is no Redis address"))?;
+        let (scheme, rest) =
+            url.split_once("://").ok_or_else(|| malformed("this is not the address of a Redis"))?;
         let (transport, layout) = match scheme {
             "redlock" => ("redis", "quorum"),
             "redlocks" => ("rediss", "quorum"),
             _ => scheme.split_once('+').unwrap_or((scheme, "")),
         };
         if !matches!(transport, "redis" | "rediss") {
-            return Err(malformed("this is no Redis address"));
+            return Err(malformed("this is not the address of a Redis"));
         }
         // The driver knows switches such as `?protocol=resp2` and `#insecure`, which would weaken what is promised.
         if url.contains(['?', '#']) {
             return Err(malformed(
-                "a Redis address takes no ? and no # (in a password they are %3F and %23)",
+                "the address of a Redis has no ? and no # (in a password write %3F and %23)",
             ));
         }
         if ca_pem.is_some() && transport == "redis" {
-            return Err(AddressError::Unusable("a certificate authority needs a rediss:// address".into()));
+            return Err(AddressError::Unusable(
+                "--redis-ca needs an address with TLS, such as rediss://".into(),
+            ));
         }
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (user, hosts) = authority.rsplit_once('@').map_or(("", authority), |(user, hosts)| (user, hosts));
@@ -106,19 +109,21 @@ impl RedisAddress {
                 let is_known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
                 if name.is_empty() || !name.bytes().all(is_known) {
                     return Err(malformed(
-                        "behind the sentinels stands the name by which they know the primary",
+                        "behind the sentinels write / and the name by which they know the primary",
                     ));
                 }
                 (Layout::Sentinel(name.to_owned()), database, SENTINEL_PORT)
             }
             "cluster" if path.is_empty() => (Layout::Cluster, "", REDIS_PORT),
-            "cluster" => return Err(malformed("a cluster has one database, and no path")),
+            "cluster" => {
+                return Err(malformed("a cluster has one database: write nothing behind the servers"));
+            }
             "quorum" if !scheme.contains('+') => (Layout::Quorum, path, REDIS_PORT),
-            _ => return Err(malformed("this is no Redis address")),
+            _ => return Err(malformed("this is not the address of a Redis")),
         };
         if layout == Layout::Server && hosts.contains(',') {
             return Err(malformed(
-                "redis:// names one server; several are of a cluster, of a quorum, or sentinels",
+                "redis:// names one server; several servers are a cluster, a quorum, or sentinels",
             ));
         }
         if !database.is_empty() && database.parse::<u32>().is_err() {
@@ -139,19 +144,19 @@ impl RedisAddress {
             let info = read(&if has_port { host.to_owned() } else { format!("{host}:{port}") })?;
             let (ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. }) = info.addr()
             else {
-                return Err(malformed("this is no Redis address"));
+                return Err(malformed("this is not the address of a Redis"));
             };
             nodes.push(Node { host: host.clone(), port: *port });
             template = Some(info);
         }
         // A sentinel that is named twice would have two votes.
         if nodes.iter().collect::<HashSet<_>>().len() < nodes.len() {
-            return Err(malformed("a server is named twice"));
+            return Err(malformed("a server is named twice: name each once"));
         }
         if layout == Layout::Quorum && !QUORUM_SIZES.contains(&nodes.len()) {
-            return Err(malformed("a quorum has 3 to 15 servers, best an odd number"));
+            return Err(malformed("name 3 to 15 servers for a quorum, best an odd number"));
         }
-        let template = template.ok_or_else(|| malformed("it names no server"))?;
+        let template = template.ok_or_else(|| malformed("name a server"))?;
         Ok(Self { layout, nodes, template, sentinel_credentials: None, ca_pem })
     }
 

@@ -191,7 +191,10 @@ async fn unreadable(
                 // Any other error speaks of the server, and not of the value.
                 Err(error) => error.code() != Some("WRONGTYPE"),
             };
-            let told = format!("the value of lock {:?}: no gateway of this version wrote it", key.as_str());
+            let told = format!(
+                "the value of lock {:?}: another version of Fencepost, or another program, wrote it",
+                key.as_str()
+            );
             // A SCAN may name a key twice.
             if !is_readable && !found.contains(&told) {
                 found.push(told);

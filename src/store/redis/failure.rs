@@ -16,7 +16,12 @@
 //! Redis 6.2 wraps what its state says to a command of a script: `ERR Error running script (call to f_…): @user_script:1:
 //! @user_script: 1: -NOREPLICAS …`. It is read as what it wraps.
 
+use std::error::Error;
+use std::io;
+use std::sync::Arc;
+
 use redis::{ErrorKind, RedisError, ServerErrorKind};
+use rustls::CertificateError;
 
 use super::node::Node;
 use crate::store::StoreError;
@@ -116,9 +121,50 @@ fn first_word(text: &str) -> &str {
 
 /// An error of the driver in one line.
 pub(crate) fn describe(error: &RedisError) -> String {
-    match (error.code(), error.detail()) {
+    // Of several commands, the first one that failed says why the others did.
+    let of_server = error.clone().into_server_errors();
+    let said =
+        of_server.as_ref().and_then(|errors| errors.first()).map(|(_, said)| (said.code(), said.details()));
+    match said.map_or((error.code(), error.detail()), |(code, detail)| (Some(code), detail)) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
-        _ => error.to_string(),
+        // The driver puts the name of one of its types behind its text.
+        _ => tls_problem(error)
+            .unwrap_or_else(|| error.to_string().replacen(&format!(" - {:?}", error.kind()), "", 1)),
+    }
+}
+
+/// What is wrong with TLS, if that is what is wrong. The library has only names of its types for most of it.
+fn tls_problem(error: &RedisError) -> Option<String> {
+    let cause = error.source()?.downcast_ref::<Arc<dyn Error + Send + Sync>>()?;
+    let problem = cause.downcast_ref::<io::Error>()?.get_ref()?.downcast_ref::<rustls::Error>()?;
+    Some(match problem {
+        rustls::Error::InvalidCertificate(problem) => {
+            format!("the certificate of the server {}", certificate_problem(problem))
+        }
+        rustls::Error::InvalidMessage(_) => {
+            "the server does not speak TLS at this port: write redis:// if that is meant".to_owned()
+        }
+        rustls::Error::AlertReceived(_) => "the server refused the TLS handshake".to_owned(),
+        _ => "the TLS handshake failed".to_owned(),
+    })
+}
+
+fn certificate_problem(problem: &CertificateError) -> &'static str {
+    match problem {
+        CertificateError::UnknownIssuer => {
+            "is not signed by an authority that this machine trusts: name the authority's file with --redis-ca"
+        }
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => "has expired",
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => "is not valid yet",
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            "is for another name than that in the address"
+        }
+        CertificateError::Revoked => "was revoked",
+        // The one of the verifier's own errors that operators meet: it has no name of its own here.
+        CertificateError::Other(other) if other.to_string() == "CaUsedAsEndEntity" => {
+            "is that of an authority (CA:TRUE), and not of a server: give the server one with CA:FALSE"
+        }
+        _ => "cannot be verified",
     }
 }
 
@@ -132,6 +178,23 @@ mod tests {
     fn of(error: &str) -> Failure {
         let reply = redis::parse_redis_value(format!("-{error}\r\n").as_bytes()).unwrap();
         Failure::of(&reply.extract_error().unwrap_err())
+    }
+
+    #[test]
+    fn errors_of_the_driver_are_told_without_the_names_of_its_types() {
+        let other = rustls::OtherError(Arc::new(io::Error::other("CaUsedAsEndEntity")));
+        for (problem, said) in [
+            (CertificateError::Other(other), "is that of an authority (CA:TRUE)"),
+            (CertificateError::UnknownIssuer, "is not signed by an authority that this machine trusts"),
+            (CertificateError::BadEncoding, "cannot be verified"),
+        ] {
+            let tls = rustls::Error::InvalidCertificate(problem);
+            let error = RedisError::from(io::Error::new(io::ErrorKind::InvalidData, tls));
+            let told = describe(&error);
+            assert!(told.starts_with("the certificate of the server") && told.contains(said), "{told}");
+        }
+        let error = RedisError::from((ErrorKind::InvalidClientConfig, "Invalid database number"));
+        assert_eq!(describe(&error), "Invalid database number");
     }
 
     /// As 6.2.14 sends it for an error of line 533 of a script.

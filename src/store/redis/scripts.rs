@@ -296,18 +296,23 @@ pub(crate) fn lease_seen(reply: &ScriptReply, key: &LockKey) -> Result<Lease, St
 }
 
 fn unreadable(key: &LockKey) -> String {
-    format!("what Redis holds for {:?} cannot be read: no gateway of this version wrote it", key.as_str())
+    format!(
+        "what Redis stores for {:?} cannot be read: another version of Fencepost, or another program, wrote it",
+        key.as_str()
+    )
 }
 
 /// The position in a reply that must have one.
 pub(crate) fn queue_position_of(reply: &ScriptReply) -> Result<QueuePosition, StoreError> {
-    reply.queue_position().ok_or_else(|| StoreError::Unknown("the place in the line cannot be read".into()))
+    reply
+        .queue_position()
+        .ok_or_else(|| StoreError::Unknown("the ticket in the wait queue cannot be read".into()))
 }
 
 /// That a script replied what it cannot.
 pub(crate) fn unexpected(script: &str, outcome: i64) -> StoreError {
     StoreError::Unknown(format!(
-        "the script {script} replied {outcome}, which no gateway of this version knows"
+        "the script {script} replied {outcome}, which this version of Fencepost does not know"
     ))
 }
 

@@ -116,7 +116,7 @@ async fn leaves(held: Held, gateway: &Gateway) {
     .await;
     drop(held);
     eventually("the gateway has seen it", async || {
-        gateway.log().iter().any(|line| line.contains("a connection that held a lock has ended"))
+        gateway.log().iter().any(|line| line.contains("a connection that held a lock was closed"))
     })
     .await;
 }

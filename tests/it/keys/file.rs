@@ -49,10 +49,10 @@ fn a_file_that_is_wrong_is_refused_with_the_line_and_not_what_stands_there() {
         (2, format!("name = \"{secret}"), "line 3: "),
         (2, secret.to_string(), "line 3: "),
         (2, format!("name = \"a\"\nname = {quoted}"), "line 4: duplicate key"),
-        (2, format!("name = \"a\"\nsecret = {quoted}"), "line 4: the field is unknown; a key has id"),
-        (2, format!("name = \"a\"\n{secret} = 1"), "line 4: the field is unknown"),
+        (2, format!("name = \"a\"\nsecret = {quoted}"), "line 4: a key has no such field; it has id"),
+        (2, format!("name = \"a\"\n{secret} = 1"), "line 4: a key has no such field"),
         (3, format!("secret_sha256 = {quoted}"), "line 4: secret_sha256 must be the SHA-256"),
-        (3, "# none".to_owned(), "line 1: nobody can show the key"),
+        (3, "# none".to_owned(), "line 1: nobody can use the key"),
         (3, "tls_subjects = []".to_owned(), "line 4: tls_subjects must be"),
         (4, "every_key = false\nallow = [\"list\"]".to_owned(), "line 1: the key needs either prefixes or"),
         (4, "allow = [\"list\"]".to_owned(), "line 1: the key needs either prefixes or"),
@@ -69,7 +69,7 @@ fn a_file_that_is_wrong_is_refused_with_the_line_and_not_what_stands_there() {
         (4, format!("every_key = true\nallow = [{quoted}]"), "line 6: allow must be"),
         (4, format!("{}\nrate = 0", GOOD[4]), "line 7: rate must be requests per second"),
         (4, format!("{}\nrate = nan", GOOD[4]), "line 7: rate must be"),
-        (4, format!("{}\nburst = 5", GOOD[4]), "line 1: the key has a burst and no rate"),
+        (4, format!("{}\nburst = 5", GOOD[4]), "line 1: the key has a burst, and needs a rate too"),
         (4, format!("{}\nmax_waiters = -1", GOOD[4]), "line 7: max_waiters must be"),
         (4, format!("{}\nmax_locks = 1.5", GOOD[4]), "line 7: max_locks must be"),
         (4, format!("{}\nmax_ttl = 5", GOOD[4]), "line 7: max_ttl must be a duration"),
@@ -82,7 +82,7 @@ fn a_file_that_is_wrong_is_refused_with_the_line_and_not_what_stands_there() {
         (4, format!("{}\nexpires = \"2027-01-01T00:00:00Z\"", GOOD[4]), "line 7: expires must be"),
         (0, "[key]".to_owned(), "line 1: write [[key]]"),
         (0, format!("secret = {quoted}\n[[key]]"), "line 1: a keys file has nothing but [[key]]"),
-        (4, format!("{}\n{}", GOOD[4], GOOD.join("\n")), "line 7: the id is that of an earlier key"),
+        (4, format!("{}\n{}", GOOD[4], GOOD.join("\n")), "line 7: another key above has the same id"),
     ] {
         let text = with(line, &text);
         let said = parse_keys(&text).map(drop).unwrap_err().to_string();
@@ -90,7 +90,7 @@ fn a_file_that_is_wrong_is_refused_with_the_line_and_not_what_stands_there() {
         assert!(!said.contains("Secret") && !said.contains("918c28f7"), "{said}\n{text}");
     }
     for text in ["", "# nothing yet\n", "key = []"] {
-        assert!(parse_keys(text).map(drop).unwrap_err().to_string().contains("there is no key"), "{text}");
+        assert!(parse_keys(text).map(drop).unwrap_err().to_string().contains("it holds no key"), "{text}");
     }
     // All that is wrong is said at once.
     let text = with(1, "id = \"x\"") + &with(2, "name = 5").replace("abcdefghij01", "abcdefghij02");
@@ -103,5 +103,5 @@ fn one_subject_stands_for_one_key() {
     let subject = "tls_subjects = [\"CN=a\"]";
     let text = with(3, subject) + &with(3, subject).replace("abcdefghij01", "abcdefghij02");
     let said = parse_keys(&text).map(drop).unwrap_err().to_string();
-    assert_eq!(said, "line 7: a subject of tls_subjects is given twice");
+    assert_eq!(said, "line 7: a subject of tls_subjects is there twice");
 }

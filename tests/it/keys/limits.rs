@@ -149,7 +149,7 @@ async fn requests_without_a_key_are_each_refused_and_not_each_a_line() {
     // Whoever shows what is no key has not used up what may be shown.
     client.get("/locks/k").key("nonsense").send().await.expect_problem(401, "key-refused");
     let said = |text: &str| gateway.log().iter().filter(|line| line.contains(text)).count();
-    eventually("they are counted", async || said("more requests came from strangers") == 1).await;
+    eventually("they are counted", async || said("more requests without an accepted API key") == 1).await;
     // One more a second has a line, however slow this machine is.
     assert!((10..REQUESTS / 2).contains(&said("key-required")), "{}", said("key-required"));
 }

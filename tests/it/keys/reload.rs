@@ -143,7 +143,8 @@ async fn a_key_may_do_what_the_newest_file_says_and_ends_when_it_says() {
     file.write_text(
         &before.replace(&hash, &"0".repeat(64)).replace(&format!("expires = {}\n", end.trim()), ""),
     );
-    let refused = async || put("b").await.json()["detail"].as_str().unwrap().contains("no API key");
+    let refused =
+        async || put("b").await.json()["detail"].as_str().unwrap().contains("does not know the API key");
     eventually("the other secret is in force", refused).await;
 }
 
@@ -200,7 +201,7 @@ async fn a_file_that_is_wrong_changes_nothing_and_the_log_says_where() {
     std::fs::remove_file(file.path()).unwrap();
     says("No such file").await;
     file.write_text("");
-    says("there is no key").await;
+    says("it holds no key").await;
     for key in [&stays, &goes] {
         client.get("/locks/k").key(key).send().await.expect(404);
     }

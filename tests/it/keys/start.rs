@@ -50,7 +50,7 @@ async fn beyond_loopback_a_gateway_serves_who_shows_a_key_or_everybody_where_tha
     let mut open = start(&["--allow-anonymous"]).await;
     client.put("/locks/k").send().await.expect(201);
     client.put("/locks/k").header("Host", "any.example").send().await.expect_problem(403, "unknown-host");
-    assert!(open.log().join("\n").contains("listening beyond this machine"));
+    assert!(open.log().join("\n").contains("everybody who reaches this address"));
     open.signal("TERM");
     open.exit_status().await;
     let mut file = KeysFile::new();
@@ -166,9 +166,9 @@ async fn a_command_runs_under_a_lock_with_a_key_and_not_without() {
     let (code, said) = run("ci/deploy", Some(&key));
     assert!(code == Some(0) && said == "ran\n", "{code:?}: {said}");
     for (lock, key, why) in [
-        ("ci2", Some(key.as_str()), "for other locks only"),
+        ("ci2", Some(key.as_str()), "only for locks of other names"),
         ("ci", None, "it asks for an API key"),
-        ("ci", Some("nonsense"), "an API key is"),
+        ("ci", Some("nonsense"), "this is not an API key"),
     ] {
         let (code, said) = run(lock, key);
         assert!(code == Some(2) && said.contains(why), "{code:?}: {said}");

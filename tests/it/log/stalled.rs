@@ -117,7 +117,7 @@ async fn lines_for_which_there_is_no_room_are_counted_in_a_line_and_in_the_metri
     // Somebody reads again.
     let mut bytes = [0; 64 * 1024];
     let mut text = Vec::new();
-    let told = |text: &[u8]| String::from_utf8_lossy(text).contains("no room for lines");
+    let told = |text: &[u8]| String::from_utf8_lossy(text).contains("lines of the log are missing");
     while !told(&text) {
         let more = program.stderr.read(&mut bytes).unwrap();
         assert!(more > 0, "it ended");

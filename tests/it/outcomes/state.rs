@@ -68,7 +68,7 @@ impl State {
 
 /// How often a gateway has left its connection.
 pub fn leaves(gateway: &Gateway) -> usize {
-    gateway.log().iter().filter(|line| line.contains("leaving the connection")).count()
+    gateway.log().iter().filter(|line| line.contains("the connection to Redis is given up")).count()
 }
 
 /// Whether the tests are run on Redis 6, which lacks some settings.

@@ -57,7 +57,7 @@ fn the_crontab_of_the_readme_is_the_one_of_the_recipe() {
 async fn the_first_lines_work_as_pasted(stage: Stage) {
     let said = Shell::new(&stage).paste("locks/backup?ttl=30s&owner=me").await.expect(0, "\"fencing_token\"");
     assert!(
-        said.text.contains("/problems/lock-held") && said.text.contains("held by \\\"me\\\""),
+        said.text.contains("/problems/lock-held") && said.text.contains("\\\"me\\\" holds the lock"),
         "{said:?}"
     );
     assert!(said.text.ends_with("}\n") && said.text.matches("\"owner\":\"me\"").count() == 3, "{said:?}");

@@ -130,7 +130,10 @@ async fn a_holder_who_is_not_known_is_not_taken_for_nobody() {
     for wait in ["", "&wait=100ms"] {
         let refused = refusal(&scene, &format!("{LOCK}{wait}")).await;
         assert!(refused["holder"].is_null() && refused["holder_unknown"] == true, "{refused}");
-        assert!(refused["detail"].as_str().unwrap().starts_with("it is not known who holds it"), "{refused}");
+        assert!(
+            refused["detail"].as_str().unwrap().starts_with("nobody can say who holds the lock"),
+            "{refused}"
+        );
     }
     scene.mend(1, 0);
     eventually("the holder is known", async || {

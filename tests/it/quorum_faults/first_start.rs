@@ -72,6 +72,28 @@ async fn new_nodes_serve_as_soon_as_the_last_one_is_there() {
     .await;
 }
 
+/// Nothing can have been forgotten.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_first_start_warns_of_nothing_and_names_each_server() {
+    in_time(async || {
+        let quorum = Quorum::start(3).await;
+        let begun = Instant::now();
+        let gateways = [quorum.gateway(&[]).await];
+        let took = all_grant(&gateways, begun).await;
+        let log = gateways[0].log();
+        // Where they are slow, they may seem to have come one after the other.
+        let warnings: Vec<_> = log.iter().filter(|line| line.contains("\"WARN\"")).collect();
+        assert!(warnings.is_empty() || took >= SERVES_WITHIN, "{warnings:#?}");
+        for node in &quorum.nodes {
+            let address = format!("\"address\":\"127.0.0.1:{}\"", node.port());
+            let names_it = |line: &String| line.contains("connected to Redis") && line.contains(&address);
+            assert!(log.iter().any(names_it), "{address}: {log:#?}");
+        }
+        took
+    })
+    .await;
+}
+
 async fn gateways_on(ports: &[u16]) -> Vec<Gateway> {
     let url = url_of(ports);
     let args = ["--store", &url];

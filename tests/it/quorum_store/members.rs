@@ -37,6 +37,8 @@ async fn too_few_servers_are_named_with_the_reason_and_one_less_is_not_noticed()
         why_not_ready(&gateway).await.is_some_and(|why| why.contains("quarantine"))
     })
     .await;
+    let warns = |line: &String| line.contains("\"WARN\"") && line.contains("it may have forgotten locks");
+    eventually("the log warns of it", async || gateway.log().iter().any(warns)).await;
     let why = why_not_ready(&gateway).await.unwrap();
     assert!(why.starts_with("2 of 3 servers are needed, and 1 can be used: "), "{why}");
     assert!(why.contains(&format!("127.0.0.1:{}: in quarantine until 20", ports[1])), "{why}");
@@ -116,7 +118,7 @@ async fn lists_that_differ_need_epochs_of_their_own() {
     let first = ready(gateway(&[a, b, c], "1").await).await;
     let other = gateway(&[a, b, d], "1").await;
     eventually("it says so", async || {
-        why_not_ready(&other).await.is_some_and(|why| why.contains("each list needs an epoch of its own"))
+        why_not_ready(&other).await.is_some_and(|why| why.contains("give each list an epoch of its own"))
     })
     .await;
     Client::new(other.address).put("/locks/k").send().await.expect_problem(503, "store-unavailable");
@@ -147,7 +149,7 @@ async fn a_server_is_replaced_and_neither_a_lock_nor_the_order_is_lost() {
         eventually("the old gateway says why", async || {
             why_not_ready(&old)
                 .await
-                .is_some_and(|why| why.contains("it knows a later list of servers, of epoch 2"))
+                .is_some_and(|why| why.contains("it knows a later list of servers, that of epoch 2"))
         })
         .await;
         let client = Client::new(new.address);
@@ -186,7 +188,7 @@ async fn a_list_does_not_count_before_most_of_the_former_servers_have_learned_it
     let new = gateway(&[a, b, d], "2").await;
     // It has seen all that it can see, and does nothing.
     eventually("it has looked", async || {
-        why_not_ready(&new).await.is_some_and(|why| why.contains("knows only the list of epoch 1 yet"))
+        why_not_ready(&new).await.is_some_and(|why| why.contains("knows only the list of epoch 1 so far"))
     })
     .await;
     let looked = tokio::time::Instant::now();

@@ -137,7 +137,7 @@ fn answer_is_allowed(
         }
         Answer::Failed(error) => {
             let (StoreError::Unavailable(reason) | StoreError::Unknown(reason)) = error;
-            has_losses || !is_timely || reason.contains("the lease was over before")
+            has_losses || !is_timely || reason.contains("the lease ended before")
         }
         Answer::HungUp => true,
         Answer::Lost | Answer::ShuttingDown => faults.kills,

@@ -131,7 +131,7 @@ impl Scene {
 
     /// Grants that were made for nobody and undone.
     pub(super) fn taken_back(&self) -> usize {
-        let is_it = |line: &String| line.contains("took back a grant that reached nobody");
+        let is_it = |line: &String| line.contains("released a lock whose answer could not be delivered");
         self.gateways.iter().map(|gateway| gateway.log().iter().filter(|line| is_it(line)).count()).sum()
     }
 

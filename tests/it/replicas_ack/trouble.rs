@@ -109,7 +109,7 @@ async fn a_lock_that_cannot_be_taken_back_in_time_is_unknown() {
     let mut undone = proxy.expect("lock:k", Fate::CutBefore);
     let answer = put.await.unwrap().expect_problem(503, "outcome-unknown");
     undone.reaches(Progress::Seen).await;
-    assert!(detail(&answer).contains("being taken back"), "{}", answer.json());
+    assert!(detail(&answer).contains("still releasing the lock"), "{}", answer.json());
     assert!(scene.primary.locks().await.contains_key("k"));
     proxy.set_closed_to_new(false);
     eventually("it is taken back", async || scene.primary.locks().await.is_empty()).await;
@@ -138,7 +138,7 @@ async fn a_lock_that_its_client_was_promised_meanwhile_stays() {
     let put = scene.put_that_waits("k", Some(&token)).await;
     scene.client.get("/locks/k").token(&token).send().await.expect(200);
     let answer = put.await.unwrap().expect_problem(503, "outcome-unknown");
-    assert!(detail(&answer).contains("not found when it was taken back"), "{}", answer.json());
+    assert!(detail(&answer).contains("gone when the gateway wanted to release it"), "{}", answer.json());
     let look = scene.client.get("/locks/k").token(&token).send().await.expect(200);
     scene.replicas[0].signal("CONT");
     let again = scene.put("k", Some(&token)).await.unwrap().expect(200);

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::support::gateway::bare_command;
-use crate::support::{Client, Gateway, PATIENCE, eventually, signal};
+use crate::support::{Client, Gateway, PATIENCE, eventually, signal, wording};
 
 /// A directory in which commands run, and the address of their gateway.
 pub struct Scene {
@@ -122,6 +122,9 @@ impl Running {
         let took = self.begun_at.elapsed();
         let status = self.child.wait().unwrap().code();
         let [stdout, stderr] = [&self.out, &self.err].map(|path| fs::read_to_string(path).unwrap());
+        // Those are ours; whatever else there is was said by the command.
+        let ours = stderr.lines().filter(|line| line.starts_with("fencepost: "));
+        wording::search("what `fencepost run` says", ours);
         Ended { status, stdout, stderr, took }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{LazyLock, Mutex};
 use http::Method;
 use serde_json::{Value, json};
 
-use super::Answer;
+use super::{Answer, wording};
 
 /// The document that the program gives out.
 pub static DOCUMENT: LazyLock<Value> =
@@ -21,6 +21,9 @@ pub fn check(method: &Method, path_and_query: &str, answer: &Answer) {
     let what = format!("{method} {path_and_query} -> {}", answer.status);
     assert!(answer.headers.contains_key("x-request-id"), "{what}: no X-Request-Id");
     assert_eq!(answer.header("cache-control"), Some("no-store"), "{what}");
+    if answer.header("content-type") == Some("application/problem+json") && !answer.body.is_empty() {
+        wording::search(&what, [answer.json()["detail"].as_str().unwrap()]);
+    }
     let path = path_and_query.split('?').next().unwrap();
     let operation = template(path).and_then(|template| {
         let document_method =

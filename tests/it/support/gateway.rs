@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use super::{PATIENCE, RedisServer, eventually, secrets};
+use super::{PATIENCE, RedisServer, eventually, secrets, wording};
 
 /// The program under test.
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_fencepost");
@@ -157,15 +157,16 @@ impl Gateway {
         String::from_utf8_lossy(&ask().unwrap_or_default()).into_owned()
     }
 
-    /// Reads the log to its end, and fails the test where a secret is in it.
+    /// Reads the log to its end, and fails the test where a secret is in it, or what only a programmer can read.
     fn finish_log(&mut self) {
         let Some(reader) = self.reader.take() else { return };
         reader.join().unwrap();
-        secrets::search("the log", self.log.lock().unwrap().iter().map(String::as_str));
+        let log = self.log();
+        search("the log", log.iter().map(String::as_str));
         // Absent where it goes to standard error, or was moved away by a test; and a device has no end.
         let audit = self.audit_log.as_ref().filter(|file| file.is_file());
         let audit = audit.and_then(|file| std::fs::read_to_string(file).ok());
-        secrets::search("the audit log", audit.iter().flat_map(|text| text.lines()));
+        search("the audit log", audit.iter().flat_map(|text| text.lines()));
     }
 }
 
@@ -182,6 +183,12 @@ impl Drop for Gateway {
     }
 }
 
+/// Searches what a gateway has written.
+fn search<'a>(place: &str, lines: impl Iterator<Item = &'a str> + Clone) {
+    secrets::search(place, lines.clone());
+    wording::search(place, lines);
+}
+
 /// Runs the program to its end.
 pub fn run(args: &[&str]) -> Output {
     let mut child = bare_command().args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -193,7 +200,14 @@ pub fn run(args: &[&str]) -> Output {
         }
         std::thread::sleep(Duration::from_millis(2));
     }
-    child.wait_with_output().unwrap()
+    let output = child.wait_with_output().unwrap();
+    for text in [&output.stdout, &output.stderr] {
+        let text = String::from_utf8_lossy(text);
+        // The OpenAPI document is no text for people.
+        let is_document = text.starts_with('{');
+        wording::search("what the program prints", text.lines().filter(|_| !is_document));
+    }
+    output
 }
 
 /// The program on a free port of loopback, unless `args` say where, with a log that can be read by machine.

@@ -89,7 +89,7 @@ async fn a_broken_pair_keeps_the_old_one_and_says_why() {
     let (certificate, key) = certificates.server();
     let damaged = key.replace("-----END", "----- END");
     for (text, reason) in
-        [(damaged, "no private key in PEM"), (key.clone(), "not the key of the certificate")]
+        [(damaged, "no private key in PEM"), (key.clone(), "not the private key of the certificate")]
     {
         fs::write(certificates.key(), &text).unwrap();
         eventually("it says why", async || lines_with(&gateway, reason) > 0).await;

@@ -162,7 +162,8 @@ impl Cluster {
         deadline: Instant,
     ) -> Result<Arc<Link>, StoreError> {
         self.shared.stale.notify_one();
-        let mut supervisor = Err(StoreError::Unavailable("the servers of the cluster are not known".into()));
+        let mut supervisor =
+            Err(StoreError::Unavailable("the gateway does not know the servers of the cluster yet".into()));
         self.shared.state.send_if_modified(|state| {
             let MapState::Known(map) = state else { return false };
             supervisor = self.shared.supervisor(&map.supervisors, node);
@@ -341,7 +342,7 @@ impl Shared {
     fn give_up(&self, reason: String) {
         if matches!(&*self.state.borrow(), MapState::Connecting) {
             let reason = format!("no server of the cluster can be asked: {reason}");
-            tracing::warn!(reason, "out of order");
+            tracing::warn!(reason, "the cluster cannot be used: requests are refused until it can be");
             self.state.send_replace(MapState::Down(reason.into()));
         }
     }

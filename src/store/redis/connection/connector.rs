@@ -132,7 +132,7 @@ impl Connector {
         let run = match self.keep_run(&mut connection, &incarnation, primary.as_ref().zip(word)).await {
             Ok(Some(run)) => run,
             Ok(None) => {
-                return Ok(Err("it was the primary by a later word of Sentinel than this one".to_owned()));
+                return Ok(Err("Sentinel has named a primary since".to_owned()));
             }
             // Where nothing is granted no numbers are needed, and what is held can still be renewed and released.
             Err(error) if gate.may_grant().is_err() && !error.is_unrecoverable_error() => incarnation.clone(),
@@ -145,7 +145,7 @@ impl Connector {
             let channel = self.keys.channel(Bucket::default(), &self.hints.gateway);
             if let Err(error) = hints::subscribe(&mut connection, &channel).await {
                 let reason = describe(&error);
-                tracing::warn!(reason, "no subscription: waiters learn of their turn by polling");
+                tracing::warn!(reason, "cannot subscribe: waiters learn of their turn by polling");
             }
             None
         };
@@ -249,7 +249,10 @@ impl Connector {
             }
             // A server that takes no writes now is asked again at the next look, and still serves what it can.
             Err(error) => {
-                tracing::debug!(reason = describe(&error), "the run of fencing numbers cannot be kept");
+                tracing::debug!(
+                    reason = describe(&error),
+                    "what the server stores about its fencing tokens cannot be written"
+                );
                 Ok(true)
             }
         }

@@ -71,7 +71,9 @@ impl Link {
         }
         match timeout_at(deadline, Arc::clone(&self.permits).acquire_owned()).await {
             Ok(permit) => Ok(permit.ok()),
-            Err(_) => Err(StoreError::Unavailable("too many commands are on their way to Redis".to_owned())),
+            Err(_) => {
+                Err(StoreError::Unavailable("too many commands wait for an answer of Redis".to_owned()))
+            }
         }
     }
 

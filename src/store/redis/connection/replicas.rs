@@ -66,14 +66,16 @@ impl Replicas {
         };
         match timeout_at(deadline, ask).await {
             Ok(Some(Ok(Some(count)))) if count >= needed => Ok(()),
-            Ok(Some(Ok(Some(count)))) => {
-                Err(format!("{count} replicas have acknowledged the grant in time, and {needed} must"))
+            Ok(Some(Ok(Some(count)))) => Err(format!(
+                "{count} replicas acknowledged the lock in time; --replicas-ack asks for {needed}"
+            )),
+            Ok(Some(Ok(None))) => {
+                Err("the lock was lost, or its lease over, before replicas acknowledged it".into())
             }
-            Ok(Some(Ok(None))) => Err("the grant was lost, or over, before replicas acknowledged it".into()),
             Ok(Some(Err(error))) => {
-                Err(format!("replicas cannot be asked about the grant: Redis: {}", describe(&error)))
+                Err(format!("replicas cannot be asked about the lock: Redis: {}", describe(&error)))
             }
-            Ok(None) | Err(_) => Err("replicas could not be asked about the grant in time".into()),
+            Ok(None) | Err(_) => Err("replicas could not be asked about the lock in time".into()),
         }
     }
 }
@@ -139,7 +141,7 @@ impl OwnConnection {
             .await?;
         let mut replies = replies.into_iter();
         let (Some(is_there), Some(count)) = (replies.next(), replies.next()) else {
-            return Err((ErrorKind::UnexpectedReturnType, "two questions had less than two replies").into());
+            return Err((ErrorKind::UnexpectedReturnType, "Redis answered less than it was asked").into());
         };
         Ok(if is_there? == 1 { Some(count?) } else { None })
     }

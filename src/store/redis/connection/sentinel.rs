@@ -132,11 +132,11 @@ impl Sentinels {
                 Ok(Primary { node, epoch, is_unanimous: votes == all })
             }
             Some(_) if answers * 2 > all => {
-                Err(format!("Sentinel does not agree on the primary of the name {:?}", self.name))
+                Err(format!("the sentinels do not agree on the primary of the name {:?}", self.name))
             }
             _ => {
                 let reason = last_error.map(|reason| format!(": {reason}")).unwrap_or_default();
-                Err(format!("{answers} of {all} sentinels answered, which is no majority{reason}"))
+                Err(format!("only {answers} of {all} sentinels answered, which is no majority{reason}"))
             }
         }
     }

@@ -37,7 +37,7 @@ impl SlotLayout {
         let mut slots = redis::cmd("CLUSTER");
         let reply: Result<Vec<Value>, _> = slots.arg("SLOTS").query_async(connection).await;
         let ranges = reply.map_err(|error| describe(&error))?;
-        let layout = Self::read(ranges, node).ok_or("its CLUSTER SLOTS cannot be read")?;
+        let layout = Self::read(ranges, node).ok_or("its answer to CLUSTER SLOTS cannot be read")?;
         if layout.ranges.is_empty() {
             return Err("it knows no slots".to_owned());
         }

@@ -76,7 +76,7 @@ impl LinkSupervisor {
             Ok(Ok(LinkState::Down(reason))) => Err(StoreError::Unavailable(reason.to_string())),
             Ok(Err(_)) => Err(StoreError::Unavailable("the connection to Redis is closed".into())),
             Ok(Ok(LinkState::Connecting)) | Err(_) => {
-                Err(StoreError::Unavailable("no connection to Redis within the deadline".into()))
+                Err(StoreError::Unavailable("no connection to Redis in time".into()))
             }
         }
     }
@@ -131,12 +131,13 @@ impl Task {
         loop {
             match self.connector.connect().await {
                 Ok(Connected { link, primary, closed }) => {
-                    tracing::info!(incarnation = link.incarnation, "connected to Redis");
+                    let address = self.connector.monitor.address();
+                    tracing::info!(address, incarnation = link.incarnation, "connected to Redis");
                     let link = Arc::new(link);
                     self.state.send_replace(LinkState::Up(link.clone()));
                     self.connector.hints.peer_channels.is_up(link.connection.clone()).await;
                     let reason = self.watch(&link, primary.as_ref(), &closed).await;
-                    tracing::warn!(reason, "leaving the connection to Redis");
+                    tracing::warn!(address, reason, "the connection to Redis is given up");
                     self.state.send_replace(LinkState::Connecting);
                     backoff = probes.clone();
                     failing_since = Instant::now();
@@ -159,9 +160,11 @@ impl Task {
             match &self.connector.target {
                 Target::Server(client) | Target::Node(client) | Target::Member(client) => {
                     let address = client.get_connection_info().addr();
-                    tracing::warn!(%address, reason, "out of order");
+                    tracing::warn!(%address, reason, "Redis cannot be used: requests are refused until it can be");
                 }
-                Target::Primary(_) => tracing::warn!(reason, "out of order"),
+                Target::Primary(_) => {
+                    tracing::warn!(reason, "Redis cannot be used: requests are refused until it can be");
+                }
             }
         }
         self.state.send_replace(LinkState::Down(reason.into()));
@@ -181,7 +184,9 @@ impl Task {
                 .await
                 {
                     Ok(Ok(true)) => {}
-                    Ok(Ok(false)) => return "the server is another one now, or cannot be used any more",
+                    Ok(Ok(false)) => {
+                        return "the server was restarted or replaced, or cannot be used any more";
+                    }
                     Ok(Err(_)) => return "the server cannot say who it is",
                     Err(_) => return "the server does not answer",
                 }
@@ -189,8 +194,8 @@ impl Task {
         };
         // Side by side: a server that is silent toward the look must not keep a request's report from being heard.
         tokio::select! {
-            () = closed.notified() => "it was closed",
-            () = link.is_reported() => "a command failed on it",
+            () = closed.notified() => "the connection was closed",
+            () = link.is_reported() => "a command failed on the connection",
             reason = relearn => reason,
             // A deposed primary may go on for long as if nothing had happened.
             () = self.connector.is_deposed(primary, RELEARN_PERIOD) => {

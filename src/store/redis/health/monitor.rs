@@ -48,6 +48,11 @@ impl ServerMonitor {
         Ok(look)
     }
 
+    /// Where the server is that was looked at last.
+    pub(crate) fn address(&self) -> String {
+        self.known.lock().address.clone()
+    }
+
     fn say(&self, look: &Look) {
         let mut known = self.known.lock();
         let address = &known.address;

@@ -213,11 +213,11 @@ impl Preflight {
         if profile.replicas < u64::from(self.replicas_ack) {
             let (replicas, needed) = (profile.replicas, self.replicas_ack);
             warn(&format!(
-                "{replicas} replicas are connected, and --replicas-ack wants {needed}: no lock is handed out"
+                "{replicas} replicas are connected, and --replicas-ack asks for {needed}: no lock is granted"
             ));
         }
         if self.is_named() && profile.is_cluster_node {
-            warn("this server is a node of a cluster, which redis+cluster:// is for");
+            warn("this server is a node of a cluster: write redis+cluster://");
         }
         if !permissions.has_peer_channels {
             warn(

@@ -65,9 +65,10 @@ pub(crate) fn conclude(diagnostics: &mut Diagnostics, members: &[QuorumServer], 
         diagnostics.warnings.extend(missing);
     }
     if all.is_multiple_of(2) {
-        diagnostics
-            .warnings
-            .push(format!("{all} servers bear no more failures than {}: an odd number is better", all - 1));
+        diagnostics.warnings.push(format!(
+            "{all} servers survive no more failures than {}: an odd number is better",
+            all - 1
+        ));
     }
     let ahead = |member: &QuorumServer| member.ahead_seconds;
     let (first, last) =

@@ -59,7 +59,7 @@ impl Listener {
             Ok(Err(error)) => describe(&error),
             Err(_) => "no answer".to_owned(),
         };
-        tracing::debug!(reason, "no subscription");
+        tracing::debug!(reason, "cannot subscribe to the hints of a server");
         // The next heartbeat tries again; another node may have the bucket by then.
         self.buckets.lock().remove(&bucket);
     }

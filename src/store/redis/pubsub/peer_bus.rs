@@ -40,7 +40,7 @@ impl PeerChannels {
     /// Hears from now on who watches. Where that is forbidden, nobody who watches elsewhere is told of this gateway.
     pub(crate) async fn tune(&self, connection: &mut MultiplexedConnection) {
         if let Err(error) = subscribe(connection, &self.watchers).await {
-            tracing::debug!(reason = describe(&error), "it is not heard who watches");
+            tracing::debug!(reason = describe(&error), "cannot find out which gateways watch locks");
         }
     }
 
@@ -132,8 +132,10 @@ async fn speak(
         let Some(mut connection) = routes.route(index) else { continue };
         match timeout(peer_channels.patience, calls.query_async::<()>(&mut connection)).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::debug!(reason = describe(&error), "other gateways are not told"),
-            Err(_) => tracing::debug!("other gateways are not told: Redis does not answer"),
+            Ok(Err(error)) => {
+                tracing::debug!(reason = describe(&error), "other gateways are not told of lock events")
+            }
+            Err(_) => tracing::debug!("other gateways are not told of lock events: Redis does not answer"),
         }
     }
 }
@@ -175,7 +177,7 @@ impl PeerBus for Publisher {
             return Ok(());
         }
         self.stop_listening();
-        Err(StoreError::Unavailable(format!("it cannot be heard what other gateways do: {trouble}")))
+        Err(StoreError::Unavailable(format!("the gateway cannot learn what other gateways do: {trouble}")))
     }
 
     fn stop_listening(&self) {
