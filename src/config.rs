@@ -1,5 +1,8 @@
 //! Settings: flags, each also an environment variable, checked as a whole before anything starts.
 
+// The documentation of a flag is its help: an address in it is text to write, and no link.
+#![allow(rustdoc::broken_intra_doc_links, rustdoc::bare_urls)]
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
