@@ -1,9 +1,9 @@
-//! The audit log: who did what with which key, one JSON object a line, for those who ask afterwards.
+//! The audit log: who did what with which key, as one JSON object a line.
 //!
-//! A thread of its own writes it, so that a slow disk stops no request: uses of keys that it cannot follow are left out,
-//! and how many there were is a line of its own. What is rare and matters most, a lock that was broken or a change of
-//! the settings, has room where those have none, and stands in the normal log too. Nobody waits for either. No secret and
-//! no token comes here.
+//! A thread of its own writes it, so a slow disk stops no request. If the disk cannot follow, uses of keys are left
+//! out, and one line says how many. Broken locks and changes of settings are rare, and matter most. They have room when
+//! uses of keys have none, and are also in the normal log. No request waits for them either. No secret and no token
+//! gets into this log.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -21,7 +21,7 @@ use crate::telemetry::metrics::LogName;
 
 /// Lines that wait for the disk.
 const MOST_LINES: usize = 4096;
-/// Lines that wait for it where one more must not be missed. Even breaks, of which each is in the normal log too, must not
+/// The most lines that wait when one more is important. Even broken locks, which are also in the normal log, must not
 /// fill the memory while a disk is full.
 const MOST_IMPORTANT_LINES: usize = 16 * MOST_LINES;
 /// Where the audit log goes.
@@ -39,18 +39,18 @@ pub struct Who {
     /// The request's id, as in the answer and in the normal log.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub request_id: String,
-    /// Where it came from: the last proxy, where there is one.
+    /// Where the request came from: the last proxy, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// The key that was shown; absent where none are in use.
+    /// The key that was shown; absent if the gateway has no keys.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_id: Option<String>,
-    /// Whom that key was given to.
+    /// The name of the one that the key was given to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_name: Option<String>,
 }
 
-/// What is worth a line.
+/// An event that gets a line.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Event {
@@ -59,57 +59,57 @@ pub enum Event {
         #[serde(flatten)]
         #[expect(missing_docs, reason = "the type says it")]
         who: Who,
-        /// The right that the request needed, where it came so far.
+        /// The right that the request needed, if the request was read that far.
         #[serde(skip_serializing_if = "Option::is_none")]
         right: Option<&'static str>,
         /// The lock that it was about.
         #[serde(skip_serializing_if = "Option::is_none")]
         lock: Option<String>,
-        /// The status of the answer; absent where the client had left.
+        /// The status of the answer; absent if the client had left.
         #[serde(skip_serializing_if = "Option::is_none")]
         status: Option<u16>,
     },
-    /// A key was shown that is not accepted, or several that were not worth a line each.
+    /// A key was shown that is not accepted. Or several were, and they share a line.
     KeyRefused {
         #[serde(flatten)]
         #[expect(missing_docs, reason = "the type says it; the id is what the key claimed")]
         who: Who,
-        /// Why not.
+        /// Why it is not accepted.
         reason: &'static str,
-        /// How many.
+        /// How many keys were shown.
         count: u64,
     },
-    /// A lock was taken from its holder.
+    /// A lock was broken, or was to be.
     Break {
         #[serde(flatten)]
         #[expect(missing_docs, reason = "the type says it")]
         who: Who,
         /// The lock.
         lock: String,
-        /// The number of the grant that was ended, or was to be; absent where nobody knows.
+        /// The fencing token of the grant that was ended, or was to be; absent if it is not known.
         #[serde(skip_serializing_if = "Option::is_none")]
         fencing_token: Option<u64>,
         /// The note of its holder.
         #[serde(skip_serializing_if = "Option::is_none")]
         owner: Option<String>,
-        /// `broken`, or `unknown` where the store did not answer.
+        /// `broken`, or `unknown` if the store did not answer.
         outcome: &'static str,
     },
-    /// Settings came into force, or did not.
+    /// New settings are used, or could not be used.
     Configuration {
         /// Which: `start`, `keys`, `certificates`.
         what: &'static str,
-        /// Whether they are in force.
+        /// Whether they are used.
         is_in_force: bool,
-        /// What is different now, or what is wrong.
+        /// What has changed, or what is wrong.
         detail: String,
-        /// Those that matter here.
+        /// The settings that matter for access.
         #[serde(flatten)]
         settings: BTreeMap<&'static str, String>,
     },
-    /// Uses of keys that are missing here.
+    /// Lines about uses of keys are missing here.
     Dropped {
-        /// How many.
+        /// How many lines.
         lines: u64,
     },
 }
@@ -131,12 +131,12 @@ struct Written<'e> {
 }
 
 impl Audit {
-    /// None: what matters most is in the normal log.
+    /// No audit log: what matters most is in the normal log.
     pub fn off() -> Self {
         Self::default()
     }
 
-    /// Appends to where it is asked for.
+    /// Opens the audit log at `target`, to append to it.
     pub fn open(target: AuditTarget) -> io::Result<Self> {
         let outlet = match target {
             AuditTarget::StandardError => Outlet::StandardError,
@@ -145,17 +145,17 @@ impl Audit {
         Ok(Self(Some(LogWriter::start(outlet)?)))
     }
 
-    /// Whether there is one, for those who would make a line in vain.
+    /// Whether there is an audit log. If not, a caller need not make a line.
     pub fn is_on(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Writes a line if the disk can follow.
+    /// Writes a line, unless the disk cannot follow.
     pub fn note(&self, event: Event) {
         self.write(event, MOST_LINES);
     }
 
-    /// Writes a line that must not be missed, also into the normal log.
+    /// Writes a line that must not be missed, also to the normal log.
     pub fn record(&self, event: Event) {
         event.log();
         self.write(event, MOST_IMPORTANT_LINES);
@@ -167,7 +167,7 @@ impl Audit {
         }
     }
 
-    /// Opens the file anew, which may have been moved away.
+    /// Opens the file again: it may have been moved away.
     pub fn reopen(&self) {
         if let Some(writer) = &self.0 {
             writer.reopen();
@@ -188,7 +188,7 @@ impl LogRecord for Noted {
     fn write_to(&self, text: &mut String) {
         let Self(time, event) = self;
         let line = Written { time: format!("{time:.3}"), event };
-        // These are plain structs, which always have a JSON form.
+        // Events are plain structs, which always have a JSON form.
         push_escaped(text, &serde_json::to_string(&line).unwrap_or_default(), Form::Json);
     }
 
@@ -206,7 +206,7 @@ impl LogRecord for Noted {
 }
 
 impl Event {
-    /// Settings were read anew, with what is different now; or they cannot be used.
+    /// The settings were read again. `read` is what has changed, or why they cannot be used.
     pub fn changed(what: &'static str, read: Result<String, String>) -> Self {
         let (is_in_force, detail) = match read {
             Ok(different) if different.is_empty() => (true, "nothing is different".to_owned()),
@@ -252,7 +252,7 @@ impl Event {
     }
 }
 
-/// With what tells it from others.
+/// Opens the file to append to it. Also returns what tells it from others.
 fn append_to(path: &Path) -> io::Result<(File, (u64, u64))> {
     let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
     let about = file.metadata()?;

@@ -1,4 +1,4 @@
-//! The normal log, on standard error. Nobody waits for whoever reads it.
+//! The normal log, on standard error. No request waits for its reader.
 
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use crate::telemetry::metrics::LogName;
 pub mod unseen;
 pub mod writer;
 
-/// Lines that wait for the reader, of which one for a request may have 2 kB at most.
+/// The most lines that wait for the reader. The line of a request may have 2 kB.
 const MOST_LINES: usize = 4096;
-/// Lines that wait for it where one more says that something is wrong: requests alone must not crowd it out.
+/// The most lines that wait when one more is a warning or an error. Requests alone must not crowd it out.
 const MOST_WARNINGS: usize = 2 * MOST_LINES;
 
-/// The log, for whoever makes its lines.
+/// The log, as the maker of its lines needs it.
 #[derive(Clone)]
 pub struct Log(Arc<LogWriter<Said>>, Form);
 
@@ -31,11 +31,11 @@ pub struct Ending(Log, Duration);
 struct Said(String, Form);
 
 impl Log {
-    /// Begins to write what this process says from `level` up, and says its faults too.
+    /// Starts to write what this process logs from `level` up, and its panics.
     ///
     /// # Errors
     ///
-    /// Where the thread that writes cannot be started.
+    /// The thread that writes cannot be started.
     pub fn start(is_json: bool, level: LevelFilter) -> io::Result<Self> {
         let is_terminal = io::stderr().is_terminal();
         let form = match (is_json, is_terminal) {
@@ -55,12 +55,12 @@ impl Log {
         } else {
             lines.init();
         }
-        // A panic is a line of the log like any other, in its form.
+        // A panic is a line like any other, in the form of the log.
         std::panic::set_hook(Box::new(|panic| tracing::error!(%panic, "the program made a mistake")));
         Ok(log)
     }
 
-    /// Has the last lines be waited for, for at most `within`, at the end of the scope.
+    /// At the end of the scope, waits for the last lines, for at most `within`.
     pub fn ends_within(&self, within: Duration) -> Ending {
         Ending(self.clone(), within)
     }
@@ -68,7 +68,7 @@ impl Log {
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        // Nobody is left who could be told.
+        // If some lines could not be written, there is no way left to say so.
         let _ = self.0.0.finish(self.1);
     }
 }
@@ -89,7 +89,7 @@ impl LogRecord for Said {
         None
     }
 
-    /// There is no other log that could say so.
+    /// No other log could say so.
     fn failed(_: &io::Error) {}
 }
 
@@ -102,7 +102,7 @@ impl<'a> MakeWriter<'a> for Log {
 
     fn make_writer_for(&'a self, about: &Metadata<'_>) -> Pen<'a> {
         let most = match *about.level() {
-            // It comes once for each batch that was written, and has to come.
+            // The line about missing lines. There is at most one for each written batch, and it must not be left out.
             _ if about.target() == module_path!() => usize::MAX,
             Level::ERROR | Level::WARN => MOST_WARNINGS,
             _ => MOST_LINES,
@@ -111,14 +111,14 @@ impl<'a> MakeWriter<'a> for Log {
     }
 }
 
-/// What one line is written with.
+/// Writes one line.
 pub struct Pen<'a> {
     log: &'a Log,
     most: usize,
 }
 
 impl io::Write for Pen<'_> {
-    /// Takes a whole line at once, as it is always given.
+    /// Takes a whole line: each line is given in one call.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let Log(writer, form) = self.log;
         writer.write(Said(String::from_utf8_lossy(line).into_owned(), *form), self.most);

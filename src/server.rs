@@ -1,8 +1,8 @@
-//! The accept loop: from a listening socket to a router, and back out again without cutting anyone off.
+//! The accept loop: from a listening socket to a router, and back again without cutting any client off.
 //!
-//! `axum::serve` bounds neither how long a client may take over its first request nor how many clients there are,
-//! and it cannot end while a client holds on. This loop does what it does on the same hyper, with limits.
-//! A client that leaves drops its handler: locks that could not be handed over are taken back because of that.
+//! `axum::serve` limits neither how long a client may take to send its first request, nor how many clients there are.
+//! It also cannot end while a client keeps its connection. This loop does the same on the same hyper, with limits. If a
+//! client leaves, its handler is dropped. Then locks that could not be handed over are rolled back.
 
 mod addresses;
 mod application;
@@ -52,8 +52,8 @@ pub use settings::ServerSettings;
 pub use tcp_timeout::{ShortTcpTimeout, TcpTimeout};
 pub use tls::{Subject, Tls, TlsError, TlsFiles};
 
-/// The most connections that a drain takes out of the backlog at its end: what Linux keeps there by default. Without
-/// a bound, clients that connect as fast as they are accepted could hold up the drain.
+/// The most connections that a drain takes out of the backlog at its end: Linux's default size of a backlog. Without a
+/// limit, clients could hold up the drain by connecting as fast as they are accepted.
 const DRAIN_BACKLOG_CONNECTIONS: usize = 4096;
 
 /// After this much silence the kernel probes whether the peer is still there,
@@ -62,9 +62,10 @@ const TCP_KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 const TCP_KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// until this many probes are lost; [`TCP_USER_TIMEOUT`] overrides this on Linux, where one lost probe is then enough.
 const TCP_KEEPALIVE_PROBES: u32 = 3;
-/// The pause after an accept that failed for want of file descriptors or memory, which would fail again at once.
+/// The pause after an accept that failed for lack of file descriptors or memory. Without it, the next one would fail
+/// too.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Such failures, and refusals of connections, are logged at most this often.
+/// Such failures, and refused connections, are logged at most this often.
 const ACCEPT_WARNING_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How serving ended.
@@ -76,8 +77,8 @@ pub struct DrainOutcome {
 
 /// Serves `app` over HTTP/1.1 and HTTP/2 (by prior knowledge) on `listener` until `shutdown` is canceled.
 ///
-/// Then it drains and returns: at that point every connection is closed and no handler runs any more. When the
-/// returned future is dropped instead, all connections are cut.
+/// Then it drains and returns. At that point, every connection is closed and no handler runs any more. If the returned
+/// future is dropped instead, all connections are cut.
 pub async fn serve(
     listener: TcpListener,
     app: impl Application,
@@ -107,7 +108,7 @@ pub async fn serve(
     DrainOutcome { cut_connections }
 }
 
-/// A connection, who is at its other end, and that it counts among theirs.
+/// A connection, its address, and the permit by which it counts among those of its address.
 type Accepted = (TcpStream, SocketAddr, AddressPermit);
 
 struct Server<A> {
@@ -121,7 +122,7 @@ struct Server<A> {
     connections: TaskTracker,
     streams: TaskTracker,
     last_warning: Option<Instant>,
-    /// Connections that were refused since the last line about them, and when that was.
+    /// How many connections were refused since the last log line about them, and when that line was.
     refused: (u64, Option<Instant>),
 }
 
@@ -147,8 +148,8 @@ impl<A: Application> Server<A> {
     async fn accept_until(&mut self, listener: &TcpListener, end: impl Future<Output = ()>) {
         let mut end = pin!(end);
         loop {
-            // The permit comes first: while there is none, new clients wait in the kernel's backlog, where they cost
-            // neither a descriptor nor memory of ours.
+            // The permit comes first. While there is none, new clients wait in the kernel's backlog: there they need no
+            // descriptor and no memory of ours.
             let permit = select! {
                 biased;
                 () = &mut end => return,
@@ -163,7 +164,7 @@ impl<A: Application> Server<A> {
         }
     }
 
-    /// The next connection. Failures are waited out, since each of them passes.
+    /// Returns the next connection. After a failure it waits, since each failure passes.
     async fn accept(&mut self, listener: &TcpListener) -> Accepted {
         loop {
             match listener.accept().await {
@@ -184,7 +185,7 @@ impl<A: Application> Server<A> {
         }
     }
 
-    /// A place for one more connection of this address, unless it has as many as it may have.
+    /// A permit for one more connection of this address, unless the address has as many as it may have.
     fn place(&mut self, address: IpAddr) -> Option<AddressPermit> {
         let most = self.settings.max_connections_per_address;
         let place = self.addresses.enter(address, most);
@@ -202,12 +203,12 @@ impl<A: Application> Server<A> {
         place
     }
 
-    /// Accepts what the kernel has already completed, then closes the listener.
+    /// Accepts the connections that the kernel has already completed, then closes the listener.
     ///
-    /// Those clients believe to be connected, and may have sent their request: closing the listener resets them. They
-    /// are served without permits, as waiting for those could take the whole drain.
+    /// The clients of these connections may have sent their requests already. If the listener were closed first, they
+    /// would be reset. They are served without permits, because waiting for permits could take the whole drain.
     fn accept_backlog(&mut self, listener: TcpListener) {
-        // The bare socket, because tokio's only knows what its poller has seen so far.
+        // This uses the bare socket. tokio's socket only knows what its poller has seen so far.
         let listener = match listener.into_std() {
             Ok(listener) => listener,
             Err(error) => return debug!(%error, "cannot empty the backlog"),
@@ -233,7 +234,7 @@ impl<A: Application> Server<A> {
         if let Err(error) = set_socket_options(&stream) {
             debug!(%error, "cannot set socket options");
         }
-        // Subscribed to here and not in the task, so that no phase that follows can be missed.
+        // The subscription is made here and not in the task, so that the task misses no later phase.
         let mut phase = self.phase.subscribe();
         let (protocols, app) = (Arc::clone(&self.protocols), self.app.clone());
         let (settings, backpressure) = (Arc::clone(&self.settings), Arc::clone(&self.backpressure));
@@ -271,8 +272,8 @@ impl<A: Application> Server<A> {
     }
 }
 
-/// Makes the kernel forget the connection at once: whoever is refused a thousand times a second must not leave as many
-/// sockets behind that wait for their last packets.
+/// Makes the kernel forget the connection at once. A client that is refused a thousand times a second must not leave as
+/// many sockets behind that wait for their last packets.
 fn reset(stream: &TcpStream) {
     if let Err(error) = SockRef::from(stream).set_linger(Some(Duration::ZERO)) {
         debug!(%error, "cannot set the linger time");
@@ -281,7 +282,7 @@ fn reset(stream: &TcpStream) {
 
 fn set_socket_options(stream: &TcpStream) -> io::Result<()> {
     let socket = SockRef::from(stream);
-    // Answers are small and complete: waiting for more to send only delays them.
+    // Answers are small and complete. To wait for more bytes would only delay them.
     socket.set_tcp_nodelay(true)?;
     socket.set_tcp_keepalive(
         &TcpKeepalive::new()
@@ -292,8 +293,8 @@ fn set_socket_options(stream: &TcpStream) -> io::Result<()> {
     socket.set_tcp_user_timeout(Some(TCP_USER_TIMEOUT))
 }
 
-/// Whether an error of `accept` says something about the connection that it would have returned, and nothing about
-/// the next one.
+/// Whether an error of `accept` is only about the connection that it would have returned. Then the next one can be
+/// fine.
 fn concerns_one_connection(error: &io::Error) -> bool {
     matches!(
         error.kind(),

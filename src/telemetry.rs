@@ -1,7 +1,7 @@
-//! What an operator sees of a running gateway besides its log: numbers, and where the time of a request went.
+//! What an operator sees of a running gateway besides its log: metrics, and traces.
 //!
-//! Both are a process's own, as its log is: whoever has something to count says so where it happens. Neither ever says
-//! a token, and no label of a number has a value that a client chose.
+//! Both belong to the process, as its log does. Any part of the program counts where something happens. Neither has a
+//! token, and no label of a metric has a value that a client chose.
 
 mod collector;
 mod connections;

@@ -13,36 +13,36 @@ use crate::server::Malformed;
 
 /// The longest path and query, in bytes.
 const LONGEST_URI: usize = 8 * 1024;
-/// The most that all names and values of the headers may come to, in bytes.
+/// The most bytes of all header names and values together.
 const LARGEST_HEADERS: usize = 16 * 1024;
-/// By which a browser says of which site the page is that asks.
+/// By this header, a browser says from which site the page is.
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
-/// What is asked by those who only want to know whether the server is well.
+/// The addresses of health checks.
 const PROBES: [&str; 2] = ["/healthz", "/readyz"];
 
-/// The names by which a server may be called. A page under a name that was rebound to it is only told by its `Host`.
+/// The names that a server answers to. If a page's name was rebound to the server, only `Host` shows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KnownHosts {
-    /// All, for where a key is asked for: such a page has none to show.
+    /// All names. This is for gateways with keys: a rebound page has no key to show.
     #[default]
     All,
-    /// Those that nobody can rebind: of loopback, and addresses. A name of one word is nobody's either, but whoever answers
-    /// for it in this network can have it mean another machine.
+    /// Names that nobody can rebind: those of loopback, and IP addresses. A name of one word is not among them, because
+    /// a machine in this network may answer for it.
     Unbindable,
-    /// Those of loopback.
+    /// The names of loopback.
     Loopback,
 }
 
-/// Who may be talked to from a browser.
+/// Which pages may talk to the server from a browser.
 #[derive(Clone, Debug, Default)]
 pub struct Admission {
-    /// What `Host` must be, unless it is one of `allowed_hosts`.
+    /// The names that `Host` may have, besides `allowed_hosts`.
     pub known_hosts: KnownHosts,
-    /// Further names by which this server may be called, without port.
+    /// Further names of this server, without port.
     pub allowed_hosts: Vec<String>,
     /// Origins of other sites whose pages may use this server, such as `https://app.example`.
     pub allowed_origins: Vec<HeaderValue>,
-    /// Whether this server itself speaks TLS, so that a page which came without it is of another site.
+    /// Whether this server itself speaks TLS. If it does, a page that came without TLS is of another site.
     pub speaks_tls: bool,
 }
 
@@ -62,7 +62,7 @@ pub(super) fn limit_head(request: &Request) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Why a head is refused that a proxy, or whoever else reads it, may take for another request than we do.
+/// Why a head is refused. A proxy, or another reader, may take it for a different request than we do.
 pub(super) fn malformed(why: Malformed) -> Problem {
     let detail = match why {
         Malformed::Fragment => "the address has a #, and servers ignore what follows it: write %23",
@@ -76,13 +76,13 @@ pub(super) fn malformed(why: Malformed) -> Problem {
     Problem::new(ProblemType::MalformedRequest, detail)
 }
 
-/// Refuses what a browser sends on behalf of a page that has no business here.
+/// Refuses what a browser sends for a page that may not use this server.
 pub(super) fn guard_browsers(admission: &Admission, request: &Request) -> Result<(), Problem> {
     if is_plain(request.headers()) {
         return Ok(());
     }
     let host = host_of(request.headers(), request.uri());
-    // Beyond loopback, balancers probe by whatever name they like, and learn nothing of locks.
+    // Beyond loopback, load balancers probe by any name, and learn nothing about locks.
     if admission.known_hosts == KnownHosts::Loopback || !PROBES.contains(&request.uri().path()) {
         admission.check_host(host.as_ref())?;
     }
@@ -91,9 +91,9 @@ pub(super) fn guard_browsers(admission: &Admission, request: &Request) -> Result
 }
 
 impl Admission {
-    /// A page can be served under a name that is then rebound to this machine: only its `Host` gives it away.
+    /// The name of a page can be rebound to this machine. Only its `Host` shows that.
     fn check_host(&self, host: Option<&Authority>) -> Result<(), Problem> {
-        // A browser always sends a Host; what sends none is an old script or a health check.
+        // A browser always sends a `Host`. Without one, the client is an old script or a health check.
         let Some(host) = host else { return Ok(()) };
         let name = host.host();
         let (is_known, place) = match self.known_hosts {
@@ -110,8 +110,8 @@ impl Admission {
         Err(Problem::input(ProblemType::UnknownHost, "Host", detail))
     }
 
-    /// What a page of another site embeds, as a picture or an object, or leads to comes without an `Origin`; and whether the
-    /// answer was a good one would tell that page whether a lock is held. Pages for everybody may be linked to.
+    /// A page of another site can embed an address of ours, or link to it: such requests have no `Origin`. Success or
+    /// failure would tell the page whether a lock is held. So it may only link to pages that are open to all.
     fn check_site(&self, request: &Request) -> Result<(), Problem> {
         let headers = request.headers();
         let is_ours = |site: &HeaderValue| site == "same-origin" || site == "none";
@@ -140,8 +140,8 @@ impl Admission {
         }
     }
 
-    /// Whether a page of this very server sent the request. Where TLS ends in front of us, the page came by https all the
-    /// same; where it ends here, whatever came without it came from somebody else.
+    /// Whether a page of this very server sent the request. If a proxy ends TLS in front of us, our pages have an
+    /// `https` origin although we speak plain HTTP. If we end TLS ourselves, an `http` origin is another site.
     fn is_own_origin(&self, origin: &HeaderValue, host: Option<&Authority>) -> bool {
         let (Ok(origin), Some(host)) = (origin.to_str(), host) else { return false };
         let Some((scheme, authority)) = origin.split_once("://") else { return false };
@@ -156,8 +156,8 @@ impl Admission {
     }
 }
 
-/// Whether the server is called by the commonest names of loopback, which are always known, and no page of another site calls.
-/// So it is where most requests come from, and what follows takes ten times as long.
+/// Whether `Host` is one of the usual names of loopback, and no page of another site asks. Then the request is admitted
+/// at once: these names are always known. Most requests are like this, and the other checks take ten times as long.
 fn is_plain(headers: &HeaderMap) -> bool {
     let is_port = |port: &[u8]| match port {
         [] => true,
@@ -169,7 +169,7 @@ fn is_plain(headers: &HeaderMap) -> bool {
         port.is_some_and(is_port)
     };
     let mut is_usual_host = false;
-    // There are few headers, and to look one up takes as long as to go through them.
+    // There are few headers: to go through them takes as long as to look one up.
     for (name, value) in headers {
         if *name == HOST {
             is_usual_host = is_usual(value.as_bytes());
@@ -183,7 +183,7 @@ fn is_plain(headers: &HeaderMap) -> bool {
 /// The name and port that the caller addressed: the `Host` header, or HTTP/2's `:authority`.
 fn host_of(headers: &HeaderMap, uri: &Uri) -> Option<Authority> {
     match headers.get(HOST) {
-        // What cannot be read matches no name that is allowed.
+        // A header that cannot be read matches no allowed name.
         Some(host) => Some(
             Authority::try_from(host.as_bytes())
                 .unwrap_or_else(|_| Authority::from_static("malformed.invalid")),
@@ -200,7 +200,7 @@ fn is_loopback(name: &str) -> bool {
         || bare.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// Whether a name is an address, which nobody can point elsewhere.
+/// Whether a name is an IP address. An address cannot be rebound.
 fn is_address(name: &str) -> bool {
     name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().is_ok()
 }

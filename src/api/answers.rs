@@ -12,11 +12,11 @@ use utoipa::ToSchema;
 use super::headers::{FENCING_TOKEN, LEASE_TOKEN};
 use crate::lock::{FencingToken, Lease, LeaseToken, Listed, LockKey};
 
-/// Enough for most answers, so that they are written without being moved.
+/// Room for most answers, so that their buffer need not grow.
 const USUAL_BODY_BYTES: usize = 256;
 const USUAL_HEADERS: usize = 8;
 
-/// As RFC 3339 has it, with milliseconds.
+/// The format of RFC 3339, with milliseconds.
 const PRINTER: DateTimePrinter = DateTimePrinter::new().precision(Some(3));
 
 /// The media type of every answer that is no error.
@@ -32,7 +32,7 @@ pub(super) struct Grant<'a> {
     /// The number of the grant: it grows with every grant of this lock. Send it with every write to what the lock protects.
     #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     fencing_token: u64,
-    /// What is left of the lease, in milliseconds: rather too little than too much.
+    /// What is left of the lease, in milliseconds: never more than there is.
     #[schema(minimum = 1)]
     ttl_ms: u64,
     /// When the lease ends, by the clock of the gateway.
@@ -115,19 +115,19 @@ impl HolderView {
 
 /// A JSON body of this media type. It ends with a newline, so that a shell's prompt does not stick to it.
 pub(super) fn json(status: StatusCode, media_type: &'static str, value: &impl Serialize) -> Response {
-    // What is answered here are plain structs, which always have a JSON form.
+    // The answers are plain structs, which always have a JSON form.
     let mut body = Vec::with_capacity(USUAL_BODY_BYTES);
     let _ = serde_json::to_writer(&mut body, value);
     body.push(b'\n');
     let mut response = Response::new(Body::from(body));
     *response.status_mut() = status;
-    // All headers of a grant have room in it at once.
+    // Room for all headers of a grant at once.
     *response.headers_mut() = HeaderMap::with_capacity(USUAL_HEADERS);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
     response
 }
 
-/// The answer to whoever holds the lock.
+/// The answer to the holder of a lock.
 pub(super) fn grant(status: StatusCode, key: &LockKey, token: &LeaseToken, lease: &Lease) -> Response {
     let grant = Grant {
         key: key.as_str(),
@@ -140,10 +140,10 @@ pub(super) fn grant(status: StatusCode, key: &LockKey, token: &LeaseToken, lease
     with_grant_headers(json(status, JSON, &grant), token, lease)
 }
 
-/// What a script reads of a grant without reading JSON.
+/// The headers of a grant, for scripts that read no JSON.
 pub(super) fn with_grant_headers(mut response: Response, token: &LeaseToken, lease: &Lease) -> Response {
     insert_fencing_token(&mut response, lease.fencing_token);
-    // The alphabet of tokens is that of header values, so this always holds.
+    // All characters of a token are allowed in header values, so this always holds.
     if let Ok(mut token) = HeaderValue::from_str(token.reveal()) {
         token.set_sensitive(true);
         response.headers_mut().insert(LEASE_TOKEN, token);
@@ -151,7 +151,7 @@ pub(super) fn with_grant_headers(mut response: Response, token: &LeaseToken, lea
     response
 }
 
-/// The answer to whoever asks about a held lock.
+/// The answer to a client that asks about a held lock.
 pub(super) fn lock(key: &LockKey, lease: &Lease, waiters: u64, yours: Option<bool>) -> Response {
     let view = LockView { key: key.as_str(), holder: HolderView::of(lease), waiters, yours };
     let mut response = json(StatusCode::OK, JSON, &view);

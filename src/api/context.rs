@@ -1,4 +1,4 @@
-//! What a request carries from the door to its line in the log: who asks, for what, and under which id.
+//! What a request carries from its arrival to its line in the log: its caller, what it asks for, and its id.
 
 use std::sync::{Arc, OnceLock};
 
@@ -11,7 +11,7 @@ use crate::server::Peer;
 use crate::telemetry::labels;
 
 labels! {
-    /// What a request asks for. A new one is a line here, and one where it is recognized.
+    /// What a request asks for. A new operation is added here, and where it is recognized.
     pub(super) enum Operation {
         Acquire = "acquire",
         Renew = "renew",
@@ -26,8 +26,7 @@ labels! {
 }
 
 impl Operation {
-    /// What a request asks for by its method and route. Where that depends on its query, the query says it instead, by
-    /// `LockQuery::asked`.
+    /// What the method and the route of a request ask for. Where the query decides, `LockQuery::asked` says it instead.
     pub(super) fn of(method: &Method, route: &str) -> Self {
         match (method.as_str(), route) {
             ("PUT", "/locks/{key}" | "/lock") => Self::Acquire,
@@ -42,7 +41,7 @@ impl Operation {
     }
 }
 
-/// Where it is left for the log line and the numbers who asks for what.
+/// Notes who asks for what, for the log line and the metrics.
 #[derive(Clone)]
 pub(super) struct RequestContext(Arc<Found>);
 
@@ -50,9 +49,9 @@ struct Found {
     request_id: HeaderValue,
     peer: Option<Arc<Peer>>,
     asked: OnceLock<Asked>,
-    /// With the place where it is written down what the caller does, if that is worth it.
+    /// With the audit log, if the caller's requests belong there.
     caller: OnceLock<(Caller, Option<Arc<Audit>>)>,
-    /// Whether it is worth a line, where that was found out.
+    /// Whether the request gets a line, if that was decided.
     has_line: OnceLock<bool>,
 }
 
@@ -60,16 +59,17 @@ struct Found {
 pub(super) struct Asked {
     /// What its caller must be allowed to do.
     pub(super) right: Right,
-    /// The parsed key, never the raw address: a caller who puts a token there by mistake must not find it in a log.
+    /// The parsed key, never the raw address. A caller may put a token there by mistake, and no token may get into a
+    /// log.
     pub(super) key: Option<LockKey>,
-    /// What it asks for, where that is not what its method and route say.
+    /// What it asks for, if that differs from what its method and route say.
     pub(super) operation: Option<Operation>,
-    /// Whether it asks to wait, so that its time says nothing of the gateway.
+    /// Whether it asks to wait. Then its duration says nothing about the gateway.
     pub(super) waits: bool,
 }
 
 impl Asked {
-    /// A request that is what its method and route say, and does not wait.
+    /// A request that does not wait, and that asks for what its method and route say.
     pub(super) fn of(right: Right, key: Option<LockKey>) -> Self {
         Self { right, key, operation: None, waits: false }
     }
@@ -85,14 +85,14 @@ impl RequestContext {
         &self.0.request_id
     }
 
-    /// Where the request comes from; `None` without an accept loop in front.
+    /// Where the request comes from; `None` without an accept loop in front of us.
     pub(super) fn peer(&self) -> Option<&Arc<Peer>> {
         self.0.peer.as_ref()
     }
 
     /// Says what the request asks for.
     pub(super) fn set_asked(&self, asked: Asked) {
-        // A request is read once: were it read again, the first time would stand.
+        // A request is read only once. If it were read again, the first result would stay.
         let _ = self.0.asked.set(asked);
     }
 
@@ -111,7 +111,7 @@ impl RequestContext {
         self.0.caller.get().map(|(caller, _)| caller)
     }
 
-    /// Where it is written down what the caller does, if that is worth it.
+    /// The audit log, if the caller's requests belong there.
     pub(super) fn audit(&self) -> Option<&Arc<Audit>> {
         self.0.caller.get().and_then(|(_, audit)| audit.as_ref())
     }
@@ -127,13 +127,13 @@ impl RequestContext {
         }
     }
 
-    /// Says whether the request is worth a line of the log. Otherwise one is, of which it is known who makes it, and of
-    /// strangers as many as of one address.
+    /// Decides whether the request gets a line in the log. Without this call, a known caller's request gets one. Of
+    /// other requests, each address has a limited number.
     pub(super) fn set_has_line(&self, has_line: bool) {
         let _ = self.0.has_line.set(has_line);
     }
 
-    /// Whether the request is worth a line of the log, where that was found out.
+    /// Whether the request gets a line in the log, if that was decided.
     pub(super) fn has_line(&self) -> Option<bool> {
         self.0.has_line.get().copied()
     }

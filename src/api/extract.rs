@@ -28,7 +28,7 @@ pub(super) use query_string::Pairs;
 
 /// Where the path form of a lock's address begins.
 const PATH_FORM: &str = "/locks/";
-/// How long a body may take to turn out empty.
+/// How long to wait until a body proves to be empty.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A request about one lock, in either form of the address.
@@ -40,7 +40,7 @@ pub(super) struct LockCall<Q> {
 }
 
 impl<Q> LockCall<Q> {
-    /// The token of a request that cannot do without.
+    /// The token of a request that needs one.
     pub(super) fn required_token(&self) -> Result<&LeaseToken, Problem> {
         self.token.as_ref().ok_or_else(|| {
             Problem::input(
@@ -62,7 +62,7 @@ impl<Q: LockQuery> FromRequest<AppState> for LockCall<Q> {
         let asked = call.query.asked(call.key.clone());
         let right = asked.right;
         context.set_asked(asked);
-        // On the key as it was decoded, so that both forms of the address mean the same.
+        // The decoded key is checked, so that both forms of the address mean the same.
         call.caller.check(right, &call.key)?;
         refuse_body(&parts.headers, body).await?;
         Ok(call)
@@ -75,7 +75,7 @@ pub(super) fn context_of(parts: &Parts) -> Result<(&RequestContext, Caller), Pro
     Ok((context, caller(context)?.clone()))
 }
 
-/// Who makes the request, as was found when it was let in.
+/// Who makes the request, as it was found before the handler ran.
 pub(super) fn caller(context: &RequestContext) -> Result<&Caller, Problem> {
     context.caller().ok_or_else(nobody_asked)
 }
@@ -98,7 +98,7 @@ impl<Q: LockQuery> LockCall<Q> {
     }
 }
 
-/// What to say of an address below `/locks/` that no lock has.
+/// The error for an address below `/locks/` that names no lock.
 pub(super) fn explain_missing(uri: &Uri) -> Problem {
     match uri.path().strip_prefix(PATH_FORM) {
         Some("") => bad_key("the key is empty: write the name of a lock behind /locks/"),
@@ -131,7 +131,7 @@ fn key_in_query(path: &str, pairs: &mut Pairs) -> Result<LockKey, Problem> {
     key_of(&bytes)
 }
 
-/// The key that these decoded bytes are.
+/// Reads a key from these decoded bytes.
 pub(super) fn key_of(bytes: &[u8]) -> Result<LockKey, Problem> {
     LockKey::parse(bytes).map_err(|error| bad_key(error.to_string()))
 }
@@ -146,7 +146,8 @@ fn lease_token(headers: &HeaderMap) -> Result<Option<LeaseToken>, Problem> {
     LeaseToken::parse(value.as_bytes()).map(Some).map_err(|error| bad(error.to_string()))
 }
 
-/// Nothing is ever said in a body; one that is there was meant to say something, and must not be overlooked.
+/// Refuses a body. No request needs one, so a body that is there was meant to say something. It must not be ignored
+/// silently.
 pub(super) async fn refuse_body(headers: &HeaderMap, mut body: Body) -> Result<(), Problem> {
     let refuse = |detail| Err(Problem::new(ProblemType::UnexpectedBody, detail));
     if headers.get(CONTENT_LENGTH).is_some_and(|length| length.as_bytes() != b"0") {
@@ -158,7 +159,7 @@ pub(super) async fn refuse_body(headers: &HeaderMap, mut body: Body) -> Result<(
         return Ok(());
     }
     let look = async {
-        // A chunked body tells only by its first byte whether it is empty.
+        // Only the first byte of a chunked body shows that it is not empty.
         while let Some(frame) = body.frame().await {
             match frame {
                 Ok(frame) if frame.data_ref().is_none_or(|data| data.is_empty()) => {}

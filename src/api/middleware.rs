@@ -1,7 +1,7 @@
 //! What every request passes through before it reaches a handler, in its order.
 //!
-//! It is one service around the routes, and not layers on them: a layer is a box for each request, a copy of all that is
-//! inside of it, and once more for each layer.
+//! It is one service around the routes, not several layers. Each layer would box every request, and copy everything
+//! inside of it.
 
 use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -36,10 +36,10 @@ pub(super) use counts::request_counts;
 pub(super) use delivery::{Delivery, track};
 pub(super) use observe::observe;
 
-/// How long a browser may remember what another site's pages may send here.
+/// How long a browser may remember what pages of other sites may send here.
 const CORS_MAX_AGE: Duration = Duration::from_secs(3600);
 
-/// Routes, and what every request passes through before.
+/// The routes, and what every request passes before it reaches them.
 #[derive(Clone)]
 pub struct Middleware(Arc<Layers>);
 
@@ -56,9 +56,9 @@ impl Application for Middleware {
         let line = observe(&mut request, |request| is_welcome && is_known(&self.0.state, request));
         let response = match guarded {
             Ok(()) if self.0.cors.is_none() && !line.is_traced() => self.0.call(request).await,
-            // Boxed, so that nobody else carries the room for it.
+            // Boxed, so that other requests do not carry the room for it.
             Ok(()) => Box::pin(line.traced(self.0.call_with_cors(request))).await,
-            // Outside of CORS, so that a preflight of a site that is not allowed is refused too.
+            // This check comes before CORS. So a preflight of a site that is not allowed is refused too.
             Err(problem) => problem.into_response(),
         };
         line.hand_over(response)
@@ -71,7 +71,7 @@ impl Application for Middleware {
 }
 
 impl Middleware {
-    /// Has every request that reaches `router` pass through all of it.
+    /// Makes every request pass all of this before it reaches `router`.
     pub fn new(router: Router<AppState>, state: AppState) -> Self {
         let cors = cors(&state.admission);
         Self(Arc::new(Layers { router: router.with_state(state.clone()), state, cors }))
@@ -86,7 +86,8 @@ impl Layers {
         response
     }
 
-    /// Inside of CORS, whose preflights carry no key; and of what writes the log and the request id, so that a panic has both.
+    /// This runs inside of CORS, since preflights carry no key. The log and the request id are outside of it, so that a
+    /// panic has both.
     async fn call(&self, request: Request) -> Response {
         let checked = catch_unwind(AssertUnwindSafe(|| self.check(&request)));
         let answer = match checked {
@@ -97,7 +98,7 @@ impl Layers {
             Ok(Err(refusal)) => Ok(*refusal),
             Err(panic) => Err(panic),
         };
-        // The panic hook has written the message to the log; it is not for the caller.
+        // The panic hook has written the message to the log. The caller must not see it.
         answer.unwrap_or_else(|_| {
             Problem::new(
                 ProblemType::InternalError,
@@ -107,7 +108,7 @@ impl Layers {
         })
     }
 
-    /// What the key of a request has left of its rate, or why the request goes no further.
+    /// What the request's key has left of its rate, or the answer that refuses the request.
     fn check(&self, request: &Request) -> Result<Option<RateLeft>, Box<Response>> {
         limit_head(request).map_err(|problem| Box::new(problem.into_response()))?;
         authenticate(&self.state, request)

@@ -77,7 +77,7 @@ fn add_query_form(document: &mut OpenApi) {
                 && parameter.parameter_in == ParameterIn::Path
             {
                 parameter.parameter_in = ParameterIn::Query;
-                // A lock of its own: examples of both forms can be tried one after the other.
+                // A lock of its own, so that the examples of both forms can be tried one after the other.
                 let builder = ParameterBuilder::from(parameter.clone());
                 *parameter = builder.example(Some(json!("reports/daily"))).build();
             }
@@ -130,8 +130,8 @@ fn add_patterns(operation: &mut Operation) {
     }
 }
 
-/// Said of the whole document, and taken back for what is open: generators that find it at an operation make a key
-/// compulsory there, and a server on loopback asks for none.
+/// The key is declared once for the whole document, and removed where no key is needed. If an operation declared it,
+/// generators would make the key compulsory there. But a server on loopback asks for none.
 fn add_keys(document: &mut OpenApi) {
     let description = "An API key, if the gateway asks for one. The headers `RateLimit` and `RateLimit-Policy` say how many \
                        requests it has left.";

@@ -1,5 +1,4 @@
-//! What is sent with every page, and with what it is made of, so that no other site makes use of them; and the pages that
-//! introduce the gateway.
+//! The headers that protect each page and its files from other sites, and the pages that introduce the gateway.
 
 use axum::Router;
 use axum::http::header::{
@@ -16,13 +15,14 @@ use super::state::AppState;
 
 mod introduction;
 
-/// Names of locks are chosen by strangers, and the page has a key that breaks locks. Nothing but these files runs in it, no
-/// text becomes markup, it talks to nobody else, and no other site shows it in a frame, where clicks could be stolen.
+/// Strangers choose the names of locks, and the page has a key that breaks locks. So only these files run in it, no
+/// text becomes markup, and it talks to this gateway alone. No other site can show it in a frame, where clicks could be
+/// stolen.
 pub(super) const UI_POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; \
      form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
 );
-/// The same for pages that have their styles, and Swagger UI also pictures, in their markup.
+/// The same for pages that have their styles in their markup. Swagger UI has pictures there as well.
 const DOCS_POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
      connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -34,7 +34,7 @@ const HEADERS: [(HeaderName, HeaderValue); 3] = [
     (REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
 ];
 
-/// Sends a policy with all that these routes answer.
+/// Sends a policy with every answer of these routes.
 pub(super) fn guarded(pages: Router<AppState>, policy: HeaderValue) -> Router<AppState> {
     pages.layer(map_response(move |response: Response| {
         let policy = [(CONTENT_SECURITY_POLICY, policy.clone())];
@@ -48,7 +48,7 @@ pub(super) fn introduction(state: &AppState) -> Router<AppState> {
     guarded(introduced.merge(introduction::routes()), DOCS_POLICY)
 }
 
-/// Swagger UI from the binary itself; it asks nobody else for anything, also not whether the document is a good one.
+/// Swagger UI from the binary itself. It loads nothing from elsewhere, and lets no other site validate the document.
 fn swagger_ui() -> Router<AppState> {
     let config = Config::from(DOCUMENT_PATH).try_it_out_enabled(true).validator_url("none");
     let pages: Router<AppState> = SwaggerUi::new("/docs").config(config).into();

@@ -19,9 +19,9 @@ pub(super) use problem_type::ProblemType;
 
 /// The media type of every error.
 pub(super) const PROBLEM_JSON: &str = "application/problem+json";
-/// How long a caller is asked to stay away after a 503 or 429, or while the lock changes hands, in seconds.
+/// How long a caller is asked to wait after a 503 or 429, or while the lock changes hands, in seconds.
 const RETRY_AFTER_S: u64 = 1;
-/// The longest that a 423 asks a caller to stay away, in milliseconds: the lock may be released early.
+/// The longest time that a 423 asks a caller to wait, in milliseconds: the lock may be released early.
 const LONGEST_RETRY_AFTER_MS: u64 = 5_000;
 
 /// An error on its way to the caller.
@@ -38,7 +38,7 @@ pub(super) struct Problem {
     right: Option<Right>,
 }
 
-/// An error, as RFC 9457 has it.
+/// An error, in the form of RFC 9457.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Problem)]
 pub(super) struct ProblemBody {
@@ -60,7 +60,7 @@ pub(super) struct ProblemBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = HolderView, required = false)]
     pub(super) holder: Option<Box<HolderView>>,
-    /// With `lock-held`: true if nobody can say who holds the lock, or whether it is held. Ask again.
+    /// With `lock-held`: true if the gateway cannot find out who holds the lock, or whether it is held. Ask again.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     #[schema(required = false)]
     holder_unknown: bool,
@@ -99,16 +99,16 @@ impl Problem {
         Self { parameter: Some(parameter.into()), ..Self::new(kind, detail) }
     }
 
-    /// Someone else holds the lock, or is to have it next.
+    /// Someone else holds the lock, or gets it next.
     pub(super) fn lock_held(refusal: &Refusal) -> Self {
         let retry_after_s = match (&refusal.holder, refusal.position) {
             (Some(lease), None) => {
-                // Jitter keeps those who were refused together from coming back together.
+                // Jitter: clients that were refused together must not come back together.
                 let wait_ms = lease.left_ms.min(LONGEST_RETRY_AFTER_MS);
                 let jittered_ms = wait_ms / 2 + rand::random_range(0..=wait_ms / 2);
                 jittered_ms.div_ceil(1000).max(1)
             }
-            // Whoever has a place in the line goes on waiting best at once.
+            // A client with a ticket does best to wait again at once.
             _ => RETRY_AFTER_S,
         };
         Self {
@@ -120,7 +120,7 @@ impl Problem {
         }
     }
 
-    /// The token holds the lock by this lease, and cannot for any longer.
+    /// The token holds the lock by this lease, which cannot become longer.
     pub(super) fn max_hold_reached(lease: &Lease) -> Self {
         let left = for_people(lease.left_ms);
         let detail = format!("max_hold allows no longer lease: you hold the lock for {left} more");
@@ -130,13 +130,13 @@ impl Problem {
         }
     }
 
-    /// Says when it is worth asking again.
+    /// Says when to ask again.
     pub(super) fn with_retry_after(self, wait: Duration) -> Self {
         let seconds = u64::try_from(wait.as_millis().div_ceil(1000)).unwrap_or(u64::MAX);
         Self { retry_after_s: Some(seconds.max(1)), ..self }
     }
 
-    /// Says how many wait in line for the lock.
+    /// Says how many requests wait for the lock.
     pub(super) fn with_waiters(self, waiters: u64) -> Self {
         Self { waiters: Some(waiters), ..self }
     }
@@ -221,7 +221,7 @@ impl IntoResponse for Problem {
         if let Some(seconds) = retry_after_s {
             response.headers_mut().insert(RETRY_AFTER, seconds.into());
         }
-        // Whoever showed a key is told that this one does not do.
+        // If the client showed a key, it is told that this key is not accepted.
         let challenge = match kind {
             ProblemType::KeyRequired => Some("Bearer realm=\"fencepost\""),
             ProblemType::KeyRefused => Some("Bearer realm=\"fencepost\", error=\"invalid_token\""),

@@ -1,5 +1,5 @@
-//! Which route a request takes, by its path: what the log and the numbers call it. A path may hold what is nobody's
-//! business, and there is no end of them.
+//! Finds the route of a path. The log and the metrics name the route, not the path: a path may hold a secret, and there
+//! is no end of different paths.
 
 /// The routes without a variable part.
 const PLAIN: [&str; 13] = [
@@ -17,25 +17,25 @@ const PLAIN: [&str; 13] = [
     "/ui",
     "/ui/",
 ];
-/// Those that end in one: what comes before it, and the whole.
+/// The routes that end in a variable part: what comes before it, and the whole route.
 const WITH_NAME: [(&str, &str); 3] =
     [("/locks/", "/locks/{key}"), ("/problems/", "/problems/{name}"), ("/ui/", "/ui/{file}")];
-/// What stands below this is Swagger UI's.
+/// Everything below this belongs to Swagger UI.
 const DOCS: (&str, &str) = ("/docs/", "/docs/{*rest}");
-/// Addresses that say nothing of locks, and answer to everybody. Whatever is not among them needs a key.
+/// Addresses that say nothing about locks and need no key. All others need one.
 const OPEN: [&str; 7] = ["/", "/problems", "/healthz", "/readyz", "/openapi.json", "/docs", "/ui"];
-/// And what is below these.
+/// Addresses below these need no key either.
 const OPEN_BELOW: [&str; 3] = ["/docs/", "/problems/", "/ui/"];
-/// What is said of a path that is none.
+/// The name for a path that is no route.
 const NONE: &str = "-";
 
-/// The route of a path; `-` where it is none.
+/// The route of a path, or `-` if it has none.
 pub(super) fn route_of(path: &str) -> &'static str {
     let named = |(start, route): &(&str, &'static str)| {
         let name = path.strip_prefix(start)?;
         (!name.is_empty() && !name.contains('/')).then_some(*route)
     };
-    // Those of locks first: they are most of all.
+    // Locks first: most requests are about them.
     if let Some(route) = WITH_NAME.iter().find_map(named) {
         return route;
     }
@@ -45,7 +45,7 @@ pub(super) fn route_of(path: &str) -> &'static str {
     if path.starts_with(DOCS.0) { DOCS.1 } else { NONE }
 }
 
-/// Whether an address answers to everybody.
+/// Whether an address needs no key.
 pub(super) fn is_open(path: &str) -> bool {
     OPEN.contains(&path) || OPEN_BELOW.iter().any(|open| path.starts_with(open))
 }

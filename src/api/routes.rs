@@ -25,7 +25,7 @@ pub use metrics::metrics_app;
 /// All handlers.
 pub(super) fn routes() -> Router<AppState> {
     let (router, _) = documented_routes().split_for_parts();
-    // The same resource, with the key in the query: one set of handlers for both.
+    // The same resource, with the key in the query. Both addresses have the same handlers.
     router.route(
         "/lock",
         put(locks::acquire_lock).patch(locks::renew_lock).delete(locks::release_lock).get(locks::get_lock),

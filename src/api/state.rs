@@ -1,4 +1,5 @@
-//! What the handlers share: the service, the settings of the application, and who may keep a connection for long.
+//! What the handlers share: the service, the settings of the application, and the limit on connections that are kept
+//! for long.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ use crate::access::{Caller, Keyring, Permit, Shares};
 use crate::audit::Audit;
 use crate::service::LockService;
 
-/// Reasons for which the gateway is not ready are logged at most this often.
+/// A gateway that is not ready logs the reasons at most this often.
 const UNREADY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What the handlers share.
@@ -23,13 +24,14 @@ pub struct AppState(Arc<Shared>);
 
 struct Shared {
     app: App,
-    /// One for each request by HTTP/1 that may keep its connection.
+    /// One permit for each request over HTTP/1 that may keep its connection.
     http1_places: Arc<Semaphore>,
-    /// Why the gateway was not ready, as the log was told, and when.
+    /// Why the gateway was not ready, as it was last logged, and when.
     unready: Mutex<Option<(String, Instant)>>,
 }
 
-/// That a request may keep its connection for long. By HTTP/2 many share one, so nobody counts them.
+/// The permission for a request to keep its connection for long. Over HTTP/2, many requests share a connection, so they
+/// are not counted.
 pub(super) struct ConnectionPlace {
     _permits: Option<(Permit, OwnedSemaphorePermit)>,
 }
@@ -40,13 +42,13 @@ pub struct App {
     pub service: LockService,
     /// What callers may ask for.
     pub limits: Limits,
-    /// Who may be talked to from a browser.
+    /// Which pages may talk to the gateway from a browser.
     pub admission: Admission,
-    /// Whether the metrics are here, and not on an address of their own.
+    /// Whether the metrics are served here, and not at an address of their own.
     pub serves_metrics: bool,
-    /// The keys that callers show; `None` where anybody may do everything.
+    /// The keys that callers show; `None` if no key is needed.
     pub keyring: Option<Arc<Keyring>>,
-    /// Where it is written down who did what.
+    /// The audit log.
     pub audit: Arc<Audit>,
     /// Canceled when the server begins to drain.
     pub draining: CancellationToken,
@@ -63,11 +65,11 @@ pub struct Limits {
     pub max_ttl: Duration,
     /// The longest wait.
     pub max_wait: Duration,
-    /// The most that may wait, hold a lock, or watch, by HTTP/1, where each of them keeps a connection.
+    /// The most requests over HTTP/1 that may wait, hold a lock, or watch. Each of them keeps a connection.
     pub max_http1_waiters: usize,
-    /// What a key has that does not say otherwise.
+    /// The limits of a key for which the keys file names none.
     pub shares: Shares,
-    /// How long a connection may hold a lock that it does not say otherwise of.
+    /// The `max_hold` of a lock that a connection holds, if the request names none.
     pub default_max_hold: Duration,
 }
 
@@ -87,7 +89,7 @@ impl AppState {
         Self(Arc::new(Shared { app, http1_places, unready: Mutex::default() }))
     }
 
-    /// Tells the log why the gateway is not ready, unless it was told so: whoever asks, may ask often.
+    /// Logs why the gateway is not ready, unless this reason was logged lately: probes may ask often.
     pub(super) fn tell_unready(&self, reason: &str) {
         let mut told = self.0.unready.lock();
         let is_due =
@@ -103,7 +105,8 @@ impl AppState {
         *self.0.unready.lock() = None;
     }
 
-    /// Lets a request keep its connection, unless that would leave too few to all others: by the key, or by the server.
+    /// Lets a request keep its connection, unless too few would be left for others. The key has a limit, and so has the
+    /// server.
     pub(super) fn keep_connection(
         &self,
         version: Version,

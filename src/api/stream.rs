@@ -9,7 +9,7 @@ use serde::Serialize;
 pub(super) mod hold_event;
 pub(super) mod lock_event;
 
-/// Has nginx pass events on as they come.
+/// Makes nginx pass events on as they come.
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 /// Server-sent events.
 pub(super) const SSE: &str = "text/event-stream";
@@ -23,10 +23,10 @@ pub(super) enum StreamForm {
     Ndjson,
 }
 
-/// What is told on a stream.
+/// An event of a stream.
 pub(super) trait StreamEvent: Serialize {
-    /// Takes out of an event what a server-sent event says of it in lines of their own, and returns these; `None` where it
-    /// only says that the stream goes on.
+    /// Removes from the event what a server-sent event says in lines of its own, and returns these lines. `None` means
+    /// that the event only says that the stream goes on.
     fn take_head(&mut self) -> Option<String>;
 }
 
@@ -38,7 +38,7 @@ impl StreamForm {
         }
     }
 
-    /// An answer that goes on, in this form.
+    /// The answer that is a stream in this form.
     pub(super) fn stream(self, body: Body) -> Response {
         let headers = [
             (CONTENT_TYPE, HeaderValue::from_static(self.media_type())),
@@ -53,15 +53,15 @@ impl StreamForm {
             Self::Ndjson => json(&event) + "\n",
             Self::Sse => match event.take_head() {
                 Some(head) => format!("{head}data: {}\n\n", json(&event)),
-                // A comment: no client hears of it.
+                // A comment, which clients skip.
                 None => ":\n\n".to_owned(),
             },
         };
         text.into()
     }
 
-    /// What a client prefers by its `Accept`. Where it leaves that open, or takes neither, it gets events: a status that
-    /// says 406 would be of no use to it.
+    /// The form that the client prefers by its `Accept`. If it prefers none, or accepts neither, it gets server-sent
+    /// events: the status 406 would not help it.
     pub(super) fn accepted(headers: &HeaderMap) -> Self {
         let lines = headers.get_all(ACCEPT).iter().filter_map(|line| line.to_str().ok());
         let ranges: Vec<_> = lines.flat_map(|line| line.split(',')).filter_map(range).collect();
@@ -72,7 +72,8 @@ impl StreamForm {
                 _ if name.eq_ignore_ascii_case(media_type) => Some(2),
                 _ => name.strip_suffix("/*").filter(|range| range.eq_ignore_ascii_case(kind)).map(|_| 1),
             };
-            // The most specific range says what the type is worth; of two that are worth the same, the more specific wins.
+            // The most specific range decides the quality of a form. If both forms have the same quality, the form with
+            // the more specific range wins.
             let fits = ranges.iter().filter_map(|(name, quality)| Some((fit(name)?, *quality)));
             fits.max_by_key(|(fit, _)| *fit).map_or((0, 0), |(fit, quality)| (quality, fit))
         };
@@ -80,7 +81,7 @@ impl StreamForm {
     }
 }
 
-/// What events are made of always has a JSON form.
+/// Events always have a JSON form.
 fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
@@ -95,9 +96,9 @@ fn range(text: &str) -> Option<(&str, u32)> {
     let mut parts = text.split(';').map(str::trim);
     let name = parts.next().filter(|name| !name.is_empty())?;
     let quality = parts.find_map(|part| part.strip_prefix("q=").or_else(|| part.strip_prefix("Q=")));
-    // One that cannot be read counts as none.
+    // A range whose quality cannot be read does not count.
     let quality = quality.map_or(Some(1.0), |quality| quality.trim().parse::<f64>().ok())?;
-    // Within bounds that are checked here.
+    // The cast is safe: the bounds are checked here.
     (0.0..=1.0).contains(&quality).then_some((name, (quality * 1000.0) as u32))
 }
 

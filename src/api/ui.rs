@@ -1,5 +1,5 @@
-//! The page for people at `/ui`: the held locks, live, and a way to break one. It comes from the binary itself, is made
-//! of what any client may ask for, and shows nothing that its key could not ask for without it.
+//! The page for people at `/ui`: the held locks, live, and a way to break one. Its files are in the binary. It sends
+//! the same requests as any client, and shows nothing that its key does not allow.
 
 use axum::Router;
 use axum::extract::Path;
@@ -14,7 +14,7 @@ use super::problem::{Problem, ProblemType};
 use super::state::AppState;
 
 const PAGE: File = File("index.html", "text/html; charset=utf-8", include_str!("ui/index.html"));
-/// What the page is made of: each file's name, its media type and its text.
+/// The files of the page, each with its name, its media type and its text.
 const FILES: &[File] = &[
     File("page.css", "text/css; charset=utf-8", include_str!("ui/page.css")),
     File("page.js", JAVASCRIPT, include_str!("ui/page.js")),
@@ -26,11 +26,12 @@ const FILES: &[File] = &[
 ];
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 
-/// The page, and what it is made of. It holds no secret, so it needs no key.
+/// The page and its files. It holds no secret, so it needs no key.
 pub(super) fn page() -> Router<AppState> {
     let routes = Router::new()
         .route("/ui", get(async || PAGE.response()))
-        // The page's addresses are relative to the one without a slash; this one is relative too, for proxies' sake.
+        // The addresses in the page are relative to `/ui` without a slash. This one is relative too, because a proxy
+        // may put a prefix before it.
         .route("/ui/", get(async || (StatusCode::PERMANENT_REDIRECT, [(LOCATION, "../ui")])))
         .route("/ui/{file}", get(file));
     guarded(routes, UI_POLICY)

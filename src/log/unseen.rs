@@ -1,4 +1,4 @@
-//! What a reader of a log could not see, or would be deceived by: written as an escape.
+//! Characters that a reader of a log could not see, or that would deceive the reader. They are written as escapes.
 
 use std::fmt::Write;
 
@@ -10,16 +10,16 @@ use unicode_general_category::get_general_category;
 /// How a line is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// An object. What ASCII has to be escaped in it is escaped already.
+    /// A JSON object. The ASCII characters that need escapes have them already.
     Json,
     /// Text for people.
     Text,
-    /// Text for a terminal, which its colors tell by characters that cannot be seen.
+    /// Text for a terminal. Its colors are made by characters that cannot be seen.
     Colored,
 }
 
-/// Appends a line that ends with its newline. What cannot be seen in it, turns the text around, or ends a line for some
-/// readers stands there by its number.
+/// Appends a line that ends with its newline. These characters are written as their numbers: those that cannot be seen,
+/// that change the direction of the text, or that end a line for some readers.
 pub fn push_escaped(text: &mut String, line: &str, form: Form) {
     let line = line.strip_suffix('\n').unwrap_or(line);
     let is_plain = |byte: u8| byte.is_ascii() && (form != Form::Text || !byte.is_ascii_control());
@@ -38,7 +38,7 @@ fn push(text: &mut String, c: char, form: Form) {
         Form::Colored if c.is_ascii() => text.push(c),
         Form::Json => {
             for unit in c.encode_utf16(&mut [0; 2]) {
-                // A string takes whatever is written to it.
+                // Writing to a string cannot fail.
                 let _ = write!(text, "\\u{unit:04x}");
             }
         }
@@ -46,12 +46,12 @@ fn push(text: &mut String, c: char, form: Form) {
     }
 }
 
-/// As on the page for people: what has no shape, or none of its own.
+/// The same characters as on the page for people: those without a shape of their own.
 fn is_unseen(c: char) -> bool {
     match get_general_category(c) {
         Control | Format | LineSeparator | ParagraphSeparator => true,
         SpaceSeparator => c != ' ',
-        // Letters, marks and signs that are empty, or are to be ignored where they are not known.
+        // Letters, marks and signs that are empty, or that programs leave out if they do not know them.
         _ => matches!(
             c,
             '\u{34f}'

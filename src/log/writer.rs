@@ -1,8 +1,8 @@
-//! Lines of a log, which a thread of its own writes: nobody waits for a disk that is slow, or for a reader that stands
-//! still.
+//! A thread of its own writes the lines of a log. So no request waits for a slow disk, or for a reader that has
+//! stopped.
 //!
-//! So many lines wait, and those beyond are left out and counted. Which log it is, and how it tells of what is missing, is
-//! the business of its [`LogRecord`]s.
+//! The number of waiting lines is limited. Lines beyond the limit are left out and counted. The [`LogRecord`]s say
+//! which log it is, and how it tells of missing lines.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -19,32 +19,32 @@ use crate::telemetry::metrics::{LogName, metrics};
 
 /// Lines that are written at once.
 const MOST_AT_ONCE: usize = 256;
-/// The pause before a line is written again that must not be left out.
+/// The pause before an important line is tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// The pause while a reader that shares our end of the pipe has it never wait.
+/// The pause while the pipe is full and does not block, because its reader shares our end of it.
 const FULL_PAUSE: Duration = Duration::from_millis(10);
-/// Failures are told of at most this often.
+/// Failures are logged at most this often.
 const WARNING_INTERVAL: Duration = Duration::from_secs(10);
 
 /// One line of a log, as it waits to be written.
 pub trait LogRecord: Sized + Send + 'static {
-    /// The log that it is of.
+    /// The log that the line belongs to.
     const LOG: LogName;
 
-    /// Appends it to `text`, with its newline.
+    /// Appends the line to `text`, with its newline.
     fn write_to(&self, text: &mut String);
 
-    /// Whether it is written again until that works, rather than left out.
+    /// Whether the line is tried again until it is written, and never left out.
     fn is_important(&self) -> bool;
 
-    /// Tells of so many lines that are missing, in a line that is written now, or by whatever way the log has.
+    /// Says that this many lines are missing: in the line that is returned, or in another way.
     fn missing(lines: u64) -> Option<Self>;
 
-    /// It cannot be written.
+    /// The log cannot be written.
     fn failed(error: &io::Error);
 }
 
-/// Opens a file, to append to it. What tells the file from others comes with it.
+/// Opens a file to append to it. Also returns what tells this file from others.
 pub type Open = fn(&Path) -> io::Result<(File, FileIdentity)>;
 /// The device and the number of a file.
 pub type FileIdentity = (u64, u64);
@@ -57,21 +57,21 @@ pub enum Outlet {
     File(PathBuf, Open),
 }
 
-/// The near end of a log: what is to be written goes in here.
+/// The near end of a log: it takes the lines that are to be written.
 #[derive(Debug)]
 pub struct LogWriter<L> {
     orders: mpsc::UnboundedSender<Order<L>>,
     queue: Arc<Queue>,
 }
 
-/// What both ends know of what is on its way.
+/// What both ends know about the lines on their way.
 #[derive(Debug, Default)]
 struct Queue {
-    /// Lines that wait.
+    /// How many lines wait.
     lines: AtomicUsize,
-    /// Those left out, of which nobody has told yet.
+    /// How many lines were left out and not told of yet.
     dropped: AtomicU64,
-    /// Whether the file is to be opened anew, for a thread that is not done with an order before that one.
+    /// Whether the file is to be opened again. The thread sees this before it comes to the order in the queue.
     asks_to_reopen: AtomicBool,
 }
 
@@ -79,12 +79,12 @@ struct Queue {
 enum Order<L> {
     Write(L),
     Reopen,
-    /// Told of when all that came before is written.
+    /// Asks for a message when everything before it is written.
     Finish(SyncSender<()>),
 }
 
 impl<L: LogRecord> LogWriter<L> {
-    /// Begins to write there.
+    /// Starts the thread that writes there.
     pub fn start(outlet: Outlet) -> io::Result<Self> {
         let (orders, received) = mpsc::unbounded_channel();
         let queue = Arc::new(Queue::default());
@@ -93,10 +93,10 @@ impl<L: LogRecord> LogWriter<L> {
         Ok(Self { orders, queue })
     }
 
-    /// Has a line be written, unless so many wait already.
+    /// Passes a line on to be written, unless `most` lines wait already.
     pub fn write(&self, line: L, most: usize) {
         if self.queue.lines.fetch_add(1, Ordering::Relaxed) < most {
-            // Its other end lives as long as this one.
+            // The other end lives as long as this one.
             let _ = self.orders.send(Order::Write(line));
         } else {
             self.queue.lines.fetch_sub(1, Ordering::Relaxed);
@@ -104,13 +104,13 @@ impl<L: LogRecord> LogWriter<L> {
         }
     }
 
-    /// Opens the file anew, which may have been moved away.
+    /// Opens the file again: it may have been moved away.
     pub fn reopen(&self) {
         self.queue.asks_to_reopen.store(true, Ordering::Relaxed);
         let _ = self.orders.send(Order::Reopen);
     }
 
-    /// Blocks until all lines are written, for at most `within`; the error is how many are not.
+    /// Blocks until all lines are written, for at most `within`. The error is the number of lines that are not.
     pub fn finish(&self, within: Duration) -> Result<(), usize> {
         let (done, is_done) = std::sync::mpsc::sync_channel(1);
         let _ = self.orders.send(Order::Finish(done));
@@ -125,14 +125,14 @@ impl Queue {
     }
 }
 
-/// The far end, which has the file.
+/// The far end of a log: it has the file.
 struct Pen {
-    /// Where it is, and how it is opened anew.
+    /// The path of the file, and how to open it again.
     place: Option<(PathBuf, Open)>,
     out: Box<dyn Write + Send>,
-    /// Which file that is, where it is one.
+    /// Which file is open, if the outlet is a file.
     identity: Option<FileIdentity>,
-    /// Whether the last line is not whole.
+    /// Whether the last line was written only in part.
     is_torn: bool,
     queue: Arc<Queue>,
     warned_at: Option<Instant>,
@@ -150,7 +150,7 @@ impl Pen {
         Ok(Self { place, out, identity, is_torn: false, queue, warned_at: None })
     }
 
-    /// Until nobody is left who could have something to say.
+    /// Writes until all near ends are dropped.
     fn write_all<L: LogRecord>(mut self, mut orders: mpsc::UnboundedReceiver<Order<L>>) {
         let mut batch = Vec::with_capacity(MOST_AT_ONCE);
         let mut text = String::new();
@@ -170,7 +170,7 @@ impl Pen {
                     }
                     Order::Finish(done) => {
                         self.write::<L>(&mut text, is_important);
-                        // Nobody may wait any more.
+                        // The one who asked may have stopped waiting.
                         let _ = done.send(());
                     }
                 }
@@ -180,7 +180,7 @@ impl Pen {
         }
     }
 
-    /// Writes whole lines, and leaves `text` empty. What does not matter so much is counted where it cannot be written.
+    /// Writes whole lines, and leaves `text` empty. Unimportant lines that cannot be written are counted.
     fn write<L: LogRecord>(&mut self, text: &mut String, is_important: bool) {
         let mut rest = text.as_str();
         while let Err(error) = self.try_write(&mut rest) {
@@ -194,7 +194,8 @@ impl Pen {
                 return;
             }
             thread::sleep(RETRY_PAUSE);
-            // Whoever makes room by moving the file away says so, and that waits behind what cannot be written.
+            // To make room, somebody may move the file away and ask us to open it again. That order waits behind the
+            // lines that cannot be written, so it is looked for here.
             if self.queue.asks_to_reopen.swap(false, Ordering::Relaxed) {
                 self.reopen::<L>();
             }
@@ -209,7 +210,7 @@ impl Pen {
         text.clear();
     }
 
-    /// Leaves in `text` the lines that are still to be written.
+    /// Writes `text`. After an error, the lines that are still to be written are left in it.
     fn try_write(&mut self, text: &mut &str) -> io::Result<()> {
         if self.is_torn {
             self.out.write_all(b"\n")?;

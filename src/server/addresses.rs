@@ -1,4 +1,4 @@
-//! How many connections each address has, so that one of them cannot have them all.
+//! How many connections each address has. One address must not be able to take them all.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 
-/// Who has connections open. It holds as many addresses as there are connections at most.
+/// The addresses with open connections. There are never more of them than connections.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Addresses(Arc<Mutex<HashMap<IpAddr, usize>>>);
 
@@ -18,7 +18,7 @@ pub(super) struct AddressPermit {
 }
 
 impl Addresses {
-    /// One more connection of this address, unless it has `most` already.
+    /// Counts one more connection of this address, unless it has `most` already.
     pub(super) fn enter(&self, address: IpAddr, most: usize) -> Option<AddressPermit> {
         let whose = network(address);
         let mut counts = self.lock();
@@ -46,8 +46,8 @@ impl Drop for AddressPermit {
     }
 }
 
-/// What one party is sure to have no more of than its own: an address of IPv4, or a network of 64 bits of IPv6, within
-/// which everybody has addresses without number.
+/// What stands for one party: an IPv4 address, or an IPv6 network of 64 bits. Within such a network, everybody can use
+/// any number of addresses.
 pub fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),

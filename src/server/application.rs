@@ -1,4 +1,4 @@
-//! What a server serves, and what it says of each request.
+//! What a server serves, and what it tells the application about each request.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -14,12 +14,12 @@ use tower::Service;
 use super::tcp_timeout::TcpTimeout;
 use super::tls::Subject;
 
-/// What answers the requests of all connections. It is cloned for each.
+/// The application that answers the requests of all connections. It is cloned for each.
 pub trait Application: Clone + Send + Sync + Unpin + 'static {
-    /// Answers one request. The future is moved about with each: the smaller, the better.
+    /// Answers one request. The future is moved with each request, so it should be small.
     fn answer(self, request: Request) -> impl Future<Output = Response> + Send;
 
-    /// Answers a request that two readers may take for two.
+    /// Refuses a request that two readers may read in two ways.
     fn refuse(self, _request: Request, _why: Malformed) -> Response {
         StatusCode::BAD_REQUEST.into_response()
     }
@@ -31,25 +31,25 @@ impl Application for Router {
     }
 }
 
-/// Who is at the other end of a connection. Each request finds it among its extensions.
+/// The other end of a connection. Each request finds it among its extensions.
 #[derive(Debug)]
 pub struct Peer {
-    /// Where it connects from: the last proxy, where there is one.
+    /// The address from which it connects: that of the last proxy, if there is one.
     pub address: SocketAddr,
-    /// Whom the client certificate names that it has shown, if it has.
+    /// The subject of the client certificate, if one was shown.
     pub subject: Option<Subject>,
-    /// How long it may leave unacknowledged what was sent to it. A request may shorten that.
+    /// How long it may leave sent bytes unacknowledged. A request may shorten that.
     pub tcp_timeout: TcpTimeout,
 }
 
-/// Why a request is refused, whatever it asks for: the application says it by [`Application::refuse`].
+/// Why a request is refused, whatever it asks for. [`Application::refuse`] makes the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// Its target has a `#`, behind which servers see nothing.
+    /// Its target has a `#`. Servers do not see what follows it.
     Fragment,
     /// A line of its head ends without a carriage return.
     BareLineFeed,
-    /// It has no `Host`, several, or another one than its target.
+    /// It has no `Host`, several, or a different one than its target.
     Host,
 }
 

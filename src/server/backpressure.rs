@@ -1,8 +1,8 @@
-//! What is in memory of answers that their clients have not taken yet.
+//! How much memory answers take that their clients have not read yet.
 //!
-//! By HTTP/2 a client need not make room for its answers, and by HTTP/1 it need not read them: the kernel, which gives up
-//! peers that take nothing, sees that late or not at all. So what waits is counted, and where all of it is too much, the
-//! greediest pays: the connection that has most of it, of the address that has most of it.
+//! An HTTP/2 client need not make room for its answers, and an HTTP/1 client need not read them. The kernel gives up
+//! peers that take nothing, but it sees that late or never. So the server counts the unread bytes. If there are too
+//! many, it closes one connection: the one with most bytes, of the address with most bytes.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -24,7 +24,7 @@ use crate::telemetry::Connections;
 
 /// Longer answers are handed on, and counted, piece by piece.
 pub(super) const PIECE_BYTES: usize = 16 * 1024;
-/// What an answer of HTTP/2 takes beside its body, as measured.
+/// What an HTTP/2 answer takes in memory besides its body, as measured.
 const H2_ANSWER_BYTES: usize = 3 * 1024;
 
 /// What is unread on all connections of a server.
@@ -37,7 +37,7 @@ pub(super) struct Backpressure {
 #[derive(Default)]
 struct Debtors {
     bytes: usize,
-    /// Whoever has something unread, and nobody else.
+    /// The addresses that have something unread, and no others.
     addresses: HashMap<IpAddr, Address>,
 }
 
@@ -51,15 +51,15 @@ struct Address {
 pub(super) struct Unread {
     backpressure: Arc<Backpressure>,
     address: IpAddr,
-    /// Answers of HTTP/2 that were begun in this period, and in the one before, in turns.
+    /// How many HTTP/2 answers were begun in this period, and in the one before. The two take turns.
     begun: [AtomicUsize; 2],
     periods: AtomicUsize,
-    /// It had most when all had too much. From then on nothing of it is counted.
+    /// This connection had most when there was too much. From then on, nothing of it is counted.
     is_cut: AtomicBool,
     waker: AtomicWaker,
 }
 
-/// An answer that goes no further, since too much waits to be read.
+/// An answer goes no further, because too much is unread.
 #[derive(Debug, Error)]
 #[error("clients leave too much unread")]
 pub(super) struct TooMuchUnread;
@@ -86,7 +86,7 @@ impl Backpressure {
 }
 
 impl Debtors {
-    /// Takes it down that this connection has so much less, or more, unread.
+    /// Notes that this connection has more, or less, unread.
     fn change(&mut self, unread: &Arc<Unread>, change: impl Fn(usize) -> usize) {
         let address = self.addresses.entry(unread.address).or_default();
         let name = Arc::as_ptr(unread) as usize;
@@ -102,7 +102,7 @@ impl Debtors {
         self.bytes = change(self.bytes);
     }
 
-    /// Forgets whoever has most.
+    /// Forgets the connection that has most.
     fn evict(&mut self) -> Option<Arc<Unread>> {
         let address = self.addresses.values().max_by_key(|address| address.bytes)?;
         let (bytes, greedy) = address.connections.values().max_by_key(|(bytes, _)| *bytes)?;
@@ -113,7 +113,8 @@ impl Debtors {
 }
 
 impl Unread {
-    /// Begins a new period, unless something is unread from before the one that ends. Returns whether that is so.
+    /// Begins a new period and returns false. If something is still unread from the period before this one, returns
+    /// true instead.
     pub(super) fn is_stale(&self) -> bool {
         let next = self.periods.load(Ordering::Relaxed) + 1;
         let is_stale = self.begun[next % 2].load(Ordering::Relaxed) > 0;
@@ -123,7 +124,7 @@ impl Unread {
         is_stale
     }
 
-    /// Waits until the connection has to end, for what it left unread.
+    /// Waits until the connection must end because of what it left unread.
     pub(super) async fn cut(&self) {
         poll_fn(|context| {
             self.waker.register(context.waker());
@@ -132,7 +133,7 @@ impl Unread {
         .await;
     }
 
-    /// Counts so many bytes more until what is returned is dropped.
+    /// Counts this many more bytes, until the result is dropped.
     fn charge(self: &Arc<Self>, bytes: usize) -> Result<Charge, TooMuchUnread> {
         let mut debtors = self.backpressure.lock();
         if self.is_cut.load(Ordering::Acquire) {
@@ -153,7 +154,7 @@ impl Unread {
         Ok(Charge { unread: self.clone(), bytes })
     }
 
-    /// Counts so many bytes instead of those that `charge` stands for.
+    /// Counts this many bytes, in place of those of `charge`.
     pub(super) fn recharge(
         self: &Arc<Self>,
         charge: &mut Option<Charge>,
@@ -186,7 +187,7 @@ impl Drop for Charge {
     }
 }
 
-/// An answer of HTTP/2 that was begun, in the period that it belongs to.
+/// An HTTP/2 answer that was begun. It belongs to a period.
 struct Place {
     unread: Arc<Unread>,
     period: usize,
@@ -219,14 +220,14 @@ impl AsRef<[u8]> for Piece {
     }
 }
 
-/// An answer of known size, handed on in pieces, and counted while it is unread.
+/// An answer of known size. It is handed on in pieces, and counted while it is unread.
 pub(super) struct CountedBody {
     body: Body,
     /// What is left of its last frame.
     rest: Bytes,
-    /// Of bytes that nobody else has: those of pages and documents are in memory anyway.
+    /// Only for bytes that nothing else shares. The bytes of pages and documents are in memory anyway.
     charge: Option<Charge>,
-    /// HTTP/1 copies each piece at once into a buffer, which is counted where it is written.
+    /// HTTP/1 copies each piece into a buffer at once. That is counted where it is written.
     counts_pieces: bool,
     unread: Arc<Unread>,
 }
@@ -248,7 +249,7 @@ impl HttpBody for CountedBody {
         let this = &mut *self;
         let (place, piece) = if this.counts_pieces {
             let place = Place::new(&this.unread);
-            // Before the answer knows that it is taken: what it grants is taken back then.
+            // This comes before the answer learns that it is taken. On this error, what it granted is rolled back.
             match this.unread.charge(H2_ANSWER_BYTES + this.rest.len().min(PIECE_BYTES)) {
                 Ok(charge) => (Some(place), Some(charge)),
                 Err(error) => return Poll::Ready(Some(Err(axum::Error::new(error)))),
@@ -272,7 +273,7 @@ impl HttpBody for CountedBody {
             }
         }
         let length = this.rest.len().min(PIECE_BYTES);
-        // A copy, where a piece that is unread would have all of the answer stay.
+        // A copy: without it, one unread piece would keep the whole answer in memory.
         let is_part = this.charge.is_some() && this.counts_pieces;
         let part = this.rest.split_to(length);
         let bytes = if is_part { Bytes::copy_from_slice(&part) } else { part };

@@ -27,38 +27,39 @@ use super::settings::ServerSettings;
 use super::wire::{Begun, Wire};
 use crate::telemetry::ConnectionRefused;
 
-/// After so long without a request an HTTP/1 connection is taken from hyper, whose buffers for it have 16 KiB, until it
-/// begins another.
+/// After this long without a request, an HTTP/1 connection is taken from hyper, whose buffers for it have 16 KiB. It
+/// goes back when the next request begins.
 const DORMANT_AFTER: Duration = Duration::from_secs(1);
 
-/// How long the end of a connection that nothing else is said on may take.
+/// How long it may take to close a connection on which nothing else is sent.
 const LAST_WORD: Duration = Duration::from_millis(100);
 
-/// How long an HTTP/2 client that was told to go may take over answers that it has not made room for.
+/// How long an HTTP/2 client that was told to go may take to read answers that it has not made room for.
 const H2_FAREWELL: Duration = Duration::from_secs(10);
 
-/// An answer that an HTTP/2 client does not take ends its connection, after once to twice this time.
+/// If an HTTP/2 client does not take an answer, its connection ends after once to twice this time.
 const H2_UNREAD: Duration = Duration::from_secs(30);
 
-/// What ends a connection, besides its client.
+/// What ends a connection, apart from its client.
 struct Ends<'a> {
     settings: &'a ServerSettings,
     phase: watch::Receiver<Phase>,
     /// When the head of the first request must be complete.
     first_request_by: Instant,
-    /// Whether the server closes, and the first request is all that is waited for.
+    /// Whether the server closes. Then only the first request is still awaited.
     is_closing: bool,
 }
 
 impl Ends<'_> {
-    /// Waits for the server's next phase; `None` where the server itself was dropped.
+    /// Waits for the server's next phase. Returns `None` if the server itself was dropped.
     async fn next_phase(&mut self) -> Option<Phase> {
         self.phase.changed().await.ok()?;
         Some(*self.phase.borrow_and_update())
     }
 
-    /// Asked to shut down now, hyper would drop a first request that it has not read yet. Whoever came out of the backlog just
-    /// now gets as long as all others had. Returns how long that is.
+    /// Ends the connection after its first request, and returns how long to wait for that. If hyper were told to shut
+    /// down now, it would drop a first request that it has not read yet. A connection that has just come out of the
+    /// backlog gets as long as all others had.
     fn close_after_first(&mut self) -> Instant {
         self.is_closing = true;
         let accepted = self.first_request_by - self.settings.first_request_timeout;
@@ -72,7 +73,7 @@ impl Ends<'_> {
     }
 }
 
-/// Serves one connection until it ends, is idle or silent for too long, or the server's `phase` ends it. Its requests
+/// Serves one connection until it ends, is idle or silent for too long, or the server's `phase` ends it. The requests
 /// may shorten the TCP timeout of `stream`.
 pub(super) async fn serve_connection<S>(
     stream: S,
@@ -91,10 +92,11 @@ pub(super) async fn serve_connection<S>(
         let (requests, phase, unread) = (Arc::clone(&requests), phase.clone(), Arc::clone(&unread));
         service_fn(move |mut request: Request<Incoming>| {
             request.extensions_mut().insert(peer.clone());
-            // Counted here and not in the future, which an HTTP/2 connection leaves to another task to poll.
+            // It is counted here and not in the future: an HTTP/2 connection leaves that to another task.
             let in_flight = InFlight::new(&requests, request.version());
             let malformed = requests.malformed().or_else(|| Malformed::by_host(&request));
-            // hyper keeps room for it as long as it has the connection: for a pointer, and not for all that an answer takes.
+            // Boxed: hyper keeps room for it as long as it has the connection, and so this is only the room of a
+            // pointer.
             Box::pin(respond(app.clone(), request, malformed, in_flight, phase.clone(), unread.clone()))
         })
     };
@@ -109,12 +111,12 @@ pub(super) async fn serve_connection<S>(
         wire.put_back(not_understood);
     }
     if *ends.phase.borrow() != Phase::Cut {
-        // A client by TLS is to know that this is all. It is of no use to one who does not take it.
+        // This tells a TLS client that nothing more comes. If the client does not read it, it does not matter.
         let _ = timeout(LAST_WORD, wire.shutdown()).await;
     }
 }
 
-/// Waits for the first bytes of the first request, or of another after a while; `None` where there will be none.
+/// Waits for the first bytes of the next request. Returns `None` if there will be none.
 async fn until_begun<S>(wire: &mut Wire<S>, requests: &Requests, ends: &mut Ends<'_>) -> Option<Begun>
 where
     S: AsyncRead + Unpin,
@@ -125,7 +127,7 @@ where
     };
     let mut timer = pin!(sleep_until(end));
     loop {
-        // In this order, so that a request which has arrived is seen before a reason to close is acted on.
+        // The order matters: a request that has arrived is seen before a reason to close.
         select! {
             biased;
             begun = wire.begins() => return begun,
@@ -145,7 +147,8 @@ where
     }
 }
 
-/// Has hyper serve a connection until it ends, or, by HTTP/1, has nothing to do for a while: then it is returned.
+/// Lets hyper serve a connection until it ends. An HTTP/1 connection that has had nothing to do for a while is
+/// returned.
 async fn until_quiet<S, A>(
     mut served: Served<S, A>,
     requests: &Requests,
@@ -160,16 +163,16 @@ where
     let mut told_to_go = false;
     let unread_period = H2_UNREAD.min(settings.idle_timeout);
     let mut period_ends = Instant::now() + unread_period;
-    // hyper's own timers start when it knows the protocol, which a silent client never tells it, and for each request anew:
-    // hence this one, which also watches for HTTP/2 connections without streams, which hyper keeps for as long as they
-    // answer PINGs.
+    // hyper's own timers are not enough. They start when hyper knows the protocol, which a silent client never tells
+    // it, and they start anew for each request. Also, hyper keeps an HTTP/2 connection without streams as long as the
+    // client answers PINGs.
     let first_look = Instant::now() + DORMANT_AFTER.min(unread_period);
     let is_first = requests.version().is_none();
     let first_look = if is_first { first_look.min(ends.first_request_by) } else { first_look };
     let mut timer = pin!(sleep_until(first_look));
     let mut timer_runs = true;
     loop {
-        // In the order of `until_begun`.
+        // The order is that of `until_begun`.
         select! {
             biased;
             result = &mut served => {
@@ -189,7 +192,7 @@ where
                 Some(Phase::Draining) if requests.version() == Some(Version::HTTP_2) => {
                     served.graceful_shutdown();
                 }
-                // An HTTP/1 client is told by its next answer.
+                // An HTTP/1 client learns it from its next answer.
                 Some(Phase::Draining | Phase::Serving) => {}
             },
             () = &mut timer, if timer_runs => match (requests.version(), requests.quiet_for()) {
@@ -228,7 +231,7 @@ where
                 (Some(_), _) => {
                     let silent = requests.silent_for().unwrap_or_default();
                     let longest = settings.idle_timeout;
-                    // hyper would go on to wait for the rest of what a quiet connection has begun.
+                    // hyper would go on waiting for the rest of a request that a quiet connection has begun.
                     let longest = if told_to_go { longest.min(DRAIN_GRACE) } else { longest };
                     if silent >= longest {
                         return None;
@@ -255,13 +258,13 @@ async fn respond(
     unread: Arc<Unread>,
 ) -> Result<Response, Infallible> {
     let version = request.version();
-    // Whatever stands behind a body, or behind a head that is read in two ways, is nothing to go on with.
+    // If a request has a body, or a malformed head, nothing behind it can be trusted.
     let is_last = !request.body().is_end_stream() || malformed.is_some();
     let mut response = match malformed {
         None => app.answer(request.map(Body::new)).await,
         Some(why) => app.refuse(request.map(Body::new), why),
     };
-    // An answer that goes on is in flight until its end; all others are over with the handler, as far as timers go.
+    // A stream is in flight until its end. For the timers, all other answers are over when the handler returns.
     if response.body().size_hint().exact().is_none() {
         response = response.map(|body| {
             Body::new(body.map_frame(move |frame| {
@@ -276,7 +279,7 @@ async fn respond(
     }
     if version <= Version::HTTP_11 && (is_last || *phase.borrow() != Phase::Serving) {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-        // Otherwise hyper appends `keep-alive` when an HTTP/1.0 client asked for that.
+        // Otherwise hyper adds `keep-alive` if an HTTP/1.0 client asked for it.
         *response.version_mut() = version;
     }
     Ok(response)

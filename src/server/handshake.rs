@@ -18,15 +18,16 @@ use super::tcp_timeout::TimeoutStream;
 use super::tls::{Subject, Tls};
 use crate::telemetry::ConnectionRefused;
 
-/// What somebody reads who forgot the `s` of `https`.
+/// The answer for a person who forgot the `s` of `https`.
 const PLAIN_HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\n\
     Connection: close\r\nContent-Length: 48\r\n\r\nThis server speaks TLS only: begin with https://\n";
-/// How long the client may go on speaking: what is unread when the connection is closed takes the answer back.
+/// How long the client may go on sending. If something is unread when the connection is closed, the client may lose the
+/// answer.
 const LISTENS_ON: Duration = Duration::from_secs(1);
 const LISTENS_TO_BYTES: u64 = 64 * 1024;
 
-/// Makes a connection secure, unless its client begins to speak plain HTTP: then that is answered in words, where rustls
-/// would send the bytes of an alert. No handshake begins with a letter, or the end of a line.
+/// Makes a connection secure. If the client begins to speak plain HTTP, it gets an answer in words; rustls would send
+/// the bytes of an alert. No handshake begins with a letter or the end of a line.
 async fn accept(
     mut stream: TimeoutStream<TcpStream>,
     tls: &Tls,
@@ -45,8 +46,8 @@ async fn accept(
     Err(io::Error::other("the client speaks HTTP without TLS"))
 }
 
-/// Makes a connection secure. Returns what requests come through, and whom the client's certificate names; `None`
-/// when it failed, took too long, or the server's `phase` ended it.
+/// Makes a connection secure. Returns the stream of the requests, and the subject of the client's certificate. Returns
+/// `None` if the handshake failed or took too long, or if the server's `phase` ended it.
 pub(super) async fn shake_hands(
     stream: TimeoutStream<TcpStream>,
     tls: &Tls,
@@ -70,7 +71,7 @@ pub(super) async fn shake_hands(
             },
             changed = phase.changed() => match (changed, *phase.borrow_and_update()) {
                 (Err(_), _) | (Ok(()), Phase::Cut) => return None,
-                // Whoever came out of the backlog just now gets as long as all others had.
+                // A connection that has just come out of the backlog gets as long as all others had.
                 (Ok(()), Phase::Closing) => {
                     let ends_at = deadline.deadline().min(begun + DRAIN_GRACE);
                     deadline.as_mut().reset(ends_at);
@@ -84,7 +85,7 @@ pub(super) async fn shake_hands(
             }
         }
     };
-    // What was seen here is news to whoever serves the connection from now on.
+    // The next reader of `phase` has not seen this change yet.
     phase.mark_changed();
     let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
     let subject = shown.and_then(Subject::of);

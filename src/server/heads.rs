@@ -1,20 +1,20 @@
-//! What heads of requests say that hyper lets pass: it cuts off what follows a `#`, takes a line feed alone for the end of a
-//! line, and counts no `Host`. Each has two readers see two different requests.
+//! Faults in the heads of requests that hyper lets pass. It cuts off what follows a `#`, accepts a line feed alone as
+//! the end of a line, and does not count `Host`. With each of these faults, two readers can see two different requests.
 
 use std::sync::Arc;
 
 use super::application::Malformed;
 use super::requests::Requests;
 
-/// Reads the heads of one connection beside hyper, and notes the first that is malformed: nothing behind it is served.
+/// Reads the heads of one connection before hyper does, and notes the first malformed one. Nothing behind it is served.
 ///
-/// A request with a body is the last of its connection, so that there are only heads here.
+/// A request with a body is the last one of its connection. So there are only heads here.
 pub(super) struct Heads {
     requests: Arc<Requests>,
     /// Requests whose head is complete.
     complete: usize,
     is_in_fields: bool,
-    /// What was read before of the line that has not ended, and the last byte of it all.
+    /// How many bytes of the unfinished line were read before, and the last byte of all.
     line_bytes: usize,
     last: u8,
     is_over: bool,
@@ -25,7 +25,7 @@ impl Heads {
         Self { requests, complete: 0, is_in_fields: false, line_bytes: 0, last: 0, is_over: false }
     }
 
-    /// There are no heads of HTTP/1.
+    /// Says that the connection has no heads of HTTP/1.
     pub(super) fn stop(&mut self) {
         self.is_over = true;
     }
@@ -58,7 +58,7 @@ impl Heads {
                 if (if at > 0 { bytes[at - 1] } else { self.last }) != b'\r' {
                     return self.note(Malformed::BareLineFeed);
                 }
-                // Lines may be empty before a request, as hyper has it.
+                // Empty lines are allowed before a request, as in hyper.
                 let is_empty = self.line_bytes + at - begin == 1;
                 self.complete += usize::from(self.is_in_fields && is_empty);
                 self.is_in_fields = !is_empty;
@@ -76,8 +76,8 @@ impl Heads {
     }
 }
 
-/// The high bit of each byte of a word that is this one. Lines of heads are so short that what searches long texts takes longer
-/// to begin than this to end.
+/// Sets the high bit of each byte of a word that equals this byte. Lines of heads are short: a search that is made for
+/// long texts would take longer to begin than this takes to end.
 fn equal(word: u64, byte: u8) -> u64 {
     const ONES: u64 = u64::MAX / 255;
     const LOW: u64 = ONES * 0x7f;

@@ -1,9 +1,11 @@
-//! A raw `#` in a `:path` of HTTP/2, which the library cuts off with all that follows, as that of HTTP/1 does.
+//! Finds a raw `#` in a `:path` of HTTP/2. The library cuts off the `#` and all that follows, as it does for HTTP/1.
 //!
-//! It shows in nothing that the library tells, so the blocks of header fields are walked on their way to it (RFC 9113 and
-//! RFC 7541), and each `#` of a value that may be a `:path` becomes a `>`, which is in no path: then the library resets the
-//! stream. Both have codes of one length, so nothing moves. No dynamic table is kept: what stands in it was walked when it
-//! was sent.
+//! Nothing that the library tells shows this. So the blocks of header fields are walked before the library reads them
+//! (RFC 9113 and RFC 7541). Each `#` in a value that may be a `:path` becomes a `>`. No path contains a `>`, so the
+//! library resets the stream.
+//!
+//! The codes of both characters have the same length, so nothing moves. No dynamic table is kept: each of its entries
+//! was walked when it was sent.
 
 const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
@@ -12,35 +14,35 @@ const PRIORITY: u8 = 0x20;
 const FRAME_HEAD_BYTES: usize = 9;
 const PRIORITY_BYTES: usize = 5;
 
-/// Those of the static table that are `:path`, and the first of the dynamic table, which may be.
+/// The entries of the static table that are `:path`, and the first entry of the dynamic table, which may be one.
 const PATHS: [usize; 2] = [4, 5];
 const FIRST_DYNAMIC: usize = 62;
-/// The name as it is, and as Huffman codes it.
+/// The name as it is, and in the Huffman code.
 const NAME: &[u8] = b":path";
 const CODED_NAME: &[u8] = &[0xb9, 0x58, 0xd3, 0x3f];
-/// How many Huffman codes there are of each number of bits (RFC 7541, appendix B). The codes of one length follow each other,
-/// and those of the length before.
+/// How many Huffman codes there are for each number of bits (RFC 7541, appendix B). Codes of one length are consecutive
+/// numbers, and go on where those of the length before end.
 const CODES: [u32; 31] =
     [0, 0, 0, 0, 0, 10, 26, 32, 6, 0, 5, 3, 2, 6, 2, 3, 0, 0, 0, 3, 8, 13, 26, 29, 12, 4, 15, 19, 29, 0, 4];
-/// The code of `#`, whose last bit is all that tells it from that of `>`.
+/// The code of `#`. It differs from that of `>` only in its last bit.
 const HASH: (u32, usize) = (0xffa, 12);
 
-/// Where the bytes of a connection by HTTP/2 have got to, behind its preface.
+/// How far the bytes of an HTTP/2 connection were walked, behind its preface.
 #[derive(Default)]
 pub(super) struct Paths {
     head: [u8; FRAME_HEAD_BYTES],
-    /// So much of a frame's head is known.
+    /// How many bytes of a frame's head are known.
     known: usize,
-    /// So much of the frame is left.
+    /// How many bytes of the frame are left.
     left: usize,
     is_padded: bool,
     padding: usize,
-    /// So much stands before the block of a frame that has one.
+    /// How many bytes come before the block of a frame that has one.
     before: usize,
     block: Block,
 }
 
-/// Where a block of header fields has got to.
+/// How far a block of header fields was walked.
 #[derive(Clone, Copy, Default)]
 enum Block {
     #[default]
@@ -50,7 +52,7 @@ enum Block {
         value: usize,
         shift: u32,
     },
-    /// Before the length of a string.
+    /// The length of a string comes next.
     Length(Text),
     Text {
         text: Text,
@@ -63,7 +65,7 @@ enum Block {
 
 #[derive(Clone, Copy)]
 enum Number {
-    /// Of a field or a size that nothing follows.
+    /// An indexed field, or the size of the table. Nothing else belongs to it.
     Alone,
     Name,
     Length {
@@ -72,14 +74,14 @@ enum Number {
     },
 }
 
-/// What a string is, and whether it may be about `:path`.
+/// Whether a string is a name or a value, and whether it may be about `:path`.
 #[derive(Clone, Copy)]
 enum Text {
     Name { matches: bool },
     Value { is_path: bool },
 }
 
-/// So much of a Huffman code.
+/// The bits of a Huffman code that were read so far.
 #[derive(Clone, Copy, Default)]
 struct Symbol {
     code: u32,
@@ -88,7 +90,7 @@ struct Symbol {
 }
 
 impl Paths {
-    /// Walks what the library is about to read.
+    /// Walks the bytes that the library is about to read.
     pub(super) fn walk(&mut self, bytes: &mut [u8]) {
         for byte in bytes {
             if self.known < FRAME_HEAD_BYTES {
@@ -146,7 +148,7 @@ impl Block {
                 Self::number(what, *byte, mask)
             }
             Self::Number { what, value, shift } => {
-                // More would be no number that the library takes.
+                // The library refuses a number with more bytes.
                 let more = usize::from(*byte & 0x7f).checked_shl(shift).unwrap_or(usize::MAX);
                 let value = value.saturating_add(more);
                 match *byte & 0x80 {
@@ -176,7 +178,7 @@ impl Block {
         }
     }
 
-    /// A number that begins in the last bits of a byte.
+    /// Reads a number that begins in the last bits of a byte.
     fn number(what: Number, byte: u8, mask: u8) -> Self {
         match byte & mask {
             all if all == mask => Self::Number { what, value: usize::from(all), shift: 0 },
@@ -218,7 +220,7 @@ impl Symbol {
             if (self.code, self.bits) == HASH {
                 *byte |= 1 << place;
             }
-            // Behind the longest there is none: the library refuses what is not coded so.
+            // No code is longer. The library refuses such a string.
             if self.code.wrapping_sub(self.first) < CODES[self.bits] || self.bits + 1 == CODES.len() {
                 *self = Self::default();
             }

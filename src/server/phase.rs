@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-/// How long a drain still accepts and serves. Each answer in this time tells its client to close, so that a client
-/// in a closed loop is never cut between two requests.
+/// How long a drain still accepts and serves. Each answer in this time tells its client to close. So a client that
+/// sends one request after the other is never cut between two of them.
 pub(super) const DRAIN_GRACE: Duration = Duration::from_millis(500);
 
 /// Where a server is in its life. It only moves forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Nothing has been asked to end.
+    /// The server has not been asked to end.
     Serving,
     /// New connections are still welcome; clients are told to close theirs.
     Draining,

@@ -18,15 +18,15 @@ use tokio_util::task::TaskTracker;
 use super::settings::ServerSettings;
 use super::wire::{Begun, Wire};
 
-/// The most bytes that HTTP/1 buffers of a request's head. It is far above the application's own limit, so that the
-/// application's answer (a problem document) is the one that clients see.
+/// The most bytes that HTTP/1 buffers of a request's head. The application's own limit is far below, so that clients
+/// see the application's answer (a problem document).
 const H1_BUFFER_BYTES: usize = 64 * 1024;
 /// The most bytes of an HTTP/2 request's headers, as HTTP/2 counts them; see [`H1_BUFFER_BYTES`].
 const H2_HEADER_LIST_BYTES: u32 = 64 * 1024;
-/// How many bytes an HTTP/2 client may send ahead of the application's reading, per stream and per connection. It is
-/// the least that the protocol allows, as requests have no bodies here; hyper's default is a megabyte.
+/// How many bytes an HTTP/2 client may send before the application reads them, per stream and per connection. It is the
+/// least that the protocol allows, because requests have no bodies here. hyper's default is a megabyte.
 const H2_WINDOW_BYTES: u32 = 65_535;
-/// After this much silence an HTTP/2 client is sent a PING, and is gone if no answer comes within [`H2_PING_TIMEOUT`].
+/// After this much silence, an HTTP/2 client is sent a PING. If no answer comes within [`H2_PING_TIMEOUT`], it is gone.
 const H2_PING_INTERVAL: Duration = Duration::from_secs(30);
 /// How long an HTTP/2 client may take to answer a PING.
 const H2_PING_TIMEOUT: Duration = Duration::from_secs(10);
@@ -37,13 +37,13 @@ pub(super) struct Protocols {
     two: http2::Builder<StreamExecutor>,
 }
 
-/// A connection that hyper has.
+/// A connection that hyper serves.
 pub(super) enum Served<S, A: Answers> {
     One(Box<http1::Connection<TokioIo<Wire<S>>, A>>),
     Two(Box<http2::Connection<TokioIo<Wire<S>>, A, StreamExecutor>>),
 }
 
-/// What answers requests, as hyper wants it.
+/// The type of service that hyper needs.
 pub(super) trait Answers:
     HttpService<Incoming, ResBody = Body, Error = Infallible, Future: Send + Unpin + 'static> + Unpin
 {
@@ -58,14 +58,17 @@ impl Protocols {
     /// The requests of HTTP/2 connections run among `streams`.
     pub(super) fn new(settings: &ServerSettings, streams: TaskTracker) -> Self {
         let mut one = http1::Builder::new();
-        // A client's FIN must drop the handler: whatever was granted is then taken back. A request may have 100 fields, as
-        // hyper has it, which answers 431 to more: any other number, given here, would have it allocate and fill two
-        // tables of that many for each request. For each it would set a timer too; the connection has one that does.
-        // Head and body of an answer are written as one, as small as they are: in two pieces they cost the kernel more.
+        // A client's FIN must drop the handler, so that what was granted is rolled back.
+        //
+        // hyper allows a request 100 fields, and answers 431 to more. With any other number given here, it would
+        // allocate and fill two tables of that many fields for each request. It would also set a timer for each
+        // request, but the connection has one already.
+        //
+        // Head and body of an answer are written together. They are small, and two writes cost the kernel more.
         one.half_close(false).header_read_timeout(None).max_buf_size(H1_BUFFER_BYTES).writev(false);
         let mut two = http2::Builder::new(StreamExecutor(streams));
-        // The limits on streams that are reset at once ("rapid reset") stay as h2 sets them: 20 that were never accepted,
-        // 1024 that broke the protocol.
+        // The limits on streams that are reset at once ("rapid reset") are those of h2: 20 that were never accepted,
+        // and 1024 that broke the protocol.
         two.timer(TokioTimer::new())
             .keep_alive_interval(H2_PING_INTERVAL)
             .keep_alive_timeout(H2_PING_TIMEOUT)
@@ -76,7 +79,7 @@ impl Protocols {
         Self { one, two }
     }
 
-    /// Has hyper answer, by `service`, what has begun on `wire`.
+    /// Lets hyper answer, by `service`, what has begun on `wire`.
     pub(super) fn serve<S, A>(&self, begun: Begun, wire: Wire<S>, service: A) -> Served<S, A>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -95,7 +98,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
     A: Answers,
 {
-    /// Has it end with the requests that are in flight.
+    /// Ends it after the requests that are in flight.
     pub(super) fn graceful_shutdown(&mut self) {
         match self {
             Self::One(connection) => Pin::new(&mut **connection).graceful_shutdown(),
@@ -103,8 +106,8 @@ where
         }
     }
 
-    /// Takes it from hyper, with what hyper has read and not made sense of yet. Only of HTTP/1, and only where nothing that
-    /// was written is left there: it would be lost.
+    /// Takes it back from hyper, with the bytes that hyper has read but not used yet. This works only for HTTP/1, and
+    /// only if hyper has written everything: the rest would be lost.
     pub(super) fn take_back(self) -> Option<(Wire<S>, Bytes, A)> {
         let Self::One(connection) = self else { return None };
         let parts = connection.into_parts();
@@ -127,8 +130,8 @@ where
     }
 }
 
-/// Runs the requests of HTTP/2 connections, each of which is a task of its own, where the drain can wait for them:
-/// a connection that is cut takes its requests down with it, but only a moment later.
+/// Runs the requests of HTTP/2 connections, each as a task of its own. The drain waits for these tasks: when a
+/// connection is cut, its requests end a moment later.
 #[derive(Clone)]
 pub(super) struct StreamExecutor(TaskTracker);
 

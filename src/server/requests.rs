@@ -10,23 +10,23 @@ use tokio::time::Instant;
 
 use super::application::Malformed;
 
-/// The requests of one connection, and what stands between two of them on its wire.
+/// The requests of one connection, and what is on its wire between two of them.
 #[derive(Default)]
 pub(super) struct Requests {
     counts: Mutex<Counts>,
     /// Whether something was read since the last request in flight ended.
     has_begun_another: AtomicBool,
-    /// Whether something that was written may still be here.
+    /// Whether something that was written may still wait here.
     is_unwritten: AtomicBool,
-    /// Whether that has to wait for the client.
+    /// Whether it waits for the client.
     is_held_up: AtomicBool,
-    /// The first request whose head is malformed, by how many came before it.
+    /// The first request with a malformed head: how many requests came before it, and what is wrong.
     malformed: OnceLock<(usize, Malformed)>,
 }
 
 #[derive(Default)]
 struct Counts {
-    /// Of the first request; `None` before it.
+    /// The protocol of the first request; `None` before it.
     version: Option<Version>,
     begun: usize,
     in_flight: usize,
@@ -44,7 +44,7 @@ impl Requests {
         self.counts().quiet_since.map(|since| since.elapsed())
     }
 
-    /// The same, where an answer is in flight until all of it is written.
+    /// The same, but an answer counts as in flight until all of it is written.
     pub(super) fn silent_for(&self) -> Option<Duration> {
         self.quiet_for().filter(|_| !self.is_unwritten.load(Ordering::Relaxed))
     }
@@ -54,13 +54,13 @@ impl Requests {
         self.has_begun_another.load(Ordering::Relaxed)
     }
 
-    /// Whether hyper has all answers to what it has read of HTTP/1.
+    /// Whether this is HTTP/1, and hyper has the answers to all that it has read.
     pub(super) fn are_answered_by_http1(&self) -> bool {
         let counts = self.counts();
         counts.in_flight == 0 && counts.version.is_some_and(|version| version <= Version::HTTP_11)
     }
 
-    /// That the request behind so many others is malformed.
+    /// Notes that the request after this many others is malformed.
     pub(super) fn note_malformed(&self, before: usize, why: Malformed) {
         self.malformed.get_or_init(|| (before, why));
     }
@@ -85,7 +85,7 @@ impl Requests {
 
     pub(super) fn note_written(&self) {
         self.is_unwritten.store(false, Ordering::Relaxed);
-        // Else all of it was written when the last request ended.
+        // If nothing was held up, everything was already written when the last request ended.
         if self.is_held_up.swap(false, Ordering::Relaxed)
             && let Some(since) = &mut self.counts().quiet_since
         {

@@ -9,26 +9,28 @@ use crate::telemetry::Connections;
 /// How connections are served by [`serve`](super::serve), and their limits.
 #[derive(Clone, Debug)]
 pub struct ServerSettings {
-    /// What makes connections secure; without it they are not.
+    /// The certificate for TLS. Without it, connections are not secure.
     pub tls: Option<Tls>,
-    /// How long after being accepted a connection may take over its TLS handshake.
+    /// How long the TLS handshake may take, from the moment when the connection is accepted.
     pub tls_handshake_timeout: Duration,
-    /// How long after that, or after being accepted, a connection may take to deliver its first complete request head.
+    /// How long a connection may then take to deliver its first complete request head. Without TLS, this counts from
+    /// the moment when it is accepted.
     pub first_request_timeout: Duration,
-    /// How long a connection may be without a request in flight before it is closed. For HTTP/1, the next request's
+    /// How long a connection may be without a request in flight before it is closed. With HTTP/1, the next request's
     /// head must also be complete by then.
     pub idle_timeout: Duration,
-    /// The most connections at a time, at least 1; further ones wait in the kernel's backlog.
+    /// The most connections at a time, at least 1. Further ones wait in the kernel's backlog.
     pub max_connections: usize,
-    /// The most connections that one address may have at a time, or one network of IPv6; further ones are closed.
+    /// The most connections of one address, or of one IPv6 network. Further ones are closed.
     pub max_connections_per_address: usize,
     /// The most concurrent requests on one HTTP/2 connection.
     pub max_h2_streams: u32,
-    /// The most bytes of answers that wait in memory for their clients to read them. Beyond that, whoever has most is cut.
+    /// The most bytes of answers that wait in memory for their clients to read them. If there are more, the connection
+    /// with most of them is closed.
     pub max_unread_bytes: usize,
-    /// How long a drain may take from its beginning; then the remaining connections are cut.
+    /// How long a drain may take from its beginning. Then the remaining connections are cut.
     pub drain_timeout: Duration,
-    /// Where it is counted what becomes of connections.
+    /// The counts of connections.
     pub counts: Arc<Connections>,
 }
 

@@ -1,5 +1,5 @@
-//! How long a peer may leave what was sent to it unacknowledged: the server's own time, or less, where a request on the
-//! connection asks for that.
+//! How long a peer may leave sent bytes unacknowledged. The server has a time for all connections, and a request may
+//! shorten it for its own.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -13,8 +13,8 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tracing::debug;
 
-/// How long what was sent may stay unacknowledged, or the peer's window closed, before the kernel gives the peer up: at
-/// most, since a request may have less ([`TcpTimeout`]).
+/// The longest time that sent bytes may stay unacknowledged, or the peer's window closed. Then the kernel gives up the
+/// peer. A request may have less time ([`TcpTimeout`]).
 pub(super) const TCP_USER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The time that the peer of one connection has. Each request finds it among its extensions, and may shorten it.
@@ -23,7 +23,7 @@ pub struct TcpTimeout(Arc<Mutex<Wanted>>);
 
 #[derive(Debug, Default)]
 struct Wanted {
-    /// What the requests under way have asked for: several share an HTTP/2 connection.
+    /// The times that the current requests ask for. Several requests can share an HTTP/2 connection.
     times: Vec<Duration>,
 }
 
@@ -34,8 +34,8 @@ impl Wanted {
 }
 
 impl TcpTimeout {
-    /// Gives the peer up when it has left something unacknowledged for this time, for as long as the answer lives. It
-    /// holds from the next write on.
+    /// While the result lives, gives up the peer if it has left something unacknowledged for this time. This holds from
+    /// the next write on.
     pub fn at_most(&self, time: Duration) -> ShortTcpTimeout {
         self.lock().times.push(time);
         ShortTcpTimeout { tcp_timeout: self.clone(), time }
@@ -46,7 +46,7 @@ impl TcpTimeout {
     }
 }
 
-/// That a request gives its peer less time than the server does.
+/// A request gives its peer less time than the server does, until this is dropped.
 #[derive(Debug)]
 pub struct ShortTcpTimeout {
     tcp_timeout: TcpTimeout,
@@ -62,11 +62,11 @@ impl Drop for ShortTcpTimeout {
     }
 }
 
-/// An accepted socket that is written to within the time that its requests allow.
+/// An accepted socket, with the TCP timeout that its requests allow.
 pub(super) struct TimeoutStream<S> {
     stream: S,
     tcp_timeout: TcpTimeout,
-    /// What the kernel was told last.
+    /// The time that the kernel was told last.
     told: Duration,
 }
 
@@ -81,7 +81,7 @@ impl<S: AsFd> TimeoutStream<S> {
         &self.stream
     }
 
-    /// Tells the kernel before it is given more to send, as that is when its time begins to count.
+    /// Tells the kernel before it gets more to send: that is when its time begins to count.
     fn tell(&mut self) {
         let wanted = self.tcp_timeout.lock().shortest();
         if wanted != self.told {

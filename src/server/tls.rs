@@ -1,4 +1,4 @@
-//! TLS: certificates that are read anew when they change, and who a client's certificate says it is.
+//! TLS: certificates that are read again when they change, and the subject of a client's certificate.
 
 use std::fmt;
 use std::io;
@@ -22,43 +22,43 @@ mod subject;
 
 pub use subject::Subject;
 
-/// What clients may choose from by ALPN. Those that choose nothing are served by what they begin to speak.
+/// The protocols that clients may choose by ALPN. If a client chooses none, its first bytes decide.
 const PROTOCOLS: [&[u8]; 3] = [b"h2", b"http/1.1", b"http/1.0"];
 
 /// The files of a server's certificate, all in PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The server's certificate, and those that lead from it to an authority which clients know.
+    /// The server's certificate, and the chain from it to an authority that clients know.
     pub certificate: PathBuf,
-    /// The private key of the first of them.
+    /// The private key of the server's certificate.
     pub key: PathBuf,
-    /// The authorities whose certificates clients may show; without it none is asked for.
+    /// The authorities of client certificates. Without it, clients are not asked for a certificate.
     pub client_authorities: Option<PathBuf>,
 }
 
 impl TlsFiles {
-    /// Where they are.
+    /// The paths of the files.
     pub fn paths(&self) -> Vec<PathBuf> {
         let all = [Some(&self.certificate), Some(&self.key), self.client_authorities.as_ref()];
         all.into_iter().flatten().cloned().collect()
     }
 }
 
-/// Why a certificate cannot be used. It quotes nothing of what the files hold, since one of them is the key.
+/// Why a certificate cannot be used. It quotes nothing from the files, since one of them is the key.
 #[derive(Debug, Error)]
 pub enum TlsError {
-    /// The file is not there, or not for us.
+    /// The file is missing, or the gateway may not read it.
     #[error("cannot read {}: {error}", file.display())]
     Unreadable {
-        /// Which.
+        /// The path of the file.
         file: PathBuf,
         /// What the system says.
         error: io::Error,
     },
-    /// What the file holds is of no use.
+    /// The content of the file cannot be used.
     #[error("{}: {problem}", file.display())]
     Unusable {
-        /// Which.
+        /// The path of the file.
         file: PathBuf,
         /// What is wrong.
         problem: String,
@@ -66,7 +66,7 @@ pub enum TlsError {
 }
 
 impl TlsError {
-    /// The file that is to blame.
+    /// The path of the file that cannot be used.
     pub fn file(&self) -> &Path {
         match self {
             Self::Unreadable { file, .. } | Self::Unusable { file, .. } => file,
@@ -74,7 +74,7 @@ impl TlsError {
     }
 }
 
-/// What handshakes are made with. All clones change together when the files are read anew.
+/// The settings for handshakes. All clones change together when the files are read again.
 #[derive(Clone)]
 pub struct Tls {
     files: Arc<TlsFiles>,
@@ -93,14 +93,14 @@ impl Tls {
         Ok(Self { files: Arc::new(files), current })
     }
 
-    /// Reads the files again, for connections that come. Where that fails, all stays as it was.
+    /// Reads the files again, for new connections. If that fails, nothing changes.
     pub fn reload(&self) -> Result<(), TlsError> {
         let current = read(&self.files)?;
         *self.current.write() = current;
         Ok(())
     }
 
-    /// The files that it comes from.
+    /// The files that were read.
     pub fn files(&self) -> &TlsFiles {
         &self.files
     }
@@ -121,7 +121,7 @@ impl Tls {
 
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // What the files hold is nobody's business.
+        // The content of the files is not for the log.
         f.debug_struct("Tls").field("files", &self.files).finish_non_exhaustive()
     }
 }
@@ -149,7 +149,8 @@ fn read(files: &TlsFiles) -> Result<Current, TlsError> {
         })?;
     config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
     if files.client_authorities.is_some() {
-        // A session that is resumed is not verified again: a certificate would outlive its end, or its authority.
+        // A resumed session is not verified again. With resumption, a client could go on after its certificate or its
+        // authority has ended.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
     }
@@ -178,7 +179,7 @@ fn client_verifier(
     for certificate in certificates(file)? {
         authorities.add(certificate).map_err(|error| unusable(file, error))?;
     }
-    // Optional, since whoever shows none may still show an API key.
+    // Optional: a client without a certificate may still show an API key.
     WebPkiClientVerifier::builder_with_provider(Arc::new(authorities), Arc::clone(provider))
         .allow_unauthenticated()
         .build()

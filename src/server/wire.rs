@@ -1,4 +1,4 @@
-//! The stream of a connection, before and between the times in which hyper has it.
+//! The stream of a connection, also while hyper does not have it: before the first request, and between requests.
 
 use std::io;
 use std::pin::Pin;
@@ -13,13 +13,13 @@ use super::heads::Heads;
 use super::hpack::Paths;
 use super::requests::Requests;
 
-/// What TLS may keep of what it was given to write.
+/// How many bytes TLS may keep of what it was given to write.
 const TLS_BUFFER_BYTES: usize = 64 * 1024;
 
-/// What a client of HTTP/2 says first, if it knows that it may (RFC 9113, section 3.4).
+/// The first bytes of an HTTP/2 client that knows it may begin so (RFC 9113, section 3.4).
 const H2_PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// What a connection has begun to say.
+/// The protocol that a connection has begun to speak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Begun {
     Http1,
@@ -32,13 +32,13 @@ pub(super) struct Wire<S> {
     /// What is read before anything else.
     first: Bytes,
     heads: Heads,
-    /// Of HTTP/2, behind its preface.
+    /// For HTTP/2, behind its preface.
     paths: Option<Box<Paths>>,
     requests: Arc<Requests>,
     unread: Arc<Unread>,
     /// What hyper could not write yet.
     held_up: Option<Charge>,
-    /// Whoever wants to read while nothing can be written.
+    /// The task that wants to read while nothing can be written.
     reader: Option<Waker>,
 }
 
@@ -57,14 +57,14 @@ impl<S: AsyncRead + Unpin> Wire<S> {
         }
     }
 
-    /// Has these bytes, which were read from it, be read again.
+    /// Puts back bytes that were read from the stream: they are read again.
     pub(super) fn put_back(&mut self, bytes: Bytes) {
-        // Also no bytes at all keep the whole buffer in which they stood.
+        // An empty `Bytes` would still keep its whole buffer in memory.
         self.first = if bytes.is_empty() { Bytes::new() } else { bytes };
     }
 
-    /// Waits for the beginning of a request, and for as many bytes as tell what it is; `None` where the client has gone, or
-    /// the stream fails. What had been read when this was given up stays to be read.
+    /// Waits until a request begins, and until enough bytes have come to tell its protocol. Returns `None` if the
+    /// client has gone or the stream fails. If the wait is given up, the bytes that were read are read again.
     pub(super) async fn begins(&mut self) -> Option<Begun> {
         let is_first = self.requests.version().is_none();
         let mut bytes = [0; H2_PREFACE.len()];
@@ -80,7 +80,7 @@ impl<S: AsyncRead + Unpin> Wire<S> {
             }
             match self.stream.read(&mut bytes[known..]).await {
                 Ok(0) | Err(_) if known == 0 => return None,
-                // Whatever it was to become, hyper finds its end.
+                // hyper notices by itself that the request does not go on.
                 Ok(0) | Err(_) => return Some(Begun::Http1),
                 Ok(more) => {
                     self.heads.read(&bytes[known..known + more]);
@@ -98,7 +98,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        // A client that reads no answers is not read either: each of its requests would be one more answer in memory.
+        // While a client does not read its answers, we do not read its requests: each would put one more answer into
+        // memory.
         if self.held_up.is_some() && self.requests.are_answered_by_http1() {
             self.reader = Some(context.waker().clone());
             return Poll::Pending;
@@ -123,7 +124,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
 }
 
 impl<S> Wire<S> {
-    /// Notes that hyper waits to write so many bytes, or none any more.
+    /// Notes how many bytes hyper waits to write, or that it does not wait any more.
     fn is_held_up_by(&mut self, bytes: usize) -> io::Result<()> {
         if bytes == 0 && self.held_up.is_none() {
             return Ok(());
@@ -151,7 +152,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Wire<S> {
         written
     }
 
-    /// hyper flushes once it has written all that it has.
+    /// hyper flushes when it has written everything.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(context);
         match &flushed {
@@ -166,7 +167,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Wire<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // Whoever closes has said so, or has something to say yet.
+        // To close means that something was written, or is still to be written.
         self.requests.note_writing();
         Pin::new(&mut self.stream).poll_shutdown(context)
     }

@@ -11,12 +11,12 @@ use reqwest::Client;
 use reqwest::redirect::Policy;
 use tokio::runtime::Handle;
 
-/// How long a collector may take.
+/// How long the collector may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// A collector that is away is warned of at most this often.
+/// While the collector cannot be reached, it is logged at most this often.
 const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Sends what it is given to send, and says in the log where that fails: nobody else would hear of it.
+/// Sends the spans that it is given. It logs a failure, because nothing else would report it.
 #[derive(Debug)]
 pub(super) struct Collector {
     client: Client,
@@ -26,13 +26,13 @@ pub(super) struct Collector {
 }
 
 impl Collector {
-    /// Within a runtime.
+    /// Must be called within a runtime.
     pub(super) fn new(endpoint: &str) -> Result<Self, reqwest::Error> {
-        // Already there, where the store is reached by TLS.
+        // It is there already if the store is reached by TLS.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut client = Client::builder().timeout(PATIENCE).redirect(Policy::none());
         if endpoint.starts_with("http://") {
-            // Where no certificates are needed, none need be installed on this machine.
+            // If no certificates are needed, this machine need not have any.
             client = client.tls_certs_only([]);
         }
         let client = client.build()?;
@@ -55,7 +55,7 @@ impl HttpClient for Collector {
         let sent = self.runtime.spawn(async move {
             let answer = client.execute(request.try_into()?).await?;
             let mut response = Response::new(Bytes::new());
-            // What else it says is of no use to us, and might have no end.
+            // We do not use the rest of the answer, and it might have no end.
             *response.status_mut() = answer.status();
             Ok::<_, reqwest::Error>(response)
         });
@@ -69,7 +69,7 @@ impl HttpClient for Collector {
     }
 }
 
-/// What has happened; the layers above it say no more than that sending failed.
+/// The cause of the failure. The errors above it only say that sending failed.
 fn innermost(error: &dyn Error) -> String {
     error.source().map_or_else(|| error.to_string(), innermost)
 }

@@ -1,4 +1,4 @@
-//! What becomes of connections, in numbers: of all that the process serves, or of one server's alone.
+//! What becomes of connections, in numbers: of all connections of the process, or of one server's alone.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ labels! {
     pub enum ConnectionRefused {
         /// Its address has as many as it may have.
         AddressFull = "address-full",
-        /// The TLS handshake failed, as by a certificate of an unknown authority.
+        /// The TLS handshake failed, for example because the authority of a certificate is not known.
         HandshakeFailed = "handshake-failed",
         /// The TLS handshake took too long.
         HandshakeLate = "handshake-late",
@@ -23,18 +23,18 @@ labels! {
 /// Counts since the start, and what is open now.
 #[derive(Debug)]
 pub struct Connections {
-    /// Connections that are open, those in their handshake included.
+    /// Open connections, including those in their handshake.
     pub open: IntGauge,
     accepted: IntCounter,
     /// Connections that were closed before they had a request.
     pub refused: Counters<ConnectionRefused>,
     /// Bytes of answers that wait in memory for their clients to read them.
     pub unread_bytes: IntGauge,
-    /// Connections that were closed since they had most of that when it was too much.
+    /// Connections that were closed because they had most of those bytes when there were too many.
     pub cut_unread: IntCounter,
 }
 
-/// One connection that is open; it counts until it is dropped.
+/// One open connection. It counts until this is dropped.
 pub struct OpenConnection(Arc<Connections>);
 
 impl Connections {
@@ -74,7 +74,7 @@ impl Connections {
 }
 
 impl Default for Connections {
-    /// Those of a server of which nobody is told.
+    /// The counts of a server whose counts are not shown.
     fn default() -> Self {
         Self::register(&Registry::new())
     }

@@ -1,5 +1,5 @@
-//! Metrics with labels whose values are known when the program is built, or stand in its settings: no client can add one.
-//! Counting looks nothing up, since each value has its place in a table.
+//! Metrics with labels. The values of the labels are known when the program is built, or are in its settings: no client
+//! can add one. Each value has its place in a table, so counting looks nothing up.
 
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -9,12 +9,12 @@ use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
 };
 
-/// A label, by its values.
+/// A label, which is the set of its values.
 pub trait Label: Copy {
-    /// What they are called.
+    /// The names of all values.
     fn names() -> Vec<&'static str>;
 
-    /// Where this one stands among them.
+    /// The place of this value among them.
     fn index(self) -> usize;
 }
 
@@ -31,7 +31,7 @@ macro_rules! labels {
         }
 
         impl $label {
-            /// What it is called.
+            /// The name of this value.
             #[allow(dead_code, reason = "not every label is named elsewhere too")]
             $visibility const fn name(self) -> &'static str {
                 match self {
@@ -58,7 +58,7 @@ pub(crate) use labels;
 pub struct Counters<L>(Vec<IntCounter>, PhantomData<fn(L)>);
 
 impl<L: Label> Counters<L> {
-    /// All of them begin at zero, and are shown from the start: an increase from nothing would not be seen as one.
+    /// All counters begin at zero and are shown from the start. Otherwise the first increase could not be seen as one.
     pub fn register(registry: &Registry, name: &str, help: &str, label: &str) -> Self {
         let family = valid(IntCounterVec::new(Opts::new(name, help), &[label]));
         let all = L::names().into_iter().map(|value| family.with_label_values(&[value])).collect();
@@ -66,19 +66,19 @@ impl<L: Label> Counters<L> {
         Self(all, PhantomData)
     }
 
-    /// One more.
+    /// Adds one.
     pub fn count(&self, value: L) {
         self.add(value, 1);
     }
 
-    /// So many more.
+    /// Adds this number.
     pub fn add(&self, value: L, more: u64) {
         if let Some(counter) = self.0.get(value.index()) {
             counter.inc_by(more);
         }
     }
 
-    /// How many there were.
+    /// The current count.
     pub fn get(&self, value: L) -> u64 {
         self.0.get(value.index()).map_or(0, IntCounter::get)
     }
@@ -91,7 +91,7 @@ pub struct CounterTable<A, B> {
 }
 
 impl<A: Label, B: Label> CounterTable<A, B> {
-    /// As [`Counters::register`].
+    /// Like [`Counters::register`].
     pub fn register(registry: &Registry, name: &str, help: &str, labels: [&str; 2]) -> Self {
         let family = valid(IntCounterVec::new(Opts::new(name, help), &labels));
         let row = |a| B::names().into_iter().map(|b| family.with_label_values(&[a, b])).collect();
@@ -100,7 +100,7 @@ impl<A: Label, B: Label> CounterTable<A, B> {
         Self { rows, labels: PhantomData }
     }
 
-    /// One more.
+    /// Adds one.
     pub fn count(&self, a: A, b: B) {
         if let Some(counter) = self.rows.get(a.index()).and_then(|row| row.get(b.index())) {
             counter.inc();
@@ -121,7 +121,7 @@ impl<L: Label> Histograms<L> {
         Self(all, PhantomData)
     }
 
-    /// One that took so long.
+    /// Adds one observation.
     pub fn observe(&self, value: L, took: Duration) {
         if let Some(histogram) = self.0.get(value.index()) {
             histogram.observe(took.as_secs_f64());
@@ -129,7 +129,8 @@ impl<L: Label> Histograms<L> {
     }
 }
 
-/// The state of each of some things that the settings name: a gauge for each thing and state, 1 for the state that it is in.
+/// The states of things that the settings name. There is a gauge for each thing and state, and it is 1 for the current
+/// state.
 pub struct States<L>(IntGaugeVec, PhantomData<fn(L)>);
 
 impl<L: Label> States<L> {
@@ -148,11 +149,11 @@ impl<L: Label> States<L> {
     }
 }
 
-/// A gauge that is shown from when it is first set: zero would be taken for a value.
+/// A gauge that is hidden until it is set for the first time: a zero would look like a value.
 pub struct LateGauge(IntGaugeVec);
 
 impl LateGauge {
-    /// As the other metrics.
+    /// Like the other metrics.
     pub fn register(registry: &Registry, name: &str, help: &str) -> Self {
         let family = valid(IntGaugeVec::new(Opts::new(name, help), &[]));
         register(registry, family.clone());
@@ -179,12 +180,12 @@ pub(super) fn counter(registry: &Registry, name: &str, help: &str) -> IntCounter
     counter
 }
 
-/// Has a metric be shown.
+/// Registers a metric, so that it is shown.
 pub(super) fn register(registry: &Registry, metric: impl Collector + 'static) {
     valid(registry.register(Box::new(metric)));
 }
 
-/// Names, bounds and labels stand in the source: what is wrong with one of them shows at the first start.
+/// Names, bounds and labels are in the source. So an error in one of them shows at the first start.
 #[expect(clippy::expect_used, reason = "a metric that is not valid is a fault of the program")]
 pub(super) fn valid<T>(metric: prometheus::Result<T>) -> T {
     metric.expect("a valid metric")

@@ -1,4 +1,4 @@
-//! The numbers of this process, as Prometheus reads them. Those of requests stand where requests are answered.
+//! The metrics of this process, as Prometheus reads them. Those of requests are where requests are answered.
 
 use std::sync::{Arc, LazyLock};
 
@@ -11,89 +11,89 @@ use super::process::Process;
 /// The media type of [`Metrics::text`].
 pub const MEDIA_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The bounds of what is measured in fractions of a second: requests, and steps at the store.
+/// The buckets for times of up to a few seconds: requests, and steps at the store.
 pub const SHORT_TIMES_S: &[f64] =
     &[0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0];
-/// The bounds of how long somebody waits in line, which is up to an hour.
+/// The buckets for waits in a wait queue, which last up to an hour.
 const LONG_TIMES_S: &[f64] =
     &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0];
 
 labels! {
     /// What a store is asked to do.
     pub enum Step {
-        /// To take a lock or a place in its line, or to look whether it is its turn.
+        /// To take a lock or a ticket, or to poll for a ticket.
         Acquire = "acquire",
-        /// To set a lease anew.
+        /// To renew a lease.
         Renew = "renew",
-        /// To free a lock.
+        /// To release a lock.
         Release = "release",
         /// To say who holds a lock.
         Inspect = "inspect",
-        /// To undo what nobody will learn of.
+        /// To roll back a grant that no client was told of.
         TakeBack = "take-back",
-        /// To let an offer go on that nobody here takes.
+        /// To pass on an offer that none of our waiters claims.
         Decline = "decline",
-        /// To end a grant, whoever holds the lock by it.
+        /// To break a lock.
         Break = "break",
         /// To list locks that are held.
         List = "list",
-        /// To hear that this gateway is alive.
+        /// To send a heartbeat.
         Beat = "beat",
-        /// To say whether it can be used.
+        /// To say whether the store can be used.
         Check = "check",
     }
 }
 
 labels! {
-    /// What is written down, line by line.
+    /// The logs.
     pub enum LogName {
-        /// What the gateway says.
+        /// The normal log.
         Normal = "normal",
-        /// Who did what with which key.
+        /// The audit log.
         Audit = "audit",
     }
 }
 
 labels! {
-    /// How a store did not answer.
+    /// How a step failed at the store.
     pub enum NoAnswer {
-        /// Certainly nothing happened.
+        /// Nothing has happened.
         Unavailable = "unavailable",
-        /// It may have happened.
+        /// Something may have happened.
         Unknown = "unknown",
     }
 }
 
 labels! {
-    /// How a doubt ended: a step was sent, and its answer did not come.
+    /// How a doubt ended. A step was sent, and its answer did not come.
     pub enum DoubtEnded {
-        /// The step was sent again, and that was answered.
+        /// The step was sent again, and was answered.
         Answered = "answered",
-        /// What it may have done was undone.
+        /// What it may have done was rolled back.
         Undone = "undone",
-        /// It did not: the caller was told that nobody knows.
+        /// Neither worked: the caller was told that the result is unknown.
         Unknown = "unknown",
     }
 }
 
 labels! {
-    /// What became of something that nobody could be told of.
+    /// How it ended when the gateway rolled something back.
     pub enum TakenBack {
-        /// A lock was freed.
+        /// A lock was released.
         Freed = "freed",
-        /// There was no lock, and there will be none.
+        /// There was no lock to release, and none will follow.
         Voided = "voided",
-        /// A lock that a connection held was freed as the connection ended.
+        /// A lock that a connection held was released when the connection ended.
         Ended = "connection-ended",
-        /// The store was out of reach for too long: what there was ends at its ttl.
+        /// The store was out of reach for too long. If there is a lock, it ends at its ttl.
         GivenUp = "given-up",
     }
 }
 
 labels! {
-    /// Why a connection lost its lock before it ended.
+    /// Why a connection lost its lock while it was open.
     pub enum LeaseLost {
-        /// It lasted as long as it may.
+        /// `max_hold` was reached.
         MaxHoldReached = "max-hold-reached",
         /// It was released with the token, or the store has lost it.
         Released = "released",
@@ -103,7 +103,7 @@ labels! {
         HeldByAnother = "held-by-another",
         /// Another request of the token holds the lock.
         TakenOver = "taken-over",
-        /// Whoever asked for it may hold it no longer.
+        /// The caller no longer has the right to hold it.
         KeyRefused = "key-refused",
         /// The gateway stops.
         ShuttingDown = "shutting-down",
@@ -111,7 +111,7 @@ labels! {
 }
 
 labels! {
-    /// How a wait in line ended.
+    /// How a wait in the wait queue ended.
     pub enum WaitEnded {
         /// With the lock.
         Granted = "granted",
@@ -121,46 +121,46 @@ labels! {
 }
 
 labels! {
-    /// What a server is to its quorum.
+    /// The state of a quorum member.
     pub enum MemberState {
         /// It takes part.
         Counts = "counts",
-        /// It may have forgotten something, and takes part again by itself.
+        /// It may have forgotten something, and will take part again by itself.
         Quarantine = "quarantine",
         /// It cannot be reached or used.
         Unusable = "unusable",
     }
 }
 
-/// The numbers of this process.
+/// The metrics of this process.
 pub struct Metrics {
     registry: Registry,
     process: Process,
-    /// How long the store took, by what it was asked.
+    /// How long the store took for each step.
     pub store_seconds: Histograms<Step>,
     /// Steps that the store did not answer.
     pub store_errors: CounterTable<Step, NoAnswer>,
     /// How doubts ended.
     pub doubts: Counters<DoubtEnded>,
-    /// What became of what nobody could be told of.
+    /// How it ended when the gateway rolled something back.
     pub takes_back: Counters<TakenBack>,
     /// Locks that connections lost.
     pub leases_lost: Counters<LeaseLost>,
-    /// How long was waited in line.
+    /// How long requests waited in a wait queue.
     pub wait_seconds: Histograms<WaitEnded>,
-    /// Those who wait in line.
+    /// Requests that wait now.
     pub waiters: IntGauge,
     /// Streams of events.
     pub watchers: IntGauge,
     /// The locks that connections hold.
     pub holds: IntGauge,
-    /// What is being taken back.
+    /// What is being rolled back now.
     pub takes_back_pending: IntGauge,
-    /// What each server of a quorum is to it.
+    /// The state of each quorum member.
     pub quorum_members: States<MemberState>,
     /// When the served certificate expires, in seconds since 1970.
     pub certificate_expires: LateGauge,
-    /// Whether the gateway finishes what it has begun.
+    /// Whether the gateway drains.
     pub draining: IntGauge,
     /// Lines that are missing in a log.
     pub log_lines_dropped: Counters<LogName>,
@@ -168,7 +168,7 @@ pub struct Metrics {
     pub connections: Arc<Connections>,
 }
 
-/// The numbers of this process.
+/// The metrics of this process.
 pub fn metrics() -> &'static Metrics {
     static METRICS: LazyLock<Metrics> = LazyLock::new(Metrics::new);
     &METRICS
@@ -249,12 +249,12 @@ impl Metrics {
         }
     }
 
-    /// Where further numbers are added.
+    /// The registry, for further metrics.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
 
-    /// Says once which program this is.
+    /// Sets the metric that says which program this is. Must be called once.
     pub fn set_build(&self, store: &'static str) {
         let about =
             Opts::new("fencepost_build_info", "The version of the program, and where locks live; always 1.");

@@ -1,4 +1,4 @@
-//! What the system says of this process, under the names that Prometheus has for it. It is read when somebody looks.
+//! What the system knows about this process, under the usual names of Prometheus. It is read when the metrics are read.
 
 use std::fs;
 use std::time::SystemTime;
@@ -9,12 +9,12 @@ use rustix::process::{Resource, getrlimit};
 
 use super::labels::{gauge, register, valid};
 
-/// Where `/proc/self/stat` has what, counted from the first field behind the name of the program.
+/// The places of the fields in `/proc/self/stat`, counted from the first field after the program's name.
 const USER_TICKS: usize = 11;
 const SYSTEM_TICKS: usize = 12;
 const RESIDENT_PAGES: usize = 21;
 
-/// The numbers of the process.
+/// The metrics of the process.
 pub(super) struct Process {
     cpu_seconds: prometheus::Counter,
     resident_bytes: IntGauge,
@@ -44,14 +44,14 @@ impl Process {
         }
     }
 
-    /// Reads them anew; what cannot be read stays as it was.
+    /// Reads all of them again. A value that cannot be read stays as it was.
     pub(super) fn read(&self) {
         if let Some((cpu_seconds, resident_bytes)) = read_stat() {
             self.cpu_seconds.inc_by((cpu_seconds - self.cpu_seconds.get()).max(0.0));
             self.resident_bytes.set(resident_bytes);
         }
         if let Ok(fds) = fs::read_dir("/proc/self/fd") {
-            // Without the one that the look itself takes.
+            // One of them is open only for this count.
             self.open_fds.set(i64::try_from(fds.count()).unwrap_or(i64::MAX) - 1);
         }
         let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
@@ -62,7 +62,7 @@ impl Process {
 /// The processor time in seconds, and the memory in bytes.
 fn read_stat() -> Option<(f64, i64)> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
-    // The name of the program stands in parentheses, and may have anything in it.
+    // The program's name is in parentheses, and may contain any character.
     let fields: Vec<i64> =
         stat.rsplit_once(')')?.1.split_whitespace().map(|field| field.parse().unwrap_or(0)).collect();
     let ticks = fields.get(USER_TICKS)? + fields.get(SYSTEM_TICKS)?;

@@ -1,7 +1,7 @@
-//! Where the time of each request went, for whoever collects traces by OTLP: a span for the request, and one for each
-//! step at the store. While nobody does, nothing of this runs, and a request only finds that out.
+//! Where the time of each request went, for a collector of traces (OTLP): one span for the request, and one for each
+//! step at the store. Without a collector, nothing of this runs: a request only finds out that there is none.
 //!
-//! What is said of a request is what its line in the log says. The names of locks are among it, tokens never.
+//! A span says the same about a request as its line in the log. It has the names of locks, but never a token.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -18,10 +18,10 @@ use thiserror::Error;
 use super::collector::Collector;
 use super::metrics::{NoAnswer, Step};
 
-/// What the service is called, unless the environment says otherwise.
+/// The name of the service, unless the environment has another.
 const SERVICE: &str = "fencepost";
 
-/// There once somebody collects.
+/// Set when there is a collector.
 static TRACER: OnceLock<SdkTracer> = OnceLock::new();
 
 /// Why traces cannot be sent.
@@ -29,11 +29,11 @@ static TRACER: OnceLock<SdkTracer> = OnceLock::new();
 #[error("{0}")]
 pub struct TracesError(String);
 
-/// What collects spans and sends them, from a thread of its own.
+/// Collects spans and sends them, in a thread of its own.
 pub struct Traces(SdkTracerProvider);
 
 impl Traces {
-    /// Sends what happens from now on to this address. Called once, within a runtime.
+    /// From now on, sends spans to this address. Must be called once, within a runtime.
     pub fn start(endpoint: &str) -> Result<Self, TracesError> {
         let collector = Collector::new(endpoint).map_err(|error| TracesError(error.to_string()))?;
         let exporter =
@@ -45,14 +45,14 @@ impl Traces {
         Ok(Self(provider))
     }
 
-    /// Sends what is left, for at most `within`.
+    /// Sends the remaining spans, for at most `within`.
     pub async fn finish(self, within: Duration) {
-        // It blocks the thread that asks for it. What could not be sent was said when it was tried.
+        // This blocks the calling thread. Failures were logged when they happened.
         let _ = tokio::task::spawn_blocking(move || self.0.shutdown_with_timeout(within)).await;
     }
 }
 
-/// What is said of this process with each span.
+/// What each span says about this process.
 fn resource() -> Resource {
     let named = Resource::builder().build();
     let name = named.get(&Key::from_static_str("service.name"));
@@ -62,27 +62,27 @@ fn resource() -> Resource {
     if is_named { resource.build() } else { resource.with_service_name(SERVICE).build() }
 }
 
-/// The span of a request, if somebody collects.
+/// The span of a request, if there is a collector.
 pub struct RequestSpan(Option<Context>);
 
-/// What a request turned out to be, when it is over.
+/// What is known about a request when it is over.
 pub struct RequestEnd<'a> {
     /// What it asked for.
     pub operation: &'static str,
     /// What became of it.
     pub outcome: &'static str,
-    /// Absent where nobody was there to be answered.
+    /// Absent if the client had left.
     pub status: Option<u16>,
     /// The lock.
     pub key: Option<&'a str>,
-    /// Who asked, by the id of the API key.
+    /// The caller, by the id of the API key.
     pub key_id: Option<&'a str>,
-    /// As it stands in the log.
+    /// The request's id, as in the log.
     pub request_id: &'a str,
 }
 
 impl RequestSpan {
-    /// A request has come. Its `traceparent` says of which trace it is a part, if it is of one.
+    /// A request has come. Its `traceparent` names the trace that it belongs to, if there is one.
     pub fn begin<'a>(method: &str, route: &str, traceparent: impl FnOnce() -> Option<&'a str>) -> Self {
         let Some(tracer) = TRACER.get() else { return Self(None) };
         let method = if METHODS.contains(&method) { method } else { "_OTHER" };
@@ -99,12 +99,12 @@ impl RequestSpan {
         Self(Some(parent.with_span(span)))
     }
 
-    /// Whether somebody collects it.
+    /// Whether the span is collected.
     pub fn is_recorded(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Has the steps of `answer` be known as those of this request.
+    /// Runs `answer`. Its steps belong to this span.
     pub async fn around<T>(&self, answer: impl Future<Output = T>) -> T {
         match &self.0 {
             Some(context) => answer.with_context(context.clone()).await,
@@ -130,7 +130,7 @@ impl RequestSpan {
         }
         if let Some(status) = end.status {
             span.set_attribute(KeyValue::new("http.response.status_code", i64::from(status)));
-            // Whoever holds a lock already is no error, nor is a caller's mistake one of this server.
+            // It is no error of this server if a lock is held, or if a caller makes a mistake.
             if status >= 500 {
                 span.set_attribute(KeyValue::new("error.type", end.outcome));
                 span.set_status(Status::error(end.outcome));
@@ -140,10 +140,10 @@ impl RequestSpan {
     }
 }
 
-/// The methods that a span is named after. Others are a client's invention.
+/// The methods that give spans their names. A client can invent others.
 const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
 
-/// The one header that is taken over. Its companion `tracestate` would be free text of the client's.
+/// The one header that is read. The other one, `tracestate`, would be free text of the client's.
 struct Parent<'a>(Option<&'a str>);
 
 impl Extractor for Parent<'_> {
@@ -156,11 +156,11 @@ impl Extractor for Parent<'_> {
     }
 }
 
-/// The span of a step at the store, which ends when this is dropped.
+/// The span of a step at the store. It ends when this is dropped.
 pub struct StepSpan(<SdkTracer as Tracer>::Span);
 
 impl StepSpan {
-    /// The store is asked; `None` where that is for no request, or nobody collects.
+    /// The store is asked. `None` if that is for no request, or there is no collector.
     pub fn begin(step: Step) -> Option<Self> {
         let tracer = TRACER.get()?;
         let request = Context::current();

@@ -24,7 +24,7 @@ pub(crate) fn pairs_of(uri: &Uri) -> Result<Pairs, Problem> {
     })
 }
 
-/// Refuses parameters that nobody took, where these are all that there are.
+/// Refuses a parameter that was not taken. The error lists `names`: all that the request can have.
 pub(crate) fn refuse_others<'a>(pairs: &Pairs, names: impl Iterator<Item = &'a str>) -> Result<(), Problem> {
     let Some(name) = pairs.left_over() else { return Ok(()) };
     let names: Vec<_> = names.collect();

@@ -14,8 +14,8 @@ use crate::lock::{FencingToken, LockKey, Owner, Terms, Ttl};
 
 /// The shortest `min_hold`.
 const SHORTEST_MIN_HOLD: Duration = Duration::from_millis(1);
-/// The lease of a lock that a connection holds, where none is asked for, and the shortest: a third of it must be enough
-/// for a packet to be lost and sent again.
+/// The default lease of a lock that a connection holds, and the shortest one. A third of it must be long enough to send
+/// a lost packet again.
 const HELD_TTL: Duration = Duration::from_secs(15);
 const SHORTEST_HELD_TTL: Duration = Duration::from_secs(1);
 
@@ -26,7 +26,7 @@ pub(crate) trait LockQuery: Sized + Send {
 
     fn read(pairs: &mut Pairs, limits: &Limits) -> Result<Self, Problem>;
 
-    /// What is asked for with it, of this lock.
+    /// What the request asks for, if it is about this lock.
     fn asked(&self, key: LockKey) -> Asked {
         Asked::of(Right::Acquire, Some(key))
     }

@@ -1,7 +1,7 @@
-//! The path and the query as they came: decoded once, strictly, and never guessed at.
+//! The path and the query as they were sent: decoded once and strictly, without guessing.
 //!
-//! Framework extractors take a malformed `%zz` literally and bytes that are not UTF-8 lossily, so that two different
-//! addresses could mean one lock. Here such input is an error.
+//! The extractors of frameworks keep a malformed `%zz` as it stands, and replace bytes that are not UTF-8. Then two
+//! different addresses could mean one lock. Here, such input is an error.
 
 use percent_encoding::percent_decode;
 
@@ -11,15 +11,16 @@ pub(crate) struct Pairs(Vec<(String, Vec<u8>)>);
 /// Why a query cannot be read. Carries the name of the parameter.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum QueryError {
-    /// A `%` that two hexadecimal digits do not follow, in this parameter.
+    /// In this parameter, a `%` is not followed by two hexadecimal digits.
     Malformed(String),
     /// This parameter is there twice.
     Repeated(String),
-    /// With this parameter there are more than any request takes.
+    /// This parameter is one more than any request takes.
     TooMany(String),
 }
 
-/// The most parameters of a query: no request takes as many, and each is compared with all before it.
+/// The most parameters of a query, which is more than any request takes. Each is compared with all before it, so there
+/// must be a limit.
 const MOST_PARAMETERS: usize = 8;
 
 impl Pairs {
@@ -49,13 +50,13 @@ impl Pairs {
         Some(self.0.remove(at).1)
     }
 
-    /// The name of a parameter that nobody took.
+    /// The name of a parameter that was not taken.
     pub(crate) fn left_over(&self) -> Option<&str> {
         self.0.first().map(|(name, _)| name.as_str())
     }
 }
 
-/// Percent-decodes once; `None` where a `%` is not followed by two hexadecimal digits.
+/// Percent-decodes once. Returns `None` if a `%` is not followed by two hexadecimal digits.
 pub(crate) fn decode(text: &str) -> Option<Vec<u8>> {
     let bytes = text.as_bytes();
     let is_escape =

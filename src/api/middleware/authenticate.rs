@@ -17,11 +17,11 @@ use crate::api::state::AppState;
 use crate::audit::{Audit, Event, Who};
 use crate::server::Peer;
 
-/// Refused keys that are not worth a line of their own are told of together after so long.
+/// After this time, the refused keys without a line of their own are told in one line.
 const UNTOLD_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Finds out who makes the request, and leaves that for the handlers; refuses who shows no key where keys are in use.
-/// Returns what the key has left of its rate.
+/// Finds out who makes the request, and notes it for the handlers. If the gateway has keys, a request without one is
+/// refused. Returns what the key has left of its rate.
 pub(crate) fn authenticate(app: &AppState, request: &Request) -> Result<Option<RateLeft>, Box<Response>> {
     let context = request.extensions().get::<RequestContext>();
     let Some(keyring) = &app.keyring else {
@@ -31,7 +31,7 @@ pub(crate) fn authenticate(app: &AppState, request: &Request) -> Result<Option<R
         return Ok(None);
     };
     if is_open(request.uri().path()) {
-        // Without a caller: a handler that asks for one has no business here.
+        // No caller is noted. A handler that needs one has no place at an open address.
         return Ok(None);
     }
     let caller = match identify(keyring, request) {
@@ -56,16 +56,16 @@ pub(crate) fn authenticate(app: &AppState, request: &Request) -> Result<Option<R
     Ok(left)
 }
 
-/// Whether it is known who makes the request, by a key that is good or because everybody may do everything.
+/// Whether the caller is known: its key is good, or the gateway has no keys.
 pub(crate) fn is_known(app: &AppState, request: &Request) -> bool {
     app.keyring.as_ref().is_none_or(|keyring| identify(keyring, request).is_ok())
 }
 
-/// Who is not known.
+/// A caller that is not known.
 enum Unknown {
-    /// Whoever shows nothing.
+    /// It shows nothing.
     Nobody,
-    /// Whoever shows what is no key, for this reason, and what to say of it to the caller.
+    /// What it shows is not accepted, for this `reason`. The caller reads `told`.
     Refused { id: Option<String>, reason: &'static str, told: &'static str },
 }
 
@@ -76,7 +76,7 @@ fn identify(keyring: &Keyring, request: &Request) -> Result<Caller, Unknown> {
     let reason_of = |refused: Refused| match refused {
         Refused::Unknown => ("the id is unknown", NO_KEY),
         Refused::WrongSecret => ("the secret is wrong", NO_KEY),
-        // Whoever has the secret may know.
+        // The client knows the secret, so it may be told this.
         Refused::Expired => ("the key has expired", "this API key has expired"),
         Refused::CertificateEnded => {
             let told =
@@ -110,7 +110,7 @@ fn identify(keyring: &Keyring, request: &Request) -> Result<Caller, Unknown> {
     })
 }
 
-/// What is shown as a bearer's key. Credentials of other kinds are for somebody else, such as a proxy on the way.
+/// The key in a `Bearer` header. Credentials of other schemes are meant for others, such as a proxy on the way.
 fn bearer(headers: &HeaderMap) -> Option<Result<&str, &'static str>> {
     let mut shown = headers.get_all(AUTHORIZATION).iter().filter_map(|value| {
         let (scheme, rest) = value.as_bytes().split_at_checked("Bearer ".len())?;
@@ -123,8 +123,8 @@ fn bearer(headers: &HeaderMap) -> Option<Result<&str, &'static str>> {
     Some(std::str::from_utf8(key).map(str::trim_ascii).map_err(|_| "the key is malformed"))
 }
 
-/// Refuses what is no key. Whoever guesses fast is neither listened to nor written about, at no cost to those who share
-/// its address and have a key.
+/// Refuses what is not an accepted key. An address that sends too many is told to wait, and gets no more lines in the
+/// log. Clients of the same address that have a key do not notice.
 fn refuse(
     app: &AppState,
     request: &Request,
@@ -136,7 +136,7 @@ fn refuse(
         return Problem::new(ProblemType::KeyRefused, told).into_response();
     };
     let address = request.extensions().get::<Arc<Peer>>().map(|peer| peer.address.ip());
-    // Without an accept loop in front there is no address to tell apart.
+    // Without an accept loop in front of us, the address is not known.
     if let Some(Err(retry_after)) = address.map(|address| keyring.guesses.count(address)) {
         if keyring.guesses.leave_untold() {
             tell_later(keyring.clone(), app.audit.clone());
@@ -165,7 +165,7 @@ fn tell_later(keyring: Arc<Keyring>, audit: Arc<Audit>) {
     });
 }
 
-/// Says what the key has left of its rate, as the draft of RateLimit header fields has it.
+/// Says what the key has left of its rate, in the form of the draft on RateLimit header fields.
 pub(crate) fn with_rate_left(mut response: Response, left: Option<RateLeft>) -> Response {
     let Some(left) = left else { return response };
     let whole_s = |time: Duration| time.as_millis().div_ceil(1000);
@@ -173,7 +173,7 @@ pub(crate) fn with_rate_left(mut response: Response, left: Option<RateLeft>) -> 
     let policy = format!("\"key\";q={requests};w={window_s}");
     let rate_left = format!("\"key\";r={};t={}", left.remaining, whole_s(left.refills_in()));
     for (name, value) in [(RATE_LIMIT_POLICY, policy), (RATE_LIMIT, rate_left)] {
-        // Digits and quotes are always a header value.
+        // Digits and quotes are always allowed in a header value.
         if let Ok(value) = HeaderValue::from_str(&value) {
             response.headers_mut().insert(name, value);
         }

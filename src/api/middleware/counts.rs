@@ -1,4 +1,4 @@
-//! What requests are counted as.
+//! How requests are counted.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -14,7 +14,7 @@ pub(crate) enum RequestOutcome {
     Granted,
     AlreadyHeld,
     Ok,
-    /// Nobody was there any more to be answered.
+    /// The client had left before it was answered.
     ClientLeft,
     Problem(ProblemType),
 }
@@ -83,7 +83,7 @@ pub(crate) fn request_counts() -> &'static RequestCounts {
 }
 
 impl RequestCounts {
-    /// One more. `took` is how long it took, if that says something of this gateway.
+    /// Counts one more request. `took` is given if its duration says something about this gateway.
     pub(crate) fn count(&self, operation: Operation, outcome: RequestOutcome, took: Option<Duration>) {
         self.total.count(operation, outcome);
         if let Some(took) = took {
@@ -96,7 +96,7 @@ impl RequestCounts {
 mod tests {
     use super::*;
 
-    /// The table has a place for each, and under its own name.
+    /// Each outcome has its own place in the table, under its own name.
     #[test]
     fn every_problem_is_counted_under_its_name() {
         let names = RequestOutcome::names();

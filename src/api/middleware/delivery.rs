@@ -9,26 +9,28 @@ use http_body::{Frame, SizeHint};
 
 use crate::service::GrantGuard;
 
-/// Something that wants to know that a response is being written. Dropped without the call, it was not.
+/// Something that learns that a response is being written. If it is dropped without the call, the response was not
+/// written.
 pub(crate) trait Delivery: Send + Unpin + 'static {
     fn delivered(self);
 }
 
-/// The guard of a grant goes with the answer: what the socket took is the client's, what it did not is taken back.
+/// The guard of a grant travels with the answer. If the socket takes the answer, the client keeps the lock. If not, the
+/// grant is rolled back.
 impl Delivery for GrantGuard {
     fn delivered(self) {
         self.disarm();
     }
 }
 
-/// Ties `delivery` to the response: its first poll is the moment at which the connection takes it.
+/// Ties `delivery` to the response. The connection takes the response when it polls the body for the first time.
 ///
-/// The moment is as late as a server can see. What happens after it, in the kernel, in a proxy, at the client, is
-/// not visible from here, and nothing is ever released because of it.
+/// A server cannot see more than that. What happens later, in the kernel, in a proxy or at the client, never releases a
+/// lock.
 pub(crate) fn track(response: Response, delivery: impl Delivery) -> Response {
     response.map(|body| {
         if body.is_end_stream() {
-            // Nobody polls an empty body: its head is all there is.
+            // An empty body is never polled: the head is the whole answer.
             delivery.delivered();
             return body;
         }

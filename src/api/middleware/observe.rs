@@ -1,4 +1,4 @@
-//! What is true of every request: an id, headers that no answer goes without, and one line in the log.
+//! What all requests have in common: an id, the headers of every answer, and one line in the log.
 
 use std::time::Instant;
 
@@ -21,14 +21,16 @@ use crate::telemetry::traces::{RequestEnd, RequestSpan};
 
 /// Says whose pages may embed an answer.
 const CORP: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
-/// Says of which trace a request is a part.
+/// Names the trace that a request is a part of.
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 /// The longest id that is taken over from a caller, in characters.
 const LONGEST_REQUEST_ID: usize = 128;
 
-/// Comes before everything else: gives the request an id and begins its line, which is written when the answer is handed to
-/// the socket, or when it turns out that nobody waits for it any more. What a request says of its trace counts where it
-/// `is_trusted`: a span costs something, and strangers are not to choose how many there are.
+/// Runs before everything else: gives the request an id and begins its line. The line is written when the answer is
+/// handed to the socket, or when the client turns out to have gone.
+///
+/// The trace that a request names counts only if the request `is_trusted`. A span costs something, so strangers must
+/// not choose how many there are.
 pub(crate) fn observe(request: &mut Request, is_trusted: impl FnOnce(&Request) -> bool) -> LogLine {
     let id = request_id(request.headers());
     let context = RequestContext::new(id, request.extensions().get().cloned());
@@ -51,12 +53,12 @@ pub(crate) fn observe(request: &mut Request, is_trusted: impl FnOnce(&Request) -
     }
 }
 
-/// The caller's id where it is 1 to 128 visible ASCII characters, else a fresh one of 64 random bits.
+/// The caller's id if it has 1 to 128 visible ASCII characters. Otherwise, a new one of 64 random bits.
 fn request_id(headers: &HeaderMap) -> HeaderValue {
     let is_usable = |id: &&HeaderValue| {
         (1..=LONGEST_REQUEST_ID).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic)
     };
-    // Who names the request after the lease, or after the API key, must not find that in the log.
+    // A caller may use its lease token or its API key as the id. These must not get into the log.
     let has_token = |id: &str| {
         let mut tokens = headers.get_all(LEASE_TOKEN).iter().filter_map(|token| token.to_str().ok());
         tokens.any(|token| !token.is_empty() && id.contains(token))
@@ -69,7 +71,7 @@ fn request_id(headers: &HeaderMap) -> HeaderValue {
             let bits = rand::random::<u64>().to_be_bytes();
             let digit = |n: usize| b"0123456789abcdef"[usize::from(bits[n / 2] >> (n % 2 * 4) & 15)];
             let id: [u8; 16] = std::array::from_fn(digit);
-            // Hexadecimal digits are always a header value.
+            // Hexadecimal digits are always allowed in a header value.
             HeaderValue::from_bytes(&id).unwrap_or(HeaderValue::from_static("none"))
         }
     }
@@ -78,50 +80,49 @@ fn request_id(headers: &HeaderMap) -> HeaderValue {
 /// The line of one request. It is written exactly once, at the latest when it is dropped.
 pub(crate) struct LogLine {
     method: Method,
-    /// By the method and the route.
+    /// What the method and the route say.
     operation: Operation,
     route: &'static str,
     span: RequestSpan,
     context: RequestContext,
     started: Instant,
-    /// Absent while nothing was answered.
+    /// Absent until there is an answer.
     status: Option<u16>,
     problem: Option<ProblemType>,
     is_written: bool,
 }
 
 impl LogLine {
-    /// Whether somebody collects the steps of this request.
+    /// Whether the steps of this request go into a trace.
     pub(crate) fn is_traced(&self) -> bool {
         self.span.is_recorded()
     }
 
-    /// Has the steps of `answer` be known as those of this request.
+    /// Runs `answer`. Its steps belong to the trace of this request.
     pub(crate) async fn traced(&self, answer: impl Future<Output = Response>) -> Response {
         self.span.around(answer).await
     }
 
-    /// Puts on an answer what none goes without, and has the line wait for it to be handed to the socket.
+    /// Adds the headers of every answer. The line is written when the answer is handed to the socket.
     pub(crate) fn hand_over(mut self, mut response: Response) -> Response {
         let headers = response.headers_mut();
         headers.insert(REQUEST_ID, self.context.request_id().clone());
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        // A browser hands it to no page of another site, unless that was asked for by its origin. What a page embeds is only
-        // ever asked for by GET.
+        // Without CORS, a browser gives this answer to no page of another site. Pages embed things by GET only.
         if matches!(self.method, Method::GET | Method::HEAD) {
             headers.insert(CORP, HeaderValue::from_static("same-origin"));
         }
         self.status = Some(response.status().as_u16());
         self.problem = response.extensions().get::<ProblemType>().copied();
         if self.method == Method::HEAD {
-            // Its body is dropped unread somewhere below the connection: the head is all there is to hand over.
+            // The connection drops the body of this answer unread. So the answer ends with its head.
             self.delivered();
             return response;
         }
         track(response, self)
     }
 
-    /// The request is over: it was answered, or nobody was there any more to be answered.
+    /// The request is over: it was answered, or its client had gone.
     fn write(&mut self, is_delivered: bool, message: &str) {
         if std::mem::replace(&mut self.is_written, true) {
             return;
@@ -160,7 +161,7 @@ impl LogLine {
         }
     }
 
-    /// Of strangers, only so many requests of one address have a line.
+    /// For each address, only a limited number of requests without a known caller gets a line.
     fn has_line(&self) -> bool {
         let is_worth_it = || self.context.caller().is_some() || is_worth_a_line(self.context.peer());
         self.context.has_line().unwrap_or_else(is_worth_it)

@@ -1,4 +1,5 @@
-//! The lines of requests of which nobody is known: the log is no place for a flood. They are answered as ever.
+//! The log lines of requests whose caller is not known. Their number is limited, so that they cannot flood the log. The
+//! requests are answered all the same.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -9,15 +10,15 @@ use tokio::time::sleep;
 use crate::access::Guesses;
 use crate::server::Peer;
 
-/// Those without a line of their own are told of together after so long.
+/// After this time, the requests without a line of their own are told in one line.
 const UNTOLD_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How many each address has sent. The log is the process's own, and so is this.
+/// How many requests each address has sent. The counts belong to the process, as the log does.
 static STRANGERS: LazyLock<Guesses> = LazyLock::new(Guesses::default);
 
-/// Whether one more request from there is worth a line.
+/// Whether one more request from this peer gets a line in the log.
 pub(crate) fn is_worth_a_line(peer: Option<&Arc<Peer>>) -> bool {
-    // Without an accept loop in front there is no address to tell apart.
+    // Without an accept loop in front of us, the address is not known.
     let Some(peer) = peer else { return true };
     if STRANGERS.count(peer.address.ip()).is_ok() {
         return true;

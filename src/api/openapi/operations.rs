@@ -63,7 +63,7 @@ pub(crate) struct RequiredToken {
     token: String,
 }
 
-/// A token that must be there, but for one who breaks the lock.
+/// A token that must be there, unless the request breaks the lock.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Header)]
 pub(crate) struct TokenUnlessForced {
@@ -74,7 +74,7 @@ pub(crate) struct TokenUnlessForced {
     token: String,
 }
 
-/// What every address can answer: it is refused before a handler runs, or the handler panics.
+/// What every address can answer: the request is refused before its handler runs, or the handler panics.
 const ANYWHERE: &[ProblemType] = &[
     ProblemType::CrossOrigin,
     ProblemType::UnknownHost,
@@ -92,7 +92,7 @@ const ANY_LOCK_CALL: &[ProblemType] = &[
     ProblemType::StoreUnavailable,
 ];
 
-/// What every address that is not open to all can answer.
+/// What every address that needs a key can answer.
 const WITH_KEYS: &[ProblemType] =
     &[ProblemType::KeyRequired, ProblemType::KeyRefused, ProblemType::RightMissing, ProblemType::RateLimited];
 

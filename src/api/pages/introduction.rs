@@ -1,4 +1,4 @@
-//! Where people begin: the page at `/docs`, what `/` says, and the list of all problems. None of them needs a key.
+//! Where people begin: the page at `/docs`, the answer of `/`, and the list of all problems. None of them needs a key.
 
 use axum::Router;
 use axum::extract::{Request, State};
@@ -14,12 +14,12 @@ use crate::api::state::AppState;
 const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 const PAGE: &str = include_str!("introduction.html");
 const LIST: &str = include_str!("problems.html");
-/// Where the page has the address of this gateway, what a client with a key writes besides, and a list.
+/// What the page has in place of the address of this gateway, of the option for a key, and of a list.
 const ORIGIN: &str = "{origin}";
 const KEY: &str = "{key}";
 const ROWS: &str = "{rows}";
 
-/// What a client writes that shows a key: a file, since everybody on the machine can read arguments.
+/// What a client with a key adds to its command. It is a file, since everybody on the machine can read arguments.
 const WITH_KEY: &str = "-K key.curl ";
 
 /// `/` and `/problems`.
@@ -27,7 +27,7 @@ pub(super) fn routes() -> Router<AppState> {
     Router::new().route("/", get(start)).route("/problems", get(problems))
 }
 
-/// Answers `/docs` itself: what stands below is Swagger UI's.
+/// Answers `/docs` itself. Everything below it belongs to Swagger UI.
 pub(super) async fn introduce(State(app): State<AppState>, request: Request, next: Next) -> Response {
     if request.uri().path() != "/docs" || !matches!(*request.method(), Method::GET | Method::HEAD) {
         return next.run(request).await;
@@ -37,7 +37,7 @@ pub(super) async fn introduce(State(app): State<AppState>, request: Request, nex
     ([(CONTENT_TYPE, HTML)], page).into_response()
 }
 
-/// Leads a browser to the introduction, and tells others what to try.
+/// Leads a browser to the introduction, and tells other clients what to try.
 async fn start(State(app): State<AppState>, request: Request) -> Response {
     if is_browser(request.headers()) {
         return (StatusCode::SEE_OTHER, [(LOCATION, "docs"), (VARY, "Accept")]).into_response();
@@ -82,13 +82,13 @@ fn needs_key(app: &AppState) -> bool {
     app.keyring.is_some()
 }
 
-/// Whether somebody looks at the answer who would rather have a page than a text.
+/// Whether the client is a browser, which shows a page better than plain text.
 fn is_browser(headers: &HeaderMap) -> bool {
     let accepts = headers.get_all(ACCEPT).iter().filter_map(|accept| accept.to_str().ok());
     accepts.into_iter().any(|accept| accept.contains("text/html"))
 }
 
-/// The address by which this gateway was asked. A name with any other character becomes no part of a page.
+/// The address that the client used for this gateway. A name with any other character gets into no page.
 fn origin(app: &AppState, headers: &HeaderMap, uri: &Uri) -> String {
     let scheme = if app.admission.speaks_tls { "https" } else { "http" };
     let host = headers.get(HOST).and_then(|host| host.to_str().ok());

@@ -12,11 +12,11 @@ use crate::api::openapi::{ExplainProblems, HealthzProblems, ReadyzProblems};
 use crate::api::problem::{Problem, ProblemType};
 use crate::api::state::AppState;
 
-/// What a stranger is told: addresses of the store, and what it says of itself, are not for everybody.
+/// What a caller without a key is told. The store's addresses, and what the store says, are not for everybody.
 const NOT_TOLD: &str =
     "the store cannot be used; the log says why, and so does this answer if you send an API key";
 
-/// That all is well.
+/// The answer when all is well.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Health {
     status: &'static str,
@@ -58,7 +58,7 @@ pub(super) async fn readyz(State(app): State<AppState>, request: Request) -> Res
             "the gateway is stopping: it answers what it has begun, and takes nothing new",
         ));
     }
-    // Before the store is asked: a body cannot be lent to others meanwhile.
+    // This comes first: a reference to a body cannot be kept while the store is asked.
     let is_known = is_known(&app, &request);
     match app.service.check().await {
         Ok(()) => {

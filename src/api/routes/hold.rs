@@ -79,7 +79,8 @@ pub(super) async fn hold_lock(
     };
     let form = StreamForm::accepted(&headers);
     let (token, lease) = (hold.token.clone(), hold.lease.clone());
-    // At the latest half the ttl after a peer has vanished something is written to it, and a third later it is given up.
+    // If a peer has vanished, something is sent to it after half the ttl at the latest. A third of the ttl later, the
+    // connection is given up.
     let tcp_timeout = peer.map(|Extension(peer)| peer.tcp_timeout.at_most(ttl.as_duration() / 3));
     let body = Body::new(HoldBody {
         hold,
@@ -102,11 +103,11 @@ fn too_many_holds() -> Problem {
     Problem::new(ProblemType::TooManyHolds, "this gateway has too many holds open already: try again later")
 }
 
-/// The answer to whoever holds a lock by it. Dropped with the connection, it ends the hold.
+/// The answer to a client that holds a lock by it. When the connection drops it, the hold ends.
 struct HoldBody {
     hold: Hold,
     form: StreamForm,
-    /// The lock, until the client is told that it holds it; and its place in the line, if it waited.
+    /// The lock, until the client is told that it holds it, and the ticket if it waited.
     untold: Option<(LockKey, Option<WaitPermit>)>,
     _connection: ConnectionPlace,
     _tcp_timeout: Option<ShortTcpTimeout>,

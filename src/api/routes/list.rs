@@ -15,9 +15,9 @@ use crate::api::state::AppState;
 use crate::lock::LockKey;
 use crate::store::List;
 
-/// How many locks a page has at most, where nothing else is asked for.
+/// How many locks a page has at most, by default.
 const DEFAULT_LIMIT: usize = 100;
-/// The most that may be asked for.
+/// The most locks that a request may ask for.
 const MOST: usize = 1_000;
 /// The longest cursor that a store gives.
 const LONGEST_CURSOR: usize = 4_096;
@@ -38,7 +38,7 @@ pub(super) struct ListQuery {
     cursor: Option<String>,
 }
 
-/// A request for a page, by one who may see such locks.
+/// A request for a page. Its caller may list these locks.
 pub(super) struct ListCall {
     caller: Caller,
     query: ListQuery,
@@ -86,7 +86,7 @@ impl FromRequest<AppState> for ListCall {
 impl ListQuery {
     fn read(pairs: &mut Pairs) -> Result<Self, Problem> {
         let prefix = match pairs.take("prefix").filter(|prefix| !prefix.is_empty()) {
-            // What no name can be, none can begin with: it is no prefix that anybody meant.
+            // No lock can have such a name, so no lock's name begins with it. The prefix is a mistake.
             Some(prefix) => {
                 let key =
                     LockKey::parse(&prefix).map_err(|error| bad_parameter("prefix", error.to_string()))?;

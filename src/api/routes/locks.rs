@@ -80,7 +80,7 @@ pub(super) async fn acquire_lock(
     }
 }
 
-/// A grant for which somebody waited, until it is handed to the client.
+/// A grant after a wait, until it is handed to the client.
 struct Waited {
     guard: GrantGuard,
     wait: WaitPermit,
@@ -93,7 +93,7 @@ impl Delivery for Waited {
     }
 }
 
-/// Lets a request wait that wants to.
+/// Lets a request wait if it asks for that.
 pub(super) fn wait_permit(
     app: &AppState,
     caller: &Caller,
@@ -107,17 +107,17 @@ pub(super) fn wait_permit(
     caller.wait(&app.limits.shares, key, token).map(Some).ok_or_else(key_waits_too_often)
 }
 
-/// For whom a lock is asked for.
+/// Who asks for the lock.
 pub(super) fn tenant_of(app: &AppState, caller: &Caller, wait: Option<&WaitPermit>) -> Tenant {
     Tenant::new(account_of(app, caller), wait.and_then(WaitPermit::is_place_kept))
 }
 
-/// To whose account a caller's locks are put.
+/// The account that a caller's locks belong to.
 fn account_of(app: &AppState, caller: &Caller) -> Option<Account> {
     caller.locks(&app.limits.shares).map(|(count, most)| Account { count, most })
 }
 
-/// Gives up a request whose key is revoked while it waits: what was or may yet be granted to it is taken back.
+/// Ends the wait of a request whose key is revoked. What was granted to it, or may yet be granted, is rolled back.
 pub(super) async fn while_allowed<T>(
     caller: &Caller,
     key: &LockKey,
@@ -185,7 +185,7 @@ pub(super) async fn renew_lock(
             "this token has released the lock; min_hold keeps it taken, and nobody holds it",
         )),
         Renewed::MaxHoldReached(lease) => Err(Problem::max_hold_reached(&lease)),
-        // Said of a connection's renewals only.
+        // Only the renewals of a connection end like this.
         Renewed::HeldByAnother | Renewed::TakenOver => Err(held_by_another()),
     }
 }
@@ -238,7 +238,7 @@ async fn break_lock(
         return Err(bad_parameter("force", detail));
     }
     let (app, who, LockCall { key, query, .. }) = (app.clone(), context.who(), call);
-    // It is written down also where whoever asked for it has left meanwhile.
+    // The audit log has this even if the client has left meanwhile.
     let breaking = tokio::spawn(async move {
         let broken = app.service.break_lock(&key, query.fencing_token).await;
         let (fencing_token, owner, outcome) = match &broken {
@@ -285,7 +285,7 @@ pub(super) async fn get_lock(
     method: Method,
     call: LockCall<InspectQuery>,
 ) -> Result<Response, Problem> {
-    // Telling a token that it holds the lock is a promise, and the answer to HEAD has no place for one.
+    // To tell a token that it holds the lock is a promise. The answer to HEAD has no place for one.
     let token = call.token.as_ref().filter(|_| method != Method::HEAD);
     match app.service.inspect(&call.key, token).await? {
         Inspected::Held { lease, yours, waiters } => Ok(answers::lock(&call.key, &lease, waiters, yours)),
@@ -300,7 +300,7 @@ pub(super) fn too_many_waiters() -> Problem {
     )
 }
 
-/// What is said where the API key, and not the server, has had enough.
+/// The error when the API key, and not the server, has reached its limit.
 pub(super) fn key_waits_too_often() -> Problem {
     Problem::new(
         ProblemType::TooManyWaiters,

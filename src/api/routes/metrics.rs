@@ -1,4 +1,4 @@
-//! The numbers of this process for whoever collects them.
+//! The metrics of this process, for those who collect them.
 
 use axum::extract::{Request, State};
 use axum::http::header::{CONNECTION, CONTENT_TYPE};
@@ -43,7 +43,7 @@ pub(super) async fn get_metrics(
     Ok(text(&app))
 }
 
-/// The metrics on an address of their own, where everybody may read them, and nothing else.
+/// The metrics at an address of their own, and nothing else. Everybody may read them there.
 pub fn metrics_app(state: AppState) -> impl Application {
     let router = Router::new()
         .route("/metrics", get(alone))
@@ -51,8 +51,8 @@ pub fn metrics_app(state: AppState) -> impl Application {
     Observed(router.with_state(state))
 }
 
-/// One answer a connection, and others between two of them: strangers may ask here too, and each answer takes as long as many
-/// requests for locks.
+/// Each connection gets one answer, and others get their turn between two of them. Strangers may ask here too, and one
+/// answer takes as long as many requests for locks.
 async fn alone(State(app): State<AppState>, version: Version) -> Response {
     tokio::task::yield_now().await;
     let mut response = text(&app);
@@ -62,7 +62,7 @@ async fn alone(State(app): State<AppState>, version: Version) -> Response {
     response
 }
 
-/// Routes whose requests are written down, and nothing else.
+/// Routes whose requests are logged, and nothing else.
 #[derive(Clone)]
 struct Observed(Router);
 
@@ -74,7 +74,7 @@ impl Application for Observed {
 }
 
 fn text(app: &AppState) -> Response {
-    // So that they are shown before the first request is counted.
+    // This makes them visible before the first request is counted.
     request_counts();
     let (metrics, service) = (metrics(), &app.service);
     metrics.waiters.set(number(service.waiters()));

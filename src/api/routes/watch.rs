@@ -1,4 +1,4 @@
-//! What happens to locks, as a stream: to one, or to all whose names begin alike.
+//! Streams of events: of one lock, or of all locks with a prefix.
 
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
@@ -31,9 +31,9 @@ use crate::service::{Selection, Told, Wanted, Watched, Watching};
 
 /// The longest silence.
 const LONGEST_SILENCE: Duration = Duration::from_secs(10);
-/// How often it is seen whether the caller may still be told.
+/// How often the caller's right to watch is checked.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How long a peer may leave unacknowledged what was sent to it: as long again as it takes until something is sent.
+/// How long a peer may leave sent bytes unacknowledged. It is as long as the longest silence.
 const LONGEST_UNACKNOWLEDGED: Duration = LONGEST_SILENCE;
 
 /// What is watched.
@@ -60,7 +60,7 @@ pub(super) struct LastEventId {
     id: String,
 }
 
-/// A wish to watch, which is allowed.
+/// A request to watch that is allowed.
 pub(super) struct WatchCall {
     selection: Selection,
     caller: Caller,
@@ -98,7 +98,7 @@ impl FromRequest<AppState> for WatchCall {
     }
 }
 
-/// What it takes to be told of these.
+/// The right that a caller needs to watch these locks.
 fn right_to(selection: &Selection) -> Right {
     match selection {
         Selection::Key(_) => Right::Inspect,
@@ -196,13 +196,13 @@ fn key_watches_too_often() -> Problem {
     )
 }
 
-/// The place of one who watches among all others, and among those of the same key.
+/// One watcher. It counts among all watchers, and among those of its key.
 struct Place {
     watching: Watching,
     _permit: Permit,
 }
 
-/// What is told of what was selected: what the caller may see of it.
+/// Which events are told: those of the selected locks that the caller may see.
 fn wanted(caller: &Caller, selection: &Selection) -> Wanted {
     match selection {
         Selection::Key(key) => Wanted::key(key.clone()),
@@ -210,8 +210,8 @@ fn wanted(caller: &Caller, selection: &Selection) -> Wanted {
     }
 }
 
-/// Gives up the place of one who may not be told any more, and has one be told of other locks who may see others now. The
-/// answer does the former too, but is not asked while its client makes no room for it.
+/// Ends the watching of a caller that may no longer watch. If the caller's rights have changed, selects again which
+/// locks it is told of. The body ends the stream too, but it is not polled while its client reads nothing.
 async fn heed_changes(
     place: Weak<Mutex<Option<Place>>>,
     caller: Caller,
@@ -235,7 +235,7 @@ async fn heed_changes(
     }
 }
 
-/// Whether the caller may be told on: its key may have been revoked, or lost its rights.
+/// Whether the caller may go on watching. Its key may have been revoked, or may have lost rights.
 fn may_go_on(caller: &Caller, selection: &Selection) -> bool {
     caller.is_valid() && may_watch(caller, selection).is_ok()
 }
@@ -244,29 +244,29 @@ fn lock(place: &Mutex<Option<Place>>) -> MutexGuard<'_, Option<Place>> {
     place.lock()
 }
 
-/// The answer to one who watches. It ends when the server stops, and when the caller may not be told any more.
+/// The body of a stream. It ends when the server stops, or when the caller may no longer watch.
 struct WatchBody {
-    /// `None` once it may not be told any more.
+    /// `None` once the caller may no longer watch.
     place: Arc<Mutex<Option<Place>>>,
     selection: Selection,
     caller: Caller,
     form: StreamForm,
     look: Pin<Box<Sleep>>,
-    /// When something was said last.
+    /// When something was last sent.
     told_at: Instant,
     _connection: ConnectionPlace,
     _tcp_timeout: Option<ShortTcpTimeout>,
 }
 
 impl WatchBody {
-    /// What is to be written of it: nothing, where it is about a lock that the caller may not see.
+    /// The event as it is written; `None` if it is about a lock that the caller may not see.
     fn write(&self, told: &Told, id: String) -> Option<Bytes> {
         let right = right_to(&self.selection);
         let is_hidden = told.key.as_ref().is_some_and(|key| !self.caller.sees(right, key));
         (!is_hidden).then(|| self.form.write(LockEventView::of(told, id)))
     }
 
-    /// The next thing to tell, and its id; `None` when nothing follows.
+    /// The next event and its id; `None` at the end of the stream.
     fn poll_told(&self, context: &mut Context<'_>) -> Poll<Option<(Arc<Told>, String)>> {
         let mut place = lock(&self.place);
         if !may_go_on(&self.caller, &self.selection) {

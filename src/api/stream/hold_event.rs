@@ -1,4 +1,4 @@
-//! What a connection that holds a lock is told while it lives.
+//! The events of a connection that holds a lock.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -57,7 +57,7 @@ pub(crate) struct HoldEventView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64, value_type = u64, required = false)]
     fencing_token: Option<u64>,
-    /// What is left of the lease, in milliseconds: rather too little than too much.
+    /// What is left of the lease, in milliseconds: never more than there is.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, value_type = u64, required = false)]
     ttl_ms: Option<u64>,
@@ -89,7 +89,7 @@ impl HoldEventView {
         Self { token: Some(token.reveal().to_owned()), ..self }
     }
 
-    /// The lock is the client's.
+    /// The client holds the lock.
     pub(crate) fn granted(key: &LockKey, token: &LeaseToken, lease: &Lease) -> Self {
         Self {
             key: Some(key.as_str().to_owned()),
@@ -100,7 +100,7 @@ impl HoldEventView {
         .with_lease(lease)
     }
 
-    /// What has happened to the lock of this token.
+    /// Something has happened to the lock of this token.
     pub(crate) fn happened(event: &HoldEvent, token: &LeaseToken) -> Self {
         match event {
             HoldEvent::Renewed(lease) => Self::of(Name::Renewed).with_lease(lease),

@@ -1,4 +1,4 @@
-//! What happens to locks, as those are told who watch.
+//! The events of locks, as watchers read them.
 
 use serde::Serialize;
 use utoipa::ToSchema;

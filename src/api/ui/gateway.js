@@ -3,17 +3,17 @@
 const KEY = 'fencepost-key';
 /** How many locks a page of the list may have. */
 const PAGE = 1000;
-/** The gateway says something each 10 s: after so long without a word it is gone. */
+/** The gateway sends something every 10 s. After this long without a byte, it is gone. */
 const LONGEST_SILENCE_MS = 25_000;
-/** A line of events is never that long: what is, is none. */
+/** No line of events is this long. A longer one is not a line of events. */
 const LONGEST_LINE = 100_000;
 
 let apiKey = '';
 try {
-  // Of this tab alone, and gone with it.
+  // It belongs to this tab alone, and is gone when the tab is closed.
   apiKey = sessionStorage.getItem(KEY) ?? '';
 } catch {
-  // Where the browser keeps nothing, the key lives as long as the page.
+  // If the browser stores nothing, the key lives as long as the page.
 }
 
 export const hasKey = () => apiKey !== '';
@@ -28,7 +28,7 @@ export function useKey(key) {
   }
 }
 
-/** Why a request was not fulfilled, in the gateway's own words. Status 0: it was not the gateway that answered. */
+/** Why a request failed, in the gateway's own words. Status 0: the answer did not come from the gateway. */
 export class Refusal extends Error {
   constructor(status, problem, retryAfterMs = 0) {
     super(sentence(problem.detail));
@@ -38,7 +38,7 @@ export class Refusal extends Error {
     this.retryAfterMs = retryAfterMs;
   }
 
-  /** All that is known of it. */
+  /** All that is known about it. */
   get text() {
     return `${this.title} ${this.message}`.trim();
   }
@@ -73,7 +73,9 @@ async function call(method, address, { accept = 'application/json', signal } = {
   throw new Refusal(response.status, problem, Number(response.headers.get('Retry-After')) * 1000 || 0);
 }
 
-/** The held locks whose names begin with this, page by page, each with the moment at which it was asked for. */
+/**
+ * The held locks whose names begin with this, page by page. With each page comes the moment at which it was asked for.
+ */
 export async function* list(prefix, signal) {
   let cursor = '';
   do {
@@ -86,7 +88,7 @@ export async function* list(prefix, signal) {
   } while (cursor);
 }
 
-/** What happens to the locks whose names begin with this. */
+/** The events of the locks whose names begin with this. */
 export async function* events(prefix, signal) {
   const query = new URLSearchParams({ prefix });
   const response = await call('GET', `events?${query}`, { accept: 'application/x-ndjson', signal });
@@ -119,7 +121,7 @@ async function unlessSilent(read) {
   }
 }
 
-/** Breaks a lock, if it is still this grant that holds it. */
+/** Breaks a lock if this grant still holds it. */
 export async function breakLock(key, fencingToken) {
   const query = new URLSearchParams({ key, force: 'true', fencing_token: fencingToken });
   await call('DELETE', `lock?${query}`);

@@ -1,16 +1,16 @@
-// What is known of the held locks: merged from lists and events, in whatever order these arrive.
+// What is known of the held locks. Lists and events are merged, in whatever order they arrive.
 
 /** The most locks that are kept. Beyond it the page says so. */
 export const MOST_LOCKS = 20_000;
-/** How many ends of grants are remembered, so that what is older than them is known to be. */
+/** How many ended grants are remembered, so that older news of them is recognized. */
 const MOST_ENDS = 20_000;
 
 /**
- * The locks below a prefix. A grant is told from the one before by its number, which only grows: a list that was read
- * before an event, or an event that was overtaken by a later one, changes nothing.
+ * The locks below a prefix. Their fencing tokens tell grants apart: the later grant has the larger one. So a list that
+ * was read before an event changes nothing. Nor does an event that comes after a later one.
  */
 export class Locks {
-  /** None is ever changed: whoever shows one sees by its identity whether it is still the same. */
+  /** An entry is never changed, but replaced. So comparing identities shows whether it is still the same. */
   #held = new Map();
   /** The number of the last grant of a key that is known to have ended. */
   #ended = new Map();
@@ -30,24 +30,24 @@ export class Locks {
     return this.#held.values();
   }
 
-  /** A list begins, of all that is held. */
+  /** Begins a list of all held locks. */
   beginListing() {
     this.#listing += 1;
     this.isCut = false;
   }
 
-  /** Takes a page of a list over; `askedAt` is when it was asked for. False when no more are kept. */
+  /** Takes over a page of a list. `askedAt` is when it was asked for. Returns false if no more locks are kept. */
   addPage(page, askedAt) {
     for (const lock of page) {
       const known = this.#held.get(lock.key);
-      // An event since the list began knows it better.
+      // An event that came since the list began is newer.
       if (known?.toldIn === this.#listing) continue;
       this.#put(lock, askedAt + lock.expires_in_ms, known);
     }
     return !this.isCut;
   }
 
-  /** Forgets what neither the list nor an event since its beginning told of. */
+  /** Forgets the locks that were neither in the list nor in an event since it began. */
   endListing() {
     for (const [key, lock] of this.#held) {
       if (lock.seenIn < this.#listing) this.#held.delete(key);
@@ -64,13 +64,13 @@ export class Locks {
         this.#put(event, isSame ? Math.max(endsAt, known.endsAt) : endsAt, known, this.#listing, now);
         break;
       case 'renewed':
-        // No renewal shortens a lease, or comes after a release: so whichever of two says otherwise was overtaken.
+        // No renewal shortens a lease, or comes after a release. An event that says otherwise has come late.
         if (isSame && (known.isReleased || endsAt < known.endsAt)) break;
         this.#put(isSame ? { owner: known.owner, ...event } : event, endsAt, known, this.#listing);
         break;
       case 'released':
         if (event.ttl_ms > 0) {
-          // Nobody works under it any more, and it stays taken for the rest of its `min_hold`.
+          // It has no holder any more, and stays taken for the rest of its `min_hold`.
           this.#put({ owner: isSame ? known.owner : '', ...event, released: true }, endsAt, known, this.#listing);
           break;
         }
@@ -86,7 +86,7 @@ export class Locks {
     }
   }
 
-  /** Whether a lease was over at this time that nothing was heard of since. */
+  /** Whether the lease was over at this time, and nothing was heard of it since. */
   hasOverdue(time) {
     for (const lock of this.#held.values()) {
       if (lock.endsAt < time) return true;
@@ -116,7 +116,7 @@ export class Locks {
 
   #end(key, number, known) {
     const last = Math.max(number, this.#ended.get(key) ?? 0);
-    // Anew at the end: the map keeps the order in which keys came.
+    // It is added again at the end: the map keeps the order in which keys came.
     this.#ended.delete(key);
     this.#ended.set(key, last);
     if (this.#ended.size > MOST_ENDS) this.#ended.delete(this.#ended.keys().next().value);

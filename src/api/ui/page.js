@@ -1,4 +1,4 @@
-// The page: what is shown when, and what its buttons do.
+// The page: what it shows, and what its buttons do.
 
 import { breakLock, hasKey, useKey } from './gateway.js';
 import { MOST_LOCKS } from './locks.js';
@@ -12,13 +12,13 @@ const show = (id, isShown) => {
 const count = new Intl.NumberFormat('en');
 const number = (n) => count.format(n);
 
-/** Rows are added by so many: a table of thousands would be slow, and nobody reads it. */
+/** How many rows are added at a time. A table of thousands would be slow, and nobody reads it. */
 const ROWS = 200;
-/** Changes are shown together, so that a busy gateway does not make the page flicker. */
+/** Changes are collected for this time, so that a busy gateway does not make the page flicker. */
 const BETWEEN_DRAWS_MS = 200;
-/** A name is being typed until so long after the last letter. */
+/** The search begins this long after the last letter. */
 const TYPING_MS = 250;
-/** A connection that comes back within this time was never spoken of. */
+/** If the connection is back within this time, the page does not mention that it was away. */
 const SHORT_ABSENCE_MS = 1_500;
 
 const orders = {
@@ -29,18 +29,18 @@ const orders = {
 let prefix = prefixInAddress();
 let order = 'key';
 let rows = ROWS;
-/** What the connection is at, as `Watch` told it. */
+/** The state of the connection, as `Watch` told it. */
 let connection = { state: 'connecting' };
-/** Since when it is not live; and when what is shown was true for the last time. */
+/** Since when the connection is not live, and when the page was last known to be true. */
 let awaySince;
 let listedAt;
-/** Whether a list of this prefix has come to its end. */
+/** Whether a list of this prefix was read to its end. */
 let isListed = false;
 
 const table = new Table(at('rows'), askToBreak);
 const watch = new Watch({ changed: drawSoon, told: connectionIs });
 
-// What is shown of the locks.
+// Showing the locks.
 
 let isDrawing = false;
 let drawnAt = -BETWEEN_DRAWS_MS;
@@ -56,7 +56,7 @@ function drawSoon() {
 
 function draw() {
   const typed = at('prefix').value;
-  // While a name is typed, what is known of it already is shown.
+  // While a name is typed, the page shows what it already knows of it.
   const all = [...watch.locks.values()].filter((lock) => lock.key.startsWith(typed)).sort(orders[order]);
   table.show(all.slice(0, rows), performance.now());
   const isRefused = connection.state === 'refused';
@@ -92,7 +92,7 @@ setInterval(() => {
   if (connection.state !== 'live') drawConnection();
 }, 250);
 
-// What is shown of the connection.
+// Showing the state of the connection.
 
 function connectionIs(told) {
   if (told.state === 'listed') {
@@ -108,7 +108,7 @@ function connectionIs(told) {
     if (wasLive) listedAt = performance.now();
     awaySince ??= performance.now();
   }
-  // The error stays in sight while the next attempt is made.
+  // The error stays visible during the next attempt.
   connection = told.state === 'connecting' ? { ...told, error: connection.error } : told;
   if (told.state === 'refused') refuse(told.error);
   drawConnection();
@@ -145,14 +145,14 @@ function refuse(error) {
     askForKey(why);
     return;
   }
-  // Of other names it may be told: the search stays.
+  // The key may allow other names: the search stays.
   at('refused-title').textContent = error.title.replace(/\.$/, '');
   at('refused-why').textContent = error.message;
   at('other-key').textContent = hasKey() ? 'Use another key' : 'Use a key';
   forget();
 }
 
-/** What the key let one see is not to stay in sight without it. */
+/** Without the key, nothing may stay visible that it allowed to see. */
 function forget() {
   if (at('breaking').open) at('breaking').close();
   watch.forget();
@@ -211,7 +211,7 @@ at('prefix').addEventListener('input', () => {
 function search(wanted) {
   if (wanted === prefix) return;
   prefix = wanted;
-  // Nothing of it reaches the server with the page: what stands behind # stays in the browser.
+  // The server learns nothing of it: the browser keeps what stands behind #.
   history.replaceState(null, '', prefix ? `#${new URLSearchParams({ prefix })}` : location.pathname);
   begin();
 }
@@ -253,9 +253,9 @@ for (const button of document.querySelectorAll('[data-sort]')) {
   });
 }
 
-// Breaking a lock: never without a question that names it, and never another grant than the one that was shown.
+// Breaking a lock: the page first asks a question that names the lock. It only breaks the grant that it showed.
 
-/** The lock that the question is about, as it was when it was asked. */
+/** The lock that the question is about, as it was when the question was asked. */
 let breaking;
 
 function askToBreak(lock) {
@@ -289,7 +289,7 @@ function tooLate(why) {
 
 at('break').addEventListener('click', async () => {
   const { key, fencingToken } = breaking;
-  // So that what happens meanwhile to the lock is not taken for somebody else's doing.
+  // A change of the lock meanwhile must not be taken for the work of somebody else.
   at('break').disabled = true;
   try {
     await breakLock(key, fencingToken);
@@ -312,7 +312,7 @@ at('breaking').addEventListener('close', () => {
   table.focus(key);
 });
 
-// What is said aloud to those who do not see it. What nobody sees elsewhere on the page is shown for a while, too.
+// What screen readers announce. If it can be seen nowhere else on the page, it is shown for a while, too.
 
 let saying;
 function say(text, look = '') {

@@ -1,10 +1,10 @@
-// The rows of the table: one for each lock that is shown, changed only where something has changed.
+// The rows of the table, one for each shown lock. Only what has changed is written.
 
-/** What the eye takes for something else, or for nothing: spaces at an end or in a row, and what has no shape. */
+/** Characters that the eye cannot tell: spaces at an end or in a row, and characters without a shape. */
 const UNSEEN =
   /^ +| +$| {2,}|[\p{Cf}\p{Cc}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}\u2800\ufffc\u{16fe4}\u{1d159}]|(?! )\p{Zs}/gu;
 
-/** Writes what a stranger chose: as text, and with a sign for whatever could not be seen in it. */
+/** Shows what a stranger chose as text, with a sign for each character that could not be seen. */
 export function write(element, text) {
   const parts = [];
   let at = 0;
@@ -24,7 +24,7 @@ function sign(unseen) {
   return element;
 }
 
-/** What is left of a lease, for people: never more than it is. */
+/** What is left of a lease, for people. It never says more than there is. */
 export function duration(ms) {
   if (ms <= 0) return 'ending';
   const seconds = Math.floor(ms / 1000);
@@ -38,7 +38,7 @@ export function duration(ms) {
 /** A lease that ends within this time stands out. */
 const SOON_MS = 10_000;
 
-/** A lock that was granted within this time is shown to be new. */
+/** A lock that was granted within this time is shown as new. */
 const FRESH_MS = 1_000;
 
 function focusRow(row) {
@@ -58,7 +58,7 @@ export class Table {
   #body;
   #template = document.getElementById('row').content.firstElementChild;
   #rows = new Map();
-  /** The row that was taken away last, and the one that stood behind it. */
+  /** The row that was removed last, and the one behind it. */
   #gone = {};
   #breakLock;
 
@@ -81,17 +81,17 @@ export class Table {
       else this.#body.insertBefore(row.element, next);
       this.#fill(row, lock);
     }
-    // One that was moved has lost it.
+    // A row that was moved has lost the focus.
     if (focused !== document.activeElement && focused?.isConnected) focused.focus({ preventScroll: true });
     this.tick(now);
   }
 
-  /** Only time has passed. */
+  /** Shows the times again. Nothing else has changed. */
   tick(now) {
     for (const { left, lock } of this.#rows.values()) showLeft(left, lock, now);
   }
 
-  /** The button of a lock, to go back to; where it has gone meanwhile, that of the row behind it. */
+  /** Moves the focus to the button of a lock. If the lock has gone, to that of the row behind it. */
   focus(key) {
     const row = this.#rows.get(key)?.element ?? (this.#gone.key === key ? this.#gone.neighbor : null);
     focusRow(row);
@@ -113,7 +113,7 @@ export class Table {
     write(cell('.key bdi'), lock.key);
     // A long name is cut on the page.
     cell('.key').title = lock.key;
-    // With the signs, since names that look the same sound the same.
+    // The signs are included, since names that look the same sound the same.
     row.button.setAttribute('aria-label', `Break ${cell('.key').textContent}`);
     row.button.addEventListener('click', () => this.#breakLock(row.lock));
     this.#rows.set(lock.key, row);
@@ -136,7 +136,7 @@ export class Table {
   }
 
   #remove(key, { element, button }) {
-    // Whoever was there by the keyboard goes on from the next row, not from the top of the page.
+    // If the focus was on this row, it moves to the next row, not to the top of the page.
     const neighbor = element.nextElementSibling ?? element.previousElementSibling;
     if (button === document.activeElement) focusRow(neighbor);
     this.#gone = { key, neighbor };

@@ -1,24 +1,28 @@
-// The connection over which the page hears of locks: made again whenever it ends, and closed while nobody looks.
+// The connection that brings the events of locks. It is made again when it ends, and closed while the page is hidden.
 
 import { events, list, Refusal } from './gateway.js';
 import { Locks } from './locks.js';
 
 const FIRST_PAUSE_MS = 500;
 const LONGEST_PAUSE_MS = 15_000;
-/** Between two lists: events that may have been missed come in swarms when a store is away. */
+/** The pause between two lists. While a store is away, events may be missed again and again. */
 const BETWEEN_LISTS_MS = 1_000;
-/** A page that nobody sees gives its connection back: by HTTP/1 a browser has six of them for all its tabs. */
+/** A hidden page closes its connection. Over HTTP/1, a browser has six of them for all its tabs. */
 const HIDDEN_MS = 10_000;
-/** A lock that is still listed so long after its end is asked about, not more often than that. */
+/** If a lock is still listed this long after its end, the page asks about it, and then no more often than that. */
 const OVERDUE_MS = 5_000;
 const BETWEEN_QUESTIONS_MS = 30_000;
-/** A timer that comes so much too late has slept with the machine, and the page's clock may have stood still. */
+/** If a timer is this late, the machine was asleep, and the page's clock may have stood still. */
 const SLEPT_MS = 10_000;
 
 /**
- * Keeps `locks` true for as long as it runs; `changed` is called when they are others. `told` is given each state that
- * it comes to: `connecting`; `live`; `away`, with an error, until it tries again `at` that time; and `refused`, with an
- * error, in which it rests. In any of them it may have `listed` all that are held at that moment.
+ * Keeps `locks` true for as long as it runs, and calls `changed` when they have changed. It tells `told` each new state:
+ * - `connecting`;
+ * - `live`;
+ * - `away`, with an error: it tries again `at` that time;
+ * - `refused`, with an error: it does not try again.
+ *
+ * In each state, `listed` says that it has just read a list of all held locks.
  */
 export class Watch {
   locks = new Locks();
@@ -53,7 +57,7 @@ export class Watch {
     this.#running = undefined;
   }
 
-  /** Knows nothing any more. */
+  /** Forgets everything. */
   forget() {
     this.locks = new Locks();
   }
@@ -79,7 +83,7 @@ export class Watch {
 
   async #pause(error, stopped) {
     const grown = Math.min(FIRST_PAUSE_MS * 2 ** this.#failures, LONGEST_PAUSE_MS);
-    // Not all pages at the same moment, when a gateway comes back.
+    // When a gateway comes back, not all pages ask at the same moment.
     const pause = Math.max(grown * (0.75 + Math.random() / 2), error.retryAfterMs ?? 0);
     this.#failures += 1;
     this.#told({ state: 'away', error, at: performance.now() + pause });
@@ -90,7 +94,7 @@ export class Watch {
     });
   }
 
-  /** One connection, to its end: the error says why it ended. */
+  /** One connection, until it ends. The error says why it ended. */
   async #follow(stopped) {
     const { locks } = this;
     const connection = new AbortController();
@@ -111,14 +115,14 @@ export class Watch {
     this.#listAgain = listAgain;
     try {
       for await (const event of events(this.#prefix, connection.signal)) {
-        // The first event is one: from then on nothing is missed.
+        // The first event is a `resync`. After it, nothing is missed.
         if (event.event === 'resync') listAgain();
         else if (event.key !== undefined) locks.apply(event, performance.now());
         this.#changed();
       }
       return new Refusal(0, { title: 'The gateway has closed the connection.' });
     } catch (error) {
-      // Where no more may watch, a list now and then is better than nothing.
+      // If there are too many watchers, a list now and then is better than nothing.
       if (error.type === 'too-many-watchers') await this.#list(locks, stopped);
       return asRefusal(failure ?? error);
     } finally {
@@ -179,14 +183,14 @@ export class Watch {
   }
 }
 
-/** Whatever else went wrong went wrong with the connection. */
+/** Any other error is one of the connection. */
 const asRefusal = (error) =>
   error instanceof Refusal ? error : new Refusal(0, { title: 'The connection was lost.' });
 
-/** Whether the same request would be refused again: for want of a key or a right, or as one that nobody can fulfill. */
+/** Whether the same request would be refused again: its key or a right is missing, or it can never be fulfilled. */
 const isFinal = ({ status }) => status >= 400 && status < 500 && status !== 429;
 
-/** Does the work when it is called; called meanwhile, it does it once more. */
+/** Does the work when it is called. If it is called during the work, the work is done once more. */
 function oneAtATime(work) {
   let isWorking = false;
   let isAsked = false;

@@ -1,4 +1,4 @@
-//! Whom a certificate names, as text that can be compared.
+//! The subject of a certificate, as text that can be compared.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 use x509_parser::x509::{AttributeTypeAndValue, X509Name};
 
-/// The attributes with a name of their own: those of RFC 4514, and two more that certificates often have, called as
-/// OpenSSL calls them.
+/// The attributes with a name of their own: those of RFC 4514, and two more that certificates often have. These two are
+/// named as in OpenSSL.
 const NAMES: [(&str, &str); 11] = [
     ("2.5.4.3", "CN"),
     ("2.5.4.7", "L"),
@@ -26,17 +26,17 @@ const NAMES: [(&str, &str); 11] = [
     ("1.2.840.113549.1.9.1", "emailAddress"),
 ];
 
-/// Whom a client's certificate names.
+/// The subject of a client's certificate.
 #[derive(Clone, Debug)]
 pub struct Subject {
-    /// As RFC 4514 writes it.
+    /// The name in the form of RFC 4514.
     pub name: Arc<str>,
-    /// When the certificate ends: it was verified when the connection began, which may go on for longer.
+    /// When the certificate ends. It was verified when the connection began, and the connection may last longer.
     pub ends_at: SystemTime,
 }
 
 impl Subject {
-    /// `None` where the certificate names nobody.
+    /// `None` if the certificate has no subject.
     pub(crate) fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
         let name = Arc::from(subject(certificate)?);
         let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
@@ -45,14 +45,14 @@ impl Subject {
     }
 }
 
-/// The subject of a certificate in the form of RFC 4514: `CN=billing,OU=jobs,O=Example`. `None` where it is empty.
+/// The subject of a certificate in the form of RFC 4514: `CN=billing,OU=jobs,O=Example`. `None` if it is empty.
 fn subject(certificate: &CertificateDer<'_>) -> Option<String> {
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
     Some(text(certificate.subject())?).filter(|text| !text.is_empty())
 }
 
-/// Two names have the same text only if they are the same: who can get a certificate must not be able to look like
-/// somebody else by an odd choice of characters.
+/// Two names have the same text only if they are the same. A client must not be able to look like another by a
+/// certificate with odd characters.
 fn text(name: &X509Name<'_>) -> Option<String> {
     let mut parts = Vec::new();
     for part in name.iter() {
@@ -69,7 +69,7 @@ fn attribute(attribute: &AttributeTypeAndValue<'_>) -> Option<String> {
     if let (Some(name), Ok(value)) = (name, attribute.as_str()) {
         return Some(format!("{name}={}", escaped(value)));
     }
-    // What cannot be told as text is told by its bytes.
+    // A value that cannot be written as text is written as bytes.
     let mut told = format!("{number}=#");
     for byte in attribute.attr_value().to_der_vec().ok()? {
         write!(told, "{byte:02x}").ok()?;
@@ -85,7 +85,7 @@ fn escaped(value: &str) -> String {
             '"' | '+' | ',' | ';' | '<' | '>' | '\\' => text.extend(['\\', character]),
             '#' if at == 0 => text.push_str("\\#"),
             ' ' if at == 0 || at == last => text.push_str("\\ "),
-            // It ends up in logs, where a line must stay a line.
+            // The name goes into logs, where each line must stay one line.
             _ if character.is_control() => {
                 for byte in character.to_string().bytes() {
                     text.push_str(&format!("\\{byte:02X}"));
