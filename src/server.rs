@@ -56,11 +56,12 @@ pub use tls::{Subject, Tls, TlsError, TlsFiles};
 /// limit, clients could hold up the drain by connecting as fast as they are accepted.
 const DRAIN_BACKLOG_CONNECTIONS: usize = 4096;
 
-/// After this much silence the kernel probes whether the peer is still there,
+/// After this much silence, the kernel probes whether the peer is still there.
 const TCP_KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
-/// and goes on probing at this interval
+/// The time between two such probes.
 const TCP_KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
-/// until this many probes are lost; [`TCP_USER_TIMEOUT`] overrides this on Linux, where one lost probe is then enough.
+/// After this many lost probes, the peer is given up. On Linux, [`TCP_USER_TIMEOUT`] overrides this: one lost probe is
+/// then enough.
 const TCP_KEEPALIVE_PROBES: u32 = 3;
 /// The pause after an accept that failed for lack of file descriptors or memory. Without it, the next one would fail
 /// too.

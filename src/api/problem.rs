@@ -56,7 +56,7 @@ pub(super) struct ProblemBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, required = false)]
     parameter: Option<String>,
-    /// Who holds the lock: with `lock-held`, and with `max-hold-reached`, where it is you.
+    /// With `lock-held` and `max-hold-reached`: who holds the lock. With `max-hold-reached`, that is you.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = HolderView, required = false)]
     pub(super) holder: Option<Box<HolderView>>,

@@ -170,7 +170,7 @@ impl Pen {
                     }
                     Order::Finish(done) => {
                         self.write::<L>(&mut text, is_important);
-                        // The one who asked may have stopped waiting.
+                        // `finish` may have stopped waiting.
                         let _ = done.send(());
                     }
                 }

@@ -1,4 +1,4 @@
-//! One connection: its time limits, its part in the drain, and whether hyper has it.
+//! One connection: its time limits, its part in the drain, and whether hyper serves it.
 
 use std::convert::Infallible;
 use std::pin::pin;

@@ -161,7 +161,8 @@ pub(crate) struct ReleaseQuery {
     /// `true` breaks the lock, whoever holds it. Then send no `Lease-Token`.
     #[param(value_type = bool, required = false)]
     pub(crate) force: bool,
-    /// With `force`: the fencing token of the grant that you want to break. If the lock was granted anew since, nothing is done.
+    /// With `force`: the fencing token of the grant that you want to break. If the lock has had another grant since,
+    /// nothing is done.
     #[param(value_type = u64, required = false, minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pub(crate) fencing_token: Option<FencingToken>,
 }

@@ -17,7 +17,7 @@ use crate::api::state::AppState;
 use crate::audit::{Audit, Event, Who};
 use crate::server::Peer;
 
-/// After this time, the refused keys without a line of their own are told in one line.
+/// After this time, the refused keys without a line of their own are counted in one line.
 const UNTOLD_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Finds out who makes the request, and notes it for the handlers. If the gateway has keys, a request without one is

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use crate::access::Guesses;
 use crate::server::Peer;
 
-/// After this time, the requests without a line of their own are told in one line.
+/// After this time, the requests without a line of their own are counted in one line.
 const UNTOLD_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How many requests each address has sent. The counts belong to the process, as the log does.

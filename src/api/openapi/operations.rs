@@ -25,7 +25,7 @@ pub(crate) struct KeyParam {
     key: String,
 }
 
-/// The lock, where its name can only be in the query.
+/// The lock, at an address that can have its name only in the query.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct QueryKeyParam {

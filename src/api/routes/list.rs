@@ -32,7 +32,8 @@ pub(super) struct ListQuery {
     /// How many locks a page has at most; the default is 100. A page may have fewer locks although more pages follow.
     #[param(value_type = u16, required = false, minimum = 1, maximum = 1_000, example = 100)]
     limit: usize,
-    /// The `next_cursor` of the page before. If the gateway does not know it any more, as after a restart, the list begins anew.
+    /// The `next_cursor` of the page before. If the gateway no longer knows it, as after a restart, the list starts
+    /// again.
     #[param(value_type = String, required = false, pattern = "^[A-Za-z0-9._-]+$", max_length = 4_096,
         example = "5d1f0c2b7a9e4836.0.1024")]
     cursor: Option<String>,
