@@ -28,7 +28,7 @@ pub use scope::Scope;
 pub use secret::{KeyId, SecretHash, ShownKey};
 pub use shares::{Permit, Shares, WaitPermit};
 
-/// The longest that anybody relies on an end of a key that was computed before: the wall clock may be set.
+/// How long a computed end of a key is relied on at most: the wall clock may be set.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 /// What one may be allowed to do. No right implies another.
@@ -78,11 +78,11 @@ pub enum Denied {
     Prefix(Right),
 }
 
-/// Who makes a request: the holder of an API key, or, where none are in use, anybody.
+/// Who makes a request: the holder of an API key, or any client if no keys are in use.
 #[derive(Clone, Debug)]
 pub struct Caller(Option<Holder>);
 
-/// Whoever has shown a key. What the key allows is looked up in the file that is in force at that moment.
+/// A client that has shown a key. What the key allows is looked up in the file that is in force at that moment.
 #[derive(Clone, Debug)]
 struct Holder {
     /// As it was when the key was shown.
@@ -92,7 +92,7 @@ struct Holder {
 }
 
 impl Caller {
-    /// Anybody, where no keys are in use: may do everything.
+    /// Any client, if no keys are in use: it may do everything.
     pub fn anybody() -> Self {
         Self(None)
     }
@@ -187,8 +187,8 @@ impl Caller {
         self.0.as_ref()?.key.count()
     }
 
-    /// Lets one request wait in the line of a lock; `None` where as many do as may. The place of a `token` that its client
-    /// chose outlives the request.
+    /// Lets one request wait for a lock; `None` if as many wait as may. The ticket of a `token` that its client chose
+    /// outlives the request.
     pub fn wait(&self, shares: &Shares, key: &LockKey, token: Option<&LeaseToken>) -> Option<WaitPermit> {
         let Some(holder) = &self.0 else { return Some(WaitPermit::UNCOUNTED) };
         let most = holder.entry()?.max_waiters.unwrap_or(shares.waiters);
@@ -196,7 +196,7 @@ impl Caller {
         holder.key.uses.wait(most, ticket, shares.ticket_ttl)
     }
 
-    /// The token stands in the line of the lock no more.
+    /// The token has no ticket for the lock any more.
     pub fn leave_line(&self, key: &LockKey, token: &LeaseToken) {
         if let Some(holder) = &self.0 {
             holder.key.uses.leave(|| (key.clone(), token.hash()));
@@ -209,7 +209,7 @@ impl Caller {
         Permit::take(&holder.key.uses.holds, holder.entry()?.max_holds.unwrap_or(shares.holds))
     }
 
-    /// How many locks count for the key, and how many may; `None` where nobody counts.
+    /// How many locks count for the key, and how many may; `None` if locks are not counted.
     pub fn locks(&self, shares: &Shares) -> Option<(Arc<AtomicUsize>, usize)> {
         let holder = self.0.as_ref()?;
         // Of a key that was revoked meanwhile it makes no difference.

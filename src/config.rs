@@ -226,7 +226,7 @@ pub struct Settings {
     pub store_timeout: Duration,
     /// How long freed tokens are remembered.
     pub mark_ttl: Duration,
-    /// How lines behave.
+    /// How wait queues behave.
     pub line: LineSettings,
     /// The most that may wait at this gateway.
     pub max_waiters: usize,
@@ -263,7 +263,7 @@ impl ServeArgs {
         let mut store = self.store.check()?;
         let (server, threads) = (self.server.check()?, self.server.threads()?);
         let store_timeout = self.store.store_timeout;
-        // A default that nobody set gives way to what somebody has set.
+        // A default gives way to what a person has set.
         let usual_max_ttl = if store.is_quorum() { MAX_TTL_ON_QUORUM } else { MAX_TTL };
         let max_ttl = self.max_ttl.unwrap_or(usual_max_ttl.max(self.min_ttl.unwrap_or_default()));
         let min_ttl = self.min_ttl.unwrap_or(MIN_TTL.min(max_ttl));
@@ -359,7 +359,7 @@ fn share_of(all: usize) -> usize {
     (all / 4).max(1)
 }
 
-/// The other connections stay free for those who hold, renew and release.
+/// The other connections stay free for requests that take, renew and release locks.
 fn max_http1_waiters(max_connections: usize) -> usize {
     (max_connections / 4 * 3).max(1)
 }

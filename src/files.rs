@@ -9,8 +9,8 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval};
 
-/// How often files are looked at. A look costs a system call, and unlike a notification of the kernel it also sees a
-/// file that is changed through another mount or by swapping a link to its directory, as orchestrators do it.
+/// How often files are looked at. A look costs one system call. Unlike a notification of the kernel, it also sees a
+/// file that is changed through another mount, or by swapping a link to its directory, as orchestrators do.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What came of reading the files: what is different now, or what is wrong.
@@ -36,9 +36,9 @@ pub fn open_to_others(file: &Path) -> Option<PathBuf> {
     can_write(directory, STICKY).then(|| directory.to_owned())
 }
 
-/// Calls `reload` at first, whenever one of the files has changed, and whenever somebody asks for it by `asked`, for as long
-/// as the sender of `asked` lives; each second again after it failed. What came of it is told unless it was `said` before
-/// and nobody has done anything.
+/// Calls `reload` at first, whenever one of the files has changed, and whenever `asked` asks for it. After a failure it
+/// calls it again each second. It ends with the sender of `asked`. It tells the result, unless it was `said` before and
+/// nothing was done since.
 pub async fn watch_files(
     paths: Vec<PathBuf>,
     mut asked: watch::Receiver<()>,
@@ -80,11 +80,11 @@ pub async fn watch_files(
     }
 }
 
-/// Runs on a thread of its own: a mount that hangs would stop those of the runtime one by one, and the end of the process
-/// is not to wait for it. `None` where that panics.
+/// Runs on a thread of its own: a mount that hangs would stop the threads of the runtime one by one. The end of the
+/// process does not wait for this thread. `None` if it panics.
 async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (done, is_done) = oneshot::channel();
-    // Nobody is left to be told where the process ends meanwhile.
+    // If the process ends meanwhile, no receiver is left.
     thread::Builder::new().name("files".into()).spawn(move || drop(done.send(work()))).ok()?;
     is_done.await.ok()
 }

@@ -50,12 +50,12 @@
 //! | `server/addresses`, `server/descriptors` | what one address may have; the limit of open files | |
 //! | [`service`] | what a lock *does*, once, for every store: doubt, retries, rolling back | `store`, `lock`, `clock`, `telemetry` |
 //! | `service/acquire`, `service/acquire_request` | taking a lock, on whose account; what is asked of it, and what becomes of that | |
-//! | `service/roll_back`, `service/time` | undoing what nobody will ever learn of; when something is tried again, and what is left of a lease | |
-//! | `service/wait`, `service/wakeups`, `service/heartbeat` | a request that waits; what wakes those who wait; the heartbeat by which nothing is missed | |
+//! | `service/roll_back`, `service/time` | undoing grants that no client was told of; when something is tried again, and what is left of a lease | |
+//! | `service/wait`, `service/wakeups`, `service/heartbeat` | a request that waits; what wakes waiters; the heartbeat, so that nothing is missed | |
 //! | `service/ledger`, `service/turns` | which locks count for whom; turns at what costs the store much | |
 //! | `service/admin` | what operators do: looking at all locks, and breaking one | |
 //! | `service/hold` | a lock that a connection holds: what renews it, and what ends it | |
-//! | `service/watch` | what is told of all this to those who watch: by whom, in which order, and what they may have missed | |
+//! | `service/watch` | what watchers are told of all this: by which gateway, in which order, and what they may have missed | |
 //! | [`store`] | the trait of all stores, and the two ways in which a store can fail | `lock`, `clock`, `telemetry` |
 //! | `store::request` | what a store is asked and what it answers, as data | |
 //! | `store::metered` | any store, with a measure on each request | |
@@ -65,8 +65,8 @@
 //! | `store/redis/failure` | what each error means: not yet, not done, unknown | |
 //! | `store/redis/scripts`, `store/redis/scripts/keys` | the scripts, how they are called and their replies read; what everything is called in Redis | |
 //! | `store/redis/health`, `store/redis/health/identity`, `store/redis/health/profile`, `store/redis/health/permissions`, `store/redis/health/quorum`, `store/redis/health/preflight`, `store/redis/health/monitor` | what a server says of itself, of which part of a quorum it is, what its user lacks, and whether that is safe to lock on | |
-//! | `store/redis/pubsub`, `store/redis/pubsub/hints`, `store/redis/pubsub/peer_bus` | what servers tell without being asked: to those who wait, and what gateways tell each other | |
-//! | `store/redis/connection`, `store/redis/connection/servers`, `store/redis/connection/cluster`, `store/redis/connection/slots`, `store/redis/connection/sentinel` | who is asked: one server, whoever of a cluster has the slot, or the primary that Sentinel names | |
+//! | `store/redis/pubsub`, `store/redis/pubsub/hints`, `store/redis/pubsub/peer_bus` | what servers tell without being asked: hints to waiters, and what gateways tell each other | |
+//! | `store/redis/connection`, `store/redis/connection/servers`, `store/redis/connection/cluster`, `store/redis/connection/slots`, `store/redis/connection/sentinel` | which server is asked: the only one, the one of a cluster that has the slot, or the primary that Sentinel names | |
 //! | `store/redis/connection/link`, `store/redis/connection/connector`, `store/redis/connection/supervisor` | a connection and the server it was made to, as one value; how it is made; what replaces it | |
 //! | `store/redis/connection/replicas`, `store/redis/connection/scan` | how many replicas have a lock, before it is handed out; going through what servers hold, a bounded piece at a time | |
 //! | `store/redis/exec`, `store/redis/acquiring`, `store/redis/listing` | a script that is run where the lock is; the ways of asking for a lock; a page of the list of all locks | |
@@ -74,12 +74,12 @@
 //! | [`store::quorum`], `store/quorum/scripts` | independent servers, most of which must agree | |
 //! | `store/quorum/membership`, `store/quorum/member_status`, `store/quorum/reconfiguration` | which of them count, and what becomes of those that may have forgotten | |
 //! | `store/quorum/proposal`, `store/quorum/tally`, `store/quorum/lease`, `store/quorum/poll`, `store/quorum/reports` | taking a lock by a number that most accept; renewing, repairing and freeing it; a question to all of them, and what they report of locks | |
-//! | `store/quorum/turn`, `store/quorum/waiters` | whose turn it is to try, among those who wait at this gateway | |
+//! | `store/quorum/turn`, `store/quorum/waiters` | whose turn it is to try, among the waiters of this gateway | |
 //! | [`store::embedded`] | a durable file, or memory: one writer, group commit | |
 //! | `store::wait_queue` | the wait queues of locks in a gateway's memory, for stores that keep them nowhere else | |
 //! | [`store::diagnostics`], `store/redis/diagnostics`, `store/embedded/survey` | what a store is, and what can be promised on it, for people | |
 //! | [`telemetry`], `telemetry/metrics` | what an operator sees besides the log; all numbers but those of requests | |
-//! | `telemetry/traces`, `telemetry/collector` | where the time of a request went, and the way to whoever collects that | |
+//! | `telemetry/traces`, `telemetry/collector` | where the time of a request went, and the way to the collector | |
 //! | `telemetry/labels`, `telemetry/process` | numbers whose labels no client chooses; what the system says of the process | |
 //! | [`lock`] | the words of the domain, valid by construction | |
 //! | [`clock`] | the clocks of the machine, suspend included | |
@@ -87,17 +87,17 @@
 //! # Invariants
 //!
 //! - A lock has a ttl from the command that makes it to its end: no step sets one without the other.
-//! - A fencing number is minted in the same atomic step that grants the lock, and nowhere else.
+//! - A fencing token is minted in the same atomic step that grants the lock, and nowhere else.
 //! - A lease is told shorter than it is, never longer: what is left is counted from before the store was asked.
 //! - Unknown is never turned into yes or no. Doubt ends with an answer that would be the same whether or not the
 //!   earlier copy ran, or with the voiding of that copy.
-//! - Who stands in a line is the store's to say, and each script that makes a lock free offers it to the first who is
-//!   present. What a gateway is told of it is a hint; it looks for itself, and a heartbeat finds what no hint told.
-//! - A grant that reached no socket is taken back, and taking back never touches a lock that somebody was told of.
+//! - The store keeps the wait queues. Each script that makes a lock free offers it to the first ticket that is present.
+//!   What a gateway is told of it is a hint; it polls, and a heartbeat finds what no hint told.
+//! - A grant that reached no socket is rolled back. Rolling back never touches a lock that a client was told of.
 //! - Stores and logs never see a token: stores see its SHA-256. Logs never see the secret of an API key, and neither does the
 //!   file that it stands in.
-//! - Whatever is not open on purpose needs a key where keys are in use, and where none are, only this machine is served,
-//!   unless somebody has said otherwise.
+//! - If keys are in use, every address needs one, unless it is open on purpose. If none are in use, only this machine
+//!   is served, unless a setting says otherwise.
 
 pub mod access;
 pub mod api;

@@ -1,7 +1,7 @@
 //! Where locks live: the trait that every store implements, and the two ways in which a store can fail.
 //!
-//! "Held by another" is an outcome and stands in [`crate::lock`]; an error here always means that the store could
-//! not be asked, or that nobody knows what it did.
+//! "Held by another" is an outcome and stands in [`crate::lock`]. An error here always means that the store could not
+//! be asked, or that it is unknown what it did.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ pub use request::{
 
 /// What a store answers to one kind of request, or why it does not.
 pub type AnswerTo<C> = Result<<C as Call>::Answer, StoreError>;
-/// A request on its way, whatever its kind.
+/// A request on its way, of any kind.
 pub type Replying<'a> = BoxFuture<'a, Result<Reply, StoreError>>;
 
 /// A place that keeps locks. Each request is one atomic step, tried once: repeating is the service's business.
@@ -60,10 +60,10 @@ pub trait LockStore: Send + Sync + 'static {
 /// How the gateways of one store tell each other what nothing rests on: it may be lost, come twice, or in another order.
 #[async_trait]
 pub trait PeerBus: Send + Sync {
-    /// Tells all gateways something, this one included, without waiting for anybody.
+    /// Tells all gateways something, this one included, and waits for none of them.
     fn tell(&self, topic: Topic, text: String);
 
-    /// What is told: of [`Topic::Watchers`] always, of [`Topic::Events`] once somebody listens.
+    /// What is told: of [`Topic::Watchers`] always, of [`Topic::Events`] once there is a listener.
     fn heard(&self) -> broadcast::Receiver<Heard>;
 
     /// Hears what is told of [`Topic::Events`], from when this returns on.
@@ -85,7 +85,7 @@ pub enum Topic {
 /// What a gateway hears.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// Somebody has said this.
+    /// A gateway has said this.
     Told(Topic, String),
     /// A server is heard that was not heard before, or not for a while.
     Connected,
@@ -96,7 +96,7 @@ pub enum Heard {
 pub struct LineSettings {
     /// How long a place is kept without its client.
     pub ticket_ttl: Duration,
-    /// The most that may stand in the line of one lock.
+    /// The most tickets of one lock.
     pub max_waiters_per_key: usize,
 }
 
@@ -122,7 +122,7 @@ pub enum Hint {
     Offered(LockKey, TokenHash, Attempt),
     /// This attempt should look: its place was taken over, given back or given up.
     Look(LockKey, Attempt),
-    /// Somebody should look at the lock in so many milliseconds.
+    /// A waiter should poll the lock in so many milliseconds.
     Due(LockKey, u64),
 }
 
@@ -138,7 +138,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Why, whatever it leaves open.
+    /// Why, for both kinds.
     pub fn into_reason(self) -> String {
         let (Self::Unavailable(reason) | Self::Unknown(reason)) = self;
         reason

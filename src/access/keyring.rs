@@ -18,7 +18,7 @@ use super::{Caller, Entry, Guesses, KeyId, RateLeft, SecretHash, ShownKey};
 pub struct Keyring {
     keys: RwLock<Keys>,
     changes: watch::Sender<()>,
-    /// Those who have shown what is no key.
+    /// The clients that have shown a wrong key.
     pub guesses: Guesses,
 }
 
@@ -28,7 +28,7 @@ struct Keys {
     by_subject: HashMap<String, Arc<ApiKey>>,
 }
 
-/// Why a key is not accepted. The log is told more than whoever shows it.
+/// Why a key is not accepted. The log says more of it than the answer.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum Refused {
     /// There is no such id.

@@ -16,7 +16,7 @@ use super::Rate;
 
 /// Refused keys that an address may show at once, and then one a second.
 const GUESSES_AT_ONCE: NonZeroU32 = NonZeroU32::new(10).unwrap();
-/// Addresses that are told apart; where there are more, those who are new share what they may do.
+/// How many addresses are told apart. If there are more, the new ones share one rate.
 const MOST_NETWORKS: usize = 10_000;
 /// How often addresses that have kept quiet are forgotten, where the table is full.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
@@ -86,7 +86,7 @@ impl Meter {
     }
 }
 
-/// Those who show what is no key, or show none, by the network that they come from.
+/// Clients that show a wrong key or none, by the network that they come from.
 #[derive(Debug)]
 pub struct Guesses {
     limiter: RateLimiter<Network, HashMapStateStore<Network>, DefaultClock, NoOpMiddleware>,

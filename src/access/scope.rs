@@ -57,8 +57,8 @@ fn is_below(key: &str, prefix: &str) -> bool {
     !ends_in_word || rest.is_empty() || rest.starts_with(DELIMITERS)
 }
 
-/// Letters and digits, and the marks that belong to the letter before them, as the dots of `é` in two characters or the signs
-/// of many scripts; with them those two that join letters or part them.
+/// Letters and digits, and the marks that belong to the letter before them, such as the accent of `é` in two
+/// characters, or the signs of many scripts. Also the two characters that join letters or part them.
 fn is_of_a_word(c: char) -> bool {
     let is_mark = || matches!(get_general_category(c), NonspacingMark | SpacingMark | EnclosingMark);
     c.is_alphanumeric() || matches!(c, '\u{200c}' | '\u{200d}') || (!c.is_ascii() && is_mark())

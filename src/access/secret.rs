@@ -73,7 +73,7 @@ impl ShownKey {
         SecretHash(Sha256::digest(self.secret.as_bytes()).into())
     }
 
-    /// The whole of it, for whoever is to have it.
+    /// The whole key, for the client that is to have it.
     pub fn reveal(&self) -> String {
         format!("{MARK}{}_{}", self.id.0, self.secret)
     }
@@ -101,7 +101,7 @@ impl SecretHash {
         Some(Self(bytes))
     }
 
-    /// Compares all of both, however early they differ.
+    /// Compares all of both, even if they differ early.
     pub(super) fn is(&self, other: &Self) -> bool {
         self.0.ct_eq(&other.0).into()
     }

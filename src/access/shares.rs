@@ -10,7 +10,7 @@ use parking_lot::{Mutex, MutexGuard};
 use super::Entry;
 use crate::lock::{LockKey, TokenHash};
 
-/// What a key has that says nothing of it, and how long places are kept in lines.
+/// The default shares of a key, and how long left tickets are kept.
 #[derive(Clone, Copy, Debug)]
 pub struct Shares {
     /// Requests that wait.
@@ -23,12 +23,13 @@ pub struct Shares {
     pub locks: usize,
     /// Connections by HTTP/1 that one of these keeps.
     pub connections: usize,
-    /// How long a line keeps the place of a client that has left.
+    /// How long a wait queue keeps the ticket of a client that has left.
     pub ticket_ttl: Duration,
 }
 
 impl Shares {
-    /// The connections that requests of a key may keep: those that it may have by name, where they are more.
+    /// The connections that requests of a key may keep. If its entry allows more by name, it is the sum
+    /// of those.
     pub(super) fn connections_of(&self, entry: &Entry) -> usize {
         let named = [entry.max_waiters, entry.max_holds, entry.max_watchers].into_iter().flatten();
         named.fold(0, usize::saturating_add).max(self.connections)
@@ -46,10 +47,11 @@ pub(super) struct Uses {
     tickets: Mutex<Tickets>,
 }
 
-/// A place in the line of a lock, by whose token it is.
+/// A ticket in the wait queue of a lock, by its token.
 pub(super) type WaitingToken = (LockKey, TokenHash);
 
-/// Places of clients who have left, which the lines keep for a while. Each counts as if its request still waited.
+/// Tickets of clients that have left, which the wait queues keep for a while. Each counts as if its request still
+/// waited.
 #[derive(Debug, Default)]
 struct Tickets {
     kept: HashMap<WaitingToken, (End, Permit)>,
@@ -83,7 +85,7 @@ impl Tickets {
 }
 
 impl Uses {
-    /// Lets a request wait, with the permit that its place was left with, if it has one.
+    /// Lets a request wait, with the permit of its left ticket, if it has one.
     pub(super) fn wait(
         self: &Arc<Self>,
         most: usize,
@@ -99,7 +101,7 @@ impl Uses {
         Some(WaitPermit { permit, place })
     }
 
-    /// The token has given up its place.
+    /// The token has given up its ticket.
     pub(super) fn leave(&self, ticket: impl FnOnce() -> WaitingToken) {
         let mut tickets = self.tickets();
         if !tickets.kept.is_empty() {
@@ -117,10 +119,10 @@ impl Uses {
 pub struct Permit(Option<Arc<AtomicUsize>>);
 
 impl Permit {
-    /// One that nobody counts.
+    /// One that is not counted.
     pub(super) const UNCOUNTED: Self = Self(None);
 
-    /// `None` where there are as many as may be.
+    /// `None` if there are as many as allowed.
     pub(super) fn take(count: &Arc<AtomicUsize>, most: usize) -> Option<Self> {
         let one_more = |count| (count < most).then_some(count + 1);
         count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
@@ -136,7 +138,8 @@ impl Drop for Permit {
     }
 }
 
-/// That a request may wait. Dropped while a line keeps its place, it goes on to count for as long as the line does so.
+/// That a request may wait. If it is dropped while the wait queue keeps its ticket, it counts for as long as the ticket
+/// lasts.
 #[derive(Debug)]
 pub struct WaitPermit {
     permit: Permit,
@@ -152,15 +155,15 @@ struct Place {
 }
 
 impl WaitPermit {
-    /// One that nobody counts.
+    /// One that is not counted.
     pub(super) const UNCOUNTED: Self = Self { permit: Permit::UNCOUNTED, place: None };
 
-    /// To be set while the place outlives its request; `None` where it never does.
+    /// To be set while the ticket outlives its request; `None` if it never does.
     pub fn is_place_kept(&self) -> Option<Arc<AtomicBool>> {
         self.place.as_ref().map(|place| place.is_kept.clone())
     }
 
-    /// The place was used: its client holds the lock.
+    /// The ticket was used: its client holds the lock.
     pub fn used(mut self) {
         self.place = None;
     }

@@ -62,7 +62,7 @@ pub struct AccessArgs {
 pub struct AccessSettings {
     /// The keys, where some are in use.
     pub keys: Option<KeysFile>,
-    /// Whether it was said in so many words that everybody may do everything.
+    /// Whether a setting says that every client may do everything.
     pub allows_anonymous: bool,
     /// Names by which this server may be called besides those that no page can have.
     pub allowed_hosts: Vec<String>,
@@ -89,7 +89,7 @@ impl KeysFile {
         Ok(Self { path: path.to_owned(), keys })
     }
 
-    /// Reads it when nobody is about to write it: half a file may be a good one, without the keys of its other half.
+    /// Reads it while it is not being written: half a file may be a valid one that lacks the keys of its other half.
     pub fn read_settled(path: &Path) -> Result<Self, String> {
         let mut before = None;
         loop {

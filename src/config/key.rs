@@ -99,7 +99,7 @@ struct NewKeyArgs {
 
 /// A new key.
 pub struct NewKey {
-    /// The key itself, which nobody else will ever know.
+    /// The key itself, which the program stores nowhere.
     pub key: ShownKey,
     /// Its entry for the keys file.
     pub entry: Entry,

@@ -15,7 +15,7 @@ use crate::run::{GatewayAddresses, RunSettings};
 const SHORTEST_TTL: Duration = Duration::from_secs(1);
 /// What a command is given to end by itself, unless a third of the ttl is less.
 const KILL_AFTER: Duration = Duration::from_secs(5);
-/// Where a bearer key may stand: never among the arguments, which everybody on the machine can read.
+/// Where a bearer key may stand: never among the arguments, which every user of the machine can read.
 const API_KEY_VARIABLE: &str = "FENCEPOST_API_KEY";
 
 /// What `--help` says below the flags.

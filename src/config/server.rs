@@ -179,8 +179,8 @@ impl ServerArgs {
 }
 
 impl ServerSettings {
-    /// Those of the address of the metrics, where strangers may be as well as collectors: half of the connections are open to
-    /// one address, and whoever stalls is gone before a collector would give up.
+    /// Those of the address of the metrics, which strangers may reach as well as collectors. One address may have half
+    /// of the connections. A client that stalls is cut before a collector would give up.
     pub fn for_metrics() -> Self {
         Self {
             max_connections: METRICS_CONNECTIONS,

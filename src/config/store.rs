@@ -16,10 +16,10 @@ use crate::store::redis::{Credentials, RedisAddress, RedisSettings, Risk};
 /// The longest that `--store-timeout` may let a request hang.
 const LONGEST_STORE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// More changes of a list than anybody makes.
+/// More changes of a list than people will ever make.
 const MOST_LISTS: u64 = 1_000_000;
 
-/// The most replicas that may be asked for: whoever has more chains them, and the primary hears of few.
+/// The most replicas that may be asked for. If there are more, they are chained, and the primary hears of few.
 const MOST_REPLICAS_ACK: u32 = 16;
 
 const PASSWORD_FILE: &str = "--redis-password-file";
@@ -143,7 +143,7 @@ impl StoreSettings {
 }
 
 impl StoreArgs {
-    /// Checks these settings, whatever the command.
+    /// Checks these settings, for every command.
     pub fn check(&self) -> Result<StoreSettings, SettingsError> {
         let is_sane = (Duration::from_millis(10)..=LONGEST_STORE_TIMEOUT).contains(&self.store_timeout);
         require("--store-timeout", is_sane, "from 10ms to 1m")?;

@@ -1,11 +1,11 @@
 //! A lock that a connection holds: renewed for as long as the connection lives, and rolled back when it ends.
 //!
-//! The guard of the grant stays armed until the hold ends, and nobody is told of the hold's attempt: so what is rolled
-//! back at the end is this very hold, and never a lock that the same token has taken anew or was told to have. Whoever
-//! else shows the token takes the lock out of the connection's hands, which its next renewal finds.
+//! The guard of the grant stays armed until the hold ends, and no client is told of the hold's attempt. So the roll back
+//! at the end ends this very hold, and never a lock that the same token has taken anew or was told to have. If another
+//! request shows the token, it takes the lock out of the connection's hands, and the next renewal finds that.
 //!
-//! What was told to the token before the connection had the lock is true to its end: then the store is told how long that
-//! is, ends the lease with it, and needs nobody any more to do that.
+//! A lease that the token was told of before the connection had the lock lasts to its end. At the end of the hold the
+//! store is told how long that is. It then ends the lock by itself.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -23,8 +23,8 @@ pub(super) async fn pause_before(deadline: Instant) -> bool {
 /// What is left of a lease now, counted from before its command was sent; `None` if nothing is.
 pub(super) fn lease_left(lease: Lease, sent_at: Duration) -> Option<Lease> {
     let elapsed_ms = boottime().saturating_sub(sent_at).as_nanos().div_ceil(1_000_000);
-    // A lease may be told shorter than it is, never longer: a started millisecond counts as a whole one, and stores, which
-    // count in milliseconds, may free a lock almost a whole one before its end.
+    // A lease may be told shorter than it is, never longer: a started millisecond counts as a whole one. Stores count in
+    // milliseconds, and may free a lock almost a whole one before its end.
     let elapsed_ms = u64::try_from(elapsed_ms).unwrap_or(u64::MAX).saturating_add(1);
     let left_ms = lease.left_ms.saturating_sub(elapsed_ms);
     (left_ms > 0).then_some(Lease { left_ms, ..lease })

@@ -75,9 +75,9 @@ impl From<LastPolled> for Told {
 impl LockService {
     /// Takes a lock, after waiting for its turn for at most the request's `wait`.
     ///
-    /// A command without an answer is followed by one of a fresh attempt, which supersedes the attempts before: what
-    /// they were given becomes its own, and what copies of them could still do is voided, in one step. So no attempt
-    /// ends in doubt, and a grant whose answer was lost is not lost.
+    /// After a command without an answer comes one of a fresh attempt, which supersedes the attempts before. One step
+    /// takes over what they were given, and voids what copies of them could still do. So no attempt ends in doubt, and a
+    /// grant whose answer was lost is found.
     pub(super) async fn acquire_in_turn(
         &self,
         attempt: Attempt,

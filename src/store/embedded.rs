@@ -1,5 +1,4 @@
-//! The store that needs nothing to connect to: a table in memory, and a file that every change reaches before anybody
-//! hears of it.
+//! The store that needs no server: a table in memory, and a file that every change reaches before it is answered.
 //!
 //! `table` holds the rules, `file` the way to `disk`, and `writer` is the one thread that uses both. Who waits stands in
 //! `store::wait_queue`.
@@ -41,7 +40,7 @@ mod writer;
 
 pub use survey::{survey, survey_memory};
 
-/// The most commands that wait for the writer. Further ones wait for a place here, until their deadline.
+/// The most commands that wait for the writer. Further ones wait here, until their deadline.
 const QUEUE_LIMIT: usize = 4_096;
 /// The most steps that one page of a list of locks takes.
 const MOST_STEPS: usize = 20;
@@ -51,9 +50,9 @@ const MOST_HINTS: usize = 4_096;
 /// What can be set about an [`EmbeddedStore`].
 #[derive(Clone, Debug)]
 pub struct EmbeddedSettings {
-    /// How long a mark of a released token or of a voided attempt lives.
+    /// How long the tombstone of a released token or of a voided attempt lives.
     pub mark_ttl: Duration,
-    /// How lines behave.
+    /// How wait queues behave.
     pub line: LineSettings,
 }
 
@@ -259,7 +258,7 @@ impl EmbeddedStore {
 
     async fn heartbeat(&self, deadline: Instant) -> Result<HeartbeatAnswer, StoreError> {
         let (session, due) = self.submit(deadline, Kind::Look, |table, now| Ok(table.heartbeat(now))).await?;
-        // Compared with the last heartbeat that was answered: one whose caller has gone tells nobody.
+        // Compared with the last heartbeat that was answered. If its caller has gone, the answer reached no waiter.
         Ok(HeartbeatAnswer { is_new: self.session.swap(session, Ordering::AcqRel) != session, due })
     }
 }

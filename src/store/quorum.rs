@@ -1,11 +1,12 @@
-//! The store on a quorum: independent Redis servers, most of which must agree. It is Redlock with fencing numbers that grow
-//! whatever the clocks say, as long as no majority of the servers forgets at once.
+//! The store on a quorum: independent Redis servers, most of which must agree. It is Redlock with fencing tokens that
+//! grow even if clocks are wrong, as long as no majority of the servers forgets at once.
 //!
-//! A gateway proposes a number for a lock to all servers at once (`proposal.rs`); each accepts it if the lock is free there
-//! and the number larger than all that it has accepted before, and the lock is granted once most have accepted the same
-//! one. Two majorities share a server, so a grant that begins after another was answered has the larger number. A server
-//! that may have forgotten what it accepted counts for nothing until no lease is left that it could have helped to grant
-//! (`membership.rs`). Ideas from Redlock, the ballots of Paxos, PaxosLease (arXiv 1209.4187) and Chubby's sequencers.
+//! A gateway proposes a number for a lock to all servers at once (`proposal.rs`). A server accepts it if the lock is
+//! free there and the number is larger than all that it has accepted before. The lock is granted once most servers have
+//! accepted the same number. Two majorities share a server, so a grant that begins after another was answered has the
+//! larger number. A server that may have forgotten what it accepted does not count until every lease that it could have
+//! helped to grant is over (`membership.rs`). Ideas from Redlock, the ballots of Paxos, PaxosLease (arXiv 1209.4187)
+//! and Chubby's sequencers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -53,7 +54,7 @@ mod tally;
 mod turn;
 mod waiters;
 
-/// Locks on independent servers, of which most must agree.
+/// Locks on independent servers; most of them must agree.
 pub struct QuorumStore {
     pollster: Pollster,
     keys: KeySpace,
@@ -69,8 +70,8 @@ pub struct QuorumStore {
 }
 
 impl QuorumStore {
-    /// Starts to connect to all servers in the background, and to look after them. Of the `clock` only the time since boot
-    /// is used, and of that only how much of it goes by: neither the order of numbers nor who holds a lock rests on it.
+    /// Starts to connect to all servers in the background, and to look after them. Of the `clock` only the time since
+    /// boot is used, to measure how much time goes by. Neither the order of numbers nor mutual exclusion depends on it.
     pub fn start(
         address: &RedisAddress,
         settings: &RedisSettings,
@@ -121,7 +122,7 @@ async fn hear(waiters: Arc<Waiters>, server: usize, mut told: broadcast::Receive
     loop {
         match told.recv().await {
             Ok(Hint::Due(key, _)) => waiters.hear(server, key, quorum),
-            // Whoever waits looks now and then all the same.
+            // Waiters poll now and then all the same.
             Ok(_) | Err(RecvError::Lagged(_)) => {}
             Err(RecvError::Closed) => return,
         }
@@ -150,7 +151,7 @@ impl QuorumStore {
 
     async fn roll_back(&self, request: &RollBack, deadline: Instant) -> Result<RolledBack, StoreError> {
         let RollBack { key, token, attempt, ticket, known } = request;
-        // Nobody is there any more to whom the ticket would be of use, whatever the servers say.
+        // The client has gone, so the ticket is of no use, whatever the servers answer.
         self.waiters.step(|state, now| state.queues.vacate(key, token, *attempt, *ticket, false, now));
         self.pollster.membership.is_ready(deadline).await?;
         let rolled_back = self.roll_back_all(key, token, *attempt, *known, deadline).await?;

@@ -1,5 +1,5 @@
-//! The store on Redis: each operation is one atomic step of a script, and each script one round trip; but for locks with a
-//! wait queue, a tombstone or terms, which `fast_path.rs` leaves to the script that knows all cases.
+//! The store on Redis: each operation is one atomic step of a script, and each script is one round trip. One exception:
+//! if a lock has a wait queue, a tombstone or terms, `fast_path.rs` leaves it to the general script.
 //!
 //! Architecture invariant: nothing above this module knows `redis`.
 
@@ -194,7 +194,7 @@ impl RedisStore {
             self.run_in(bucket, &scripts::HEARTBEAT, false, &keys, deadline, add_args).await?;
         let (number, answer) = scripts::read_heartbeat(reply, |lock| self.keys.key_of(lock))
             .ok_or_else(|| StoreError::Unknown("the reply to a heartbeat cannot be read".into()))?;
-        // Before anybody joins, or comes back, because of this heartbeat.
+        // Before any request enqueues, or is put back, because of this heartbeat.
         link.listen(bucket, deadline).await;
         self.last_heartbeats.lock().await.insert(bucket, (link.session, number));
         Ok(answer)

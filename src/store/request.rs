@@ -117,7 +117,7 @@ pub struct LockRequest {
     pub terms: Terms,
 }
 
-/// Takes a lock that is free and that nobody waits for.
+/// Takes a lock that is free and has no waiters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Try(pub LockRequest);
 
@@ -165,8 +165,8 @@ pub struct Renew {
     pub by: Renewer,
 }
 
-/// Frees a lock if `token` holds it, or gives up the token's ticket. A lock whose `min_hold` is not over stays taken until
-/// then, by nobody.
+/// Frees a lock if `token` holds it, or gives up the token's ticket. If the lock's `min_hold` is not over, it stays
+/// taken until then, without a holder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Release {
     /// The lock.
@@ -177,11 +177,11 @@ pub struct Release {
     pub tombstone: Tombstone,
 }
 
-/// Ends a grant if `token` holds the lock by this very `attempt`, takes the attempt out of the wait queue, and voids it
-/// whatever was found, so that a copy of it that arrives later takes nothing.
+/// Ends a grant if `token` holds the lock by this very `attempt`, and takes the attempt out of the wait queue. It
+/// always voids the attempt, so that a copy that arrives later takes nothing.
 ///
-/// A grant that nobody learned of is undone, as if it had never been. One that a connection held is released as by
-/// [`Release`], or stays the token's for as long as the token was told before.
+/// If no client learned of the grant, it is undone without a trace. If a connection held the lock, it is released as by
+/// [`Release`], or stays with the token for as long as the token was told before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RollBack {
     /// The lock.
@@ -196,13 +196,13 @@ pub struct RollBack {
     pub known: KnownTo,
 }
 
-/// Passes on an offer to an attempt of this gateway that nobody knows any more. Unlike [`RollBack`] it never touches a lock:
-/// the offer may have been taken in the meantime.
+/// Passes on an offer that none of this gateway's waiters claims. Unlike [`RollBack`] it never touches a lock: the
+/// offer may have been taken in the meantime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PassOn {
     /// The lock.
     pub key: LockKey,
-    /// To whom it is offered.
+    /// The attempt to which it is offered.
     pub token: TokenHash,
     /// To which attempt of theirs.
     pub attempt: Attempt,
@@ -213,12 +213,12 @@ pub struct PassOn {
 pub struct Inspect {
     /// The lock.
     pub key: LockKey,
-    /// Who asks whether it is theirs.
+    /// The token that asks whether it holds the lock.
     pub token: Option<TokenHash>,
 }
 
-/// Frees a lock if the grant of this number holds it, whoever that is, also where the lock was released and is kept for the
-/// rest of its `min_hold`. A number is given once, so a copy that comes late touches no other grant.
+/// Frees a lock if the grant of this number holds it, even if the lock was released and is kept for the rest of its
+/// `min_hold`. A number is given once, so a late copy touches no other grant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Break {
     /// The lock.
@@ -230,10 +230,9 @@ pub struct Break {
 /// Lists some of the locks that are held and within `reach`: those at the beginning, or those where the page with this
 /// `cursor` ended.
 ///
-/// Other locks are neither listed nor counted. A page takes the store a bounded time, whatever else it holds, and may be
-/// short or empty for that alone. A lock that is held all the while stands on at least one of the pages up to the last, and
-/// may stand on more than one. Where what the cursor rests on is gone, as after a restart, or where it was never given, the
-/// list begins anew.
+/// Other locks are neither listed nor counted. A page takes the store a bounded time, so it may be short or empty. A
+/// lock that is held all the while is on at least one of the pages, and may be on more than one. If the cursor is no
+/// longer valid, as after a restart, the list begins anew.
 #[derive(Clone, Debug, PartialEq)]
 pub struct List {
     /// Which locks.
@@ -244,7 +243,7 @@ pub struct List {
     pub limit: usize,
 }
 
-/// Says to those in a bucket that this gateway is alive, and asks which of its locks somebody must look at.
+/// Says to the queues of a bucket that this gateway is alive, and asks which locks it must poll.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heartbeat {
     /// Which locks.
@@ -258,20 +257,21 @@ pub struct Check;
 /// Who renews a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Renewer {
-    /// Whoever shows the token. It is told that it holds the lock, which pins the grant as a repeated `PUT` does.
+    /// The client that shows the token. It is told that it holds the lock, which pins the grant as a repeated `PUT`
+    /// does.
     Token,
     /// The connection that holds the lock by this attempt, or by this [claim](Attempt::claim).
     Connection(Attempt),
 }
 
-/// What becomes of the ticket of a request that waits no more.
+/// What becomes of the ticket of a request that no longer waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TicketAfter {
-    /// It waits a while for the client to come back with the same token.
+    /// It is kept for a while, so that the client can come back with the same token.
     Kept,
-    /// The same, also where the attempt was granted the lock with this ticket, and that is undone.
+    /// The same, even if the attempt was granted the lock with this ticket, and that is undone.
     KeptAt(Ticket),
-    /// It is removed: nobody else knows the token.
+    /// It is removed: no other request knows the token.
     Removed,
 }
 
@@ -282,7 +282,7 @@ pub enum KnownTo {
     Nobody,
     /// A connection, which held the lock by it, and has ended.
     Connection {
-        /// How long leases run yet of which the token was told before the connection had the lock.
+        /// How much longer a lease runs that the token was told of before the connection had the lock.
         told_for: Duration,
     },
 }
@@ -290,7 +290,7 @@ pub enum KnownTo {
 /// What a release leaves behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tombstone {
-    /// A tombstone that keeps this answer for repetitions and refuses the token from now on, whatever the answer is.
+    /// A tombstone that keeps this answer for repetitions. With any answer, it refuses the token from now on.
     Final,
     /// Nothing: the token was made by the server and cannot be granted again.
     None,
@@ -306,6 +306,6 @@ pub struct HeartbeatAnswer {
     /// Whether the store may have forgotten this gateway since the last heartbeat that was answered: it may have passed
     /// over its waiters, or lost them.
     pub is_new: bool,
-    /// Locks that somebody must look at, and in how many milliseconds; 0 is now.
+    /// Locks that a waiter must poll, and in how many milliseconds; 0 is now.
     pub due: Vec<(LockKey, u64)>,
 }

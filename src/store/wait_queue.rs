@@ -1,10 +1,10 @@
-//! The wait queues of locks in a gateway's own memory, for stores that keep them nowhere else: the embedded one, and one
-//! whose gateways each know their own waiters only. They do not outlive the process, and neither do those who wait.
+//! The wait queues of locks in a gateway's own memory, for stores that keep them nowhere else: the embedded store, and
+//! the quorum, where each gateway knows only its own waiters. They end with the process, as the waiters do.
 //!
-//! Nothing here knows who holds a lock. Every step is given `now`, the time since boot, and where it matters `held`: how
-//! much is left of the lease that stands in the way, or `None` where the lock is free. A free lock is offered to one who
-//! waits; taking it is the store's business, which then tells what came of it: `granted` or `withdrawn`. A store for which that
-//! takes a while tells others meanwhile that the lock is `held` until it gives up.
+//! Nothing here knows who holds a lock. Every step is given `now`, the time since boot. Some are also given `held`: how
+//! much is left of the present lease, or `None` if the lock is free. A free lock is offered to a waiter. The store then
+//! takes the lock and reports the result: `granted` or `withdrawn`. If that takes the store a while, it says meanwhile
+//! that the lock is `held`.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -17,31 +17,31 @@ use queue::WaitQueue;
 
 mod queue;
 
-/// Who waits for which lock.
+/// Which requests wait for which lock.
 #[derive(Debug)]
 pub(super) struct WaitQueues {
     queues: HashMap<LockKey, WaitQueue>,
-    /// What is to be told to those who wait, since [`WaitQueues::take_hints`].
+    /// What is to be told to waiters, since [`WaitQueues::take_hints`].
     hints: Vec<Hint>,
-    /// Names what is known of queues: it changes whenever those who wait may have lost their places.
+    /// Names what is known of queues. It changes whenever waiters may have lost their tickets.
     session: u64,
     settings: LineSettings,
 }
 
-/// What one who waits finds.
+/// What a waiter finds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum QueueTurn {
     /// The lock is free, and offered to this very attempt, which may take it now.
     Take,
     /// It waits here.
     InLine(QueuePosition),
-    /// Another attempt of the token waits here in its stead.
+    /// Another attempt of the token waits here instead.
     Moved(QueuePosition),
-    /// It has no place.
+    /// It has no ticket.
     Lost,
 }
 
-/// As many wait for the lock as may.
+/// The wait queue of the lock is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct QueueFull;
 
@@ -51,8 +51,7 @@ impl WaitQueues {
         Self { queues: HashMap::new(), hints: Vec::new(), session: rand::random(), settings }
     }
 
-    /// Removes places that were left for too long, and the queues that nobody stands in any more. To be called now and
-    /// then.
+    /// Removes tickets that were left for too long, and queues without tickets. To be called now and then.
     pub(super) fn purge(&mut self, now: Duration) {
         self.queues.retain(|_, queue| {
             queue.purge(now);
@@ -60,7 +59,7 @@ impl WaitQueues {
         });
     }
 
-    /// Has `attempt` stand for those that it supersedes, before any other step of it.
+    /// Lets `attempt` stand for those that it supersedes, before any other step of it.
     pub(super) fn prepare(
         &mut self,
         key: &LockKey,
@@ -75,7 +74,7 @@ impl WaitQueues {
         }
     }
 
-    /// Whether one who does not wait may take the lock: nobody holds it, and it is promised to no other token.
+    /// Whether a request that does not wait may take the lock: it is free, and is offered to no other token.
     pub(super) fn pass(
         &mut self,
         key: &LockKey,
@@ -86,7 +85,7 @@ impl WaitQueues {
         held.is_none() && self.offered_to(key, None, now).is_none_or(|offered| offered == *token)
     }
 
-    /// Takes a place in the wait queue, or takes the token's own over. To be followed by a [`look`](Self::look).
+    /// Takes a ticket, or takes the token's own over. To be followed by a [`look`](Self::look).
     pub(super) fn join(&mut self, request: &Enqueue, now: Duration) -> Result<(), QueueFull> {
         let LockRequest { key, token, attempt, .. } = &request.lock;
         let queue = self.queues.entry(key.clone()).or_default();
@@ -102,7 +101,8 @@ impl WaitQueues {
         {
             return Err(QueueFull);
         }
-        // The earlier of the two, where the place was lost and an older request has brought the token into the wait queue anew.
+        // The earlier of the two: the ticket may have been lost, and an older request may have brought the token into
+        // the wait queue anew.
         let place = ticket.as_ref().map(|ticket| ticket.place).into_iter().chain(request.ticket).min();
         let place = place.unwrap_or_else(|| queue.last_place(now));
         let before = ticket.as_ref().and_then(|ticket| ticket.attempt).filter(|before| before != attempt);
@@ -113,7 +113,7 @@ impl WaitQueues {
         Ok(())
     }
 
-    /// Says where an attempt stands, and whether it is its turn to take the lock.
+    /// Says the position of an attempt, and whether it is its turn to take the lock.
     pub(super) fn look(
         &mut self,
         key: &LockKey,
@@ -139,7 +139,7 @@ impl WaitQueues {
                 return QueueTurn::Take;
             }
         }
-        // The offer may just have lapsed, and the one who took the place over have stepped aside.
+        // The offer may just have lapsed, and the attempt that took the ticket over may have stepped aside.
         is_taken_over &= self.queues.get(key).is_some_and(|queue| queue.is_present(token));
         if !has_ticket {
             self.forget_if_over(key, now);
@@ -151,7 +151,7 @@ impl WaitQueues {
         }
     }
 
-    /// Ends the wait of an attempt that has looked for the last time and was not granted the lock.
+    /// Ends the wait of an attempt that was not granted the lock by its last poll.
     pub(super) fn end(
         &mut self,
         key: &LockKey,
@@ -178,7 +178,7 @@ impl WaitQueues {
     ) {
         let Some(queue) = self.queues.get_mut(key) else { return };
         queue.take_offer();
-        // Another request of this token that waits at the place is told that its token holds the lock.
+        // Another request of this token that waits with the ticket is told that its token holds the lock.
         let waiting =
             queue.ticket(token).and_then(|ticket| ticket.attempt).filter(|waiting| *waiting != attempt);
         self.hints.extend(waiting.map(|waiting| Hint::Look(key.clone(), waiting)));
@@ -189,16 +189,16 @@ impl WaitQueues {
         self.forget_if_over(key, now);
     }
 
-    /// The offer that stands ends without a grant: a try to take the lock failed, for whatever reason. Nobody loses a
-    /// place or its turn by that, as the one who lets an offer lapse does; the next look at the free lock makes another.
+    /// The present offer ends without a grant, because a try to take the lock failed. No ticket loses its turn by that,
+    /// as it would if it let the offer lapse. The next poll of the free lock makes another offer.
     pub(super) fn withdrawn(&mut self, key: &LockKey, now: Duration) {
         let Some(queue) = self.queues.get_mut(key) else { return };
         queue.take_offer();
         self.forget_if_over(key, now);
     }
 
-    /// The token is released: it loses its place, and with `frees` it held the lock until now. Returns whether it had a
-    /// place.
+    /// The token is released: it loses its ticket, and with `frees` it held the lock until now. Returns whether it had
+    /// a ticket.
     pub(super) fn released(&mut self, key: &LockKey, token: &TokenHash, frees: bool, now: Duration) -> bool {
         let Some(queue) = self.queues.get_mut(key) else { return false };
         queue.purge(now);
@@ -208,7 +208,7 @@ impl WaitQueues {
         let waiting = ticket.iter().flat_map(|ticket| [ticket.attempt, ticket.former]).flatten();
         self.hints.extend(waiting.map(|attempt| Hint::Look(key.clone(), attempt)));
         if frees || was_offered {
-            // Nobody has let an offer lapse that is given back.
+            // An offer that is given back has not lapsed.
             queue.take_offer();
             self.hand_off(key, None, now);
         }
@@ -216,14 +216,15 @@ impl WaitQueues {
         ticket.is_some()
     }
 
-    /// Nobody holds the lock any more, and it stays taken for a while all the same: who waits is told when to look.
+    /// The lock has no holder any more, but stays taken for a while. Waiters are told when to poll.
     pub(super) fn kept(&mut self, key: &LockKey, left: Duration) {
         if self.queues.get(key).is_some_and(|queue| queue.first().is_some()) {
             self.hints.push(Hint::Due(key.clone(), whole_ms(left)));
         }
     }
 
-    /// Takes an attempt out of the wait queue of a lock, from which it may have been granted the lock that was rolled back.
+    /// Takes an attempt out of the wait queue of a lock. It may have been granted the lock from there, before that was
+    /// rolled back.
     pub(super) fn vacate(
         &mut self,
         key: &LockKey,
@@ -251,45 +252,44 @@ impl WaitQueues {
         self.forget_if_over(key, now);
     }
 
-    /// Nobody holds the lock any more: it is offered to the first of its wait queue, unless it is promised already. A store may
+    /// The lock is free now. It is offered to the first of its wait queue, unless it is offered already. A store may
     /// hear of one release more than once.
     pub(super) fn freed(&mut self, key: &LockKey, now: Duration) {
         self.offered_to(key, None, now);
         self.forget_if_over(key, now);
     }
 
-    /// Says which locks of those that somebody waits for are due, and in how many milliseconds; and the session, which
-    /// changes whenever those who wait may have lost their places.
+    /// Says which locks with waiters are due, and in how many milliseconds. Also returns the session, which changes
+    /// whenever waiters may have lost their tickets.
     pub(super) fn beat(&self, held_of: impl Fn(&LockKey) -> Option<Duration>) -> (u64, Vec<(LockKey, u64)>) {
         let left_of = |key| (key, held_of(key).unwrap_or_default());
         let due = self.queues.keys().map(left_of).filter(|(_, left)| *left <= LOOK_AHEAD);
         (self.session, due.map(|(key, left)| (key.clone(), whole_ms(left))).collect())
     }
 
-    /// Whether anybody waits for the lock, or it is promised to somebody.
+    /// Whether the lock has a waiter or an offer.
     pub(super) fn has_queue(&self, key: &LockKey, now: Duration) -> bool {
         self.queues.get(key).is_some_and(|queue| !queue.is_over(now))
     }
 
-    /// How many stand in the wait queue of a lock.
+    /// How many tickets the wait queue of a lock has.
     pub(super) fn waiters(&self, key: &LockKey, now: Duration) -> u64 {
         let waiters = self.queues.get(key).map_or(0, |queue| queue.waiters(now));
         u64::try_from(waiters).unwrap_or(u64::MAX)
     }
 
-    /// Where the token stands, from 1 on.
+    /// The token's position, from 1 on.
     pub(super) fn position(&self, key: &LockKey, token: &TokenHash) -> Option<u64> {
         let position = self.queues.get(key)?.position(token)?;
         u64::try_from(position).ok()
     }
 
-    /// What is to be told to those who wait, and was noted since the last call.
+    /// What was noted for the waiters since the last call.
     pub(super) fn take_hints(&mut self) -> Vec<Hint> {
         std::mem::take(&mut self.hints)
     }
 
-    /// To whom a lock that nobody holds is promised. Where that is nobody, or the promise has lapsed, the first of the
-    /// queue gets one.
+    /// To which token a free lock is offered. If there is no offer, or it has lapsed, the first of the queue gets one.
     fn offered_to(&mut self, key: &LockKey, caller: Option<&TokenHash>, now: Duration) -> Option<TokenHash> {
         if self.open_offer(key, now).is_none() {
             self.hand_off(key, caller, now);
@@ -297,7 +297,7 @@ impl WaitQueues {
         self.open_offer(key, now)
     }
 
-    /// Offers a lock that nobody holds to the first of its wait queue, and says so.
+    /// Offers a free lock to the first of its wait queue, and returns the offer.
     fn hand_off(&mut self, key: &LockKey, caller: Option<&TokenHash>, now: Duration) {
         let lost_at = now + self.settings.ticket_ttl;
         let Some(queue) = self.queues.get_mut(key) else { return };
@@ -325,7 +325,7 @@ impl WaitQueues {
         }
     }
 
-    /// To whom the free lock is promised, unless that has lapsed.
+    /// To which token the free lock is offered, unless that has lapsed.
     fn open_offer(&self, key: &LockKey, now: Duration) -> Option<TokenHash> {
         let offer = self.queues.get(key)?.offer()?;
         offer.left(now).map(|_| offer.token)

@@ -16,16 +16,16 @@ use redb::backends::FileBackend;
 use redb::{BackendError, DatabaseError, StorageBackend};
 use rustix::fs::{OFlags, SeekFrom, seek};
 
-/// What nobody but the owner of a file may do with it.
+/// What only the owner of a file may do with it.
 pub(super) const OTHERS: u32 = 0o077;
-/// The file is for the gateway's user alone: it says who holds what, and whoever may open it may lock it.
+/// The file is for the gateway's user alone: it says who holds what, and every user that may open it may lock it.
 pub(super) const PRIVATE: u32 = 0o600;
 /// So much is read and written at a time.
 const BLOCK_BYTES: usize = 64 * 1024;
 /// What a database begins with.
 const MAGIC: &[u8] = b"redb";
 
-/// A file, or what stands for one. It is locked as long as this lives, however often the database in it is opened.
+/// A file, or what stands for one. It is locked for as long as this lives, even when the database in it is opened anew.
 #[derive(Debug)]
 pub(super) struct Disk {
     path: PathBuf,
@@ -89,7 +89,7 @@ impl Disk {
         while offset < length {
             block.truncate(usize::try_from(length - offset).unwrap_or(BLOCK_BYTES));
             self.backend.read(offset, &mut block)?;
-            // Nobody's file is touched that was named by mistake.
+            // A file that was named by mistake is not touched.
             if offset == 0 && !block.starts_with(MAGIC) {
                 return Ok(());
             }
@@ -127,7 +127,7 @@ impl Drop for Disk {
     }
 }
 
-/// Opens a file that is being made, which nobody else may have put there.
+/// Opens a file that is being made. No other user may have put it there.
 pub(super) fn create_private(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(PRIVATE);

@@ -29,7 +29,7 @@ const TEXTS: TableDefinition<&str, &str> = TableDefinition::new("texts");
 
 /// In `NUMBERS`: the version of this layout.
 const FORMAT: &str = "format";
-/// In `NUMBERS`: the last fencing number.
+/// In `NUMBERS`: the last fencing token.
 const FENCE: &str = "fence";
 /// In `NUMBERS`: how many batches were written, by which a batch in doubt is found or missed.
 const BATCH: &str = "batch";
@@ -193,8 +193,8 @@ impl StoreFile {
     }
 }
 
-/// Whether the file at `path` was closed by its last process, found without writing to it. It takes no longer than a
-/// look at its head: whoever wants to open the file meanwhile is refused.
+/// Whether the last process closed the file at `path`, found without writing to it. This only reads the head of the
+/// file, since a process that wants to open it meanwhile is refused.
 pub(super) fn was_closed(path: &Path) -> Result<bool, OpenError> {
     let database = match Builder::new().open_read_only(path) {
         Err(DatabaseError::RepairAborted) => return Ok(false),
@@ -221,19 +221,19 @@ pub(super) fn create_if_missing(path: &Path) -> Result<(), OpenError> {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             create(path).map_err(|error| open_error(path, error))
         }
-        // Whatever stands there, or is wrong, is told when it is opened.
+        // What is wrong with it is told when it is opened.
         _ => Ok(()),
     }
 }
 
-/// Makes an empty database, which gets its name only once it is complete: a start that is killed, or that runs out of
-/// disk, must not leave a file that every later start refuses.
+/// Makes an empty database, which gets its name only once it is complete. A start that is killed, or that finds the
+/// disk full, must not leave a file that every later start refuses.
 fn create(path: &Path) -> Result<(), DatabaseError> {
     let mut unfinished = path.as_os_str().to_owned();
     unfinished.push(UNFINISHED);
     let file = create_private(Path::new(&unfinished))?;
-    // Another process may be at the same. Whoever has the lock and finds that the store does not exist yet may cut off
-    // what an earlier start left: nobody can have opened it under its name meanwhile.
+    // Another process may be doing the same. A process that has the lock, and finds that the store does not exist yet,
+    // may cut off what an earlier start left: no other can have opened it under its name meanwhile.
     if let Err(TryLockError::WouldBlock) = file.try_lock() {
         return Err(DatabaseError::DatabaseAlreadyOpen);
     }

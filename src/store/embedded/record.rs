@@ -30,8 +30,8 @@ pub(super) enum Record {
 pub(super) struct HeldLock {
     /// Who holds it.
     pub(super) token: TokenHash,
-    /// The attempt that was granted; `None` once the grant is pinned. Of a lock that is kept by nobody, the
-    /// [trace](TokenHash::trace) of the token that held it.
+    /// The attempt that was granted; `None` once the grant is pinned. For a kept lock, the [trace](TokenHash::trace) of
+    /// the token that held it.
     pub(super) attempt: Option<Attempt>,
     /// The number of the grant.
     pub(super) fence: FencingToken,
@@ -59,7 +59,7 @@ pub(super) struct Mark {
 pub(super) enum Verdict {
     /// The token was released, with this answer: it is never granted again.
     Final(Released),
-    /// These attempts were taken back, oldest first; the token itself stays usable.
+    /// These attempts are voided, oldest first; the token itself stays usable.
     Voided(VecDeque<Attempt>),
 }
 
@@ -90,7 +90,7 @@ impl Record {
 }
 
 impl HeldLock {
-    /// The lease as everybody may see it.
+    /// The lease as every client may see it.
     pub(super) fn lease(&self, now: Duration) -> Lease {
         Lease {
             fencing_token: self.fence,
@@ -100,8 +100,8 @@ impl HeldLock {
         }
     }
 
-    /// Whether it could still be taken back behind the back of one who is told that it holds the lock. One who holds it
-    /// by a connection knows that it ends with that.
+    /// Whether it could still be rolled back after a client was told that it holds the lock. A client that holds it by
+    /// a connection knows that it ends with that.
     pub(super) fn is_to_be_pinned(&self) -> bool {
         self.attempt.is_some_and(|attempt| !attempt.is_of_connection())
     }

@@ -12,7 +12,7 @@ use super::record::{HeldLock, Life, Mark, Record, RecordId, Verdict};
 
 /// Longest life in milliseconds, then its end in nanoseconds: since boot, and since the Unix epoch.
 pub(super) type LifeRow = (u64, u64, u64);
-/// Token hash, attempt (none once pinned), fencing number, note (empty for none), life.
+/// Token hash, attempt (none once pinned), fencing token, note (empty for none), life.
 pub(super) type LockRow<'a> = (&'a [u8; 32], Option<&'a [u8; 16]>, u64, &'a str, LifeRow);
 /// The end of `max_hold` and of `min_hold`, as lives; one without length where there is none.
 pub(super) type TermsRow = (LifeRow, LifeRow);
@@ -124,7 +124,7 @@ pub(super) fn read_mark(
 /// The life in a row, as it goes on from `now`.
 ///
 /// Within one boot the clock that counts since boot is exact. Over a reboot only the wall clock bridges the gap, and
-/// people may have set it: so no life goes on for longer than the rest that it was last given, be it by a renewal or by
+/// people may have set it. So after a reboot a life lasts at most the rest that it was last given, by a renewal or by
 /// an earlier reboot.
 fn restored((longest_ms, boot_ns, wall_ns): LifeRow, now: Moment, same_boot: bool) -> Life {
     let longest = Duration::from_millis(longest_ms);

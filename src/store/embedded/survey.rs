@@ -1,4 +1,4 @@
-//! A look at an embedded store, for those who operate it.
+//! A look at an embedded store, for operators.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -14,7 +14,7 @@ use crate::store::diagnostics::{Block, Diagnostics, PromiseStatus, promises};
 
 const IN_USE: &str = "in use by another process";
 
-/// Looks at the store in the file at `path`. It makes no file, and whoever has it open is not disturbed.
+/// Looks at the store in the file at `path`. It makes no file, and does not disturb a process that has it open.
 pub fn survey(path: &Path) -> Diagnostics {
     let mut rows = vec![("store", format!("embedded, in the file {}", path.display()))];
     let mut survey = Diagnostics::default();

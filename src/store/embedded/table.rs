@@ -1,7 +1,7 @@
 //! The rules of the embedded store as a pure state machine: no file, no task, no clock of its own.
 //!
-//! Every step is given `now`, the time since boot. It notes the records that it touched and what they were, so that a batch
-//! of steps can be written to the file at once, or be undone where it cannot.
+//! Every step is given `now`, the time since boot. It notes the records that it touched and what they were before. So a
+//! batch of steps can be written to the file at once, or be undone if that fails.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -26,7 +26,7 @@ mod records;
 
 use records::Records;
 
-/// Every lock and mark, and the last fencing number.
+/// Every lock and tombstone, and the last fencing token.
 #[derive(Debug)]
 pub(super) struct Table {
     records: Records,
@@ -37,7 +37,7 @@ pub(super) struct Table {
     changes: Vec<Change>,
     /// The number of the last grant, or one less than the first.
     last_fence: u64,
-    /// Who waits. It is in no file: the connections of those who wait end with the process.
+    /// The waiters. They are in no file: their connections end with the process.
     queues: WaitQueues,
     settings: EmbeddedSettings,
 }
@@ -63,7 +63,7 @@ impl Table {
         }
     }
 
-    /// Begins a run of fencing numbers above `last_fence`, and not below the present microsecond by the `wall` clock.
+    /// Begins a run of fencing tokens above `last_fence`, and not below the present microsecond by the `wall` clock.
     ///
     /// The clock lifts a file that was copied back from a backup over the numbers granted since; the last number keeps
     /// a clock that was set back from lowering any.
@@ -72,8 +72,8 @@ impl Table {
         self.last_fence = last_fence.max(wall_us.saturating_sub(1));
     }
 
-    /// Sets the lease to the longer of what is left and `ttl`, but not past its `max_hold`, if `token` holds the lock, and
-    /// by the connection that renews it, if one does.
+    /// If `token` holds the lock, sets the lease to the longer of what is left and `ttl`, but not past its `max_hold`.
+    /// If a connection renews, the token must hold the lock by that connection.
     pub(super) fn renew(&mut self, request: &Renew, now: Duration) -> Renewed {
         let Renew { key, token, ttl, by } = request;
         let lock = match self.held(key, now) {
@@ -96,8 +96,8 @@ impl Table {
         if is_longest { Renewed::MaxHoldReached(lease) } else { Renewed::Renewed(lease) }
     }
 
-    /// Frees a lock, if `token` holds it, or gives up the token's place in the line; with [`Tombstone::Final`] it also
-    /// retires the token.
+    /// Frees a lock, if `token` holds it, or gives up the token's ticket. With [`Tombstone::Final`] it also retires the
+    /// token.
     pub(super) fn release(&mut self, request: &Release, now: Duration) -> ReleaseEffect {
         let Release { key, token, tombstone } = request;
         if *tombstone == Tombstone::Final
@@ -146,8 +146,8 @@ impl Table {
         Broken::Broken(lease)
     }
 
-    /// Ends the grant if the lock is held by this very `attempt` of `token`, takes the attempt out of the line, and voids it in
-    /// any case.
+    /// Ends the grant if the lock is held by this very `attempt` of `token`. Takes the attempt out of the wait queue,
+    /// and voids it in any case.
     pub(super) fn roll_back(&mut self, request: &RollBack, now: Duration) -> RolledBack {
         let RollBack { key, token, attempt, ticket, known } = request;
         let is_granted = |lock: &&HeldLock| lock.token == *token && lock.attempt == Some(*attempt);
@@ -180,13 +180,13 @@ impl Table {
         }
     }
 
-    /// Has an offer to an attempt that nobody knows any more go on.
+    /// Passes on an offer that none of our waiters claims.
     pub(super) fn pass_on(&mut self, PassOn { key, token, attempt }: &PassOn, now: Duration) {
         self.queues.vacate(key, token, *attempt, TicketAfter::Kept, false, now);
     }
 
-    /// Says which locks of those that somebody waits for are due, and in how many milliseconds; and the session, which
-    /// is another once the table was read from the file anew.
+    /// Says which locks with waiters are due, and in how many milliseconds. Also returns the session, which changes
+    /// when the table is read from the file anew.
     pub(super) fn heartbeat(&self, now: Duration) -> (u64, Vec<(LockKey, u64)>) {
         self.queues.beat(|key| self.left(key, now))
     }
@@ -213,7 +213,7 @@ impl Table {
         Inspected::Held { lease, yours, waiters }
     }
 
-    /// Removes places that were left for too long, and the lines that nobody stands in any more.
+    /// Removes tickets that were left for too long, and queues without tickets.
     pub(super) fn purge_lines(&mut self, now: Duration) {
         self.queues.purge(now);
     }
@@ -247,7 +247,7 @@ impl Table {
         self.queues = WaitQueues::new(self.settings.line);
     }
 
-    /// What is to be told to those who wait, and was noted since the last call.
+    /// What was noted for the waiters since the last call.
     pub(super) fn take_hints(&mut self) -> Vec<Hint> {
         self.queues.take_hints()
     }
@@ -307,7 +307,7 @@ impl Table {
         self.put(RecordId::mark(key, token), Some(Record::Mark(mark)));
     }
 
-    /// The lock of `key`, if somebody holds it.
+    /// The lock of `key`, if it is held.
     fn held(&self, key: &LockKey, now: Duration) -> Option<&HeldLock> {
         match self.records.get(&RecordId::Lock(key.clone())) {
             Some(Record::Lock(lock)) if !lock.life.is_over(now) => Some(lock),
@@ -315,7 +315,7 @@ impl Table {
         }
     }
 
-    /// How much is left of the lease of `key`, if somebody holds it.
+    /// How much is left of the lease of `key`, if it is held.
     fn left(&self, key: &LockKey, now: Duration) -> Option<Duration> {
         self.held(key, now).map(|lock| lock.life.end.saturating_sub(now))
     }
@@ -328,7 +328,7 @@ impl Table {
         }
     }
 
-    /// The next fencing number, or nothing changed where there is none left.
+    /// The next fencing token. If there is none left, nothing is changed.
     fn mint(&mut self) -> Result<FencingToken, StoreError> {
         let fence = self.last_fence.checked_add(1).and_then(FencingToken::new).ok_or_else(|| {
             let text =

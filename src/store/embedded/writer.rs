@@ -18,8 +18,8 @@ use super::{EmbeddedSettings, OpenError};
 
 /// The most commands that share one commit.
 const BATCH_LIMIT: usize = 1_024;
-/// How many ended records are removed with a commit for each record that it changes. No command makes more than one, so what
-/// has ended cannot pile up however fast commands come, and whoever waits for the commit waits for little else.
+/// How many ended records a commit removes for each record that it changes. No command makes more than one, so ended
+/// records cannot pile up, and they delay the commit only a little.
 const PURGED_PER_CHANGE: usize = 2;
 /// As many are removed with the smallest commit.
 const LEAST_PURGED: usize = 64;
@@ -42,9 +42,9 @@ pub(super) enum Message {
 pub(super) struct Command {
     /// When it is too late to begin.
     pub(super) deadline: Instant,
-    /// Whoever sets this first decides: the writer that it is done, or the caller that it never will be.
+    /// The side that sets this first decides: the writer that it is done, or the caller that it never will be.
     pub(super) claimed: Arc<AtomicBool>,
-    /// The place in the queue, free again once the command has been taken from it.
+    /// The place in the queue of commands, free again once the command has been taken from it.
     pub(super) place: OwnedSemaphorePermit,
     /// What the step may do.
     pub(super) kind: Kind,
@@ -93,7 +93,7 @@ pub(super) struct Writer {
     pub(super) settings: EmbeddedSettings,
     /// The clocks.
     pub(super) clock: Arc<dyn Clock>,
-    /// Where those who wait are told.
+    /// Where waiters are told.
     pub(super) hints: broadcast::Sender<Hint>,
     /// The state.
     pub(super) state: State,
@@ -135,7 +135,7 @@ impl State {
             None => Err(StoreError::Unavailable("the file is closed".to_owned())),
         };
         if let Err(error) = &written {
-            // What is not certainly on disk is told to nobody. After a failure redb refuses to go on.
+            // The writer answers only what is certainly on disk. After a failure redb refuses to go on.
             self.table.undo(changes);
             (kept.file, kept.unwritable) = (None, Some(error.to_string()));
         }
@@ -186,7 +186,7 @@ impl Kept {
 }
 
 impl Writer {
-    /// Works until it is told to stop, or until nobody is left who could send anything.
+    /// Works until it is told to stop, or until no sender is left.
     pub(super) fn run(mut self) {
         let (mut tidied, mut pause) = (Instant::now(), TIDY_EVERY);
         let mut stopping = None;
@@ -224,8 +224,8 @@ impl Writer {
 
     /// Applies commands, commits them together, and then answers each.
     ///
-    /// Looks come first. All of these commands are under way at once, so any order is right, and whoever sees nothing
-    /// of the changes of this batch depends on no commit.
+    /// Looks come first. All of these commands are under way at once, so any order is right. A look that sees no change
+    /// of this batch needs no commit.
     fn serve(&mut self, mut commands: Vec<Command>) {
         commands.sort_by_key(|command| command.kind);
         let changes = commands.last().is_some_and(|command| command.kind == Kind::Change);
@@ -256,18 +256,17 @@ impl Writer {
         self.tell();
         for (answer, changed) in answers {
             answer(match &committed {
-                // Whatever became of the batch: a command that changed nothing has certainly done nothing.
+                // Even if the batch failed, a command that changed nothing has certainly done nothing.
                 Err(StoreError::Unknown(reason)) if !changed => Err(StoreError::Unavailable(reason.clone())),
                 committed => committed.clone(),
             });
         }
     }
 
-    /// Tells those who wait what concerns them, once it is durable. They look for themselves, so no harm is done by a
-    /// hint of something that was not.
+    /// Tells waiters what concerns them, once it is durable. They poll, so a wrong hint does no harm.
     fn tell(&mut self) {
         for hint in self.state.table.take_hints() {
-            // Nobody listens before somebody waits.
+            // Without a waiter there is no listener.
             let _ = self.hints.send(hint);
         }
     }
@@ -298,7 +297,7 @@ impl Writer {
         let table = &mut self.state.table;
         let is_all = table.purge(self.clock.boot(), MOST_PURGED);
         table.purge_lines(self.clock.boot());
-        // A failure is logged there, and nobody waits for this.
+        // A failure is logged there, and no caller waits for this.
         let _ = self.commit();
         is_all
     }
@@ -314,7 +313,7 @@ impl Writer {
             }
         }
         for stopped in stopped {
-            // Whoever asked may have gone.
+            // The caller may have gone.
             let _ = stopped.send(());
         }
     }

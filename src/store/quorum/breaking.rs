@@ -1,4 +1,4 @@
-//! Breaking a lock: ending one grant on most servers, whoever holds the lock by it.
+//! Breaking a lock: ending one grant on most servers.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ impl QuorumStore {
         };
         let quorum = self.pollster.membership.quorum();
         let args = vec![fence.get().to_string(), self.mark_ttl.as_millis().to_string()];
-        // It does nothing to any other grant, however late it comes.
+        // Even if it comes late, it does nothing to any other grant.
         let call = self.call(&scripts::BREAK, key, self.keys_of(key, &holder), args, Until::Always);
         let call = Arc::new(call);
         let mut poll = self.pollster.ask(&call, deadline);

@@ -61,7 +61,7 @@ impl QuorumStore {
             return Err(poll.too_few());
         }
         Ok(match () {
-            // Whoever holds the lock by now, the token no longer does.
+            // The token no longer holds the lock, even if another does by now.
             () if released > 0 => Renewed::Released,
             () if others > 0 && others + silent >= quorum => Renewed::HeldByAnother,
             () if taken_over > 0 => Renewed::TakenOver,
@@ -153,7 +153,7 @@ impl QuorumStore {
             self.pollster.see_through(&call, poll);
             self.agree_on(key, token, outcome, deadline).await?;
         } else {
-            // Whoever asks again is to be told the same, whichever servers answer.
+            // A repetition must get the same answer, even if other servers answer it.
             let agreeing = self.to_release(key, token, tombstone, Word::Agreed(outcome), 0);
             let says_so = move |reply: &ScriptReply| reply.outcome % SAID_BEFORE == code_of(outcome);
             let differs = move |answer: &_| !matches!(answer, Some(Ok(reply)) if says_so(reply));
@@ -207,8 +207,8 @@ impl QuorumStore {
         Arc::new(self.call(&scripts::RELEASE, key, self.keys_of(key, token), args, until))
     }
 
-    /// Rolls an attempt back on all servers. Of one that nobody learned of it says that it is over only where it is certain that
-    /// it was undone before anybody was told of it.
+    /// Rolls an attempt back on all servers. If no client was told of the attempt, it says that the attempt is over
+    /// only if that is certain.
     pub(super) async fn roll_back_all(
         &self,
         key: &LockKey,
@@ -234,7 +234,7 @@ impl QuorumStore {
         if poll.heard().count() < quorum {
             return Err(poll.too_few());
         }
-        // A lock that somebody was told of is pinned on most servers, and these have deleted it on some of those.
+        // A lock that a client was told of is pinned on most servers, and these have deleted it on some of those.
         let rolled_back = match () {
             () if count(&poll.answers, 1) >= blocking => {
                 RolledBack::Ended { kept_ms: by_most(&poll, 1, quorum) }
@@ -275,11 +275,11 @@ impl QuorumStore {
         if let Some((_, held)) = held(&poll.answers) {
             return Ok(Some(held));
         }
-        // Whoever says that it is held, and not by whom, is as good as silent.
+        // A server that says that it is held, but not by whom, counts as silent.
         let is_clear = |reply: &&ScriptReply| reply.outcome == 0 || reply.lease().is_some();
         let silent = poll.answers.len() - poll.heard().filter(is_clear).count();
         let most = held_locks(&poll.answers, |_| true).iter().map(ReportedLock::count).max().unwrap_or(0);
-        // Whoever is silent may hold it too.
+        // A silent server may hold it too.
         if free(&poll.answers) || poll.heard().count() >= quorum && most + silent < quorum {
             return Ok(None);
         }
@@ -309,7 +309,7 @@ enum Word {
     AsFound,
     /// This, if they have answered nothing before.
     UnlessSaid(Released),
-    /// This, whatever they have answered before.
+    /// This, even if they have answered something else before.
     Agreed(Released),
 }
 
@@ -326,8 +326,8 @@ fn said_by(answers: &[Option<MemberAnswer>], votes: usize) -> Option<Released> {
     ANSWERS.into_iter().find(|answer| said(*answer) >= votes)
 }
 
-/// What to answer to a release where no answer has most votes: what most servers may have said before, with those that are
-/// silent, since somebody may have been told so. Nothing where it is not known which that is.
+/// What to answer to a release if no answer has most votes. It is the answer that most servers, with the silent ones,
+/// may have given before, since a client may have got it. Nothing if that is not known.
 fn settled(answers: &[Option<MemberAnswer>], quorum: usize) -> Option<Released> {
     let silent = answers.len() - heard(answers).count();
     let may_be_told = |answer: &Released| {
@@ -351,7 +351,7 @@ fn code_of(outcome: Released) -> i64 {
     }
 }
 
-/// The grant that a release has ended, if most servers had it: else nobody was told that it was granted.
+/// The grant that a release has ended, if most servers had it. Otherwise no client was told of a grant.
 fn ended(answers: &[Option<MemberAnswer>], quorum: usize) -> Option<Ended> {
     let freed = |reply: &ScriptReply| {
         let number = reply.field::<String>(0)?.parse().ok()?;

@@ -14,12 +14,12 @@ use crate::store::redis::connection::scan::Scan;
 use crate::store::redis::scripts::ScriptReply;
 use crate::store::{List, StoreError};
 
-/// The most locks that one call of the script tells of, since everybody else waits for it.
+/// The most locks that one call of the script lists, since all other commands wait for it.
 const MOST_AT_ONCE: usize = 50;
 
 impl QuorumStore {
-    /// Lists some of the locks that most servers hold, from the place of the cursor on. A lock that most have is on one at
-    /// least of those that are gone through, one after the other; and so it may be found more than once.
+    /// Lists some of the locks that most servers hold, beginning at the cursor. The servers are gone through one after
+    /// the other. A lock that most have is on at least one of these, and may be found more than once.
     pub(super) async fn list_page(&self, request: &List, deadline: Instant) -> Result<Page, StoreError> {
         let membership = &self.pollster.membership;
         let (quorum, blocking) = (membership.quorum(), membership.blocking());

@@ -97,7 +97,7 @@ pub(super) struct Member {
     epoch: String,
     record: String,
     seen: Mutex<Seen>,
-    /// Has somebody look at it at once.
+    /// Asks for a look at it at once.
     pub(super) nudge: Notify,
 }
 
@@ -168,7 +168,7 @@ impl Member {
         self.eligibility_of(&link.incarnation).map_err(out)?;
         let until = self.until(call.until).ok_or_else(|| out("its clock is not known yet".to_owned()))?;
         let place = link.permit(begin_by).await.map_err(|error| out(error.to_string()))?;
-        // Nobody waits for another link: there are others who can answer.
+        // The caller does not wait for another link: other servers can answer.
         let _place = place.ok_or_else(|| out("its connection broke".to_owned()))?;
         let keys: Vec<&[u8]> =
             [&self.record].into_iter().chain(&call.keys).map(|key| key.as_bytes()).collect();
@@ -179,7 +179,7 @@ impl Member {
         let failure = match timeout_at(deadline, sent).await {
             Ok(Ok(reply)) if reply.outcome >= 0 => return Ok(reply),
             Ok(Ok(reply)) => {
-                // Whatever it is, the server is not what it was taken for.
+                // In any case the server is not the one that it was taken for.
                 self.nudge.notify_one();
                 return Err(out(why_out(reply.outcome).to_owned()));
             }
@@ -196,7 +196,8 @@ impl Member {
         })
     }
 
-    /// Runs one of the scripts of the membership, which begin with the run of the server, whatever is known of the server.
+    /// Runs one of the scripts of the membership, even if the server does not count. Their first argument is the run of
+    /// the server.
     pub(super) async fn ask(
         &self,
         script: &'static Script,

@@ -41,7 +41,7 @@ pub(super) enum RecordKind {
     Current,
     /// There is none.
     Empty,
-    /// Of another run: what the server holds may be older than what it accepted, whatever it keeps on its disk.
+    /// Of another run: what the server holds may be older than what it accepted, even if it keeps a file.
     Forgot,
     /// Of a later list.
     Later,
@@ -160,8 +160,8 @@ impl MemberStatus {
         self.since_ms != 0
     }
 
-    /// How long its quarantine lasts yet, where a lease can last so long: by its clock, and by that of this machine since it
-    /// was first seen. The clock of a machine that has just booted may be set forward at any moment.
+    /// How much longer its quarantine lasts if a lease can last so long: by its clock, and by that of this machine
+    /// since it was first seen. The clock of a machine that has just booted may be set forward at any moment.
     pub(super) fn quarantine_left(&self, longest_ms: u64) -> Duration {
         let end_ms = self.since_ms.saturating_add(longest_ms);
         let left_ms = |shown_ms: u64, at: Instant| {

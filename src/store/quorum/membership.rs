@@ -1,8 +1,8 @@
 //! Who the servers of a quorum are, and which of them count.
 //!
-//! Each server keeps a record of what it is in the quorum (`member.lua`), and every script asks for it: so it is the
-//! servers that refuse, and not the gateways that have to know. Gateways look at the records, and change them where that
-//! is due (`reconfiguration.rs`).
+//! Each server keeps a record of what it is in the quorum (`member.lua`), and every script reads it. So the servers
+//! refuse by themselves, and gateways need not know. Gateways look at the records, and change them when that is due
+//! (`reconfiguration.rs`).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub(super) struct ServerList {
     pub(super) longest_ms: u64,
 }
 
-/// What the log is told of a server: nothing that differs from one look to the next.
+/// What the log says of a server. It leaves out what differs from one look to the next.
 #[derive(PartialEq, Eq)]
 enum Standing {
     /// It is new, and so may all others be: nothing can have been forgotten.
@@ -190,7 +190,7 @@ impl Membership {
         self.clock.boot() + moment.saturating_duration_since(Instant::now())
     }
 
-    /// The time, in microseconds, by the clock of the server in the middle: no one clock can move it far.
+    /// The time, in microseconds, by the clock of the server in the middle: a single wrong clock cannot move it far.
     pub(super) fn now_us(&self) -> u64 {
         let now = self.clock.boot();
         let mut clocks: Vec<_> =
@@ -200,7 +200,7 @@ impl Membership {
         u64::try_from(middle).unwrap_or_default()
     }
 
-    /// From now on nobody is asked anything.
+    /// From now on no server is asked anything.
     pub(super) fn close(&self) {
         self.stop.cancel();
         self.members.iter().for_each(|member| member.supervisor.stop());
@@ -261,7 +261,7 @@ impl Membership {
         Some(link.session)
     }
 
-    /// Has a process count as this server; `false` where it counts as another.
+    /// Lets a process count as this server; `false` if it counts as another.
     fn claim(&self, run: &str, index: usize) -> bool {
         let mut runs = self.runs.lock();
         // A server that was started anew is another process.
@@ -310,7 +310,7 @@ impl PeerRoutes for Membership {
         Some(self.members[index].supervisor.link_now()?.connection.clone())
     }
 
-    /// Whoever reaches most servers has one in common with all others who do.
+    /// Two gateways that reach most servers have one in common.
     async fn to_listen(&self, deadline: Instant) -> (Vec<Result<MultiplexedConnection, StoreError>>, usize) {
         let connections = match self.is_ready(deadline).await {
             Ok(()) => (0..self.count()).filter_map(|index| self.route(index)).map(Ok).collect(),

@@ -1,12 +1,11 @@
 //! A question to all servers at once, and their answers as they come.
 //!
-//! Whoever asks goes on as soon as it knows enough. The servers that have not answered by then are left to themselves: each
-//! call goes on in the background until it is answered or its time is over, since a call that is dropped runs all the same,
-//! and nobody would notice that its connection is broken.
+//! The caller goes on as soon as it knows enough. Calls that have no answer yet go on in the background, until they are
+//! answered or their time is over. To drop them would not stop them, and would hide that a connection is broken.
 //!
-//! Until then whoever asks makes the calls itself: what one client asks for one after the other reaches each server in that
-//! order, also where many things are to be done at once. A server that heard of a release before the grant would have to be
-//! told again.
+//! Until then the caller makes the calls itself. So requests that one client sends one after the other reach each
+//! server in that order, even under load. A server that heard of a release before the grant would have to be told
+//! again.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -29,8 +28,8 @@ const MOST_SEEN_THROUGH: usize = 2_000;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// Once most have answered, but so that nothing follows from it, the others are waited for as long again as that took,
-/// so many times; at least for the shortest time.
+/// If the answers of most servers decide nothing, the gateway waits for the others: so many times as long as those
+/// took, and at least the shortest time.
 const GRACE_FACTOR: u32 = 3;
 const SHORTEST_GRACE: Duration = Duration::from_millis(20);
 
@@ -45,14 +44,14 @@ pub(super) struct Pollster {
 pub(super) struct Inquiry {
     membership: Arc<Membership>,
     calls: Calls,
-    /// One place for each server; nothing where it was not asked, or has not answered.
+    /// One entry for each server; nothing if it was not asked, or has not answered.
     pub(super) answers: Vec<Option<MemberAnswer>>,
     /// Which servers were asked.
     pub(super) asked: Vec<bool>,
     asked_at: Instant,
 }
 
-/// Calls that were not answered yet. Those that nobody waits for any more go on in the background.
+/// Calls that were not answered yet. If their caller has gone, they go on in the background.
 struct Calls(FuturesUnordered<InFlight>);
 
 /// A call to the server of this index.
@@ -155,8 +154,8 @@ impl Pollster {
 }
 
 impl Inquiry {
-    /// Waits until `decide` knows what follows from the answers, or nothing more can be hoped for: all have answered, or
-    /// most have and the rest takes too long, or the deadline has passed.
+    /// Waits until `decide` knows what follows from the answers. It gives up when all have answered, when most have and
+    /// the rest takes too long, or when the deadline has passed.
     pub(super) async fn decide<D>(
         &mut self,
         deadline: Instant,

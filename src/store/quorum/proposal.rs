@@ -1,4 +1,4 @@
-//! Taking a lock: a number is proposed to all servers, and whoever has it accepted by most of them holds the lock.
+//! Taking a lock: the gateway proposes a number to all servers. If most of them accept it, the lock is granted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::lock::{Acquired, Attempt, FencingToken, Lease, LockKey, Refusal, Rene
 use crate::store::redis::scripts::terms as terms_args;
 use crate::store::{LockRequest, Renew, Renewer, StoreError, Tombstone};
 
-/// The pause after a vote that nobody has won: it doubles from the first to the last, with jitter.
+/// The pause after a split vote: it doubles from the first to the last, with jitter.
 const FIRST_PAUSE: Duration = Duration::from_millis(4);
 const LONGEST_PAUSE: Duration = Duration::from_millis(64);
 /// How long the one server is waited for that is asked first after such a vote.
@@ -31,7 +31,7 @@ pub(super) struct Proposal<'a> {
     pub(super) supersedes: &'a [Attempt],
     /// Whether the lock may be taken; else it is only asked for.
     pub(super) grants: bool,
-    /// Where to tell that the lock is free, if somebody waits here.
+    /// Where to tell that the lock is free, if a request waits here.
     pub(super) channel: Option<&'a str>,
 }
 
@@ -41,7 +41,7 @@ struct Bid<'a> {
     proposal: Proposal<'a>,
     number: u64,
     is_first: bool,
-    /// How many votes nobody has won.
+    /// How many votes were split.
     splits: usize,
     /// Whether this is the last word: that of all servers, who are only asked.
     is_last: bool,
@@ -140,7 +140,7 @@ impl Bid<'_> {
         self.number = if is_too_far { high + 1 } else { self.next_number() };
     }
 
-    /// Undoes what a vote has left that nobody has won.
+    /// Undoes what a split vote has left on the servers.
     async fn fail(&mut self, tally: &Tally) -> Result<(), StoreError> {
         self.is_own |= matches!(tally, Tally::Split { is_own: true, .. });
         if !self.is_undone().await || self.is_last && self.is_own {
@@ -196,7 +196,7 @@ impl Bid<'_> {
                 if self.may_be_accepted() {
                     self.give_up().in_background();
                 }
-                // Whoever released it may not have reached most servers.
+                // The gateway that released it may not have reached most servers.
                 self.store.release_all(key, token, Tombstone::Final, false, self.deadline).await?;
                 Ok(Acquired::TokenReleased)
             }
@@ -254,8 +254,8 @@ impl Bid<'_> {
         let membership = &pollster.membership;
         let good = if self.splits > 0 { membership.good() } else { Vec::new() };
         if !good.is_empty() {
-            // All who contend ask the same server first, and only one of them goes on. Another one next time: what is left
-            // of a lock that nobody holds may be in the way there.
+            // All gateways that compete ask the same server first, and only one of them goes on. Next time it is
+            // another server, since the rest of a lock without a holder may be in the way on this one.
             let first = good[(self.splits - 1) % good.len()];
             let mut poll = pollster.ask_some(&call, deadline, |index| index == first);
             poll.decide(deadline.min(Instant::now() + FIRST_ANSWERS_WITHIN), |_| None::<()>).await;
@@ -342,7 +342,7 @@ impl GivingUp<'_> {
     }
 }
 
-/// The token certainly does not hold the lock, and somebody else may.
+/// The token certainly does not hold the lock, and another may.
 const HOLDER_UNKNOWN: Acquired<Refusal> =
     Acquired::NotTaken(Refusal { holder: None, holder_unknown: true, waiters: 0, position: None });
 

@@ -44,8 +44,8 @@ impl Membership {
         if statuses.iter().flatten().any(|status| status.kind == RecordKind::Later) {
             self.is_outdated.store(true, Ordering::Relaxed);
         }
-        // Whoever has the later list sees to all: what a gateway with an earlier one did would be undone, or do harm. And
-        // where two lists have one epoch, one of them is a mistake.
+        // Only gateways with the latest list change anything: a change by an earlier list would be undone, or do harm.
+        // If two lists have one epoch, one of them is a mistake.
         let is_contested = statuses.iter().flatten().any(|status| status.kind == RecordKind::Differs);
         if is_contested || self.is_outdated.load(Ordering::Relaxed) || self.found(&statuses).await {
             return;
@@ -78,8 +78,8 @@ impl Membership {
         }
     }
 
-    /// Starts a quorum of servers none of which has ever been part of one. It takes two steps, so that nothing is started
-    /// that is not known to be there: a server that forgets between them has no quarantine that could be ended.
+    /// Starts a quorum of servers that have never been part of one. It takes two steps, so that a server that forgets
+    /// in between is noticed: it has no quarantine that could be ended.
     async fn found(&self, statuses: &Statuses) -> bool {
         if statuses.iter().flatten().any(|status| status.is_born) {
             self.has_been.store(true, Ordering::Relaxed);
@@ -153,8 +153,9 @@ impl Membership {
         }
     }
 
-    /// Whether servers that forgot, or are new in the list, may go into quarantine. After a change of the list that is not
-    /// before most servers of the list before have learned it: until then others may be granted locks by that one.
+    /// Whether servers that forgot, or are new in the list, may go into quarantine. After a change of the list, most
+    /// servers of the former list must have learned the new one first: until then the former list may still grant
+    /// locks.
     fn may_join(&self, statuses: &Statuses) -> bool {
         self.list.epoch == 1 || self.is_settled(statuses)
     }

@@ -34,7 +34,7 @@ pub(super) enum Tally {
     Nobody,
     /// Most servers have passed this number.
     Passed(u64),
-    /// Nobody has most votes; some servers may say that the token holds the lock.
+    /// The vote is split; some servers may say that the token holds the lock.
     Split {
         is_own: bool,
         /// What most servers have passed.
@@ -67,7 +67,7 @@ fn vote_of(reply: &ScriptReply) -> Option<Vote> {
     })
 }
 
-/// What is clear already, whatever the others say.
+/// What is clear already, before the other servers answer.
 pub(super) fn early(answers: &[Option<MemberAnswer>], quorum: usize, blocking: usize) -> Option<Tally> {
     let (mut accepted, mut nobody) = (0, 0);
     for vote in heard(answers).filter_map(vote_of) {

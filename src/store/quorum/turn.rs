@@ -1,5 +1,5 @@
-//! What a request does at its own gateway, before the servers are asked and after: it waits for its turn to try, and others
-//! wait for it.
+//! What a request does at its own gateway before and after it asks the servers: it waits for its turn to try, and
+//! others wait for it.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::store::{
     AnswerTo, Confirm, Enqueue, KnownTo, LastPoll, LockRequest, Poll, StoreError, TicketAfter, Try,
 };
 
-/// A request for a lock, whatever its kind.
+/// A request for a lock, of any kind.
 #[derive(Clone, Copy)]
 struct Asking<'a> {
     lock: &'a LockRequest,
@@ -34,7 +34,7 @@ impl<'a> Asking<'a> {
 }
 
 impl QuorumStore {
-    /// Takes a lock that nobody waits for here, or says why not.
+    /// Takes a lock that has no waiters here, or says why not.
     pub(super) async fn try_lock(&self, Try(lock): &Try, deadline: Instant) -> AnswerTo<Try> {
         let (LockRequest { key, token, .. }, asking) = (lock, Asking::at_once(lock));
         let _turn = self.waiters.turn(key, deadline).await?;
@@ -45,7 +45,7 @@ impl QuorumStore {
         if may_take {
             return self.attempt(asking, Trying::of(self, key), deadline).await;
         }
-        // Whoever waits comes first; but the token may hold the lock already.
+        // Waiters come first; but the token may hold the lock already.
         self.ask(asking, deadline).await
     }
 
@@ -75,7 +75,7 @@ impl QuorumStore {
         let asking = Asking { supersedes, ..Asking::waiting(lock) };
         let answer = self.look_once_joined(asking, joined, deadline).await;
         if matches!(answer, Err(StoreError::Unavailable(_))) {
-            // Whoever is told that nothing happened must not stand in anybody's way.
+            // A request that is told that nothing happened must block no other.
             let ticket = if ticket.is_some() { TicketAfter::Kept } else { TicketAfter::Removed };
             self.waiters.step(|state, now| state.queues.vacate(key, token, *attempt, ticket, false, now));
         }
@@ -97,7 +97,7 @@ impl QuorumStore {
         match self.ask(asking, deadline).await?.or_not_taken() {
             Ok(answer) => Ok(answer),
             Err(_) if joined.is_err() => Ok(Acquired::NotTaken(Enqueued::QueueFull)),
-            // Nobody may hold it after all.
+            // The lock may be free after all.
             Err(_) => Ok(match self.look(asking, deadline).await? {
                 Some(answer) => answer,
                 None => Acquired::NotTaken(Enqueued::Polled(self.position_of(asking))),
@@ -129,7 +129,7 @@ impl QuorumStore {
         let turn = self.waiters.step(|state, now| {
             let turn = state.queues.look(key, token, *attempt, state.held(key, now), now);
             if turn == QueueTurn::Take {
-                // Nobody else is to try meanwhile, and the offer does not lapse.
+                // No other request is to try meanwhile, and the offer does not lapse.
                 state.note_held(key, deadline.saturating_duration_since(Instant::now()), now);
             }
             turn
@@ -142,14 +142,14 @@ impl QuorumStore {
         Ok(self.attempt(asking, trying, deadline).await?.or_not_taken().ok())
     }
 
-    /// Looks for the last time: whoever is not granted the lock now leaves.
+    /// The last poll: if it is not granted the lock, the request leaves.
     pub(super) async fn last_poll(
         &self,
         LastPoll { lock, ticket }: &LastPoll,
         deadline: Instant,
     ) -> AnswerTo<LastPoll> {
         let LockRequest { key, attempt, .. } = lock;
-        // A look never makes what it did not find: a copy of it that comes late would make it for nobody.
+        // A poll never makes a ticket that it did not find: a late copy would make one without a client.
         let (is_spent, is_lost) = self.waiters.step(|state, now| {
             let is_free = state.held(key, now).is_none() && !state.queues.has_queue(key, now);
             (state.is_spent(attempt), is_free)
@@ -188,8 +188,8 @@ impl QuorumStore {
         }
     }
 
-    /// Ends the wait of an attempt that was not granted the lock. Whatever was found: a copy of an earlier command of it may
-    /// still be on its way.
+    /// Ends the wait of an attempt that was not granted the lock. This is always done, since a copy of an earlier
+    /// command of it may still be on its way.
     async fn end(
         &self,
         lock: &LockRequest,
@@ -223,7 +223,7 @@ impl QuorumStore {
         })
     }
 
-    /// Tries to take the lock, as those who wait here have agreed to.
+    /// Tries to take the lock; the queue of this gateway has given it the turn.
     async fn attempt(
         &self,
         asking: Asking<'_>,
@@ -259,7 +259,7 @@ impl QuorumStore {
         Ok(answer.map(|refusal| self.with_line(request, refusal)))
     }
 
-    /// Where servers are to tell that the lock is free, if somebody waits for it here.
+    /// Where servers are to tell that the lock is free, if a request waits for it here.
     fn channel_for(&self, asking: Asking<'_>) -> Option<&str> {
         let has_queue =
             asking.waits || self.waiters.step(|state, now| state.queues.has_queue(&asking.lock.key, now));
@@ -274,7 +274,7 @@ impl QuorumStore {
     }
 }
 
-/// A try to take a lock. However it ends, nobody is kept from trying next.
+/// A try to take a lock. Whatever its end, it lets the next request try.
 struct Trying<'a> {
     store: &'a QuorumStore,
     key: &'a LockKey,

@@ -1,5 +1,5 @@
-//! Who waits at this gateway, and whose turn it is to try. Gateways know nothing of each other's wait queues: so waiting is fair
-//! at each of them alone.
+//! The waiters of this gateway, and whose turn it is to try. Gateways know nothing of each other's wait queues, so
+//! waiting is fair only at each of them.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -15,19 +15,19 @@ use crate::lock::{Acquired, Attempt, LockKey, Refusal};
 use crate::store::wait_queue::WaitQueues;
 use crate::store::{Hint, LockRequest, StoreError, TicketAfter};
 
-/// How long what is known of a holder is relied on, since what servers tell may be lost: a tenth of what is left of the
-/// lease, within these bounds.
+/// How long a gateway relies on what it knows of a holder: a tenth of the rest of the lease, within these bounds. The
+/// messages of servers may be lost.
 const KNOWN_FOR: RangeInclusive<Duration> = Duration::from_secs(2)..=Duration::from_secs(15);
-/// After the first server has said that a lock is free, most of the others are waited for so long.
+/// How long to wait for most servers to say that a lock is free, after the first has said so.
 const SOON: Duration = Duration::from_millis(15);
-/// When somebody is to look at a lock that has just become free, or may have.
+/// When a waiter is to poll a lock that has just become free, or may have.
 pub(super) const AT_ONCE: Duration = Duration::from_millis(1);
-/// Longer than any request goes on after its last look.
+/// Longer than any request goes on after its last poll.
 const SPENT_FOR: Duration = Duration::from_secs(120);
-/// Locks that are being tried for, past which those that nobody tries for any more are forgotten.
+/// The number of locks that are being tried for at which the others are forgotten.
 const MANY: usize = 1_024;
 
-/// The queues of this gateway, and what it knows of the locks for which somebody waits.
+/// The queues of this gateway, and what it knows of the locks that have waiters.
 pub(super) struct Waiters {
     state: Mutex<WaitState>,
     /// One try for each lock at a time: this gateway's requests would only be in each other's way.
@@ -44,9 +44,9 @@ pub(super) struct WaitState {
     free_at: HashMap<LockKey, Vec<usize>>,
     /// When a server last said so.
     told_at: HashMap<LockKey, Duration>,
-    /// Attempts whose last look was not answered, since when: what they may have done is being undone.
+    /// Attempts whose last poll was not answered, and since when. What they may have done is being undone.
     spent: HashMap<Attempt, Duration>,
-    /// How many locks are to be known before those are looked for that nobody waits for any more.
+    /// How many locks are known before those without waiters are looked for.
     tidy_at: usize,
 }
 
@@ -63,15 +63,14 @@ impl WaitState {
         known.until.checked_sub(now).filter(|left| !left.is_zero())
     }
 
-    /// Somebody holds the lock for so long, or it is being tried for.
+    /// The lock is held for so long, or it is being tried for.
     pub(super) fn note_held(&mut self, key: &LockKey, left: Duration, now: Duration) {
         self.free_at.remove(key);
         let good_for = (left / 10).clamp(*KNOWN_FOR.start(), *KNOWN_FOR.end());
         self.held.insert(key.clone(), KnownHolder { until: now + left, good_until: now + good_for });
     }
 
-    /// What was answered to a request that was made at `asked_at` says something of the lock, and of its token's place in the
-    /// wait queue.
+    /// Notes what the answer to a request of `asked_at` says of the lock, and of its token's ticket.
     pub(super) fn learn(
         &mut self,
         request: &LockRequest,
@@ -85,7 +84,7 @@ impl WaitState {
                 self.queues.granted(key, token, *attempt, *ttl, now);
                 self.note_held(key, ttl.as_duration(), now);
             }
-            // It was released meanwhile, perhaps by the one who is named: nobody will be told so again.
+            // It was released meanwhile, perhaps by the holder that is named. No server will tell this again.
             Acquired::NotTaken(Refusal { holder: Some(_), .. })
                 if self.told_at.get(key).is_some_and(|told_at| *told_at >= asked_at) =>
             {
@@ -102,7 +101,7 @@ impl WaitState {
         }
     }
 
-    /// Whether an attempt is to be granted nothing any more.
+    /// Whether an attempt must not be granted anything any more.
     pub(super) fn is_spent(&self, attempt: &Attempt) -> bool {
         self.spent.contains_key(attempt)
     }
@@ -117,14 +116,14 @@ impl WaitState {
         self.held.remove(key);
     }
 
-    /// Forgets locks for which nobody waits.
+    /// Forgets locks without waiters.
     fn tidy(&mut self, now: Duration) {
         self.queues.purge(now);
         let Self { queues, held, free_at, told_at, .. } = self;
         held.retain(|key, _| queues.has_queue(key, now));
         free_at.retain(|key, _| queues.has_queue(key, now));
         told_at.retain(|key, _| queues.has_queue(key, now));
-        // Else each step would tidy up where many are waited for.
+        // Else each step would tidy up when many locks have waiters.
         self.tidy_at = MANY.max(2 * self.known());
     }
 
@@ -147,7 +146,7 @@ impl Waiters {
         Self { state: Mutex::new(state), tries: Mutex::default(), hints }
     }
 
-    /// Does one step, and tells those who wait what follows for them.
+    /// Does one step, and tells the waiters what follows for them.
     pub(super) fn step<T>(&self, step: impl FnOnce(&mut WaitState, Duration) -> T) -> T {
         let now = boottime();
         let (answer, hints) = {
@@ -159,7 +158,7 @@ impl Waiters {
             (answer, state.queues.take_hints())
         };
         for hint in hints {
-            // Nobody listens before somebody waits.
+            // Without a waiter there is no listener.
             let _ = self.hints.send(hint);
         }
         answer
@@ -191,14 +190,15 @@ impl Waiters {
         timeout_at(deadline, turn.lock_owned()).await.map_err(|_| too_busy())
     }
 
-    /// A server has told that a lock is free. Once `quorum` of them have, or after a moment, the first in the wait queue tries.
+    /// A server has told that a lock is free. Once `quorum` of them have told so, or after a moment, the first in the
+    /// wait queue tries.
     pub(super) fn hear(&self, server: usize, key: LockKey, quorum: usize) {
         let due_in = self.step(|state, now| {
             if !state.queues.has_queue(&key, now) {
                 return None;
             }
             state.told_at.insert(key.clone(), now);
-            // Whoever has released it here has told so before; or what was known is too old.
+            // A release at this gateway would have been noted; otherwise what was known is too old.
             if state.held(&key, now).is_none() {
                 return Some(AT_ONCE);
             }
@@ -228,7 +228,7 @@ mod tests {
     use crate::lock::{FencingToken, Lease, LeaseToken, Note, Terms, Ttl};
     use crate::store::{Enqueue, LineSettings};
 
-    /// The one whom it names may be who released the lock: nobody would be told of that again.
+    /// The holder that it names may have released the lock, and no server would tell this again.
     #[test]
     fn an_answer_that_is_older_than_the_news_of_a_release_is_not_believed() {
         let waiters = Waiters::new(WaitQueues::new(LineSettings::default()), broadcast::Sender::new(16));

@@ -152,7 +152,7 @@ impl Answered<'_> {
     }
 }
 
-/// What is said where somebody else holds the lock.
+/// The answer if another holds the lock.
 fn refused<T>(
     reply: &ScriptReply,
     key: &LockKey,
@@ -164,7 +164,7 @@ fn refused<T>(
     }
 }
 
-/// What is said to one who waits.
+/// The answer to a waiter.
 fn polled(reply: &ScriptReply) -> Result<Polled, StoreError> {
     match reply.outcome {
         5 => queue_position_of(reply).map(Polled::Queued),

@@ -32,7 +32,7 @@ const QUORUM_SIZES: RangeInclusive<usize> = 3..=15;
 pub(crate) enum Layout {
     /// One server.
     Server,
-    /// Sentinels, which say who is the primary that bears this name.
+    /// Sentinels, which say which server is the primary of this name.
     Sentinel(String),
     /// Some of the servers of a cluster, which say who the others are.
     Cluster,

@@ -1,4 +1,4 @@
-//! A look at the servers of a store before it is used, for those who operate it.
+//! A look at the servers of a store before it is used, for operators.
 
 use std::time::Duration;
 
@@ -73,7 +73,7 @@ pub async fn diagnose(address: &RedisAddress, settings: &RedisSettings) -> Resul
     Ok(diagnostics)
 }
 
-/// The servers that hold locks, or why it is not known who they are; who says so is added to what is known of the store.
+/// The servers that hold locks, or why they are not known. What told so is added to what is known of the store.
 async fn servers(
     address: &RedisAddress,
     settings: &RedisSettings,

@@ -45,8 +45,8 @@ impl RedisStore {
         .await
     }
 
-    /// Runs a script where the lock is, until it is known what became of it. Only what certainly did not happen is tried
-    /// again here, so whatever this returns is the outcome of one run.
+    /// Runs a script where the lock is, until its outcome is known. It is repeated here only if it certainly did not
+    /// happen, so the result is the outcome of one run.
     pub(super) async fn run_script<T: FromRedisValue>(
         &self,
         key: &LockKey,

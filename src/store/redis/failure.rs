@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `MOVED`, `ASK` | not yet: sent to the server that was named | stays |
 //! | `TRYAGAIN`, `BUSY` | not yet: sent again after a pause | stays |
-//! | `READONLY`, `MASTERDOWN`, `LOADING`, `CLUSTERDOWN`, `STALE` of our own | not yet: sent to whoever is the primary then | is left |
+//! | `READONLY`, `MASTERDOWN`, `LOADING`, `CLUSTERDOWN`, `STALE` of our own | not yet: sent to the server that is the primary then | is left |
 //! | `NOAUTH`, `WRONGPASS` | not done | is left |
 //! | `OOM`, `MISCONF`, `NOREPLICAS`, `NOPERM`, `NOSCRIPT` twice | not done | stays |
 //! | any other error of a script, `WRONGTYPE` too | unknown, since it keeps what it wrote | stays |
@@ -50,7 +50,7 @@ pub(crate) enum Redirect {
 pub(crate) enum StepOutcome {
     /// Certainly nothing happened, and in a moment it may.
     NotYet,
-    /// Certainly nothing happened, and somebody must do something about that first.
+    /// Certainly nothing happened, and a person must act first.
     NotDone,
     /// It may have happened, or may yet happen.
     Unknown,

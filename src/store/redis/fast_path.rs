@@ -1,9 +1,9 @@
-//! The fast path, of what most acquires and releases come to: a lock that is free, or somebody else's; a lock that its token
-//! holds; and nobody in the wait queue. A script of its own does each, since those that know of wait queues have much more to
-//! prepare and to be told; and it does so for all who are ready at the moment.
+//! The fast path serves most acquires and releases: the lock is free, another holds it, or its own token holds it, and
+//! it has no wait queue. A small script does each of these, because the general scripts have much more to prepare and
+//! need more arguments. One call serves all requests that are ready at the moment.
 //!
-//! Either does the whole, or nothing: then the other script is asked, which knows all cases. That is one call more than need
-//! be, so a lock of which this was learned a moment ago is left to the other script at once.
+//! Each script completes or changes nothing. If it changes nothing, the general script runs. That costs one more call.
+//! So for a while such a lock goes to the general script at once.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -192,7 +192,7 @@ pub(super) async fn replicated(
     Ok(lease)
 }
 
-/// What a reply says where somebody else holds the lock.
+/// What a reply says if another holds the lock.
 pub(super) fn refusal_in(reply: &ScriptReply, key: &LockKey) -> Result<Refusal, StoreError> {
     let holder = reply.has_lock().then(|| lease_seen(reply, key)).transpose()?;
     let (waiters, position) = (reply.waiters(), reply.position());

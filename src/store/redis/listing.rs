@@ -12,7 +12,7 @@ use super::scripts::{self, ScriptReply};
 use crate::lock::{Listed, LockKey, Page};
 use crate::store::{List, StoreError};
 
-/// The most locks that one call of the script tells of, since everybody else waits for it.
+/// The most locks that one call of the script lists, since all other commands wait for it.
 const MOST_AT_ONCE: usize = 50;
 
 /// Locks whose names may stand in one call, with those names.
@@ -22,7 +22,7 @@ struct Group {
 }
 
 impl RedisStore {
-    /// Lists some of the locks that are held, from the place of the cursor on.
+    /// Lists some of the locks that are held, beginning at the cursor.
     pub(super) async fn list_page(&self, request: &List, deadline: Instant) -> Result<Page, StoreError> {
         let scan = self.servers.scan(deadline).await?;
         let walked = scan.page(&self.keys, request, deadline).await?;
@@ -61,8 +61,8 @@ impl RedisStore {
         Group { keys: keys.to_vec(), names }
     }
 
-    /// What is known of a lock whose slot is on its way to another server, where only calls with a single key are certain to
-    /// be answered. Nobody who waits is counted then.
+    /// What is known of a lock whose slot is on its way to another server. There only calls with a single key are
+    /// certain to be answered, so waiters are not counted.
     async fn tell_of_one(&self, key: LockKey, deadline: Instant) -> Result<Option<Listed>, StoreError> {
         let lock = self.keys.lock(&key);
         let told: Vec<ScriptReply> = self

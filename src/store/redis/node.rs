@@ -16,7 +16,7 @@ impl Node {
         Some(Self { host: host.to_owned(), port: port.parse().ok()? })
     }
 
-    /// Whether its host has a name: a cluster may know that of its own nodes only by what its clients use.
+    /// Whether its host has a name. A cluster may know the names of its nodes only by what its clients use.
     pub(crate) fn is_known(&self) -> bool {
         !matches!(&*self.host, "" | "?")
     }

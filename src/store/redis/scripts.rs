@@ -62,7 +62,7 @@ pub(crate) const NO_SCRIPT: ErrorKind = ErrorKind::Server(ServerErrorKind::NoScr
 /// The numbers of outcomes end here; those of grants are microseconds since 1970.
 const LARGEST_OUTCOME: u64 = 1_000_000;
 
-/// How a lock's value begins: token hash, attempt and fencing number, and a space behind each.
+/// How a lock's value begins: token hash, attempt and fencing token, and a space behind each.
 const TOKEN_HASH_DIGITS: usize = 64;
 const ATTEMPT_DIGITS: usize = 32;
 const ATTEMPT_AT: usize = TOKEN_HASH_DIGITS + 1;
@@ -244,7 +244,7 @@ impl FromRedisValue for ScriptReply {
     }
 }
 
-/// The lease in a lock's value, of which so much is left; `None` where no script of ours wrote it.
+/// The lease in a lock's value, with so much left; `None` if no script of ours wrote it.
 fn read_lease(lock: &[u8], left_ms: i64) -> Option<Lease> {
     let text = std::str::from_utf8(lock.get(NUMBER_AT..)?).ok()?;
     let (number, note) = text.split_once(' ')?;

@@ -19,7 +19,7 @@ pub struct RedisSettings {
     pub line: LineSettings,
     /// How many replicas must have acknowledged a lock before it is handed out.
     pub replicas_ack: u32,
-    /// The longest lease that may be asked for, of which a quorum must know.
+    /// The longest lease that may be asked for. A quorum must know it.
     pub max_ttl: Duration,
     /// Which list of a quorum's servers this is: each change of it has a larger number.
     pub list_epoch: u64,

@@ -1,5 +1,5 @@
-//! The wait queue of one lock, in memory: what the keys of a wait queue hold in Redis (`wait_queue.lua`), for those who wait at a
-//! single gateway.
+//! The wait queue of one lock, in memory: what the keys of a wait queue hold in Redis (`wait_queue.lua`), for waiters
+//! at a single gateway.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -7,37 +7,37 @@ use std::time::Duration;
 use crate::lock::{Attempt, Ticket, TokenHash};
 use crate::store::{OFFER, TicketAfter};
 
-/// A token's place, and who waits at it.
+/// A token's ticket, and the attempt that waits with it.
 #[derive(Clone, Debug)]
 pub(super) struct QueueTicket {
     pub(super) place: Ticket,
-    /// The attempt that waits; `None` for a place without a client.
+    /// The attempt that waits; `None` for a ticket without a client.
     pub(super) attempt: Option<Attempt>,
-    /// The attempt from which this one took the place over.
+    /// The attempt from which this one took the ticket over.
     pub(super) former: Option<Attempt>,
-    /// When the place is lost, if nobody comes back to it.
+    /// When the ticket ends, if its client does not come back.
     lost_at: Option<Duration>,
 }
 
-/// A promise of the free lock.
+/// An offer of the free lock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Offer {
     pub(super) token: TokenHash,
-    /// `None` for a place without a client, which may come back in time.
+    /// `None` for a ticket without a client, which may come back in time.
     pub(super) attempt: Option<Attempt>,
     started: Duration,
 }
 
-/// Who waits for one lock.
+/// The waiters of one lock.
 #[derive(Debug, Default)]
 pub(super) struct WaitQueue {
     tickets: HashMap<TokenHash, QueueTicket>,
-    /// Those believed present, first come first.
+    /// The tickets believed present, first come first.
     present: BTreeMap<Ticket, TokenHash>,
-    /// When places are lost, soonest first.
+    /// When tickets end, soonest first.
     away: BTreeSet<(Duration, TokenHash)>,
     offer: Option<Offer>,
-    /// The last place that was given, also to one who is away now.
+    /// The last ticket that was given, even if its client is away now.
     last: Option<Ticket>,
 }
 
@@ -49,12 +49,12 @@ impl Offer {
 }
 
 impl WaitQueue {
-    /// Whether nobody waits, and the lock is promised to nobody any more.
+    /// Whether there is no waiter and no offer any more.
     pub(super) fn is_over(&self, now: Duration) -> bool {
         self.tickets.is_empty() && self.offer.is_none_or(|offer| offer.left(now).is_none())
     }
 
-    /// How many stand in it. Places that were left for too long are not counted, also before they are removed.
+    /// How many tickets it has. Those that were left for too long are not counted, even before they are removed.
     pub(super) fn waiters(&self, now: Duration) -> usize {
         let lost = self.away.iter().take_while(|(lost_at, _)| *lost_at <= now);
         self.present.len() - lost.filter(|(_, token)| self.is_present(token)).count()
@@ -77,20 +77,20 @@ impl WaitQueue {
         self.tickets.get(token).is_some_and(|ticket| self.present.get(&ticket.place) == Some(token))
     }
 
-    /// Where the token stands, from 1 on. It counts those before it, which is for answers and not for every look.
+    /// The token's position, from 1 on. This counts the tickets before it, so it is for answers and not for every poll.
     pub(super) fn position(&self, token: &TokenHash) -> Option<usize> {
         let place = self.tickets.get(token)?.place;
         self.is_present(token).then(|| self.present.range(..=place).count())
     }
 
-    /// A place behind all others.
+    /// A ticket behind all others.
     pub(super) fn last_place(&self, now: Duration) -> Ticket {
         let now_us = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
         let after_last = self.last.map_or(0, |last| last.get() + 1);
         Ticket::new(now_us.max(after_last))
     }
 
-    /// Has an attempt wait at a place of its token.
+    /// Lets an attempt wait with a ticket of its token.
     pub(super) fn enqueue(
         &mut self,
         token: TokenHash,
@@ -104,7 +104,7 @@ impl WaitQueue {
         self.last = self.last.max(Some(place));
     }
 
-    /// Has the attempt at the token's place stand in the wait queue again.
+    /// Puts the attempt of the token's ticket into the wait queue again.
     pub(super) fn stand(&mut self, token: &TokenHash) {
         let Some(ticket) = self.tickets.get_mut(token) else { return };
         if let Some(lost_at) = ticket.lost_at.take() {
@@ -113,7 +113,7 @@ impl WaitQueue {
         self.present.insert(ticket.place, *token);
     }
 
-    /// Removes a token with its place.
+    /// Removes a token with its ticket.
     pub(super) fn remove(&mut self, token: &TokenHash) {
         let Some(ticket) = self.tickets.remove(token) else { return };
         if let Some(lost_at) = ticket.lost_at {
@@ -124,8 +124,9 @@ impl WaitQueue {
         }
     }
 
-    /// Ends the wait of an attempt that looked for the last time: its place goes back to the one that it was taken
-    /// from, or stays in the wait queue without a client until `lost_at`, or is removed. Returns who has the place back.
+    /// Ends the wait of an attempt after its last poll. Its ticket goes back to the attempt that it was taken from.
+    /// Otherwise it stays in the wait queue without a client until `lost_at`, or is removed. Returns which attempt has
+    /// the ticket back.
     pub(super) fn end(
         &mut self,
         token: &TokenHash,
@@ -142,14 +143,14 @@ impl WaitQueue {
         former
     }
 
-    /// Keeps the place of a token that was granted the lock from it, until `lost_at`: the grant was undone.
+    /// Keeps the ticket from which a token was granted the lock, until `lost_at`: the grant was undone.
     pub(super) fn keep(&mut self, token: &TokenHash, place: Ticket, lost_at: Duration) {
         let ticket = QueueTicket { place, attempt: None, former: None, lost_at: None };
         self.tickets.entry(*token).or_insert(ticket);
         self.step_aside(token, lost_at);
     }
 
-    /// Has attempts stand for others of the same request: at its place, or where its place may come back to.
+    /// Lets an attempt stand for others of the same request: at its ticket, and where its ticket may go back to.
     pub(super) fn rename(&mut self, token: &TokenHash, before: &[Attempt], now: Attempt) {
         let Some(ticket) = self.tickets.get_mut(token) else { return };
         for attempt in [&mut ticket.attempt, &mut ticket.former].into_iter().flatten() {
@@ -159,9 +160,9 @@ impl WaitQueue {
         }
     }
 
-    /// Takes an attempt that will be heard of no more out of the wait queue: its place goes back to the one that it was taken
-    /// from, or is kept aside until `lost_at`, or is removed. Returns who has the place back, and whether the lock was
-    /// offered to the place.
+    /// Takes an attempt that has ended out of the wait queue. Its ticket goes back to the attempt that it was taken
+    /// from. Otherwise it is kept aside until `lost_at`, or is removed. Returns which attempt has the ticket back, and
+    /// whether the lock was offered to the ticket.
     pub(super) fn vacate(
         &mut self,
         token: &TokenHash,
@@ -187,11 +188,11 @@ impl WaitQueue {
         (former, self.offer.is_some_and(|offer| offer.token == *token))
     }
 
-    /// Offers the lock, which nobody holds, to the first who is present. All that stand before step aside until
-    /// `lost_at`. `caller` is certainly present. Returns the offer; nothing where nobody is present.
+    /// Offers the free lock to the first ticket that is present. All tickets before it step aside until `lost_at`.
+    /// `caller` is certainly present. Returns the offer; nothing if no ticket is present.
     ///
-    /// Where the lock is free because an offer lapsed, the one that let it lapse steps aside, and so do all places
-    /// without a client: no absence costs the wait queue an offer of its own.
+    /// If the lock is free because an offer lapsed, the ticket that let it lapse steps aside, together with all tickets
+    /// without a client. So each absence does not cost an offer of its own.
     pub(super) fn hand_off(
         &mut self,
         now: Duration,
@@ -220,7 +221,7 @@ impl WaitQueue {
         self.offer = None;
     }
 
-    /// Removes places whose time away is over.
+    /// Removes tickets whose time away is over.
     pub(super) fn purge(&mut self, now: Duration) {
         while let Some((lost_at, token)) = self.away.first().copied() {
             if lost_at > now {
@@ -230,7 +231,7 @@ impl WaitQueue {
         }
     }
 
-    /// Passes a token over. Its place is kept until `lost_at`, or as long as it was to be kept before.
+    /// Passes a token over. Its ticket is kept until `lost_at`, or as long as it was to be kept before.
     fn step_aside(&mut self, token: &TokenHash, lost_at: Duration) {
         let Some(ticket) = self.tickets.get_mut(token) else { return };
         if ticket.lost_at.is_none() {

@@ -129,7 +129,7 @@ fn one_whose_try_failed_keeps_its_place_and_its_turn() {
     let failed = first.waits(&mut queues, LEASE, NOW + OFFER);
     assert_eq!((failed.ticket, failed.is_first, failed.due_in_ms), (place, true, 10_000));
     assert_eq!(failed.offered_to, None);
-    // The lease ends, and whoever looks finds that it is still the turn of the first.
+    // The lease ends, and each poll finds that it is still the turn of the first.
     second.waits(&mut queues, None, NOW + ms(10_000));
     assert_eq!(first.look(&mut queues, None, NOW + ms(10_000)), QueueTurn::Take);
     assert_eq!(queues.beat(|_| None).0, session, "nobody was passed over");

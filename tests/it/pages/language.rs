@@ -12,7 +12,7 @@ use crate::internals::texts;
 const USUAL_WORDS: usize = 20;
 const MOST_WORDS: usize = 40;
 /// The same for comments of the sources.
-const MOST_WORDS_OF_A_COMMENT: usize = 70;
+const MOST_WORDS_OF_A_COMMENT: usize = 52;
 
 /// What makes a reader stop.
 const RIDDLES: [&str; 8] = [

@@ -24,7 +24,7 @@ impl<T> From<Barred> for Acquired<T> {
 }
 
 impl Table {
-    /// Takes a lock that is free and that nobody waits for.
+    /// Takes a lock that is free and has no waiters.
     pub(in super::super) fn try_lock(&mut self, Try(lock): &Try, now: Duration) -> AnswerTo<Try> {
         if let Some(answer) = self.known(lock, now) {
             return Ok(answer);
@@ -100,7 +100,7 @@ impl Table {
             return Ok(answer);
         }
         let held = self.left(key, now);
-        // A look never makes what it did not find: a copy of it that comes late would make it for nobody.
+        // A poll never makes a ticket that it did not find: a late copy would make one without a client.
         if !is_repeated && held.is_none() && !self.queues.has_queue(key, now) {
             return Ok(Acquired::NotTaken(LastPolled::TicketLost));
         }
@@ -108,12 +108,12 @@ impl Table {
             return self.grant(lock, now);
         }
         self.queues.end(key, token, *attempt, *ticket, now);
-        // Whatever was found: a copy of an earlier command of this attempt may still be on its way.
+        // This is always done: a copy of an earlier command of this attempt may still be on its way.
         self.void(key, token, *attempt, now);
         Ok(Acquired::NotTaken(LastPolled::Refused(self.refusal(lock, now))))
     }
 
-    /// What is answered whatever the wait queue is like, if that is so.
+    /// The answer that does not depend on the wait queue, if there is one.
     fn known<T>(&mut self, lock: &LockRequest, now: Duration) -> Option<Acquired<T>> {
         match self.barred(lock, now) {
             Some(barred) => Some(barred.into()),

@@ -7,8 +7,8 @@ use std::ops::Bound;
 use super::super::record::{Record, RecordId};
 use crate::lock::LockKey;
 
-/// Parts, each a map of its own. A map that has to grow moves all that it holds, and everybody waits for that: of a million
-/// records it would be a tenth of a second.
+/// Parts, each a map of its own. A map that has to grow moves all that it holds, and all clients wait for that. With a
+/// million records it would take 0.1 s.
 const PARTS: usize = 256;
 /// The most keys that are not in order yet. So many are put in order at once, in less than a millisecond.
 const MOST_UNORDERED: usize = 512;
@@ -21,8 +21,8 @@ pub(super) struct Records {
     hasher: RandomState,
     /// The keys of locks, in order, so that a list of locks can go on where it was left; but for `unordered`.
     ordered: BTreeSet<LockKey>,
-    /// The rest of the keys of locks. To find a place in the order costs more than all else that is done for a lock, and
-    /// most locks are gone before anybody lists them.
+    /// The rest of the keys of locks. Keeping the order costs more than everything else that is done for a lock, and
+    /// most locks are gone before a list is asked for.
     unordered: HashSet<LockKey>,
 }
 

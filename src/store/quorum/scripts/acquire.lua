@@ -12,7 +12,7 @@
 --
 -- Returns { outcome, lock, ms left, largest number }: 0 accepted · 1 the token holds it, pinned or claimed · 2 held by another
 --   9 this attempt was accepted before, in an earlier try: the same grant, if most say so of the same number
---   { 3 } token released · { 4 } attempt voided · { 6 } nobody holds it, or the token did, where this may only confirm
+--   { 3 } token released · { 4 } attempt voided · { 6 } it is free, or the token held it, if this may only confirm
 --   { 7, largest number } a larger one was accepted · { 8, largest number } the number is too far ahead
 
 local LOCK, TOKEN, ATTEMPT, SUPERSEDED = KEYS[2], ARGV[5], ARGV[6], ARGV[12]
@@ -41,7 +41,7 @@ end
 if lock then
   local by = attempt_of(lock)
   if string.find(SUPERSEDED, by, 1, true) then
-    -- What was granted to an attempt that this one stands for is now this one's.
+    -- A grant of an attempt that this one stands for now belongs to this one.
     lock = with_attempt(lock, ATTEMPT)
     redis.call('SET', LOCK, lock, 'KEEPTTL')
   elseif by ~= ATTEMPT then

@@ -1,4 +1,4 @@
--- Ends one grant, whoever holds the lock by it, and sees to it that nothing that comes late gives it a lock again.
+-- Ends one grant, and makes sure that no late copy gives it a lock again.
 --
 -- KEYS[1] as in member.lua                                 ARGV[1..4] as in member.lua
 -- KEYS[2] the lock                                         ARGV[5] number of the grant

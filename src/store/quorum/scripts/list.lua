@@ -7,7 +7,7 @@
 
 local reply = { 0 }
 for i = 2, #KEYS do
-  -- A key of somebody else's is no reason to say nothing of the others.
+  -- A key that is not ours does not stop the list of the others.
   local is_ours, lock, left_ms = pcall(held, KEYS[i])
   reply[i] = is_ours and lock and { 1, lock, left_ms } or { 0 }
 end

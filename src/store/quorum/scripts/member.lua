@@ -33,7 +33,7 @@ if ARGV[3] ~= '' and now_us > tonumber(ARGV[3]) then return { -4, whole(now_us) 
 -- The largest number that was accepted here.
 local high = math.max(tonumber(record[6] or 0), tonumber(record[4]))
 
--- No clock of a gateway, however wrong, may drive numbers so far ahead that no other reaches them.
+-- A wrong clock of a gateway must not drive numbers so far ahead that others cannot reach them.
 local FURTHEST_AHEAD_US = 10 * 1000000
 
 local function is_too_far(number) return number > math.max(high + 1, now_us + FURTHEST_AHEAD_US) end
@@ -50,7 +50,7 @@ local function number_of(lock) return tonumber(string.match(lock, '^%S+ %S+ (%d+
 -- What stands in the tombstone of a token whose grant of this number was broken, in the place of an attempt.
 local function broken(number) return string.rep('#', ATTEMPT_DIGITS - #whole(number)) .. whole(number) end
 
--- Tells the gateways at which somebody waits that a lock may be free.
+-- Tells the gateways that have waiters that a lock may be free.
 local function tell(watch, lock)
   local channels = redis.call('ZRANGE', watch, 0, -1)
   if #channels == 0 then return end

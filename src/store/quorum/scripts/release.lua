@@ -1,6 +1,6 @@
--- Frees a lock, if the token holds it; one whose `min_hold` is not over stays taken until then, by nobody. With a tombstone, the
--- token is freed whatever the answer is, and the tombstone also keeps out what was accepted nowhere yet: whoever releases does not
--- know by which attempts and numbers the token was proposed.
+-- Frees a lock, if the token holds it. If its `min_hold` is not over, it stays taken until then, without a holder. With a
+-- tombstone, the token is freed with every answer. The tombstone also refuses proposals that were accepted nowhere yet: the
+-- releasing client does not know the attempts and numbers of its token.
 --
 -- KEYS[1] as in member.lua        ARGV[1..4] as in member.lua
 -- KEYS[2] the lock                ARGV[5] token hash
@@ -9,7 +9,7 @@
 --                                 ARGV[8] 1: instead of an earlier answer, too
 --                                 ARGV[9] the number of the lock, where it is known, which is burnt; else 0
 --
--- Returns { outcome, number of the lock that was freed, ms for which it is kept or 0 }: 0 released · { 1 } nobody held it
+-- Returns { outcome, number of the lock that was freed, ms for which it is kept or 0 }: 0 released · { 1 } it was free
 --   { 2 } held by another · { 10 }, { 11 }, { 12 } the same, answered before
 
 local leaves_tombstone = ARGV[6] ~= ''

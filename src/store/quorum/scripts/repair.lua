@@ -18,7 +18,7 @@ local number = tonumber(ARGV[6])
 if tombstone and string.find(tombstone, broken(number), 1, true) then return { 3 } end
 local lock, left_ms = held(KEYS[2])
 if lock and token_of(lock) ~= ARGV[5] then return { 2 } end
--- Somebody was told of a lock that is pinned, and a connection must not end it.
+-- A client was told of a lock that is pinned, and a connection must not end it.
 if lock and attempt ~= PINNED and attempt_of(lock) ~= attempt then return { 2 } end
 -- A smaller number of the token can never be granted any more. A larger one may be about to be, but not while most servers
 -- hold this one, which they do until the deadline: so not, if no attempt lasts that long.

@@ -1,4 +1,4 @@
--- Undoes an attempt that will be heard of no more, and voids it whatever was found.
+-- Undoes an attempt that has ended, and always voids it.
 --
 -- KEYS[1] as in member.lua        ARGV[1..4] as in member.lua
 -- KEYS[2] the lock                ARGV[5] token hash   ARGV[6] attempt

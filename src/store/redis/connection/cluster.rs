@@ -1,8 +1,8 @@
 //! The servers of a cluster, and which of them has which slot.
 //!
-//! The map is a hint and nothing rests on it: a server refuses what it does not have, and says who has it. It is asked
-//! for each second, and sooner when a server is out of reach or points elsewhere, of one server after the other: the one
-//! that was asked last may be the one that knows less.
+//! The map is only a hint: a server refuses a slot that it does not have, and says which server has it. The gateway
+//! asks for the map each second, and sooner when a server is out of reach or points elsewhere. It asks one server after
+//! the other, since the last one may know less.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ enum MapState {
 }
 
 impl MapState {
-    /// Who has the slot, as far as is known.
+    /// The server that has the slot, as far as is known.
     fn owner_of(&self, slot: u16) -> Result<Option<&Arc<LinkSupervisor>>, StoreError> {
         match self {
             Self::Known(map) => Ok(map.owners.get(usize::from(slot)).and_then(Option::as_ref)),
@@ -68,14 +68,14 @@ impl MapState {
 
 #[derive(Default)]
 struct Map {
-    /// Those who keep links: to the primaries, and to whom they have pointed lately.
+    /// Those that keep links: to the primaries, and to servers that these have pointed to lately.
     supervisors: HashMap<Node, Arc<LinkSupervisor>>,
-    /// Who has which slot; none where nobody has it.
+    /// Which server has which slot; none if a slot has no server.
     owners: Vec<Option<Arc<LinkSupervisor>>>,
 }
 
 impl Map {
-    /// Those who have slots, in the order of their first ones.
+    /// The servers that have slots, in the order of their first ones.
     fn primaries(&self) -> Vec<&Arc<LinkSupervisor>> {
         let mut primaries: Vec<&Arc<LinkSupervisor>> = Vec::new();
         for owner in self.owners.iter().flatten() {
@@ -86,7 +86,7 @@ impl Map {
         primaries
     }
 
-    /// Which slots each of them has, as a text; `None` where some have nobody.
+    /// Which slots each of them has, as a text; `None` if some slots have no server.
     fn layout(&self) -> Option<String> {
         let primaries = self.primaries();
         let mut layout = String::new();
@@ -123,7 +123,7 @@ impl Cluster {
         Self { shared, stop }
     }
 
-    /// The current link to whoever has the slot. Fails at once while that server is known to be down.
+    /// The current link to the server that has the slot. Fails at once while that server is known to be down.
     pub(crate) async fn link(&self, slot: u16, deadline: Instant) -> Result<Arc<Link>, StoreError> {
         if let Some(owner) = self.shared.state.borrow().owner_of(slot)?
             && let Some(link) = owner.link_now()
@@ -288,7 +288,7 @@ impl Shared {
         nodes
     }
 
-    /// Makes a server's word the map. Whoever has no slots any more is left.
+    /// Makes a server's answer the map. Servers without slots are left.
     fn learn(&self, layout: &SlotLayout) {
         let known = match &*self.state.borrow() {
             MapState::Known(map) => map.clone(),

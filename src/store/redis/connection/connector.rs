@@ -20,16 +20,16 @@ use crate::store::redis::pubsub::hints::{self, Listener};
 use crate::store::redis::scripts;
 use crate::store::redis::scripts::keys::KeySpace;
 
-/// Commands that may wait in the driver's queue; past it, callers wait for a place.
+/// Commands that may wait in the driver's queue; beyond that, callers wait.
 const QUEUED_COMMANDS: usize = 1024;
 
-/// With the longest pause between two rollbacks it leaves room within the second in which nothing may be left of what
-/// a server that stood still did for nobody.
+/// After a server stood still, everything that it did for clients that have gone must be undone within a second. This
+/// leaves room for that, with the longest pause between two roll backs.
 pub(super) const LONGEST_PROBE_PAUSE: Duration = Duration::from_millis(250);
 
 /// Whom a supervisor keeps a link to.
 pub(crate) enum Target {
-    /// The server at this address, whoever it is.
+    /// The server at this address.
     Server(Client),
     /// The server that Sentinel calls the primary.
     Primary(Sentinels),
@@ -71,7 +71,7 @@ impl Word {
 /// What a supervisor has just connected to.
 pub(super) struct Connected {
     pub(super) link: Link,
-    /// By what right the server is the primary, where Sentinel says who is.
+    /// By what right the server is the primary, if Sentinel says which one is.
     pub(super) primary: Option<Primary>,
     /// Notified when a connection of the link ends.
     pub(super) closed: Arc<Notify>,
@@ -91,7 +91,7 @@ impl Connector {
         let connecting = timeout(self.reply_timeout, self.connect_to(&client, found.as_ref(), &closed));
         let connected = tokio::select! {
             connected = connecting => connected,
-            // A server that is silent, since it stands still or is cut off, may have a successor by now.
+            // A silent server stands still or is cut off. It may have a successor by now.
             () = self.is_deposed(found.as_ref(), LONGEST_PROBE_PAUSE) => {
                 return Err("Sentinel has another primary by now".to_owned());
             }
@@ -154,9 +154,9 @@ impl Connector {
         Ok(Ok((Link::new(connection, incarnation, run, gate, replicas, listener), primary)))
     }
 
-    /// By what right the server is the primary, asked once more, of Sentinel, now that the connection stands: Sentinel
-    /// closes all connections of a server whose role it changes, so this one has seen no change since. The answer by
-    /// which the server was found may be two failovers old.
+    /// By what right the server is the primary. Sentinel is asked once more, now that the connection stands. It closes
+    /// all connections of a server whose role it changes, so this one has seen no change since. The first answer may be
+    /// two failovers old.
     async fn confirm(&self, found: Option<&Primary>) -> Result<Option<Primary>, String> {
         let (Target::Primary(sentinels), Some(found)) = (&self.target, found) else { return Ok(None) };
         let primary = sentinels.find_primary().await?;
@@ -175,7 +175,7 @@ impl Connector {
             } else if !peer_channels.take(&push)
                 && let Some(hint) = hints::read(push, &keys)
             {
-                // Nobody listens before somebody waits.
+                // Without a waiter there is no listener.
                 let _ = hints.send(hint);
             }
             Ok(())
@@ -201,9 +201,9 @@ impl Connector {
         }))
     }
 
-    /// Sees to it that the server's run of numbers is there. A flush, or a gateway that knew the server by its name of
-    /// before, may have removed it, and it would otherwise start anew with the next grant, which may be one given by a
-    /// deposed primary long after its successor's run began. Returns the run's name, `None` where Sentinel had a later word.
+    /// Makes sure that the server's run of numbers is there. A flush may have removed it, or a gateway that knew the
+    /// server by its former name. Without this the run would start anew with the next grant. A deposed primary may give
+    /// that grant long after its successor's run began. Returns the run's name, `None` if Sentinel had a later word.
     async fn keep_run(
         &self,
         connection: &mut MultiplexedConnection,

@@ -1,8 +1,8 @@
 //! The connection to a server: one immutable value of connection and incarnation.
 //!
-//! A connection that mends itself would ask a restarted server under the name of the one that is gone, and a server
-//! that lost its last second would then repeat fencing numbers. So nothing here reconnects by itself: the supervisor
-//! connects, learns who the server is, starts its run of numbers, and only then shows the connection to requests.
+//! A connection that mends itself would ask a restarted server under its old name. If that server lost its last second,
+//! it would repeat fencing tokens. So no connection reconnects by itself. The supervisor connects, learns the server's
+//! identity and starts its run of numbers. Only then requests may use the connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,9 +16,9 @@ use crate::store::redis::health::preflight::Gate;
 use crate::store::redis::pubsub::hints::Listener;
 use crate::store::{Bucket, StoreError};
 
-/// The most commands that are under way to one server. Any more wait here, where it is certain that they did nothing: behind
-/// ten thousand others a command would wait for its answer until it is in doubt, and a look at the server until the
-/// server counts as silent. A command whose caller has left meanwhile counts no more, though Redis may still get it.
+/// The most commands that are under way to one server. The others wait here, where it is certain that they did nothing.
+/// Behind ten thousand others, a command would wait for its answer until it is in doubt, and a look at the server until
+/// the server counts as silent. A command whose caller has left does not count any more, though Redis may still get it.
 pub(crate) const MOST_UNDER_WAY: usize = 1_024;
 
 /// Links so far, of all servers.
@@ -30,7 +30,7 @@ pub(crate) struct Link {
     pub(crate) connection: MultiplexedConnection,
     /// By what this gateway knows the server; it changes with every restart and every promotion.
     pub(crate) incarnation: String,
-    /// The name of the server's run of fencing numbers when the link was made: others may have given it.
+    /// The name of the server's run of fencing tokens when the link was made. Another gateway may have given it.
     pub(crate) run: String,
     /// The number of this link: another one is another connection, and perhaps another server.
     pub(crate) session: u64,
@@ -42,14 +42,14 @@ pub(crate) struct Link {
     listener: Option<Listener>,
     /// Closed where the link is broken.
     permits: Arc<Semaphore>,
-    /// Set by the first request that found the connection wanting: from that moment nobody is given it any more.
+    /// Set by the first request that found the connection broken. From that moment no request gets it any more.
     is_broken: AtomicBool,
     /// Tells the supervisor.
     broken: Notify,
 }
 
 impl Link {
-    /// A new link, which nobody has been given yet.
+    /// A new link, which no request has got yet.
     pub(crate) fn new(
         connection: MultiplexedConnection,
         incarnation: String,
@@ -91,7 +91,7 @@ impl Link {
         }
     }
 
-    /// Returns as soon as somebody has reported it broken.
+    /// Returns as soon as a request has reported it broken.
     pub(crate) async fn is_reported(&self) {
         self.broken.notified().await;
     }

@@ -1,8 +1,8 @@
 //! Locks that replicas must have acknowledged before they are handed out.
 //!
-//! `WAIT` blocks whatever is behind it on its connection, and speaks of what was written over that connection alone. So
-//! it never goes over the connection that all share, but over one that is checked out of a pool, and behind a write of
-//! its own to the lock. That write also finds out where the server has lost the grant in the meantime, or is another.
+//! `WAIT` blocks later commands on its connection, and counts only the writes of that connection. So it never uses the
+//! shared connection, but one from a pool, and writes to the lock itself first. That write also notices if the server
+//! has lost the grant in the meantime, or is another one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -110,7 +110,7 @@ impl OwnConnection {
         let add_args = |call: &mut Cmd| {
             call.arg(&grant);
         };
-        // It stays so where the reply does not come, or nobody waits for it any more.
+        // It stays so if the reply does not come, or if the caller has gone.
         self.is_busy = true;
         let write =
             if self.knows_script { ACK.by_hash(&keys, add_args) } else { ACK.by_text(&keys, add_args) };

@@ -1,8 +1,9 @@
 //! Going through all that servers hold, a bounded piece at a time, by `SCAN`.
 //!
-//! A `SCAN` returns at least once what is there from its beginning to its end, in an order that is the server process's
-//! own: in another process the same position is another place. So a scan that is continued names what it went through,
-//! its view, and begins anew where that is no longer the same: another process, another owner of a slot, another server.
+//! A `SCAN` returns at least once each key that is there from its beginning to its end. The order belongs to the server
+//! process: in another process the same position means another place. So a scan that is continued names its view, which
+//! is what it went through. It begins anew if the view has changed: another process, another owner of a slot, another
+//! server.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -18,7 +19,7 @@ use crate::store::redis::failure::Failure;
 use crate::store::redis::scripts::keys::KeySpace;
 use crate::store::{List, StoreError};
 
-/// The most keys that one `SCAN` looks at, since everybody else waits for it.
+/// The most keys that one `SCAN` looks at, since all other commands wait for it.
 const MOST_AT_ONCE: usize = 1_000;
 /// The most of them that one page takes.
 const MOST_STEPS: usize = 100;
@@ -45,7 +46,7 @@ struct ScanPosition {
     view: u64,
     server: usize,
     position: u64,
-    /// Marks of what was told already of that which begins here, where not all of it found a place on the page.
+    /// Marks of what was listed already from here on, if not all of it fitted on the page.
     told: Vec<u64>,
 }
 
@@ -57,7 +58,7 @@ impl Scan {
         Self { links, view }
     }
 
-    /// Finds at most `limit` of the locks within reach, from the place of the cursor on.
+    /// Finds at most `limit` of the locks within reach, beginning at the cursor.
     pub(crate) async fn page(
         &self,
         keys: &KeySpace,
@@ -117,7 +118,7 @@ impl Scan {
     }
 }
 
-/// How many keys to look at, for so many places on a page. A `SCAN` may return a few more than it was asked for.
+/// How many keys to look at, for so many entries of a page. A `SCAN` may return a few more than it was asked for.
 fn piece_for(places: usize) -> usize {
     (places - places / 8).clamp(1, MOST_AT_ONCE)
 }
@@ -162,7 +163,7 @@ impl fmt::Display for ScanPosition {
     }
 }
 
-/// A short name for texts. Whoever does not know them all learns none of them from it.
+/// A short name for texts. It tells none of them to a reader that does not know them all.
 fn digest<'a>(texts: impl IntoIterator<Item = &'a str>) -> u64 {
     let mut hash = Sha256::new();
     for text in texts {

@@ -1,9 +1,9 @@
 //! Who the primary is, by the word of Sentinel.
 //!
-//! A deposed primary may go on for many seconds as if nothing had happened, so its own word is not enough. All sentinels
-//! are asked each second, and what most of those that are configured say is believed: the address, and with it the
-//! *config-epoch*, which Sentinel counts up with each failover. A lower epoch than one that was followed is never
-//! followed, unless every sentinel reports it: then Sentinel was set up anew.
+//! A deposed primary may go on for many seconds as if nothing had happened, so its own word is not enough. The gateway
+//! asks all sentinels each second, and believes what most of the configured ones say. They name the address and the
+//! *config-epoch*, which Sentinel counts up with each failover. The gateway never follows a lower epoch than before.
+//! One exception: every sentinel reports it. Then Sentinel was set up anew.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -151,8 +151,8 @@ impl Member {
         answer.map_err(|error| format!("a sentinel says: {}", describe(&error)))?
     }
 
-    /// Asks for the epoch first: a failover between the two answers then shows a new address under the old epoch, and
-    /// never an old address under the new one, by which a deposed primary would begin a new run of numbers.
+    /// Asks for the epoch first. Then a failover between the two answers shows a new address under the old epoch. An
+    /// old address under the new epoch would let a deposed primary begin a new run of numbers.
     async fn try_to_ask(&self, name: &str) -> RedisResult<Result<Report, String>> {
         let known = self.connection.lock().clone();
         let mut connection = match known {

@@ -1,4 +1,4 @@
-//! Who is asked: the one server, the primary that Sentinel names, or whoever of a cluster has the lock.
+//! Which server is asked: the only one, the primary that Sentinel names, or the one of a cluster that has the lock.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What the servers of a cluster say of who has which slot.
+//! What the servers of a cluster say of which server has which slot.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::store::redis::address::RedisAddress;
 use crate::store::redis::failure::describe;
 use crate::store::redis::node::Node;
 
-/// What one server says of the slots: ranges with their primaries, and everybody who is named.
+/// What one server says of the slots: ranges with their primaries, and all servers that it names.
 pub(super) struct SlotLayout {
     pub(super) ranges: Vec<(u16, u16, Node)>,
     pub(super) nodes: Vec<Node>,

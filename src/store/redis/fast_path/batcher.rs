@@ -1,8 +1,8 @@
 //! Requests that are ready at the same moment, and go to Redis as one call of one script.
 //!
-//! To call a script costs Redis about as much as what most requests have it do, so whatever is asked meanwhile rides along.
-//! Nothing waits for company: a call is made as soon as those tasks had their turn that were ready when it was wanted. With
-//! nobody else there it has one operation.
+//! For Redis, calling a script costs about as much as the work of most requests. So operations that are ready at the
+//! same moment share one call. No operation waits for others to come: the call is made once the tasks that were ready
+//! have had their turn. A single operation is sent alone.
 
 use std::mem;
 use std::sync::Arc;
@@ -16,8 +16,7 @@ use tokio::task::yield_now;
 use crate::store::redis::connection::link::Link;
 use crate::store::redis::scripts::Script;
 
-/// The most operations of one call: Redis serves nobody else until it is through with it, which takes about a tenth of a
-/// millisecond.
+/// The most operations of one call. Redis does nothing else until it is done with them, which takes about 0.1 ms.
 pub(super) const MOST_OPERATIONS: usize = 32;
 
 /// What one request asks of a script that does the same for many locks, each as if it were alone.
@@ -93,7 +92,8 @@ impl<P: BatchedOperation> Batcher<P> {
     }
 
     async fn send_waiting(self: Arc<Self>, link: Arc<Link>) {
-        // Whoever is ready has its turn first. With one thread it always does; with several, one would go on with this at once.
+        // Tasks that are ready get their turn first. With one thread they always do; with several threads, one of them
+        // would go on here at once.
         if Handle::current().runtime_flavor() != RuntimeFlavor::CurrentThread {
             yield_now().await;
         }
@@ -125,7 +125,7 @@ async fn send_at_once<P: BatchedOperation>(link: Arc<Link>, mut waiting: Vec<Wai
         Err(error) => vec![Err(error); operations.len()],
     };
     for (Waiting { reply: caller, .. }, reply) in waiting.into_iter().zip(replies) {
-        // Who has left meanwhile sees to what is left behind.
+        // A caller that has left meanwhile takes care of what is left behind.
         drop(caller.send(reply));
     }
 }

@@ -1,6 +1,6 @@
--- Frees locks that their tokens hold, where nobody waits for them, and they have no terms. The rest is release.lua's. A token
--- that holds a lock has no tombstone that is final, and a final one says all that one of voided attempts does. Each is freed as if
--- the others had not been asked for.
+-- Frees locks that their tokens hold, if they have no wait queue and no terms. The rest goes to release.lua. A token that
+-- holds a lock has no final tombstone, and a final one refuses voided attempts too. Each lock is freed as if it were asked
+-- for alone.
 --
 -- KEYS the locks, then the seats of each, then the tombstones of the first tokens, as many as are to have one
 -- ARGV[1] life of the tombstones, ms, and for each lock the token hash

@@ -27,7 +27,7 @@ pub(super) struct Take {
 }
 
 impl BatchedOperation for Take {
-    /// What nobody would be told of is better not taken.
+    /// If the caller has gone, it is better not to take the lock.
     const IS_OWED: bool = false;
 
     fn script() -> &'static Script {
@@ -69,7 +69,7 @@ pub(super) struct Free {
 }
 
 impl BatchedOperation for Free {
-    /// Whoever sent a release and left counts on it.
+    /// A caller that sent a release and left relies on it.
     const IS_OWED: bool = true;
 
     fn script() -> &'static Script {

@@ -1,6 +1,6 @@
--- Takes locks that are free, or says that somebody else holds them, where nobody waits for them and their tokens have no
--- tombstones: so it is with most locks, most of the time. The rest is acquire.lua's, which has far more to prepare than this takes.
--- Each is taken as if the others had not been asked for.
+-- Takes locks that are free, or says that another holds them. It serves locks without a wait queue whose tokens have no
+-- tombstones: these are most locks, most of the time. The rest goes to acquire.lua, which has far more to prepare. Each lock
+-- is taken as if it were asked for alone.
 --
 -- KEYS for each lock three      ARGV[1] name of the server's run
 --   the lock                     and for each lock two
@@ -12,8 +12,8 @@
 -- Returns for each lock the number of the grant · { 2, lock, ms left, 0, 0 } where another holds it, as acquire.lua says it ·
 --   -1 where nothing was done; and for one lock alone no array of these
 --
--- Lua keeps each text once, and reads all of it to find out whether it has it: so there are few of them, and no part of one is
--- a text of its own without need. A number that a command is told is written out digit by digit, a text is not.
+-- Lua keeps each text once, and must read a new one to find out whether it has it. So this script makes few texts, and cuts
+-- none into parts without need. A number as an argument of a command is written out digit by digit, a text is not.
 
 local reply = {}
 local locks = (#KEYS - 1) / 3
@@ -24,8 +24,8 @@ local is_same = not replication_id
   or string.find(redis.call('INFO', 'replication'), 'master_replid:' .. replication_id, 1, true)
 local free = 0
 
--- Those that are to be taken have no reply yet. Nothing is written before all is read, and nothing that is read ends the
--- script: the others are asked for by somebody else.
+-- Locks that are to be taken have no reply yet. The script reads everything before it writes, and no value that it reads
+-- ends it: the other locks are for other clients.
 if is_same and redis.call('EXISTS', unpack(KEYS, 1, 3 * locks)) == 0 then
   free = locks
 else
@@ -36,7 +36,7 @@ else
       local lock = redis.pcall('GET', key)
       if not lock then
         reply[i], free = nil, free + 1
-      -- An offer begins with a question mark, and is nobody's lock.
+      -- An offer begins with a question mark, and has no holder.
       elseif type(lock) == 'string' and string.sub(lock, 1, 1) ~= '?'
         and string.sub(lock, 1, TOKEN_HASH_DIGITS) ~= string.sub(ARGV[2 * i], 1, TOKEN_HASH_DIGITS) then
         local left_ms = redis.call('PTTL', key)

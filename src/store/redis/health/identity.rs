@@ -39,8 +39,8 @@ impl ServerIdentity {
         Ok(())
     }
 
-    /// What the server's run of numbers, or its record in a quorum, is named after: it changes with every restart and every
-    /// promotion, and so whenever the server may have loaded what it held some time ago, or what another one holds.
+    /// The name of the server's run of numbers, or of its record in a quorum. It changes with every restart and every
+    /// promotion. So it changes whenever the server may have loaded old data, or the data of another server.
     ///
     /// Half of each id is 80 random bits: enough to tell servers apart, and short enough to travel with each call.
     pub(crate) fn incarnation(&self) -> String {

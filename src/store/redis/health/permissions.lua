@@ -40,7 +40,7 @@ for i = first_key, first_call - 1 do
   if reads and not may('GET *', ARGV[i]) or writes and not may('DEL *', ARGV[i]) then keys[#keys + 1] = ARGV[i] end
 end
 
--- Whoever may send to the one kind of channel must not listen to the other.
+-- A user that may publish to one kind of channel must not listen to the other.
 local sends, hears = may('SPUBLISH * hint', ARGV[1]), may('SSUBSCRIBE *', ARGV[1])
 local is_told = sends and hears
 if not sends and not hears then is_told = may('PUBLISH * hint', ARGV[1]) and may('SUBSCRIBE *', ARGV[1]) end

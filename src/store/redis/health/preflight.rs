@@ -149,7 +149,7 @@ impl Preflight {
         self.layout == Layout::Quorum
     }
 
-    /// Whether somebody has chosen the server by its address.
+    /// Whether a person has chosen the server by its address.
     fn is_named(&self) -> bool {
         matches!(self.layout, Layout::Server | Layout::Quorum)
     }
@@ -158,7 +158,7 @@ impl Preflight {
     fn find(&self, profile: &Profile, permissions: &Permissions) -> Vec<ServerRefusal> {
         let mut found = Vec::new();
         let mut find = |risk, reason| found.push(ServerRefusal { risk, reason });
-        // Elsewhere it is one on its way to another part, and nobody has chosen it.
+        // Otherwise the gateway was sent there, and no person has chosen it.
         if !profile.identity.is_primary && self.is_named() {
             find(Risk::Replica, IS_REPLICA.to_owned());
         }
@@ -186,7 +186,7 @@ impl Preflight {
         let mut found = Vec::new();
         let mut warn = |text: &str| found.push(text.to_owned());
         match (profile.has_append_only_file, config.takes_snapshots) {
-            // Whatever it keeps, a restart keeps it out of the quorum for as long as a lease may last.
+            // Even with a file, a restart keeps it out of the quorum for as long as a lease may last.
             _ if self.is_for_quorum() && profile.replicas > 0 => warn(
                 "a replica is connected, which a quorum has no use for: when the first one connects, and an hour after the \
                  last one has left, the server goes into quarantine",

@@ -1,4 +1,4 @@
-//! What there is to say of a quorum as a whole, for those who operate it.
+//! What there is to say of a quorum as a whole, for operators.
 
 use std::time::Duration;
 

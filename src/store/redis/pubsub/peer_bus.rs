@@ -1,5 +1,6 @@
-//! What gateways tell each other by way of Redis, on two plain channels: who watches, which all of them hear, and what
-//! happens, which is sent only while somebody watches. Plain channels reach all of a cluster, whichever node they are used at.
+//! What gateways tell each other by way of Redis, on two plain channels. One says which gateways watch, and all of them
+//! hear it. The other one carries events, and is used only while a gateway watches. Plain channels reach all nodes of a
+//! cluster, from any node.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +16,7 @@ use crate::store::redis::failure::describe;
 use crate::store::redis::scripts::keys::KeySpace;
 use crate::store::{Heard, PeerBus, StoreError, Topic};
 
-/// What may wait to be sent, and to be heard; past it, something is lost, which those who hear find out.
+/// What may wait to be sent, and to be heard. Beyond that messages are lost, and the receivers notice it.
 const MOST_WAITING: usize = 4_096;
 /// What is sent at once.
 const MOST_AT_ONCE: usize = 128;
@@ -25,7 +26,7 @@ pub(crate) struct PeerChannels {
     watchers: String,
     events: String,
     heard: broadcast::Sender<Heard>,
-    /// Whether somebody wants to hear of events.
+    /// Whether events are listened to.
     listens: AtomicBool,
     patience: Duration,
 }
@@ -37,7 +38,8 @@ impl PeerChannels {
         Arc::new(Self { watchers, events, heard, listens, patience })
     }
 
-    /// Hears from now on who watches. Where that is forbidden, nobody who watches elsewhere is told of this gateway.
+    /// From now on this gateway hears which gateways watch. If that is forbidden, the others hear nothing of this
+    /// gateway.
     pub(crate) async fn tune(&self, connection: &mut MultiplexedConnection) {
         if let Err(error) = subscribe(connection, &self.watchers).await {
             tracing::debug!(reason = describe(&error), "cannot find out which gateways watch locks");
@@ -65,7 +67,7 @@ impl PeerChannels {
         // A connection that has listened once goes on until it ends.
         let is_wanted = topic == Topic::Watchers || self.listens.load(Ordering::Acquire);
         if is_wanted && let Ok(text) = String::from_redis_value(text.clone()) {
-            // Nobody hears in a program that only looks at a store.
+            // A program that only looks at a store has no listener.
             let _ = self.heard.send(Heard::Told(topic, text));
         }
         true
@@ -160,7 +162,7 @@ impl PeerBus for Publisher {
         let (mut heard, mut trouble) = (0, "Redis does not answer".to_owned());
         let listen = async |mut connection: MultiplexedConnection| -> RedisResult<()> {
             subscribe(&mut connection, &self.peer_channels.events).await?;
-            // Whoever may not say that it watches is told nothing. An empty word means nothing to anybody.
+            // A gateway that may not say that it watches is told nothing. All gateways ignore an empty message.
             redis::cmd("PUBLISH").arg(&self.peer_channels.watchers).arg("").query_async(&mut connection).await
         };
         for connection in connections {

@@ -1,4 +1,4 @@
--- Takes a lock or a place in its wait queue, or says why not.
+-- Takes a lock or a ticket for it, or says why not.
 --
 -- KEYS[1..6] as in wait_queue.lua   ARGV[1..4] as in wait_queue.lua
 -- KEYS[7] the token's tombstone     ARGV[5] what may be done:
@@ -24,8 +24,8 @@
 
 local LOCK, TOKEN, ATTEMPT, MODE = KEYS[1], ARGV[1], ARGV[2], ARGV[5]
 
--- On a cluster a connection outlives its server's being a replica, and with it the server may have gone back to numbers
--- that are older than those it gave. A gateway that was suspended has not noticed: the server is asked in the same step.
+-- On a cluster a server may become a replica and a primary again while a connection stands, and then have older numbers than
+-- it gave. A suspended gateway does not notice that. So this step asks the server itself.
 local replication_id = string.match(ARGV[8], '^%x+/(%x+)$')
 if replication_id then
   local is_same = string.find(redis.call('INFO', 'replication'), 'master_replid:' .. replication_id, 1, true)
@@ -49,14 +49,15 @@ if is_own then
   local by = attempt_of(lock)
   -- The same attempt is a copy of the same command: the same grant, which may still have to be rolled back.
   if by == ATTEMPT and MODE ~= 'confirm' then return { 0, lock, left_ms } end
-  -- What was granted to an attempt that this one stands for is now this one's.
+  -- A grant of an attempt that this one stands for now belongs to this one.
   if string.find(superseded, by, 1, true) then
     lock = with_attempt(lock, ATTEMPT)
     redis.call('SET', LOCK, lock, 'KEEPTTL')
     return { 0, lock, left_ms }
   end
   if claims then void(KEYS[7], tombstone, ATTEMPT, ARGV[3]) end
-  -- A claim leaves the lease as it was told before, so that no copy of it is taken for one that was; the connection renews.
+  -- A claim leaves the lease as it is, so that a copy of the claim is not taken for an earlier answer. The connection
+  -- renews.
   local ttl_ms = claims and left_ms or renewed_ms(lock, left_ms, tonumber(ARGV[6]))
   return { 1, hold_by(LOCK, lock, once_told(ATTEMPT), left_ms, ttl_ms), ttl_ms }
 end
@@ -83,13 +84,13 @@ if MODE == 'confirm' and (not lock or was_held_by(lock, TOKEN)) then return { 3 
 
 local joins = MODE == 'join' or MODE == 'rejoin'
 local queue = redis.call('EXISTS', KEYS[2]) == 1 and open_queue()
--- All who stood in it may have ended.
+-- All tickets in it may have ended.
 local has_queue = queue and redis.call('EXISTS', KEYS[2]) == 1
 if not has_queue and not offer then
   -- Most locks, most of the time.
   if lock and (MODE == 'grant' or MODE == 'confirm') then return { 2, lock, left_ms, 0, 0 } end
   if not lock and (MODE == 'grant' or joins) then return mint_and_set() end
-  -- A look never makes what it did not find: a copy of it that comes late would make it for nobody.
+  -- A poll never makes a ticket that it did not find: a late copy would make one without a client.
   if not lock and ends and not is_voided then return { 7 } end
 end
 
@@ -106,7 +107,7 @@ end
 
 local function grant()
   local ticket = queue.ticket_of(TOKEN)
-  -- Another request of this token waits at the place: it is told that its token holds the lock.
+  -- Another request of this token waits with the ticket: it is told that its token holds the lock.
   if ticket and ticket.attempt ~= ATTEMPT then queue.tell_to_look(ticket) end
   local granted = mint_and_set()
   if not granted.err then queue.go_on_after_grant(tonumber(ARGV[6])) end
@@ -132,12 +133,11 @@ if MODE == 'grant' then
 end
 
 local ticket = queue.ticket_of(TOKEN)
--- From here on the attempts that this one stands for bear its name: at the place, and where the place may one day come
--- back to.
+-- From here on this attempt stands for the others: at the ticket, and where the ticket may later go back to.
 if ticket and superseded ~= '' then queue.rename(TOKEN, ticket, superseded, { gateway = ARGV[9], attempt = ATTEMPT }) end
 local has_ticket = ticket and ticket.attempt == ATTEMPT and not is_voided
 local is_in_queue = ticket and redis.call('ZSCORE', KEYS[3], TOKEN)
--- Whether another attempt of this token is believed to wait at its place.
+-- Whether another attempt of this token is believed to wait with its ticket.
 local is_taken_over = ticket and not has_ticket and ticket.gateway ~= queue.NOBODY and is_in_queue
 
 if joins and (MODE == 'join' or not is_taken_over) then
@@ -182,11 +182,11 @@ if ends then
     queue.forget_former(TOKEN, ticket, ATTEMPT)
   end
   if offer and offer.attempt == ATTEMPT then offer = queue.hand_off() end
-  -- Whatever was found: a copy of an earlier command of this attempt may still be on its way.
+  -- This is always done: a copy of an earlier command of this attempt may still be on its way.
   void(KEYS[7], tombstone, ATTEMPT, ARGV[3])
   return answer(2)
 end
--- The offer may just have lapsed, and the one who took the place over have stepped aside.
+-- The offer may just have lapsed, and the attempt that took the ticket over may have stepped aside.
 if is_taken_over then is_taken_over = redis.call('ZSCORE', KEYS[3], TOKEN) end
 if not has_ticket and not is_taken_over then return { 7 } end
 if lock or offer then queue.set_due(lock and queue.NOW_MS + left_ms or offer.start_ms) end

@@ -1,9 +1,9 @@
--- Frees a lock, if the grant of this number holds it, whoever that is, and offers it to the first in the wait queue.
+-- Frees a lock, if the grant of this number holds it, and offers it to the first in the wait queue.
 --
 -- KEYS[1..6] as in wait_queue.lua   ARGV[3..4] as in wait_queue.lua
 --                                   ARGV[5] number of the grant
 --
--- Returns { 0, lock, ms that were left } · { 1 } nobody holds it · { 2 } held by another grant
+-- Returns { 0, lock, ms that were left } · { 1 } it is free · { 2 } held by another grant
 
 local lock, left_ms = held(KEYS[1])
 if not lock then return { 1 } end

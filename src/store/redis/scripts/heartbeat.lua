@@ -1,4 +1,4 @@
--- Says that a gateway is alive, and asks which locks somebody must look at.
+-- Says that a gateway is alive, and asks which locks it must poll.
 --
 -- KEYS[1] gates   ARGV[1] gateway
 -- KEYS[2] due     ARGV[2] life of both, ms
@@ -6,12 +6,12 @@
 --
 -- Returns { heartbeat number, 1 if the gateway may have been forgotten since, else 0, lock, ms until due, lock, ms until due, … }
 --
--- Only if its last answered heartbeat is still the last that is known, and is not old, has no hand-off believed the
--- gateway absent, has no flush lost its waiters, and was nothing struck off that it should have looked at. A copy of a
--- heartbeat that came late would otherwise hide that.
+-- The gateway's last answered heartbeat must still be the last that is known, and must not be old. Only then three things
+-- are certain: no script took the gateway for absent, no flush lost its waiters, and no lock was struck off that it should
+-- have polled. Otherwise a late copy of a heartbeat would hide that.
 
 local MOST_DUE = 1000
--- Nobody waits for what is due since so long, and no gateway silent for so long is waited for.
+-- A lock that was due for so long has no waiters, and a gateway that was silent for so long is given up.
 local OVERDUE_MS = 10000
 local FORGOTTEN_MS = 60000
 -- Less than OVERDUE_MS: a gateway that was silent for longer may have missed what was due.

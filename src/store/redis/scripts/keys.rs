@@ -23,8 +23,8 @@ const TOMBSTONE_BYTES: usize = 16;
 
 /// The names of everything under one prefix.
 ///
-/// The number of a lock's bucket stands in braces, and comes first in every name: it is the hash tag, so that all keys
-/// of one lock share a slot, and braces in a user's key are inert.
+/// The number of a lock's bucket stands in braces, and comes first in every name. It is the hash tag: all keys of one
+/// lock share a slot, and braces in a user's key mean nothing.
 #[derive(Clone, Debug)]
 pub(crate) struct KeySpace {
     prefix: Arc<str>,
@@ -49,8 +49,8 @@ impl QueueKeys {
 }
 
 impl KeySpace {
-    /// One bucket on a single server; on a cluster as many as there are slots, and on a quorum as well, since there
-    /// each number that is given in a bucket is in the way of those proposed meanwhile.
+    /// One bucket on a single server; on a cluster as many as there are slots. A quorum has as many too: there, each
+    /// number that is accepted in a bucket blocks the smaller ones that are proposed meanwhile.
     pub(crate) fn new(prefix: &str, layout: &Layout) -> Self {
         let has_many = matches!(layout, Layout::Cluster | Layout::Quorum);
         Self { prefix: prefix.into(), buckets: if has_many { SLOTS } else { 1 } }
@@ -70,7 +70,7 @@ impl KeySpace {
         self.name_of(self.bucket_of(key), key, "lock")
     }
 
-    /// Where it is kept who has a place in the wait queue of a lock.
+    /// Which tokens have a ticket for a lock.
     pub(crate) fn tickets(&self, key: &LockKey) -> String {
         self.name_of(self.bucket_of(key), key, "seats")
     }
@@ -95,12 +95,12 @@ impl KeySpace {
         LockKey::parse(key.as_bytes()).ok()
     }
 
-    /// The key of the lock that stands there, where that is its place and no other key's name that looks like one.
+    /// The key of the lock of this name; nothing if the name only looks like one of a lock.
     pub(crate) fn key_at(&self, name: &str) -> Option<LockKey> {
         self.key_of(name).filter(|key| self.lock(key) == name)
     }
 
-    /// What matches the places of all locks whose keys begin with `prefix`, in the way of `SCAN`.
+    /// The `SCAN` pattern for the names of all locks whose keys begin with `prefix`.
     pub(crate) fn pattern_of_locks(&self, prefix: &str) -> String {
         let bucket = if self.buckets == 1 { "0" } else { "*" };
         format!("{}:{{{bucket}}}:lock:{}*", literal(&self.prefix), literal(prefix))
@@ -135,7 +135,7 @@ impl KeySpace {
         name
     }
 
-    /// Where the fencing numbers stand.
+    /// Where the fencing tokens stand.
     pub(crate) fn fence(&self, bucket: Bucket) -> String {
         self.name_in(bucket, "fence")
     }

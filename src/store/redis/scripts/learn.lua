@@ -1,6 +1,6 @@
--- Starts the run of fencing numbers of a server, unless it runs already. Under Sentinel a gateway that connects starts it
--- anew where the config-epoch is another one: between two times as a primary another server may have given numbers, and
--- this one may never have heard of them.
+-- Starts the run of fencing tokens of a server, unless it runs already. Under Sentinel a gateway that connects starts it
+-- anew if the config-epoch has changed: another server may have been the primary in between, and have given numbers that
+-- this one never heard of.
 --
 -- KEYS[1] the fence    ARGV[1] the incarnation
 --                      the rest only under Sentinel:

@@ -8,7 +8,7 @@ local KEYS_EACH, MOST_LOST = tonumber(ARGV[1]), 100
 
 local reply = {}
 for i = 1, #KEYS, KEYS_EACH do
-  -- A key of somebody else's is no reason to say nothing of the others.
+  -- A key that is not ours does not stop the list of the others.
   local is_ours, lock, left_ms = pcall(held, KEYS[i])
   if is_ours and lock then
     local waiters = KEYS_EACH == 3 and count_waiters(KEYS[i + 1], KEYS[i + 2], MOST_LOST) or 0

@@ -1,11 +1,11 @@
--- Frees a lock, if the token holds it, or gives up the token's place in the wait queue. With a tombstone, the token is freed
--- whatever the answer is. A lock whose `min_hold` is not over stays taken until then, by nobody.
+-- Frees a lock, if the token holds it, or gives up the token's ticket. With a tombstone, the token is freed with every
+-- answer. If the lock's `min_hold` is not over, it stays taken until then, without a holder.
 --
 -- KEYS[1..6] as in wait_queue.lua   ARGV[1], ARGV[3..4] as in wait_queue.lua
 -- KEYS[7] the token's tombstone, may be absent
 --
 -- Returns { outcome, lock that was freed, ms for which it is kept or 0 }: 0 released, or, without the rest, left the wait queue
---   1 nobody held it, 2 held by another (these two alone)
+--   1 it was free, 2 held by another (these two alone)
 --   0 alone also where the token has released it before, and it is kept
 
 local leaves_tombstone = KEYS[7] ~= nil

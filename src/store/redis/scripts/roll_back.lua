@@ -1,5 +1,5 @@
--- Undoes an attempt that will be heard of no more: its grant, its place in the wait queue, and, by voiding it, whatever a
--- copy that arrives later could do. Without a tombstone it is only taken out of the wait queue: an offer to it goes on.
+-- Undoes an attempt that has ended: its grant and its ticket. It also voids the attempt, so that a copy that arrives later
+-- does nothing. Without a tombstone the attempt is only taken out of the wait queue, and an offer to it is passed on.
 --
 -- KEYS[1..6] as in wait_queue.lua                ARGV[1..4] as in wait_queue.lua
 -- KEYS[7] the token's tombstone, may be absent   ARGV[5] '1': the place is kept for a while, '0': it is removed
@@ -7,7 +7,7 @@
 --                                                ARGV[7] empty where nobody learned of the grant; else a connection held it, and
 --                                                  leases of which its token was told before run for so many ms yet
 --
--- Returns { 0 } if it was not granted the lock · { 1, ms for which the lock is kept by nobody, as a release has it, or 0 }
+-- Returns { 0 } if it was not granted the lock · { 1, ms for which the lock is kept, as after a release, or 0 }
 --   { 2, ms for which it stays the token's }
 
 local voids = KEYS[7] ~= nil

@@ -1,4 +1,4 @@
-//! What the table has a wait queue do.
+//! What the table asks a wait queue to do.
 
 use super::*;
 use crate::lock::Enqueued;

@@ -1,7 +1,7 @@
 -- What scripts share with each other and with the gateway; it is put in front of each of them. A test holds it to the gateway's
 -- constants, and sees to it that none of these numbers stands anywhere else.
 
--- A lock's value begins with token hash, attempt and fencing number, and a space behind each. Its first byte is 1.
+-- A lock's value begins with token hash, attempt and fencing token, and a space behind each. Its first byte is 1.
 local TOKEN_HASH_DIGITS = 64
 local ATTEMPT_DIGITS = 32
 local ATTEMPT_AT = 66

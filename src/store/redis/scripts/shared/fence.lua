@@ -1,12 +1,12 @@
--- The run of fencing numbers; it is put in front of the scripts that start one.
+-- The run of fencing tokens; it is put in front of the scripts that start one.
 --
--- The fence is a hash: the incarnation of the server -> the last number that it gave; and, under Sentinel only,
--- `epoch` -> the config-epoch by which the server was called the primary when its run began.
+-- The fence is a hash: the incarnation of the server -> the last number that it gave. Under Sentinel it also has `epoch` ->
+-- the config-epoch under which the server's run began.
 
--- The name by which the server's run goes on, or nothing. Under Sentinel a server is known by its run_id alone. A gateway that
--- was told the server itself names it more fully, and its run is then everybody's: were either to start its own, they would
--- restart each other's without end, and so lift the numbers of a deposed primary. The fuller name changes sooner, so the
--- other way round is not safe. What a script left that failed while it started a run is none.
+-- The name by which the server's run goes on, or nothing. Under Sentinel a server is known by its run_id alone. A gateway
+-- with the address of the server itself uses a longer name, and all gateways go on with that run. If each started its own,
+-- they would restart each other's without end, and so lift the numbers of a deposed primary. The longer name changes sooner,
+-- so the other way round is not safe. A run whose start failed does not count.
 local function run_of(key, incarnation)
   local runs = redis.call('HGETALL', key)
   for i = 1, #runs, 2 do
@@ -15,8 +15,8 @@ local function run_of(key, incarnation)
   end
 end
 
--- Starts the incarnation's run above the server's clock and above every number that was given before it, and
--- returns the number it starts at. A run that begins at the present outdoes whatever was lost with the data.
+-- Starts the incarnation's run above the server's clock and above every number that was given before it, and returns the
+-- number it starts at. A run that begins at the present is above all numbers that were lost with the data.
 local function start_run(key, incarnation, epoch)
   local time = redis.call('TIME')
   local start = time[1] * 1000000 + time[2]

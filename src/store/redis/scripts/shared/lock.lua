@@ -1,9 +1,9 @@
 -- What all scripts that read a lock share; it is put in front of each of them.
 --
--- A lock is a string with a TTL: `<token hash, 64 hex> <attempt, 32 hex> <fencing number> <owner, may be empty>`. What stands
--- right behind the number is in terms.lua.
--- A pinned lock has dashes for its attempt, so that no attempt can ever match it. Between two holders a lock may be
--- promised to the head of its wait queue: `?<token hash> <attempt> <gateway> <start, ms>`, an offer, which nobody holds.
+-- A lock is a string with a TTL: `<token hash, 64 hex> <attempt, 32 hex> <fencing token> <owner, may be empty>`. What stands
+-- right behind the number is in terms.lua. A pinned lock has dashes for its attempt, so that no attempt can ever match it.
+-- Between two holders a lock may be offered to a ticket of its wait queue: `?<token hash> <attempt> <gateway> <start, ms>`.
+-- An offer has no holder.
 --
 -- A tombstone is a string that lives on after a token was used:
 --   `<n>`                    the token is freed; a release answered n, and repetitions answer it again
@@ -22,9 +22,9 @@ local function with_attempt(lock, attempt) return token_of(lock) .. ' ' .. attem
 
 local function is_final(tombstone) return tombstone and string.sub(tombstone, 1, 1) ~= '!' end
 
--- The lock of a key and what is left of its lease, in ms; nothing where nobody holds it, but for a third value where
--- it is offered. In its last millisecond a server says that nothing is left, and yet gives the lock to nobody: it is held until
--- then, for every script alike, since what one of them calls free no other may renew.
+-- The lock of a key and what is left of its lease, in ms. If it is not held, returns nothing, and a third value if it is
+-- offered. In its last millisecond a server says that nothing is left, though the key is still there. Every script treats
+-- such a lock as held. Otherwise one script could renew a lock that another called free.
 local function held(key)
   local lock = redis.call('GET', key)
   if not lock then return nil end
@@ -36,8 +36,8 @@ local function held(key)
   return lock, left_ms == 0 and 1 or left_ms
 end
 
--- Has a lock be held by an attempt from now on, and sets its lease. PEXPIRE comes first because a server that is out of
--- memory allows SET only to a script that has written already, and whoever holds a lock must be able to renew it then too.
+-- Gives a lock to an attempt, and sets its lease. PEXPIRE comes first, because a server that is out of memory allows SET
+-- only to a script that has written already. A holder must be able to renew then too.
 local function hold_by(key, lock, attempt, left_ms, ttl_ms)
   local is_its_own = attempt_of(lock) == attempt
   -- To set anew what is left may round it up, time and again.

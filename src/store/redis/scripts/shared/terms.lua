@@ -1,8 +1,8 @@
 -- For how long a lock may, and must, be taken; it is put behind lock.lua where locks are granted, renewed and released.
 --
 -- A lock with terms has them behind its number, `<number>:<ms>:<ms>`: the times by the server's clock at which `max_hold`
--- and `min_hold` end, 0 for none. A lock that is kept after its release has zeros for its token hash, the first half of the hash
--- of the token that it was released for in the place of an attempt, and no terms.
+-- and `min_hold` end, 0 for none. A lock that is kept after its release has zeros for its token hash, and no terms. In the
+-- place of an attempt it has the first half of the hash of the token that released it.
 
 local NOBODY_HASH = string.rep('0', TOKEN_HASH_DIGITS)
 -- The clock, and what is left of a lease, are each read in whole milliseconds.
@@ -52,8 +52,8 @@ local function was_held_by(lock, token)
   return token_of(lock) == NOBODY_HASH and attempt_of(lock) == string.sub(token, 1, ATTEMPT_DIGITS)
 end
 
--- What a lock becomes that is released before the end of its `min_hold`: taken until then, by nobody. Returns how long that
--- is, in ms; nothing where the lock is to be freed.
+-- If a lock is released before the end of its `min_hold`, it stays taken until then, without a holder. Returns how long that
+-- is, in ms; nothing if the lock is to be freed.
 local function keep_released(key, lock)
   local _, least_ms = terms_left(lock)
   if not least_ms or least_ms <= 0 then return nil end
@@ -64,9 +64,10 @@ local function keep_released(key, lock)
   return least_ms
 end
 
--- Gives up a lock for a connection that held it, and has ended. Where its token was told before of leases that run for `told_ms`
--- yet, the lock stays the token's for as long, and until the end of its `min_hold`; else it is released. Returns 1 and how long
--- it is kept by nobody, or nothing where it is to be freed; or 2 and how long it stays the token's.
+-- Gives up a lock for a connection that held it, and has ended. If its token was told before of leases that run for
+-- `told_ms` more, the lock stays with the token for so long, and until the end of its `min_hold`. Else it is released.
+-- Returns 1 and how long it is kept without a holder; nothing if it is to be freed; or 2 and how long it stays with the
+-- token.
 local function give_up(key, lock, left_ms, told_ms)
   if told_ms == 0 then return 1, keep_released(key, lock) end
   local _, least_ms = terms_left(lock)

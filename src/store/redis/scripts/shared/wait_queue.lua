@@ -3,16 +3,16 @@
 -- KEYS[1] the lock    KEYS[2] seats   KEYS[3] line                ARGV[1] token hash   ARGV[3] life of a tombstone, ms
 -- KEYS[4] away        KEYS[5] due     KEYS[6] gates               ARGV[2] attempt      ARGV[4] life of a ticket, ms
 --
--- seats: token hash -> `<place> <gateway> <attempt>[ <gateway> <attempt>]`, the second pair being that from which the
---        first took the place over. A place without a client has dashes. Nobody waits where this key is missing.
--- line:  token hash -> place, for those believed present; the smallest is served first
--- away:  token hash -> ms at which the place of one who is away is lost
--- due:   lock -> ms at which somebody must look: the end of the lease, or the start of the offer
+-- seats: token hash -> `<ticket> <gateway> <attempt>[ <gateway> <attempt>]`. From the second pair the first took the
+--        ticket over. A ticket without a client has dashes. If this key is missing, there is no wait queue.
+-- line:  token hash -> ticket, for those believed present; the smallest is served first
+-- away:  token hash -> ms at which the ticket of an absent client ends
+-- due:   lock -> ms at which a gateway must poll: the end of the lease, or the start of the offer
 -- gates: gateway -> ms of its last heartbeat; its name behind the name of this key is its channel
 --
 -- What is published is a hint and may be lost. `due` is the truth, and gateways read it with each heartbeat.
 --
--- All of it stands in one function, which only those call who meet a wait queue: to make so many functions takes as long as
+-- All of it stands in one function, which is called only if there is a wait queue: making so many functions takes as long as
 -- taking a lock.
 
 local function open_queue()
@@ -70,7 +70,7 @@ local function open_queue()
     keep(QUEUE)
   end
 
-  -- The place of a token that nobody answers for any more: kept for the life of a ticket, in the wait queue or aside.
+  -- The ticket of a token whose client is away: kept for the life of a ticket, in the wait queue or aside.
   local function leave_place(token, ticket)
     write_ticket(token, { place = ticket.place, gateway = NOBODY, attempt = NOBODY })
     redis.call('ZADD', AWAY, NOW_MS + TICKET_MS, token)
@@ -83,12 +83,12 @@ local function open_queue()
     redis.call('HDEL', TICKETS, token)
   end
 
-  -- The place of a token: its own, or the one that is remembered, whichever is earlier; else one behind all others.
+  -- The ticket of a token: the earlier of its own and the one that the gateway remembers; else one behind all others.
   local function place_for(ticket, remembered)
     local place = ticket and ticket.place
     if remembered then return math.min(place or remembered, remembered) end
     if place then return place end
-    -- The clock may have been set back: places stay in order all the same.
+    -- The clock may have been set back: tickets stay in order all the same.
     local last = redis.call('ZRANGE', QUEUE, -1, -1, 'WITHSCORES')[2]
     return math.max(NOW_US, tonumber(last or 0) + 1)
   end
@@ -98,7 +98,8 @@ local function open_queue()
     keep(DUE)
   end
 
-  -- Those from one rank of the wait queue to another: tokens, tickets, and whether their gateways were heard of since a time.
+  -- The tickets from one rank of the wait queue to another: tokens, tickets, and whether their gateways were heard of since
+  -- a time.
   local function read_queue(first, last, since_ms)
     local tokens = redis.call('ZRANGE', QUEUE, first, last)
     if #tokens == 0 then return tokens end
@@ -114,8 +115,8 @@ local function open_queue()
     return tokens, tickets, is_heard
   end
 
-  -- Has tokens step aside: they keep their places for a while. Their gateways learn of it from their next heartbeats, as
-  -- `gates` no longer holds the answers to their last ones, and have them come back if they are there.
+  -- Makes tokens step aside: they keep their tickets for a while. Their gateways learn of it by their next heartbeats, since
+  -- `gates` no longer holds the answers to their last ones. A gateway whose client is there puts the ticket back.
   local function step_aside(tokens, tickets, is_heard)
     if #tokens == 0 then return end
     local scored = {}
@@ -136,11 +137,11 @@ local function open_queue()
     keep(AWAY)
   end
 
-  -- The first of the wait queue who is present. All that stand before step aside.
+  -- The first ticket of the wait queue that is present. All tickets before it step aside.
   --
-  -- `lapsed` is the offer that nobody took, if that is why the lock is free: then all who were not heard of since it
-  -- was made step aside with the one that let it lapse, tickets too, so that no absence costs the wait queue an offer of its
-  -- own. `caller` is the token whose command this is, and certainly present.
+  -- `lapsed` is the offer that lapsed, if that is why the lock is free. Then the ticket that let it lapse steps aside,
+  -- together with all that were not heard of since the offer was made, and all left tickets. So each absence does not cost
+  -- an offer of its own. `caller` is the token whose command this is, and certainly present.
   local function first_present(lapsed, caller)
     local since_ms = NOW_MS - HEARD_WITHIN_MS
     if lapsed then since_ms = math.max(since_ms, lapsed.start_ms) end
@@ -164,7 +165,8 @@ local function open_queue()
     end
   end
 
-  -- Has the dead of some part of the wait queue step aside. A wait queue that is full of them would refuse those who live.
+  -- Makes the dead tickets of some part of the wait queue step aside. A queue full of dead tickets would refuse living
+  -- clients.
   local function sweep()
     local from = NOW_US % redis.call('ZCARD', QUEUE)
     local tokens, tickets, is_heard = read_queue(from, from + MOST_AT_ONCE - 1, NOW_MS - HEARD_WITHIN_MS)
@@ -177,7 +179,7 @@ local function open_queue()
     step_aside(aside, their_tickets, {})
   end
 
-  -- Removes places whose time away is over.
+  -- Removes tickets whose time away is over.
   local function purge()
     local lost = redis.call('ZRANGEBYSCORE', AWAY, '-inf', NOW_MS, 'LIMIT', 0, MOST_AT_ONCE)
     if #lost == 0 then return end
@@ -186,8 +188,8 @@ local function open_queue()
     redis.call('ZREM', AWAY, unpack(lost))
   end
 
-  -- Hands a lock that nobody holds to the first of the wait queue who is present. Returns the offer; or nothing and true,
-  -- where that is `taker`, who is to be granted the lock right away; or nothing where nobody is present.
+  -- Hands a free lock to the first ticket of the wait queue that is present. Returns the offer. If the first is `taker`,
+  -- which is to be granted the lock right away, returns nothing and true. If no ticket is present, returns nothing.
   local function hand_off(lapsed, caller, taker)
     local token, ticket = first_present(lapsed, caller)
     if not token then
@@ -198,8 +200,8 @@ local function open_queue()
     if token == taker then return nil, true end
     local offer = { token = token, attempt = ticket.attempt, gateway = ticket.gateway, start_ms = NOW_MS }
     local value = '?' .. token .. ' ' .. offer.attempt .. ' ' .. offer.gateway .. ' ' .. whole(NOW_MS)
-    -- An offer that nobody took lapses; its key lives on for as long again, to say who let it lapse. PEXPIRE is for a server
-    -- that is out of memory, as in lock.lua.
+    -- An offer that is not taken lapses. Its key lives on for as long again, to say which ticket let it lapse. PEXPIRE is
+    -- for a server that is out of memory, as in lock.lua.
     redis.call('PEXPIRE', LOCK, 2 * OFFER_MS)
     redis.call('SET', LOCK, value, 'PX', 2 * OFFER_MS)
     set_due(NOW_MS)
@@ -207,7 +209,7 @@ local function open_queue()
     return offer
   end
 
-  -- Has one attempt stand for others, separated by spaces, wherever a ticket names them.
+  -- Lets one attempt stand for others, separated by spaces, wherever a ticket names them.
   local function rename(token, ticket, attempts, to)
     local is_old = function(attempt) return string.find(attempts, attempt, 1, true) end
     if is_old(ticket.attempt) then ticket.gateway, ticket.attempt = to.gateway, to.attempt end
@@ -215,14 +217,14 @@ local function open_queue()
     write_ticket(token, ticket)
   end
 
-  -- Has a place never come back to an attempt that will be heard of no more.
+  -- From now on no ticket goes back to an attempt that has ended.
   local function forget_former(token, ticket, attempt)
     if not ticket.former or ticket.former.attempt ~= attempt then return end
     ticket.former = nil
     write_ticket(token, ticket)
   end
 
-  -- Gives a place back to the attempt that it was taken from.
+  -- Gives a ticket back to the attempt that it was taken from.
   local function give_back(token, ticket)
     local former = ticket.former
     write_ticket(token, { place = ticket.place, gateway = former.gateway, attempt = former.attempt })
@@ -230,7 +232,7 @@ local function open_queue()
     tell_to_look(former)
   end
 
-  -- Has those who wait look when the time of the lock is over.
+  -- Makes the waiters poll when the time of the lock is over.
   local function await_end(left_ms)
     local following = redis.call('ZRANGE', QUEUE, 0, 0)[1]
     if not following then
@@ -249,10 +251,10 @@ local function open_queue()
     await_end(ttl_ms)
   end
 
-  -- Takes an attempt that will be heard of no more out of the wait queue: its place goes back to the one that it was taken
-  -- from, or is kept for a while, or is removed. Whoever's place was offered the lock has it handed on.
+  -- Takes an attempt that has ended out of the wait queue. Its ticket goes back to the attempt that it was taken from, or is
+  -- kept for a while, or is removed. If the ticket was offered the lock, the lock is handed on.
   --
-  -- Where it was granted the lock, and that was rolled back, it has no ticket any more: then `granted_at` is its place.
+  -- If it was granted the lock, and that was rolled back, it has no ticket any more. Then `granted_at` is its ticket.
   local function vacate(token, attempt, offer, keeps_place, granted_at)
     local ticket = ticket_of(token)
     if not ticket and granted_at then leave_place(token, { place = granted_at }) end
@@ -269,7 +271,7 @@ local function open_queue()
     if offer and offer.token == token then hand_off() end
   end
 
-  -- Whatever is to be done, nothing is done for a ticket that has ended.
+  -- A ticket that has ended gets nothing.
   purge()
   return {
     NOBODY = NOBODY,

@@ -1,7 +1,7 @@
 -- How many wait for a lock; it is put behind lock.lua where that is told and nothing is changed.
 
--- Places that were left for too long are not counted: at most so many are looked for. Removing them is for those who may
--- write.
+-- Tickets that were left for too long are not counted, and at most so many are looked for. Only scripts that write remove
+-- them.
 local function count_waiters(queue, away, most_lost)
   local waiters = redis.call('ZCARD', queue)
   if waiters == 0 then return 0 end
