@@ -260,7 +260,7 @@ impl Ttl {
 pub struct Ticket(u64);
 
 impl Ticket {
-    /// Takes back what [`Ticket::get`] gave.
+    /// Reads what [`Ticket::get`] gave.
     pub fn new(number: u64) -> Self {
         Self(number)
     }
@@ -275,7 +275,7 @@ impl Ticket {
 macro_rules! in_hex {
     ($name:ident, $length:literal) => {
         impl $name {
-            /// Takes back what `as_bytes` gave.
+            /// Reads what `as_bytes` gave.
             pub fn from_bytes(bytes: [u8; $length]) -> Self {
                 Self(bytes)
             }

@@ -76,7 +76,7 @@ pub struct RunSettings {
     pub key: LockKey,
     /// The lease.
     pub ttl: Duration,
-    /// How long to wait in line.
+    /// How long to wait for the lock.
     pub wait: Duration,
     /// How long processes that are asked to end may take for that.
     pub kill_after: Duration,
@@ -250,8 +250,8 @@ async fn release(settings: &RunSettings, gateways: &mut Gateways, signals: &mut 
             sleep(RELEASE_PAUSE).await;
         }
     };
-    // Whoever interrupts does not want to wait for long. But a signal to all, such as that of a service manager, may come
-    // here after the command has ended by it: time for one try is left.
+    // A person who interrupts does not want to wait for long. But a service manager may send a signal to all processes,
+    // and the command may have ended by it already. So time for one try is left.
     let interrupted = async {
         signals.next().await;
         sleep(LAST_WORD_MAY_TAKE).await;

@@ -2,8 +2,8 @@
 //! lost on either side.
 //!
 //! A store tries a step once and may not know what became of it. This module repeats the step within the request's
-//! deadline, decides when doubt has ended, and rolls back what nobody will ever learn of (`roll_back.rs`). A request that
-//! waits (`wait.rs`) is woken when it may be its turn (`wakeups.rs`), by what the store tells and by heartbeats
+//! deadline, decides when doubt has ended, and rolls back grants that no client was told of (`roll_back.rs`). A request
+//! that waits (`wait.rs`) is woken when it may be its turn (`wakeups.rs`), by what the store tells and by heartbeats
 //! (`heartbeat.rs`).
 
 use std::sync::Arc;
@@ -198,7 +198,7 @@ impl LockService {
             None if in_doubt || answer == Released::Released => self.watch.tell(key, || Doing::Unclear),
             None => {}
         }
-        // Without a tombstone, "nobody holds it" may be the work of the copy whose answer was lost.
+        // Without a tombstone, the lock may be free because of the copy whose answer was lost.
         if in_doubt && tombstone == Tombstone::None && answer != Released::Released {
             return Err(StoreError::Unknown("an earlier copy of this release may have done it".into()));
         }

@@ -26,7 +26,7 @@ pub enum KnownHosts {
     /// All names. This is for gateways with keys: a rebound page has no key to show.
     #[default]
     All,
-    /// Names that nobody can rebind: those of loopback, and IP addresses. A name of one word is not among them, because
+    /// Names that cannot be rebound: those of loopback, and IP addresses. A name of one word is not among them, because
     /// a machine in this network may answer for it.
     Unbindable,
     /// The names of loopback.

@@ -21,7 +21,7 @@ impl Note {
         self.0.as_deref().unwrap_or_default()
     }
 
-    /// Takes back what [`Note::stored`] gave; `None` for a text that it never gives.
+    /// Reads what [`Note::stored`] gave; `None` for a text that it never gives.
     pub fn from_stored(text: &str) -> Option<Self> {
         Owner::parse(text.as_bytes()).ok().map(Self::new)
     }

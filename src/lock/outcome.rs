@@ -40,7 +40,7 @@ pub struct Refusal {
 pub struct QueuePosition {
     /// The ticket, to put back if the store loses it.
     pub ticket: Ticket,
-    /// Whether nobody stands before it.
+    /// Whether it is the first.
     pub is_first: bool,
     /// When the lease or the offer ends that keeps the lock from the queue, in milliseconds from now.
     pub due_in_ms: u64,
@@ -56,8 +56,8 @@ pub enum Acquired<T> {
     /// The token held the lock already. The grant is pinned: from now on nothing rolls it back. Where the attempt is a
     /// connection's, that holds the lock by its [claim](Attempt::claim) instead, and the lease is as it was.
     AlreadyHeld(Lease),
-    /// The token holds the lock, and fewer replicas of the store have acknowledged that than must: it may be lost with
-    /// the server that granted it, and nobody is to rely on it.
+    /// The token holds the lock, but too few replicas of the store have acknowledged that. The lock may be lost with
+    /// the server that granted it, so no client must rely on it.
     NotReplicated {
         /// Whether it is a new lease, as with [`Acquired::Granted`], or one that the token held already.
         is_new: bool,
@@ -98,7 +98,7 @@ pub enum Confirmed {
     AlreadyHeld(Lease),
     /// It does, and too few replicas know that, for this reason: see [`Acquired::NotReplicated`].
     NotReplicated(String),
-    /// The token was released, or nobody holds the lock.
+    /// The token was released, or the lock has no holder.
     TokenReleased,
     /// This attempt was rolled back before it arrived.
     AttemptVoided,
@@ -152,9 +152,9 @@ pub enum LastPolled {
 pub enum Renewed {
     /// The lease is now at least as long as asked for.
     Renewed(Lease),
-    /// Nobody holds the lock.
+    /// The lock has no holder.
     NotHeld,
-    /// The token held the lock, and has released it; it is kept for the rest of its `min_hold`, by nobody.
+    /// The token held the lock, and has released it. The lock is kept for the rest of its `min_hold`.
     Released,
     /// Another token holds it, or held it, and it is kept.
     HeldByAnother,
@@ -169,7 +169,7 @@ pub enum Renewed {
 pub enum Released {
     /// The token held the lock or had a ticket, and no longer does.
     Released,
-    /// Nobody held the lock.
+    /// The lock had no holder.
     NotHeld,
     /// Another token holds it, or held it, and it is kept.
     HeldByAnother,
@@ -189,7 +189,7 @@ pub struct ReleaseEffect {
 pub struct Ended {
     /// Its number.
     pub fencing_token: FencingToken,
-    /// How long the lock stays taken yet, by nobody, for the rest of its `min_hold`.
+    /// How much longer the lock stays taken without a holder, for the rest of its `min_hold`.
     pub kept_ms: u64,
 }
 
@@ -200,7 +200,7 @@ pub enum RolledBack {
     Nothing,
     /// The grant is over.
     Ended {
-        /// How long the lock stays taken yet, by nobody, for the rest of its `min_hold`.
+        /// How much longer the lock stays taken without a holder, for the rest of its `min_hold`.
         kept_ms: u64,
     },
     /// The lock stays its token's, and ends by itself.
@@ -213,7 +213,7 @@ pub enum RolledBack {
 /// What a store answers to a look at a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Inspected {
-    /// Nobody holds the lock.
+    /// The lock has no holder.
     Free {
         /// How many wait in the queue.
         waiters: u64,
@@ -234,7 +234,7 @@ pub enum Inspected {
 pub enum Broken {
     /// The grant held the lock, by this lease, and no longer does.
     Broken(Lease),
-    /// Nobody holds the lock.
+    /// The lock has no holder.
     NotHeld,
     /// Another grant holds it than the one that was to be broken.
     HeldByAnother,

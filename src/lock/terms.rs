@@ -7,7 +7,7 @@ use std::time::Duration;
 pub struct Terms {
     /// No renewal goes past it.
     pub max_hold: Option<Duration>,
-    /// A lock that is released before stays taken until then, by nobody.
+    /// If a lock is released before, it stays taken until then, without a holder.
     pub min_hold: Option<Duration>,
 }
 

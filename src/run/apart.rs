@@ -1,9 +1,9 @@
 //! A run in a process of its own, where this one has children that the command did not start.
 //!
-//! A shell that has started jobs and then becomes this program by `exec` leaves it those jobs as children. What such a job
-//! leaves behind, and what the command leaves behind, would come to this process alike, and nobody could tell which is
-//! which. So the run gets a new process, which has no children but those of its command. This one, whose number others
-//! know, passes signals on to it and ends with its exit status.
+//! A shell that has started jobs and then becomes this program by `exec` leaves it those jobs as children. What such a
+//! job leaves behind, and what the command leaves behind, would both come to this process, and could not be told apart.
+//! So the run gets a new process, which has no children but those of its command. This one, whose number others know,
+//! passes signals on to it and ends with its exit status.
 
 use std::env;
 use std::io;

@@ -1,4 +1,4 @@
-//! The gateway as its client sees it: three requests, and what each answer means for whoever holds a lock.
+//! The gateway as its client sees it: three requests, and what each answer means for the holder of a lock.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ pub(super) struct RequestRefusal {
     pub(super) is_gateways: bool,
     pub(super) parameter: Option<String>,
     pub(super) reason: String,
-    /// It refuses whoever asks, and not what is asked for: a release would be refused too.
+    /// It refuses the caller, and not the request: a release would be refused too.
     pub(super) is_of_all: bool,
 }
 

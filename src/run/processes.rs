@@ -91,7 +91,7 @@ impl Family {
         self.signal_all(&[Signal::TERM, Signal::CONT], &mut BTreeSet::new());
     }
 
-    /// Ends all at once, and those whom they start meanwhile, and reaps them. Returns whether nobody is left.
+    /// Ends all at once, and the processes that they start meanwhile, and reaps them. Returns whether none is left.
     pub(super) fn kill(&self) -> bool {
         let give_up = boottime() + DYING_MAY_TAKE;
         let mut others = BTreeSet::new();
@@ -125,8 +125,8 @@ impl Family {
         let (in_group, alone): (Vec<_>, Vec<_>) =
             members.iter().partition(|process| Some(process.group) == group);
         for &signal in signals {
-            // A group gets a signal in one step, in which none of it can have a child. Once nobody is left in it, its
-            // number may be another's.
+            // A group gets a signal in one step, in which none of it can have a child. Once it is empty, its number may
+            // be another's.
             if !in_group.is_empty() {
                 self.signal_command(signal);
             }
@@ -137,8 +137,8 @@ impl Family {
         members.iter().map(|process| process.identity).collect()
     }
 
-    /// Those who live. The `others` are known to be none of them, and are not read again: nobody becomes a descendant who
-    /// was not born one.
+    /// The living ones. The `others` are known to be none of them, and are not read again: a process cannot become a
+    /// descendant later.
     fn members(&self, others: &mut BTreeSet<i32>) -> Vec<Process> {
         // Without /proc, the group of the command is all that can be reached.
         let Ok(processes) = processes(others) else { return Vec::new() };
@@ -194,7 +194,7 @@ impl Process {
         if !is_same {
             return;
         }
-        // Whoever has ended needs no signal; and whom we may not signal is told of at the end.
+        // A process that has ended needs no signal. Processes that we may not signal are named at the end.
         let _ = match handle {
             Ok(handle) => pidfd_send_signal(handle, signal),
             // A kernel or a sandbox that knows no such handles.

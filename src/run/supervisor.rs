@@ -56,7 +56,7 @@ pub(super) struct CommandState {
 }
 
 impl CommandSupervisor<'_> {
-    /// Watches until nobody is left.
+    /// Watches until no process is left.
     pub(super) async fn watch(mut self) -> std::io::Result<End> {
         let mut event = None;
         loop {

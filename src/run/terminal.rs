@@ -57,7 +57,7 @@ impl Terminal {
     /// Takes it back from the command.
     pub(super) fn take_back(&mut self) {
         if std::mem::take(&mut self.is_lent) {
-            // Where the terminal has gone, nobody reads from it any more.
+            // If the terminal has gone, no process reads from it any more.
             let _ = self.set_foreground(self.own_group);
         }
     }
@@ -73,7 +73,8 @@ impl Terminal {
 
     fn set_foreground(&self, group: Pid) -> io::Result<()> {
         let Some(tty) = &self.tty else { return Ok(()) };
-        // From the background this stops whoever does not block SIGTTOU. To ignore it would be inherited by the command.
+        // From the background this stops a process that does not block SIGTTOU. To ignore it would be inherited by the
+        // command.
         let ttou = SigSet::from(Blocked::SIGTTOU);
         let before = ttou.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
         let done = tcsetpgrp(tty, group);

@@ -51,7 +51,7 @@ pub(super) enum Cause {
     Busy,
     /// There is no gateway, or none that can use its store.
     Unreachable,
-    /// The request is wrong, or whoever makes it is not served.
+    /// The request is wrong, or its caller is not served.
     Refused,
 }
 
@@ -199,7 +199,7 @@ impl Turn<'_> {
         }
     }
 
-    /// The answer to one request; meanwhile the time goes on in front of whoever watches.
+    /// The answer to one request; meanwhile the time on the terminal goes on.
     async fn answer(&mut self, gateway: &Gateway, wait: Duration, patience: Duration) -> AcquireAnswer {
         let acquire = gateway.acquire(self.settings, wait, patience);
         tokio::pin!(acquire);

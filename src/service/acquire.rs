@@ -62,7 +62,7 @@ impl LockService {
         Ok(acquisition)
     }
 
-    /// The same on nobody's account.
+    /// The same without an account.
     async fn acquire_uncounted(
         &self,
         mut attempt: Attempt,
@@ -197,7 +197,7 @@ impl LockService {
                 guard.disarm();
                 Ok(Outcome::NotTaken(NotAcquired::TokenReleased))
             }
-            // Nobody but this request knows its attempt, and it has not given up yet.
+            // Only this request knows its attempt, and it has not given up yet.
             Acquired::AttemptVoided => {
                 guard.disarm();
                 Err(StoreError::Unavailable("this request was given up before it arrived".into()))

@@ -64,7 +64,8 @@ pub struct Acquisition {
 /// The answer to an [`AcquireRequest`].
 #[derive(Debug)]
 pub enum Outcome {
-    /// A new lease. Whoever hands it to the client disarms the guard; dropped, it rolls the grant back.
+    /// A new lease. The code that hands it to the client disarms the guard. If the guard is dropped before, it rolls
+    /// the grant back.
     Granted(Lease, GrantGuard),
     /// The token held the lock already, as this attempt found.
     AlreadyHeld(Lease, Attempt),
@@ -107,7 +108,7 @@ impl AcquireRequest {
         self.tenant.is_full || self.token.as_ref().is_some_and(LeaseToken::is_server_made)
     }
 
-    /// Whether this request made its token. Then nobody else knows it.
+    /// Whether this request made its token. Then no other request knows it.
     pub(super) fn ticket_after(&self) -> TicketAfter {
         if self.token.is_some() { TicketAfter::Kept } else { TicketAfter::Removed }
     }

@@ -26,10 +26,10 @@ impl LockService {
         Ok(self.settle_call(self.deadline(), list).await.map_err(nothing_done)?.answer)
     }
 
-    /// Breaks a lock whoever holds it; with a `number`, only if the grant of that number does.
+    /// Breaks a lock of any holder; with a `number`, only if the grant of that number holds it.
     ///
-    /// It ends one grant at most: the one that a first look finds. Whoever holds the lock after it is left alone, however
-    /// often what ends it is sent, and however late a copy arrives.
+    /// It ends one grant at most: the one that a first look finds. It never touches a later holder, even if its command
+    /// is sent again, or arrives late.
     pub async fn break_lock(
         &self,
         key: &LockKey,

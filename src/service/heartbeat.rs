@@ -117,7 +117,7 @@ impl Heartbeats {
     }
 }
 
-/// Beats in a bucket until nobody waits there, or the service is gone.
+/// Sends heartbeats in a bucket until it has no waiters, or the service is gone.
 async fn keep_beating(heartbeats: Weak<Heartbeats>, bucket: Bucket, presence: Arc<AsyncMutex<Presence>>) {
     loop {
         sleep(BEAT_EVERY).await;

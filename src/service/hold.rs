@@ -71,8 +71,8 @@ pub enum HoldEvent {
 pub enum Loss {
     /// It reached its `max_hold`. The lock is free, unless an earlier lease that the client was told of still runs.
     MaxHoldReached,
-    /// Nobody holds the lock: it was released with the token or broken, or the store has lost it. It may stay taken for
-    /// the rest of its `min_hold`.
+    /// The lock has no holder: it was released with the token or broken, or the store has lost it. It may stay taken
+    /// for the rest of its `min_hold`.
     Released,
     /// The lease may be over, since it could not be renewed.
     Expired,

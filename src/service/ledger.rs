@@ -1,7 +1,8 @@
 //! Which locks this gateway has granted, to the account of which tenant: so none fills the store.
 //!
 //! A lock counts from its grant until its lease is over, or this gateway learns that it ended. What ends it at another
-//! gateway is not told here, so the locks of whoever comes near its limit are looked at one by one, at a bounded rate.
+//! gateway is not told here. So if a tenant comes near its limit, its locks are looked at one by one, at a bounded
+//! rate.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -158,7 +159,7 @@ impl Ledger {
         books.forget_ended(now);
         let (number, ends_at) = (lease.fencing_token, now + Duration::from_millis(lease.left_ms));
         match books.held.get(key) {
-            // Whoever renews it, it is the account's that took it. News overtake each other.
+            // It belongs to the account that took it, even if another one renews it. News overtake each other.
             Some(held) if held.number > number => {}
             Some(held) if held.number == number => books.lasts_until(key, ends_at),
             _ => {
@@ -170,7 +171,7 @@ impl Ledger {
         self.size.store(books.held.len(), Ordering::Relaxed);
     }
 
-    /// The lease goes on, as whoever keeps it says.
+    /// The lease goes on, as its keeper says.
     pub(super) fn lasts(&self, key: &LockKey, lease: &Lease) {
         self.change(key, |books, held| {
             if held == lease.fencing_token {

@@ -1,7 +1,7 @@
 //! Rolling back what no client will ever be told of: a grant, or a ticket of the wait queue.
 //!
-//! A [`GrantGuard`] is armed before a grant's command is sent and travels with the grant into the response. Whoever
-//! hands the answer to the socket disarms it; in every other case it is dropped, and the grant is undone in the
+//! A [`GrantGuard`] is armed before a grant's command is sent and travels with the grant into the response. The code
+//! that hands the answer to the socket disarms it. In every other case it is dropped, and the grant is undone in the
 //! background until that succeeds.
 
 use std::fmt;

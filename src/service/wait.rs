@@ -40,7 +40,7 @@ struct Waiter {
 enum Step {
     /// To take a ticket, or the token's own.
     Enqueue,
-    /// To take the ticket again, if nobody else of the same token waits with it.
+    /// To take the ticket again, if no other request of the same token waits with it.
     PutBack,
     /// To look whether it is its turn.
     Poll,

@@ -19,12 +19,12 @@ use tokio_util::sync::CancellationToken;
 use crate::lock::{Attempt, LockKey, QueuePosition, Ticket, TokenHash};
 use crate::store::{Bucket, Hint};
 
-/// A timer of the first in line rings a moment after the lease's end.
+/// A timer of the first waiter rings a moment after the lease's end.
 const AFTER_END: Duration = Duration::from_millis(3);
 /// Timers of other gateways ring later, at different times. They are needed only if the first gateway is gone.
 const AFTER_END_OF_OTHERS_MS: std::ops::Range<u64> = 60..160;
 
-/// No wait is longer than this, so a later timer would ring for nobody.
+/// No wait is longer than this, so a later timer would wake no request.
 const LONGEST_TIMER: Duration = Duration::from_secs(60 * 60);
 
 /// Everybody who waits at this gateway.
@@ -87,7 +87,7 @@ pub(super) enum Ring {
     PutBack(OwnedSemaphorePermit),
 }
 
-/// A request's own side of a [`Waiter`]. Dropped, nobody is rung any more.
+/// A request's own side of a [`Waiter`]. Once it is dropped, it is not woken any more.
 pub(super) struct Waiting {
     wakeups: Arc<Wakeups>,
     key: LockKey,
@@ -130,7 +130,7 @@ impl Wakeups {
         self.registry.lock().buckets.contains_key(&bucket)
     }
 
-    /// Rings for hints and timers, until the store has no more hints or nobody holds the other end of `stop`.
+    /// Rings for hints and timers, until the store has no more hints, or nothing holds the other end of `stop`.
     pub(super) async fn keep(
         self: Arc<Self>,
         mut hints: broadcast::Receiver<Hint>,

@@ -1,9 +1,9 @@
 //! Watching: what happens to locks, as a stream.
 //!
-//! Code that changes a lock reports it here once the store has answered (`tell`). This asks nothing more of the store, and
-//! while nobody watches it costs the reading of a flag. The events of a lock are told in the order of its fencing numbers
-//! (`view.rs`). Nothing reports the end of a lease, so that is looked for (`expiry_watcher.rs`). Each watcher has a queue of
-//! its own (`subscribers.rs`). What other gateways do is heard from them (`peer_sync.rs`).
+//! Code that changes a lock reports it here once the store has answered (`tell`). This asks nothing more of the store,
+//! and without a watcher it costs the reading of a flag. The events of a lock are told in the order of its fencing
+//! tokens (`view.rs`). Nothing reports the end of a lease, so that is looked for (`expiry_watcher.rs`). Each watcher
+//! has a queue of its own (`subscribers.rs`). What other gateways do is heard from them (`peer_sync.rs`).
 //!
 //! Every event did happen. If an event may have been missed, watchers get `Resync`, and must look for themselves.
 
@@ -108,7 +108,7 @@ impl LockService {
         self.watch.count()
     }
 
-    /// Tells from now on what happens to some locks. First comes [`News::Resync`]; or, where whoever asks was told
+    /// Tells from now on what happens to some locks. First comes [`News::Resync`]; or, if the watcher was told
     /// everything up to the id in `after`, what came after that.
     pub async fn watch(&self, wanted: Wanted, after: Option<&str>) -> Result<Watched, StoreError> {
         let Some(permit) = self.watch.permit() else { return Ok(Watched::TooManyWatchers) };
@@ -141,7 +141,7 @@ struct State {
     view: View,
     /// Whether anybody watches here, or may come back.
     is_local: bool,
-    /// What is to be looked for, by whoever does that while somebody watches.
+    /// What is to be looked for while there are watchers.
     to_learn: Option<mpsc::Sender<Selection>>,
     /// Those that are, and wait for it.
     learning: HashSet<Selection>,
@@ -175,7 +175,7 @@ impl Watch {
         }
     }
 
-    /// Passes on the outcome of a step. Where it is not known, whoever watches is told so.
+    /// Passes on the outcome of a step. If it is unknown, watchers are told so.
     pub(super) fn or_unclear<T>(
         &self,
         key: &LockKey,
@@ -187,7 +187,7 @@ impl Watch {
         outcome
     }
 
-    /// From now on nobody watches: those who do are told that it is over.
+    /// From now on there are no watchers: those that there were are told that it is over.
     pub(super) fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
         self.state.lock().subscribers.close();
@@ -203,7 +203,7 @@ impl Watch {
     }
 
     fn tell_here(&self, state: &mut State, key: &LockKey, doing: &Doing) {
-        // A lock that nobody watches is not followed: it would take the room of one that is watched.
+        // A lock without watchers is not followed: it would take the room of one that has some.
         if state.is_local && state.subscribers.wants(key) {
             let before = state.view.next_look();
             let news = state.view.note(key, doing, boottime());
@@ -244,7 +244,7 @@ impl Watch {
         let after = after.and_then(|id| self.ids.number(id));
         let queue = Arc::new(Queue::default());
         let mut state = self.state.lock();
-        // Under the lock, so that whoever closes finds it.
+        // Under the lock, so that closing finds it.
         if self.is_closed.load(Ordering::Acquire) {
             return Ok(Watched::ShuttingDown);
         }
@@ -278,7 +278,7 @@ impl Watch {
             state.to_learn = Some(to_learn);
             self.is_watched.store(true, Ordering::Release);
         }
-        // This comes before the first wait: the caller may leave, and then these tasks find that nobody watches.
+        // This comes before the first wait: the caller may leave, and then these tasks find that there is no watcher.
         *is_on = true;
         tokio::spawn(self.clone().keep_looking());
         tokio::spawn(self.clone().keep_learning(learning));
@@ -291,7 +291,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Ends all that, where nobody watches any more. Returns whether it has.
+    /// Ends all that, if there is no watcher any more. Returns whether it has.
     async fn turn_off_unless_watched(&self) -> bool {
         let mut is_on = self.is_on.lock().await;
         let mut state = self.state.lock();

@@ -275,10 +275,10 @@ pub enum TicketAfter {
     Removed,
 }
 
-/// Who knows of a grant that is rolled back.
+/// Which client knows of a grant that is rolled back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KnownTo {
-    /// Nobody.
+    /// None.
     Nobody,
     /// A connection, which held the lock by it, and has ended.
     Connection {

@@ -158,7 +158,7 @@ impl LockQuery for RenewQuery {
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct ReleaseQuery {
-    /// `true` breaks the lock, whoever holds it. Then send no `Lease-Token`.
+    /// `true` breaks the lock of any holder. Then send no `Lease-Token`.
     #[param(value_type = bool, required = false)]
     pub(crate) force: bool,
     /// With `force`: the fencing token of the grant that you want to break. If the lock has had another grant since,

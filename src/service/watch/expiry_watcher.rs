@@ -1,4 +1,5 @@
-//! Looking for what nobody does: the end of a lease; and at what was there before anybody watched.
+//! Looking for the end of leases, since no request tells of it; and at locks that were held before the first watcher
+//! came.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,7 +21,7 @@ const LEARNED_AT_ONCE: usize = 500;
 const TIDY_EVERY: Duration = Duration::from_secs(1);
 /// The pause before what failed is looked for again.
 const LEARN_AGAIN: Duration = Duration::from_secs(1);
-/// How often whoever watches is told that there is no room for all locks.
+/// How often watchers are told that there is no room for all locks.
 const OVERFULL_EVERY: Duration = Duration::from_secs(60);
 
 impl Watch {

@@ -18,20 +18,20 @@ pub(in super::super) enum Doing {
     Unclear,
 }
 
-/// What one who watches is told.
+/// What a watcher is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
     /// The lock was granted by this lease.
     Granted(Lease),
     /// The holder goes on, by this lease.
     Renewed(Lease),
-    /// The holder gave it back, or it was taken back before the holder knew of it.
+    /// The holder released it, or it was rolled back before the holder knew of it.
     Released(Ended),
-    /// The lease ended, and nobody said that it was given back.
+    /// The lease ended, and no gateway said that it was released.
     Expired(FencingToken),
-    /// Somebody with the right to do so ended the lease.
+    /// A client with the right to do so ended the lease.
     Broken(FencingToken),
-    /// So many wait in line now.
+    /// So many requests wait now.
     Waiting(u64),
     /// Something may have been missed: of this lock, or, without one, of all.
     Resync,

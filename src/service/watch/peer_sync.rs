@@ -1,9 +1,9 @@
 //! What gateways of one store tell each other.
 //!
-//! A gateway at which somebody watches summons the others every two seconds; whoever was summoned lately sends what it does
-//! to locks. Its letters are numbered, and each summons is answered with the last number: so whoever reads them knows when
-//! one is lost, whatever lost it, and that a gateway is gone. Letters may come twice, and in another order, where a store has
-//! several servers to send them by.
+//! A gateway with watchers summons the others every two seconds. A gateway that was summoned lately sends what it does
+//! to locks. Its letters are numbered, and it answers each summons with the last number. So the reader notices a lost
+//! letter, and that a gateway is gone. Letters may come twice, and in another order, if a store has several servers to
+//! send them by.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering;
@@ -139,7 +139,7 @@ pub(super) struct Telling {
 #[derive(Default)]
 pub(super) struct Senders {
     all: HashMap<String, Sender>,
-    /// Whether something may have been missed, and whoever watches is to be told so.
+    /// Whether something may have been missed, so that watchers must be told.
     has_gap: bool,
 }
 
@@ -156,7 +156,7 @@ impl Senders {
     /// Notes a letter; returns whether what it tells was not told before.
     fn note(&mut self, from: &str, run: u64, number: u64, has_deed: bool, now: Instant) -> bool {
         let Some(sender) = self.all.get_mut(from).filter(|sender| sender.run == run) else {
-            // What it did before, nobody knows.
+            // What it did before is unknown.
             self.has_gap = true;
             if self.all.len() < MOST_SENDERS || self.all.contains_key(from) {
                 let sender = Sender { run, highest: number, late: BTreeMap::new(), heard_at: now };
@@ -179,7 +179,7 @@ impl Senders {
         has_deed
     }
 
-    /// Nobody is to be told of what may have been missed so far.
+    /// From now on no watcher is told of what may have been missed so far.
     pub(super) fn forget_gap(&mut self) {
         self.has_gap = false;
     }

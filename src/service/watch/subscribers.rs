@@ -1,7 +1,7 @@
-//! Those who watch, and what was told last.
+//! The watchers, and what was told last.
 //!
-//! Nobody is waited for: each has a queue of its own, and who does not read it finds, instead of what was in it, that
-//! something was missed.
+//! No watcher holds up the others: each has a queue of its own. If it does not read its queue, it finds that something
+//! was missed in place of what was in it.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Bound;
@@ -20,7 +20,7 @@ const MOST_QUEUED: usize = MOST_REMEMBERED;
 const MOST_REMEMBERED: usize = 4_096;
 /// How long what somebody watched is still followed, so that they may come back as if they had never been gone.
 const LINGERING: Duration = Duration::from_secs(30);
-/// So much of it at a time, as whoever comes and goes chooses how much there is.
+/// So much of it at a time, since watchers that come and go choose how much there is.
 const MOST_LINGERING: usize = 1_024;
 
 /// Those who watch at this gateway.
@@ -28,7 +28,7 @@ const MOST_LINGERING: usize = 1_024;
 pub(super) struct Subscribers {
     by_key: HashMap<LockKey, Interest>,
     by_prefix: BTreeMap<String, Interest>,
-    /// What nobody watches any more, in the order in which they went; and what somebody has come back to.
+    /// What has no watcher any more, oldest first, and what a watcher has come back to.
     lingering: VecDeque<(Duration, Selection)>,
     last_id: u64,
 }
@@ -122,7 +122,7 @@ impl Subscribers {
         keys.chain(self.by_prefix.keys().cloned().map(Selection::Prefix)).collect()
     }
 
-    /// Forgets what nobody watches any more. Returns whether nothing is left.
+    /// Forgets what has no watcher any more. Returns whether nothing is left.
     pub(super) fn tidy(&mut self, now: Duration) -> bool {
         self.by_key.retain(|_, interest| interest.lingers(now));
         self.by_prefix.retain(|_, interest| interest.lingers(now));
@@ -273,7 +273,7 @@ impl Memory {
     pub(super) fn forget(&mut self) {
         self.told.clear();
         self.forgotten = self.last;
-        // Whoever read the last of it has missed what comes now, too.
+        // A reader of the last of it has missed what comes now, too.
         self.last += 1;
         self.forgotten += 1;
     }

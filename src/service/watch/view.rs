@@ -1,6 +1,6 @@
-//! What is known of each lock while somebody watches. News of several gateways, and of several tasks of one, overtake each
-//! other: by the fencing numbers it is seen what comes late or twice, and that is not told. And nobody does anything when
-//! a lease ends: so that is looked for.
+//! What is known of each lock while there are watchers. News of several gateways, and of several tasks of one, overtake
+//! each other. Fencing tokens show what comes late or twice, and that is not told. No request tells of the end of a
+//! lease, so that is looked for.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -49,7 +49,7 @@ struct Known {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Held,
-    /// Released, and taken by nobody until the end of its `min_hold`.
+    /// Released, and kept without a holder until the end of its `min_hold`.
     Kept,
     Over,
 }
@@ -185,8 +185,8 @@ impl View {
         })
     }
 
-    /// Learns of a lock that is held, of which whoever asks is told otherwise. Returns what has changed since then, where
-    /// the lock was followed already.
+    /// Learns of a lock that is held, as the caller is told in another way. Returns what has changed since then, if the
+    /// lock was followed already.
     pub(super) fn learn(&mut self, key: &LockKey, lease: &Lease, waiters: u64, now: Duration) -> Vec<News> {
         self.change(key, now, |known| {
             let is_news = known.fence.is_some() && known.waiters != waiters;

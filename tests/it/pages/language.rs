@@ -11,8 +11,6 @@ use crate::internals::texts;
 /// Twenty words are enough: half of the sentences of a page have no more, and none has twice as many.
 const USUAL_WORDS: usize = 20;
 const MOST_WORDS: usize = 40;
-/// The same for comments of the sources.
-const MOST_WORDS_OF_A_COMMENT: usize = 52;
 
 /// What makes a reader stop.
 const RIDDLES: [&str; 8] = [
@@ -240,24 +238,25 @@ fn says(text: &str, words: &str) -> bool {
     })
 }
 
+/// What is wrong with the words of a piece of text, and with the length of its sentences.
+fn complaints_of(block: &Block, place: &str) -> Vec<String> {
+    let riddles = RIDDLES.iter().filter(|words| says(&block.text, words));
+    let retired = RETIRED.iter().filter(|(words, _)| says(&block.text, words));
+    let long = sentences(&block.text).into_iter().filter(|(words, _)| block.is_prose && *words > MOST_WORDS);
+    let mut complaints: Vec<_> = riddles.map(|words| format!("{place}: do not say {words:?}")).collect();
+    complaints.extend(retired.map(|(words, now)| format!("{place}: for {words:?} say {now}")));
+    complaints.extend(long.map(|(words, sentence)| format!("{place}: {words} words: {sentence}")));
+    complaints
+}
+
 /// What is wrong with the language of a page.
 fn complaints(page: &Page) -> Vec<String> {
     let mut complaints = Vec::new();
     let mut lengths = Vec::new();
     for block in blocks(&page.text) {
-        let place = format!("{}:{}", page.name, block.line);
-        for words in RIDDLES.iter().filter(|words| says(&block.text, words)) {
-            complaints.push(format!("{place}: do not say {words:?}"));
-        }
-        for (words, now) in RETIRED.iter().filter(|(words, _)| says(&block.text, words)) {
-            complaints.push(format!("{place}: for {words:?} say {now}"));
-        }
-        for (words, sentence) in sentences(&block.text).into_iter().filter(|_| block.is_prose) {
-            if words > MOST_WORDS {
-                complaints.push(format!("{place}: {words} words: {sentence}"));
-            }
-            lengths.push(words);
-        }
+        complaints.extend(complaints_of(&block, &format!("{}:{}", page.name, block.line)));
+        let prose = sentences(&block.text).into_iter().filter(|_| block.is_prose);
+        lengths.extend(prose.map(|(words, _)| words));
     }
     lengths.sort();
     if let Some(median) = lengths.get(lengths.len() / 2).filter(|median| **median > USUAL_WORDS) {
@@ -316,15 +315,12 @@ fn comments(source: &str) -> Vec<(usize, String)> {
 }
 
 #[test]
-fn comments_are_made_of_short_sentences() {
+fn comments_are_in_plain_english() {
     let mut complaints = Vec::new();
     for (name, source) in texts("src", &["rs"]) {
         for (line, comment) in comments(&source) {
-            for block in blocks(&comment).iter().filter(|block| block.is_prose) {
-                let long =
-                    sentences(&block.text).into_iter().filter(|(words, _)| *words > MOST_WORDS_OF_A_COMMENT);
-                complaints.extend(long.map(|(words, text)| format!("{name}:{line}: {words} words: {text}")));
-            }
+            let place = format!("{name}:{line}");
+            complaints.extend(blocks(&comment).iter().flat_map(|block| complaints_of(block, &place)));
         }
     }
     assert!(complaints.is_empty(), "{complaints:#?}");

@@ -84,7 +84,7 @@ fn the_end_of_a_lease_is_told_when_a_look_finds_it_and_not_before() {
     let end = NOW + TTL + AFTER_END;
     assert_eq!(view.take_due(end, |_| true), Some(key()));
     assert_eq!(view.next_look(), Some(end + LOOK_AGAIN), "a look that fails is repeated");
-    // It was renewed, and nobody had said so.
+    // It was renewed, and no gateway had said so.
     assert_eq!(view.see(&key(), &held(1), end), [News::Renewed(lease(1))]);
     let end = end + TTL + AFTER_END;
     assert_eq!(view.take_due(end, |_| true), Some(key()));

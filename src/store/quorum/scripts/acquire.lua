@@ -12,7 +12,7 @@
 --
 -- Returns { outcome, lock, ms left, largest number }: 0 accepted · 1 the token holds it, pinned or claimed · 2 held by another
 --   9 this attempt was accepted before, in an earlier try: the same grant, if most say so of the same number
---   { 3 } token released · { 4 } attempt voided · { 6 } it is free, or the token held it, if this may only confirm
+--   { 3 } token released · { 4 } attempt voided · { 6 } it has no holder, or the token held it, if this may only confirm
 --   { 7, largest number } a larger one was accepted · { 8, largest number } the number is too far ahead
 
 local LOCK, TOKEN, ATTEMPT, SUPERSEDED = KEYS[2], ARGV[5], ARGV[6], ARGV[12]

@@ -9,7 +9,7 @@
 --                                 ARGV[8] 1: instead of an earlier answer, too
 --                                 ARGV[9] the number of the lock, where it is known, which is burnt; else 0
 --
--- Returns { outcome, number of the lock that was freed, ms for which it is kept or 0 }: 0 released · { 1 } it was free
+-- Returns { outcome, number of the lock that was freed, ms for which it is kept or 0 }: 0 released · { 1 } it had no holder
 --   { 2 } held by another · { 10 }, { 11 }, { 12 } the same, answered before
 
 local leaves_tombstone = ARGV[6] ~= ''

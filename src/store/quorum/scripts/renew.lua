@@ -7,7 +7,7 @@
 --
 -- Returns { 0, lock, ms left, ms that were left before, ms that are left of max_hold and of min_hold, each may be empty }
 --   3 the same, where the lease lasts as long as `max_hold` allows already
---   { 1 } it is free · { 2 } held by another · { 4 } held by another attempt
+--   { 1 } it has no holder · { 2 } held by another · { 4 } held by another attempt
 --   { 5 } the token has released it, and it is kept
 
 local lock, left_ms = held(KEYS[2])

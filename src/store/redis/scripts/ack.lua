@@ -1,7 +1,7 @@
 -- Writes a grant once more and as it is, so that a WAIT behind this on the same connection speaks of it.
 --
 -- KEYS[1] the lock    ARGV[1] token hash
---                     ARGV[2] fencing number
+--                     ARGV[2] fencing token
 --
 -- Returns 1 · 0 the grant is not there: its lease is over, or the server is another one by now, or has lost it
 

@@ -3,7 +3,7 @@
 -- KEYS[1..6] as in wait_queue.lua   ARGV[3..4] as in wait_queue.lua
 --                                   ARGV[5] number of the grant
 --
--- Returns { 0, lock, ms that were left } · { 1 } it is free · { 2 } held by another grant
+-- Returns { 0, lock, ms that were left } · { 1 } it has no holder · { 2 } held by another grant
 
 local lock, left_ms = held(KEYS[1])
 if not lock then return { 1 } end

@@ -5,7 +5,7 @@
 -- KEYS[7] the token's tombstone, may be absent
 --
 -- Returns { outcome, lock that was freed, ms for which it is kept or 0 }: 0 released, or, without the rest, left the wait queue
---   1 it was free, 2 held by another (these two alone)
+--   1 it had no holder, 2 held by another (these two alone)
 --   0 alone also where the token has released it before, and it is kept
 
 local leaves_tombstone = KEYS[7] ~= nil

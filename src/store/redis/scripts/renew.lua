@@ -6,7 +6,7 @@
 --                     ARGV[3] attempt by which a connection holds it, else empty
 --
 -- Returns { outcome, lock, ms left }: 0 renewed · 3 it lasts as long as `max_hold` allows already
---   1 it is free, 2 held by another, 4 held by another attempt, 5 the token has released it, and it is kept (these alone)
+--   1 it has no holder, 2 held by another, 4 held by another attempt, 5 the token has released it, and it is kept (these alone)
 
 local lock, left_ms = held(KEYS[1])
 if not lock then return { 1 } end

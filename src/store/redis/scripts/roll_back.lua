@@ -4,8 +4,8 @@
 -- KEYS[1..6] as in wait_queue.lua                ARGV[1..4] as in wait_queue.lua
 -- KEYS[7] the token's tombstone, may be absent   ARGV[5] '1': the place is kept for a while, '0': it is removed
 --                                                ARGV[6] the place that the attempt was granted the lock from, may be empty
---                                                ARGV[7] empty where nobody learned of the grant; else a connection held it, and
---                                                  leases of which its token was told before run for so many ms yet
+--                                                ARGV[7] empty if no client was told of the grant; else a connection held it,
+--                                                  and leases that its token was told of before run for so many ms more
 --
 -- Returns { 0 } if it was not granted the lock · { 1, ms for which the lock is kept, as after a release, or 0 }
 --   { 2, ms for which it stays the token's }
