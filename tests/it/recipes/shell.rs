@@ -61,7 +61,7 @@ async fn a_connection_holds_the_lock_for_as_long_as_the_command_runs(scene: Scen
     assert!(scene.shell.path("waited").exists() && !scene.shell.path("wrong").exists());
     let mut alone = scene.script("hold", &["k", "touch", "wrong"]);
     Scene::alone(&mut alone);
-    Scene::say(alone).await.expect(75, "k: no lock");
+    Scene::say(alone).await.expect(69, "k: no lock: no answer");
     assert!(!scene.shell.path("wrong").exists());
 }
 
@@ -110,8 +110,8 @@ async fn a_script_whose_gateway_stands_still_ends_its_command() {
 async fn a_connection_that_holds_a_lock_ends_when_its_gateway_stands_still() {
     let scene = Scene::without_keys().await;
     let code = scene.shell.pasted("/hold?key=import");
-    assert!(code.contains("kill $!\n"));
-    let code = code.replace("kill $!\n", ">begun; wait $! || echo \"ended: $?\"\n");
+    assert!(code.contains("kill $hold ||"));
+    let code = code.replace("kill $hold ||", ">begun; wait $hold || echo \"ended: $?\"; true ||");
     let child = scene.command("bash", &["-e", "-u", "-c", &code]).spawn().unwrap();
     eventually("the lock is held", async || scene.shell.path("begun").exists()).await;
     scene.gateway.signal("STOP");
@@ -174,7 +174,7 @@ async fn commands_wait_for_their_turn(scene: Scene) {
     scene.becomes_free("deploy").await;
     let mut hopeless = scene.script("in-turn", &["deploy", "touch", "wrong"]);
     Scene::alone(&mut hopeless).env("GIVE_UP_S", "0");
-    Scene::say(hopeless).await.expect(75, "deploy: no lock: HTTP 000");
+    Scene::say(hopeless).await.expect(69, "deploy: no lock: HTTP 000");
     assert!(!scene.shell.path("wrong").exists());
 }
 
