@@ -280,6 +280,7 @@ fn explain(settings: &RunSettings, cause: Cause, reason: &str) -> Failure {
     let (problem, status) = match cause {
         Cause::Busy => (format!("the lock {key:?} is busy: {reason}"), settings.busy_exit),
         Cause::Unreachable => (format!("cannot take the lock {key:?}: {reason}"), UNREACHABLE),
+        Cause::Misconfigured => (format!("cannot take the lock {key:?}: {reason}"), REFUSED),
         Cause::Refused => (format!("refused by {reason}"), REFUSED),
     };
     Failure { problem, status }

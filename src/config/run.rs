@@ -17,6 +17,8 @@ const SHORTEST_TTL: Duration = Duration::from_secs(1);
 const KILL_AFTER: Duration = Duration::from_secs(5);
 /// Where a bearer key may stand: never among the arguments, which every user of the machine can read.
 const API_KEY_VARIABLE: &str = "FENCEPOST_API_KEY";
+/// The authorities that are trusted instead of those of this machine, as for other programs.
+const AUTHORITIES_VARIABLE: &str = "SSL_CERT_FILE";
 
 /// What `--help` says below the flags.
 pub(super) const MORE_HELP: &str = "\
@@ -32,9 +34,9 @@ Several gateways:
 Exit status:
   the command's  it has run; 128 + n if signal n ended it
   75             another client held the lock until --wait was over; --busy-exit names another status
-  69             no gateway could be reached, or none could use its store
+  69             no gateway could be reached, or none could use its store or had room
   76             the lease was lost; the command was ended, or was not started
-  2              a setting is wrong, or the gateway refuses the request
+  2              a setting is wrong, the gateway refuses the request, or its certificate cannot be verified
   126, 127       the command cannot be started, or does not exist
   128 + n        signal n came while it waited
   71             this machine lacks something, such as /proc";
@@ -127,6 +129,12 @@ impl RunArgs {
         };
         // An address may hold a password, so what was given is not said again.
         let gateways = GatewayAddresses::parse(&self.url).map_err(|problem| wrong("--url", problem))?;
+        let authorities = std::env::var_os(AUTHORITIES_VARIABLE).filter(|file| !file.is_empty());
+        if let Some(file) = authorities.filter(|_| gateways.iter().any(|address| address.scheme() == "https"))
+        {
+            // The library that reads it takes a file that it cannot read for one without authorities.
+            super::store::authorities(AUTHORITIES_VARIABLE, Path::new(&file), true)?;
+        }
         let api_key = self.api_key()?;
         if api_key.is_some() && gateways.have_credentials() {
             let problem = "an address has a user or a password, and an API key is given too: both are sent in the \

@@ -223,17 +223,26 @@ impl StoreArgs {
 
     fn ca(&self) -> Result<Option<Vec<u8>>, SettingsError> {
         let Some(path) = &self.redis_ca else { return Ok(None) };
-        let error = |problem: String| SettingsError::new("--redis-ca", problem);
-        let pem = std::fs::read(path)
-            .map_err(|problem| error(format!("cannot read {}: {problem}", path.display())))?;
         // A store without TLS is refused for having an authority at all.
         let has_tls = self.store.starts_with("rediss") || self.store.starts_with("redlocks");
-        let first = CertificateDer::pem_slice_iter(&pem).next();
-        if has_tls && !matches!(first, Some(Ok(_))) {
-            return Err(error(format!("{}: there is no certificate in PEM in it", path.display())));
-        }
-        Ok(Some(pem))
+        authorities("--redis-ca", path, has_tls).map(Some)
     }
+}
+
+/// The certificates that this file holds, in PEM. An error if it cannot be read, or has none where some are needed.
+pub(super) fn authorities(
+    flag: &'static str,
+    path: &Path,
+    are_needed: bool,
+) -> Result<Vec<u8>, SettingsError> {
+    let error = |problem: String| SettingsError::new(flag, problem);
+    let pem =
+        std::fs::read(path).map_err(|problem| error(format!("cannot read {}: {problem}", path.display())))?;
+    let first = CertificateDer::pem_slice_iter(&pem).next();
+    if are_needed && !matches!(first, Some(Ok(_))) {
+        return Err(error(format!("{}: there is no certificate in PEM in it", path.display())));
+    }
+    Ok(pem)
 }
 
 impl fmt::Debug for StoreArgs {

@@ -31,7 +31,7 @@ impl GatewayAddresses {
         self.0.iter().any(|address| !address.username().is_empty() || address.password().is_some())
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Url> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Url> {
         self.0.iter()
     }
 }

@@ -33,7 +33,7 @@ pub(super) struct Gateway {
 /// What came of asking for the lock.
 pub(super) enum AcquireAnswer {
     Held(HeldGrant),
-    /// Somebody else has it, or too many wait.
+    /// Another client has it, or too many wait.
     Busy(Busy),
     /// Nothing is decided: ask again.
     NotNow(Trouble),
@@ -162,11 +162,14 @@ impl Gateway {
         let problem = reply.problem();
         let reason = reply.reason();
         match reply.status {
-            423 | 429 => {
+            // A full wait queue is one of a lock that others hold.
+            423 | 429
+                if matches!(problem.kind.as_str(), "/problems/lock-held" | "/problems/too-many-waiters") =>
+            {
                 AcquireAnswer::Busy(Busy { position: problem.position, waiters: problem.waiters, reason })
             }
-            // A proxy may answer so while the gateway restarts.
-            408 | 425 | 500..=599 => AcquireAnswer::NotNow(reply.trouble()),
+            // A proxy may answer so while the gateway restarts. A limit says nothing of who holds the lock.
+            408 | 423 | 425 | 429 | 500..=599 => AcquireAnswer::NotNow(reply.trouble()),
             _ => AcquireAnswer::Refused(RequestRefusal {
                 is_gateways: problem.is_gateways(),
                 parameter: problem.parameter,

@@ -49,8 +49,10 @@ pub(super) enum NotTaken {
 #[derive(Clone, Copy)]
 pub(super) enum Cause {
     Busy,
-    /// There is no gateway, or none that can use its store.
+    /// There is no gateway, or none that can use its store or has room for this client.
     Unreachable,
+    /// No gateway can be spoken with until something is set right, such as a certificate.
+    Misconfigured,
     /// The request is wrong, or its caller is not served.
     Refused,
 }
@@ -176,7 +178,8 @@ impl Turn<'_> {
                     let is_useless = !is_known && !self.gateways.may_answer();
                     if have_all_failed && (is_over || is_useless) {
                         let reason = self.gateways.trouble().unwrap_or(reason);
-                        return Err(NotTaken::Because(Cause::Unreachable, reason));
+                        let cause = if is_useless { Cause::Misconfigured } else { Cause::Unreachable };
+                        return Err(NotTaken::Because(cause, reason));
                     }
                     self.progress.trouble(self.settings.key.as_str(), &reason);
                     if have_all_failed {

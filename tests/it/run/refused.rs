@@ -26,7 +26,7 @@ async fn a_wrong_key_is_told_at_once_after_one_request() {
     let flags: Vec<_> = flags.iter().map(String::as_str).collect();
     for (key, said) in [
         (None, "--api-key-file"),
-        (Some(unknown), "no API key of this server"),
+        (Some(unknown), "does not know the API key"),
         (Some(of_another), "acquire"),
         (Some(of_others), "acquire"),
     ] {
@@ -114,7 +114,7 @@ async fn a_key_that_is_revoked_while_the_command_runs_is_shown_a_few_times_only(
         gateway.signal("HUP");
         eventually("the key is gone", async || count("\"what\":\"keys\"") > reloaded).await;
         std::fs::write(scene.path("over"), "").unwrap();
-        running.end().await.expect_line(status, &[name, said, "no API key of this server"]);
+        running.end().await.expect_line(status, &[name, said, "does not know the API key"]);
         assert!((1..8).contains(&(count("\"status\":401") - refused)), "{name}: {refused}");
     }
 }
@@ -159,7 +159,7 @@ async fn what_is_wrong_with_a_certificate_is_told_at_once_in_words_and_with_what
         (&own_file, own, "CA:FALSE"),
     ] {
         let ended = told_of(&certificates, trusted, files).await;
-        let ended = ended.expect_line(69, &["https://127.0.0.1", "its certificate ", said]);
+        let ended = ended.expect_line(2, &["https://127.0.0.1", "its certificate ", said]);
         assert!(ended.took < AT_ONCE, "{ended:?}");
     }
 }
@@ -181,13 +181,53 @@ async fn the_wrong_one_of_http_and_https_is_told_with_the_right_one() {
     });
     for (url, status, said) in [
         (format!("http://{}", secure.address), 2, "this port speaks TLS: write https://"),
-        (format!("http://{other}"), 69, "probably TLS: write https://"),
-        (format!("https://{}", plain.address), 69, "probably plain HTTP: write http://"),
+        (format!("http://{other}"), 2, "probably TLS: write https://"),
+        (format!("https://{}", plain.address), 2, "probably plain HTTP: write http://"),
     ] {
         let scene = Scene::at(url);
         let mut command = scene.command(&["k", "--", "true"]);
         command.env("SSL_CERT_FILE", certificates.authority());
         let ended = scene.launch(command).end().await.expect_line(status, &[said]);
         assert!(ended.took < AT_ONCE, "{ended:?}");
+    }
+}
+
+/// A status of its own for "busy" is what a crontab takes for "another machine does the work".
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_word_on_the_lock_is_never_called_busy() {
+    for (status, body, said) in [
+        (429, r#"{"type":"/problems/rate-limited","detail":"too many wrong keys"}"#, "too many wrong keys"),
+        (429, r#"{"type":"/problems/too-many-locks","detail":"as many as it may"}"#, "as many as it may"),
+        (429, "<h1>Too Many Requests</h1>", "HTTP 429"),
+        (423, "<h1>Locked</h1>", "HTTP 423"),
+    ] {
+        let always = vec![(Duration::ZERO, status, body); 100];
+        let recorder = Recorder::telling(&always).await;
+        let scene = Scene::at(recorder.url());
+        let args = ["--wait", "0s", "--busy-exit", "0", "k", "--", "touch", "wrong"];
+        scene.run(&args).await.expect_line(69, &["cannot take the lock", said]);
+        assert!(!scene.path("wrong").exists());
+    }
+    for (status, kind) in [(423, "lock-held"), (429, "too-many-waiters")] {
+        let body = format!(r#"{{"type":"/problems/{kind}","detail":"another client"}}"#);
+        let recorder = Recorder::telling(&[(Duration::ZERO, status, body.leak())]).await;
+        let args = ["--wait", "0s", "--busy-exit", "0", "k", "--", "true"];
+        Scene::at(recorder.url()).run(&args).await.expect_line(0, &["is busy", "another client"]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_of_authorities_that_cannot_be_used_is_named() {
+    let certificates = Certificates::new();
+    let (certificate, key) = (certificates.certificate(), certificates.key());
+    let tls = ["--store", "memory:", "--tls-cert", &certificate, "--tls-key", &key];
+    let gateway = Gateway::start(&tls).await;
+    for (file, said) in
+        [("/nowhere/ca.pem", "cannot read"), ("/", "cannot read"), (key.as_str(), "no certificate")]
+    {
+        let scene = Scene::at(format!("https://{}", gateway.address));
+        let mut command = scene.command(&["k", "--", "true"]);
+        command.env("SSL_CERT_FILE", file);
+        scene.launch(command).end().await.expect_line(2, &["SSL_CERT_FILE", file, said]);
     }
 }
