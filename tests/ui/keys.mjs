@@ -24,7 +24,7 @@ export async function keys(url, ofAll, ofTeam, ofWatcher) {
   assert((await page.locator('#rows tr').count()) === 0, 'no lock is shown');
   await field.fill(NO_KEY);
   await page.keyboard.press('Enter');
-  await page.getByRole('alert').getByText('no API key of this server').waitFor();
+  await page.getByRole('alert').getByText('does not know the API key').waitFor();
   assert((await field.inputValue()) === '', 'it is to be typed anew');
   await keptIs(page, 0);
 
