@@ -194,6 +194,25 @@ async fn busy_and_down_are_told_apart(scene: Scene) {
     Scene::say(alone).await.expect(69, "the gateway is away");
 }
 
+/// A job that waits for its turn would wait for an hour.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_no_waiting_mends_ends_a_script_at_once() {
+    let scene = Scene::with_keys_and_tls().await;
+    let settings = scene.read("fencepost.curl");
+    let keyless: String = settings.lines().filter(|line| !line.starts_with("header")).collect();
+    scene.write("keyless.curl", &keyless);
+    for (script, settings, said) in [
+        ("hold", "keyless.curl", "deploy: no lock: {\"type\":\"/problems/key-required\""),
+        ("in-turn", "keyless.curl", "deploy: no lock: HTTP 401"),
+        ("in-turn", "/dev/null", "deploy: no lock: HTTP 000"),
+    ] {
+        let mut command = scene.script(script, &["deploy", "touch", "wrong"]);
+        command.env("FENCEPOST_CURL", settings);
+        Scene::say(command).await.expect(2, said);
+        assert!(!scene.shell.path("wrong").exists());
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_without_its_store_counts_as_down() {
     let scene = Scene::without_keys().await;
