@@ -50,12 +50,18 @@ json.dump(documents, sys.stdout)"
 async fn kubernetes_takes_the_manifests_and_their_parts_find_each_other() {
     let all = manifests(&file("fencepost.yaml")).await;
     let kinds: Vec<_> = all.iter().map(|document| document["kind"].as_str().unwrap()).collect();
-    assert_eq!(kinds, ["Deployment", "Service", "PodDisruptionBudget"]);
-    let [deployment, service, budget] = &all[..] else { unreachable!() };
+    assert_eq!(kinds, ["Deployment", "Service", "Service", "PodDisruptionBudget"]);
+    let [deployment, service, alive, budget] = &all[..] else { unreachable!() };
     let pod = &deployment["spec"]["template"];
     let labels = &pod["metadata"]["labels"];
     assert_eq!(&deployment["spec"]["selector"]["matchLabels"], labels);
     assert_eq!((&service["spec"]["selector"], &budget["spec"]["selector"]["matchLabels"]), (labels, labels));
+    // Held locks can be renewed by the second one while no gateway is ready.
+    assert_eq!((&alive["spec"]["selector"], &alive["spec"]["ports"]), (labels, &service["spec"]["ports"]));
+    assert_eq!(
+        (alive["spec"]["publishNotReadyAddresses"].as_bool(), &service["spec"]["publishNotReadyAddresses"]),
+        (Some(true), &Value::Null)
+    );
     let replicas = deployment["spec"]["replicas"].as_u64().unwrap();
     assert!(replicas >= 2 && budget["spec"]["minAvailable"].as_u64().unwrap() < replicas);
     // What a stop takes at most: the pause before, the drain, and what is left to do after it.
@@ -65,11 +71,77 @@ async fn kubernetes_takes_the_manifests_and_their_parts_find_each_other() {
     assert!(grace > pause.parse::<u64>().unwrap() + 10 + 6, "{grace}");
     assert_eq!(container["readinessProbe"]["httpGet"]["path"], "/readyz");
     assert_eq!(container["livenessProbe"]["httpGet"]["path"], "/healthz");
-    let [state] = &manifests(&file("fencepost-file.yaml")).await[..] else { panic!("one document") };
+    let [state, service] = &manifests(&file("fencepost-file.yaml")).await[..] else {
+        panic!("two documents")
+    };
     assert_eq!((&state["kind"], &state["spec"]["replicas"]), (&"StatefulSet".into(), &1.into()));
+    assert_eq!(state["spec"]["serviceName"], service["metadata"]["name"]);
+    assert_eq!(service["spec"]["selector"], state["spec"]["template"]["metadata"]["labels"]);
     let typo = file("fencepost.yaml").replace("readinessProbe", "readynessProbe");
     let refused = tokio::spawn(async move { manifests(&typo).await }).await;
     assert!(refused.is_err(), "a field that Kubernetes does not know");
+}
+
+/// The ports and labels that the policy and Prometheus ask for are those of the pods.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_policy_and_prometheus_find_the_pods() {
+    let [policy] = &manifests(&file("fencepost-network.yaml")).await[..] else { panic!("one document") };
+    let told = crate::recipes::yaml(&file("prometheus-kubernetes.yml")).await;
+    let job = &told["scrape_configs"][0];
+    assert_eq!(job["job_name"], "fencepost");
+    assert_eq!(job["kubernetes_sd_configs"][0]["role"], "pod");
+    let kept = job["relabel_configs"][0]["regex"].as_str().unwrap();
+    for name in ["fencepost.yaml", "fencepost-file.yaml"] {
+        let document = manifests(&file(name)).await.remove(0);
+        let pod = &document["spec"]["template"];
+        let labels = &pod["metadata"]["labels"];
+        assert_eq!(&policy["spec"]["podSelector"]["matchLabels"], labels, "{name}");
+        let label = labels["app.kubernetes.io/name"].as_str().unwrap();
+        let ports = pod["spec"]["containers"][0]["ports"].as_array().unwrap();
+        let ports: Vec<_> = ports.iter().map(|port| port["name"].as_str().unwrap()).collect();
+        let rules = policy["spec"]["ingress"].as_array().unwrap();
+        let allowed: Vec<_> = rules.iter().map(|rule| rule["ports"][0]["port"].as_str().unwrap()).collect();
+        assert_eq!(ports, allowed, "{name}");
+        assert!(ports.iter().any(|port| format!("{label};{port}") == kept), "{name}: {kept}");
+    }
+}
+
+/// Each install page makes a key with which the page on alarms breaks a lock.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_key_for_operators_breaks_a_lock_as_the_page_on_alarms_says() {
+    for page in ["docs/deploying/systemd.md", "docs/deploying/kubernetes.md"] {
+        let directory = tempfile::tempdir().unwrap();
+        let bash = |code: &str, address: &str, typed: &str| {
+            let code = code.replace("/etc/fencepost/", "").replace("127.0.0.1:8080", address);
+            let mut bash = Command::new("bash");
+            let bin = std::path::Path::new(PROGRAM).parent().unwrap().display();
+            let path = format!("{bin}:{}", std::env::var("PATH").unwrap());
+            bash.args(["-eu", "-c", &code]).current_dir(directory.path()).env("PATH", path);
+            let mut child =
+                bash.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+            std::io::Write::write_all(child.stdin.as_mut().unwrap(), typed.as_bytes()).unwrap();
+            Said::of(child.wait_with_output().unwrap())
+        };
+        let text = &crate::pages::pages().iter().find(|found| found.name == page).unwrap().text;
+        for key in ["--name first", "--name ops"] {
+            let line =
+                text.lines().find(|line| line.contains(key)).unwrap_or_else(|| panic!("{page}: {key}"));
+            bash(line.trim().trim_start_matches("$ "), "", "").expect(0, "");
+        }
+        bash(&file("make-ops-curl"), "", "").expect(0, "");
+        let keys = directory.path().join("keys.toml").display().to_string();
+        let gateway = Gateway::start(&["--store", "memory:", "--keys", &keys]).await;
+        let address = gateway.address.to_string();
+        let first = std::fs::read_to_string(directory.path().join("first.key")).unwrap();
+        let client = crate::support::Client::new(gateway.address);
+        let authorization = format!("Bearer {}", first.trim());
+        let held = client.put("/lock?key=nightly-report&ttl=1m").header("Authorization", &authorization);
+        let number = held.send().await.expect(201).json()["fencing_token"].to_string();
+        bash(&file("break-lock"), &address, &format!("{number}\n")).expect(0, &number);
+        let seen =
+            client.get("/lock?key=nightly-report").header("Authorization", &authorization).send().await;
+        seen.expect_problem(404, "not-held");
+    }
 }
 
 /// Each variable is one that the gateway reads, with a value that it takes.

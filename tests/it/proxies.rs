@@ -60,6 +60,7 @@ on_each_proxy!(
     a_hold_lasts_as_long_as_its_client,
     a_wait_is_answered_by_the_gateway,
     what_a_client_says_of_its_address_is_not_believed,
+    renewals_pass_while_no_gateway_is_ready,
 );
 
 async fn a_lock_has_the_same_name_behind_it(kind: Kind) {
@@ -145,6 +146,36 @@ async fn what_a_client_says_of_its_address_is_not_believed(kind: Kind) {
     let stranger = stranger.header("Forwarded", "host=localhost").send().await;
     stranger.expect_problem(403, "unknown-host");
     assert!(!gateway.log().concat().contains("198.51.100"), "{:#?}", gateway.log());
+}
+
+/// A Redis that becomes unsafe gets no new locks, and those that are held go on.
+async fn renewals_pass_while_no_gateway_is_ready(kind: Kind) {
+    let redis = RedisServer::start().await;
+    let gateways = [Gateway::on_redis(&redis, &ALLOWED).await, Gateway::on_redis(&redis, &ALLOWED).await];
+    let front = Front::start_with(kind, &[&gateways[0], &gateways[1]], &[]).await;
+    let header = format!("Lease-Token: {}", fresh_token());
+    let token = ["-H", &*header];
+    assert_eq!(front.ask("PUT", "/lock?key=k&ttl=1m", &token).await.0, 201);
+    redis.command::<()>(&["CONFIG", "SET", "maxmemory", "100mb", "maxmemory-policy", "allkeys-lru"]).await;
+    for gateway in &gateways {
+        let client = Client::new(gateway.address);
+        eventually("it is not ready", async || client.get("/readyz").send().await.status == 503).await;
+    }
+    let renew = async || {
+        let (status, answer) = front.ask("PATCH", "/lock?key=k&ttl=1m", &token).await;
+        assert_eq!(status, 200, "{answer}");
+    };
+    eventually("the proxy has noticed", async || {
+        renew().await;
+        kind != Kind::Haproxy || front.log().contains("'fencepost' has no server available")
+    })
+    .await;
+    for _ in 0..4 {
+        renew().await;
+    }
+    let (status, answer) = front.ask("PUT", "/lock?key=other", &[]).await;
+    assert_eq!((status, answer["type"].as_str()), (503, Some("/problems/store-unavailable")), "{answer}");
+    assert_eq!(front.ask("DELETE", "/lock?key=k", &token).await.0, 204);
 }
 
 /// Whoever guesses keys is not somebody else each time because of what it says.

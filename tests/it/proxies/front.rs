@@ -139,12 +139,17 @@ impl Front {
         let mut front = Self { child, port, directory };
         eventually("the proxy passes requests on", async || {
             if front.child.try_wait().unwrap().is_some() {
-                panic!("{program} has ended: {}", std::fs::read_to_string(front.path("log")).unwrap());
+                panic!("{program} has ended: {}", front.log());
             }
             front.ask("GET", "/readyz", &[]).await.0 == 200
         })
         .await;
         front
+    }
+
+    /// What the proxy has said so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.path("log")).unwrap()
     }
 
     fn path(&self, name: &str) -> PathBuf {
