@@ -5,14 +5,17 @@ package fencepost
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -24,7 +27,7 @@ import (
 var (
 	ErrBusy        = errors.New("someone else holds the lock, or is next in the wait queue")
 	ErrLost        = errors.New("the lease is over: someone else may hold the lock now")
-	ErrRefused     = errors.New("the gateway rejects the request: a parameter, the API key or its rights are wrong")
+	ErrRefused     = errors.New("a parameter, the address, the certificate, the API key or its rights are wrong")
 	ErrUnavailable = errors.New("no gateway can do it now: certainly nothing happened")
 	ErrUnknown     = errors.New("no answer in time: it may have happened, or not")
 )
@@ -51,7 +54,7 @@ func (e *Error) Unwrap() error { return e.Kind }
 
 func kindOf(status int, problem string) error {
 	switch {
-	case problem == "" && status == 0:
+	case problem == "" && status <= 0:
 		return ErrUnavailable
 	case problem == "": // What a proxy answers has no such type.
 		return ErrUnknown
@@ -67,6 +70,12 @@ func kindOf(status int, problem string) error {
 	}
 	return ErrRefused
 }
+
+// How an address is written, and what a page says that wants TLS.
+var (
+	written = regexp.MustCompile(`^https?://([^/?#@]*@)?([^/?#:@\[\]]+|\[[^/\]]*\])(:\d{1,5})?(/[^?#]*)?$`)
+	tlsOnly = regexp.MustCompile(`(?i)tls|https`)
+)
 
 // The longest wait of one request. A dead gateway is noticed before the ticket in the wait queue expires.
 const longestWait = 5 * time.Second
@@ -116,6 +125,10 @@ func New(urls string) (*Client, error) {
 	}
 	for i, given := range c.URLs {
 		c.URLs[i] = strings.TrimRight(strings.TrimSpace(given), "/")
+		if !written.MatchString(c.URLs[i]) {
+			message := fmt.Sprintf("%q is no address: write http[s]://HOST:PORT", c.URLs[i])
+			return nil, &Error{Kind: ErrRefused, Message: message}
+		}
 	}
 	if file := os.Getenv("FENCEPOST_API_KEY_FILE"); file != "" && c.APIKey == "" {
 		text, err := os.ReadFile(file)
@@ -212,7 +225,7 @@ func (c *Client) Hold(ctx context.Context, key string, o Options, work func(cont
 // The same request with the same token until it is answered. A gateway that fails is asked last from then on.
 func (c *Client) call(ctx context.Context, method string, l *Lease, query url.Values, until, waitUntil time.Time,
 	isNew bool) error {
-	failed, isDoubtful, isReached := 0, !isNew, !isNew
+	failed, isDoubtful, isReached, isWrong := 0, !isNew, !isNew, true
 	query.Set("key", l.Key)
 	for {
 		c.mutex.Lock()
@@ -245,7 +258,11 @@ func (c *Client) call(ctx context.Context, method string, l *Lease, query url.Va
 		problem := Error{RetryAfter: after}
 		if json.Unmarshal(text, &problem) != nil || !strings.HasPrefix(problem.Type, "/problems/") {
 			problem = Error{RetryAfter: after, Detail: string(text)}
+			if status == http.StatusBadRequest && strings.HasPrefix(base, "http:") && tlsOnly.Match(text) {
+				status = -1
+			}
 		}
+		isWrong = isWrong && status < 0
 		problem.Kind = kindOf(status, problem.Type)
 		problem.Message = fmt.Sprintf("%s %s at %s: %s", method, l.Key, base, problem.Detail)
 		isDoubtful, isReached = isDoubtful || problem.Kind == ErrUnknown, isReached || status > 0
@@ -264,8 +281,10 @@ func (c *Client) call(ctx context.Context, method string, l *Lease, query url.Va
 			}
 			c.mutex.Unlock()
 			isRound := failed%count == 0
-			if time.Now().After(until) || isRound && !isReached {
-				if problem.Kind = ErrUnavailable; isDoubtful {
+			if time.Now().After(until) || isRound && (isWrong || !isReached) {
+				if problem.Kind = ErrUnavailable; isWrong {
+					problem.Kind = ErrRefused
+				} else if isDoubtful {
 					problem.Kind = ErrUnknown
 				}
 				return &problem
@@ -282,16 +301,24 @@ func (c *Client) call(ctx context.Context, method string, l *Lease, query url.Va
 	}
 }
 
-// The status, the text, and Retry-After. Status 0: there was no connection. 1: the answer was lost.
+// The status, the text, and Retry-After. Status 0: nothing was sent. -1: and the settings are wrong. 1: the
+// answer was lost.
 func (c *Client) send(ctx context.Context, method, address, token string, timeout time.Duration) (
 	int, []byte, time.Duration) {
-	var isSent atomic.Bool
+	var isSent, isWrong atomic.Bool
 	if timeout < 100*time.Millisecond {
 		timeout = 100 * time.Millisecond
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: func() { isSent.Store(true) }})
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		WroteHeaders: func() { isSent.Store(true) },
+		TLSHandshakeDone: func(_ tls.ConnectionState, err error) {
+			var ended net.Error // Of TLS, a connection that ends is an outage, and all else is a wrong setting.
+			isOutage := errors.As(err, &ended) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+			isWrong.Store(err != nil && !isOutage && !errors.Is(err, context.Canceled))
+		},
+	})
 	request, err := http.NewRequestWithContext(ctx, method, address, nil)
 	if err != nil {
 		return 0, []byte(err.Error()), 0
@@ -301,7 +328,9 @@ func (c *Client) send(ctx context.Context, method, address, token string, timeou
 		request.Header.Set("Authorization", "Bearer "+c.APIKey)
 	}
 	answer, err := c.HTTP.Do(request)
-	if err != nil && !isSent.Load() {
+	if err != nil && isWrong.Load() {
+		return -1, []byte(err.Error()), 0
+	} else if err != nil && !isSent.Load() {
 		return 0, []byte(err.Error()), 0
 	} else if err != nil {
 		return 1, []byte(err.Error()), 0

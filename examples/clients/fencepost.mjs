@@ -19,7 +19,7 @@ export class FencepostError extends Error {
 export class Busy extends FencepostError {}
 /** The lease is over. Someone else may hold the lock now. */
 export class Lost extends FencepostError {}
-/** The gateway rejects the request: a parameter, the API key or its rights are wrong. */
+/** A parameter, the address, the certificate, the API key or its rights are wrong. */
 export class Refused extends FencepostError {}
 /** No gateway can do it now. Certainly nothing happened. */
 export class Unavailable extends FencepostError {}
@@ -27,9 +27,10 @@ export class Unavailable extends FencepostError {}
 export class Unknown extends FencepostError {}
 
 const LONGEST_WAIT_MS = 5_000; // Of one request. A dead gateway is noticed before the ticket in the wait queue expires.
+const ADDRESS = /^https?:\/\/([^/?#@]*@)?([^/?#:@[\]]+|\[[^/\]]*\])(:\d{1,5})?(\/[^?#]*)?$/;
 const NOTHING_HAPPENED = ["/problems/store-unavailable", "/problems/not-replicated", "/problems/shutting-down"];
 function kindOf(status, type) {
-  if (!type) return status ? Unknown : Unavailable; // What a proxy answers has no such type.
+  if (!type) return status > 0 ? Unknown : Unavailable; // What a proxy answers has no such type.
   if (status === 423) return Busy;
   if ((status === 404 || status === 409) && type !== "/problems/not-found") return Lost;
   if (status === 429 || NOTHING_HAPPENED.includes(type)) return Unavailable;
@@ -60,6 +61,8 @@ export class Fencepost {
     const { FENCEPOST_API_KEY: key, FENCEPOST_API_KEY_FILE: keyFile, SSL_CERT_FILE } = process.env;
     const { retryForMs = 10_000, tryForMs = 3_000, apiKey, caFile = SSL_CERT_FILE } = options;
     this.urls = (typeof urls === "string" ? urls.split(",") : [...urls]).map((url) => url.trim().replace(/\/+$/, ""));
+    const wrong = this.urls.find((url) => !ADDRESS.test(url));
+    if (wrong !== undefined) throw new Refused(`"${wrong}" is no address: write http[s]://HOST:PORT`);
     const shown = apiKey || key || (keyFile && readFileSync(keyFile, "utf8").trim());
     this.headers = shown ? { Authorization: `Bearer ${shown}` } : {};
     Object.assign(this, { retryForMs, tryForMs, ca: caFile ? readFileSync(caFile) : undefined });
@@ -112,22 +115,25 @@ export class Fencepost {
 
   /** The same request with the same token until it is answered. A gateway that fails is asked last from then on. */
   async call(method, key, token, until, query = {}, { waitUntil = 0, signal, isNew = false } = {}) {
-    let failed = 0, isDoubtful = !isNew, isReached = !isNew;
+    let failed = 0, isDoubtful = !isNew, isReached = !isNew, isWrong = true;
     for (;;) {
       const url = this.urls[0], sentAt = now(), waitMs = Math.min(LONGEST_WAIT_MS, Math.max(0, waitUntil - sentAt));
       const asked = new URLSearchParams({ key, ...query, ...(waitUntil && { wait: `${Math.round(waitMs)}ms` }) });
       const timeoutMs = Math.max(100, Math.min(until - sentAt, this.tryForMs + waitMs));
-      const { status, text, after } = await this.send(method, `${url}/lock?${asked}`, token, timeoutMs, signal);
+      let { status, text, after } = await this.send(method, `${url}/lock?${asked}`, token, timeoutMs, signal);
       let body;
       try { body = JSON.parse(text || "{}"); } catch { /* A proxy's answer. */ }
       if (status >= 200 && status < 300 && body instanceof Object) return [sentAt, body];
-      const problem = String(body?.type).startsWith("/problems/") ? body : {}, kind = kindOf(status, problem.type);
+      const problem = String(body?.type).startsWith("/problems/") ? body : {};
+      if (status === 400 && !problem.type && url.startsWith("http:") && /tls|https/i.test(text)) status = -1;
+      const kind = kindOf(status, problem.type);
       const message = `${method} ${key} at ${url}: ${problem.detail ?? (text || status)}`;
       if (kind === Lost || kind === Refused || (kind === Busy && now() > waitUntil - 100)) {
         throw new kind(message, problem, after);
       }
       isDoubtful ||= kind === Unknown;
       isReached ||= status > 0;
+      isWrong &&= status < 0;
       if (kind === Busy) {
         await pause("position" in problem ? 0 : 200, undefined, { signal });
         continue;
@@ -135,14 +141,14 @@ export class Fencepost {
       failed += 1;
       if (this.urls[0] === url) this.urls = [...this.urls.slice(1), url];
       const isRound = failed % this.urls.length === 0;
-      if (now() >= until || (isRound && !isReached)) {
-        throw new (isDoubtful ? Unknown : Unavailable)(message, problem, after);
+      if (now() >= until || (isRound && (isWrong || !isReached))) {
+        throw new (isWrong ? Refused : isDoubtful ? Unknown : Unavailable)(message, problem, after);
       }
       if (isRound) await pause(Math.max(0, Math.min(after ?? 200, until - now())), undefined, { signal });
     }
   }
 
-  /** The status, the text, and `Retry-After`. Status 0: there was no connection. 1: the answer was lost. */
+  /** The status, the text, and `Retry-After`. 0: nothing was sent. -1: wrong settings. 1: no answer. */
   send(method, url, token, timeoutMs, signal) {
     return new Promise((resolve, reject) => {
       const isSecure = url.startsWith("https:"), headers = { ...this.headers, "Lease-Token": token };
@@ -152,7 +158,10 @@ export class Fencepost {
       const fail = (error) => {
         clearTimeout(timer);
         if (signal?.aborted) reject(signal.reason);
-        else resolve({ status: isConnected ? 1 : 0, text: error.message || error.code });
+        else {
+          const isWrong = request.socket?.authorizationError || /^(EPROTO$|ERR_SSL_)/.test(error.code);
+          resolve({ status: isConnected ? 1 : isWrong ? -1 : 0, text: error.message || error.code });
+        }
       };
       request.on("error", fail).on("socket", (socket) => {
         isConnected = request.reusedSocket;

@@ -2,12 +2,13 @@
 
 Its calls block. In `async` code, copy `fencepost_async.py` as well, and use that.
 """
-import http.client, json, os, ssl, threading, time, uuid
+import http.client, json, os, re, ssl, threading, time, uuid
+from concurrent.futures import Future, TimeoutError as TooLate
 from contextlib import contextmanager, suppress
 from typing import Any, Iterable, Iterator
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
-from urllib.request import Request, urlopen
+from urllib.request import HTTPHandler, HTTPSHandler, Request, build_opener
 
 class FencepostError(Exception):
     """`problem` is the gateway's answer, if there was one. `holder` has `owner`, `expires_at` and `expires_in_ms`."""
@@ -18,14 +19,15 @@ class FencepostError(Exception):
         self.holder: dict[str, Any] | None = self.problem.get("holder")
 class Busy(FencepostError): """Someone else holds the lock, or is next in the wait queue."""
 class Lost(FencepostError): """The lease is over. Someone else may hold the lock now."""
-class Refused(FencepostError): """The gateway rejects the request: a parameter, the API key or its rights are wrong."""
+class Refused(FencepostError): """A parameter, the address, the certificate, the API key or its rights are wrong."""
 class Unavailable(FencepostError): """No gateway can do it now. Certainly nothing happened."""
 class Unknown(FencepostError): """No answer in time. It may have happened, or not."""
 
 WAIT_S = 5.0  # The longest wait of one request. A dead gateway is noticed before the ticket in the wait queue expires.
+ADDRESS = re.compile(r"https?://([^/?#@]*@)?([^/?#:@\[\]]+|\[[^/\]]*\])(:\d{1,5})?(/[^?#]*)?")
 NOTHING_HAPPENED = ("/problems/store-unavailable", "/problems/not-replicated", "/problems/shutting-down")
 def kind_of(status: int, problem: str) -> type[FencepostError]:
-    if not problem: return Unknown if status else Unavailable  # What a proxy answers has no such type.
+    if not problem: return Unknown if status > 0 else Unavailable  # What a proxy answers has no such type.
     if status == 423: return Busy
     if status in (404, 409) and problem != "/problems/not-found": return Lost
     if status == 429 or problem in NOTHING_HAPPENED: return Unavailable
@@ -42,6 +44,20 @@ class Lease:
         """Raises `Lost` if someone else may hold the lock."""
         if self.lost.is_set() or now() >= self.ends_at: raise Lost(f"{self.key}: the lease is over")
 
+class InTime(HTTPHandler, HTTPSHandler):
+    """Sends nothing once there is a connection, if the one who asked has taken `turn`: then it is too late."""
+    turn: threading.Lock
+    def do_open(self, http_class: Any, req: Request, **settings: Any) -> http.client.HTTPResponse:
+        def make(host: str, **more: Any) -> Any:
+            connection = http_class(host, **more)
+            connect = connection.connect
+            def connect_in_time() -> None:
+                connect()
+                if not self.turn.acquire(blocking=False): raise TimeoutError("no answer in time")
+            connection.connect = connect_in_time
+            return connection
+        return super().do_open(make, req, **settings)
+
 class Fencepost:
     """`urls` is one gateway, or several that share a store: a list, or a text with commas. Settings that you leave out
     come from FENCEPOST_URL, FENCEPOST_API_KEY or FENCEPOST_API_KEY_FILE, and SSL_CERT_FILE."""
@@ -49,8 +65,11 @@ class Fencepost:
                  api_key: str = "", ca_file: str | None = None) -> None:
         urls = urls or os.environ.get("FENCEPOST_URL") or "http://127.0.0.1:8080"
         self.urls = [url.strip().rstrip("/") for url in (urls.split(",") if isinstance(urls, str) else urls)]
+        for url in self.urls:
+            if not ADDRESS.fullmatch(url): raise Refused(f"{url!r} is no address: write http[s]://HOST:PORT")
         is_secure = any(url.startswith("https:") for url in self.urls)
-        self.tls = ssl.create_default_context(cafile=ca_file) if is_secure else None  # It takes a while to make.
+        # What trusts authorities takes a while to make.
+        self.tls = ssl.create_default_context(cafile=ca_file) if is_secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self.retry_for_s, self.try_for_s = retry_for_s, try_for_s
         api_key = api_key or os.environ.get("FENCEPOST_API_KEY", "")
         if not api_key and (file := os.environ.get("FENCEPOST_API_KEY_FILE")):
@@ -103,7 +122,7 @@ class Fencepost:
              is_new: bool = False) -> tuple[float, Any]:
         """The same request with the same token until it is answered. A gateway that fails is asked last from then on.
         Returns when it asked, and what was granted."""
-        failed, is_doubtful, is_reached = 0, not is_new, not is_new
+        failed, is_doubtful, is_reached, is_wrong = 0, not is_new, not is_new, True
         while True:
             url, sent = self.urls[0], now()
             wait_s = min(WAIT_S, max(0.0, wait_until - sent))
@@ -115,27 +134,43 @@ class Fencepost:
             with suppress(ValueError): body = json.loads(text or "{}")
             if 200 <= status < 300 and isinstance(body, dict): return sent, body
             problem = body if isinstance(body, dict) and str(body.get("type")).startswith("/problems/") else {}
+            if status == 400 and not problem and url[:5] == "http:" and re.search("(?i)tls|https", text): status = -1
             kind = kind_of(status, problem.get("type", ""))
             why = f"{method} {key} at {url}: {problem.get('detail') or text or status}"
             if kind in (Lost, Refused) or kind is Busy and now() > wait_until - 0.1: raise kind(why, problem, after)
             is_doubtful, is_reached = is_doubtful or kind is Unknown, is_reached or status > 0
+            is_wrong = is_wrong and status < 0
             if kind is Busy:
                 time.sleep(0.0 if "position" in problem else 0.2)
                 continue
             failed += 1
             if self.urls[0] == url: self.urls = [*self.urls[1:], url]
             is_round = failed % len(self.urls) == 0
-            if now() >= until or is_round and not is_reached:
-                raise (Unknown if is_doubtful else Unavailable)(why, problem, after)
+            if now() >= until or is_round and (is_wrong or not is_reached):
+                raise (Refused if is_wrong else Unknown if is_doubtful else Unavailable)(why, problem, after)
             if is_round: time.sleep(max(0.0, min(after or 0.2, until - now())))
 
     def _send(self, request: Request, timeout_s: float) -> tuple[int, str, float | None]:
-        """The status, the text, and `Retry-After`. Status 0: there was no connection. 1: the answer was lost."""
+        """The status, the text, and `Retry-After`. Status 0: nothing was sent. -1: and the settings are wrong. 1: the
+        answer was lost. A thread asks: a socket's timeout is for each piece, and names take long to look up."""
+        handler, said = InTime(context=self.tls), Future[tuple[int, str, float | None]]()
+        handler.turn = threading.Lock()
+        def ask() -> None:
+            try: said.set_result(self._ask(handler, request, timeout_s))
+            except BaseException as error: said.set_exception(error)
+        threading.Thread(target=ask, daemon=True).start()
+        try: return said.result(timeout_s)
+        except TooLate: return 0 if handler.turn.acquire(blocking=False) else 1, "no answer in time", None
+
+    def _ask(self, handler: InTime, request: Request, timeout_s: float) -> tuple[int, str, float | None]:
         try:
-            try: answer = urlopen(request, timeout=timeout_s, context=self.tls)
+            try: answer = build_opener(handler).open(request, timeout=timeout_s)
             except HTTPError as error: answer = error
             with answer:
                 after = answer.headers.get("Retry-After", "")
                 return answer.status, answer.read().decode(), float(after) if after.isdigit() else None
-        except URLError as error: return 0, str(error.reason), None
+        except URLError as error:
+            why = error.reason  # Of TLS, a connection that ends is an outage, and all else is a wrong setting.
+            is_wrong = isinstance(why, ssl.SSLError) and not isinstance(why, (ssl.SSLEOFError, ssl.SSLZeroReturnError))
+            return -1 if is_wrong else 0, str(why), None
         except (OSError, http.client.HTTPException, ValueError) as error: return 1, repr(error), None

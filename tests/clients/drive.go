@@ -103,7 +103,12 @@ func do(words []string) (string, error) {
 }
 
 func main() {
-	client = must(fencepost.New(""))
+	made, err := fencepost.New("")
+	if errors.Is(err, fencepost.ErrRefused) {
+		fmt.Println("refused")
+		os.Exit(1)
+	}
+	client = must(made, err)
 	client.RetryFor, client.TryFor = seconds(os.Getenv("RETRY_FOR_S")), time.Second
 	var last error
 	for {

@@ -3,7 +3,7 @@ import json
 import os
 import sys
 
-from fencepost import Fencepost, FencepostError, Lease
+from fencepost import Fencepost, FencepostError, Lease, Refused
 
 
 class Failed(Exception):
@@ -71,4 +71,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except Refused:  # The settings, when it was made.
+        say("refused")

@@ -1,7 +1,7 @@
 /** Does what a test says, line by line, with the client in examples/clients, and says what came of it. */
 import { createInterface } from "node:readline";
 import { env, stdin } from "node:process";
-import { Fencepost, FencepostError, type Lease } from "./fencepost.mjs";
+import { Fencepost, FencepostError, Refused, type Lease } from "./fencepost.mjs";
 
 /** What work may throw. */
 class Failed extends Error {}
@@ -13,7 +13,15 @@ const said = async (): Promise<string[] | undefined> => {
 };
 const say = (answer: string) => console.log(answer);
 
-const fencepost = new Fencepost(undefined, { retryForMs: Number(env.RETRY_FOR_S) * 1000, tryForMs: 1_000 });
+function made(): Fencepost {
+  try {
+    return new Fencepost(undefined, { retryForMs: Number(env.RETRY_FOR_S) * 1000, tryForMs: 1_000 });
+  } catch (error) {
+    if (error instanceof Refused) say("refused");
+    throw error;
+  }
+}
+const fencepost = made();
 let lease: Lease | undefined;
 let last: FencepostError | undefined;
 

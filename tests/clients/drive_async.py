@@ -5,7 +5,7 @@ import sys
 from contextlib import suppress
 
 from drive import Failed, describe, say
-from fencepost_async import AsyncFencepost, AsyncLease, FencepostError
+from fencepost_async import AsyncFencepost, AsyncLease, FencepostError, Refused
 
 
 async def said() -> list[str]:
@@ -71,4 +71,7 @@ async def main() -> None:
             say(type(error).__name__.lower())
 
 
-asyncio.run(main())
+try:
+    asyncio.run(main())
+except Refused:  # The settings, when it was made.
+    say("refused")

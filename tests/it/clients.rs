@@ -55,6 +55,9 @@ with_each!(
     a_wait_goes_on_at_the_other_gateway_when_one_dies,
     it_speaks_tls_and_shows_its_key,
     a_key_that_is_refused_is_shown_once,
+    wrong_settings_are_refused_at_once,
+    of_two_gateways_one_may_have_a_wrong_address,
+    a_try_ends_in_time_however_slowly_the_pieces_come,
     a_grant_whose_end_stays_unknown_is_released,
 );
 
@@ -376,7 +379,71 @@ async fn it_speaks_tls_and_shows_its_key(kind: Kind) {
     assert_eq!(client.does("release").await, "released");
     // Without the authority, the certificate is not trusted, and the key is not shown.
     let mut doubting = kind.start_in(&trusting[..2]).await;
-    assert_eq!(doubting.does("acquire k 300 0").await, "unavailable");
+    is_refused_at_once(&mut doubting, "certificate").await;
+}
+
+async fn is_refused_at_once(client: &mut workshop::Driver, why: &str) {
+    let begun = Instant::now();
+    assert_eq!(client.does("acquire k 300 20").await, "refused");
+    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    let told: Value = serde_json::from_str(&client.does("why").await).unwrap();
+    assert!(told[5].as_str().unwrap().contains(why), "{told}");
+}
+
+async fn wrong_settings_are_refused_at_once(kind: Kind) {
+    let (guarded, certificates, _keys, _) = guarded_gateway().await;
+    let mut plain = kind.start(&url(&guarded)).await;
+    is_refused_at_once(&mut plain, "This server speaks TLS only").await;
+    let open = gateway().await;
+    let (secure, authority) = (format!("https://{}", open.address), certificates.authority());
+    let settings = [("FENCEPOST_URL", secure.as_str()), ("SSL_CERT_FILE", &authority)];
+    is_refused_at_once(&mut kind.start_in(&settings).await, &secure).await;
+    for no_address in ["localhost:8080", "localhost", "http://", "http://a:b", "http://a,b", "ftp://a"] {
+        assert_eq!(kind.start(no_address).await.says().await, "refused", "{no_address}");
+    }
+}
+
+async fn of_two_gateways_one_may_have_a_wrong_address(kind: Kind) {
+    let ((guarded, ..), open) = tokio::join!(guarded_gateway(), gateway());
+    for wrong in [url(&guarded), format!("https://{}", guarded.address)] {
+        let mut client = kind.start(&format!("{wrong},{}", url(&open))).await;
+        client.is_granted("acquire k 300 0").await;
+        assert_eq!(client.does("release").await, "released");
+    }
+}
+
+async fn a_try_ends_in_time_however_slowly_the_pieces_come(kind: Kind) {
+    let slow = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = slow.local_addr().unwrap();
+    let dripping = tokio::spawn(async move {
+        loop {
+            let (mut connection, _) = slow.accept().await.unwrap();
+            tokio::spawn(async move {
+                let mut request = [0; 4096];
+                let _ = connection.read(&mut request).await;
+                let head = b"HTTP/1.1 200 OK\r\nx: ".iter().chain(std::iter::repeat(&b'x'));
+                for byte in head {
+                    if connection.write_all(&[*byte]).await.is_err() {
+                        break;
+                    }
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                }
+            });
+        }
+    });
+    // A try is given 1 s. After what stays unknown, one more try leaves nothing behind.
+    let url = format!("http://{address}");
+    let mut client = kind.start_in(&[("FENCEPOST_URL", &url), ("RETRY_FOR_S", "1")]).await;
+    let begun = Instant::now();
+    assert_eq!(client.does("acquire k 300 0").await, "unknown");
+    assert!(begun.elapsed() < Duration::from_secs(6), "{:?}", begun.elapsed());
+    dripping.abort();
+    // A handshake that goes nowhere: certainly nothing happened.
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut client = kind.start(&format!("https://{}", silent.local_addr().unwrap())).await;
+    let begun = Instant::now();
+    assert_eq!(client.does("acquire k 300 0").await, "unavailable");
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
 }
 
 async fn a_key_that_is_refused_is_shown_once(kind: Kind) {
@@ -489,7 +556,7 @@ async fn the_clients_are_short_typed_and_need_nothing() {
         include_str!("../../examples/clients/fencepost.mjs"),
         include_str!("../../examples/clients/fencepost.go"),
     ];
-    for (client, most) in clients.into_iter().zip([145, 95, 175, 325]) {
+    for (client, most) in clients.into_iter().zip([180, 95, 185, 360]) {
         let is_narrow = client.lines().all(|line| line.chars().count() <= 120);
         assert!(client.lines().count() <= most && is_narrow, "{} lines", client.lines().count());
     }
