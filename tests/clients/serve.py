@@ -1,4 +1,4 @@
-"""Serves the shop of docs/clients.md, and what a test asks besides."""
+"""Serves the shop of docs/recipes/pay.md, and what a test asks besides."""
 import os
 
 import payments

@@ -1,19 +1,17 @@
-//! The snippets of docs/clients.md, as their readers save and start them.
+//! The snippets of docs/clients.md and docs/recipes/pay.md, as their readers save and start them.
 
 use std::path::Path;
 
 use tempfile::TempDir;
 use tokio::process::Command;
 
-use super::workshop::{bare_python, go, root, run};
+use super::workshop::{bare_python, go, made, root, run};
 use super::{gateway, url};
 use crate::support::{Client, Gateway};
 
-/// Writes the snippet that the page calls `file` to there, with these files of the clients next to it.
+/// Writes the snippet of this name to there, with these files of the clients next to it.
 pub fn save(file: &str, directory: &Path, clients: &[&str]) {
-    let page = include_str!("../../../docs/clients.md");
-    let (_, snippet) = page.split_once(&format!(" file={file}\n")).expect(file);
-    std::fs::write(directory.join(file), snippet.split("```").next().unwrap()).unwrap();
+    std::fs::write(directory.join(file), crate::pages::file(file)).unwrap();
     for client in clients {
         let from = root().join("examples/clients").join(client);
         std::fs::copy(from, directory.join(client)).unwrap();
@@ -64,4 +62,11 @@ async fn the_go_of_the_page_works_as_it_stands() {
     save("report.go", place.path(), &[]);
     let words = said(go(place.path(), "example.com/report").args(["run", "."]), &gateway).await;
     is_report(&words, &["a"], &gateway).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_generated_client_of_the_page_works_as_it_stands() {
+    let gateway = gateway().await;
+    let words = said(Command::new("node").arg(made().await.join("out/typed.js")), &gateway).await;
+    is_report(&[&["a".to_owned()], words.as_slice()].concat(), &["a"], &gateway).await;
 }

@@ -73,7 +73,7 @@ pub async fn run(command: &mut Command) -> String {
 }
 
 /// Makes the generated clients of the document, and JavaScript of all that is TypeScript. Once for all tests.
-async fn made() -> &'static Path {
+pub async fn made() -> &'static Path {
     static MADE: OnceCell<PathBuf> = OnceCell::const_new();
     MADE.get_or_init(|| async {
         // Below the folder with the packages, which are looked for upwards from here.
@@ -86,6 +86,7 @@ async fn made() -> &'static Path {
             let from = root().join(file);
             std::fs::copy(&from, place.join(from.file_name().unwrap())).unwrap();
         }
+        super::page::save("typed.ts", &place, &[]);
         // What the compiler makes of the driver finds the client next to itself.
         std::fs::create_dir(place.join("out")).unwrap();
         std::fs::copy(place.join("fencepost.mjs"), place.join("out/fencepost.mjs")).unwrap();

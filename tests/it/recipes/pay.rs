@@ -14,17 +14,18 @@ use tokio::process::Command;
 use tokio::sync::Semaphore;
 
 use super::{Scene, on_each_gateway, processes_in};
-use crate::pages::Said;
-use crate::support::{PATIENCE, eventually, signal};
+use crate::pages::{Said, file};
+use crate::support::{PATIENCE, eventually, free_port, signal};
 
 on_each_gateway!(
     clicks_at_the_same_time_charge_once_and_get_one_receipt,
-    a_click_after_a_payment_that_was_declined_tries_at_once,
+    a_click_after_a_payment_that_was_declined_tries_at_once_by_another_key,
     a_click_after_a_crash_charges_by_the_same_key,
     a_click_during_a_slow_payment_is_told_to_ask_again,
+    a_click_while_the_provider_is_away_is_told_to_ask_again,
+    a_charge_whose_key_may_be_forgotten_is_not_repeated,
+    what_the_gateway_refuses_is_an_error_of_the_server,
 );
-
-const TABLE: &str = "CREATE TABLE payment (order_id TEXT PRIMARY KEY, receipt TEXT NOT NULL)";
 
 /// Both ways to pay.
 #[derive(Clone, Copy, Debug)]
@@ -45,26 +46,27 @@ impl Way {
         command
     }
 
-    /// What is said of a payment with this receipt, and of one that was declined, or is under way, or cannot begin.
+    /// How the payment stands, by what is said of it.
     fn says(self, said: &Said) -> &'static str {
         match (self, said.code, said.text.get(..3)) {
             (Self::Python, Some(0), Some("200")) | (Self::Shell, Some(0), _) => "paid",
-            (Self::Python, Some(0), Some("402")) | (Self::Shell, Some(22), _) => "declined",
+            (Self::Python, Some(0), Some("402")) | (Self::Shell, Some(3), _) => "declined",
             (Self::Python, Some(0), Some("409")) | (Self::Shell, Some(75), _) => "under way",
-            (Self::Python, Some(0), _) | (Self::Shell, Some(69), _) => "away",
+            (Self::Python, Some(0), Some("503")) | (Self::Shell, Some(69), _) => "away",
+            (Self::Python, Some(0), Some("500")) | (Self::Shell, Some(1), _) => "an error",
             _ => panic!("{self:?}: {said:?}"),
         }
     }
 }
 
-/// Takes money: once for each idempotency key.
+/// Takes money: once for each idempotency key. It keeps what it first said to a key, also that a card is declined.
 struct Provider {
     url: String,
     till: Arc<Till>,
 }
 
 struct Till {
-    receipts: Mutex<BTreeMap<String, String>>,
+    receipts: Mutex<BTreeMap<String, Option<String>>>,
     requests: Mutex<Vec<String>>,
     /// Answers wait for a permit.
     answers: Semaphore,
@@ -85,7 +87,11 @@ impl Provider {
     }
 
     fn requests(&self, order: &str) -> usize {
-        self.till.requests.lock().unwrap().iter().filter(|key| *key == order).count()
+        self.requests_by(&format!("{order}-1"))
+    }
+
+    fn requests_by(&self, key: &str) -> usize {
+        self.till.requests.lock().unwrap().iter().filter(|used| *used == key).count()
     }
 
     fn charges(&self) -> usize {
@@ -105,23 +111,22 @@ impl Provider {
 async fn charge(State(till): State<Arc<Till>>, headers: HeaderMap, body: String) -> Response {
     let key = headers["idempotency-key"].to_str().unwrap().to_owned();
     assert_eq!(serde_json::from_str::<Value>(&body).unwrap(), json!({"cents": 1999}));
-    let is_first = !till.requests.lock().unwrap().contains(&key);
     till.requests.lock().unwrap().push(key.clone());
-    if key.starts_with("declined") && is_first {
-        return StatusCode::PAYMENT_REQUIRED.into_response();
-    }
     let receipt = {
         let mut receipts = till.receipts.lock().unwrap();
         let number = receipts.len() + 1;
-        receipts.entry(key).or_insert_with(|| format!("ch_{number}")).clone()
+        let is_declined = key.starts_with("declined") && key.ends_with("-1");
+        receipts.entry(key).or_insert_with(|| (!is_declined).then(|| format!("ch_{number}"))).clone()
     };
     drop(till.answers.acquire().await.unwrap());
+    let Some(receipt) = receipt else { return StatusCode::PAYMENT_REQUIRED.into_response() };
     // As providers write it, and as the script reads it.
     format!("{{\"receipt\": \"{receipt}\"}}").into_response()
 }
 
 async fn shop(scene: &Scene) -> Provider {
-    Scene::say(scene.command("sqlite3", &["shop.db", TABLE])).await.expect(0, "");
+    scene.write("payment.sql", &file("payment.sql"));
+    Scene::say(scene.command("sqlite3", &["shop.db", ".read payment.sql"])).await.expect(0, "");
     Provider::start().await
 }
 
@@ -147,7 +152,7 @@ async fn clicks_at_the_same_time_charge_once_and_get_one_receipt(scene: Scene) {
     Scene::say(Way::Shell.click(&scene, &provider, "1' OR '1'='1")).await.expect(2, "pay ORDER CENTS");
 }
 
-async fn a_click_after_a_payment_that_was_declined_tries_at_once(scene: Scene) {
+async fn a_click_after_a_payment_that_was_declined_tries_at_once_by_another_key(scene: Scene) {
     let provider = shop(&scene).await;
     for way in Way::ALL {
         let order = format!("declined-{way:?}");
@@ -155,7 +160,45 @@ async fn a_click_after_a_payment_that_was_declined_tries_at_once(scene: Scene) {
         // It is not kept from trying: the lock is free.
         scene.client.get(&format!("/lock?key=pay:{order}")).send().await.expect_problem(404, "not-held");
         assert_eq!(way.says(&Scene::say(way.click(&scene, &provider, &order)).await), "paid");
+        assert_eq!([1, 2].map(|attempt| provider.requests_by(&format!("{order}-{attempt}"))), [1, 1]);
     }
+}
+
+async fn a_click_while_the_provider_is_away_is_told_to_ask_again(scene: Scene) {
+    let provider = shop(&scene).await;
+    for way in Way::ALL {
+        let order = format!("away-{way:?}");
+        let mut click = way.click(&scene, &provider, &order);
+        click.env("PAYMENTS_URL", format!("http://127.0.0.1:{}", free_port()));
+        assert_eq!(way.says(&Scene::say(click).await), "away");
+        // It may have charged: the key stays.
+        assert_eq!(way.says(&Scene::say(way.click(&scene, &provider, &order)).await), "paid");
+        assert_eq!(provider.requests(&order), 1);
+    }
+}
+
+/// The charge began two days ago, and how it ended is not known.
+async fn a_charge_whose_key_may_be_forgotten_is_not_repeated(scene: Scene) {
+    let provider = shop(&scene).await;
+    for way in Way::ALL {
+        let order = format!("old-{way:?}");
+        let began = format!(
+            "INSERT INTO payment (order_id, began) VALUES ('{order}', CAST(strftime('%s', 'now') AS INTEGER) - 172800)"
+        );
+        Scene::say(scene.command("sqlite3", &["shop.db", &began])).await.expect(0, "");
+        let said = Scene::say(way.click(&scene, &provider, &order)).await;
+        assert_eq!(way.says(&said), "an error");
+        assert!(format!("{said:?}").contains(&format!("ask the provider about {order}")), "{said:?}");
+        assert_eq!(provider.requests(&order), 0);
+    }
+}
+
+async fn what_the_gateway_refuses_is_an_error_of_the_server(scene: Scene) {
+    let provider = shop(&scene).await;
+    let order = "x".repeat(2000);
+    let said = Scene::say(Way::Python.click(&scene, &provider, &order)).await;
+    assert_eq!(Way::Python.says(&said), "an error");
+    assert_eq!(provider.charges(), 0);
 }
 
 /// The money is taken, and nothing of it is written down.
