@@ -269,7 +269,7 @@ async fn release(settings: &RunSettings, gateways: &mut Gateways, signals: &mut 
         None => {
             let why = gateways.trouble().unwrap_or_else(|| "no answer in time".to_owned());
             say(&format!(
-                "the lock {key:?} could not be released, and stays taken until its lease ends: {why}"
+                "the lock {key:?} could not be released, and may stay taken until its lease ends: {why}"
             ));
         }
     }

@@ -146,7 +146,8 @@ impl Turn<'_> {
                     self.may_have_place = true;
                 }
                 AcquireAnswer::NotNow(_) => self.may_have_place |= contact > Contact::None,
-                AcquireAnswer::Refused(_) => {}
+                // What stands before a gateway may refuse what that one has granted.
+                AcquireAnswer::Refused(refusal) => self.may_have_place |= !refusal.is_gateways,
             }
             match answer {
                 AcquireAnswer::Held(held) if now < held.sent_at + self.settings.ttl / FRESH_PART => {
@@ -191,9 +192,9 @@ impl Turn<'_> {
                 {
                     longest_slice = if wait > SHORTEST_SLICE { wait / 2 } else { Duration::ZERO };
                 }
-                AcquireAnswer::Refused(RequestRefusal { reason, is_of_all, .. }) => {
+                AcquireAnswer::Refused(RequestRefusal { reason, is_of_all, is_gateways, .. }) => {
                     let told = format!("{}: {reason}", self.gateways.name(number));
-                    if is_of_all {
+                    if is_of_all && is_gateways {
                         self.gateways.refused(number, reason);
                     }
                     return Err(NotTaken::Because(Cause::Refused, told));

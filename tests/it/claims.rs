@@ -1,4 +1,4 @@
-//! Leases that end under their holders for a minute: the resource of the README's recipe loses no update, and two
+//! Leases that end under their holders for a minute: the resource of the page on SQL loses no update, and two
 //! that do without its claim show that this test would notice.
 
 use std::cell::{Cell, RefCell};
@@ -12,7 +12,7 @@ use rand::{RngExt, SeedableRng};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-use crate::pages::snippet;
+use crate::pages::file;
 use crate::support::resource::Discipline;
 use crate::support::{Client, PATIENCE, Stage, fresh_token, on_each_store, seed};
 
@@ -24,11 +24,11 @@ const ENOUGH_LOST: usize = 5;
 
 on_each_store!(a_resource_loses_updates_unless_it_claims);
 
-/// The SQL of the steps, with the names of the recipe's shell variables in it.
+/// The SQL of the steps, with the names of the page's parameters in it.
 struct Statements {
-    claim: Option<&'static str>,
-    read: &'static str,
-    write: &'static str,
+    claim: Option<String>,
+    read: String,
+    write: String,
 }
 
 /// One row, under one lock.
@@ -58,7 +58,7 @@ async fn a_resource_loses_updates_unless_it_claims(stage: Stage) {
     let directory = tempfile::tempdir().unwrap();
     let database = directory.path().join("bank.db");
     let mut sql = Sqlite::open(&database);
-    sql.ask(&format!("{}; SELECT 1", recipe().0)).await;
+    sql.ask(&format!("{}; SELECT 1", one_line(&file("account.sql")))).await;
     let end = Instant::now() + LENGTH;
     let accounts =
         [Discipline::Claim, Discipline::CheckAtWrite, Discipline::Unfenced].map(|discipline| Account {
@@ -113,28 +113,28 @@ impl Account<'_> {
     /// The steps of the recipe, each after a pause; ends where the resource refuses one.
     async fn deposit_one(&self, number: u64, sql: &mut Sqlite, rng: &mut StdRng) {
         pause(rng).await;
-        if let Some(claim) = self.statements.claim {
+        if let Some(claim) = &self.statements.claim {
             if sql.ask(&self.fill_in(claim, number, 0)).await != 1 {
                 return count(&self.tally.refused_claims);
             }
             pause(rng).await;
         }
-        let balance = sql.ask(&self.fill_in(self.statements.read, number, 0)).await;
+        let balance = sql.ask(&self.fill_in(&self.statements.read, number, 0)).await;
         pause(rng).await;
-        if sql.ask(&self.fill_in(self.statements.write, number, balance + 1)).await != 1 {
+        if sql.ask(&self.fill_in(&self.statements.write, number, balance + 1)).await != 1 {
             return count(&self.tally.refused_writes);
         }
         self.tally.deposits.borrow_mut().push((number, balance));
     }
 
-    /// What `bash` does to a statement of the recipe.
+    /// A statement of the page with its parameters bound. Changes answer with how many rows they changed.
     fn fill_in(&self, statement: &str, number: u64, new_balance: u64) -> String {
-        let statement = statement
-            .replace("$balance+$amount", &new_balance.to_string())
-            .replace("$account", &self.id())
-            .replace("$N", &number.to_string());
-        assert!(!statement.contains('$'), "the recipe has a variable unknown here: {statement}");
-        statement
+        let bound = statement
+            .replace(":balance", &new_balance.to_string())
+            .replace(":id", &format!("'{}'", self.id()))
+            .replace(":fence", &number.to_string());
+        assert!(!bound.contains(':'), "the page has a parameter unknown here: {bound}");
+        if bound.starts_with("UPDATE") { format!("{bound}; SELECT changes()") } else { bound }
     }
 
     fn has_lost_enough(&self) -> bool {
@@ -149,7 +149,7 @@ impl Account<'_> {
     }
 
     async fn judge(&self, sql: &mut Sqlite) {
-        let balance = sql.ask(&self.fill_in(self.statements.read, 0, 0)).await;
+        let balance = sql.ask(&self.fill_in(&self.statements.read, 0, 0)).await;
         let mut deposits = self.tally.deposits.take();
         let lost = i64::try_from(deposits.len()).unwrap() - i64::try_from(balance).unwrap();
         let (claims, writes) = (self.tally.refused_claims.get(), self.tally.refused_writes.get());
@@ -179,30 +179,30 @@ impl Account<'_> {
 
 impl Statements {
     fn of(discipline: Discipline) -> Self {
-        let (_, [claim, read, write]) = recipe();
+        let [claim, read, write] = steps();
+        let without_claim = |write: &str| Self { claim: None, read: read.clone(), write: write.to_owned() };
         match discipline {
             Discipline::Claim => Self { claim: Some(claim), read, write },
-            Discipline::CheckAtWrite => Self {
-                claim: None,
-                read,
-                write: "UPDATE account SET balance=$balance+$amount, fence=$N \
-                        WHERE id='$account' AND fence<=$N; SELECT changes()",
-            },
-            Discipline::Unfenced => Self {
-                claim: None,
-                read,
-                write: "UPDATE account SET balance=$balance+$amount WHERE id='$account'; SELECT changes()",
-            },
+            Discipline::CheckAtWrite => without_claim(
+                "UPDATE account SET balance = :balance, fence = :fence WHERE id = :id AND fence <= :fence",
+            ),
+            Discipline::Unfenced => without_claim("UPDATE account SET balance = :balance WHERE id = :id"),
         }
     }
 }
 
-/// The table and the three statements, out of the recipe, so that what is tested is what is recommended.
-fn recipe() -> (&'static str, [&'static str; 3]) {
-    let recipe = snippet("bash", "$(sql \"UPDATE");
-    let table = recipe.lines().find_map(|line| line.split_once("for: ")).unwrap().1;
-    let statements = recipe.split("$(sql \"").skip(1).map(|rest| rest.split('"').next().unwrap());
-    (table, statements.collect::<Vec<_>>().try_into().expect("the recipe has three statements"))
+/// The three statements of the page, so that what is tested is what is recommended.
+fn steps() -> [String; 3] {
+    let text = one_line(&file("deposit.sql"));
+    let statements = text.split(';').map(|statement| statement.trim().to_owned());
+    let statements: Vec<_> = statements.filter(|statement| !statement.is_empty()).collect();
+    statements.try_into().expect("the page has three statements")
+}
+
+/// SQL without its comments, as one line without the last semicolon.
+fn one_line(text: &str) -> String {
+    let lines: Vec<_> = text.lines().filter(|line| !line.trim_start().starts_with("--")).collect();
+    lines.join(" ").trim_end_matches([' ', ';']).to_owned()
 }
 
 /// What stops a holder: mostly little, and sometimes a collector of garbage or a stalled disk, for longer than the ttl.

@@ -62,7 +62,9 @@ async fn whatever_refuses_for_good_is_asked_once_and_never_for_a_release() {
         let ended = ended.expect_line(2, &["refused by http://127.0.0.1"]);
         assert!(ended.took < AT_ONCE, "{ended:?}");
         let methods: Vec<_> = recorder.requests().iter().map(|request| request.method.clone()).collect();
-        assert_eq!(methods, ["PUT"], "{status} {body}");
+        // What is no word of a gateway may hide a grant: that is released, once.
+        let expected: &[_] = if body.contains("/problems/") { &["PUT"] } else { &["PUT", "DELETE"] };
+        assert_eq!(methods, expected, "{status} {body}");
     }
 }
 
