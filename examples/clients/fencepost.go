@@ -71,9 +71,10 @@ func kindOf(status int, problem string) error {
 	return ErrRefused
 }
 
-// How an address is written, and what a page says that wants TLS.
+// How an address and a key are written, and what a page says that wants TLS.
 var (
-	written = regexp.MustCompile(`^https?://([^/?#@]*@)?([^/?#:@\[\]]+|\[[^/\]]*\])(:\d{1,5})?(/[^?#]*)?$`)
+	written = regexp.MustCompile(`^https?://([^/?#:@\[\]]+|\[[^/\]]*\])(:\d{1,5})?(/[^?#]*)?$`)
+	printed = regexp.MustCompile(`^[!-~]*$`)
 	tlsOnly = regexp.MustCompile(`(?i)tls|https`)
 )
 
@@ -125,8 +126,8 @@ func New(urls string) (*Client, error) {
 	}
 	for i, given := range c.URLs {
 		c.URLs[i] = strings.TrimRight(strings.TrimSpace(given), "/")
-		if !written.MatchString(c.URLs[i]) {
-			message := fmt.Sprintf("%q is no address: write http[s]://HOST:PORT", c.URLs[i])
+		if !written.MatchString(c.URLs[i]) { // It may hold a password, which nobody is told.
+			message := "an address of a gateway is not http[s]://HOST:PORT, without a user and a password"
 			return nil, &Error{Kind: ErrRefused, Message: message}
 		}
 	}
@@ -136,6 +137,9 @@ func New(urls string) (*Client, error) {
 			return nil, err
 		}
 		c.APIKey = strings.TrimSpace(string(text))
+	}
+	if !printed.MatchString(c.APIKey) {
+		return nil, &Error{Kind: ErrRefused, Message: "the API key has characters that no key has"}
 	}
 	return c, nil
 }
@@ -205,7 +209,14 @@ func (c *Client) Hold(ctx context.Context, key string, o Options, work func(cont
 			}
 		}
 	}()
+	hasEnded := false
+	defer func() {
+		if stop(); !hasEnded { // The work panics, or ends its goroutine.
+			_ = c.Release(context.Background(), lease)
+		}
+	}()
 	failed := work(working, lease)
+	hasEnded = true
 	stop()
 	if time.Now().After(lease.EndsAt()) {
 		isLost.Store(true)
@@ -227,6 +238,10 @@ func (c *Client) call(ctx context.Context, method string, l *Lease, query url.Va
 	isNew bool) error {
 	failed, isDoubtful, isReached, isWrong := 0, !isNew, !isNew, true
 	query.Set("key", l.Key)
+	tryFor, doubtful := c.TryFor, []string(nil)
+	if method == "PATCH" { // One gateway that hangs must not use up a lease that another one can renew.
+		tryFor = least(tryFor, time.Until(until)/2)
+	}
 	for {
 		c.mutex.Lock()
 		base, count := c.URLs[0], len(c.URLs)
@@ -238,7 +253,7 @@ func (c *Client) call(ctx context.Context, method string, l *Lease, query url.Va
 		} else {
 			wait = 0
 		}
-		address, timeout := base+"/lock?"+query.Encode(), least(until.Sub(sent), c.TryFor+wait)
+		address, timeout := base+"/lock?"+query.Encode(), least(until.Sub(sent), tryFor+wait)
 		status, text, after := c.send(ctx, method, address, l.Token, timeout)
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -247,9 +262,11 @@ func (c *Client) call(ctx context.Context, method string, l *Lease, query url.Va
 			FencingToken int64 `json:"fencing_token"`
 			TTLMs        int64 `json:"ttl_ms"`
 		}
-		if status == http.StatusNoContent {
+		isGrant := status == http.StatusOK || status == http.StatusCreated // A proxy may answer so with anything.
+		isGrant = isGrant && json.Unmarshal(text, &grant) == nil && grant.FencingToken > 0 && grant.TTLMs > 0
+		if method == "DELETE" && status == http.StatusNoContent {
 			return nil
-		} else if status < 300 && json.Unmarshal(text, &grant) == nil && grant.FencingToken > 0 {
+		} else if method != "DELETE" && isGrant {
 			l.mutex.Lock()
 			defer l.mutex.Unlock()
 			l.FencingToken, l.endsAt = grant.FencingToken, sent.Add(time.Duration(grant.TTLMs)*time.Millisecond)
@@ -272,9 +289,17 @@ func (c *Client) call(ctx context.Context, method string, l *Lease, query url.Va
 				continue
 			}
 		} else if problem.Kind == ErrBusy || problem.Kind == ErrLost || problem.Kind == ErrRefused {
+			if problem.Kind == ErrRefused && doubtful != nil && method == "PUT" { // Those may have granted it.
+				others := &Client{URLs: doubtful, APIKey: c.APIKey, TryFor: c.TryFor, HTTP: c.HTTP}
+				ends := time.Now().Add(c.TryFor)
+				_ = others.call(context.Background(), "DELETE", l, url.Values{}, ends, time.Time{}, false)
+			}
 			return &problem
 		} else {
 			failed++
+			if problem.Kind == ErrUnknown {
+				doubtful = append(doubtful, base)
+			}
 			c.mutex.Lock()
 			if c.URLs[0] == base {
 				c.URLs = append(append([]string{}, c.URLs[1:]...), base)

@@ -27,7 +27,7 @@ export class Unavailable extends FencepostError {}
 export class Unknown extends FencepostError {}
 
 const LONGEST_WAIT_MS = 5_000; // Of one request. A dead gateway is noticed before the ticket in the wait queue expires.
-const ADDRESS = /^https?:\/\/([^/?#@]*@)?([^/?#:@[\]]+|\[[^/\]]*\])(:\d{1,5})?(\/[^?#]*)?$/;
+const ADDRESS = /^https?:\/\/([^/?#:@[\]]+|\[[^/\]]*\])(:\d{1,5})?(\/[^?#]*)?$/;
 const NOTHING_HAPPENED = ["/problems/store-unavailable", "/problems/not-replicated", "/problems/shutting-down"];
 function kindOf(status, type) {
   if (!type) return status > 0 ? Unknown : Unavailable; // What a proxy answers has no such type.
@@ -35,6 +35,11 @@ function kindOf(status, type) {
   if ((status === 404 || status === 409) && type !== "/problems/not-found") return Lost;
   if (status === 429 || NOTHING_HAPPENED.includes(type)) return Unavailable;
   return status >= 500 ? Unknown : Refused;
+}
+function isDone(method, status, body) { // A proxy may answer 200 with anything.
+  if (method === "DELETE") return status === 204;
+  const isPositive = (number) => Number.isInteger(number) && number > 0;
+  return (status === 200 || status === 201) && isPositive(body?.fencing_token) && isPositive(body.ttl_ms);
 }
 const now = () => performance.now(); // It stands still while the machine sleeps: then the fencing token protects.
 
@@ -61,9 +66,11 @@ export class Fencepost {
     const { FENCEPOST_API_KEY: key, FENCEPOST_API_KEY_FILE: keyFile, SSL_CERT_FILE } = process.env;
     const { retryForMs = 10_000, tryForMs = 3_000, apiKey, caFile = SSL_CERT_FILE } = options;
     this.urls = (typeof urls === "string" ? urls.split(",") : [...urls]).map((url) => url.trim().replace(/\/+$/, ""));
-    const wrong = this.urls.find((url) => !ADDRESS.test(url));
-    if (wrong !== undefined) throw new Refused(`"${wrong}" is no address: write http[s]://HOST:PORT`);
+    if (!this.urls.every((url) => ADDRESS.test(url))) { // It may hold a password, which nobody is told.
+      throw new Refused("an address of a gateway is not http[s]://HOST:PORT, without a user and a password");
+    }
     const shown = apiKey || key || (keyFile && readFileSync(keyFile, "utf8").trim());
+    if (!/^[!-~]*$/.test(shown ?? "")) throw new Refused("the API key has characters that no key has");
     this.headers = shown ? { Authorization: `Bearer ${shown}` } : {};
     Object.assign(this, { retryForMs, tryForMs, ca: caFile ? readFileSync(caFile) : undefined });
   }
@@ -116,18 +123,25 @@ export class Fencepost {
   /** The same request with the same token until it is answered. A gateway that fails is asked last from then on. */
   async call(method, key, token, until, query = {}, { waitUntil = 0, signal, isNew = false } = {}) {
     let failed = 0, isDoubtful = !isNew, isReached = !isNew, isWrong = true;
+    const doubtful = new Set();
+    // One gateway that hangs must not use up a lease that another one can renew.
+    const tryForMs = method === "PATCH" ? Math.min(this.tryForMs, (until - now()) / 2) : this.tryForMs;
     for (;;) {
       const url = this.urls[0], sentAt = now(), waitMs = Math.min(LONGEST_WAIT_MS, Math.max(0, waitUntil - sentAt));
       const asked = new URLSearchParams({ key, ...query, ...(waitUntil && { wait: `${Math.round(waitMs)}ms` }) });
-      const timeoutMs = Math.max(100, Math.min(until - sentAt, this.tryForMs + waitMs));
+      const timeoutMs = Math.max(100, Math.min(until - sentAt, tryForMs + waitMs));
       let { status, text, after } = await this.send(method, `${url}/lock?${asked}`, token, timeoutMs, signal);
       let body;
       try { body = JSON.parse(text || "{}"); } catch { /* A proxy's answer. */ }
-      if (status >= 200 && status < 300 && body instanceof Object) return [sentAt, body];
+      if (isDone(method, status, body)) return [sentAt, body];
       const problem = String(body?.type).startsWith("/problems/") ? body : {};
       if (status === 400 && !problem.type && url.startsWith("http:") && /tls|https/i.test(text)) status = -1;
       const kind = kindOf(status, problem.type);
       const message = `${method} ${key} at ${url}: ${problem.detail ?? (text || status)}`;
+      if (kind === Refused && doubtful.size && method === "PUT") { // Those may have granted it.
+        const others = Object.assign(Object.create(this), { urls: [...doubtful] });
+        await others.call("DELETE", key, token, now() + this.tryForMs).catch(() => {});
+      }
       if (kind === Lost || kind === Refused || (kind === Busy && now() > waitUntil - 100)) {
         throw new kind(message, problem, after);
       }
@@ -139,6 +153,7 @@ export class Fencepost {
         continue;
       }
       failed += 1;
+      if (kind === Unknown) doubtful.add(url);
       if (this.urls[0] === url) this.urls = [...this.urls.slice(1), url];
       const isRound = failed % this.urls.length === 0;
       if (now() >= until || (isRound && (isWrong || !isReached))) {

@@ -2,7 +2,7 @@
 
 Its calls block. In `async` code, copy `fencepost_async.py` as well, and use that.
 """
-import http.client, json, os, re, ssl, threading, time, uuid
+import copy, http.client, json, os, re, ssl, threading, time, uuid
 from concurrent.futures import Future, TimeoutError as TooLate
 from contextlib import contextmanager, suppress
 from typing import Any, Iterable, Iterator
@@ -24,7 +24,7 @@ class Unavailable(FencepostError): """No gateway can do it now. Certainly nothin
 class Unknown(FencepostError): """No answer in time. It may have happened, or not."""
 
 WAIT_S = 5.0  # The longest wait of one request. A dead gateway is noticed before the ticket in the wait queue expires.
-ADDRESS = re.compile(r"https?://([^/?#@]*@)?([^/?#:@\[\]]+|\[[^/\]]*\])(:\d{1,5})?(/[^?#]*)?")
+ADDRESS = re.compile(r"https?://([^/?#:@\[\]]+|\[[^/\]]*\])(:\d{1,5})?(/[^?#]*)?")
 NOTHING_HAPPENED = ("/problems/store-unavailable", "/problems/not-replicated", "/problems/shutting-down")
 def kind_of(status: int, problem: str) -> type[FencepostError]:
     if not problem: return Unknown if status > 0 else Unavailable  # What a proxy answers has no such type.
@@ -32,6 +32,10 @@ def kind_of(status: int, problem: str) -> type[FencepostError]:
     if status in (404, 409) and problem != "/problems/not-found": return Lost
     if status == 429 or problem in NOTHING_HAPPENED: return Unavailable
     return Unknown if status >= 500 else Refused
+def is_done(method: str, status: int, body: Any) -> bool:  # A proxy may answer 200 with anything.
+    if method == "DELETE": return status == 204
+    is_grant = status in (200, 201) and isinstance(body, dict)
+    return is_grant and all(type(body.get(name)) is int and body[name] > 0 for name in ("fencing_token", "ttl_ms"))
 def now() -> float:  # This clock goes on while the machine sleeps.
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
@@ -65,8 +69,8 @@ class Fencepost:
                  api_key: str = "", ca_file: str | None = None) -> None:
         urls = urls or os.environ.get("FENCEPOST_URL") or "http://127.0.0.1:8080"
         self.urls = [url.strip().rstrip("/") for url in (urls.split(",") if isinstance(urls, str) else urls)]
-        for url in self.urls:
-            if not ADDRESS.fullmatch(url): raise Refused(f"{url!r} is no address: write http[s]://HOST:PORT")
+        if not all(ADDRESS.fullmatch(url) for url in self.urls):  # It may hold a password, which nobody is told.
+            raise Refused("an address of a gateway is not http[s]://HOST:PORT, without a user and a password")
         is_secure = any(url.startswith("https:") for url in self.urls)
         # What trusts authorities takes a while to make.
         self.tls = ssl.create_default_context(cafile=ca_file) if is_secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -74,6 +78,7 @@ class Fencepost:
         api_key = api_key or os.environ.get("FENCEPOST_API_KEY", "")
         if not api_key and (file := os.environ.get("FENCEPOST_API_KEY_FILE")):
             with open(file) as text: api_key = text.read().strip()
+        if not re.fullmatch("[!-~]*", api_key): raise Refused("the API key has characters that no key has")
         self.headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
     def acquire(self, key: str, ttl_s: float = 30, wait_s: float = 0, owner: str = "", token: str = "") -> Lease:
@@ -123,20 +128,27 @@ class Fencepost:
         """The same request with the same token until it is answered. A gateway that fails is asked last from then on.
         Returns when it asked, and what was granted."""
         failed, is_doubtful, is_reached, is_wrong = 0, not is_new, not is_new, True
+        doubtful: list[str] = []
+        # One gateway that hangs must not use up a lease that another one can renew.
+        try_for_s = min(self.try_for_s, (until - now()) / 2) if method == "PATCH" else self.try_for_s
         while True:
             url, sent = self.urls[0], now()
             wait_s = min(WAIT_S, max(0.0, wait_until - sent))
             asked = {"key": key} | query | ({"wait": f"{round(wait_s * 1000)}ms"} if wait_until else {})
             headers = self.headers | {"Lease-Token": token}
             request = Request(f"{url}/lock?{urlencode(asked)}", method=method, headers=headers)
-            status, text, after = self._send(request, max(0.1, min(until - sent, self.try_for_s + wait_s)))
+            status, text, after = self._send(request, max(0.1, min(until - sent, try_for_s + wait_s)))
             body: Any = None
             with suppress(ValueError): body = json.loads(text or "{}")
-            if 200 <= status < 300 and isinstance(body, dict): return sent, body
+            if is_done(method, status, body): return sent, body
             problem = body if isinstance(body, dict) and str(body.get("type")).startswith("/problems/") else {}
             if status == 400 and not problem and url[:5] == "http:" and re.search("(?i)tls|https", text): status = -1
             kind = kind_of(status, problem.get("type", ""))
             why = f"{method} {key} at {url}: {problem.get('detail') or text or status}"
+            if kind is Refused and doubtful and method == "PUT":  # Those may have granted it.
+                others = copy.copy(self)
+                others.urls = doubtful
+                with suppress(FencepostError): others.call("DELETE", key, token, now() + self.try_for_s)
             if kind in (Lost, Refused) or kind is Busy and now() > wait_until - 0.1: raise kind(why, problem, after)
             is_doubtful, is_reached = is_doubtful or kind is Unknown, is_reached or status > 0
             is_wrong = is_wrong and status < 0
@@ -144,6 +156,7 @@ class Fencepost:
                 time.sleep(0.0 if "position" in problem else 0.2)
                 continue
             failed += 1
+            if kind is Unknown and url not in doubtful: doubtful.append(url)
             if self.urls[0] == url: self.urls = [*self.urls[1:], url]
             is_round = failed % len(self.urls) == 0
             if now() >= until or is_round and (is_wrong or not is_reached):

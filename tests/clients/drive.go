@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -61,6 +62,10 @@ func work(ctx context.Context, lease *fencepost.Lease) error {
 			return nil
 		case "fail":
 			return errFailed
+		case "panic":
+			panic(errFailed)
+		case "exit":
+			runtime.Goexit()
 		case "lost":
 			<-ctx.Done()
 		}
@@ -84,7 +89,18 @@ func do(words []string) (string, error) {
 	case "release":
 		return "released", client.Release(ctx, lease)
 	case "hold":
-		return "released", client.Hold(ctx, words[1], times(words), work)
+		ended := make(chan error, 1)
+		go func() {
+			err := errFailed
+			defer func() {
+				if why := recover(); why != nil && why != errFailed {
+					panic(why)
+				}
+				ended <- err
+			}()
+			err = client.Hold(ctx, words[1], times(words), work)
+		}()
+		return "released", <-ended
 	case "cancel":
 		waiting, cancel := context.WithCancel(ctx)
 		canceled := make(chan error)
@@ -106,10 +122,11 @@ func main() {
 	made, err := fencepost.New("")
 	if errors.Is(err, fencepost.ErrRefused) {
 		fmt.Println("refused")
+		fmt.Println(err)
 		os.Exit(1)
 	}
 	client = must(made, err)
-	client.RetryFor, client.TryFor = seconds(os.Getenv("RETRY_FOR_S")), time.Second
+	client.RetryFor, client.TryFor = seconds(os.Getenv("RETRY_FOR_S")), seconds(os.Getenv("TRY_FOR_S"))
 	var last error
 	for {
 		asked := said()

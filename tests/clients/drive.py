@@ -56,7 +56,7 @@ def do(fencepost: Fencepost, lease: Lease | None, words: list[str]) -> Lease | N
 
 
 def main() -> None:
-    fencepost = Fencepost(retry_for_s=float(os.environ["RETRY_FOR_S"]), try_for_s=1)
+    fencepost = Fencepost(retry_for_s=float(os.environ["RETRY_FOR_S"]), try_for_s=float(os.environ["TRY_FOR_S"]))
     lease: Lease | None = None
     error: Exception | None = None
     while words := said():
@@ -73,5 +73,6 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except Refused:  # The settings, when it was made.
+    except Refused as refused:  # The settings, when it was made.
         say("refused")
+        say(refused)

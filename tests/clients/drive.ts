@@ -15,9 +15,9 @@ const say = (answer: string) => console.log(answer);
 
 function made(): Fencepost {
   try {
-    return new Fencepost(undefined, { retryForMs: Number(env.RETRY_FOR_S) * 1000, tryForMs: 1_000 });
+    return new Fencepost(undefined, { retryForMs: Number(env.RETRY_FOR_S) * 1000, tryForMs: Number(env.TRY_FOR_S) * 1000 });
   } catch (error) {
-    if (error instanceof Refused) say("refused");
+    if (error instanceof Refused) say(`refused\n${error.message}`);
     throw error;
   }
 }

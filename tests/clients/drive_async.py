@@ -57,7 +57,7 @@ async def do(fencepost: AsyncFencepost, lease: AsyncLease | None, words: list[st
 
 
 async def main() -> None:
-    fencepost = AsyncFencepost(retry_for_s=float(os.environ["RETRY_FOR_S"]), try_for_s=1)
+    fencepost = AsyncFencepost(retry_for_s=float(os.environ["RETRY_FOR_S"]), try_for_s=float(os.environ["TRY_FOR_S"]))
     lease: AsyncLease | None = None
     error: Exception | None = None
     while words := await said():
@@ -73,5 +73,6 @@ async def main() -> None:
 
 try:
     asyncio.run(main())
-except Refused:  # The settings, when it was made.
+except Refused as refused:  # The settings, when it was made.
     say("refused")
+    say(refused)

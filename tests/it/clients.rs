@@ -32,6 +32,8 @@ macro_rules! with_each {
     };
 }
 
+mod answers; // After the macro, which it uses.
+
 with_each!(
     super::Kind::ALL;
     a_lock_is_taken_renewed_and_released,
@@ -556,7 +558,7 @@ async fn the_clients_are_short_typed_and_need_nothing() {
         include_str!("../../examples/clients/fencepost.mjs"),
         include_str!("../../examples/clients/fencepost.go"),
     ];
-    for (client, most) in clients.into_iter().zip([180, 95, 185, 360]) {
+    for (client, most) in clients.into_iter().zip([190, 95, 195, 385]) {
         let is_narrow = client.lines().all(|line| line.chars().count() <= 120);
         assert!(client.lines().count() <= most && is_narrow, "{} lines", client.lines().count());
     }

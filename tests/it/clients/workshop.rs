@@ -195,6 +195,7 @@ impl Kind {
         };
         let mut child = command
             .env("RETRY_FOR_S", RETRY_FOR_S.to_string())
+            .env("TRY_FOR_S", "1")
             .envs(variables.iter().copied())
             .env("PYTHONDONTWRITEBYTECODE", "1")
             .stdin(Stdio::piped())
