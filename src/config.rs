@@ -31,7 +31,7 @@ mod store;
 
 pub use access::{AccessArgs, AccessSettings, KeysFile};
 pub use arguments::{Given, explain_arguments, read_arguments};
-pub use environment::{misspelt_variables, unknown_variables};
+pub use environment::{misspelt_variables, unknown_variables, wrong_variables};
 pub use error::SettingsError;
 pub use key::{KeyArgs, NewKey};
 pub use observe::{ObserveArgs, ObserveSettings};

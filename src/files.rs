@@ -9,6 +9,8 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval};
 
+use crate::telemetry::metrics::{SettingsFile, metrics};
+
 /// How often files are looked at. A look costs one system call. Unlike a notification of the kernel, it also sees a
 /// file that is changed through another mount, or by swapping a link to its directory, as orchestrators do.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -38,8 +40,9 @@ pub fn open_to_others(file: &Path) -> Option<PathBuf> {
 
 /// Calls `reload` at first, whenever one of the files has changed, and whenever `asked` asks for it. After a failure it
 /// calls it again each second. It ends with the sender of `asked`. It tells the result, unless it was `said` before and
-/// nothing was done since.
+/// nothing was done since. The metrics always say whether the last `reload` succeeded.
 pub async fn watch_files(
+    what: SettingsFile,
     paths: Vec<PathBuf>,
     mut asked: watch::Receiver<()>,
     mut said: Read,
@@ -50,6 +53,8 @@ pub async fn watch_files(
     let mut known = None;
     // Since the settings were read at the start, they may have changed.
     let mut is_due = true;
+    let tell_metrics = |read: &Read| metrics().settings_in_force.set(what, read.is_ok().into());
+    tell_metrics(&said);
     let mut ticks = interval(LOOK_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -73,6 +78,7 @@ pub async fn watch_files(
         let read =
             read.unwrap_or_else(|| Err("the program made a mistake while it read the file".to_owned()));
         is_due = read.is_err();
+        tell_metrics(&read);
         if is_asked || is_changed || read != said {
             tell(&read);
             said = read;
@@ -133,7 +139,8 @@ mod tests {
         };
         let (_asks, asked) = watch::channel(());
         let tell = |read: &Read| drop(sender.send(read.clone()));
-        let watching = watch_files(Vec::new(), asked, Err("nothing".to_owned()), reload, tell);
+        let watching =
+            watch_files(SettingsFile::Keys, Vec::new(), asked, Err("nothing".to_owned()), reload, tell);
         // Some seconds longer than it needs.
         let _ = tokio::time::timeout(Duration::from_secs(8), watching).await;
         assert_eq!(count.load(Ordering::Relaxed), 5, "what is good is not read again");

@@ -16,7 +16,7 @@ use fencepost::audit::{Audit, Event};
 use fencepost::clock::SystemClock;
 use fencepost::config::{
     Action, KeysFile, NewKey, Settings, SettingsError, StoreSettings, explain_arguments, misspelt_variables,
-    read_arguments, settings_page, unknown_variables,
+    read_arguments, settings_page, unknown_variables, wrong_variables,
 };
 use fencepost::files::{self, watch_files};
 use fencepost::log::Log;
@@ -28,7 +28,7 @@ use fencepost::store::diagnostics::Diagnostics;
 use fencepost::store::embedded::{self, EmbeddedSettings, EmbeddedStore};
 use fencepost::store::open as open_redis;
 use fencepost::store::redis::diagnose as diagnose_redis;
-use fencepost::telemetry::metrics::metrics;
+use fencepost::telemetry::metrics::{SettingsFile, metrics};
 use fencepost::telemetry::traces::Traces;
 use jiff::Timestamp;
 use mimalloc::MiMalloc;
@@ -47,10 +47,8 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 const WRONG_SETTINGS: u8 = 2;
 /// How long roll-backs may go on after the last request.
 const LAST_TAKES_BACK: Duration = Duration::from_secs(2);
-/// How long the last traces may take on their way.
-const LAST_TRACES: Duration = Duration::from_secs(2);
-/// How long the last lines of a log, or one line in place of a log, may take.
-const LAST_LINES: Duration = Duration::from_secs(2);
+/// How long the last traces, the last lines of a log, or one line in place of a log, may take.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
     let (command, given) = match read_arguments() {
@@ -72,6 +70,9 @@ fn main() -> ExitCode {
 }
 
 fn act(action: Action) -> anyhow::Result<ExitCode> {
+    if let Some(wrong) = wrong_variables(&action) {
+        return Ok(complain(&wrong, WRONG_SETTINGS));
+    }
     match action {
         Action::Openapi => print(api::openapi_json())?,
         Action::Settings => print(&settings_page())?,
@@ -108,7 +109,7 @@ fn complain(problem: &str, code: u8) -> ExitCode {
     let (done, is_done) = mpsc::channel();
     let say = move || drop(done.send(io::stderr().write_all(line.as_bytes())));
     if thread::Builder::new().spawn(say).is_ok() {
-        let _ = is_done.recv_timeout(LAST_LINES);
+        let _ = is_done.recv_timeout(LAST_WORDS);
     }
     ExitCode::from(code)
 }
@@ -142,8 +143,7 @@ async fn check(store: &StoreSettings) -> ExitCode {
         },
     };
     match write!(io::stdout(), "{survey}") {
-        Ok(()) if survey.is_usable() => ExitCode::SUCCESS,
-        Ok(()) => ExitCode::FAILURE,
+        Ok(()) => u8::from(!survey.is_usable()).into(),
         Err(error) => complain(&format!("cannot print what was found: {error}"), 1),
     }
 }
@@ -152,7 +152,7 @@ async fn check(store: &StoreSettings) -> ExitCode {
 fn serve_with_threads(settings: Settings) -> anyhow::Result<()> {
     let log =
         Log::start(settings.observe.logs_json, settings.observe.log_level).context("cannot start the log")?;
-    let _ending = log.ends_within(LAST_LINES);
+    let _ending = log.ends_within(LAST_WORDS);
     for line in unknown_variables() {
         tracing::warn!("{line}");
     }
@@ -246,9 +246,9 @@ async fn serve(mut settings: Settings) -> anyhow::Result<()> {
     let drained = server::serve(listener, api::app(state.clone()), counted, draining).await;
     state.service.close(LAST_TAKES_BACK).await;
     if let Some(traces) = traces {
-        traces.finish(LAST_TRACES).await;
+        traces.finish(LAST_WORDS).await;
     }
-    audit.finish(LAST_LINES);
+    audit.finish(LAST_WORDS);
     tracing::info!(connections_cut = drained.cut_connections, "stopped");
     Ok(())
 }
@@ -326,7 +326,7 @@ fn keep_tls(tls: Tls, asked: watch::Receiver<()>, audit: Arc<Audit>) {
             }
             audit.record(Event::changed("certificates", read.clone()));
         };
-        watch_files(paths, asked, said, reload, tell).await;
+        watch_files(SettingsFile::Certificate, paths, asked, said, reload, tell).await;
     });
 }
 
@@ -396,5 +396,5 @@ async fn keep_keys(path: PathBuf, keyring: Arc<Keyring>, asked: watch::Receiver<
         KeysFile::read_settled(&file).map(|file| keyring.replace(file.keys))
     };
     let tell = |read: &files::Read| audit.record(Event::changed("keys", read.clone()));
-    watch_files(vec![path], asked, Ok(String::new()), reload, tell).await;
+    watch_files(SettingsFile::Keys, vec![path], asked, Ok(String::new()), reload, tell).await;
 }

@@ -221,6 +221,11 @@ impl LockService {
         self.store.call(Check, self.deadline()).await
     }
 
+    /// Whether the store can be used, as far as that is known without asking it.
+    pub async fn seems_ready(&self) -> bool {
+        self.store.seems_ready().await
+    }
+
     /// Finishes what is being rolled back, for at most `within`, and closes the store.
     pub async fn close(&self, within: Duration) {
         // Connections that were cut a moment ago begin their roll-backs now.

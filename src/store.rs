@@ -3,6 +3,7 @@
 //! "Held by another" is an outcome and stands in [`crate::lock`]. An error here always means that the store could not
 //! be asked, or that it is unknown what it did.
 
+use std::future;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -41,6 +42,11 @@ pub trait LockStore: Send + Sync + 'static {
     ///
     /// Architecture invariant: a request that ends with [`StoreError::Unavailable`] changed nothing and never will.
     fn run<'a>(&'a self, request: &'a Request, deadline: Instant) -> Replying<'a>;
+
+    /// Whether it can be used, as far as that is known without asking it. A store that cannot fail always can.
+    fn seems_ready(&self) -> BoxFuture<'_, bool> {
+        Box::pin(future::ready(true))
+    }
 
     /// Where the wait queue of a lock is kept.
     fn bucket_of(&self, key: &LockKey) -> Bucket;

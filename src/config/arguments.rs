@@ -65,10 +65,20 @@ pub fn explain_arguments(error: &clap::Error) -> String {
     let first_paragraph = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
     let is_run = told(error, ContextKind::Usage).is_some_and(|usage| usage.contains("fencepost run"));
     let wrong = told(error, ContextKind::InvalidArg).unwrap_or_default();
+    if let Some(variable) = empty_variable(error) {
+        return format!("the variable {variable} is empty: give it a value, or remove it");
+    }
     let line = match error.kind() {
+        ErrorKind::ArgumentConflict if is_stray_word(error) => {
+            let word = told(error, ContextKind::InvalidSubcommand).unwrap_or_default();
+            format!(
+                "the word '{word}' is no command and no flag: write a value and its unit as one word, such as 5m"
+            )
+        }
         ErrorKind::InvalidSubcommand => {
-            let commands: Vec<_> =
-                Cli::command().get_subcommands().map(|c| c.get_name().to_owned()).collect();
+            let all = Cli::command();
+            let shown = all.get_subcommands().filter(|command| !command.is_hide_set());
+            let commands: Vec<_> = shown.map(|command| command.get_name()).collect();
             format!("{first_paragraph}: the commands are {}", commands.join(", "))
         }
         ErrorKind::UnknownArgument if is_run && !wrong.starts_with('-') => {
@@ -100,6 +110,31 @@ pub fn explain_arguments(error: &clap::Error) -> String {
     // A store's address that was put in the wrong place may hold a password.
     let words = line.split_whitespace().map(|word| if word.contains("://") { "'…'" } else { word });
     words.collect::<Vec<_>>().join(" ")
+}
+
+/// The variable that is set and empty, if that is what is wrong. Files of variables often have a line for each setting.
+fn empty_variable(error: &clap::Error) -> Option<String> {
+    let argument = told(error, ContextKind::InvalidArg)?;
+    let is_empty = told(error, ContextKind::InvalidValue).is_some_and(|value| value.is_empty());
+    let flag = argument.split(' ').next().filter(|_| is_empty)?.strip_prefix("--")?;
+    let mut commands = vec![Cli::command()];
+    while let Some(command) = commands.pop() {
+        let of_flag = command.get_arguments().find(|argument| argument.get_long() == Some(flag));
+        let variable = of_flag.and_then(clap::Arg::get_env);
+        if let Some(variable) =
+            variable.filter(|name| std::env::var_os(name).is_some_and(|value| value.is_empty()))
+        {
+            return Some(variable.to_string_lossy().into_owned());
+        }
+        commands.extend(command.get_subcommands().cloned());
+    }
+    None
+}
+
+/// Whether a word that is no command stands behind flags of the gateway.
+fn is_stray_word(error: &clap::Error) -> bool {
+    let word = told(error, ContextKind::InvalidSubcommand);
+    word.is_some_and(|word| Cli::command().find_subcommand(&word).is_none())
 }
 
 fn told(error: &clap::Error, kind: ContextKind) -> Option<String> {

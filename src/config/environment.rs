@@ -3,7 +3,7 @@
 use clap::CommandFactory;
 use strsim::jaro_winkler;
 
-use super::Cli;
+use super::{Action, Cli};
 
 const PREFIX: &str = "FENCEPOST_";
 /// Those that no flag stands for: the key of `fencepost run`, and the file of options that recipes give to curl.
@@ -14,6 +14,20 @@ const ALIKE: f64 = 0.8;
 /// What is said of each variable that begins like a setting, and is none.
 pub fn unknown_variables() -> Vec<String> {
     unknown_among(environment()).into_iter().map(|unknown| unknown.to_string()).collect()
+}
+
+/// What is wrong where a gateway or a check is to begin, and a variable is almost the name of a setting. A gateway that ignored
+/// it could serve everybody without keys, or use another store.
+pub fn wrong_variables(action: &Action) -> Option<String> {
+    if !matches!(action, Action::Serve(_) | Action::Check(_)) {
+        return None;
+    }
+    let unknown = unknown_among(environment()).into_iter();
+    let wrong = unknown.filter_map(|Unknown { name, meant }| {
+        Some(format!("the variable {name} is no setting: did you mean {}? Rename or remove it", meant?))
+    });
+    let wrong: Vec<_> = wrong.collect();
+    (!wrong.is_empty()).then(|| wrong.join("; "))
 }
 
 /// The same of those alone that are almost the name of a setting. A job has an environment of its own, in which other

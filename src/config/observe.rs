@@ -25,7 +25,7 @@ pub struct ObserveArgs {
 
     /// The lowest level that is logged
     ///
-    /// Each request is one line: info, or warn if it failed.
+    /// Each request is one line: info, or warn if its status is 500 or more. Good answers to /healthz and /readyz are debug.
     #[arg(
         long,
         help_heading = "Logs, metrics and traces",

@@ -11,6 +11,8 @@ pub struct Diagnostics {
     pub promises: Vec<Promise>,
     /// Why it is refused, and what overrides that.
     pub refusals: Vec<String>,
+    /// Why it cannot be used at the moment, though a gateway may start and wait for it.
+    pub unready: Vec<String>,
     /// What of it cannot be reached, and why.
     pub unreachable: Vec<String>,
     /// Locks whose values no gateway can read.
@@ -66,6 +68,10 @@ pub fn promises(statuses: [PromiseStatus; 5]) -> Vec<Promise> {
 impl Diagnostics {
     /// Whether locks can be kept there, and those that are there can be read.
     pub fn is_usable(&self) -> bool {
+        self.is_fit() && self.unready.is_empty()
+    }
+
+    fn is_fit(&self) -> bool {
         self.refusals.is_empty() && self.unreachable.is_empty() && self.unreadable.is_empty()
     }
 }
@@ -98,6 +104,7 @@ impl fmt::Display for Diagnostics {
         }
         let said = [
             ("cannot be reached", &self.unreachable),
+            ("cannot be used now", &self.unready),
             ("refused", &self.refusals),
             ("cannot be read", &self.unreadable),
             ("warning", &self.warnings),
@@ -105,6 +112,10 @@ impl fmt::Display for Diagnostics {
         for (kind, texts) in said {
             texts.iter().try_for_each(|text| writeln!(f, "{kind}: {text}"))?;
         }
-        writeln!(f, "{}", if self.is_usable() { "It can be used." } else { "It cannot be used." })
+        f.write_str(match (self.is_usable(), self.is_fit()) {
+            (true, _) => "It can be used.\n",
+            (false, true) => "It cannot be used now.\n",
+            (false, false) => "It cannot be used.\n",
+        })
     }
 }

@@ -10,7 +10,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, FutureExt, TryFutureExt};
+use futures_util::future::{self, BoxFuture, FutureExt, TryFutureExt};
 use redb::StorageBackend;
 use thiserror::Error;
 use tokio::sync::{Semaphore, broadcast, oneshot};
@@ -100,6 +100,8 @@ pub struct EmbeddedStore {
     /// What the last heartbeat that was answered was told.
     session: AtomicU64,
     cursors: CursorSeal,
+    /// Whether the last write came to the file, as the writer says.
+    is_writable: Arc<AtomicBool>,
     /// `None` only while it is dropped.
     writer: Option<JoinHandle<()>>,
 }
@@ -145,7 +147,10 @@ impl EmbeddedStore {
     fn start(state: State, settings: EmbeddedSettings, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
         let (queue, receiver) = mpsc::channel();
         let hints = broadcast::Sender::new(MOST_HINTS);
-        let writer = Writer { queue: receiver, settings, clock, hints: hints.clone(), state };
+        let is_writable = Arc::new(AtomicBool::new(true));
+        let told = Arc::clone(&is_writable);
+        let writer =
+            Writer { queue: receiver, settings, clock, hints: hints.clone(), is_writable: told, state };
         let thread = std::thread::Builder::new().name("store-writer".to_owned());
         let writer = thread.spawn(|| writer.run()).map_err(OpenError::Thread)?;
         Ok(Self {
@@ -154,6 +159,7 @@ impl EmbeddedStore {
             hints,
             session: AtomicU64::new(0),
             cursors: CursorSeal::new(),
+            is_writable,
             writer: Some(writer),
         })
     }
@@ -282,6 +288,10 @@ impl LockStore for EmbeddedStore {
             // A change of nothing: it shows that the writer runs, and has it try again a file that could not be written.
             Request::Check(request) => self.change(request, deadline, |_, _, _| ()),
         }
+    }
+
+    fn seems_ready(&self) -> BoxFuture<'_, bool> {
+        future::ready(self.is_writable.load(Ordering::Relaxed)).boxed()
     }
 
     fn bucket_of(&self, _: &LockKey) -> Bucket {

@@ -26,6 +26,7 @@ use super::redis::address::{AddressError, RedisAddress};
 use super::redis::connection::connector::Target;
 use super::redis::connection::supervisor::LinkSupervisor;
 use super::redis::health::preflight::Preflight;
+use super::redis::health::quorum::list_text;
 use super::redis::pubsub::peer_bus::{PeerChannels, Publisher};
 use super::redis::pubsub::{Hints, MOST_HINTS};
 use super::redis::scripts::keys::KeySpace;
@@ -82,10 +83,8 @@ impl QuorumStore {
         // A lease may last so long, its attempt included. Servers that forgot are left out for as long as tombstones live, too:
         // else a token that was released could be granted again by those that have forgotten that.
         let longest = (settings.max_ttl + 2 * settings.reply_timeout).max(settings.mark_ttl);
-        let mut names: Vec<_> = address.nodes().iter().map(ToString::to_string).collect();
-        names.sort_unstable();
-        let list =
-            ServerList { text: names.join(" "), epoch: settings.list_epoch, longest_ms: whole_ms(longest) };
+        let text = list_text(address.nodes());
+        let list = ServerList { text, epoch: settings.list_epoch, longest_ms: whole_ms(longest) };
         let gateway: Arc<str> = Attempt::generate().to_string().into();
         let (mut members, mut told) = (Vec::new(), Vec::new());
         let peer_channels = PeerChannels::new(&keys, settings.reply_timeout);
@@ -227,6 +226,10 @@ impl LockStore for QuorumStore {
             Request::Heartbeat(_) => self.heartbeat(deadline).map_ok(Reply::Heartbeat).boxed(),
             Request::Check(_) => self.pollster.membership.is_ready(deadline).map_ok(Reply::Check).boxed(),
         }
+    }
+
+    fn seems_ready(&self) -> BoxFuture<'_, bool> {
+        future::ready(self.pollster.membership.check().is_ok()).boxed()
     }
 
     fn bucket_of(&self, _: &LockKey) -> Bucket {

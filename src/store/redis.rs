@@ -55,6 +55,8 @@ const ADMIN_CONNECTIONS: u32 = 2;
 
 /// How long the answer to "can it be used?" is given again.
 const CHECK_HOLDS_FOR: Duration = Duration::from_secs(1);
+/// How long a check that failed counts where nobody asks again. Most balancers ask more often.
+const FAILED_CHECK_COUNTS_FOR: Duration = Duration::from_secs(30);
 
 /// Locks on Redis: one server, the primary that Sentinel names, or a cluster.
 pub struct RedisStore {
@@ -276,6 +278,22 @@ impl LockStore for RedisStore {
             }
             Request::Check(_) => self.check(deadline).map_ok(Reply::Check).boxed(),
         }
+    }
+
+    fn seems_ready(&self) -> BoxFuture<'_, bool> {
+        async {
+            // Nothing is waited for, so nobody is asked: links are kept, and looked at each second, in any case.
+            let is_linked = self.servers.check(Instant::now()).await.is_ok();
+            let refuses_connections = |last: &(Instant, Result<(), StoreError>)| {
+                last.1.is_err() && last.0.elapsed() < FAILED_CHECK_COUNTS_FOR
+            };
+            is_linked
+                && !self
+                    .last_check
+                    .try_lock()
+                    .is_ok_and(|last| last.as_ref().is_some_and(refuses_connections))
+        }
+        .boxed()
     }
 
     fn bucket_of(&self, key: &LockKey) -> Bucket {

@@ -166,6 +166,25 @@ impl LateGauge {
     }
 }
 
+/// A [`LateGauge`] for each value of a label.
+pub struct LateGauges<L>(IntGaugeVec, PhantomData<fn(L)>);
+
+impl<L: Label> LateGauges<L> {
+    /// As the other metrics.
+    pub fn register(registry: &Registry, name: &str, help: &str, label: &str) -> Self {
+        let family = valid(IntGaugeVec::new(Opts::new(name, help), &[label]));
+        register(registry, family.clone());
+        Self(family, PhantomData)
+    }
+
+    /// Shows this number from now on.
+    pub fn set(&self, of: L, value: i64) {
+        if let Some(name) = L::names().get(of.index()) {
+            self.0.with_label_values(&[name]).set(value);
+        }
+    }
+}
+
 /// A number that goes up and down.
 pub(super) fn gauge(registry: &Registry, name: &str, help: &str) -> IntGauge {
     let gauge = valid(IntGauge::with_opts(Opts::new(name, help)));

@@ -5,7 +5,9 @@ use std::sync::{Arc, LazyLock};
 use prometheus::{IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
 
 use super::connections::Connections;
-use super::labels::{CounterTable, Counters, Histograms, LateGauge, States, gauge, labels, register, valid};
+use super::labels::{
+    CounterTable, Counters, Histograms, LateGauge, LateGauges, States, gauge, labels, register, valid,
+};
 use super::process::Process;
 
 /// The media type of [`Metrics::text`].
@@ -132,6 +134,16 @@ labels! {
     }
 }
 
+labels! {
+    /// Settings that are read from files, and read again when these change.
+    pub enum SettingsFile {
+        /// The API keys.
+        Keys = "keys",
+        /// The certificate, with its key and the authorities of clients.
+        Certificate = "certificate",
+    }
+}
+
 /// The metrics of this process.
 pub struct Metrics {
     registry: Registry,
@@ -160,6 +172,10 @@ pub struct Metrics {
     pub quorum_members: States<MemberState>,
     /// When the served certificate expires, in seconds since 1970.
     pub certificate_expires: LateGauge,
+    /// Whether the gateway uses its settings files as they are now.
+    pub settings_in_force: LateGauges<SettingsFile>,
+    /// Whether the gateway is ready, as far as it knows.
+    pub ready: IntGauge,
     /// Whether the gateway drains.
     pub draining: IntGauge,
     /// Lines that are missing in a log.
@@ -237,6 +253,13 @@ impl Metrics {
                 "fencepost_tls_certificate_expiry_timestamp_seconds",
                 "When the certificate that is served expires, in seconds since 1970.",
             ),
+            settings_in_force: LateGauges::register(
+                all,
+                "fencepost_settings_file_in_force",
+                "1 if the gateway uses this settings file as it is now, 0 if it could not read it and uses an earlier one.",
+                "file",
+            ),
+            ready: gauge("fencepost_ready", "1 if the gateway can use its store and does not stop, else 0."),
             draining: gauge("fencepost_draining", "1 while the gateway finishes what it has begun, to stop."),
             log_lines_dropped: Counters::register(
                 all,

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use crate::support::gateway::run;
+use crate::support::quorum::Quorum;
 use crate::support::{Client, Gateway, RedisServer, cluster, eventually, free_port, fresh_token, sentinels};
 
 const PAGE: &str = include_str!("../../docs/stores.md");
@@ -159,13 +160,10 @@ async fn each_primary_of_a_cluster_has_its_block() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_reached_is_not_usable_and_no_password_is_told() {
     let nobody = format!("redis://user:hunter2@127.0.0.1:{}", free_port());
-    let redis = RedisServer::start_with(&["--requirepass", "hunter2"]).await;
-    let locked = format!("redis://user:hunter3@127.0.0.1:{}", redis.port());
     let silent = RedisServer::start().await;
     silent.stand_still().await;
     for (args, reason) in [
         (&["--store", &nobody][..], "Connection refused"),
-        (&["--store", &locked], "WRONGPASS"),
         (&["--store", silent.url(), "--store-timeout", "200ms"], "no answer within 100ms"),
         (&["--store", &nobody.replace("redis://", "redis+cluster://")], "Connection refused"),
         (&["--store", &format!("{}/name", nobody.replace("redis://", "redis+sentinel://"))], "no majority"),
@@ -175,6 +173,88 @@ async fn what_cannot_be_reached_is_not_usable_and_no_password_is_told() {
         assert!(page.contains("cannot be reached: ") && page.contains(reason), "{page}");
         assert!(!page.contains("hunter") && !page.contains("user:") && !page.contains("holds"), "{page}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_wants_a_password_or_no_tls_is_told_of_with_what_to_do() {
+    let redis = RedisServer::start_with(&["--requirepass", "hunter2"]).await;
+    for (store, problem) in [
+        (redis.url().to_owned(), "asks for a password (NOAUTH)"),
+        (format!("redis://:hunter3@127.0.0.1:{}", redis.port()), "refuses the password"),
+    ] {
+        let (code, page) = check(&["--store", &store]);
+        assert_eq!(code, 1, "{page}");
+        let line = page.lines().find(|line| line.contains(problem)).unwrap_or_else(|| panic!("{page}"));
+        assert!(line.starts_with("cannot be used now: ") && line.contains("--redis-password-file"), "{page}");
+        assert!(page.ends_with("It cannot be used now.\n") && !page.contains("hunter"), "{page}");
+        assert!(!page.contains("cannot be reached"), "{page}");
+        let gateway = Gateway::start(&["--store", &store]).await;
+        let answer = Client::new(gateway.address).get("/readyz").send().await;
+        assert!(answer.expect_problem(503, "store-unavailable").json().to_string().contains(problem));
+    }
+    let plain = RedisServer::start().await;
+    let (code, page) = check(&["--store", &plain.url().replace("redis://", "rediss://")]);
+    assert!(code == 1 && row(&page, "store").ends_with(", with TLS"), "{page}");
+    assert!(page.contains("no answer within 1s: does the server speak TLS at this port?"), "{page}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_quorum_it_says_what_readyz_says_and_each_server_has_a_block() {
+    let mut quorum = Quorum::start(3).await;
+    let url = quorum.url();
+    let (code, page) = check(&["--store", &url]);
+    assert_eq!(code, 0, "a gateway would begin a new one: {page}");
+    let gateway = quorum.gateway(&[]).await;
+    let client = Client::new(gateway.address);
+    let is_ready = async |status| client.get("/readyz").send().await.status == status;
+    eventually("it is ready", async || is_ready(200).await).await;
+    assert_eq!(check(&["--store", &url]).0, 0);
+    quorum.nodes[2].kill();
+    eventually("it is seen", async || check(&["--store", &url]).1.contains("warning: cannot be reached"))
+        .await;
+    let (code, page) = check(&["--store", &url]);
+    assert!(code == 0 && page.ends_with("It can be used.\n"), "{page}");
+    let block = format!(
+        "server  127.0.0.1:{}\nquorum  does not count: it cannot be reached: ",
+        quorum.nodes[2].port()
+    );
+    assert!(page.contains(&block), "{page}");
+    // It may have forgotten.
+    let _: () = quorum.nodes[1].command(&["FLUSHALL"]).await;
+    eventually("too few count", async || is_ready(503).await).await;
+    eventually("it is in quarantine", async || check(&["--store", &url]).1.contains("in quarantine for"))
+        .await;
+    let (code, page) = check(&["--store", &url]);
+    assert!(code == 1 && page.ends_with("It cannot be used now.\n"), "{page}");
+    let said = "cannot be used now: 2 of 3 servers are needed, and 1 can be used: ";
+    let line = page.lines().find(|line| line.starts_with(said)).unwrap_or_else(|| panic!("{page}"));
+    assert!(line.contains(&format!("127.0.0.1:{}: in quarantine for ", quorum.nodes[1].port())), "{page}");
+}
+
+/// One name that resolves to the same server is another name.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_that_the_servers_of_a_quorum_do_not_know_is_seen() {
+    let quorum = Quorum::start(3).await;
+    let gateway = quorum.gateway(&["--redlock-epoch", "1"]).await;
+    let client = Client::new(gateway.address);
+    eventually("it is ready", async || client.get("/readyz").send().await.status == 200).await;
+    let port = quorum.nodes[1].port();
+    let other = quorum.url().replace(&format!("127.0.0.1:{port}"), &format!("localhost:{port}"));
+    let (code, page) = check(&["--store", &other]);
+    assert_eq!(
+        (code, page.matches("it knows another list of servers of epoch 1 (127.0.0.1:").count()),
+        (1, 6),
+        "{page}"
+    );
+    assert!(page.contains("2 of 3 servers are needed, and 0 can be used"), "{page}");
+    let next = check(&["--store", &quorum.url(), "--redlock-epoch", "2"]);
+    assert!(next.0 == 0, "a gateway gives them this list: {}", next.1);
+    drop(gateway);
+    let gateway = quorum.gateway(&["--redlock-epoch", "2"]).await;
+    let client = Client::new(gateway.address);
+    eventually("it is ready", async || client.get("/readyz").send().await.status == 200).await;
+    let (code, page) = check(&["--store", &quorum.url()]);
+    assert!(code == 1 && page.contains("it knows a later list of servers, that of epoch 2"), "{page}");
 }
 
 /// Each needed command, taken away alone, is named; so are keys.

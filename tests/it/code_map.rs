@@ -23,7 +23,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("access", &["lock"]),
     ("audit", &["log", "telemetry"]),
     ("log", &["telemetry"]),
-    ("files", &[]),
+    ("files", &["telemetry"]),
     ("server", &["telemetry"]),
     ("telemetry", &[]),
     ("run", &["lock", "clock"]),

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::support::gateway::bare_command;
 use crate::support::http::{raw, raw_call};
-use crate::support::{Client, Gateway, KeysFile, Stage, eventually, fresh_token, on_each_store};
+use crate::support::{Client, Gateway, KeysFile, RedisServer, Stage, eventually, fresh_token, on_each_store};
 
 mod stalled;
 
@@ -60,7 +60,7 @@ async fn request_ids_are_taken_over_or_made(stage: Stage) {
     let address = stage.gateway.address;
     let longest = "x".repeat(128);
     for id in ["abc-123", "!~", &longest] {
-        let answer = raw_call(address, "GET", "/healthz", &format!("X-Request-Id: {id}\r\n")).await;
+        let answer = raw_call(address, "GET", "/openapi.json", &format!("X-Request-Id: {id}\r\n")).await;
         assert_eq!(answer.header("x-request-id"), Some(id));
     }
     let mut made = std::collections::HashSet::new();
@@ -134,17 +134,54 @@ async fn without_keys_each_request_is_a_line_unless_it_is_refused_at_the_door() 
     let client = Client::new(gateway.address);
     for _ in 0..TIMES {
         client.get("/locks/mine").send().await.expect(404);
-        client.get("/healthz").send().await.expect(200);
+        client.get("/openapi.json").send().await.expect(200);
         client.get("/locks/x").header("Origin", "https://evil.example").send().await.expect(403);
         client.get("/locks/x").header("Host", "evil.example").send().await.expect(403);
     }
     let said = |text: &str| gateway.log().iter().filter(|line| line.contains(text)).count();
-    eventually("each is a line", async || said("\"key\":\"mine\"") == TIMES && said("\"/healthz\"") == TIMES)
-        .await;
+    eventually("each is a line", async || {
+        said("\"key\":\"mine\"") == TIMES && said("\"/openapi.json\"") == TIMES
+    })
+    .await;
     eventually("the others are counted", async || said("more requests without an accepted API key") > 0)
         .await;
     let refused = said("\"cross-origin\"") + said("\"unknown-host\"");
     assert!((10..TIMES).contains(&refused), "{refused}");
+}
+
+/// Balancers ask once a second. A bad answer stays a line for everybody.
+#[tokio::test(flavor = "multi_thread")]
+async fn good_answers_to_probes_are_lines_of_debug_alone_and_all_others_stay() {
+    let redis = RedisServer::start().await;
+    let args = ["--store", redis.url(), "--store-timeout", "400ms"];
+    let (normal, talkative) =
+        (Gateway::start(&args).await, Gateway::start(&[&args[..], &["--log-level", "debug"]].concat()).await);
+    for gateway in [&normal, &talkative] {
+        let client = Client::new(gateway.address);
+        for probe in ["/healthz", "/readyz"] {
+            client.get(probe).send().await.expect(200);
+        }
+        client.call("POST", "/healthz").send().await.expect(405);
+        client.get("/locks/last").send().await.expect(404);
+    }
+    let lines =
+        |gateway: &Gateway, text: &str| gateway.log().iter().filter(|line| line.contains(text)).count();
+    for gateway in [&normal, &talkative] {
+        eventually("all is written", async || lines(gateway, "\"key\":\"last\"") == 1).await;
+    }
+    assert_eq!(
+        (lines(&normal, "\"/healthz\""), lines(&normal, "\"/readyz\"")),
+        (1, 0),
+        "{:#?}",
+        normal.log()
+    );
+    assert_eq!(lines(&talkative, "\"/healthz\""), 2);
+    let is_of_debug = |line: &String| line.contains("\"DEBUG\"") && line.contains("\"/readyz\"");
+    assert!(talkative.log().iter().any(is_of_debug), "{:#?}", talkative.log());
+    redis.stand_still().await;
+    let client = Client::new(normal.address);
+    eventually("it is not ready", async || client.get("/readyz").send().await.status == 503).await;
+    eventually("that is a line", async || lines(&normal, "\"/readyz\"") > 0).await;
 }
 
 /// What turns the text around, what ends a line for some readers, and what has no shape.

@@ -231,6 +231,41 @@ async fn a_store_that_does_not_answer_shows_with_the_doubt_and_its_end() {
     client.get("/locks/a").send().await.expect(404);
 }
 
+/// An alarm on it rings also at night, when no client asks for anything.
+#[tokio::test(flavor = "multi_thread")]
+async fn whether_it_is_ready_shows_without_any_request_and_without_asking_the_store() {
+    const READY: &str = "fencepost_ready";
+    let stage = Stage::redis_with(&["--store-timeout", "400ms"]).await;
+    let (address, redis) = (stage.gateway.address, stage.redis.as_ref().unwrap());
+    eventually_shows(address, "it is ready", |scrape| scrape.get(READY) == 1.0).await;
+    let asked = async || Scrape::of(address).await.get("fencepost_store_seconds_count{step=\"check\"}");
+    let before = asked().await;
+    redis.stand_still().await;
+    eventually_shows(address, "the store is away", |scrape| scrape.get(READY) == 0.0).await;
+    redis.signal("CONT");
+    eventually_shows(address, "the store is back", |scrape| scrape.get(READY) == 1.0).await;
+    assert_eq!(asked().await, before);
+    let _: () = redis.command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]).await;
+    let _: () = redis.command(&["CONFIG", "SET", "maxmemory", "100mb"]).await;
+    eventually_shows(address, "the store is not safe", |scrape| scrape.get(READY) == 0.0).await;
+
+    let mut quorum = Quorum::start(3).await;
+    let gateway = quorum.gateway(&[]).await;
+    eventually_shows(gateway.address, "a quorum is there", |scrape| scrape.get(READY) == 1.0).await;
+    quorum.nodes[0].kill();
+    eventually_shows(gateway.address, "one is away", |scrape| {
+        let server = format!("127.0.0.1:{}", quorum.nodes[0].port());
+        scrape.get(&format!("fencepost_quorum_members{{server=\"{server}\",status=\"unusable\"}}")) == 1.0
+    })
+    .await;
+    assert_eq!(Scrape::of(gateway.address).await.get(READY), 1.0, "two are enough");
+    quorum.nodes[1].kill();
+    eventually_shows(gateway.address, "too few are there", |scrape| scrape.get(READY) == 0.0).await;
+
+    let gateway = Gateway::start(&["--store", "memory:"]).await;
+    assert_eq!(Scrape::of(gateway.address).await.get(READY), 1.0);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_are_counted_from_first_to_last() {
     let gateway = Gateway::embedded(&["--first-request-timeout", "500ms"]).await;
@@ -419,6 +454,12 @@ fn each_alarm_has_a_section_that_says_what_to_do() {
     let sections: Vec<_> = ALERTS_PAGE.lines().filter_map(|line| line.strip_prefix("## Fencepost")).collect();
     let sections: Vec<_> = sections.iter().map(|rest| format!("Fencepost{rest}")).collect();
     assert_eq!(sections, alarms);
+    for (rule, name) in ALERTS.split("- alert: ").skip(1).zip(&alarms) {
+        let severities = ["critical", "warning"].map(|severity| format!("severity: {severity}\n"));
+        assert!(severities.iter().any(|severity| rule.contains(severity)), "{name}");
+        let section = format!("runbook: docs/operations/alerts.md#{}\n", name.to_lowercase());
+        assert!(rule.contains(&section), "{name}");
+    }
     for (section, name) in ALERTS_PAGE.split("\n## Fencepost").skip(1).zip(&alarms) {
         assert!(section.contains("**What to do**"), "{name}");
     }

@@ -6,6 +6,7 @@ use axum::extract::Request;
 use axum::http::header::CACHE_CONTROL;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use axum::response::Response;
+use tracing::Level;
 
 use super::counts::{RequestOutcome, request_counts};
 use super::delivery::{Delivery, track};
@@ -150,11 +151,15 @@ impl LogLine {
             key_id,
             request_id,
         });
-        if !self.has_line() {
+        // Balancers ask all day long, and a good answer is no news.
+        let is_good_probe = is_delivered && status == Some(200) && matches!(route, "/healthz" | "/readyz");
+        if is_good_probe && !tracing::enabled!(Level::DEBUG) || !self.has_line() {
             return;
         }
         let elapsed_us = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
-        if status.is_some_and(|status| status >= 500) {
+        if is_good_probe {
+            tracing::debug!(request_id, key_id, method, route, key, status, problem, elapsed_us, "{message}");
+        } else if status.is_some_and(|status| status >= 500) {
             tracing::warn!(request_id, key_id, method, route, key, status, problem, elapsed_us, "{message}");
         } else {
             tracing::info!(request_id, key_id, method, route, key, status, problem, elapsed_us, "{message}");

@@ -40,7 +40,7 @@ pub(super) async fn get_metrics(
             "the metrics of this gateway are at the address of --metrics-listen",
         ));
     }
-    Ok(text(&app))
+    Ok(text(&app).await)
 }
 
 /// The metrics at an address of their own, and nothing else. Everybody may read them there.
@@ -55,7 +55,7 @@ pub fn metrics_app(state: AppState) -> impl Application {
 /// answer takes as long as many requests for locks.
 async fn alone(State(app): State<AppState>, version: Version) -> Response {
     tokio::task::yield_now().await;
-    let mut response = text(&app);
+    let mut response = text(&app).await;
     if version <= Version::HTTP_11 {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
@@ -73,7 +73,7 @@ impl Application for Observed {
     }
 }
 
-fn text(app: &AppState) -> Response {
+async fn text(app: &AppState) -> Response {
     // This makes them visible before the first request is counted.
     request_counts();
     let (metrics, service) = (metrics(), &app.service);
@@ -81,7 +81,9 @@ fn text(app: &AppState) -> Response {
     metrics.watchers.set(number(service.watchers()));
     metrics.holds.set(number(service.holds()));
     metrics.takes_back_pending.set(number(service.roll_backs()));
-    metrics.draining.set(app.draining.is_cancelled().into());
+    let is_draining = app.draining.is_cancelled();
+    metrics.draining.set(is_draining.into());
+    metrics.ready.set((!is_draining && service.seems_ready().await).into());
     (StatusCode::OK, [(CONTENT_TYPE, MEDIA_TYPE)], metrics.text()).into_response()
 }
 

@@ -95,6 +95,8 @@ pub(super) struct Writer {
     pub(super) clock: Arc<dyn Clock>,
     /// Where waiters are told.
     pub(super) hints: broadcast::Sender<Hint>,
+    /// Where it is told whether the file can be written.
+    pub(super) is_writable: Arc<AtomicBool>,
     /// The state.
     pub(super) state: State,
 }
@@ -204,6 +206,7 @@ impl Writer {
                 pause = if self.tidy() { TIDY_EVERY } else { TIDY_ON_AFTER };
                 tidied = Instant::now();
             }
+            self.is_writable.store(self.state.unwritable().is_none(), Ordering::Relaxed);
         }
         self.finish(stopping);
     }

@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout};
 use super::address::{AddressError, Layout, RedisAddress};
 use super::connection::sentinel::{Primary, Sentinels};
 use super::connection::slots;
-use super::failure::describe;
+use super::failure::{describe, password_problem};
 use super::health::preflight::{Look, Preflight};
 use super::health::profile::{Config, Profile};
 use super::health::quorum;
@@ -42,12 +42,13 @@ pub async fn diagnose(address: &RedisAddress, settings: &RedisSettings) -> Resul
     diagnostics.blocks.push(Block(rows));
     let preflight = Preflight::new(address, settings);
     let is_alone = servers.len() == 1;
+    let list = address.is_quorum().then(|| quorum::ListToCheck::new(address.nodes(), settings.list_epoch));
     let (mut looks, mut members) = (Vec::new(), Vec::new());
     for node in servers {
         let server = node.to_string();
         // Where there is one server only, it is known which is meant.
         let named = |text: String| if is_alone { text } else { format!("{server}: {text}") };
-        match see(&address.client(&node)?, &preflight, settings).await {
+        match see(&address.client(&node)?, &preflight, settings, list.as_ref()).await {
             Ok(report) => {
                 diagnostics.blocks.push(report.block(&server));
                 let Look { refusals, warnings, .. } = &report.look;
@@ -57,15 +58,30 @@ pub async fn diagnose(address: &RedisAddress, settings: &RedisSettings) -> Resul
                 let unfit = report.look.check().err().filter(|_| refusals.is_empty());
                 diagnostics.unreachable.extend(unfit.map(named));
                 diagnostics.unreadable.extend(report.unreadable.iter().cloned().map(named));
-                members.push(report.member(server));
+                members.extend(report.member(server));
                 looks.push(report.look);
             }
             Err(Unseen::Refused(reason)) => diagnostics.refusals.push(named(reason)),
-            Err(Unseen::Unreachable(reason)) => diagnostics.unreachable.push(format!("{server}: {reason}")),
+            Err(Unseen::Locked(reason)) => {
+                diagnostics.blocks.extend(list.as_ref().map(|_| quorum::missing(&server, reason)));
+                diagnostics.unready.push(named(reason.to_owned()));
+            }
+            Err(Unseen::Unreachable(mut reason)) => {
+                if reason == no_answer(settings) && address.speaks_tls() {
+                    reason.push_str(
+                        ": does the server speak TLS at this port? If not, write redis:// or redlock://",
+                    );
+                }
+                let block = list
+                    .as_ref()
+                    .map(|_| quorum::missing(&server, &format!("it cannot be reached: {reason}")));
+                diagnostics.blocks.extend(block);
+                diagnostics.unreachable.push(format!("{server}: {reason}"));
+            }
         }
     }
-    if address.is_quorum() {
-        quorum::conclude(&mut diagnostics, &members, address.nodes().len());
+    if let Some(list) = &list {
+        quorum::conclude(&mut diagnostics, &members, address.nodes().len(), list);
         diagnostics.promises = promises(quorum::promise_statuses());
     } else if !looks.is_empty() {
         diagnostics.promises = promises(promise_statuses(&looks, address.layout(), settings.replicas_ack));
@@ -110,7 +126,7 @@ struct ServerReport {
     look: Look,
     timing: Timing,
     /// Its part in a quorum, if it is to be one of it.
-    membership: Option<String>,
+    membership: Option<quorum::PartOfQuorum>,
     /// Locks whose values no gateway can read.
     unreadable: Vec<String>,
 }
@@ -126,6 +142,8 @@ struct Timing {
 /// Why a server could not be looked at.
 enum Unseen {
     Unreachable(String),
+    /// It asks for a password, or for another one.
+    Locked(&'static str),
     Refused(String),
 }
 
@@ -133,6 +151,7 @@ async fn see(
     client: &Client,
     preflight: &Preflight,
     settings: &RedisSettings,
+    list: Option<&quorum::ListToCheck>,
 ) -> Result<ServerReport, Unseen> {
     let patience = settings.reply_timeout;
     // Our own deadline bounds all of it.
@@ -140,12 +159,12 @@ async fn see(
     let look = async {
         let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
         let look = preflight.meet(&mut connection).await?;
-        let membership = match preflight.is_for_quorum() {
-            true => {
+        let membership = match list {
+            Some(list) => {
                 let (keys, run) = (preflight.keys(), look.profile.identity.incarnation());
-                Some(quorum::membership(&mut connection, keys, &run, settings.list_epoch).await?)
+                Some(quorum::membership(&mut connection, keys, &run, list).await?)
             }
-            false => None,
+            None => None,
         };
         let timing = Timing::take(&mut connection).await?;
         let unreadable = match look.may_list {
@@ -156,11 +175,12 @@ async fn see(
     };
     match timeout(patience, look).await {
         Ok(seen) => seen.map_err(|error| Unseen::of(&error)),
-        Err(_) => {
-            let waited = humantime::format_duration(patience);
-            Err(Unseen::Unreachable(format!("no answer within {waited}")))
-        }
+        Err(_) => Err(Unseen::Unreachable(no_answer(settings))),
     }
+}
+
+fn no_answer(settings: &RedisSettings) -> String {
+    format!("no answer within {}", humantime::format_duration(settings.reply_timeout))
 }
 
 /// The locks whose values no gateway can read, of those that a look has time for.
@@ -211,6 +231,9 @@ async fn unreadable(
 
 impl Unseen {
     fn of(error: &RedisError) -> Self {
+        if let Some(problem) = password_problem(error) {
+            return Self::Locked(problem);
+        }
         match error.kind() {
             ErrorKind::RESP3NotSupported => Self::Refused("it is older than Redis 6.0".to_owned()),
             ErrorKind::Server(ServerErrorKind::NoPerm) => {
@@ -268,17 +291,18 @@ impl ServerReport {
             ("round trip", format!("{:.2} ms", self.timing.round_trip.as_secs_f64() * 1e3)),
             ("clock", self.timing.clock()),
         ];
-        rows.extend(self.membership.clone().map(|membership| ("quorum", membership)));
+        rows.extend(self.membership.as_ref().map(|membership| ("quorum", membership.text.clone())));
         Block(rows)
     }
 
-    fn member(&self, server: String) -> quorum::QuorumServer {
+    fn member(&self, server: String) -> Option<quorum::QuorumServer> {
         let Look { profile, .. } = &self.look;
-        quorum::QuorumServer {
+        Some(quorum::QuorumServer {
             server,
+            membership: self.membership.clone()?,
             run: profile.identity.incarnation(),
             ahead_seconds: self.timing.ahead_seconds,
-        }
+        })
     }
 }
 

@@ -133,6 +133,20 @@ pub(crate) fn describe(error: &RedisError) -> String {
     }
 }
 
+/// What is wrong with the password, if that is what is wrong: the server was reached.
+pub(crate) fn password_problem(error: &RedisError) -> Option<&'static str> {
+    match first_word(&describe(error)) {
+        "NOAUTH" => Some(
+            "the server asks for a password (NOAUTH): write it into a file, and name that with --redis-password-file",
+        ),
+        "WRONGPASS" => Some(
+            "the server refuses the password, or does not know the user (WRONGPASS): look at --redis-password-file, and at the \
+             user in --store",
+        ),
+        _ => None,
+    }
+}
+
 /// What is wrong with TLS, if that is what is wrong. The library has only names of its types for most of it.
 fn tls_problem(error: &RedisError) -> Option<String> {
     let cause = error.source()?.downcast_ref::<Arc<dyn Error + Send + Sync>>()?;

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures_util::future::join_all;
 use tempfile::TempDir;
 
-use crate::support::{Answer, Client, Gateway, fresh_token};
+use crate::metrics::Scrape;
+use crate::support::{Answer, Client, Gateway, eventually, fresh_token};
 
 /// What the operating system calls it.
 const REASON: &str = "No space left on device";
@@ -291,6 +292,21 @@ async fn whatever_the_last_page_is_wanted_for_the_answer_is_true() {
         held.extend(refused);
     }
     assert!(unready > 0, "it was ready on a full disk each time");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_shows_in_the_numbers_until_there_is_room() {
+    let disk = SmallDisk::new();
+    let gateway = disk.gateway().await;
+    let client = Client::new(gateway.address);
+    let is_ready = async || Scrape::of(gateway.address).await.get("fencepost_ready") == 1.0;
+    assert!(is_ready().await);
+    disk.fill_but(0);
+    take_until_refused(&client).await;
+    eventually("it is not ready", async || !is_ready().await).await;
+    disk.make_room();
+    Claim::new().put(&client).await.expect(201);
+    eventually("it is ready", async || is_ready().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

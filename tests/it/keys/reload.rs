@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use http_body_util::BodyExt;
 use tokio::io::AsyncWriteExt;
 
+use crate::metrics::{Scrape, metrics_address};
 use crate::support::{Client, Gateway, KeysFile, PATIENCE, eventually, fresh_token, h2};
 
 use super::gateway;
@@ -17,6 +18,28 @@ fn two_keys() -> (KeysFile, String, String) {
     let stays = file.add_for_all("stays", "\"acquire\", \"inspect\"");
     let goes = file.add_for_all("goes", "\"acquire\", \"inspect\"");
     (file, stays, goes)
+}
+
+/// Else a revocation could fail, and only one line of the log would know.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_keys_file_that_cannot_be_read_shows_in_the_numbers_until_it_can() {
+    let (mut file, stays, goes) = two_keys();
+    let gateway = gateway(&file, &["--metrics-listen", "127.0.0.1:0"]).await;
+    let (client, numbers) = (Client::new(gateway.address), metrics_address(&gateway));
+    let in_force =
+        async || Scrape::of(numbers).await.get("fencepost_settings_file_in_force{file=\"keys\"}") == 1.0;
+    assert!(in_force().await);
+    let away = file.path().with_extension("away");
+    std::fs::rename(file.path(), &away).unwrap();
+    eventually("it shows", async || !in_force().await).await;
+    client.get("/locks/k").key(&goes).send().await.expect(404);
+    file.remove("goes");
+    file.write();
+    eventually("it is in force again", async || in_force().await).await;
+    client.get("/locks/k").key(&goes).send().await.expect_problem(401, "key-refused");
+    client.get("/locks/k").key(&stays).send().await.expect(404);
+    std::fs::write(file.path(), "[[key]]\nnonsense").unwrap();
+    eventually("a mistake shows too", async || !in_force().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -123,7 +123,7 @@ async fn lines_for_which_there_is_no_room_are_counted_in_a_line_and_in_the_metri
         assert!(more > 0, "it ended");
         text.extend_from_slice(&bytes[..more]);
         // Whatever is written now shows whether something was left out before.
-        client.get("/healthz").send().await;
+        client.get("/openapi.json").send().await;
     }
     signal(program.child.id(), "TERM");
     assert_eq!(program.exit_code().await, Some(0));

@@ -115,6 +115,10 @@ async fn the_end_of_the_certificate_that_is_served_is_among_the_numbers() {
     let (certificates, gateway) = gateway(&["--metrics-listen", "127.0.0.1:0"]).await;
     let address = metrics_address(&gateway);
     let end = async || Scrape::of(address).await.get(SERIES);
+    let in_force = async || {
+        Scrape::of(address).await.get("fencepost_settings_file_in_force{file=\"certificate\"}") == 1.0
+    };
+    assert!(in_force().await);
     let first = end().await;
     let next = |params: &mut CertificateParams| params.not_after = rcgen::date_time_ymd(2031, 5, 6);
     let (certificate, key) = certificates.client_with("next", DistinguishedName::new(), next);
@@ -126,6 +130,7 @@ async fn the_end_of_the_certificate_that_is_served_is_among_the_numbers() {
     fs::write(certificates.certificate(), "nonsense").unwrap();
     eventually("it says why", async || lines_with(&gateway, "no certificate in PEM") > 0).await;
     assert_eq!(end().await, 1_935_792_000.0);
+    eventually("it shows that the file is not in force", async || !in_force().await).await;
     // Zero would be taken for an end that is long over.
     let plain = Gateway::start(&["--store", "memory:"]).await;
     assert!(!Scrape::of(plain.address).await.series().contains(SERIES));

@@ -12,7 +12,7 @@ use super::link::Link;
 use super::replicas::Replicas;
 use super::sentinel::{Primary, Sentinels};
 use crate::store::Bucket;
-use crate::store::redis::failure::describe;
+use crate::store::redis::failure::{describe, password_problem};
 use crate::store::redis::health::monitor::ServerMonitor;
 use crate::store::redis::health::preflight::Gate;
 use crate::store::redis::pubsub::Hints;
@@ -99,7 +99,10 @@ impl Connector {
         match connected {
             Ok(Ok(Ok((link, primary)))) => Ok(Connected { link, primary, closed }),
             Ok(Ok(Err(reason))) => Err(format!("Redis cannot be used: {reason}")),
-            Ok(Err(error)) => Err(format!("Redis cannot be used: {}", describe(&error))),
+            Ok(Err(error)) => {
+                let reason = password_problem(&error).map_or_else(|| describe(&error), str::to_owned);
+                Err(format!("Redis cannot be used: {reason}"))
+            }
             Err(_) => Err("Redis does not answer".to_owned()),
         }
     }

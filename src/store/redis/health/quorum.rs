@@ -5,16 +5,56 @@ use std::time::Duration;
 use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
 
-use crate::store::diagnostics::{Diagnostics, PromiseStatus};
+use crate::store::diagnostics::{Block, Diagnostics, PromiseStatus};
+use crate::store::redis::node::Node;
 use crate::store::redis::scripts::keys::KeySpace;
 
 /// How far the clocks of the servers may be apart before that is worth a word: numbers may be so far ahead of a clock, and
 /// no further.
 const CLOCKS_APART_SECONDS: f64 = 5.0;
 
+/// The list of servers that a gateway goes by.
+pub(crate) struct ListToCheck {
+    /// The addresses, in ascending order.
+    pub(crate) text: String,
+    pub(crate) epoch: u64,
+}
+
+impl ListToCheck {
+    pub(crate) fn new(nodes: &[Node], epoch: u64) -> Self {
+        Self { text: list_text(nodes), epoch }
+    }
+}
+
+/// The addresses of the servers of a quorum as their records have them.
+pub(crate) fn list_text(nodes: &[Node]) -> String {
+    let mut names: Vec<_> = nodes.iter().map(ToString::to_string).collect();
+    names.sort_unstable();
+    names.join(" ")
+}
+
+/// What a server says of its part in the quorum, and whether it counts.
+#[derive(Clone)]
+pub(crate) struct PartOfQuorum {
+    pub(crate) text: String,
+    pub(crate) kind: MembershipKind,
+}
+
+/// Whether a server counts, for a gateway that starts now.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MembershipKind {
+    Counts,
+    /// It knows an earlier list only. The gateway gives it this one.
+    Earlier,
+    /// It was never part of a quorum.
+    New,
+    Out,
+}
+
 /// What is known of one server of a quorum.
 pub(crate) struct QuorumServer {
     pub(crate) server: String,
+    pub(crate) membership: PartOfQuorum,
     /// Names its process, and what that last followed.
     pub(crate) run: String,
     /// How far its clock is ahead of this machine's.
@@ -26,8 +66,8 @@ pub(crate) async fn membership(
     connection: &mut MultiplexedConnection,
     keys: &KeySpace,
     run: &str,
-    epoch: u64,
-) -> RedisResult<String> {
+    list: &ListToCheck,
+) -> RedisResult<PartOfQuorum> {
     type Record = (Option<String>, Option<u64>, Option<u64>, Option<u64>, Option<String>);
     let record = redis::cmd("HMGET")
         .arg(keys.record())
@@ -35,24 +75,49 @@ pub(crate) async fn membership(
         .query_async::<Record>(connection)
         .await?;
     let (Some(recorded), Some(known), Some(since_ms), Some(longest_ms), Some(members)) = record else {
-        return Ok("not part of one yet".to_owned());
+        return Ok(PartOfQuorum { text: "not part of one yet".to_owned(), kind: MembershipKind::New });
     };
     let (now_seconds, _): (u64, u64) = redis::cmd("TIME").query_async(connection).await?;
-    Ok(if known != epoch {
-        format!("part of the one of epoch {known}: {members}")
+    let left_ms = since_ms.saturating_add(longest_ms).saturating_sub(now_seconds * 1_000);
+    let quarantine = format!(
+        "in quarantine for {} more",
+        humantime::format_duration(Duration::from_secs(left_ms.div_ceil(1_000)))
+    );
+    let (text, kind) = if known > list.epoch {
+        let text =
+            format!("it knows a later list of servers, that of epoch {known} ({members}): use that list");
+        (text, MembershipKind::Out)
+    } else if known == list.epoch && members != list.text {
+        let text = format!(
+            "it knows another list of servers of epoch {known} ({members}): use that list, or give yours a --redlock-epoch of \
+             its own"
+        );
+        (text, MembershipKind::Out)
     } else if recorded != run {
-        "restarted, or made to follow another server, since a gateway has met it".to_owned()
-    } else if since_ms == 0 {
-        format!("counts, by the list of epoch {known}")
+        let text = "restarted, or made to follow another server, since a gateway has met it";
+        (text.to_owned(), MembershipKind::Out)
+    } else if since_ms != 0 {
+        (quarantine, MembershipKind::Out)
+    } else if known < list.epoch {
+        (format!("part of the one of epoch {known}: {members}"), MembershipKind::Earlier)
     } else {
-        let left_ms = (since_ms + longest_ms).saturating_sub(now_seconds * 1_000);
-        let left = humantime::format_duration(Duration::from_secs(left_ms.div_ceil(1_000)));
-        format!("in quarantine for {left} more")
-    })
+        (format!("counts, by the list of epoch {known}"), MembershipKind::Counts)
+    };
+    Ok(PartOfQuorum { text, kind })
+}
+
+/// The block of a server of a quorum that could not be looked at.
+pub(crate) fn missing(server: &str, reason: &str) -> Block {
+    Block(vec![("server", server.to_owned()), ("quorum", format!("does not count: {reason}"))])
 }
 
 /// Says what follows for all of them together, where so many are named.
-pub(crate) fn conclude(diagnostics: &mut Diagnostics, members: &[QuorumServer], all: usize) {
+pub(crate) fn conclude(
+    diagnostics: &mut Diagnostics,
+    members: &[QuorumServer],
+    all: usize,
+    list: &ListToCheck,
+) {
     for (number, member) in members.iter().enumerate() {
         if let Some(twin) = members[..number].iter().find(|twin| twin.run == member.run) {
             diagnostics.refusals.push(format!("{} and {} are the same server", twin.server, member.server));
@@ -62,7 +127,18 @@ pub(crate) fn conclude(diagnostics: &mut Diagnostics, members: &[QuorumServer], 
     if members.len() >= needed {
         // They can be done without, and more must not fail.
         let missing = diagnostics.unreachable.drain(..).map(|reason| format!("cannot be reached: {reason}"));
+        let missing: Vec<_> = missing.chain(diagnostics.unready.drain(..)).collect();
         diagnostics.warnings.extend(missing);
+    }
+    let (good, troubles) = standing(members, all, list);
+    if good >= needed {
+        diagnostics.warnings.extend(troubles);
+    } else {
+        let mut text = format!("{needed} of {all} servers are needed, and {good} can be used");
+        if !troubles.is_empty() {
+            text.extend([": ", &troubles.join("; ")]);
+        }
+        diagnostics.unready.push(text);
     }
     if all.is_multiple_of(2) {
         diagnostics.warnings.push(format!(
@@ -81,6 +157,29 @@ pub(crate) fn conclude(diagnostics: &mut Diagnostics, members: &[QuorumServer], 
             last - first
         ));
     }
+}
+
+/// How many servers count as soon as a gateway runs, and why the others that answered do not.
+fn standing(members: &[QuorumServer], all: usize, list: &ListToCheck) -> (usize, Vec<String>) {
+    let is = |member: &&QuorumServer, kind| member.membership.kind == kind;
+    let new = members.iter().filter(|member| is(member, MembershipKind::New)).count();
+    let is_beginning = new == all && list.epoch == 1;
+    let mut troubles = Vec::new();
+    for QuorumServer { server, membership, .. } in members {
+        match membership.kind {
+            MembershipKind::Out => troubles.push(format!("{server}: {}", membership.text)),
+            MembershipKind::New if !is_beginning => {
+                let why = match (new == members.len(), list.epoch) {
+                    (true, 1) => "it counts as soon as all servers of the quorum are there",
+                    (true, _) => "no server knows an earlier list, and a first list has epoch 1",
+                    (false, _) => "it is new or has lost its data, and goes into quarantine",
+                };
+                troubles.push(format!("{server}: {why}"));
+            }
+            MembershipKind::New | MembershipKind::Earlier | MembershipKind::Counts => {}
+        }
+    }
+    (members.len() - troubles.len(), troubles)
 }
 
 /// What becomes of the promises I1 to I5.
