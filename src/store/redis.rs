@@ -55,7 +55,7 @@ const ADMIN_CONNECTIONS: u32 = 2;
 
 /// How long the answer to "can it be used?" is given again.
 const CHECK_HOLDS_FOR: Duration = Duration::from_secs(1);
-/// How long a check that failed counts where nobody asks again. Most balancers ask more often.
+/// How long a check that failed counts if no request asks again. Most balancers ask more often.
 const FAILED_CHECK_COUNTS_FOR: Duration = Duration::from_secs(30);
 
 /// Locks on Redis: one server, the primary that Sentinel names, or a cluster.
@@ -282,7 +282,7 @@ impl LockStore for RedisStore {
 
     fn seems_ready(&self) -> BoxFuture<'_, bool> {
         async {
-            // Nothing is waited for, so nobody is asked: links are kept, and looked at each second, in any case.
+            // This asks no server, so it waits for nothing. Links are kept and looked at each second anyway.
             let is_linked = self.servers.check(Instant::now()).await.is_ok();
             let refuses_connections = |last: &(Instant, Result<(), StoreError>)| {
                 last.1.is_err() && last.0.elapsed() < FAILED_CHECK_COUNTS_FOR
