@@ -35,7 +35,7 @@ export async function keys(url, ofAll, ofTeam, ofWatcher) {
   await page.reload();
   await ui.shows('ci/build');
   await ui.search.fill('prod/');
-  await page.getByRole('alert').getByText('for other locks only').waitFor();
+  await page.getByRole('alert').getByText('only for locks of other names').waitFor();
   await ui.search.fill('ci/');
   await ui.shows('ci/test');
   await ui.button('ci/test').click();
@@ -54,7 +54,7 @@ export async function keys(url, ofAll, ofTeam, ofWatcher) {
 
   // A key that is revoked ends what it began.
   await ask('revoke');
-  await other.page.getByRole('alert').getByText('or not any more').waitFor();
+  await other.page.getByRole('alert').getByText('revoked').waitFor();
   assert((await other.page.locator('#rows tr').count()) === 0, 'what it let one see is gone');
   await keptIs(other.page, 0);
 

@@ -43,7 +43,7 @@ export async function turnedAway(url) {
   const second = await browser.open(`${url}/ui`);
   // It lists them at least.
   await second.shows('backup');
-  await second.page.getByText('Too many watch already').waitFor();
+  await second.page.getByText('Too many streams of events are open already').waitFor();
   await first.page.close();
   await second.isLive();
   await curl.take('next', 'ttl=10m');
