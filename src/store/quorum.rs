@@ -19,14 +19,14 @@ use tokio::time::Instant;
 
 use self::ballot::Ballots;
 use self::member::Member;
-use self::membership::{Membership, ServerList};
+use self::membership::Membership;
 use self::poll::Pollster;
 use self::waiters::Waiters;
 use super::redis::address::{AddressError, RedisAddress};
 use super::redis::connection::connector::Target;
 use super::redis::connection::supervisor::LinkSupervisor;
 use super::redis::health::preflight::Preflight;
-use super::redis::health::quorum::list_text;
+use super::redis::health::quorum::ServerList;
 use super::redis::pubsub::peer_bus::{PeerChannels, Publisher};
 use super::redis::pubsub::{Hints, MOST_HINTS};
 use super::redis::scripts::keys::KeySpace;
@@ -83,8 +83,7 @@ impl QuorumStore {
         // A lease may last so long, its attempt included. Servers that forgot are left out for as long as tombstones live, too:
         // else a token that was released could be granted again by those that have forgotten that.
         let longest = (settings.max_ttl + 2 * settings.reply_timeout).max(settings.mark_ttl);
-        let text = list_text(address.nodes());
-        let list = ServerList { text, epoch: settings.list_epoch, longest_ms: whole_ms(longest) };
+        let list = ServerList::new(address.nodes(), settings.list_epoch);
         let gateway: Arc<str> = Attempt::generate().to_string().into();
         let (mut members, mut told) = (Vec::new(), Vec::new());
         let peer_channels = PeerChannels::new(&keys, settings.reply_timeout);
@@ -96,7 +95,7 @@ impl QuorumStore {
             members.push(Arc::new(Member::new(node.to_string(), supervisor, list.epoch, keys.record())));
             told.push(hints);
         }
-        let membership = Membership::start(members, list, settings.reply_timeout, clock);
+        let membership = Membership::start(members, list, whole_ms(longest), settings.reply_timeout, clock);
         let hints = broadcast::Sender::new(MOST_HINTS);
         let waiters = Arc::new(Waiters::new(WaitQueues::new(settings.line), hints.clone()));
         for (server, told) in told.into_iter().enumerate() {

@@ -21,6 +21,7 @@ use super::member_status::{MemberStatus, RecordKind};
 use super::scripts;
 use crate::clock::Clock;
 use crate::store::StoreError;
+use crate::store::redis::health::quorum::ServerList;
 use crate::store::redis::pubsub::peer_bus::PeerRoutes;
 
 /// How often a gateway looks at each server.
@@ -28,15 +29,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOK_OFTEN: Duration = Duration::from_millis(200);
 /// The shortest time between two looks.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
-
-/// The list of servers, as every gateway must have it.
-pub(super) struct ServerList {
-    /// The addresses, in ascending order.
-    pub(super) text: String,
-    pub(super) epoch: u64,
-    /// How long a lease can last, the attempt that takes it included.
-    pub(super) longest_ms: u64,
-}
 
 /// What the log says of a server. It leaves out what differs from one look to the next.
 #[derive(PartialEq, Eq)]
@@ -54,6 +46,8 @@ enum Standing {
 pub(super) struct Membership {
     pub(super) members: Vec<Arc<Member>>,
     pub(super) list: ServerList,
+    /// How long a lease can last, the attempt that takes it included.
+    pub(super) longest_ms: u64,
     /// By which a gateway knows how much time goes by.
     pub(super) clock: Arc<dyn Clock>,
     pub(super) reply_timeout: Duration,
@@ -76,6 +70,7 @@ impl Membership {
     pub(super) fn start(
         members: Vec<Arc<Member>>,
         list: ServerList,
+        longest_ms: u64,
         reply_timeout: Duration,
         clock: Arc<dyn Clock>,
     ) -> Arc<Self> {
@@ -83,6 +78,7 @@ impl Membership {
         let membership = Arc::new(Self {
             members,
             list,
+            longest_ms,
             clock,
             reply_timeout,
             runs,
@@ -127,7 +123,7 @@ impl Membership {
 
     /// How long a lease can last, the attempt included.
     pub(super) fn longest(&self) -> Duration {
-        Duration::from_millis(self.list.longest_ms)
+        Duration::from_millis(self.longest_ms)
     }
 
     /// The servers that count.
@@ -238,7 +234,7 @@ impl Membership {
         let member = &self.members[index];
         let deadline = Instant::now() + self.reply_timeout;
         let before = member.status();
-        let args = [self.list.epoch.to_string(), self.list.text.clone(), self.list.longest_ms.to_string()];
+        let args = [self.list.epoch.to_string(), self.list.text.clone(), self.longest_ms.to_string()];
         let asked_at = self.clock.boot();
         let (link, reply) = match member.ask(&scripts::LOOK, &args, deadline).await {
             Ok(answer) => answer,

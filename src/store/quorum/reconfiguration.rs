@@ -56,7 +56,7 @@ impl Membership {
         let good: Vec<_> = (0..self.members.len()).filter(counts).collect();
         self.settle_list(&statuses, &good).await;
         let longest_ms = statuses.iter().flatten().map(|status| status.longest_ms).max().unwrap_or_default();
-        let longest_ms = longest_ms.max(self.list.longest_ms);
+        let longest_ms = longest_ms.max(self.longest_ms);
         for (index, status) in
             statuses.iter().enumerate().filter_map(|(index, status)| Some((index, status.as_ref().ok()?)))
         {
@@ -226,7 +226,7 @@ impl Membership {
     /// Changes what a server is, on the strength of what was `seen` of it; whether this gateway did it.
     async fn change(&self, index: usize, seen: &MemberStatus, change: Change) -> bool {
         let member = &self.members[index];
-        let longest_ms = self.list.longest_ms;
+        let longest_ms = self.longest_ms;
         let (kind, number, epoch_before, longest_ms) = match change {
             Change::Join { was_born } => ("join", u64::from(was_born), 0, longest_ms),
             Change::Found => ("found", 0, 0, longest_ms),

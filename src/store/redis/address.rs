@@ -201,10 +201,6 @@ impl RedisAddress {
         &self.nodes
     }
 
-    pub(crate) fn speaks_tls(&self) -> bool {
-        matches!(self.template.addr(), ConnectionAddr::TcpTls { .. })
-    }
-
     /// A client that knows all that is needed to connect to a server that holds data; it has not connected yet.
     pub(crate) fn client(&self, node: &Node) -> Result<Client, AddressError> {
         self.client_of(self.template.clone(), node)
@@ -263,7 +259,11 @@ impl fmt::Display for RedisAddress {
             Layout::Cluster => write!(f, "redis cluster at {nodes}"),
             Layout::Quorum => write!(f, "a quorum of redis at {nodes}, database {database}"),
         }?;
-        f.write_str(if self.speaks_tls() { ", with TLS" } else { "" })
+        f.write_str(if matches!(self.template.addr(), ConnectionAddr::TcpTls { .. }) {
+            ", with TLS"
+        } else {
+            ""
+        })
     }
 }
 

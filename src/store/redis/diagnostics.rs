@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, ErrorKind, RedisError, RedisResult, ServerErrorKind};
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, ErrorKind, RedisError, RedisResult, ServerErrorKind,
+};
 use tokio::time::{Instant, timeout};
 
 use super::address::{AddressError, Layout, RedisAddress};
@@ -42,12 +44,13 @@ pub async fn diagnose(address: &RedisAddress, settings: &RedisSettings) -> Resul
     diagnostics.blocks.push(Block(rows));
     let preflight = Preflight::new(address, settings);
     let is_alone = servers.len() == 1;
-    let list = address.is_quorum().then(|| quorum::ListToCheck::new(address.nodes(), settings.list_epoch));
+    let list = address.is_quorum().then(|| quorum::ServerList::new(address.nodes(), settings.list_epoch));
     let (mut looks, mut members) = (Vec::new(), Vec::new());
     for node in servers {
         let server = node.to_string();
         // Where there is one server only, it is known which is meant.
         let named = |text: String| if is_alone { text } else { format!("{server}: {text}") };
+        let missing = |why: &str| list.as_ref().map(|_| quorum::missing(&server, why));
         match see(&address.client(&node)?, &preflight, settings, list.as_ref()).await {
             Ok(report) => {
                 diagnostics.blocks.push(report.block(&server));
@@ -63,19 +66,11 @@ pub async fn diagnose(address: &RedisAddress, settings: &RedisSettings) -> Resul
             }
             Err(Unseen::Refused(reason)) => diagnostics.refusals.push(named(reason)),
             Err(Unseen::Locked(reason)) => {
-                diagnostics.blocks.extend(list.as_ref().map(|_| quorum::missing(&server, reason)));
+                diagnostics.blocks.extend(missing(reason));
                 diagnostics.unready.push(named(reason.to_owned()));
             }
-            Err(Unseen::Unreachable(mut reason)) => {
-                if reason == no_answer(settings) && address.speaks_tls() {
-                    reason.push_str(
-                        ": does the server speak TLS at this port? If not, write redis:// or redlock://",
-                    );
-                }
-                let block = list
-                    .as_ref()
-                    .map(|_| quorum::missing(&server, &format!("it cannot be reached: {reason}")));
-                diagnostics.blocks.extend(block);
+            Err(Unseen::Unreachable(reason)) => {
+                diagnostics.blocks.extend(missing(&format!("it cannot be reached: {reason}")));
                 diagnostics.unreachable.push(format!("{server}: {reason}"));
             }
         }
@@ -151,7 +146,7 @@ async fn see(
     client: &Client,
     preflight: &Preflight,
     settings: &RedisSettings,
-    list: Option<&quorum::ListToCheck>,
+    list: Option<&quorum::ServerList>,
 ) -> Result<ServerReport, Unseen> {
     let patience = settings.reply_timeout;
     // Our own deadline bounds all of it.
@@ -175,12 +170,17 @@ async fn see(
     };
     match timeout(patience, look).await {
         Ok(seen) => seen.map_err(|error| Unseen::of(&error)),
-        Err(_) => Err(Unseen::Unreachable(no_answer(settings))),
+        Err(_) => {
+            let hint = match client.get_connection_info().addr() {
+                ConnectionAddr::TcpTls { .. } => {
+                    ": does the server speak TLS at this port? If not, write redis:// or redlock://"
+                }
+                _ => "",
+            };
+            let waited = humantime::format_duration(patience);
+            Err(Unseen::Unreachable(format!("no answer within {waited}{hint}")))
+        }
     }
-}
-
-fn no_answer(settings: &RedisSettings) -> String {
-    format!("no answer within {}", humantime::format_duration(settings.reply_timeout))
 }
 
 /// The locks whose values no gateway can read, of those that a look has time for.

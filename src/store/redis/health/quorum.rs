@@ -13,24 +13,19 @@ use crate::store::redis::scripts::keys::KeySpace;
 /// no further.
 const CLOCKS_APART_SECONDS: f64 = 5.0;
 
-/// The list of servers that a gateway goes by.
-pub(crate) struct ListToCheck {
-    /// The addresses, in ascending order.
+/// The list of servers, as every gateway must have it.
+pub(crate) struct ServerList {
+    /// The addresses in ascending order, as the records of the servers have them.
     pub(crate) text: String,
     pub(crate) epoch: u64,
 }
 
-impl ListToCheck {
+impl ServerList {
     pub(crate) fn new(nodes: &[Node], epoch: u64) -> Self {
-        Self { text: list_text(nodes), epoch }
+        let mut names: Vec<_> = nodes.iter().map(ToString::to_string).collect();
+        names.sort_unstable();
+        Self { text: names.join(" "), epoch }
     }
-}
-
-/// The addresses of the servers of a quorum as their records have them.
-pub(crate) fn list_text(nodes: &[Node]) -> String {
-    let mut names: Vec<_> = nodes.iter().map(ToString::to_string).collect();
-    names.sort_unstable();
-    names.join(" ")
 }
 
 /// What a server says of its part in the quorum, and whether it counts.
@@ -66,7 +61,7 @@ pub(crate) async fn membership(
     connection: &mut MultiplexedConnection,
     keys: &KeySpace,
     run: &str,
-    list: &ListToCheck,
+    list: &ServerList,
 ) -> RedisResult<PartOfQuorum> {
     type Record = (Option<String>, Option<u64>, Option<u64>, Option<u64>, Option<String>);
     let record = redis::cmd("HMGET")
@@ -116,7 +111,7 @@ pub(crate) fn conclude(
     diagnostics: &mut Diagnostics,
     members: &[QuorumServer],
     all: usize,
-    list: &ListToCheck,
+    list: &ServerList,
 ) {
     for (number, member) in members.iter().enumerate() {
         if let Some(twin) = members[..number].iter().find(|twin| twin.run == member.run) {
@@ -160,7 +155,7 @@ pub(crate) fn conclude(
 }
 
 /// How many servers count as soon as a gateway runs, and why the others that answered do not.
-fn standing(members: &[QuorumServer], all: usize, list: &ListToCheck) -> (usize, Vec<String>) {
+fn standing(members: &[QuorumServer], all: usize, list: &ServerList) -> (usize, Vec<String>) {
     let is = |member: &&QuorumServer, kind| member.membership.kind == kind;
     let new = members.iter().filter(|member| is(member, MembershipKind::New)).count();
     let is_beginning = new == all && list.epoch == 1;
