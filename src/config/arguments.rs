@@ -5,8 +5,9 @@ use std::num::{ParseFloatError, ParseIntError};
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
-use clap::{ArgMatches, Command, CommandFactory, FromArgMatches};
+use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
 
+use super::environment::all_flags;
 use super::{Action, Cli, SettingsError};
 
 /// What was given, to be said again in an error.
@@ -117,18 +118,10 @@ fn empty_variable(error: &clap::Error) -> Option<String> {
     let argument = told(error, ContextKind::InvalidArg)?;
     let is_empty = told(error, ContextKind::InvalidValue).is_some_and(|value| value.is_empty());
     let flag = argument.split(' ').next().filter(|_| is_empty)?.strip_prefix("--")?;
-    let mut commands = vec![Cli::command()];
-    while let Some(command) = commands.pop() {
-        let of_flag = command.get_arguments().find(|argument| argument.get_long() == Some(flag));
-        let variable = of_flag.and_then(clap::Arg::get_env);
-        if let Some(variable) =
-            variable.filter(|name| std::env::var_os(name).is_some_and(|value| value.is_empty()))
-        {
-            return Some(variable.to_string_lossy().into_owned());
-        }
-        commands.extend(command.get_subcommands().cloned());
-    }
-    None
+    let all = all_flags();
+    let mut variables = all.iter().filter(|other| other.get_long() == Some(flag)).filter_map(Arg::get_env);
+    let empty = variables.find(|name| std::env::var_os(name).is_some_and(|value| value.is_empty()));
+    empty.map(|variable| variable.to_string_lossy().into_owned())
 }
 
 /// Whether a word that is no command stands behind flags of the gateway.

@@ -1,6 +1,6 @@
 //! Variables of the environment that look like settings and are none.
 
-use clap::CommandFactory;
+use clap::{Arg, CommandFactory};
 use strsim::jaro_winkler;
 
 use super::{Action, Cli};
@@ -22,8 +22,7 @@ pub fn wrong_variables(action: &Action) -> Option<String> {
     if !matches!(action, Action::Serve(_) | Action::Check(_)) {
         return None;
     }
-    let unknown = unknown_among(environment()).into_iter();
-    let wrong = unknown.filter_map(|Unknown { name, meant }| {
+    let wrong = unknown_among(environment()).into_iter().filter_map(|Unknown { name, meant }| {
         Some(format!("the variable {name} is no setting: did you mean {}? Rename or remove it", meant?))
     });
     let wrong: Vec<_> = wrong.collect();
@@ -78,14 +77,20 @@ fn unknown_among(variables: impl Iterator<Item = (String, String)>) -> Vec<Unkno
 
 /// The variables of all flags of all commands.
 fn settings() -> Vec<String> {
-    let mut known = WITHOUT_FLAG.map(str::to_owned).to_vec();
-    let mut commands = vec![Cli::command()];
+    let all = all_flags();
+    let of_flags =
+        all.iter().filter_map(Arg::get_env).map(|variable| variable.to_string_lossy().into_owned());
+    WITHOUT_FLAG.map(str::to_owned).into_iter().chain(of_flags).collect()
+}
+
+/// The flags of all commands. Some commands share a flag, and it is there once for each.
+pub(super) fn all_flags() -> Vec<Arg> {
+    let (mut flags, mut commands) = (Vec::new(), vec![Cli::command()]);
     while let Some(command) = commands.pop() {
-        let variables = command.get_arguments().filter_map(clap::Arg::get_env);
-        known.extend(variables.map(|variable| variable.to_string_lossy().into_owned()));
+        flags.extend(command.get_arguments().cloned());
         commands.extend(command.get_subcommands().cloned());
     }
-    known
+    flags
 }
 
 /// Whether Kubernetes sets such a variable in every container beside a Service that is called `fencepost`, or `fencepost-…`.
