@@ -12,9 +12,10 @@ use crate::api::problem::ProblemType;
 use crate::api::state::AppState;
 
 const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
-const PAGE: &str = include_str!("introduction.html");
-const LIST: &str = include_str!("problems.html");
-/// What the page has in place of the address of this gateway, of the option for a key, and of a list.
+const PAGE: &str = concat!(include_str!("head.html"), include_str!("introduction.html"));
+const LIST: &str = concat!(include_str!("head.html"), include_str!("problems.html"));
+/// What the pages have in place of their title, of the address of this gateway, of the option for a key, and of a list.
+const TITLE: &str = "{title}";
 const ORIGIN: &str = "{origin}";
 const KEY: &str = "{key}";
 const ROWS: &str = "{rows}";
@@ -33,7 +34,8 @@ pub(super) async fn introduce(State(app): State<AppState>, request: Request, nex
         return next.run(request).await;
     }
     let key = if needs_key(&app) { WITH_KEY } else { "" };
-    let page = PAGE.replace(ORIGIN, &origin(&app, request.headers(), request.uri())).replace(KEY, key);
+    let origin = origin(&app, request.headers(), request.uri());
+    let page = PAGE.replace(TITLE, "Fencepost").replace(ORIGIN, &origin).replace(KEY, key);
     ([(CONTENT_TYPE, HTML)], page).into_response()
 }
 
@@ -67,7 +69,7 @@ async fn problems(headers: HeaderMap) -> Response {
         let rows: String = ProblemType::ALL.into_iter().map(row).collect();
         return (
             [(CONTENT_TYPE, HTML), (VARY, HeaderValue::from_static("Accept"))],
-            LIST.replace(ROWS, &rows),
+            LIST.replace(TITLE, "Fencepost: errors").replace(ROWS, &rows),
         )
             .into_response();
     }
