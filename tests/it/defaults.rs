@@ -70,7 +70,7 @@ async fn the_longest_wait_and_the_life_of_tombstones_give_way_to_each_other() {
     }
 }
 
-/// As `fencepost run` asks for 30 s, which it shows to whoever started it.
+/// As `fencepost run` asks for 30 s, which it shows to the person who started it.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_asks_for_more_than_the_limit_is_told_what_to_write() {
     let gateway = Gateway::start(&["--store", "memory:", "--max-ttl", "5s"]).await;

@@ -447,7 +447,7 @@ async fn what_the_dashboard_and_the_alerts_ask_for_is_there_and_the_page_explain
     assert!(unseen.is_empty(), "the dashboard does not show {unseen:?}");
 }
 
-/// Whoever is woken by an alarm finds it by its name.
+/// A person who is woken by an alarm finds it by its name.
 #[test]
 fn each_alarm_has_a_section_that_says_what_to_do() {
     let alarms: Vec<_> = ALERTS.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
