@@ -290,7 +290,7 @@ impl ServeArgs {
         require(
             "--mark-ttl",
             mark_ttl >= latest_copy,
-            &format!("at least {at_least}, which is --store-timeout, --max-wait and 20s"),
+            &format!("at least {at_least}, the sum of --store-timeout, --max-wait and 20s"),
         )?;
         let is_sane = (Duration::from_secs(1)..=LONGEST_TICKET_TTL).contains(&self.ticket_ttl);
         require("--ticket-ttl", is_sane, "from 1s to 1h")?;

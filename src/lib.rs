@@ -64,7 +64,7 @@
 //! | `store/redis/settings`, `store/redis/address`, `store/redis/node` | how it behaves; where servers are, and how to talk to them | |
 //! | `store/redis/failure` | what each error means: not yet, not done, unknown | |
 //! | `store/redis/scripts`, `store/redis/scripts/keys` | the scripts, how they are called and their replies read; what everything is called in Redis | |
-//! | `store/redis/health`, `store/redis/health/identity`, `store/redis/health/profile`, `store/redis/health/permissions`, `store/redis/health/quorum`, `store/redis/health/preflight`, `store/redis/health/monitor` | what a server says of itself, of which part of a quorum it is, what its user lacks, and whether that is safe to lock on | |
+//! | `store/redis/health`, `store/redis/health/identity`, `store/redis/health/profile`, `store/redis/health/permissions`, `store/redis/health/loading`, `store/redis/health/quorum`, `store/redis/health/preflight`, `store/redis/health/monitor` | what a server says of itself, of which part of a quorum it is, what its user lacks, what it loads after a restart, and whether that is safe to lock on | |
 //! | `store/redis/pubsub`, `store/redis/pubsub/hints`, `store/redis/pubsub/peer_bus` | what servers tell without being asked: hints to waiters, and what gateways tell each other | |
 //! | `store/redis/connection`, `store/redis/connection/servers`, `store/redis/connection/cluster`, `store/redis/connection/slots`, `store/redis/connection/sentinel` | which server is asked: the only one, the one of a cluster that has the slot, or the primary that Sentinel names | |
 //! | `store/redis/connection/link`, `store/redis/connection/connector`, `store/redis/connection/supervisor` | a connection and the server it was made to, as one value; how it is made; what replaces it | |
@@ -77,7 +77,7 @@
 //! | `store/quorum/turn`, `store/quorum/waiters` | whose turn it is to try, among the waiters of this gateway | |
 //! | [`store::embedded`] | a durable file, or memory: one writer, group commit | |
 //! | `store::wait_queue` | the wait queues of locks in a gateway's memory, for stores that keep them nowhere else | |
-//! | [`store::diagnostics`], `store/redis/diagnostics`, `store/embedded/survey` | what a store is, and what can be promised on it, for people | |
+//! | [`store::diagnostics`], `store/redis/diagnostics`, `store/redis/diagnostics/promises`, `store/embedded/survey` | what a store is, and what can be promised on it, for people | |
 //! | [`telemetry`], `telemetry/metrics` | what an operator sees besides the log; all numbers but those of requests | |
 //! | `telemetry/traces`, `telemetry/collector` | where the time of a request went, and the way to the collector | |
 //! | `telemetry/labels`, `telemetry/process` | numbers whose labels no client chooses; what the system says of the process | |

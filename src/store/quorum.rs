@@ -205,6 +205,11 @@ impl QuorumStore {
         self.pollster.membership.is_ready(deadline).await?;
         self.list_page(request, deadline).await
     }
+
+    async fn check(&self, deadline: Instant) -> Result<(), StoreError> {
+        self.pollster.membership.is_ready(deadline).await?;
+        self.pollster.membership.has_room()
+    }
 }
 
 impl LockStore for QuorumStore {
@@ -223,12 +228,13 @@ impl LockStore for QuorumStore {
             Request::Break(request) => self.break_lock(request, deadline).map_ok(Reply::Break).boxed(),
             Request::List(request) => self.list(request, deadline).map_ok(Reply::List).boxed(),
             Request::Heartbeat(_) => self.heartbeat(deadline).map_ok(Reply::Heartbeat).boxed(),
-            Request::Check(_) => self.pollster.membership.is_ready(deadline).map_ok(Reply::Check).boxed(),
+            Request::Check(_) => self.check(deadline).map_ok(Reply::Check).boxed(),
         }
     }
 
     fn seems_ready(&self) -> BoxFuture<'_, bool> {
-        future::ready(self.pollster.membership.check().is_ok()).boxed()
+        let membership = &self.pollster.membership;
+        future::ready(membership.check().and_then(|()| membership.has_room()).is_ok()).boxed()
     }
 
     fn bucket_of(&self, _: &LockKey) -> Bucket {

@@ -7,17 +7,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bb8_redis::bb8::{Pool, RunError};
-use bb8_redis::{RedisConnectionManager, bb8};
 use futures_util::future::{self, BoxFuture, FutureExt, TryFutureExt};
-use redis::Cmd;
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, Cmd, RedisResult};
 use tokio::sync::{Mutex, broadcast};
 use tokio::time::{Instant, timeout_at};
 
 use self::address::Layout;
 use self::connection::link::Link;
 use self::connection::servers::Servers;
-use self::failure::describe;
+use self::failure::trouble;
 use self::fast_path::FastPath;
 use self::health::preflight::Preflight;
 use self::pubsub::peer_bus::{PeerChannels, Publisher};
@@ -50,9 +49,6 @@ pub use address::{AddressError, Credentials, RedisAddress, TCP_USER_TIMEOUT};
 pub use diagnostics::diagnose;
 pub use settings::{RedisSettings, Risk};
 
-/// Connections for what must own one; no request for a lock ever waits for them.
-const ADMIN_CONNECTIONS: u32 = 2;
-
 /// How long the answer to "can it be used?" is given again.
 const CHECK_HOLDS_FOR: Duration = Duration::from_secs(1);
 /// How long a check that failed counts if no request asks again. Most balancers ask more often.
@@ -61,8 +57,6 @@ const FAILED_CHECK_COUNTS_FOR: Duration = Duration::from_secs(30);
 /// Locks on Redis: one server, the primary that Sentinel names, or a cluster.
 pub struct RedisStore {
     servers: Arc<Servers>,
-    /// None where the address does not name the server itself.
-    admin: Option<Pool<RedisConnectionManager>>,
     keys: KeySpace,
     hints: Hints,
     mark_ttl_ms: Arc<str>,
@@ -71,23 +65,48 @@ pub struct RedisStore {
     presence_life_ms: String,
     /// For each bucket, the answer to the last heartbeat that was answered, and the link over which it came.
     last_heartbeats: Mutex<HashMap<Bucket, (u64, String)>>,
-    last_check: Mutex<Option<(Instant, Result<(), StoreError>)>>,
+    last_check: Mutex<LastCheck>,
     publisher: Publisher,
     fast_path: FastPath,
+}
+
+/// What is kept between one answer to "can it be used?" and the next.
+struct LastCheck {
+    /// Makes connections; nothing where the address does not name the server itself.
+    client: Option<Client>,
+    /// How long it may take.
+    patience: Duration,
+    /// A connection that no request uses.
+    connection: Option<MultiplexedConnection>,
+    answer: Option<(Instant, Result<(), StoreError>)>,
+}
+
+impl LastCheck {
+    /// Looks whether the server takes connections. A link that stands says nothing of that: the password may be another by now.
+    async fn connect(&mut self) -> RedisResult<()> {
+        let Some(client) = &self.client else { return Ok(()) };
+        if let Some(mut kept) = self.connection.take()
+            && redis::cmd("PING").query_async::<()>(&mut kept).await.is_ok()
+        {
+            self.connection = Some(kept);
+            return Ok(());
+        }
+        // The caller's deadline bounds connecting and replies.
+        let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+        self.connection = Some(client.get_multiplexed_async_connection_with_config(&config).await?);
+        Ok(())
+    }
 }
 
 impl RedisStore {
     /// Starts to connect in the background: a gateway may start before its Redis does.
     pub fn start(address: &RedisAddress, settings: &RedisSettings) -> Result<Self, AddressError> {
-        let client = address.client(&address.nodes()[0])?;
+        let client = match address.layout() {
+            Layout::Server => Some(address.client(&address.nodes()[0])?),
+            _ => None,
+        };
         let preflight = Preflight::new(address, settings);
         let keys = preflight.keys().clone();
-        let manager = RedisConnectionManager::new(client.get_connection_info().clone())
-            .map_err(|error| AddressError::Unusable(describe(&error)))?;
-        let admin = bb8::Builder::new()
-            .max_size(ADMIN_CONNECTIONS)
-            .connection_timeout(settings.reply_timeout)
-            .build_unchecked(manager);
         // Random, so that no gateway is taken for the one that stood here before.
         let gateway = Attempt::generate().to_string().into();
         let peer_channels = PeerChannels::new(&keys, settings.reply_timeout);
@@ -97,7 +116,6 @@ impl RedisStore {
         Ok(Self {
             publisher: Publisher::new(peer_channels, servers.clone()),
             servers,
-            admin: (*address.layout() == Layout::Server).then_some(admin),
             keys,
             hints,
             mark_ttl_ms: settings.mark_ttl.as_millis().to_string().into(),
@@ -105,22 +123,14 @@ impl RedisStore {
             max_waiters_per_key: settings.line.max_waiters_per_key.to_string(),
             presence_life_ms: (settings.mark_ttl + settings.line.ticket_ttl).as_millis().to_string(),
             last_heartbeats: Mutex::default(),
-            last_check: Mutex::new(None),
+            last_check: Mutex::new(LastCheck {
+                client,
+                patience: settings.reply_timeout,
+                connection: None,
+                answer: None,
+            }),
             fast_path: FastPath::new(),
         })
-    }
-
-    async fn check_now(&self, deadline: Instant) -> Result<(), StoreError> {
-        self.servers.check(deadline).await?;
-        let Some(admin) = &self.admin else { return Ok(()) };
-        // A connection of its own: whether the server takes new ones is part of the question.
-        match timeout_at(deadline, admin.get()).await {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(RunError::User(error))) => Err(StoreError::Unavailable(describe(&error))),
-            Ok(Err(RunError::TimedOut)) | Err(_) => {
-                Err(StoreError::Unavailable("Redis does not answer".into()))
-            }
-        }
     }
 
     async fn renew(&self, request: &Renew, deadline: Instant) -> Result<Renewed, StoreError> {
@@ -247,13 +257,20 @@ impl RedisStore {
         let Ok(mut last) = timeout_at(deadline, self.last_check.lock()).await else {
             return Err(StoreError::Unavailable("Redis does not answer".into()));
         };
-        if let Some((at, answer)) = &*last
+        if let Some((at, answer)) = &last.answer
             && at.elapsed() < CHECK_HOLDS_FOR
         {
             return answer.clone();
         }
-        let answer = self.check_now(deadline).await;
-        *last = Some((Instant::now(), answer.clone()));
+        let until = deadline.min(Instant::now() + last.patience);
+        let answer = match timeout_at(until, last.connect()).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => {
+                Err(StoreError::Unavailable(format!("Redis takes no new connection: {}", trouble(&error))))
+            }
+            Err(_) => Err(StoreError::Unavailable("Redis does not answer".into())),
+        };
+        last.answer = Some((Instant::now(), answer.clone()));
         answer
     }
 }
@@ -291,7 +308,7 @@ impl LockStore for RedisStore {
                 && !self
                     .last_check
                     .try_lock()
-                    .is_ok_and(|last| last.as_ref().is_some_and(refuses_connections))
+                    .is_ok_and(|last| last.answer.as_ref().is_some_and(refuses_connections))
         }
         .boxed()
     }

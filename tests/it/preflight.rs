@@ -8,6 +8,9 @@ use crate::support::{
     Client, Gateway, RedisCluster, RedisServer, SentinelSetup, Stage, eventually, fresh_token, server_port,
 };
 
+mod loading;
+mod room;
+
 const EVICTS: [&str; 4] = ["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"];
 
 /// The one line with which the program ends.

@@ -63,6 +63,37 @@ async fn rediss_checks_the_certificate() {
     client.get("/readyz").send().await.expect_problem(503, "store-unavailable");
 }
 
+/// The connection that stands knows nothing of a password that was changed; a new one is refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn why_redis_takes_no_new_connection_is_said_at_once() {
+    let redis = RedisServer::start_with(&["--user", "gateway", "on", ">before", "~*", "&*", "+@all"]).await;
+    let url = format!("redis://gateway:before@127.0.0.1:{}", redis.port());
+    let gateway = Gateway::start(&["--store", &url]).await;
+    let client = Client::new(gateway.address);
+    client.get("/readyz").send().await.expect(200);
+    let _: () = redis.command(&["ACL", "SETUSER", "gateway", "resetpass", ">after"]).await;
+    // The one that only the question uses: the other one is subscribed.
+    let _: u64 = redis.command(&["CLIENT", "KILL", "TYPE", "normal", "USER", "gateway"]).await;
+    let mut slowest = Duration::ZERO;
+    eventually("the reason is known", async || {
+        let asked_at = Instant::now();
+        let answer = client.get("/readyz").send().await;
+        slowest = slowest.max(asked_at.elapsed());
+        answer.status == 503
+            && answer.json()["detail"]
+                .as_str()
+                .unwrap()
+                .starts_with("Redis takes no new connection: the server refuses the password, or does not know the user (WRONGPASS)")
+    })
+    .await;
+    let said = |line: &String| line.contains("the gateway is not ready") && line.contains("WRONGPASS");
+    eventually("the log has it", async || gateway.log().iter().any(said)).await;
+    client.put("/locks/k").send().await.expect(201);
+    assert!(slowest < Duration::from_millis(700), "{slowest:?}");
+    let _: () = redis.command(&["ACL", "SETUSER", "gateway", ">before"]).await;
+    eventually("it is ready again", async || client.get("/readyz").send().await.status == 200).await;
+}
+
 /// Without persistence a restart loses all; numbers go on upward, and the gateway goes on by itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_or_a_flush_never_lowers_a_number() {
@@ -133,7 +164,6 @@ async fn a_gateway_can_meet_a_server_that_is_out_of_memory() {
     let _: () = redis.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
     let late = Gateway::on_redis(&redis, &[]).await;
     let client = Client::new(late.address);
-    client.get("/readyz").send().await.expect(200);
     // That token takes nothing from now on, and the server keeps that in mind.
     let token = fresh_token();
     client.delete("/locks/k").token(&token).send().await.expect_problem(404, "not-held");

@@ -155,6 +155,23 @@ impl Membership {
         Err(StoreError::Unavailable(text))
     }
 
+    /// Whether enough servers that count have memory for one more lock. Renewals and releases need no more of it.
+    pub(super) fn has_room(&self) -> Result<(), StoreError> {
+        let trouble = |member: &Arc<Member>| {
+            let error = member.link_now()?.gate.is_ready().err()?;
+            Some(format!("{}: {error}", member.name))
+        };
+        let good: Vec<_> = self.members.iter().filter(|member| member.counts()).collect();
+        let full: Vec<_> = good.iter().filter_map(|member| trouble(member)).collect();
+        let (room, quorum) = (good.len() - full.len(), self.quorum());
+        if full.is_empty() || room >= quorum {
+            return Ok(());
+        }
+        let all = self.members.len();
+        let text = format!("{quorum} of {all} servers are needed, and {room} have room: {}", full.join("; "));
+        Err(StoreError::Unavailable(text))
+    }
+
     /// What is wrong with the quorum as a whole.
     fn what_else_is_wrong(&self) -> Option<&'static str> {
         let statuses: Vec<_> = self.members.iter().filter_map(|member| member.status().ok()).collect();

@@ -12,6 +12,7 @@ use super::address::{AddressError, Layout, RedisAddress};
 use super::connection::sentinel::{Primary, Sentinels};
 use super::connection::slots;
 use super::failure::{describe, password_problem};
+use super::health::loading::Loading;
 use super::health::preflight::{Look, Preflight};
 use super::health::profile::{Config, Profile};
 use super::health::quorum;
@@ -20,7 +21,9 @@ use super::scripts::is_readable;
 use super::scripts::keys::KeySpace;
 use super::settings::RedisSettings;
 use crate::clock::{Clock, SystemClock};
-use crate::store::diagnostics::{Block, Diagnostics, PromiseStatus, promises};
+use crate::store::diagnostics::{Block, Diagnostics, promises};
+
+mod promises;
 
 /// The most keys that one `SCAN` looks at, the most of them, and the most of their locks that are told of.
 const MOST_AT_ONCE: usize = 1_000;
@@ -61,6 +64,10 @@ pub async fn diagnose(address: &RedisAddress, settings: &RedisSettings) -> Resul
                 let unfit = report.look.check().err().filter(|_| refusals.is_empty());
                 diagnostics.unreachable.extend(unfit.map(named));
                 diagnostics.unreadable.extend(report.unreadable.iter().cloned().map(named));
+                if list.is_none() {
+                    let unready = report.look.unready();
+                    diagnostics.unready.extend(unready.map(|reason| named(reason.to_string())));
+                }
                 members.extend(report.member(server));
                 looks.push(report.look);
             }
@@ -79,7 +86,7 @@ pub async fn diagnose(address: &RedisAddress, settings: &RedisSettings) -> Resul
         quorum::conclude(&mut diagnostics, &members, address.nodes().len(), list);
         diagnostics.promises = promises(quorum::promise_statuses());
     } else if !looks.is_empty() {
-        diagnostics.promises = promises(promise_statuses(&looks, address.layout(), settings.replicas_ack));
+        diagnostics.promises = promises(promises::statuses(&looks, address.layout(), settings.replicas_ack));
     }
     Ok(diagnostics)
 }
@@ -279,13 +286,13 @@ impl Timing {
 
 impl ServerReport {
     fn block(&self, server: &str) -> Block {
-        let Look { profile, config, .. } = &self.look;
+        let Look { profile, config, loading, .. } = &self.look;
         let role = if profile.identity.is_primary { "primary" } else { "replica" };
         let mut rows = vec![
             ("server", server.to_owned()),
             ("version", profile.product.clone()),
             ("role", role.to_owned()),
-            ("persistence", persistence(profile, config)),
+            ("persistence", persistence(profile, config, loading)),
             ("eviction", eviction(profile)),
             ("replicas", replicas(profile)),
             ("round trip", format!("{:.2} ms", self.timing.round_trip.as_secs_f64() * 1e3)),
@@ -301,12 +308,13 @@ impl ServerReport {
             server,
             membership: self.membership.clone()?,
             run: profile.identity.incarnation(),
+            unready: self.look.unready(),
             ahead_seconds: self.timing.ahead_seconds,
         })
     }
 }
 
-fn persistence(profile: &Profile, config: &Config) -> String {
+fn persistence(profile: &Profile, config: &Config, loading: &Loading) -> String {
     if !profile.has_append_only_file {
         let text = match config.takes_snapshots {
             Some(true) => "snapshots only",
@@ -319,15 +327,23 @@ fn persistence(profile: &Profile, config: &Config) -> String {
         Some("always") => ", synced with each write",
         Some("everysec") => ", synced every second",
         Some("no") => ", synced when the system likes",
-        _ => "",
+        _ => "; how often it is synced is not known, since the user may not use CONFIG",
     };
-    format!("append-only file{synced}")
+    let loaded = match loading {
+        Loading::All => "",
+        Loading::Part(_) => "; a restart may drop a part of it",
+        Loading::Unknown => "; whether a restart loads all of it is not known",
+    };
+    format!("append-only file{synced}{loaded}")
 }
 
 fn eviction(profile: &Profile) -> String {
     match (profile.max_memory, &*profile.eviction_policy) {
         (0, _) => "none, since maxmemory is not set".to_owned(),
-        (bytes, "noeviction") => format!("none; nothing more is granted at {bytes} bytes"),
+        (bytes, "noeviction") => {
+            let used = profile.used_memory;
+            format!("none; nothing more is granted at {bytes} bytes, and {used} are used")
+        }
         (bytes, policy) => format!("{policy} at {bytes} bytes"),
     }
 }
@@ -338,62 +354,4 @@ fn replicas(profile: &Profile) -> String {
         None => "min-replicas-to-write is 0".to_owned(),
     };
     format!("{} connected, {guard}", profile.replicas)
-}
-
-/// What becomes of the promises I1 to I5 on these servers.
-fn promise_statuses(looks: &[Look], layout: &Layout, replicas_ack: u32) -> [PromiseStatus; 5] {
-    let any = |holds: &dyn Fn(&Profile) -> bool| looks.iter().any(|look| holds(&look.profile));
-    let fails_over = *layout != Layout::Server || any(&|profile| profile.replicas > 0);
-    let is_unguarded = fails_over && any(&|profile| profile.good_replicas.is_none());
-    let numbers = match layout {
-        _ if !is_unguarded => PromiseStatus::Holds,
-        Layout::Cluster => PromiseStatus::unless(&[
-            "a primary that is cut off goes on granting in slots that were not used before, or after a restart or a \
-             loss of data (min-replicas-to-write is 0)",
-        ]),
-        _ => PromiseStatus::unless(&[
-            "a primary that is cut off goes on granting after a restart or a loss of data (min-replicas-to-write is 0)",
-        ]),
-    };
-    let mut exceptions: Vec<_> =
-        looks.iter().filter_map(|look| forgets(&look.profile, &look.config)).collect();
-    exceptions.sort_unstable();
-    exceptions.dedup();
-    if fails_over {
-        let may_lack_all = any(&|profile| profile.replicas > u64::from(replicas_ack));
-        exceptions.push(match replicas_ack {
-            0 => "a replica is promoted (it may lack what was granted last)",
-            _ if may_lack_all => {
-                "a replica is promoted that has not acknowledged the lock, or lacks its renewal"
-            }
-            _ => "a replica is promoted (it may lack the last renewals)",
-        });
-    }
-    if is_unguarded {
-        exceptions.push("a primary that is cut off goes on granting (min-replicas-to-write is 0)");
-    }
-    let exclusion = if any(&|profile| !profile.identity.is_primary) {
-        PromiseStatus::Fails("it is a replica, which forgets what is written to it".to_owned())
-    } else if any(&Profile::evicts) {
-        PromiseStatus::Fails("it evicts locks that are held".to_owned())
-    } else {
-        PromiseStatus::unless(&exceptions)
-    };
-    [numbers.clone(), numbers.clone(), exclusion, PromiseStatus::Holds, numbers]
-}
-
-/// What it takes for a server to forget locks.
-fn forgets(profile: &Profile, config: &Config) -> Option<&'static str> {
-    if !profile.has_append_only_file {
-        return Some(match config.takes_snapshots {
-            Some(true) => "the server restarts (it forgets the last minutes)",
-            Some(false) => "the server restarts (it forgets all locks)",
-            None => "the server restarts (it forgets the last minutes, or all locks)",
-        });
-    }
-    match config.append_fsync.as_deref() {
-        Some("always") => None,
-        Some("no") => Some("its machine crashes (it forgets what was not synced)"),
-        _ => Some("its machine crashes (it forgets the last second)"),
-    }
 }

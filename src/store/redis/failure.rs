@@ -84,7 +84,13 @@ impl Failure {
         let is_ask = error.kind() == ErrorKind::Server(ServerErrorKind::Ask);
         let redirect = node.map(if is_ask { Redirect::Ask } else { Redirect::Moved });
         let said = wrapped.map_or_else(|| describe(error), str::to_owned);
-        Self { outcome, reason: format!("Redis: {said}"), breaks_link, redirect }
+        let reason = match code {
+            "OOM" => {
+                format!("the memory of Redis is full, so no new lock is granted: raise maxmemory ({said})")
+            }
+            _ => format!("Redis: {said}"),
+        };
+        Self { outcome, reason, breaks_link, redirect }
     }
 
     /// The reply may still come, and would then be taken for that of a later command.
@@ -131,6 +137,11 @@ pub(crate) fn describe(error: &RedisError) -> String {
         _ => tls_problem(error)
             .unwrap_or_else(|| error.to_string().replacen(&format!(" - {:?}", error.kind()), "", 1)),
     }
+}
+
+/// Why no connection could be made, in one line.
+pub(crate) fn trouble(error: &RedisError) -> String {
+    password_problem(error).map_or_else(|| describe(error), str::to_owned)
 }
 
 /// What is wrong with the password, if that is what is wrong: the server was reached.
@@ -237,7 +248,10 @@ mod tests {
             for sent in [wrapped, plain, said.to_owned()] {
                 let failure = of(&sent);
                 assert_eq!((failure.outcome, failure.breaks_link), (outcome, breaks_link), "{sent}");
-                assert!(failure.reason.starts_with(&format!("Redis: {said}")), "{}", failure.reason);
+                let is_full = said.starts_with("OOM");
+                assert!(failure.reason.contains(&said[..said.len() - 1]), "{}", failure.reason);
+                assert_eq!(failure.reason.contains("raise maxmemory"), is_full, "{}", failure.reason);
+                assert_eq!(failure.reason.starts_with("Redis: "), !is_full, "{}", failure.reason);
             }
         }
     }

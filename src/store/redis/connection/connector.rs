@@ -12,9 +12,9 @@ use super::link::Link;
 use super::replicas::Replicas;
 use super::sentinel::{Primary, Sentinels};
 use crate::store::Bucket;
-use crate::store::redis::failure::{describe, password_problem};
+use crate::store::redis::failure::{describe, trouble};
 use crate::store::redis::health::monitor::ServerMonitor;
-use crate::store::redis::health::preflight::Gate;
+use crate::store::redis::health::preflight::{Gate, GateState};
 use crate::store::redis::pubsub::Hints;
 use crate::store::redis::pubsub::hints::{self, Listener};
 use crate::store::redis::scripts;
@@ -99,10 +99,7 @@ impl Connector {
         match connected {
             Ok(Ok(Ok((link, primary)))) => Ok(Connected { link, primary, closed }),
             Ok(Ok(Err(reason))) => Err(format!("Redis cannot be used: {reason}")),
-            Ok(Err(error)) => {
-                let reason = password_problem(&error).map_or_else(|| describe(&error), str::to_owned);
-                Err(format!("Redis cannot be used: {reason}"))
-            }
+            Ok(Err(error)) => Err(format!("Redis cannot be used: {}", trouble(&error))),
             Err(_) => Err("Redis does not answer".to_owned()),
         }
     }
@@ -124,7 +121,7 @@ impl Connector {
         };
         let mut connection = connect().await?;
         let (incarnation, gate) = match self.ask(&mut connection, Some(client)).await? {
-            Ok((incarnation, refusal)) => (incarnation, Gate::new(refusal)),
+            Ok((incarnation, state)) => (incarnation, Gate::new(state)),
             Err(reason) => return Ok(Err(reason)),
         };
         let primary = match self.confirm(found).await {
@@ -185,13 +182,13 @@ impl Connector {
         }
     }
 
-    /// Asks a server, to which `client` may just have connected, for its incarnation, and for what reason nothing may be
-    /// granted on it; or why it cannot be used.
+    /// Asks a server, to which `client` may just have connected, for its incarnation, and whether locks are granted on it; or
+    /// why it cannot be used.
     async fn ask(
         &self,
         connection: &mut MultiplexedConnection,
         client: Option<&Client>,
-    ) -> RedisResult<Result<(String, Option<Arc<str>>), String>> {
+    ) -> RedisResult<Result<(String, GateState), String>> {
         let look = self.monitor.look(connection, client).await?;
         let identity = &look.profile.identity;
         Ok(look.check().map(|()| {
@@ -200,7 +197,7 @@ impl Connector {
                 Target::Primary(_) => identity.incarnation_under_sentinel(),
                 Target::Node(_) => identity.incarnation_on_cluster(),
             };
-            (incarnation, look.refusal())
+            (incarnation, GateState { refusal: look.refusal(), unready: look.unready() })
         }))
     }
 
@@ -234,12 +231,12 @@ impl Connector {
         link: &Link,
         primary: Option<&Primary>,
     ) -> RedisResult<bool> {
-        let refusal = match self.ask(connection, None).await? {
-            Ok((incarnation, refusal)) if incarnation == link.incarnation => refusal,
+        let state = match self.ask(connection, None).await? {
+            Ok((incarnation, state)) if incarnation == link.incarnation => state,
             _ => return Ok(false),
         };
-        if refusal.is_some() {
-            link.gate.set(refusal.clone());
+        if state.refusal.is_some() {
+            link.gate.set(state.clone());
         } else if primary.is_some() && link.gate.may_grant().is_err() {
             // A server that was refused may not have learned its epoch. Connecting makes up for that, and a look does not.
             return Ok(false);
@@ -247,7 +244,7 @@ impl Connector {
         let primary = primary.map(|primary| (primary, Word::Former));
         match self.keep_run(connection, &link.incarnation, primary).await {
             Ok(run) => {
-                link.gate.set(refusal);
+                link.gate.set(state);
                 Ok(run.is_some())
             }
             // A server that takes no writes now is asked again at the next look, and still serves what it can.

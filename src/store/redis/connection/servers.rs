@@ -57,12 +57,12 @@ impl Servers {
         Ok(Self::One(LinkSupervisor::start(target, preflight, reply_timeout, hints)))
     }
 
-    /// Whether all can be reached, and are safe to lock on.
+    /// Whether all can be reached, are safe to lock on, and have room for a lock.
     pub(crate) async fn check(&self, deadline: Instant) -> Result<(), StoreError> {
         match self {
-            Self::One(supervisor) => supervisor.link(deadline).await?.gate.may_grant(),
+            Self::One(supervisor) => supervisor.link(deadline).await?.gate.is_ready(),
             Self::Cluster(cluster) => {
-                cluster.all(deadline).await.into_iter().try_for_each(|link| link?.gate.may_grant())
+                cluster.all(deadline).await.into_iter().try_for_each(|link| link?.gate.is_ready())
             }
         }
     }

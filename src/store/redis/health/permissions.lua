@@ -5,8 +5,8 @@
 -- ARGV[4] how many keys follow: one of each kind; behind them, the calls that are needed, with `*` for a key
 --
 -- Returns { 1 if hints can be told and heard, else 0; 1 if that goes for the channels of all gateways; 1 if the
--- configuration may be read; 1 if locks may be listed; calls; keys }, the last two being what is lacking; or nothing where
--- the server cannot say, which is before 7.0.
+-- configuration may be read; 1 if it may be asked what other users may do; 1 if locks may be listed; calls; keys }, the last
+-- two being what is lacking; or nothing where the server cannot say, which is before 7.0.
 
 if not redis.acl_check_cmd then return {} end
 
@@ -49,5 +49,7 @@ for i = 2, 3 do
   has_peer_channels = has_peer_channels and may('PUBLISH * word', ARGV[i]) and may('SUBSCRIBE *', ARGV[i])
 end
 local may_read_config = may('CONFIG GET save') and may('CONFIG GET appendfsync')
+local may_ask = may('ACL DRYRUN default PING')
 local may_list = may('SCAN 0')
-return { is_told and 1 or 0, has_peer_channels and 1 or 0, may_read_config and 1 or 0, may_list and 1 or 0, calls, keys }
+local function flag(is_so) return is_so and 1 or 0 end
+return { flag(is_told), flag(has_peer_channels), flag(may_read_config), flag(may_ask), flag(may_list), calls, keys }

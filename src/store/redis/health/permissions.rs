@@ -3,6 +3,7 @@
 use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind, FromRedisValue, RedisResult, ServerErrorKind, Value};
 
+use super::loading::Loading;
 use crate::lock::{LeaseToken, LockKey};
 use crate::store::Bucket;
 use crate::store::redis::scripts::keys::KeySpace;
@@ -10,7 +11,7 @@ use crate::store::redis::scripts::keys::KeySpace;
 const SCRIPT: &str = include_str!("permissions.lua");
 
 /// What the scripts call, each with as many arguments as it must have; `*` is a key.
-const BY_SCRIPTS: &[&str] = &[
+pub(super) const BY_SCRIPTS: &[&str] = &[
     "DEL *",
     "EXISTS *",
     "GET *",
@@ -57,10 +58,12 @@ pub(crate) struct Permissions {
     pub(crate) may_list: bool,
     /// Whether the configuration may be read; `None` where the server cannot say.
     pub(crate) may_read_config: Option<bool>,
+    /// What becomes of the append-only file at a restart, which rests on what another user may do.
+    pub(crate) loading: Loading,
 }
 
 /// What the script replies.
-type Reply = (i64, i64, i64, i64, Vec<String>, Vec<String>);
+type Reply = (i64, i64, i64, i64, i64, Vec<String>, Vec<String>);
 
 impl Permissions {
     /// Asks a server what the user of this connection lacks. Servers before 7.0 cannot say: there it is nothing.
@@ -69,6 +72,7 @@ impl Permissions {
         keys: &KeySpace,
         on_cluster: bool,
         with_replicas: bool,
+        has_append_only_file: bool,
     ) -> RedisResult<Self> {
         let samples = samples(keys);
         // By its text, although it is called again and again: whether `EVALSHA` is allowed is among the questions.
@@ -87,10 +91,20 @@ impl Permissions {
             has_peer_channels: true,
             may_list: true,
             may_read_config: None,
+            loading: Loading::All,
         };
         match call.query_async::<Value>(connection).await {
+            // Such a server loads its file without asking what anybody may do.
             Ok(Value::Array(reply)) if reply.is_empty() => Ok(unsaid),
-            Ok(reply) => Ok(Self::read(Reply::from_redis_value(reply)?, keys)),
+            Ok(reply) => {
+                let (permissions, may_ask) = Self::read(Reply::from_redis_value(reply)?, keys);
+                let loading = match (has_append_only_file, may_ask) {
+                    (false, _) => Loading::All,
+                    (true, false) => Loading::Unknown,
+                    (true, true) => Loading::ask(connection, &samples).await?,
+                };
+                Ok(Self { loading, ..permissions })
+            }
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm) => {
                 Ok(Self { lacking: vec!["eval".to_owned()], ..unsaid })
             }
@@ -98,10 +112,11 @@ impl Permissions {
         }
     }
 
+    /// What the reply says of the user, and whether it may ask what others may do.
     fn read(
-        (has_hints, has_peer_channels, may_read_config, may_list, calls, lacking): Reply,
+        (has_hints, has_peer_channels, may_read_config, may_ask, may_list, calls, lacking): Reply,
         keys: &KeySpace,
-    ) -> Self {
+    ) -> (Self, bool) {
         let with_key = |call: &&str| call.contains('*');
         let lacks_all = calls.iter().map(String::as_str).filter(with_key).count()
             == BY_SCRIPTS.iter().copied().filter(with_key).count();
@@ -114,13 +129,15 @@ impl Permissions {
             names.push(format!("~{prefix}*, or all commands on it"));
         }
         names.extend(lacking.into_iter().map(|key| format!("~{key}")));
-        Self {
+        let permissions = Self {
             lacking: names,
             has_hints: has_hints == 1,
             has_peer_channels: has_peer_channels == 1,
             may_list: may_list == 1,
             may_read_config: Some(may_read_config == 1),
-        }
+            loading: Loading::Unknown,
+        };
+        (permissions, may_ask == 1)
     }
 }
 
@@ -173,15 +190,14 @@ mod tests {
                 _ => called.extend(calls(code, &["cmd(\"", "call(\""])),
             }
         }
-        // These are no reason to refuse: without channels waiting is slower, a configuration is only a help, and so is a list.
-        let optional = ["CONFIG", "PUBLISH", "SCAN", "SPUBLISH", "SUBSCRIBE", "SSUBSCRIBE"];
+        // These are no reason to refuse: without channels waiting is slower, and a configuration, a list and what another user
+        // may do are only a help.
+        let optional = ["ACL", "CONFIG", "PUBLISH", "SCAN", "SPUBLISH", "SUBSCRIBE", "SSUBSCRIBE"];
         // Sentinels have users of their own.
         let elsewhere = ["SENTINEL"];
         for name in optional.iter().chain(&elsewhere) {
             assert!(called.remove(*name), "{name} is called no more");
         }
-        // By the pool of connections that tells whether the server takes new ones.
-        called.insert("PING".to_owned());
         let asked: Vec<_> = [BY_SCRIPTS, BY_GATEWAY, ON_CLUSTER, WITH_REPLICAS].concat();
         let names: BTreeSet<_> =
             asked.iter().map(|call| call.split(' ').next().unwrap().to_owned()).collect();

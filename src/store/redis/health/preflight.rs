@@ -8,6 +8,7 @@ use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
 
 use super::identity::IS_REPLICA;
+use super::loading::Loading;
 use super::permissions::Permissions;
 use super::profile::{Config, Profile, Version};
 use crate::store::StoreError;
@@ -40,6 +41,7 @@ pub(crate) struct Look {
     accepts_replica: bool,
     /// Whether keys may be gone through.
     pub(crate) may_list: bool,
+    pub(crate) loading: Loading,
     pub(crate) refusals: Vec<ServerRefusal>,
     pub(crate) warnings: Vec<String>,
 }
@@ -55,26 +57,53 @@ impl Look {
         let reasons: Vec<_> = self.refusals.iter().map(|refusal| &*refusal.reason).collect();
         (!reasons.is_empty()).then(|| reasons.join("; ").into())
     }
+
+    /// Why the server grants nothing at the moment, though it is safe to lock on.
+    pub(crate) fn unready(&self) -> Option<Arc<str>> {
+        let Profile { max_memory, .. } = self.profile;
+        self.profile.is_full().then(|| {
+            format!(
+                "the memory of Redis is full, so no new lock is granted: raise maxmemory ({max_memory} bytes)"
+            )
+            .into()
+        })
+    }
 }
 
 /// Whether locks may be granted on a server; closed, it says why not.
-pub(crate) struct Gate(RwLock<Option<Arc<str>>>);
+pub(crate) struct Gate(RwLock<GateState>);
+
+/// What a look at a server comes to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct GateState {
+    /// Why nothing may be granted.
+    pub(crate) refusal: Option<Arc<str>>,
+    /// Why the server itself grants nothing. It is asked all the same: its memory may have room by then.
+    pub(crate) unready: Option<Arc<str>>,
+}
 
 impl Gate {
-    pub(crate) fn new(refusal: Option<Arc<str>>) -> Self {
-        Self(RwLock::new(refusal))
+    pub(crate) fn new(state: GateState) -> Self {
+        Self(RwLock::new(state))
     }
 
-    pub(crate) fn set(&self, refusal: Option<Arc<str>>) {
-        *self.0.write() = refusal;
+    pub(crate) fn set(&self, state: GateState) {
+        *self.0.write() = state;
     }
 
     pub(crate) fn may_grant(&self) -> Result<(), StoreError> {
-        match &*self.0.read() {
-            Some(reason) => Err(StoreError::Unavailable(reason.to_string())),
-            None => Ok(()),
-        }
+        said(self.0.read().refusal.as_ref())
     }
+
+    /// Whether a request for a lock would be granted, as far as the last look can tell.
+    pub(crate) fn is_ready(&self) -> Result<(), StoreError> {
+        let state = self.0.read();
+        said(state.refusal.as_ref().or(state.unready.as_ref()))
+    }
+}
+
+fn said(reason: Option<&Arc<str>>) -> Result<(), StoreError> {
+    reason.map_or(Ok(()), |reason| Err(StoreError::Unavailable(reason.to_string())))
 }
 
 /// What servers are asked, and judged by.
@@ -127,7 +156,10 @@ impl Preflight {
     async fn ask(&self, connection: &mut MultiplexedConnection) -> RedisResult<(Profile, Permissions)> {
         let on_cluster = self.layout == Layout::Cluster;
         let profile = Profile::ask(connection, on_cluster).await?;
-        Ok((profile, Permissions::ask(connection, &self.keys, on_cluster, self.replicas_ack > 0).await?))
+        let (with_replicas, has_file) = (self.replicas_ack > 0, profile.has_append_only_file);
+        let permissions =
+            Permissions::ask(connection, &self.keys, on_cluster, with_replicas, has_file).await?;
+        Ok((profile, permissions))
     }
 
     fn judge(&self, profile: Profile, permissions: Permissions, config: Config) -> Look {
@@ -140,8 +172,8 @@ impl Preflight {
         });
         let warnings = accepted.chain(self.warnings(&profile, &permissions, &config)).collect();
         let accepts_replica = self.is_named() && is_accepted(Risk::Replica);
-        let may_list = permissions.may_list;
-        Look { profile, config, accepts_replica, may_list, refusals, warnings }
+        let Permissions { may_list, loading, .. } = permissions;
+        Look { profile, config, accepts_replica, may_list, loading, refusals, warnings }
     }
 
     /// Whether the servers are those of a quorum.
@@ -192,7 +224,18 @@ impl Preflight {
                  last one has left, the server goes into quarantine",
             ),
             _ if self.is_for_quorum() => {}
-            (true, _) => {}
+            (true, _) => match &permissions.loading {
+                Loading::All => {}
+                Loading::Part(reason) => warn(&format!(
+                    "a restart of the server may free locks that are held: it loads its append-only file as the user default, and \
+                     may drop what that user may not do ({reason}). If no program needs this user, write \
+                     `user default off ~* &* +@all`"
+                )),
+                Loading::Unknown => warn(
+                    "whether a restart of the server keeps the locks that are held is not known, since the Redis user may not \
+                     use ACL DRYRUN",
+                ),
+            },
             (false, Some(false)) => {
                 warn("no persistence: a restart of the server frees every lock that is held")
             }
@@ -271,6 +314,7 @@ mod tests {
             has_peer_channels: true,
             may_list: true,
             may_read_config: Some(true),
+            loading: Loading::All,
         };
         (profile, permissions, Config::default())
     }

@@ -20,6 +20,8 @@ pub(crate) struct Profile {
     pub(crate) is_cluster_node: bool,
     /// The memory that it may use, in bytes; 0 is all.
     pub(crate) max_memory: u64,
+    /// The memory that it uses, in bytes, as far as it counts toward that.
+    pub(crate) used_memory: u64,
     pub(crate) eviction_policy: String,
     pub(crate) has_append_only_file: bool,
     /// How many replicas are connected.
@@ -48,7 +50,7 @@ impl Profile {
 
     fn read(info: &str, on_cluster: bool) -> Self {
         let text = |name| field(info, name).unwrap_or_default().to_owned();
-        let number = |name| field(info, name).and_then(|value| value.parse().ok());
+        let number = |name| field(info, name).and_then(|value| value.parse::<u64>().ok());
         let version = text("redis_version");
         Self {
             identity: ServerIdentity::read(info, on_cluster),
@@ -59,6 +61,10 @@ impl Profile {
             version: Version::parse(&version),
             is_cluster_node: field(info, "redis_mode") == Some("cluster"),
             max_memory: number("maxmemory").unwrap_or_default(),
+            // Buffers for replicas and for the append-only file are free of charge.
+            used_memory: number("used_memory")
+                .unwrap_or_default()
+                .saturating_sub(number("mem_not_counted_for_evict").unwrap_or_default()),
             eviction_policy: text("maxmemory_policy"),
             has_append_only_file: field(info, "aof_enabled") == Some("1"),
             replicas: number("connected_slaves").unwrap_or_default(),
@@ -69,6 +75,11 @@ impl Profile {
     /// Whether it may drop locks that are held.
     pub(crate) fn evicts(&self) -> bool {
         self.max_memory > 0 && self.eviction_policy != "noeviction"
+    }
+
+    /// Whether it refuses whatever takes more memory, and so every new lock.
+    pub(crate) fn is_full(&self) -> bool {
+        self.max_memory > 0 && !self.evicts() && self.used_memory > self.max_memory
     }
 }
 
@@ -141,7 +152,8 @@ mod tests {
     fn what_a_server_says_is_read_from_the_sections_of_its_info() {
         let info = "# Server\r\nredis_version:7.0.15\r\nredis_mode:cluster\r\nrun_id:0123456789abcdef0123\r\n\
                     # Replication\r\nrole:slave\r\nconnected_slaves:2\r\nmin_slaves_good_slaves:1\r\n\
-                    master_replid:fedcba\r\n# Memory\r\nmaxmemory:1048576\r\nmaxmemory_human:1.00M\r\n\
+                    master_replid:fedcba\r\n# Memory\r\nused_memory:1048600\r\nused_memory_human:1.00M\r\n\
+                    mem_not_counted_for_evict:20\r\nmaxmemory:1048576\r\nmaxmemory_human:1.00M\r\n\
                     maxmemory_policy:volatile-ttl\r\n# Persistence\r\naof_enabled:1\r\n";
         let profile = Profile::read(info, false);
         assert_eq!((&*profile.product, profile.version), ("Redis 7.0.15", Some(Version(7, 0))));
@@ -149,6 +161,11 @@ mod tests {
         assert_eq!((profile.replicas, profile.good_replicas), (2, Some(1)));
         assert!(profile.evicts());
         assert!(!Profile { max_memory: 0, ..profile.clone() }.evicts(), "it has no reason to");
+        assert!(!profile.is_full(), "it makes room");
+        let full = Profile { eviction_policy: "noeviction".to_owned(), ..profile.clone() };
+        assert_eq!((full.used_memory, full.is_full()), (1_048_580, true));
+        assert!(!Profile { used_memory: 1_048_576, ..full.clone() }.is_full(), "what it may use is used");
+        assert!(!Profile { max_memory: 0, ..full }.is_full(), "it may use all");
         assert_eq!(profile.identity.incarnation(), "0123456789abcdef0123-fedcba");
         let node = Profile::read(&format!("{info}cluster_state:fail\r\n"), true);
         assert_eq!(node.identity.check(true), Err("the cluster is down"));

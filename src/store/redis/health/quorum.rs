@@ -1,5 +1,6 @@
 //! What there is to say of a quorum as a whole, for operators.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::RedisResult;
@@ -52,6 +53,8 @@ pub(crate) struct QuorumServer {
     pub(crate) membership: PartOfQuorum,
     /// Names its process, and what that last followed.
     pub(crate) run: String,
+    /// Why it accepts no new lock at the moment, though it counts.
+    pub(crate) unready: Option<Arc<str>>,
     /// How far its clock is ahead of this machine's.
     pub(crate) ahead_seconds: f64,
 }
@@ -160,7 +163,7 @@ fn standing(members: &[QuorumServer], all: usize, list: &ServerList) -> (usize, 
     let new = members.iter().filter(|member| is(member, MembershipKind::New)).count();
     let is_beginning = new == all && list.epoch == 1;
     let mut troubles = Vec::new();
-    for QuorumServer { server, membership, .. } in members {
+    for QuorumServer { server, membership, unready, .. } in members {
         match membership.kind {
             MembershipKind::Out => troubles.push(format!("{server}: {}", membership.text)),
             MembershipKind::New if !is_beginning => {
@@ -171,7 +174,9 @@ fn standing(members: &[QuorumServer], all: usize, list: &ServerList) -> (usize, 
                 };
                 troubles.push(format!("{server}: {why}"));
             }
-            MembershipKind::New | MembershipKind::Earlier | MembershipKind::Counts => {}
+            MembershipKind::New | MembershipKind::Earlier | MembershipKind::Counts => {
+                troubles.extend(unready.iter().map(|reason| format!("{server}: {reason}")));
+            }
         }
     }
     (members.len() - troubles.len(), troubles)

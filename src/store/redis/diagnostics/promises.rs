@@ -1,0 +1,71 @@
+//! What becomes of the promises I1 to I5 on servers that were looked at.
+
+use crate::store::diagnostics::PromiseStatus;
+use crate::store::redis::address::Layout;
+use crate::store::redis::health::loading::Loading;
+use crate::store::redis::health::preflight::Look;
+use crate::store::redis::health::profile::Profile;
+
+/// What becomes of the promises I1 to I5 on these servers.
+pub(super) fn statuses(looks: &[Look], layout: &Layout, replicas_ack: u32) -> [PromiseStatus; 5] {
+    let any = |holds: &dyn Fn(&Profile) -> bool| looks.iter().any(|look| holds(&look.profile));
+    let fails_over = *layout != Layout::Server || any(&|profile| profile.replicas > 0);
+    let is_unguarded = fails_over && any(&|profile| profile.good_replicas.is_none());
+    let numbers = match layout {
+        _ if !is_unguarded => PromiseStatus::Holds,
+        Layout::Cluster => PromiseStatus::unless(&[
+            "a primary that is cut off goes on granting in slots that were not used before, or after a restart or a \
+             loss of data (min-replicas-to-write is 0)",
+        ]),
+        _ => PromiseStatus::unless(&[
+            "a primary that is cut off goes on granting after a restart or a loss of data (min-replicas-to-write is 0)",
+        ]),
+    };
+    let mut exceptions: Vec<_> = looks.iter().flat_map(forgets).collect();
+    exceptions.sort_unstable();
+    exceptions.dedup();
+    if fails_over {
+        let may_lack_all = any(&|profile| profile.replicas > u64::from(replicas_ack));
+        exceptions.push(match replicas_ack {
+            0 => "a replica is promoted (it may lack what was granted last)",
+            _ if may_lack_all => {
+                "a replica is promoted that has not acknowledged the lock, or lacks its renewal"
+            }
+            _ => "a replica is promoted (it may lack the last renewals)",
+        });
+    }
+    if is_unguarded {
+        exceptions.push("a primary that is cut off goes on granting (min-replicas-to-write is 0)");
+    }
+    let exclusion = if any(&|profile| !profile.identity.is_primary) {
+        PromiseStatus::Fails("it is a replica, which forgets what is written to it".to_owned())
+    } else if any(&Profile::evicts) {
+        PromiseStatus::Fails("it evicts locks that are held".to_owned())
+    } else {
+        PromiseStatus::unless(&exceptions)
+    };
+    [numbers.clone(), numbers.clone(), exclusion, PromiseStatus::Holds, numbers]
+}
+
+/// What it takes for a server to forget locks.
+fn forgets(Look { profile, config, loading, .. }: &Look) -> Vec<&'static str> {
+    if !profile.has_append_only_file {
+        return vec![match config.takes_snapshots {
+            Some(true) => "the server restarts (it forgets the last minutes)",
+            Some(false) => "the server restarts (it forgets all locks)",
+            None => "the server restarts (it forgets the last minutes, or all locks)",
+        }];
+    }
+    let by_restart = match loading {
+        Loading::All => None,
+        Loading::Part(_) => Some("the server restarts (it may forget all locks)"),
+        Loading::Unknown => Some("the server restarts (whether it forgets locks is not known)"),
+    };
+    let by_crash = match config.append_fsync.as_deref() {
+        Some("always") => None,
+        Some("everysec") => Some("its machine crashes (it forgets the last second)"),
+        Some("no") => Some("its machine crashes (it forgets what was not synced)"),
+        _ => Some("its machine crashes (how much it forgets is not known)"),
+    };
+    by_restart.into_iter().chain(by_crash).collect()
+}
