@@ -107,7 +107,8 @@ pub struct ServeArgs {
 
     /// How long a released token keeps its answer [default: 2m, or more if --max-wait needs it]
     ///
-    /// For that long, a late copy of a request with this token cannot take the lock.
+    /// For that long, a late copy of a request with this token cannot take the lock. It is at least the sum of --store-timeout,
+    /// --max-wait and 20s.
     #[arg(long, help_heading = "Leases and waiting", env = "FENCEPOST_MARK_TTL", value_parser = duration, value_name = "DURATION")]
     mark_ttl: Option<Duration>,
 

@@ -177,9 +177,9 @@ pub(super) async fn renew_lock(
     let account = account_of(&app, &call.caller);
     match app.service.renew(&call.key, token, call.query.ttl, Renewer::Token, account.as_ref()).await? {
         Renewed::Renewed(lease) => Ok(answers::grant(StatusCode::OK, &call.key, token, &lease)),
-        Renewed::NotHeld => {
-            Err(not_held("nobody holds the lock: the lease has ended, and a renewal does not bring it back"))
-        }
+        Renewed::NotHeld => Err(not_held(
+            "nobody holds the lock: the lease has ended, or an operator broke the lock, and a renewal does not bring it back",
+        )),
         Renewed::Released => Err(Problem::new(
             ProblemType::TokenReleased,
             "this token has released the lock; min_hold keeps it taken, and nobody holds it",
