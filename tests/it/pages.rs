@@ -14,6 +14,7 @@ use std::sync::LazyLock;
 use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 
 mod book;
+mod commands;
 mod language;
 mod links;
 mod lists;
