@@ -290,3 +290,18 @@ async fn keys_that_are_replaced_under_load_drop_no_request() {
     println!("{} requests while keys were replaced 30 times", requests.load(Ordering::Relaxed));
     assert!(requests.load(Ordering::Relaxed) > 60);
 }
+
+/// As docs/access.md says: a file without a key is refused, so the entry stays.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_only_key_is_revoked_by_an_expiry_that_is_over() {
+    let mut file = KeysFile::new();
+    let key = file.add_for_all("only", "\"acquire\", \"inspect\"");
+    file.write();
+    let gateway = gateway(&file, &[]).await;
+    let client = Client::new(gateway.address);
+    client.get("/locks/k").key(&key).send().await.expect(404);
+    file.change("only", "allow", "expires = 2020-01-01T00:00:00Z\nallow");
+    file.write();
+    let refused = async || client.get("/locks/k").key(&key).send().await.status == 401;
+    eventually("it is refused", refused).await;
+}
