@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -51,6 +52,8 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Message }
 func (e *Error) Unwrap() error { return e.Kind }
+
+func refused(why string) error { return &Error{Kind: ErrRefused, Message: why} }
 
 func kindOf(status int, problem string) error {
 	switch {
@@ -119,27 +122,36 @@ func New(urls string) (*Client, error) {
 	c := &Client{APIKey: os.Getenv("FENCEPOST_API_KEY"), RetryFor: 10 * time.Second, TryFor: 3 * time.Second}
 	// A request that is sent on as another one would mean something else.
 	c.HTTP = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	for _, given := range []string{urls, os.Getenv("FENCEPOST_URL"), "http://127.0.0.1:8080"} {
-		if given != "" && c.URLs == nil {
-			c.URLs = strings.Split(given, ",")
-		}
+	if given, isSet := os.LookupEnv("FENCEPOST_URL"); urls == "" && isSet {
+		urls = given
+	} else if urls == "" {
+		urls = "http://127.0.0.1:8080"
 	}
+	c.URLs = strings.Split(urls, ",")
 	for i, given := range c.URLs {
 		c.URLs[i] = strings.TrimRight(strings.TrimSpace(given), "/")
 		if !written.MatchString(c.URLs[i]) { // It may hold a password, which nobody is told.
-			message := "an address of a gateway is not http[s]://HOST:PORT, without a user and a password"
-			return nil, &Error{Kind: ErrRefused, Message: message}
+			return nil, refused("FENCEPOST_URL, or what you give, is not http[s]://HOST:PORT, without a user and a password")
 		}
 	}
 	if file := os.Getenv("FENCEPOST_API_KEY_FILE"); file != "" && c.APIKey == "" {
 		text, err := os.ReadFile(file)
 		if err != nil {
-			return nil, err
+			return nil, refused("the API key file: " + err.Error())
+		} else if c.APIKey = strings.TrimSpace(string(text)); c.APIKey == "" {
+			return nil, refused("the API key file " + file + " is empty")
 		}
-		c.APIKey = strings.TrimSpace(string(text))
+	}
+	// Go itself would pass over a file that is not there.
+	if file := os.Getenv("SSL_CERT_FILE"); file != "" && strings.Contains(urls, "https:") {
+		if text, err := os.ReadFile(file); err != nil {
+			return nil, refused("the CA file: " + err.Error())
+		} else if !x509.NewCertPool().AppendCertsFromPEM(text) {
+			return nil, refused("the CA file " + file + " has no certificate")
+		}
 	}
 	if !printed.MatchString(c.APIKey) {
-		return nil, &Error{Kind: ErrRefused, Message: "the API key has characters that no key has"}
+		return nil, refused("the API key has characters that no key has")
 	}
 	return c, nil
 }
@@ -181,7 +193,11 @@ func (c *Client) Renew(ctx context.Context, lease *Lease, ttl time.Duration) err
 
 // Release gives a lock back.
 func (c *Client) Release(ctx context.Context, lease *Lease) error {
-	return c.call(ctx, "DELETE", lease, url.Values{}, time.Now().Add(c.RetryFor), time.Time{}, false)
+	until := time.Now().Add(c.RetryFor)
+	if time.Now().After(lease.EndsAt()) { // The lock is free by itself: one try is enough.
+		until = time.Now().Add(c.TryFor)
+	}
+	return c.call(ctx, "DELETE", lease, url.Values{}, until, time.Time{}, false)
 }
 
 // Hold takes a lock, renews it during the work, and releases it. If the lease is lost, the context of the work is
@@ -223,10 +239,12 @@ func (c *Client) Hold(ctx context.Context, key string, o Options, work func(cont
 	}
 	released := c.Release(context.Background(), lease)
 	switch {
-	case failed != nil && !(isLost.Load() && errors.Is(failed, context.Canceled)):
-		return failed // It says more than what the release does.
+	case isLost.Load() && failed != nil: // Perhaps only because its context was canceled.
+		return &Error{Kind: ErrLost, Message: fmt.Sprintf("%s: the lease is over, and the work returned: %v", key, failed)}
 	case isLost.Load():
 		return &Error{Kind: ErrLost, Message: key + ": the lease is over"}
+	case failed != nil:
+		return failed // It says more than what the release does.
 	case errors.Is(released, ErrUnknown):
 		return nil
 	}

@@ -2,6 +2,7 @@
  * A Fencepost client for Node 20 and later. It needs no package: copy this file into your project. For TypeScript,
  * copy `fencepost.d.mts` as well.
  */
+import { X509Certificate } from "node:crypto";
 import { readFileSync } from "node:fs";
 import http from "node:http";
 import https from "node:https";
@@ -41,6 +42,13 @@ function isDone(method, status, body) { // A proxy may answer 200 with anything.
   const isPositive = (number) => Number.isInteger(number) && number > 0;
   return (status === 200 || status === 201) && isPositive(body?.fencing_token) && isPositive(body.ttl_ms);
 }
+function read(what, file, use) { // What is wrong with a file of settings is told with its name.
+  try {
+    const used = use(readFileSync(file));
+    if (used.length) return used;
+  } catch (error) { throw new Refused(`the ${what} file ${file}: ${error.message}`); }
+  throw new Refused(`the ${what} file ${file} is empty`);
+}
 const now = () => performance.now(); // It stands still while the machine sleeps: then the fencing token protects.
 
 /** Show `fencingToken` to what the lock protects. `endsAt` is by `performance.now()`, and never too late. */
@@ -62,17 +70,19 @@ export class Lease {
  * from FENCEPOST_URL, FENCEPOST_API_KEY or FENCEPOST_API_KEY_FILE, and SSL_CERT_FILE.
  */
 export class Fencepost {
-  constructor(urls = process.env.FENCEPOST_URL || "http://127.0.0.1:8080", options = {}) {
+  constructor(urls = process.env.FENCEPOST_URL ?? "http://127.0.0.1:8080", options = {}) {
     const { FENCEPOST_API_KEY: key, FENCEPOST_API_KEY_FILE: keyFile, SSL_CERT_FILE } = process.env;
     const { retryForMs = 10_000, tryForMs = 3_000, apiKey, caFile = SSL_CERT_FILE } = options;
     this.urls = (typeof urls === "string" ? urls.split(",") : [...urls]).map((url) => url.trim().replace(/\/+$/, ""));
     if (!this.urls.every((url) => ADDRESS.test(url))) { // It may hold a password, which nobody is told.
-      throw new Refused("an address of a gateway is not http[s]://HOST:PORT, without a user and a password");
+      throw new Refused("FENCEPOST_URL, or what you give, is not http[s]://HOST:PORT, without a user and a password");
     }
-    const shown = apiKey || key || (keyFile && readFileSync(keyFile, "utf8").trim());
+    const shown = apiKey || key || (keyFile && read("API key", keyFile, (text) => String(text).trim()));
     if (!/^[!-~]*$/.test(shown ?? "")) throw new Refused("the API key has characters that no key has");
     this.headers = shown ? { Authorization: `Bearer ${shown}` } : {};
-    Object.assign(this, { retryForMs, tryForMs, ca: caFile ? readFileSync(caFile) : undefined });
+    const isSecure = this.urls.some((url) => url.startsWith("https:"));
+    const ca = isSecure && caFile ? read("CA", caFile, (text) => new X509Certificate(text) && text) : undefined;
+    Object.assign(this, { retryForMs, tryForMs, ca });
   }
 
   /** Throws `Busy` if the lock is not free within `waitMs`, and `Unavailable` at once if all gateways are away. */
@@ -99,7 +109,9 @@ export class Fencepost {
     lease.endsAt = Math.max(lease.endsAt, sentAt + grant.ttl_ms);
   }
 
-  async release({ key, token }) { await this.call("DELETE", key, token, now() + this.retryForMs); }
+  async release({ key, token, endsAt }) { // If the lease is over, the lock is free by itself: one try is enough.
+    await this.call("DELETE", key, token, now() + (now() >= endsAt ? this.tryForMs : this.retryForMs));
+  }
 
   /** Renews during the work. If the lease is lost, `signal` aborts, `check` throws `Lost`, and so does the end. */
   async hold(key, options, work) {

@@ -67,17 +67,23 @@ class Fencepost:
     come from FENCEPOST_URL, FENCEPOST_API_KEY or FENCEPOST_API_KEY_FILE, and SSL_CERT_FILE."""
     def __init__(self, urls: str | Iterable[str] = "", *, retry_for_s: float = 10, try_for_s: float = 3,
                  api_key: str = "", ca_file: str | None = None) -> None:
-        urls = urls or os.environ.get("FENCEPOST_URL") or "http://127.0.0.1:8080"
+        urls = urls or os.environ.get("FENCEPOST_URL", "http://127.0.0.1:8080")
         self.urls = [url.strip().rstrip("/") for url in (urls.split(",") if isinstance(urls, str) else urls)]
         if not all(ADDRESS.fullmatch(url) for url in self.urls):  # It may hold a password, which nobody is told.
-            raise Refused("an address of a gateway is not http[s]://HOST:PORT, without a user and a password")
+            raise Refused("FENCEPOST_URL, or what you give, is not http[s]://HOST:PORT, without a user and a password")
         is_secure = any(url.startswith("https:") for url in self.urls)
-        # What trusts authorities takes a while to make.
-        self.tls = ssl.create_default_context(cafile=ca_file) if is_secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        ca_file = ca_file or os.environ.get("SSL_CERT_FILE") or None  # OpenSSL passes over a file that is not there.
+        self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        try:
+            if is_secure: self.tls = ssl.create_default_context(cafile=ca_file)  # This takes a while.
+        except OSError as error: raise Refused(f"the CA file {ca_file}: {error.strerror}") from None
         self.retry_for_s, self.try_for_s = retry_for_s, try_for_s
         api_key = api_key or os.environ.get("FENCEPOST_API_KEY", "")
         if not api_key and (file := os.environ.get("FENCEPOST_API_KEY_FILE")):
-            with open(file) as text: api_key = text.read().strip()
+            try:
+                with open(file, errors="replace") as text: api_key = text.read().strip()
+            except OSError as error: raise Refused(f"the API key file {file}: {error.strerror}") from None
+            if not api_key: raise Refused(f"the API key file {file} is empty")
         if not re.fullmatch("[!-~]*", api_key): raise Refused("the API key has characters that no key has")
         self.headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
@@ -102,7 +108,8 @@ class Fencepost:
         lease.ends_at = max(lease.ends_at, sent + grant["ttl_ms"] / 1000)
 
     def release(self, lease: Lease) -> None:
-        self.call("DELETE", lease.key, lease.token, now() + self.retry_for_s)
+        is_over = now() >= lease.ends_at  # Then the lock is free by itself, and one try is enough.
+        self.call("DELETE", lease.key, lease.token, now() + (self.try_for_s if is_over else self.retry_for_s))
 
     @contextmanager
     def hold(self, key: str, ttl_s: float = 30, wait_s: float = 0, owner: str = "") -> Iterator[Lease]:

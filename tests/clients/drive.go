@@ -68,6 +68,9 @@ func work(ctx context.Context, lease *fencepost.Lease) error {
 			runtime.Goexit()
 		case "lost":
 			<-ctx.Done()
+		case "ended": // As a command is killed by its context.
+			<-ctx.Done()
+			return errFailed
 		}
 		if ctx.Err() != nil || time.Now().After(lease.EndsAt()) {
 			return ctx.Err()

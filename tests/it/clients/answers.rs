@@ -172,3 +172,13 @@ async fn a_panic_of_the_work_in_go_leaves_no_lock() {
         scene.is_free().await;
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn work_in_go_that_ends_by_its_context_is_told_of_the_loss() {
+    let scene = Scene::start().await;
+    let mut client = scene.client(Kind::Go).await;
+    client.is_granted("hold k 3 0").await;
+    scene.proxy.set_policy(|_| Fate::LoseAnswers);
+    assert_eq!(client.does("ended").await, "lost");
+    assert!(client.does("why").await.contains("what work may return"));
+}
