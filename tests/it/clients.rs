@@ -16,7 +16,6 @@ use workshop::Kind;
 pub use workshop::{installed, root, tool};
 
 mod page;
-mod pay;
 mod workshop;
 
 /// Makes a test out of a function that is given the kind of a client, for all of these kinds at once: most of the time

@@ -25,6 +25,8 @@ mod claiming;
 mod cron;
 mod curl;
 mod pay;
+mod pay_server;
+mod provider;
 mod serverless;
 mod shell;
 

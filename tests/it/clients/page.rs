@@ -1,4 +1,4 @@
-//! The snippets of docs/clients.md and docs/recipes/pay.md, as their readers save and start them.
+//! The snippets of docs/clients.md, as their readers save and start them.
 
 use std::path::Path;
 

@@ -174,13 +174,13 @@ console.log('listening');
 ";
 
 /// A PostgreSQL that needs no other user and no files. It ends when this is dropped.
-struct Postgres {
+pub struct Postgres {
     _child: Child,
-    url: String,
+    pub url: String,
 }
 
 impl Postgres {
-    async fn start() -> Self {
+    pub async fn start() -> Self {
         installed("node_modules");
         let port = free_port();
         let mut command = Command::new("node");

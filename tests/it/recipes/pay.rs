@@ -1,20 +1,15 @@
 //! A click that charges once, with a payment provider of the test's.
 
-use std::collections::BTreeMap;
 use std::fs;
-use std::sync::{Arc, Mutex};
+use std::process::Stdio;
 use std::time::Instant;
 
-use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode};
-use axum::response::{IntoResponse, Response};
-use axum::{Router, routing};
-use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::Command;
-use tokio::sync::Semaphore;
 
+use super::provider::Provider;
 use super::{Scene, on_each_gateway, processes_in};
-use crate::pages::{Said, file};
+use crate::pages::{Said, file, snippet};
 use crate::support::{PATIENCE, eventually, free_port, signal};
 
 on_each_gateway!(
@@ -25,6 +20,11 @@ on_each_gateway!(
     a_click_while_the_provider_is_away_is_told_to_ask_again,
     a_charge_whose_key_may_be_forgotten_is_not_repeated,
     what_the_gateway_refuses_is_an_error_of_the_server,
+    half_an_answer_of_the_provider_is_asked_for_again_by_the_same_key,
+    an_error_that_the_provider_keeps_ends_when_an_operator_opens_a_new_attempt,
+    what_the_provider_refuses_is_an_error_of_the_server,
+    an_amount_that_changes_after_an_attempt_began_is_not_charged,
+    a_receipt_that_the_database_cannot_take_is_there_by_the_next_click,
 );
 
 /// Both ways to pay.
@@ -39,10 +39,10 @@ impl Way {
 
     fn click(self, scene: &Scene, provider: &Provider, order: &str) -> Command {
         let mut command = match self {
-            Self::Python => scene.python("pay.py", &[order, "1999"]),
-            Self::Shell => scene.script("pay", &[order, "1999"]),
+            Self::Python => scene.python("pay.py", &[order]),
+            Self::Shell => scene.script("pay", &[order]),
         };
-        command.env("PAYMENTS_URL", &provider.url);
+        command.env("PAYMENTS_URL", &provider.url).env("PAYMENTS_KEY", "sk_test");
         command
     }
 
@@ -59,81 +59,29 @@ impl Way {
     }
 }
 
-/// Takes money: once for each idempotency key. It keeps what it first said to a key, also that a card is declined.
-struct Provider {
-    url: String,
-    till: Arc<Till>,
-}
-
-struct Till {
-    receipts: Mutex<BTreeMap<String, Option<String>>>,
-    requests: Mutex<Vec<String>>,
-    /// Answers wait for a permit.
-    answers: Semaphore,
-}
-
-impl Provider {
-    async fn start() -> Self {
-        let till = Arc::new(Till {
-            receipts: Mutex::default(),
-            requests: Mutex::default(),
-            answers: Semaphore::new(Semaphore::MAX_PERMITS),
-        });
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}/charges", listener.local_addr().unwrap());
-        let router = Router::new().route("/charges", routing::post(charge)).with_state(till.clone());
-        tokio::spawn(async move { axum::serve(listener, router).await });
-        Self { url, till }
-    }
-
-    fn requests(&self, order: &str) -> usize {
-        self.requests_by(&format!("{order}-1"))
-    }
-
-    fn requests_by(&self, key: &str) -> usize {
-        self.till.requests.lock().unwrap().iter().filter(|used| *used == key).count()
-    }
-
-    fn charges(&self) -> usize {
-        self.till.receipts.lock().unwrap().len()
-    }
-
-    /// From here on it takes money, and says nothing.
-    fn is_silent(&self) {
-        self.till.answers.forget_permits(Semaphore::MAX_PERMITS);
-    }
-
-    fn answers_again(&self) {
-        self.till.answers.add_permits(1000);
-    }
-}
-
-async fn charge(State(till): State<Arc<Till>>, headers: HeaderMap, body: String) -> Response {
-    let key = headers["idempotency-key"].to_str().unwrap().to_owned();
-    assert_eq!(serde_json::from_str::<Value>(&body).unwrap(), json!({"cents": 1999}));
-    till.requests.lock().unwrap().push(key.clone());
-    let receipt = {
-        let mut receipts = till.receipts.lock().unwrap();
-        let number = receipts.len() + 1;
-        let is_declined = key.starts_with("declined") && key.ends_with("-1");
-        receipts.entry(key).or_insert_with(|| (!is_declined).then(|| format!("ch_{number}"))).clone()
-    };
-    drop(till.answers.acquire().await.unwrap());
-    let Some(receipt) = receipt else { return StatusCode::PAYMENT_REQUIRED.into_response() };
-    // As providers write it, and as the script reads it.
-    format!("{{\"receipt\": \"{receipt}\"}}").into_response()
-}
-
 async fn shop(scene: &Scene) -> Provider {
     scene.write("payment.sql", &file("payment.sql"));
-    Scene::say(scene.command("sqlite3", &["shop.db", ".read payment.sql"])).await.expect(0, "");
+    scene.write("payments.py", &file("payments.py"));
+    sql(scene, ".read payment.sql").await;
     Provider::start().await
+}
+
+async fn sql(scene: &Scene, statement: &str) -> String {
+    let sqlite = ["-cmd", ".timeout 5000", "shop.db", statement];
+    Scene::say(scene.command("sqlite3", &sqlite)).await.expect(0, "").text
+}
+
+/// Somebody orders.
+async fn order(scene: &Scene, order: &str) -> String {
+    sql(scene, &format!("INSERT INTO payment (order_id, cents) VALUES ('{order}', 1999)")).await;
+    order.to_owned()
 }
 
 async fn clicks_at_the_same_time_charge_once_and_get_one_receipt(scene: Scene) {
     let provider = shop(&scene).await;
-    for (number, way) in Way::ALL.into_iter().enumerate() {
-        let order = format!("order-{number}");
+    order(&scene, "never-paid").await;
+    for (number, way) in [Way::Shell, Way::Python].into_iter().enumerate() {
+        let order = order(&scene, ["compact-1", "spaced-1"][number]).await;
         let clicks = (0..3).map(|_| Scene::say(way.click(&scene, &provider, &order)));
         let said = futures_util::future::join_all(clicks).await;
         assert!(said.iter().all(|one| one.code == Some(0) && one.text == said[0].text), "{said:?}");
@@ -149,13 +97,15 @@ async fn clicks_at_the_same_time_charge_once_and_get_one_receipt(scene: Scene) {
         assert_eq!(way.says(&Scene::say(other).await), "away");
     }
     assert_eq!(provider.charges(), 2);
-    Scene::say(Way::Shell.click(&scene, &provider, "1' OR '1'='1")).await.expect(2, "pay ORDER CENTS");
+    Scene::say(Way::Shell.click(&scene, &provider, "1' OR '1'='1")).await.expect(2, "pay ORDER");
+    Scene::say(Way::Shell.click(&scene, &provider, "unknown")).await.expect(2, "no order unknown");
+    Scene::say(Way::Python.click(&scene, &provider, "unknown")).await.expect(0, "404 there is no such order");
 }
 
 async fn a_click_after_a_payment_that_was_declined_tries_at_once_by_another_key(scene: Scene) {
     let provider = shop(&scene).await;
     for way in Way::ALL {
-        let order = format!("declined-{way:?}");
+        let order = order(&scene, &format!("declined-{way:?}")).await;
         assert_eq!(way.says(&Scene::say(way.click(&scene, &provider, &order)).await), "declined");
         // It is not kept from trying: the lock is free.
         scene.client.get(&format!("/lock?key=pay:{order}")).send().await.expect_problem(404, "not-held");
@@ -167,7 +117,7 @@ async fn a_click_after_a_payment_that_was_declined_tries_at_once_by_another_key(
 async fn a_click_while_the_provider_is_away_is_told_to_ask_again(scene: Scene) {
     let provider = shop(&scene).await;
     for way in Way::ALL {
-        let order = format!("away-{way:?}");
+        let order = order(&scene, &format!("away-{way:?}")).await;
         let mut click = way.click(&scene, &provider, &order);
         click.env("PAYMENTS_URL", format!("http://127.0.0.1:{}", free_port()));
         assert_eq!(way.says(&Scene::say(click).await), "away");
@@ -181,11 +131,8 @@ async fn a_click_while_the_provider_is_away_is_told_to_ask_again(scene: Scene) {
 async fn a_charge_whose_key_may_be_forgotten_is_not_repeated(scene: Scene) {
     let provider = shop(&scene).await;
     for way in Way::ALL {
-        let order = format!("old-{way:?}");
-        let began = format!(
-            "INSERT INTO payment (order_id, began) VALUES ('{order}', CAST(strftime('%s', 'now') AS INTEGER) - 172800)"
-        );
-        Scene::say(scene.command("sqlite3", &["shop.db", &began])).await.expect(0, "");
+        let order = order(&scene, &format!("old-{way:?}")).await;
+        sql(&scene, &format!("UPDATE payment SET began = strftime('%s', 'now') - 172800, sent = cents WHERE order_id = '{order}'")).await;
         let said = Scene::say(way.click(&scene, &provider, &order)).await;
         assert_eq!(way.says(&said), "an error");
         assert!(format!("{said:?}").contains(&format!("ask the provider about {order}")), "{said:?}");
@@ -195,7 +142,7 @@ async fn a_charge_whose_key_may_be_forgotten_is_not_repeated(scene: Scene) {
 
 async fn what_the_gateway_refuses_is_an_error_of_the_server(scene: Scene) {
     let provider = shop(&scene).await;
-    let order = "x".repeat(2000);
+    let order = order(&scene, &"x".repeat(2000)).await;
     let said = Scene::say(Way::Python.click(&scene, &provider, &order)).await;
     assert_eq!(Way::Python.says(&said), "an error");
     assert_eq!(provider.charges(), 0);
@@ -206,7 +153,7 @@ async fn a_click_after_a_crash_charges_by_the_same_key(scene: Scene) {
     let provider = shop(&scene).await;
     provider.is_silent();
     let begun = Way::ALL.map(async |way| {
-        let order = format!("crash-{way:?}");
+        let order = order(&scene, &format!("crash-{way:?}")).await;
         let first = way.click(&scene, &provider, &order).spawn().unwrap();
         eventually("it is charged", async || provider.requests(&order) == 1).await;
         (way, order, first)
@@ -232,19 +179,128 @@ async fn a_click_during_a_slow_payment_is_told_to_ask_again(scene: Scene) {
     let provider = shop(&scene).await;
     provider.is_silent();
     let slow = Way::ALL.map(async |way| {
-        let order = format!("slow-{way:?}");
+        let order = order(&scene, &format!("slow-{way:?}")).await;
         let first = way.click(&scene, &provider, &order).spawn().unwrap();
         eventually("it is charged", async || provider.requests(&order) == 1).await;
         let second = way.click(&scene, &provider, &order).spawn().unwrap();
         let look = async || scene.client.get(&format!("/lock?key=pay:{order}")).send().await;
         eventually("the second waits", async || look().await.json()["waiters"] == 1).await;
         assert_eq!(way.says(&Scene::end(second).await), "under way");
+        if let Way::Python = way {
+            assert!(look().await.json()["owner"].as_str().unwrap().starts_with("pay.py on "));
+        }
         (way, first)
     });
     let slow = futures_util::future::join_all(slow).await;
     provider.answers_again();
     for (way, first) in slow {
         assert_eq!(way.says(&Scene::end(first).await), "paid");
+    }
+    assert_eq!(provider.charges(), 2);
+}
+
+async fn half_an_answer_of_the_provider_is_asked_for_again_by_the_same_key(scene: Scene) {
+    let provider = shop(&scene).await;
+    for way in Way::ALL {
+        for half in ["cut", "bare"] {
+            let order = order(&scene, &format!("{half}-{way:?}")).await;
+            assert_eq!(way.says(&Scene::say(way.click(&scene, &provider, &order)).await), "away");
+            assert_eq!(way.says(&Scene::say(way.click(&scene, &provider, &order)).await), "paid");
+            assert_eq!(provider.requests(&order), 2);
+        }
+    }
+    assert_eq!(provider.charges(), 4);
+}
+
+async fn an_error_that_the_provider_keeps_ends_when_an_operator_opens_a_new_attempt(scene: Scene) {
+    let provider = shop(&scene).await;
+    for way in Way::ALL {
+        let order = order(&scene, &format!("broken-{way:?}")).await;
+        for _ in 0..2 {
+            assert_eq!(way.says(&Scene::say(way.click(&scene, &provider, &order)).await), "away");
+        }
+        operator_says(&scene, "attempt = attempt + 1", &order).await;
+        assert_eq!(way.says(&Scene::say(way.click(&scene, &provider, &order)).await), "paid");
+        assert_eq!([1, 2].map(|attempt| provider.requests_by(&format!("{order}-{attempt}"))), [2, 1]);
+        // What is said of another attempt, or of an order that is paid, changes nothing.
+        operator_says(&scene, "attempt = attempt + 1", &order).await;
+        let paid = format!("SELECT attempt, began > 0, receipt FROM payment WHERE order_id = '{order}'");
+        assert!(sql(&scene, &paid).await.starts_with("2|1|ch_"));
+        sql(&scene, &format!("UPDATE payment SET attempt = 1 WHERE order_id = '{order}'")).await;
+        operator_says(&scene, "attempt = attempt + 1", &order).await;
+        assert!(sql(&scene, &paid).await.starts_with("1|1|ch_"));
+    }
+    let order = order(&scene, "known").await;
+    sql(&scene, "UPDATE payment SET attempt = 2 WHERE order_id = 'known'").await;
+    operator_says(&scene, "attempt = attempt + 1", &order).await;
+    assert_eq!(sql(&scene, "SELECT attempt FROM payment WHERE order_id = 'known'").await, "2\n");
+    operator_says(&scene, "receipt = 'ch_1'", &order).await;
+    Scene::say(Way::Python.click(&scene, &provider, &order)).await.expect(0, "200 ch_1");
+    assert_eq!(provider.charges(), 2);
+}
+
+/// What the page has an operator do, for this order.
+async fn operator_says(scene: &Scene, what: &str, order: &str) {
+    let line = snippet("console", what).trim().strip_prefix("$ ").unwrap().replace("4711", order);
+    Scene::say(scene.command("bash", &["-c", &line])).await.expect(0, "");
+}
+
+async fn what_the_provider_refuses_is_an_error_of_the_server(scene: Scene) {
+    let provider = shop(&scene).await;
+    for way in Way::ALL {
+        let order = order(&scene, &format!("refused-{way:?}")).await;
+        let said = Scene::say(way.click(&scene, &provider, &order)).await;
+        assert!(way.says(&said) == "an error" && said.text.contains("answers 401"), "{said:?}");
+        // The setting is corrected.
+        assert_eq!(way.says(&Scene::say(way.click(&scene, &provider, &order)).await), "paid");
+        assert_eq!(provider.requests(&order), 2);
+    }
+}
+
+async fn an_amount_that_changes_after_an_attempt_began_is_not_charged(scene: Scene) {
+    let provider = shop(&scene).await;
+    for way in Way::ALL {
+        let order = order(&scene, &format!("cart-{way:?}")).await;
+        let mut click = way.click(&scene, &provider, &order);
+        click.env("PAYMENTS_URL", format!("http://127.0.0.1:{}", free_port()));
+        assert_eq!(way.says(&Scene::say(click).await), "away");
+        let costs = async |cents: u32| {
+            sql(&scene, &format!("UPDATE payment SET cents = {cents} WHERE order_id = '{order}'")).await;
+        };
+        costs(2500).await;
+        let said = Scene::say(way.click(&scene, &provider, &order)).await;
+        assert!(way.says(&said) == "an error", "{said:?}");
+        assert!(said.text.contains(&format!("ask the provider about {order}-1")), "{said:?}");
+        assert_eq!(provider.requests(&order), 0);
+        costs(1999).await;
+        assert_eq!(way.says(&Scene::say(way.click(&scene, &provider, &order)).await), "paid");
+    }
+}
+
+/// Somebody else locks the database after the money was taken, for longer than a click waits for it.
+async fn a_receipt_that_the_database_cannot_take_is_there_by_the_next_click(scene: Scene) {
+    let provider = shop(&scene).await;
+    provider.is_silent();
+    let mut clicks = Vec::new();
+    for way in Way::ALL {
+        let order = order(&scene, &format!("locked-{way:?}")).await;
+        let click = way.click(&scene, &provider, &order).spawn().unwrap();
+        eventually("it is charged", async || provider.requests(&order) == 1).await;
+        clicks.push((way, order, click));
+    }
+    let mut other = scene.command("sqlite3", &["shop.db"]).stdin(Stdio::piped()).spawn().unwrap();
+    other.stdin.as_mut().unwrap().write_all(b"BEGIN EXCLUSIVE;\nSELECT 'locked';\n").await.unwrap();
+    let line = BufReader::new(other.stdout.take().unwrap()).lines().next_line().await;
+    assert_eq!(line.unwrap().as_deref(), Some("locked"));
+    provider.answers_again();
+    let mut unpaid = Vec::new();
+    for (way, order, click) in clicks {
+        assert_eq!(way.says(&Scene::end(click).await), "away");
+        unpaid.push((way, order));
+    }
+    other.kill().await.unwrap();
+    for (way, order) in unpaid {
+        assert_eq!(way.says(&Scene::say(way.click(&scene, &provider, &order)).await), "paid");
     }
     assert_eq!(provider.charges(), 2);
 }
