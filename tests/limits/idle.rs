@@ -9,7 +9,7 @@ use tokio::io::BufStream;
 use tokio::net::{TcpSocket, TcpStream};
 
 use crate::ring::Ring;
-use crate::support::secure::call;
+use kit::secure::call;
 
 const CONNECTIONS: usize = 10_000;
 /// So many addresses share them: none may have more than half of what there is room for.

@@ -7,14 +7,6 @@
     reason = "a test that cannot go on must fail"
 )]
 
-#[allow(dead_code, unused_imports, unused_macros, reason = "the kit serves other tests as well")]
-#[path = "../it"]
-mod kit {
-    pub mod support;
-}
-
-use kit::support;
-
 mod attackers;
 mod floods;
 mod idle;

@@ -11,9 +11,9 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
 use crate::attackers::Attackers;
-use crate::support::certificates::Certificates;
-use crate::support::secure::{SecureClient, call};
-use crate::support::{Gateway, PATIENCE, eventually, fresh_token, sockets};
+use kit::certificates::Certificates;
+use kit::secure::{SecureClient, call};
+use kit::{Gateway, PATIENCE, eventually, fresh_token, sockets};
 
 /// One attack at a time: each of them is measured.
 static ALONE: Mutex<()> = Mutex::new(());

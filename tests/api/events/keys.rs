@@ -1,0 +1,157 @@
+//! Who is told what, where API keys are in use.
+
+use super::Stream;
+use kit::http::Call;
+use kit::{Client, Gateway, KeysFile, fresh_token};
+
+async fn gateway(keys: &KeysFile) -> Gateway {
+    keys.write();
+    let flag = keys.flag();
+    Gateway::start(&["--store", "memory:", &flag[0], &flag[1]]).await
+}
+
+fn with(key: &str, call: Call) -> Call {
+    call.header("Authorization", format!("Bearer {key}"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_watches_sees_the_locks_that_its_key_is_for() {
+    let mut keys = KeysFile::new();
+    let taker = keys.add_for_all("taker", "\"acquire\"");
+    let lister = keys.add("lister", "prefixes = [\"a/\", \"b/x\"]\nallow = [\"list\"]");
+    let looker = keys.add("looker", "prefixes = [\"a/\"]\nallow = [\"inspect\"]");
+    let gateway = gateway(&keys).await;
+    let client = Client::new(gateway.address);
+    let events = |query: &str| client.call("GET", &format!("/events?{query}"));
+    events("key=a/1").send().await.expect_problem(401, "key-required");
+    for (key, query) in [
+        (&taker, "key=a/1"),
+        (&taker, "prefix="),
+        (&lister, "key=a/1"),
+        (&lister, "prefix=c"),
+        (&looker, "prefix=a/"),
+        (&looker, "key=b/x"),
+    ] {
+        with(key, events(query)).send().await.expect_problem(403, "right-missing");
+    }
+    let mut seen = Stream::by(with(&lister, events("prefix="))).await;
+    let mut one = Stream::by(with(&looker, events("key=a/2"))).await;
+    for stream in [&mut seen, &mut one] {
+        stream.next().await.is("resync");
+    }
+    for key in ["a/1", "b/1", "b/x", "b/xy", "c", "a/2"] {
+        let put = client.put(&format!("/lock?key={key}")).token(&fresh_token());
+        with(&taker, put).send().await.expect(201);
+    }
+    for key in ["a/1", "b/x", "a/2"] {
+        assert_eq!(seen.next().await.is("granted").key(), Some(key));
+    }
+    assert_eq!(one.next().await.is("granted").key(), Some("a/2"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_ends_when_its_key_is_taken_away_or_loses_the_right() {
+    let mut keys = KeysFile::new();
+    let revoked = keys.add_for_all("revoked", "\"list\"");
+    let lowered = keys.add_for_all("lowered", "\"list\", \"inspect\"");
+    let kept = keys.add_for_all("kept", "\"list\", \"acquire\"");
+    let gateway = gateway(&keys).await;
+    let client = Client::new(gateway.address);
+    let watch = async |key: &str| {
+        let mut stream = Stream::by(with(key, client.call("GET", "/events?prefix="))).await;
+        stream.next().await.is("resync");
+        stream
+    };
+    let (mut first, mut second, mut third) =
+        (watch(&revoked).await, watch(&lowered).await, watch(&kept).await);
+    keys.remove("revoked");
+    keys.change("lowered", "\"list\", ", "");
+    keys.write();
+    assert_eq!(first.rest().await, []);
+    assert_eq!(second.rest().await, []);
+    with(&kept, client.put("/locks/k")).send().await.expect(201);
+    third.next().await.is("granted");
+}
+
+/// What is hidden from a key is not counted by what it is told either.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_ids_of_a_narrow_stream_do_not_say_how_much_else_was_told() {
+    let mut keys = KeysFile::new();
+    let all = keys.add_for_all("all", "\"acquire\", \"list\"");
+    let narrow = keys.add("narrow", "prefixes = [\"a/\"]\nallow = [\"list\"]");
+    let gateway = gateway(&keys).await;
+    let client = Client::new(gateway.address);
+    let watch = async |key: &str, after: &str| {
+        let call = client.call("GET", "/events?prefix=").header("Last-Event-ID", after);
+        Stream::by(with(key, call)).await
+    };
+    let take = async |lock: &str| {
+        with(&all, client.put(&format!("/lock?key={lock}"))).send().await.expect(201);
+    };
+    let mut everything = watch(&all, "").await;
+    everything.next().await.is("resync");
+    let (mut one, mut two) = (watch(&narrow, "").await, watch(&narrow, "").await);
+    let (first, again) = (one.next().await.is("resync"), two.next().await.is("resync"));
+    assert_ne!(first.id, again.id, "nothing has happened between them, which nobody is to know");
+    take("a/1").await;
+    for n in 0..20 {
+        take(&format!("b/{n}")).await;
+    }
+    take("a/2").await;
+    let (mut ids, mut lasts) = (vec![first.id, again.id], Vec::new());
+    for stream in [&mut one, &mut two] {
+        let told = [stream.next().await.is("granted"), stream.next().await.is("granted")];
+        assert_eq!(told.each_ref().map(|event| event.key()), [Some("a/1"), Some("a/2")]);
+        lasts.push(told[0].id.clone());
+        ids.extend(told.map(|event| event.id));
+    }
+    let length = ids[0].len();
+    assert!(ids.iter().all(|id| id.len() == length), "{ids:?}");
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), 6, "the same event has the same id on two streams");
+    // Each of them goes on behind its event all the same, and also for another key.
+    for last in &lasts {
+        assert_eq!(watch(&narrow, last).await.next().await.is("granted").key(), Some("a/2"));
+        assert_eq!(watch(&all, last).await.next().await.is("granted").key(), Some("b/0"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_is_told_of_other_locks_once_its_key_is_for_others() {
+    let mut keys = KeysFile::new();
+    let all = keys.add_for_all("all", "\"acquire\"");
+    let moved = keys.add("moved", "prefixes = [\"a/\"]\nallow = [\"list\"]");
+    let gateway = gateway(&keys).await;
+    let client = Client::new(gateway.address);
+    let take = async |lock: &str| {
+        let put = client.put(&format!("/lock?key={lock}&ttl=1m")).token(&fresh_token());
+        with(&all, put).send().await.expect(201);
+    };
+    let mut stream = Stream::by(with(&moved, client.call("GET", "/events?prefix="))).await;
+    stream.next().await.is("resync");
+    take("b/1").await;
+    take("a/1").await;
+    assert_eq!(stream.next().await.is("granted").key(), Some("a/1"));
+    keys.change("moved", "\"a/\"", "\"b/\", \"c\"");
+    keys.write();
+    stream.next().await.is("resync");
+    take("a/2").await;
+    take("b/2").await;
+    take("cd").await;
+    take("c/1").await;
+    assert_eq!(stream.next().await.is("granted").key(), Some("b/2"));
+    assert_eq!(stream.next().await.is("granted").key(), Some("c/1"));
+    keys.change("moved", "prefixes = [\"b/\", \"c\"]", "every_key = true");
+    keys.write();
+    stream.next().await.is("resync");
+    take("a/3").await;
+    assert_eq!(stream.next().await.is("granted").key(), Some("a/3"));
+    // And no longer of what it lost.
+    keys.change("moved", "every_key = true", "prefixes = [\"a\"]");
+    keys.write();
+    stream.next().await.is("resync");
+    take("b/3").await;
+    take("a/4").await;
+    assert_eq!(stream.next().await.is("granted").key(), Some("a/4"));
+}

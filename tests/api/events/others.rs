@@ -1,0 +1,190 @@
+//! What gateways tell each other, and what becomes of that when servers, gateways and connections fail.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Pair, Record, SOON, Stream};
+use kit::proxy::Framing;
+use kit::{Client, Gateway, Proxy, RedisServer, SentinelSetup, eventually, server_port};
+
+/// Takes a lock of this name and gives it back.
+async fn take_and_release(client: &Client, key: &str) {
+    let token = client.put(&format!("/locks/{key}?ttl=20s")).send().await.expect(201).token();
+    client.delete(&format!("/locks/{key}")).token(&token).send().await.expect(204);
+}
+
+/// After trouble, each release is told, or whoever watches is told to look since; and in the end each is told.
+async fn goes_on(record: &Record, client: &Client) {
+    eventually("all is told again", async || {
+        let before = Instant::now();
+        let grant = client.put("/locks/k?ttl=20s").send().await;
+        if grant.status != 201 {
+            return false;
+        }
+        let released = client.delete("/locks/k").token(&grant.token()).send().await.status == 204;
+        let number = grant.fencing_token();
+        let mut is_told = false;
+        eventually("it is told, or looked for", async || {
+            is_told = record.has_released(number);
+            is_told || record.has_looked_since(before)
+        })
+        .await;
+        released && is_told
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_another_gateway_does_is_told_within_a_second() {
+    let pair = Pair::redis().await;
+    let mut stream = Stream::open(&pair.here(), "prefix=").await;
+    let mut took = Vec::new();
+    for number in 0..10 {
+        let before = Instant::now();
+        pair.there().put(&format!("/locks/k{number}")).send().await.expect(201);
+        stream.of(&format!("k{number}")).await.is("granted");
+        took.push(before.elapsed());
+    }
+    took.sort_unstable();
+    println!("told after {took:?}");
+    assert!(took[5] < SOON, "{took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_sent_while_nobody_watches() {
+    let Pair { here, there, redis } = Pair::redis().await;
+    let (redis, there) = (redis.unwrap(), there.unwrap());
+    let client = Client::new(there.address);
+    for _ in 0..20 {
+        take_and_release(&client, "k").await;
+    }
+    assert_eq!(redis.calls("publish").await, 0);
+    let mut stream = Stream::open(&Client::new(here.address), "key=k").await;
+    take_and_release(&client, "k").await;
+    stream.until("released").await;
+    assert!(redis.calls("publish").await > 0);
+    // Whoever watched is gone, and with it, after a while, its summons.
+    drop((stream, here));
+    eventually("nothing is sent any more", async || {
+        let before = redis.calls("publish").await;
+        take_and_release(&client, "k").await;
+        // What a request leads to is sent after its answer.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        redis.calls("publish").await == before
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn those_who_watch_at_one_gateway_are_told_by_it_alone() {
+    let redis = RedisServer::start().await;
+    let gateway = Gateway::on_redis(&redis, &[]).await;
+    let client = Client::new(gateway.address);
+    let mut stream = Stream::open(&client, "key=k").await;
+    let before = redis.calls("publish").await;
+    for _ in 0..20 {
+        take_and_release(&client, "k").await;
+        stream.until("released").await;
+    }
+    // Some summons, which find nobody.
+    assert!(redis.calls("publish").await - before < 20);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_comes_and_one_that_goes_has_those_who_watch_look() {
+    let redis = RedisServer::start().await;
+    let here = Gateway::on_redis(&redis, &[]).await;
+    let mut stream = Stream::open(&Client::new(here.address), "key=k").await;
+    let mut there = Gateway::on_redis(&redis, &[]).await;
+    assert_eq!(stream.next().await.is("resync").key(), None);
+    let grant = Client::new(there.address).put("/locks/k?ttl=20s").send().await.expect(201);
+    assert_eq!(stream.next().await.is("granted").fencing_token(), grant.fencing_token());
+    // What it did last, nobody knows.
+    there.kill();
+    assert_eq!(stream.next().await.is("resync").key(), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_restart_of_the_store_those_who_watch_look_and_are_told_on() {
+    let Pair { here, there, redis } = Pair::redis().await;
+    let (mut redis, there) = (redis.unwrap(), there.unwrap());
+    let record = Record::of(Stream::open(&Client::new(here.address), "key=k").await);
+    let client = Client::new(there.address);
+    take_and_release(&client, "k").await;
+    let before = Instant::now();
+    redis.restart_empty().await;
+    eventually("whoever watches looks", async || record.has_looked_since(before)).await;
+    goes_on(&record, &client).await;
+}
+
+/// The connection of the gateway at which somebody watches breaks, and while it is gone another gateway goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_happens_while_a_gateway_is_cut_off_is_not_missed() {
+    let redis = RedisServer::start().await;
+    let proxy = Proxy::start(redis.port(), Framing::Resp).await;
+    let here = Gateway::start(&["--store", &proxy.redis_url()]).await;
+    let there = Gateway::on_redis(&redis, &[]).await;
+    let client = Client::new(there.address);
+    let mut stream = Stream::open(&Client::new(here.address), "key=k").await;
+    take_and_release(&client, "k").await;
+    stream.until("released").await;
+    proxy.set_closed_to_new(true);
+    proxy.sever();
+    let grant = client.put("/locks/k?ttl=60s").send().await.expect(201);
+    proxy.set_closed_to_new(false);
+    let told = stream.next().await;
+    assert!(told.name == "resync" && told.key().is_none(), "{told:?}");
+    // From there on nothing is missed again.
+    client.patch("/locks/k?ttl=80s").token(&grant.token()).send().await.expect(200);
+    stream.until("renewed").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn watching_goes_on_when_sentinel_promotes_another_server() {
+    let setup = SentinelSetup::start().await;
+    let start = async || Gateway::start(&["--store", &setup.url()]).await;
+    let (watched, used) = (start().await, start().await);
+    let (here, there) = (Client::new(watched.address), Client::new(used.address));
+    let record = Record::of(Stream::open(&here, "key=k").await);
+    take_and_release(&there, "k").await;
+    let before = Instant::now();
+    setup.failover().await;
+    eventually("whoever watches looks", async || record.has_looked_since(before)).await;
+    goes_on(&record, &there).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_minority_of_a_quorum_that_is_gone_takes_no_news_with_it() {
+    let mut quorum = kit::Quorum::start(3).await;
+    let (here, there) = (quorum.gateway(&[]).await, quorum.gateway(&[]).await);
+    for gateway in [&here, &there] {
+        kit::quorum::is_ready(&Client::new(gateway.address)).await;
+    }
+    let mut stream = Stream::open(&Client::new(here.address), "key=k").await;
+    let client = Client::new(there.address);
+    quorum.nodes[0].kill();
+    for _ in 0..5 {
+        let token = client.put("/locks/k?ttl=20s").send().await.expect(201).token();
+        stream.until("granted").await;
+        client.delete("/locks/k").token(&token).send().await.expect(204);
+        stream.until("released").await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_who_may_not_use_the_channels_is_told_so() {
+    let redis = RedisServer::start().await;
+    let _: () =
+        redis.command(&["ACL", "SETUSER", "deaf", "on", ">password", "~*", "+@all", "resetchannels"]).await;
+    let url = format!("redis://deaf:password@127.0.0.1:{}", redis.port());
+    let gateway = Gateway::start(&["--store", &url]).await;
+    let client = Client::new(gateway.address);
+    client.put("/locks/k").send().await.expect(201);
+    client.get("/events?key=k").send().await.expect_problem(503, "store-unavailable");
+    let warnings = gateway.log().join("\n");
+    assert!(warnings.contains("/events"), "{warnings}");
+    // A store that nobody can reach is no different.
+    let nowhere = Gateway::start(&["--store", &format!("redis://127.0.0.1:{}", server_port())]).await;
+    Client::new(nowhere.address).get("/events?key=k").send().await.expect_problem(503, "store-unavailable");
+}

@@ -1,0 +1,26 @@
+//! What the gateway answers over HTTP, on each store.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    unreachable_pub,
+    reason = "a test that cannot go on must fail"
+)]
+
+mod breaking;
+mod browsers;
+mod contract;
+mod crowd;
+mod events;
+mod hammer;
+mod hold;
+mod late_copies;
+mod list;
+mod lost_replies;
+mod openapi;
+mod retries;
+mod serving;
+mod terms;
+mod together;
+mod vanishing_clients;
+mod waiting;

@@ -1,0 +1,199 @@
+//! Clients that want more than their share.
+
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencepost::server::ServerSettings;
+use fencepost::telemetry::{ConnectionRefused, Connections};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::timeout;
+
+use super::{TestServer, get_ok, h2, poll_until, read_to_close, settings};
+use kit::PATIENCE;
+
+/// A connection from another address of this machine.
+async fn connect_from(server: &TestServer, last_byte: u8) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind((Ipv4Addr::new(127, 0, 0, last_byte), 0).into()).unwrap();
+    socket.connect(server.address).await.unwrap()
+}
+
+fn counted(change: impl FnOnce(&mut ServerSettings)) -> (ServerSettings, Arc<Connections>) {
+    let settings = settings(change);
+    let counts = Arc::clone(&settings.counts);
+    (settings, counts)
+}
+
+#[tokio::test]
+async fn one_address_cannot_have_all_connections() {
+    let (settings, counts) = counted(|s| (s.max_connections, s.max_connections_per_address) = (3, 2));
+    let server = TestServer::start(settings).await;
+    let (mut first, mut second) = (connect_from(&server, 7).await, connect_from(&server, 7).await);
+    get_ok(&mut first).await;
+    get_ok(&mut second).await;
+    for _ in 0..20 {
+        assert_eq!(read_to_close(&mut connect_from(&server, 7).await).await, b"");
+    }
+    assert_eq!(counts.refused.get(ConnectionRefused::AddressFull), 20);
+    // Those that were refused took nothing from others.
+    get_ok(&mut connect_from(&server, 8).await).await;
+    drop(first);
+    poll_until(|| counts.open.get() == 1, PATIENCE).await;
+    get_ok(&mut connect_from(&server, 7).await).await;
+    get_ok(&mut second).await;
+}
+
+/// Its requests are answered long ago, so that it would never be busy again, and never done.
+#[tokio::test]
+async fn an_h2_client_that_makes_no_room_for_its_answers_is_cut() {
+    let idle = Duration::from_millis(300);
+    let (settings, counts) = counted(|s| (s.idle_timeout, s.first_request_timeout) = (idle, idle));
+    let server = TestServer::start(settings).await;
+    let mut stream = server.connect().await;
+    stream.write_all(h2::PREFACE).await.unwrap();
+    // SETTINGS_INITIAL_WINDOW_SIZE is 0: heads come through, and bodies do not.
+    stream.write_all(&h2::frame(h2::SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0])).await.unwrap();
+    stream.write_all(&h2::request(1, "/")).await.unwrap();
+    assert_eq!(h2::next(&mut stream).await, Some((h2::HEADERS, 4, 1)));
+    while let Some((kind, ..)) = h2::next(&mut stream).await {
+        assert_eq!(kind, h2::GOAWAY);
+    }
+    poll_until(|| counts.open.get() == 0, PATIENCE).await;
+}
+
+/// SETTINGS_INITIAL_WINDOW_SIZE is 0: heads come through, and bodies do not.
+async fn connect_without_room(server: &TestServer) -> TcpStream {
+    let mut stream = server.connect().await;
+    let settings = h2::frame(h2::SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
+    stream.write_all(&[h2::PREFACE, &settings].concat()).await.unwrap();
+    stream
+}
+
+/// It would never be idle, since it makes one more request after the other.
+#[tokio::test]
+async fn an_h2_client_that_leaves_one_answer_unread_is_cut_whatever_else_it_does() {
+    let idle = Duration::from_millis(500);
+    let (settings, counts) = counted(|s| (s.idle_timeout, s.first_request_timeout) = (idle, idle));
+    let server = TestServer::start(settings).await;
+    let mut good = h2::connect(&server).await;
+    let mut stream = connect_without_room(&server).await;
+    let begun = tokio::time::Instant::now();
+    for number in (1..).step_by(2) {
+        assert!(begun.elapsed() < PATIENCE, "it is still served");
+        good.write_all(&h2::request(number, "/")).await.unwrap();
+        assert_eq!(h2::next(&mut good).await, Some((h2::HEADERS, 4, number)));
+        assert_eq!(h2::next(&mut good).await, Some((h2::DATA, 1, number)));
+        // All but its first answer are of no interest to it.
+        let mut sent = stream.write_all(&h2::request(number, "/")).await;
+        if number > 1 && sent.is_ok() {
+            sent = stream.write_all(&h2::cancel(number)).await;
+        }
+        if sent.is_err() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    poll_until(|| counts.open.get() == 1 && counts.unread_bytes.get() == 0, PATIENCE).await;
+}
+
+const UNREAD_BYTES: usize = 8 * 1024 * 1024;
+
+#[tokio::test]
+async fn h2_clients_that_read_no_answers_have_only_so_many_in_memory() {
+    let (settings, counts) = counted(|s| s.max_unread_bytes = UNREAD_BYTES);
+    let server = TestServer::start(settings).await;
+    let requests: Vec<u8> = (1..500).step_by(2).flat_map(|number| h2::request(number, "/")).collect();
+    let mut greedy = Vec::new();
+    for _ in 0..36 {
+        let mut stream = connect_without_room(&server).await;
+        stream.write_all(&requests).await.unwrap();
+        greedy.push(stream);
+        assert!(usize::try_from(counts.unread_bytes.get()).unwrap() <= UNREAD_BYTES);
+    }
+    // 9,000 are wanted, of which a third is too much.
+    poll_until(|| counts.cut_unread.get() >= 20, PATIENCE).await;
+    assert!(usize::try_from(counts.unread_bytes.get()).unwrap() <= UNREAD_BYTES);
+    // Others get their answers, by HTTP/2 as well.
+    let mut other = h2::connect(&server).await;
+    other.write_all(&h2::request(1, "/")).await.unwrap();
+    assert_eq!(h2::next(&mut other).await, Some((h2::HEADERS, 4, 1)));
+    assert_eq!(h2::next(&mut other).await, Some((h2::DATA, 1, 1)));
+    drop(greedy);
+    poll_until(|| counts.unread_bytes.get() == 0, PATIENCE).await;
+}
+
+/// However many connections they are on: the one whose answers lie there pays for them.
+#[tokio::test]
+async fn others_of_an_address_are_answered_beside_a_greedy_one() {
+    let (settings, counts) = counted(|s| s.max_unread_bytes = UNREAD_BYTES);
+    let server = TestServer::start(settings).await;
+    let requests: Vec<u8> = (1..400).step_by(2).flat_map(|number| h2::request(number, "/")).collect();
+    let mut greedy = Vec::new();
+    for _ in 0..45 {
+        let mut stream = connect_without_room(&server).await;
+        stream.write_all(&requests).await.unwrap();
+        greedy.push(stream);
+    }
+    poll_until(|| counts.cut_unread.get() >= 10, PATIENCE).await;
+    let mut other = h2::connect(&server).await;
+    for round in 0..20 {
+        // As many at once as a page may ask for.
+        let numbers: Vec<u32> = (round * 96..(round + 1) * 96).map(|n| 2 * n + 1).collect();
+        let requests: Vec<u8> = numbers.iter().flat_map(|number| h2::request(*number, "/")).collect();
+        other.write_all(&requests).await.unwrap();
+        let mut answered = BTreeSet::new();
+        while answered.len() < numbers.len() {
+            match h2::next(&mut other).await {
+                Some((h2::DATA, 1, number)) => assert!(answered.insert(number)),
+                frame => assert!(matches!(frame, Some((h2::HEADERS, 4, _))), "{frame:?} in round {round}"),
+            }
+        }
+    }
+}
+
+/// By HTTP/1 the requests that follow are not even read, however many there are.
+#[tokio::test]
+async fn whoever_reads_no_answers_by_http_1_is_not_read_either() {
+    let (settings, counts) = counted(|s| s.max_unread_bytes = UNREAD_BYTES);
+    let server = TestServer::start(settings).await;
+    let mut greedy = server.connect().await;
+    let requests = super::GET.repeat(1_000);
+    let mut sent = 0;
+    while let Ok(more) = timeout(Duration::from_secs(1), greedy.write(&requests)).await {
+        sent += more.unwrap();
+        assert!(sent < 500 * 1024 * 1024, "all of it was read");
+        assert!(counts.unread_bytes.get() < 1024 * 1024, "{} bytes wait", counts.unread_bytes.get());
+    }
+    get_ok(&mut server.connect().await).await;
+    // It finds all answers once it reads, and its connection goes on.
+    let mut answers = Vec::new();
+    let read = async {
+        let ok = b"HTTP/1.1 200 OK";
+        while memchr::memmem::find_iter(&answers, ok).count() < sent / super::GET.len() {
+            greedy.read_buf(&mut answers).await.unwrap();
+        }
+    };
+    timeout(PATIENCE, read).await.expect("answers are missing");
+    assert_eq!(counts.unread_bytes.get(), 0);
+}
+
+/// Pages are handed on piece by piece; the one that takes none of them pays when there are too many.
+#[tokio::test]
+async fn large_answers_that_nobody_reads_have_only_so_many_bytes_in_memory() {
+    let (settings, counts) = counted(|_| {});
+    let server = TestServer::start(settings).await;
+    let mut greedy = Vec::new();
+    for _ in 0..8 {
+        let mut stream = server.connect().await;
+        stream.write_all(b"GET /large HTTP/1.1\r\nHost: t\r\n\r\n").await.unwrap();
+        greedy.push(stream);
+        assert!(usize::try_from(counts.unread_bytes.get()).unwrap() <= 64 << 20);
+    }
+    poll_until(|| counts.cut_unread.get() > 0, PATIENCE).await;
+    get_ok(&mut connect_from(&server, 9).await).await;
+    drop(greedy);
+    poll_until(|| counts.unread_bytes.get() == 0, PATIENCE).await;
+}

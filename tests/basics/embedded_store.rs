@@ -1,0 +1,245 @@
+//! What is true of the embedded store alone: one process per file, and what a restart keeps.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencepost::clock::{Clock, SystemClock, boottime};
+use fencepost::lock::{Acquired, Attempt, LeaseToken, LockKey, Terms, Ttl};
+use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
+use fencepost::store::{LockRequest, LockStore, Try};
+use tokio::time::Instant;
+
+use kit::asking::LockStoreExt;
+use kit::gateway::{bare_command, command};
+use kit::{Client, Gateway, PATIENCE, fresh_token};
+
+mod cursors;
+mod privacy;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_process_on_the_file_is_refused_with_one_clear_line() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("locks.redb");
+    let first = Gateway::on_file(&file, &[]).await;
+    let store = format!("file:{}", file.display());
+    let second = bare_command()
+        .args(["--listen", "127.0.0.1:0", "--store", &store])
+        .stderr(Stdio::piped())
+        .output()
+        .unwrap();
+    let said = String::from_utf8(second.stderr).unwrap();
+    assert_eq!(second.status.code(), Some(1));
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.contains("in use by another process") && said.contains("locks.redb"), "{said}");
+    // The first one is not disturbed.
+    Client::new(first.address).put("/locks/k").send().await.expect(201);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn held_locks_and_numbers_survive_stop_and_start_and_kill() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("locks.redb");
+    let (token, released) = (fresh_token(), fresh_token());
+    let mut last = 0;
+    let mut held = 0;
+    for round in 0..4 {
+        let mut gateway = Gateway::on_file(&file, &[]).await;
+        let client = Client::new(gateway.address);
+        if round == 0 {
+            held = client
+                .put("/locks/held?ttl=10m&owner=me")
+                .token(&token)
+                .send()
+                .await
+                .expect(201)
+                .fencing_token();
+            client.put("/locks/freed").token(&released).send().await.expect(201);
+            client.delete("/locks/freed").token(&released).send().await.expect(204);
+        }
+        let look = client.get("/locks/held").token(&token).send().await.expect(200);
+        assert_eq!((look.fencing_token(), look.json()["yours"].as_bool()), (held, Some(true)));
+        assert_eq!(look.json()["owner"], "me");
+        assert!((500_000..=600_000).contains(&look.json()["expires_in_ms"].as_u64().unwrap()));
+        client.put("/locks/held").send().await.expect_problem(423, "lock-held");
+        // Retries work across restarts too.
+        client.delete("/locks/freed").token(&released).send().await.expect(204);
+        client.put("/locks/freed").token(&released).send().await.expect_problem(409, "token-released");
+        for _ in 0..10 {
+            let granted = client.put("/locks/k").send().await.expect(201);
+            assert!(granted.fencing_token() > last);
+            last = granted.fencing_token();
+            client.delete("/locks/k").token(&granted.token()).send().await.expect(204);
+        }
+        if round % 2 == 0 {
+            gateway.signal("TERM");
+            assert!(gateway.exit_status().await.success());
+        } else {
+            gateway.kill();
+        }
+    }
+}
+
+/// What was answered is on disk: the process ends at once after each answer, as in a crash.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_answered_survives_a_kill() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("locks.redb");
+    let (token, mut numbers) = (fresh_token(), Vec::new());
+    for round in 0..5 {
+        let mut gateway = Gateway::on_file(&file, &[]).await;
+        let client = Client::new(gateway.address);
+        for (earlier, number) in numbers.iter().enumerate() {
+            let look = client.get(&format!("/locks/k{earlier}")).token(&token).send().await.expect(200);
+            assert_eq!((look.fencing_token(), look.json()["yours"].as_bool()), (*number, Some(true)));
+        }
+        let granted = client.put(&format!("/locks/k{round}?ttl=10m")).token(&token).send().await;
+        gateway.kill();
+        numbers.push(granted.expect(201).fencing_token());
+    }
+    assert!(numbers.is_sorted_by(|a, b| a < b), "{numbers:?}");
+}
+
+/// A wall clock that somebody set.
+struct SetClock(Duration);
+
+impl Clock for SetClock {
+    fn boot(&self) -> Duration {
+        boottime()
+    }
+
+    fn wall(&self) -> Duration {
+        self.0
+    }
+
+    fn boot_id(&self) -> String {
+        SystemClock.boot_id()
+    }
+}
+
+/// Somebody who asks for the lock of this key for 30 s.
+fn request(key: &str) -> LockRequest {
+    LockRequest {
+        key: LockKey::parse(key.as_bytes()).unwrap(),
+        token: LeaseToken::generate().hash(),
+        attempt: Attempt::generate(),
+        ttl: Ttl::from_ms(30_000).unwrap(),
+        note: Default::default(),
+        terms: Terms::default(),
+    }
+}
+
+async fn grant_at(file: &Path, wall_s: u64) -> u64 {
+    let clock = Arc::new(SetClock(Duration::from_secs(wall_s)));
+    let store = EmbeddedStore::open(file, EmbeddedSettings::default(), clock).unwrap();
+    let answer = store.call(Try(request(&fresh_token())), Instant::now() + PATIENCE).await.unwrap();
+    let Acquired::Granted(lease) = answer else { panic!("{answer:?}") };
+    store.close().await;
+    lease.fencing_token.get()
+}
+
+/// The file knows the last number, so a clock that was set back lowers none; and the clock outdoes an old file.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_that_was_set_never_lowers_a_number() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("locks.redb");
+    let first = grant_at(&file, 2_000_000_000).await;
+    let set_back = grant_at(&file, 1_000_000_000).await;
+    assert!(set_back > first, "{set_back} after {first}");
+    let later = grant_at(&file, 2_000_000_001).await;
+    assert!(later >= 2_000_000_001_000_000, "{later}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_says_that_it_keeps_nothing() {
+    let gateway = Gateway::start(&["--store", "memory:"]).await;
+    Client::new(gateway.address).put("/locks/k").send().await.expect(201);
+    assert!(gateway.log().iter().any(|line| line.contains("all of them are lost")), "{:?}", gateway.log());
+}
+
+#[test]
+fn files_that_cannot_be_used_end_the_start_with_one_clear_line() {
+    let directory = tempfile::tempdir().unwrap();
+    let foreign = directory.path().join("notes.txt");
+    std::fs::write(&foreign, "these are notes, and no store").unwrap();
+    for (path, said) in [
+        (foreign, "is not a Fencepost store"),
+        (directory.path().join("missing").join("locks.redb"), "no such file or directory"),
+        (directory.path().to_owned(), "cannot be opened"),
+    ] {
+        let output = command(&["--store", &format!("file:{}", path.display())])
+            .stderr(Stdio::piped())
+            .output()
+            .unwrap();
+        let lines = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{lines}");
+        assert!(lines.lines().count() == 1 && lines.contains(said), "{lines}");
+    }
+    assert_eq!(std::fs::read_to_string(directory.path().join("notes.txt")).unwrap().len(), 29);
+}
+
+/// What a first start leaves that was killed while it made its file.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unfinished_file_of_an_earlier_start_is_no_hindrance() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("locks.redb");
+    std::fs::write(directory.path().join("locks.redb.unfinished"), [0; 5000]).unwrap();
+    let gateway = Gateway::on_file(&file, &[]).await;
+    Client::new(gateway.address).put("/locks/k").send().await.expect(201);
+    let names: Vec<_> =
+        std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["locks.redb"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_terms_of_a_lock_survive_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("locks.redb");
+    let (token, kept) = (fresh_token(), fresh_token());
+    let mut first = Gateway::on_file(&file, &[]).await;
+    let client = Client::new(first.address);
+    client.put("/locks/most?ttl=10s&max_hold=1m").token(&token).send().await.expect(201);
+    client.put("/locks/least?ttl=1m&min_hold=1m").token(&kept).send().await.expect(201);
+    client.put("/locks/kept?ttl=1m&min_hold=1m").token(&kept).send().await.expect(201);
+    client.delete("/locks/kept").token(&kept).send().await.expect(204);
+    first.kill();
+    let second = Gateway::on_file(&file, &[]).await;
+    let client = Client::new(second.address);
+    let cut = client.patch("/locks/most?ttl=1h").token(&token).send().await.expect(200).json();
+    assert!(cut["ttl_ms"].as_u64().unwrap() <= 60_000, "{cut}");
+    client.delete("/locks/least").token(&kept).send().await.expect(204);
+    for key in ["kept", "least"] {
+        let seen = client.get(&format!("/locks/{key}")).send().await.expect(200).json();
+        assert_eq!(seen["released"], true, "{key}");
+    }
+    // Taken anew, a lock has the terms that it is taken with.
+    client.delete("/locks/most").token(&token).send().await.expect(204);
+    let token = client.put("/locks/most").send().await.expect(201).token();
+    client.patch("/locks/most?ttl=1h").token(&token).send().await.expect(200);
+    let longer = client.patch("/locks/most?ttl=2h").token(&token).send().await.expect(200).json();
+    assert!(longer["ttl_ms"].as_u64().unwrap() > 3_600_000, "{longer}");
+}
+
+/// Programs before this one wrote no terms, and said so by the number of their layout.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_from_before_there_were_terms_is_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("locks.redb");
+    let token = fresh_token();
+    let mut first = Gateway::on_file(&file, &[]).await;
+    Client::new(first.address).put("/locks/k?ttl=10m").token(&token).send().await.expect(201);
+    first.signal("TERM");
+    assert!(first.exit_status().await.success());
+    let numbers = redb::TableDefinition::<&str, u64>::new("numbers");
+    let terms = redb::TableDefinition::<&str, ((u64, u64, u64), (u64, u64, u64))>::new("terms");
+    let database = redb::Database::open(&file).unwrap();
+    let change = database.begin_write().unwrap();
+    assert!(change.delete_table(terms).unwrap(), "there is such a table");
+    change.open_table(numbers).unwrap().insert("format", 1).unwrap();
+    change.commit().unwrap();
+    drop(database);
+    let second = Gateway::on_file(&file, &[]).await;
+    let client = Client::new(second.address);
+    client.patch("/locks/k?ttl=20m").token(&token).send().await.expect(200);
+}

@@ -1,0 +1,184 @@
+//! What clients make of answers that no gateway gives, and of gateways that answer differently.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+use super::workshop::Kind;
+use super::{Scene, answered, gateway, url};
+use kit::proxy::Fate;
+use kit::{Client, eventually};
+
+with_each!(
+    super::Kind::EXAMPLES;
+    what_is_no_whole_grant_is_no_lock,
+    a_renewal_needs_a_whole_grant_and_a_release_a_204,
+    a_refusal_leaves_no_lock_at_a_gateway_in_doubt,
+    a_password_and_a_wrong_key_are_refused_and_told_to_nobody,
+    a_short_lease_outlives_a_gateway_that_hangs,
+);
+
+const GRANT: &str =
+    r#"{"key":"k","token":"t","fencing_token":1,"ttl_ms":300000,"expires_at":"2030-01-01T00:00:00Z"}"#;
+const NOT_GRANTS: [&str; 8] = [
+    "",
+    "<html>hi</html>",
+    "[]",
+    "null",
+    r#"{"ok":true}"#,
+    r#"{"fencing_token":0,"ttl_ms":300000}"#,
+    r#"{"fencing_token":"1","ttl_ms":300000}"#,
+    r#"{"fencing_token":1}"#,
+];
+
+fn answer(status: &str, body: &str) -> String {
+    let length =
+        if status.starts_with("204") { String::new() } else { format!("content-length: {}\r\n", body.len()) };
+    format!("HTTP/1.1 {status}\r\n{length}connection: close\r\n\r\n{body}")
+}
+
+/// What answers as it likes, until this is dropped.
+struct Pretender {
+    url: String,
+    heard: Arc<Mutex<Vec<String>>>,
+    _answering: JoinSet<()>,
+}
+
+impl Pretender {
+    /// It says what `answer` makes of the method.
+    async fn start(answer: impl Fn(&str) -> String + Send + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let (heard, mut answering) = (Arc::<Mutex<Vec<String>>>::default(), JoinSet::new());
+        let hears = heard.clone();
+        answering.spawn(async move {
+            loop {
+                let (mut connection, _) = listener.accept().await.unwrap();
+                let mut request = [0; 4096];
+                let length = connection.read(&mut request).await.unwrap_or(0);
+                let text = String::from_utf8_lossy(&request[..length]);
+                let method = text.split(' ').next().unwrap().to_owned();
+                let _ = connection.write_all(answer(&method).as_bytes()).await;
+                hears.lock().unwrap().push(method);
+            }
+        });
+        Self { url, heard, _answering: answering }
+    }
+
+    fn has_heard(&self) -> Vec<String> {
+        self.heard.lock().unwrap().clone()
+    }
+}
+
+/// Each of what is no grant, and the URLs.
+async fn pretenders() -> (Vec<Pretender>, String) {
+    let mut all = vec![
+        Pretender::start(|method| match method {
+            "DELETE" => answer("200 OK", GRANT),
+            _ => answer("204 No Content", ""),
+        })
+        .await,
+    ];
+    for body in NOT_GRANTS {
+        all.push(Pretender::start(|_| answer("200 OK", body)).await);
+    }
+    let urls: Vec<_> = all.iter().map(|pretender| pretender.url.as_str()).collect();
+    let urls = urls.join(",");
+    (all, urls)
+}
+
+async fn what_is_no_whole_grant_is_no_lock(kind: Kind) {
+    let (gateway, (pretenders, urls)) = tokio::join!(gateway(), pretenders());
+    let mut client = kind.start(&format!("{urls},{}", url(&gateway))).await;
+    let number = client.is_granted("acquire k 300 0").await;
+    let lock = Client::new(gateway.address).get("/locks/k").send().await;
+    assert_eq!(lock.expect(200).fencing_token(), number);
+    assert!(pretenders.iter().all(|pretender| pretender.has_heard() == ["PUT"]));
+    // With no other to ask, nobody knows.
+    let mut client = kind.start_in(&[("FENCEPOST_URL", &urls), ("RETRY_FOR_S", "1")]).await;
+    assert_eq!(client.does("acquire k 300 0").await, "unknown");
+}
+
+async fn a_renewal_needs_a_whole_grant_and_a_release_a_204(kind: Kind) {
+    let (gateway, (pretenders, urls)) = tokio::join!(gateway(), pretenders());
+    for (method, call) in [("PATCH", "renew 300"), ("DELETE", "release")] {
+        let granting = |method: &str| answer("200 OK", if method == "PUT" { GRANT } else { "" });
+        let first = Pretender::start(granting).await;
+        let mut client = kind.start(&format!("{},{urls},{}", first.url, url(&gateway))).await;
+        assert_eq!(client.is_granted("acquire k 300 0").await, 1);
+        // Only the gateway's word counts, which knows nothing of the lock.
+        assert_eq!(client.does(call).await, "lost");
+        assert_eq!(first.has_heard()[..2], ["PUT", method]);
+    }
+    let asked =
+        |method| pretenders.iter().all(|pretender| pretender.has_heard().iter().any(|heard| heard == method));
+    assert!(asked("PATCH") && asked("DELETE"));
+}
+
+async fn a_refusal_leaves_no_lock_at_a_gateway_in_doubt(kind: Kind) {
+    let scene = Scene::start().await;
+    scene.proxy.expect("PUT", Fate::CutAfter);
+    let refusal = r#"{"type":"/problems/unauthorized","title":"t","status":401,"detail":"no key"}"#;
+    let refusing = Pretender::start(|_| answer("401 Unauthorized", refusal)).await;
+    let urls = format!("http://127.0.0.1:{},{}", scene.proxy.port(), refusing.url);
+    let mut client = kind.start(&urls).await;
+    assert_eq!(client.does("acquire k 300 0").await, "refused");
+    assert_eq!(scene.answered("PUT"), [201]);
+    scene.is_free().await;
+    assert_eq!(refusing.has_heard(), ["PUT"]);
+}
+
+async fn a_password_and_a_wrong_key_are_refused_and_told_to_nobody(kind: Kind) {
+    let url = "http://127.0.0.1:1";
+    for (url, key) in [
+        ("http://u:SEKRET@127.0.0.1:1", ""),
+        ("http://SEKRET@127.0.0.1:1", ""),
+        ("http://u:SEK,SEKRET@127.0.0.1:1", ""),
+        ("http://u:SEKRET/@127.0.0.1:1", ""),
+        (url, "fp_SEKRET\nX-More: SEKRET"),
+        (url, "fp_SEKRET\u{e9}"),
+    ] {
+        let mut client = kind.start_in(&[("FENCEPOST_URL", url), ("FENCEPOST_API_KEY", key)]).await;
+        assert_eq!(client.says().await, "refused", "{url} {key}");
+        let why = client.says().await;
+        assert!(!why.contains("SEK") && why.len() > 20, "{why}");
+    }
+}
+
+async fn a_short_lease_outlives_a_gateway_that_hangs(kind: Kind) {
+    let scene = Scene::start().await;
+    let urls = format!("http://127.0.0.1:{},{}", scene.proxy.port(), url(&scene.gateway));
+    let mut client = kind.start_in(&[("FENCEPOST_URL", &urls), ("TRY_FOR_S", "6")]).await;
+    client.is_granted("hold k 6 0").await;
+    let is_past = Instant::now() + Duration::from_secs(7);
+    scene.proxy.set_policy(|_| Fate::HalfOpen);
+    eventually("the other gateway renews it", async || answered(&scene.gateway, "PATCH").contains(&200))
+        .await;
+    eventually("the first lease is past", async || Instant::now() > is_past).await;
+    assert_eq!(client.does("check").await, "held");
+    assert_eq!(client.does("leave").await, "released");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_of_the_work_in_go_leaves_no_lock() {
+    let scene = Scene::start().await;
+    let mut client = Kind::Go.start(&url(&scene.gateway)).await;
+    for end in ["panic", "exit"] {
+        client.is_granted("hold k 300 0").await;
+        assert_eq!(client.does(end).await, "failed");
+        scene.is_free().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn work_in_go_that_ends_by_its_context_is_told_of_the_loss() {
+    let scene = Scene::start().await;
+    let mut client = scene.client(Kind::Go).await;
+    client.is_granted("hold k 3 0").await;
+    scene.proxy.set_policy(|_| Fate::LoseAnswers);
+    assert_eq!(client.does("ended").await, "lost");
+    assert!(client.does("why").await.contains("what work may return"));
+}

@@ -1,0 +1,112 @@
+//! Snippets of which more is to be said than that they run: each on every store, with real `bash`, `curl` and `sqlite3`.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
+
+use super::{Shell, pages};
+use kit::{Stage, eventually, on_each_store};
+
+on_each_store!(
+    the_first_lines_work_as_pasted,
+    take_renew_release_works_as_pasted,
+    a_key_from_a_variable_works_as_pasted,
+    waiting_works_as_pasted,
+    holding_works_as_pasted,
+    listing_and_breaking_work_as_pasted,
+);
+
+#[test]
+fn the_readme_begins_with_what_a_newcomer_pastes() {
+    let readme = pages().iter().find(|page| page.name == "README.md").unwrap();
+    assert!(readme.text.contains("make test"));
+    let first_screen: Vec<_> = readme.text.lines().take(60).collect();
+    assert!(first_screen.iter().filter(|line| line.starts_with("curl ")).count() >= 3);
+}
+
+/// Whatever a gateway answers, the reader finds what to do.
+#[test]
+fn each_type_of_problem_is_on_the_page_of_failures() {
+    let page = pages().iter().find(|page| page.name == "docs/failures.md").unwrap();
+    let rows: Vec<_> = page.text.lines().filter(|line| line.starts_with("| ")).collect();
+    let document = include_str!("../../../openapi/openapi.json");
+    let names: BTreeSet<_> = document
+        .split("/problems/")
+        .skip(1)
+        .filter_map(|rest| rest.split('"').next())
+        .filter(|name| !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase() || c == '-'))
+        .collect();
+    assert!(names.len() > 25, "{names:?}");
+    for name in names {
+        // The first column says what was answered, and the others what that means.
+        let is_named =
+            |row: &&&str| row.split(" | ").next().is_some_and(|answer| answer.contains(&format!("`{name}`")));
+        let row = rows.iter().find(is_named).unwrap_or_else(|| panic!("no row says what to do about {name}"));
+        assert!(row.matches(" | ").count() >= 1 && row.len() > name.len() + 30, "{row}");
+    }
+}
+
+/// The recipe is run by tests of its own.
+#[test]
+fn the_crontab_of_the_readme_is_the_one_of_the_recipe() {
+    let readme = pages().iter().find(|page| page.name == "README.md").unwrap();
+    let recipe = super::file("crontab");
+    let job = recipe.lines().find(|line| line.contains("fencepost run")).unwrap();
+    assert!(readme.text.lines().any(|line| line == job), "{job}");
+}
+
+async fn the_first_lines_work_as_pasted(stage: Stage) {
+    let said = Shell::new(&stage).paste("locks/backup?ttl=30s&owner=me").await.expect(0, "\"fencing_token\"");
+    assert!(
+        said.text.contains("/problems/lock-held") && said.text.contains("\\\"me\\\" holds the lock"),
+        "{said:?}"
+    );
+    assert!(said.text.ends_with("}\n") && said.text.matches("\"owner\":\"me\"").count() == 3, "{said:?}");
+}
+
+async fn take_renew_release_works_as_pasted(stage: Stage) {
+    let said = Shell::new(&stage).paste("curl -X PATCH").await.expect(0, "\"yours\":true");
+    assert_eq!(said.text.matches("\"ttl_ms\"").count(), 2, "{said:?}");
+    assert!(!said.text.contains("problem"), "{said:?}");
+    stage.client().get("/locks/report").send().await.expect_problem(404, "not-held");
+}
+
+async fn a_key_from_a_variable_works_as_pasted(stage: Stage) {
+    let said = Shell::new(&stage).paste("key=$K").await;
+    let said = said.expect(0, "\"key\":\"reports/2026 & drafts\"");
+    assert!(!said.text.contains("problem"), "{said:?}");
+    stage.client().get("/lock?key=reports/2026%20%26%20drafts").send().await.expect_problem(404, "not-held");
+}
+
+async fn listing_and_breaking_work_as_pasted(stage: Stage) {
+    let said = Shell::new(&stage).paste("force=true").await.expect(0, "\"owner\":\"stuck\"");
+    assert!(!said.text.contains("problem"), "{said:?}");
+    stage.client().get("/lock?key=ci/deploy").send().await.expect_problem(404, "not-held");
+}
+
+async fn holding_works_as_pasted(stage: Stage) {
+    let shell = Shell::new(&stage);
+    shell.paste("/hold?key=import").await.expect(0, "the lock is mine while curl runs");
+    for entry in std::fs::read_dir(shell.path("")).unwrap().map(Result::unwrap) {
+        let is_private = entry.metadata().unwrap().mode() & 0o077 == 0;
+        let holds_token = std::fs::read_to_string(entry.path()).unwrap().contains("event: granted");
+        assert!(is_private || !holds_token, "{entry:?} is there for all to read");
+    }
+    let client = stage.client();
+    eventually("the lock is free", async || client.get("/locks/import").send().await.status == 404).await;
+}
+
+async fn waiting_works_as_pasted(stage: Stage) {
+    let shell = Shell::new(&stage);
+    shell.paste("/locks/deploy?ttl=1m&wait=20s").await.expect(0, "\"fencing_token\"");
+    let holder = stage.client().put("/locks/deploy?ttl=1m").send().await.expect(201).token();
+    let waiting = shell.paste("/locks/deploy?ttl=1m&wait=20s");
+    let release = async {
+        let client = stage.client();
+        eventually("it waits", async || client.get("/locks/deploy").send().await.json()["waiters"] == 1)
+            .await;
+        client.delete("/locks/deploy").token(&holder).send().await.expect(204);
+    };
+    let (said, ()) = tokio::join!(waiting, release);
+    said.expect(0, "\"fencing_token\"");
+    stage.client().get("/locks/deploy").send().await.expect_problem(404, "not-held");
+}

@@ -1,0 +1,220 @@
+//! A real proxy with the configuration that docs/deploying/proxies.md gives, in front of gateways.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::process::Command as Started;
+
+use crate::pages::file;
+use kit::certificates::Certificates;
+use kit::{Client, Gateway, PATIENCE, eventually, server_port};
+
+/// By what the clients call it.
+pub const NAME: &str = "locks.example";
+/// What a gateway on loopback without keys is told, so that it answers to that name.
+pub const ALLOWED: [&str; 2] = ["--allow-host", NAME];
+/// The firewall's rules that the Debian package `modsecurity-crs` has, and the module for nginx.
+const CORE_RULES: &str = "/usr/share/modsecurity-crs/rules/*.conf";
+const CORE_SETUP: &str = "/etc/modsecurity/crs/crs-setup.conf";
+const FIREWALL: &str = "/usr/lib/nginx/modules/ngx_http_modsecurity_module.so";
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind {
+    Nginx,
+    Haproxy,
+    Caddy,
+}
+
+/// Ends its proxy when dropped.
+pub struct Front {
+    child: Child,
+    port: u16,
+    directory: TempDir,
+}
+
+impl Front {
+    /// Before this gateway.
+    pub async fn start(kind: Kind, gateway: &Gateway) -> Self {
+        Self::start_with(kind, &[gateway], &[]).await
+    }
+
+    /// Before these gateways, after each of the texts of its configuration was replaced by the other one.
+    pub async fn start_with(kind: Kind, gateways: &[&Gateway], changes: &[(&str, &str)]) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let port = server_port();
+        let address = |number: usize| gateways[number.min(gateways.len() - 1)].address.to_string();
+        let at = |place: &str| directory.path().join(place).display().to_string();
+        certificates(directory.path());
+        let listen = format!("127.0.0.1:{port}");
+        let (certificate, key) = (at("cert.pem"), at("key.pem"));
+        let ours = match kind {
+            Kind::Nginx => vec![
+                ("127.0.0.1:8080", address(0)),
+                ("listen 443", format!("listen {listen}")),
+                ("/etc/ssl/locks.example/fullchain.pem", certificate),
+                ("/etc/ssl/locks.example/privkey.pem", key),
+            ],
+            Kind::Haproxy => vec![
+                ("192.0.2.11:8080", address(0)),
+                ("192.0.2.12:8080", address(1)),
+                ("bind :443", format!("bind {listen}")),
+                ("/etc/ssl/locks.example/combined.pem", at("both.pem")),
+            ],
+            Kind::Caddy => vec![
+                ("127.0.0.1:8080", address(0)),
+                // It asks nobody for a certificate, and listens on loopback only.
+                ("locks.example {", format!("{NAME}:{port} {{\n\tbind 127.0.0.1\n\ttls {certificate} {key}")),
+            ],
+        };
+        let mut text = file(kind.file());
+        for (theirs, ours) in
+            ours.iter().map(|(theirs, ours)| (*theirs, ours.as_str())).chain(changes.iter().copied())
+        {
+            assert!(text.contains(theirs), "{} does not say {theirs:?}", kind.file());
+            text = text.replace(theirs, ours);
+        }
+        Self::launch(kind, directory, port, &text).await
+    }
+
+    /// Nginx with a firewall by the rules that Debian has, and these before them.
+    pub async fn with_firewall(gateway: &Gateway, before: &str) -> Self {
+        let place = tempfile::tempdir().unwrap();
+        std::fs::write(place.path().join("before.conf"), before).unwrap();
+        let rules = format!(
+            "SecRuleEngine On\nSecRequestBodyAccess On\nInclude {CORE_SETUP}\nInclude {}\nInclude {CORE_RULES}\n",
+            place.path().join("before.conf").display()
+        );
+        let file = place.path().join("rules.conf");
+        std::fs::write(&file, rules).unwrap();
+        let guarded = format!("modsecurity on;\nmodsecurity_rules_file {};\nlocation / {{", file.display());
+        let front = Self::start_with(Kind::Nginx, &[gateway], &[("location / {", &guarded)]).await;
+        // It has read them.
+        drop(place);
+        front
+    }
+
+    async fn launch(kind: Kind, directory: TempDir, port: u16, text: &str) -> Self {
+        let place = directory.path().display();
+        let (program, args, text): (_, &[&str], _) = match kind {
+            Kind::Nginx => {
+                let module = if text.contains("modsecurity on") {
+                    format!("load_module {FIREWALL};\n")
+                } else {
+                    String::new()
+                };
+                // One process, so that nothing is left of it when it is killed.
+                let process =
+                    format!("daemon off;\nmaster_process off;\nerror_log stderr;\npid {place}/pid;\n");
+                let places = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+                    .map(|kind| format!("{kind}_temp_path {place}/{kind};\n"))
+                    .concat();
+                let whole =
+                    format!("{module}{process}events {{}}\nhttp {{\naccess_log off;\n{places}{text}\n}}\n");
+                ("nginx", &["-e", "stderr", "-c"], whole)
+            }
+            Kind::Haproxy => ("haproxy", &["-db", "-f"], text.to_owned()),
+            Kind::Caddy => {
+                let global = "{\n\tadmin off\n\tauto_https disable_redirects\n}\n";
+                ("caddy", &["run", "--adapter", "caddyfile", "--config"], format!("{global}{text}"))
+            }
+        };
+        let config = directory.path().join(kind.file());
+        std::fs::write(&config, text).unwrap();
+        let log = std::fs::File::create(directory.path().join("log")).unwrap();
+        let child = Command::new(program)
+            .args(args)
+            .arg(&config)
+            .env("HOME", directory.path())
+            .env("XDG_DATA_HOME", directory.path())
+            .env("XDG_CONFIG_HOME", directory.path())
+            // Debian has nginx and HAProxy where only root looks.
+            .env("PATH", format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap()))
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap_or_else(|error| panic!("{program} must be installed, as `make tools` does: {error}"));
+        let mut front = Self { child, port, directory };
+        eventually("the proxy passes requests on", async || {
+            if front.child.try_wait().unwrap().is_some() {
+                panic!("{program} has ended: {}", front.log());
+            }
+            front.ask("GET", "/readyz", &[]).await.0 == 200
+        })
+        .await;
+        front
+    }
+
+    /// What the proxy has said so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.path("log")).unwrap()
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// `curl`, on its way through the proxy; `path_and_query` goes out as it is.
+    pub fn curl(&self, method: &str, path_and_query: &str, args: &[&str]) -> Started {
+        let mut curl = Started::new("curl");
+        curl.args(["-sS", "-N", "--path-as-is", "-X", method, "--max-time"])
+            .arg(PATIENCE.as_secs().to_string())
+            .args(["--resolve", &format!("{NAME}:{}:127.0.0.1", self.port), "--cacert"])
+            .arg(self.path("ca.pem"))
+            .args(args)
+            .arg(format!("https://{NAME}:{}{path_and_query}", self.port))
+            .env("NO_PROXY", "*")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        curl
+    }
+
+    /// The status and the JSON of an answer; 0 where there was none, and null where the body is something else.
+    pub async fn ask(&self, method: &str, path_and_query: &str, args: &[&str]) -> (u16, Value) {
+        let args = [args, &["-w", "\n%{http_code}"]].concat();
+        let output = self.curl(method, path_and_query, &args).output().await.unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let (body, status) = text.rsplit_once('\n').unwrap_or_default();
+        (status.parse().unwrap_or(0), serde_json::from_str(body).unwrap_or_default())
+    }
+}
+
+impl Drop for Front {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Kind {
+    fn file(self) -> &'static str {
+        match self {
+            Self::Nginx => "nginx.conf",
+            Self::Haproxy => "haproxy.cfg",
+            Self::Caddy => "Caddyfile",
+        }
+    }
+}
+
+/// A gateway behind a proxy, and a client that goes around the proxy.
+pub async fn gateway(args: &[&str]) -> (Gateway, Client) {
+    let gateway = Gateway::start(&[&["--store", "memory:"], &ALLOWED[..], args].concat()).await;
+    let client = Client::new(gateway.address);
+    (gateway, client)
+}
+
+/// Writes a certificate for the name, its key, both in one file, and the authority that the clients trust.
+fn certificates(place: &Path) {
+    let authority = Certificates::new();
+    std::fs::copy(authority.authority(), place.join("ca.pem")).unwrap();
+    let (certificate, key) = authority.server_called(&[NAME]);
+    for (name, text) in
+        [("cert.pem", &certificate), ("key.pem", &key), ("both.pem", &format!("{certificate}{key}"))]
+    {
+        std::fs::write(place.join(name), text).unwrap();
+    }
+}

@@ -1,0 +1,128 @@
+//! Steps of pipelines, and a CronJob of Kubernetes.
+
+use std::fs;
+
+use serde_json::Value;
+
+use super::{Scene, on_each_gateway, yaml};
+use crate::pages::file;
+use kit::eventually;
+use kit::gateway::program;
+
+on_each_gateway!(
+    two_pipelines_of_github_deploy_one_after_the_other,
+    two_pipelines_of_gitlab_deploy_one_after_the_other,
+    of_several_clusters_with_the_cronjob_one_does_the_work,
+);
+
+const DEPLOY: &str = "#!/usr/bin/env bash
+echo \"begins ${FENCING_TOKEN:+with its token}${FENCEPOST_API_KEY-}\" >>notes
+for _ in {1..3000}; do [ ! -e \"$PIPELINE\" ] || { echo $1 ends >>notes; exit 3; }; sleep 0.02; done
+";
+
+async fn two_pipelines_of_github_deploy_one_after_the_other(scene: Scene) {
+    let workflow = yaml(&file("deploy.yml")).await;
+    assert!(workflow["on"].is_object());
+    let pipeline = &workflow["jobs"]["deploy"];
+    let steps = pipeline["steps"].as_array().unwrap();
+    let commands: Vec<_> = steps.iter().filter_map(|step| step["run"].as_str()).collect();
+    assert!(commands.len() == 1 && pipeline["runs-on"].is_string());
+    assert_eq!(pipeline["env"]["FENCEPOST_URL"], "${{ vars.FENCEPOST_URL }}");
+    assert_eq!(pipeline["env"]["FENCEPOST_API_KEY"], "${{ secrets.FENCEPOST_API_KEY }}");
+    let names =
+        |id: &str| vec![("GITHUB_REPOSITORY", "acme/shop".to_owned()), ("GITHUB_RUN_ID", id.to_owned())];
+    deploy_one_after_the_other(&scene, commands[0], names, "acme/shop, run 1").await;
+}
+
+async fn two_pipelines_of_gitlab_deploy_one_after_the_other(scene: Scene) {
+    let pipeline = yaml(&file(".gitlab-ci.yml")).await;
+    let script = pipeline["deploy"]["script"].as_array().unwrap();
+    assert_eq!(script.len(), 1);
+    let names = |id: &str| vec![("CI_PROJECT_PATH", "acme/shop".to_owned()), ("CI_JOB_ID", id.to_owned())];
+    deploy_one_after_the_other(&scene, script[0].as_str().unwrap(), names, "acme/shop, job 1").await;
+}
+
+async fn deploy_one_after_the_other(
+    scene: &Scene,
+    step: &str,
+    names: impl Fn(&str) -> Vec<(&'static str, String)>,
+    owner: &str,
+) {
+    scene.program("deploy.sh", DEPLOY);
+    scene.write("step", step);
+    let start = |id: &str| {
+        // As a runner does where the step names no shell.
+        let mut command = scene.command("bash", &["-e", "step"]);
+        command.envs(names(id)).env("PIPELINE", id);
+        // Both keep the key in a variable.
+        if let Some(key) = &scene.api_key {
+            command.env_remove("FENCEPOST_API_KEY_FILE").env("FENCEPOST_API_KEY", key);
+        }
+        command.spawn().unwrap()
+    };
+    let look = async || scene.client.get("/locks/deploy%20to%20production").send().await;
+    let first = start("1");
+    scene.starts_to_run().await;
+    assert_eq!(look().await.expect(200).json()["owner"], owner);
+    let second = start("2");
+    eventually("the second waits", async || look().await.json()["waiters"] == 1).await;
+    for (id, pipeline) in [("1", first), ("2", second)] {
+        scene.write(id, "");
+        assert_eq!(Scene::end(pipeline).await.code, Some(3));
+    }
+    assert_eq!(scene.read("notes"), "begins with its token\nproduction ends\n".repeat(2));
+    look().await.expect_problem(404, "not-held");
+}
+
+fn words(list: &Value) -> Vec<&str> {
+    list.as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect()
+}
+
+async fn of_several_clusters_with_the_cronjob_one_does_the_work(scene: Scene) {
+    scene.program("report", "#!/bin/sh\necho \"reported ${FENCING_TOKEN:+with its token}\" >>notes\n");
+    let job = yaml(&file("cronjob.yaml")).await;
+    assert_eq!((job["apiVersion"].as_str(), job["kind"].as_str()), (Some("batch/v1"), Some("CronJob")));
+    assert_eq!(job["spec"]["schedule"].as_str().unwrap().split(' ').count(), 5);
+    assert_eq!(job["spec"]["concurrencyPolicy"], "Forbid");
+    let pod = &job["spec"]["jobTemplate"]["spec"]["template"]["spec"];
+    assert_eq!(pod["restartPolicy"], "Never");
+    // What is mounted is a volume of the pod, and the two objects hold what the variables name.
+    assert!(pod["volumes"][0]["emptyDir"].is_object());
+    let sources = pod["volumes"][1]["projected"]["sources"].as_array().unwrap();
+    let items: Vec<_> =
+        ["secret", "configMap"].iter().zip(sources).map(|(kind, source)| &source[kind]["items"][0]).collect();
+    let volumes: Vec<_> = pod["volumes"].as_array().unwrap().iter().map(|volume| &volume["name"]).collect();
+    let container = &pod["containers"][0];
+    for mount in
+        [&pod["initContainers"][0], container].iter().flat_map(|c| c["volumeMounts"].as_array().unwrap())
+    {
+        assert!(volumes.contains(&&mount["name"]), "{mount}");
+    }
+    let variables = container["env"].as_array().unwrap();
+    let value =
+        |name: &str| variables.iter().find(|variable| variable["name"] == name).unwrap()["value"].as_str();
+    assert!(value("FENCEPOST_URL").unwrap().starts_with("https://"));
+    for (variable, item) in ["FENCEPOST_API_KEY_FILE", "SSL_CERT_FILE"].into_iter().zip(items) {
+        assert_eq!(value(variable).unwrap(), format!("/gateway/{}", item["path"].as_str().unwrap()));
+        assert_eq!(item["key"], item["path"]);
+    }
+    for _ in 0..3 {
+        // Each pod begins with a volume of its own, which is empty.
+        let place = scene.shell.path("volume");
+        let _ = fs::remove_dir_all(&place);
+        fs::create_dir(&place).unwrap();
+        for container in [&pod["initContainers"][0], container] {
+            assert!(container["name"].is_string() && container["image"].is_string());
+            let map = |path: &str| match path {
+                "/usr/local/bin/fencepost" => program().to_owned(),
+                "/app/report" => scene.shell.path("report").display().to_string(),
+                _ if path.starts_with("/tools") => path.replacen("/tools", place.to_str().unwrap(), 1),
+                _ => path.to_owned(),
+            };
+            let command: Vec<_> = words(&container["command"]).into_iter().map(map).collect();
+            let arguments: Vec<_> = command[1..].iter().map(String::as_str).collect();
+            Scene::say(scene.command(&command[0], &arguments)).await.expect(0, "");
+        }
+    }
+    assert_eq!(scene.read("notes"), "reported with its token\n");
+}

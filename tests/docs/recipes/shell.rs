@@ -1,0 +1,226 @@
+//! Locks in a shell script, with `curl` alone.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use tokio::process::Child;
+
+use super::{Scene, on_each_gateway};
+use crate::pages::{Said, file};
+use kit::{RedisServer, eventually, signal};
+
+on_each_gateway!(
+    a_connection_holds_the_lock_for_as_long_as_the_command_runs,
+    a_script_that_is_ended_ends_its_command_and_frees_its_lock,
+    a_script_that_loses_its_lock_ends_its_command,
+    a_script_whose_curl_is_killed_frees_its_lock_and_ends_its_command,
+    a_command_whose_script_is_killed_keeps_its_lock_until_it_ends,
+    commands_wait_for_their_turn,
+    busy_and_down_are_told_apart,
+);
+
+#[test]
+fn no_script_with_curl_is_longer_than_fifteen_lines() {
+    for name in ["hold", "in-turn", "try-lock", "pay", "deposit"] {
+        let lines = file(name).lines().count();
+        assert!(lines <= 15, "{name} has {lines} lines");
+    }
+}
+
+/// Starts the recipe with the job under the lock `k`, and waits until it runs.
+async fn begin(scene: &Scene) -> Child {
+    let child = scene.script("hold", &["k", "./job"]).spawn().unwrap();
+    scene.starts_to_run().await;
+    child
+}
+
+async fn a_connection_holds_the_lock_for_as_long_as_the_command_runs(scene: Scene) {
+    let child = begin(&scene).await;
+    let look = async || scene.client.get("/locks/k").send().await;
+    let number = look().await.expect(200).fencing_token();
+    // The command finds the fencing token, and no lease token.
+    assert_eq!(scene.read("notes"), format!("runs {number}\n"));
+    // For longer than the lease.
+    let renewed = Instant::now() + Duration::from_secs(17);
+    while Instant::now() < renewed {
+        assert_eq!(look().await.expect(200).fencing_token(), number);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    Scene::say(scene.script("hold", &["k", "touch", "wrong"]))
+        .await
+        .expect(75, "k: no lock: ")
+        .expect(75, "lock-held");
+    let mut waiting = scene.script("hold", &["k", "touch", "waited"]);
+    let waiting = waiting.env("WAIT", "20s").spawn().unwrap();
+    eventually("it waits", async || look().await.json()["waiters"] == 1).await;
+    scene.write("go", "");
+    let said = Scene::end(child).await;
+    assert_eq!((said.code, said.text.as_str()), (Some(3), ""));
+    Scene::end(waiting).await.expect(0, "");
+    scene.becomes_free("k").await;
+    assert!(scene.shell.path("waited").exists() && !scene.shell.path("wrong").exists());
+    let mut alone = scene.script("hold", &["k", "touch", "wrong"]);
+    Scene::alone(&mut alone);
+    Scene::say(alone).await.expect(69, "k: no lock: no answer");
+    assert!(!scene.shell.path("wrong").exists());
+}
+
+async fn a_script_that_is_ended_ends_its_command_and_frees_its_lock(scene: Scene) {
+    for name in ["TERM", "INT", "HUP"] {
+        let _ = fs::remove_file(scene.shell.path("notes"));
+        let child = begin(&scene).await;
+        signal(child.id().unwrap(), name);
+        let said = Scene::end(child).await;
+        assert_eq!((said.code, said.text.as_str()), (Some(4), ""), "{name}");
+        assert!(scene.read("notes").ends_with("\nasked to end\n"), "{name}");
+        scene.becomes_free("k").await;
+    }
+}
+
+async fn a_script_that_loses_its_lock_ends_its_command(scene: Scene) {
+    let child = begin(&scene).await;
+    scene.client.delete("/locks/k?force=true").send().await.expect(204);
+    ended_for_the_loss(&scene, child).await;
+    // A gateway that stops says so.
+    let child = begin(&scene).await;
+    scene.gateway.signal("TERM");
+    ended_for_the_loss(&scene, child).await;
+}
+
+async fn ended_for_the_loss(scene: &Scene, child: Child) {
+    let said = Scene::end(child).await;
+    assert_eq!((said.code, said.text.as_str()), (Some(4), "k: the lock is lost\n"));
+    assert!(scene.read("notes").ends_with("\nasked to end\n"));
+    fs::remove_file(scene.shell.path("notes")).unwrap();
+}
+
+/// The connection stands, and nothing comes by it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_script_whose_gateway_stands_still_ends_its_command() {
+    let scene = Scene::without_keys().await;
+    let child = begin(&scene).await;
+    scene.gateway.signal("STOP");
+    let said = Scene::end(child).await;
+    scene.gateway.signal("CONT");
+    assert_eq!((said.code, said.text.as_str()), (Some(4), "k: the lock is lost\n"));
+}
+
+/// The one of the page on holds.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_holds_a_lock_ends_when_its_gateway_stands_still() {
+    let scene = Scene::without_keys().await;
+    let code = scene.shell.pasted("/hold?key=import");
+    assert!(code.contains("kill $hold ||"));
+    let code = code.replace("kill $hold ||", ">begun; wait $hold || echo \"ended: $?\"; true ||");
+    let child = scene.command("bash", &["-e", "-u", "-c", &code]).spawn().unwrap();
+    eventually("the lock is held", async || scene.shell.path("begun").exists()).await;
+    scene.gateway.signal("STOP");
+    let said = Scene::end(child).await;
+    scene.gateway.signal("CONT");
+    said.expect(0, "ended: 28\n");
+}
+
+async fn a_script_whose_curl_is_killed_frees_its_lock_and_ends_its_command(scene: Scene) {
+    let child = begin(&scene).await;
+    let curls = scene.processes("curl");
+    assert_eq!(curls.len(), 1);
+    signal(curls[0], "KILL");
+    scene.becomes_free("k").await;
+    Scene::end(child).await.expect(4, "k: the lock is lost\n");
+}
+
+async fn a_command_whose_script_is_killed_keeps_its_lock_until_it_ends(scene: Scene) {
+    let child = begin(&scene).await;
+    signal(child.id().unwrap(), "KILL");
+    // It goes on, for longer than a lease, and so does its lock.
+    let killed = Instant::now();
+    while killed.elapsed() < Duration::from_secs(16) {
+        scene.client.get("/locks/k").send().await.expect(200);
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    assert_eq!(scene.read("notes").lines().count(), 1);
+    scene.write("go", "");
+    scene.becomes_free("k").await;
+    eventually("nothing is left", async || scene.processes("curl").is_empty()).await;
+}
+
+async fn commands_wait_for_their_turn(scene: Scene) {
+    let waiters = async |expected: u64| {
+        let look = async || scene.client.get("/locks/deploy").send().await;
+        eventually("so many wait", async || look().await.json()["waiters"] == expected).await;
+    };
+    let job = "echo $1 begins ${FENCING_TOKEN:+with its token} >>runs; until [ -e go ]; do sleep 0.02; done; echo $1 ends >>runs";
+    let start =
+        |name: &str| scene.script("in-turn", &["deploy", "sh", "-c", job, "sh", name]).spawn().unwrap();
+    let mut jobs = vec![start("a")];
+    eventually("the first job runs", async || scene.shell.path("runs").exists()).await;
+    for (number, name) in ["b", "c"].into_iter().enumerate() {
+        jobs.push(start(name));
+        waiters(number as u64 + 1).await;
+    }
+    // One that is interrupted leaves the queue.
+    let interrupted = start("d");
+    waiters(3).await;
+    signal(interrupted.id().unwrap(), "TERM");
+    drop(Scene::end(interrupted).await);
+    waiters(2).await;
+    scene.write("go", "");
+    for job in jobs {
+        Scene::end(job).await.expect(0, "");
+    }
+    let expected =
+        ["a", "b", "c"].map(|name| format!("{name} begins with its token\n{name} ends\n")).concat();
+    assert_eq!(scene.read("runs"), expected);
+    scene.becomes_free("deploy").await;
+    let mut hopeless = scene.script("in-turn", &["deploy", "touch", "wrong"]);
+    Scene::alone(&mut hopeless).env("GIVE_UP_S", "0");
+    Scene::say(hopeless).await.expect(69, "deploy: no lock: HTTP 000");
+    assert!(!scene.shell.path("wrong").exists());
+}
+
+async fn busy_and_down_are_told_apart(scene: Scene) {
+    let try_lock = async |name: &str, ttl: &str| Scene::say(scene.script("try-lock", &[name, ttl])).await;
+    let look = async |key: &str| scene.client.get(&format!("/lock?key={key}")).send().await.expect(200);
+    let said = try_lock("a", "5s").await.expect(0, "");
+    assert_eq!(said.text, format!("{}\n", look("a").await.fencing_token()));
+    try_lock("a", "5s").await.expect(75, "a: busy\n");
+    // A name says nothing but a name.
+    try_lock("zz?ttl=24h#&\"", "5s").await.expect(0, "");
+    let held = look("zz%3Fttl%3D24h%23%26%22").await.json();
+    assert!(held["expires_in_ms"].as_u64().unwrap() <= 5_000, "{held}");
+    try_lock("a", "5").await.expect(2, "a: refused: ").expect(2, "bad-parameter");
+    let mut alone = scene.script("try-lock", &["a", "5s"]);
+    Scene::alone(&mut alone);
+    Scene::say(alone).await.expect(69, "the gateway is away");
+}
+
+/// A job that waits for its turn would wait for an hour.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_no_waiting_mends_ends_a_script_at_once() {
+    let scene = Scene::with_keys_and_tls().await;
+    let settings = scene.read("fencepost.curl");
+    let keyless: String = settings.lines().filter(|line| !line.starts_with("header")).collect();
+    scene.write("keyless.curl", &keyless);
+    for (script, settings, said) in [
+        ("hold", "keyless.curl", "deploy: no lock: {\"type\":\"/problems/key-required\""),
+        ("in-turn", "keyless.curl", "deploy: no lock: HTTP 401"),
+        ("in-turn", "/dev/null", "deploy: no lock: HTTP 000"),
+    ] {
+        let mut command = scene.script(script, &["deploy", "touch", "wrong"]);
+        command.env("FENCEPOST_CURL", settings);
+        Scene::say(command).await.expect(2, said);
+        assert!(!scene.shell.path("wrong").exists());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_without_its_store_counts_as_down() {
+    let scene = Scene::without_keys().await;
+    let mut redis = RedisServer::start().await;
+    let gateway = kit::Gateway::on_redis(&redis, &[]).await;
+    redis.kill();
+    let mut command = scene.script("try-lock", &["a", "5s"]);
+    command.env("FENCEPOST_URL", format!("http://{}", gateway.address));
+    let said: Said = Scene::say(command).await;
+    said.expect(69, "cannot use its store");
+}

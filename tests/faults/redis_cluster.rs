@@ -1,0 +1,140 @@
+//! What only a cluster can do to its gateways.
+
+use std::collections::HashSet;
+
+use futures_util::future::join_all;
+use tokio::time::{Duration, Instant};
+
+use kit::cluster::slot_of_lock;
+use kit::{Client, Gateway, RedisCluster, eventually, fresh_token};
+
+/// A lock of this node.
+async fn key_on(cluster: &RedisCluster, node: usize) -> String {
+    for number in 0.. {
+        let key = format!("k{number}");
+        if cluster.owner_of(slot_of_lock(&key)).await == node {
+            return key;
+        }
+    }
+    unreachable!("each primary has slots")
+}
+
+/// A server that is deposed and comes back keeps its connections, and has lost what its replica had not heard.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_was_suspended_repeats_no_number_of_a_server_that_was_a_replica_meanwhile() {
+    let cluster = RedisCluster::start().await;
+    let gateway = Gateway::start(&["--store", &cluster.url()]).await;
+    let client = Client::new(gateway.address);
+    let (first, second) = (0, cluster.replica_of(0).await);
+    let key = key_on(&cluster, first).await;
+    let put = async || {
+        let answer = client.put(&format!("/locks/{key}?ttl=30s")).send().await;
+        if answer.status != 201 {
+            return None;
+        }
+        client.delete(&format!("/locks/{key}")).token(&answer.token()).send().await;
+        Some(answer.fencing_token())
+    };
+    eventually("the gateway serves", async || put().await.is_some()).await;
+    // From here on the replica hears nothing.
+    let [primary, replica] = [&cluster.nodes[first], &cluster.nodes[second]];
+    let _: () = replica.command(&["CONFIG", "SET", "masterauth", "wrong"]).await;
+    let _: () = primary.command(&["CLIENT", "KILL", "TYPE", "replica"]).await;
+    eventually("the replica is gone", async || primary.info("connected_slaves").await == "0").await;
+    let mut given = HashSet::new();
+    for _ in 0..5 {
+        given.insert(put().await.unwrap());
+    }
+    gateway.signal("STOP");
+    let _: () = replica.command(&["CLUSTER", "FAILOVER", "TAKEOVER"]).await;
+    let _: () = replica.command(&["CONFIG", "SET", "masterauth", ""]).await;
+    eventually("the first one has the other's data", async || {
+        primary.info("role").await == "slave" && primary.info("master_link_status").await == "up"
+    })
+    .await;
+    let _: () = primary.command(&["CLUSTER", "FAILOVER", "TAKEOVER"]).await;
+    primary.becomes_primary().await;
+    let late = tokio::spawn({
+        let (client, key) = (client.clone(), key.clone());
+        async move {
+            // Each by a connection of its own, so that some come before the gateway looks.
+            let puts =
+                (0..20).map(|number| client.put(&format!("/locks/{key}?ttl=30s&owner=o{number}")).send());
+            join_all(puts).await
+        }
+    });
+    gateway.signal("CONT");
+    let late = late.await.unwrap();
+    let number = late.iter().find(|answer| answer.status == 201).map(kit::Answer::fencing_token);
+    let newest = given.iter().max().unwrap();
+    assert!(number.is_none_or(|number| number > *newest), "{number:?} after {newest}");
+}
+
+/// Those who wait at one server do not wait for another.
+#[tokio::test(flavor = "multi_thread")]
+async fn waiters_are_put_back_although_those_of_another_server_cannot_be() {
+    let cluster = RedisCluster::start().await;
+    let gateway = Gateway::start(&["--store", &cluster.url()]).await;
+    let client = Client::new(gateway.address);
+    let (stuck, free) = (key_on(&cluster, 0).await, key_on(&cluster, 1).await);
+    for key in [&stuck, &free] {
+        client.put(&format!("/locks/{key}?ttl=1h")).send().await.expect(201);
+    }
+    let wait = |key: &String| {
+        let (client, target) = (client.clone(), format!("/locks/{key}?wait=30s&ttl=30s"));
+        tokio::spawn(async move { client.put(&target).token(&fresh_token()).send().await })
+    };
+    let crowd: Vec<_> = (0..30).map(|_| wait(&stuck)).collect();
+    let waiter = wait(&free);
+    for (key, waiters) in [(&stuck, 30), (&free, 1)] {
+        eventually("they wait", async || {
+            client.get(&format!("/locks/{key}")).send().await.json()["waiters"] == waiters
+        })
+        .await;
+    }
+    // A gateway that comes back by another connection has its waiters tell their places again, which nobody can do whose
+    // slot is on its way.
+    let migration = cluster.begin_migration(slot_of_lock(&stuck), 2).await;
+    for kind in ["normal", "pubsub"] {
+        let _: u64 = cluster.nodes[0].command(&["CLIENT", "KILL", "TYPE", kind]).await;
+    }
+    eventually("their places cannot be put back", async || {
+        let refused: String = cluster.nodes[0].command(&["INFO", "errorstats"]).await;
+        let count = refused.lines().find_map(|line| line.strip_prefix("errorstat_TRYAGAIN:count="));
+        count.is_some_and(|count| count.trim().parse::<u32>().unwrap() >= 16)
+    })
+    .await;
+    let _: () = cluster.nodes[1].command(&["FLUSHALL"]).await;
+    let flushed_at = Instant::now();
+    waiter.await.unwrap().expect(201);
+    assert!(flushed_at.elapsed() < Duration::from_secs(5), "woken after {:?}", flushed_at.elapsed());
+    while cluster.move_keys(migration, 1_000).await > 0 {}
+    cluster.end_migration(migration).await;
+    for waiter in crowd {
+        waiter.abort();
+    }
+}
+
+/// What the page on stores grants to a gateway's user is enough.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_smallest_user_is_enough_on_a_cluster() {
+    let cluster = RedisCluster::start().await;
+    let page = include_str!("../../docs/stores.md");
+    let user = page.lines().find(|line| line.trim().starts_with("ACL SETUSER fencepost")).unwrap();
+    let (_, more) = page.split_once("A cluster's gateways need `").unwrap();
+    let words: Vec<_> = user.split_whitespace().chain(more.split('`').next().unwrap().split(' ')).collect();
+    for node in &cluster.nodes {
+        let _: () = node.command(&words).await;
+    }
+    let url = cluster.url().replace("://", "://fencepost:password@");
+    let gateway = Gateway::start(&["--store", &url]).await;
+    let client = Client::new(gateway.address);
+    for node in 0..3 {
+        let key = key_on(&cluster, node).await;
+        client.put(&format!("/locks/{key}?ttl=1s")).send().await.expect(201);
+        let waited = client.put(&format!("/locks/{key}?ttl=30s&wait=10s")).send().await.expect(201);
+        client.patch(&format!("/locks/{key}")).token(&waited.token()).send().await.expect(200);
+        client.delete(&format!("/locks/{key}")).token(&waited.token()).send().await.expect(204);
+    }
+    client.get("/readyz").send().await.expect(200);
+}

@@ -1,0 +1,126 @@
+//! Sentinel, Cluster and quorum as they are protected: with passwords and with TLS. What happens when they fail over, or
+//! fail, stands in `failover.rs` and `quorum_faults.rs`.
+
+use kit::certificates::Certificates;
+use kit::redis_server::RedisServer;
+use kit::sentinels::{MASTER, SentinelOptions, SentinelSetup};
+use kit::{Client, Gateway, eventually, server_port};
+
+/// Takes a lock and releases it, which tells that all is connected.
+async fn serves(gateway: &Gateway) {
+    let client = Client::new(gateway.address);
+    eventually("it is ready", async || client.get("/readyz").send().await.status == 200).await;
+    let token = client.put("/locks/k?ttl=30s").send().await.expect(201).token();
+    client.delete("/locks/k").token(&token).send().await.expect(204);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sentinels_and_servers_ask_for_passwords_of_their_own() {
+    let options = SentinelOptions {
+        password: Some("of-servers"),
+        sentinel_password: Some("of-sentinels"),
+        ..SentinelOptions::default()
+    };
+    let setup = SentinelSetup::start_with(options).await;
+    let gateway = Gateway::start(&["--store", &setup.url(), "--sentinel-password", "of-sentinels"]).await;
+    serves(&gateway).await;
+    // Either of them alone opens nothing, and none is told to anybody.
+    for args in [
+        &["--store", &setup.url()][..],
+        &["--store", &setup.url(), "--sentinel-password", "of-servers"],
+        &["--store", &setup.url().replace("of-servers", "guessed"), "--sentinel-password", "of-sentinels"],
+    ] {
+        let stranger = Gateway::start(args).await;
+        let client = Client::new(stranger.address);
+        let refused = client.put("/locks/k").send().await;
+        let detail = refused.json()["detail"].as_str().unwrap().to_owned();
+        refused.expect_problem(503, "store-unavailable");
+        assert!(detail.contains("NOAUTH") || detail.contains("WRONGPASS"), "{detail}");
+        let said = stranger.log().join("\n") + &detail;
+        assert!(!said.contains("of-servers") && !said.contains("of-sentinels"), "{said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sentinels_and_their_servers_speak_tls() {
+    let files = Certificates::new();
+    let (tls_port, sentinel_tls_port) = (server_port(), server_port());
+    let args = files.args(tls_port);
+    let _server = RedisServer::start_with(&args.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let mut config = format!("tls-replication yes\nsentinel monitor {MASTER} 127.0.0.1 {tls_port} 1\n");
+    for (name, value) in files.settings(sentinel_tls_port) {
+        config += &format!("{name} {value}\n");
+    }
+    let _sentinel = RedisServer::start_sentinel_on(server_port(), &config, None).await.unwrap();
+    let url = format!("rediss+sentinel://127.0.0.1:{sentinel_tls_port}/{MASTER}");
+    serves(&Gateway::start(&["--store", &url, "--redis-ca", &files.authority()]).await).await;
+    // The system's authorities know nothing of ours.
+    let stranger = Gateway::start(&["--store", &url]).await;
+    Client::new(stranger.address).put("/locks/k").send().await.expect_problem(503, "store-unavailable");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_speaks_tls() {
+    let files = Certificates::new();
+    let tls_port = server_port();
+    let bus_port = server_port().to_string();
+    let mut args = files.args(tls_port);
+    let more = ["--tls-cluster", "yes", "--cluster-enabled", "yes", "--cluster-port", &bus_port];
+    args.extend(more.map(str::to_owned));
+    let server = RedisServer::start_with(&args.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let _: () = server.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).await;
+    let url = format!("rediss+cluster://127.0.0.1:{tls_port}");
+    serves(&Gateway::start(&["--store", &url, "--redis-ca", &files.authority()]).await).await;
+    let stranger = Gateway::start(&["--store", &url]).await;
+    Client::new(stranger.address).put("/locks/k").send().await.expect_problem(503, "store-unavailable");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_servers_of_a_quorum_ask_for_a_password_and_speak_tls() {
+    let files = Certificates::new();
+    let (mut servers, mut hosts) = (Vec::new(), Vec::new());
+    for _ in 0..3 {
+        let tls_port = server_port();
+        let mut args = files.args(tls_port);
+        args.extend(["--requirepass", "of-servers"].map(str::to_owned));
+        let args = args.iter().map(String::as_str).collect::<Vec<_>>();
+        servers.push(RedisServer::start_with(&args).await);
+        hosts.push(format!("127.0.0.1:{tls_port}"));
+    }
+    let hosts = hosts.join(",");
+    let url = format!("redlocks://:of-servers@{hosts}/2");
+    serves(&Gateway::start(&["--store", &url, "--redis-ca", &files.authority()]).await).await;
+    for url in [url.clone(), format!("redlocks://:guessed@{hosts}/2")] {
+        let args = match url.contains("guessed") {
+            true => vec!["--store".to_owned(), url, "--redis-ca".to_owned(), files.authority()],
+            // The system's authorities know nothing of ours.
+            false => vec!["--store".to_owned(), url],
+        };
+        let stranger = Gateway::start(&args.iter().map(String::as_str).collect::<Vec<_>>()).await;
+        let refused = Client::new(stranger.address).put("/locks/k").send().await;
+        let detail = refused.json()["detail"].as_str().unwrap().to_owned();
+        refused.expect_problem(503, "store-unavailable");
+        let said = stranger.log().join("\n") + &detail;
+        assert!(!said.contains("of-servers") && !said.contains("guessed"), "{said}");
+    }
+}
+
+/// It stands neither in the arguments nor in what is said.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_password_of_a_server_is_read_from_a_file() {
+    let redis = RedisServer::start_with(&["--requirepass", "s3cret:/?#word"]).await;
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("password");
+    std::fs::write(&file, "s3cret:/?#word\n").unwrap();
+    let flag = ["--store", redis.url(), "--redis-password-file", file.to_str().unwrap()];
+    serves(&Gateway::start(&flag).await).await;
+    // The user stays in the address.
+    let url = redis.url().replace("://", "://default@");
+    serves(&Gateway::start(&["--store", &url, flag[2], flag[3]]).await).await;
+
+    std::fs::write(&file, "guessed-it\n").unwrap();
+    let gateway = Gateway::start(&flag).await;
+    let answer = Client::new(gateway.address).get("/readyz").send().await.expect(503);
+    let said = gateway.log().join("\n") + &answer.json().to_string();
+    assert!(said.contains("WRONGPASS") && !said.contains("guessed-it"), "{said}");
+}

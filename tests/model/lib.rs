@@ -1,0 +1,16 @@
+//! Models of the protocols, searched exhaustively, with mutants that the search must catch.
+
+#![cfg(test)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    unreachable_pub,
+    reason = "a test that cannot go on must fail"
+)]
+
+mod fence;
+mod holds;
+mod line;
+mod quorum;
+mod retries;
+mod sentinel;

@@ -1,0 +1,72 @@
+//! Each connection is an open file, and the system allows only so many of these.
+
+use std::io::ErrorKind;
+use std::net::Ipv4Addr;
+use std::process::{Command, Stdio};
+
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpSocket, TcpStream};
+
+use kit::gateway::command;
+use kit::{Client, Gateway, PATIENCE};
+
+/// A gateway that is allowed 200 open files, and may ask for 600.
+async fn gateway(max_connections: &str) -> Gateway {
+    let args = ["--store", "memory:", "--max-connections", max_connections];
+    let program = command(&args);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "ulimit -Sn 200 && ulimit -Hn 600 && exec \"$@\"", "sh"]);
+    shell.arg(program.get_program()).args(program.get_args()).stdin(Stdio::null()).stdout(Stdio::null());
+    for (name, value) in program.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    Gateway::try_start_by(shell, &args).await.unwrap()
+}
+
+fn open_files_allowed(gateway: &Gateway) -> u64 {
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", gateway.pid())).unwrap();
+    let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    line.split_whitespace().nth(3).unwrap().parse().unwrap()
+}
+
+/// From an address of this machine that nobody else uses.
+async fn connect(gateway: &Gateway) -> std::io::Result<TcpStream> {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind((Ipv4Addr::new(127, 0, 0, 9), 0).into()).unwrap();
+    socket.connect(gateway.address).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_limit_of_open_files_is_raised_to_what_connections_need() {
+    let gateway = gateway("300").await;
+    assert!(open_files_allowed(&gateway) > 300 + 50, "{}", open_files_allowed(&gateway));
+    assert!(!gateway.log().iter().any(|line| line.contains("open files")));
+}
+
+/// Otherwise connections of clients would leave no files for those to the store.
+#[tokio::test(flavor = "multi_thread")]
+async fn where_the_system_allows_too_few_there_are_fewer_connections() {
+    let gateway = gateway("1000").await;
+    assert_eq!(open_files_allowed(&gateway), 600);
+    let told: serde_json::Value = gateway
+        .log()
+        .iter()
+        .find(|line| line.contains("open files"))
+        .map(|line| serde_json::from_str(line).unwrap())
+        .expect("nothing is said of it");
+    let room = told["room_for"].as_u64().unwrap();
+    assert!((300..600).contains(&room), "{told}");
+    // One address still has no more than its half.
+    let mut mine = Vec::new();
+    for _ in 0..room / 2 {
+        mine.push(connect(&gateway).await.unwrap());
+    }
+    let beyond = async { connect(&gateway).await?.read_u8().await };
+    let ended = tokio::time::timeout(PATIENCE, beyond).await.expect("it stays open");
+    assert!(ended.is_err(), "something was said on it");
+    assert!(mine[0].try_read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock));
+    Client::new(gateway.address).get("/healthz").send().await.expect(200);
+}

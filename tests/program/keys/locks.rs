@@ -1,0 +1,193 @@
+//! How many locks a key may have at once, by one gateway.
+
+use http_body_util::BodyExt;
+
+use super::gateway;
+use kit::{Client, Gateway, KeysFile, RedisServer, eventually, fresh_token};
+
+const ALL: &str = "every_key = true\nallow = [\"acquire\", \"inspect\", \"admin\"]";
+
+/// A key that may have so many locks.
+fn limited(file: &mut KeysFile, most: usize) -> String {
+    file.add("limited", &format!("{ALL}\nmax_locks = {most}"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_has_so_many_locks_and_no_more_until_one_has_ended() {
+    let mut file = KeysFile::new();
+    let (key, other) = (limited(&mut file, 3), file.add("other", ALL));
+    let gateway = gateway(&file, &[]).await;
+    let client = Client::new(gateway.address);
+    let put = |lock: &str| client.put(&format!("/locks/{lock}")).key(&key);
+    let room = async |why: &str| {
+        eventually(why, async || {
+            let taken = put("probe").send().await;
+            if taken.status != 201 {
+                taken.expect_problem(429, "too-many-locks");
+                return false;
+            }
+            client.delete("/locks/probe").key(&key).token(&taken.token()).send().await.expect(204);
+            true
+        })
+        .await;
+    };
+    let full = async |what: &str| {
+        let refused = put("probe").send().await;
+        assert_eq!(refused.status, 429, "{what}");
+        assert!(refused.expect_problem(429, "too-many-locks").header("retry-after").is_some());
+    };
+    let own = fresh_token();
+    put("a?ttl=1h").token(&own).send().await.expect(201);
+    let second = put("b?ttl=1h").send().await.expect(201).token();
+    let third = put("c?ttl=1h").send().await.expect(201);
+    for call in [
+        put("d"),
+        put("d").token(&fresh_token()),
+        put("d?wait=5s"),
+        put("d?wait=5s").token(&fresh_token()),
+        client.call("POST", "/hold?key=d").key(&key),
+        client.call("POST", "/hold?key=d&wait=5s").key(&key).token(&fresh_token()),
+    ] {
+        call.send().await.expect_problem(429, "too-many-locks");
+    }
+    client.get("/locks/d").key(&other).send().await.expect(404);
+    client.put("/locks/d").key(&other).send().await.expect(201);
+    // What it holds, it goes on to hold, and whoever holds a lock it is told of.
+    assert_eq!(put("a?ttl=1h").token(&own).send().await.expect(200).json()["key"], "a");
+    put("b?ttl=1h").token(&second).send().await.expect(200);
+    client.patch("/locks/b?ttl=1h").key(&key).token(&second).send().await.expect(200);
+    put("a").token(&fresh_token()).send().await.expect_problem(423, "lock-held");
+    put("d").token(&fresh_token()).send().await.expect_problem(423, "lock-held");
+    let mut held = client.call("POST", "/hold?key=a").key(&key).token(&own).open().await;
+    assert_eq!(held.status(), 200);
+    held.body_mut().frame().await.unwrap().unwrap();
+    drop(held);
+    full("the token holds it yet").await;
+    // One that ends makes room, however it ends.
+    client.delete("/locks/b").key(&key).token(&second).send().await.expect(204);
+    room("it was released").await;
+    let number = third.fencing_token();
+    let short = put("short?ttl=700ms").send().await.expect(201);
+    full("three again").await;
+    room("its lease is over").await;
+    client
+        .delete(&format!("/locks/c?force=true&fencing_token={number}"))
+        .key(&other)
+        .send()
+        .await
+        .expect(204);
+    put("e?ttl=1h").send().await.expect(201);
+    room("it was broken").await;
+    client.delete("/locks/short").key(&key).token(&short.token()).send().await.expect(404);
+    let kept = put("kept?ttl=1h&min_hold=1500ms").send().await.expect(201).token();
+    client.delete("/locks/kept").key(&key).token(&kept).send().await.expect(204);
+    full("it is kept for the rest of its min_hold").await;
+    room("it is kept no more").await;
+    let mut hold = client.call("POST", "/hold?key=held").key(&key).open().await;
+    hold.body_mut().frame().await.unwrap().unwrap();
+    full("a connection holds it").await;
+    drop(hold);
+    room("its connection has ended").await;
+    // What reaches nobody is taken back, and counts no more.
+    let long = put("gone?wait=20s&ttl=1h").token(&fresh_token());
+    client.put("/locks/gone?ttl=1s").key(&other).send().await.expect(201);
+    let leaving = tokio::spawn(long.send());
+    eventually("it waits", async || {
+        client.get("/locks/gone").key(&other).send().await.json()["waiters"] == 1
+    })
+    .await;
+    leaving.abort();
+    room("nobody was told of it").await;
+}
+
+/// Whoever waits for a lock of its own key is to have it in place of the one who holds it, and no other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_with_as_many_locks_as_it_may_have_waits_for_its_own() {
+    let mut file = KeysFile::new();
+    let key = limited(&mut file, 1);
+    let gateway = gateway(&file, &[]).await;
+    let client = Client::new(gateway.address);
+    let first = client.put("/locks/own?ttl=1h").key(&key).send().await.expect(201).token();
+    let waiting = tokio::spawn(client.put("/locks/own?ttl=1h&wait=50s").key(&key).send());
+    eventually("it waits", async || client.get("/locks/own").key(&key).send().await.json()["waiters"] == 1)
+        .await;
+    client.delete("/locks/own").key(&key).token(&first).send().await.expect(204);
+    let second = waiting.await.unwrap().expect(201).token();
+    client.put("/locks/else").key(&key).send().await.expect_problem(429, "too-many-locks");
+    client.delete("/locks/own").key(&key).token(&second).send().await.expect(204);
+    client.put("/locks/else").key(&key).send().await.expect(201);
+}
+
+/// They have no lock yet, and what they come to have was asked for before the others.
+#[tokio::test(flavor = "multi_thread")]
+async fn those_who_wait_take_no_room_before_they_are_granted_the_lock() {
+    let mut file = KeysFile::new();
+    let (key, other) = (limited(&mut file, 2), file.add("other", ALL));
+    let gateway = gateway(&file, &[]).await;
+    let client = Client::new(gateway.address);
+    let held = client.put("/locks/held?ttl=1h").key(&other).send().await.expect(201).token();
+    let waiting = tokio::spawn(client.put("/locks/held?ttl=1h&wait=50s").key(&key).send());
+    let waits = async || client.get("/locks/held").key(&other).send().await.json()["waiters"] == 1;
+    eventually("it waits", waits).await;
+    for lock in ["a", "b"] {
+        client.put(&format!("/locks/{lock}?ttl=1h")).key(&key).send().await.expect(201);
+    }
+    client.put("/locks/c").key(&key).send().await.expect_problem(429, "too-many-locks");
+    client.delete("/locks/held").key(&other).token(&held).send().await.expect(204);
+    let token = waiting.await.unwrap().expect(201).token();
+    client.delete("/locks/held").key(&key).token(&token).send().await.expect(204);
+    client.put("/locks/c").key(&key).send().await.expect_problem(429, "too-many-locks");
+}
+
+/// What another gateway does is not told to this one, which looks for itself before it refuses for long.
+#[tokio::test(flavor = "multi_thread")]
+async fn locks_that_another_gateway_granted_are_confirmed_and_those_that_it_released_make_room() {
+    let redis = RedisServer::start().await;
+    let mut file = KeysFile::new();
+    let key = limited(&mut file, 4);
+    file.write();
+    let flag = file.flag();
+    let flags = [flag[0].as_str(), &flag[1]];
+    let (here, there) = (Gateway::on_redis(&redis, &flags).await, Gateway::on_redis(&redis, &flags).await);
+    let (here, there) = (Client::new(here.address), Client::new(there.address));
+    let (elsewhere, server_made) = (fresh_token(), there.put("/locks/y?ttl=1h").key(&key).send().await);
+    there.put("/locks/x?ttl=1h").key(&key).token(&elsewhere).send().await.expect(201);
+    let mut tokens = Vec::new();
+    for n in 0..4 {
+        tokens.push(here.put(&format!("/locks/{n}?ttl=1h")).key(&key).send().await.expect(201).token());
+    }
+    here.put("/locks/z").key(&key).token(&fresh_token()).send().await.expect_problem(429, "too-many-locks");
+    here.put("/locks/x?ttl=1h").key(&key).token(&elsewhere).send().await.expect(200);
+    here.put("/locks/y?ttl=1h").key(&key).token(&server_made.token()).send().await.expect(200);
+    here.patch("/locks/x?ttl=1h").key(&key).token(&elsewhere).send().await.expect(200);
+    here.delete("/locks/x").key(&key).token(&elsewhere).send().await.expect(204);
+    here.delete("/locks/y").key(&key).token(&server_made.token()).send().await.expect(204);
+    here.put("/locks/z").key(&key).send().await.expect_problem(429, "too-many-locks");
+    for (n, token) in tokens.iter().enumerate() {
+        there.delete(&format!("/locks/{n}")).key(&key).token(token).send().await.expect(204);
+    }
+    eventually("it has seen that they are free", async || {
+        here.put("/locks/z?ttl=10ms").key(&key).send().await.status == 201
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_says_nothing_has_as_many_locks_as_the_gateway_says() {
+    let mut file = KeysFile::new();
+    let (first, second) = (file.add("first", ALL), file.add("second", ALL));
+    let started = gateway(&file, &["--default-max-locks", "2"]).await;
+    let client = Client::new(started.address);
+    for (key, name) in [(&first, "a"), (&second, "b")] {
+        for n in 0..2 {
+            client.put(&format!("/locks/{name}{n}")).key(key).send().await.expect(201);
+        }
+        client.put("/locks/x").key(key).send().await.expect_problem(429, "too-many-locks");
+    }
+    // Where nobody is told apart, nobody is counted.
+    let anonymous = Gateway::start(&["--store", "memory:", "--default-max-locks", "2"]).await;
+    let client = Client::new(anonymous.address);
+    for n in 0..5 {
+        client.put(&format!("/locks/{n}")).send().await.expect(201);
+    }
+}

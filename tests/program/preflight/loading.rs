@@ -1,0 +1,181 @@
+//! What is left of the locks after a restart of a Redis whose users are restricted, and what is said of that before.
+
+use std::time::Duration;
+
+use super::{lines_with, says};
+use kit::gateway::run;
+use kit::quorum::{BRIEF, DURABLE, RECORD, is_ready};
+use kit::{Client, Gateway, Quorum, RedisServer, eventually, fresh_token};
+
+const PAGE: &str = include_str!("../../../docs/stores.md");
+
+/// Keeps all in its file.
+const FILE: [&str; 2] = ["--appendonly", "yes"];
+
+/// What the page says of a user, as arguments of a server.
+fn of_the_page(user: &str) -> Vec<String> {
+    let rule = format!("ACL SETUSER {user} ");
+    let rules = PAGE.lines().find_map(|line| line.trim().strip_prefix(&rule)).unwrap();
+    ["--user", user].into_iter().chain(rules.split(' ')).map(str::to_owned).collect()
+}
+
+/// A server with the gateway's user of the page, one for the test, and `default` as it is told.
+async fn server(default: &[&str]) -> RedisServer {
+    let gateway = of_the_page("fencepost");
+    let tests = ["--user", "tests", "on", "nopass", "~*", "&*", "+@all"];
+    let users = gateway.iter().map(String::as_str).chain(tests).chain(["--user", "default"]);
+    RedisServer::start_with(&FILE.into_iter().chain(users).chain(default.iter().copied()).collect::<Vec<_>>())
+        .await
+}
+
+fn url(redis: &RedisServer) -> String {
+    format!("redis://fencepost:password@127.0.0.1:{}", redis.port())
+}
+
+/// Sends a command as the user of the test.
+async fn command<T: redis::FromRedisValue>(redis: &RedisServer, words: &[&str]) -> T {
+    let client = redis::Client::open(format!("redis://tests:x@127.0.0.1:{}", redis.port())).unwrap();
+    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    redis::cmd(words[0]).arg(&words[1..]).query_async(&mut connection).await.unwrap()
+}
+
+fn check(store: &str) -> String {
+    let output = run(&["check", "--store", store]);
+    let page = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{page}");
+    page
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_with_the_users_of_the_page_keeps_every_lock() {
+    let default = of_the_page("default");
+    let default: Vec<_> = default[2..].iter().map(String::as_str).collect();
+    assert!(default.contains(&"off"), "{default:?}");
+    let mut redis = server(&default).await;
+    let gateway = Gateway::start(&["--store", &url(&redis)]).await;
+    let client = Client::new(gateway.address);
+    client.get("/readyz").send().await.expect(200);
+    let [taken, renewed] = [fresh_token(), fresh_token()];
+    client.put("/locks/taken?ttl=10m").token(&taken).send().await.expect(201);
+    client.put("/locks/renewed?ttl=1m").token(&renewed).send().await.expect(201);
+    client.patch("/locks/renewed?ttl=10m").token(&renewed).send().await.expect(200);
+    redis.shut_down().await;
+    redis.start_again().await;
+    eventually("the gateway is back", async || client.get("/readyz").send().await.status == 200).await;
+    for (key, token) in [("taken", taken), ("renewed", renewed)] {
+        let path = format!("/locks/{key}");
+        let held = client.get(&path).token(&token).send().await.expect(200);
+        assert!(held.json()["expires_in_ms"].as_u64().unwrap() > 500_000, "{}", held.json());
+        client.put(&path).send().await.expect_problem(423, "lock-held");
+        client.delete(&path).token(&token).send().await.expect(204);
+    }
+    assert_eq!(lines_with(&gateway, "a restart of the server"), 0);
+    let page = check(&url(&redis));
+    assert!(!page.contains("restart") && !page.contains("warning"), "{page}");
+    let denied: Vec<redis::Value> = command(&redis, &["ACL", "LOG"]).await;
+    assert!(denied.is_empty(), "{denied:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_default_user_that_may_not_do_what_the_file_has_is_warned_of() {
+    let redis = server(&["off"]).await;
+    let gateway = Gateway::start(&["--store", &url(&redis)]).await;
+    says(&gateway, "a restart of the server may free locks that are held").await;
+    let broken = ", or the server restarts (it may forget all locks)\n";
+    for (rules, is_told) in [
+        (&["off"][..], true),
+        (&["off", "+@all"], true),
+        (&["off", "+@all", "~other:*"], true),
+        (&["off", "~fencepost:*", "+@all", "-pexpireat"], true),
+        (&["off", "~fencepost:*", "+@all", "-select"], true),
+        (&["off", "~fencepost:{0}:lock:*", "+@all"], true),
+        (&["off", "~fencepost:*", "+@all"], false),
+        (&["off", "~*", "&*", "+@all"], false),
+        (&["on", "nopass", "~*", "&*", "+@all"], false),
+    ] {
+        let user = [&["ACL", "SETUSER", "default", "reset"], rules].concat();
+        let _: () = command(&redis, &user).await;
+        let page = check(&url(&redis));
+        assert_eq!(page.contains(broken), is_told, "{rules:?}: {page}");
+        assert_eq!(page.contains("; a restart may drop a part of it"), is_told, "{rules:?}: {page}");
+        assert_eq!(page.contains("`user default off ~* &* +@all`"), is_told, "{rules:?}: {page}");
+    }
+    says(&gateway, "no longer: a restart of the server may free locks that are held").await;
+    let denied: Vec<redis::Value> = command(&redis, &["ACL", "LOG"]).await;
+    assert!(denied.is_empty(), "what is asked for is not tried: {denied:?}");
+    // Without a file there is nothing that a restart could drop.
+    let _: () = command(&redis, &["ACL", "SETUSER", "default", "reset"]).await;
+    let _: () = command(&redis, &["CONFIG", "SET", "appendonly", "no"]).await;
+    let page = check(&url(&redis));
+    assert!(!page.contains("may drop") && page.contains("warning: no append-only file"), "{page}");
+}
+
+/// What a check cannot find out it does not call safe.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_user_may_not_ask_is_said_to_be_unknown() {
+    let redis = server(&["off", "~*", "&*", "+@all"]).await;
+    let page = check(&url(&redis));
+    assert!(page.contains("synced is not known, since the user may not use CONFIG\n"), "{page}");
+    assert!(
+        page.contains("holds, unless its machine crashes (how much it forgets is not known)\n"),
+        "{page}"
+    );
+    for fsync in ["always", "no"] {
+        let _: () = command(&redis, &["CONFIG", "SET", "appendfsync", fsync]).await;
+        assert!(check(&url(&redis)).contains("(how much it forgets is not known)"), "{fsync}");
+    }
+    let _: () = command(&redis, &["ACL", "SETUSER", "fencepost", "-acl|dryrun"]).await;
+    let page = check(&url(&redis));
+    assert!(page.contains("; whether a restart loads all of it is not known\n"), "{page}");
+    assert!(page.contains(", or the server restarts (whether it forgets locks is not known)\n"), "{page}");
+    assert!(page.contains("warning: whether a restart of the server keeps the locks"), "{page}");
+    let gateway = Gateway::start(&["--store", &url(&redis)]).await;
+    says(&gateway, "since the Redis user may not use ACL DRYRUN").await;
+    let denied: Vec<redis::Value> = command(&redis, &["ACL", "LOG"]).await;
+    assert!(denied.is_empty(), "what is forbidden is not tried: {denied:?}");
+}
+
+/// They drop what they accepted, and keep what they are. So they know that they may have forgotten, and count for nothing
+/// until every lease is over.
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_of_a_quorum_that_drop_a_part_of_their_files_help_nobody_to_a_held_lock() {
+    let users = of_the_page("fencepost");
+    let args = ["--user", "tests", "on", "nopass", "~*", "&*", "+@all", "--user", "default", "off"];
+    let args = [&DURABLE[..], &args, &users.iter().map(String::as_str).collect::<Vec<_>>()].concat();
+    let mut quorum = Quorum::start_with(3, &args).await;
+    let store = quorum.url().replace("redlock://", "redlock://fencepost:password@");
+    let start = async || Gateway::start(&[&["--store", &store], &BRIEF[..]].concat()).await;
+    let gateway = start().await;
+    let client = Client::new(gateway.address);
+    is_ready(&client).await;
+    let held = client.put("/locks/k").send().await.expect(201);
+    let taken_at = tokio::time::Instant::now();
+    drop(gateway);
+    for node in &mut quorum.nodes {
+        node.shut_down().await;
+    }
+    for node in &mut quorum.nodes {
+        node.start_again().await;
+    }
+    // It knows of no lease, and takes servers that know of none for new ones.
+    let gateway = start().await;
+    let client = Client::new(gateway.address);
+    eventually("they are in quarantine", async || {
+        let answer = client.get("/readyz").send().await;
+        answer.status == 503
+            && answer.json()["detail"].as_str().unwrap().matches("in quarantine").count() == 3
+    })
+    .await;
+    // A lease lasts 4 s.
+    while taken_at.elapsed() < Duration::from_secs(4) {
+        client.put("/locks/k").send().await.expect_problem(503, "store-unavailable");
+    }
+    for node in &quorum.nodes {
+        let since: u64 = command(node, &["HGET", RECORD, "since"]).await;
+        let earlier = (since - 15_500).to_string();
+        let _: () = command(node, &["HSET", RECORD, "since", &earlier]).await;
+    }
+    eventually("they count again", async || client.put("/locks/k").send().await.status == 201).await;
+    let next = client.get("/locks/k").send().await.json()["fencing_token"].as_u64().unwrap();
+    assert!(next > held.fencing_token(), "{next} after {}", held.fencing_token());
+}

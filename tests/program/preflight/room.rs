@@ -1,0 +1,84 @@
+//! A Redis whose memory is full grants nothing: who asks is told so, and holders notice nothing.
+
+use super::{lines_with, says};
+use kit::gateway::run;
+use kit::quorum::is_ready;
+use kit::{Client, Gateway, Quorum, RedisServer, Stage, eventually};
+
+const FULL: &str = "the memory of Redis is full, so no new lock is granted: raise maxmemory";
+
+async fn set_maxmemory(redis: &RedisServer, bytes: &str) {
+    let _: () = redis.command(&["CONFIG", "SET", "maxmemory", bytes]).await;
+}
+
+async fn is_told(client: &Client, path: &str) -> bool {
+    let answer = client.get(path).send().await;
+    answer.status == 503 && answer.json()["detail"].as_str().unwrap().contains(FULL)
+}
+
+async fn shows_unready(client: &Client) -> bool {
+    let metrics = client.get("/metrics").send().await.expect(200);
+    String::from_utf8_lossy(&metrics.body).contains("\nfencepost_ready 0\n")
+}
+
+fn check(store: &str) -> (Option<i32>, String) {
+    let output = run(&["check", "--store", store]);
+    (output.status.code(), String::from_utf8(output.stdout).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_redis_makes_gateways_unready_and_holders_notice_nothing() {
+    let stage = Stage::redis().await;
+    let redis = stage.redis.as_ref().unwrap();
+    let client = stage.client();
+    let token = client.put("/locks/held?ttl=1m").send().await.expect(201).token();
+    set_maxmemory(redis, "1").await;
+    eventually("it is not ready", async || is_told(&client, "/readyz").await).await;
+    says(&stage.gateway, FULL).await;
+    let answer = client.put("/locks/new").send().await.expect_problem(503, "store-unavailable");
+    assert!(answer.json()["detail"].as_str().unwrap().contains(FULL), "{}", answer.json());
+    assert!(shows_unready(&client).await);
+    let (status, page) = check(redis.url());
+    assert_eq!(status, Some(1), "{page}");
+    assert!(page.contains(&format!("\ncannot be used now: {FULL} (1 bytes)\n")), "{page}");
+    assert!(page.contains("none; nothing more is granted at 1 bytes, and "), "{page}");
+    client.patch("/locks/held?ttl=2m").token(&token).send().await.expect(200);
+    client.delete("/locks/held").token(&token).send().await.expect(204);
+    // It starts all the same: there may be room in a moment.
+    let late = Gateway::on_redis(redis, &[]).await;
+    let late_client = Client::new(late.address);
+    assert!(is_told(&late_client, "/readyz").await);
+    set_maxmemory(redis, "100mb").await;
+    for client in [&client, &late_client] {
+        eventually("there is room", async || client.get("/readyz").send().await.status == 200).await;
+        client.put("/locks/new?ttl=1s").send().await;
+    }
+    assert_eq!(check(redis.url()).0, Some(0));
+    assert!(lines_with(&stage.gateway, "nothing is granted on this Redis") == 0, "it is safe to lock on");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quorum_is_ready_while_most_of_its_servers_have_room() {
+    let quorum = Quorum::start(3).await;
+    let gateway = quorum.gateway(&[]).await;
+    let client = Client::new(gateway.address);
+    is_ready(&client).await;
+    let token = client.put("/locks/held?ttl=1m").send().await.expect(201).token();
+    set_maxmemory(&quorum.nodes[0], "1").await;
+    eventually("it is seen", async || check(&quorum.url()).1.contains(FULL)).await;
+    let (status, page) = check(&quorum.url());
+    assert!(status == Some(0) && page.contains("warning: 127.0.0.1:"), "{page}");
+    client.get("/readyz").send().await.expect(200);
+    client.put("/locks/new").send().await.expect(201);
+    set_maxmemory(&quorum.nodes[1], "1").await;
+    eventually("it is not ready", async || is_told(&client, "/readyz").await).await;
+    let detail = client.get("/readyz").send().await.json()["detail"].as_str().unwrap().to_owned();
+    assert!(detail.contains("2 of 3 servers are needed, and 1 have room: 127.0.0.1:"), "{detail}");
+    assert!(shows_unready(&client).await);
+    let (status, page) = check(&quorum.url());
+    assert!(status == Some(1) && page.contains("needed, and 1 can be used: "), "{page}");
+    client.patch("/locks/held?ttl=2m").token(&token).send().await.expect(200);
+    client.delete("/locks/held").token(&token).send().await.expect(204);
+    set_maxmemory(&quorum.nodes[0], "0").await;
+    is_ready(&client).await;
+}

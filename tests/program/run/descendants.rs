@@ -1,0 +1,211 @@
+//! Nobody is left: neither at the command's end, nor at that of its lease.
+
+use std::process::Command;
+use std::time::Duration;
+
+use super::kit::{Running, Scene, is_alive, is_held, last_lease_began_at, requests, stubborn};
+use kit::gateway::program;
+use kit::{Client, Gateway, eventually, signal};
+
+/// How a grandchild that ignores SIGTERM comes to be: in the group of the command, in a session of its own, and as daemons
+/// do it, by a parent that has ended.
+const BIRTHS: [(&str, &str); 3] =
+    [("child", "sh child &"), ("session", "setsid sh session &"), ("daemon", "(setsid sh daemon &)")];
+
+/// A scene with a script for each, and a command that starts all of them and goes on when they are there.
+fn scene_with_grandchildren(gateway: &Gateway) -> (Scene, String) {
+    let scene = Scene::on(gateway);
+    let mut script = String::new();
+    for (name, birth) in BIRTHS {
+        std::fs::write(scene.path(name), stubborn(name)).unwrap();
+        script += &format!("{birth}\nwhile [ ! -s {name}.pid ]; do sleep 0.02; done\n");
+    }
+    (scene, script)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn those_who_are_left_at_the_end_are_killed_before_the_lock_is_released() {
+    let gateway = Gateway::embedded(&[]).await;
+    let (scene, script) = scene_with_grandchildren(&gateway);
+    let running = scene.start_script(&["--ttl", "3s", "--kill-after", "700ms"], &format!("{script} exit 4"));
+    running.end().await.expect_silent(4);
+    let released_at = requests(&gateway).iter().find(|request| request.method == "DELETE").unwrap().at;
+    for (name, _) in BIRTHS {
+        assert!(!is_alive(scene.number(&format!("{name}.pid")).await), "{name} is alive");
+        assert!(scene.last_beat(name) <= released_at, "{name} outlived the lock");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn those_who_are_left_at_the_end_are_asked_first() {
+    let gateway = Gateway::embedded(&[]).await;
+    let scene = Scene::on(&gateway);
+    let polite =
+        "exec 2>/dev/null; trap 'echo asked >said; exit' TERM; echo >ready; while :; do sleep 0.02; done";
+    std::fs::write(scene.path("polite"), polite).unwrap();
+    let script = "(setsid sh polite &); while [ ! -e ready ]; do sleep 0.02; done; exit 3";
+    let ended = scene.run_script(&["--ttl", "10m", "--kill-after", "1m"], script).await.expect_silent(3);
+    assert!(ended.took < Duration::from_secs(30), "{ended:?}");
+    assert_eq!(scene.read("said"), "asked\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_are_dead_before_the_lease_ends_when_the_gateway_is_gone() {
+    let mut gateway = Gateway::embedded(&[]).await;
+    let (scene, script) = scene_with_grandchildren(&gateway);
+    let ttl = Duration::from_secs(3);
+    let goes_on = stubborn("command").replace("trap '' TERM", "trap 'date +%s%N >>asked' TERM");
+    let script = format!("{script} {goes_on}");
+    let running = scene.start_script(&["--ttl", "3s"], &script);
+    scene.number("command.pid").await;
+    gateway.kill();
+    let ended = running.end().await.expect_line(76, &["\"k\"", "refused"]);
+    let lease_ends_at = last_lease_began_at(&gateway) + ttl;
+    for name in ["child", "session", "daemon", "command"] {
+        assert!(!is_alive(scene.number(&format!("{name}.pid")).await), "{name} is alive: {ended:?}");
+        assert!(scene.last_beat(name) < lease_ends_at, "{name} outlived the lease");
+    }
+    // A third of the ttl was there for ending in one's own way.
+    let asked_at = scene.last_beat("asked");
+    assert!(asked_at < lease_ends_at - ttl / 4, "there was no time left");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_is_born_while_others_are_killed_is_killed_too() {
+    let gateway = Gateway::embedded(&[]).await;
+    let scene = Scene::on(&gateway);
+    // Each lives for a moment, in a session of its own, and has a child.
+    let chain = "trap '' TERM; echo $$ >>born; [ $1 -lt 1000 ] && setsid sh chain $(($1+1)) & sleep 0.02";
+    std::fs::write(scene.path("chain"), chain).unwrap();
+    let script = ": >born; for n in 1 2 3; do setsid sh chain $n & done
+        while [ $(wc -l <born) -lt 20 ]; do sleep 0.02; done";
+    scene.run_script(&["--ttl", "10s", "--kill-after", "50ms"], script).await.expect_silent(0);
+    let born = scene.read("born");
+    assert!(!born.lines().any(|pid| is_alive(pid.parse().unwrap())), "somebody is alive");
+    assert_eq!(scene.read("born"), born, "somebody was born");
+    // They did not come to their own end.
+    assert!(born.lines().count() < 2500, "{}", born.lines().count());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn children_that_were_there_before_are_left_alone_and_so_are_their_orphans() {
+    let gateway = Gateway::embedded(&[]).await;
+    let scene = Scene::on(&gateway);
+    std::fs::write(
+        scene.path("parent"),
+        "sleep 30 & echo $! >orphan; while [ ! -e over ]; do sleep 0.02; done",
+    )
+    .unwrap();
+    // It ends when those are there whose parent has ended.
+    let script = "sleep 30 & >over; while kill -0 $(cat parent.pid) 2>&-; do sleep 0.02; done; exit 6";
+    std::fs::write(scene.path("command"), script).unwrap();
+    let script = "sh parent & echo $! >parent.pid; while [ ! -s orphan ]; do sleep 0.02; done";
+    scene.start_behind(script, &[]).end().await.expect_silent(6);
+    for name in ["stranger", "orphan"] {
+        ends_when_killed(&scene, name).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_child_that_was_there_before_leaves_behind_later_is_left_alone() {
+    let gateway = Gateway::embedded(&[]).await;
+    let scene = Scene::on(&gateway);
+    // Its parent has ended before it is known of.
+    std::fs::write(
+        scene.path("job"),
+        "while [ ! -e begun ]; do sleep 0.02; done; (setsid sleep 30 & echo $! >late)",
+    )
+    .unwrap();
+    std::fs::write(scene.path("command"), ">begun; while [ ! -s late ]; do sleep 0.02; done; exit 6")
+        .unwrap();
+    scene.start_behind("sh job &", &["--kill-after", "100ms"]).end().await.expect_silent(6);
+    ends_when_killed(&scene, "late").await;
+    ends_when_killed(&scene, "stranger").await;
+}
+
+/// Forks and ends each millisecond, in a session of its own, and writes the time into a file each time.
+const FLEETING: &str = "
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+os.setsid()
+beats = os.open('beats', os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+give_up = time.monotonic() + 40
+while time.monotonic() < give_up and not os.path.exists('over'):
+    if os.fork():
+        os._exit(0)
+    os.write(beats, b'%d\\n' % time.time_ns())
+    time.sleep(0.001)
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_is_not_free_while_a_daemon_lives_that_no_look_catches() {
+    let gateway = Gateway::embedded(&[]).await;
+    let (scene, client) = (Scene::on(&gateway), Client::new(gateway.address));
+    std::fs::write(scene.path("fleeting"), FLEETING).unwrap();
+    std::fs::write(
+        scene.path("command"),
+        "python3 fleeting & while [ ! -s beats ]; do sleep 0.02; done; exit 6",
+    )
+    .unwrap();
+    let ended = scene.start_behind("", &["--ttl", "20s", "--kill-after", "100ms"]).end().await;
+    let released = requests(&gateway).into_iter().find(|request| request.method == "DELETE");
+    if let Some(released) = released {
+        // Whoever is left writes in this time.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert!(scene.last_beat("beats") <= released.at, "it outlived the lock");
+        ended.expect_silent(6);
+    } else {
+        // It got away, and the lock is kept.
+        let is_kept = is_held(&client, "k").await;
+        std::fs::write(scene.path("over"), "").unwrap();
+        assert!(is_kept);
+        ended.expect_line(6, &["could not be ended"]);
+    }
+    ends_when_killed(&scene, "stranger").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_behind_such_children_gets_signals_and_says_how_its_command_ended() {
+    let gateway = Gateway::embedded(&[]).await;
+    let scene = Scene::on(&gateway);
+    let command = "exec 2>/dev/null; trap 'echo USR1 >>got' USR1; trap 'exit 5' TERM; >ready; while :; do sleep 0.02; done";
+    std::fs::write(scene.path("command"), command).unwrap();
+    // The second shell ignores that its children end, and so does whoever it becomes.
+    for shell in [":", "trap '' CHLD"] {
+        let running = scene.start_behind(shell, &[]);
+        eventually("the command is ready", async || scene.path("ready").exists()).await;
+        running.signal("USR1");
+        scene.says("got", "USR1\n").await;
+        running.signal("TERM");
+        running.end().await.expect_silent(5);
+        assert_eq!(scene.read("got"), "USR1\n", "{shell}");
+        ends_when_killed(&scene, "stranger").await;
+        for name in ["ready", "got"] {
+            std::fs::remove_file(scene.path(name)).unwrap();
+        }
+    }
+    let running = scene.start_behind(":", &[]);
+    eventually("the command is ready", async || scene.path("ready").exists()).await;
+    running.signal("INT");
+    running.end().await.expect_silent(130);
+    ends_when_killed(&scene, "stranger").await;
+}
+
+/// Expects that somebody lives, and ends it.
+async fn ends_when_killed(scene: &Scene, name: &str) {
+    let pid = scene.number(name).await;
+    assert!(is_alive(pid), "{name}");
+    signal(pid, "KILL");
+    eventually("it is gone", async || !is_alive(pid)).await;
+}
+
+impl Scene {
+    /// A shell that starts others and then becomes this program: its children become ours. It runs the script `command`.
+    fn start_behind(&self, script: &str, flags: &[&str]) -> Running {
+        let shell = format!("sleep 30 & echo $! >stranger; {script}\nexec \"$0\" run \"$@\" k -- sh command");
+        let mut command = Command::new("sh");
+        command.args(["-c", &shell, program()]).args(flags);
+        command.env("FENCEPOST_URL", &self.url).current_dir(self.directory.path());
+        self.launch(command)
+    }
+}

@@ -1,0 +1,79 @@
+//! The lease: renewed in time, and lost for good when it is lost.
+
+use std::time::{Duration, Instant};
+
+use super::kit::{Scene, is_alive, is_held, requests, stubborn};
+use super::shape::Recorder;
+use kit::{Client, Gateway, eventually};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_lease_is_renewed_each_third_of_its_ttl() {
+    let gateway = Gateway::embedded(&[]).await;
+    let (scene, client) = (Scene::on(&gateway), Client::new(gateway.address));
+    let mut running = scene.start(&["--ttl", "3s", "k", "--", "sleep", "5"]);
+    eventually("the lock is held", async || is_held(&client, "k").await).await;
+    while !running.has_ended() {
+        // Held all along: it is free only once the run has released it.
+        assert!(is_held(&client, "k").await || requests(&gateway).iter().any(|r| r.method == "DELETE"));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    running.end().await.expect_silent(0);
+    let all = requests(&gateway);
+    let kept: Vec<_> = all.iter().filter(|r| matches!(r.method.as_str(), "PUT" | "PATCH")).collect();
+    assert!((5..=7).contains(&kept.len()), "{kept:?}");
+    assert!(kept.iter().all(|request| matches!(request.status, 200 | 201)), "{kept:?}");
+    let pauses: Vec<_> = kept.windows(2).map(|pair| pair[1].at.saturating_sub(pair[0].at)).collect();
+    let about_a_third = Duration::from_millis(900)..Duration::from_millis(1500);
+    assert!(pauses.iter().filter(|pause| about_a_third.contains(*pause)).count() >= 4, "{pauses:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_is_not_ours_any_more_ends_the_command_at_once() {
+    let gateway = Gateway::embedded(&[]).await;
+    let (scene, client) = (Scene::on(&gateway), Client::new(gateway.address));
+    let script = format!("echo $LEASE_TOKEN >token; {}", stubborn("beats"));
+    let running = scene.start_script(&["--ttl", "6s", "--pass-token"], &script);
+    let pid = scene.number("beats.pid").await;
+    client.delete("/locks/k").token(scene.read("token").trim()).send().await.expect(204);
+    let released_at = Instant::now();
+    running.end().await.expect_line(76, &["\"k\"", "lost", "nobody holds"]);
+    assert!(released_at.elapsed() < Duration::from_secs(5), "{:?}", released_at.elapsed());
+    assert!(!is_alive(pid));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_command_is_started_under_a_lease_that_is_almost_over() {
+    let almost_over = r#"{"key":"k","token":"t","fencing_token":1,"ttl_ms":5900,"expires_at":""}"#;
+    let recorder = Recorder::telling(&[(Duration::ZERO, 201, almost_over)]).await;
+    let scene = Scene::at(recorder.url());
+    // A second of margin, and five to end in.
+    scene.run(&["k", "--", "touch", "ran"]).await.expect_line(76, &["\"k\"", "almost over"]);
+    assert!(!scene.path("ran").exists());
+    let methods: Vec<_> = recorder.requests().into_iter().map(|request| request.method).collect();
+    assert_eq!(methods, ["PUT", "DELETE"], "it is free again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_outlives_the_longest_hold() {
+    let gateway = Gateway::embedded(&[]).await;
+    let scene = Scene::on(&gateway);
+    let flags = ["--ttl", "2s", "--max-hold", "3s", "--kill-after", "500ms"];
+    let ended = scene.run_script(&flags, &stubborn("beats")).await;
+    ended.expect_line(76, &["\"k\"", "--max-hold"]);
+    let granted_at = requests(&gateway)[0].at;
+    assert!(scene.last_beat("beats") < granted_at + Duration::from_secs(3));
+    assert!(scene.last_beat("beats") > granted_at + Duration::from_secs(2), "it was renewed until then");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_lock_stays_taken_for_the_shortest_hold() {
+    let gateway = Gateway::embedded(&[]).await;
+    let scene = Scene::on(&gateway);
+    scene.run(&["--min-hold", "3s", "k", "--", "true"]).await.expect_silent(0);
+    let args = ["--wait", "0s", "k", "--", "true"];
+    scene.run(&args).await.expect_line(75, &["busy"]);
+    let args = ["--wait", "20s", "k", "--", "true"];
+    scene.run(&args).await.expect_silent(0);
+    let granted: Vec<_> = requests(&gateway).iter().filter(|r| r.status == 201).map(|r| r.at).collect();
+    assert_eq!(granted.len(), 2);
+}

@@ -1,0 +1,84 @@
+//! What a command under a lock does not notice, and what its end does.
+
+use std::time::{Duration, Instant};
+
+use super::kit::{Scene, is_held, requests};
+use kit::proxy::{Fate, Framing, Progress};
+use kit::{Client, Gateway, Proxy, RedisServer, eventually};
+
+/// Renewed after two seconds, and in need of it until almost five.
+const FLAGS: [&str; 4] = ["--ttl", "6s", "--kill-after", "500ms"];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_restarts_and_is_away_for_less_than_the_lease_is_survived() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("locks.redb");
+    let mut gateway = Gateway::on_file(&file, &[]).await;
+    let proxy = Proxy::start(gateway.address.port(), Framing::Chunks).await;
+    let scene = Scene::at(format!("http://127.0.0.1:{}", proxy.port()));
+    let args = [&FLAGS[..], &["k", "--", "sh", "-c", "echo >ready; sleep 7; exit 8"]].concat();
+    let running = scene.start(&args);
+    let begun_at = Instant::now();
+    eventually("the command runs", async || scene.path("ready").exists()).await;
+    gateway.kill();
+    proxy.set_closed_to_new(true);
+    // Until renewals have failed.
+    tokio::time::sleep(Duration::from_millis(2500).saturating_sub(begun_at.elapsed())).await;
+    let gateway = Gateway::on_file(&file, &[]).await;
+    proxy.set_target(gateway.address.port());
+    proxy.set_closed_to_new(false);
+    running.end().await.expect_silent(8);
+    assert!(requests(&gateway).iter().any(|request| request.method == "PATCH" && request.status == 200));
+    assert!(!is_held(&Client::new(gateway.address), "k").await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_with_durable_data_that_restarts_is_survived() {
+    let mut redis = RedisServer::start_with(&["--appendonly", "yes", "--appendfsync", "always"]).await;
+    let gateway = Gateway::on_redis(&redis, &[]).await;
+    let scene = Scene::on(&gateway);
+    let args = [&FLAGS[..], &["k", "--", "sh", "-c", "echo >ready; sleep 5; exit 8"]].concat();
+    let running = scene.start(&args);
+    eventually("the command runs", async || scene.path("ready").exists()).await;
+    redis.restart().await;
+    running.end().await.expect_silent(8);
+    assert!(requests(&gateway).iter().filter(|r| r.method == "PATCH" && r.status == 200).count() >= 2);
+    assert!(!is_held(&Client::new(gateway.address), "k").await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_falls_silent_is_not_waited_for() {
+    let gateway = Gateway::embedded(&[]).await;
+    let proxy = Proxy::start(gateway.address.port(), Framing::Chunks).await;
+    let scene = Scene::at(format!("http://127.0.0.1:{}", proxy.port()));
+    let running = scene.start(&["--ttl", "3s", "k", "--", "sh", "-c", "echo >ready; sleep 4"]);
+    eventually("the command runs", async || scene.path("ready").exists()).await;
+    proxy.freeze();
+    running.end().await.expect_silent(0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_whose_answer_was_lost_is_the_same_grant_again() {
+    let gateway = Gateway::embedded(&[]).await;
+    let proxy = Proxy::start(gateway.address.port(), Framing::Chunks).await;
+    let scene = Scene::at(format!("http://127.0.0.1:{}", proxy.port()));
+    let mut cut = proxy.expect("PUT ", Fate::CutAfter);
+    scene.run(&["k", "--", "true"]).await.expect_silent(0);
+    cut.reaches(Progress::Answered).await;
+    let statuses: Vec<_> = requests(&gateway).iter().map(|r| (r.method.clone(), r.status)).collect();
+    assert_eq!(statuses.last(), Some(&("DELETE".to_owned(), 204)), "{statuses:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_that_nobody_answers_changes_no_exit_status_and_is_told() {
+    let mut gateway = Gateway::embedded(&[]).await;
+    let scene = Scene::on(&gateway);
+    let script = "echo >ready; while [ ! -e over ]; do sleep 0.02; done; exit 9";
+    let running = scene.start_script(&["--ttl", "1m"], script);
+    eventually("the command runs", async || scene.path("ready").exists()).await;
+    gateway.kill();
+    std::fs::write(scene.path("over"), "").unwrap();
+    let begun_at = Instant::now();
+    running.end().await.expect_line(9, &["\"k\"", "could not be released", "refused"]);
+    assert!(begun_at.elapsed() < Duration::from_secs(15), "{:?}", begun_at.elapsed());
+}

@@ -1,0 +1,221 @@
+//! On a terminal: what a person sees, and who gets what the person types.
+
+use super::kit::{Scene, is_alive, is_held, is_stopped, waiters};
+use super::pty::Person;
+use kit::{Client, Gateway, eventually, fresh_token, signal};
+
+/// Says again what it reads, so that it can be told from the terminal's echo.
+const ECHO: &str = "echo $$ >pid; echo ready; exec sed -u s/^/read:/";
+
+/// Somebody who sits at a shell, on a terminal.
+async fn at_a_shell() -> (Gateway, Scene, Person) {
+    let gateway = Gateway::embedded(&[]).await;
+    let scene = Scene::on(&gateway);
+    let person = Person::sits_at_a_shell(&scene).await;
+    (gateway, scene, person)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiting_shows_the_place_in_line_and_the_elapsed_time() {
+    let gateway = Gateway::embedded(&[]).await;
+    let (scene, client) = (Scene::on(&gateway), Client::new(gateway.address));
+    let holder = fresh_token();
+    client.put("/locks/k?ttl=5m").token(&holder).send().await.expect(201);
+    let ahead = scene.start_script(&[], "while [ ! -e over ]; do sleep 0.02; done");
+    eventually("the first stands in line", async || waiters(&client).await == 1).await;
+    let mut person = Person::runs(&scene, &["k", "--", "echo", "mine"]);
+    person.sees("waiting for \"k\": position 2 of 2, 1s").await;
+    person.sees(", 3s").await;
+    client.delete("/locks/k").token(&holder).send().await.expect(204);
+    person.sees("position 1 of 1").await;
+    std::fs::write(scene.path("over"), "").unwrap();
+    person.sees("mine").await;
+    // The line is gone when the command begins.
+    assert!(person.screen().contains("\r\u{1b}[Kmine"), "{:?}", person.screen());
+    assert_eq!(person.status().await, Some(0));
+    ahead.end().await.expect_silent(0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_reads_the_terminal() {
+    let gateway = Gateway::embedded(&[]).await;
+    let scene = Scene::on(&gateway);
+    let mut person = Person::runs(&scene, &["k", "--", "sh", "-c", ECHO]);
+    person.sees("ready").await;
+    person.types("hello\n");
+    person.sees("read:hello").await;
+    person.types("\u{4}");
+    assert_eq!(person.status().await, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_script_reads_the_terminal_when_the_command_has_ended() {
+    let gateway = Gateway::embedded(&[]).await;
+    let scene = Scene::on(&gateway);
+    let script = "$F run k -- sh -c 'read a; echo command:$a'; read b; echo script:$b";
+    let mut person = Person::starts(&scene, &["sh", "-c", script]);
+    person.types("one\ntwo\n");
+    person.sees("command:one").await;
+    person.sees("script:two").await;
+    assert_eq!(person.status().await, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn control_c_reaches_the_command() {
+    let gateway = Gateway::embedded(&[]).await;
+    let scene = Scene::on(&gateway);
+    let script = "trap 'echo caught; exit 44' INT; echo ready; while :; do sleep 0.02; done";
+    let mut person = Person::runs(&scene, &["k", "--", "sh", "-c", script]);
+    person.sees("ready").await;
+    person.types("\u{3}");
+    person.sees("caught").await;
+    assert_eq!(person.status().await, Some(44));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn control_c_while_waiting_gives_up_the_place() {
+    let gateway = Gateway::embedded(&["--ticket-ttl", "1m"]).await;
+    let (scene, client) = (Scene::on(&gateway), Client::new(gateway.address));
+    client.put("/locks/k?ttl=5m").token(&fresh_token()).send().await.expect(201);
+    let mut person = Person::runs(&scene, &["k", "--", "true"]);
+    person.sees("position 1 of 1").await;
+    person.types("\u{3}");
+    assert_eq!(person.status().await, Some(130));
+    assert_eq!(waiters(&client).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn control_z_stops_the_job_and_fg_goes_on_with_it() {
+    let (_gateway, scene, mut person) = at_a_shell().await;
+    person.types(&format!("$F run --ttl 1m k -- sh -c '{ECHO}'\n"));
+    let pid = scene.number("pid").await;
+    person.types("one\n");
+    person.sees("read:one").await;
+    person.types("\u{1a}");
+    // It is the shell that says so: the whole job has stopped.
+    person.sees("Stopped").await;
+    assert!(is_stopped(pid));
+    person.types("echo the shell reads\n");
+    person.sees("\nthe shell reads").await;
+    person.types("fg\n");
+    eventually("the command goes on", async || is_alive(pid) && !is_stopped(pid)).await;
+    person.types("two\n");
+    person.sees("read:two").await;
+    person.types("\u{4}");
+    eventually("the command ends", async || !is_alive(pid)).await;
+    // And the shell has its terminal back.
+    person.types("echo status $?\n");
+    person.sees("\nstatus 0").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fg_after_the_lease_is_over_kills_before_anything_runs() {
+    let (gateway, scene, mut person) = at_a_shell().await;
+    let client = Client::new(gateway.address);
+    // A shell that is stopped while it forks may stay so in part: this one does not.
+    let script = "echo $$ >pid; while :; do echo >>beats; done";
+    person.types(&format!("$F run --ttl 2s k -- sh -c '{script}'\n"));
+    let pid = scene.number("pid").await;
+    person.types("\u{1a}");
+    person.sees("Stopped").await;
+    eventually("the lease is over", async || !is_held(&client, "k").await).await;
+    let beats = scene.read("beats");
+    person.types("fg\n");
+    person.sees("stood still").await;
+    assert!(!is_alive(pid));
+    assert_eq!(scene.read("beats"), beats, "it went on after its lease");
+    person.types("echo status $?\n");
+    person.sees("\nstatus 76").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_in_the_background_stops_when_it_reads_and_reads_in_the_foreground() {
+    let (_gateway, scene, mut person) = at_a_shell().await;
+    person.types(&format!("$F run --ttl 1m k -- sh -c '{ECHO}' &\n"));
+    let pid = scene.number("pid").await;
+    eventually("it is stopped", async || is_stopped(pid)).await;
+    // The shell has its terminal all the while, and tells when it is next looked at.
+    person.types("echo the shell reads\n");
+    person.sees("\nthe shell reads").await;
+    person.types("\n");
+    person.sees("Stopped").await;
+    person.types("fg\n");
+    eventually("the command goes on", async || !is_stopped(pid)).await;
+    person.types("hello\n");
+    person.sees("read:hello").await;
+    person.types("\u{4}");
+    eventually("the command ends", async || !is_alive(pid)).await;
+}
+
+/// A command that reads before it was lent the terminal has been stopped for it when it has it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_was_stopped_for_the_terminal_that_it_has_goes_on() {
+    let (_gateway, scene, mut person) = at_a_shell().await;
+    person.types(&format!("$F run --ttl 1m k -- sh -c '{ECHO}'\n"));
+    let pid = scene.number("pid").await;
+    person.types("one\n");
+    person.sees("read:one").await;
+    signal(pid, "TTIN");
+    person.types("two\n");
+    person.sees("read:two").await;
+    assert!(!person.screen().contains("Stopped"), "{:?}", person.screen());
+    person.types("\u{4}");
+    eventually("the command ends", async || !is_alive(pid)).await;
+}
+
+/// Were `run` to stop alone, its command would go on, and nobody would renew.
+#[tokio::test(flavor = "multi_thread")]
+async fn control_z_stops_the_command_too_where_it_is_not_in_the_foreground() {
+    let (_gateway, scene, mut person) = at_a_shell().await;
+    person.types("$F run --ttl 1m k -- sh -c 'echo $$ >pid; exec sleep 60' | cat\n");
+    let pid = scene.number("pid").await;
+    person.types("\u{1a}");
+    person.sees("Stopped").await;
+    assert!(is_stopped(pid));
+    person.types("fg\n");
+    eventually("the command goes on", async || !is_stopped(pid)).await;
+    person.types("\u{3}");
+    eventually("the command ends", async || !is_alive(pid)).await;
+    person.types("echo status ${PIPESTATUS[0]}\n");
+    person.sees("\nstatus 130").await;
+}
+
+/// In front of a pager, it is the pager that reads keys, until the command asks for the terminal.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_in_a_pipe_gets_the_terminal_when_it_wants_it() {
+    let (_gateway, scene, mut person) = at_a_shell().await;
+    person.types(&format!("$F run --ttl 1m k -- sh -c '{ECHO}' | sed -u s/^/piped:/\n"));
+    person.sees("piped:ready").await;
+    person.types("hello\n");
+    person.sees("piped:read:hello").await;
+    person.types("\u{4}");
+    let pid = scene.number("pid").await;
+    eventually("the command ends", async || !is_alive(pid)).await;
+    person.types("echo status $?\n");
+    person.sees("\nstatus 0").await;
+}
+
+/// Its children are a shell's, so the run is a process of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_behind_other_children_is_one_job_and_gets_each_key_once() {
+    let (_gateway, scene, mut person) = at_a_shell().await;
+    let command = "exec 2>/dev/null; trap 'echo INT >>got' INT; trap 'exit 5' TERM; echo $$ >pid; while :; do sleep 0.02; done";
+    std::fs::write(scene.path("command"), command).unwrap();
+    let shell = "sleep 30 & echo $! >stranger; sh -c 'echo $PPID' >run; exec $F run --ttl 1m k -- sh command";
+    std::fs::write(scene.path("shell"), shell).unwrap();
+    person.types("sh shell >out\n");
+    let pid = scene.number("pid").await;
+    person.types("\u{1a}");
+    person.sees("Stopped").await;
+    assert!(is_stopped(pid));
+    person.types("fg\n");
+    eventually("the command goes on", async || !is_stopped(pid)).await;
+    // A signal to the run alone follows, so that whatever was passed on before it has arrived.
+    person.types("\u{3}");
+    scene.says("got", "INT\n").await;
+    signal(scene.number("run").await, "TERM");
+    eventually("the command ends", async || !is_alive(pid)).await;
+    assert_eq!(scene.read("got"), "INT\n");
+    person.types("echo status $?\n");
+    person.sees("\nstatus 5").await;
+}

@@ -1,0 +1,99 @@
+//! The scripts against the table of the embedded store, which is pure: ten thousand random sequences of requests go to
+//! both, and at each step the answers agree, and so does who holds the lock.
+//!
+//! A sequence (`plan.rs`) is drawn from the seed and its number. Time passes in it for the table by its clock, and for Redis by
+//! moving back all that is written there (`pair.rs`), by steps so large that the milliseconds of the real clock decide
+//! nothing. `TEST_SEED=… TEST_RUN=… cargo test differential` plays one sequence again.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use crate::differential::pair::Pair;
+use crate::differential::plan::Step;
+use kit::{RedisServer, seed};
+
+mod agreement;
+mod mutants;
+mod pair;
+mod plan;
+
+const SEQUENCES: u64 = 10_000;
+const AT_ONCE: u64 = 8;
+/// What takes longer on a busy machine shows nothing where it differs.
+const TIMELY: Duration = Duration::from_millis(250);
+const MOST_TRIES: usize = 20;
+/// How many sequences are tried to find a shorter one that differs.
+const MOST_SHORTER: usize = 300;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_thousand_random_sequences_have_the_answers_of_the_table() {
+    let seed = seed();
+    let only: Option<u64> = std::env::var("TEST_RUN").ok().map(|number| number.parse().unwrap());
+    let numbers = only.map_or(0..SEQUENCES, |number| number..number + 1);
+    let server = RedisServer::start().await;
+    if let Some(difference) = first_difference(&server, server.url(), seed, numbers).await {
+        panic!("TEST_SEED={seed} {difference}");
+    }
+}
+
+/// Plays sequences, several at once, until one of them differs.
+async fn first_difference(
+    server: &RedisServer,
+    url: &str,
+    seed: u64,
+    numbers: std::ops::Range<u64>,
+) -> Option<String> {
+    let next = Arc::new(AtomicU64::new(numbers.start));
+    let mut tasks = Vec::new();
+    for task in 0..AT_ONCE {
+        let mut pair = Pair::start(server, url, &format!("differential{task}")).await;
+        let (next, end) = (next.clone(), numbers.end);
+        tasks.push(tokio::spawn(async move {
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= end {
+                    return None;
+                }
+                let steps = plan::draw(seed, number);
+                if let Some(difference) = differs(&mut pair, &steps).await {
+                    next.store(end, Ordering::Relaxed);
+                    let shortest = shortened(&mut pair, steps, difference).await;
+                    return Some(format!("TEST_RUN={number}: {shortest}"));
+                }
+            }
+        }));
+    }
+    join_all(tasks).await.into_iter().find_map(Result::unwrap)
+}
+
+/// A difference, if the sequence shows one in time, or whenever it is played.
+async fn differs(pair: &mut Pair, steps: &[Step]) -> Option<String> {
+    let mut tries = 0;
+    loop {
+        let (difference, took) = pair.play(steps).await;
+        tries += 1;
+        if difference.is_none() || took < TIMELY || tries == MOST_TRIES {
+            return difference;
+        }
+    }
+}
+
+/// Drops steps for as long as the rest still differs, and says what is left.
+async fn shortened(pair: &mut Pair, mut steps: Vec<Step>, mut difference: String) -> String {
+    let (mut at, mut tries, mut kept) = (0, 0, 0);
+    while kept < steps.len() && tries < MOST_SHORTER {
+        at = at.min(steps.len() - 1);
+        let mut fewer = steps.clone();
+        fewer.remove(at);
+        tries += 1;
+        match differs(pair, &fewer).await {
+            Some(now) => (steps, difference, kept) = (fewer, now, 0),
+            None => (at, kept) = ((at + 1) % steps.len(), kept + 1),
+        }
+    }
+    let steps: Vec<_> = steps.iter().map(|step| format!("  {step}")).collect();
+    format!("{}\nafter\n{}", plan::by_names(&difference), steps.join("\n"))
+}

@@ -1,0 +1,271 @@
+//! A table and a Redis that are asked the same.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use fencepost::clock::Clock;
+use fencepost::lock::{FencingToken, LockKey, Ticket, TokenHash};
+use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
+use fencepost::store::redis::{RedisAddress, RedisSettings, RedisStore};
+use fencepost::store::{
+    Break, Bucket, Confirm, Enqueue, Heartbeat, Inspect, LastPoll, LineSettings, LockRequest, LockStore,
+    PassOn, Poll, Release, Renew, Reply, Request, RollBack, TicketAfter, Try,
+};
+use redis::aio::MultiplexedConnection;
+use tokio::time::Instant;
+
+use super::agreement::{Known, agree};
+use super::plan::{Fate, MARK_TTL, MOST_WAITERS, Step, TICKET_TTL, What};
+use kit::{PATIENCE, RedisServer};
+
+/// Lets so many ms pass for all that is kept under a prefix, and returns how many they were. Two things that gateways see to are
+/// seen to here:
+///
+/// - They look at a lock within a second where it is due, before the key of a lapsed offer is gone, and with it who let it lapse.
+///   So while a lock is offered, as much time passes as lets the offer lapse.
+/// - No wait is longer than a mark lives, and the keys of a queue outlive it. So they are not let end.
+const PASS: &str = r"
+local base, pass_ms, ticket_ms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local time = redis.call('TIME')
+local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+local kinds = {}
+for _, name in ipairs(redis.call('KEYS', base .. '*')) do
+    kinds[name] = string.match(string.sub(name, #base + 1), '^%a+')
+end
+for name, kind in pairs(kinds) do
+    local start_ms = kind == 'lock' and string.match(redis.call('GET', name), '^%?.* (%d+)$')
+    if start_ms then pass_ms = now_ms - start_ms < 800 and 1200 or 0 end
+end
+for name, kind in pairs(kinds) do
+    local is_of_queue = kind == 'seats' or kind == 'line'
+    if is_of_queue and redis.call('PTTL', name) < pass_ms + ticket_ms then return 0 end
+end
+if pass_ms == 0 then return 0 end
+local function earlier(at_ms) return string.format('%.0f', at_ms == '0' and 0 or at_ms - pass_ms) end
+for name, kind in pairs(kinds) do
+    if kind == 'lock' then
+        local lock = redis.call('GET', name)
+        lock = string.gsub(lock, '^(%?.* )(%d+)$', function(rest, start_ms) return rest .. earlier(start_ms) end)
+        lock = string.gsub(lock, '^(%S+ %S+ %d+:)(%d+):(%d+)', function(rest, max_ms, min_ms)
+            return rest .. earlier(max_ms) .. ':' .. earlier(min_ms)
+        end)
+        redis.call('SET', name, lock, 'KEEPTTL')
+    elseif kind == 'away' or kind == 'due' or kind == 'gates' then
+        for _, member in ipairs(redis.call('ZRANGE', name, 0, -1)) do
+            redis.call('ZINCRBY', name, -pass_ms, member)
+        end
+    end
+    local ends_at_ms = redis.call('PEXPIRETIME', name)
+    if ends_at_ms > 0 then redis.call('PEXPIREAT', name, earlier(ends_at_ms)) end
+end
+return pass_ms";
+
+/// Has everything under a prefix be gone but the numbers.
+const CLEAR: &str = r"
+for _, name in ipairs(redis.call('KEYS', ARGV[1] .. '*')) do
+    if name ~= ARGV[1] .. 'fence' then redis.call('DEL', name) end
+end";
+
+/// A clock that stands still until it is moved.
+struct MovedClock(AtomicU64);
+
+impl Clock for MovedClock {
+    fn boot(&self) -> Duration {
+        Duration::from_millis(self.0.load(Ordering::SeqCst))
+    }
+
+    fn wall(&self) -> Duration {
+        self.boot()
+    }
+
+    fn boot_id(&self) -> String {
+        String::new()
+    }
+}
+
+/// Both stores, of which Redis is asked by way of two gateways.
+pub struct Pair {
+    table: EmbeddedStore,
+    clock: Arc<MovedClock>,
+    gateways: [RedisStore; 2],
+    connection: MultiplexedConnection,
+    /// How all names begin in Redis.
+    base: String,
+    /// Sequences that were played.
+    played: usize,
+}
+
+/// What was told in a sequence, first by the table and then by Redis.
+#[derive(Default)]
+struct Told {
+    fences: Vec<(FencingToken, FencingToken)>,
+    tickets: Vec<(TokenHash, Ticket, Ticket)>,
+}
+
+impl Pair {
+    /// Redis is asked at this URL, and has a prefix to itself.
+    pub async fn start(server: &RedisServer, url: &str, prefix: &str) -> Self {
+        let clock = Arc::new(MovedClock(AtomicU64::new(1_000_000_000)));
+        let line = LineSettings { ticket_ttl: TICKET_TTL, max_waiters_per_key: MOST_WAITERS };
+        let table = EmbeddedStore::in_memory(EmbeddedSettings { mark_ttl: MARK_TTL, line }, clock.clone());
+        let gateway = || {
+            let settings = RedisSettings {
+                prefix: prefix.to_owned(),
+                reply_timeout: PATIENCE,
+                mark_ttl: MARK_TTL,
+                line,
+                ..RedisSettings::default()
+            };
+            RedisStore::start(&RedisAddress::parse(url, None).unwrap(), &settings).unwrap()
+        };
+        Self {
+            table: table.unwrap(),
+            clock,
+            gateways: [gateway(), gateway()],
+            connection: server.connect().await,
+            base: format!("{prefix}:{{0}}:"),
+            played: 0,
+        }
+    }
+
+    /// Says what differs first, if anything does, and how long it took.
+    pub async fn play(&mut self, steps: &[Step]) -> (Option<String>, Duration) {
+        self.played += 1;
+        // No store remembers anything of it.
+        let key = LockKey::parse(format!("lock {}", self.played).as_bytes()).unwrap();
+        let _: () = self.script(CLEAR, &[]).await;
+        let began = Instant::now();
+        self.beat().await;
+        let difference = self.play_at(&key, steps).await.err();
+        (difference, began.elapsed())
+    }
+
+    async fn play_at(&mut self, key: &LockKey, steps: &[Step]) -> Result<(), String> {
+        let (mut told, mut known) = (Told::default(), Known::default());
+        // What was sent first, by the number that its copies share.
+        let mut sent: HashMap<usize, Option<(Request, Request)>> = HashMap::new();
+        for step in steps {
+            // No two commands come at the same time.
+            self.clock.0.fetch_add(1, Ordering::SeqCst);
+            match &step.what {
+                What::Pass(ms) => self.pass(*ms).await,
+                What::Ask { request, gateway, fate } => {
+                    let requests = sent.entry(step.id).or_insert_with(|| told.resolve(request, key));
+                    let Some(requests) = requests.as_ref().filter(|_| *fate != Fate::Lost) else { continue };
+                    let replies = self.ask(*gateway, requests).await?;
+                    let numbers = agree(replies, &mut known).map_err(|what| format!("{step}\n{what}"))?;
+                    if *fate == Fate::Answered {
+                        for pair in numbers.fences {
+                            if !told.fences.contains(&pair) {
+                                told.fences.push(pair);
+                            }
+                        }
+                        let token = request.lock_request().map(|lock| lock.token);
+                        let tickets = numbers.tickets.into_iter();
+                        told.tickets.extend(tickets.filter_map(|(a, b)| Some((token?, a, b))));
+                    }
+                }
+            }
+            let look: Request = Inspect { key: key.clone(), token: None }.into();
+            let seen = self.ask(0, &(look.clone(), look)).await?;
+            agree(seen, &mut known).map_err(|what| format!("who holds the lock after {step}\n{what}"))?;
+        }
+        Ok(())
+    }
+
+    async fn ask(
+        &self,
+        gateway: usize,
+        (to_table, to_redis): &(Request, Request),
+    ) -> Result<(Reply, Reply), String> {
+        let deadline = Instant::now() + PATIENCE;
+        let (table, redis) =
+            tokio::join!(self.table.run(to_table, deadline), self.gateways[gateway].run(to_redis, deadline));
+        let failed = |error| format!("{to_redis:?}\n  {error:?}");
+        Ok((table.map_err(failed)?, redis.map_err(failed)?))
+    }
+
+    /// Lets time pass.
+    async fn pass(&mut self, ms: u64) {
+        let ticket_ms = TICKET_TTL.as_millis().to_string();
+        let passed_ms: u64 = self.script(PASS, &[&ms.to_string(), &ticket_ms]).await;
+        self.clock.0.fetch_add(passed_ms, Ordering::SeqCst);
+        self.beat().await;
+    }
+
+    /// The gateways say that they are there: the table knows of none that are not.
+    async fn beat(&self) {
+        let heartbeat = Request::from(Heartbeat { bucket: Bucket::default() });
+        for gateway in &self.gateways {
+            gateway.run(&heartbeat, Instant::now() + PATIENCE).await.unwrap();
+        }
+    }
+
+    async fn script<T: redis::FromRedisValue>(&mut self, script: &str, args: &[&str]) -> T {
+        let script = redis::Script::new(script);
+        let mut call = script.arg(&self.base);
+        for arg in args {
+            call.arg(arg);
+        }
+        call.invoke_async(&mut self.connection).await.unwrap()
+    }
+}
+
+impl Told {
+    /// The request as it is sent to each; nothing where it rests on what nobody was told.
+    fn resolve(&self, request: &Request, key: &LockKey) -> Option<(Request, Request)> {
+        let (mut to_table, mut to_redis) = (request.clone(), request.clone());
+        *key_of(&mut to_table) = key.clone();
+        *key_of(&mut to_redis) = key.clone();
+        match (&mut to_table, &mut to_redis) {
+            (Request::Break(to_table), Request::Break(to_redis)) => {
+                let place = usize::try_from(to_table.fence.get()).unwrap();
+                (to_table.fence, to_redis.fence) = *self.fences.get(place - 1)?;
+            }
+            (Request::Enqueue(to_table), Request::Enqueue(to_redis)) => {
+                let tickets = to_table.ticket.and_then(|ticket| self.ticket(to_table.lock.token, ticket));
+                (to_table.ticket, to_redis.ticket) = tickets.unzip();
+            }
+            (
+                Request::LastPoll(LastPoll { lock: LockRequest { token, .. }, ticket: to_table }),
+                Request::LastPoll(LastPoll { ticket: to_redis, .. }),
+            )
+            | (
+                Request::RollBack(RollBack { token, ticket: to_table, .. }),
+                Request::RollBack(RollBack { ticket: to_redis, .. }),
+            ) => {
+                if let TicketAfter::KeptAt(ticket) = *to_table {
+                    let tickets = self.ticket(*token, ticket).unzip();
+                    let kept = |ticket: Option<Ticket>| ticket.map_or(TicketAfter::Kept, TicketAfter::KeptAt);
+                    (*to_table, *to_redis) = (kept(tickets.0), kept(tickets.1));
+                }
+            }
+            _ => {}
+        }
+        Some((to_table, to_redis))
+    }
+
+    /// One of the tickets of a token.
+    fn ticket(&self, token: TokenHash, place: Ticket) -> Option<(Ticket, Ticket)> {
+        let mut own = self.tickets.iter().filter(|(of, ..)| *of == token);
+        own.nth(usize::try_from(place.get()).unwrap() - 1).map(|(_, a, b)| (*a, *b))
+    }
+}
+
+fn key_of(request: &mut Request) -> &mut LockKey {
+    match request {
+        Request::Try(Try(lock)) | Request::Poll(Poll(lock)) | Request::Confirm(Confirm(lock)) => {
+            &mut lock.key
+        }
+        Request::Enqueue(Enqueue { lock, .. }) | Request::LastPoll(LastPoll { lock, .. }) => &mut lock.key,
+        Request::Renew(Renew { key, .. })
+        | Request::Release(Release { key, .. })
+        | Request::RollBack(RollBack { key, .. })
+        | Request::PassOn(PassOn { key, .. })
+        | Request::Inspect(Inspect { key, .. })
+        | Request::Break(Break { key, .. }) => key,
+        Request::List(_) | Request::Heartbeat(_) | Request::Check(_) => panic!("of no lock: {request:?}"),
+    }
+}

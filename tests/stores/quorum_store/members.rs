@@ -1,0 +1,207 @@
+//! Who is in the quorum: servers that fail, forget, are named twice or are replaced.
+
+use super::{
+    Client, Duration, Gateway, Quorum, RedisServer, counts_soon, eventually, has_lock, ready, run, url_of,
+    why_not_ready,
+};
+use kit::metrics::Scrape;
+use kit::quorum::BRIEF;
+
+/// Where a gateway finds these servers.
+fn url(nodes: &[&RedisServer]) -> String {
+    url_of(&nodes.iter().map(|node| node.port()).collect::<Vec<_>>())
+}
+
+async fn gateway(nodes: &[&RedisServer], epoch: &str) -> Gateway {
+    Gateway::start(&["--store", &url(nodes), "--redlock-epoch", epoch, "--max-ttl", "1h"]).await
+}
+
+/// The epoch of the list that a server knows.
+async fn epoch(node: &RedisServer) -> Option<u64> {
+    node.command(&["HGET", "fencepost:{quorum}:record", "epoch"]).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn too_few_servers_are_named_with_the_reason_and_one_less_is_not_noticed() {
+    let mut quorum = Quorum::start(3).await;
+    let gateway = ready(quorum.gateway(&[]).await).await;
+    let client = Client::new(gateway.address);
+    let ports: Vec<_> = quorum.nodes.iter().map(RedisServer::port).collect();
+    quorum.nodes[0].kill();
+    let token = client.put("/locks/k?ttl=30s").send().await.expect(201).token();
+    client.patch("/locks/k?ttl=30s").token(&token).send().await.expect(200);
+    assert_eq!(why_not_ready(&gateway).await, None);
+    // It may remember nothing, and must not be believed.
+    let _: () = quorum.nodes[1].command(&["FLUSHALL"]).await;
+    eventually("it is seen", async || {
+        why_not_ready(&gateway).await.is_some_and(|why| why.contains("quarantine"))
+    })
+    .await;
+    let warns = |line: &String| line.contains("\"WARN\"") && line.contains("it may have forgotten locks");
+    eventually("the log warns of it", async || gateway.log().iter().any(warns)).await;
+    let why = why_not_ready(&gateway).await.unwrap();
+    assert!(why.starts_with("2 of 3 servers are needed, and 1 can be used: "), "{why}");
+    assert!(why.contains(&format!("127.0.0.1:{}: in quarantine until 20", ports[1])), "{why}");
+    assert!(why.contains(&format!("127.0.0.1:{}: ", ports[0])), "{why}");
+    assert!(!why.contains(&ports[2].to_string()), "{why}");
+    let refused = client.put("/locks/other").send().await.expect_problem(503, "store-unavailable");
+    assert!(refused.json()["detail"].as_str().unwrap().contains("quarantine"));
+    // Whoever holds the lock may still hold it: nobody says that it is gone.
+    client.patch("/locks/k?ttl=30s").token(&token).send().await.expect(503);
+    client.get("/locks/k").send().await.expect(503);
+}
+
+/// Nothing else says so: the gateway is ready, and clients notice nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_dead_or_in_quarantine_is_seen_in_the_numbers() {
+    let mut quorum = Quorum::start(3).await;
+    let gateway = ready(quorum.gateway(&BRIEF).await).await;
+    let is = async |node: &RedisServer, expected: &str| {
+        let series = |status: &str| {
+            format!("fencepost_quorum_members{{server=\"127.0.0.1:{}\",status=\"{status}\"}}", node.port())
+        };
+        eventually(expected, async || {
+            let scrape = Scrape::of(gateway.address).await;
+            ["counts", "quarantine", "unusable"].iter().all(|status| {
+                let shown = scrape.series().contains(series(status).as_str());
+                shown && scrape.get(&series(status)) == f64::from(*status == expected)
+            })
+        })
+        .await;
+    };
+    for node in &quorum.nodes {
+        is(node, "counts").await;
+    }
+    quorum.nodes[0].kill();
+    is(&quorum.nodes[0], "unusable").await;
+    is(&quorum.nodes[1], "counts").await;
+    assert_eq!(why_not_ready(&gateway).await, None);
+    quorum.nodes[0].start_again().await;
+    is(&quorum.nodes[0], "quarantine").await;
+    counts_soon(&quorum.nodes[0]).await;
+    is(&quorum.nodes[0], "counts").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_named_twice_ends_the_start() {
+    let quorum = Quorum::start(2).await;
+    let [one, two] = [quorum.nodes[0].port(), quorum.nodes[1].port()];
+    let store = format!("redlock://127.0.0.1:{one},localhost:{one},127.0.0.1:{two}");
+    let output = run(&["--listen", "127.0.0.1:0", "--store", &store]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let twins = format!("127.0.0.1:{one} and localhost:{one} are the same server");
+    assert!(said.lines().last().unwrap().contains(&twins), "{said}");
+}
+
+/// Also where that is not known at the start: it has one vote.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_turns_out_to_be_named_twice_has_one_vote() {
+    let mut quorum = Quorum::start(2).await;
+    let [one, two] = [quorum.nodes[0].port(), quorum.nodes[1].port()];
+    quorum.nodes.iter_mut().for_each(RedisServer::kill);
+    let store = format!("redlock://127.0.0.1:{one},localhost:{one},127.0.0.1:{two}");
+    let gateway = Gateway::start(&["--store", &store]).await;
+    quorum.nodes[0].start_again().await;
+    eventually("the twin is found out", async || {
+        why_not_ready(&gateway).await.is_some_and(|why| why.contains("it is the same server as"))
+    })
+    .await;
+    Client::new(gateway.address).put("/locks/k").send().await.expect_problem(503, "store-unavailable");
+    let _: Vec<String> = quorum.nodes[0].command(&["KEYS", "*:lock:*"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_that_differ_need_epochs_of_their_own() {
+    let quorum = Quorum::start(4).await;
+    let [a, b, c, d] = &*quorum.nodes else { unreachable!() };
+    let first = ready(gateway(&[a, b, c], "1").await).await;
+    let other = gateway(&[a, b, d], "1").await;
+    eventually("it says so", async || {
+        why_not_ready(&other).await.is_some_and(|why| why.contains("give each list an epoch of its own"))
+    })
+    .await;
+    Client::new(other.address).put("/locks/k").send().await.expect_problem(503, "store-unavailable");
+    Client::new(first.address).put("/locks/k").send().await.expect(201);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_is_replaced_and_neither_a_lock_nor_the_order_is_lost() {
+    let mut quorum = Quorum::start(4).await;
+    let (list, number, token);
+    let (old, new);
+    {
+        let [a, b, c, d] = &*quorum.nodes else { unreachable!() };
+        old = ready(gateway(&[a, b, c], "1").await).await;
+        let held = Client::new(old.address).put("/locks/kept?ttl=1h").send().await.expect(201);
+        (token, number) = (held.token(), held.fencing_token());
+        let client = Client::new(old.address);
+        eventually("all have it", async || {
+            // The gateway may have met one of them only now: then it is given the lock by a renewal.
+            client.patch("/locks/kept?ttl=1h").token(&token).send().await.expect(200);
+            has_lock(a, "kept").await && has_lock(b, "kept").await && has_lock(c, "kept").await
+        })
+        .await;
+        list = url(&[a, b, d]);
+        new = ready(gateway(&[a, b, d], "2").await).await;
+        // From here on whoever has the old list is refused, and says why.
+        Client::new(old.address).put("/locks/other").send().await.expect_problem(503, "store-unavailable");
+        eventually("the old gateway says why", async || {
+            why_not_ready(&old)
+                .await
+                .is_some_and(|why| why.contains("it knows a later list of servers, that of epoch 2"))
+        })
+        .await;
+        let client = Client::new(new.address);
+        client.put("/locks/kept").send().await.expect_problem(423, "lock-held");
+        client.patch("/locks/kept?ttl=1h").token(&token).send().await.expect(200);
+        // The new server may not count before all leases are over that the old one helped to grant.
+        assert!(!has_lock(d, "kept").await, "it is in quarantine");
+        assert_eq!((epoch(a).await, epoch(b).await, epoch(c).await), (Some(2), Some(2), Some(1)));
+        eventually("it is in quarantine", async || epoch(d).await == Some(2)).await;
+        let since: u64 = d.command(&["HGET", "fencepost:{quorum}:record", "since"]).await;
+        assert!(since > 0, "the new server counts at once");
+        let _: i64 = d.command(&["HINCRBY", "fencepost:{quorum}:record", "since", "-7000000"]).await;
+        counts_soon(d).await;
+        eventually("the renewal gives it the lock", async || {
+            client.patch("/locks/kept?ttl=1h").token(&token).send().await.expect(200);
+            has_lock(d, "kept").await
+        })
+        .await;
+    }
+    // It stands in for the one that was replaced.
+    quorum.nodes[0].kill();
+    let client = Client::new(new.address);
+    client.patch("/locks/kept?ttl=1h").token(&token).send().await.expect(200);
+    client.delete("/locks/kept").token(&token).send().await.expect(204);
+    assert!(client.put("/locks/kept").send().await.expect(201).fencing_token() > number);
+    assert!(list.contains(&quorum.nodes[3].port().to_string()));
+}
+
+/// {1,2,3} to {1,2,4}: else one gateway would grant on {2,3}, and another on {1,4}.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_does_not_count_before_most_of_the_former_servers_have_learned_it() {
+    let quorum = Quorum::start(4).await;
+    let [a, b, c, d] = &*quorum.nodes else { unreachable!() };
+    let old = ready(gateway(&[a, b, c], "1").await).await;
+    b.stand_still().await;
+    let new = gateway(&[a, b, d], "2").await;
+    // It has seen all that it can see, and does nothing.
+    eventually("it has looked", async || {
+        why_not_ready(&new).await.is_some_and(|why| why.contains("knows only the list of epoch 1 so far"))
+    })
+    .await;
+    let looked = tokio::time::Instant::now();
+    eventually("the old list goes on while the new one must not count", async || {
+        let client = Client::new(old.address);
+        let token = client.put("/locks/k").send().await.expect(201).token();
+        client.delete("/locks/k").token(&token).send().await.expect(204);
+        assert_eq!((epoch(a).await, epoch(d).await), (Some(1), None), "too few have learned it");
+        looked.elapsed() > Duration::from_secs(3)
+    })
+    .await;
+    b.signal("CONT");
+    ready(new).await;
+    assert_eq!((epoch(a).await, epoch(b).await), (Some(2), Some(2)));
+    drop(c.command::<String>(&["PING"]).await);
+}

@@ -1,0 +1,148 @@
+//! Locks whose values no gateway can read: that none is written on any machine, and what is said of those that are there.
+
+use tokio::time::Instant;
+
+use kit::gateway::run;
+use kit::http::Call;
+use kit::quorum::{has_lock, shared};
+use kit::{Client, Gateway, PATIENCE, RedisServer, eventually, fresh_token};
+
+const TAKE_FREE: &str = concat!(
+    include_str!("../../src/store/redis/scripts/shared/constants.lua"),
+    include_str!("../../src/store/redis/fast_path/take_free.lua")
+);
+
+/// What stands before a script to have Lua write numbers as where a C `long` has 32 bits.
+const WITH_32_BITS: &str = "local all, string = string, {}
+    for _, name in ipairs({ 'find', 'gmatch', 'gsub', 'match', 'rep', 'sub' }) do string[name] = all[name] end
+    string.format = function(form, number)
+        if all.find(form, '%%[diuxXoc]') and number > 2147483647 then number = -2147483648 end
+        return all.format(form, number)
+    end
+    ";
+
+/// What makes of a lock's number what Redis on 32 bits once did.
+const SPOIL: &str = "local lock, left_ms = redis.call('GET', KEYS[1]), redis.call('PTTL', KEYS[1])
+    lock = string.sub(lock, 1, 98) .. '-2147483648' .. string.match(lock, '^%d+(.*)$', 99)
+    redis.call('SET', KEYS[1], lock, 'PX', left_ms)";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_is_written_whole_where_a_long_has_32_bits() {
+    const LAST: u64 = 1_700_000_000_000_000;
+    let redis = RedisServer::start().await;
+    let _: () = redis.command(&["HSET", "fence", "server", &LAST.to_string()]).await;
+    let script = format!("{WITH_32_BITS}{TAKE_FREE}");
+    let by = format!("{} {} ", "a".repeat(64), "b".repeat(32));
+    let words = ["EVAL", &script, "4", "lock", "seats", "mark", "fence", "server", &by, "60000"];
+    assert_eq!(redis.command::<u64>(&words).await, LAST + 1);
+    assert_eq!(redis.command::<String>(&["GET", "lock"]).await, format!("{by}{} ", LAST + 1));
+}
+
+/// A gateway on one server, and a lock on it that its token holds and nobody can read.
+async fn spoiled(client: &Client, redis: &RedisServer, key: &str) -> String {
+    let token = fresh_token();
+    client.put(&format!("/locks/{key}?ttl=1m")).token(&token).send().await.expect(201);
+    spoil(redis, key).await;
+    token
+}
+
+/// What is asked is answered by "outcome unknown". An answer that cannot be read costs the gateway its connection, and a busy
+/// machine may not give it another one in time: then nothing was sent, which the gateway says, and it is asked again.
+async fn expect_in_doubt(request: impl Fn() -> Call) {
+    let give_up = Instant::now() + PATIENCE;
+    loop {
+        let answer = request().send().await;
+        let is_unsent = answer.json()["detail"].as_str().unwrap().contains("no connection to Redis in time");
+        if !is_unsent || Instant::now() > give_up {
+            answer.expect_problem(503, "outcome-unknown");
+            return;
+        }
+    }
+}
+
+async fn spoil(redis: &RedisServer, key: &str) {
+    let names: Vec<String> = redis.command(&["KEYS", &format!("*}}:lock:{key}")]).await;
+    let _: () = redis.command(&["EVAL", SPOIL, "1", &names[0]]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_may_have_written_to_a_lock_that_cannot_be_read_is_in_doubt() {
+    let redis = RedisServer::start().await;
+    let gateway = Gateway::on_redis(&redis, &["--store-timeout", "2s"]).await;
+    let client = Client::new(gateway.address);
+    let lock = |key: &str| format!("fencepost:{{0}}:lock:{key}");
+
+    let token = spoiled(&client, &redis, "renewed").await;
+    expect_in_doubt(|| client.patch("/locks/renewed?ttl=4m").token(&token)).await;
+    assert!(redis.command::<u64>(&["PTTL", &lock("renewed")]).await > 120_000, "it has renewed the lock");
+
+    let token = spoiled(&client, &redis, "again").await;
+    expect_in_doubt(|| client.put("/locks/again?ttl=4m").token(&token)).await;
+    let token = spoiled(&client, &redis, "shown").await;
+    expect_in_doubt(|| client.get("/locks/shown").token(&token)).await;
+
+    // Whoever only looks at it, or does not get it, has certainly changed nothing.
+    spoiled(&client, &redis, "seen").await;
+    let before: String = redis.command(&["GET", &lock("seen")]).await;
+    client.get("/locks/seen").send().await.expect_problem(503, "store-unavailable");
+    client.put("/locks/seen").token(&fresh_token()).send().await.expect_problem(503, "store-unavailable");
+    client.get("/locks/seen").token(&fresh_token()).send().await.expect_problem(503, "store-unavailable");
+    assert_eq!(redis.command::<String>(&["GET", &lock("seen")]).await, before);
+
+    // To free it nobody must read its number.
+    let token = spoiled(&client, &redis, "freed").await;
+    client.delete("/locks/freed").token(&token).send().await.expect(204);
+    client.put("/locks/freed").send().await.expect(201);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quorum_calls_no_lock_free_that_it_cannot_read() {
+    let quorum = shared().await;
+    let prefix = fresh_token();
+    let gateway = quorum.gateway(&["--redis-prefix", &prefix, "--store-timeout", "2s"]).await;
+    let client = Client::new(gateway.address);
+    let token = fresh_token();
+    // Nobody else's lock on the shared nodes is called so.
+    let key = fresh_token();
+    let path = format!("/locks/{key}");
+    client.put(&format!("{path}?ttl=1m")).token(&token).send().await.expect(201);
+    for node in &quorum.nodes {
+        // Two are enough for a grant.
+        eventually("it has the lock", async || {
+            client.patch(&path).token(&token).send().await.expect(200);
+            has_lock(node, &key).await
+        })
+        .await;
+    }
+    for node in &quorum.nodes {
+        spoil(node, &key).await;
+    }
+    client.get(&path).send().await.expect_problem(503, "store-unavailable");
+    expect_in_doubt(|| client.get(&path).token(&token)).await;
+    expect_in_doubt(|| client.patch(&path).token(&token)).await;
+    expect_in_doubt(|| client.put(&path).token(&token)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_check_names_the_locks_that_cannot_be_read_and_fails() {
+    let redis = RedisServer::start().await;
+    let check = || {
+        let output = run(&["check", "--store", redis.url()]);
+        (output.status.code().unwrap(), String::from_utf8(output.stdout).unwrap())
+    };
+    let gateway = Gateway::on_redis(&redis, &[]).await;
+    let client = Client::new(gateway.address);
+    client.put("/locks/good?ttl=1m").send().await.expect(201);
+    let (code, page) = check();
+    assert!(code == 0 && !page.contains("cannot be read"), "{page}");
+    spoiled(&client, &redis, "bad").await;
+    let _: () = redis.command(&["RPUSH", "fencepost:{0}:lock:list", "something"]).await;
+    let before = redis.keys().await;
+    let (code, page) = check();
+    assert_eq!(code, 1, "{page}");
+    for key in ["bad", "list"] {
+        assert!(page.contains(&format!("cannot be read: the value of lock \"{key}\"")), "{page}");
+    }
+    assert!(!page.contains("\"good\""), "{page}");
+    assert_eq!(redis.keys().await.len(), before.len());
+}
