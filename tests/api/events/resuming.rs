@@ -71,7 +71,7 @@ async fn a_reader_that_is_too_slow_looks_when_it_goes_on() {
     let gateway = Gateway::start(&["--store", "memory:"]).await;
     let client = Client::new(gateway.address);
     let socket = TcpSocket::new_v4().unwrap();
-    socket.set_recv_buffer_size(4_096).unwrap();
+    socket.set_recv_buffer_size(65_536).unwrap();
     let mut slow = socket.connect(gateway.address).await.unwrap();
     let request = format!("GET /events?prefix= HTTP/1.1\r\nHost: {}\r\n\r\n", gateway.address);
     slow.write_all(request.as_bytes()).await.unwrap();
@@ -89,9 +89,10 @@ async fn a_reader_that_is_too_slow_looks_when_it_goes_on() {
     });
     let mut renewed = futures_util::future::join_all(renewing);
     let (mut text, mut buffer) = (String::new(), vec![0; 1 << 20]);
-    // It reads so little that it falls behind, and enough not to be taken for gone, however long this takes.
+    // Its receive buffer, twice a second: so little that it falls behind. Were some of it left there, the window would stay
+    // closed, and it would be taken for gone.
     while tokio::time::timeout(Duration::from_millis(500), &mut renewed).await.is_err() {
-        let length = slow.read(&mut buffer[..4_096]).await.unwrap();
+        let length = slow.read(&mut buffer).await.unwrap();
         text.push_str(std::str::from_utf8(&buffer[..length]).unwrap());
     }
     client.put("/locks/last").send().await.expect(201);
