@@ -109,8 +109,9 @@ impl<'s> Shop<'s> {
         Scene::say(command).await.expect(0, "");
     }
 
-    async fn order(&self, order: &str) {
-        self.sql(&format!("INSERT INTO payment (order_id, cents) VALUES ('{order}', 1999)")).await;
+    async fn sells(&self, orders: &[&str]) {
+        let rows: Vec<_> = orders.iter().map(|order| format!("('{order}', 1999)")).collect();
+        self.sql(&format!("INSERT INTO payment (order_id, cents) VALUES {}", rows.join(", "))).await;
     }
 
     async fn click(&self, order: &str) -> Answer {
@@ -167,9 +168,7 @@ async fn click(port: u16, order: &str) -> Answer {
 async fn two_clicks_at_once_pay_once(scene: Scene) {
     for framework in FRAMEWORKS {
         let shop = Shop::open(framework, &scene, &[]).await;
-        for order in ["paid", "4711"] {
-            shop.order(order).await;
-        }
+        shop.sells(&["paid", "4711"]).await;
         shop.pays("paid").await;
         shop.provider.is_silent();
         let clicks = [shop.begin("4711"), shop.begin("4711")];
@@ -195,9 +194,18 @@ async fn each_click_is_told_how_its_payment_stands(scene: Scene) {
     let mut shops = Vec::new();
     for framework in FRAMEWORKS {
         let shop = Shop::open(framework, &scene, &[]).await;
-        for order in ["lost", "declined-1", "broken-1", "refused-1", "cut-1", "bare-1", "cart", "old"] {
-            shop.order(order).await;
-        }
+        shop.sells(&[
+            "lost",
+            "declined-late",
+            "declined-1",
+            "broken-1",
+            "refused-1",
+            "cut-1",
+            "bare-1",
+            "cart",
+            "old",
+        ])
+        .await;
         // The operator breaks the lock while the provider charges: the receipt is stored all the same.
         shop.provider.is_silent();
         let lost = shop.begin("lost");
@@ -205,6 +213,14 @@ async fn each_click_is_told_how_its_payment_stands(scene: Scene) {
         scene.client.delete("/lock?key=pay:lost&force=true").send().await.expect(204);
         shop.provider.answers_again();
         assert_eq!(lost.await.unwrap().receipt("lost"), "ch_1");
+        // A decline that comes late does not hide what another click has paid meanwhile.
+        shop.provider.is_silent();
+        let late = shop.begin("declined-late");
+        eventually("it is asked for", async || shop.provider.requests("declined-late") == 1).await;
+        shop.sql("UPDATE payment SET attempt = 2, receipt = 'ch_other' WHERE order_id = 'declined-late'")
+            .await;
+        shop.provider.answers_again();
+        assert_eq!(late.await.unwrap().receipt("declined-late"), "ch_other");
         shop.is_told("declined-1", 402, "the payment was declined").await;
         shop.is_told("refused-1", 500, "we are looking into it").await;
         shop.is_told("cut-1", 503, "ask again").await;
@@ -240,7 +256,7 @@ async fn each_click_is_told_how_its_payment_stands(scene: Scene) {
 async fn a_server_that_is_stopped_answers_the_clicks_that_it_has_begun(scene: Scene) {
     for framework in FRAMEWORKS {
         let mut shop = Shop::open(framework, &scene, &[]).await;
-        shop.order("4711").await;
+        shop.sells(&["4711"]).await;
         shop.provider.is_silent();
         let click = shop.begin("4711");
         eventually("it is charged", async || shop.provider.requests("4711") == 1).await;
@@ -262,7 +278,7 @@ async fn a_wrong_api_key_is_an_error_of_the_server() {
     let wrong = format!("fp_{}_{}", "a".repeat(12), "b".repeat(32));
     for framework in FRAMEWORKS {
         let shop = Shop::open(framework, &scene, &[("FENCEPOST_API_KEY", &wrong)]).await;
-        shop.order("4711").await;
+        shop.sells(&["4711"]).await;
         shop.is_told("4711", 500, "we are looking into it").await;
         assert_eq!(shop.provider.charges(), 0);
     }

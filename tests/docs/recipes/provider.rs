@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::{Router, routing};
+use futures_util::StreamExt;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
@@ -94,8 +96,13 @@ async fn charge(State(till): State<Arc<Till>>, headers: HeaderMap, body: String)
     drop(till.answers.acquire().await.unwrap());
     match kind.as_str() {
         "cut" if is_first => {
-            let pieces = [Ok(Bytes::from("{\"rec")), Err(io::Error::other("the provider has crashed"))];
-            Body::from_stream(futures_util::stream::iter(pieces)).into_response()
+            let crash = async {
+                // Until then the first piece is on its way.
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                Err(io::Error::other("the provider has crashed"))
+            };
+            let first = futures_util::stream::iter([Ok(Bytes::from("{\"rec"))]);
+            Body::from_stream(first.chain(futures_util::stream::once(crash))).into_response()
         }
         "bare" if is_first => "{}".into_response(),
         "compact" => format!("{{\"receipt\":\"{receipt}\"}}").into_response(),
