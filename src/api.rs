@@ -28,9 +28,16 @@ pub use state::{App, AppState, Limits};
 
 /// The whole application, ready to be served.
 pub fn app(state: AppState) -> Middleware {
+    let page = match cfg!(feature = "ui") {
+        true => ui::page(),
+        false => pages::left_out(
+            &["/ui", "/ui/", "/ui/{file}"],
+            "this program was built without its page (the feature `ui`): GET /locks lists the locks that are held",
+        ),
+    };
     let router = routes::routes()
-        .merge(pages::introduction(&state))
-        .merge(ui::page())
+        .merge(pages::introduction())
+        .merge(page)
         .fallback(async |request: Request| extract::explain_missing(request.uri()))
         .method_not_allowed_fallback(async || {
             Problem::new(

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
@@ -56,9 +57,22 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60 * 60);
 
 /// The longest that a place may be kept for a client that does not ask.
 const LONGEST_TICKET_TTL: Duration = Duration::from_secs(60 * 60);
+
+/// The version, and what this program was built with.
+static LONG_VERSION: LazyLock<String> = LazyLock::new(|| {
+    let features = [
+        ("swagger", cfg!(feature = "swagger")),
+        ("traces", cfg!(feature = "traces")),
+        ("ui", cfg!(feature = "ui")),
+    ];
+    let names: Vec<_> = features.into_iter().filter(|(_, is_in)| *is_in).map(|(name, _)| name).collect();
+    let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+    format!("{}\nfeatures: {names}", env!("CARGO_PKG_VERSION"))
+});
+
 /// An HTTP gateway to distributed locks with fencing tokens.
 #[derive(Debug, Parser)]
-#[command(name = "fencepost", version, args_conflicts_with_subcommands = true)]
+#[command(name = "fencepost", version, long_version = LONG_VERSION.as_str(), args_conflicts_with_subcommands = true)]
 pub struct Cli {
     /// What to do; without it, `serve`.
     #[command(subcommand)]

@@ -31,7 +31,7 @@
 //! | `api/middleware` | what all requests pass through: who makes them, their ids, their line in the log, what they are counted as, and whether their answers reached the socket | |
 //! | `api/admission`, `api/route` | what is refused at the door; what routes are called, and which are open to all | |
 //! | `api/ui`, `api/ui/*` | the page for people: the held locks, live, and a way to break one | |
-//! | `api/pages`, `api/pages/introduction` | what is sent with every page, so that no other site makes use of it; where people begin | |
+//! | `api/pages`, `api/pages/introduction`, `api/pages/swagger` | what is sent with every page, so that no other site makes use of it; where people begin; Swagger UI | |
 //! | `api/openapi` | what the handlers' attributes cannot say of the document | |
 //! | [`access`] | who may do what: rights, and those who have them | `lock` |
 //! | `access/keyring`, `access/keys_file`, `access/entry` | the keys in force; the file that says which, as it is read and as it is written | |
@@ -80,6 +80,7 @@
 //! | [`store::diagnostics`], `store/redis/diagnostics`, `store/redis/diagnostics/promises`, `store/embedded/survey` | what a store is, and what can be promised on it, for people | |
 //! | [`telemetry`], `telemetry/metrics` | what an operator sees besides the log; all numbers but those of requests | |
 //! | `telemetry/traces`, `telemetry/collector` | where the time of a request went, and the way to the collector | |
+//! | `telemetry/untraced` | the same for a program that was built without traces | |
 //! | `telemetry/labels`, `telemetry/process` | numbers whose labels no client chooses; what the system says of the process | |
 //! | [`lock`] | the words of the domain, valid by construction | |
 //! | [`clock`] | the clocks of the machine, suspend included | |

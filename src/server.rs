@@ -32,6 +32,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::select;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep};
+use tokio_util::either::Either;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
@@ -243,30 +244,14 @@ impl<A: Application> Server<A> {
         self.connections.spawn(async move {
             let tcp_timeout = TcpTimeout::default();
             let stream = TimeoutStream::new(stream, tcp_timeout.clone());
-            let peer = |subject| Arc::new(Peer { address, subject, tcp_timeout });
-            match &settings.tls {
-                None => {
-                    serve_connection(stream, peer(None), &protocols, app, &settings, &backpressure, phase)
-                        .await;
-                }
+            let shaken = match &settings.tls {
+                None => Some((Either::Left(stream), None)),
                 // Boxed, so that connections without TLS do not carry the room for it.
-                Some(tls) => {
-                    let secure = async {
-                        let shaken = shake_hands(stream, tls, &settings, &mut phase).await;
-                        let Some((stream, subject)) = shaken else { return };
-                        serve_connection(
-                            stream,
-                            peer(subject),
-                            &protocols,
-                            app,
-                            &settings,
-                            &backpressure,
-                            phase,
-                        )
-                        .await;
-                    };
-                    Box::pin(secure).await;
-                }
+                Some(tls) => Box::pin(shake_hands(stream, tls, &settings, &mut phase)).await,
+            };
+            if let Some((stream, subject)) = shaken {
+                let peer = Arc::new(Peer { address, subject, tcp_timeout });
+                serve_connection(stream, peer, &protocols, app, &settings, &backpressure, phase).await;
             }
             drop((open, place, permit));
         });

@@ -15,9 +15,6 @@ mod operations;
 
 pub(super) use operations::*;
 
-/// Where the document is.
-pub(super) const DOCUMENT_PATH: &str = "/openapi.json";
-
 /// What the document says of the whole.
 #[derive(utoipa::OpenApi)]
 #[openapi(

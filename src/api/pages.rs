@@ -1,19 +1,20 @@
 //! The headers that protect each page and its files from other sites, and the pages that introduce the gateway.
 
 use axum::Router;
+use axum::http::HeaderValue;
 use axum::http::header::{
     CONTENT_SECURITY_POLICY, HeaderName, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
-use axum::http::{HeaderValue, StatusCode};
-use axum::middleware::{from_fn_with_state, map_response};
-use axum::response::{IntoResponse, Response};
-use utoipa_swagger_ui::{Config, SwaggerUi};
+use axum::middleware::map_response;
+use axum::response::Response;
+use axum::routing::get;
 
-use super::openapi::DOCUMENT_PATH;
 use super::problem::{Problem, ProblemType};
 use super::state::AppState;
 
 mod introduction;
+#[cfg(feature = "swagger")]
+mod swagger;
 
 /// Strangers choose the names of locks, and the page has a key that breaks locks. So only these files run in it, no
 /// text becomes markup, and it talks to this gateway alone. No other site can show it in a frame, where clicks could be
@@ -42,18 +43,20 @@ pub(super) fn guarded(pages: Router<AppState>, policy: HeaderValue) -> Router<Ap
     }))
 }
 
-/// The introduction at `/docs`, and what leads to it.
-pub(super) fn introduction(state: &AppState) -> Router<AppState> {
-    let introduced = swagger_ui().layer(from_fn_with_state(state.clone(), introduction::introduce));
-    guarded(introduced.merge(introduction::routes()), DOCS_POLICY)
+/// The introduction at `/docs`, what leads to it, and Swagger UI below it.
+pub(super) fn introduction() -> Router<AppState> {
+    #[cfg(feature = "swagger")]
+    let requests = swagger::routes();
+    #[cfg(not(feature = "swagger"))]
+    let requests = left_out(
+        &["/docs/", "/docs/{*rest}"],
+        "this program was built without Swagger UI (the feature `swagger`): /openapi.json describes all requests",
+    );
+    guarded(requests.merge(introduction::routes()), DOCS_POLICY)
 }
 
-/// Swagger UI from the binary itself. It loads nothing from elsewhere, and lets no other site validate the document.
-fn swagger_ui() -> Router<AppState> {
-    let config = Config::from(DOCUMENT_PATH).try_it_out_enabled(true).validator_url("none");
-    let pages: Router<AppState> = SwaggerUi::new("/docs").config(config).into();
-    pages.layer(map_response(async |response: Response| match response.status() {
-        StatusCode::NOT_FOUND => Problem::new(ProblemType::NotFound, "there is no such page").into_response(),
-        _ => response,
-    }))
+/// Answers at these addresses that the program was built without what belongs there.
+pub(super) fn left_out(addresses: &[&str], why: &'static str) -> Router<AppState> {
+    let answer = get(async move || Problem::new(ProblemType::NotFound, why));
+    addresses.iter().fold(Router::new(), |router, address| router.route(address, answer.clone()))
 }

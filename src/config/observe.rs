@@ -111,6 +111,11 @@ impl ObserveArgs {
 fn otlp_endpoint_of(text: &str) -> Result<String, SettingsError> {
     // It is not repeated: it may hold a secret.
     let error = |problem: &str| SettingsError::new("--otlp-endpoint", problem.to_owned());
+    if !cfg!(feature = "traces") {
+        return Err(error(
+            "this program was built without traces: leave the setting out, or build with the feature `traces`",
+        ));
+    }
     let uri: Uri = text.parse().map_err(|_| error("must be the address of a collector"))?;
     if !matches!(uri.scheme_str(), Some("http" | "https")) {
         return Err(error("must begin with http:// or https://"));

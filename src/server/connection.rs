@@ -12,7 +12,7 @@ use axum::response::Response;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::select;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -24,7 +24,7 @@ use super::phase::{DRAIN_GRACE, Phase};
 use super::protocol::{Answers, Protocols, Served};
 use super::requests::{InFlight, Requests};
 use super::settings::ServerSettings;
-use super::wire::{Begun, Wire};
+use super::wire::{Begun, Stream, Wire};
 use crate::telemetry::ConnectionRefused;
 
 /// After this long without a request, an HTTP/1 connection is taken from hyper, whose buffers for it have 16 KiB. It
@@ -75,17 +75,15 @@ impl Ends<'_> {
 
 /// Serves one connection until it ends, is idle or silent for too long, or the server's `phase` ends it. The requests
 /// may shorten the TCP timeout of `stream`.
-pub(super) async fn serve_connection<S>(
-    stream: S,
+pub(super) async fn serve_connection(
+    stream: Stream,
     peer: Arc<Peer>,
     protocols: &Protocols,
     app: impl Application,
     settings: &ServerSettings,
     backpressure: &Arc<Backpressure>,
     phase: watch::Receiver<Phase>,
-) where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
+) {
     let requests = Arc::new(Requests::default());
     let unread = backpressure.connection(peer.address.ip());
     let mut service = {
@@ -117,10 +115,7 @@ pub(super) async fn serve_connection<S>(
 }
 
 /// Waits for the first bytes of the next request. Returns `None` if there will be none.
-async fn until_begun<S>(wire: &mut Wire<S>, requests: &Requests, ends: &mut Ends<'_>) -> Option<Begun>
-where
-    S: AsyncRead + Unpin,
-{
+async fn until_begun(wire: &mut Wire, requests: &Requests, ends: &mut Ends<'_>) -> Option<Begun> {
     let end = match requests.silent_for() {
         Some(silent) => Instant::now() + ends.settings.idle_timeout.saturating_sub(silent),
         None => ends.first_request_by,
@@ -149,16 +144,12 @@ where
 
 /// Lets hyper serve a connection until it ends. An HTTP/1 connection that has had nothing to do for a while is
 /// returned.
-async fn until_quiet<S, A>(
-    mut served: Served<S, A>,
+async fn until_quiet<A: Answers>(
+    mut served: Served<A>,
     requests: &Requests,
     unread: &Unread,
     ends: &mut Ends<'_>,
-) -> Option<Served<S, A>>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-    A: Answers,
-{
+) -> Option<Served<A>> {
     let settings = ends.settings;
     let mut told_to_go = false;
     let unread_period = H2_UNREAD.min(settings.idle_timeout);

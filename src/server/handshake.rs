@@ -10,12 +10,14 @@ use tokio::select;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::server::TlsStream;
+use tokio_util::either::Either;
 use tracing::debug;
 
 use super::phase::{DRAIN_GRACE, Phase};
 use super::settings::ServerSettings;
 use super::tcp_timeout::TimeoutStream;
 use super::tls::{Subject, Tls};
+use super::wire::Stream;
 use crate::telemetry::ConnectionRefused;
 
 /// The answer for a person who forgot the `s` of `https`.
@@ -53,7 +55,7 @@ pub(super) async fn shake_hands(
     tls: &Tls,
     settings: &ServerSettings,
     phase: &mut watch::Receiver<Phase>,
-) -> Option<(TlsStream<TimeoutStream<TcpStream>>, Option<Subject>)> {
+) -> Option<(Stream, Option<Subject>)> {
     let begun = Instant::now();
     let refuse = |reason| settings.counts.refused.count(reason);
     let mut handshake = pin!(accept(stream, tls));
@@ -89,5 +91,5 @@ pub(super) async fn shake_hands(
     phase.mark_changed();
     let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
     let subject = shown.and_then(Subject::of);
-    Some((stream, subject))
+    Some((Either::Right(Box::new(stream)), subject))
 }

@@ -12,7 +12,6 @@ use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::HttpService;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::task::TaskTracker;
 
 use super::settings::ServerSettings;
@@ -38,9 +37,9 @@ pub(super) struct Protocols {
 }
 
 /// A connection that hyper serves.
-pub(super) enum Served<S, A: Answers> {
-    One(Box<http1::Connection<TokioIo<Wire<S>>, A>>),
-    Two(Box<http2::Connection<TokioIo<Wire<S>>, A, StreamExecutor>>),
+pub(super) enum Served<A: Answers> {
+    One(Box<http1::Connection<TokioIo<Wire>, A>>),
+    Two(Box<http2::Connection<TokioIo<Wire>, A, StreamExecutor>>),
 }
 
 /// The type of service that hyper needs.
@@ -80,11 +79,7 @@ impl Protocols {
     }
 
     /// Lets hyper answer, by `service`, what has begun on `wire`.
-    pub(super) fn serve<S, A>(&self, begun: Begun, wire: Wire<S>, service: A) -> Served<S, A>
-    where
-        S: AsyncRead + AsyncWrite + Unpin,
-        A: Answers,
-    {
+    pub(super) fn serve<A: Answers>(&self, begun: Begun, wire: Wire, service: A) -> Served<A> {
         let io = TokioIo::new(wire);
         match begun {
             Begun::Http1 => Served::One(Box::new(self.one.serve_connection(io, service))),
@@ -93,11 +88,7 @@ impl Protocols {
     }
 }
 
-impl<S, A> Served<S, A>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-    A: Answers,
-{
+impl<A: Answers> Served<A> {
     /// Ends it after the requests that are in flight.
     pub(super) fn graceful_shutdown(&mut self) {
         match self {
@@ -108,18 +99,14 @@ where
 
     /// Takes it back from hyper, with the bytes that hyper has read but not used yet. This works only for HTTP/1, and
     /// only if hyper has written everything: the rest would be lost.
-    pub(super) fn take_back(self) -> Option<(Wire<S>, Bytes, A)> {
+    pub(super) fn take_back(self) -> Option<(Wire, Bytes, A)> {
         let Self::One(connection) = self else { return None };
         let parts = connection.into_parts();
         Some((parts.io.into_inner(), parts.read_buf, parts.service))
     }
 }
 
-impl<S, A> Future for Served<S, A>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-    A: Answers,
-{
+impl<A: Answers> Future for Served<A> {
     type Output = hyper::Result<()>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {

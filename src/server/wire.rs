@@ -7,11 +7,18 @@ use std::task::{Context, Poll, Waker, ready};
 
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::server::TlsStream;
+use tokio_util::either::Either;
 
 use super::backpressure::{Charge, Unread};
 use super::heads::Heads;
 use super::hpack::Paths;
 use super::requests::Requests;
+use super::tcp_timeout::TimeoutStream;
+
+/// A connection without TLS, or with it. It is one type, because all of hyper is compiled anew for each type of stream.
+pub(super) type Stream = Either<TimeoutStream<TcpStream>, Box<TlsStream<TimeoutStream<TcpStream>>>>;
 
 /// How many bytes TLS may keep of what it was given to write.
 const TLS_BUFFER_BYTES: usize = 64 * 1024;
@@ -27,8 +34,8 @@ pub(super) enum Begun {
 }
 
 /// A stream whose first bytes may have been read already. It notes what is read and written.
-pub(super) struct Wire<S> {
-    stream: S,
+pub(super) struct Wire {
+    stream: Stream,
     /// What is read before anything else.
     first: Bytes,
     heads: Heads,
@@ -42,8 +49,8 @@ pub(super) struct Wire<S> {
     reader: Option<Waker>,
 }
 
-impl<S: AsyncRead + Unpin> Wire<S> {
-    pub(super) fn new(stream: S, requests: Arc<Requests>, unread: Arc<Unread>) -> Self {
+impl Wire {
+    pub(super) fn new(stream: Stream, requests: Arc<Requests>, unread: Arc<Unread>) -> Self {
         let heads = Heads::new(requests.clone());
         Self {
             stream,
@@ -92,7 +99,7 @@ impl<S: AsyncRead + Unpin> Wire<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
+impl AsyncRead for Wire {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -123,7 +130,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
     }
 }
 
-impl<S> Wire<S> {
+impl Wire {
     /// Notes how many bytes hyper waits to write, or that it does not wait any more.
     fn is_held_up_by(&mut self, bytes: usize) -> io::Result<()> {
         if bytes == 0 && self.held_up.is_none() {
@@ -138,7 +145,7 @@ impl<S> Wire<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Wire<S> {
+impl AsyncWrite for Wire {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -9,6 +9,9 @@ mod tree;
 /// What breaks a rule below and is still to be mended. Whatever is mended must leave this list.
 const STILL_BROKEN: &[&str] = &[];
 
+/// What stands for a module in a program that was built without it, and so has its names.
+const STAND_INS: &[&str] = &["telemetry/untraced"];
+
 const MOST_FILES: usize = 15;
 const MOST_LINES: usize = 400;
 const MOST_FLOORS: usize = 8;
@@ -139,7 +142,11 @@ fn the_walls_stand() {
 /// Each rule that is broken, and by what.
 fn broken_rules(tree: &Tree) -> BTreeMap<String, String> {
     let mut broken = BTreeMap::new();
-    for (name, files) in tree.visible_types().into_iter().filter(|(_, files)| files.len() > 1) {
+    let files_of = |(name, mut files): (String, Vec<String>)| {
+        files.retain(|file| !STAND_INS.contains(&file.as_str()));
+        (name, files)
+    };
+    for (name, files) in tree.visible_types().into_iter().map(files_of).filter(|(_, files)| files.len() > 1) {
         broken.insert(format!("one name, one type: {name}"), files.join(", "));
     }
     let is_code = |name: &str| !name.contains('.') || name.ends_with(".lua");

@@ -1,10 +1,9 @@
 //! Where people begin: the page at `/docs`, the answer of `/`, and the list of all problems. None of them needs a key.
 
 use axum::Router;
-use axum::extract::{Request, State};
+use axum::extract::State;
 use axum::http::header::{ACCEPT, CONTENT_TYPE, HOST, LOCATION, VARY};
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
-use axum::middleware::Next;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
@@ -23,28 +22,25 @@ const ROWS: &str = "{rows}";
 /// What a client with a key adds to its command. It is a file, since everybody on the machine can read arguments.
 const WITH_KEY: &str = "-K key.curl ";
 
-/// `/` and `/problems`.
+/// `/`, `/docs` and `/problems`. Everything below `/docs/` belongs to Swagger UI.
 pub(super) fn routes() -> Router<AppState> {
-    Router::new().route("/", get(start)).route("/problems", get(problems))
+    Router::new().route("/", get(start)).route("/docs", get(introduce)).route("/problems", get(problems))
 }
 
-/// Answers `/docs` itself. Everything below it belongs to Swagger UI.
-pub(super) async fn introduce(State(app): State<AppState>, request: Request, next: Next) -> Response {
-    if request.uri().path() != "/docs" || !matches!(*request.method(), Method::GET | Method::HEAD) {
-        return next.run(request).await;
-    }
+/// The introduction.
+async fn introduce(State(app): State<AppState>, headers: HeaderMap, uri: Uri) -> Response {
     let key = if needs_key(&app) { WITH_KEY } else { "" };
-    let origin = origin(&app, request.headers(), request.uri());
+    let origin = origin(&app, &headers, &uri);
     let page = PAGE.replace(TITLE, "Fencepost").replace(ORIGIN, &origin).replace(KEY, key);
     ([(CONTENT_TYPE, HTML)], page).into_response()
 }
 
 /// Leads a browser to the introduction, and tells other clients what to try.
-async fn start(State(app): State<AppState>, request: Request) -> Response {
-    if is_browser(request.headers()) {
+async fn start(State(app): State<AppState>, headers: HeaderMap, uri: Uri) -> Response {
+    if is_browser(&headers) {
         return (StatusCode::SEE_OTHER, [(LOCATION, "docs"), (VARY, "Accept")]).into_response();
     }
-    let origin = origin(&app, request.headers(), request.uri());
+    let origin = origin(&app, &headers, &uri);
     let (key, hint) = match needs_key(&app) {
         true => (WITH_KEY, " (key.curl has the line: header = \"Authorization: Bearer fp_...\")"),
         false => ("", ""),

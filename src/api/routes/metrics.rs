@@ -1,6 +1,6 @@
 //! The metrics of this process, for those who collect them.
 
-use axum::extract::{Request, State};
+use axum::extract::State;
 use axum::http::header::{CONNECTION, CONTENT_TYPE};
 use axum::http::{HeaderValue, StatusCode, Version};
 use axum::response::{IntoResponse, Response};
@@ -10,11 +10,10 @@ use axum::{Extension, Router};
 use crate::access::Right;
 use crate::api::context::{Asked, RequestContext};
 use crate::api::extract::caller;
-use crate::api::middleware::{observe, request_counts};
+use crate::api::middleware::{Middleware, request_counts};
 use crate::api::openapi::MetricsProblems;
 use crate::api::problem::{Problem, ProblemType};
 use crate::api::state::AppState;
-use crate::server::Application;
 use crate::telemetry::metrics::{MEDIA_TYPE, metrics};
 
 /// Read the metrics
@@ -44,11 +43,11 @@ pub(super) async fn get_metrics(
 }
 
 /// The metrics at an address of their own, and nothing else. Everybody may read them there.
-pub fn metrics_app(state: AppState) -> impl Application {
+pub fn metrics_app(state: AppState) -> Middleware {
     let router = Router::new()
         .route("/metrics", get(alone))
         .fallback(async || Problem::new(ProblemType::NotFound, "this address has /metrics only"));
-    Observed(router.with_state(state))
+    Middleware::open(router, state)
 }
 
 /// Each connection gets one answer, and others get their turn between two of them. Strangers may ask here too, and one
@@ -60,17 +59,6 @@ async fn alone(State(app): State<AppState>, version: Version) -> Response {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     response
-}
-
-/// Routes whose requests are logged, and nothing else.
-#[derive(Clone)]
-struct Observed(Router);
-
-impl Application for Observed {
-    async fn answer(self, mut request: Request) -> Response {
-        let line = observe(&mut request, |_| false);
-        line.hand_over(self.0.answer(request).await)
-    }
 }
 
 async fn text(app: &AppState) -> Response {

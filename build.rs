@@ -1,0 +1,52 @@
+//! Puts Swagger UI into the program: its two files, as gzip, from the archive that a crate carries.
+
+#[cfg(not(feature = "swagger"))]
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+}
+
+#[cfg(feature = "swagger")]
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    println!("cargo::rerun-if-changed=build.rs");
+    let target = std::path::PathBuf::from(std::env::var("OUT_DIR")?);
+    for name in ["swagger-ui.css", "swagger-ui-bundle.js"] {
+        std::fs::write(target.join(format!("{name}.gz")), swagger::gzip_of(name)?)?;
+    }
+    Ok(())
+}
+
+#[cfg(feature = "swagger")]
+mod swagger {
+    use std::error::Error;
+
+    use rawzip::{CompressionMethod, ZipArchive};
+    use utoipa_swagger_ui_vendored::SWAGGER_UI_VENDORED;
+
+    /// Begins every gzip file: its mark, deflate, no flags, no time, and no system.
+    const GZIP_HEAD: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255];
+
+    /// A file of `dist/`. Zip and gzip keep the same compressed bytes, so nothing is compressed anew.
+    pub(super) fn gzip_of(name: &str) -> Result<Vec<u8>, Box<dyn Error>> {
+        let archive = ZipArchive::from_slice(SWAGGER_UI_VENDORED)?;
+        let mut entries = archive.entries();
+        while let Some(entry) = entries.next_entry()? {
+            let path = entry.file_path();
+            // The folder above `dist` has the version in its name.
+            let is_it = path.as_ref().splitn(2, |byte| *byte == b'/').nth(1)
+                == Some(format!("dist/{name}").as_bytes());
+            if !is_it || entry.compression_method() != CompressionMethod::DEFLATE {
+                continue;
+            }
+            let length = u32::try_from(entry.uncompressed_size_hint())?;
+            let file = archive.get_entry(entry.wayfinder())?;
+            return Ok([
+                GZIP_HEAD.as_slice(),
+                file.data(),
+                &entry.crc32().to_le_bytes(),
+                &length.to_le_bytes(),
+            ]
+            .concat());
+        }
+        Err(format!("the archive of Swagger UI has no compressed {name}").into())
+    }
+}

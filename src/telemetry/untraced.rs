@@ -1,0 +1,81 @@
+//! What stands for [`traces`](self) in a program that was built without them: nothing is collected, and nothing is sent.
+
+use std::time::Duration;
+
+use thiserror::Error;
+
+use super::metrics::{NoAnswer, Step};
+
+/// Why traces cannot be sent.
+#[derive(Debug, Error)]
+#[error("this program was built without traces")]
+pub struct TracesError;
+
+/// There are none.
+pub enum Traces {}
+
+impl Traces {
+    /// Always refuses.
+    pub fn start(_endpoint: &str) -> Result<Self, TracesError> {
+        Err(TracesError)
+    }
+
+    /// Is never called.
+    pub async fn finish(self, _within: Duration) {
+        match self {}
+    }
+}
+
+/// The span of a request, which is not recorded.
+pub struct RequestSpan;
+
+/// What is known about a request when it is over.
+pub struct RequestEnd<'a> {
+    /// What it asked for.
+    pub operation: &'static str,
+    /// What became of it.
+    pub outcome: &'static str,
+    /// Absent if the client had left.
+    pub status: Option<u16>,
+    /// The lock.
+    pub key: Option<&'a str>,
+    /// The caller, by the id of the API key.
+    pub key_id: Option<&'a str>,
+    /// The request's id, as in the log.
+    pub request_id: &'a str,
+}
+
+impl RequestSpan {
+    /// A request has come.
+    pub fn begin<'a>(_method: &str, _route: &str, _traceparent: impl FnOnce() -> Option<&'a str>) -> Self {
+        Self
+    }
+
+    /// Whether the span is collected.
+    pub fn is_recorded(&self) -> bool {
+        false
+    }
+
+    /// Runs `answer`.
+    pub async fn around<T>(&self, answer: impl Future<Output = T>) -> T {
+        answer.await
+    }
+
+    /// The request is over.
+    pub fn end(&self, _end: &RequestEnd<'_>) {}
+}
+
+/// The span of a step at the store. There is none.
+pub enum StepSpan {}
+
+impl StepSpan {
+    /// The store is asked.
+    pub fn begin(_step: Step) -> Option<Self> {
+        None
+    }
+
+    /// Is never called.
+    pub fn failed(&mut self, _how: NoAnswer) {
+        match *self {}
+    }
+}
