@@ -11,7 +11,8 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use rustix::process::{DumpableBehavior, Pid, WaitStatus, set_dumpable_behavior};
+use nix::sys::signal::Signal as SignalName;
+use rustix::process::{DumpableBehavior, Pid, Signal, WaitStatus, set_dumpable_behavior};
 use tokio::time::{sleep, timeout};
 
 use crate::clock::boottime;
@@ -70,6 +71,8 @@ const LAST_WORD_MAY_TAKE: Duration = Duration::from_secs(1);
 pub struct RunSettings {
     /// The gateways that are asked.
     pub gateways: GatewayAddresses,
+    /// The authorities that are trusted instead of those of this machine, in PEM.
+    pub authorities: Option<Vec<u8>>,
     /// The key that they ask for.
     pub api_key: Option<String>,
     /// The name of the lock.
@@ -78,6 +81,8 @@ pub struct RunSettings {
     pub ttl: Duration,
     /// How long to wait for the lock.
     pub wait: Duration,
+    /// How long to wait for a gateway, at the start.
+    pub gateway_wait: Duration,
     /// How long processes that are asked to end may take for that.
     pub kill_after: Duration,
     /// The longest that the lock may be held.
@@ -137,6 +142,8 @@ async fn run_under_lock(settings: &RunSettings) -> Result<u8, Failure> {
     let held = match turn::take(&mut gateways, settings, &mut signals, &terminal).await {
         Ok(held) => held,
         Err(NotTaken::Signal(signal)) => return Ok(by_signal(signal.as_raw())),
+        // That is no failure, and cron would mail what is said.
+        Err(NotTaken::Because(Cause::Busy, _)) if settings.busy_exit == 0 => return Ok(0),
         Err(NotTaken::Because(cause, reason)) => return Err(explain(settings, cause, &reason)),
     };
     let lease = LeaseClock::new(held, settings.ttl, settings.kill_after);
@@ -175,7 +182,8 @@ async fn run_under_lock(settings: &RunSettings) -> Result<u8, Failure> {
     }
     terminal.take_back();
     match end? {
-        End::Ended { status, is_nobody_left } => {
+        End::Ended { status, is_nobody_left, passed_on } => {
+            tell_of_signal(status, passed_on);
             if is_nobody_left {
                 release(settings, &mut gateways, &mut signals).await;
             } else {
@@ -292,6 +300,18 @@ fn exit_status(status: WaitStatus) -> u8 {
         (None, Some(signal)) => by_signal(signal),
         (None, None) => u8::MAX,
     }
+}
+
+/// Says which signal has ended the command: it may have had no time to say anything. The sender of one that came through this
+/// process knows of it, and shells are silent about SIGINT and SIGPIPE too.
+fn tell_of_signal(status: WaitStatus, passed_on: Option<Signal>) {
+    let Some(number) = status.terminating_signal() else { return };
+    let is_known = [Some(Signal::INT), Some(Signal::PIPE), passed_on];
+    if is_known.into_iter().flatten().any(|signal| signal.as_raw() == number) {
+        return;
+    }
+    let name = SignalName::try_from(number).map_or("unknown", SignalName::as_str);
+    say(&format!("the command was ended by signal {number} ({name})"));
 }
 
 fn by_signal(number: i32) -> u8 {

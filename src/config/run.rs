@@ -33,7 +33,7 @@ Several gateways:
 
 Exit status:
   the command's  it has run; 128 + n if signal n ended it
-  75             another client held the lock until --wait was over; --busy-exit names another status
+  75             another client held the lock until --wait was over; --busy-exit names another status, and 0 is silent
   69             no gateway could be reached, or none could use its store or had room
   76             the lease was lost; the command was ended, or was not started
   2              a setting is wrong, the gateway refuses the request, or its certificate cannot be verified
@@ -56,6 +56,12 @@ pub struct RunArgs {
     )]
     url: String,
 
+    /// A file with the certificate authorities of the gateway, in PEM
+    ///
+    /// `run` trusts these instead of those of the machine. Unlike SSL_CERT_FILE, it changes nothing for the command.
+    #[arg(long, env = "FENCEPOST_CA_FILE", value_name = "FILE")]
+    ca_file: Option<PathBuf>,
+
     /// A file with the API key
     ///
     /// The key itself may also be in the variable FENCEPOST_API_KEY.
@@ -68,11 +74,15 @@ pub struct RunArgs {
     #[arg(long, default_value = "30s", value_parser = duration, value_name = "DURATION")]
     ttl: Duration,
 
-    /// How long to wait for the lock
+    /// How long to wait while another client has the lock
     ///
     /// 0s means not to wait.
     #[arg(long, default_value = "10m", value_parser = duration, value_name = "DURATION")]
     wait: Duration,
+
+    /// How long to wait at the start for a gateway that is away, or cannot use its store
+    #[arg(long, default_value = "5s", value_parser = duration, value_name = "DURATION")]
+    gateway_wait: Duration,
 
     /// The time between SIGTERM and SIGKILL [default: 5s, at most a third of the ttl]
     ///
@@ -93,6 +103,8 @@ pub struct RunArgs {
     owner: Option<String>,
 
     /// The exit status if another client kept the lock
+    ///
+    /// With 0, `run` also prints nothing about it.
     #[arg(long, default_value = "75", value_name = "N")]
     busy_exit: u8,
 
@@ -129,12 +141,8 @@ impl RunArgs {
         };
         // An address may hold a password, so what was given is not said again.
         let gateways = GatewayAddresses::parse(&self.url).map_err(|problem| wrong("--url", problem))?;
-        let authorities = std::env::var_os(AUTHORITIES_VARIABLE).filter(|file| !file.is_empty());
-        if let Some(file) = authorities.filter(|_| gateways.iter().any(|address| address.scheme() == "https"))
-        {
-            // The library that reads it takes a file that it cannot read for one without authorities.
-            super::store::authorities(AUTHORITIES_VARIABLE, Path::new(&file), true)?;
-        }
+        let speaks_tls = gateways.iter().any(|address| address.scheme() == "https");
+        let authorities = self.authorities(speaks_tls)?;
         let api_key = self.api_key()?;
         if api_key.is_some() && gateways.have_credentials() {
             let problem = "an address has a user or a password, and an API key is given too: both are sent in the \
@@ -143,10 +151,12 @@ impl RunArgs {
         }
         Ok(RunSettings {
             gateways,
+            authorities,
             api_key,
             key,
             ttl: self.ttl,
             wait: self.wait,
+            gateway_wait: self.gateway_wait,
             kill_after,
             max_hold: self.max_hold,
             min_hold: self.min_hold,
@@ -156,6 +166,21 @@ impl RunArgs {
             program: program.clone(),
             arguments: arguments.to_vec(),
         })
+    }
+
+    /// The authorities that are trusted instead of those of this machine, in PEM.
+    fn authorities(&self, are_needed: bool) -> Result<Option<Vec<u8>>, SettingsError> {
+        if !are_needed {
+            return Ok(None);
+        }
+        if let Some(file) = self.ca_file.as_deref().filter(|file| !file.as_os_str().is_empty()) {
+            return super::store::authorities("--ca-file", file, true).map(Some);
+        }
+        if let Some(file) = std::env::var_os(AUTHORITIES_VARIABLE).filter(|file| !file.is_empty()) {
+            // The library that reads it takes a file that it cannot read for one without authorities.
+            super::store::authorities(AUTHORITIES_VARIABLE, Path::new(&file), true)?;
+        }
+        Ok(None)
     }
 
     fn api_key(&self) -> Result<Option<String>, SettingsError> {

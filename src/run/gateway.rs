@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use reqwest::redirect::Policy;
-use reqwest::{Client, Method, Url};
+use reqwest::{Certificate, Client, Method, Url};
 use serde::Deserialize;
 
 use super::RunSettings;
@@ -100,8 +100,8 @@ struct Reply {
     body: Vec<u8>,
 }
 
-/// What speaks HTTP with all of them.
-pub(super) fn client(addresses: &GatewayAddresses) -> Result<Client, String> {
+/// What speaks HTTP with all of them, and trusts these authorities instead of those of this machine.
+pub(super) fn client(addresses: &GatewayAddresses, authorities: Option<&[u8]>) -> Result<Client, String> {
     // A second call changes nothing.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let is_alone = addresses.iter().count() == 1;
@@ -116,7 +116,11 @@ pub(super) fn client(addresses: &GatewayAddresses) -> Result<Client, String> {
         // Where no certificates are needed, none need be installed on this machine.
         builder = builder.tls_certs_only([]);
     }
-    builder.build().map_err(|error| format!("cannot use TLS: {}", Trouble::from(error).reason))
+    let tls_error = |error| format!("cannot use TLS: {}", Trouble::from(error).reason);
+    if let Some(pem) = authorities {
+        builder = builder.tls_certs_only(Certificate::from_pem_bundle(pem).map_err(tls_error)?);
+    }
+    builder.build().map_err(tls_error)
 }
 
 impl Gateway {

@@ -27,7 +27,7 @@ struct Member {
 
 impl Gateways {
     pub(super) fn new(settings: &RunSettings, token: &LeaseToken) -> Result<Self, String> {
-        let client = client(&settings.gateways)?;
+        let client = client(&settings.gateways, settings.authorities.as_deref())?;
         let member = |address| {
             let gateway = Arc::new(Gateway::new(client.clone(), address, settings, token)?);
             Ok(Member { name: name_of(address), gateway, trouble: None })

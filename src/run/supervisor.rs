@@ -22,7 +22,7 @@ const LET_GO_ON: Duration = Duration::from_millis(50);
 /// How it has ended.
 pub(super) enum End {
     /// The command has ended by itself.
-    Ended { status: WaitStatus, is_nobody_left: bool },
+    Ended { status: WaitStatus, is_nobody_left: bool, passed_on: Option<Signal> },
     /// The lease was lost, and everybody was killed.
     Lost { problem: String, is_nobody_left: bool },
 }
@@ -45,6 +45,8 @@ pub(super) struct CommandSupervisor<'a> {
 pub(super) struct CommandState {
     /// How the command has ended.
     status: Option<WaitStatus>,
+    /// The last signal that it was sent through this process.
+    passed_on: Option<Signal>,
     /// The command was stopped.
     stopped: Option<Signal>,
     /// When what the command has left behind is killed, after it was asked to end.
@@ -53,6 +55,8 @@ pub(super) struct CommandState {
     is_losing: bool,
     /// Why the lock is not ours any more.
     gone: Option<String>,
+    /// It may not be held any longer.
+    is_longest: bool,
 }
 
 impl CommandSupervisor<'_> {
@@ -66,6 +70,7 @@ impl CommandSupervisor<'_> {
             match event.take() {
                 // What it left behind was asked to end already.
                 Some(SignalEvent::ToPassOn(signal)) if self.state.status.is_none() => {
+                    self.state.passed_on = Some(signal);
                     self.family.signal_command(signal);
                 }
                 Some(SignalEvent::Resumed) if self.state.stopped.is_some() => self.let_command_go_on(),
@@ -114,7 +119,13 @@ impl CommandSupervisor<'_> {
 
     fn why_not_renewed(&self) -> String {
         let key = self.settings.key.as_str();
-        format!("the lease of {key:?} could not be renewed: {}", self.renewals.failure())
+        match self.settings.max_hold.filter(|_| self.state.is_longest) {
+            Some(most) => {
+                let most = humantime::format_duration(most);
+                format!("the lock {key:?} may not be held for longer than {most} (--max-hold)")
+            }
+            None => format!("the lease of {key:?} could not be renewed: {}", self.renewals.failure()),
+        }
     }
 
     /// Ends what the command leaves behind, and the command itself when its lease is about to end.
@@ -130,9 +141,10 @@ impl CommandSupervisor<'_> {
             }
             return None;
         };
+        let passed_on = self.state.passed_on;
         if self.family.is_gone() {
             if !self.state.is_losing {
-                return Some(End::Ended { status, is_nobody_left: true });
+                return Some(End::Ended { status, is_nobody_left: true, passed_on });
             }
             let problem = format!("{}; the command was ended", self.why_not_renewed());
             return Some(End::Lost { problem, is_nobody_left: true });
@@ -142,7 +154,7 @@ impl CommandSupervisor<'_> {
             _ if self.state.is_losing => None,
             Some(end_at) if now >= end_at => {
                 let is_nobody_left = self.family.kill();
-                Some(End::Ended { status, is_nobody_left })
+                Some(End::Ended { status, is_nobody_left, passed_on })
             }
             Some(_) => None,
             None => {
@@ -168,7 +180,8 @@ impl CommandSupervisor<'_> {
             }
             RenewAnswer::Gone(reason) => self.state.gone = Some(reason),
             RenewAnswer::MaxHoldReached => {
-                self.renewals.end("it may not be held any longer (--max-hold)".into());
+                self.state.is_longest = true;
+                self.renewals.end("it may not be held any longer".into());
             }
             RenewAnswer::NotNow(trouble) => self.renewals.failed(number, trouble),
         }

@@ -101,7 +101,7 @@ fn tls_problem(error: &TlsError) -> String {
 fn certificate_problem(error: &CertificateError) -> String {
     match error {
         CertificateError::UnknownIssuer => "its certificate is signed by an authority that this machine does not \
-             trust: name the file of that authority's certificate in SSL_CERT_FILE"
+             trust: name the file of that authority's certificate by --ca-file"
             .to_owned(),
         CertificateError::Expired => "its certificate has expired: renew it at the gateway".to_owned(),
         CertificateError::ExpiredContext { time, not_after } => format!(
@@ -131,7 +131,7 @@ fn certificate_problem(error: &CertificateError) -> String {
             )
         }
         CertificateError::BadSignature => "its certificate is not signed by the authority of that name that this machine \
-             trusts: name the file of the right authority's certificate in SSL_CERT_FILE"
+             trusts: name the file of the right authority's certificate by --ca-file"
             .to_owned(),
         CertificateError::Revoked => "its certificate was revoked: give the gateway a new one".to_owned(),
         CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
@@ -208,7 +208,7 @@ mod tests {
         let other =
             |text: &str| CertificateError::Other(OtherError(Arc::new(io::Error::other(text.to_owned()))));
         for (problem, said) in [
-            (CertificateError::UnknownIssuer, "SSL_CERT_FILE"),
+            (CertificateError::UnknownIssuer, "--ca-file"),
             (
                 CertificateError::ExpiredContext { time: at(86_400), not_after: at(0) },
                 "expired at 1970-01-01T00:00:00Z",
@@ -225,7 +225,7 @@ mod tests {
             ),
             (CertificateError::InvalidPurpose, "serverAuth"),
             (CertificateError::Revoked, "revoked"),
-            (CertificateError::BadSignature, "SSL_CERT_FILE"),
+            (CertificateError::BadSignature, "--ca-file"),
             (CertificateError::UnhandledCriticalExtension, "(unhandled critical extension)"),
             (CertificateError::BadEncoding, "(bad encoding)"),
             (other("CaUsedAsEndEntity"), "CA:FALSE"),

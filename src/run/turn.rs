@@ -26,8 +26,8 @@ const WATCHED_SLICE: Duration = Duration::from_secs(2);
 const FIRST_SLICE: Duration = Duration::from_secs(1);
 /// A gateway that refuses so short a wait is asked without a wait.
 const SHORTEST_SLICE: Duration = Duration::from_millis(100);
-/// How long gateways are tried if none has ever answered. Those that answer but do not decide are tried for this long at least.
-const FIRST_CONTACT: Duration = Duration::from_secs(5);
+/// How long one request may take while no gateway has ever answered.
+const FIRST_ANSWER_MAY_TAKE: Duration = Duration::from_secs(5);
 /// What an answer may take beyond the wait.
 const ANSWER_MAY_TAKE: Duration = Duration::from_secs(10);
 const ANSWER_OF_SEVERAL_MAY_TAKE: Duration = Duration::from_secs(4);
@@ -102,7 +102,8 @@ impl Turn<'_> {
     async fn ask(&mut self) -> Result<HeldGrant, NotTaken> {
         let began_at = boottime();
         let wait_ends_at = began_at.saturating_add(self.settings.wait);
-        let contact_ends_at = began_at + FIRST_CONTACT;
+        // Gateways that answer but do not decide are tried for this long at least.
+        let contact_ends_at = began_at.saturating_add(self.settings.gateway_wait);
         let is_alone = self.gateways.count() == 1;
         let (slice, answer_may_take) = match is_alone {
             true => (SLICE, ANSWER_MAY_TAKE),
@@ -119,7 +120,8 @@ impl Turn<'_> {
             } else {
                 // The last try too has some time, so that its failure says what is wrong.
                 let wait = FIRST_SLICE.min(longest_slice).min(left);
-                let share = contact_ends_at.saturating_sub(asked_at).div_f64(self.gateways.count() as f64);
+                let left = contact_ends_at.saturating_sub(asked_at).min(FIRST_ANSWER_MAY_TAKE);
+                let share = left.div_f64(self.gateways.count() as f64);
                 (wait, share.max(wait + FIRST_SLICE))
             };
             let (number, gateway) = self.gateways.next();

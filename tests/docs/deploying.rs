@@ -215,7 +215,7 @@ async fn the_certificates_of_the_page_are_accepted_by_curl_and_by_run() {
         curl(&shown, "/lock?key=other&ttl=1s").expect(0, "right-missing");
         let mut run = Command::new(program());
         run.args(["run", "--wait", "0s", "billing/b", "--", "echo", "done"]);
-        run.env("SSL_CERT_FILE", &authority).env("FENCEPOST_URL", &url);
+        run.env("FENCEPOST_CA_FILE", &authority).env("FENCEPOST_URL", &url);
         run.env("FENCEPOST_API_KEY_FILE", file("billing.key"));
         Said::of(run.output().unwrap()).expect(0, "done\n");
     }

@@ -97,7 +97,9 @@ impl Scene {
         let other = Gateway::on_redis(&redis, &[]).await;
         let client = Client::new(other.address);
         let url = format!("https://{}", gateway.address);
-        let variables = vec![("FENCEPOST_URL", url), ("SSL_CERT_FILE", certificates.authority())];
+        let mut variables = vec![("FENCEPOST_URL", url)];
+        // The one is for `fencepost run`, and the other for clients.
+        variables.extend(["FENCEPOST_CA_FILE", "SSL_CERT_FILE"].map(|name| (name, certificates.authority())));
         let mut scene = Self::at(gateway, client, variables, Some(key.clone()), None);
         scene.write("api-key", &format!("{key}\n"));
         // The file of the page, with another key and another place.

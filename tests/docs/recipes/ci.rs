@@ -102,7 +102,7 @@ async fn of_several_clusters_with_the_cronjob_one_does_the_work(scene: Scene) {
     let value =
         |name: &str| variables.iter().find(|variable| variable["name"] == name).unwrap()["value"].as_str();
     assert!(value("FENCEPOST_URL").unwrap().starts_with("https://"));
-    for (variable, item) in ["FENCEPOST_API_KEY_FILE", "SSL_CERT_FILE"].into_iter().zip(items) {
+    for (variable, item) in ["FENCEPOST_API_KEY_FILE", "FENCEPOST_CA_FILE"].into_iter().zip(items) {
         assert_eq!(value(variable).unwrap(), format!("/gateway/{}", item["path"].as_str().unwrap()));
         assert_eq!(item["key"], item["path"]);
     }

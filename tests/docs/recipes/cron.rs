@@ -10,15 +10,34 @@ use kit::{eventually, signal};
 
 on_each_gateway!(
     of_several_machines_with_the_crontab_one_does_the_work,
-    a_job_of_cron_that_crashes_leaves_nothing_behind,
+    a_job_of_cron_that_crashes_leaves_nothing_behind_and_is_mailed,
+    a_job_of_cron_that_fails_is_mailed_with_its_status_and_a_busy_lock_is_not,
     a_job_of_cron_whose_run_is_killed_goes_on_and_its_lock_ends,
     of_several_machines_with_the_timer_one_does_the_work,
 );
 
-/// What cron is told: variables, and the command of the one job, with a job of the test's.
-fn crontab(scene: &Scene, job: &str) -> (Vec<(String, String)>, String) {
+/// What cron is told: variables, and the command of the one job.
+pub type Crontab = (Vec<(String, String)>, String);
+
+/// The one of the page, with a job of the test's.
+fn crontab(scene: &Scene, job: &str) -> Crontab {
     scene.program("bin/backup", job);
-    let text = file("crontab");
+    let tab = read_crontab(scene, "crontab");
+    let page = &pages().iter().find(|page| page.name == "docs/recipes/cron.md").unwrap().text;
+    for (name, _) in scene.variables().iter().filter(|(name, _)| !is_of_others(name)) {
+        assert!(page.contains(&format!("{name}=")), "{name}");
+    }
+    tab
+}
+
+/// What `fencepost run` needs not.
+fn is_of_others(variable: &str) -> bool {
+    matches!(variable, "FENCEPOST_CURL" | "SSL_CERT_FILE")
+}
+
+/// With the programs in the scene's directory.
+pub fn read_crontab(scene: &Scene, name: &str) -> Crontab {
+    let text = file(name);
     let bin = format!("{}/", scene.shell.path("bin").display());
     let (mut variables, mut jobs) = (Vec::new(), Vec::new());
     for line in text.lines() {
@@ -35,18 +54,14 @@ fn crontab(scene: &Scene, job: &str) -> (Vec<(String, String)>, String) {
     }
     assert_eq!(variables, [("FENCEPOST_URL".to_owned(), format!("http://{DOCUMENTED_ADDRESS}"))]);
     // The page says what is added where keys and TLS are in use.
-    let page = &pages().iter().find(|page| page.name == "docs/recipes/cron.md").unwrap().text;
-    variables.clear();
-    for (name, value) in scene.variables().iter().filter(|(name, _)| *name != "FENCEPOST_CURL") {
-        assert!(page.contains(&format!("{name}=")), "{name}");
-        variables.push(((*name).to_owned(), value.clone()));
-    }
+    let in_use = scene.variables().iter().filter(|(name, _)| *name != "SSL_CERT_FILE");
+    let variables = in_use.map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
     let [job] = jobs.try_into().unwrap();
     (variables, job)
 }
 
 /// One machine's turn: as cron does it, with a shell that knows little.
-fn cron(scene: &Scene, (variables, job): &(Vec<(String, String)>, String)) -> Command {
+pub fn cron(scene: &Scene, (variables, job): &Crontab) -> Command {
     let mut command = scene.command("/bin/sh", &["-c", job]);
     command.env_clear().env("PATH", "/usr/bin:/bin").envs(variables.iter().cloned());
     command
@@ -61,19 +76,20 @@ async fn of_several_machines_with_the_crontab_one_does_the_work(scene: Scene) {
     assert_eq!(scene.read("notes"), format!("runs {}\n", held.fencing_token()));
     let left = held.json()["expires_in_ms"].as_u64().unwrap();
     assert!((590_000..=600_000).contains(&left), "{left}");
-    // Other machines, and the same one in the next night: nothing is started, and that is no failure.
+    // Other machines, and the same one in the next night: nothing is started, and cron has nothing to mail.
     for _ in 0..2 {
-        let said = Scene::say(cron(&scene, &tab)).await.expect(0, "\"nightly-backup\" is busy");
-        assert_eq!(said.text.lines().count(), 1, "{said:?}");
+        says_nothing(&scene, &tab).await;
     }
     scene.write("go", "");
     Scene::end(first).await.expect(3, "");
     // A machine whose clock is late finds it taken still.
-    Scene::say(cron(&scene, &tab)).await.expect(0, "is busy");
+    says_nothing(&scene, &tab).await;
     assert_eq!(scene.read("notes").lines().count(), 1);
     let kept = look().await.expect(200).json()["expires_in_ms"].as_u64().unwrap();
     assert!((270_000..=300_000).contains(&kept), "{kept}");
-    // No gateway: nothing is started, and one line says why.
+    // No gateway: nothing is started, and one line says why, as soon as one waits no more.
+    let (variables, job) = tab;
+    let tab = (variables, job.replace("--gateway-wait 4m", "--gateway-wait 1s"));
     let mut alone = cron(&scene, &tab);
     Scene::alone(&mut alone);
     let said = Scene::say(alone).await.expect(69, "cannot take the lock");
@@ -81,10 +97,51 @@ async fn of_several_machines_with_the_crontab_one_does_the_work(scene: Scene) {
     assert_eq!(scene.read("notes").lines().count(), 1);
 }
 
-async fn a_job_of_cron_that_crashes_leaves_nothing_behind(scene: Scene) {
+/// Cron mails whatever is said.
+pub async fn says_nothing(scene: &Scene, tab: &Crontab) {
+    let said = Scene::say(cron(scene, tab)).await;
+    assert_eq!((said.code, said.text.as_str()), (Some(0), ""));
+}
+
+async fn a_job_of_cron_that_fails_is_mailed_with_its_status_and_a_busy_lock_is_not(scene: Scene) {
+    let tab = read_crontab(&scene, "crontab-of-failures");
+    let job = |ending: &str| {
+        scene.program("bin/mail-report", &format!("#!/bin/sh\ntouch begun\necho progress\n{ending}\n"));
+    };
+    let again = async || {
+        scene.client.delete("/locks/nightly-mail?force=true").send().await;
+    };
+    // What another machine does is no failure, and what the job says is no mail unless it fails.
+    job("until [ -e go ]; do sleep 0.02; done");
+    let first = cron(&scene, &tab).spawn().unwrap();
+    eventually("the job runs", async || scene.shell.path("begun").exists()).await;
+    says_nothing(&scene, &tab).await;
+    scene.write("go", "");
+    let said = Scene::end(first).await;
+    assert_eq!((said.code, said.text.as_str()), (Some(0), ""));
+    // Also a status that `fencepost run` itself has for a busy lock.
+    for (ending, mail) in [
+        ("exit 75", "status 75: progress\n"),
+        ("exec >/dev/null; exit 3", "status 3: progress\n"),
+        ("echo a warning >&2", "a warning\n"),
+        ("kill -KILL $$", "fencepost: the command was ended by signal 9 (SIGKILL)\nstatus 137: progress\n"),
+    ] {
+        again().await;
+        job(ending);
+        let said = Scene::say(cron(&scene, &tab)).await;
+        assert_eq!(lines_of(&said.text), lines_of(mail), "{ending}");
+    }
+}
+
+/// In any order: standard output and standard error are two pipes.
+fn lines_of(text: &str) -> std::collections::BTreeSet<&str> {
+    text.lines().collect()
+}
+
+async fn a_job_of_cron_that_crashes_leaves_nothing_behind_and_is_mailed(scene: Scene) {
     let tab = crontab(&scene, "#!/usr/bin/env bash\nsleep 300 &\ntouch begun\nkill -KILL $$\n");
     let said = Scene::say(cron(&scene, &tab)).await;
-    assert_eq!(said.code, Some(137), "{said:?}");
+    said.expect(137, "the command was ended by signal 9 (SIGKILL)\n");
     assert!(scene.shell.path("begun").exists());
     assert!(scene.processes("sleep").is_empty());
     // It was released: what is left of it is the time that --min-hold asks for.

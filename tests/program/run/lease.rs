@@ -59,7 +59,7 @@ async fn nothing_outlives_the_longest_hold() {
     let scene = Scene::on(&gateway);
     let flags = ["--ttl", "2s", "--max-hold", "3s", "--kill-after", "500ms"];
     let ended = scene.run_script(&flags, &stubborn("beats")).await;
-    ended.expect_line(76, &["\"k\"", "--max-hold"]);
+    ended.expect_line(76, &["\"k\" may not be held for longer than 3s (--max-hold)", "was ended"]);
     let granted_at = requests(&gateway)[0].at;
     assert!(scene.last_beat("beats") < granted_at + Duration::from_secs(3));
     assert!(scene.last_beat("beats") > granted_at + Duration::from_secs(2), "it was renewed until then");

@@ -82,3 +82,21 @@ async fn a_release_that_nobody_answers_changes_no_exit_status_and_is_told() {
     running.end().await.expect_line(9, &["\"k\"", "could not be released", "refused"]);
     assert!(begun_at.elapsed() < Duration::from_secs(15), "{:?}", begun_at.elapsed());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_is_away_at_the_start_is_waited_for_as_long_as_was_said() {
+    let gateway = Gateway::embedded(&[]).await;
+    let proxy = Proxy::start(gateway.address.port(), Framing::Chunks).await;
+    let scene = Scene::at(format!("http://127.0.0.1:{}", proxy.port()));
+    proxy.set_closed_to_new(true);
+    let args = ["--wait", "0s", "--gateway-wait", "500ms", "k", "--", "touch", "wrong"];
+    let ended = scene.run(&args).await;
+    assert!(ended.took < Duration::from_millis(4500), "{ended:?}");
+    ended.expect_line(69, &["cannot take the lock"]);
+    assert!(!scene.path("wrong").exists());
+    let running = scene.start(&["--wait", "0s", "--gateway-wait", "1m", "k", "--", "true"]);
+    // Longer than without the flag.
+    tokio::time::sleep(Duration::from_secs(7)).await;
+    proxy.set_closed_to_new(false);
+    running.end().await.expect_silent(0);
+}

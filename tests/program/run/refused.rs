@@ -213,8 +213,8 @@ async fn what_is_no_word_on_the_lock_is_never_called_busy() {
     for (status, kind) in [(423, "lock-held"), (429, "too-many-waiters")] {
         let body = format!(r#"{{"type":"/problems/{kind}","detail":"another client"}}"#);
         let recorder = Recorder::telling(&[(Duration::ZERO, status, body.leak())]).await;
-        let args = ["--wait", "0s", "--busy-exit", "0", "k", "--", "true"];
-        Scene::at(recorder.url()).run(&args).await.expect_line(0, &["is busy", "another client"]);
+        let args = ["--wait", "0s", "--busy-exit", "17", "k", "--", "true"];
+        Scene::at(recorder.url()).run(&args).await.expect_line(17, &["is busy", "another client"]);
     }
 }
 
@@ -231,5 +231,31 @@ async fn a_file_of_authorities_that_cannot_be_used_is_named() {
         let mut command = scene.command(&["k", "--", "true"]);
         command.env("SSL_CERT_FILE", file);
         scene.launch(command).end().await.expect_line(2, &["SSL_CERT_FILE", file, said]);
+        let ended = scene.run(&["--ca-file", file, "k", "--", "true"]).await;
+        ended.expect_line(2, &["--ca-file", file, said]);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_authorities_of_the_gateway_are_trusted_by_run_and_not_by_the_command() {
+    let certificates = Certificates::new();
+    let (certificate, key) = (certificates.certificate(), certificates.key());
+    let tls = ["--store", "memory:", "--tls-cert", &certificate, "--tls-key", &key];
+    let gateway = Gateway::start(&tls).await;
+    let scene = Scene::at(format!("https://{}", gateway.address));
+    let authority = certificates.authority();
+    let args = ["k", "--", "sh", "-c", "echo ${SSL_CERT_FILE-none}"];
+    let mut command = scene.command(&[&["--ca-file", authority.as_str()], &args[..]].concat());
+    command.env_remove("SSL_CERT_FILE");
+    let ended = scene.launch(command).end().await.expect_silent(0);
+    assert_eq!(ended.stdout, "none\n");
+    // It counts, and not what the command is to trust.
+    let mut command = scene.command(&args);
+    command.env("FENCEPOST_CA_FILE", &authority).env("SSL_CERT_FILE", "/elsewhere");
+    let ended = scene.launch(command).end().await.expect_silent(0);
+    assert_eq!(ended.stdout, "/elsewhere\n");
+    scene.run(&args).await.expect_line(2, &["does not trust", "--ca-file"]);
+    let another = Certificates::new();
+    let ended = scene.run(&[&["--ca-file", another.authority().as_str()], &args[..]].concat()).await;
+    ended.expect_line(2, &["its certificate", "--ca-file"]);
 }

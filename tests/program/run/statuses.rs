@@ -18,7 +18,12 @@ async fn the_exit_status_is_exactly_that_of_the_command() {
 async fn a_command_that_a_signal_ended_is_128_and_its_number() {
     let gateway = Gateway::embedded(&[]).await;
     let scene = Scene::on(&gateway);
-    for (name, number) in [("TERM", 15), ("KILL", 9), ("INT", 2), ("HUP", 1)] {
+    for (name, number) in [("TERM", 15), ("KILL", 9), ("HUP", 1)] {
+        let ended = scene.run_script(&[], &format!("kill -s {name} $$")).await;
+        // Cron mails what is printed, and no status.
+        ended.expect_line(128 + number, &[&format!("the command was ended by signal {number} (SIG{name})")]);
+    }
+    for (name, number) in [("INT", 2), ("PIPE", 13)] {
         scene.run_script(&[], &format!("kill -s {name} $$")).await.expect_silent(128 + number);
     }
 }
@@ -55,13 +60,13 @@ async fn the_lock_is_held_while_the_command_runs_and_free_at_its_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_busy_lock_is_75_or_what_was_chosen_and_says_who_has_it() {
+async fn a_busy_lock_is_75_or_what_was_chosen_and_says_who_has_it_unless_that_is_success() {
     let gateway = Gateway::embedded(&[]).await;
     let (scene, client) = (Scene::on(&gateway), Client::new(gateway.address));
     client.put("/locks/k?ttl=5m&owner=somebody").token(&fresh_token()).send().await.expect(201);
     let args = ["--wait", "0s", "k", "--", "touch", "ran"];
     scene.run(&args).await.expect_line(75, &["\"k\"", "busy", "somebody"]);
-    scene.run(&[&["--busy-exit", "0"], &args[..]].concat()).await.expect_line(0, &["busy"]);
+    scene.run(&[&["--busy-exit", "0"], &args[..]].concat()).await.expect_silent(0);
     scene.run(&[&["--busy-exit", "17"], &args[..]].concat()).await.expect_line(17, &["busy"]);
     // With a wait, when that is over.
     let ended = scene.run(&["--wait", "1200ms", "k", "--", "touch", "ran"]).await;
