@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use tokio::process::Child;
 
+use super::cron::{cron, read_crontab, says_nothing};
 use super::{Scene, on_each_gateway};
 use crate::pages::{Said, file};
 use kit::{RedisServer, eventually, signal};
@@ -12,7 +13,9 @@ use kit::{RedisServer, eventually, signal};
 on_each_gateway!(
     a_connection_holds_the_lock_for_as_long_as_the_command_runs,
     a_script_that_is_ended_ends_its_command_and_frees_its_lock,
-    a_script_that_loses_its_lock_ends_its_command,
+    a_script_that_loses_its_lock_ends_its_command_and_says_why,
+    a_command_at_its_longest_hold_has_time_to_end_before_its_lease_does,
+    of_several_machines_with_the_crontab_of_hold_one_does_the_work,
     a_script_whose_curl_is_killed_frees_its_lock_and_ends_its_command,
     a_command_whose_script_is_killed_keeps_its_lock_until_it_ends,
     commands_wait_for_their_turn,
@@ -50,6 +53,10 @@ async fn a_connection_holds_the_lock_for_as_long_as_the_command_runs(scene: Scen
         .await
         .expect(75, "k: no lock: ")
         .expect(75, "lock-held");
+    let mut success = scene.script("hold", &["k", "touch", "wrong"]);
+    success.env("BUSY_EXIT", "0");
+    let said = Scene::say(success).await;
+    assert_eq!((said.code, said.text.as_str()), (Some(0), ""));
     let mut waiting = scene.script("hold", &["k", "touch", "waited"]);
     let waiting = waiting.env("WAIT", "20s").spawn().unwrap();
     eventually("it waits", async || look().await.json()["waiters"] == 1).await;
@@ -77,19 +84,59 @@ async fn a_script_that_is_ended_ends_its_command_and_frees_its_lock(scene: Scene
     }
 }
 
-async fn a_script_that_loses_its_lock_ends_its_command(scene: Scene) {
-    let child = begin(&scene).await;
-    scene.client.delete("/locks/k?force=true").send().await.expect(204);
-    ended_for_the_loss(&scene, child).await;
+/// What comes after it would work at the same time otherwise.
+async fn a_command_at_its_longest_hold_has_time_to_end_before_its_lease_does(scene: Scene) {
+    scene.program("job", &super::JOB.replace("asked to end >>notes;", "asked to end >>notes; sleep 2;"));
+    for params in ["ttl=9s&max_hold=9s", "ttl=9s&max_hold=13s"] {
+        let _ = fs::remove_file(scene.shell.path("notes"));
+        let mut command = scene.script("hold", &["k", "./job"]);
+        let child = command.env("HOLD_PARAMS", params).spawn().unwrap();
+        scene.starts_to_run().await;
+        let mut waiting = scene.script("hold", &["k", "sh", "-c", "echo the next one runs >>notes"]);
+        let waiting = waiting.env("WAIT", "30s").spawn().unwrap();
+        eventually("it is asked to end", async || scene.read("notes").ends_with("\nasked to end\n")).await;
+        let held = scene.client.get("/locks/k").send().await.expect(200).json();
+        assert!(held["expires_in_ms"].as_u64().unwrap() > 2_000, "{params}: {held}");
+        let said = Scene::end(child).await;
+        assert_eq!((said.code, said.text.as_str()), (Some(4), "k: the lock is lost: no more renewals\n"));
+        Scene::end(waiting).await.expect(0, "");
+        scene.becomes_free("k").await;
+    }
+}
+
+async fn of_several_machines_with_the_crontab_of_hold_one_does_the_work(scene: Scene) {
+    scene.program("bin/hold", &file("hold"));
+    scene.program("bin/backup", super::JOB);
+    let tab = read_crontab(&scene, "crontab-of-hold");
+    let first = cron(&scene, &tab).spawn().unwrap();
+    scene.starts_to_run().await;
+    says_nothing(&scene, &tab).await;
+    let look = async || scene.client.get("/locks/nightly-backup").send().await.expect(200).json();
+    assert!(look().await["owner"].as_str().is_some_and(|owner| !owner.is_empty()));
+    scene.write("go", "");
+    Scene::end(first).await.expect(3, "");
+    // A machine whose clock is late finds it taken still.
+    says_nothing(&scene, &tab).await;
+    assert_eq!(scene.read("notes").lines().count(), 1);
+    let kept = look().await["expires_in_ms"].as_u64().unwrap();
+    assert!((200_000..=300_000).contains(&kept), "{kept}");
+}
+
+async fn a_script_that_loses_its_lock_ends_its_command_and_says_why(scene: Scene) {
+    for _ in 0..3 {
+        let child = begin(&scene).await;
+        scene.client.delete("/locks/k?force=true").send().await.expect(204);
+        ended_for_the_loss(&scene, child, "released").await;
+    }
     // A gateway that stops says so.
     let child = begin(&scene).await;
     scene.gateway.signal("TERM");
-    ended_for_the_loss(&scene, child).await;
+    ended_for_the_loss(&scene, child, "shutting-down").await;
 }
 
-async fn ended_for_the_loss(scene: &Scene, child: Child) {
+async fn ended_for_the_loss(scene: &Scene, child: Child, reason: &str) {
     let said = Scene::end(child).await;
-    assert_eq!((said.code, said.text.as_str()), (Some(4), "k: the lock is lost\n"));
+    assert_eq!((said.code, said.text), (Some(4), format!("k: the lock is lost: {reason}\n")));
     assert!(scene.read("notes").ends_with("\nasked to end\n"));
     fs::remove_file(scene.shell.path("notes")).unwrap();
 }
@@ -102,7 +149,7 @@ async fn a_script_whose_gateway_stands_still_ends_its_command() {
     scene.gateway.signal("STOP");
     let said = Scene::end(child).await;
     scene.gateway.signal("CONT");
-    assert_eq!((said.code, said.text.as_str()), (Some(4), "k: the lock is lost\n"));
+    assert_eq!((said.code, said.text.as_str()), (Some(4), "k: the lock is lost: no more renewals\n"));
 }
 
 /// The one of the page on holds.
@@ -126,7 +173,7 @@ async fn a_script_whose_curl_is_killed_frees_its_lock_and_ends_its_command(scene
     assert_eq!(curls.len(), 1);
     signal(curls[0], "KILL");
     scene.becomes_free("k").await;
-    Scene::end(child).await.expect(4, "k: the lock is lost\n");
+    Scene::end(child).await.expect(4, "k: the lock is lost: no more renewals\n");
 }
 
 async fn a_command_whose_script_is_killed_keeps_its_lock_until_it_ends(scene: Scene) {
@@ -205,12 +252,27 @@ async fn what_no_waiting_mends_ends_a_script_at_once() {
         ("hold", "keyless.curl", "deploy: no lock: {\"type\":\"/problems/key-required\""),
         ("in-turn", "keyless.curl", "deploy: no lock: HTTP 401"),
         ("in-turn", "/dev/null", "deploy: no lock: HTTP 000"),
+        ("hold", "/dev/null", "deploy: no lock: no answer"),
+        ("hold", "missing.curl", "deploy: no lock: no answer"),
     ] {
         let mut command = scene.script(script, &["deploy", "touch", "wrong"]);
         command.env("FENCEPOST_CURL", settings);
         Scene::say(command).await.expect(2, said);
         assert!(!scene.shell.path("wrong").exists());
     }
+    let mut several = scene.script("hold", &["deploy", "touch", "wrong"]);
+    several.env("FENCEPOST_URL", "https://a.invalid,https://b.invalid");
+    Scene::say(several).await.expect(2, "deploy: no lock: no answer");
+}
+
+/// Cron starts it in another directory.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_waits_for_its_turn_finds_its_other_script_from_anywhere() {
+    let scene = Scene::without_keys().await;
+    let script = scene.shell.path("in-turn").display().to_string();
+    let mut command = scene.command("bash", &[&script, "deploy", "echo", "done"]);
+    command.current_dir("/");
+    Scene::say(command).await.expect(0, "done\n");
 }
 
 #[tokio::test(flavor = "multi_thread")]
