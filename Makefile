@@ -32,7 +32,7 @@ model: ## Search the model of the quorum store with larger bounds: some minutes,
 
 check: ## Format and lints
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets --test '*' -- -D warnings
+	cargo clippy --workspace --lib --bins --benches --test '*' -- -D warnings
 
 # A program, and no dependency. It runs for a second, so it is built for speed of building: a minute, not two.
 DENY := target/tools/bin/cargo-deny

@@ -5,8 +5,9 @@
 #![allow(clippy::new_without_default, reason = "what starts a server is no default")]
 #![allow(missing_docs, reason = "most names say it all")]
 
-use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
 use std::process::{Command, Stdio};
 use std::str::FromStr;
 use std::sync::Mutex;
@@ -110,12 +111,15 @@ pub fn free_port() -> u16 {
 /// A port for a server that others look for while it is gone, or that starts again: outside of those which the kernel
 /// gives to connections, since a client that tries such a port for long may be connected to itself.
 pub fn server_port() -> u16 {
-    // Nobody listens yet on those that were given a moment ago.
-    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    // Nobody listens yet on those that were given a moment ago. Other test programs run beside this one: a port is taken by a
+    // name that the kernel gives to one process.
+    static GIVEN: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
     loop {
         let port = rand::random_range(12_000..32_000);
-        let is_new = GIVEN.lock().unwrap().insert(port);
-        if is_new && TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+        let name = UnixAddr::from_abstract_name(format!("fencepost-tests-{port}")).unwrap();
+        let Ok(claim) = UnixListener::bind_addr(&name) else { continue };
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            GIVEN.lock().unwrap().push(claim);
             return port;
         }
     }
