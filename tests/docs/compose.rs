@@ -67,3 +67,17 @@ async fn the_redis_of_the_compose_file_asks_for_its_password_and_shows_it_to_nob
     let reply: redis::RedisResult<String> = redis::cmd("PING").query_async(&mut connection).await;
     assert_eq!(reply.unwrap_err().code(), Some("NOAUTH"));
 }
+
+#[test]
+fn the_image_is_built_from_all_that_cargo_reads() {
+    let dockerfile = include_str!("../../docker/Dockerfile");
+    let copied: Vec<&str> = dockerfile
+        .lines()
+        .take_while(|line| !line.starts_with("RUN "))
+        .filter_map(|line| line.strip_prefix("COPY "))
+        .flat_map(str::split_whitespace)
+        .collect();
+    for path in ["Cargo.toml", "Cargo.lock", "build.rs", "src", "benches", "tests"] {
+        assert!(copied.contains(&path), "{path} is not copied");
+    }
+}
