@@ -2,17 +2,22 @@
 
 # What the tests start for real, each with the Debian package that brings it.
 TOOLS := redis-server:redis-server sqlite3:sqlite3 curl:curl unshare:util-linux mount:mount python3:python3 \
-	valgrind:valgrind node:nodejs npm:npm go:golang-go systemd-analyze:systemd chromium:chromium nginx:nginx haproxy:haproxy caddy:caddy
+	valgrind:valgrind node:nodejs npm:npm go:golang-go systemd-analyze:systemd chromium:chromium nginx:nginx haproxy:haproxy caddy:caddy \
+	debootstrap:debootstrap dpkg-shlibdeps:dpkg-dev man:man-db ip:iproute2 zsh:zsh fish:fish
 # The OWASP rules are no command.
 CORE_RULES := /usr/share/modsecurity-crs/rules
 
-.PHONY: help build test test-servers model check doc book openapi settings bench bench-replies bench-wait bench-quorum bench-growth bench-micro count tools clients deny fuzz
+.PHONY: help build test test-servers model check doc book openapi settings bench bench-replies bench-wait bench-quorum bench-growth bench-micro count tools clients deny fuzz dist
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 build: ## Build the program: target/release/fencepost
 	cargo build --release
+
+dist: ## Build what is shipped, and pack it: target/packages (on Debian or Ubuntu)
+	cargo build --profile dist --locked --bin fencepost
+	packaging/build target/dist/fencepost target/packages
 
 test: tools clients ## Install what the tests need where it is missing, and run all of them
 	tests/run
@@ -117,6 +122,7 @@ tools: ## Install what the tests need where it is missing
 		exit 1; \
 	fi
 
-clients: tools ## Install what clients and manifests are checked with: target/clients, target/manifests
+clients: tools ## Install what clients, manifests and packages are checked with: target/clients, target/manifests, target/debian-12
 	tests/clients/install
 	tests/manifests/install
+	tests/packages/install

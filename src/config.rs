@@ -28,6 +28,7 @@ mod observe;
 mod page;
 mod run;
 mod server;
+mod shipped;
 mod store;
 
 pub use access::{AccessArgs, AccessSettings, KeysFile};
@@ -39,6 +40,7 @@ pub use observe::{ObserveArgs, ObserveSettings};
 pub use page::settings_page;
 pub use run::RunArgs;
 pub use server::ServerArgs;
+pub use shipped::{CompletionsArgs, ManArgs};
 pub use store::{StoreArgs, StoreSettings};
 
 /// The longest lease that `--max-ttl` may allow.
@@ -95,9 +97,14 @@ pub enum Action {
     Key(KeyArgs),
     /// Print the OpenAPI document
     Openapi,
+    /// Print what a shell needs to complete the flags of this program
+    Completions(CompletionsArgs),
     /// Print the page on all settings, in Markdown
     #[command(hide = true)]
     Settings,
+    /// Write the manual: a page for each command
+    #[command(hide = true)]
+    Man(ManArgs),
 }
 
 impl Cli {

@@ -13,7 +13,7 @@
 //! | [`config`] | settings: flags, each also an environment variable | `api`, `server`, `store`, `run`, `lock` |
 //! | `config/access`, `config/server`, `config/observe` | those that say who may do what, how connections are served, and what is said of it all | |
 //! | `config/store` | those that say where locks live, which all commands share that look at a store | |
-//! | `config/page` | the page on all of them, made of the flags | |
+//! | `config/page`, `config/shipped` | the page on all of them, made of the flags; the manual and the completions, made of the same | |
 //! | `config/run`, `config/key` | those of `fencepost run`, and of `fencepost key new` | |
 //! | `config/arguments`, `config/address`, `config/environment` | reading them, and what is said of wrong ones; addresses to listen on; variables that are none of them | |
 //! | [`run`] | `fencepost run`: a command that runs while a lock is held. It knows of a gateway what its contract says | `lock`, `clock` |

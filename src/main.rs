@@ -23,11 +23,9 @@ use fencepost::log::Log;
 use fencepost::run;
 use fencepost::server::{self, ServerSettings, Tls};
 use fencepost::service::LockService;
-use fencepost::store::LockStore;
-use fencepost::store::diagnostics::Diagnostics;
 use fencepost::store::embedded::{self, EmbeddedSettings, EmbeddedStore};
-use fencepost::store::open as open_redis;
 use fencepost::store::redis::diagnose as diagnose_redis;
+use fencepost::store::{LockStore, diagnostics::Diagnostics, open as open_redis};
 use fencepost::telemetry::metrics::{SettingsFile, metrics};
 use fencepost::telemetry::traces::Traces;
 use jiff::Timestamp;
@@ -75,7 +73,9 @@ fn act(action: Action) -> anyhow::Result<ExitCode> {
     }
     match action {
         Action::Openapi => print(api::openapi_json())?,
+        Action::Completions(args) => print(&args.completions())?,
         Action::Settings => print(&settings_page())?,
+        Action::Man(args) => args.write().context("cannot write the manual")?,
         Action::Key(args) => new_key(args.check()?)?,
         Action::Check(args) => {
             let store = args.check()?;

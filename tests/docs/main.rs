@@ -13,6 +13,7 @@ mod compose;
 mod deploying;
 mod internals;
 mod introduction;
+mod packages;
 mod pages;
 mod proxies;
 mod recipes;

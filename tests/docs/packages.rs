@@ -1,0 +1,231 @@
+//! What `make dist` makes of a built program: it is looked into here, and installed in bare Debian roots.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::LazyLock;
+
+use clap::CommandFactory;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::pages::{Said, file};
+use kit::gateway::program;
+
+mod installed;
+mod root;
+
+const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// What is shipped of the program under test, and of "the version before": the same files by another number.
+static PACKED: LazyLock<[Packed; 2]> =
+    LazyLock::new(|| [Packed::new("0.0.9-rc1", "022"), Packed::new(VERSION, "022")]);
+
+/// A directory that `packaging/build` has filled.
+pub struct Packed {
+    directory: TempDir,
+    version: String,
+}
+
+impl Packed {
+    /// Packs with this mask for the modes of new files.
+    fn new(version: &str, umask: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let mut build = Command::new("bash");
+        build.args(["-ec", r#"umask "$1"; shift; exec packaging/build "$@""#, "bash", umask, program()]);
+        build.arg(directory.path()).arg(version).current_dir(ROOT).env("LEVEL", "1");
+        Said::of(build.output().unwrap()).expect(0, "glibc");
+        Self { directory, version: version.to_owned() }
+    }
+
+    /// The one file whose name ends so.
+    pub fn file(&self, end: &str) -> PathBuf {
+        let mut all = fs::read_dir(self.directory.path()).unwrap().map(|entry| entry.unwrap().path());
+        all.find(|path| path.to_str().unwrap().ends_with(end)).unwrap_or_else(|| panic!("no {end}"))
+    }
+
+    /// The names of all files and directories in an archive, and their modes and owners.
+    fn listed(&self, end: &str) -> String {
+        let path = self.file(end);
+        let mut command = match end {
+            ".deb" => Command::new("dpkg-deb"),
+            _ => Command::new("tar"),
+        };
+        command.args(if end == ".deb" { ["--contents"].as_slice() } else { &["-tvzf"] });
+        Said::of(command.arg(path).output().unwrap()).expect(0, "").text
+    }
+
+    /// The files of the tarball, unpacked.
+    fn unpacked(&self) -> (TempDir, PathBuf) {
+        let directory = tempfile::tempdir().unwrap();
+        bash(r#"tar -C "$1" -xzf "$2""#, &[directory.path(), &self.file(".tar.gz")]);
+        let inner = fs::read_dir(directory.path()).unwrap().next().unwrap().unwrap().path();
+        (directory, inner)
+    }
+}
+
+pub fn current() -> &'static Packed {
+    &PACKED[1]
+}
+
+pub fn before() -> &'static Packed {
+    &PACKED[0]
+}
+
+/// Runs code that must succeed, and returns what it printed.
+#[track_caller]
+pub fn bash(code: &str, args: &[&Path]) -> String {
+    let mut bash = Command::new("bash");
+    let output = bash.args(["-euo", "pipefail", "-c", code, "bash"]).args(args).output();
+    Said::of(output.unwrap()).expect(0, "").text
+}
+
+/// The names of all commands that the program shows, as those of their pages: `fencepost`, `fencepost-run` and so on.
+fn commands(command: &clap::Command, name: String, found: &mut BTreeSet<String>) {
+    for within in
+        command.get_subcommands().filter(|within| !within.is_hide_set() && within.get_name() != "help")
+    {
+        commands(within, format!("{name}-{}", within.get_name()), found);
+    }
+    found.insert(name);
+}
+
+#[test]
+fn the_tarball_and_the_package_have_all_that_belongs_to_the_program() {
+    let (tarball, package) = (current().listed(".tar.gz"), current().listed(".deb"));
+    let mut names = BTreeSet::new();
+    commands(&fencepost::config::Cli::command(), "fencepost".to_owned(), &mut names);
+    assert!(names.len() > 5, "{names:?}");
+    for name in names {
+        assert!(tarball.contains(&format!("/share/man/man1/{name}.1\n")), "{name}: {tarball}");
+        assert!(package.contains(&format!("./usr/share/man/man1/{name}.1.gz\n")), "{name}: {package}");
+    }
+    for name in [
+        "bin/fencepost",
+        "lib/systemd/system/fencepost.service",
+        "share/bash-completion/completions/fencepost",
+        "share/fish/vendor_completions.d/fencepost.fish",
+        "share/doc/fencepost/copyright",
+        "share/doc/fencepost/fencepost.cdx.json",
+        "share/doc/fencepost/CHANGELOG.md",
+    ] {
+        assert!(tarball.contains(&format!("linux/{name}\n")), "{name}: {tarball}");
+        assert!(package.contains(&format!("./usr/{name}\n")), "{name}: {package}");
+    }
+    assert!(tarball.contains("/share/zsh/site-functions/_fencepost\n"));
+    assert!(package.contains("./usr/share/zsh/vendor-completions/_fencepost\n"));
+    assert!(package.contains("./etc/fencepost/environment\n"));
+    bash(r#"cd "$1" && sha256sum --check SHA256SUMS"#, &[current().directory.path()]);
+    let sums = fs::read_to_string(current().file("SHA256SUMS")).unwrap();
+    assert_eq!(sums.lines().count() + 1, fs::read_dir(current().directory.path()).unwrap().count(), "{sums}");
+}
+
+#[test]
+fn the_unit_and_the_settings_in_the_packages_are_those_of_the_page() {
+    let (_kept, tree) = current().unpacked();
+    let unit = fs::read_to_string(tree.join("lib/systemd/system/fencepost.service")).unwrap();
+    assert_eq!(unit, file("fencepost.service"));
+    assert_eq!(
+        fs::read_to_string(tree.join("share/doc/fencepost/environment")).unwrap(),
+        file("environment")
+    );
+}
+
+#[test]
+fn the_same_program_gives_the_same_packages_whatever_the_mask_for_new_files() {
+    let again = Packed::new(VERSION, "077");
+    assert_eq!(again.version, current().version);
+    for end in [".tar.gz", ".deb", ".cdx.json", "SHA256SUMS"] {
+        let [one, other] = [current(), &again].map(|packed| fs::read(packed.file(end)).unwrap());
+        assert!(one == other, "{end} differs: {}\n{}", current().listed(".deb"), again.listed(".deb"));
+    }
+    for end in [".tar.gz", ".deb"] {
+        for line in again.listed(end).lines() {
+            assert!(line.contains(" root/root ") || line.contains(" 0/0 "), "{line}");
+            let (private, mode) = (line.ends_with("/etc/fencepost/environment"), &line[..10]);
+            assert!(private == mode.ends_with("---") && !mode.ends_with("w-"), "{line}");
+        }
+    }
+}
+
+#[test]
+fn the_manual_and_the_completions_are_understood_by_what_reads_them() {
+    let (_kept, tree) = current().unpacked();
+    for page in fs::read_dir(tree.join("share/man/man1")).unwrap() {
+        let page = page.unwrap().path();
+        let warnings = bash(r#"man --warnings --local-file -Tutf8 "$1" 2>&1 >/dev/null"#, &[&page]);
+        assert_eq!(warnings, "", "{page:?}");
+        let shown = bash(r#"MANWIDTH=200 man --local-file -P cat "$1" | col -b"#, &[&page]);
+        let name = page.file_stem().unwrap().to_str().unwrap().replacen("-", " ", 2);
+        assert!(shown.contains("NAME") && shown.contains("SYNOPSIS"), "{name}: {shown}");
+    }
+    let share = tree.join("share");
+    bash(
+        r#"cd "$1"; source bash-completion/completions/fencepost
+        COMP_WORDS=(fencepost run --tt) COMP_CWORD=2
+        _fencepost fencepost --tt run
+        [ "${COMPREPLY[*]}" = --ttl ]"#,
+        &[&share],
+    );
+    bash(r#"zsh -n "$1/zsh/site-functions/_fencepost""#, &[&share]);
+    let offered = bash(
+        r#"HOME=$2 fish --no-config -c 'source $argv[1]/fish/vendor_completions.d/fencepost.fish; complete -C "fencepost run --tt"' "$1""#,
+        &[&share, &tree],
+    );
+    assert!(offered.contains("--ttl"), "{offered}");
+}
+
+/// By the schema of CycloneDX. Each part of it has a license, and the text of it is in the packages.
+#[test]
+fn the_bill_of_materials_is_valid_and_each_part_has_its_license() {
+    let path = current().file(".cdx.json");
+    let bill: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    let python = format!("{ROOT}/target/manifests/venv/bin/python");
+    let script = "import importlib.util, json, pathlib, sys
+from jsonschema import Draft7Validator
+from referencing import Registry, Resource
+place = pathlib.Path(importlib.util.find_spec('cyclonedx').origin).parent / 'schema' / '_res'
+schemas = [json.loads((place / f'{name}.SNAPSHOT.schema.json').read_text()) for name in ('bom-1.6', 'spdx', 'jsf-0.82')]
+registry = Registry().with_resources((schema['$id'], Resource.from_contents(schema)) for schema in schemas)
+Draft7Validator(schemas[0], registry=registry).validate(json.loads(pathlib.Path(sys.argv[1]).read_text()))";
+    let check = |path: &Path| {
+        let output = Command::new(&python).args(["-c", script]).arg(path).output();
+        Said::of(output.expect("what checks manifests must be installed: `make clients`"))
+    };
+    check(&path).expect(0, "");
+    let mut wrong = bill.clone();
+    wrong["components"][0]["type"] = "crate".into();
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("wrong.json"), wrong.to_string()).unwrap();
+    check(&directory.path().join("wrong.json")).expect(1, "crate");
+
+    let (_kept, tree) = current().unpacked();
+    let copyright = fs::read_to_string(tree.join("share/doc/fencepost/copyright")).unwrap();
+    let parts = bill["components"].as_array().unwrap();
+    let names: BTreeSet<_> = parts.iter().map(|part| part["name"].as_str().unwrap()).collect();
+    // The last two are no crates that the program asks for.
+    for name in ["tokio", "redb", "rust-std", "swagger-ui"] {
+        assert!(names.contains(name), "{name}: {names:?}");
+    }
+    for name in ["criterion", "tempfile", "fencepost-models"] {
+        assert!(!names.contains(name), "{name} is in tests only: {names:?}");
+    }
+    for part in parts {
+        let (name, version) = (part["name"].as_str().unwrap(), part["version"].as_str().unwrap());
+        assert!(
+            part["licenses"][0]["expression"].as_str().is_some_and(|license| !license.is_empty()),
+            "{part}"
+        );
+        let (_, texts) = copyright.split_once("Their licenses follow.").unwrap();
+        let (_, texts) = texts.split_once("\n-----").unwrap();
+        let words = texts.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains(&format!("{name} {version}")), "{name} {version} has no text");
+    }
+    let digest = bash(r#"sha256sum <"$1" | cut -c 1-64"#, &[&tree.join("bin/fencepost")]);
+    assert_eq!(bill["metadata"]["component"]["hashes"][0]["content"], digest.trim());
+    let mode = fs::metadata(tree.join("bin/fencepost")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o755);
+}

@@ -1,0 +1,161 @@
+//! The package and the tarball in bare roots: installed, started, upgraded, removed.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+
+use super::root::Root;
+use super::{before, current};
+
+const ENVIRONMENT: &str = "/etc/fencepost/environment";
+const LOCK: &str = "/lock?key=nightly/report";
+const TAKEN: &str = "/lock?key=nightly/report&ttl=1h";
+
+/// What `stat` says of these paths.
+fn owners(root: &Root, paths: &str) -> String {
+    root.run(&format!("stat -c '%a %U:%G %n' {paths}")).expect(0, "").text
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_package_is_installed_started_by_its_unit_upgraded_and_removed() {
+    let root = Root::new().await;
+    let [old, new] = [before(), current()].map(|packed| root.copy(&packed.file(".deb")));
+    // A shell of an administrator may let nobody else read what it makes.
+    root.run(&format!("umask 077; dpkg -i {old}")).expect(0, "");
+    root.run("dpkg -s fencepost").expect(0, "Version: 0.0.9~rc1\n");
+    root.run("getent passwd fencepost").expect(0, ":/var/lib/fencepost:/usr/sbin/nologin\n");
+    let directories = "/var/lib/fencepost /var/log/fencepost";
+    let files = "/etc/fencepost /etc/fencepost/keys.toml /etc/fencepost/environment";
+    let expected = "700 fencepost:fencepost /var/lib/fencepost\n700 fencepost:fencepost /var/log/fencepost\n\
+        750 root:fencepost /etc/fencepost\n640 root:fencepost /etc/fencepost/keys.toml\n\
+        640 root:root /etc/fencepost/environment\n";
+    assert_eq!(owners(&root, &format!("{directories} {files}")), expected);
+    root.run("dpkg --verify fencepost").expect(0, "");
+    // Whoever boots this root with systemd has the service.
+    root.run("test -L /etc/systemd/system/multi-user.target.wants/fencepost.service").expect(0, "");
+
+    // A lock, and a changed setting: they outlive the upgrade, which asks nothing.
+    let service = root.start().await;
+    let (status, held) = service.ask(&["-X", "PUT", TAKEN]);
+    assert_eq!(status, 201, "{held}");
+    let is_held = |(status, lock): (u16, serde_json::Value)| {
+        status == 200 && lock["fencing_token"] == held["fencing_token"]
+    };
+    let mut environment = fs::OpenOptions::new().append(true).open(root.path(ENVIRONMENT)).unwrap();
+    writeln!(environment, "FENCEPOST_MAX_TTL=2h").unwrap();
+    root.run(&format!("dpkg -i {new}")).expect(0, "");
+    root.run("dpkg -s fencepost").expect(0, &format!("Version: {}\n", super::VERSION));
+    assert!(
+        is_held(service.ask(&[LOCK])),
+        "without systemd, the old gateway serves on until it is restarted"
+    );
+    service.stop();
+    let service = root.start().await;
+    assert!(is_held(service.ask(&[LOCK])));
+    assert_eq!(service.ask(&["-X", "PUT", "/lock?key=other&ttl=3h"]).0, 400, "the setting is lost");
+    assert_eq!(owners(&root, &format!("{directories} {files}")), expected);
+
+    // Keys, as the page says.
+    let made = "umask 077; fencepost key new --name first --every-key --allow acquire,inspect --append-to /etc/fencepost/keys.toml";
+    let key = root.run(made).expect(0, "fp_").text;
+    root.run(&format!("sed -i 's/^#FENCEPOST_KEYS=/FENCEPOST_KEYS=/' {ENVIRONMENT}")).expect(0, "");
+    service.stop();
+    let service = root.start().await;
+    let authorization = format!("Authorization: Bearer {}", key.lines().next().unwrap());
+    assert_eq!(service.ask(&[LOCK]).0, 401);
+    assert!(is_held(service.ask(&["-H", &authorization, LOCK])));
+    root.run("chroot --userspec=nobody / cat /etc/fencepost/keys.toml").expect(1, "Permission denied");
+    root.run("chroot --userspec=nobody / ls /var/lib/fencepost").expect(2, "Permission denied");
+    assert_eq!(owners(&root, &format!("{directories} {files}")), expected);
+
+    // Removed while it runs: what it works with is still there, and still there for the next one.
+    root.run("dpkg -r fencepost").expect(0, "");
+    assert!(!root.has("/usr/bin/fencepost") && root.has("/var/lib/fencepost/fencepost.redb"));
+    assert!(is_held(service.ask(&["-H", &authorization, LOCK])));
+    service.stop();
+    root.run(&format!("dpkg -i {new}")).expect(0, "");
+    let service = root.start().await;
+    assert!(is_held(service.ask(&["-H", &authorization, LOCK])));
+    service.stop();
+
+    // Back to the version before, and gone: but for what is not of the package.
+    root.run(&format!("dpkg -i {old}")).expect(0, "downgrading");
+    let service = root.start().await;
+    assert!(is_held(service.ask(&["-H", &authorization, LOCK])));
+    service.stop();
+    fs::write(root.path("/etc/fencepost/server-key.pem"), "mine").unwrap();
+    root.run("dpkg -P fencepost").expect(0, "");
+    assert_eq!(root.run("ls /etc/fencepost").expect(0, "").text, "server-key.pem\n");
+    assert!(
+        !root.has("/var/lib/fencepost")
+            && !root.has("/var/log/fencepost")
+            && !root.has("/usr/share/doc/fencepost")
+    );
+    root.run("getent passwd fencepost").expect(0, "fencepost");
+}
+
+/// It is told what to do, and nothing of it fails the package.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_package_enables_starts_restarts_and_stops_the_service_where_systemd_runs() {
+    let root = Root::new().await;
+    let [old, new] = [before(), current()].map(|packed| root.copy(&packed.file(".deb")));
+    fs::create_dir_all(root.path("/run/systemd/system")).unwrap();
+    // As one that cannot start the service, which is nothing that dpkg could mend.
+    let stub = r#"#!/bin/sh
+echo "$*" >>/told
+link=/etc/systemd/system/multi-user.target.wants/fencepost.service
+case "$*" in
+*preset*) mkdir -p "${link%/*}"; ln -s /lib/systemd/system/fencepost.service $link ;;
+*is-enabled*) [ -L $link ] && echo enabled ;;
+*start*) exit 1 ;;
+esac
+"#;
+    fs::write(root.path("/usr/bin/systemctl"), stub).unwrap();
+    fs::set_permissions(root.path("/usr/bin/systemctl"), fs::Permissions::from_mode(0o755)).unwrap();
+    let told = |code: &str| {
+        fs::write(root.path("/told"), "").unwrap();
+        root.run(code).expect(0, "");
+        root.text("/told")
+    };
+    let does = |told: &str, what: &str| {
+        told.lines()
+            .any(|line| line.split(' ').any(|word| word == what) && line.ends_with("fencepost.service"))
+    };
+    // There is a user of this name already: it stays as it is.
+    root.run("useradd --system --user-group --home-dir /srv --shell /bin/sh fencepost").expect(0, "");
+    let installed = told(&format!("dpkg -i {old}"));
+    assert!(installed.contains("daemon-reload") && does(&installed, "start"), "{installed}");
+    root.run("getent passwd fencepost").expect(0, ":/srv:/bin/sh\n");
+    let enabled = "/etc/systemd/system/multi-user.target.wants/fencepost.service";
+    root.run(&format!("readlink {enabled}")).expect(0, "/lib/systemd/system/fencepost.service\n");
+    // As `systemctl disable` does.
+    fs::remove_file(root.path(enabled)).unwrap();
+    let upgraded = told(&format!("dpkg -i {new}"));
+    assert!(does(&upgraded, "restart") && !does(&upgraded, "stop"), "{upgraded}");
+    root.run(&format!("test ! -L {enabled}")).expect(0, "");
+    let removed = told("dpkg -r fencepost");
+    assert!(does(&removed, "stop") && removed.contains("daemon-reload"), "{removed}");
+    assert!(!does(&told("dpkg -P fencepost"), "start"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_tarball_runs_on_a_bare_debian_12() {
+    let root = Root::new().await;
+    let tarball = root.copy(&current().file(".tar.gz"));
+    root.run(&format!("tar --no-same-owner -C /usr/local --strip-components=1 -xzf {tarball}")).expect(0, "");
+    root.run("fencepost --version").expect(0, super::VERSION);
+    // What the page on systemd says, and systemd by the unit.
+    root.run(
+        "useradd --system --user-group --home-dir /var/lib/fencepost --shell /usr/sbin/nologin fencepost
+        install -d -o root -g fencepost -m 0750 /etc/fencepost
+        install -m 0640 /usr/local/share/doc/fencepost/environment /etc/fencepost/environment
+        install -d -o fencepost -g fencepost -m 0700 /var/lib/fencepost /var/log/fencepost",
+    )
+    .expect(0, "");
+    let service = root.start().await;
+    assert_eq!(service.ask(&["-X", "PUT", TAKEN]).0, 201);
+    service.stop();
+    let service = root.start().await;
+    assert_eq!(service.ask(&[LOCK]).0, 200);
+    service.stop();
+}
