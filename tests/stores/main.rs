@@ -19,3 +19,4 @@ mod redis_line;
 mod redis_store;
 mod store_suite;
 mod unreadable;
+mod versions;
