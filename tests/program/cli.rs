@@ -141,7 +141,7 @@ fn a_wrong_setting_is_told_with_what_was_given_and_with_what_to_write() {
         (&["run", "q"], &["COMMAND", "write fencepost run KEY -- COMMAND"]),
         (&["--stor", "memory:"], &["'--stor'", "did you mean --store?"]),
         (&["run", "--wiat", "1s", "q", "--", "true"], &["'--wiat'", "did you mean --wait?"]),
-        (&["lock"], &["'lock'", "the commands are serve, run, check, key, openapi"]),
+        (&["lock"], &["'lock'", "the commands are serve, run, check, key, openapi, completions"]),
         (&["chek"], &["'chek'", "did you mean check?"]),
     ];
     for (args, said) in cases {
@@ -220,7 +220,7 @@ fn a_word_in_the_wrong_place_and_an_empty_variable_are_told_with_what_to_do() {
     assert!(stderr.contains("one word, such as 5m"), "{stderr}");
     let output = run(&["nonsense"]);
     let stderr = String::from_utf8(output.stderr).unwrap();
-    assert!(stderr.contains("the commands are serve, run, check, key, openapi\n"), "{stderr}");
+    assert!(stderr.contains("the commands are serve, run, check, key, openapi, completions\n"), "{stderr}");
     for args in [&["serve"][..], &[], &["check"]] {
         let mut command = bare_command();
         command.args(args).env("FENCEPOST_MAX_TTL", "");

@@ -10,7 +10,7 @@ use kit::{Client, Gateway, eventually};
 async fn the_lease_is_renewed_each_third_of_its_ttl() {
     let gateway = Gateway::embedded(&[]).await;
     let (scene, client) = (Scene::on(&gateway), Client::new(gateway.address));
-    let mut running = scene.start(&["--ttl", "3s", "k", "--", "sleep", "5"]);
+    let mut running = scene.start(&["--ttl", "6s", "k", "--", "sleep", "9"]);
     eventually("the lock is held", async || is_held(&client, "k").await).await;
     while !running.has_ended() {
         // Held all along: it is free only once the run has released it.
@@ -20,11 +20,12 @@ async fn the_lease_is_renewed_each_third_of_its_ttl() {
     running.end().await.expect_silent(0);
     let all = requests(&gateway);
     let kept: Vec<_> = all.iter().filter(|r| matches!(r.method.as_str(), "PUT" | "PATCH")).collect();
-    assert!((5..=7).contains(&kept.len()), "{kept:?}");
+    assert!((4..=6).contains(&kept.len()), "{kept:?}");
     assert!(kept.iter().all(|request| matches!(request.status, 200 | 201)), "{kept:?}");
     let pauses: Vec<_> = kept.windows(2).map(|pair| pair[1].at.saturating_sub(pair[0].at)).collect();
-    let about_a_third = Duration::from_millis(900)..Duration::from_millis(1500);
-    assert!(pauses.iter().filter(|pause| about_a_third.contains(*pause)).count() >= 4, "{pauses:?}");
+    // On a busy machine one of them may come late.
+    let about_a_third = Duration::from_millis(1800)..Duration::from_millis(2800);
+    assert!(pauses.iter().filter(|pause| about_a_third.contains(*pause)).count() >= 3, "{pauses:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
