@@ -31,7 +31,7 @@
 //! | `api/middleware` | what all requests pass through: who makes them, their ids, their line in the log, what they are counted as, and whether their answers reached the socket | |
 //! | `api/admission`, `api/route` | what is refused at the door; what routes are called, and which are open to all | |
 //! | `api/ui`, `api/ui/*` | the page for people: the held locks, live, and a way to break one | |
-//! | `api/pages`, `api/pages/introduction`, `api/pages/swagger` | what is sent with every page, so that no other site makes use of it; where people begin; Swagger UI | |
+//! | `api/pages`, `api/pages/file`, `api/pages/introduction`, `api/pages/swagger` | what is sent with every page, so that no other site makes use of it; files that are in the binary; where people begin; Swagger UI | |
 //! | `api/openapi` | what the handlers' attributes cannot say of the document | |
 //! | [`access`] | who may do what: rights, and those who have them | `lock` |
 //! | `access/keyring`, `access/keys_file`, `access/entry` | the keys in force; the file that says which, as it is read and as it is written | |

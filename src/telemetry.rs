@@ -18,3 +18,19 @@ pub mod traces;
 pub use connections::{ConnectionRefused, Connections, OpenConnection};
 pub(crate) use labels::labels;
 pub use labels::{CounterTable, Counters, Histograms, Label, LateGauge, States};
+
+/// What is known about a request when it is over.
+pub struct RequestEnd<'a> {
+    /// What it asked for.
+    pub operation: &'static str,
+    /// What became of it.
+    pub outcome: &'static str,
+    /// Absent if the client had left.
+    pub status: Option<u16>,
+    /// The lock.
+    pub key: Option<&'a str>,
+    /// The caller, by the id of the API key.
+    pub key_id: Option<&'a str>,
+    /// The request's id, as in the log.
+    pub request_id: &'a str,
+}

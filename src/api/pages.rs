@@ -12,6 +12,7 @@ use axum::routing::get;
 use super::problem::{Problem, ProblemType};
 use super::state::AppState;
 
+pub(super) mod file;
 mod introduction;
 #[cfg(feature = "swagger")]
 mod swagger;

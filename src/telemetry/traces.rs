@@ -15,6 +15,7 @@ use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
 use thiserror::Error;
 
+use super::RequestEnd;
 use super::collector::Collector;
 use super::metrics::{NoAnswer, Step};
 
@@ -64,22 +65,6 @@ fn resource() -> Resource {
 
 /// The span of a request, if there is a collector.
 pub struct RequestSpan(Option<Context>);
-
-/// What is known about a request when it is over.
-pub struct RequestEnd<'a> {
-    /// What it asked for.
-    pub operation: &'static str,
-    /// What became of it.
-    pub outcome: &'static str,
-    /// Absent if the client had left.
-    pub status: Option<u16>,
-    /// The lock.
-    pub key: Option<&'a str>,
-    /// The caller, by the id of the API key.
-    pub key_id: Option<&'a str>,
-    /// The request's id, as in the log.
-    pub request_id: &'a str,
-}
 
 impl RequestSpan {
     /// A request has come. Its `traceparent` names the trace that it belongs to, if there is one.

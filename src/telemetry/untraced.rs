@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use super::RequestEnd;
 use super::metrics::{NoAnswer, Step};
 
 /// Why traces cannot be sent.
@@ -28,22 +29,6 @@ impl Traces {
 
 /// The span of a request, which is not recorded.
 pub struct RequestSpan;
-
-/// What is known about a request when it is over.
-pub struct RequestEnd<'a> {
-    /// What it asked for.
-    pub operation: &'static str,
-    /// What became of it.
-    pub outcome: &'static str,
-    /// Absent if the client had left.
-    pub status: Option<u16>,
-    /// The lock.
-    pub key: Option<&'a str>,
-    /// The caller, by the id of the API key.
-    pub key_id: Option<&'a str>,
-    /// The request's id, as in the log.
-    pub request_id: &'a str,
-}
 
 impl RequestSpan {
     /// A request has come.

@@ -18,7 +18,8 @@ use crate::api::problem::ProblemType;
 use crate::api::route::route_of;
 use crate::audit::Event;
 use crate::lock::LockKey;
-use crate::telemetry::traces::{RequestEnd, RequestSpan};
+use crate::telemetry::RequestEnd;
+use crate::telemetry::traces::RequestSpan;
 
 /// Says whose pages may embed an answer.
 const CORP: HeaderName = HeaderName::from_static("cross-origin-resource-policy");

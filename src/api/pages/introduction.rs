@@ -7,10 +7,10 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
+use super::file::HTML;
 use crate::api::problem::ProblemType;
 use crate::api::state::AppState;
 
-const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 const PAGE: &str = concat!(include_str!("head.html"), include_str!("introduction.html"));
 const LIST: &str = concat!(include_str!("head.html"), include_str!("problems.html"));
 /// What the pages have in place of their title, of the address of this gateway, of the option for a key, and of a list.

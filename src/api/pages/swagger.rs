@@ -2,44 +2,26 @@
 //! the document.
 
 use axum::Router;
-use axum::extract::Path;
-use axum::extract::rejection::PathRejection;
-use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE};
-use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
-use crate::api::problem::{Problem, ProblemType};
+use super::file::{CSS, File, HTML, JAVASCRIPT, one_of};
 use crate::api::state::AppState;
 
-const HTML: &str = "text/html; charset=utf-8";
-const CSS: &str = "text/css; charset=utf-8";
-const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
-
-const PAGE: &str = include_str!("swagger.html");
-const INITIALIZER: &str = include_str!("swagger-initializer.js");
+const PAGE: File = File::text("index.html", HTML, include_str!("swagger.html"));
 /// Every browser takes gzip, so the large files are in the binary only as the build has put them there.
-const STYLES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/swagger-ui.css.gz"));
-const BUNDLE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/swagger-ui-bundle.js.gz"));
+static FILES: [File; 4] = [
+    PAGE,
+    File::text("swagger-initializer.js", JAVASCRIPT, include_str!("swagger-initializer.js")),
+    File::gzip("swagger-ui.css", CSS, include_bytes!(concat!(env!("OUT_DIR"), "/swagger-ui.css.gz"))),
+    File::gzip(
+        "swagger-ui-bundle.js",
+        JAVASCRIPT,
+        include_bytes!(concat!(env!("OUT_DIR"), "/swagger-ui-bundle.js.gz")),
+    ),
+];
 
 /// The page and its files.
 pub(super) fn routes() -> Router<AppState> {
-    Router::new().route("/docs/", get(async || plain(HTML, PAGE))).route("/docs/{*rest}", get(file))
-}
-
-async fn file(name: Result<Path<String>, PathRejection>) -> Response {
-    match name.as_ref().map(|Path(name)| name.as_str()) {
-        Ok("index.html") => plain(HTML, PAGE),
-        Ok("swagger-initializer.js") => plain(JAVASCRIPT, INITIALIZER),
-        Ok("swagger-ui.css") => gzip(CSS, STYLES),
-        Ok("swagger-ui-bundle.js") => gzip(JAVASCRIPT, BUNDLE),
-        _ => Problem::new(ProblemType::NotFound, "there is no such page").into_response(),
-    }
-}
-
-fn plain(media_type: &'static str, text: &'static str) -> Response {
-    ([(CONTENT_TYPE, media_type)], text).into_response()
-}
-
-fn gzip(media_type: &'static str, compressed: &'static [u8]) -> Response {
-    ([(CONTENT_TYPE, media_type), (CONTENT_ENCODING, "gzip")], compressed).into_response()
+    let file = async |name| one_of(&FILES, name, "there is no such page");
+    Router::new().route("/docs/", get(async || PAGE.response())).route("/docs/{*rest}", get(file))
 }

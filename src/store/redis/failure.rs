@@ -26,6 +26,10 @@ use rustls::CertificateError;
 use super::node::Node;
 use crate::store::StoreError;
 
+/// Why a server grants nothing that has no room for it.
+pub(crate) const MEMORY_IS_FULL: &str =
+    "the memory of Redis is full, so no new lock is granted: raise maxmemory";
+
 /// What an error of the driver means for the step, and for the connection.
 pub(crate) struct Failure {
     pub(crate) outcome: StepOutcome,
@@ -85,9 +89,7 @@ impl Failure {
         let redirect = node.map(if is_ask { Redirect::Ask } else { Redirect::Moved });
         let said = wrapped.map_or_else(|| describe(error), str::to_owned);
         let reason = match code {
-            "OOM" => {
-                format!("the memory of Redis is full, so no new lock is granted: raise maxmemory ({said})")
-            }
+            "OOM" => format!("{MEMORY_IS_FULL} ({said})"),
             _ => format!("Redis: {said}"),
         };
         Self { outcome, reason, breaks_link, redirect }

@@ -13,6 +13,7 @@ use super::permissions::Permissions;
 use super::profile::{Config, Profile, Version};
 use crate::store::StoreError;
 use crate::store::redis::address::{Layout, RedisAddress};
+use crate::store::redis::failure::MEMORY_IS_FULL;
 use crate::store::redis::scripts::keys::KeySpace;
 use crate::store::redis::settings::{RedisSettings, Risk};
 
@@ -61,12 +62,7 @@ impl Look {
     /// Why the server grants nothing at the moment, though it is safe to lock on.
     pub(crate) fn unready(&self) -> Option<Arc<str>> {
         let Profile { max_memory, .. } = self.profile;
-        self.profile.is_full().then(|| {
-            format!(
-                "the memory of Redis is full, so no new lock is granted: raise maxmemory ({max_memory} bytes)"
-            )
-            .into()
-        })
+        self.profile.is_full().then(|| format!("{MEMORY_IS_FULL} ({max_memory} bytes)").into())
     }
 }
 
