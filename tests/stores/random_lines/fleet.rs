@@ -183,7 +183,9 @@ impl Fleet {
         hangs_up_after: Option<Duration>,
     ) -> (Answer, Asked) {
         let patience = wish.wait + STORE_TIMEOUT + SLACK;
-        let service = self.gateway(gateway).service.clone();
+        // Chosen once: between two looks it may be killed and another stand in its place.
+        let gateway = self.gateway(gateway);
+        let service = gateway.service.clone();
         let (reply, mut answer) = oneshot::channel();
         let (hang_up, hung_up) = oneshot::channel();
         let request = async move {
@@ -212,7 +214,7 @@ impl Fleet {
             };
             let _ = reply.send((answer, ASKED.get().get()));
         };
-        self.gateway(gateway).handle.spawn(ASKED.scope(Cell::default(), request));
+        gateway.handle.spawn(ASKED.scope(Cell::default(), request));
         let mut unanswered = Answer::Lost;
         let outcome = async {
             if let Some(after) = hangs_up_after {
