@@ -23,7 +23,9 @@ mod address;
 mod arguments;
 mod environment;
 mod error;
+mod gateway;
 mod key;
+mod lease;
 mod observe;
 mod page;
 mod run;
@@ -73,7 +75,7 @@ static LONG_VERSION: LazyLock<String> = LazyLock::new(|| {
 });
 
 /// An HTTP gateway to distributed locks with fencing tokens.
-#[derive(Debug, Parser)]
+#[derive(Parser)]
 #[command(name = "fencepost", version, long_version = LONG_VERSION.as_str(), args_conflicts_with_subcommands = true)]
 pub struct Cli {
     /// What to do; without it, `serve`.
@@ -84,7 +86,7 @@ pub struct Cli {
 }
 
 /// What the program can do.
-#[derive(Debug, Subcommand)]
+#[derive(Subcommand)]
 pub enum Action {
     /// Serve locks over HTTP (the default)
     Serve(Box<ServeArgs>),

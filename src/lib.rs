@@ -10,18 +10,21 @@
 //! | place | holds | may use |
 //! |---|---|---|
 //! | `main.rs` | arguments, bind, signals, exit code; the only `anyhow` | all |
-//! | [`config`] | settings: flags, each also an environment variable | `api`, `server`, `store`, `run`, `lock` |
+//! | [`config`] | settings: flags, each also an environment variable | `api`, `server`, `store`, `client`, `lock` |
 //! | `config/access`, `config/server`, `config/observe` | those that say who may do what, how connections are served, and what is said of it all | |
 //! | `config/store` | those that say where locks live, which all commands share that look at a store | |
 //! | `config/page`, `config/shipped` | the page on all of them, made of the flags; the manual and the completions, made of the same | |
 //! | `config/run`, `config/key` | those of `fencepost run`, and of `fencepost key new` | |
+//! | `config/gateway`, `config/lease` | those of all commands that ask gateways: which ones, with which key; which lock, and on which terms | |
 //! | `config/arguments`, `config/address`, `config/environment` | reading them, and what is said of wrong ones; addresses to listen on; variables that are none of them | |
-//! | [`run`] | `fencepost run`: a command that runs while a lock is held. It knows of a gateway what its contract says | `lock`, `clock` |
-//! | `run/gateway`, `run/gateways`, `run/addresses` | the requests, and what each answer means; which of several gateways is asked; what users write for them | |
-//! | `run/turn`, `run/progress`, `run/trouble` | waiting for the lock; what a person sees meanwhile; why there is no answer, in words | |
-//! | `run/supervisor`, `run/lease`, `run/renewals` | the one loop while the command runs; when what must have ended; renewing | |
-//! | `run/processes`, `run/signals`, `run/terminal` | all that the command started; what is passed on to it; who may read the terminal | |
-//! | `run/apart` | a run in a process of its own, where this one has children that the command did not start | |
+//! | [`client`] | the commands that ask gateways. They know of a gateway what its contract says | `lock`, `clock` |
+//! | `client/gateway`, `client/gateways`, `client/addresses` | the requests, and what each answer means; which of several gateways is asked; what users write for them | |
+//! | `client/trouble`, `client/ending` | why there is no answer, in words; with which status and line a command ends | |
+//! | `client/run` | `fencepost run`: a command that runs while a lock is held | |
+//! | `client/run/turn`, `client/run/progress` | waiting for the lock; what a person sees meanwhile | |
+//! | `client/run/supervisor`, `client/run/lease`, `client/run/renewals` | the one loop while the command runs; when what must have ended; renewing | |
+//! | `client/run/processes`, `client/run/signals`, `client/run/terminal` | all that the command started; what is passed on to it; who may read the terminal | |
+//! | `client/run/apart` | a run in a process of its own, where this one has children that the command did not start | |
 //! | [`api`] | every route, and what all requests pass through | `service`, `store`, `lock`, `server`, `access`, `audit`, `telemetry` |
 //! | `api/state`, `api/context` | what the handlers share; what one request carries from the door to its line in the log | |
 //! | `api/routes` | the handlers: parse → service → answer. `locks`, `list` and `health` answer at once, `hold` and `watch` go on | |
@@ -103,12 +106,12 @@
 pub mod access;
 pub mod api;
 pub mod audit;
+pub mod client;
 pub mod clock;
 pub mod config;
 pub mod files;
 pub mod lock;
 pub mod log;
-pub mod run;
 pub mod server;
 pub mod service;
 pub mod store;

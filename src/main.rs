@@ -13,6 +13,7 @@ use clap::error::ErrorKind;
 use fencepost::access::{self, Keyring};
 use fencepost::api::{self, Admission, App, AppState, KnownHosts};
 use fencepost::audit::{Audit, Event};
+use fencepost::client::run;
 use fencepost::clock::SystemClock;
 use fencepost::config::{
     Action, KeysFile, NewKey, Settings, SettingsError, StoreSettings, explain_arguments, misspelt_variables,
@@ -20,7 +21,6 @@ use fencepost::config::{
 };
 use fencepost::files::{self, watch_files};
 use fencepost::log::Log;
-use fencepost::run;
 use fencepost::server::{self, ServerSettings, Tls};
 use fencepost::service::LockService;
 use fencepost::store::embedded::{self, EmbeddedSettings, EmbeddedStore};

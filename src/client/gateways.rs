@@ -3,15 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::RunSettings;
+use super::GatewaySettings;
 use super::addresses::name_of;
+use super::ending::CommandFailure;
 use super::gateway::{Gateway, ReleaseAnswer, client};
 use super::trouble::{Contact, Trouble};
-use crate::lock::LeaseToken;
+use crate::lock::{LeaseToken, LockKey};
 
-/// One lock at all gateways, asked for with one token. They share a store, so what one of them granted holds at all.
-pub(super) struct Gateways {
+/// All gateways, asked about the same. They share a store, so what one of them granted holds at all.
+pub(crate) struct Gateways {
     members: Vec<Member>,
+    wait: Duration,
     /// Who is asked next, unless that is useless: the last one that answered, until it fails.
     first: usize,
     /// How many have failed since one answered, or since all had failed.
@@ -26,26 +28,38 @@ struct Member {
 }
 
 impl Gateways {
-    pub(super) fn new(settings: &RunSettings, token: &LeaseToken) -> Result<Self, String> {
-        let client = client(&settings.gateways, settings.authorities.as_deref())?;
+    /// Those of the settings, to be asked about this lock with this token, if about one and with one.
+    pub(crate) fn new(
+        settings: &GatewaySettings,
+        key: Option<&LockKey>,
+        token: Option<&LeaseToken>,
+    ) -> Result<Self, CommandFailure> {
+        let client = client(&settings.addresses, settings.authorities.as_deref())
+            .map_err(CommandFailure::not_possible)?;
         let member = |address| {
-            let gateway = Arc::new(Gateway::new(client.clone(), address, settings, token)?);
+            let gateway = Gateway::new(client.clone(), address, settings, key, token);
+            let gateway = Arc::new(gateway.map_err(CommandFailure::not_possible)?);
             Ok(Member { name: name_of(address), gateway, trouble: None })
         };
-        let members = settings.gateways.iter().map(member).collect::<Result<_, String>>()?;
-        Ok(Self { members, first: 0, failures: 0 })
+        let members = settings.addresses.iter().map(member).collect::<Result<_, CommandFailure>>()?;
+        Ok(Self { members, wait: settings.wait, first: 0, failures: 0 })
     }
 
-    pub(super) fn count(&self) -> usize {
+    /// How long to try at the start if none decides.
+    pub(crate) fn wait(&self) -> Duration {
+        self.wait
+    }
+
+    pub(crate) fn count(&self) -> usize {
         self.members.len()
     }
 
-    pub(super) fn name(&self, number: usize) -> &str {
+    pub(crate) fn name(&self, number: usize) -> &str {
         &self.members[number].name
     }
 
     /// Who is to be asked, and by which number it is known here. One that would refuse again is asked only if all would.
-    pub(super) fn next(&self) -> (usize, Arc<Gateway>) {
+    pub(crate) fn next(&self) -> (usize, Arc<Gateway>) {
         let in_turn = (self.first..self.count()).chain(0..self.first);
         let next = in_turn.into_iter().find(|&number| !self.members[number].is_useless());
         let number = next.unwrap_or(self.first);
@@ -53,12 +67,12 @@ impl Gateways {
     }
 
     /// Asks another one next.
-    pub(super) fn pass_over(&mut self, number: usize) {
+    pub(crate) fn pass_over(&mut self, number: usize) {
         self.first = (number + 1) % self.count();
     }
 
     /// Notes that this one has answered: it is asked first from now on.
-    pub(super) fn answered(&mut self, number: usize) {
+    pub(crate) fn answered(&mut self, number: usize) {
         self.first = number;
         self.failures = 0;
         self.forget_troubles();
@@ -66,7 +80,7 @@ impl Gateways {
 
     /// Notes why this one gave no answer: the one after it is asked next. Returns whether all have failed in turn, but for
     /// those that would refuse again.
-    pub(super) fn failed(&mut self, number: usize, trouble: Trouble) -> bool {
+    pub(crate) fn failed(&mut self, number: usize, trouble: Trouble) -> bool {
         if self.next().0 == number {
             self.pass_over(number);
         }
@@ -85,12 +99,12 @@ impl Gateways {
     }
 
     /// Whether asking again may help at one of them.
-    pub(super) fn may_answer(&self) -> bool {
+    pub(crate) fn may_answer(&self) -> bool {
         self.useful() > 0
     }
 
     /// Why there is no answer, gateway by gateway; nothing where none is known to have failed.
-    pub(super) fn trouble(&self) -> Option<String> {
+    pub(crate) fn trouble(&self) -> Option<String> {
         let told = self.members.iter().filter_map(|member| {
             let trouble = member.trouble.as_ref()?;
             Some(format!("{}: {}", member.name, trouble.reason))
@@ -101,7 +115,7 @@ impl Gateways {
 
     /// Releases the lock, or gives up the place in the queue, at the first that answers. Each is asked once, unless it
     /// would say again what it has said before.
-    pub(super) async fn release(&mut self, patience: Duration) -> Option<ReleaseAnswer> {
+    pub(crate) async fn release(&mut self, patience: Duration) -> Option<ReleaseAnswer> {
         let patience = patience / u32::try_from(self.count()).unwrap_or(u32::MAX);
         for _ in 0..self.useful() {
             let (number, gateway) = self.next();
@@ -119,12 +133,12 @@ impl Gateways {
     }
 
     /// Forgets what went wrong: what was refused to one request may be granted to another.
-    pub(super) fn forget_troubles(&mut self) {
+    pub(crate) fn forget_troubles(&mut self) {
         self.members.iter_mut().for_each(|member| member.trouble = None);
     }
 
     /// Notes that this one refuses requests with this token, whatever they ask for.
-    pub(super) fn refused(&mut self, number: usize, reason: String) {
+    pub(crate) fn refused(&mut self, number: usize, reason: String) {
         self.failed(number, Trouble { reason, contact: Contact::Answered, is_lasting: true });
     }
 }

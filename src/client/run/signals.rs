@@ -16,7 +16,7 @@ pub(super) const PASSED_ON: [Signal; 6] =
 /// The signals that arrive. They are caught as long as this exists, so none is lost between the grant and the command.
 ///
 /// They are caught and not ignored: `exec` removes handlers, but a command inherits what is ignored.
-pub(super) struct Signals {
+pub(crate) struct Signals {
     passed_on: Vec<(Signal, Stream)>,
     child: Stream,
     resumed: Stream,
@@ -25,7 +25,7 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    pub(super) fn catch() -> io::Result<Self> {
+    pub(crate) fn catch() -> io::Result<Self> {
         let ignored = ignored_signals()?;
         // What was ignored when this process started, as by `nohup`, stays so, here and for the command.
         let is_heard = |signal: &Signal| ignored & (1 << (signal.as_raw() - 1)) == 0;
@@ -51,7 +51,7 @@ impl Signals {
     }
 
     /// One that is to be passed on.
-    pub(super) async fn next(&mut self) -> Signal {
+    pub(crate) async fn next(&mut self) -> Signal {
         next_of(&mut self.passed_on).await
     }
 

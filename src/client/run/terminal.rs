@@ -8,7 +8,7 @@ use rustix::process::{Pid, getpgrp};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr, tcsetpgrp};
 
 /// The terminal that controls this session.
-pub(super) struct Terminal {
+pub(crate) struct Terminal {
     tty: Option<File>,
     own_group: Pid,
     /// Whether the command is to have it whenever we have it.
@@ -19,7 +19,7 @@ pub(super) struct Terminal {
 }
 
 impl Terminal {
-    pub(super) fn open() -> Self {
+    pub(crate) fn open() -> Self {
         let tty = File::options().read(true).write(true).open("/dev/tty").ok();
         let modes = tty.as_ref().and_then(|tty| tcgetattr(tty).ok());
         // In a pipe, another of the same job may be the one that reads keys, as `less` does. The command gets the

@@ -3,8 +3,8 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
-use super::gateway::Busy;
 use super::terminal::Terminal;
+use crate::client::Busy;
 use crate::clock::boottime;
 
 /// To the beginning of the line, and nothing on it.

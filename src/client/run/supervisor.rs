@@ -8,12 +8,12 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, WaitStatus};
 
 use super::RunSettings;
-use super::gateway::RenewAnswer;
 use super::lease::{Alarm, LeaseClock};
 use super::processes::{Family, Reaped, stop_own_group};
 use super::renewals::Renewals;
 use super::signals::{SignalEvent, Signals};
 use super::terminal::Terminal;
+use crate::client::RenewAnswer;
 use crate::clock::boottime;
 
 /// How often a command that was stopped for the terminal is let go on, if it cannot have it and nothing stops us with it.
@@ -101,7 +101,7 @@ impl CommandSupervisor<'_> {
             return None;
         }
         let is_nobody_left = self.family.kill();
-        let key = self.settings.key.as_str();
+        let key = self.settings.lock.key.as_str();
         let why = match self.state.gone.take() {
             Some(reason) => format!("the lock {key:?} was lost: {reason}"),
             None if now >= self.lease.ends_at() => {
@@ -118,8 +118,8 @@ impl CommandSupervisor<'_> {
     }
 
     fn why_not_renewed(&self) -> String {
-        let key = self.settings.key.as_str();
-        match self.settings.max_hold.filter(|_| self.state.is_longest) {
+        let key = self.settings.lock.key.as_str();
+        match self.settings.lock.max_hold.filter(|_| self.state.is_longest) {
             Some(most) => {
                 let most = humantime::format_duration(most);
                 format!("the lock {key:?} may not be held for longer than {most} (--max-hold)")

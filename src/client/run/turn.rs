@@ -5,15 +5,15 @@ use std::time::Duration;
 use rustix::process::Signal;
 use tokio::time::{interval, sleep, timeout};
 
-use super::RunSettings;
-use super::gateway::{AcquireAnswer, Gateway, RequestRefusal};
-use super::gateways::Gateways;
-use super::lease::HeldGrant;
 use super::progress::Progress;
 use super::signals::Signals;
 use super::terminal::Terminal;
-use super::trouble::{Contact, Trouble};
+use crate::client::{
+    AcquireAnswer, AcquireSettings, CommandFailure, Contact, Gateway, Gateways, HeldGrant, REFUSED,
+    RequestRefusal, Trouble, UNREACHABLE,
+};
 use crate::clock::{Backoff, boottime};
+use crate::lock::LockKey;
 
 /// How long one request waits. The place is kept for longer than the next takes to arrive.
 const SLICE: Duration = Duration::from_secs(20);
@@ -39,7 +39,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Why there is no lock.
-pub(super) enum NotTaken {
+pub(crate) enum NotTaken {
     Because(Cause, String),
     /// This process is to end.
     Signal(Signal),
@@ -47,7 +47,7 @@ pub(super) enum NotTaken {
 
 /// Who is to blame.
 #[derive(Clone, Copy)]
-pub(super) enum Cause {
+pub(crate) enum Cause {
     Busy,
     /// There is no gateway, or none that can use its store or has room for this client.
     Unreachable,
@@ -57,10 +57,27 @@ pub(super) enum Cause {
     Refused,
 }
 
+impl Cause {
+    /// What is said of it, and the status; the one for a lock that is busy is the caller's.
+    pub(crate) fn explain(self, key: &LockKey, reason: &str, busy: u8) -> CommandFailure {
+        let key = key.as_str();
+        match self {
+            Self::Busy => CommandFailure::new(busy, format!("the lock {key:?} is busy: {reason}")),
+            Self::Unreachable => {
+                CommandFailure::new(UNREACHABLE, format!("cannot take the lock {key:?}: {reason}"))
+            }
+            Self::Misconfigured => {
+                CommandFailure::new(REFUSED, format!("cannot take the lock {key:?}: {reason}"))
+            }
+            Self::Refused => CommandFailure::new(REFUSED, format!("refused by {reason}")),
+        }
+    }
+}
+
 /// Takes the lock. If that fails, the place in the wait queue is given up.
-pub(super) async fn take(
+pub(crate) async fn take(
     gateways: &mut Gateways,
-    settings: &RunSettings,
+    settings: &AcquireSettings,
     signals: &mut Signals,
     terminal: &Terminal,
 ) -> Result<HeldGrant, NotTaken> {
@@ -88,7 +105,7 @@ pub(super) async fn take(
 
 struct Turn<'a> {
     gateways: &'a mut Gateways,
-    settings: &'a RunSettings,
+    settings: &'a AcquireSettings,
     progress: Progress<'a>,
     /// How far a request has come.
     contact: Contact,
@@ -103,7 +120,7 @@ impl Turn<'_> {
         let began_at = boottime();
         let wait_ends_at = began_at.saturating_add(self.settings.wait);
         // Gateways that answer but do not decide are tried for this long at least.
-        let contact_ends_at = began_at.saturating_add(self.settings.gateway_wait);
+        let contact_ends_at = began_at.saturating_add(self.gateways.wait());
         let is_alone = self.gateways.count() == 1;
         let (slice, answer_may_take) = match is_alone {
             true => (SLICE, ANSWER_MAY_TAKE),

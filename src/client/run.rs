@@ -1,12 +1,10 @@
 //! `fencepost run`: a command that runs while a lock is held.
 //!
 //! It takes the lock, starts the command, renews at a third of the ttl and releases at the end. If the lease cannot be
-//! renewed, the command and all that it has started are dead before the lease ends. It speaks HTTP with gateways like any
-//! other client. It chooses its own token, so each request can be repeated, at the same gateway or at another one of the
-//! same store.
+//! renewed, the command and all that it has started are dead before the lease ends.
 
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -15,13 +13,14 @@ use nix::sys::signal::Signal as SignalName;
 use rustix::process::{DumpableBehavior, Pid, Signal, WaitStatus, set_dumpable_behavior};
 use tokio::time::{sleep, timeout};
 
+use crate::client::{
+    AcquireSettings, CommandFailure, GatewaySettings, Gateways, HeldGrant, LOST, ReleaseAnswer, by_signal,
+    exit_code, fresh_token, say,
+};
 use crate::clock::boottime;
-use crate::lock::{LeaseToken, LockKey, Owner};
+use crate::lock::LeaseToken;
 
-mod addresses;
 mod apart;
-mod gateway;
-mod gateways;
 mod lease;
 mod processes;
 mod progress;
@@ -29,35 +28,22 @@ mod renewals;
 mod signals;
 mod supervisor;
 mod terminal;
-mod trouble;
 mod turn;
 
-pub use addresses::GatewayAddresses;
 pub use apart::run_apart;
+pub(crate) use signals::Signals;
+pub(crate) use terminal::Terminal;
+pub(crate) use turn::{NotTaken, take};
 
-use gateway::ReleaseAnswer;
-use gateways::Gateways;
-use lease::{Alarm, HeldGrant, LeaseClock};
+use lease::{Alarm, LeaseClock};
 use processes::Family;
 use renewals::Renewals;
-use signals::Signals;
 use supervisor::{CommandState, CommandSupervisor, End};
-use terminal::Terminal;
-use turn::{Cause, NotTaken};
+use turn::Cause;
 
-/// The gateway could not be reached, or cannot do its work (`EX_UNAVAILABLE`).
-const UNREACHABLE: u8 = 69;
-/// Something that this machine should be able to do has failed (`EX_OSERR`).
-const NOT_POSSIBLE: u8 = 71;
-/// The lease was lost, and the command ended because of it.
-const LOST: u8 = 76;
-/// The request is wrong, as wrong settings are.
-const REFUSED: u8 = 2;
 /// The statuses that shells use for a command that cannot be started, and for one that does not exist.
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
-/// What shells add to the number of the signal that ended a command.
-const BY_SIGNAL: u8 = 128;
 
 /// How long a release is tried: after that the lock is free when its lease ends.
 const RELEASE_MAY_TAKE: Duration = Duration::from_secs(5);
@@ -70,27 +56,11 @@ const LAST_WORD_MAY_TAKE: Duration = Duration::from_secs(1);
 /// What `run` needs to know, checked.
 pub struct RunSettings {
     /// The gateways that are asked.
-    pub gateways: GatewayAddresses,
-    /// The authorities that are trusted instead of those of this machine, in PEM.
-    pub authorities: Option<Vec<u8>>,
-    /// The key that they ask for.
-    pub api_key: Option<String>,
-    /// The name of the lock.
-    pub key: LockKey,
-    /// The lease.
-    pub ttl: Duration,
-    /// How long to wait for the lock.
-    pub wait: Duration,
-    /// How long to wait for a gateway, at the start.
-    pub gateway_wait: Duration,
+    pub gateways: GatewaySettings,
+    /// The lock.
+    pub lock: AcquireSettings,
     /// How long processes that are asked to end may take for that.
     pub kill_after: Duration,
-    /// The longest that the lock may be held.
-    pub max_hold: Option<Duration>,
-    /// The shortest that it stays taken.
-    pub min_hold: Option<Duration>,
-    /// A note for people.
-    pub owner: Option<Owner>,
     /// The exit status if another client had the lock until the wait was over.
     pub busy_exit: u8,
     /// Whether the command gets the token.
@@ -105,55 +75,45 @@ pub struct RunSettings {
 pub fn run(settings: &RunSettings) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return complain(&format!("cannot start: {error}"), NOT_POSSIBLE),
+        Err(error) => return exit_code(Err(CommandFailure::not_possible(format!("cannot start: {error}")))),
     };
     let done = runtime.block_on(run_under_lock(settings));
     // A name that is still being resolved must not delay the end.
     runtime.shutdown_background();
-    match done {
-        Ok(status) => ExitCode::from(status),
-        Err(Failure { problem, status }) => complain(&problem, status),
-    }
+    exit_code(done)
 }
 
-/// Why there is no exit status of the command.
-struct Failure {
-    problem: String,
-    status: u8,
+fn unsupervised(error: io::Error) -> CommandFailure {
+    CommandFailure::not_possible(format!("cannot supervise a command: {error}"))
 }
 
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Self {
-        Self { problem: format!("cannot supervise a command: {error}"), status: NOT_POSSIBLE }
-    }
-}
-
-async fn run_under_lock(settings: &RunSettings) -> Result<u8, Failure> {
+async fn run_under_lock(settings: &RunSettings) -> Result<u8, CommandFailure> {
     // All that can fail on this machine does so before there is a lock.
-    conceal()?;
-    let mut signals = Signals::catch()?;
-    let mut family = Family::adopt()?;
-    let alarm = Alarm::new()?;
+    conceal().map_err(unsupervised)?;
+    let mut signals = Signals::catch().map_err(unsupervised)?;
+    let mut family = Family::adopt().map_err(unsupervised)?;
+    let alarm = Alarm::new().map_err(unsupervised)?;
     let mut terminal = Terminal::open();
-    let token = fresh_token()?;
-    let mut gateways =
-        Gateways::new(settings, &token).map_err(|problem| Failure { problem, status: NOT_POSSIBLE })?;
+    let (token, lock) = (fresh_token()?, &settings.lock);
+    let mut gateways = Gateways::new(&settings.gateways, Some(&lock.key), Some(&token))?;
 
-    let held = match turn::take(&mut gateways, settings, &mut signals, &terminal).await {
+    let held = match take(&mut gateways, lock, &mut signals, &terminal).await {
         Ok(held) => held,
         Err(NotTaken::Signal(signal)) => return Ok(by_signal(signal.as_raw())),
         // That is no failure, and cron would mail what is said.
         Err(NotTaken::Because(Cause::Busy, _)) if settings.busy_exit == 0 => return Ok(0),
-        Err(NotTaken::Because(cause, reason)) => return Err(explain(settings, cause, &reason)),
+        Err(NotTaken::Because(cause, reason)) => {
+            return Err(cause.explain(&lock.key, &reason, settings.busy_exit));
+        }
     };
-    let lease = LeaseClock::new(held, settings.ttl, settings.kill_after);
-    let is_ready = signals.catch_stop().map_err(Failure::from);
+    let lease = LeaseClock::new(held, lock.ttl, settings.kill_after);
+    let is_ready = signals.catch_stop().map_err(unsupervised);
     // Since the grant, this process may have been stopped, or blocked by its terminal. Or the machine slept.
     if boottime() >= lease.terms_at() {
         let _ = gateways.release(LAST_WORD_MAY_TAKE).await;
-        let key = settings.key.as_str();
+        let key = lock.key.as_str();
         let problem = format!("the lease of {key:?} was almost over before the command could be started");
-        return Err(Failure { problem, status: LOST });
+        return Err(CommandFailure { problem, status: LOST });
     }
     let command = match is_ready.and_then(|()| start(settings, &token, held)) {
         Ok(command) => command,
@@ -171,7 +131,7 @@ async fn run_under_lock(settings: &RunSettings) -> Result<u8, Failure> {
         family: &family,
         command,
         lease,
-        renewals: Renewals::new(&mut gateways, held, settings.ttl),
+        renewals: Renewals::new(&mut gateways, held, lock.ttl),
         alarm,
         state: CommandState::default(),
     };
@@ -181,13 +141,13 @@ async fn run_under_lock(settings: &RunSettings) -> Result<u8, Failure> {
         family.kill();
     }
     terminal.take_back();
-    match end? {
+    match end.map_err(unsupervised)? {
         End::Ended { status, is_nobody_left, passed_on } => {
             tell_of_signal(status, passed_on);
             if is_nobody_left {
                 release(settings, &mut gateways, &mut signals).await;
             } else {
-                let key = settings.key.as_str();
+                let key = lock.key.as_str();
                 say(&format!(
                     "something that the command started could not be ended: the lock {key:?} is not released"
                 ));
@@ -200,7 +160,7 @@ async fn run_under_lock(settings: &RunSettings) -> Result<u8, Failure> {
                 // So the next client need not wait until the lease ends.
                 let _ = gateways.release(LAST_WORD_MAY_TAKE).await;
             }
-            Err(Failure { problem, status: LOST })
+            Err(CommandFailure { problem, status: LOST })
         }
     }
 }
@@ -211,18 +171,11 @@ fn conceal() -> io::Result<()> {
     Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 
-/// A token that no other acquisition has; the `~` in front of those that gateways make is not for clients.
-fn fresh_token() -> Result<LeaseToken, Failure> {
-    let text = format!("{:032x}", rand::random::<u128>());
-    LeaseToken::parse(text.as_bytes())
-        .map_err(|error| Failure { problem: error.to_string(), status: NOT_POSSIBLE })
-}
-
-fn start(settings: &RunSettings, token: &LeaseToken, held: HeldGrant) -> Result<Pid, Failure> {
+fn start(settings: &RunSettings, token: &LeaseToken, held: HeldGrant) -> Result<Pid, CommandFailure> {
     let mut command = Command::new(&settings.program);
     command
         .args(&settings.arguments)
-        .env("LOCK_KEY", settings.key.as_str())
+        .env("LOCK_KEY", settings.lock.key.as_str())
         .env("FENCING_TOKEN", held.fencing_token.to_string())
         // A token that this process was given is that of another lock.
         .env_remove("LEASE_TOKEN")
@@ -238,14 +191,14 @@ fn start(settings: &RunSettings, token: &LeaseToken, held: HeldGrant) -> Result<
         Err(error) => {
             let problem = format!("cannot run {:?}: {error}", settings.program);
             let is_missing = error.kind() == io::ErrorKind::NotFound;
-            Err(Failure { problem, status: if is_missing { NOT_FOUND } else { NOT_EXECUTABLE } })
+            Err(CommandFailure { problem, status: if is_missing { NOT_FOUND } else { NOT_EXECUTABLE } })
         }
     }
 }
 
 /// Releases the lock, and says so if that cannot be done: the exit status stays that of the command.
 async fn release(settings: &RunSettings, gateways: &mut Gateways, signals: &mut Signals) {
-    let key = settings.key.as_str();
+    let key = settings.lock.key.as_str();
     // What has arrived before was meant for the command, and has ended it perhaps.
     signals.forget().await;
     gateways.forget_troubles();
@@ -283,17 +236,6 @@ async fn release(settings: &RunSettings, gateways: &mut Gateways, signals: &mut 
     }
 }
 
-fn explain(settings: &RunSettings, cause: Cause, reason: &str) -> Failure {
-    let key = settings.key.as_str();
-    let (problem, status) = match cause {
-        Cause::Busy => (format!("the lock {key:?} is busy: {reason}"), settings.busy_exit),
-        Cause::Unreachable => (format!("cannot take the lock {key:?}: {reason}"), UNREACHABLE),
-        Cause::Misconfigured => (format!("cannot take the lock {key:?}: {reason}"), REFUSED),
-        Cause::Refused => (format!("refused by {reason}"), REFUSED),
-    };
-    Failure { problem, status }
-}
-
 fn exit_status(status: WaitStatus) -> u8 {
     match (status.exit_status(), status.terminating_signal()) {
         (Some(code), _) => u8::try_from(code & 0xff).unwrap_or(u8::MAX),
@@ -312,18 +254,4 @@ fn tell_of_signal(status: WaitStatus, passed_on: Option<Signal>) {
     }
     let name = SignalName::try_from(number).map_or("unknown", SignalName::as_str);
     say(&format!("the command was ended by signal {number} ({name})"));
-}
-
-fn by_signal(number: i32) -> u8 {
-    u8::try_from(number).map_or(u8::MAX, |number| BY_SIGNAL.saturating_add(number))
-}
-
-fn complain(problem: &str, status: u8) -> ExitCode {
-    say(problem);
-    ExitCode::from(status)
-}
-
-fn say(problem: &str) {
-    // Where standard error is closed, the exit status has to do.
-    let _ = writeln!(io::stderr(), "fencepost: {problem}");
 }

@@ -20,7 +20,8 @@ use tokio::runtime::Builder;
 use tokio::time::timeout;
 
 use super::signals::{PASSED_ON, Signals};
-use super::{NOT_POSSIBLE, complain, conceal, exit_status};
+use super::{conceal, exit_status};
+use crate::client::{CommandFailure, exit_code};
 
 /// The `si_code` of a signal that the kernel sends by itself, as for a key of the terminal.
 const FROM_KERNEL: i32 = 0x80;
@@ -32,7 +33,9 @@ pub fn run_apart() -> Option<ExitCode> {
     }
     Some(match start_and_follow() {
         Ok(status) => ExitCode::from(exit_status(status)),
-        Err(error) => complain(&format!("cannot start a process of its own: {error}"), NOT_POSSIBLE),
+        Err(error) => exit_code(Err(CommandFailure::not_possible(format!(
+            "cannot start a process of its own: {error}"
+        )))),
     })
 }
 

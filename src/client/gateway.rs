@@ -1,18 +1,17 @@
-//! The gateway as its client sees it: three requests, and what each answer means for the holder of a lock.
+//! The gateway as its client sees it: requests, and what each answer means for the holder of a lock.
 
 use std::time::Duration;
 
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use reqwest::redirect::Policy;
-use reqwest::{Certificate, Client, Method, Url};
+use reqwest::{Certificate, Client, Method, RequestBuilder, Response, Url};
 use serde::Deserialize;
 
-use super::RunSettings;
 use super::addresses::GatewayAddresses;
-use super::lease::HeldGrant;
 use super::trouble::{Contact, Trouble};
+use super::{AcquireSettings, GatewaySettings};
 use crate::clock::{boottime, whole_ms};
-use crate::lock::LeaseToken;
+use crate::lock::{LeaseToken, LockKey};
 
 /// How long a connection may take to be made, and how long where another gateway can be asked instead.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -23,15 +22,28 @@ const KEEPALIVE: Duration = Duration::from_secs(2);
 /// Less than gateways and proxies keep an idle connection, so that a request never meets one that is just being closed.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// One lock at a gateway, asked for with one token.
-pub(super) struct Gateway {
+/// A gateway, and what all requests to it have in common.
+pub(crate) struct Gateway {
     client: Client,
     address: Url,
+    /// The lock that is asked about, if it is one.
+    key: Option<String>,
+    /// The API key, and the lease token if there is one.
     headers: HeaderMap,
 }
 
+/// What an answer said of the lease.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HeldGrant {
+    pub(crate) fencing_token: u64,
+    /// When the request was sent.
+    pub(crate) sent_at: Duration,
+    /// When the lease ends at the earliest, counted from then.
+    pub(crate) ends_at: Duration,
+}
+
 /// What came of asking for the lock.
-pub(super) enum AcquireAnswer {
+pub(crate) enum AcquireAnswer {
     Held(HeldGrant),
     /// Another client has it, or too many wait.
     Busy(Busy),
@@ -42,24 +54,24 @@ pub(super) enum AcquireAnswer {
 }
 
 /// An answer that stays the same however often the same is asked.
-pub(super) struct RequestRefusal {
+pub(crate) struct RequestRefusal {
     /// A gateway says so, and not something in front of it.
-    pub(super) is_gateways: bool,
-    pub(super) parameter: Option<String>,
-    pub(super) reason: String,
+    pub(crate) is_gateways: bool,
+    pub(crate) parameter: Option<String>,
+    pub(crate) reason: String,
     /// It refuses the caller, and not the request: a release would be refused too.
-    pub(super) is_of_all: bool,
+    pub(crate) is_of_all: bool,
 }
 
 /// Why the lock is not ours yet, and who else waits.
-pub(super) struct Busy {
-    pub(super) position: Option<u64>,
-    pub(super) waiters: u64,
-    pub(super) reason: String,
+pub(crate) struct Busy {
+    pub(crate) position: Option<u64>,
+    pub(crate) waiters: u64,
+    pub(crate) reason: String,
 }
 
 /// What came of a renewal.
-pub(super) enum RenewAnswer {
+pub(crate) enum RenewAnswer {
     Held(HeldGrant),
     /// The lock is not ours any more.
     Gone(String),
@@ -69,7 +81,7 @@ pub(super) enum RenewAnswer {
 }
 
 /// What came of a release.
-pub(super) enum ReleaseAnswer {
+pub(crate) enum ReleaseAnswer {
     Done,
     /// It was not ours any more.
     NotHeld(String),
@@ -83,21 +95,22 @@ struct GrantBody {
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct ProblemBody {
+pub(super) struct GatewayProblem {
     #[serde(rename = "type")]
-    kind: String,
+    pub(super) kind: String,
     detail: String,
     parameter: Option<String>,
     position: Option<u64>,
-    waiters: u64,
+    pub(super) waiters: u64,
 }
 
-struct Reply {
+/// An answer, read to its end.
+pub(super) struct Reply {
     shows_key: bool,
     speaks_tls: bool,
-    status: u16,
+    pub(super) status: u16,
     sent_at: Duration,
-    body: Vec<u8>,
+    pub(super) body: Vec<u8>,
 }
 
 /// What speaks HTTP with all of them, and trusts these authorities instead of those of this machine.
@@ -112,7 +125,7 @@ pub(super) fn client(addresses: &GatewayAddresses, authorities: Option<&[u8]>) -
         .tcp_keepalive_interval(KEEPALIVE)
         .tcp_keepalive_retries(2)
         .pool_idle_timeout(IDLE_TIMEOUT);
-    if addresses.iter().all(|address| address.scheme() == "http") {
+    if !addresses.speak_tls() {
         // Where no certificates are needed, none need be installed on this machine.
         builder = builder.tls_certs_only([]);
     }
@@ -124,26 +137,28 @@ pub(super) fn client(addresses: &GatewayAddresses, authorities: Option<&[u8]>) -
 }
 
 impl Gateway {
-    pub(super) fn new(
+    pub(crate) fn new(
         client: Client,
         address: &Url,
-        settings: &RunSettings,
-        token: &LeaseToken,
+        settings: &GatewaySettings,
+        key: Option<&LockKey>,
+        token: Option<&LeaseToken>,
     ) -> Result<Self, String> {
-        let mut address = address.clone();
-        address.query_pairs_mut().append_pair("key", settings.key.as_str());
         let mut headers = HeaderMap::new();
-        headers.insert("lease-token", secret(token.reveal())?);
+        if let Some(token) = token {
+            headers.insert("lease-token", secret(token.reveal())?);
+        }
         if let Some(key) = &settings.api_key {
             headers.insert(AUTHORIZATION, secret(&format!("Bearer {key}"))?);
         }
-        Ok(Self { client, address, headers })
+        let key = key.map(|key| key.as_str().to_owned());
+        Ok(Self { client, address: address.clone(), key, headers })
     }
 
     /// Asks for the lock, waiting in the queue for so long.
-    pub(super) async fn acquire(
+    pub(crate) async fn acquire(
         &self,
-        settings: &RunSettings,
+        settings: &AcquireSettings,
         wait: Duration,
         patience: Duration,
     ) -> AcquireAnswer {
@@ -156,7 +171,7 @@ impl Gateway {
         if !wait.is_zero() {
             query.push(("wait", in_ms(wait)));
         }
-        let reply = match self.call(Method::PUT, &query, patience).await {
+        let reply = match self.call(Method::PUT, "lock", &query, patience).await {
             Ok(reply) => reply,
             Err(trouble) => return AcquireAnswer::NotNow(trouble),
         };
@@ -184,47 +199,54 @@ impl Gateway {
     }
 
     /// Renews the lease; what proxies say is never taken for what the gateway says.
-    pub(super) async fn renew(&self, ttl: Duration, patience: Duration) -> RenewAnswer {
-        let reply = match self.call(Method::PATCH, &[("ttl", in_ms(ttl))], patience).await {
-            Ok(reply) => reply,
-            Err(trouble) => return RenewAnswer::NotNow(trouble),
-        };
-        if let Some(held) = reply.held() {
-            return RenewAnswer::Held(held);
-        }
-        match (reply.status, reply.problem().kind.as_str()) {
-            (404, "/problems/not-held") | (409, "/problems/held-by-another" | "/problems/token-released") => {
-                RenewAnswer::Gone(reply.reason())
-            }
-            (409, "/problems/max-hold-reached") => RenewAnswer::MaxHoldReached,
-            _ => RenewAnswer::NotNow(reply.trouble()),
+    pub(crate) async fn renew(&self, ttl: Duration, patience: Duration) -> RenewAnswer {
+        match self.ask_to_renew(ttl, patience).await {
+            Ok(reply) => reply.renewal().unwrap_or_else(|| RenewAnswer::NotNow(reply.trouble())),
+            Err(trouble) => RenewAnswer::NotNow(trouble),
         }
     }
 
     /// Releases the lock, or gives up the place in the queue.
-    pub(super) async fn release(&self, patience: Duration) -> Result<ReleaseAnswer, Trouble> {
-        let reply = self.call(Method::DELETE, &[], patience).await?;
-        match (reply.status, reply.problem().kind.as_str()) {
-            (204, _) => Ok(ReleaseAnswer::Done),
-            (404, "/problems/not-held") | (409, "/problems/held-by-another") => {
-                Ok(ReleaseAnswer::NotHeld(reply.reason()))
-            }
-            _ => Err(reply.trouble()),
-        }
+    pub(crate) async fn release(&self, patience: Duration) -> Result<ReleaseAnswer, Trouble> {
+        let reply = self.ask_to_release(patience).await?;
+        reply.release().ok_or_else(|| reply.trouble())
     }
 
-    async fn call(
+    pub(super) async fn ask_to_renew(&self, ttl: Duration, patience: Duration) -> Result<Reply, Trouble> {
+        self.call(Method::PATCH, "lock", &[("ttl", in_ms(ttl))], patience).await
+    }
+
+    pub(super) async fn ask_to_release(&self, patience: Duration) -> Result<Reply, Trouble> {
+        self.call(Method::DELETE, "lock", &[], patience).await
+    }
+
+    /// One request and its whole answer, which may take so long.
+    pub(super) async fn call(
         &self,
         method: Method,
+        place: &str,
         query: &[(&str, String)],
         patience: Duration,
     ) -> Result<Reply, Trouble> {
-        let mut url = self.address.clone();
-        url.query_pairs_mut().extend_pairs(query);
         // A lease is counted from before the request that got it.
         let sent_at = boottime();
-        let request = self.client.request(method, url).headers(self.headers.clone()).timeout(patience);
-        let response = request.send().await.map_err(Trouble::from)?;
+        let response = self.request(method, place, query).timeout(patience).send().await;
+        self.read(response.map_err(Trouble::from)?, sent_at).await
+    }
+
+    /// A request that is yet to be sent.
+    pub(super) fn request(&self, method: Method, place: &str, query: &[(&str, String)]) -> RequestBuilder {
+        let mut url = self.address.clone();
+        if let Ok(mut path) = url.path_segments_mut() {
+            path.push(place);
+        }
+        let key = self.key.iter().map(|key| ("key", key));
+        url.query_pairs_mut().extend_pairs(key).extend_pairs(query);
+        self.client.request(method, url).headers(self.headers.clone())
+    }
+
+    /// Reads the rest of an answer.
+    pub(super) async fn read(&self, response: Response, sent_at: Duration) -> Result<Reply, Trouble> {
         let status = response.status().as_u16();
         let body = response.bytes().await.map_err(Trouble::from)?.to_vec();
         let shows_key = self.headers.contains_key(AUTHORIZATION);
@@ -233,7 +255,7 @@ impl Gateway {
     }
 }
 
-impl ProblemBody {
+impl GatewayProblem {
     fn is_gateways(&self) -> bool {
         self.kind.starts_with("/problems/")
     }
@@ -249,11 +271,36 @@ impl Reply {
         Some(HeldGrant { fencing_token: grant.fencing_token, sent_at: self.sent_at, ends_at })
     }
 
-    fn problem(&self) -> ProblemBody {
+    /// What it says of a renewal; `None` if it decides nothing.
+    pub(super) fn renewal(&self) -> Option<RenewAnswer> {
+        if let Some(held) = self.held() {
+            return Some(RenewAnswer::Held(held));
+        }
+        match (self.status, self.problem().kind.as_str()) {
+            (404, "/problems/not-held") | (409, "/problems/held-by-another" | "/problems/token-released") => {
+                Some(RenewAnswer::Gone(self.reason()))
+            }
+            (409, "/problems/max-hold-reached") => Some(RenewAnswer::MaxHoldReached),
+            _ => None,
+        }
+    }
+
+    /// What it says of a release; `None` if it decides nothing.
+    pub(super) fn release(&self) -> Option<ReleaseAnswer> {
+        match (self.status, self.problem().kind.as_str()) {
+            (204, _) => Some(ReleaseAnswer::Done),
+            (404, "/problems/not-held") | (409, "/problems/held-by-another") => {
+                Some(ReleaseAnswer::NotHeld(self.reason()))
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn problem(&self) -> GatewayProblem {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
 
-    fn trouble(&self) -> Trouble {
+    pub(super) fn trouble(&self) -> Trouble {
         // A proxy's own pages say nothing of what the gateway does next.
         let is_lasting = self.problem().is_gateways()
             && matches!(self.status, 400..500)
@@ -261,8 +308,8 @@ impl Reply {
         Trouble { reason: self.reason(), contact: Contact::Answered, is_lasting }
     }
 
-    fn reason(&self) -> String {
-        let ProblemBody { kind, detail, .. } = self.problem();
+    pub(super) fn reason(&self) -> String {
+        let GatewayProblem { kind, detail, .. } = self.problem();
         if kind.is_empty() {
             if self.status == 400 && !self.speaks_tls && names_tls(&self.body) {
                 return "this port speaks TLS: write https://".to_owned();

@@ -4,10 +4,8 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-use super::gateway::RenewAnswer;
-use super::gateways::Gateways;
-use super::lease::{HeldGrant, LeaseClock};
-use super::trouble::{Contact, Trouble};
+use super::lease::LeaseClock;
+use crate::client::{Contact, Gateways, HeldGrant, RenewAnswer, Trouble};
 use crate::clock::boottime;
 
 /// When the lease is renewed, as a part of it.

@@ -14,6 +14,7 @@ use rustix::time::{
 };
 use tokio::sync::Notify;
 
+use crate::client::HeldGrant;
 use crate::clock::boottime;
 
 /// SIGKILL is sent this part of the ttl before the lease ends: so much may this machine's clock differ from the store's,
@@ -21,16 +22,6 @@ use crate::clock::boottime;
 const MARGIN_PART: u32 = 10;
 const SHORTEST_MARGIN: Duration = Duration::from_millis(100);
 const LONGEST_MARGIN: Duration = Duration::from_secs(1);
-
-/// What an answer said of the lease.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct HeldGrant {
-    pub(super) fencing_token: u64,
-    /// When the request was sent.
-    pub(super) sent_at: Duration,
-    /// When the lease ends at the earliest, counted from then.
-    pub(super) ends_at: Duration,
-}
 
 /// What all answers so far say of the lease.
 #[derive(Clone, Copy, Debug)]

@@ -8,16 +8,16 @@ use rustls::{AlertDescription, CertificateError, Error as TlsError};
 
 /// Why a request came to nothing.
 #[derive(Clone)]
-pub(super) struct Trouble {
-    pub(super) reason: String,
-    pub(super) contact: Contact,
+pub(crate) struct Trouble {
+    pub(crate) reason: String,
+    pub(crate) contact: Contact,
     /// The same request would fare the same again: something must be set right first.
-    pub(super) is_lasting: bool,
+    pub(crate) is_lasting: bool,
 }
 
 /// How far a request came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Contact {
+pub(crate) enum Contact {
     /// No gateway can have read it.
     None,
     /// A gateway may have read it.
@@ -89,7 +89,7 @@ fn tls_problem(error: &TlsError) -> String {
             "what answers at this port is not TLS; it is probably plain HTTP: write http://".to_owned()
         }
         TlsError::AlertReceived(AlertDescription::CertificateRequired) => {
-            "it asks for a client certificate, which `fencepost run` cannot show: use an API key".to_owned()
+            "it asks for a client certificate, which `fencepost` cannot show: use an API key".to_owned()
         }
         TlsError::AlertReceived(alert) => format!("it refused the TLS handshake: {}", in_words(alert)),
         TlsError::General(text) => format!("TLS does not work: {text}"),

@@ -26,6 +26,11 @@ impl GatewayAddresses {
         Ok(Self(addresses))
     }
 
+    /// Whether an address needs certificates.
+    pub fn speak_tls(&self) -> bool {
+        self.0.iter().any(|address| address.scheme() == "https")
+    }
+
     /// Whether an address has a user or a password, which go into the header that an API key goes into too.
     pub fn have_credentials(&self) -> bool {
         self.0.iter().any(|address| !address.username().is_empty() || address.password().is_some())
@@ -36,7 +41,7 @@ impl GatewayAddresses {
     }
 }
 
-/// Reads the address of one gateway, and makes it that of its locks.
+/// Reads the address of one gateway.
 fn parse_one(text: &str) -> Result<Url, String> {
     if text.is_empty() {
         return Err("is empty: write http://HOST:PORT or https://HOST:PORT".into());
@@ -51,15 +56,14 @@ fn parse_one(text: &str) -> Result<Url, String> {
     }
     // A gateway may be behind a path of a proxy.
     if let Ok(mut path) = url.path_segments_mut() {
-        path.pop_if_empty().push("lock");
+        path.pop_if_empty();
     }
     Ok(url)
 }
 
-/// What people call a gateway: its address without a user, a password and what was added to it.
+/// What people call a gateway: its address without a user and a password.
 pub(super) fn name_of(address: &Url) -> String {
-    let path = address.path().strip_suffix("/lock").unwrap_or_default();
-    format!("{}{path}", address.origin().ascii_serialization())
+    format!("{}{}", address.origin().ascii_serialization(), address.path().trim_end_matches('/'))
 }
 
 #[cfg(test)]

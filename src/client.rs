@@ -1,0 +1,59 @@
+//! The commands that ask gateways. They know of a gateway what its contract says, as other clients do.
+//!
+//! A client chooses its own lease token. So each request can be repeated, at the same gateway or at another one of the same
+//! store.
+
+use std::time::Duration;
+
+use crate::lock::{LeaseToken, LockKey, Owner};
+
+mod addresses;
+mod ending;
+mod gateway;
+mod gateways;
+pub mod run;
+mod trouble;
+
+pub use addresses::GatewayAddresses;
+pub(crate) use ending::{CommandFailure, LOST, REFUSED, UNREACHABLE, by_signal, exit_code, say};
+pub(crate) use gateway::{
+    AcquireAnswer, Busy, Gateway, HeldGrant, ReleaseAnswer, RenewAnswer, RequestRefusal,
+};
+pub(crate) use gateways::Gateways;
+pub(crate) use trouble::{Contact, Trouble};
+
+/// Which gateways are asked, and how.
+#[derive(Clone)]
+pub struct GatewaySettings {
+    /// Where they are.
+    pub addresses: GatewayAddresses,
+    /// How long to wait for one of them, at the start.
+    pub wait: Duration,
+    /// The authorities that are trusted instead of those of this machine, in PEM.
+    pub authorities: Option<Vec<u8>>,
+    /// The API key that they ask for.
+    pub api_key: Option<String>,
+}
+
+/// A lock that is to be taken.
+#[derive(Clone)]
+pub struct AcquireSettings {
+    /// The name of the lock.
+    pub key: LockKey,
+    /// The lease.
+    pub ttl: Duration,
+    /// How long to wait for the lock.
+    pub wait: Duration,
+    /// The longest that the lock may be held.
+    pub max_hold: Option<Duration>,
+    /// The shortest that it stays taken.
+    pub min_hold: Option<Duration>,
+    /// A note for people.
+    pub owner: Option<Owner>,
+}
+
+/// A token that no other acquisition has; the `~` in front of those that gateways make is not for clients.
+pub(crate) fn fresh_token() -> Result<LeaseToken, CommandFailure> {
+    let text = format!("{:032x}", rand::random::<u128>());
+    LeaseToken::parse(text.as_bytes()).map_err(|error| CommandFailure::not_possible(error.to_string()))
+}

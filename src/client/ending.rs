@@ -1,0 +1,53 @@
+//! How a command that asks gateways ends: with a status that scripts know, and with one line where something went wrong.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+/// The gateway could not be reached, or cannot do its work (`EX_UNAVAILABLE`).
+pub(crate) const UNREACHABLE: u8 = 69;
+/// Something that this machine should be able to do has failed (`EX_OSERR`).
+pub(crate) const NOT_POSSIBLE: u8 = 71;
+/// The lease was lost.
+pub(crate) const LOST: u8 = 76;
+/// The request is wrong, as wrong settings are.
+pub(crate) const REFUSED: u8 = 2;
+/// What shells add to the number of the signal that ended a command.
+const BY_SIGNAL: u8 = 128;
+
+/// Why a command ends before its work is done.
+pub(crate) struct CommandFailure {
+    pub(crate) problem: String,
+    pub(crate) status: u8,
+}
+
+impl CommandFailure {
+    pub(crate) fn new(status: u8, problem: impl Into<String>) -> Self {
+        Self { problem: problem.into(), status }
+    }
+
+    /// Something of this machine is missing.
+    pub(crate) fn not_possible(problem: impl Into<String>) -> Self {
+        Self::new(NOT_POSSIBLE, problem)
+    }
+}
+
+/// The status of a command that this signal has ended.
+pub(crate) fn by_signal(number: i32) -> u8 {
+    u8::try_from(number).map_or(u8::MAX, |number| BY_SIGNAL.saturating_add(number))
+}
+
+/// Says what went wrong, if there is something to say, and returns the status.
+pub(crate) fn exit_code(ended: Result<u8, CommandFailure>) -> ExitCode {
+    ExitCode::from(ended.unwrap_or_else(|CommandFailure { problem, status }| {
+        if !problem.is_empty() {
+            say(&problem);
+        }
+        status
+    }))
+}
+
+/// Says one line to people.
+pub(crate) fn say(problem: &str) {
+    // Where standard error is closed, the exit status has to do.
+    let _ = writeln!(io::stderr(), "fencepost: {problem}");
+}

@@ -1,0 +1,110 @@
+//! The flags of all commands that ask gateways.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+
+use super::error::{SettingsError, duration, require};
+use crate::client::{GatewayAddresses, GatewaySettings};
+
+/// Where a bearer key may stand: never among the arguments, which every user of the machine can read.
+const API_KEY_VARIABLE: &str = "FENCEPOST_API_KEY";
+/// The authorities that are trusted instead of those of this machine, as for other programs.
+const AUTHORITIES_VARIABLE: &str = "SSL_CERT_FILE";
+
+/// Which gateways are asked.
+#[derive(Args, Clone)]
+pub(super) struct GatewayArgs {
+    /// The gateway
+    ///
+    /// You may name several gateways of one store, separated by commas. They are tried in turn.
+    #[arg(
+        long,
+        help_heading = "Gateway",
+        env = "FENCEPOST_URL",
+        hide_env_values = true,
+        default_value = "http://127.0.0.1:8080",
+        value_name = "URL"
+    )]
+    url: String,
+
+    /// How long to wait at the start for a gateway that is away, or cannot use its store
+    #[arg(
+        long,
+        help_heading = "Gateway",
+        default_value = "5s",
+        value_parser = duration,
+        value_name = "DURATION"
+    )]
+    gateway_wait: Duration,
+
+    /// A file with the certificate authorities of the gateway, in PEM
+    ///
+    /// They are trusted instead of those of the machine. Unlike SSL_CERT_FILE, it changes nothing for the command of `run`.
+    #[arg(long, help_heading = "Gateway", env = "FENCEPOST_CA_FILE", value_name = "FILE")]
+    ca_file: Option<PathBuf>,
+
+    /// A file with the API key
+    ///
+    /// The key itself may also be in the variable FENCEPOST_API_KEY.
+    #[arg(long, help_heading = "Gateway", env = "FENCEPOST_API_KEY_FILE", value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+}
+
+impl GatewayArgs {
+    /// Checks the settings.
+    pub(super) fn check(&self) -> Result<GatewaySettings, SettingsError> {
+        let wrong = |problem: String| SettingsError::new("--url", problem);
+        // An address may hold a password, so what was given is not said again.
+        let addresses = GatewayAddresses::parse(&self.url).map_err(wrong)?;
+        let authorities = self.authorities(addresses.speak_tls())?;
+        let api_key = self.api_key()?;
+        if api_key.is_some() && addresses.have_credentials() {
+            let problem = "an address has a user or a password, and an API key is given too: both are sent in the \
+                           header Authorization, so give one of them";
+            return Err(wrong(problem.to_owned()));
+        }
+        Ok(GatewaySettings { addresses, wait: self.gateway_wait, authorities, api_key })
+    }
+
+    /// The authorities that are trusted instead of those of this machine, in PEM.
+    fn authorities(&self, are_needed: bool) -> Result<Option<Vec<u8>>, SettingsError> {
+        if !are_needed {
+            return Ok(None);
+        }
+        if let Some(file) = self.ca_file.as_deref().filter(|file| !file.as_os_str().is_empty()) {
+            return super::store::authorities("--ca-file", file, true).map(Some);
+        }
+        if let Some(file) = std::env::var_os(AUTHORITIES_VARIABLE).filter(|file| !file.is_empty()) {
+            // The library that reads it takes a file that it cannot read for one without authorities.
+            super::store::authorities(AUTHORITIES_VARIABLE, Path::new(&file), true)?;
+        }
+        Ok(None)
+    }
+
+    fn api_key(&self) -> Result<Option<String>, SettingsError> {
+        let variable = std::env::var(API_KEY_VARIABLE).ok().filter(|key| !key.is_empty());
+        let file = self.api_key_file.as_deref().filter(|file| !file.as_os_str().is_empty());
+        let (flag, key) = match (file, variable) {
+            (None, None) => return Ok(None),
+            (Some(_), Some(_)) => {
+                let problem = format!("{API_KEY_VARIABLE} is set too; give one of them");
+                return Err(SettingsError::new("--api-key-file", problem));
+            }
+            (Some(file), None) => ("--api-key-file", read_secret("--api-key-file", file)?),
+            (None, Some(key)) => (API_KEY_VARIABLE, key),
+        };
+        let is_plain = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic());
+        require(flag, is_plain, "one line of visible ASCII characters")?;
+        Ok(Some(key))
+    }
+}
+
+/// Reads a secret that is alone in its file.
+pub(super) fn read_secret(flag: &'static str, file: &Path) -> Result<String, SettingsError> {
+    match std::fs::read_to_string(file) {
+        Ok(text) => Ok(text.trim().to_owned()),
+        Err(error) => Err(SettingsError::new(flag, format!("cannot read {}: {error}", file.display()))),
+    }
+}

@@ -1,0 +1,78 @@
+//! The flags that say which lock is taken, and on which terms.
+
+use std::time::Duration;
+
+use clap::Args;
+
+use super::error::{SettingsError, duration, require};
+use crate::client::AcquireSettings;
+use crate::lock::{LockKey, Owner};
+
+/// The terms of a lock that is taken.
+#[derive(Args, Clone)]
+pub(super) struct LeaseArgs {
+    /// The ttl of the lease
+    #[arg(long, help_heading = "Lease", default_value = "30s", value_parser = duration, value_name = "DURATION")]
+    ttl: Duration,
+
+    /// How long to wait while another client has the lock
+    ///
+    /// 0s means not to wait.
+    #[arg(long, help_heading = "Lease", default_value = "10m", value_parser = duration, value_name = "DURATION")]
+    wait: Duration,
+
+    /// The longest time that the lock may be held, renewals included
+    #[arg(long, help_heading = "Lease", value_parser = duration, value_name = "DURATION")]
+    max_hold: Option<Duration>,
+
+    /// The shortest time that the lock stays held, even if it is released earlier
+    #[arg(long, help_heading = "Lease", value_parser = duration, value_name = "DURATION")]
+    min_hold: Option<Duration>,
+
+    /// A note for people: who holds the lock [default: the command and this machine]
+    #[arg(long, help_heading = "Lease", value_name = "TEXT")]
+    owner: Option<String>,
+}
+
+impl LeaseArgs {
+    /// Checks the settings; `command` is who takes the lock, where no owner is given.
+    pub(super) fn check(
+        &self,
+        key: &str,
+        shortest_ttl: Duration,
+        command: &str,
+    ) -> Result<AcquireSettings, SettingsError> {
+        let at_least = format!("at least {}", humantime::format_duration(shortest_ttl));
+        require("--ttl", self.ttl >= shortest_ttl, &at_least)?;
+        let max_hold = self.max_hold.unwrap_or(Duration::MAX);
+        require("--max-hold", max_hold >= self.ttl, "at least --ttl")?;
+        require("--min-hold", self.min_hold.is_none_or(|min| min <= max_hold), "at most --max-hold")?;
+        let owner = match &self.owner {
+            Some(owner) => Owner::parse(owner.as_bytes())
+                .map_err(|error| SettingsError::new("--owner", error.to_string()))?,
+            None => default_owner(command),
+        };
+        Ok(AcquireSettings {
+            key: key_of(key)?,
+            ttl: self.ttl,
+            wait: self.wait,
+            max_hold: self.max_hold,
+            min_hold: self.min_hold,
+            owner,
+        })
+    }
+}
+
+/// The name of a lock.
+pub(super) fn key_of(text: &str) -> Result<LockKey, SettingsError> {
+    LockKey::parse(text.as_bytes()).map_err(|error| SettingsError::new("the key", error.to_string()))
+}
+
+/// The command and the machine, as far as they can be said in an owner.
+fn default_owner(command: &str) -> Option<Owner> {
+    let machine = rustix::system::uname();
+    let text = format!("{command} on {}", machine.nodename().to_string_lossy());
+    let mut text: String = text.chars().filter(|c| !c.is_control()).collect();
+    text.truncate(text.floor_char_boundary(Owner::MAX_BYTES));
+    Owner::parse(text.as_bytes()).ok().flatten()
+}
