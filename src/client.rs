@@ -11,15 +11,18 @@ mod addresses;
 mod ending;
 mod gateway;
 mod gateways;
+mod operating;
 pub mod run;
+pub mod shell;
 mod trouble;
 
 pub use addresses::GatewayAddresses;
-pub(crate) use ending::{CommandFailure, LOST, REFUSED, UNREACHABLE, by_signal, exit_code, say};
+pub(crate) use ending::{BUSY, CommandFailure, LOST, REFUSED, UNREACHABLE, by_signal, exit_code, say};
 pub(crate) use gateway::{
     AcquireAnswer, Busy, Gateway, HeldGrant, ReleaseAnswer, RenewAnswer, RequestRefusal,
 };
 pub(crate) use gateways::Gateways;
+pub(crate) use operating::{BreakAnswer, Happening, ListPage, Looked, NoDecision, ShownLock};
 pub(crate) use trouble::{Contact, Trouble};
 
 /// Which gateways are asked, and how.

@@ -30,6 +30,7 @@ mod observe;
 mod page;
 mod run;
 mod server;
+mod shell;
 mod shipped;
 mod store;
 
@@ -37,11 +38,12 @@ pub use access::{AccessArgs, AccessSettings, KeysFile};
 pub use arguments::{Given, explain_arguments, read_arguments};
 pub use environment::{misspelt_variables, unknown_variables, wrong_variables};
 pub use error::SettingsError;
-pub use key::{KeyArgs, NewKey};
+pub use key::KeyArgs;
 pub use observe::{ObserveArgs, ObserveSettings};
 pub use page::settings_page;
 pub use run::RunArgs;
 pub use server::ServerArgs;
+pub use shell::ShellAction;
 pub use shipped::{CompletionsArgs, ManArgs};
 pub use store::{StoreArgs, StoreSettings};
 
@@ -58,7 +60,6 @@ const MAX_WAIT: Duration = Duration::from_secs(60);
 const MARK_TTL: Duration = Duration::from_secs(120);
 /// The longest wait that `--max-wait` may allow.
 const LONGEST_WAIT: Duration = Duration::from_secs(60 * 60);
-
 /// The longest that a place may be kept for a client that does not ask.
 const LONGEST_TICKET_TTL: Duration = Duration::from_secs(60 * 60);
 
@@ -93,9 +94,12 @@ pub enum Action {
     /// Run a command while holding a lock
     #[command(after_long_help = run::MORE_HELP)]
     Run(Box<RunArgs>),
+    /// The other commands that ask gateways
+    #[command(flatten)]
+    Shell(ShellAction),
     /// Say what a store is, and what can be promised on it
     Check(CheckArgs),
-    /// Make an API key
+    /// Make, list and revoke API keys
     Key(KeyArgs),
     /// Print the OpenAPI document
     Openapi,

@@ -14,12 +14,17 @@
 //! | `config/access`, `config/server`, `config/observe` | those that say who may do what, how connections are served, and what is said of it all | |
 //! | `config/store` | those that say where locks live, which all commands share that look at a store | |
 //! | `config/page`, `config/shipped` | the page on all of them, made of the flags; the manual and the completions, made of the same | |
-//! | `config/run`, `config/key` | those of `fencepost run`, and of `fencepost key new` | |
+//! | `config/run`, `config/shell`, `config/key` | those of `fencepost run`, of the other commands that ask gateways, and of `fencepost key` | |
 //! | `config/gateway`, `config/lease` | those of all commands that ask gateways: which ones, with which key; which lock, and on which terms | |
 //! | `config/arguments`, `config/address`, `config/environment` | reading them, and what is said of wrong ones; addresses to listen on; variables that are none of them | |
-//! | [`client`] | the commands that ask gateways. They know of a gateway what its contract says | `lock`, `clock` |
+//! | [`client`] | the commands that ask gateways. They know of a gateway what its contract says | `access`, `lock`, `log`, `clock` |
 //! | `client/gateway`, `client/gateways`, `client/addresses` | the requests, and what each answer means; which of several gateways is asked; what users write for them | |
 //! | `client/trouble`, `client/ending` | why there is no answer, in words; with which status and line a command ends | |
+//! | `client/operating` | what is asked once: each answer is a decision, a refusal, or none | |
+//! | `client/shell` | the commands for operators, for scripts that hold a lock from one line to another, and for the keys file | |
+//! | `client/shell/looking`, `client/shell/breaking`, `client/shell/watching` | which locks are held, and by whom; ending one grant; what happens, as it happens | |
+//! | `client/shell/holding`, `client/shell/keys` | a lock for a script; the keys file | |
+//! | `client/shell/ask`, `client/shell/output` | asking until there is an answer; lines for people and for machines | |
 //! | `client/run` | `fencepost run`: a command that runs while a lock is held | |
 //! | `client/run/turn`, `client/run/progress` | waiting for the lock; what a person sees meanwhile | |
 //! | `client/run/supervisor`, `client/run/lease`, `client/run/renewals` | the one loop while the command runs; when what must have ended; renewing | |
@@ -37,7 +42,7 @@
 //! | `api/pages`, `api/pages/file`, `api/pages/introduction`, `api/pages/swagger` | what is sent with every page, so that no other site makes use of it; files that are in the binary; where people begin; Swagger UI | |
 //! | `api/openapi` | what the handlers' attributes cannot say of the document | |
 //! | [`access`] | who may do what: rights, and those who have them | `lock` |
-//! | `access/keyring`, `access/keys_file`, `access/entry` | the keys in force; the file that says which, as it is read and as it is written | |
+//! | `access/keyring`, `access/keys_file`, `access/entry`, `access/revoking` | the keys in force; the file that says which, as it is read and as it is written; taking a key out of it | |
 //! | `access/secret`, `access/scope`, `access/rate` | a key as it is shown, and what is kept of it; to which locks it reaches; how often it is used, and how often what is no key is shown | |
 //! | `access/shares` | how much a key may have at once, and what of that is in use | |
 //! | [`audit`] | who did what with which key, written down without stopping anybody | `log`, `telemetry` |

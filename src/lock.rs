@@ -28,6 +28,24 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
     humantime::parse_duration(text).ok().filter(|_| !text.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
+/// A time in the units that people use, rounded up.
+pub fn for_people(ms: u64) -> String {
+    let seconds = ms.div_ceil(1000);
+    match (ms, seconds / 60, seconds % 60) {
+        (0..1000, ..) => format!("{ms} ms"),
+        (_, 0, seconds) => format!("{seconds} s"),
+        (_, minutes @ 1..60, 0) => format!("{minutes} min"),
+        (_, minutes @ 1..60, seconds) => format!("{minutes} min {seconds} s"),
+        _ => {
+            let minutes = seconds.div_ceil(60);
+            match minutes % 60 {
+                0 => format!("{} h", minutes / 60),
+                left => format!("{} h {left} min", minutes / 60),
+            }
+        }
+    }
+}
+
 /// The name of a lock: 1 to 512 bytes of UTF-8 without control characters, compared byte by byte.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockKey(Arc<str>);
@@ -330,5 +348,27 @@ impl fmt::Display for Hex<'_> {
             *pair = [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]];
         }
         f.write_str(str::from_utf8(&text[..2 * self.0.len()]).unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn people_are_told_times_with_units_rounded_up() {
+        for (ms, text) in [
+            (0, "0 ms"),
+            (999, "999 ms"),
+            (1_000, "1 s"),
+            (28_997, "29 s"),
+            (59_001, "1 min"),
+            (90_000, "1 min 30 s"),
+            (3_599_001, "1 h"),
+            (3_600_001, "1 h 1 min"),
+            (86_400_000, "24 h"),
+        ] {
+            assert_eq!(for_people(ms), text, "{ms} ms");
+        }
     }
 }

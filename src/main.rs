@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::error::ErrorKind;
-use fencepost::access::{self, Keyring};
+use fencepost::access::Keyring;
 use fencepost::api::{self, Admission, App, AppState, KnownHosts};
 use fencepost::audit::{Audit, Event};
-use fencepost::client::run;
+use fencepost::client::{run, shell};
 use fencepost::clock::SystemClock;
 use fencepost::config::{
-    Action, KeysFile, NewKey, Settings, SettingsError, StoreSettings, explain_arguments, misspelt_variables,
+    Action, KeysFile, Settings, SettingsError, StoreSettings, explain_arguments, misspelt_variables,
     read_arguments, settings_page, unknown_variables, wrong_variables,
 };
 use fencepost::files::{self, watch_files};
@@ -76,7 +76,7 @@ fn act(action: Action) -> anyhow::Result<ExitCode> {
         Action::Completions(args) => print(&args.completions())?,
         Action::Settings => print(&settings_page())?,
         Action::Man(args) => args.write().context("cannot write the manual")?,
-        Action::Key(args) => new_key(args.check()?)?,
+        Action::Key(args) => return Ok(shell::act_on_keys(&args.check()?)),
         Action::Check(args) => {
             let store = args.check()?;
             tell_unknown(unknown_variables());
@@ -90,6 +90,11 @@ fn act(action: Action) -> anyhow::Result<ExitCode> {
             let settings = args.check()?;
             tell_unknown(misspelt_variables());
             return Ok(run::run(&settings));
+        }
+        Action::Shell(action) => {
+            let command = action.check()?;
+            tell_unknown(misspelt_variables());
+            return Ok(shell::act(&command));
         }
         Action::Serve(args) => serve_with_threads(args.check()?)?,
     }
@@ -117,18 +122,6 @@ fn complain(problem: &str, code: u8) -> ExitCode {
 /// Prints a text that the program makes of itself.
 fn print(text: &str) -> anyhow::Result<()> {
     io::stdout().write_all(text.as_bytes()).context("cannot print it")
-}
-
-/// Prints a new key and its entry, each to the stream or file that `fencepost key new --help` names.
-fn new_key(NewKey { key, entry, append_to }: NewKey) -> anyhow::Result<()> {
-    if let Some(file) = &append_to {
-        access::append(&entry, file).with_context(|| format!("cannot append to {}", file.display()))?;
-        return writeln!(io::stdout(), "{}", key.reveal()).context("cannot print the key");
-    }
-    write!(io::stdout(), "{entry}").context("cannot print the entry")?;
-    let hint = "send this key as `Authorization: Bearer fp_…`, or keep it in FENCEPOST_API_KEY for `fencepost run`. It is \
-                not shown again.";
-    writeln!(io::stderr(), "fencepost: {hint}\n{}", key.reveal()).context("cannot print the key")
 }
 
 /// Prints what the store is. The exit code says whether it can be used.

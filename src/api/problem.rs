@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use super::answers::{self, HolderView};
 use crate::access::{Denied, Right};
-use crate::lock::{Lease, Refusal};
+use crate::lock::{Lease, Refusal, for_people};
 use crate::store::StoreError;
 
 mod problem_type;
@@ -176,24 +176,6 @@ fn describe_holder(refusal: &Refusal) -> String {
     }
 }
 
-/// A time in the units that people use, rounded up.
-fn for_people(ms: u64) -> String {
-    let seconds = ms.div_ceil(1000);
-    match (ms, seconds / 60, seconds % 60) {
-        (0..1000, ..) => format!("{ms} ms"),
-        (_, 0, seconds) => format!("{seconds} s"),
-        (_, minutes @ 1..60, 0) => format!("{minutes} min"),
-        (_, minutes @ 1..60, seconds) => format!("{minutes} min {seconds} s"),
-        _ => {
-            let minutes = seconds.div_ceil(60);
-            match minutes % 60 {
-                0 => format!("{} h", minutes / 60),
-                left => format!("{} h {left} min", minutes / 60),
-            }
-        }
-    }
-}
-
 impl From<Denied> for Problem {
     fn from(denied: Denied) -> Self {
         let (kind, right) = match denied {
@@ -233,27 +215,5 @@ impl IntoResponse for Problem {
         // For the log line.
         response.extensions_mut().insert(kind);
         response
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn people_are_told_times_with_units_rounded_up() {
-        for (ms, text) in [
-            (0, "0 ms"),
-            (999, "999 ms"),
-            (1_000, "1 s"),
-            (28_997, "29 s"),
-            (59_001, "1 min"),
-            (90_000, "1 min 30 s"),
-            (3_599_001, "1 h"),
-            (3_600_001, "1 h 1 min"),
-            (86_400_000, "24 h"),
-        ] {
-            assert_eq!(for_people(ms), text, "{ms} ms");
-        }
     }
 }

@@ -3,6 +3,8 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+/// Another client holds the lock (`EX_TEMPFAIL`).
+pub(crate) const BUSY: u8 = 75;
 /// The gateway could not be reached, or cannot do its work (`EX_UNAVAILABLE`).
 pub(crate) const UNREACHABLE: u8 = 69;
 /// Something that this machine should be able to do has failed (`EX_OSERR`).

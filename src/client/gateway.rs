@@ -76,7 +76,7 @@ pub(crate) enum RenewAnswer {
     /// The lock is not ours any more.
     Gone(String),
     /// It stays ours until its lease ends, and not longer.
-    MaxHoldReached,
+    MaxHoldReached(String),
     NotNow(Trouble),
 }
 
@@ -105,7 +105,7 @@ pub(super) struct GatewayProblem {
 }
 
 /// An answer, read to its end.
-pub(super) struct Reply {
+pub(super) struct GatewayReply {
     shows_key: bool,
     speaks_tls: bool,
     pub(super) status: u16,
@@ -212,11 +212,15 @@ impl Gateway {
         reply.release().ok_or_else(|| reply.trouble())
     }
 
-    pub(super) async fn ask_to_renew(&self, ttl: Duration, patience: Duration) -> Result<Reply, Trouble> {
+    pub(super) async fn ask_to_renew(
+        &self,
+        ttl: Duration,
+        patience: Duration,
+    ) -> Result<GatewayReply, Trouble> {
         self.call(Method::PATCH, "lock", &[("ttl", in_ms(ttl))], patience).await
     }
 
-    pub(super) async fn ask_to_release(&self, patience: Duration) -> Result<Reply, Trouble> {
+    pub(super) async fn ask_to_release(&self, patience: Duration) -> Result<GatewayReply, Trouble> {
         self.call(Method::DELETE, "lock", &[], patience).await
     }
 
@@ -227,7 +231,7 @@ impl Gateway {
         place: &str,
         query: &[(&str, String)],
         patience: Duration,
-    ) -> Result<Reply, Trouble> {
+    ) -> Result<GatewayReply, Trouble> {
         // A lease is counted from before the request that got it.
         let sent_at = boottime();
         let response = self.request(method, place, query).timeout(patience).send().await;
@@ -246,12 +250,12 @@ impl Gateway {
     }
 
     /// Reads the rest of an answer.
-    pub(super) async fn read(&self, response: Response, sent_at: Duration) -> Result<Reply, Trouble> {
+    pub(super) async fn read(&self, response: Response, sent_at: Duration) -> Result<GatewayReply, Trouble> {
         let status = response.status().as_u16();
         let body = response.bytes().await.map_err(Trouble::from)?.to_vec();
         let shows_key = self.headers.contains_key(AUTHORIZATION);
         let speaks_tls = self.address.scheme() == "https";
-        Ok(Reply { shows_key, speaks_tls, status, sent_at, body })
+        Ok(GatewayReply { shows_key, speaks_tls, status, sent_at, body })
     }
 }
 
@@ -259,9 +263,14 @@ impl GatewayProblem {
     fn is_gateways(&self) -> bool {
         self.kind.starts_with("/problems/")
     }
+
+    /// A gateway says that it did not do what it was asked for.
+    pub(super) fn is_certain(&self) -> bool {
+        matches!(self.kind.as_str(), "/problems/store-unavailable" | "/problems/shutting-down")
+    }
 }
 
-impl Reply {
+impl GatewayReply {
     fn held(&self) -> Option<HeldGrant> {
         let grant: GrantBody = match self.status {
             200 | 201 => serde_json::from_slice(&self.body).ok()?,
@@ -280,7 +289,7 @@ impl Reply {
             (404, "/problems/not-held") | (409, "/problems/held-by-another" | "/problems/token-released") => {
                 Some(RenewAnswer::Gone(self.reason()))
             }
-            (409, "/problems/max-hold-reached") => Some(RenewAnswer::MaxHoldReached),
+            (409, "/problems/max-hold-reached") => Some(RenewAnswer::MaxHoldReached(self.reason())),
             _ => None,
         }
     }

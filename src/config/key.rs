@@ -1,4 +1,4 @@
-//! The flags of `key new`.
+//! The flags of `key`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,8 +6,10 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 
+use super::KeysFile;
 use super::error::{SettingsError, duration, require};
-use crate::access::{Entry, Rate, Right, Scope, ShownKey, is_plain};
+use crate::access::{Entry, KeyId, Rate, Right, Scope, ShownKey, is_plain};
+use crate::client::shell::{KeysCommand, NewKey};
 use crate::lock::parse_duration;
 
 /// The flags of `key`.
@@ -29,6 +31,36 @@ enum KeyCommand {
     ///
     /// The key is shown only once. The keys file has the SHA-256 of its secret.
     New(Box<NewKeyArgs>),
+    /// List the keys of a keys file
+    List(ListKeysArgs),
+    /// Remove a key from a keys file
+    ///
+    /// Gateways that use the file refuse the key within a second. The file keeps its owner and its mode. The entry goes with
+    /// the comment right above it, and all else stays.
+    Revoke(RevokeKeyArgs),
+}
+
+/// The flags of `key list`.
+#[derive(Args, Clone, Debug)]
+struct ListKeysArgs {
+    /// The keys file
+    #[arg(long, env = "FENCEPOST_KEYS", value_name = "FILE")]
+    keys: PathBuf,
+
+    /// Print JSON, one object a line
+    #[arg(long)]
+    json: bool,
+}
+
+/// The flags of `key revoke`.
+#[derive(Args, Clone, Debug)]
+struct RevokeKeyArgs {
+    /// The keys file
+    #[arg(long, env = "FENCEPOST_KEYS", value_name = "FILE")]
+    keys: PathBuf,
+
+    /// The id of the key, as `fencepost key list` shows it
+    id: String,
 }
 
 /// The flags of `key new`.
@@ -97,20 +129,30 @@ struct NewKeyArgs {
     append_to: Option<PathBuf>,
 }
 
-/// A new key.
-pub struct NewKey {
-    /// The key itself, which the program stores nowhere.
-    pub key: ShownKey,
-    /// Its entry for the keys file.
-    pub entry: Entry,
-    /// The keys file to which that is appended.
-    pub append_to: Option<PathBuf>,
+impl KeyArgs {
+    /// Checks the flags, and makes the key if one is to be made.
+    pub fn check(self) -> Result<KeysCommand, SettingsError> {
+        match self.command {
+            KeyCommand::New(args) => args.check().map(|key| KeysCommand::New(Box::new(key))),
+            KeyCommand::List(args) => {
+                let file = KeysFile::read(&args.keys);
+                let file = file.map_err(|problem| SettingsError::new("--keys", problem))?;
+                Ok(KeysCommand::List { keys: file.keys, json: args.json })
+            }
+            KeyCommand::Revoke(args) => {
+                // Somebody may have given the whole key, which is not said again.
+                let id = KeyId::parse(&args.id);
+                let rule = "must be the id of a key, twelve of a-z0-9: `fencepost key list` shows the ids";
+                let id = id.ok_or_else(|| SettingsError::new("the id", rule))?;
+                Ok(KeysCommand::Revoke { id, file: args.keys })
+            }
+        }
+    }
 }
 
-impl KeyArgs {
-    /// Checks the flags, and makes the key.
-    pub fn check(self) -> Result<NewKey, SettingsError> {
-        let KeyCommand::New(args) = self.command;
+impl NewKeyArgs {
+    fn check(self) -> Result<NewKey, SettingsError> {
+        let args = self;
         let text = "1 to 512 bytes without control characters";
         require("--name", is_plain(&args.name), text)?;
         require("--prefix", args.prefix.iter().all(|prefix| is_plain(prefix)), text)?;

@@ -20,14 +20,20 @@ one line what is wrong, and exits with 2.
 ";
 
 /// What is said of each command before its flags.
-const COMMANDS: [(&[&str], &str); 4] = [
+const COMMANDS: [(&[&str], &str); 7] = [
     (&["serve"], "The gateway. `fencepost` without a command does the same."),
     (&["run"], "[Run a command](run.md) while holding a lock. `KEY` is the name of the lock."),
+    (
+        &["acquire"],
+        "Take a lock for a script. The other [commands for a shell](shell.md) take those flags of these that concern them.",
+    ),
+    (&["break"], "End the grant of a lock that another client holds."),
     (
         &["check"],
         "Say what a store is, and what can be promised on it. It takes the flags of the [store](#store).",
     ),
     (&["key", "new"], "Make an [API key](access.md)."),
+    (&["key", "list"], "List the keys of a file. `key revoke` takes `--keys` too."),
 ];
 
 /// The page, in Markdown.

@@ -1,4 +1,5 @@
-//! Characters that a reader of a log could not see, or that would deceive the reader. They are written as escapes.
+//! Characters that a reader of a log or a terminal could not see, or that would deceive the reader. They are written as
+//! escapes.
 
 use std::fmt::Write;
 
@@ -44,6 +45,25 @@ fn push(text: &mut String, c: char, form: Form) {
         }
         Form::Text | Form::Colored => text.extend(c.escape_default()),
     }
+}
+
+/// A text that others have chosen, in quotes, as a line for people has it.
+pub fn quoted(text: &str) -> String {
+    let mut quoted = String::from('"');
+    for c in text.chars() {
+        if matches!(c, '"' | '\\') {
+            quoted.push('\\');
+        }
+        push(&mut quoted, c, Form::Text);
+    }
+    quoted + "\""
+}
+
+/// The same for a table: only what could be taken for something else there has quotes.
+pub fn cell(text: &str) -> String {
+    let is_plain = |c: char| !is_unseen(c) && !matches!(c, ' ' | '"' | '\\');
+    let is_word = !text.is_empty() && !text.starts_with(['-', '(']) && text.chars().all(is_plain);
+    if is_word { text.to_owned() } else { quoted(text) }
 }
 
 /// The same characters as on the page for people: those without a shape of their own.
@@ -95,6 +115,18 @@ mod tests {
         let json = escaped(&format!("\"{unseen}\"\n"), Form::Json);
         assert_eq!(serde_json::from_str::<String>(&json).ok().as_deref(), Some(unseen));
         assert_eq!(escaped("\u{202e}\n", Form::Text), "\\u{202e}\n");
+    }
+
+    #[test]
+    fn what_others_have_chosen_cannot_pass_for_anything_else_in_a_line_of_text() {
+        assert_eq!(quoted("a \"b\" \\ \u{1b}[2J\u{202e}"), r#""a \"b\" \\ \u{1b}[2J\u{202e}""#);
+        for plain in ["ci/deploy", "백업", "a:b.c-d"] {
+            assert_eq!(cell(plain), plain);
+        }
+        for odd in ["", "a b", "-", "(kept)", "a\\u{1b}", "a\tb", "\u{1b}[31mred"] {
+            assert!(cell(odd).starts_with('"'), "{odd:?}");
+            assert!(!cell(odd).contains(char::is_control), "{odd:?}");
+        }
     }
 
     #[test]

@@ -29,7 +29,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("files", &["telemetry"]),
     ("server", &["telemetry"]),
     ("telemetry", &[]),
-    ("client", &["lock", "clock"]),
+    ("client", &["access", "lock", "log", "clock"]),
     ("config", &["access", "api", "audit", "server", "store", "client", "lock"]),
     ("lib", &[]),
     (

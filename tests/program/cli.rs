@@ -141,7 +141,13 @@ fn a_wrong_setting_is_told_with_what_was_given_and_with_what_to_write() {
         (&["run", "q"], &["COMMAND", "write fencepost run KEY -- COMMAND"]),
         (&["--stor", "memory:"], &["'--stor'", "did you mean --store?"]),
         (&["run", "--wiat", "1s", "q", "--", "true"], &["'--wiat'", "did you mean --wait?"]),
-        (&["lock"], &["'lock'", "the commands are serve, run, check, key, openapi, completions"]),
+        (
+            &["lock"],
+            &[
+                "'lock'",
+                "the commands are serve, run, acquire, renew, release, list, status, watch, break, check, key, openapi, completions",
+            ],
+        ),
         (&["chek"], &["'chek'", "did you mean check?"]),
     ];
     for (args, said) in cases {
@@ -220,7 +226,7 @@ fn a_word_in_the_wrong_place_and_an_empty_variable_are_told_with_what_to_do() {
     assert!(stderr.contains("one word, such as 5m"), "{stderr}");
     let output = run(&["nonsense"]);
     let stderr = String::from_utf8(output.stderr).unwrap();
-    assert!(stderr.contains("the commands are serve, run, check, key, openapi, completions\n"), "{stderr}");
+    assert!(stderr.contains("the commands are serve, run, acquire, renew, release, list, status, watch, break, check, key, openapi, completions\n"), "{stderr}");
     for args in [&["serve"][..], &[], &["check"]] {
         let mut command = bare_command();
         command.args(args).env("FENCEPOST_MAX_TTL", "");
@@ -291,6 +297,19 @@ fn the_help_of_run_tells_of_several_gateways_and_of_each_exit_status() {
     let (_, statuses) = help.split_once("Exit status:").unwrap();
     for status in ["75", "69", "76", "2 ", "126, 127", "128 + n", "71"] {
         assert!(statuses.lines().any(|line| line.trim_start().starts_with(status)), "{status}: {help}");
+    }
+}
+
+#[test]
+fn the_help_of_each_command_for_a_shell_is_grouped_and_short_by_one_dash() {
+    for command in ["acquire", "renew", "release", "list", "status", "watch", "break"] {
+        let [short, long] = ["-h", "--help"].map(|flag| {
+            let output = run(&[command, flag]);
+            assert_eq!(output.status.code(), Some(0));
+            String::from_utf8(output.stdout).unwrap()
+        });
+        assert!(short.contains("\nGateway:\n") && short.lines().count() < 35, "{short}");
+        assert!(!short.contains("Exit status:") && long.contains("Exit status:"), "{long}");
     }
 }
 

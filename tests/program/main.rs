@@ -16,5 +16,6 @@ mod log;
 mod metrics;
 mod preflight;
 mod run;
+mod shell;
 mod tls;
 mod traces;

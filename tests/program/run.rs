@@ -2,11 +2,11 @@
 
 mod descendants;
 mod environment;
-mod kit;
+pub mod kit;
 mod lease;
 mod line;
 mod outages;
-mod pty;
+pub mod pty;
 mod refused;
 mod several;
 mod shape;

@@ -179,7 +179,7 @@ impl CommandSupervisor<'_> {
                 self.renewals.succeeded(number, held);
             }
             RenewAnswer::Gone(reason) => self.state.gone = Some(reason),
-            RenewAnswer::MaxHoldReached => {
+            RenewAnswer::MaxHoldReached(_) => {
                 self.state.is_longest = true;
                 self.renewals.end("it may not be held any longer".into());
             }

@@ -1,0 +1,225 @@
+//! What is asked once, by operators and by scripts: each answer is a decision, a refusal, or none.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use reqwest::header::ACCEPT;
+use reqwest::{Method, Response};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
+
+use super::gateway::{Gateway, GatewayReply, ReleaseAnswer, RenewAnswer};
+use super::trouble::{Contact, Trouble};
+use crate::clock::boottime;
+
+/// The most locks of a page that a gateway gives.
+const PAGE: usize = 1_000;
+/// A gateway sends something each 10 s. After so long a silence it is gone.
+const LONGEST_SILENCE: Duration = Duration::from_secs(25);
+/// No event is so long. What is longer is no event.
+const LONGEST_LINE: usize = 100_000;
+
+/// Why there is no decision.
+pub(crate) enum NoDecision {
+    /// Nothing was done. Another try, or another gateway, may decide.
+    NotNow(Trouble),
+    /// The same, but what was asked for may have been done.
+    InDoubt(Trouble),
+    /// The same request will be refused again.
+    Refused(String),
+}
+
+/// Who holds a lock, and who waits.
+#[derive(Deserialize, Serialize)]
+pub(crate) struct ShownLock {
+    pub(crate) key: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) owner: Option<String>,
+    pub(crate) fencing_token: u64,
+    expires_at: String,
+    pub(crate) expires_in_ms: u64,
+    /// It was released, and stays taken for the rest of its `min_hold`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) released: bool,
+    pub(crate) waiters: u64,
+}
+
+/// One page of the list of held locks.
+#[derive(Deserialize)]
+pub(crate) struct ListPage {
+    pub(crate) locks: Vec<ShownLock>,
+    pub(crate) next_cursor: Option<String>,
+}
+
+/// What was seen of one lock.
+pub(crate) enum Looked {
+    Held(ShownLock),
+    Free { waiters: u64 },
+}
+
+/// What came of breaking a grant.
+pub(crate) enum BreakAnswer {
+    Done,
+    /// This grant holds the lock no more.
+    Over(String),
+}
+
+/// Something that happened to a lock, as a stream tells it.
+#[derive(Deserialize, Serialize)]
+pub(crate) struct Happening {
+    pub(crate) event: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) key: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) fencing_token: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) owner: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ttl_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    expires_at: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) waiters: Option<u64>,
+}
+
+/// The events that a gateway tells.
+pub(crate) struct Happenings {
+    response: Response,
+    lines: VecDeque<Vec<u8>>,
+    rest: Vec<u8>,
+}
+
+impl Gateway {
+    /// Looks at the lock.
+    pub(crate) async fn look(&self, patience: Duration) -> Result<Looked, NoDecision> {
+        let reply = self.call(Method::GET, "lock", &[], patience).await?;
+        let problem = reply.problem();
+        if reply.status == 404 && problem.kind == "/problems/not-held" {
+            return Ok(Looked::Free { waiters: problem.waiters });
+        }
+        reply.parsed().map(Looked::Held)
+    }
+
+    /// Breaks the lock, if this grant still holds it.
+    pub(crate) async fn break_grant(
+        &self,
+        fencing_token: u64,
+        patience: Duration,
+    ) -> Result<BreakAnswer, NoDecision> {
+        let query = [("force", "true".to_owned()), ("fencing_token", fencing_token.to_string())];
+        let reply = self.call(Method::DELETE, "lock", &query, patience).await?;
+        match reply.release() {
+            Some(ReleaseAnswer::Done) => Ok(BreakAnswer::Done),
+            Some(ReleaseAnswer::NotHeld(reason)) => Ok(BreakAnswer::Over(reason)),
+            None => Err(reply.undecided()),
+        }
+    }
+
+    /// A page of the held locks whose names begin so.
+    pub(crate) async fn list(
+        &self,
+        prefix: &str,
+        cursor: Option<&str>,
+        patience: Duration,
+    ) -> Result<ListPage, NoDecision> {
+        let mut query = vec![("prefix", prefix.to_owned()), ("limit", PAGE.to_string())];
+        query.extend(cursor.map(|cursor| ("cursor", cursor.to_owned())));
+        self.call(Method::GET, "locks", &query, patience).await?.parsed()
+    }
+
+    /// Renews the lease, for somebody who is told at once if that is refused.
+    pub(crate) async fn renew_once(
+        &self,
+        ttl: Duration,
+        patience: Duration,
+    ) -> Result<RenewAnswer, NoDecision> {
+        let reply = self.ask_to_renew(ttl, patience).await?;
+        reply.renewal().ok_or_else(|| reply.undecided())
+    }
+
+    /// The same of a release.
+    pub(crate) async fn release_once(&self, patience: Duration) -> Result<ReleaseAnswer, NoDecision> {
+        let reply = self.ask_to_release(patience).await?;
+        reply.release().ok_or_else(|| reply.undecided())
+    }
+
+    /// What happens from now on to the locks whose names begin so; or from behind an event on, if the gateway remembers it.
+    pub(crate) async fn events(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+        patience: Duration,
+    ) -> Result<Happenings, NoDecision> {
+        let sent_at = boottime();
+        let mut request = self.request(Method::GET, "events", &[("prefix", prefix.to_owned())]);
+        request = request.header(ACCEPT, "application/x-ndjson");
+        if let Some(after) = after {
+            request = request.header("last-event-id", after);
+        }
+        let began = timeout(patience, async {
+            let response = request.send().await.map_err(Trouble::from)?;
+            match response.status().as_u16() {
+                200 => Ok(response),
+                _ => Err(self.read(response, sent_at).await?.undecided()),
+            }
+        });
+        let response = began.await.unwrap_or_else(|_| Err(silence("no answer in time").into()))?;
+        Ok(Happenings { response, lines: VecDeque::new(), rest: Vec::new() })
+    }
+}
+
+impl Happenings {
+    /// The next event. The error says why there is none any more.
+    pub(crate) async fn next(&mut self) -> Result<Happening, Trouble> {
+        loop {
+            if let Some(line) = self.lines.pop_front() {
+                return serde_json::from_slice(&line)
+                    .map_err(|_| silence("what it sends is not what a Fencepost gateway sends"));
+            }
+            let chunk = timeout(LONGEST_SILENCE, self.response.chunk()).await;
+            let chunk = chunk.map_err(|_| silence("the gateway has fallen silent"))??;
+            let chunk = chunk.ok_or_else(|| silence("the stream of events ended"))?;
+            self.rest.extend_from_slice(&chunk);
+            let end = self.rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+            let behind = self.rest.split_off(end);
+            let whole = std::mem::replace(&mut self.rest, behind);
+            self.lines.extend(whole.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec));
+            if self.rest.len() > LONGEST_LINE {
+                return Err(silence("what it sends is not what a Fencepost gateway sends"));
+            }
+        }
+    }
+}
+
+fn silence(reason: &str) -> Trouble {
+    Trouble { reason: reason.to_owned(), contact: Contact::Sent, is_lasting: false }
+}
+
+impl From<Trouble> for NoDecision {
+    fn from(trouble: Trouble) -> Self {
+        if trouble.contact == Contact::None { Self::NotNow(trouble) } else { Self::InDoubt(trouble) }
+    }
+}
+
+impl GatewayReply {
+    /// What stands in an answer that says yes.
+    fn parsed<T: DeserializeOwned>(&self) -> Result<T, NoDecision> {
+        let parsed = (self.status == 200).then(|| serde_json::from_slice(&self.body).ok()).flatten();
+        parsed.ok_or_else(|| self.undecided())
+    }
+
+    /// What an answer that decides nothing means for who asked once.
+    fn undecided(&self) -> NoDecision {
+        let trouble = || Trouble { is_lasting: false, ..self.trouble() };
+        match self.status {
+            425 | 429 => NoDecision::NotNow(trouble()),
+            // A gateway says so itself if it does not know. A proxy may answer so while the gateway restarts.
+            408 | 500..=599 if self.problem().is_certain() => NoDecision::NotNow(trouble()),
+            408 | 500..=599 => NoDecision::InDoubt(trouble()),
+            _ => NoDecision::Refused(self.reason()),
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Asking until there is an answer, for as long as `fencepost run` looks for a gateway.
+
+use std::time::Duration;
+
+use crate::client::{CommandFailure, Gateway, Gateways, NoDecision, REFUSED, UNREACHABLE};
+use crate::clock::{Backoff, boottime};
+
+/// How long an answer may take, and how long where another gateway can be asked instead.
+const ANSWER_MAY_TAKE: Duration = Duration::from_secs(10);
+const ANSWER_OF_SEVERAL_MAY_TAKE: Duration = Duration::from_secs(4);
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// What is asked for, as an error says it.
+#[derive(Clone, Copy)]
+pub(super) struct Aim {
+    pub(super) what: &'static str,
+    /// What may be true although no answer said so.
+    pub(super) doubt: &'static str,
+}
+
+impl Aim {
+    /// Asking changes nothing.
+    pub(super) const fn to(what: &'static str) -> Self {
+        Self { what, doubt: "" }
+    }
+}
+
+/// An answer, and what was tried before it came.
+pub(super) struct Answered<T> {
+    pub(super) answer: T,
+    /// Whether an earlier try may have been carried out although its answer was lost.
+    pub(super) is_repeated: bool,
+}
+
+/// Asks the gateways in turn until one of them decides.
+pub(super) async fn ask<T>(
+    gateways: &mut Gateways,
+    aim: Aim,
+    request: impl AsyncFn(&Gateway, Duration) -> Result<T, NoDecision>,
+) -> Result<Answered<T>, CommandFailure> {
+    let ends_at = boottime().saturating_add(gateways.wait());
+    let mut tries = AskTries::new();
+    let mut is_repeated = false;
+    loop {
+        let (number, gateway) = gateways.next();
+        match request(&gateway, patience(gateways)).await {
+            Ok(answer) => {
+                gateways.answered(number);
+                return Ok(Answered { answer, is_repeated });
+            }
+            Err(no_answer) => {
+                is_repeated |= matches!(no_answer, NoDecision::InDoubt(_));
+                let aim = if is_repeated { aim } else { Aim::to(aim.what) };
+                tries.failed(gateways, number, no_answer, aim, boottime() >= ends_at).await?;
+            }
+        }
+    }
+}
+
+/// How long an answer may take.
+pub(super) fn patience(gateways: &Gateways) -> Duration {
+    if gateways.count() == 1 { ANSWER_MAY_TAKE } else { ANSWER_OF_SEVERAL_MAY_TAKE }
+}
+
+/// Tries without an answer, one after the other.
+pub(super) struct AskTries(Backoff);
+
+impl AskTries {
+    pub(super) fn new() -> Self {
+        Self(Backoff::new(FIRST_PAUSE, LONGEST_PAUSE))
+    }
+
+    /// Notes one of them, and makes the pause before the next. It is the last one if it `is_over`, or if none would say
+    /// anything else.
+    pub(super) async fn failed(
+        &mut self,
+        gateways: &mut Gateways,
+        number: usize,
+        no_answer: NoDecision,
+        aim: Aim,
+        is_over: bool,
+    ) -> Result<(), CommandFailure> {
+        let trouble = match no_answer {
+            NoDecision::Refused(reason) => {
+                let name = gateways.name(number);
+                return Err(CommandFailure::new(REFUSED, format!("refused by {name}: {reason}")));
+            }
+            NoDecision::NotNow(trouble) | NoDecision::InDoubt(trouble) => trouble,
+        };
+        let reason = trouble.reason.clone();
+        if !gateways.failed(number, trouble) {
+            return Ok(());
+        }
+        let is_useless = !gateways.may_answer();
+        if is_over || is_useless {
+            let why = gateways.trouble().unwrap_or(reason);
+            let status = if is_useless { REFUSED } else { UNREACHABLE };
+            return Err(CommandFailure::new(status, format!("cannot {}: {why}{}", aim.what, aim.doubt)));
+        }
+        self.pause().await;
+        Ok(())
+    }
+
+    pub(super) async fn pause(&mut self) {
+        self.0.pause().await;
+    }
+}

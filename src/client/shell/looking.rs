@@ -1,0 +1,123 @@
+//! `fencepost list` and `fencepost status`: which locks are held, and by whom.
+
+use std::collections::HashSet;
+
+use serde::Serialize;
+
+use super::ask::{Aim, Answered, ask};
+use super::output::{FREE, TextTable, print, print_json, record};
+use super::{ListSettings, StatusSettings};
+use crate::client::{CommandFailure, Gateways, ListPage, Looked, ShownLock, say};
+use crate::lock::for_people;
+use crate::log::unseen::cell;
+
+/// Prints the held locks whose names begin so, page by page.
+pub(super) async fn list(settings: &ListSettings) -> Result<u8, CommandFailure> {
+    let ListSettings { gateways, prefix, json } = settings;
+    let mut gateways = Gateways::new(gateways, None, None)?;
+    let mut table = TextTable::new(["KEY", "HOLDER", "LEFT", "WAITING", "FENCING TOKEN"]);
+    let (mut seen, mut cursor) = (HashSet::new(), None::<String>);
+    loop {
+        let page = ask(&mut gateways, Aim::to("list the locks"), async |gateway, patience| {
+            gateway.list(prefix, cursor.as_deref(), patience).await
+        });
+        let ListPage { mut locks, next_cursor } = page.await?.answer;
+        // A list that starts again tells once more of what it has told.
+        locks.retain(|lock| seen.insert(lock.key.clone()));
+        if *json {
+            locks.iter().try_for_each(print_json)?;
+        } else {
+            let rows: Vec<_> = locks.iter().map(row).collect();
+            print(&table.lines(&rows))?;
+        }
+        cursor = next_cursor;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    if seen.is_empty() && !json {
+        say("no lock is held that you may see here");
+    }
+    Ok(0)
+}
+
+fn row(lock: &ShownLock) -> [String; 5] {
+    [
+        cell(&lock.key),
+        holder(lock),
+        for_people(lock.expires_in_ms),
+        lock.waiters.to_string(),
+        lock.fencing_token.to_string(),
+    ]
+}
+
+/// Who holds a lock, as a table says it.
+fn holder(lock: &ShownLock) -> String {
+    match &lock.owner {
+        _ if lock.released => "(released)".to_owned(),
+        Some(owner) => cell(owner),
+        None => "-".to_owned(),
+    }
+}
+
+/// What `--json` says of one lock.
+#[derive(Serialize)]
+struct StatusLine<'a> {
+    held: bool,
+    #[serde(flatten)]
+    lock: Option<&'a ShownLock>,
+    #[serde(flatten)]
+    free: Option<FreeLock<'a>>,
+}
+
+#[derive(Serialize)]
+struct FreeLock<'a> {
+    key: &'a str,
+    waiters: u64,
+}
+
+/// Prints who holds a lock.
+pub(super) async fn status(settings: &StatusSettings) -> Result<u8, CommandFailure> {
+    let StatusSettings { gateways, key, json } = settings;
+    let mut gateways = Gateways::new(gateways, Some(key), None)?;
+    let looked = ask(&mut gateways, Aim::to("look at the lock"), async |gateway, patience| {
+        gateway.look(patience).await
+    });
+    let Answered { answer, .. } = looked.await?;
+    let key = key.as_str();
+    match (answer, *json) {
+        (Looked::Held(lock), true) => {
+            print_json(&StatusLine { held: true, lock: Some(&lock), free: None })?;
+            Ok(0)
+        }
+        (Looked::Held(lock), false) => {
+            print(&description(&lock))?;
+            Ok(0)
+        }
+        (Looked::Free { waiters }, true) => {
+            let free = Some(FreeLock { key, waiters });
+            print_json(&StatusLine { held: false, lock: None, free })?;
+            Ok(FREE)
+        }
+        (Looked::Free { waiters }, false) => {
+            let (lock, state) = (("lock", cell(key)), ("state", "free".to_owned()));
+            print(&record(&[lock, state, ("waiting", waiters.to_string())]))?;
+            Ok(FREE)
+        }
+    }
+}
+
+/// All that is known of a held lock.
+fn description(lock: &ShownLock) -> String {
+    let state = if lock.released { "released, and kept for its min_hold" } else { "held" };
+    let mut fields = vec![("lock", cell(&lock.key)), ("state", state.to_owned())];
+    if !lock.released {
+        fields.push(("holder", holder(lock)));
+    }
+    fields.extend([
+        ("time left", for_people(lock.expires_in_ms)),
+        ("fencing token", lock.fencing_token.to_string()),
+        ("waiting", lock.waiters.to_string()),
+    ]);
+    record(&fields)
+}

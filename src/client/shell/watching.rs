@@ -1,0 +1,142 @@
+//! `fencepost watch`: what happens to locks, as it happens, for as long as somebody reads it.
+
+use std::future::pending;
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::io::Interest;
+use tokio::net::unix::pipe::Sender;
+
+use super::ListSettings;
+use super::ask::{Aim, AskTries, patience};
+use super::output::{nobody_reads, print, print_json};
+use crate::client::{CommandFailure, Gateways, Happening, NoDecision, say};
+use crate::clock::boottime;
+use crate::lock::for_people;
+use crate::log::unseen::{cell, quoted};
+
+/// A stream of at least this length worked.
+const LASTING: Duration = Duration::from_secs(2);
+const AIM: Aim = Aim::to("watch the locks");
+
+/// Prints what happens to the locks whose names begin so, until its reader or a right has gone.
+pub(super) async fn watch(settings: &ListSettings) -> Result<u8, CommandFailure> {
+    tokio::select! {
+        biased;
+        () = reader_goes() => Err(nobody_reads()),
+        ended = follow(settings) => ended,
+    }
+}
+
+/// Follows one gateway after the other. If one goes away, the next goes on behind the last event, or says `resync`.
+async fn follow(settings: &ListSettings) -> Result<u8, CommandFailure> {
+    let ListSettings { gateways, prefix, json } = settings;
+    let mut gateways = Gateways::new(gateways, None, None)?;
+    let (mut last, mut has_begun) = (None::<String>, false);
+    let contact_ends_at = boottime().saturating_add(gateways.wait());
+    let mut tries = AskTries::new();
+    loop {
+        let (number, gateway) = gateways.next();
+        let trouble = match gateway.events(prefix, last.as_deref(), patience(&gateways)).await {
+            Err(no_answer) => no_answer,
+            Ok(mut happenings) => {
+                gateways.answered(number);
+                has_begun = true;
+                let began_at = boottime();
+                let trouble = loop {
+                    let happening = match happenings.next().await {
+                        Ok(happening) => happening,
+                        Err(trouble) => break trouble,
+                    };
+                    if happening.id.is_some() {
+                        last.clone_from(&happening.id);
+                    }
+                    tell(&happening, *json)?;
+                };
+                say(&format!("{}: {}; looking for a gateway", gateways.name(number), trouble.reason));
+                // Streams that end at once must not be asked for without a pause.
+                if boottime() > began_at + LASTING {
+                    tries = AskTries::new();
+                }
+                tries.pause().await;
+                NoDecision::NotNow(trouble)
+            }
+        };
+        // Once there was a gateway, one that comes back is worth waiting for.
+        let is_over = !has_begun && boottime() >= contact_ends_at;
+        tries.failed(&mut gateways, number, trouble, AIM, is_over).await?;
+    }
+}
+
+fn tell(happening: &Happening, json: bool) -> Result<(), CommandFailure> {
+    if happening.event == "heartbeat" {
+        return Ok(());
+    }
+    if json { print_json(happening) } else { print(&line(happening, Timestamp::now())) }
+}
+
+/// An event as people read it.
+fn line(happening: &Happening, now: Timestamp) -> String {
+    let key = happening.key.as_deref().map(cell);
+    let time = now.strftime("%H:%M:%SZ");
+    let mut said = Vec::new();
+    if happening.event == "resync" {
+        said.push(match key {
+            Some(_) => "events may be missing: look with fencepost status".to_owned(),
+            None => "events may be missing: look with fencepost list".to_owned(),
+        });
+    }
+    said.extend(happening.waiters.map(|waiters| format!("{waiters} waiting")));
+    said.extend(happening.ttl_ms.map(|ms| match happening.event.as_str() {
+        "released" => format!("kept for {} more", for_people(ms)),
+        _ => format!("for {}", for_people(ms)),
+    }));
+    said.extend(happening.owner.as_deref().map(|owner| format!("held by {}", quoted(owner))));
+    said.extend(happening.fencing_token.map(|number| format!("fencing token {number}")));
+    let event = cell(&happening.event);
+    let key = key.map(|key| format!("{key}  ")).unwrap_or_default();
+    format!("{time}  {event:<8}  {key}{}\n", said.join("; "))
+}
+
+/// Completes when the reader of standard output has gone. Without it, `fencepost watch | head -1` would stay until the next
+/// event.
+async fn reader_goes() {
+    let stdout = io::stdout().as_fd().try_clone_to_owned();
+    // What is no pipe, such as a file, has no reader to lose. As it is only looked at, it goes on blocking.
+    let Ok(stdout) = stdout.and_then(|stdout| Sender::from_file_unchecked(stdout.into())) else {
+        return pending().await;
+    };
+    match stdout.ready(Interest::ERROR).await {
+        Ok(ready) if ready.is_error() => {}
+        // The next event finds out.
+        _ => pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_event_is_one_line_in_which_nothing_can_pass_for_another() {
+        let now = Timestamp::UNIX_EPOCH;
+        let read = |json: &str| serde_json::from_str(json).map(|happening| line(&happening, now)).ok();
+        for (json, said) in [
+            (r#"{"event":"resync","id":"x"}"#, "resync    events may be missing: look with fencepost list"),
+            (
+                r#"{"event":"granted","key":"ci/a","fencing_token":7,"ttl_ms":29999,"owner":"a b"}"#,
+                "granted   ci/a  for 30 s; held by \"a b\"; fencing token 7",
+            ),
+            (
+                r#"{"event":"released","key":"k","fencing_token":7,"ttl_ms":500}"#,
+                "released  k  kept for 500 ms more; fencing token 7",
+            ),
+            (r#"{"event":"waiting","key":"\u202ek","waiters":2}"#, "waiting   \"\\u{202e}k\"  2 waiting"),
+            (r#"{"event":"of-later","key":"k"}"#, "of-later  k  "),
+        ] {
+            assert_eq!(read(json).as_deref(), Some(&*format!("00:00:00Z  {said}\n")), "{json}");
+        }
+    }
+}

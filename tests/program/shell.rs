@@ -1,0 +1,8 @@
+//! The commands for a shell: each with and without keys and TLS, at a terminal and in a pipe.
+
+mod breaking;
+mod door;
+mod everywhere;
+mod holding;
+mod keys;
+mod looking;

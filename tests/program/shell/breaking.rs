@@ -1,0 +1,68 @@
+//! `fencepost break` ends the grant that it has shown, and no other.
+
+use kit::proxy::{Fate, Framing, Progress};
+use kit::{Client, Proxy, fresh_token};
+
+use super::door::Door;
+use crate::run::kit::Scene;
+
+async fn number(client: &Client) -> u64 {
+    client.get("/locks/k").send().await.expect(200).fencing_token()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn break_never_ends_a_grant_that_it_did_not_show() {
+    let door = Door::plain().await;
+    let client = door.client();
+    let first = fresh_token();
+    client.put("/locks/k?ttl=5m&owner=first").token(&first).send().await.expect(201);
+    let mut person = door.person(&["break", "k"]);
+    person.sees("held by \"first\"").await;
+    // While the person thinks, the lock changes hands.
+    client.delete("/locks/k").token(&first).send().await.expect(204);
+    let second = client.put("/locks/k?ttl=5m&owner=second").send().await.expect(201).fencing_token();
+    person.types("y\n");
+    assert_eq!(person.status().await, Some(1), "{}", person.screen());
+    assert_eq!(number(&client).await, second);
+    // Nor does it where it is told which grant is meant, and another one holds the lock.
+    let another = door.pipe(&format!("break k --yes --fencing-token {}", second - 1)).await;
+    another.expect_line(1, &["another grant", "second", "nothing was broken"]);
+    assert_eq!(number(&client).await, second);
+    let broken = door.pipe(&format!("break k --yes --fencing-token {second}")).await;
+    assert_eq!(broken.status, Some(0), "{broken:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_break_whose_answer_was_lost_is_asked_for_again_and_spares_the_next_grant() {
+    let mut door = Door::plain().await;
+    let client = door.client();
+    let proxy = Proxy::start(door.gateway.address.port(), Framing::Chunks).await;
+    door.scene = Scene::at(format!("http://127.0.0.1:{}", proxy.port()));
+    client.put("/locks/k?ttl=5m").send().await.expect(201);
+    let waits = tokio::spawn(client.put("/locks/k?ttl=5m&wait=15s").send());
+    kit::eventually("the next one waits", async || {
+        client.get("/locks/k").send().await.json()["waiters"] == 1
+    })
+    .await;
+    let mut passage = proxy.expect("DELETE", Fate::CutAfter);
+    let ended = door.pipe("break k --yes").await;
+    passage.reaches(Progress::Answered).await;
+    assert!(ended.status == Some(0) && ended.stdout.starts_with("over: "), "{ended:?}");
+    let next = waits.await.unwrap().expect(201).fencing_token();
+    assert_eq!(number(&client).await, next);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_person_nothing_is_broken_unless_yes_is_there() {
+    let door = Door::plain().await;
+    let (_, held) = door.acquire("k --ttl 5m").await;
+    for script in ["\"$F\" break k <<<y", "yes | \"$F\" break k", "\"$F\" break k </dev/null | cat"] {
+        door.script(script).await.expect_line(2, &["--yes"]);
+    }
+    let mut person = door.person(&["break", "k"]);
+    person.sees("[y/N]").await;
+    // The end of what is typed is no yes.
+    person.types("\u{4}");
+    assert_eq!(person.status().await, Some(1));
+    assert_eq!(number(&door.client()).await, held);
+}

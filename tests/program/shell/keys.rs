@@ -1,0 +1,89 @@
+//! `fencepost key list` and `key revoke`: they keep the file that a gateway reads.
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+
+use kit::{Client, Gateway, KeysFile, eventually};
+
+use super::door::Door;
+use crate::run::kit::Scene;
+
+/// The id of a key, of `fp_<id>_<secret>`.
+fn id(key: &str) -> &str {
+    key.split('_').nth(1).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revoked_key_is_refused_and_the_rest_of_the_file_stays() {
+    let mut keys = KeysFile::new();
+    let good = keys.add_for_all("a good one", "\"acquire\"");
+    let lost = keys.add_for_all("lost", "\"acquire\"");
+    keys.write_text(&format!("# Ours.\n\n{}# The end.\n", keys.text()));
+    std::fs::set_permissions(keys.path(), Permissions::from_mode(0o640)).unwrap();
+    let flag = keys.flag();
+    let gateway = Gateway::start(&["--store", "memory:", &flag[0], &flag[1]]).await;
+    let client = Client::new(gateway.address);
+    client.put("/locks/k").key(&lost).send().await.expect(201);
+
+    let mut door = Door::plain().await;
+    door.scene = Scene::on(&gateway);
+    let revoke = format!("key revoke --keys {}", flag[1]);
+    let revoked = door.pipe(&format!("{revoke} {}", id(&lost))).await.expect_silent(0).stdout;
+    assert_eq!(revoked, format!("revoked {} (\"lost\")\n", id(&lost)));
+    eventually("the key is refused", async || client.put("/locks/k").key(&lost).send().await.status == 401)
+        .await;
+    client.put("/locks/l").key(&good).send().await.expect(201);
+    keys.remove("lost");
+    let text = std::fs::read_to_string(keys.path()).unwrap();
+    assert!(text.starts_with("# Ours.\n\n[[key]]") && text.contains(&keys.text()), "{text}");
+    assert_eq!(keys.path().metadata().unwrap().permissions().mode() & 0o777, 0o640);
+
+    // A gateway would go on with the old file.
+    door.pipe(&format!("{revoke} {}", id(&good))).await.expect_line(1, &[id(&good), "the only key"]);
+    door.pipe(&format!("{revoke} {}", id(&lost))).await.expect_line(1, &["no key there has this id"]);
+    let whole = door.pipe(&format!("{revoke} {good}")).await.expect_line(2, &["twelve"]);
+    assert!(!whole.stderr.contains(&good));
+    client.put("/locks/m").key(&good).send().await.expect(201);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_are_listed_at_a_terminal_and_in_a_pipe_without_their_secrets() {
+    let mut keys = KeysFile::new();
+    let key = keys.add("a b", "prefixes = [\"ci/\", \"\u{202e}x\"]\nallow = [\"acquire\", \"list\"]");
+    keys.add("old", "every_key = true\nallow = [\"list\"]\nexpires = 2020-01-01T00:00:00Z");
+    keys.write();
+    let door = Door::plain().await;
+    let file = keys.path().display().to_string();
+    let hash = keys.text().split('"').find(|text| text.len() == 64).unwrap().to_owned();
+    let table = door.pipe(&format!("key list --keys {file}")).await.expect_silent(0).stdout;
+    let json = door.json(&format!("key list --keys {file}")).await;
+    let mut person = door.person(&["key", "list", "--keys", &file]);
+    assert_eq!(person.status().await, Some(0));
+    person.sees("old").await;
+    for text in [&table, &person.screen()] {
+        assert!(text.starts_with("ID ") && text.contains(id(&key)), "{text}");
+        assert!(text.contains("\"a b\"") && text.contains("ci/,\"\\u{202e}x\""), "{text}");
+        assert!(text.contains("(expired) 2020-01-01T00:00:00Z"), "{text}");
+        assert!(!text.contains(&hash), "{text}");
+    }
+    let of = |name: &str| json.iter().find(|key| key["name"] == name).unwrap();
+    assert_eq!((&of("a b")["prefixes"][0], &of("old")["every_key"]), (&"ci/".into(), &true.into()));
+    assert!(!format!("{json:?}").contains(&hash));
+    let mut revoking = door.person(&["key", "revoke", "--keys", &file, id(&key)]);
+    revoking.sees("revoked").await;
+    assert_eq!(revoking.status().await, Some(0));
+    door.pipe("key list --keys nowhere").await.expect_line(2, &["--keys", "nowhere"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_key_that_cannot_be_printed_is_told_with_its_id() {
+    let door = Door::plain().await;
+    let new = "\"$F\" key new --name ci --every-key --allow list";
+    for output in [">/dev/full", "| true"] {
+        let ended = door.script(&format!("{{ sleep 0.2; {new} --append-to keys.toml; }} {output}")).await;
+        ended.expect_line(1, &["cannot print the key", "revoke it", "keys.toml"]);
+    }
+    assert_eq!(door.json("key list --keys keys.toml").await.len(), 2);
+    let ended = door.script(&format!("{new} 2>&-")).await;
+    assert!(ended.stdout.contains("[[key]]") && ended.status != Some(101), "{ended:?}");
+}
