@@ -22,7 +22,7 @@ pub(crate) use gateway::{
     AcquireAnswer, Busy, Gateway, HeldGrant, ReleaseAnswer, RenewAnswer, RequestRefusal,
 };
 pub(crate) use gateways::Gateways;
-pub(crate) use operating::{BreakAnswer, Happening, ListPage, Looked, NoDecision, ShownLock};
+pub(crate) use operating::{BreakAnswer, ListPage, LockEvent, Looked, NoDecision, ShownLock};
 pub(crate) use trouble::{Contact, Trouble};
 
 /// Which gateways are asked, and how.

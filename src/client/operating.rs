@@ -67,7 +67,7 @@ pub(crate) enum BreakAnswer {
 
 /// Something that happened to a lock, as a stream tells it.
 #[derive(Deserialize, Serialize)]
-pub(crate) struct Happening {
+pub(crate) struct LockEvent {
     pub(crate) event: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) id: Option<String>,
@@ -86,7 +86,7 @@ pub(crate) struct Happening {
 }
 
 /// The events that a gateway tells.
-pub(crate) struct Happenings {
+pub(crate) struct LockEvents {
     response: Response,
     lines: VecDeque<Vec<u8>>,
     rest: Vec<u8>,
@@ -152,7 +152,7 @@ impl Gateway {
         prefix: &str,
         after: Option<&str>,
         patience: Duration,
-    ) -> Result<Happenings, NoDecision> {
+    ) -> Result<LockEvents, NoDecision> {
         let sent_at = boottime();
         let mut request = self.request(Method::GET, "events", &[("prefix", prefix.to_owned())]);
         request = request.header(ACCEPT, "application/x-ndjson");
@@ -167,13 +167,13 @@ impl Gateway {
             }
         });
         let response = began.await.unwrap_or_else(|_| Err(silence("no answer in time").into()))?;
-        Ok(Happenings { response, lines: VecDeque::new(), rest: Vec::new() })
+        Ok(LockEvents { response, lines: VecDeque::new(), rest: Vec::new() })
     }
 }
 
-impl Happenings {
+impl LockEvents {
     /// The next event. The error says why there is none any more.
-    pub(crate) async fn next(&mut self) -> Result<Happening, Trouble> {
+    pub(crate) async fn next(&mut self) -> Result<LockEvent, Trouble> {
         loop {
             if let Some(line) = self.lines.pop_front() {
                 return serde_json::from_slice(&line)

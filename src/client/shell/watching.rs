@@ -12,7 +12,7 @@ use tokio::net::unix::pipe::Sender;
 use super::ListSettings;
 use super::ask::{Aim, AskTries, patience};
 use super::output::{nobody_reads, print, print_json};
-use crate::client::{CommandFailure, Gateways, Happening, NoDecision, say};
+use crate::client::{CommandFailure, Gateways, LockEvent, NoDecision, say};
 use crate::clock::boottime;
 use crate::lock::for_people;
 use crate::log::unseen::{cell, quoted};
@@ -41,19 +41,19 @@ async fn follow(settings: &ListSettings) -> Result<u8, CommandFailure> {
         let (number, gateway) = gateways.next();
         let trouble = match gateway.events(prefix, last.as_deref(), patience(&gateways)).await {
             Err(no_answer) => no_answer,
-            Ok(mut happenings) => {
+            Ok(mut events) => {
                 gateways.answered(number);
                 has_begun = true;
                 let began_at = boottime();
                 let trouble = loop {
-                    let happening = match happenings.next().await {
-                        Ok(happening) => happening,
+                    let event = match events.next().await {
+                        Ok(event) => event,
                         Err(trouble) => break trouble,
                     };
-                    if happening.id.is_some() {
-                        last.clone_from(&happening.id);
+                    if event.id.is_some() {
+                        last.clone_from(&event.id);
                     }
-                    tell(&happening, *json)?;
+                    tell(&event, *json)?;
                 };
                 say(&format!("{}: {}; looking for a gateway", gateways.name(number), trouble.reason));
                 // Streams that end at once must not be asked for without a pause.
@@ -70,32 +70,32 @@ async fn follow(settings: &ListSettings) -> Result<u8, CommandFailure> {
     }
 }
 
-fn tell(happening: &Happening, json: bool) -> Result<(), CommandFailure> {
-    if happening.event == "heartbeat" {
+fn tell(event: &LockEvent, json: bool) -> Result<(), CommandFailure> {
+    if event.event == "heartbeat" {
         return Ok(());
     }
-    if json { print_json(happening) } else { print(&line(happening, Timestamp::now())) }
+    if json { print_json(event) } else { print(&line(event, Timestamp::now())) }
 }
 
 /// An event as people read it.
-fn line(happening: &Happening, now: Timestamp) -> String {
-    let key = happening.key.as_deref().map(cell);
+fn line(event: &LockEvent, now: Timestamp) -> String {
+    let key = event.key.as_deref().map(cell);
     let time = now.strftime("%H:%M:%SZ");
     let mut said = Vec::new();
-    if happening.event == "resync" {
+    if event.event == "resync" {
         said.push(match key {
             Some(_) => "events may be missing: look with fencepost status".to_owned(),
             None => "events may be missing: look with fencepost list".to_owned(),
         });
     }
-    said.extend(happening.waiters.map(|waiters| format!("{waiters} waiting")));
-    said.extend(happening.ttl_ms.map(|ms| match happening.event.as_str() {
+    said.extend(event.waiters.map(|waiters| format!("{waiters} waiting")));
+    said.extend(event.ttl_ms.map(|ms| match event.event.as_str() {
         "released" => format!("kept for {} more", for_people(ms)),
         _ => format!("for {}", for_people(ms)),
     }));
-    said.extend(happening.owner.as_deref().map(|owner| format!("held by {}", quoted(owner))));
-    said.extend(happening.fencing_token.map(|number| format!("fencing token {number}")));
-    let event = cell(&happening.event);
+    said.extend(event.owner.as_deref().map(|owner| format!("held by {}", quoted(owner))));
+    said.extend(event.fencing_token.map(|number| format!("fencing token {number}")));
+    let event = cell(&event.event);
     let key = key.map(|key| format!("{key}  ")).unwrap_or_default();
     format!("{time}  {event:<8}  {key}{}\n", said.join("; "))
 }
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn each_event_is_one_line_in_which_nothing_can_pass_for_another() {
         let now = Timestamp::UNIX_EPOCH;
-        let read = |json: &str| serde_json::from_str(json).map(|happening| line(&happening, now)).ok();
+        let read = |json: &str| serde_json::from_str(json).map(|event| line(&event, now)).ok();
         for (json, said) in [
             (r#"{"event":"resync","id":"x"}"#, "resync    events may be missing: look with fencepost list"),
             (
