@@ -41,7 +41,12 @@ async fn start(program: &str, args: &[&str]) -> Gateway {
         };
     }
     command.stdin(Stdio::null()).stdout(Stdio::null());
-    Gateway::try_start_by(command, args).await.unwrap_or_else(|said| panic!("{program} ended: {said:#?}"))
+    let started = Gateway::try_start_by(command, args).await;
+    let mut gateway = started.unwrap_or_else(|said| panic!("{program} ended: {said:#?}"));
+    if program != gateway::program() {
+        gateway.is_of_older_program();
+    }
+    gateway
 }
 
 async fn stop(mut gateway: Gateway) {
