@@ -116,6 +116,10 @@ impl EmbeddedStore {
     /// Opens the store in the file at `path`, which is created where it is missing. Blocks on the disk.
     pub fn open(path: &Path, settings: EmbeddedSettings, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
         file::create_if_missing(path)?;
+        // Anything else than a file is refused below.
+        if path.is_file() {
+            file::was_closed(path)?;
+        }
         let disk = Disk::open(path).map_err(|error| file::open_error(path, error))?;
         file::sync_directory(path)?;
         Self::on(disk, settings, clock)

@@ -8,9 +8,10 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
+use redb::backends::InMemoryBackend;
 use redb::{
-    Builder, CommitError, Database, DatabaseError, ReadableDatabase, ReadableTable, StorageError,
-    TableDefinition, TableHandle, WriteTransaction,
+    Builder, CommitError, Database, DatabaseError, ReadableDatabase, ReadableTable, StorageBackend,
+    StorageError, TableDefinition, TableHandle, WriteTransaction,
 };
 
 use crate::clock::Clock;
@@ -67,11 +68,8 @@ impl StoreFile {
         let database =
             builder.create_with_backend(Handle(Arc::clone(disk))).map_err(|error| open_error(path, error))?;
         let mut file = Self { database, boot_id: clock.boot_id(), batch: 0 };
-        match file.format().map_err(|error| failed(path, &*error))? {
-            Some(FIRST_FORMAT_VERSION..=FORMAT_VERSION) => Ok(file),
-            Some(found) => Err(OpenError::File(path.into(), UnusableFile::NewerFormat(found))),
-            None => Err(OpenError::File(path.into(), UnusableFile::NotAStore)),
-        }
+        judge(path, file.format().map_err(|error| failed(path, &*error))?)?;
+        Ok(file)
     }
 
     /// Reads all of it into a table. Writes nothing.
@@ -193,26 +191,52 @@ impl StoreFile {
     }
 }
 
-/// Whether the last process closed the file at `path`, found without writing to it. This only reads the head of the
-/// file, since a process that wants to open it meanwhile is refused.
+/// Whether a program of this version can read a layout.
+fn judge(path: &Path, format: Option<u64>) -> Result<(), OpenError> {
+    let reason = match format {
+        Some(FIRST_FORMAT_VERSION..=FORMAT_VERSION) => return Ok(()),
+        Some(found) => UnusableFile::NewerFormat(found),
+        None => UnusableFile::NotAStore,
+    };
+    Err(OpenError::File(path.into(), reason))
+}
+
+/// Whether the last process closed the file at `path`. A file that this program cannot read is refused.
+///
+/// Nothing is written to it, which opening a database does: a refused file must stay as its own version left it. A process that
+/// wants to open it meanwhile is refused. If it was closed, only its head is read.
 pub(super) fn was_closed(path: &Path) -> Result<bool, OpenError> {
-    let database = match Builder::new().open_read_only(path) {
-        Err(DatabaseError::RepairAborted) => return Ok(false),
-        database => database.map_err(|error| open_error(path, error))?,
-    };
-    let format = || -> Result<Option<u64>, AnyError> {
-        let transaction = database.begin_read()?;
-        if transaction.list_tables()?.next().is_none() {
-            return Ok(Some(FORMAT_VERSION));
+    match Builder::new().open_read_only(path) {
+        Ok(database) => {
+            judge(path, format_of(&database).unwrap_or(None))?;
+            Ok(true)
         }
-        let format = transaction.open_table(NUMBERS)?.get(FORMAT)?;
-        Ok(format.map(|format| format.value()))
-    };
-    match format() {
-        Ok(Some(FIRST_FORMAT_VERSION..=FORMAT_VERSION)) => Ok(true),
-        Ok(Some(found)) => Err(OpenError::File(path.into(), UnusableFile::NewerFormat(found))),
-        Ok(None) | Err(_) => Err(OpenError::File(path.into(), UnusableFile::NotAStore)),
+        Err(DatabaseError::RepairAborted) => {
+            // What cannot be repaired is told when it is opened.
+            if let Ok(database) = repaired_copy(path) {
+                judge(path, format_of(&database).unwrap_or(None))?;
+            }
+            Ok(false)
+        }
+        Err(error) => Err(open_error(path, error)),
     }
+}
+
+fn format_of(database: &impl ReadableDatabase) -> Result<Option<u64>, AnyError> {
+    let transaction = database.begin_read()?;
+    if transaction.list_tables()?.next().is_none() {
+        return Ok(Some(FORMAT_VERSION));
+    }
+    let format = transaction.open_table(NUMBERS)?.get(FORMAT)?;
+    Ok(format.map(|format| format.value()))
+}
+
+/// The database that a process has left without closing it, in memory.
+fn repaired_copy(path: &Path) -> Result<Database, AnyError> {
+    let (bytes, copy) = (std::fs::read(path)?, InMemoryBackend::new());
+    copy.set_len(bytes.len() as u64)?;
+    copy.write(0, &bytes)?;
+    Ok(Builder::new().create_with_backend(copy)?)
 }
 
 /// Makes an empty store where nothing stands yet, not even a link to something that is not there at present.

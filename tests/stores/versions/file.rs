@@ -4,6 +4,8 @@
 //! fixture has the bytes of the file in hexadecimal, 64 on a line behind where they stand; lines of zeros are left out.
 
 use std::collections::BTreeSet;
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -306,30 +308,41 @@ async fn a_gateway_starts_on_the_file_of_an_earlier_version() {
     }
 }
 
-/// A file that a later version has written in a layout of its own is refused by one line, and holds what it held.
+/// A file that a later version has written in a layout of its own is refused by one line, and not written to: whether that
+/// version closed it, or was killed.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_of_a_later_layout_is_refused_and_keeps_what_it_holds() {
-    let (_directory, file) = lay_down(&recorded("0.1.0", FIXTURE));
-    let database = redb::Database::open(&file).unwrap();
-    let change = database.begin_write().unwrap();
-    let mut numbers = change.open_table(NUMBERS).unwrap();
-    let later = numbers.get("format").unwrap().unwrap().value() + 1;
-    numbers.insert("format", later).unwrap();
-    drop(numbers);
-    let unheard_of = TableDefinition::<&str, &str>::new("unheard-of");
-    change.open_table(unheard_of).unwrap().insert("a", "b").unwrap();
-    change.commit().unwrap();
-    drop(database);
-    let (before, about) = (rows(&file), std::fs::metadata(&file).unwrap());
-    let store = format!("file:{}", file.display());
-    for args in [&["--listen", "127.0.0.1:0", "--store", &store][..], &["check", "--store", &store]] {
-        let output = run(args);
-        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        let told: Vec<_> = said.lines().filter(|line| line.contains("newer version")).collect();
-        assert!(told.len() == 1 && told[0].contains(&format!("file format {later}")), "{said}");
-        assert!(told[0].contains("locks.redb"), "{said}");
+async fn a_file_of_a_later_layout_is_refused_and_stays_as_it_is() {
+    for is_closed in [true, false] {
+        let (_directory, file) = lay_down(&recorded("0.1.0", FIXTURE));
+        let database = redb::Database::open(&file).unwrap();
+        let change = database.begin_write().unwrap();
+        let mut numbers = change.open_table(NUMBERS).unwrap();
+        let later = numbers.get("format").unwrap().unwrap().value() + 1;
+        numbers.insert("format", later).unwrap();
+        drop(numbers);
+        let unheard_of = TableDefinition::<&str, &str>::new("unheard-of");
+        change.open_table(unheard_of).unwrap().insert("a", "b").unwrap();
+        change.commit().unwrap();
+        let left_open = std::fs::read(&file).unwrap();
+        drop(database);
+        if !is_closed {
+            std::fs::write(&file, left_open).unwrap();
+        }
+        std::fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
+        let state = || {
+            let about = std::fs::metadata(&file).unwrap();
+            (about.mtime(), about.mtime_nsec(), about.mode(), std::fs::read(&file).unwrap())
+        };
+        let before = state();
+        let store = format!("file:{}", file.display());
+        for args in [&["--listen", "127.0.0.1:0", "--store", &store][..], &["check", "--store", &store]] {
+            let output = run(args);
+            let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+            assert_eq!(output.status.code(), Some(1), "{said}");
+            let told: Vec<_> = said.lines().filter(|line| line.contains("newer version")).collect();
+            assert!(told.len() == 1 && told[0].contains(&format!("file format {later}")), "{said}");
+            assert!(told[0].contains("locks.redb"), "{said}");
+            assert!(state() == before, "{args:?} wrote to the file, closed: {is_closed}");
+        }
     }
-    assert_eq!(rows(&file), before);
-    assert_eq!(std::fs::metadata(&file).unwrap().permissions(), about.permissions());
 }
