@@ -1,15 +1,18 @@
-//! Other versions of the program: what each of them leaves in a file and in Redis. Each version has recorded that of itself, in
-//! `tests/fixtures`, and every later one must get along with it.
+//! Other versions of the program: what each of them leaves in a file and in Redis, and what its gateways say there. Each version
+//! has recorded that of itself, in `tests/fixtures`, and every later one must get along with it.
 //!
 //! `RECORD_FIXTURES=1 cargo test --test stores versions::` records the version in `Cargo.toml`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+mod exchanges;
 mod file;
+mod letters;
 mod notation;
 mod quorum;
 mod redis;
+mod transcript;
 mod upgrading;
 
 /// What to do where the program is not what was recorded of it.
@@ -19,7 +22,8 @@ This build writes something else than what tests/fixtures has of its version, wh
 - If you meant it, leave the fixtures of released versions alone: raise the version in Cargo.toml, and record that one:
   RECORD_FIXTURES=1 cargo test --test stores versions::
   A file of another layout needs a new FORMAT_VERSION in src/store/embedded/file.rs and a migration of the old one.
-  In Redis, gateways of both versions must understand each other's values: try it with FENCEPOST_BEFORE=<the older program>.
+  In Redis, gateways of both versions must understand each other: `exchanges` and `letters` hold you to that, and so does
+  `upgrading` with FENCEPOST_BEFORE=<the older program>.
   If they cannot, CHANGELOG.md says so under `Changed`, and docs/operations/upgrade.md what to do.
 ";
 
@@ -42,15 +46,19 @@ fn recorded(version: &str, name: &str) -> String {
     std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}{ADVICE}", file.display()))
 }
 
-/// Records what this build has made. Returns whether the tests were told to.
+/// Whether the tests were told to record what this build makes.
+fn is_recording() -> bool {
+    std::env::var_os("RECORD_FIXTURES").is_some()
+}
+
+/// Records what this build has made, if the tests were told to. Returns whether they were.
 fn records(name: &str, made: &str) -> bool {
-    let is_told = std::env::var_os("RECORD_FIXTURES").is_some();
-    if is_told {
+    if is_recording() {
         let file = place(env!("CARGO_PKG_VERSION")).join(name);
         std::fs::create_dir_all(file.parent().unwrap()).unwrap();
         std::fs::write(file, made).unwrap();
     }
-    is_told
+    is_recording()
 }
 
 /// Holds what this build has made against what is recorded of its version, by the lines that are left of both.

@@ -74,6 +74,8 @@ struct Expected {
 /// Says how far a message came.
 type Reports = Arc<watch::Sender<Progress>>;
 type Policy = Box<dyn FnMut(&[u8]) -> Fate + Send>;
+/// Is told of each answer, and of the message that it answers; of what the server said unasked, alone.
+type Tap = Box<dyn FnMut(Option<&[u8]>, &[u8]) + Send>;
 
 /// What the connections of a proxy share.
 struct Shared {
@@ -83,6 +85,7 @@ struct Shared {
     expected: Mutex<Vec<Expected>>,
     /// What happens to all others.
     policy: Mutex<Policy>,
+    tap: Mutex<Option<Tap>>,
     /// Connections that were there before the last change of it are treated as it says.
     outage: watch::Sender<Outage>,
     is_closed_to_new: watch::Sender<bool>,
@@ -106,6 +109,7 @@ impl Proxy {
             target_port: AtomicU16::new(target_port),
             expected: Mutex::default(),
             policy: Mutex::new(Box::new(|_| Fate::Pass)),
+            tap: Mutex::default(),
             outage: watch::Sender::new(Outage::Severed),
             is_closed_to_new: watch::Sender::new(false),
             ended: CancellationToken::new(),
@@ -141,6 +145,11 @@ impl Proxy {
     /// Decides about every message that no test expects.
     pub fn set_policy(&self, policy: impl FnMut(&[u8]) -> Fate + Send + 'static) {
         *self.shared.policy.lock().unwrap() = Box::new(policy);
+    }
+
+    /// From now on tells of each answer that the server gives, and of the message that it answers, where there is one.
+    pub fn set_tap(&self, tap: impl FnMut(Option<&[u8]>, &[u8]) + Send + 'static) {
+        *self.shared.tap.lock().unwrap() = Some(Box::new(tap));
     }
 
     /// Lets the connections that exist fall silent without closing them; new ones work.
@@ -213,6 +222,12 @@ pub fn gate_after(time: Duration) -> Gate {
 }
 
 impl Shared {
+    fn tell_tap(&self, message: Option<&[u8]>, answer: &[u8]) {
+        if let Some(tap) = &mut *self.tap.lock().unwrap() {
+            tap(message, answer);
+        }
+    }
+
     fn fate_of(&self, message: &[u8]) -> (Fate, Option<Reports>) {
         let mut expected = self.expected.lock().unwrap();
         let is_in = |text: &str| message.windows(text.len()).any(|window| window == text.as_bytes());

@@ -30,6 +30,21 @@ pub fn words(mut line: &str) -> Vec<String> {
     words
 }
 
+/// A reply on one line.
+pub fn reply(value: &redis::Value) -> String {
+    match value {
+        redis::Value::Nil => "nil".to_owned(),
+        redis::Value::Int(number) => number.to_string(),
+        redis::Value::BulkString(bytes) => {
+            serde_json::to_string(std::str::from_utf8(bytes).unwrap()).unwrap()
+        }
+        redis::Value::Array(values) => {
+            format!("[{}]", values.iter().map(reply).collect::<Vec<_>>().join(" "))
+        }
+        other => format!("{other:?}"),
+    }
+}
+
 /// The text with names in place of what differs each time.
 ///
 /// An attempt of a connection has its first bit set, and a claim the second one too: that is part of what it says.

@@ -128,7 +128,9 @@ async fn the_numbers_that_an_earlier_version_left_on_a_quorum_are_outdone() {
                 }
             }
             is_ready(&client).await;
-            for key in ["plain", "owned"] {
+            // Of a server that has forgotten nothing, numbers of other locks need not be larger.
+            let keys = ["plain", "owned", "another"];
+            for key in &keys[..if has_run_on { 2 } else { 3 }] {
                 let granted = client.put(&format!("/lock?key={key}&ttl=1s")).send().await.expect(201);
                 assert!(granted.fencing_token() > last, "{key}, {has_run_on}");
             }

@@ -236,6 +236,15 @@ async fn write_all(redis: &RedisServer) -> String {
     has_tickets(redis, "line", 1, |ticket| ticket.split(' ').count() == 5).await;
     // A wait that has ended voids its attempt.
     ask(&client, "PUT", "key=line&ttl=1m&wait=10ms", "voided").await.expect(423);
+    // The last step, since an offer is soon over: it is made to a gateway that cannot take it.
+    let stopped = Gateway::on_redis(redis, &["--ticket-ttl", "10m"]).await;
+    ask(&client, "PUT", "key=offered&ttl=1m", "holder").await.expect(201);
+    waiting.spawn(wait(&Client::new(stopped.address), "offered", "offered"));
+    has_tickets(redis, "offered", 1, |_| true).await;
+    let present = async || redis.command::<u64>(&["ZCARD", "fencepost:{0}:gates"]).await == 2;
+    eventually("both gateways are present", present).await;
+    stopped.signal("STOP");
+    ask(&client, "DELETE", "key=offered", "holder").await.expect(204);
     look(redis).await
 }
 
@@ -287,6 +296,26 @@ async fn those_who_waited_at_an_earlier_version_are_served_in_their_order() {
             last = number;
             ask(&client, "DELETE", "key=line", name).await.expect(204);
         }
+    }
+}
+
+/// The offer is made to last, so that it is there when it is looked at.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_an_earlier_version_has_offered_goes_to_the_ticket_that_it_was_offered_to() {
+    let offer = Regex::new(r#"(?m)^(SET \S+ "\?.*) @\S+" PX \d+$"#).unwrap();
+    for version in versions() {
+        let (redis, fixture) = (RedisServer::start().await, recorded(&version, FIXTURE));
+        assert_eq!(offer.find_iter(&fixture).count(), 1);
+        let fixture = offer.replace(&fixture, r#"$1 @+600000" PX 600000"#);
+        lay_down(&redis, &fixture, Duration::ZERO).await;
+        let gateway = Gateway::on_redis(&redis, &[]).await;
+        let client = Client::new(gateway.address);
+        ask(&client, "PUT", "key=offered&ttl=1m", "another").await.expect_problem(423, "lock-held");
+        let late = tokio::spawn(wait(&client, "offered", "late"));
+        has_tickets(&redis, "offered", 2, |_| true).await;
+        wait(&client, "offered", "offered").await.expect(201);
+        ask(&client, "DELETE", "key=offered", "offered").await.expect(204);
+        late.await.unwrap().expect(201);
     }
 }
 

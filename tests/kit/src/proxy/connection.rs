@@ -12,7 +12,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::Mutex;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::{Fate, Framing, Gate, Outage, Progress, Reports, Shared};
+use super::{Fate, Gate, Outage, Progress, Reports, Shared};
 
 /// What is read at once at most. What travels in chunks is told apart by what is read.
 const LARGEST_CHUNK: usize = 16 * 1024;
@@ -24,6 +24,7 @@ type ToClient = Arc<Mutex<Option<OwnedWriteHalf>>>;
 
 /// What happens to an answer, in the order in which their messages were passed on.
 struct Awaited {
+    message: Vec<u8>,
     answer: Answer,
     progress: Option<Reports>,
 }
@@ -63,7 +64,7 @@ pub(super) async fn pass_on(client: TcpStream, shared: &Shared) {
             Requests { to_server: &mut to_server, to_client: to_client.clone(), expect, shared };
         tokio::select! {
             end = requests.pass_on(&mut from_client) => end,
-            end = hear(&mut from_server, &mut expected, shared.framing, &hear_from) => end,
+            end = hear(&mut from_server, &mut expected, shared, &hear_from) => end,
             end = deliver(&mut heard, &to_client) => end,
             Ok(()) = outage.changed() => match *outage.borrow() {
                 Outage::Frozen => End::Silence,
@@ -142,7 +143,7 @@ impl Requests<'_> {
     /// Whether the server's side took it.
     async fn write(&mut self, message: &[u8], answer: Answer, progress: Option<Reports>) -> bool {
         // Before it is written, since its answer may be there right after.
-        let _ = self.expect.send(Awaited { answer, progress: progress.clone() });
+        let _ = self.expect.send(Awaited { message: message.to_vec(), answer, progress: progress.clone() });
         let is_written = self.to_server.write_all(message).await.is_ok();
         if is_written {
             advance(progress.as_ref(), Progress::PassedOn);
@@ -155,17 +156,18 @@ impl Requests<'_> {
 async fn hear(
     from_server: &mut OwnedReadHalf,
     expected: &mut UnboundedReceiver<Awaited>,
-    framing: Framing,
+    shared: &Shared,
     heard: &UnboundedSender<(Answer, BytesMut)>,
 ) -> End {
-    let mut buffer = BytesMut::new();
+    let (mut buffer, framing) = (BytesMut::new(), shared.framing);
     loop {
         while let Some(length) = framing.first(&buffer) {
             let message = buffer.split_to(length);
             // The second piece of an answer in chunks is not expected either.
             let expected = if framing.is_unasked(&message) { None } else { expected.try_recv().ok() };
+            shared.tell_tap(expected.as_ref().map(|expected| &expected.message[..]), &message);
             let answer = match expected {
-                Some(Awaited { answer, progress }) => {
+                Some(Awaited { answer, progress, .. }) => {
                     advance(progress.as_ref(), Progress::Answered);
                     answer
                 }
