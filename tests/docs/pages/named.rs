@@ -1,9 +1,11 @@
 //! Snippets of which more is to be said than that they run: each on every store, with real `bash`, `curl` and `sqlite3`.
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
-use super::{Shell, pages};
+use super::{ROOT, Shell, pages};
 use kit::{Stage, eventually, on_each_store};
 
 on_each_store!(
@@ -21,6 +23,17 @@ fn the_readme_begins_with_what_a_newcomer_pastes() {
     assert!(readme.text.contains("make test"));
     let first_screen: Vec<_> = readme.text.lines().take(60).collect();
     assert!(first_screen.iter().filter(|line| line.starts_with("curl ")).count() >= 3);
+}
+
+#[test]
+fn the_changelog_has_the_version_of_the_program_with_its_date_below_what_is_unreleased() {
+    let changelog = fs::read_to_string(Path::new(ROOT).join("CHANGELOG.md")).unwrap();
+    let mut sections = changelog.lines().filter_map(|line| line.strip_prefix("## "));
+    assert_eq!(sections.next(), Some("Unreleased"));
+    let (version, date) = sections.next().unwrap().split_once(" - ").unwrap();
+    assert_eq!(version, env!("CARGO_PKG_VERSION"));
+    let digits = |part: &str| part.bytes().filter(u8::is_ascii_digit).count();
+    assert_eq!(date.split('-').map(digits).collect::<Vec<_>>(), [4, 2, 2], "{date}");
 }
 
 /// Whatever a gateway answers, the reader finds what to do.
