@@ -5,6 +5,7 @@
 //! time after that.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use regex::{Captures, Regex};
@@ -244,8 +245,17 @@ async fn write_all(redis: &RedisServer) -> String {
     let present = async || redis.command::<u64>(&["ZCARD", "fencepost:{0}:gates"]).await == 2;
     eventually("both gateways are present", present).await;
     stopped.signal("STOP");
+    let threads = format!("/proc/{}/task", stopped.pid());
+    let stands = |thread: PathBuf| {
+        std::fs::read_to_string(thread.join("stat")).is_ok_and(|stat| stat.contains(") T "))
+    };
+    let has_stopped =
+        async || std::fs::read_dir(&threads).unwrap().all(|thread| stands(thread.unwrap().path()));
+    eventually("each of its threads stands still", has_stopped).await;
     ask(&client, "DELETE", "key=offered", "holder").await.expect(204);
-    look(redis).await
+    let all = look(redis).await;
+    waiting.shutdown().await;
+    all
 }
 
 #[tokio::test(flavor = "multi_thread")]
