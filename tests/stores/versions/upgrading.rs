@@ -184,7 +184,8 @@ async fn ends_well(mut run: Child, directory: &Path, key: &str, status: i32) {
 async fn upgrade_and_roll_back(store: &[&str], is_one_line: bool) {
     let ports = [server_port(), server_port()];
     let addresses = ports.map(|port| format!("127.0.0.1:{port}"));
-    let args = |at: usize| [&["--listen", &addresses[at]], store].concat();
+    // A busy machine is late, which has nothing to do with the steps.
+    let args = |at: usize| [&["--listen", &addresses[at], "--store-timeout", "10s"], store].concat();
     let mut gateways = [Some(start(&before(), &args(0)).await), Some(start(&before(), &args(1)).await)];
     let clients = addresses.each_ref().map(|address| Client::new(address.parse::<SocketAddr>().unwrap()));
     for client in &clients {
