@@ -216,10 +216,16 @@ func (c *Client) Hold(ctx context.Context, key string, o Options, work func(cont
 		for working.Err() == nil {
 			select {
 			case <-working.Done():
-			case <-time.After(o.TTL / 3):
-				err := c.Renew(working, lease, o.TTL)
+			case <-time.After(least(o.TTL/3, time.Until(lease.EndsAt()))):
+				err := ErrLost
+				if time.Now().Before(lease.EndsAt()) {
+					err = c.Renew(working, lease, o.TTL)
+				}
 				if working.Err() == nil && (errors.Is(err, ErrLost) || time.Now().After(lease.EndsAt())) {
 					isLost.Store(true)
+					lease.mutex.Lock()
+					lease.endsAt = time.Now() // So the release is tried once.
+					lease.mutex.Unlock()
 					stop()
 				}
 			}

@@ -109,17 +109,25 @@ export class Fencepost {
     lease.endsAt = Math.max(lease.endsAt, sentAt + grant.ttl_ms);
   }
 
-  async release({ key, token, endsAt }) { // If the lease is over, the lock is free by itself: one try is enough.
-    await this.call("DELETE", key, token, now() + (now() >= endsAt ? this.tryForMs : this.retryForMs));
+  async release({ key, token, endsAt, end }) { // If the lease is over, the lock is free by itself: one try is enough.
+    const isOver = end?.signal.aborted || now() >= endsAt;
+    await this.call("DELETE", key, token, now() + (isOver ? this.tryForMs : this.retryForMs));
   }
 
   /** Renews during the work. If the lease is lost, `signal` aborts, `check` throws `Lost`, and so does the end. */
   async hold(key, options, work) {
     const lease = await this.acquire(key, options), { ttlMs = 30_000 } = options;
-    const renewing = setInterval(() => this.renew(lease, ttlMs).catch((error) => {
-      const lost = new Lost(`${key}: the lease is over`, error.problem);
-      if (error instanceof Lost || now() >= lease.endsAt) lease.end.abort(lost);
-    }), ttlMs / 3);
+    const done = new AbortController();
+    const keep = async () => {
+      while (!lease.end.signal.aborted) {
+        await pause(Math.max(0, Math.min(ttlMs / 3, lease.endsAt - now())), undefined, { signal: done.signal });
+        let why;
+        if (now() < lease.endsAt) await this.renew(lease, ttlMs).catch((error) => { why = error; });
+        if (!(why instanceof Lost) && now() < lease.endsAt) continue;
+        lease.end.abort(new Lost(`${key}: the lease is over`, why?.problem));
+      }
+    };
+    keep().catch(() => {}); // It ends so when the work does.
     let hasFailed = true; // Then what the work throws says more than what the release does.
     try {
       const result = await work(lease);
@@ -127,7 +135,7 @@ export class Fencepost {
       hasFailed = false;
       return result;
     } finally {
-      clearInterval(renewing);
+      done.abort();
       await this.release(lease).catch((error) => { if (!hasFailed && !(error instanceof Unknown)) throw error; });
     }
   }

@@ -108,7 +108,7 @@ class Fencepost:
         lease.ends_at = max(lease.ends_at, sent + grant["ttl_ms"] / 1000)
 
     def release(self, lease: Lease) -> None:
-        is_over = now() >= lease.ends_at  # Then the lock is free by itself, and one try is enough.
+        is_over = lease.lost.is_set() or now() >= lease.ends_at  # The lock is free by itself: one try is enough.
         self.call("DELETE", lease.key, lease.token, now() + (self.try_for_s if is_over else self.retry_for_s))
 
     @contextmanager
@@ -116,9 +116,9 @@ class Fencepost:
         """Renews in the background. If the lease is lost, `lost` is set, `check` raises `Lost`, and so does the end."""
         lease, done = self.acquire(key, ttl_s, wait_s, owner), threading.Event()
         def keep() -> None:
-            while not done.wait(min(ttl_s / 3, lease.ends_at - now())) and not lease.lost.is_set():
-                try: self.renew(lease, ttl_s)
-                except FencepostError as error:
+            while not lease.lost.is_set() and not done.wait(min(ttl_s / 3, lease.ends_at - now())):
+                try: lease.check(); self.renew(lease, ttl_s)
+                except Exception as error:  # Also if there is no thread left to ask with.
                     if isinstance(error, Lost) or now() >= lease.ends_at: lease.lost.set()
         threading.Thread(target=keep, daemon=True).start()
         unsaid: Any = Exception  # If the work fails, what it raises says more than what the release does.

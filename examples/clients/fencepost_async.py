@@ -77,8 +77,10 @@ class AsyncFencepost:
         async def keep() -> None:
             while not lease.lost.is_set():
                 await asyncio.sleep(min(ttl_s / 3, lease.ends_at - now()))
-                try: await self.renew(lease, ttl_s)
-                except FencepostError as error:
+                try:
+                    lease.check()
+                    await self.renew(lease, ttl_s)
+                except Exception as error:  # Also if there is no thread left to ask with.
                     if isinstance(error, Lost) or now() >= lease.ends_at: lease.lost.set()
 
         keeping = asyncio.create_task(keep())

@@ -110,10 +110,10 @@ async fn run_under_lock(settings: &RunSettings) -> Result<u8, CommandFailure> {
     let is_ready = signals.catch_stop().map_err(unsupervised);
     // Since the grant, this process may have been stopped, or blocked by its terminal. Or the machine slept.
     if boottime() >= lease.terms_at() {
-        let _ = gateways.release(LAST_WORD_MAY_TAKE).await;
         let key = lock.key.as_str();
-        let problem = format!("the lease of {key:?} was almost over before the command could be started");
-        return Err(CommandFailure { problem, status: LOST });
+        say(&format!("the lease of {key:?} was almost over before the command could be started"));
+        let _ = gateways.release(LAST_WORD_MAY_TAKE).await;
+        return Ok(LOST);
     }
     let command = match is_ready.and_then(|()| start(settings, &token, held)) {
         Ok(command) => command,
@@ -156,11 +156,13 @@ async fn run_under_lock(settings: &RunSettings) -> Result<u8, CommandFailure> {
         }
         End::Lost { problem, is_nobody_left } => {
             terminal.restore();
+            // Before the release, which takes a while where no gateway answers.
+            say(&problem);
             if is_nobody_left {
                 // So the next client need not wait until the lease ends.
                 let _ = gateways.release(LAST_WORD_MAY_TAKE).await;
             }
-            Err(CommandFailure { problem, status: LOST })
+            Ok(LOST)
         }
     }
 }

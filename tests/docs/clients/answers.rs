@@ -21,7 +21,7 @@ with_each!(
     a_short_lease_outlives_a_gateway_that_hangs,
 );
 
-const GRANT: &str =
+pub const GRANT: &str =
     r#"{"key":"k","token":"t","fencing_token":1,"ttl_ms":300000,"expires_at":"2030-01-01T00:00:00Z"}"#;
 const NOT_GRANTS: [&str; 8] = [
     "",
@@ -34,22 +34,22 @@ const NOT_GRANTS: [&str; 8] = [
     r#"{"fencing_token":1}"#,
 ];
 
-fn answer(status: &str, body: &str) -> String {
+pub fn answer(status: &str, body: &str) -> String {
     let length =
         if status.starts_with("204") { String::new() } else { format!("content-length: {}\r\n", body.len()) };
     format!("HTTP/1.1 {status}\r\n{length}connection: close\r\n\r\n{body}")
 }
 
 /// What answers as it likes, until this is dropped.
-struct Pretender {
-    url: String,
+pub struct Pretender {
+    pub url: String,
     heard: Arc<Mutex<Vec<String>>>,
     _answering: JoinSet<()>,
 }
 
 impl Pretender {
     /// It says what `answer` makes of the method.
-    async fn start(answer: impl Fn(&str) -> String + Send + 'static) -> Self {
+    pub async fn start(answer: impl Fn(&str) -> String + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let (heard, mut answering) = (Arc::<Mutex<Vec<String>>>::default(), JoinSet::new());

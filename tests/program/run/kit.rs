@@ -117,6 +117,11 @@ impl Running {
         self.has_ended
     }
 
+    /// What stands on standard error so far.
+    pub fn said(&self) -> String {
+        fs::read_to_string(&self.err).unwrap()
+    }
+
     pub async fn end(mut self) -> Ended {
         eventually("the run ends", async || self.has_ended()).await;
         let took = self.begun_at.elapsed();

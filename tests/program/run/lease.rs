@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use super::kit::{Scene, is_alive, is_held, requests, stubborn};
 use super::shape::Recorder;
-use kit::{Client, Gateway, eventually};
+use kit::proxy::{Fate, Framing, Progress};
+use kit::{Client, Gateway, Proxy, eventually};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_lease_is_renewed_each_third_of_its_ttl() {
@@ -43,6 +44,21 @@ async fn a_lock_that_is_not_ours_any_more_ends_the_command_at_once() {
     running.end().await.expect_line(76, &["\"k\"", "lost", "nobody holds"]);
     assert!(released_at.elapsed() < Duration::from_secs(5), "{:?}", released_at.elapsed());
     assert!(!is_alive(pid));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_loss_is_told_before_the_lock_is_released() {
+    let gateway = Gateway::embedded(&[]).await;
+    let proxy = Proxy::start(gateway.address.port(), Framing::Chunks).await;
+    let scene = Scene::at(format!("http://127.0.0.1:{}", proxy.port()));
+    let running = scene.start_script(&["--ttl", "3s", "--pass-token"], "echo $LEASE_TOKEN >token; sleep 60");
+    eventually("the command runs", async || scene.read("token").ends_with('\n')).await;
+    let mut release = proxy.expect("DELETE", Fate::HalfOpen);
+    let client = Client::new(gateway.address);
+    client.delete("/locks/k").token(scene.read("token").trim()).send().await.expect(204);
+    release.reaches(Progress::Seen).await;
+    assert!(running.said().contains("the lock \"k\" was lost"), "{:?}", running.said());
+    running.end().await.expect_line(76, &["was lost", "was ended"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -59,13 +59,19 @@ pub(super) async fn pass_on(client: TcpStream, shared: &Shared) {
     let to_client = Arc::new(Mutex::new(Some(to_client)));
     let (expect, mut expected) = unbounded_channel();
     let (hear_from, mut heard) = unbounded_channel();
+    let has_left = Gate::new();
     let end = {
         let mut requests =
             Requests { to_server: &mut to_server, to_client: to_client.clone(), expect, shared };
         tokio::select! {
             end = requests.pass_on(&mut from_client) => end,
-            end = hear(&mut from_server, &mut expected, shared, &hear_from) => end,
-            end = deliver(&mut heard, &to_client) => end,
+            end = deliver(&mut heard, &to_client, &has_left) => end,
+            end = async {
+                hear(&mut from_server, &mut expected, shared, hear_from).await;
+                has_left.cancel();
+                // What it said before is delivered first.
+                std::future::pending().await
+            } => end,
             Ok(()) = outage.changed() => match *outage.borrow() {
                 Outage::Frozen => End::Silence,
                 Outage::Severed => End::Close,
@@ -152,13 +158,13 @@ impl Requests<'_> {
     }
 }
 
-/// Reads what the server says, and notes at once which messages it has acted on.
+/// Reads what the server says until it leaves, and notes at once which messages it has acted on.
 async fn hear(
     from_server: &mut OwnedReadHalf,
     expected: &mut UnboundedReceiver<Awaited>,
     shared: &Shared,
-    heard: &UnboundedSender<(Answer, BytesMut)>,
-) -> End {
+    heard: UnboundedSender<(Answer, BytesMut)>,
+) {
     let (mut buffer, framing) = (BytesMut::new(), shared.framing);
     loop {
         while let Some(length) = framing.first(&buffer) {
@@ -177,19 +183,27 @@ async fn hear(
         }
         buffer.reserve(LARGEST_CHUNK);
         match from_server.read_buf(&mut buffer).await {
-            Ok(0) | Err(_) => return End::Close,
+            Ok(0) | Err(_) => return,
             Ok(_) => {}
         }
     }
 }
 
-/// Gives the client what the server said, as far as it is to hear of it.
-async fn deliver(heard: &mut UnboundedReceiver<(Answer, BytesMut)>, to_client: &ToClient) -> End {
+/// Gives the client what the server said, as far as it is to hear of it. What is held back is lost when the server has left.
+async fn deliver(
+    heard: &mut UnboundedReceiver<(Answer, BytesMut)>,
+    to_client: &ToClient,
+    has_left: &Gate,
+) -> End {
     let mut is_lost = false;
     while let Some((answer, message)) = heard.recv().await {
         match answer {
             Answer::Pass => {}
-            Answer::PassAfter(gate) => gate.cancelled().await,
+            Answer::PassAfter(gate) => tokio::select! {
+                biased;
+                () = gate.cancelled() => {}
+                () = has_left.cancelled() => return End::Close,
+            },
             Answer::Cut => return End::Close,
             Answer::Lose => is_lost = true,
         }
@@ -210,5 +224,33 @@ fn advance(progress: Option<&Reports>, to: Progress) {
             *progress = to.max(*progress);
             is_further
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::super::{Framing, Proxy};
+    use super::*;
+
+    #[tokio::test]
+    async fn an_answer_is_delivered_though_its_server_leaves_at_once() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let proxy = Proxy::start(listener.local_addr().unwrap().port(), Framing::Chunks).await;
+        tokio::spawn(async move {
+            while let Ok((mut client, _)) = listener.accept().await {
+                client.read_exact(&mut [0; 3]).await.unwrap();
+                // The answer and the end of the connection arrive as one.
+                client.write_all(b"answer").await.unwrap();
+            }
+        });
+        for _ in 0..20 {
+            let (mut client, mut answer) =
+                (TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).await.unwrap(), Vec::new());
+            client.write_all(b"ask").await.unwrap();
+            client.read_to_end(&mut answer).await.unwrap();
+            assert_eq!(answer, b"answer");
+        }
     }
 }

@@ -1,0 +1,93 @@
+//! When clients say that a lease is lost: as soon as they can know, whatever else is to be done.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use super::answers::{GRANT, Pretender, answer};
+use super::workshop::{self, Kind};
+use super::{Scene, gateway, url};
+use kit::proxy::Fate;
+
+with_each!(
+    super::Kind::EXAMPLES;
+    a_lease_that_nobody_can_renew_is_lost_in_time,
+    a_loss_is_told_though_the_release_is_not_answered,
+    the_loss_of_a_lease_that_is_shorter_than_asked_is_told_when_it_ends,
+);
+
+async fn a_lease_that_nobody_can_renew_is_lost_in_time(kind: Kind) {
+    let scene = Scene::start().await;
+    let mut client = scene.client(kind).await;
+    client.is_granted("hold k 3 0").await;
+    scene.proxy.set_policy(|_| Fate::LoseAnswers);
+    let begun = Instant::now();
+    assert_eq!(client.does("lost").await, "lost");
+    // What is over needs no release: it is tried once.
+    assert!(begun.elapsed() < Duration::from_secs(9), "{:?}", begun.elapsed());
+}
+
+async fn a_loss_is_told_though_the_release_is_not_answered(kind: Kind) {
+    let scene = Scene::start().await;
+    let mut client = scene.client(kind).await;
+    client.is_granted("hold k 6 0").await;
+    let releases = Arc::<AtomicUsize>::default();
+    let counts = releases.clone();
+    scene.proxy.set_policy(move |message| {
+        if !message.starts_with(b"DELETE") {
+            return Fate::Pass;
+        }
+        counts.fetch_add(1, Ordering::SeqCst);
+        Fate::HalfOpen
+    });
+    // The gateway that knows nothing of the lock says so, and falls silent.
+    let forgetful = gateway().await;
+    scene.proxy.set_target(forgetful.address.port());
+    scene.proxy.sever();
+    assert_eq!(client.does("lost").await, "lost");
+    // One try, and perhaps another one that an early timer lets begin. All that it may take would be ten.
+    let releases = releases.load(Ordering::SeqCst);
+    assert!((1..=2).contains(&releases), "{releases}");
+}
+
+async fn the_loss_of_a_lease_that_is_shorter_than_asked_is_told_when_it_ends(kind: Kind) {
+    let grant = GRANT.replace("300000", "3000");
+    let gateway = Pretender::start(move |method| match method {
+        "PUT" => answer("200 OK", &grant),
+        _ => {
+            answer("404 Not Found", r#"{"type":"/problems/not-held","title":"t","status":404,"detail":"d"}"#)
+        }
+    });
+    let gateway = gateway.await;
+    let mut client = kind.start(&gateway.url).await;
+    // A third of the ttl is longer than a test waits for an answer.
+    client.is_granted("hold k 100 0").await;
+    assert_eq!(client.does("lost").await, "lost");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_loss_of_a_lease_is_told_where_python_has_no_thread_left_to_renew_it() {
+    let no_thread = "import threading\ndef fails(thread): raise RuntimeError('no thread')\n";
+    let blocking = "from fencepost import Fencepost, Lost\n\
+        try:\n  \
+          with Fencepost().hold('k', ttl_s=1) as lease:\n    \
+            start, threading.Thread.start = threading.Thread.start, fails\n    \
+            said = lease.lost.wait(15)\n    \
+            threading.Thread.start = start\n\
+        except Lost: print('told', said)\n";
+    let with_tasks = "import asyncio\nfrom fencepost_async import AsyncFencepost, Lost\n\
+        async def main():\n  \
+          async with AsyncFencepost().hold('k', ttl_s=1) as lease:\n    \
+            start, threading.Thread.start = threading.Thread.start, fails\n    \
+            await asyncio.wait_for(lease.lost.wait(), 15)\n    \
+            threading.Thread.start = start\n\
+        try: asyncio.run(main())\n\
+        except Lost: print('told', True)\n";
+    for code in [blocking, with_tasks] {
+        let (gateway, script) = (gateway().await, tempfile::NamedTempFile::new().unwrap());
+        std::fs::write(script.path(), format!("{no_thread}{code}")).unwrap();
+        let mut command = workshop::bare_python(script.path().to_str().unwrap());
+        let said = workshop::run(command.env("FENCEPOST_URL", url(&gateway))).await;
+        assert_eq!(said.trim(), "told True");
+    }
+}
