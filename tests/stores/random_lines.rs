@@ -1,6 +1,6 @@
-//! Ten thousand random runs of a line on each store: people wait, hang up, let leases expire, release, come back and
-//! come twice, while hints are lost, commands are lost or late, connections are cut, lines are forgotten and gateways are
-//! killed. Every run ends with the key free, the line empty, and no two holders at once.
+//! Ten thousand random runs of a line on each store, or as many as a busy machine plays in time. People wait, hang up, let
+//! leases expire, release, come back and come twice, while hints are lost, commands are lost or late, connections are cut,
+//! lines are forgotten and gateways are killed. Every run ends with the key free, the line empty, and no two holders at once.
 //!
 //! A run is one lock and the few who want it (`plan.rs`), drawn from the seed and the number of the run, and so is
 //! what befalls its commands and hints (`faults.rs`); only what befalls whole gateways is drawn for a round of runs.
@@ -77,7 +77,7 @@ const FAIR: Faults = Faults {
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ten_thousand_random_runs_end_with_free_keys_and_empty_lines_redis() {
+async fn random_runs_end_with_free_keys_and_empty_lines_redis() {
     let mut servers = Vec::new();
     for _ in ROUNDS {
         servers.push(Arc::new(RedisServer::start().await));
@@ -86,7 +86,7 @@ async fn ten_thousand_random_runs_end_with_free_keys_and_empty_lines_redis() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ten_thousand_random_runs_end_with_free_keys_and_empty_lines_embedded() {
+async fn random_runs_end_with_free_keys_and_empty_lines_embedded() {
     let directory = tempfile::tempdir().unwrap();
     run_all(|round, faults| match faults.kills {
         true => Base::File(directory.path().join(format!("{round}.redb"))),

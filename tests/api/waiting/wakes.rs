@@ -17,29 +17,41 @@ on_each_pair!(
 
 /// The delays of so many releases, each seen by a waiter at the other gateway.
 async fn hand_offs(pair: &Pair, count: usize) -> Vec<Duration> {
-    let mut delays = Vec::new();
+    timed_hand_offs(pair, count).await.0
+}
+
+/// The same, and how long the answer to each release took, which says how busy the machine was.
+async fn timed_hand_offs(pair: &Pair, count: usize) -> (Vec<Duration>, Vec<Duration>) {
+    let (mut delays, mut answers) = (Vec::new(), Vec::new());
     for number in 0..count {
         let holder = hold(&pair.client(number), "1h").await;
         let waiting = wait(&pair.client(number + 1), "wait=30s&ttl=1h", "");
         stand(&pair.here(), 1).await;
         let released = release(&pair.client(number), &holder).await;
+        answers.push(released.elapsed());
         let answered = waiting.await.unwrap();
         delays.push(answered.at - released);
         release(&pair.client(number), &answered.answer.expect(201).token()).await;
     }
-    delays
+    (delays, answers)
 }
 
 async fn a_released_lock_reaches_the_next_at_once(pair: Pair) {
-    // The machine may be busy with other tests: one round of three has to show what is possible, and polling never would.
-    let mut slowest = Vec::new();
+    // The machine may be busy: one round of three has to show what is possible. From the release to its answer is half of the
+    // way to the next, and as slow. Polling takes 600 ms.
+    let mut rounds = Vec::new();
     for _ in 0..3 {
-        let mut delays = hand_offs(&pair, 100).await;
+        let (mut delays, mut answers) = timed_hand_offs(&pair, 100).await;
         delays.sort_unstable();
-        slowest.push(delays[98]);
+        answers.sort_unstable();
+        rounds.push([50, 98].map(|at| (delays[at], answers[at])));
     }
-    println!("p99 of 100 hand-offs, three times: {slowest:?}");
-    assert!(slowest.iter().min() < Some(&Duration::from_millis(50)), "{slowest:?}");
+    println!(
+        "the median and p99 of 100 hand-offs, and of the answers to their releases, three times: {rounds:?}"
+    );
+    let is_at_once =
+        |(delay, answer): &(Duration, Duration)| *delay < Duration::from_millis(50) + 3 * *answer;
+    assert!(rounds.iter().any(|round| round.iter().all(is_at_once)), "{rounds:?}");
 }
 
 async fn an_expired_lock_reaches_the_next_soon(pair: Pair) {

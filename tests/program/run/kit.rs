@@ -233,6 +233,13 @@ pub fn requests(gateway: &Gateway) -> Vec<Request> {
     lines.filter(|line| line["key"] == "k").filter_map(|line| Request::from_log(&line)).collect()
 }
 
+/// The release of the lock `k`, which the gateway has answered: it writes its log after that.
+pub async fn release_of(gateway: &Gateway) -> Request {
+    let find = || requests(gateway).into_iter().find(|request| request.method == "DELETE");
+    eventually("the release is in the log", async || find().is_some()).await;
+    find().unwrap()
+}
+
 impl Request {
     /// Nothing where the line tells of no answer.
     fn from_log(line: &Value) -> Option<Self> {

@@ -121,6 +121,11 @@ impl Weather {
         self.stalls.lock().unwrap().iter().any(|(begin, end)| *begin <= until && from <= *end)
     }
 
+    /// Whether there was one that ended later than this.
+    pub fn had_stall_since(&self, time: Duration) -> bool {
+        self.stalls.lock().unwrap().iter().rev().take(100).any(|(_, end)| *end > time)
+    }
+
     pub fn stalls(&self) -> usize {
         self.stalls.lock().unwrap().len()
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fencepost::clock::boottime;
@@ -12,6 +13,7 @@ use futures_util::stream;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
+use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
@@ -23,8 +25,18 @@ use super::plan::Run;
 use super::verdict::judge;
 use kit::{PATIENCE, RedisServer, fresh_token};
 
-/// Runs of a round that go on at once.
+/// Runs of a round that go on at once, on a machine that keeps up with them and on one that does not.
 const AT_ONCE: usize = 120;
+const FEWEST_AT_ONCE: usize = 10;
+/// Between the beginnings of two runs.
+const PAUSE: Duration = Duration::from_millis(5);
+/// A stall keeps others from beginning for so long.
+const CALMS_IN: Duration = Duration::from_millis(500);
+/// For so long a gateway says that its store does not answer, after a stall in which it did not.
+const LINGERS: Duration = Duration::from_secs(3);
+/// On a busy machine so many runs of a round must do, and none begins after this time.
+const FEWEST: u64 = 200;
+const ALL_BEGIN_IN: Duration = Duration::from_secs(90);
 /// After so long a gateway that was killed is known to be gone, and a place without a client is lost.
 const ALL_ARE_GONE: Duration = Duration::from_millis(1_700);
 
@@ -51,6 +63,42 @@ struct Played {
     longest_wait: Duration,
 }
 
+/// Lets the runs of a round begin one by one, and only a few be there while the machine is behind: what has hundreds of
+/// requests on their way at once then answers none of them in time.
+struct Door {
+    began: Instant,
+    /// How many have begun.
+    turn: Mutex<u64>,
+    inside: AtomicUsize,
+}
+
+impl Door {
+    fn new(began: Instant) -> Self {
+        Self { began, turn: Mutex::default(), inside: AtomicUsize::new(0) }
+    }
+
+    /// Waits for the turn of a run; returns whether there is still time for it.
+    async fn opens(&self, weather: &Weather) -> bool {
+        let mut turn = self.turn.lock().await;
+        sleep(PAUSE).await;
+        while weather.had_stall_since(boottime().saturating_sub(CALMS_IN))
+            && self.inside.load(Ordering::SeqCst) >= FEWEST_AT_ONCE
+        {
+            sleep(10 * PAUSE).await;
+        }
+        if *turn >= FEWEST && self.began.elapsed() > ALL_BEGIN_IN {
+            return false;
+        }
+        *turn += 1;
+        self.inside.fetch_add(1, Ordering::SeqCst);
+        true
+    }
+
+    fn left(&self) {
+        self.inside.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 impl Round {
     pub fn new(name: &'static str, seed: u64, faults: Faults, base: Base) -> Self {
         let weather = Arc::new(Weather::new(faults, seed));
@@ -63,12 +111,18 @@ impl Round {
         let began = Instant::now();
         let is_over = CancellationToken::new();
         let runs = async {
-            let runs = stream::iter((0..).zip(numbers)).map(|(copy, number)| self.start(copy, number));
-            let played: Vec<Played> = runs.buffer_unordered(AT_ONCE).collect().await;
+            let door = Door::new(began);
+            let runs = stream::iter((0..).zip(numbers)).map(async |(copy, number)| {
+                door.opens(&self.weather).await.then_some(())?;
+                let played = self.start(copy, number).await;
+                door.left();
+                Some(played)
+            });
+            let played: Vec<Option<Played>> = runs.buffer_unordered(AT_ONCE).collect().await;
             is_over.cancel();
-            played
+            played.into_iter().flatten().collect()
         };
-        let (mut played, ()) = tokio::join!(runs, self.fail_until(&is_over));
+        let (mut played, ()): (Vec<Played>, ()) = tokio::join!(runs, self.fail_until(&is_over));
         let runs_took = began.elapsed();
         self.weather.clear().await;
         self.end(&mut played).await;
@@ -99,7 +153,7 @@ impl Round {
         let scene = Scene::new(run, key.clone(), tape.clone(), self.fleet.clone());
         let began = boottime();
         let deeds = tokio::spawn(async move { scene.play().await }).await.unwrap();
-        let is_timely = !self.weather.had_stall_within(began, boottime());
+        let is_timely = !self.weather.had_stall_within(began.saturating_sub(LINGERS), boottime());
         let (wrong, pairs) = judge(&deeds, self.faults, is_timely);
         let longest_wait = deeds.iter().filter_map(Deed::waited_for_grant).max().unwrap_or_default();
         Played { number, key, tape, wrong, pairs, deeds: deeds.len(), longest_wait }

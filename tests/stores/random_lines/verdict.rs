@@ -121,7 +121,7 @@ fn answer_is_allowed(
     // that its token was released, or that another one of its token was granted the lock from its place.
     let is_at_end_of_patience = *wait == Duration::from_millis(PATIENT_MS) && took >= *wait;
     let has_no_place = || matches!(answer, Answer::TokenReleased) || has_served_meanwhile(deed, deeds);
-    if is_at_end_of_patience && !(faults.hint_is_lost > 0.0 && has_no_place()) {
+    if is_timely && is_at_end_of_patience && !(faults.hint_is_lost > 0.0 && has_no_place()) {
         wrong.push(format!("person {} waited to the end, and was answered {answer:?}", deed.person));
         return;
     }
