@@ -288,9 +288,8 @@ impl ServeArgs {
 
     /// Checks the settings as a whole.
     pub fn check(self) -> Result<Settings, SettingsError> {
-        let mut store = self.store.check()?;
+        let (mut store, store_timeout) = (self.store.check()?, self.store.store_timeout);
         let (server, threads) = (self.server.check()?, self.server.threads()?);
-        let store_timeout = self.store.store_timeout;
         // A default gives way to what a person has set.
         let usual_max_ttl = if store.is_quorum() { MAX_TTL_ON_QUORUM } else { MAX_TTL };
         let max_ttl = self.max_ttl.unwrap_or(usual_max_ttl.max(self.min_ttl.unwrap_or_default()));
@@ -300,6 +299,7 @@ impl ServeArgs {
             default_ttl: self.default_ttl.unwrap_or(DEFAULT_TTL.min(max_ttl).max(min_ttl)),
             min_ttl,
             max_ttl,
+            is_max_ttl_of_key: false,
             max_wait: self.max_wait.unwrap_or(MAX_WAIT.min(room.unwrap_or(MAX_WAIT))),
             max_http1_waiters: max_http1_waiters(server.max_connections),
             shares: self.shares(max_http1_waiters(server.max_connections)),

@@ -226,9 +226,8 @@ async fn serve(mut settings: Settings) -> anyhow::Result<()> {
     tokio::spawn(reopen_audit(audit.clone(), hangups.subscribe()));
     if let (Some(file), Some(keyring)) = (access.keys, keyring) {
         tokio::spawn(keep_keys(file.path, keyring, hangups.subscribe(), audit.clone()));
-    } else if !is_loopback {
-        tracing::warn!("everybody who reaches this address can take locks");
     }
+    settings.access.warn_if_exposed(is_loopback, settings.server.tls.is_some());
     tracing::info!("listening on {scheme}://{address}, with an introduction at {scheme}://{address}/docs");
     let (waiting, drains) = (state.clone(), draining.clone());
     tokio::spawn(async move {

@@ -55,6 +55,7 @@ fn application() -> Middleware {
             default_ttl: Duration::from_secs(30),
             min_ttl: Duration::from_millis(10),
             max_ttl: hour,
+            is_max_ttl_of_key: false,
             max_wait: Duration::from_secs(60),
             max_http1_waiters: 10,
             default_max_hold: hour,

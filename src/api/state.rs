@@ -63,6 +63,8 @@ pub struct Limits {
     pub min_ttl: Duration,
     /// The longest lease.
     pub max_ttl: Duration,
+    /// Whether the API key makes it shorter than the gateway does.
+    pub is_max_ttl_of_key: bool,
     /// The longest wait.
     pub max_wait: Duration,
     /// The most requests over HTTP/1 that may wait, hold a lock, or watch. Each of them keeps a connection.
@@ -77,7 +79,8 @@ impl Limits {
     /// With leases of at most this length.
     pub(super) fn lowered_to(&self, max_ttl: Option<Duration>) -> Self {
         let max_ttl = max_ttl.map_or(self.max_ttl, |max_ttl| max_ttl.clamp(self.min_ttl, self.max_ttl));
-        Self { max_ttl, default_ttl: self.default_ttl.min(max_ttl), ..*self }
+        let is_max_ttl_of_key = max_ttl < self.max_ttl;
+        Self { max_ttl, is_max_ttl_of_key, default_ttl: self.default_ttl.min(max_ttl), ..*self }
     }
 }
 

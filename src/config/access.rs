@@ -103,6 +103,23 @@ impl KeysFile {
     }
 }
 
+impl AccessSettings {
+    /// Warns of what others may do, or read, if they can reach the gateway.
+    pub fn warn_if_exposed(&self, is_loopback: bool, speaks_tls: bool) {
+        if is_loopback {
+            return;
+        }
+        if self.keys.is_none() {
+            tracing::warn!("everybody who reaches this address can take locks");
+        } else if !speaks_tls {
+            tracing::warn!(
+                "this address has no TLS: API keys and lease tokens can be read on their way. Set --tls-cert and --tls-key. If a \
+                 proxy in front of the gateway speaks TLS, let only the proxy reach this address"
+            );
+        }
+    }
+}
+
 impl AccessArgs {
     /// Nothing is open by accident: `listen` is the address that is to be listened on.
     pub(super) fn check(&self, listen: &str) -> Result<AccessSettings, SettingsError> {

@@ -70,6 +70,7 @@ fn in_memory(draining: CancellationToken) -> AppState {
             default_ttl: Duration::from_secs(30),
             min_ttl: Duration::from_millis(10),
             max_ttl: Duration::from_secs(60),
+            is_max_ttl_of_key: false,
             max_wait: Duration::ZERO,
             max_http1_waiters: 1,
             shares: Shares {

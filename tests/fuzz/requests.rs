@@ -48,6 +48,7 @@ fn application(keyring: Option<Arc<Keyring>>) -> Middleware {
             default_ttl: Duration::from_secs(30),
             min_ttl: Duration::from_millis(10),
             max_ttl: MAX_TTL,
+            is_max_ttl_of_key: false,
             max_wait: Duration::ZERO,
             max_http1_waiters: 10,
             default_max_hold: Duration::from_secs(60),

@@ -34,7 +34,10 @@ pub(crate) fn refuse_others<'a>(pairs: &Pairs, names: impl Iterator<Item = &'a s
 
 pub(super) fn read_ttl(pairs: &mut Pairs, limits: &Limits) -> Result<Ttl, Problem> {
     let ttl = match pairs.take("ttl") {
-        Some(text) => duration("ttl", &text, limits.min_ttl, limits.max_ttl)?,
+        Some(text) => {
+            let for_whom = if limits.is_max_ttl_of_key { " with this API key" } else { "" };
+            duration_for(for_whom, "ttl", &text, limits.min_ttl, limits.max_ttl)?
+        }
         None => limits.default_ttl,
     };
     let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
@@ -43,6 +46,17 @@ pub(super) fn read_ttl(pairs: &mut Pairs, limits: &Limits) -> Result<Ttl, Proble
 
 /// Reads a duration with a unit, in whole milliseconds, within bounds.
 pub(super) fn duration(name: &str, text: &[u8], min: Duration, max: Duration) -> Result<Duration, Problem> {
+    duration_for("", name, text, min, max)
+}
+
+/// The same, with the words that say for whom these are the bounds.
+fn duration_for(
+    for_whom: &str,
+    name: &str,
+    text: &[u8],
+    min: Duration,
+    max: Duration,
+) -> Result<Duration, Problem> {
     let text = std::str::from_utf8(text).map_err(|_| bad_parameter(name, format!("{name} must be UTF-8")))?;
     let is_none = || {
         let detail = format!("write {name} as a number with its unit, such as 500ms, 30s, 2m or 1h30m");
@@ -54,7 +68,7 @@ pub(super) fn duration(name: &str, text: &[u8], min: Duration, max: Duration) ->
     }
     if duration < min || duration > max {
         let (min, max) = (humantime::format_duration(min), humantime::format_duration(max));
-        return Err(bad_parameter(name, format!("{name} must be from {min} to {max}")));
+        return Err(bad_parameter(name, format!("{name} must be from {min} to {max}{for_whom}")));
     }
     Ok(duration)
 }

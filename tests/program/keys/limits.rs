@@ -95,7 +95,7 @@ async fn a_key_has_a_share_of_those_who_wait_and_hold() {
 
     let renew = client.patch("/locks/k?ttl=11s").key(&small).token(&fresh_token());
     let detail = renew.send().await.expect_problem(400, "bad-parameter").json()["detail"].to_string();
-    assert!(detail.contains("to 10s"), "{detail}");
+    assert!(detail.contains("to 10s with this API key"), "{detail}");
 }
 
 /// All requests of this test come from one address.

@@ -57,7 +57,8 @@ async fn beyond_loopback_a_gateway_serves_who_shows_a_key_or_everybody_where_tha
     let key = file.add_for_all("all", "\"acquire\"");
     file.write();
     let flag = file.flag();
-    let _closed = start(&[&flag[0], &flag[1]]).await;
+    let closed = start(&[&flag[0], &flag[1]]).await;
+    assert!(closed.log().join("\n").contains("this address has no TLS: API keys"));
     client.put("/locks/k").send().await.expect_problem(401, "key-required");
     client.put("/locks/k").key(&key).header("Host", "any.example").send().await.expect(201);
 }
@@ -166,7 +167,7 @@ async fn a_command_runs_under_a_lock_with_a_key_and_not_without() {
     let (code, said) = run("ci/deploy", Some(&key));
     assert!(code == Some(0) && said == "ran\n", "{code:?}: {said}");
     for (lock, key, why) in [
-        ("ci2", Some(key.as_str()), "only for locks of other names"),
+        ("ci2", Some(key.as_str()), "only for locks of other names: none of its prefixes fits this one"),
         ("ci", None, "it asks for an API key"),
         ("ci", Some("nonsense"), "this is not an API key"),
     ] {
