@@ -220,6 +220,12 @@ async fn commands_wait_for_their_turn(scene: Scene) {
         ["a", "b", "c"].map(|name| format!("{name} begins with its token\n{name} ends\n")).concat();
     assert_eq!(scene.read("runs"), expected);
     scene.becomes_free("deploy").await;
+    let mut short = scene.script("in-turn", &["kept", "true"]);
+    short.env("HOLD_PARAMS", "ttl=10s&min_hold=5m");
+    Scene::say(short).await.expect(0, "");
+    let left =
+        async || scene.client.get("/locks/kept").send().await.expect(200).json()["expires_in_ms"].as_u64();
+    eventually("it is kept for its min_hold", async || left().await > Some(60_000)).await;
     let mut hopeless = scene.script("in-turn", &["deploy", "touch", "wrong"]);
     Scene::alone(&mut hopeless).env("GIVE_UP_S", "0");
     Scene::say(hopeless).await.expect(69, "deploy: no lock: HTTP 000");
