@@ -23,7 +23,7 @@ mod shares;
 pub use entry::{Entry, Rate};
 use keyring::{ApiKey, Proof};
 pub use keyring::{Keyring, Refused};
-pub use keys_file::{KeysFileError, append, is_plain, parse as parse_keys};
+pub use keys_file::{KeysFileError, append, is_plain, parse as parse_keys, read_text};
 pub use rate::{Guesses, RateLeft};
 pub use revoking::revoke;
 pub use scope::Scope;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::fs::OpenOptions;
-use std::io::{self, Write};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
@@ -21,6 +21,9 @@ const LONGEST_TEXT: usize = 512;
 const FIELDS: &str = "id, name, secret_sha256, tls_subjects, prefixes, every_key, allow, rate, burst, max_waiters, \
                       max_holds, max_watchers, max_locks, max_ttl, expires";
 
+/// No keys file, and no file with a key or a token, is so long. One without an end, such as `/dev/zero`, must not fill the memory.
+const LONGEST_FILE: u64 = 64 << 20;
+
 /// Everything that is wrong with a keys file, each with its line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeysFileError(BTreeSet<(usize, String)>);
@@ -35,9 +38,19 @@ impl fmt::Display for KeysFileError {
     }
 }
 
+/// Reads the text of a keys file, or of a file with a key or a token.
+pub fn read_text(file: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    let length = File::open(file)?.take(LONGEST_FILE).read_to_string(&mut text)?;
+    if length as u64 == LONGEST_FILE {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it is too long for such a file"));
+    }
+    Ok(text)
+}
+
 /// Reads a keys file.
 pub fn parse(text: &str) -> Result<Vec<Entry>, KeysFileError> {
-    let mut file = File { text, problems: KeysFileError::default() };
+    let mut file = Reading { text, problems: KeysFileError::default() };
     let document = match DeTable::parse(text) {
         Ok(document) => document.into_inner(),
         Err(error) => {
@@ -71,7 +84,7 @@ pub fn parse(text: &str) -> Result<Vec<Entry>, KeysFileError> {
     }
 }
 
-struct File<'t> {
+struct Reading<'t> {
     text: &'t str,
     problems: KeysFileError,
 }
@@ -96,7 +109,7 @@ struct Draft {
     expires: Option<Timestamp>,
 }
 
-impl File<'_> {
+impl Reading<'_> {
     fn complain(&mut self, at: usize, problem: impl Into<String>) {
         let line = self.text.as_bytes().iter().take(at).filter(|byte| **byte == b'\n').count() + 1;
         self.problems.0.insert((line, problem.into()));
@@ -237,7 +250,7 @@ impl Draft {
 pub fn append(entry: &Entry, file: &Path) -> io::Result<()> {
     let wrong =
         |error| io::Error::new(io::ErrorKind::InvalidData, format!("with it the file is wrong: {error}"));
-    let before = match std::fs::read_to_string(file) {
+    let before = match read_text(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
         before => before?,
     };

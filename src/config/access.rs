@@ -12,7 +12,7 @@ use axum::http::uri::{Authority, Uri};
 use clap::Args;
 
 use super::error::SettingsError;
-use crate::access::{Entry, parse_keys};
+use crate::access::{Entry, parse_keys, read_text};
 
 /// How long a file must stay as it is before it counts as written.
 const SETTLING: Duration = Duration::from_millis(50);
@@ -83,8 +83,7 @@ impl KeysFile {
     /// Reads it; the error says where it is wrong, and not what stands there.
     pub fn read(path: &Path) -> Result<Self, String> {
         let wrong = |problem: &dyn Display| format!("{}: {problem}", path.display());
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+        let text = read_text(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
         let keys = parse_keys(&text).map_err(|error| wrong(&error))?;
         Ok(Self { path: path.to_owned(), keys })
     }
@@ -93,7 +92,7 @@ impl KeysFile {
     pub fn read_settled(path: &Path) -> Result<Self, String> {
         let mut before = None;
         loop {
-            let now = std::fs::read(path).ok();
+            let now = read_text(path).ok();
             if before.as_ref() == Some(&now) {
                 return Self::read(path);
             }

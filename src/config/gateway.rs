@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::error::{SettingsError, duration, require};
+use crate::access::read_text;
 use crate::client::{GatewayAddresses, GatewaySettings};
 
 /// Where a bearer key may stand: never among the arguments, which every user of the machine can read.
@@ -103,7 +104,7 @@ impl GatewayArgs {
 
 /// Reads a secret that is alone in its file.
 pub(super) fn read_secret(flag: &'static str, file: &Path) -> Result<String, SettingsError> {
-    match std::fs::read_to_string(file) {
+    match read_text(file) {
         Ok(text) => Ok(text.trim().to_owned()),
         Err(error) => Err(SettingsError::new(flag, format!("cannot read {}: {error}", file.display()))),
     }

@@ -35,8 +35,8 @@ enum KeyCommand {
     List(ListKeysArgs),
     /// Remove a key from a keys file
     ///
-    /// Gateways that use the file refuse the key within a second. The file keeps its owner and its mode. The entry goes with
-    /// the comment right above it, and all else stays.
+    /// Gateways that use the file refuse the key within a second. The file keeps its owner, its mode and its access list.
+    /// The entry goes with the comment right above it, and all else stays.
     Revoke(RevokeKeyArgs),
 }
 

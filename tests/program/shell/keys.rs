@@ -4,6 +4,7 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 
 use kit::{Client, Gateway, KeysFile, eventually};
+use rustix::fs::XattrFlags;
 
 use super::door::Door;
 use crate::run::kit::Scene;
@@ -86,4 +87,54 @@ async fn a_new_key_that_cannot_be_printed_is_told_with_its_id() {
     assert_eq!(door.json("key list --keys keys.toml").await.len(), 2);
     let ended = door.script(&format!("{new} 2>&-")).await;
     assert!(ended.stdout.contains("[[key]]") && ended.status != Some(101), "{ended:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_is_not_revoked_where_a_reader_of_the_file_would_not_learn_of_it() {
+    let mut keys = KeysFile::new();
+    let (_, lost) = (keys.add_for_all("good", "\"list\""), keys.add_for_all("lost", "\"list\""));
+    keys.write();
+    let door = Door::plain().await;
+    let file = keys.path().display().to_string();
+    let other = door.scene.path("link.toml");
+    std::fs::hard_link(&file, &other).unwrap();
+    let revoke = format!("key revoke --keys {file} {}", id(&lost));
+    door.pipe(&revoke).await.expect_line(1, &["another name", "by hand"]);
+    assert!(door.scene.read("link.toml").contains(id(&lost)));
+    std::fs::remove_file(other).unwrap();
+
+    // A list of those who may read it: its owner, one user more, and neither the group nor all others.
+    const ACCESS: &str = "system.posix_acl_access";
+    let entry = |tag: u16, may: u16, who: u32| {
+        [&tag.to_le_bytes()[..], &may.to_le_bytes(), &who.to_le_bytes()].concat()
+    };
+    let nobody = u32::MAX;
+    let list = [
+        entry(1, 6, nobody),
+        entry(2, 4, 4711),
+        entry(4, 0, nobody),
+        entry(16, 4, nobody),
+        entry(32, 0, nobody),
+    ];
+    let list = [&2_u32.to_le_bytes()[..], &list.concat()].concat();
+    rustix::fs::setxattr(&file, ACCESS, &list, XattrFlags::empty()).unwrap();
+    rustix::fs::setxattr(&file, "user.note", b"kept", XattrFlags::empty()).unwrap();
+    // New files of the directory get more than that.
+    rustix::fs::setxattr(
+        keys.path().parent().unwrap(),
+        "system.posix_acl_default",
+        &list,
+        XattrFlags::empty(),
+    )
+    .unwrap();
+    let of_file = |name: &str| {
+        let mut value = vec![0; 1_000];
+        let length = rustix::fs::getxattr(&file, name, &mut value[..]).unwrap();
+        value.truncate(length);
+        value
+    };
+    let before = of_file(ACCESS);
+    door.pipe(&revoke).await.expect_silent(0);
+    assert!(!std::fs::read_to_string(&file).unwrap().contains(id(&lost)));
+    assert_eq!((of_file(ACCESS), of_file("user.note")), (before, b"kept".to_vec()));
 }
