@@ -21,6 +21,7 @@ use fencepost::config::{
 };
 use fencepost::files::{self, watch_files};
 use fencepost::log::Log;
+use fencepost::log::unseen::{Form, push_escaped};
 use fencepost::server::{self, ServerSettings, Tls};
 use fencepost::service::LockService;
 use fencepost::store::embedded::{self, EmbeddedSettings, EmbeddedStore};
@@ -52,9 +53,13 @@ fn main() -> ExitCode {
     let (command, given) = match read_arguments() {
         Ok(read) => read,
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
-            // If the reader has closed its end, there is nothing left to do.
-            let _ = error.print();
-            return ExitCode::SUCCESS;
+            return match error.print() {
+                // If the reader has closed its end, there is nothing left to do.
+                Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                    complain(&format!("cannot print: {error}"), 1)
+                }
+                _ => ExitCode::SUCCESS,
+            };
         }
         Err(error) => return complain(&explain_arguments(&error), WRONG_SETTINGS),
     };
@@ -110,7 +115,8 @@ fn tell_unknown(variables: Vec<String>) {
 
 fn complain(problem: &str, code: u8) -> ExitCode {
     // If standard error is closed, or full and not read, the exit code is all that is said.
-    let line = format!("fencepost: {problem}\n");
+    let mut line = String::new();
+    push_escaped(&mut line, &format!("fencepost: {problem}"), Form::Text);
     let (done, is_done) = mpsc::channel();
     let say = move || drop(done.send(io::stderr().write_all(line.as_bytes())));
     if thread::Builder::new().spawn(say).is_ok() {

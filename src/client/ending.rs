@@ -3,6 +3,8 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use crate::log::unseen::{Form, push_escaped};
+
 /// Another client holds the lock (`EX_TEMPFAIL`).
 pub(crate) const BUSY: u8 = 75;
 /// The gateway could not be reached, or cannot do its work (`EX_UNAVAILABLE`).
@@ -27,6 +29,15 @@ impl CommandFailure {
         Self { problem: problem.into(), status }
     }
 
+    /// Says something more, in the same line.
+    pub(crate) fn and(mut self, more: &str) -> Self {
+        if !self.problem.is_empty() && !more.is_empty() {
+            self.problem += "; ";
+        }
+        self.problem += more;
+        self
+    }
+
     /// Something of this machine is missing.
     pub(crate) fn not_possible(problem: impl Into<String>) -> Self {
         Self::new(NOT_POSSIBLE, problem)
@@ -48,8 +59,10 @@ pub(crate) fn exit_code(ended: Result<u8, CommandFailure>) -> ExitCode {
     }))
 }
 
-/// Says one line to people.
+/// Says one line to people. What gateways, certificates and names of files bring along stays one line, and moves no cursor.
 pub(crate) fn say(problem: &str) {
+    let mut line = String::new();
+    push_escaped(&mut line, &format!("fencepost: {problem}"), Form::Text);
     // Where standard error is closed, the exit status has to do.
-    let _ = writeln!(io::stderr(), "fencepost: {problem}");
+    let _ = io::stderr().write_all(line.as_bytes());
 }

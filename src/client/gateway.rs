@@ -21,6 +21,11 @@ const CONNECT_TIMEOUT_OF_SEVERAL: Duration = Duration::from_secs(2);
 const KEEPALIVE: Duration = Duration::from_secs(2);
 /// Less than gateways and proxies keep an idle connection, so that a request never meets one that is just being closed.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// No answer of a gateway is so long: the longest is a page of a thousand locks. What is longer must not fill the memory.
+const LONGEST_BODY: usize = 16 << 20;
+/// How many characters of what a gateway says are told to people.
+const LONGEST_REASON: usize = 500;
+const LEASE_TOKEN: &str = "lease-token";
 
 /// A gateway, and what all requests to it have in common.
 pub(crate) struct Gateway {
@@ -89,6 +94,8 @@ pub(crate) enum ReleaseAnswer {
 
 #[derive(Deserialize)]
 struct GrantBody {
+    key: String,
+    token: String,
     fencing_token: u64,
     ttl_ms: u64,
 }
@@ -105,9 +112,9 @@ pub(super) struct GatewayProblem {
 }
 
 /// An answer, read to its end.
-pub(super) struct GatewayReply {
-    shows_key: bool,
-    speaks_tls: bool,
+pub(super) struct GatewayReply<'a> {
+    /// Who was asked.
+    gateway: &'a Gateway,
     pub(super) status: u16,
     sent_at: Duration,
     pub(super) body: Vec<u8>,
@@ -146,7 +153,7 @@ impl Gateway {
     ) -> Result<Self, String> {
         let mut headers = HeaderMap::new();
         if let Some(token) = token {
-            headers.insert("lease-token", secret(token.reveal())?);
+            headers.insert(LEASE_TOKEN, secret(token.reveal())?);
         }
         if let Some(key) = &settings.api_key {
             headers.insert(AUTHORIZATION, secret(&format!("Bearer {key}"))?);
@@ -216,11 +223,11 @@ impl Gateway {
         &self,
         ttl: Duration,
         patience: Duration,
-    ) -> Result<GatewayReply, Trouble> {
+    ) -> Result<GatewayReply<'_>, Trouble> {
         self.call(Method::PATCH, "lock", &[("ttl", in_ms(ttl))], patience).await
     }
 
-    pub(super) async fn ask_to_release(&self, patience: Duration) -> Result<GatewayReply, Trouble> {
+    pub(super) async fn ask_to_release(&self, patience: Duration) -> Result<GatewayReply<'_>, Trouble> {
         self.call(Method::DELETE, "lock", &[], patience).await
     }
 
@@ -231,7 +238,7 @@ impl Gateway {
         place: &str,
         query: &[(&str, String)],
         patience: Duration,
-    ) -> Result<GatewayReply, Trouble> {
+    ) -> Result<GatewayReply<'_>, Trouble> {
         // A lease is counted from before the request that got it.
         let sent_at = boottime();
         let response = self.request(method, place, query).timeout(patience).send().await;
@@ -250,12 +257,25 @@ impl Gateway {
     }
 
     /// Reads the rest of an answer.
-    pub(super) async fn read(&self, response: Response, sent_at: Duration) -> Result<GatewayReply, Trouble> {
+    pub(super) async fn read(
+        &self,
+        mut response: Response,
+        sent_at: Duration,
+    ) -> Result<GatewayReply<'_>, Trouble> {
         let status = response.status().as_u16();
-        let body = response.bytes().await.map_err(Trouble::from)?.to_vec();
-        let shows_key = self.headers.contains_key(AUTHORIZATION);
-        let speaks_tls = self.address.scheme() == "https";
-        Ok(GatewayReply { shows_key, speaks_tls, status, sent_at, body })
+        let mut body = Vec::new();
+        while let Some(chunk) = response.chunk().await? {
+            if body.len() + chunk.len() > LONGEST_BODY {
+                return Err(Trouble::without_answer("its answer is too long for one of a Fencepost gateway"));
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Ok(GatewayReply { gateway: self, status, sent_at, body })
+    }
+
+    /// Whether this is the name of the lock that it is asked about.
+    pub(super) fn is_asked_about(&self, key: &str) -> bool {
+        self.key.as_deref() == Some(key)
     }
 }
 
@@ -265,17 +285,23 @@ impl GatewayProblem {
     }
 
     /// A gateway says that it did not do what it was asked for.
-    pub(super) fn is_certain(&self) -> bool {
-        matches!(self.kind.as_str(), "/problems/store-unavailable" | "/problems/shutting-down")
+    fn is_certain(&self) -> bool {
+        self.is_gateways()
+            && !matches!(self.kind.as_str(), "/problems/outcome-unknown" | "/problems/internal-error")
     }
 }
 
-impl GatewayReply {
+impl GatewayReply<'_> {
     fn held(&self) -> Option<HeldGrant> {
         let grant: GrantBody = match self.status {
             200 | 201 => serde_json::from_slice(&self.body).ok()?,
             _ => return None,
         };
+        // A cache or another server may have answered about something else.
+        let token = self.gateway.headers.get(LEASE_TOKEN)?;
+        if !self.gateway.is_asked_about(&grant.key) || token != grant.token.as_str() {
+            return None;
+        }
         let ends_at = self.sent_at + Duration::from_millis(grant.ttl_ms);
         Some(HeldGrant { fencing_token: grant.fencing_token, sent_at: self.sent_at, ends_at })
     }
@@ -314,23 +340,36 @@ impl GatewayReply {
         let is_lasting = self.problem().is_gateways()
             && matches!(self.status, 400..500)
             && !matches!(self.status, 400 | 408 | 425 | 429);
-        Trouble { reason: self.reason(), contact: Contact::Answered, is_lasting }
+        let may_be_done = !self.problem().is_certain();
+        Trouble { reason: self.reason(), contact: Contact::Answered, may_be_done, is_lasting }
+    }
+
+    /// Whether it is a gateway that says no, and not something in front of it.
+    pub(super) fn is_refusal(&self) -> bool {
+        self.problem().is_gateways() && !matches!(self.status, 408 | 425 | 429 | 500..=599)
     }
 
     pub(super) fn reason(&self) -> String {
         let GatewayProblem { kind, detail, .. } = self.problem();
         if kind.is_empty() {
-            if self.status == 400 && !self.speaks_tls && names_tls(&self.body) {
+            if self.status == 400 && self.gateway.address.scheme() == "http" && names_tls(&self.body) {
                 return "this port speaks TLS: write https://".to_owned();
             }
-            return format!("the answer is HTTP {}, and not that of a Fencepost gateway", self.status);
+            return not_a_gateways(self.status);
         }
-        if self.status == 401 && !self.shows_key {
+        if self.status == 401 && !self.gateway.headers.contains_key(AUTHORIZATION) {
             return "it asks for an API key: name the file of yours by --api-key-file".to_owned();
         }
-        // It goes to a terminal, in one line.
-        detail.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+        match detail.char_indices().nth(LONGEST_REASON) {
+            Some((end, _)) => format!("{}…", &detail[..end]),
+            None => detail,
+        }
     }
+}
+
+/// What is said of an answer that no gateway gives.
+pub(super) fn not_a_gateways(status: u16) -> String {
+    format!("the answer is HTTP {status}, and not that of a Fencepost gateway")
 }
 
 /// Whether the page of a server says that it wants TLS, in whichever words.

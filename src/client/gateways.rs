@@ -139,7 +139,8 @@ impl Gateways {
 
     /// Notes that this one refuses requests with this token, whatever they ask for.
     pub(crate) fn refused(&mut self, number: usize, reason: String) {
-        self.failed(number, Trouble { reason, contact: Contact::Answered, is_lasting: true });
+        let contact = Contact::Answered;
+        self.failed(number, Trouble { reason, contact, may_be_done: false, is_lasting: true });
     }
 }
 

@@ -3,14 +3,14 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use reqwest::header::ACCEPT;
+use reqwest::header::{ACCEPT, CONTENT_TYPE};
 use reqwest::{Method, Response};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
-use super::gateway::{Gateway, GatewayReply, ReleaseAnswer, RenewAnswer};
-use super::trouble::{Contact, Trouble};
+use super::gateway::{Gateway, GatewayReply, ReleaseAnswer, RenewAnswer, not_a_gateways};
+use super::trouble::Trouble;
 use crate::clock::boottime;
 
 /// The most locks of a page that a gateway gives.
@@ -19,13 +19,13 @@ const PAGE: usize = 1_000;
 const LONGEST_SILENCE: Duration = Duration::from_secs(25);
 /// No event is so long. What is longer is no event.
 const LONGEST_LINE: usize = 100_000;
+/// The form of events that is one JSON object a line.
+const EVENTS: &str = "application/x-ndjson";
 
 /// Why there is no decision.
 pub(crate) enum NoDecision {
-    /// Nothing was done. Another try, or another gateway, may decide.
+    /// Another try, or another gateway, may decide.
     NotNow(Trouble),
-    /// The same, but what was asked for may have been done.
-    InDoubt(Trouble),
     /// The same request will be refused again.
     Refused(String),
 }
@@ -100,7 +100,10 @@ impl Gateway {
         if reply.status == 404 && problem.kind == "/problems/not-held" {
             return Ok(Looked::Free { waiters: problem.waiters });
         }
-        reply.parsed().map(Looked::Held)
+        match reply.parsed::<ShownLock>() {
+            Some(lock) if self.is_asked_about(&lock.key) => Ok(Looked::Held(lock)),
+            _ => Err(reply.refused()),
+        }
     }
 
     /// Breaks the lock, if this grant still holds it.
@@ -127,7 +130,8 @@ impl Gateway {
     ) -> Result<ListPage, NoDecision> {
         let mut query = vec![("prefix", prefix.to_owned()), ("limit", PAGE.to_string())];
         query.extend(cursor.map(|cursor| ("cursor", cursor.to_owned())));
-        self.call(Method::GET, "locks", &query, patience).await?.parsed()
+        let reply = self.call(Method::GET, "locks", &query, patience).await?;
+        reply.parsed().ok_or_else(|| reply.refused())
     }
 
     /// Renews the lease, for somebody who is told at once if that is refused.
@@ -155,18 +159,22 @@ impl Gateway {
     ) -> Result<LockEvents, NoDecision> {
         let sent_at = boottime();
         let mut request = self.request(Method::GET, "events", &[("prefix", prefix.to_owned())]);
-        request = request.header(ACCEPT, "application/x-ndjson");
+        request = request.header(ACCEPT, EVENTS);
         if let Some(after) = after {
             request = request.header("last-event-id", after);
         }
         let began = timeout(patience, async {
             let response = request.send().await.map_err(Trouble::from)?;
+            let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
             match response.status().as_u16() {
-                200 => Ok(response),
-                _ => Err(self.read(response, sent_at).await?.undecided()),
+                200 if kind.is_some_and(|kind| kind.starts_with(EVENTS)) => Ok(response),
+                // It may have no end.
+                200 => Err(NoDecision::Refused(not_a_gateways(200))),
+                _ => Err(self.read(response, sent_at).await?.refused()),
             }
         });
-        let response = began.await.unwrap_or_else(|_| Err(silence("no answer in time").into()))?;
+        let response =
+            began.await.unwrap_or_else(|_| Err(Trouble::without_answer("no answer in time").into()))?;
         Ok(LockEvents { response, lines: VecDeque::new(), rest: Vec::new() })
     }
 }
@@ -176,49 +184,50 @@ impl LockEvents {
     pub(crate) async fn next(&mut self) -> Result<LockEvent, Trouble> {
         loop {
             if let Some(line) = self.lines.pop_front() {
-                return serde_json::from_slice(&line)
-                    .map_err(|_| silence("what it sends is not what a Fencepost gateway sends"));
+                return serde_json::from_slice(&line).map_err(|_| {
+                    Trouble::without_answer("what it sends is not what a Fencepost gateway sends")
+                });
             }
             let chunk = timeout(LONGEST_SILENCE, self.response.chunk()).await;
-            let chunk = chunk.map_err(|_| silence("the gateway has fallen silent"))??;
-            let chunk = chunk.ok_or_else(|| silence("the stream of events ended"))?;
+            let chunk = chunk.map_err(|_| Trouble::without_answer("the gateway has fallen silent"))??;
+            let chunk = chunk.ok_or_else(|| Trouble::without_answer("the stream of events ended"))?;
             self.rest.extend_from_slice(&chunk);
             let end = self.rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
             let behind = self.rest.split_off(end);
             let whole = std::mem::replace(&mut self.rest, behind);
             self.lines.extend(whole.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec));
             if self.rest.len() > LONGEST_LINE {
-                return Err(silence("what it sends is not what a Fencepost gateway sends"));
+                return Err(Trouble::without_answer("what it sends is not what a Fencepost gateway sends"));
             }
         }
     }
 }
 
-fn silence(reason: &str) -> Trouble {
-    Trouble { reason: reason.to_owned(), contact: Contact::Sent, is_lasting: false }
-}
-
 impl From<Trouble> for NoDecision {
     fn from(trouble: Trouble) -> Self {
-        if trouble.contact == Contact::None { Self::NotNow(trouble) } else { Self::InDoubt(trouble) }
+        Self::NotNow(trouble)
     }
 }
 
-impl GatewayReply {
+impl GatewayReply<'_> {
     /// What stands in an answer that says yes.
-    fn parsed<T: DeserializeOwned>(&self) -> Result<T, NoDecision> {
-        let parsed = (self.status == 200).then(|| serde_json::from_slice(&self.body).ok()).flatten();
-        parsed.ok_or_else(|| self.undecided())
+    fn parsed<T: DeserializeOwned>(&self) -> Option<T> {
+        (self.status == 200).then(|| serde_json::from_slice(&self.body).ok()).flatten()
     }
 
-    /// What an answer that decides nothing means for who asked once.
+    /// What an answer that decides nothing means where something was to be changed. What stands in front of a gateway may
+    /// answer so although that has done it.
     fn undecided(&self) -> NoDecision {
-        let trouble = || Trouble { is_lasting: false, ..self.trouble() };
+        match self.is_refusal() {
+            true => NoDecision::Refused(self.reason()),
+            false => NoDecision::NotNow(Trouble { is_lasting: false, ..self.trouble() }),
+        }
+    }
+
+    /// The same where something was looked at: a server that is no gateway is refused at once.
+    fn refused(&self) -> NoDecision {
         match self.status {
-            425 | 429 => NoDecision::NotNow(trouble()),
-            // A gateway says so itself if it does not know. A proxy may answer so while the gateway restarts.
-            408 | 500..=599 if self.problem().is_certain() => NoDecision::NotNow(trouble()),
-            408 | 500..=599 => NoDecision::InDoubt(trouble()),
+            408 | 425 | 429 | 500..=599 => self.undecided(),
             _ => NoDecision::Refused(self.reason()),
         }
     }

@@ -33,13 +33,13 @@ mod turn;
 pub use apart::run_apart;
 pub(crate) use signals::Signals;
 pub(crate) use terminal::Terminal;
-pub(crate) use turn::{NotTaken, take};
+pub(crate) use turn::{LEFT_BEHIND, take};
 
 use lease::{Alarm, LeaseClock};
 use processes::Family;
 use renewals::Renewals;
 use supervisor::{CommandState, CommandSupervisor, End};
-use turn::Cause;
+use turn::{Cause, NotTaken};
 
 /// The statuses that shells use for a command that cannot be started, and for one that does not exist.
 const NOT_EXECUTABLE: u8 = 126;
@@ -99,12 +99,11 @@ async fn run_under_lock(settings: &RunSettings) -> Result<u8, CommandFailure> {
 
     let held = match take(&mut gateways, lock, &mut signals, &terminal).await {
         Ok(held) => held,
-        Err(NotTaken::Signal(signal)) => return Ok(by_signal(signal.as_raw())),
         // That is no failure, and cron would mail what is said.
-        Err(NotTaken::Because(Cause::Busy, _)) if settings.busy_exit == 0 => return Ok(0),
-        Err(NotTaken::Because(cause, reason)) => {
-            return Err(cause.explain(&lock.key, &reason, settings.busy_exit));
+        Err(NotTaken { cause: Cause::Busy, may_be_held: false, .. }) if settings.busy_exit == 0 => {
+            return Ok(0);
         }
+        Err(not_taken) => return Err(not_taken.explain(&lock.key, settings.busy_exit)),
     };
     let lease = LeaseClock::new(held, lock.ttl, settings.kill_after);
     let is_ready = signals.catch_stop().map_err(unsupervised);

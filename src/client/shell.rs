@@ -128,8 +128,22 @@ pub struct NewKey {
     pub append_to: Option<PathBuf>,
 }
 
+impl ShellCommand {
+    /// Looks at standard output before there is something to print.
+    fn expect_output(&self) -> Result<(), CommandFailure> {
+        match self {
+            Self::Renew(LeaseSettings { json: false, .. }) | Self::Release(_) => Ok(()),
+            Self::Acquire(TakeSettings { token_file, .. }) => output::expect_output(token_file.is_none()),
+            _ => output::expect_output(false),
+        }
+    }
+}
+
 /// Asks gateways, prints what came of it, and returns the exit status.
 pub fn act(command: &ShellCommand) -> ExitCode {
+    if let Err(failure) = command.expect_output() {
+        return exit_code(Err(failure));
+    }
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return exit_code(Err(CommandFailure::not_possible(format!("cannot start: {error}")))),
@@ -152,9 +166,10 @@ pub fn act(command: &ShellCommand) -> ExitCode {
 
 /// Makes, lists or revokes keys, and returns the exit status.
 pub fn act_on_keys(command: &KeysCommand) -> ExitCode {
-    exit_code(match command {
+    let is_precious = matches!(command, KeysCommand::New(_));
+    exit_code(output::expect_output(is_precious).and_then(|()| match command {
         KeysCommand::New(key) => keys::print_new(key),
         KeysCommand::List { keys, json } => keys::list(keys, *json),
         KeysCommand::Revoke { id, file } => keys::revoke(id, file),
-    })
+    }))
 }

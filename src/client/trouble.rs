@@ -11,6 +11,8 @@ use rustls::{AlertDescription, CertificateError, Error as TlsError};
 pub(crate) struct Trouble {
     pub(crate) reason: String,
     pub(crate) contact: Contact,
+    /// What was asked for may have been done, and nothing says so.
+    pub(crate) may_be_done: bool,
     /// The same request would fare the same again: something must be set right first.
     pub(crate) is_lasting: bool,
 }
@@ -25,12 +27,27 @@ pub(crate) enum Contact {
     Answered,
 }
 
+impl Trouble {
+    /// A gateway may have read the request, and has said nothing that can be used.
+    pub(crate) fn without_answer(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), contact: Contact::Sent, may_be_done: true, is_lasting: false }
+    }
+}
+
 impl From<reqwest::Error> for Trouble {
     fn from(error: reqwest::Error) -> Self {
         let speaks_tls = error.url().is_some_and(|url| url.scheme() == "https");
-        let contact = if error.is_connect() { Contact::None } else { Contact::Sent };
-        let passing = |reason: &str| Self { reason: reason.to_owned(), contact, is_lasting: false };
-        let lasting = |reason| Self { reason, contact: Contact::None, is_lasting: true };
+        let is_unsent = error.is_connect();
+        let passing = |reason: &str| match is_unsent {
+            true => Self {
+                reason: reason.to_owned(),
+                contact: Contact::None,
+                may_be_done: false,
+                is_lasting: false,
+            },
+            false => Self::without_answer(reason),
+        };
+        let lasting = |reason| Self { reason, contact: Contact::None, may_be_done: false, is_lasting: true };
         if error.is_timeout() {
             return passing("no answer in time");
         }
@@ -41,9 +58,13 @@ impl From<reqwest::Error> for Trouble {
                 return lasting(tls_problem(problem));
             }
             if let Some(problem) = cause.downcast_ref::<hyper::Error>() {
-                if problem.is_parse() && !speaks_tls {
+                // What is no HTTP from its first byte on. Servers with TLS answer so, and have read nothing.
+                if problem.to_string().starts_with("invalid HTTP version") && !speaks_tls {
                     let what = "what answers at this port is not HTTP; it is probably TLS: write https://";
                     return lasting(what.to_owned());
+                }
+                if problem.is_parse() {
+                    return passing(&format!("its answer cannot be read ({problem})"));
                 }
                 if problem.is_incomplete_message() {
                     return passing("the connection ended before an answer came");

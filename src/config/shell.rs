@@ -23,8 +23,8 @@ const HELP_OF_ACQUIRE: &str = "\
 Example:
   LEASE=$(fencepost acquire backup --ttl 5m) || exit
   export LEASE_TOKEN=${LEASE% *} FENCING_TOKEN=${LEASE#* }
+  trap 'fencepost release backup' EXIT
   ./backup.sh \"$FENCING_TOKEN\"
-  fencepost release backup
 
 It prints the lease token and the fencing token in one line. With --token-file it prints the fencing token alone. Nothing
 renews the lease, unless you do: `fencepost run` is safer.
@@ -35,7 +35,9 @@ Exit status:
   69       no gateway could be reached, or none could use its store or had room
   2        a setting is wrong, the file of --token-file is there already, or the gateway refuses the request
   128 + n  signal n came while it waited
-  71       the tokens could not be printed, so the lock was released; or this machine lacks something";
+  71       the tokens could not be printed, so the lock was released; or this machine lacks something
+
+If the lock could not be released, `acquire` says so, and leaves the file of --token-file there.";
 
 const HELP_OF_LEASES: &str = "\
 The lease token comes from the file of --token-file, or else from the variable LEASE_TOKEN.
@@ -43,8 +45,9 @@ The lease token comes from the file of --token-file, or else from the variable L
 Exit status:
   0   done
   76  the lock is not held any more; or max_hold allows no longer lease
-  69  no gateway could be reached, or none could use its store or had room
-  2   a setting is wrong, or the gateway refuses the request";
+  69  no gateway could be reached, or none could use its store or had room, or something in front of it answered
+  2   a setting is wrong, or the gateway refuses the request
+  71  the output could not be written";
 
 const HELP_OF_LOOKING: &str = "\
 Exit status:
@@ -62,7 +65,8 @@ Exit status:
   0   the grant has ended
   1   nothing was broken: the lock is free, or another grant holds it, or you said no
   69  no gateway could be reached, or none could use its store or had room
-  2   a setting is wrong, the gateway refuses the request, or there is no terminal to ask at and --yes is not there";
+  2   a setting is wrong, the gateway refuses the request, or there is no terminal to ask at and --yes is not there
+  71  the output could not be written";
 
 /// What asks gateways, besides `run`.
 #[derive(Subcommand)]

@@ -9,7 +9,7 @@ mod outages;
 pub mod pty;
 mod refused;
 mod several;
-mod shape;
+pub mod shape;
 mod signals;
 mod statuses;
 mod stopped;

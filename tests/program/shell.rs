@@ -4,5 +4,6 @@ mod breaking;
 mod door;
 mod everywhere;
 mod holding;
+mod hostile;
 mod keys;
 mod looking;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::terminal::Terminal;
 use crate::client::Busy;
 use crate::clock::boottime;
+use crate::log::unseen::{Form, push_escaped};
 
 /// To the beginning of the line, and nothing on it.
 const ERASE: &str = "\r\x1b[K";
@@ -49,8 +50,9 @@ impl<'a> Progress<'a> {
     pub(super) fn show(&mut self) {
         let Some(place) = self.place.as_ref().filter(|_| self.is_seen()) else { return };
         let elapsed = Duration::from_secs((boottime() - self.began_at).as_secs());
-        let elapsed = humantime::format_duration(elapsed);
-        self.is_shown = write!(io::stderr(), "{ERASE}{place}, {elapsed}").is_ok();
+        let mut line = String::new();
+        push_escaped(&mut line, &format!("{place}, {}", humantime::format_duration(elapsed)), Form::Text);
+        self.is_shown = write!(io::stderr(), "{ERASE}{}", line.trim_end()).is_ok();
     }
 
     /// Leaves an empty line for what comes next.

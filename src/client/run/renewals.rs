@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 
 use super::lease::LeaseClock;
-use crate::client::{Contact, Gateways, HeldGrant, RenewAnswer, Trouble};
+use crate::client::{Gateways, HeldGrant, RenewAnswer, Trouble};
 use crate::clock::boottime;
 
 /// When the lease is renewed, as a part of it.
@@ -61,8 +61,7 @@ impl<'a> Renewals<'a> {
             Some(Ok(renewed)) => renewed,
             // A try that panicked is one that failed.
             Some(Err(error)) => {
-                let reason = error.to_string();
-                let trouble = Trouble { reason, contact: Contact::Sent, is_lasting: false };
+                let trouble = Trouble::without_answer(error.to_string());
                 (self.gateways.next().0, RenewAnswer::NotNow(trouble))
             }
             None => std::future::pending().await,

@@ -10,7 +10,7 @@ use super::signals::Signals;
 use super::terminal::Terminal;
 use crate::client::{
     AcquireAnswer, AcquireSettings, CommandFailure, Contact, Gateway, Gateways, HeldGrant, REFUSED,
-    RequestRefusal, Trouble, UNREACHABLE,
+    RequestRefusal, Trouble, UNREACHABLE, by_signal,
 };
 use crate::clock::{Backoff, boottime};
 use crate::lock::LockKey;
@@ -38,16 +38,22 @@ const GIVING_UP_MAY_TAKE: Duration = Duration::from_secs(2);
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
+/// What is said of a lock that this process may have, and could not release.
+pub(crate) const LEFT_BEHIND: &str = "the lock may stay taken until its ttl ends";
+
 /// Why there is no lock.
-pub(crate) enum NotTaken {
-    Because(Cause, String),
-    /// This process is to end.
-    Signal(Signal),
+pub(crate) struct NotTaken {
+    pub(crate) cause: Cause,
+    reason: String,
+    /// A request may have got it all the same, and no gateway has confirmed the release.
+    pub(crate) may_be_held: bool,
 }
 
 /// Who is to blame.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cause {
+    /// This process is to end.
+    Signal(Signal),
     Busy,
     /// There is no gateway, or none that can use its store or has room for this client.
     Unreachable,
@@ -57,20 +63,22 @@ pub(crate) enum Cause {
     Refused,
 }
 
-impl Cause {
+impl NotTaken {
+    fn because(cause: Cause, reason: impl Into<String>) -> Self {
+        Self { cause, reason: reason.into(), may_be_held: false }
+    }
+
     /// What is said of it, and the status; the one for a lock that is busy is the caller's.
-    pub(crate) fn explain(self, key: &LockKey, reason: &str, busy: u8) -> CommandFailure {
-        let key = key.as_str();
-        match self {
-            Self::Busy => CommandFailure::new(busy, format!("the lock {key:?} is busy: {reason}")),
-            Self::Unreachable => {
-                CommandFailure::new(UNREACHABLE, format!("cannot take the lock {key:?}: {reason}"))
-            }
-            Self::Misconfigured => {
-                CommandFailure::new(REFUSED, format!("cannot take the lock {key:?}: {reason}"))
-            }
-            Self::Refused => CommandFailure::new(REFUSED, format!("refused by {reason}")),
-        }
+    pub(crate) fn explain(&self, key: &LockKey, busy: u8) -> CommandFailure {
+        let (key, reason) = (key.as_str(), &self.reason);
+        let (status, problem) = match self.cause {
+            Cause::Signal(signal) => (by_signal(signal.as_raw()), String::new()),
+            Cause::Busy => (busy, format!("the lock {key:?} is busy: {reason}")),
+            Cause::Unreachable => (UNREACHABLE, format!("cannot take the lock {key:?}: {reason}")),
+            Cause::Misconfigured => (REFUSED, format!("cannot take the lock {key:?}: {reason}")),
+            Cause::Refused => (REFUSED, format!("refused by {reason}")),
+        };
+        CommandFailure::new(status, problem).and(if self.may_be_held { LEFT_BEHIND } else { "" })
     }
 }
 
@@ -86,21 +94,28 @@ pub(crate) async fn take(
         settings,
         progress: Progress::new(terminal),
         contact: Contact::None,
+        has_decided: false,
         is_asking: false,
         may_have_place: false,
+        may_have_lock: false,
     };
     let taken = tokio::select! {
         biased;
-        signal = signals.next() => Err(NotTaken::Signal(signal)),
+        signal = signals.next() => Err(NotTaken::because(Cause::Signal(signal), "")),
         taken = turn.ask() => taken,
     };
     turn.progress.clear();
-    if taken.is_err() && (turn.is_asking || turn.may_have_place) {
-        let is_refused = matches!(taken, Err(NotTaken::Because(Cause::Refused, _)));
+    let mut not_taken = match taken {
+        Ok(held) => return Ok(held),
+        Err(not_taken) => not_taken,
+    };
+    if turn.is_asking || turn.may_have_place {
+        let may_be_held = turn.is_asking || turn.may_have_lock;
         // An answer that crosses this one grants nothing any more.
-        let _ = timeout(GIVING_UP_MAY_TAKE, turn.give_up(is_refused)).await;
+        let given_up = timeout(GIVING_UP_MAY_TAKE, turn.give_up(not_taken.cause == Cause::Refused)).await;
+        not_taken.may_be_held = may_be_held && given_up != Ok(true);
     }
-    taken
+    Err(not_taken)
 }
 
 struct Turn<'a> {
@@ -109,10 +124,14 @@ struct Turn<'a> {
     progress: Progress<'a>,
     /// How far a request has come.
     contact: Contact,
+    /// Whether a gateway has said who has the lock.
+    has_decided: bool,
     /// Whether one is under way.
     is_asking: bool,
     /// Whether a request may have got the lock, or a place in its queue. One that was refused has neither.
     may_have_place: bool,
+    /// Whether one may have got the lock.
+    may_have_lock: bool,
 }
 
 impl Turn<'_> {
@@ -148,7 +167,8 @@ impl Turn<'_> {
                 AcquireAnswer::Refused(RequestRefusal { is_gateways: false, reason, .. })
                     if self.contact == Contact::Answered =>
                 {
-                    AcquireAnswer::NotNow(Trouble { reason, contact: Contact::Answered, is_lasting: false })
+                    let contact = Contact::Answered;
+                    AcquireAnswer::NotNow(Trouble { reason, contact, may_be_done: true, is_lasting: false })
                 }
                 answer => answer,
             };
@@ -163,10 +183,18 @@ impl Turn<'_> {
                 AcquireAnswer::Held(_) | AcquireAnswer::Busy(_) => {
                     self.gateways.answered(number);
                     self.may_have_place = true;
+                    self.has_decided = true;
+                    self.may_have_lock = matches!(answer, AcquireAnswer::Held(_));
                 }
-                AcquireAnswer::NotNow(_) => self.may_have_place |= contact > Contact::None,
+                AcquireAnswer::NotNow(trouble) => {
+                    self.may_have_place |= contact > Contact::None;
+                    self.may_have_lock |= trouble.may_be_done;
+                }
                 // What stands before a gateway may refuse what that one has granted.
-                AcquireAnswer::Refused(refusal) => self.may_have_place |= !refusal.is_gateways,
+                AcquireAnswer::Refused(refusal) => {
+                    self.may_have_place |= !refusal.is_gateways;
+                    self.may_have_lock |= !refusal.is_gateways;
+                }
             }
             match answer {
                 AcquireAnswer::Held(held) if now < held.sent_at + self.settings.ttl / FRESH_PART => {
@@ -178,10 +206,10 @@ impl Turn<'_> {
                     if now < wait_ends_at.max(contact_ends_at) || std::mem::take(&mut may_go_past) => {}
                 AcquireAnswer::Held(_) => {
                     let reason = "answers take too long for a lease this short";
-                    return Err(NotTaken::Because(Cause::Unreachable, reason.to_owned()));
+                    return Err(NotTaken::because(Cause::Unreachable, reason));
                 }
                 AcquireAnswer::Busy(busy) if now >= wait_ends_at => {
-                    return Err(NotTaken::Because(Cause::Busy, busy.reason));
+                    return Err(NotTaken::because(Cause::Busy, busy.reason));
                 }
                 AcquireAnswer::Busy(busy) => {
                     self.progress.note(self.settings.key.as_str(), &busy);
@@ -194,12 +222,13 @@ impl Turn<'_> {
                     let reason = trouble.reason.clone();
                     let have_all_failed = self.gateways.failed(number, trouble);
                     let is_known = self.contact == Contact::Answered;
-                    let is_over = now >= contact_ends_at && (!is_known || now >= wait_ends_at);
+                    // A lock that others hold is waited for, and a store that is away from the start is not.
+                    let is_over = now >= contact_ends_at && (!self.has_decided || now >= wait_ends_at);
                     let is_useless = !is_known && !self.gateways.may_answer();
                     if have_all_failed && (is_over || is_useless) {
                         let reason = self.gateways.trouble().unwrap_or(reason);
                         let cause = if is_useless { Cause::Misconfigured } else { Cause::Unreachable };
-                        return Err(NotTaken::Because(cause, reason));
+                        return Err(NotTaken::because(cause, reason));
                     }
                     self.progress.trouble(self.settings.key.as_str(), &reason);
                     if have_all_failed {
@@ -216,7 +245,7 @@ impl Turn<'_> {
                     if is_of_all && is_gateways {
                         self.gateways.refused(number, reason);
                     }
-                    return Err(NotTaken::Because(Cause::Refused, told));
+                    return Err(NotTaken::because(Cause::Refused, told));
                 }
             }
         }
@@ -237,13 +266,14 @@ impl Turn<'_> {
     }
 
     /// Gives up what a request may have got. After a refusal each gateway is asked at most once, and the one that refused
-    /// is not: it would count one more wrong key.
-    async fn give_up(&mut self, is_refused: bool) {
-        while self.gateways.release(GIVING_UP_MAY_TAKE).await.is_none()
-            && !is_refused
-            && self.gateways.may_answer()
-        {
+    /// is not: it would count one more wrong key. Returns whether a gateway has confirmed it.
+    async fn give_up(&mut self, is_refused: bool) -> bool {
+        while self.gateways.release(GIVING_UP_MAY_TAKE).await.is_none() {
+            if is_refused || !self.gateways.may_answer() {
+                return false;
+            }
             sleep(FIRST_PAUSE).await;
         }
+        true
     }
 }

@@ -50,7 +50,7 @@ pub(super) async fn ask<T>(
                 return Ok(Answered { answer, is_repeated });
             }
             Err(no_answer) => {
-                is_repeated |= matches!(no_answer, NoDecision::InDoubt(_));
+                is_repeated |= matches!(&no_answer, NoDecision::NotNow(trouble) if trouble.may_be_done);
                 let aim = if is_repeated { aim } else { Aim::to(aim.what) };
                 tries.failed(gateways, number, no_answer, aim, boottime() >= ends_at).await?;
             }
@@ -83,10 +83,10 @@ impl AskTries {
     ) -> Result<(), CommandFailure> {
         let trouble = match no_answer {
             NoDecision::Refused(reason) => {
-                let name = gateways.name(number);
-                return Err(CommandFailure::new(REFUSED, format!("refused by {name}: {reason}")));
+                let problem = format!("refused by {}: {reason}", gateways.name(number));
+                return Err(CommandFailure::new(REFUSED, problem).and(aim.doubt));
             }
-            NoDecision::NotNow(trouble) | NoDecision::InDoubt(trouble) => trouble,
+            NoDecision::NotNow(trouble) => trouble,
         };
         let reason = trouble.reason.clone();
         if !gateways.failed(number, trouble) {
@@ -96,7 +96,7 @@ impl AskTries {
         if is_over || is_useless {
             let why = gateways.trouble().unwrap_or(reason);
             let status = if is_useless { REFUSED } else { UNREACHABLE };
-            return Err(CommandFailure::new(status, format!("cannot {}: {why}{}", aim.what, aim.doubt)));
+            return Err(CommandFailure::new(status, format!("cannot {}: {why}", aim.what)).and(aim.doubt));
         }
         self.pause().await;
         Ok(())

@@ -12,7 +12,7 @@ use crate::lock::for_people;
 use crate::log::unseen::quoted;
 
 const LOOK: Aim = Aim::to("look at the lock");
-const BREAK: Aim = Aim { what: "break the lock", doubt: "; the grant may be over all the same" };
+const BREAK: Aim = Aim { what: "break the lock", doubt: "the grant may be over all the same" };
 
 /// What `--json` says of a grant that is over.
 #[derive(Serialize)]
@@ -62,13 +62,13 @@ pub(super) async fn break_lock(settings: &BreakSettings) -> Result<u8, CommandFa
             return Ok(FREE);
         }
     };
-    if *json {
+    let printed = if *json {
         let (key, owner) = (key.as_str(), lock.owner.as_deref());
-        print_json(&EndedGrant { key, fencing_token: lock.fencing_token, owner, ended: true })?;
+        print_json(&EndedGrant { key, fencing_token: lock.fencing_token, owner, ended: true })
     } else {
-        print(&format!("{said}: the grant of {name} with the fencing token {}\n", lock.fencing_token))?;
-    }
-    Ok(0)
+        print(&format!("{said}: the grant of {name} with the fencing token {}\n", lock.fencing_token))
+    };
+    printed.map(|()| 0).map_err(|failure| failure.and("the grant is over"))
 }
 
 fn nothing(why: &str) -> Result<u8, CommandFailure> {

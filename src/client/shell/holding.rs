@@ -7,12 +7,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde::Serialize;
-use tokio::time::timeout;
+use tokio::task::spawn_blocking;
 
 use super::ask::{Aim, ask};
-use super::output::{print, print_json, record};
+use super::output::{json_line, print, record};
 use super::{LeaseSettings, TakeSettings};
-use crate::client::run::{NotTaken, Signals, Terminal, take};
+use crate::client::run::{LEFT_BEHIND, Signals, Terminal, take};
 use crate::client::{
     BUSY, CommandFailure, Gateways, HeldGrant, LOST, REFUSED, ReleaseAnswer, RenewAnswer, by_signal,
     fresh_token,
@@ -21,8 +21,8 @@ use crate::clock::{boottime, whole_ms};
 use crate::lock::{LeaseToken, for_people};
 use crate::log::unseen::quoted;
 
-const RENEW: Aim = Aim { what: "renew the lease", doubt: "; it may be longer all the same" };
-const RELEASE: Aim = Aim { what: "release the lock", doubt: "; it may be free all the same" };
+const RENEW: Aim = Aim { what: "renew the lease", doubt: "the lease may be longer all the same" };
+const RELEASE: Aim = Aim { what: "release the lock", doubt: "the lock may be free all the same" };
 /// How long the release of a lock may take of which the script cannot be told.
 const TAKING_BACK_MAY_TAKE: Duration = Duration::from_secs(1);
 
@@ -45,46 +45,65 @@ pub(super) async fn acquire(settings: &TakeSettings) -> Result<u8, CommandFailur
     let unheard =
         |error: io::Error| CommandFailure::not_possible(format!("cannot wait for signals: {error}"));
     let mut signals = Signals::catch().map_err(unheard)?;
-    // From here on a signal leaves no file behind.
+    // From here on a signal leaves no file behind that is of no use.
     let file = token_file.as_deref().map(|path| TokenFile::create(path, &token)).transpose()?;
     let mut gateways = Gateways::new(gateways, Some(&lock.key), Some(&token))?;
-    let held = match take(&mut gateways, lock, &mut signals, &Terminal::open()).await {
-        Ok(held) => held,
-        Err(NotTaken::Signal(signal)) => return Ok(by_signal(signal.as_raw())),
-        Err(NotTaken::Because(cause, reason)) => return Err(cause.explain(&lock.key, &reason, BUSY)),
+    let (failure, may_be_held) = match take(&mut gateways, lock, &mut signals, &Terminal::open()).await {
+        Err(not_taken) => (not_taken.explain(&lock.key, BUSY), not_taken.may_be_held),
+        Ok(held) => {
+            let text = told(lock.key.as_str(), file.is_none().then_some(&token), held, *json)?;
+            // After a signal, or where the tokens cannot be printed, the script would not know what it holds.
+            let printed = tokio::select! {
+                biased;
+                signal = signals.next() => Err(CommandFailure::new(by_signal(signal.as_raw()), "")),
+                printed = print_aside(text) => printed,
+            };
+            match printed {
+                Ok(()) => {
+                    file.map(TokenFile::keep);
+                    return Ok(0);
+                }
+                Err(failure) => match gateways.release(TAKING_BACK_MAY_TAKE).await {
+                    Some(_) => (failure, false),
+                    None => (failure.and(LEFT_BEHIND), true),
+                },
+            }
+        }
     };
-    // After a signal, or where the tokens cannot be printed, the script would not know what it holds.
-    let told = match timeout(Duration::ZERO, signals.next()).await {
-        Ok(signal) => Err(CommandFailure::new(by_signal(signal.as_raw()), "")),
-        Err(_) => tell(lock.key.as_str(), file.is_none().then_some(&token), held, *json),
-    };
-    if let Err(failure) = told {
-        let _ = gateways.release(TAKING_BACK_MAY_TAKE).await;
-        return Err(failure);
+    match file.filter(|_| may_be_held) {
+        Some(file) => Err(failure.and(&format!("its token is in {}", file.keep()))),
+        None => Err(failure),
     }
-    if let Some(file) = file {
-        file.keep();
-    }
-    Ok(0)
 }
 
-/// Prints a lease: to people what it is, to a script two words in a line, or one where the token is in a file.
-fn tell(key: &str, token: Option<&LeaseToken>, held: HeldGrant, json: bool) -> Result<(), CommandFailure> {
+/// Prints on a thread of its own: a pipe without a reader at work must not keep signals waiting.
+async fn print_aside(text: String) -> Result<(), CommandFailure> {
+    let printed = spawn_blocking(move || print(&text)).await;
+    printed.unwrap_or_else(|error| Err(CommandFailure::not_possible(format!("cannot print: {error}"))))
+}
+
+/// What is printed of a lease: for people what it is, for a script two words in a line, or one where the token is in a file.
+fn told(
+    key: &str,
+    token: Option<&LeaseToken>,
+    held: HeldGrant,
+    json: bool,
+) -> Result<String, CommandFailure> {
     let (token, fencing_token) = (token.map(LeaseToken::reveal), held.fencing_token);
     if json {
-        return print_json(&LeaseLine { key, token, fencing_token, ttl_ms: left_ms(held) });
+        return json_line(&LeaseLine { key, token, fencing_token, ttl_ms: left_ms(held) });
     }
     if io::stdout().is_terminal() {
         let mut fields = Vec::new();
         fields.extend(token.map(|token| ("lease token", token.to_owned())));
         fields.push(("fencing token", fencing_token.to_string()));
         fields.push(("time left", for_people(left_ms(held))));
-        return print(&record(&fields));
+        return Ok(record(&fields));
     }
-    match token {
-        Some(token) => print(&format!("{token} {fencing_token}\n")),
-        None => print(&format!("{fencing_token}\n")),
-    }
+    Ok(match token {
+        Some(token) => format!("{token} {fencing_token}\n"),
+        None => format!("{fencing_token}\n"),
+    })
 }
 
 fn left_ms(held: HeldGrant) -> u64 {
@@ -101,7 +120,7 @@ pub(super) async fn renew(settings: &LeaseSettings) -> Result<u8, CommandFailure
     match renewed.await?.answer {
         RenewAnswer::Held(held) => {
             if *json || io::stdout().is_terminal() {
-                tell(key.as_str(), None, held, *json)?;
+                print(&told(key.as_str(), None, held, *json)?)?;
             }
             Ok(0)
         }
@@ -158,8 +177,10 @@ impl<'a> TokenFile<'a> {
         Ok(made)
     }
 
-    fn keep(mut self) {
+    /// Leaves it there, and returns its name.
+    fn keep(mut self) -> String {
         self.is_kept = true;
+        quoted(&self.path.to_string_lossy())
     }
 }
 

@@ -19,17 +19,13 @@ const NOT_DONE: u8 = 1;
 /// Prints a new key and its entry, each to the stream or file that `fencepost key new --help` names.
 pub(super) fn print_new(NewKey { key, entry, append_to }: &NewKey) -> Result<u8, CommandFailure> {
     let lost = |error: io::Error| {
-        CommandFailure::new(NOT_DONE, format!("cannot print the key {}: {error}", entry.id.as_str()))
+        CommandFailure::not_possible(format!("cannot print the key {}: {error}", entry.id.as_str()))
     };
     if let Some(file) = append_to {
         access::append(entry, file).map_err(failed(&format!("cannot append to {}", file.display())))?;
-        return writeln!(io::stdout(), "{}", key.reveal()).map(|()| 0).map_err(|error| {
-            let CommandFailure { problem, status } = lost(error);
-            CommandFailure::new(
-                status,
-                format!("{problem}: revoke it, as its entry is in {}", file.display()),
-            )
-        });
+        return writeln!(io::stdout(), "{}", key.reveal())
+            .map(|()| 0)
+            .map_err(|error| lost(error).and(&format!("revoke it, as its entry is in {}", file.display())));
     }
     print(&entry.to_string())?;
     say(
@@ -95,8 +91,8 @@ fn as_json(entry: &Entry) -> Value {
 pub(super) fn revoke(id: &KeyId, file: &Path) -> Result<u8, CommandFailure> {
     let about = format!("cannot revoke {} in {}", id.as_str(), file.display());
     let entry = access::revoke(id, file).map_err(failed(&about))?;
-    print(&format!("revoked {} ({})\n", id.as_str(), quoted(&entry.name)))?;
-    Ok(0)
+    let printed = print(&format!("revoked {} ({})\n", id.as_str(), quoted(&entry.name)));
+    printed.map(|()| 0).map_err(|failure| failure.and("the key is revoked"))
 }
 
 fn failed<E: Display>(about: &str) -> impl Fn(E) -> CommandFailure {

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::ask::{Aim, Answered, ask};
 use super::output::{FREE, TextTable, print, print_json, record};
 use super::{ListSettings, StatusSettings};
-use crate::client::{CommandFailure, Gateways, ListPage, Looked, ShownLock, say};
+use crate::client::{CommandFailure, Gateways, ListPage, Looked, ShownLock, UNREACHABLE, say};
 use crate::lock::for_people;
 use crate::log::unseen::cell;
 
@@ -30,9 +30,13 @@ pub(super) async fn list(settings: &ListSettings) -> Result<u8, CommandFailure> 
             let rows: Vec<_> = locks.iter().map(row).collect();
             print(&table.lines(&rows))?;
         }
-        cursor = next_cursor;
-        if cursor.is_none() {
-            break;
+        match next_cursor {
+            None => break,
+            Some(next) if cursor.as_ref() == Some(&next) => {
+                let problem = "cannot list the locks: the page after this one is the same page again";
+                return Err(CommandFailure::new(UNREACHABLE, problem));
+            }
+            next => cursor = next,
         }
     }
     if seen.is_empty() && !json {

@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use rustix::fs::{OFlags, fcntl_getfl, fstat, makedev};
 use rustix::process::Signal;
 use serde::Serialize;
 
@@ -22,11 +23,30 @@ pub(super) fn print(text: &str) -> Result<(), CommandFailure> {
 
 /// Prints an object in a line of its own.
 pub(super) fn print_json(value: &impl Serialize) -> Result<(), CommandFailure> {
+    print(&json_line(value)?)
+}
+
+pub(super) fn json_line(value: &impl Serialize) -> Result<String, CommandFailure> {
     let json =
         serde_json::to_string(value).map_err(|error| CommandFailure::not_possible(error.to_string()))?;
     let mut line = String::new();
     push_escaped(&mut line, &json, Form::Json);
-    print(&line)
+    Ok(line)
+}
+
+/// Ends the command before it does anything if its output would be lost. The standard library takes an output that is not open
+/// for writing for one that swallows all.
+pub(super) fn expect_output(is_precious: bool) -> Result<(), CommandFailure> {
+    let stdout = io::stdout();
+    let mode = fcntl_getfl(&stdout).map_or(OFlags::RDONLY, |flags| flags & OFlags::RWMODE);
+    // What was closed at the start, the standard library has replaced by this. A shell's `>/dev/null` is for writing alone.
+    let null = makedev(1, 3);
+    let was_closed = || mode == OFlags::RDWR && fstat(&stdout).is_ok_and(|about| about.st_rdev == null);
+    if mode == OFlags::RDONLY || (is_precious && was_closed()) {
+        let problem = "standard output is closed, or not open for writing: nothing was done";
+        return Err(CommandFailure::not_possible(problem));
+    }
+    Ok(())
 }
 
 /// The reader of standard output has gone, as `head` does: an end without a word, with the status of other programs.

@@ -47,6 +47,18 @@ impl Recorded {
         }
     }
 
+    /// What is answered, with the token of the request in the place of `t`, and the lock of the request in that of `k`.
+    fn as_asked(&self, body: &str) -> String {
+        let url = reqwest::Url::parse(&format!("http://any{}", self.target)).unwrap();
+        let key =
+            url.query_pairs().find(|(name, _)| name == "key").map_or_else(String::new, |(_, key)| key.into());
+        let token = self.header("lease-token").unwrap_or_default();
+        let own = [("\"key\":\"k\"", "key", key), ("\"token\":\"t\"", "token", token)];
+        own.into_iter().fold(body.to_owned(), |body, (text, name, own)| {
+            body.replace(text, &format!("\"{name}\":{}", serde_json::Value::from(own)))
+        })
+    }
+
     pub fn header(&self, name: &str) -> Option<String> {
         self.headers.iter().find(|(this, _)| this == name).map(|(_, value)| value.clone())
     }
@@ -104,6 +116,7 @@ async fn serve(mut stream: TcpStream, shared: Arc<Shared>) {
                 _ => {
                     let told = shared.answers.lock().unwrap().pop_front();
                     let (late, status, body) = told.unwrap_or((Duration::ZERO, 201, GRANT));
+                    let body = recorded.as_asked(body);
                     tokio::time::sleep(late).await;
                     format!("HTTP/1.1 {status} So\r\nContent-Length: {}\r\n\r\n{body}", body.len())
                 }

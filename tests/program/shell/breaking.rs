@@ -61,6 +61,10 @@ async fn without_a_person_nothing_is_broken_unless_yes_is_there() {
     }
     let mut person = door.person(&["break", "k"]);
     person.sees("[y/N]").await;
+    // Where it cannot be told, it is done all the same.
+    door.acquire("l --ttl 5m").await;
+    let full = door.script("\"$F\" break l --yes >/dev/full").await;
+    assert!(full.status == Some(71) && full.stderr.contains("the grant is over"), "{full:?}");
     // The end of what is typed is no yes.
     person.types("\u{4}");
     assert_eq!(person.status().await, Some(1));

@@ -59,6 +59,77 @@ async fn a_lock_whose_tokens_cannot_be_printed_is_released() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_may_be_left_behind_is_told_of_and_the_file_with_its_token_stays() {
+    let mut door = Door::plain().await;
+    let client = door.client();
+    let proxy = Proxy::start(door.gateway.address.port(), Framing::Chunks).await;
+    let asks = |message: &[u8], method: &str| message.starts_with(method.as_bytes());
+    door.scene = Scene::at(format!("http://127.0.0.1:{}", proxy.port()));
+    let left = "may stay taken until its ttl ends";
+    let url = format!("http://{}", door.gateway.address);
+    let releases = async |door: &Door, file: &str| {
+        door.pipe(&format!("release k --token-file {file} --url {url}")).await.expect_silent(0);
+    };
+
+    // The tokens cannot be printed, and no release arrives.
+    proxy.set_policy(move |message| if asks(message, "DELETE") { Fate::CutBefore } else { Fate::Pass });
+    let full = door.script("\"$F\" acquire k --ttl 5m --token-file full >/dev/full").await;
+    full.expect_line(71, &["cannot print", left, "its token is in \"full\""]);
+    releases(&door, "full").await;
+
+    // No answer arrives either.
+    proxy.set_policy(move |message| match () {
+        () if asks(message, "PUT") => Fate::CutAfter,
+        () if asks(message, "DELETE") => Fate::CutBefore,
+        () => Fate::Pass,
+    });
+    let lost = door.pipe("acquire k --ttl 5m --gateway-wait 0s --token-file lost").await;
+    lost.expect_line(69, &["cannot take", left, "its token is in \"lost\""]);
+    releases(&door, "lost").await;
+    let run = door.script("\"$F\" run --ttl 5m --gateway-wait 0s k -- true").await;
+    run.expect_line(69, &["cannot take", left]);
+    // `run` has not told its token.
+    client.delete("/locks/k?force=true").send().await.expect(204);
+
+    // A signal comes while the answer is under way.
+    proxy.set_policy(move |message| match () {
+        () if asks(message, "PUT") => Fate::LoseAnswers,
+        () if asks(message, "DELETE") => Fate::CutBefore,
+        () => Fate::Pass,
+    });
+    let waiting = door.start("exec \"$F\" acquire k --ttl 5m --token-file killed");
+    eventually("it has the lock", async || is_held(&client, "k").await).await;
+    waiting.signal("TERM");
+    waiting.end().await.expect_line(143, &[left, "its token is in \"killed\""]);
+    releases(&door, "killed").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_whose_tokens_would_be_lost_is_not_taken() {
+    let door = Door::plain().await;
+    for output in [">&-", "1</dev/null"] {
+        let ended = door.script(&format!("\"$F\" acquire k --ttl 5m {output}")).await;
+        ended.expect_line(71, &["standard output", "nothing was done"]);
+        assert!(!is_held(&door.client(), "k").await);
+    }
+    door.script("\"$F\" list 1</dev/null").await.expect_line(71, &["standard output"]);
+    // Whoever throws them away means it.
+    door.script("\"$F\" acquire k --ttl 5m >/dev/null").await.expect_silent(0);
+    door.script("\"$F\" acquire l --token-file token --ttl 5m >&-").await.expect_silent(0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_ends_acquire_while_nobody_reads_its_output() {
+    let door = Door::plain().await;
+    let fill = "mkfifo pipe; exec 3<>pipe; dd if=/dev/zero of=pipe bs=65536 count=1 2>/dev/null";
+    let stuck = door.start(&format!("{fill}; exec \"$F\" acquire k --ttl 5m >pipe"));
+    eventually("it has the lock", async || is_held(&door.client(), "k").await).await;
+    stuck.signal("TERM");
+    stuck.end().await.expect_silent(143);
+    assert!(!is_held(&door.client(), "k").await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_signal_while_acquire_waits_gives_up_the_place() {
     let door = Door::plain().await;
     let client = door.client();

@@ -82,7 +82,7 @@ async fn a_new_key_that_cannot_be_printed_is_told_with_its_id() {
     let new = "\"$F\" key new --name ci --every-key --allow list";
     for output in [">/dev/full", "| true"] {
         let ended = door.script(&format!("{{ sleep 0.2; {new} --append-to keys.toml; }} {output}")).await;
-        ended.expect_line(1, &["cannot print the key", "revoke it", "keys.toml"]);
+        ended.expect_line(71, &["cannot print the key", "revoke it", "keys.toml"]);
     }
     assert_eq!(door.json("key list --keys keys.toml").await.len(), 2);
     let ended = door.script(&format!("{new} 2>&-")).await;
@@ -137,4 +137,16 @@ async fn a_key_is_not_revoked_where_a_reader_of_the_file_would_not_learn_of_it()
     door.pipe(&revoke).await.expect_silent(0);
     assert!(!std::fs::read_to_string(&file).unwrap().contains(id(&lost)));
     assert_eq!((of_file(ACCESS), of_file("user.note")), (before, b"kept".to_vec()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_could_not_be_told_is_not_made() {
+    let door = Door::plain().await;
+    for output in [">&-", "1</dev/null"] {
+        let new = "\"$F\" key new --name ci --every-key --allow list --append-to keys.toml";
+        door.script(&format!("{new} {output}"))
+            .await
+            .expect_line(71, &["standard output", "nothing was done"]);
+        assert!(!door.scene.path("keys.toml").exists());
+    }
 }
