@@ -129,7 +129,7 @@ pub struct RenewArgs {
     #[command(flatten)]
     token: TokenArgs,
 
-    /// The ttl of the lease from now on
+    /// How long the lease lasts from now on: longer if it did before, shorter if its max_hold ends
     #[arg(long, help_heading = "Lease", default_value = "30s", value_parser = duration, value_name = "DURATION")]
     ttl: Duration,
 
