@@ -94,7 +94,7 @@ async fn control_z_stops_the_job_and_fg_goes_on_with_it() {
     person.types("\u{1a}");
     // It is the shell that says so: the whole job has stopped.
     person.sees("Stopped").await;
-    assert!(is_stopped(pid));
+    eventually("the command is stopped", async || is_stopped(pid)).await;
     person.types("echo the shell reads\n");
     person.sees("\nthe shell reads").await;
     person.types("fg\n");
@@ -174,7 +174,7 @@ async fn control_z_stops_the_command_too_where_it_is_not_in_the_foreground() {
     let pid = scene.number("pid").await;
     person.types("\u{1a}");
     person.sees("Stopped").await;
-    assert!(is_stopped(pid));
+    eventually("the command is stopped", async || is_stopped(pid)).await;
     person.types("fg\n");
     eventually("the command goes on", async || !is_stopped(pid)).await;
     person.types("\u{3}");
@@ -210,7 +210,7 @@ async fn a_run_behind_other_children_is_one_job_and_gets_each_key_once() {
     let pid = scene.number("pid").await;
     person.types("\u{1a}");
     person.sees("Stopped").await;
-    assert!(is_stopped(pid));
+    eventually("the command is stopped", async || is_stopped(pid)).await;
     person.types("fg\n");
     eventually("the command goes on", async || !is_stopped(pid)).await;
     // A signal to the run alone follows, so that whatever was passed on before it has arrived.
