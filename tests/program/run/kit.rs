@@ -1,6 +1,7 @@
 //! What the tests of `fencepost run` share: a directory to work in, the program at work, and what became of it.
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -24,6 +25,7 @@ pub struct Running {
     out: PathBuf,
     err: PathBuf,
     has_ended: bool,
+    is_group: bool,
 }
 
 /// One that has ended.
@@ -90,7 +92,15 @@ impl Scene {
             ["out", "err"].map(|kind| self.path(&format!("{kind}-{:08x}", rand::random::<u32>())));
         let [out_file, err_file] = [&out, &err].map(|path| fs::File::create(path).unwrap());
         let child = command.stdout(out_file).stderr(err_file).spawn().unwrap();
-        Running { child, begun_at: Instant::now(), out, err, has_ended: false }
+        Running { child, begun_at: Instant::now(), out, err, has_ended: false, is_group: false }
+    }
+
+    /// The same of a script of several programs. Dropped, all of them end.
+    pub fn launch_group(&self, mut command: Command) -> Running {
+        command.process_group(0);
+        let mut running = self.launch(command);
+        running.is_group = true;
+        running
     }
 
     /// Runs it to its end.
@@ -140,8 +150,8 @@ impl Drop for Running {
         let give_up = Instant::now() + PATIENCE / 4;
         while !self.has_ended() && Instant::now() < give_up {
             for name in ["CONT", "TERM"] {
-                let pid = self.pid().to_string();
-                let _ = Command::new("kill").args(["-s", name, &pid]).stderr(Stdio::null()).status();
+                let whom = format!("{}{}", if self.is_group { "-" } else { "" }, self.pid());
+                let _ = Command::new("kill").args(["-s", name, "--", &whom]).stderr(Stdio::null()).status();
             }
             std::thread::sleep(Duration::from_millis(100));
         }

@@ -63,7 +63,7 @@ impl Door {
         command.envs(variables).env("FENCEPOST_URL", &self.scene.url).env("F", program());
         command.stdin(std::process::Stdio::null()).current_dir(self.scene.directory.path());
         command.args(["-o", "pipefail", "-c", script]);
-        self.scene.launch(command)
+        self.scene.launch_group(command)
     }
 
     /// Runs a script to its end.

@@ -101,7 +101,7 @@ async fn a_watch_goes_on_when_its_gateway_is_back() {
     let mut gateway = Gateway::on_file(&file, &[]).await;
     let address = gateway.address.to_string();
     door.scene = Scene::on(&gateway);
-    let watching = door.start("\"$F\" watch >seen");
+    let watching = door.start("exec \"$F\" watch >seen");
     door.scene.says("seen", "resync").await;
     gateway.kill();
     drop(gateway);
