@@ -86,10 +86,10 @@ bench-replies: tools ## Make ten million requests of all kinds, and count the re
 	cargo bench --profile dist --bench gateway -- --replies
 
 bench-wait: tools ## Measure waiting in line: hand-offs, and what a crowd costs others
-	cargo bench --bench waiting
+	cargo bench --profile dist --bench waiting
 
 bench-quorum: tools ## Measure a quorum of five against a single Redis, and with a node that stands still
-	cargo bench --bench quorum
+	cargo bench --profile dist --bench quorum
 
 bench-growth: tools ## Measure what becomes of a gateway with more of everything, for eight minutes
 	cargo bench --profile dist --bench growth
