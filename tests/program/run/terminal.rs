@@ -205,7 +205,8 @@ async fn a_run_behind_other_children_is_one_job_and_gets_each_key_once() {
     let command = "exec 2>/dev/null; trap 'echo INT >>got' INT; trap 'exit 5' TERM; echo $$ >pid; while :; do sleep 0.02; done";
     std::fs::write(scene.path("command"), command).unwrap();
     // Not sh: one that waits for its stopped vfork is stopped too, and does not look so.
-    let shell = "sleep 30 & echo $! >stranger; sh -c 'echo $PPID' >run; exec $F run --ttl 1m k -- bash command";
+    let shell =
+        "sleep 30 & echo $! >stranger; sh -c 'echo $PPID' >run; exec $F run --ttl 1m k -- bash command";
     std::fs::write(scene.path("shell"), shell).unwrap();
     person.types("sh shell >out\n");
     let pid = scene.number("pid").await;
