@@ -17,7 +17,9 @@ pub mod shell;
 mod trouble;
 
 pub use addresses::GatewayAddresses;
-pub(crate) use ending::{BUSY, CommandFailure, LOST, REFUSED, UNREACHABLE, by_signal, exit_code, say};
+pub(crate) use ending::{
+    BUSY, CommandFailure, LOST, REFUSED, UNREACHABLE, by_signal, carry_out, exit_code, say,
+};
 pub(crate) use gateway::{
     AcquireAnswer, Busy, Gateway, HeldGrant, ReleaseAnswer, RenewAnswer, RequestRefusal,
 };

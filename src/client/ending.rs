@@ -1,5 +1,6 @@
 //! How a command that asks gateways ends: with a status that scripts know, and with one line where something went wrong.
 
+use std::future::Future;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -47,6 +48,18 @@ impl CommandFailure {
 /// The status of a command that this signal has ended.
 pub(crate) fn by_signal(number: i32) -> u8 {
     u8::try_from(number).map_or(u8::MAX, |number| BY_SIGNAL.saturating_add(number))
+}
+
+/// Does the work of a command on this thread, and ends as it did.
+pub(crate) fn carry_out(work: impl Future<Output = Result<u8, CommandFailure>>) -> ExitCode {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return exit_code(Err(CommandFailure::not_possible(format!("cannot start: {error}")))),
+    };
+    let done = runtime.block_on(work);
+    // A name that is still being resolved must not delay the end.
+    runtime.shutdown_background();
+    exit_code(done)
 }
 
 /// Says what went wrong, if there is something to say, and returns the status.

@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::client::{
     AcquireSettings, CommandFailure, GatewaySettings, Gateways, HeldGrant, LOST, ReleaseAnswer, by_signal,
-    exit_code, fresh_token, say,
+    carry_out, fresh_token, say,
 };
 use crate::clock::boottime;
 use crate::lock::LeaseToken;
@@ -73,14 +73,7 @@ pub struct RunSettings {
 
 /// Runs the command under the lock, and returns its exit status.
 pub fn run(settings: &RunSettings) -> ExitCode {
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => return exit_code(Err(CommandFailure::not_possible(format!("cannot start: {error}")))),
-    };
-    let done = runtime.block_on(run_under_lock(settings));
-    // A name that is still being resolved must not delay the end.
-    runtime.shutdown_background();
-    exit_code(done)
+    carry_out(run_under_lock(settings))
 }
 
 fn unsupervised(error: io::Error) -> CommandFailure {

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::access::{Entry, KeyId, ShownKey};
-use crate::client::{AcquireSettings, CommandFailure, GatewaySettings, exit_code};
+use crate::client::{AcquireSettings, CommandFailure, GatewaySettings, carry_out, exit_code};
 use crate::lock::{LeaseToken, LockKey};
 
 mod ask;
@@ -141,14 +141,8 @@ impl ShellCommand {
 
 /// Asks gateways, prints what came of it, and returns the exit status.
 pub fn act(command: &ShellCommand) -> ExitCode {
-    if let Err(failure) = command.expect_output() {
-        return exit_code(Err(failure));
-    }
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => return exit_code(Err(CommandFailure::not_possible(format!("cannot start: {error}")))),
-    };
-    let done = runtime.block_on(async {
+    carry_out(async {
+        command.expect_output()?;
         match command {
             ShellCommand::List(settings) => looking::list(settings).await,
             ShellCommand::Status(settings) => looking::status(settings).await,
@@ -158,10 +152,7 @@ pub fn act(command: &ShellCommand) -> ExitCode {
             ShellCommand::Renew(settings) => holding::renew(settings).await,
             ShellCommand::Release(settings) => holding::release(settings).await,
         }
-    });
-    // A name that is still being resolved must not delay the end.
-    runtime.shutdown_background();
-    exit_code(done)
+    })
 }
 
 /// Makes, lists or revokes keys, and returns the exit status.
