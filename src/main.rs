@@ -21,7 +21,7 @@ use fencepost::config::{
 };
 use fencepost::files::{self, watch_files};
 use fencepost::log::Log;
-use fencepost::log::unseen::{Form, push_escaped};
+use fencepost::log::unseen::{Form, escaped};
 use fencepost::server::{self, ServerSettings, Tls};
 use fencepost::service::LockService;
 use fencepost::store::embedded::{self, EmbeddedSettings, EmbeddedStore};
@@ -115,8 +115,7 @@ fn tell_unknown(variables: Vec<String>) {
 
 fn complain(problem: &str, code: u8) -> ExitCode {
     // If standard error is closed, or full and not read, the exit code is all that is said.
-    let mut line = String::new();
-    push_escaped(&mut line, &format!("fencepost: {problem}"), Form::Text);
+    let line = escaped(&format!("fencepost: {problem}"), Form::Text);
     let (done, is_done) = mpsc::channel();
     let say = move || drop(done.send(io::stderr().write_all(line.as_bytes())));
     if thread::Builder::new().spawn(say).is_ok() {

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use crate::log::unseen::{Form, push_escaped};
+use crate::log::unseen::{Form, escaped};
 
 /// Another client holds the lock (`EX_TEMPFAIL`).
 pub(crate) const BUSY: u8 = 75;
@@ -74,8 +74,7 @@ pub(crate) fn exit_code(ended: Result<u8, CommandFailure>) -> ExitCode {
 
 /// Says one line to people. What gateways, certificates and names of files bring along stays one line, and moves no cursor.
 pub(crate) fn say(problem: &str) {
-    let mut line = String::new();
-    push_escaped(&mut line, &format!("fencepost: {problem}"), Form::Text);
+    let line = escaped(&format!("fencepost: {problem}"), Form::Text);
     // Where standard error is closed, the exit status has to do.
     let _ = io::stderr().write_all(line.as_bytes());
 }

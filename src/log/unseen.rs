@@ -32,6 +32,13 @@ pub fn push_escaped(text: &mut String, line: &str, form: Form) {
     text.push('\n');
 }
 
+/// The same as a text of its own.
+pub fn escaped(line: &str, form: Form) -> String {
+    let mut text = String::new();
+    push_escaped(&mut text, line, form);
+    text
+}
+
 fn push(text: &mut String, c: char, form: Form) {
     match form {
         _ if !is_unseen(c) => text.push(c),
@@ -96,12 +103,6 @@ fn is_unseen(c: char) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn escaped(line: &str, form: Form) -> String {
-        let mut text = String::new();
-        push_escaped(&mut text, line, form);
-        text
-    }
 
     #[test]
     fn what_cannot_be_seen_is_escaped_and_reads_back() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::terminal::Terminal;
 use crate::client::Busy;
 use crate::clock::boottime;
-use crate::log::unseen::{Form, push_escaped};
+use crate::log::unseen::{Form, escaped};
 
 /// To the beginning of the line, and nothing on it.
 const ERASE: &str = "\r\x1b[K";
@@ -50,8 +50,7 @@ impl<'a> Progress<'a> {
     pub(super) fn show(&mut self) {
         let Some(place) = self.place.as_ref().filter(|_| self.is_seen()) else { return };
         let elapsed = Duration::from_secs((boottime() - self.began_at).as_secs());
-        let mut line = String::new();
-        push_escaped(&mut line, &format!("{place}, {}", humantime::format_duration(elapsed)), Form::Text);
+        let line = escaped(&format!("{place}, {}", humantime::format_duration(elapsed)), Form::Text);
         self.is_shown = write!(io::stderr(), "{ERASE}{}", line.trim_end()).is_ok();
     }
 

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use serde::Serialize;
 
 use crate::client::{CommandFailure, by_signal};
-use crate::log::unseen::{Form, push_escaped};
+use crate::log::unseen::{Form, escaped};
 
 /// There was nothing to do: the lock is free, or the grant is over, or a person said no.
 pub(super) const FREE: u8 = 1;
@@ -29,9 +29,7 @@ pub(super) fn print_json(value: &impl Serialize) -> Result<(), CommandFailure> {
 pub(super) fn json_line(value: &impl Serialize) -> Result<String, CommandFailure> {
     let json =
         serde_json::to_string(value).map_err(|error| CommandFailure::not_possible(error.to_string()))?;
-    let mut line = String::new();
-    push_escaped(&mut line, &json, Form::Json);
-    Ok(line)
+    Ok(escaped(&json, Form::Json))
 }
 
 /// Ends the command before it does anything if its output would be lost. The standard library takes an output that is not open
