@@ -82,7 +82,6 @@ pub(crate) enum RenewAnswer {
     Gone(String),
     /// It stays ours until its lease ends, and not longer.
     MaxHoldReached(String),
-    NotNow(Trouble),
 }
 
 /// What came of a release.
@@ -206,11 +205,9 @@ impl Gateway {
     }
 
     /// Renews the lease; what proxies say is never taken for what the gateway says.
-    pub(crate) async fn renew(&self, ttl: Duration, patience: Duration) -> RenewAnswer {
-        match self.ask_to_renew(ttl, patience).await {
-            Ok(reply) => reply.renewal().unwrap_or_else(|| RenewAnswer::NotNow(reply.trouble())),
-            Err(trouble) => RenewAnswer::NotNow(trouble),
-        }
+    pub(crate) async fn renew(&self, ttl: Duration, patience: Duration) -> Result<RenewAnswer, Trouble> {
+        let reply = self.ask_to_renew(ttl, patience).await?;
+        reply.renewal().ok_or_else(|| reply.trouble())
     }
 
     /// Releases the lock, or gives up the place in the queue.

@@ -22,7 +22,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 pub(super) struct Renewals<'a> {
     gateways: &'a mut Gateways,
     ttl: Duration,
-    tries: JoinSet<(usize, RenewAnswer)>,
+    tries: JoinSet<(usize, Result<RenewAnswer, Trouble>)>,
     next_at: Duration,
     /// Why nothing is sent any more.
     over: Option<String>,
@@ -56,14 +56,11 @@ impl<'a> Renewals<'a> {
     }
 
     /// The next answer, and which gateway gave it. It does not end while there is no request under way.
-    pub(super) async fn answer(&mut self) -> (usize, RenewAnswer) {
+    pub(super) async fn answer(&mut self) -> (usize, Result<RenewAnswer, Trouble>) {
         match self.tries.join_next().await {
             Some(Ok(renewed)) => renewed,
             // A try that panicked is one that failed.
-            Some(Err(error)) => {
-                let trouble = Trouble::without_answer(error.to_string());
-                (self.gateways.next().0, RenewAnswer::NotNow(trouble))
-            }
+            Some(Err(error)) => (self.gateways.next().0, Err(Trouble::without_answer(error.to_string()))),
             None => std::future::pending().await,
         }
     }

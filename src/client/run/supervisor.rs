@@ -13,7 +13,7 @@ use super::processes::{Family, Reaped, stop_own_group};
 use super::renewals::Renewals;
 use super::signals::{SignalEvent, Signals};
 use super::terminal::Terminal;
-use crate::client::RenewAnswer;
+use crate::client::{RenewAnswer, Trouble};
 use crate::clock::boottime;
 
 /// How often a command that was stopped for the terminal is let go on, if it cannot have it and nothing stops us with it.
@@ -172,18 +172,18 @@ impl CommandSupervisor<'_> {
         times.into_iter().flatten().fold(self.lease.kills_at(), Duration::min)
     }
 
-    fn learn(&mut self, number: usize, answer: RenewAnswer) {
+    fn learn(&mut self, number: usize, answer: Result<RenewAnswer, Trouble>) {
         match answer {
-            RenewAnswer::Held(held) => {
+            Ok(RenewAnswer::Held(held)) => {
                 self.lease.extend(held);
                 self.renewals.succeeded(number, held);
             }
-            RenewAnswer::Gone(reason) => self.state.gone = Some(reason),
-            RenewAnswer::MaxHoldReached(_) => {
+            Ok(RenewAnswer::Gone(reason)) => self.state.gone = Some(reason),
+            Ok(RenewAnswer::MaxHoldReached(_)) => {
                 self.state.is_longest = true;
                 self.renewals.end("it may not be held any longer".into());
             }
-            RenewAnswer::NotNow(trouble) => self.renewals.failed(number, trouble),
+            Err(trouble) => self.renewals.failed(number, trouble),
         }
     }
 

@@ -130,7 +130,6 @@ pub(super) async fn renew(settings: &LeaseSettings) -> Result<u8, CommandFailure
         RenewAnswer::MaxHoldReached(reason) => {
             Err(CommandFailure::new(LOST, format!("the lease of {name} gets no longer: {reason}")))
         }
-        RenewAnswer::NotNow(trouble) => Err(CommandFailure::new(REFUSED, trouble.reason)),
     }
 }
 
