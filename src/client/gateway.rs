@@ -194,7 +194,7 @@ impl Gateway {
                 AcquireAnswer::Busy(Busy { position: problem.position, waiters: problem.waiters, reason })
             }
             // A proxy may answer so while the gateway restarts. A limit says nothing of who holds the lock.
-            408 | 423 | 425 | 429 | 500..=599 => AcquireAnswer::NotNow(reply.trouble()),
+            status if status == 423 || reply.is_passing() => AcquireAnswer::NotNow(reply.trouble()),
             _ => AcquireAnswer::Refused(RequestRefusal {
                 is_gateways: problem.is_gateways(),
                 parameter: problem.parameter,
@@ -334,16 +334,20 @@ impl GatewayReply<'_> {
 
     pub(super) fn trouble(&self) -> Trouble {
         // A proxy's own pages say nothing of what the gateway does next.
-        let is_lasting = self.problem().is_gateways()
-            && matches!(self.status, 400..500)
-            && !matches!(self.status, 400 | 408 | 425 | 429);
+        let is_lasting =
+            self.problem().is_gateways() && matches!(self.status, 401..500) && !self.is_passing();
         let may_be_done = !self.problem().is_certain();
         Trouble { reason: self.reason(), contact: Contact::Answered, may_be_done, is_lasting }
     }
 
+    /// Whether another try may fare better.
+    pub(super) fn is_passing(&self) -> bool {
+        matches!(self.status, 408 | 425 | 429 | 500..=599)
+    }
+
     /// Whether it is a gateway that says no, and not something in front of it.
     pub(super) fn is_refusal(&self) -> bool {
-        self.problem().is_gateways() && !matches!(self.status, 408 | 425 | 429 | 500..=599)
+        self.problem().is_gateways() && !self.is_passing()
     }
 
     pub(super) fn reason(&self) -> String {

@@ -19,6 +19,7 @@ const PAGE: usize = 1_000;
 const LONGEST_SILENCE: Duration = Duration::from_secs(25);
 /// No event is so long. What is longer is no event.
 const LONGEST_LINE: usize = 100_000;
+const NO_EVENT: &str = "what it sends is not what a Fencepost gateway sends";
 /// The form of events that is one JSON object a line.
 const EVENTS: &str = "application/x-ndjson";
 
@@ -184,9 +185,7 @@ impl LockEvents {
     pub(crate) async fn next(&mut self) -> Result<LockEvent, Trouble> {
         loop {
             if let Some(line) = self.lines.pop_front() {
-                return serde_json::from_slice(&line).map_err(|_| {
-                    Trouble::without_answer("what it sends is not what a Fencepost gateway sends")
-                });
+                return serde_json::from_slice(&line).map_err(|_| Trouble::without_answer(NO_EVENT));
             }
             let chunk = timeout(LONGEST_SILENCE, self.response.chunk()).await;
             let chunk = chunk.map_err(|_| Trouble::without_answer("the gateway has fallen silent"))??;
@@ -197,7 +196,7 @@ impl LockEvents {
             let whole = std::mem::replace(&mut self.rest, behind);
             self.lines.extend(whole.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec));
             if self.rest.len() > LONGEST_LINE {
-                return Err(Trouble::without_answer("what it sends is not what a Fencepost gateway sends"));
+                return Err(Trouble::without_answer(NO_EVENT));
             }
         }
     }
@@ -226,9 +225,9 @@ impl GatewayReply<'_> {
 
     /// The same where something was looked at: a server that is no gateway is refused at once.
     fn refused(&self) -> NoDecision {
-        match self.status {
-            408 | 425 | 429 | 500..=599 => self.undecided(),
-            _ => NoDecision::Refused(self.reason()),
+        match self.is_passing() {
+            true => self.undecided(),
+            false => NoDecision::Refused(self.reason()),
         }
     }
 }
