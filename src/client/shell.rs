@@ -33,7 +33,7 @@ pub enum ShellCommand {
     /// Take a lock.
     Acquire(TakeSettings),
     /// Make its lease longer.
-    Renew(LeaseSettings),
+    Renew(RenewSettings),
     /// Release it.
     Release(LeaseSettings),
 }
@@ -84,7 +84,17 @@ pub struct TakeSettings {
     pub json: bool,
 }
 
-/// Which lease is renewed or released.
+/// Which lease is renewed, and for how long.
+pub struct RenewSettings {
+    /// The lease.
+    pub lease: LeaseSettings,
+    /// How long it is to last.
+    pub ttl: Duration,
+    /// Whether a machine reads it.
+    pub json: bool,
+}
+
+/// A lease that a script has.
 pub struct LeaseSettings {
     /// The gateways that are asked.
     pub gateways: GatewaySettings,
@@ -92,10 +102,6 @@ pub struct LeaseSettings {
     pub key: LockKey,
     /// What holds it.
     pub token: LeaseToken,
-    /// How long the lease is to last, where it is renewed.
-    pub ttl: Duration,
-    /// Whether a machine reads it.
-    pub json: bool,
 }
 
 /// A command on API keys, which asks no gateway.
@@ -132,7 +138,7 @@ impl ShellCommand {
     /// Looks at standard output before there is something to print.
     fn expect_output(&self) -> Result<(), CommandFailure> {
         match self {
-            Self::Renew(LeaseSettings { json: false, .. }) | Self::Release(_) => Ok(()),
+            Self::Renew(RenewSettings { json: false, .. }) | Self::Release(_) => Ok(()),
             Self::Acquire(TakeSettings { token_file, .. }) => output::expect_output(token_file.is_none()),
             _ => output::expect_output(false),
         }

@@ -9,7 +9,7 @@ use super::error::{SettingsError, duration, require};
 use super::gateway::{GatewayArgs, read_secret};
 use super::lease::{LeaseArgs, key_of};
 use crate::client::shell::{
-    BreakSettings, LeaseSettings, ListSettings, ShellCommand, StatusSettings, TakeSettings,
+    BreakSettings, LeaseSettings, ListSettings, RenewSettings, ShellCommand, StatusSettings, TakeSettings,
 };
 use crate::lock::LeaseToken;
 
@@ -219,7 +219,7 @@ impl ShellAction {
             Self::Renew(args) => {
                 require("--ttl", args.ttl >= SHORTEST_TTL, "at least 1ms")?;
                 let lease = lease(&args.gateway, &args.token, &args.key)?;
-                ShellCommand::Renew(LeaseSettings { ttl: args.ttl, json: args.output.json, ..lease })
+                ShellCommand::Renew(RenewSettings { lease, ttl: args.ttl, json: args.output.json })
             }
             Self::Release(args) => ShellCommand::Release(lease(&args.gateway, &args.token, &args.key)?),
             Self::List(args) => ShellCommand::List(args.check()?),
@@ -262,8 +262,6 @@ fn lease(gateway: &GatewayArgs, token: &TokenArgs, key: &str) -> Result<LeaseSet
         gateways: gateway.check()?,
         key: key_of(key)?,
         token: token.map_err(|error| SettingsError::new(flag, error.to_string()))?,
-        ttl: Duration::ZERO,
-        json: false,
     })
 }
 

@@ -11,7 +11,7 @@ use tokio::task::spawn_blocking;
 
 use super::ask::{Aim, ask};
 use super::output::{json_line, print, record};
-use super::{LeaseSettings, TakeSettings};
+use super::{LeaseSettings, RenewSettings, TakeSettings};
 use crate::client::run::{LEFT_BEHIND, Signals, Terminal, take};
 use crate::client::{
     BUSY, CommandFailure, Gateways, HeldGrant, LOST, REFUSED, ReleaseAnswer, RenewAnswer, by_signal,
@@ -111,8 +111,8 @@ fn left_ms(held: HeldGrant) -> u64 {
 }
 
 /// Makes the lease longer.
-pub(super) async fn renew(settings: &LeaseSettings) -> Result<u8, CommandFailure> {
-    let LeaseSettings { gateways, key, token, ttl, json } = settings;
+pub(super) async fn renew(settings: &RenewSettings) -> Result<u8, CommandFailure> {
+    let RenewSettings { lease: LeaseSettings { gateways, key, token }, ttl, json } = settings;
     let mut gateways = Gateways::new(gateways, Some(key), Some(token))?;
     let renewed =
         ask(&mut gateways, RENEW, async |gateway, patience| gateway.renew_once(*ttl, patience).await);
@@ -135,7 +135,7 @@ pub(super) async fn renew(settings: &LeaseSettings) -> Result<u8, CommandFailure
 
 /// Releases the lock.
 pub(super) async fn release(settings: &LeaseSettings) -> Result<u8, CommandFailure> {
-    let LeaseSettings { gateways, key, token, .. } = settings;
+    let LeaseSettings { gateways, key, token } = settings;
     let mut gateways = Gateways::new(gateways, Some(key), Some(token))?;
     let released =
         ask(&mut gateways, RELEASE, async |gateway, patience| gateway.release_once(patience).await);
