@@ -229,7 +229,12 @@ pub fn run(args: &[&str]) -> Output {
 
 /// The program on a free port of loopback, unless `args` say where, with a log that can be read by machine.
 pub fn command(args: &[&str]) -> Command {
-    let mut command = bare_command();
+    command_of(program(), args)
+}
+
+/// The same of another program.
+pub fn command_of(program: &str, args: &[&str]) -> Command {
+    let mut command = bare(program);
     if !args.contains(&"--listen") {
         command.args(["--listen", "127.0.0.1:0"]);
     }
@@ -243,7 +248,12 @@ pub fn command(args: &[&str]) -> Command {
 
 /// The program, untouched by the environment of whoever runs the tests.
 pub fn bare_command() -> Command {
-    let mut command = Command::new(program());
+    bare(program())
+}
+
+/// The same of another program.
+pub fn bare(program: &str) -> Command {
+    let mut command = Command::new(program);
     let ours = std::env::vars_os().map(|(name, _)| name);
     for name in ours.filter(|name| is_setting(&name.to_string_lossy())) {
         command.env_remove(name);

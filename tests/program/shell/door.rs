@@ -1,7 +1,7 @@
 //! A gateway, and the program that asks it from a terminal or in a pipe.
 
 use kit::certificates::Certificates;
-use kit::gateway::{bare_command, program};
+use kit::gateway::{bare, program};
 use kit::{Client, Gateway, KeysFile};
 use serde_json::Value;
 
@@ -53,16 +53,10 @@ impl Door {
 
     /// Starts a script of bash, in which `$F` is the program.
     pub fn start(&self, script: &str) -> Running {
-        let mut command = std::process::Command::new("bash");
-        // Nothing of whoever runs the tests, but what `bare_command` has left.
-        command.envs(bare_command().get_envs().filter_map(|(name, value)| Some((name, value?))));
-        for (name, _) in bare_command().get_envs().filter(|(_, value)| value.is_none()) {
-            command.env_remove(name);
-        }
+        let mut command = bare("bash");
         let variables = self.variables.iter().filter_map(|variable| variable.split_once('='));
         command.envs(variables).env("FENCEPOST_URL", &self.scene.url).env("F", program());
-        command.stdin(std::process::Stdio::null()).current_dir(self.scene.directory.path());
-        command.args(["-o", "pipefail", "-c", script]);
+        command.current_dir(self.scene.directory.path()).args(["-o", "pipefail", "-c", script]);
         self.scene.launch_group(command)
     }
 

@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -31,17 +31,7 @@ fn before() -> String {
 
 /// A gateway of a program.
 async fn start(program: &str, args: &[&str]) -> Gateway {
-    let ours = gateway::command(args);
-    let mut command = Command::new(program);
-    command.args(ours.get_args()).current_dir(ours.get_current_dir().unwrap());
-    for (name, value) in ours.get_envs() {
-        match value {
-            Some(value) => command.env(name, value),
-            None => command.env_remove(name),
-        };
-    }
-    command.stdin(Stdio::null()).stdout(Stdio::null());
-    let started = Gateway::try_start_by(command, args).await;
+    let started = Gateway::try_start_by(gateway::command_of(program, args), args).await;
     let mut gateway = started.unwrap_or_else(|said| panic!("{program} ended: {said:#?}"));
     if program != gateway::program() {
         gateway.is_of_older_program();
