@@ -34,10 +34,10 @@ async fn a_lock_is_broken_whoever_holds_it(stage: Stage) {
         client.delete("/locks/k").token(&next.token()).send().await.expect(204);
         // The log says who lost it.
         let number = held.fencing_token().to_string();
-        let says = |line: &String| {
+        let says = |line: &str| {
             line.contains("a lock was broken") && line.contains(&number) && line.contains("stuck")
         };
-        eventually("the log says so", async || stage.gateway.log().iter().any(says)).await;
+        stage.gateway.logs("the log says so", says).await;
     }
     break_it(&client, "k").await.expect_problem(404, "not-held");
 }

@@ -30,12 +30,9 @@ async fn put_and_stay(gateway: &Gateway, key: &str, token: &str) -> TcpStream {
 
 async fn leave(gateway: &Gateway, key: &str, client: TcpStream) {
     drop(client);
-    eventually("the gateway sees its client leave", async || {
-        let key = format!("\"key\":\"{key}\"");
-        let left = |line: &String| line.contains("the client left before the answer") && line.contains(&key);
-        gateway.log().iter().any(left)
-    })
-    .await;
+    let key = format!("\"key\":\"{key}\"");
+    let left = |line: &str| line.contains("the client left before the answer") && line.contains(&key);
+    gateway.logs("the gateway sees its client leave", left).await;
 }
 
 async fn arrives(mut late: Passage, gate: &Gate) {

@@ -140,10 +140,7 @@ async fn a_draining_server_is_not_ready() {
     };
     ask().await.expect(200);
     stage.gateway.signal("TERM");
-    eventually("the server drains", async || {
-        stage.gateway.log().iter().any(|line| line.contains("SIGTERM: draining"))
-    })
-    .await;
+    stage.gateway.logs("the server drains", |line| line.contains("SIGTERM: draining")).await;
     // The line is written a moment before the drain begins, and the drain begins a moment before all answers say so.
     eventually("the server is not ready, and tells its clients to close", async || {
         let answer = ask().await;

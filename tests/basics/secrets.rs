@@ -6,17 +6,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use kit::http::raw_call;
 use kit::secrets::{find, is_public, remember_header};
-use kit::{Client, Gateway, eventually, fresh_token};
+use kit::{Client, Gateway, fresh_token};
 
 async fn gateway(args: &[&str]) -> (Gateway, Client) {
     let gateway = Gateway::start(&[&["--store", "memory:"], args].concat()).await;
     let client = Client::new(gateway.address);
     (gateway, client)
-}
-
-/// Waits for the log to have it: a gateway writes its log after its answer.
-async fn is_logged(gateway: &Gateway, text: &str) {
-    eventually("it is logged", async || gateway.log().iter().any(|line| line.contains(text))).await;
 }
 
 /// What the end of a gateway fails the test with, if it does.
@@ -34,7 +29,7 @@ async fn a_token_that_gets_into_a_log_fails_the_test() {
         let own = if is_made { own } else { own.token(&fresh_token()) };
         let token = own.send().await.expect(201).token();
         client.get(&format!("/lock?key=a/{token}")).send().await.expect(404);
-        is_logged(&gateway, &token).await;
+        gateway.logs("it is logged", |line| line.contains(&token)).await;
         let finding = ends_with(gateway).expect("nobody notices");
         assert!(finding.starts_with("a secret is in the log") && finding.contains(&token), "{finding}");
     }
@@ -44,7 +39,7 @@ async fn a_token_that_gets_into_a_log_fails_the_test() {
         let (gateway, client) = gateway(&[]).await;
         raw_call(gateway.address, "GET", "/locks/k", &format!("lease-token: {sent}\r\n")).await.expect(404);
         client.get(&format!("/locks/{planted}")).send().await.expect(404);
-        is_logged(&gateway, &planted).await;
+        gateway.logs("it is logged", |line| line.contains(&planted)).await;
         assert!(ends_with(gateway).is_some());
     }
 }

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use kit::asking::LockStoreExt;
 use kit::stores::redis_store;
-use kit::{Client, Gateway, PATIENCE, RedisServer, Stage, cluster, eventually, fresh_token, sentinels};
+use kit::{Client, Gateway, PATIENCE, RedisServer, Stage, cluster, fresh_token, sentinels};
 
 const TWO_MINUTES: Duration = Duration::from_secs(120);
 
@@ -42,11 +42,11 @@ async fn the_log_names_the_server_that_it_is_connected_to() {
     let (sentinels, cluster) = (sentinels::shared().await, cluster::shared().await);
     for url in [redis.url().to_owned(), sentinels.url(), cluster.url()] {
         let gateway = Gateway::start(&["--store", &url, "--redis-prefix", &fresh_token()]).await;
-        let names_one = |line: &String| {
+        let names_one = |line: &str| {
             let line: Value = serde_json::from_str(line).unwrap();
             line["message"] == "connected to Redis" && line["address"].as_str().unwrap().starts_with("127.")
         };
-        eventually(&url, async || gateway.log().iter().any(names_one)).await;
+        gateway.logs(&url, names_one).await;
     }
 }
 

@@ -115,10 +115,8 @@ async fn leaves(held: Held, gateway: &Gateway) {
     })
     .await;
     drop(held);
-    eventually("the gateway has seen it", async || {
-        gateway.log().iter().any(|line| line.contains("a connection that held a lock was closed"))
-    })
-    .await;
+    let sees_it = |line: &str| line.contains("a connection that held a lock was closed");
+    gateway.logs("the gateway has seen it", sees_it).await;
 }
 
 /// Within the `min_hold` of the grant, and while a lease runs that was told before the connection had the lock.
@@ -175,7 +173,7 @@ async fn a_gateway_that_stops_hands_nothing_over_to_a_client_that_left() {
     let held = hold(&pair.here(), "ttl=4m").await;
     pair.redis_server().signal("STOP");
     pair.here.signal("TERM");
-    eventually("it stops", async || pair.here.log().iter().any(|line| line.contains("draining"))).await;
+    pair.here.logs("it stops", |line| line.contains("draining")).await;
     drop(held);
     pair.redis_server().signal("CONT");
     assert!(pair.here.exit_status().await.success());

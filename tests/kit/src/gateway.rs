@@ -116,6 +116,11 @@ impl Gateway {
         self.log.lock().unwrap().clone()
     }
 
+    /// Waits until a line of the log is such: a gateway writes it after its answer.
+    pub async fn logs(&self, what: &str, is_such: impl Fn(&str) -> bool) {
+        eventually(what, async || self.log().iter().any(|line| is_such(line))).await;
+    }
+
     /// Sends a signal by its name, such as `TERM`.
     pub fn signal(&self, name: &str) {
         super::signal(self.child.id(), name);

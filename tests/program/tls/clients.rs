@@ -13,7 +13,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::{curl, gateway_with};
 use kit::certificates::Certificates;
-use kit::eventually;
 use kit::secure::{SecureClient, call};
 
 /// A server that says whom the client's certificate names, and what it reads its certificates with.
@@ -146,8 +145,5 @@ async fn curl_shows_a_certificate_to_a_gateway_that_asks_for_one() {
     let (own, key) = strangers.client("stranger", name(&[(DnType::CommonName, "billing")]));
     let bad = curl(&gateway, "/healthz", &[&trust[..], &["--cert", &own, "--key", &key]].concat());
     assert!(!bad.status.success(), "{bad:?}");
-    eventually("the log says so", async || {
-        gateway.log().iter().any(|line| line.contains("handshake failed"))
-    })
-    .await;
+    gateway.logs("the log says so", |line| line.contains("handshake failed")).await;
 }

@@ -37,8 +37,8 @@ async fn too_few_servers_are_named_with_the_reason_and_one_less_is_not_noticed()
         why_not_ready(&gateway).await.is_some_and(|why| why.contains("quarantine"))
     })
     .await;
-    let warns = |line: &String| line.contains("\"WARN\"") && line.contains("it may have forgotten locks");
-    eventually("the log warns of it", async || gateway.log().iter().any(warns)).await;
+    let warns = |line: &str| line.contains("\"WARN\"") && line.contains("it may have forgotten locks");
+    gateway.logs("the log warns of it", warns).await;
     let why = why_not_ready(&gateway).await.unwrap();
     assert!(why.starts_with("2 of 3 servers are needed, and 1 can be used: "), "{why}");
     assert!(why.contains(&format!("127.0.0.1:{}: in quarantine until 20", ports[1])), "{why}");
