@@ -160,5 +160,5 @@ async fn doubt_that_outlasts_the_deadline_is_unknown_and_settled_by_a_retry() {
     cut_off("back after DELETE", scene.client.delete("/locks/k").token(&token)).await;
     scene.delete("k", &token).await.expect(204);
     scene.assert_free("k", "after the retry").await;
-    assert!(scene.gateway.log().iter().any(|line| line.contains("outcome-unknown")));
+    scene.gateway.logs("it says so", |line| line.contains("outcome-unknown")).await;
 }

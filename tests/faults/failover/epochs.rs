@@ -93,6 +93,5 @@ async fn sentinels_of_a_lower_epoch_are_followed_only_when_all_of_them_are() {
         let (number, _) = grant(gateway, &setup, 0).await;
         assert!(number > before, "{number} after {before}");
     }
-    let says_so = |line: &String| line.contains("Sentinel was set up anew");
-    assert!(gateway.log().iter().any(says_so), "{:#?}", of_note(gateway));
+    gateway.logs("it says so", |line| line.contains("Sentinel was set up anew")).await;
 }
