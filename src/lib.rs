@@ -69,7 +69,7 @@
 //! | `store::metered` | any store, with a measure on each request | |
 //! | `store::open` | which store is at an address of Redis servers | |
 //! | [`store::redis`], `redis/scripts/*.lua` | Redis: each operation one script, one round trip | |
-//! | `store/redis/settings`, `store/redis/address`, `store/redis/node` | how it behaves; where servers are, and how to talk to them | |
+//! | `store/redis/settings`, `store/redis/address`, `store/redis/node`, `store/redis/client` | how it behaves; where servers are, and how to talk to them; connecting to one | |
 //! | `store/redis/failure` | what each error means: not yet, not done, unknown | |
 //! | `store/redis/scripts`, `store/redis/scripts/keys` | the scripts, how they are called and their replies read; what everything is called in Redis | |
 //! | `store/redis/health`, `store/redis/health/identity`, `store/redis/health/profile`, `store/redis/health/permissions`, `store/redis/health/loading`, `store/redis/health/quorum`, `store/redis/health/preflight`, `store/redis/health/monitor` | what a server says of itself, of which part of a quorum it is, what its user lacks, what it loads after a restart, and whether that is safe to lock on | |

@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use futures_util::future::{self, BoxFuture, FutureExt, TryFutureExt};
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, RedisResult};
+use redis::{AsyncConnectionConfig, Cmd, RedisResult};
 use tokio::sync::{Mutex, broadcast};
 use tokio::time::{Instant, timeout_at};
 
 use self::address::Layout;
+use self::client::Client;
 use self::connection::link::Link;
 use self::connection::servers::Servers;
 use self::failure::trouble;
@@ -33,6 +34,7 @@ use crate::lock::{
 
 mod acquiring;
 pub(super) mod address;
+pub(super) mod client;
 pub(super) mod connection;
 mod diagnostics;
 mod exec;
@@ -46,6 +48,7 @@ pub(super) mod scripts;
 pub(super) mod settings;
 
 pub use address::{AddressError, Credentials, RedisAddress, TCP_USER_TIMEOUT};
+pub use client::{ByteStream, Network};
 pub use diagnostics::diagnose;
 pub use settings::{RedisSettings, Risk};
 
@@ -93,7 +96,7 @@ impl LastCheck {
         }
         // The caller's deadline bounds connecting and replies.
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-        self.connection = Some(client.get_multiplexed_async_connection_with_config(&config).await?);
+        self.connection = Some(client.connect(config).await?);
         Ok(())
     }
 }

@@ -16,11 +16,13 @@ mod embedded_store;
 mod heads;
 mod judge;
 mod secrets;
+mod simulated_scripts;
 mod wording;
 
-/// The suites of the stores, on those that need no server. The others have theirs in `tests/stores`.
+/// The suites of the stores, on those that need no server outside of this process. The others have theirs in `tests/stores`.
 #[path = "../stores"]
 mod stores {
+    pub mod differential;
     mod doubt;
     mod line_suite;
     mod store_suite;

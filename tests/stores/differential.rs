@@ -1,29 +1,29 @@
-//! The scripts against the table of the embedded store, which is pure: ten thousand random sequences of requests, or as many as a
-//! busy machine plays in time, go to both, and at each step the answers agree, and so does who holds the lock.
+//! The scripts against the table of the embedded store, which is pure: random sequences of requests go to both, and at each
+//! step the answers agree, and so does who holds the lock.
 //!
 //! A sequence (`plan.rs`) is drawn from the seed and its number. Time passes in it for the table by its clock, and for Redis by
 //! moving back all that is written there (`pair.rs`), by steps so large that the milliseconds of the real clock decide
-//! nothing. The table's clock follows the real one besides, which a busy machine lets pass in seconds. `TEST_SEED=… TEST_RUN=… cargo test differential` plays one sequence again.
+//! nothing. `TEST_SEED=… TEST_RUN=…` plays one sequence again.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 
-use crate::differential::pair::Pair;
-use crate::differential::plan::Step;
-use kit::{RedisServer, seed};
+use fencepost::store::redis::RedisAddress;
+use redis::aio::MultiplexedConnection;
+
+use self::pair::Pair;
+use self::plan::Step;
 
 mod agreement;
-mod mutants;
 mod pair;
 mod plan;
 
-const SEQUENCES: u64 = 10_000;
-/// On a busy machine so many must do, and none begins after this time.
+/// On a busy machine so many must do, if not all begin in time.
 const FEWEST: u64 = 1_000;
-const ALL_BEGIN_IN: Duration = Duration::from_secs(90);
 const AT_ONCE: u64 = 8;
 /// What takes longer on a busy machine shows nothing where it differs.
 const TIMELY: Duration = Duration::from_millis(250);
@@ -31,30 +31,33 @@ const MOST_TRIES: usize = 20;
 /// How many sequences are tried to find a shorter one that differs.
 const MOST_SHORTER: usize = 300;
 
-#[tokio::test(flavor = "multi_thread")]
-async fn random_sequences_have_the_answers_of_the_table() {
-    let seed = seed();
-    let only: Option<u64> = std::env::var("TEST_RUN").ok().map(|number| number.parse().unwrap());
-    let numbers = only.map_or(0..SEQUENCES, |number| number..number + 1);
-    let server = RedisServer::start().await;
-    if let Some(difference) = first_difference(&server, server.url(), seed, numbers, ALL_BEGIN_IN).await {
-        panic!("TEST_SEED={seed} {difference}");
-    }
+/// Where a Redis is, and a connection to it of the test's own.
+pub struct Place {
+    pub address: RedisAddress,
+    pub connection: MultiplexedConnection,
+    /// Whether its clock goes on while a sequence is played. A busy machine lets seconds pass.
+    pub is_in_real_time: bool,
 }
 
-/// Plays sequences, several at once, until one of them differs.
-async fn first_difference(
-    server: &RedisServer,
-    url: &str,
+/// The numbers of the sequences to play: so many, or the one that was asked for.
+pub fn numbers(count: u64) -> Range<u64> {
+    let asked = |name| std::env::var(name).ok().map(|number| number.parse::<u64>().unwrap());
+    let count = asked("TEST_SEQUENCES").unwrap_or(count);
+    asked("TEST_RUN").map_or(0..count, |number| number..number + 1)
+}
+
+/// Plays sequences, several at once, until one of them differs. Each of those has a place, by its number.
+pub async fn first_difference(
+    place: impl AsyncFn(u64) -> Place,
     seed: u64,
-    numbers: std::ops::Range<u64>,
+    numbers: Range<u64>,
     all_begin_in: Duration,
 ) -> Option<String> {
     let (next, began) = (Arc::new(AtomicU64::new(numbers.start)), Instant::now());
     let must_do = numbers.start + FEWEST;
     let mut tasks = Vec::new();
     for task in 0..AT_ONCE {
-        let mut pair = Pair::start(server, url, &format!("differential{task}")).await;
+        let mut pair = Pair::start(place(task).await, &format!("differential{task}"));
         let (next, end) = (next.clone(), numbers.end);
         tasks.push(tokio::spawn(async move {
             loop {

@@ -9,6 +9,7 @@
 
 use kit::for_each_server as for_each_store;
 
+mod conformance;
 mod differential;
 mod doubt;
 mod line_suite;
@@ -18,5 +19,6 @@ mod random_lines;
 mod redis_line;
 mod redis_store;
 mod store_suite;
+mod table_and_scripts;
 mod unreadable;
 mod versions;

@@ -3,12 +3,14 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
-use redis::{Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, TlsCertificates};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, TlsCertificates};
 use thiserror::Error;
 
+use super::client::{Client, Network};
 use super::failure::describe;
 use super::node::Node;
 
@@ -49,6 +51,8 @@ pub struct RedisAddress {
     template: ConnectionInfo,
     sentinel_credentials: Option<Credentials>,
     ca_pem: Option<Vec<u8>>,
+    /// What leads to the servers, where it is not TCP.
+    network: Option<Arc<dyn Network>>,
 }
 
 /// What a server asks for before it talks.
@@ -157,7 +161,7 @@ impl RedisAddress {
             return Err(malformed("name 3 to 15 servers for a quorum, best an odd number"));
         }
         let template = template.ok_or_else(|| malformed("name a server"))?;
-        Ok(Self { layout, nodes, template, sentinel_credentials: None, ca_pem })
+        Ok(Self { layout, nodes, template, sentinel_credentials: None, ca_pem, network: None })
     }
 
     /// How the servers stand together, in a word.
@@ -190,6 +194,11 @@ impl RedisAddress {
             return Err(AddressError::Unusable("the address has a password too; give one of them".into()));
         }
         Ok(Self { template: self.template.set_redis_settings(settings.set_password(password)), ..self })
+    }
+
+    /// The same servers, reached by this network.
+    pub fn through(self, network: Arc<dyn Network>) -> Self {
+        Self { network: Some(network), ..self }
     }
 
     pub(crate) fn layout(&self) -> &Layout {
@@ -237,13 +246,14 @@ impl RedisAddress {
             info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
         let info = info.set_addr(addr).set_tcp_settings(tcp).set_redis_settings(redis);
         let client = match &self.ca_pem {
-            Some(pem) => Client::build_with_tls(
+            Some(pem) => redis::Client::build_with_tls(
                 info,
                 TlsCertificates { client_tls: None, root_cert: Some(pem.clone()) },
             ),
-            None => Client::open(info),
+            None => redis::Client::open(info),
         };
-        client.map_err(|error| AddressError::Unusable(describe(&error)))
+        let client = client.map_err(|error| AddressError::Unusable(describe(&error)))?;
+        Ok(Client::new(client, self.network.clone()))
     }
 }
 

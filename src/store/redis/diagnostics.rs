@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, ErrorKind, RedisError, RedisResult, ServerErrorKind,
-};
+use redis::{AsyncConnectionConfig, ConnectionAddr, ErrorKind, RedisError, RedisResult, ServerErrorKind};
 use tokio::time::{Instant, timeout};
 
 use super::address::{AddressError, Layout, RedisAddress};
+use super::client::Client;
 use super::connection::sentinel::{Primary, Sentinels};
 use super::connection::slots;
 use super::failure::{describe, password_problem};
@@ -159,7 +158,7 @@ async fn see(
     // Our own deadline bounds all of it.
     let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
     let look = async {
-        let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+        let mut connection = client.connect(config).await?;
         let look = preflight.meet(&mut connection).await?;
         let membership = match list {
             Some(list) => {
@@ -178,7 +177,7 @@ async fn see(
     match timeout(patience, look).await {
         Ok(seen) => seen.map_err(|error| Unseen::of(&error)),
         Err(_) => {
-            let hint = match client.get_connection_info().addr() {
+            let hint = match client.address() {
                 ConnectionAddr::TcpTls { .. } => {
                     ": does the server speak TLS at this port? If not, write redis:// or redlock://"
                 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, PushInfo, PushKind, RedisResult};
+use redis::{AsyncConnectionConfig, PushInfo, PushKind, RedisResult};
 use tokio::sync::Notify;
 use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
 
@@ -12,6 +12,7 @@ use super::link::Link;
 use super::replicas::Replicas;
 use super::sentinel::{Primary, Sentinels};
 use crate::store::Bucket;
+use crate::store::redis::client::Client;
 use crate::store::redis::failure::{describe, trouble};
 use crate::store::redis::health::monitor::ServerMonitor;
 use crate::store::redis::health::preflight::{Gate, GateState};
@@ -117,7 +118,7 @@ impl Connector {
                 .set_response_timeout(None)
                 .set_pipeline_buffer_size(QUEUED_COMMANDS)
                 .set_push_sender(self.on_push(closed.clone()));
-            client.get_multiplexed_async_connection_with_config(&config).await
+            client.connect(config).await
         };
         let mut connection = connect().await?;
         let (incarnation, gate) = match self.ask(&mut connection, Some(client)).await? {

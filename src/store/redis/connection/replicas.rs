@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use bb8_redis::bb8::{self, ManageConnection, Pool};
 use redis::aio::{MultiplexedConnection, SendError};
-use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, PushInfo, PushKind, RedisError, RedisResult};
+use redis::{AsyncConnectionConfig, Cmd, ErrorKind, PushInfo, PushKind, RedisError, RedisResult};
 use tokio::time::{Instant, timeout_at};
 
 use crate::lock::FencingToken;
+use crate::store::redis::client::Client;
 use crate::store::redis::failure::describe;
 use crate::store::redis::scripts::{ACK, NO_SCRIPT};
 
@@ -165,7 +166,7 @@ impl ManageConnection for Connections {
             .set_connection_timeout(Some(self.connect_timeout))
             .set_response_timeout(None)
             .set_push_sender(on_push);
-        let connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
+        let connection = self.client.connect(config).await?;
         Ok(OwnConnection { connection, knows_script: false, is_busy: false, is_closed })
     }
 

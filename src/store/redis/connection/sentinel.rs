@@ -12,11 +12,12 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, RedisResult};
+use redis::{AsyncConnectionConfig, RedisResult};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::store::redis::address::{AddressError, RedisAddress};
+use crate::store::redis::client::Client;
 use crate::store::redis::failure::describe;
 use crate::store::redis::node::Node;
 
@@ -160,7 +161,7 @@ impl Member {
             None => {
                 let config =
                     AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-                let connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
+                let connection = self.client.connect(config).await?;
                 self.connection.lock().insert(connection).clone()
             }
         };

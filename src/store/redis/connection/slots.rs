@@ -30,7 +30,7 @@ impl SlotLayout {
                 let client = address.client(node).map_err(|error| error.to_string())?;
                 let config =
                     AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-                let connected = client.get_multiplexed_async_connection_with_config(&config).await;
+                let connected = client.connect(config).await;
                 connection.insert(connected.map_err(|error| describe(&error))?)
             }
         };

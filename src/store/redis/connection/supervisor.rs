@@ -159,7 +159,7 @@ impl Task {
             // Only the log says where the server is: clients that take locks need not know.
             match &self.connector.target {
                 Target::Server(client) | Target::Node(client) | Target::Member(client) => {
-                    let address = client.get_connection_info().addr();
+                    let address = client.address();
                     tracing::warn!(%address, reason, "Redis cannot be used: requests are refused until it can be");
                 }
                 Target::Primary(_) => {

@@ -1,11 +1,12 @@
 //! A server that is looked at again and again, and what the log says of it.
 
 use parking_lot::Mutex;
+use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
-use redis::{Client, RedisResult};
 
 use super::preflight::{Look, Preflight};
 use super::profile::Config;
+use crate::store::redis::client::Client;
 
 /// Looks at one server again and again, and says in the log what is new about it.
 pub(crate) struct ServerMonitor {
@@ -36,7 +37,7 @@ impl ServerMonitor {
         let look = match client {
             Some(client) => {
                 let look = self.preflight.meet(connection).await?;
-                self.known.lock().address = client.get_connection_info().addr().to_string();
+                self.known.lock().address = client.address().to_string();
                 look
             }
             None => {
