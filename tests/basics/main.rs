@@ -17,6 +17,7 @@ mod heads;
 mod judge;
 mod secrets;
 mod simulated_scripts;
+mod simulated_servers;
 mod wording;
 
 /// The suites of the stores, on those that need no server outside of this process. The others have theirs in `tests/stores`.

@@ -1,12 +1,13 @@
 //! Every store, for what is asked through the trait.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fencepost::clock::SystemClock;
 use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
 use fencepost::store::redis::{RedisAddress, RedisSettings, RedisStore};
 use fencepost::store::{LineSettings, LockStore};
+use sim::{Clock, Fleet};
 use tempfile::TempDir;
 
 use super::{PATIENCE, RedisServer, cluster, fresh_token, quorum, sentinels};
@@ -21,7 +22,7 @@ pub struct AnyStore {
     _directory: Option<TempDir>,
     _redis: Option<RedisServer>,
     /// Where others find the same locks, and what their keys begin with; nothing where there can be no others.
-    found_at: Option<(String, String)>,
+    found_at: Option<(RedisAddress, String)>,
 }
 
 impl AnyStore {
@@ -70,15 +71,36 @@ impl AnyStore {
         Self::at(&cluster::shared().await.url(), &fresh_token(), mark_ttl)
     }
 
+    /// On a Redis in this process, whose time is tokio's. The others stand together as their names say.
+    pub async fn simulated(mark_ttl: Duration) -> Self {
+        Self::among(&Fleet::alone(&clock()), mark_ttl)
+    }
+
+    pub async fn simulated_sentinel(mark_ttl: Duration) -> Self {
+        Self::among(&Fleet::with_sentinels(&clock()), mark_ttl)
+    }
+
+    pub async fn simulated_cluster(mark_ttl: Duration) -> Self {
+        Self::among(&Fleet::cluster(&clock()), mark_ttl)
+    }
+
+    fn among(fleet: &Fleet, mark_ttl: Duration) -> Self {
+        Self::of_address(fleet.address().unwrap(), PREFIX, mark_ttl)
+    }
+
     fn at(url: &str, prefix: &str, mark_ttl: Duration) -> Self {
-        let found_at = Some((url.to_owned(), prefix.to_owned()));
-        Self { found_at, ..Self::of_any(store_at(url, prefix, mark_ttl)) }
+        Self::of_address(RedisAddress::parse(url, None).unwrap(), prefix, mark_ttl)
+    }
+
+    fn of_address(address: RedisAddress, prefix: &str, mark_ttl: Duration) -> Self {
+        let store = store_at(&address, prefix, mark_ttl);
+        Self { found_at: Some((address, prefix.to_owned())), ..Self::of_any(store) }
     }
 
     /// Another gateway's view of the same locks and lines; an embedded store has only one, and lines on a quorum too.
     pub fn another_gateway(&self, mark_ttl: Duration) -> Arc<dyn LockStore> {
         match &self.found_at {
-            Some((url, prefix)) => store_at(url, prefix, mark_ttl),
+            Some((address, prefix)) => store_at(address, prefix, mark_ttl),
             None => self.store.clone(),
         }
     }
@@ -89,28 +111,29 @@ const PREFIX: &str = "fencepost";
 
 /// The Redis store on a server of the test's.
 pub fn redis_store(redis: &RedisServer, mark_ttl: Duration) -> RedisStore {
-    let (address, settings) = place(redis.url(), PREFIX, mark_ttl);
-    RedisStore::start(&address, &settings).unwrap()
+    let address = RedisAddress::parse(redis.url(), None).unwrap();
+    RedisStore::start(&address, &settings(PREFIX, mark_ttl)).unwrap()
 }
 
-fn store_at(url: &str, prefix: &str, mark_ttl: Duration) -> Arc<dyn LockStore> {
-    let (address, settings) = place(url, prefix, mark_ttl);
-    fencepost::store::open(&address, &settings).unwrap()
+fn store_at(address: &RedisAddress, prefix: &str, mark_ttl: Duration) -> Arc<dyn LockStore> {
+    fencepost::store::open(address, &settings(prefix, mark_ttl)).unwrap()
 }
 
-fn place(url: &str, prefix: &str, mark_ttl: Duration) -> (RedisAddress, RedisSettings) {
-    let address = RedisAddress::parse(url, None).unwrap();
+fn settings(prefix: &str, mark_ttl: Duration) -> RedisSettings {
     let prefix = prefix.to_owned();
     let (reply_timeout, max_ttl) = (PATIENCE, Duration::from_secs(24 * 60 * 60));
-    let settings =
-        RedisSettings { prefix, reply_timeout, mark_ttl, max_ttl, line: LINE, ..RedisSettings::default() };
-    (address, settings)
+    RedisSettings { prefix, reply_timeout, mark_ttl, max_ttl, line: LINE, ..RedisSettings::default() }
+}
+
+/// A clock that begins at the time of this machine and goes on as tokio's does.
+fn clock() -> Clock {
+    Clock::running(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as u64)
 }
 
 /// Makes a test for each of these stores out of a function that is given an [`AnyStore`]; its module says the `MARK_TTL`.
 #[macro_export]
 macro_rules! store_tests {
-    ($name:ident on $($store:ident)+) => {
+    ($name:ident on $($store:ident)+ $(, simulated as $($simulated:ident)+)?) => {
         mod $name {
             use super::MARK_TTL;
             use $crate::stores::AnyStore;
@@ -119,14 +142,25 @@ macro_rules! store_tests {
             async fn $store() {
                 super::$name(&AnyStore::$store(MARK_TTL).await).await;
             })+
+
+            // Nothing outside of these takes time, so none is waited for.
+            $($(#[tokio::test(start_paused = true)]
+            async fn $simulated() {
+                super::$name(&AnyStore::$simulated(MARK_TTL).await).await;
+            })+)?
         }
     };
 }
 
-/// Tests on the stores that need no server.
+/// Tests on the stores that need no server, or none outside of the test's own process.
 #[macro_export]
 macro_rules! for_each_local_store {
-    ($($name:ident),+ $(,)?) => { $($crate::store_tests!($name on file memory);)+ };
+    ($($name:ident),+ $(,)?) => {
+        $($crate::store_tests!(
+            // Not on a quorum: what the gateway itself keeps for one goes by the clock of the machine.
+            $name on file memory, simulated as simulated simulated_sentinel simulated_cluster
+        );)+
+    };
 }
 
 /// Tests on the stores that are servers.

@@ -1,9 +1,10 @@
 //! For how long a lock may, and must, be taken.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fencepost::lock::{Attempt, Inspected, Lease, Refusal, Released, Renewed, Terms};
 use fencepost::store::{Inspect, Renewer, Tombstone};
+use tokio::time::Instant;
 
 use super::{AnyStore, Caller, MARK_TTL, already_held, eventually, for_each_store};
 use kit::asking::LockStoreExt;
