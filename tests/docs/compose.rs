@@ -59,6 +59,8 @@ async fn the_redis_of_the_compose_file_asks_for_its_password_and_shows_it_to_nob
         ["entrypoint", "command"].iter().flat_map(|part| redis[part].as_array().unwrap()).map(word).collect();
     let server = RedisServer::start_by(&words, "of-compose").await;
     assert_eq!(server.command::<String>(&["PING"]).await, "PONG");
+    // It is the process that the container sends its signals, and all see its arguments.
+    assert_eq!(server.info("process_id").await, server.pid().to_string());
     let arguments = std::fs::read(format!("/proc/{}/cmdline", server.pid())).unwrap();
     assert!(!String::from_utf8_lossy(&arguments).contains("of-compose"));
     assert_eq!(server.info("aof_enabled").await, "1");
