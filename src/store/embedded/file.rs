@@ -58,6 +58,15 @@ pub(super) struct StoreFile {
     batch: u64,
 }
 
+/// What a file says before any of its records; nothing, if it is not ours.
+#[derive(Default)]
+struct Head {
+    /// The version of the layout: the present one for a database without tables.
+    format: Option<u64>,
+    /// The number of the last batch.
+    batch: u64,
+}
+
 impl StoreFile {
     /// Opens the database on `disk`, once all that can be read there is on disk.
     pub(super) fn open(disk: &Arc<Disk>, clock: &dyn Clock) -> Result<Self, OpenError> {
@@ -67,9 +76,9 @@ impl StoreFile {
         builder.set_cache_size(PAGE_CACHE_BYTES);
         let database =
             builder.create_with_backend(Handle(Arc::clone(disk))).map_err(|error| open_error(path, error))?;
-        let mut file = Self { database, boot_id: clock.boot_id(), batch: 0 };
-        judge(path, file.format().map_err(|error| failed(path, &*error))?)?;
-        Ok(file)
+        let head = Head::of(&database).map_err(|error| failed(path, &*error))?;
+        head.judge(path)?;
+        Ok(Self { database, boot_id: clock.boot_id(), batch: head.batch })
     }
 
     /// Reads all of it into a table. Writes nothing.
@@ -106,22 +115,6 @@ impl StoreFile {
         })?;
         self.batch += 1;
         Ok(())
-    }
-
-    /// The version of the layout, the present one for a database without tables; `None` if it is not ours. Learns the number
-    /// of the last batch on the way.
-    fn format(&mut self) -> Result<Option<u64>, AnyError> {
-        let transaction = self.database.begin_write()?;
-        let names: Vec<String> = transaction.list_tables()?.map(|table| table.name().to_owned()).collect();
-        if names.is_empty() {
-            return Ok(Some(FORMAT_VERSION));
-        }
-        if !names.iter().any(|name| name == NUMBERS.name()) {
-            return Ok(None);
-        }
-        let numbers = transaction.open_table(NUMBERS)?;
-        self.batch = numbers.get(BATCH)?.map_or(0, |batch| batch.value());
-        Ok(numbers.get(FORMAT)?.map(|format| format.value()))
     }
 
     /// The transaction is dropped at the end, so tables made on the way are not kept.
@@ -191,14 +184,30 @@ impl StoreFile {
     }
 }
 
-/// Whether a program of this version can read a layout.
-fn judge(path: &Path, format: Option<u64>) -> Result<(), OpenError> {
-    let reason = match format {
-        Some(FIRST_FORMAT_VERSION..=FORMAT_VERSION) => return Ok(()),
-        Some(found) => UnusableFile::NewerFormat(found),
-        None => UnusableFile::NotAStore,
-    };
-    Err(OpenError::File(path.into(), reason))
+impl Head {
+    fn of(database: &impl ReadableDatabase) -> Result<Self, AnyError> {
+        let transaction = database.begin_read()?;
+        let names: Vec<String> = transaction.list_tables()?.map(|table| table.name().to_owned()).collect();
+        if names.is_empty() {
+            return Ok(Self { format: Some(FORMAT_VERSION), batch: 0 });
+        }
+        if !names.iter().any(|name| name == NUMBERS.name()) {
+            return Ok(Self::default());
+        }
+        let numbers = transaction.open_table(NUMBERS)?;
+        let number = |name| numbers.get(name).map(|number| number.map(|number| number.value()));
+        Ok(Self { format: number(FORMAT)?, batch: number(BATCH)?.unwrap_or(0) })
+    }
+
+    /// Whether a program of this version can read the layout.
+    fn judge(&self, path: &Path) -> Result<(), OpenError> {
+        let reason = match self.format {
+            Some(FIRST_FORMAT_VERSION..=FORMAT_VERSION) => return Ok(()),
+            Some(found) => UnusableFile::NewerFormat(found),
+            None => UnusableFile::NotAStore,
+        };
+        Err(OpenError::File(path.into(), reason))
+    }
 }
 
 /// Whether the last process closed the file at `path`. A file that this program cannot read is refused.
@@ -208,27 +217,18 @@ fn judge(path: &Path, format: Option<u64>) -> Result<(), OpenError> {
 pub(super) fn was_closed(path: &Path) -> Result<bool, OpenError> {
     match Builder::new().open_read_only(path) {
         Ok(database) => {
-            judge(path, format_of(&database).unwrap_or(None))?;
+            Head::of(&database).unwrap_or_default().judge(path)?;
             Ok(true)
         }
         Err(DatabaseError::RepairAborted) => {
             // What cannot be repaired is told when it is opened.
             if let Ok(database) = repaired_copy(path) {
-                judge(path, format_of(&database).unwrap_or(None))?;
+                Head::of(&database).unwrap_or_default().judge(path)?;
             }
             Ok(false)
         }
         Err(error) => Err(open_error(path, error)),
     }
-}
-
-fn format_of(database: &impl ReadableDatabase) -> Result<Option<u64>, AnyError> {
-    let transaction = database.begin_read()?;
-    if transaction.list_tables()?.next().is_none() {
-        return Ok(Some(FORMAT_VERSION));
-    }
-    let format = transaction.open_table(NUMBERS)?.get(FORMAT)?;
-    Ok(format.map(|format| format.value()))
 }
 
 /// The database that a process has left without closing it, in memory.
