@@ -1,11 +1,14 @@
-//! Files of settings that are read anew when they change.
+//! Files of settings that are read anew when they change, and on SIGHUP.
 
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -21,6 +24,46 @@ pub type Read = Result<String, String>;
 /// What distinguishes a file from what stood there before; `None` where there is none. The time is that of its last change
 /// of any kind: who may read it changes too, and that is not written into the file.
 type Trace = Option<(u64, u64, i64, i64, u64)>;
+
+/// Lets SIGHUP wait while this exists. It would end a process that does not listen for it yet.
+///
+/// It is for the first thread: those that are started meanwhile let it wait for good.
+pub struct HeldHangups {
+    before: Option<SigSet>,
+}
+
+impl HeldHangups {
+    /// From now on.
+    pub fn new() -> Self {
+        Self { before: SigSet::from(Signal::SIGHUP).thread_swap_mask(SigmaskHow::SIG_BLOCK).ok() }
+    }
+}
+
+impl Default for HeldHangups {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for HeldHangups {
+    fn drop(&mut self) {
+        // What the starter of this process lets wait goes on waiting.
+        let _ = self.before.map(|before| before.thread_set_mask());
+    }
+}
+
+/// Tells of each SIGHUP, which ends no gateway, also where there is nothing to read anew.
+pub fn hangups() -> io::Result<watch::Sender<()>> {
+    let mut signals = signal(SignalKind::hangup())?;
+    let sender = watch::Sender::new(());
+    let told = sender.clone();
+    tokio::spawn(async move {
+        while signals.recv().await.is_some() {
+            told.send_replace(());
+        }
+    });
+    Ok(sender)
+}
 
 /// Whether others can write a file, or put another one in its place: which of the two they can, if either.
 pub fn open_to_others(file: &Path) -> Option<PathBuf> {

@@ -48,7 +48,7 @@
 //! | [`audit`] | who did what with which key, written down without stopping anybody | `log`, `telemetry` |
 //! | [`log`] | the normal log | `telemetry` |
 //! | `log/writer`, `log/unseen` | lines of a log, which a thread of its own writes; what stands in them by an escape | |
-//! | [`files`] | files of settings that are read anew when they change | `telemetry` |
+//! | [`files`] | files of settings that are read anew when they change, and on SIGHUP | `telemetry` |
 //! | [`server`] | the accept loop: deadlines, caps, drain, TCP timeouts. It knows no lock | `telemetry` |
 //! | `server/application`, `server/settings`, `server/phase` | what it serves, within which limits, and where it is in its life | |
 //! | `server/connection`, `server/requests` | one connection of HTTP: how long it lives, and when hyper has it; what its timers need to know of its requests | |

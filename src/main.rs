@@ -19,7 +19,7 @@ use fencepost::config::{
     Action, KeysFile, Settings, SettingsError, StoreSettings, explain_arguments, misspelt_variables,
     read_arguments, settings_page, unknown_variables, wrong_variables,
 };
-use fencepost::files::{self, watch_files};
+use fencepost::files::{self, HeldHangups, hangups, watch_files};
 use fencepost::log::Log;
 use fencepost::log::unseen::{Form, escaped};
 use fencepost::server::{self, ServerSettings, Tls};
@@ -31,6 +31,7 @@ use fencepost::telemetry::metrics::{SettingsFile, metrics};
 use fencepost::telemetry::traces::Traces;
 use jiff::Timestamp;
 use mimalloc::MiMalloc;
+use sd_notify::NotifyState;
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
@@ -50,6 +51,7 @@ const LAST_TAKES_BACK: Duration = Duration::from_secs(2);
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
+    let held = HeldHangups::new();
     let (command, given) = match read_arguments() {
         Ok(read) => read,
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
@@ -63,7 +65,7 @@ fn main() -> ExitCode {
         }
         Err(error) => return complain(&explain_arguments(&error), WRONG_SETTINGS),
     };
-    match act(command) {
+    match act(command, held) {
         Ok(status) => status,
         Err(error) => match error.downcast_ref::<SettingsError>() {
             Some(error) => complain(&given.explain(error), WRONG_SETTINGS),
@@ -72,7 +74,9 @@ fn main() -> ExitCode {
     }
 }
 
-fn act(action: Action) -> anyhow::Result<ExitCode> {
+fn act(action: Action, held: HeldHangups) -> anyhow::Result<ExitCode> {
+    // Other commands end by it, and pass it on to what they start.
+    let held = matches!(action, Action::Serve(_)).then_some(held);
     if let Some(wrong) = wrong_variables(&action) {
         return Ok(complain(&wrong, WRONG_SETTINGS));
     }
@@ -101,7 +105,7 @@ fn act(action: Action) -> anyhow::Result<ExitCode> {
             tell_unknown(misspelt_variables());
             return Ok(shell::act(&command));
         }
-        Action::Serve(args) => serve_with_threads(args.check()?)?,
+        Action::Serve(args) => serve_with_threads(args.check()?, held)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -147,7 +151,7 @@ async fn check(store: &StoreSettings) -> ExitCode {
 }
 
 /// With one thread, a runtime for one thread is used: it never has to wake another.
-fn serve_with_threads(settings: Settings) -> anyhow::Result<()> {
+fn serve_with_threads(settings: Settings, held: Option<HeldHangups>) -> anyhow::Result<()> {
     let log =
         Log::start(settings.observe.logs_json, settings.observe.log_level).context("cannot start the log")?;
     let _ending = log.ends_within(LAST_WORDS);
@@ -159,10 +163,10 @@ fn serve_with_threads(settings: Settings) -> anyhow::Result<()> {
         _ => Builder::new_multi_thread(),
     };
     let runtime = builder.worker_threads(settings.threads).enable_all().build();
-    runtime.context("cannot start the threads")?.block_on(serve(settings))
+    runtime.context("cannot start the threads")?.block_on(serve(settings, held))
 }
 
-async fn serve(mut settings: Settings) -> anyhow::Result<()> {
+async fn serve(mut settings: Settings, held: Option<HeldHangups>) -> anyhow::Result<()> {
     make_room(&mut settings);
     let audit = Arc::new(match settings.observe.audit_log.clone() {
         Some(target) => Audit::open(target).map_err(|error| {
@@ -170,7 +174,8 @@ async fn serve(mut settings: Settings) -> anyhow::Result<()> {
         })?,
         None => Audit::off(),
     });
-    let hangups = hangups()?;
+    let hangups = hangups().context("cannot listen for SIGHUP")?;
+    drop(held);
     if let Some(tls) = &settings.server.tls {
         keep_tls(tls.clone(), hangups.subscribe(), audit.clone());
     }
@@ -234,6 +239,8 @@ async fn serve(mut settings: Settings) -> anyhow::Result<()> {
     }
     settings.access.warn_if_exposed(is_loopback, settings.server.tls.is_some());
     tracing::info!("listening on {scheme}://{address}, with an introduction at {scheme}://{address}/docs");
+    // systemd waits for this where the unit says so, and nothing else does. It tells by itself if it heard nothing.
+    let _ = sd_notify::notify(&[NotifyState::Ready]);
     let (waiting, drains) = (state.clone(), draining.clone());
     tokio::spawn(async move {
         drains.cancelled().await;
@@ -350,19 +357,6 @@ async fn reopen_audit(audit: Arc<Audit>, mut asked: watch::Receiver<()>) {
     while asked.changed().await.is_ok() {
         audit.reopen();
     }
-}
-
-/// Tells of each SIGHUP, which ends no server, also where there is nothing to reload.
-fn hangups() -> anyhow::Result<watch::Sender<()>> {
-    let mut signals = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
-    let sender = watch::Sender::new(());
-    let told = sender.clone();
-    tokio::spawn(async move {
-        while signals.recv().await.is_some() {
-            told.send_replace(());
-        }
-    });
-    Ok(sender)
 }
 
 fn cancel_on_signal(draining: CancellationToken) -> anyhow::Result<()> {

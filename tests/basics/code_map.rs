@@ -68,8 +68,9 @@ const ONLY_IN: &[(&str, &[&str])] = &[
     ("opentelemetry", &["telemetry"]),
     ("opentelemetry_sdk", &["telemetry"]),
     ("opentelemetry_otlp", &["telemetry"]),
-    ("nix", &["client/run"]),
+    ("nix", &["client/run", "files"]),
     ("anyhow", &["main"]),
+    ("sd_notify", &["main"]),
     ("clap", &["config", "main"]),
     ("prometheus", &["telemetry"]),
 ];

@@ -17,5 +17,6 @@ mod metrics;
 mod preflight;
 mod run;
 mod shell;
+mod start;
 mod tls;
 mod traces;

@@ -1,0 +1,78 @@
+//! The first moments of a gateway: what it outlives before it listens, and whom it tells that it does.
+
+use std::io::ErrorKind;
+use std::net::TcpStream;
+use std::os::unix::net::UnixDatagram;
+use std::process::Command;
+use std::thread;
+
+use kit::gateway::{command, program};
+use kit::{Client, Gateway, PATIENCE, free_port};
+use tempfile::TempDir;
+
+/// As after `systemctl restart` and `reload` in one line, where systemd does not wait: it is still reading its settings.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hangup_while_a_gateway_starts_does_not_end_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let password = directory.path().join("password");
+    assert!(Command::new("mkfifo").arg(&password).status().unwrap().success());
+    let password = password.to_str().unwrap();
+    // A pipe opens once the other side opens it too.
+    let script = r#"(exec 3>"$1"; kill -HUP $$; echo secret >&3) & shift; exec "$@""#;
+    for threads in ["1", "2"] {
+        // Nobody answers there, which the gateway waits for.
+        let args =
+            ["--store", "redis://127.0.0.1:1", "--redis-password-file", password, "--threads", threads];
+        let mut becomes = Command::new("sh");
+        becomes.args(["-c", script, "sh", password, program(), "--listen", "127.0.0.1:0"]).args(args);
+        becomes.args(["--log-format", "json"]);
+        let gateway =
+            Gateway::try_start_by(becomes, &args).await.unwrap_or_else(|said| panic!("it ended: {said:?}"));
+        gateway.signal("HUP");
+        Client::new(gateway.address).get("/healthz").send().await.expect(200);
+    }
+}
+
+/// Where systemd would be told that a service is ready, and the variable that says so.
+fn systemd() -> (TempDir, UnixDatagram, String) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    (directory, socket, path.to_str().unwrap().to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn systemd_is_told_once_the_gateway_listens() {
+    let (_directory, socket, path) = systemd();
+    let port = free_port();
+    let listening = thread::spawn(move || {
+        let mut told = [0; 64];
+        let length = socket.recv(&mut told).unwrap();
+        (
+            String::from_utf8_lossy(&told[..length]).into_owned(),
+            TcpStream::connect(("127.0.0.1", port)).is_ok(),
+        )
+    });
+    let listen = format!("127.0.0.1:{port}");
+    let args = ["--store", "memory:", "--listen", &listen];
+    let mut command = command(&args);
+    command.env("NOTIFY_SOCKET", path);
+    let gateway =
+        Gateway::try_start_by(command, &args).await.unwrap_or_else(|said| panic!("it ended: {said:?}"));
+    assert_eq!(listening.join().unwrap(), ("READY=1\n".to_owned(), true));
+    drop(gateway);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn systemd_is_told_nothing_by_a_gateway_that_cannot_listen() {
+    let (_directory, socket, path) = systemd();
+    let first = Gateway::start(&["--store", "memory:"]).await;
+    let listen = first.address.to_string();
+    let args = ["--store", "memory:", "--listen", &listen];
+    let mut command = command(&args);
+    command.env("NOTIFY_SOCKET", path);
+    assert!(Gateway::try_start_by(command, &args).await.is_err());
+    socket.set_nonblocking(true).unwrap();
+    assert_eq!(socket.recv(&mut [0; 64]).unwrap_err().kind(), ErrorKind::WouldBlock);
+}
