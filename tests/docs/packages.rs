@@ -124,14 +124,13 @@ fn the_tarball_and_the_package_have_all_that_belongs_to_the_program() {
 }
 
 #[test]
-fn the_unit_and_the_settings_in_the_packages_are_those_of_the_page() {
+fn the_unit_the_settings_and_the_rotation_in_the_packages_are_those_of_the_page() {
     let (_kept, tree) = current().unpacked();
     let unit = fs::read_to_string(tree.join("lib/systemd/system/fencepost.service")).unwrap();
     assert_eq!(unit, file("fencepost.service"));
-    assert_eq!(
-        fs::read_to_string(tree.join("share/doc/fencepost/environment")).unwrap(),
-        file("environment")
-    );
+    for name in ["environment", "logrotate"] {
+        assert_eq!(fs::read_to_string(tree.join("share/doc/fencepost").join(name)).unwrap(), file(name));
+    }
 }
 
 #[test]

@@ -2,10 +2,10 @@
 
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
 
 use super::root::Root;
 use super::{before, current};
+use kit::eventually;
 
 const ENVIRONMENT: &str = "/etc/fencepost/environment";
 const LOCK: &str = "/lock?key=nightly/report";
@@ -101,8 +101,7 @@ async fn the_package_enables_starts_restarts_and_stops_the_service_where_systemd
     let [old, new] = [before(), current()].map(|packed| root.copy(&packed.file(".deb")));
     fs::create_dir_all(root.path("/run/systemd/system")).unwrap();
     // As one that cannot start the service, which is nothing that dpkg could mend.
-    let stub = r#"#!/bin/sh
-echo "$*" >>/told
+    let stub = r#"echo "$*" >>/told
 link=/etc/systemd/system/multi-user.target.wants/fencepost.service
 case "$*" in
 *preset*) mkdir -p "${link%/*}"; ln -s /lib/systemd/system/fencepost.service $link ;;
@@ -110,8 +109,7 @@ case "$*" in
 *start*) exit 1 ;;
 esac
 "#;
-    fs::write(root.path("/usr/bin/systemctl"), stub).unwrap();
-    fs::set_permissions(root.path("/usr/bin/systemctl"), fs::Permissions::from_mode(0o755)).unwrap();
+    root.program("/usr/bin/systemctl", stub);
     let told = |code: &str| {
         fs::write(root.path("/told"), "").unwrap();
         root.run(code).expect(0, "");
@@ -158,4 +156,41 @@ async fn the_tarball_runs_on_a_bare_debian_12() {
     let service = root.start().await;
     assert_eq!(service.ask(&[LOCK]).0, 200);
     service.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_rotation_the_service_writes_to_a_new_audit_log() {
+    const LOG: &str = "/var/log/fencepost/audit.log";
+    let root = Root::new().await;
+    let package = root.copy(&current().file(".deb"));
+    root.run(&format!("dpkg -i {package}")).expect(0, "");
+    let service = root.start().await;
+    // systemd does this by the unit's `ExecReload=`.
+    let stub = format!("case $* in 'reload fencepost') kill -HUP {} ;; esac", service.pid());
+    root.program("/usr/bin/systemctl", &stub);
+    let broken = |fencing: &str| root.text(LOG).contains(fencing);
+    let mut last = String::new();
+    for round in 1..=3 {
+        let (_, held) = service.ask(&["-X", "PUT", TAKEN]);
+        last = format!("\"fencing_token\":{}", held["fencing_token"]);
+        let breaking = format!("{LOCK}&force=true&fencing_token={}", held["fencing_token"]);
+        let (status, said) = service.ask(&["-X", "DELETE", &breaking]);
+        assert!(status < 300, "{status} {said}");
+        eventually("the break is in the log", async || broken(&last)).await;
+        root.run("logrotate --force /etc/logrotate.conf 2>&1").expect(0, "");
+        eventually("there is a new file", async || root.has(LOG)).await;
+        assert!(!broken(&last), "round {round}");
+    }
+    assert_eq!(owners(&root, LOG), format!("600 fencepost:fencepost {LOG}\n"));
+    // The last but one is compressed; into the last one the gateway may have written still.
+    let all = root.run("ls /var/log/fencepost").expect(0, "").text;
+    assert_eq!(all, "audit.log\naudit.log.1\naudit.log.2.gz\naudit.log.3.gz\n");
+    assert!(root.text(&format!("{LOG}.1")).contains(&last));
+    root.run(&format!("zcat {LOG}.3.gz")).expect(0, "\"event\":\"configuration\"");
+    service.stop();
+    // And with no gateway there is nobody to tell.
+    root.program("/usr/bin/systemctl", "exit 3");
+    fs::write(root.path(LOG), "left\n").unwrap();
+    root.run("logrotate --force /etc/logrotate.conf 2>&1").expect(0, "");
+    assert_eq!(root.text(&format!("{LOG}.1")), "left\n");
 }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -49,6 +50,12 @@ impl Root {
 
     pub fn text(&self, path: &str) -> String {
         fs::read_to_string(self.path(path)).unwrap()
+    }
+
+    /// Puts a program in the place of one that this root lacks.
+    pub fn program(&self, path: &str, code: &str) {
+        fs::write(self.path(path), format!("#!/bin/sh\n{code}")).unwrap();
+        fs::set_permissions(self.path(path), fs::Permissions::from_mode(0o755)).unwrap();
     }
 
     pub fn copy(&self, from: &Path) -> String {
@@ -125,6 +132,10 @@ impl Service<'_> {
     #[track_caller]
     pub fn ask(&self, args: &[&str]) -> (u16, Value) {
         self.try_ask(args).unwrap_or_else(|| panic!("nobody answered {args:?}"))
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Stops it as systemd does.
