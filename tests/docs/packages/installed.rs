@@ -126,6 +126,14 @@ esac
     root.run("getent passwd fencepost").expect(0, ":/srv:/bin/sh\n");
     let enabled = "/etc/systemd/system/multi-user.target.wants/fencepost.service";
     root.run(&format!("readlink {enabled}")).expect(0, "/lib/systemd/system/fencepost.service\n");
+    // An upgrade that fails, whyever: the old gateway has run on.
+    let fails = format!(
+        r"dpkg-deb --raw-extract {new} /fails; printf '#!/bin/sh\nexit 1' >/fails/DEBIAN/preinst; chmod +x /fails/DEBIAN/preinst
+        dpkg-deb -Znone --build /fails /fails.deb >/dev/null; dpkg -i /fails.deb && exit 1; true"
+    );
+    let failed = told(&fails);
+    assert!(!failed.contains("start"), "{failed}");
+    root.run("dpkg -s fencepost").expect(0, "Status: install ok installed\n");
     // As `systemctl disable` does.
     fs::remove_file(root.path(enabled)).unwrap();
     let upgraded = told(&format!("dpkg -i {new}"));
@@ -136,12 +144,25 @@ esac
     assert!(!does(&told("dpkg -P fencepost"), "start"));
 }
 
+/// Unpacks the tarball by the line of the page.
+fn unpack_as_the_page_says(root: &Root) {
+    let page = fs::read_to_string(format!("{}/docs/install.md", super::ROOT)).unwrap();
+    let line = page.lines().find_map(|line| line.strip_prefix("$ tar ")).unwrap();
+    let (options, _) = line.rsplit_once(' ').unwrap();
+    let tarball = root.copy(&current().file(".tar.gz"));
+    root.run(&format!("tar {options} {tarball}")).expect(0, "");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_tarball_runs_on_a_bare_debian_12() {
     let root = Root::new().await;
-    let tarball = root.copy(&current().file(".tar.gz"));
-    root.run(&format!("tar --no-same-owner -C /usr/local --strip-components=1 -xzf {tarball}")).expect(0, "");
+    // As an administrator has arranged them.
+    root.run("mv /usr/local/share /srv; ln -s /srv/share /usr/local/share; chmod 2775 /usr/local/lib")
+        .expect(0, "");
+    unpack_as_the_page_says(&root);
     root.run("fencepost --version").expect(0, super::VERSION);
+    assert!(root.run("ls /srv/share/doc/fencepost").expect(0, "").text.contains("environment\n"));
+    root.run("stat -c %a /usr/local/lib").expect(0, "2775");
     // What the page on systemd says, and systemd by the unit.
     root.run(
         "useradd --system --user-group --home-dir /var/lib/fencepost --shell /usr/sbin/nologin fencepost
@@ -156,6 +177,75 @@ async fn the_tarball_runs_on_a_bare_debian_12() {
     let service = root.start().await;
     assert_eq!(service.ask(&[LOCK]).0, 200);
     service.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_package_after_the_tarball_warns_of_its_unit_and_goes_on_with_its_locks() {
+    let root = Root::new().await;
+    let package = root.copy(&current().file(".deb"));
+    unpack_as_the_page_says(&root);
+    root.run(
+        "useradd --system --user-group --home-dir /var/lib/fencepost --shell /usr/sbin/nologin fencepost
+        install -d -o root -g fencepost -m 0750 /etc/fencepost
+        install -m 0640 /usr/local/share/doc/fencepost/environment /etc/fencepost/environment
+        install -d -o fencepost -g fencepost -m 0700 /var/lib/fencepost /var/log/fencepost",
+    )
+    .expect(0, "");
+    let service = root.start().await;
+    assert_eq!(service.ask(&["-X", "PUT", TAKEN]).0, 201);
+    service.stop();
+    let warning = "/usr/local/lib/systemd/system/fencepost.service hides the unit of this package";
+    root.run(&format!("dpkg -i {package} 2>&1")).expect(0, warning);
+    // As the page says, here after the warning.
+    let delete = "rm -f /usr/local/bin/fencepost /usr/local/lib/systemd/system/fencepost.service /etc/systemd/system/fencepost.service";
+    let page = fs::read_to_string(format!("{}/docs/install.md", super::ROOT)).unwrap();
+    assert!(page.contains(&format!("$ {delete}\n")));
+    root.run(delete).expect(0, "");
+    let again = root.run(&format!("dpkg -i {package} 2>&1")).expect(0, "").text;
+    assert!(!again.contains("hides"), "{again}");
+    root.run("command -v fencepost").expect(0, "/usr/bin/fencepost\n");
+    let service = root.start().await;
+    assert_eq!(service.ask(&[LOCK]).0, 200);
+    service.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_administrator_has_arranged_outlives_installation_and_upgrade() {
+    let root = Root::new().await;
+    let [old, new] = [before(), current()].map(|packed| root.copy(&packed.file(".deb")));
+    // The keys are on a disk that is not there at the moment.
+    root.run(
+        "groupadd operators; mkdir /etc/fencepost
+        dpkg-statoverride --update --add root operators 0710 /etc/fencepost
+        ln -s /srv/keys.toml /etc/fencepost/keys.toml",
+    )
+    .expect(0, "");
+    let arranged = "710 root:operators /etc/fencepost\n777 root:root /etc/fencepost/keys.toml\n";
+    let files = "/etc/fencepost /etc/fencepost/keys.toml";
+    root.run(&format!("dpkg -i {old}")).expect(0, "");
+    assert_eq!(owners(&root, files), arranged);
+    root.run("chgrp operators /var/log/fencepost; chmod 2750 /var/log/fencepost").expect(0, "");
+    root.run(&format!("dpkg -i {new}")).expect(0, "");
+    let logs = "2750 fencepost:operators /var/log/fencepost\n";
+    assert_eq!(owners(&root, &format!("{files} /var/log/fencepost")), format!("{arranged}{logs}"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_package_is_purged_where_its_data_is_on_a_mount_point_and_behind_a_link() {
+    let root = Root::new().await;
+    let package = root.copy(&current().file(".deb"));
+    root.run("mkdir -p /srv/logs; ln -s /srv/logs /var/log/fencepost").expect(0, "");
+    root.run(&format!("dpkg -i {package}")).expect(0, "");
+    root.run("test -L /var/log/fencepost; mkdir /srv/logs/old; touch /srv/logs/old/audit.log").expect(0, "");
+    // All by one command: it alone sees the mount.
+    let purge = "mount -t tmpfs none /var/lib/fencepost; touch /var/lib/fencepost/fencepost.redb
+        dpkg -P fencepost
+        ls -A /var/lib/fencepost";
+    let said = root.run(purge).expect(0, "").text;
+    assert!(!said.contains("fencepost.redb"), "{said}");
+    root.run("dpkg -s fencepost").expect(1, "");
+    root.run("ls -A /srv/logs /srv").expect(0, "/srv:\nlogs\n\n/srv/logs:\n");
+    root.run("test ! -L /var/log/fencepost").expect(0, "");
 }
 
 #[tokio::test(flavor = "multi_thread")]

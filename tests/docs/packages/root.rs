@@ -64,10 +64,11 @@ impl Root {
         format!("/{name}")
     }
 
-    /// A command in the network of this root.
+    /// A command in the network of this root. What it mounts is there for itself alone.
     fn inside(&self) -> Command {
         let mut command = Command::new("nsenter");
         command.args([format!("--net=/proc/{}/ns/net", self.keeper.id()).as_str(), "--"]);
+        command.args(["unshare", "--mount"]);
         command
     }
 
