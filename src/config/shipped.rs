@@ -40,7 +40,14 @@ impl CompletionsArgs {
             Shell::Zsh => Generator::Zsh,
             Shell::Fish => Generator::Fish,
         };
-        let (mut command, mut script) = (Cli::command(), Vec::new());
+        // The generators would offer hidden commands too.
+        let whole = Cli::command();
+        let mut command = Command::new("fencepost")
+            .version(env!("CARGO_PKG_VERSION"))
+            .args(whole.get_arguments())
+            .groups(whole.get_groups())
+            .subcommands(whole.get_subcommands().filter(|command| !command.is_hide_set()));
+        let mut script = Vec::new();
         clap_complete::generate(generator, &mut command, "fencepost", &mut script);
         String::from_utf8_lossy(&script).into_owned()
     }

@@ -177,6 +177,43 @@ fn the_manual_and_the_completions_are_understood_by_what_reads_them() {
     assert!(offered.contains("--ttl"), "{offered}");
 }
 
+#[test]
+fn completions_offer_the_commands_that_help_shows_and_no_other() {
+    let mut expected: BTreeSet<_> = fencepost::config::Cli::command()
+        .get_subcommands()
+        .filter(|command| !command.is_hide_set())
+        .map(|command| command.get_name().to_owned())
+        .collect();
+    expected.insert("help".to_owned());
+    let (_kept, tree) = current().unpacked();
+    let share = tree.join("share");
+    let in_bash = bash(
+        r#"cd "$1"; source bash-completion/completions/fencepost
+        COMP_WORDS=(fencepost "") COMP_CWORD=1
+        _fencepost fencepost "" fencepost
+        printf '%s\n' "${COMPREPLY[@]}""#,
+        &[&share],
+    );
+    let in_fish = bash(
+        r#"HOME=$2 fish --no-config -c 'source $argv[1]/fish/vendor_completions.d/fencepost.fish; complete -C "fencepost "' "$1""#,
+        &[&share, &tree],
+    );
+    // The list of commands is a function there, with a line for each.
+    let in_zsh = bash(
+        r#"sed -n "/^_fencepost_commands() {/,/^}/s/^'\([a-z]*\):.*/\1/p" "$1/zsh/site-functions/_fencepost""#,
+        &[&share],
+    );
+    for (shell, offered) in [("bash", in_bash), ("fish", in_fish), ("zsh", in_zsh)] {
+        let offered: BTreeSet<_> = offered
+            .lines()
+            .filter_map(|line| line.split('\t').next())
+            .filter(|word| word.starts_with(|first: char| first.is_ascii_lowercase()))
+            .map(str::to_owned)
+            .collect();
+        assert_eq!(offered, expected, "{shell}");
+    }
+}
+
 /// By the schema of CycloneDX. Each part of it has a license, and the text of it is in the packages.
 #[test]
 fn the_bill_of_materials_is_valid_and_each_part_has_its_license() {
