@@ -110,14 +110,20 @@ fn the_tarball_and_the_package_have_all_that_belongs_to_the_program() {
         "share/fish/vendor_completions.d/fencepost.fish",
         "share/doc/fencepost/copyright",
         "share/doc/fencepost/fencepost.cdx.json",
-        "share/doc/fencepost/CHANGELOG.md",
     ] {
         assert!(tarball.contains(&format!("linux/{name}\n")), "{name}: {tarball}");
         assert!(package.contains(&format!("./usr/{name}\n")), "{name}: {package}");
     }
     assert!(tarball.contains("/share/zsh/site-functions/_fencepost\n"));
     assert!(package.contains("./usr/share/zsh/vendor-completions/_fencepost\n"));
-    assert!(package.contains("./etc/fencepost/environment\n"));
+    for name in ["CHANGELOG.md", "environment", "logrotate"] {
+        assert!(tarball.contains(&format!("/share/doc/fencepost/{name}\n")), "{name}: {tarball}");
+    }
+    for name in
+        ["etc/fencepost/environment", "etc/logrotate.d/fencepost", "usr/share/doc/fencepost/changelog.gz"]
+    {
+        assert!(package.contains(&format!("./{name}\n")), "{name}: {package}");
+    }
     bash(r#"cd "$1" && sha256sum --check SHA256SUMS"#, &[current().directory.path()]);
     let sums = fs::read_to_string(current().file("SHA256SUMS")).unwrap();
     assert_eq!(sums.lines().count() + 1, fs::read_dir(current().directory.path()).unwrap().count(), "{sums}");
@@ -212,6 +218,28 @@ fn completions_offer_the_commands_that_help_shows_and_no_other() {
             .collect();
         assert_eq!(offered, expected, "{shell}");
     }
+}
+
+#[test]
+fn the_package_names_the_place_of_the_apache_license_and_has_all_other_licenses() {
+    let unpacked = tempfile::tempdir().unwrap();
+    bash(r#"dpkg-deb --extract "$2" "$1""#, &[unpacked.path(), &current().file(".deb")]);
+    let copyright = fs::read_to_string(unpacked.path().join("usr/share/doc/fencepost/copyright")).unwrap();
+    let (_kept, tree) = current().unpacked();
+    let whole = fs::read_to_string(tree.join("share/doc/fencepost/copyright")).unwrap();
+    let place = "/usr/share/common-licenses/Apache-2.0";
+    assert!(Path::new(place).exists() && copyright.contains(place) && !whole.contains(place));
+    let apart = |text: &str| {
+        text.lines().filter(|line| line.starts_with("Of ")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(apart(&copyright), apart(&whole));
+    let standard = fs::read_to_string(format!("{ROOT}/LICENSE-APACHE")).unwrap();
+    let (terms, _) = standard.split_once("END OF TERMS AND CONDITIONS").unwrap();
+    assert!(whole.contains(terms.trim()) && !copyright.contains(terms.trim()));
+    // Whose copyright it is stands above or below the terms.
+    let lost: Vec<_> =
+        whole.lines().filter(|line| !standard.contains(line.trim()) && !copyright.contains(line)).collect();
+    assert!(lost.is_empty(), "{lost:#?}");
 }
 
 /// By the schema of CycloneDX. Each part of it has a license, and the text of it is in the packages.
