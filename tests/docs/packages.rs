@@ -221,6 +221,18 @@ fn completions_offer_the_commands_that_help_shows_and_no_other() {
 }
 
 #[test]
+fn a_program_of_more_than_15_mb_is_not_packed_as_it_is_shipped() {
+    let dist = bash("make --dry-run dist", &[]);
+    assert!(dist.contains("MOST=15000000 packaging/build target/dist/fencepost "), "{dist}");
+    let directory = tempfile::tempdir().unwrap();
+    let mut build = Command::new("packaging/build");
+    build.args([program(), directory.path().to_str().unwrap()]).current_dir(ROOT).env("MOST", "1000000");
+    let said = Said::of(build.output().unwrap()).expect(1, "bytes, and at most 1000000 are allowed");
+    assert_eq!(said.text.lines().count(), 1, "{}", said.text);
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 0);
+}
+
+#[test]
 fn the_package_names_the_place_of_the_apache_license_and_has_all_other_licenses() {
     let unpacked = tempfile::tempdir().unwrap();
     bash(r#"dpkg-deb --extract "$2" "$1""#, &[unpacked.path(), &current().file(".deb")]);
