@@ -340,7 +340,9 @@ impl WaitQueues {
     ) -> Option<QueuePosition> {
         let queue = self.queues.get(key)?;
         let place = queue.ticket(token)?.place;
-        let offer = queue.offer();
+        // An offer that was made before the lock was held, or taken to be, is worth nothing. A waiter that is told of it looks at
+        // once, again and again.
+        let offer = queue.offer().filter(|offer| held.is_none() && offer.left(now).is_some());
         let due = held.or_else(|| offer.and_then(|offer| offer.left(now))).unwrap_or_default();
         Some(QueuePosition {
             ticket: place,

@@ -149,6 +149,19 @@ fn an_offer_that_is_neither_taken_nor_withdrawn_goes_on_to_the_next() {
     assert!(first.waits(&mut queues, LEASE, NOW + OFFER).is_first, "it may come back to its place");
 }
 
+/// Its attempt would look at once, find the lock held, be shown the offer, look at once, and so on.
+#[test]
+fn an_offer_is_shown_to_nobody_while_the_lock_is_held_or_when_it_has_lapsed() {
+    let mut queues = queues();
+    let waiting = Waiter::new();
+    waiting.join(&mut queues, NOW);
+    queues.freed(&key(), NOW);
+    for now in [NOW + ms(1), NOW + OFFER + ms(1)] {
+        assert_eq!(waiting.waits(&mut queues, LEASE, now).offered_to, None, "at {now:?}");
+    }
+    assert_eq!(waiting.look(&mut queues, None, NOW + OFFER + ms(1)), QueueTurn::Take);
+}
+
 #[test]
 fn a_lock_that_is_freed_twice_is_offered_once() {
     let mut queues = queues();
