@@ -334,7 +334,9 @@ fn settled(answers: &[Option<MemberAnswer>], quorum: usize) -> Option<Released> 
         let before = count(answers, SAID_BEFORE + code_of(*answer));
         before > 0 && before + silent >= quorum
     };
-    let mut told = ANSWERS.into_iter().filter(may_be_told);
+    // A server that frees the lock just now tells that it may have been held: its holder must not be told otherwise.
+    let is_freed = |answer: &Released| *answer == Released::Released && count(answers, code_of(*answer)) > 0;
+    let mut told = ANSWERS.into_iter().filter(|answer| may_be_told(answer) || is_freed(answer));
     match (told.next(), told.next()) {
         (None, _) => said_by(answers, 1),
         (answer, None) => answer,
@@ -372,4 +374,21 @@ fn by_most(poll: &Inquiry, outcome: i64, quorum: usize) -> u64 {
     let mut lasting_ms: Vec<u64> = given.filter_map(|reply| reply.field(0)).collect();
     lasting_ms.sort_unstable_by(|a, b| b.cmp(a));
     lasting_ms.get(quorum - 1).or(lasting_ms.last()).copied().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::{FromRedisValue, Value};
+
+    use super::*;
+
+    /// A server that lacked the lock said so before to the same request, which was answered by too few.
+    #[test]
+    fn a_holder_is_not_told_what_a_server_without_its_lock_said_before() {
+        let said =
+            |outcome| ScriptReply::from_redis_value(Value::Array(vec![Value::Int(outcome)])).ok().map(Ok);
+        assert_eq!(settled(&[None, said(0), said(11)], 2), None);
+        assert_eq!(settled(&[None, said(1), said(11)], 2), Some(Released::NotHeld));
+        assert_eq!(settled(&[None, said(0), said(1)], 2), Some(Released::Released));
+    }
 }
