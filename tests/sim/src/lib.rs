@@ -17,6 +17,7 @@ mod reply;
 mod script;
 mod server;
 mod state;
+mod view;
 mod wire;
 
 pub use clock::Clock;
@@ -27,3 +28,4 @@ pub use network::{Condition, Network};
 pub use reply::Reply;
 pub use server::{Kept, Server};
 pub use state::{Channel, Conditions, Identity, Layout, State};
+pub use view::{Direction, Fate, Fates, View};

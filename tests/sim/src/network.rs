@@ -14,6 +14,7 @@ use tokio::time::sleep;
 
 use crate::server::Server;
 use crate::state::Channel;
+use crate::view::{Direction, Fates, OwnWay, View};
 
 /// What may be on its way in each direction of a connection, in bytes.
 const ON_THE_WAY: usize = 1 << 20;
@@ -51,6 +52,11 @@ impl Network {
         self.0.lock().get(&(host.to_owned(), port)).map(|place| place.server.clone())
     }
 
+    /// One client's way to the servers, on which this decides what becomes of each message.
+    pub fn view(&self, fates: Fates) -> View {
+        View::new(self.clone(), fates)
+    }
+
     /// Takes what was published at a node of a cluster to the others.
     fn carry(&self, from: &Server) {
         let messages = std::mem::take(&mut from.state().to_other_nodes);
@@ -79,28 +85,63 @@ impl Network {
 #[async_trait]
 impl Way for Network {
     async fn connect(&self, host: &str, port: u16) -> io::Result<Box<dyn ByteStream>> {
-        let (server, mut condition) = {
+        self.connect_by(host, port, None).await
+    }
+}
+
+impl Network {
+    /// Opens a stream to the server that listens there, for a client with a way of its own.
+    pub(crate) async fn connect_by(
+        &self,
+        host: &str,
+        port: u16,
+        own: Option<OwnWay>,
+    ) -> io::Result<Box<dyn ByteStream>> {
+        let (server, condition) = {
             let places = self.0.lock();
             let place = places.get(&(host.to_owned(), port));
             let place = place.filter(|place| !place.condition.borrow().refuses);
             let place = place.ok_or_else(|| io::Error::from(io::ErrorKind::ConnectionRefused))?;
             (place.server.clone(), place.condition.subscribe())
         };
-        passes(&mut condition).await;
+        let mut passage = Passage { condition, own };
+        if !passage.passes(Direction::ToServer).await {
+            return Err(io::ErrorKind::ConnectionReset.into());
+        }
         let (client, ours) = duplex(ON_THE_WAY);
-        tokio::spawn(serve(self.clone(), server, ours, condition));
+        tokio::spawn(serve(self.clone(), server, ours, passage));
         Ok(Box::new(client))
     }
 }
 
-/// Waits for as long as something takes to get through.
-async fn passes(condition: &mut watch::Receiver<Condition>) {
-    let delay = condition.borrow().delay;
-    if !delay.is_zero() {
-        sleep(delay).await;
+/// What is between a client and a server.
+struct Passage {
+    condition: watch::Receiver<Condition>,
+    own: Option<OwnWay>,
+}
+
+impl Passage {
+    /// Waits for as long as something takes to get through; returns whether it does.
+    async fn passes(&mut self, direction: Direction) -> bool {
+        let delay = self.condition.borrow().delay;
+        if !delay.is_zero() {
+            sleep(delay).await;
+        }
+        // An error means that the network is gone: then nothing is in the way.
+        let _ = self.condition.wait_for(|condition| !condition.is_silent).await;
+        match &mut self.own {
+            Some(own) => own.passes(direction).await,
+            None => true,
+        }
     }
-    // An error means that the network is gone: then nothing is in the way.
-    let _ = condition.wait_for(|condition| !condition.is_silent).await;
+
+    /// Returns when the client's connections are ended.
+    async fn is_cut(&mut self) {
+        match &mut self.own {
+            Some(own) => own.is_cut().await,
+            None => std::future::pending().await,
+        }
+    }
 }
 
 /// What a future comes to if it is ready now.
@@ -113,14 +154,9 @@ async fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
 }
 
 /// The server's end of a connection.
-async fn serve(
-    network: Network,
-    server: Server,
-    mut stream: DuplexStream,
-    mut condition: watch::Receiver<Condition>,
-) {
+async fn serve(network: Network, server: Server, mut stream: DuplexStream, mut passage: Passage) {
     let session = server.connect();
-    talk(&network, &server, session, &mut stream, &mut condition).await;
+    talk(&network, &server, session, &mut stream, &mut passage).await;
     server.disconnect(session);
 }
 
@@ -129,7 +165,7 @@ async fn talk(
     server: &Server,
     session: u64,
     stream: &mut DuplexStream,
-    condition: &mut watch::Receiver<Condition>,
+    passage: &mut Passage,
 ) {
     let mut bytes = Vec::new();
     while let Some(woken) = server.woken(session) {
@@ -139,12 +175,15 @@ async fn talk(
                 if !read.is_ok_and(|count| count > 0) {
                     return;
                 }
-                passes(condition).await;
+                if !passage.passes(Direction::ToServer).await {
+                    return;
+                }
                 // All that came meanwhile comes with it.
                 while let Some(Ok(1..)) = at_once(stream.read_buf(&mut bytes)).await {}
                 server.receive(session, &bytes);
                 bytes.clear();
             }
+            () = passage.is_cut() => return,
             () = woken.notified() => server.settle(session),
             () = sleep(server.wait_ends_in(session).unwrap_or(Duration::MAX)) => server.settle(session),
         }
@@ -153,7 +192,9 @@ async fn talk(
         if output.is_empty() {
             continue;
         }
-        passes(condition).await;
+        if !passage.passes(Direction::FromServer).await {
+            return;
+        }
         if stream.write_all(&output).await.is_err() {
             return;
         }

@@ -1,0 +1,102 @@
+//! One client's way to the servers, with what goes wrong on this way alone.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use fencepost::store::redis::{ByteStream, Network as Way};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use crate::network::{Condition, Network};
+
+/// Where a message goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    ToServer,
+    FromServer,
+}
+
+/// What becomes of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    Arrives,
+    /// It arrives so much later, and with it what comes behind it.
+    Late(Duration),
+    /// It does not arrive, and the connection ends.
+    Cut,
+}
+
+/// Decides what becomes of each message.
+pub type Fates = Box<dyn FnMut(Direction) -> Fate + Send>;
+
+/// The way of one client. Clones are the same way.
+#[derive(Clone)]
+pub struct View {
+    network: Network,
+    condition: Arc<watch::Sender<Condition>>,
+    /// Counts how often all connections were ended.
+    cuts: Arc<watch::Sender<u64>>,
+    fates: Arc<Mutex<Fates>>,
+}
+
+impl View {
+    pub(crate) fn new(network: Network, fates: Fates) -> Self {
+        let (condition, cuts) = (Arc::default(), Arc::default());
+        Self { network, condition, cuts, fates: Arc::new(Mutex::new(fates)) }
+    }
+
+    /// Changes how the servers can be reached on this way.
+    pub fn set(&self, change: impl FnOnce(&mut Condition)) {
+        self.condition.send_modify(change);
+    }
+
+    /// Ends all connections. What is on its way to a server arrives.
+    pub fn cut_all(&self) {
+        self.cuts.send_modify(|cuts| *cuts += 1);
+    }
+}
+
+#[async_trait]
+impl Way for View {
+    async fn connect(&self, host: &str, port: u16) -> io::Result<Box<dyn ByteStream>> {
+        if self.condition.borrow().refuses {
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
+        let own = OwnWay {
+            condition: self.condition.subscribe(),
+            cuts: self.cuts.subscribe(),
+            fates: self.fates.clone(),
+        };
+        self.network.connect_by(host, port, Some(own)).await
+    }
+}
+
+/// What one connection knows of its client's way.
+pub(crate) struct OwnWay {
+    condition: watch::Receiver<Condition>,
+    cuts: watch::Receiver<u64>,
+    fates: Arc<Mutex<Fates>>,
+}
+
+impl OwnWay {
+    /// Waits for as long as a message takes; returns whether it arrives.
+    pub(crate) async fn passes(&mut self, direction: Direction) -> bool {
+        let fate = (self.fates.lock())(direction);
+        if let Fate::Late(delay) = fate {
+            sleep(delay).await;
+        }
+        let _ = self.condition.wait_for(|condition| !condition.is_silent).await;
+        fate != Fate::Cut
+    }
+
+    /// Returns when all connections are ended.
+    pub(crate) async fn is_cut(&mut self) {
+        // Without the client nobody ends them: its own end tells.
+        if self.cuts.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
+}
