@@ -19,6 +19,8 @@ fn operation(
         action,
         span: Span { start_us: start_ms * 1_000, end_us: end_ms * 1_000 },
         answer,
+        waits: false,
+        true_at_us: None,
     }
 }
 

@@ -64,6 +64,12 @@ pub struct Operation {
     /// From before it was sent until it was answered, or until its client was gone.
     pub span: Span,
     pub answer: Answer,
+    /// Whether it may wait in line.
+    #[serde(default)]
+    pub waits: bool,
+    /// Since when the answer is true, where that is known better than from when it was asked for.
+    #[serde(default)]
+    pub true_at_us: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -196,6 +202,11 @@ impl Operation {
     /// What the answer says is left of the lease of the number that it shows.
     pub fn shown_left_ms(&self) -> Option<u64> {
         self.left_ms().or_else(|| self.holder().map(|holder| holder.left_ms))
+    }
+
+    /// From when on what is left of a lease is counted.
+    pub fn left_since_us(&self) -> u64 {
+        self.true_at_us.unwrap_or(self.span.start_us)
     }
 
     /// Any number that the answer shows.

@@ -184,6 +184,14 @@ impl Case<'_> {
             && requests.any(|other| other.is_in_doubt() && other.span.start_us < release.span.start_us)
     }
 
+    /// Whether it gave back a place in line.
+    fn may_release_a_ticket(&self, release: &Operation) -> bool {
+        let had_one = |other: &Operation| {
+            other.waits && other.token == release.token && other.span.start_us < release.span.end_us
+        };
+        release.answer == Answer::Released && self.operations.iter().any(|other| had_one(other))
+    }
+
     /// Whether an answer that was asked for and given during a hold speaks of it.
     fn agrees(&self, hold: &Hold, operation: &Operation) -> bool {
         let is_its = operation.token.as_deref() == Some(hold.token);
@@ -198,7 +206,9 @@ impl Case<'_> {
             Answer::Granted { .. } | Answer::NotHeld | Answer::Released if !is_its => {
                 // A repetition of a DELETE gets the answer of the first one, whoever holds the lock by now.
                 operation.action == Action::Release
-                    && (was_released(operation) || self.may_release_what_a_few_kept(operation))
+                    && (was_released(operation)
+                        || self.may_release_a_ticket(operation)
+                        || self.may_release_what_a_few_kept(operation))
             }
             Answer::AlreadyHeld { number, .. } | Answer::Renewed { number, .. } => {
                 is_its && *number == hold.number

@@ -2,7 +2,7 @@
 
 use super::check::{Case, Found};
 use super::holds::ROUNDING_US;
-use super::{Answer, Operation};
+use super::{Action, Answer, Operation};
 
 impl Case<'_> {
     /// Until when an operation may have acted, as far as whoever looked by then could see.
@@ -44,6 +44,15 @@ impl Case<'_> {
                 continue;
             }
             let span = operation.span;
+            // What it was granted itself, by a command that was not answered, and another request of its token pinned then.
+            let may_be_its_own = operation.is_acquire()
+                && self.operations.iter().any(|other| {
+                    let is_its = other.token == operation.token && other.id != operation.id;
+                    is_its && other.action != Action::Release && other.may_come_late()
+                });
+            if may_be_its_own {
+                continue;
+            }
             let mut others = self.asked_for(operation, "", operation.token.as_deref());
             others.retain(|other| other.id != operation.id);
             let end_us = |other: &&Operation| {
@@ -62,9 +71,9 @@ impl Case<'_> {
             let span = operation.span;
             let left_us = left_ms * 1_000 + ROUNDING_US;
             let asked_us = operation.asked_ttl_ms().unwrap_or_default() * 1_000;
-            if operation.told().is_some()
-                && left_us + self.drift_us(asked_us) + (span.end_us - span.start_us) < asked_us
-            {
+            // Who waits may find the grant of a command that was not answered, and counts from before both commands were sent.
+            let lasted_us = (span.end_us - span.start_us) * if operation.waits { 2 } else { 1 };
+            if operation.told().is_some() && left_us + self.drift_us(asked_us) + lasted_us < asked_us {
                 found.add("I4", "the lease is shorter than it was asked for", operation);
             }
             // A majority of a quorum may be answered by servers of which one missed the last renewal, and says less.
@@ -77,9 +86,11 @@ impl Case<'_> {
                 .iter()
                 .filter(|other| other.told() == operation.shown() && other.span.end_us < span.start_us)
                 .filter(|other| !self.is_lost_between(other.span.start_us, span.end_us))
-                .filter_map(|other| Some(other.span.start_us + other.left_ms()? * 1_000))
+                .filter_map(|other| Some(other.left_since_us() + other.left_ms()? * 1_000))
                 .max();
-            if certain_us.is_some_and(|certain_us| span.end_us + left_us < certain_us) {
+            // What is told of a lease that is longer than it was asked for is counted from before it was asked.
+            let lasted_us = if operation.told().is_some() { lasted_us } else { 0 };
+            if certain_us.is_some_and(|certain_us| span.end_us + left_us + lasted_us < certain_us) {
                 found.add("I4", "the lease was shortened", operation);
             }
         }

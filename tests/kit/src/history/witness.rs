@@ -67,7 +67,16 @@ impl Witness {
             }
             Ok(Err(_)) | Err(_) => Answer::Lost { was_written: false },
         };
-        let operation = Operation { id, key: key.to_owned(), token, action, span, answer };
+        let operation = Operation {
+            id,
+            key: key.to_owned(),
+            token,
+            action,
+            span,
+            answer,
+            waits: false,
+            true_at_us: None,
+        };
         self.history.lock().unwrap().operations.push(operation.clone());
         operation
     }
