@@ -7,7 +7,7 @@ TOOLS := redis-server:redis-server sqlite3:sqlite3 curl:curl unshare:util-linux 
 # The OWASP rules are no command.
 CORE_RULES := /usr/share/modsecurity-crs/rules
 
-.PHONY: help build test test-servers model check doc book openapi settings bench bench-replies bench-wait bench-quorum bench-growth bench-micro count tools clients deny fuzz dist
+.PHONY: help build test test-servers model check doc book openapi settings bench bench-replies bench-wait bench-quorum bench-growth bench-micro count tools clients deny fuzz dist simulate soak
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -58,6 +58,15 @@ deny: $(DENY) ## Licenses, sources and known faults of the dependencies (ADVISOR
 FUZZ_MS ?= 20000
 fuzz: ## Try inputs that nobody thought of on all parsers, for a minute (FUZZ_MS=… on each of them)
 	BOLERO_RANDOM_TEST_TIME_MS=$(FUZZ_MS) RUST_TEST_THREADS=2 cargo test --test fuzz
+
+# A run of seeds, fresh ones too, each a minute of simulated time. What fails prints the line that plays it again.
+simulate: SECONDS ?= 60
+simulate: ## Play gateways, servers and clients under faults in simulated time, for a minute (SECONDS=…)
+	SIM_FOR=$(SECONDS) cargo test --quiet --test simulation
+
+soak: SECONDS ?= 3600
+soak: ## The same for an hour (SECONDS=…)
+	SIM_FOR=$(SECONDS) cargo test --quiet --test simulation
 
 doc: ## The code's own documentation
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --document-private-items

@@ -1,0 +1,35 @@
+//! Mistakes in the scripts, each of which a test must find.
+
+/// What the mistake is, what stands in the scripts, and what stands there by mistake.
+pub const MISTAKES: [(&str, &str, &str); 14] = [
+    ("a renewal shortens", "return math.max(left_ms, ttl_ms), false end", "return ttl_ms, false end"),
+    ("a renewal of a pinned lock shortens", "if ttl_ms > left_ms then redis", "if true then redis"),
+    ("max_hold is no limit", "local most_ms = terms_left(lock)", "local most_ms = nil"),
+    (
+        "min_hold is forgotten at a release",
+        "if not least_ms or least_ms <= 0 then",
+        "if least_ms or true then",
+    ),
+    ("a release leaves no tombstone", "set_tombstone(KEYS[7], outcome, ARGV[3])", ""),
+    (
+        "an attempt that is rolled back is not voided",
+        "if voids then void(KEYS[7]",
+        "if nil then void(KEYS[7]",
+    ),
+    ("another attempt's grant is rolled back", " and attempt_of(lock) == ARGV[2] then", " then"),
+    ("a grant is broken by any number", "~= ARGV[5] then return { 2 }", "== '' then return { 2 }"),
+    (
+        "a look pins what a connection holds",
+        "if by ~= PINNED and not is_of_connection(by) then",
+        "if by ~= PINNED then",
+    ),
+    (
+        "a confirmation takes the lock",
+        "if MODE == 'confirm' and (not lock or was_held_by(lock, TOKEN)) then return { 3 } end",
+        "if MODE == 'confirm' and not lock then MODE = 'grant' end",
+    ),
+    ("one who is refused loses its ticket", "queue.leave_place(TOKEN, ticket)", "queue.remove_place(TOKEN)"),
+    ("a position is one too low", "rank and rank + 1 or 0, place", "rank or 0, place"),
+    ("an offer is not passed on", "if offer and offer.token == token then hand_off() end", ""),
+    ("a ticket has no end", "if #lost == 0 then return end", "do return end"),
+];

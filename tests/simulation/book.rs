@@ -1,0 +1,126 @@
+//! What is written down of a simulation.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use kit::history::{Action, Answer, History, Operation, Span, Update, now_us};
+
+use crate::gateways::{Reply, Request};
+
+/// All that its judge is shown, and how often what was done.
+#[derive(Default)]
+pub struct Book(Mutex<Pages>);
+
+/// What is left of it.
+pub struct Closed {
+    pub history: History,
+    pub counts: BTreeMap<&'static str, u64>,
+    pub violations: Vec<String>,
+}
+
+#[derive(Default)]
+struct Pages {
+    history: History,
+    /// For operations, whether their answers were handed out.
+    written: Vec<(usize, Arc<AtomicBool>)>,
+    counts: BTreeMap<&'static str, u64>,
+    /// What was seen to be wrong while it went on.
+    violations: Vec<String>,
+}
+
+impl Book {
+    /// A request is sent. It counts as unanswered until it is finished.
+    pub fn begin(&self, request: &Request) -> (usize, Arc<AtomicBool>) {
+        let mut pages = self.0.lock().unwrap();
+        let is_written = Arc::new(AtomicBool::new(false));
+        let at = pages.history.operations.len();
+        pages.written.push((at, is_written.clone()));
+        pages.history.operations.push(Operation {
+            id: request.id.clone(),
+            key: request.key.clone(),
+            token: request.token.clone(),
+            action: request.action,
+            span: Span { start_us: now_us(), end_us: u64::MAX },
+            answer: Answer::Lost { was_written: false },
+            waits: !request.wait.is_zero(),
+            true_at_us: None,
+        });
+        (at, is_written)
+    }
+
+    /// Its client was answered, or has given it up.
+    pub fn finish(&self, at: usize, reply: Option<Reply>) -> Operation {
+        let mut pages = self.0.lock().unwrap();
+        let operation = &mut pages.history.operations[at];
+        operation.span.end_us = now_us();
+        if let Some(reply) = reply {
+            operation.true_at_us = match operation.action {
+                Action::Acquire { .. } | Action::Renew { .. } => Some(reply.said_at_us),
+                Action::Release | Action::Look => None,
+            };
+            operation.answer = reply.answer;
+            operation.token = reply.token;
+        }
+        operation.clone()
+    }
+
+    /// A client was told something that it did not ask for.
+    pub fn told(&self, request: &Request, start_us: u64, reply: Reply) {
+        let (at, _) = self.begin(request);
+        self.0.lock().unwrap().history.operations[at].span.start_us = start_us;
+        self.finish(at, Some(reply));
+    }
+
+    pub fn updated(&self, update: Update) {
+        self.0.lock().unwrap().history.updates.push(update);
+    }
+
+    pub fn lost_since(&self, start_us: u64) {
+        self.0.lock().unwrap().history.losses.push(Span { start_us, end_us: now_us() });
+    }
+
+    pub fn killed_since(&self, start_us: u64) {
+        self.0.lock().unwrap().history.kills.push(Span { start_us, end_us: now_us() });
+    }
+
+    pub fn is_quiet(&self) {
+        self.0.lock().unwrap().history.quiet_us = Some(now_us());
+    }
+
+    /// One more of these was done.
+    pub fn count(&self, what: &'static str) {
+        *self.0.lock().unwrap().counts.entry(what).or_default() += 1;
+    }
+
+    pub fn violated(&self, what: String) {
+        self.0.lock().unwrap().violations.push(what);
+    }
+
+    /// Prints what happens, where `SIM_TRACE` says so.
+    pub fn trace(&self, what: impl FnOnce() -> String) {
+        if std::env::var_os("SIM_TRACE").is_some() {
+            println!("{} {}", now_us(), what());
+        }
+    }
+
+    pub fn keys(&self) -> std::collections::BTreeSet<String> {
+        self.0.lock().unwrap().history.operations.iter().map(|operation| operation.key.clone()).collect()
+    }
+
+    /// All that was written, when everybody has gone.
+    pub fn close(&self) -> Closed {
+        let mut pages = self.0.lock().unwrap();
+        let written = std::mem::take(&mut pages.written);
+        let now_us = now_us();
+        for (at, is_written) in written {
+            let operation = &mut pages.history.operations[at];
+            operation.span.end_us = operation.span.end_us.min(now_us);
+            if let Answer::Lost { was_written } = &mut operation.answer {
+                *was_written |= is_written.load(Ordering::SeqCst);
+            }
+        }
+        let Pages { history, counts, violations, .. } = std::mem::take(&mut *pages);
+        Closed { history, counts, violations }
+    }
+}

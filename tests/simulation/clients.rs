@@ -1,0 +1,337 @@
+//! What clients do: everything that the contract allows, and some of what it does not.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use kit::history::{Action, Answer, Operation, Update, now_us};
+use rand::RngExt;
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use crate::gateways::{Event, Reply, Request};
+use crate::world::World;
+
+/// Longer than a request may take, so that only those give up that mean to.
+const PATIENCE: Duration = Duration::from_secs(5);
+const SHORTEST_TTL_MS: u64 = 200;
+const LONGEST_TTL_MS: u64 = 3_000;
+
+/// What becomes of a request and its answer between client and gateway.
+#[derive(Clone, Copy, Default)]
+struct Way {
+    before: Duration,
+    after: Duration,
+    loses_request: bool,
+    loses_answer: bool,
+    /// How long after the client has left the gateway knows; never, if a proxy hides it.
+    notices: Option<Duration>,
+}
+
+pub struct Client {
+    world: Arc<World>,
+    number: u64,
+    random: StdRng,
+    /// Where it goes first.
+    gateway: usize,
+    requests: u64,
+}
+
+impl Client {
+    pub fn new(world: Arc<World>, number: u64) -> Self {
+        let random = world.random(1 + number);
+        Self { world, number, random, gateway: number as usize, requests: 0 }
+    }
+
+    pub async fn live(mut self) {
+        while !self.world.is_over() {
+            let key = self.world.key(&mut self.random);
+            match self.random.random_range(0..20) {
+                0 => drop(self.ask(&key, None, Action::Look, Duration::ZERO).await),
+                1 => self.meddle(&key).await,
+                2 => {
+                    let alone = format!("alone-{}", self.next_id());
+                    self.visit(&alone, self.world.settings.store.longest_ttl_ms(), Duration::ZERO).await;
+                }
+                3..=6 => self.hold(&key).await,
+                7..=13 => {
+                    let (ttl_ms, wait) = (self.ttl_ms(), self.wait());
+                    self.visit(&key, ttl_ms, wait).await;
+                }
+                _ => {
+                    let ttl_ms = self.ttl_ms();
+                    self.visit(&key, ttl_ms, Duration::ZERO).await;
+                }
+            }
+            self.pause(400).await;
+        }
+    }
+
+    fn ttl_ms(&mut self) -> u64 {
+        self.random.random_range(SHORTEST_TTL_MS..=LONGEST_TTL_MS)
+    }
+
+    fn wait(&mut self) -> Duration {
+        Duration::from_millis(self.random.random_range(1..10_000))
+    }
+
+    async fn pause(&mut self, most_ms: u64) {
+        sleep(Duration::from_millis(self.random.random_range(0..=most_ms))).await;
+    }
+
+    /// Takes the lock, works, and releases, more or less.
+    async fn visit(&mut self, key: &str, ttl_ms: u64, wait: Duration) {
+        let own = self.random.random_bool(0.7).then(|| self.fresh_token());
+        // A shorter lease than the one that there is changes nothing.
+        let renewed_ms = self.random.random_range(SHORTEST_TTL_MS..=ttl_ms);
+        let (acquire, renew) = (Action::Acquire { ttl_ms }, Action::Renew { ttl_ms: renewed_ms });
+        let mut answer = self.ask(key, own.as_deref(), acquire, wait).await;
+        // Whoever has a token of its own may find out what became of it, also elsewhere.
+        for _ in 0..self.random.random_range(0..4) {
+            if own.is_none() || !(answer.is_in_doubt() || answer.answer == Answer::NotDone) {
+                break;
+            }
+            self.gateway += usize::from(self.random.random_bool(0.5));
+            self.pause(100).await;
+            // Each of them may tell it that it holds the lock.
+            let action = *[acquire, acquire, renew, Action::Look].choose(&mut self.random).unwrap();
+            let wait = if matches!(action, Action::Acquire { .. }) { wait } else { Duration::ZERO };
+            answer = self.ask(key, own.as_deref(), action, wait).await;
+        }
+        let Some(token) = answer.token.clone() else { return };
+        if let Some(number) = answer.told() {
+            self.update(key, number, ttl_ms).await;
+            if self.random.random_bool(0.4) {
+                self.ask(key, Some(&token), renew, Duration::ZERO).await;
+                self.pause(ttl_ms.min(LONGEST_TTL_MS) / 8).await;
+            }
+            if self.random.random_bool(0.2) {
+                self.ask(key, Some(&token), Action::Look, Duration::ZERO).await;
+            }
+            if self.random.random_bool(0.2) {
+                self.ask(key, Some(&token), acquire, Duration::ZERO).await;
+            }
+        } else if !answer.is_in_doubt() {
+            return;
+        }
+        if self.random.random_bool(0.8) {
+            for _ in 0..self.random.random_range(1..4) {
+                self.ask(key, Some(&token), Action::Release, Duration::ZERO).await;
+            }
+            if self.random.random_bool(0.2) {
+                self.ask(key, Some(&token), acquire, wait).await;
+            }
+        }
+    }
+
+    /// Holds the lock by a connection, for a while.
+    async fn hold(&mut self, key: &str) {
+        let (ttl_ms, token) = (self.ttl_ms().max(600), self.fresh_token());
+        let wait = if self.random.random_bool(0.5) { self.wait() } else { Duration::ZERO };
+        let request = self.request(key, Some(&token), Action::Acquire { ttl_ms }, wait);
+        let way = self.way();
+        let (at, is_written) = self.world.book.begin(&request);
+        let (first, answer) = oneshot::channel();
+        let (events, mut told) = mpsc::unbounded_channel();
+        let (stays, client_is_gone) = oneshot::channel::<()>();
+        let (world, gateway, asked) = (self.world.clone(), self.gateway, request.clone());
+        tokio::spawn(async move {
+            take(way.before).await;
+            if way.loses_request {
+                return;
+            }
+            let gateway = world.gateway(gateway);
+            gateway.hold(asked, first, events, leaves(client_is_gone, way.notices)).await;
+        });
+        let patience = self.patience(wait);
+        let reply = timeout(patience, answer).await.ok().and_then(Result::ok).flatten();
+        is_written.store(reply.is_some(), Ordering::SeqCst);
+        let answer = self.world.book.finish(at, reply);
+        let Some(number) = answer.told() else { return };
+        self.world.book.count("hold");
+        let renewal = Request { action: Action::Renew { ttl_ms }, ..request.clone() };
+        let renewal = |id: String| Request { id, ..renewal.clone() };
+        // The gateway renews it, which the client may never hear.
+        let id = self.next_id();
+        let (unheard, _) = self.world.book.begin(&renewal(id));
+        let until = Instant::now() + Duration::from_millis(self.random.random_range(50..5_000));
+        if let Some(before) = self.world.with_resource(key, |resource| resource.read(number)) {
+            self.pause(200).await;
+            self.write(key, number, before);
+        }
+        let mut heard_us = answer.span.start_us;
+        let mut is_lost = false;
+        while let Ok(event) = timeout_at(until, told.recv()).await {
+            let Some(Event::Lease(reply)) = event else {
+                is_lost = true;
+                break;
+            };
+            let said_at_us = reply.said_at_us;
+            let id = self.next_id();
+            self.world.book.told(&renewal(id), heard_us, reply);
+            heard_us = said_at_us;
+        }
+        self.world.book.count(if is_lost { "hold lost" } else { "hold ended" });
+        let end = self.request(key, Some(&token), Action::Release, Duration::ZERO);
+        let (at, _) = self.world.book.begin(&end);
+        drop(stays);
+        self.world.book.finish(at, None);
+        self.world.book.finish(unheard, None);
+        if self.random.random_bool(0.2) {
+            self.gateway += 1;
+            self.ask(key, Some(&token), Action::Acquire { ttl_ms }, Duration::ZERO).await;
+        }
+    }
+
+    /// Claims, reads and writes, with pauses that may outlast the lease.
+    async fn update(&mut self, key: &str, number: u64, ttl_ms: u64) {
+        let longest_ms = ttl_ms.min(LONGEST_TTL_MS);
+        if self.random.random_bool(0.3) {
+            self.pause(longest_ms).await;
+        }
+        let Some(before) = self.world.with_resource(key, |resource| resource.read(number)) else { return };
+        self.pause(longest_ms / 4).await;
+        self.write(key, number, before);
+    }
+
+    fn write(&self, key: &str, number: u64, before: u64) {
+        if self.world.with_resource(key, |resource| resource.write(number, before)) {
+            self.world.book.updated(Update { resource: key.to_owned(), number, before });
+        }
+    }
+
+    /// Renews or releases what it does not hold.
+    async fn meddle(&mut self, key: &str) {
+        let token = self.fresh_token();
+        let ttl_ms = self.ttl_ms();
+        let action = *[Action::Release, Action::Renew { ttl_ms }].choose(&mut self.random).unwrap();
+        self.ask(key, Some(&token), action, Duration::ZERO).await;
+    }
+
+    async fn ask(&mut self, key: &str, token: Option<&str>, action: Action, wait: Duration) -> Operation {
+        let way = self.way();
+        if token.is_some() && self.happens("request doubled", 0.03) {
+            let after = Duration::from_millis(self.random.random_range(0..3_000));
+            let (world, gateway) = (self.world.clone(), self.gateway + self.random.random_range(0..2));
+            let request = self.request(key, token, action, Duration::ZERO);
+            let way = Way { before: after, loses_answer: true, ..way };
+            tokio::spawn(async move { drop(ask_by(world, gateway, request, way, PATIENCE).await) });
+        }
+        let request = self.request(key, token, action, wait);
+        let patience = self.patience(wait);
+        ask_by(self.world.clone(), self.gateway, request, way, patience).await
+    }
+
+    fn request(&mut self, key: &str, token: Option<&str>, action: Action, wait: Duration) -> Request {
+        Request { id: self.next_id(), key: key.to_owned(), token: token.map(str::to_owned), action, wait }
+    }
+
+    fn way(&mut self) -> Way {
+        // The judge tells what came first by times that differ.
+        let mut ms = |most: u64| Duration::from_millis(self.random.random_range(1..=most));
+        let (mut before, mut after, notices) = (ms(2), ms(2), ms(20));
+        if self.happens("request late", 0.02) {
+            before = Duration::from_millis(self.random.random_range(0..2_000));
+        }
+        if self.happens("answer late", 0.02) {
+            after = Duration::from_millis(self.random.random_range(0..2_000));
+        }
+        let notices = (!self.happens("departure hidden", 0.2)).then_some(notices);
+        let loses_request = self.happens("request lost", 0.02);
+        let loses_answer = self.happens("answer lost", 0.02);
+        Way { before, after, loses_request, loses_answer, notices }
+    }
+
+    fn patience(&mut self, wait: Duration) -> Duration {
+        if self.happens("client left", 0.06) {
+            let most_ms = 40 + wait.as_millis() as u64;
+            return Duration::from_millis(self.random.random_range(0..most_ms));
+        }
+        wait + PATIENCE
+    }
+
+    fn happens(&mut self, what: &'static str, probability: f64) -> bool {
+        let happens = self.random.random_bool(probability) && self.world.settings.has(what);
+        if happens {
+            self.world.book.count(what);
+        }
+        happens
+    }
+
+    fn next_id(&mut self) -> String {
+        self.requests += 1;
+        format!("{}.{}", self.number, self.requests)
+    }
+
+    fn fresh_token(&mut self) -> String {
+        let id = self.next_id();
+        format!("token-{id}-{:016x}", self.random.random::<u64>())
+    }
+}
+
+/// Sleeps, where there is something to sleep for.
+async fn take(time: Duration) {
+    if !time.is_zero() {
+        sleep(time).await;
+    }
+}
+
+/// Completes when the gateway knows that the client has left.
+async fn leaves(client_is_gone: oneshot::Receiver<()>, notices: Option<Duration>) {
+    let _ = client_is_gone.await;
+    match notices {
+        Some(after) => sleep(after).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn ask_by(
+    world: Arc<World>,
+    gateway: usize,
+    request: Request,
+    way: Way,
+    patience: Duration,
+) -> Operation {
+    let (at, is_written) = world.book.begin(&request);
+    let (reply, answer) = oneshot::channel();
+    let (stays, client_is_gone) = oneshot::channel();
+    let client_is_gone = leaves(client_is_gone, way.notices);
+    tokio::spawn(carry(world.clone(), gateway, request, way, client_is_gone, is_written, reply));
+    let reply = timeout(patience, answer).await.ok().and_then(Result::ok);
+    drop(stays);
+    world.book.finish(at, reply)
+}
+
+/// Takes a request to its gateway, and the answer back.
+async fn carry(
+    world: Arc<World>,
+    gateway: usize,
+    request: Request,
+    way: Way,
+    client_is_gone: impl Future<Output = ()>,
+    is_written: Arc<AtomicBool>,
+    reply: oneshot::Sender<Reply>,
+) {
+    take(way.before).await;
+    if way.loses_request {
+        return;
+    }
+    let gateway = world.gateway(gateway);
+    let _waits = world.waits(&request);
+    let Some(said) = gateway.serve(request, client_is_gone, &is_written).await else { return };
+    take(way.after).await;
+    if !way.loses_answer {
+        let _ = reply.send(said);
+    }
+}
+
+/// A stranger looks at a lock.
+pub async fn look(world: &Arc<World>, key: &str) {
+    let id = format!("look-{key}-{}", now_us());
+    let request =
+        Request { id, key: key.to_owned(), token: None, action: Action::Look, wait: Duration::ZERO };
+    let way = Way { before: Duration::from_millis(1), ..Way::default() };
+    ask_by(world.clone(), 0, request, way, PATIENCE).await;
+}

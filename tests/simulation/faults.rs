@@ -1,0 +1,153 @@
+//! What goes wrong between gateways and servers, and with both. Storms come and go: in between everything must go on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kit::history::now_us;
+use rand::RngExt;
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use sim::{Conditions, Kept};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::settings::Store;
+use crate::world::World;
+
+const PORT: u16 = 6379;
+
+/// What may happen in a storm, as the report and `SIM_WITHOUT` call it.
+pub const FAULTS: [&str; 11] = [
+    "gateway killed",
+    "gateway drained",
+    "gateway cut off",
+    "connections cut",
+    "server silent",
+    "server restarted",
+    "server lost all",
+    "server full",
+    "disk failed",
+    "server loading",
+    "server busy",
+];
+
+/// Storms, until the world is over. All is well when this returns.
+pub async fn happen(world: Arc<World>) {
+    let mut random = world.random(500);
+    let mut gateways = 100;
+    let faults: Vec<_> = FAULTS.into_iter().filter(|fault| world.settings.has(fault)).collect();
+    while !world.is_over() {
+        pause(&mut random, 1_000..10_000).await;
+        begin_storm(&world, &mut random);
+        let mut under_way = JoinSet::new();
+        for _ in 0..random.random_range(1..8) {
+            let Some(fault) = faults.choose(&mut random).filter(|_| !world.is_over()) else { break };
+            world.book.count(fault);
+            gateways += 1;
+            under_way.spawn(happens(world.clone(), fault, world.random(gateways), gateways));
+            pause(&mut random, 0..1_500).await;
+        }
+        under_way.join_all().await;
+        end_storm(&world);
+    }
+}
+
+fn begin_storm(world: &World, random: &mut StdRng) {
+    let mut weather = world.weather.lock().unwrap();
+    weather.is_stormy = true;
+    if world.settings.has("message cut") && random.random_bool(0.5) {
+        weather.cut_per_mille = random.random_range(1..30);
+    }
+    if world.settings.has("message late") && random.random_bool(0.5) {
+        weather.late_per_mille = random.random_range(1..30);
+    }
+    if world.settings.has("hint lost") && random.random_bool(0.5) {
+        for (number, server) in (2_000..).zip(&world.fleet.servers) {
+            let mut random = world.random(number);
+            server.state().loses = Some(Box::new(move |_, _| random.random_bool(0.3)));
+        }
+    }
+}
+
+fn end_storm(world: &World) {
+    *world.weather.lock().unwrap() = Default::default();
+    for server in &world.fleet.servers {
+        server.state().loses = None;
+    }
+}
+
+async fn happens(world: Arc<World>, fault: &'static str, mut random: StdRng, number: u64) {
+    let slot = random.random_range(0..3);
+    let at = random.random_range(0..world.fleet.servers.len());
+    world.book.trace(|| format!("{fault}: gateway {slot} or server {at}"));
+    match fault {
+        "gateway killed" => {
+            let start_us = now_us();
+            world.gateway(slot).kill();
+            world.book.killed_since(start_us);
+            pause(&mut random, 10..3_000).await;
+            replace(&world, slot, number);
+        }
+        "gateway drained" => {
+            let start_us = now_us();
+            let gateway = world.gateway(slot);
+            replace(&world, slot, number);
+            gateway.drain().await;
+            world.book.killed_since(start_us);
+        }
+        "gateway cut off" => {
+            let gateway = world.gateway(slot);
+            gateway.view.set(|way| way.is_silent = true);
+            pause(&mut random, 50..6_000).await;
+            gateway.view.set(|way| way.is_silent = false);
+        }
+        "connections cut" => world.gateway(slot).view.cut_all(),
+        "server silent" => {
+            set(&world, at, |way| way.is_silent = true);
+            pause(&mut random, 50..4_000).await;
+            set(&world, at, |way| way.is_silent = false);
+        }
+        "server restarted" => restart(&world, at, &mut random, Kept::Everything).await,
+        "server lost all" => {
+            let start_us = now_us();
+            restart(&world, at, &mut random, Kept::Nothing).await;
+            world.book.trace(|| format!("{fault}: server {at} is back"));
+            // A quorum does without one of its servers.
+            if world.settings.store != Store::Quorum {
+                world.book.lost_since(start_us);
+            }
+        }
+        state => {
+            let is = match state {
+                "server full" => Conditions { is_full: true, ..Conditions::default() },
+                "disk failed" => Conditions { disk_fails: true, has_file: true, ..Conditions::default() },
+                "server loading" => Conditions { is_loading: true, ..Conditions::default() },
+                "server busy" => Conditions { is_busy: true, ..Conditions::default() },
+                other => panic!("there is no fault {other}"),
+            };
+            world.fleet.servers[at].state().conditions = is;
+            pause(&mut random, 50..3_000).await;
+            world.fleet.servers[at].state().conditions = Conditions::default();
+        }
+    }
+}
+
+fn replace(world: &Arc<World>, slot: usize, number: u64) {
+    let successor = world.start_gateway(number);
+    world.replace_gateway(slot, successor);
+}
+
+async fn restart(world: &World, at: usize, random: &mut StdRng, kept: Kept) {
+    set(world, at, |way| way.refuses = true);
+    world.fleet.servers[at].restart(kept);
+    pause(random, 10..1_500).await;
+    set(world, at, |way| way.refuses = false);
+}
+
+fn set(world: &World, at: usize, change: impl FnOnce(&mut sim::Condition)) {
+    world.fleet.network.set(&format!("server{}", at + 1), PORT, change);
+}
+
+async fn pause(random: &mut StdRng, ms: std::ops::Range<u64>) {
+    sleep(Duration::from_millis(random.random_range(ms))).await;
+}

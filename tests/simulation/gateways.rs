@@ -1,0 +1,242 @@
+//! Gateways that can be killed and replaced: each is a service with all of its tasks, before a store that reaches its servers on
+//! a way of its own.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use fencepost::lock::{Inspected, Lease, LeaseToken, LockKey, Note, Owner, Released, Renewed, Terms, Ttl};
+use fencepost::service::{
+    AcquireRequest, Hold, HoldEvent, Holding, LockService, NotAcquired, Outcome, Tenant,
+};
+use fencepost::store::{Renewer, StoreError};
+use kit::history::{Action, Answer, Holder, now_us};
+use sim::View;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use crate::world::MARK_TTL;
+
+const STORE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// One gateway, until it ends.
+pub struct Gateway {
+    pub service: Arc<LockService>,
+    pub view: View,
+    /// Cancelled when it is gone.
+    pub gone: CancellationToken,
+}
+
+/// What a client asks for.
+#[derive(Clone)]
+pub struct Request {
+    pub id: String,
+    pub key: String,
+    pub token: Option<String>,
+    pub action: Action,
+    pub wait: Duration,
+}
+
+/// What a gateway says.
+#[derive(Debug)]
+pub struct Reply {
+    pub answer: Answer,
+    /// The token that was sent, or that the gateway made.
+    pub token: Option<String>,
+    /// When the gateway said so.
+    pub said_at_us: u64,
+}
+
+/// What a connection that holds a lock is told.
+#[derive(Debug)]
+pub enum Event {
+    /// The first, or a renewal.
+    Lease(Reply),
+    Lost,
+}
+
+impl Gateway {
+    pub fn start(store: Arc<dyn fencepost::store::LockStore>, view: View) -> Arc<Self> {
+        let service = Arc::new(LockService::new(store, STORE_TIMEOUT, MARK_TTL));
+        Arc::new(Self { service, view, gone: CancellationToken::new() })
+    }
+
+    /// From here on nothing that it does reaches anybody.
+    pub fn kill(&self) {
+        self.gone.cancel();
+        self.view.set(|way| way.refuses = true);
+        self.view.cut_all();
+    }
+
+    /// Ends it as SIGTERM does.
+    pub async fn drain(&self) {
+        self.service.stop_waiting();
+        sleep(Duration::from_millis(100)).await;
+        self.service.close(Duration::from_secs(2)).await;
+        self.kill();
+    }
+
+    /// Serves a request until it is answered or its client is known to be gone. Sets `is_written` when the answer is handed out.
+    pub async fn serve(
+        &self,
+        request: Request,
+        client_is_gone: impl Future<Output = ()>,
+        is_written: &AtomicBool,
+    ) -> Option<Reply> {
+        tokio::select! {
+            biased;
+            () = self.gone.cancelled() => None,
+            () = client_is_gone => None,
+            reply = self.answer(request, is_written) => Some(reply),
+        }
+    }
+
+    async fn answer(&self, request: Request, is_written: &AtomicBool) -> Reply {
+        let key = LockKey::parse(request.key.as_bytes()).unwrap();
+        let token = request.token.as_ref().map(|token| LeaseToken::parse(token.as_bytes()).unwrap());
+        let mut made = request.token.clone();
+        let own = || token.clone().expect("such a request has a token");
+        let answer = match request.action {
+            Action::Acquire { .. } => match self.service.acquire(wish(&request)).await {
+                Ok(acquired) => {
+                    if matches!(acquired.outcome, Outcome::Granted(..)) {
+                        made = Some(acquired.token.reveal().to_owned());
+                    }
+                    match acquired.outcome {
+                        Outcome::Granted(lease, guard) => {
+                            guard.disarm();
+                            granted(&lease)
+                        }
+                        Outcome::AlreadyHeld(lease, _) => already_held(&lease),
+                        Outcome::NotTaken(why) => not_taken(why),
+                    }
+                }
+                Err(error) => failed(&error),
+            },
+            Action::Renew { ttl_ms } => {
+                let ttl = Ttl::from_ms(ttl_ms).unwrap();
+                match self.service.renew(&key, &own(), ttl, Renewer::Token, None).await {
+                    Ok(Renewed::Renewed(lease) | Renewed::MaxHoldReached(lease)) => renewed(&lease),
+                    Ok(Renewed::NotHeld) => Answer::NotHeld,
+                    Ok(Renewed::Released) => Answer::TokenReleased,
+                    Ok(Renewed::HeldByAnother | Renewed::TakenOver) => Answer::HeldByAnother(None),
+                    Err(error) => failed(&error),
+                }
+            }
+            Action::Release => match self.service.release(&key, &own()).await {
+                Ok(Released::Released) => Answer::Released,
+                Ok(Released::NotHeld) => Answer::NotHeld,
+                Ok(Released::HeldByAnother) => Answer::HeldByAnother(None),
+                Err(error) => failed(&error),
+            },
+            Action::Look => match self.service.inspect(&key, token.as_ref()).await {
+                Ok(Inspected::Held { lease, yours, .. }) => Answer::Held { holder: holder(&lease), yours },
+                Ok(Inspected::Free { .. }) => Answer::NotHeld,
+                Err(error) => failed(&error),
+            },
+        };
+        is_written.store(true, Ordering::SeqCst);
+        Reply { answer, token: made, said_at_us: now_us() }
+    }
+
+    /// Holds a lock for a client that listens, until it hangs up.
+    pub async fn hold(
+        &self,
+        request: Request,
+        first: oneshot::Sender<Option<Reply>>,
+        events: mpsc::UnboundedSender<Event>,
+        client_is_gone: impl Future<Output = ()>,
+    ) {
+        tokio::select! {
+            biased;
+            () = self.gone.cancelled() => {}
+            () = client_is_gone => {}
+            () = self.keep(request, first, events) => {}
+        }
+    }
+
+    async fn keep(
+        &self,
+        request: Request,
+        first: oneshot::Sender<Option<Reply>>,
+        events: mpsc::UnboundedSender<Event>,
+    ) {
+        let held = self.service.hold(wish(&request), std::future::pending()).await;
+        let reply = |answer, token| Reply { answer, token, said_at_us: now_us() };
+        let mut hold: Hold = match held {
+            Ok(Holding::Held(hold)) => hold,
+            Ok(Holding::NotHeld(_, why)) => {
+                let _ = first.send(Some(reply(not_taken(why), request.token)));
+                return;
+            }
+            Ok(Holding::TooManyHolds) => panic!("so many holds were never meant"),
+            Err(error) => {
+                let _ = first.send(Some(reply(failed(&error), request.token)));
+                return;
+            }
+        };
+        let token = Some(hold.token.reveal().to_owned());
+        let Some(lease) = hold.delivered() else {
+            let _ = first.send(None);
+            return;
+        };
+        let _ = first.send(Some(reply(granted(&lease), token.clone())));
+        while let Some(event) = std::future::poll_fn(|context| hold.poll_event(context)).await {
+            let told = match event {
+                HoldEvent::Renewed(lease) => Event::Lease(reply(renewed(&lease), token.clone())),
+                HoldEvent::Heartbeat => continue,
+                HoldEvent::Lost(_) => Event::Lost,
+            };
+            if events.send(told).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn wish(request: &Request) -> AcquireRequest {
+    let Action::Acquire { ttl_ms } = request.action else { panic!("it is no acquire") };
+    AcquireRequest {
+        key: LockKey::parse(request.key.as_bytes()).unwrap(),
+        token: request.token.as_ref().map(|token| LeaseToken::parse(token.as_bytes()).unwrap()),
+        ttl: Ttl::from_ms(ttl_ms).unwrap(),
+        note: Note::new(Owner::parse(request.id.as_bytes()).unwrap()),
+        wait: request.wait,
+        terms: Terms::default(),
+        tenant: Tenant::default(),
+    }
+}
+
+fn granted(lease: &Lease) -> Answer {
+    Answer::Granted { number: lease.fencing_token.get(), ttl_ms: lease.left_ms }
+}
+
+fn already_held(lease: &Lease) -> Answer {
+    Answer::AlreadyHeld { number: lease.fencing_token.get(), ttl_ms: lease.left_ms }
+}
+
+fn renewed(lease: &Lease) -> Answer {
+    Answer::Renewed { number: lease.fencing_token.get(), ttl_ms: lease.left_ms }
+}
+
+fn holder(lease: &Lease) -> Holder {
+    let id = lease.owner().unwrap_or_default().to_owned();
+    Holder { id, number: lease.fencing_token.get(), left_ms: lease.left_ms }
+}
+
+fn not_taken(why: NotAcquired) -> Answer {
+    match why {
+        NotAcquired::Refused(refusal) => Answer::HeldByAnother(refusal.holder.as_ref().map(holder)),
+        NotAcquired::TokenReleased => Answer::TokenReleased,
+        NotAcquired::ShuttingDown | NotAcquired::NotReplicated(_) => Answer::NotDone,
+        NotAcquired::TooManyWaiters | NotAcquired::TooManyLocks => panic!("nothing here is so full"),
+    }
+}
+
+fn failed(error: &StoreError) -> Answer {
+    match error {
+        StoreError::Unavailable(_) => Answer::NotDone,
+        StoreError::Unknown(_) => Answer::Unknown,
+    }
+}

@@ -1,0 +1,164 @@
+//! Many seeds, several at once.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::faults::FAULTS;
+use crate::holes;
+use crate::one::Outcome;
+use crate::settings::{Settings, Store};
+use crate::shrink::shrink;
+
+/// What a simulation does in `make simulate`.
+const SECONDS: u64 = 60;
+/// Those that are always played.
+const FIXED_SEEDS: u64 = 4;
+
+/// In which everything happens.
+const ENOUGH_SEEDS: u64 = 16;
+/// In which a hole is found.
+const MOST_SEEDS: u64 = 40;
+
+/// What clients and the ways to them do besides the faults.
+const OTHERS: [&str; 11] = [
+    "message cut",
+    "message late",
+    "request lost",
+    "request late",
+    "request doubled",
+    "answer lost",
+    "answer late",
+    "client left",
+    "departure hidden",
+    "hold lost",
+    "hold ended",
+];
+
+#[derive(Default)]
+struct Sum {
+    seeds: u64,
+    simulated: Duration,
+    outcome: Outcome,
+    failed: Vec<(Settings, Outcome)>,
+}
+
+impl Sum {
+    fn add(&mut self, settings: &Settings, outcome: Outcome) {
+        self.seeds += 1;
+        self.simulated += settings.duration();
+        self.outcome.operations += outcome.operations;
+        self.outcome.played += outcome.played;
+        self.outcome.judged += outcome.judged;
+        for (what, count) in &outcome.counts {
+            *self.outcome.counts.entry(what.clone()).or_default() += count;
+        }
+        if !outcome.violations.is_empty() {
+            self.failed.push((settings.clone(), outcome));
+        }
+    }
+
+    fn print(&self) {
+        let Outcome { operations, counts, played, judged, .. } = &self.outcome;
+        let per_core = |time: Duration| self.simulated.as_secs_f64() / time.as_secs_f64();
+        println!("{} seeds, {:?} simulated, {operations} operations judged", self.seeds, self.simulated);
+        println!(
+            "{:.0} simulated seconds per second of a core, {:.0} with the judge",
+            per_core(*played),
+            per_core(*played + *judged)
+        );
+        let done: Vec<_> = counts.iter().map(|(what, count)| format!("{what} {count}")).collect();
+        println!("done: {}", done.join(", "));
+    }
+
+    /// What never happened, although it should.
+    fn missing(&self) -> Vec<&'static str> {
+        let happened = |what: &&'static str| self.outcome.counts.contains_key(*what);
+        FAULTS.into_iter().chain(OTHERS).filter(|what| !happened(what)).collect()
+    }
+
+    /// Whether all is well. If not, it says of the first seed what little is needed.
+    fn ends_well(&self) -> bool {
+        let Some((settings, outcome)) = self.failed.first() else { return true };
+        let (settings, outcome) = shrink(settings.clone(), outcome.clone());
+        println!("the shortest that was found:\n{outcome}\n{settings}");
+        false
+    }
+}
+
+/// Plays them, as many at once as there are cores, until they end or the time is over.
+fn play(all: impl Iterator<Item = Settings> + Send, until: Option<Instant>) -> Sum {
+    let (all, sum) = (Mutex::new(all), Mutex::new(Sum::default()));
+    let has_failed = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().unwrap().get() {
+            scope.spawn(|| {
+                while !has_failed.load(Ordering::Relaxed) && until.is_none_or(|until| Instant::now() < until)
+                {
+                    let Some(settings) = all.lock().unwrap().next() else { break };
+                    let outcome = Outcome::of(&settings);
+                    has_failed.fetch_or(!outcome.violations.is_empty(), Ordering::Relaxed);
+                    if !outcome.violations.is_empty() && settings.hole.is_none() {
+                        println!("{outcome}\n{settings}");
+                    }
+                    sum.lock().unwrap().add(&settings, outcome);
+                }
+            });
+        }
+    });
+    sum.into_inner().unwrap()
+}
+
+/// A test: what was not drawn from the seed would differ between two processes, of which one has more in its environment.
+pub fn the_same_seed_has_the_same_history() {
+    let settings = Settings::new(1, Store::Redis, 10);
+    let padding = "x".repeat(3_001);
+    let first = Outcome::of(&settings);
+    let again = Outcome::of_with(&settings, &[("PADDING", &padding)]);
+    assert_eq!((&first.hash, &first.counts), (&again.hash, &again.counts), "{settings}");
+    assert_ne!(first.hash, Outcome::of(&Settings { seed: 2, ..settings }).hash, "another seed");
+    println!("test the_same_seed_has_the_same_history ... ok");
+}
+
+/// A test: a few seeds, which are always the same.
+pub fn promises_are_kept_under_every_fault() {
+    let each = |store| (1..=FIXED_SEEDS).map(move |seed| Settings::new(seed, store, SECONDS));
+    let sum = play(Store::TESTED.into_iter().flat_map(each), None);
+    sum.print();
+    assert!(sum.ends_well(), "a promise was not kept");
+    assert_eq!(sum.missing(), Vec::<&str>::new(), "never happened");
+    println!("test promises_are_kept_under_every_fault ... ok");
+}
+
+/// Fresh seeds beside the fixed ones, for so long.
+pub fn simulate(time: Duration) -> bool {
+    let until = Instant::now() + time;
+    let first: u64 = rand::random_range(1_000_000..1_000_000_000_000);
+    println!("{FIXED_SEEDS} fixed seeds, and fresh ones from {first} on");
+    let seeds = (1..=FIXED_SEEDS).chain(first..);
+    let all = seeds.flat_map(|seed| Store::TESTED.map(|store| Settings::new(seed, store, SECONDS)));
+    let sum = play(all, Some(until));
+    sum.print();
+    let missing = sum.missing();
+    if !missing.is_empty() {
+        println!("never happened: {missing:?}");
+    }
+    // On a busy machine there are few.
+    sum.ends_well() && (missing.is_empty() || sum.seeds < ENOUGH_SEEDS)
+}
+
+/// Puts each hole back, and says after how many operations it is found. Returns whether all are.
+pub fn find_all_holes() -> bool {
+    let mut are_all_found = true;
+    for (name, store, ..) in holes::all() {
+        let seeds = (1..=MOST_SEEDS)
+            .map(|seed| Settings { hole: Some(name.to_owned()), ..Settings::new(seed, store, SECONDS) });
+        let sum = play(seeds, None);
+        let found = sum.failed.first().and_then(|(_, outcome)| outcome.violations.first());
+        let found = found.map_or("NOT FOUND", String::as_str).chars().take(100).collect::<String>();
+        are_all_found &= !sum.failed.is_empty();
+        println!("{} | {name} | {} | {found}", store.name(), sum.outcome.operations);
+    }
+    are_all_found
+}

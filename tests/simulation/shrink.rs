@@ -1,0 +1,64 @@
+//! Less and less of a simulation in which a promise is broken, for as long as it stays broken.
+
+use std::time::{Duration, Instant};
+
+use crate::faults::FAULTS;
+use crate::one::Outcome;
+use crate::settings::Settings;
+
+/// The time that a person waits for it.
+const LONGEST: Duration = Duration::from_secs(60);
+const OTHERS: [&str; 10] = [
+    "message cut",
+    "message late",
+    "hint lost",
+    "request lost",
+    "request late",
+    "request doubled",
+    "answer lost",
+    "answer late",
+    "client left",
+    "departure hidden",
+];
+
+/// The smallest that was found, and what came of it.
+pub fn shrink(settings: Settings, outcome: Outcome) -> (Settings, Outcome) {
+    let give_up = Instant::now() + LONGEST;
+    let mut best = (settings, outcome);
+    let mut is_smaller = true;
+    while is_smaller {
+        is_smaller = false;
+        for smaller in smaller_than(&best.0) {
+            if Instant::now() > give_up {
+                return best;
+            }
+            let outcome = Outcome::of(&smaller);
+            if !outcome.violations.is_empty() {
+                best = (smaller, outcome);
+                is_smaller = true;
+                break;
+            }
+        }
+    }
+    best
+}
+
+fn smaller_than(settings: &Settings) -> Vec<Settings> {
+    let mut smaller = Vec::new();
+    for part in [2, 4] {
+        let seconds = settings.seconds - settings.seconds.div_ceil(part);
+        if (1..settings.seconds).contains(&seconds) {
+            smaller.push(Settings { seconds, ..settings.clone() });
+        }
+        let clients = settings.clients - settings.clients.div_ceil(part);
+        if (1..settings.clients).contains(&clients) {
+            smaller.push(Settings { clients, ..settings.clone() });
+        }
+    }
+    for fault in FAULTS.into_iter().chain(OTHERS).filter(|fault| settings.has(fault)) {
+        let mut without = settings.without.clone();
+        without.push(fault.to_owned());
+        smaller.push(Settings { without, ..settings.clone() });
+    }
+    smaller
+}

@@ -1,0 +1,214 @@
+//! Servers, gateways and clients, in one thread and in simulated time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use fencepost::clock::SystemClock;
+use fencepost::store::LockStore;
+use fencepost::store::quorum::QuorumStore;
+use fencepost::store::redis::{RedisSettings, RedisStore};
+use kit::resource::Resource;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use sim::{Clock, Fate, Fleet};
+use tokio::time::{Instant, sleep};
+
+use crate::book::{Book, Closed};
+use crate::clients::{Client, look};
+use crate::gateways::{Gateway, Request};
+use crate::settings::{Settings, Store};
+use crate::{faults, holes, watchman};
+
+const GATEWAYS: usize = 3;
+const NOW_US: u64 = 1_760_000_000_000_000;
+/// A lock has another name after so long, so that the judge compares no more than what belongs together.
+const ERA: Duration = Duration::from_secs(10);
+const LETTERS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+/// What asks for a lock by no name of an era.
+const WITHOUT_ERA: &str = "ever";
+/// Time for requests that are under way to end, when nothing fails any more.
+const SETTLING: Duration = Duration::from_secs(3);
+/// Longer than any request is late.
+pub const MARK_TTL: Duration = Duration::from_secs(12);
+const SHORT_LEASES_END: Duration = Duration::from_secs(3);
+
+/// What becomes of messages between gateways and servers.
+#[derive(Default)]
+pub struct Weather {
+    pub cut_per_mille: u32,
+    pub late_per_mille: u32,
+    /// Whether anything may fail between gateways and servers.
+    pub is_stormy: bool,
+}
+
+pub struct World {
+    pub settings: Settings,
+    pub fleet: Fleet,
+    pub book: Book,
+    pub weather: Mutex<Weather>,
+    gateways: Mutex<Vec<Arc<Gateway>>>,
+    resources: Mutex<BTreeMap<String, Resource>>,
+    /// Who waits for which lock, as far as the gateways know.
+    waiting: Mutex<BTreeSet<(String, String)>>,
+    began: Instant,
+    is_over: AtomicBool,
+}
+
+impl World {
+    fn new(settings: Settings) -> Arc<Self> {
+        let clock = Clock::running(NOW_US);
+        let fleet = match settings.store {
+            Store::Redis => Fleet::alone(&clock),
+            Store::Sentinel => Fleet::with_sentinels(&clock),
+            Store::Cluster => Fleet::cluster(&clock),
+            Store::Quorum => Fleet::quorum(&clock),
+        };
+        if let Some((stands, mistake)) = settings.hole.as_deref().map(holes::named) {
+            fleet.servers.iter().for_each(|server| server.make_mistake(stands, mistake));
+        }
+        let world = Arc::new(Self {
+            settings,
+            fleet,
+            book: Book::default(),
+            weather: Mutex::default(),
+            gateways: Mutex::default(),
+            resources: Mutex::default(),
+            waiting: Mutex::default(),
+            began: Instant::now(),
+            is_over: AtomicBool::new(false),
+        });
+        for slot in 0..GATEWAYS {
+            let gateway = world.start_gateway(slot as u64);
+            world.gateways.lock().unwrap().push(gateway);
+        }
+        world
+    }
+
+    /// Randomness of its own for one part, so that what others draw makes no difference to it.
+    pub fn random(&self, part: u64) -> StdRng {
+        StdRng::seed_from_u64(self.settings.seed ^ part.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    pub fn start_gateway(self: &Arc<Self>, number: u64) -> Arc<Gateway> {
+        let (world, mut random) = (Arc::downgrade(self), self.random(1_000 + number));
+        let view = self.fleet.network.view(Box::new(move |_| {
+            let Some(world) = world.upgrade() else { return Fate::Arrives };
+            world.fate(&mut random)
+        }));
+        let address = self.fleet.address().unwrap().through(Arc::new(view.clone()));
+        let max_ttl = Duration::from_millis(self.settings.store.longest_ttl_ms());
+        let settings = RedisSettings { max_ttl, mark_ttl: MARK_TTL, ..RedisSettings::default() };
+        let store: Arc<dyn LockStore> = match self.settings.store {
+            Store::Quorum => {
+                Arc::new(QuorumStore::start(&address, &settings, Arc::new(SystemClock)).unwrap())
+            }
+            _ => Arc::new(RedisStore::start(&address, &settings).unwrap()),
+        };
+        Gateway::start(store, view)
+    }
+
+    fn fate(&self, random: &mut StdRng) -> Fate {
+        let weather = self.weather.lock().unwrap();
+        let drawn = random.random_range(0..1_000);
+        if drawn < weather.cut_per_mille {
+            self.book.count("message cut");
+            return Fate::Cut;
+        }
+        if drawn < weather.cut_per_mille + weather.late_per_mille {
+            self.book.count("message late");
+            return Fate::Late(Duration::from_millis(random.random_range(20..1_500)));
+        }
+        match random.random_range(0..4) {
+            0 => Fate::Arrives,
+            ms => Fate::Late(Duration::from_millis(ms)),
+        }
+    }
+
+    pub fn gateway(&self, slot: usize) -> Arc<Gateway> {
+        self.gateways.lock().unwrap()[slot % GATEWAYS].clone()
+    }
+
+    pub fn replace_gateway(&self, slot: usize, successor: Arc<Gateway>) {
+        self.gateways.lock().unwrap()[slot % GATEWAYS] = successor;
+    }
+
+    /// The name of one of the locks that several ask for now.
+    pub fn key(&self, random: &mut StdRng) -> String {
+        let letter = LETTERS[random.random_range(0..LETTERS.len())];
+        if random.random_bool(0.03) {
+            return format!("{letter}-{WITHOUT_ERA}");
+        }
+        format!("{letter}-{}", self.began.elapsed().as_secs() / ERA.as_secs())
+    }
+
+    /// Does something to what a lock protects.
+    pub fn with_resource<T>(&self, key: &str, act: impl FnOnce(&mut Resource) -> T) -> T {
+        act(self.resources.lock().unwrap().entry(key.to_owned()).or_default())
+    }
+
+    /// Notes that a request waits, until what is returned is dropped.
+    pub fn waits(self: &Arc<Self>, request: &Request) -> Option<Waits> {
+        let who = (request.key.clone(), request.id.clone());
+        let waits = !request.wait.is_zero();
+        waits.then(|| {
+            self.waiting.lock().unwrap().insert(who.clone());
+            Waits { world: self.clone(), who }
+        })
+    }
+
+    /// The lock and the id of each request that waits.
+    pub fn waiting(&self) -> Vec<(String, String)> {
+        self.waiting.lock().unwrap().iter().cloned().collect()
+    }
+
+    pub fn is_stormy(&self) -> bool {
+        self.weather.lock().unwrap().is_stormy
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::SeqCst)
+    }
+}
+
+/// A request that waits.
+pub struct Waits {
+    world: Arc<World>,
+    who: (String, String),
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.world.waiting.lock().unwrap().remove(&self.who);
+    }
+}
+
+/// Plays it to its end.
+pub async fn play(settings: Settings) -> Closed {
+    let world = World::new(settings);
+    sleep(Duration::from_secs(2)).await;
+    let clients: Vec<_> = (0..world.settings.clients)
+        .map(|number| tokio::spawn(Client::new(world.clone(), number).live()))
+        .collect();
+    let faults = tokio::spawn(faults::happen(world.clone()));
+    let watchman = tokio::spawn(watchman::watch(world.clone()));
+    sleep(world.settings.duration()).await;
+    world.is_over.store(true, Ordering::SeqCst);
+    faults.await.unwrap();
+    watchman.await.unwrap();
+    for client in clients {
+        client.await.unwrap();
+    }
+    sleep(SETTLING).await;
+    world.book.is_quiet();
+    for wait in [Duration::from_millis(1_100), SHORT_LEASES_END] {
+        sleep(wait).await;
+        for key in world.book.keys() {
+            look(&world, &key).await;
+        }
+    }
+    let mut closed = world.book.close();
+    closed.history.is_of_quorum = world.settings.store == Store::Quorum;
+    closed
+}
