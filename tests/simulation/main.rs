@@ -1,5 +1,5 @@
 //! Whole fleets in one process, in simulated time. Each seed is a process of its own, which this program starts: so nothing is
-//! left of another, and the same seed comes to the same history, byte for byte. `docs/internals/simulation.md` says more.
+//! left of another, and the same seed comes to the same history, byte for byte. The README beside this says more.
 
 #![allow(
     clippy::unwrap_used,
@@ -22,6 +22,7 @@ mod world;
 
 use std::time::Duration;
 
+use libtest_mimic::{Arguments, Trial};
 use settings::Settings;
 
 fn main() {
@@ -31,13 +32,24 @@ fn main() {
             many::simulate(Duration::from_secs(seconds.parse().expect("SIM_FOR is in seconds")))
         }
         (None, Err(_)) if std::env::var_os("SIM_HOLES").is_some() => many::find_all_holes(),
-        (None, Err(_)) => {
-            many::the_same_seed_has_the_same_history();
-            many::promises_are_kept_under_every_fault();
-            true
-        }
+        (None, Err(_)) => run_the_tests(),
     };
     if !is_well {
         std::process::exit(1);
     }
+}
+
+/// As the tests of other programs: they are listed, and chosen by their names.
+fn run_the_tests() -> bool {
+    let test = |name: &str, test: fn()| {
+        Trial::test(name, move || {
+            test();
+            Ok(())
+        })
+    };
+    let tests = vec![
+        test("the_same_seed_has_the_same_history", many::the_same_seed_has_the_same_history),
+        test("promises_are_kept_under_every_fault", many::promises_are_kept_under_every_fault),
+    ];
+    !libtest_mimic::run(&Arguments::from_args(), tests).has_failed()
 }

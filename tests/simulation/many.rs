@@ -118,7 +118,6 @@ pub fn the_same_seed_has_the_same_history() {
     let again = Outcome::of_with(&settings, &[("PADDING", &padding)]);
     assert_eq!((&first.hash, &first.counts), (&again.hash, &again.counts), "{settings}");
     assert_ne!(first.hash, Outcome::of(&Settings { seed: 2, ..settings }).hash, "another seed");
-    println!("test the_same_seed_has_the_same_history ... ok");
 }
 
 /// A test: a few seeds, which are always the same.
@@ -128,7 +127,6 @@ pub fn promises_are_kept_under_every_fault() {
     sum.print();
     assert!(sum.ends_well(), "a promise was not kept");
     assert_eq!(sum.missing(), Vec::<&str>::new(), "never happened");
-    println!("test promises_are_kept_under_every_fault ... ok");
 }
 
 /// Fresh seeds beside the fixed ones, for so long.
