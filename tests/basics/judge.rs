@@ -271,6 +271,35 @@ fn of_a_quorum_what_few_accepted_of_an_unanswered_request_may_be_released_beside
 }
 
 #[test]
+fn of_a_quorum_another_may_be_told_by_its_release_that_nobody_holds_the_lock() {
+    let judge = |token: &str, is_of_quorum| {
+        let operations =
+            vec![acquire("a", "a", (0, 10), granted(5)), release("r", token, (40, 50), Answer::NotHeld)];
+        judge_all(History { operations, is_of_quorum, ..History::default() })
+    };
+    assert_eq!(judge("b", true), [""; 0]);
+    assert_eq!(judge("b", false), ["I3"]);
+    assert_eq!(judge("a", true), ["I9"]);
+}
+
+#[test]
+fn who_may_wait_may_give_back_a_ticket_and_find_a_grant_of_its_own() {
+    let judge_ticket = |waits| {
+        let refused = Operation { waits, ..acquire("b", "b", (20, 30), held_by("a", 5)) };
+        let release = release("r", "b", (40, 50), Answer::Released);
+        judge(vec![acquire("a", "a", (0, 10), granted(5)), refused, release])
+    };
+    assert_eq!(judge_ticket(true), [""; 0]);
+    assert_eq!(judge_ticket(false), ["I3"]);
+    let judge_lease = |waits, ttl_ms| {
+        judge(vec![Operation { waits, ..acquire("a", "a", (0, 100), Answer::Granted { number: 5, ttl_ms }) }])
+    };
+    assert_eq!(judge_lease(true, 850), [""; 0]);
+    assert_eq!(judge_lease(false, 850), ["I4"]);
+    assert_eq!(judge_lease(true, 750), ["I4"]);
+}
+
+#[test]
 fn without_holds_only_exclusion_is_not_judged() {
     let judge = |second: Vec<Operation>| {
         let first = vec![acquire("a", "a", (0, 10), granted(5)), renew("r", "a", (40, 50), Answer::NotHeld)];

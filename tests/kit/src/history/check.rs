@@ -204,9 +204,12 @@ impl Case<'_> {
         match &operation.answer {
             Answer::NotDone | Answer::Unknown | Answer::Lost { .. } => true,
             Answer::Granted { .. } | Answer::NotHeld | Answer::Released if !is_its => {
-                // A repetition of a DELETE gets the answer of the first one, whoever holds the lock by now.
+                // A repetition of a DELETE gets the answer of the first one, whoever holds the lock by now. At a quorum that may be
+                // the answer of a server which lacked the lock, to a copy that too few others answered.
+                let may_be_said_before = self.history.is_of_quorum && operation.answer == Answer::NotHeld;
                 operation.action == Action::Release
                     && (was_released(operation)
+                        || may_be_said_before
                         || self.may_release_a_ticket(operation)
                         || self.may_release_what_a_few_kept(operation))
             }
