@@ -64,9 +64,10 @@ impl Gateway {
 
     /// From here on nothing that it does reaches anybody.
     pub fn kill(&self) {
-        self.gone.cancel();
+        // First: what becomes of its futures now, such as the end of a hold, is not done by a process that is gone.
         self.view.set(|way| way.refuses = true);
         self.view.cut_all();
+        self.gone.cancel();
     }
 
     /// Ends it as SIGTERM does.

@@ -82,14 +82,14 @@ pub(crate) struct OwnWay {
 }
 
 impl OwnWay {
-    /// Waits for as long as a message takes; returns whether it arrives.
+    /// Waits for as long as a message takes; returns whether it arrives. Nothing does once the way refuses: who sends is gone.
     pub(crate) async fn passes(&mut self, direction: Direction) -> bool {
         let fate = (self.fates.lock())(direction);
         if let Fate::Late(delay) = fate {
             sleep(delay).await;
         }
         let _ = self.condition.wait_for(|condition| !condition.is_silent).await;
-        fate != Fate::Cut
+        fate != Fate::Cut && !self.condition.borrow().refuses
     }
 
     /// Returns when all connections are ended.
