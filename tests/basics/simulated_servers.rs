@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use fencepost::lock::{Acquired, Attempt, LeaseToken, LockKey, Note, Refusal, Terms, Ttl};
+use fencepost::lock::{Acquired, Attempt, LeaseToken, LockKey, Note, Refusal, Renewed, Terms, Ttl};
 use fencepost::store::quorum::QuorumStore;
 use fencepost::store::redis::{RedisSettings, RedisStore};
 use fencepost::store::{
-    Bucket, Enqueue, Heartbeat, Hint, LockRequest, LockStore, Release, StoreError, Tombstone, Try,
+    Bucket, Enqueue, Heartbeat, Hint, LockRequest, LockStore, Release, Renew, Renewer, StoreError, Tombstone,
+    Try,
 };
 use kit::asking::LockStoreExt;
 use sim::{Clock, Conditions, Fleet, Kept, Layout, Reply, Server};
@@ -182,6 +183,35 @@ async fn a_quorum_grants_while_one_of_its_servers_is_silent_and_not_while_two_ar
     fleet.network.set("server2", 6379, |way| way.is_silent = true);
     let without_most = take("c").await;
     assert!(without_most.is_err(), "{without_most:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_repair_that_comes_late_does_not_lengthen_the_lease() {
+    let fleet = Fleet::quorum(&Clock::running(NOW_US));
+    let clock = Arc::new(TestClock(Instant::now()));
+    let store = QuorumStore::start(&fleet.address().unwrap(), &RedisSettings::default(), clock).unwrap();
+    sleep(RECONNECTED_WITHIN).await;
+    let lock = request("a");
+    let LockRequest { key, token, ttl, .. } = lock.clone();
+    fleet.network.set("server3", 6379, |way| way.refuses = true);
+    fleet.servers[2].disconnect_all();
+    assert!(matches!(store.call(Try(lock), Instant::now() + DEADLINE).await, Ok(Acquired::Granted(_))));
+    fleet.network.set("server3", 6379, |way| way.refuses = false);
+    sleep(RECONNECTED_WITHIN * 2).await;
+    // Of the only lock that there may be.
+    let script =
+        "local found = redis.call('KEYS', '*:lock:a') return found[1] and redis.call('PTTL', found[1]) or 0";
+    let look = [&words("EVAL")[..], &[script.as_bytes().to_vec()], &words("0")[..]].concat();
+    let left_ms = || fleet.servers[2].ask(fleet.servers[2].connect(), &look);
+    assert_eq!(left_ms(), Reply::Int(0), "it lacks the lock");
+    fleet.network.set("server3", 6379, |way| way.delay = Duration::from_millis(100));
+    let sent = Instant::now();
+    let renew = Renew { key, token, ttl, by: Renewer::Token };
+    assert!(matches!(store.call(renew, sent + DEADLINE).await, Ok(Renewed::Renewed(_))));
+    sleep(Duration::from_secs(5)).await;
+    let Reply::Int(left_ms) = left_ms() else { panic!("it is no number") };
+    let most_ms = TTL_MS as i64 - sent.elapsed().as_millis() as i64;
+    assert!((most_ms - 500..=most_ms).contains(&left_ms), "{left_ms} of {most_ms}");
 }
 
 /// The rows of the table at the head of `failure.rs`; `outcomes` has them on real servers.

@@ -45,9 +45,8 @@ impl QuorumStore {
         if let Some(held) = most_held(&poll.answers, quorum)
             && let Some(mut lease) = held.by(quorum)
         {
-            let until = sent_at + Duration::from_millis(relied_on(held.left_before_ms));
             let is_longer = count(&poll.answers, 0) > 0;
-            self.repair(key, token, &lease, *by, until, poll);
+            self.repair(key, token, &lease, *by, (sent_at, relied_on(held.left_before_ms)), poll);
             lease.left_ms = relied_on(lease.left_ms);
             return Ok(if is_longer { Renewed::Renewed(lease) } else { Renewed::MaxHoldReached(lease) });
         }
@@ -70,16 +69,17 @@ impl QuorumStore {
     }
 
     /// Gives a lock that was renewed to the servers that lack it, while those that renewed it would hold it even if they
-    /// had not.
+    /// had not: for so many milliseconds from when they were asked to renew it.
     fn repair(
         &self,
         key: &LockKey,
         token: &TokenHash,
         lease: &Lease,
         by: Renewer,
-        until: Duration,
+        (sent_at, lasting_ms): (Duration, u64),
         mut poll: Inquiry,
     ) {
+        let until = sent_at + Duration::from_millis(lasting_ms);
         // What is left of the terms, by the server that says least.
         let term = |index| heard(&poll.answers).filter_map(|reply| reply.field::<i64>(index)).min();
         let args = vec![
@@ -91,6 +91,7 @@ impl QuorumStore {
             renewer(by),
             term(3).map_or_else(String::new, |ms| ms.to_string()),
             term(4).map_or_else(String::new, |ms| ms.to_string()),
+            lasting_ms.to_string(),
         ];
         let keys = vec![self.keys.lock(key), self.keys.tombstone(key, token)];
         let call = Arc::new(self.call(&scripts::REPAIR, key, keys, args, Until::AtMost(until)));

@@ -85,7 +85,7 @@ const CALLS: [(&str, &str, &str); 26] = [
     ("quorum ROLL_BACK", "R L M W", "i c u B T a m x"),
     ("quorum RELEASE", "R L M W", "i c u B T m answer f #"),
     ("quorum RENEW", "R L", "i c u B T t e"),
-    ("quorum REPAIR", "R L M W", "i c U B T # o t m e x x"),
+    ("quorum REPAIR", "R L M W", "i c U B T # o t m e x x m"),
     ("quorum INSPECT", "R L", "i c u B T"),
     ("quorum LIST", "R L L", "i c u B"),
     ("quorum BREAK", "R L M W", "i c u B # m"),

@@ -7,6 +7,7 @@
 --                                                      ARGV[9] ms that an attempt can last
 --                                 ARGV[10] the attempt of the connection that holds it, else empty
 --                                 ARGV[11] ms left of max_hold, ARGV[12] of min_hold, each may be empty
+--                                 ARGV[13] ms from when the ms left were counted to the deadline
 --
 -- Returns { 0 } if the lock is there now · { 2 } held by another, by a larger number, or by another attempt
 --   { 3 } token released, attempt voided, or grant broken
@@ -29,5 +30,7 @@ if is_too_long(ARGV[8]) then return { -5, whole(now_us) } end
 redis.call('PEXPIRE', KEYS[3], record[5])
 if number > high then accept(number) end
 local repaired = ARGV[5] .. ' ' .. attempt .. ' ' .. whole(number) .. terms_of(ARGV[11], ARGV[12]) .. ' ' .. ARGV[7]
-redis.call('SET', KEYS[2], repaired, 'PX', math.max(left_ms or 0, tonumber(ARGV[8])))
+-- What has passed since is no longer left: this may come late.
+local passed_ms = math.max(0, tonumber(ARGV[13]) - (tonumber(ARGV[3]) - now_us) / 1000)
+redis.call('SET', KEYS[2], repaired, 'PX', math.max(left_ms or 0, 1, math.floor(tonumber(ARGV[8]) - passed_ms)))
 return { 0 }
