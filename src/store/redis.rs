@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use futures_util::future::{self, BoxFuture, FutureExt, TryFutureExt};
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Cmd, RedisResult};
+use redis::{Cmd, RedisResult};
 use tokio::sync::{Mutex, broadcast};
 use tokio::time::{Instant, timeout_at};
 
 use self::address::Layout;
-use self::client::Client;
+use self::client::{Client, without_deadlines};
 use self::connection::link::Link;
 use self::connection::servers::Servers;
 use self::failure::trouble;
@@ -94,9 +94,7 @@ impl LastCheck {
             self.connection = Some(kept);
             return Ok(());
         }
-        // The caller's deadline bounds connecting and replies.
-        let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-        self.connection = Some(client.connect(config).await?);
+        self.connection = Some(client.connect(without_deadlines()).await?);
         Ok(())
     }
 }

@@ -27,6 +27,12 @@ pub(crate) struct Client {
     network: Option<Arc<dyn Network>>,
 }
 
+/// Settings of a connection without the driver's own deadlines: those of the caller bound connecting and replies, and leave none on
+/// the way.
+pub(crate) fn without_deadlines() -> AsyncConnectionConfig {
+    AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None)
+}
+
 impl Client {
     pub(super) fn new(client: redis::Client, network: Option<Arc<dyn Network>>) -> Self {
         Self { client, network }

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, ConnectionAddr, ErrorKind, RedisError, RedisResult, ServerErrorKind};
+use redis::{ConnectionAddr, ErrorKind, RedisError, RedisResult, ServerErrorKind};
 use tokio::time::{Instant, timeout};
 
 use super::address::{AddressError, Layout, RedisAddress};
-use super::client::Client;
+use super::client::{Client, without_deadlines};
 use super::connection::sentinel::{Primary, Sentinels};
 use super::connection::slots;
 use super::failure::{describe, password_problem};
@@ -155,10 +155,8 @@ async fn see(
     list: Option<&quorum::ServerList>,
 ) -> Result<ServerReport, Unseen> {
     let patience = settings.reply_timeout;
-    // Our own deadline bounds all of it.
-    let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
     let look = async {
-        let mut connection = client.connect(config).await?;
+        let mut connection = client.connect(without_deadlines()).await?;
         let look = preflight.meet(&mut connection).await?;
         let membership = match list {
             Some(list) => {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, PushInfo, PushKind, RedisResult};
+use redis::{PushInfo, PushKind, RedisResult};
 use tokio::sync::Notify;
 use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
 
@@ -12,7 +12,7 @@ use super::link::Link;
 use super::replicas::Replicas;
 use super::sentinel::{Primary, Sentinels};
 use crate::store::Bucket;
-use crate::store::redis::client::Client;
+use crate::store::redis::client::{Client, without_deadlines};
 use crate::store::redis::failure::{describe, trouble};
 use crate::store::redis::health::monitor::ServerMonitor;
 use crate::store::redis::health::preflight::{Gate, GateState};
@@ -112,10 +112,7 @@ impl Connector {
         closed: &Arc<Notify>,
     ) -> RedisResult<Result<(Link, Option<Primary>), String>> {
         let connect = async || {
-            // Our own deadlines bound connecting and replies: the driver's would leave a reply on the way.
-            let config = AsyncConnectionConfig::new()
-                .set_connection_timeout(None)
-                .set_response_timeout(None)
+            let config = without_deadlines()
                 .set_pipeline_buffer_size(QUEUED_COMMANDS)
                 .set_push_sender(self.on_push(closed.clone()));
             client.connect(config).await

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use bb8_redis::bb8::{self, ManageConnection, Pool};
 use redis::aio::{MultiplexedConnection, SendError};
-use redis::{AsyncConnectionConfig, Cmd, ErrorKind, PushInfo, PushKind, RedisError, RedisResult};
+use redis::{Cmd, ErrorKind, PushInfo, PushKind, RedisError, RedisResult};
 use tokio::time::{Instant, timeout_at};
 
 use crate::lock::FencingToken;
-use crate::store::redis::client::Client;
+use crate::store::redis::client::{Client, without_deadlines};
 use crate::store::redis::failure::describe;
 use crate::store::redis::scripts::{ACK, NO_SCRIPT};
 
@@ -162,10 +162,8 @@ impl ManageConnection for Connections {
             Ok::<(), SendError>(())
         };
         // The driver's time for a reply would end many a WAIT.
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.connect_timeout))
-            .set_response_timeout(None)
-            .set_push_sender(on_push);
+        let config =
+            without_deadlines().set_connection_timeout(Some(self.connect_timeout)).set_push_sender(on_push);
         let connection = self.client.connect(config).await?;
         Ok(OwnConnection { connection, knows_script: false, is_busy: false, is_closed })
     }

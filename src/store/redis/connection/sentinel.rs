@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, RedisResult};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::store::redis::address::{AddressError, RedisAddress};
-use crate::store::redis::client::Client;
+use crate::store::redis::client::{Client, without_deadlines};
 use crate::store::redis::failure::describe;
 use crate::store::redis::node::Node;
 
@@ -159,9 +159,7 @@ impl Member {
         let mut connection = match known {
             Some(connection) => connection,
             None => {
-                let config =
-                    AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-                let connection = self.client.connect(config).await?;
+                let connection = self.client.connect(without_deadlines()).await?;
                 self.connection.lock().insert(connection).clone()
             }
         };

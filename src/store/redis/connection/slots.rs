@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, FromRedisValue, Value};
+use redis::{FromRedisValue, Value};
 use tokio::time::timeout;
 
 use crate::store::redis::address::RedisAddress;
+use crate::store::redis::client::without_deadlines;
 use crate::store::redis::failure::describe;
 use crate::store::redis::node::Node;
 
@@ -28,9 +29,7 @@ impl SlotLayout {
             Some(connection) => connection,
             None => {
                 let client = address.client(node).map_err(|error| error.to_string())?;
-                let config =
-                    AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-                let connected = client.connect(config).await;
+                let connected = client.connect(without_deadlines()).await;
                 connection.insert(connected.map_err(|error| describe(&error))?)
             }
         };
