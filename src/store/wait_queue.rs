@@ -327,8 +327,7 @@ impl WaitQueues {
 
     /// To which token the free lock is offered, unless that has lapsed.
     fn open_offer(&self, key: &LockKey, now: Duration) -> Option<TokenHash> {
-        let offer = self.queues.get(key)?.offer()?;
-        offer.left(now).map(|_| offer.token)
+        self.queues.get(key)?.open_offer(now).map(|offer| offer.token)
     }
 
     fn queue_position(
@@ -342,7 +341,7 @@ impl WaitQueues {
         let place = queue.ticket(token)?.place;
         // An offer that was made before the lock was held, or taken to be, is worth nothing. A waiter that is told of it looks at
         // once, again and again.
-        let offer = queue.offer().filter(|offer| held.is_none() && offer.left(now).is_some());
+        let offer = queue.open_offer(now).filter(|_| held.is_none());
         let due = held.or_else(|| offer.and_then(|offer| offer.left(now))).unwrap_or_default();
         Some(QueuePosition {
             ticket: place,

@@ -51,7 +51,7 @@ impl Offer {
 impl WaitQueue {
     /// Whether there is no waiter and no offer any more.
     pub(super) fn is_over(&self, now: Duration) -> bool {
-        self.tickets.is_empty() && self.offer.is_none_or(|offer| offer.left(now).is_none())
+        self.tickets.is_empty() && self.open_offer(now).is_none()
     }
 
     /// How many tickets it has. Those that were left for too long are not counted, even before they are removed.
@@ -60,8 +60,14 @@ impl WaitQueue {
         self.present.len() - lost.filter(|(_, token)| self.is_present(token)).count()
     }
 
+    /// The offer that was made last, even if it has lapsed.
     pub(super) fn offer(&self) -> Option<Offer> {
         self.offer
+    }
+
+    /// The offer, unless it has lapsed.
+    pub(super) fn open_offer(&self, now: Duration) -> Option<Offer> {
+        self.offer.filter(|offer| offer.left(now).is_some())
     }
 
     pub(super) fn ticket(&self, token: &TokenHash) -> Option<&QueueTicket> {
