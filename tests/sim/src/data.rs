@@ -128,6 +128,13 @@ pub struct Entry {
     pub ends_ms: Option<u64>,
 }
 
+impl Entry {
+    /// Whether its end is not over by then. At its end a key is still there.
+    fn is_there(&self, now_ms: u64) -> bool {
+        self.ends_ms.is_none_or(|ends_ms| now_ms <= ends_ms)
+    }
+}
+
 /// A key, what it held before a step, and what it holds since.
 type Changed = (Vec<u8>, Option<Entry>, Option<Entry>);
 
@@ -148,8 +155,7 @@ pub struct Keyspace {
 impl Keyspace {
     /// What the key holds, unless its end is over by then.
     pub fn get(&self, key: &[u8], now_ms: u64) -> Option<&Entry> {
-        // At its end a key is still there.
-        self.entries.get(key).filter(|entry| entry.ends_ms.is_none_or(|ends_ms| now_ms <= ends_ms))
+        self.entries.get(key).filter(|entry| entry.is_there(now_ms))
     }
 
     /// The same, to be changed.
@@ -182,8 +188,7 @@ impl Keyspace {
 
     /// The keys that are there, in the order of their bytes.
     pub fn keys(&self, now_ms: u64) -> impl Iterator<Item = &Vec<u8>> {
-        let is_there = move |entry: &Entry| entry.ends_ms.is_none_or(|ends_ms| now_ms <= ends_ms);
-        self.entries.iter().filter(move |(_, entry)| is_there(entry)).map(|(key, _)| key)
+        self.entries.iter().filter(move |(_, entry)| entry.is_there(now_ms)).map(|(key, _)| key)
     }
 
     fn touch(&mut self, key: &[u8]) {

@@ -7,7 +7,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use crate::clock::Clock;
-use crate::commands::{Keys, integer};
+use crate::commands::{Call, Keys, integer};
 use crate::history::History;
 use crate::reply::Reply;
 use crate::script::{Scripts, hash_of};
@@ -165,16 +165,14 @@ impl Server {
     }
 
     fn ask_of_script(&self, scripts: &mut Scripts, session: u64, words: &[Vec<u8>]) -> Reply {
-        let is = |at: usize, word: &str| {
-            words.get(at).is_some_and(|given: &Vec<u8>| given.eq_ignore_ascii_case(word.as_bytes()))
-        };
-        if is(0, "script") {
+        let call = Call { words, session };
+        if call.is(0, "script") {
             return match words {
-                [_, _, text] if is(1, "load") => match scripts.load(text) {
+                [_, _, text] if call.is(1, "load") => match scripts.load(text) {
                     Ok(hash) => Reply::bulk(hash),
                     Err(error) => error,
                 },
-                [_, _] if is(1, "flush") => {
+                [_, _] if call.is(1, "flush") => {
                     scripts.forget_all();
                     Reply::OK
                 }
@@ -203,7 +201,7 @@ impl Server {
             }
             Ok(Ok(count)) => count,
         };
-        let hash = if is(0, "eval") {
+        let hash = if call.is(0, "eval") {
             match scripts.load(&words[1]) {
                 Ok(hash) => hash,
                 Err(error) => return error,

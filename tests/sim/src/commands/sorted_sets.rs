@@ -153,23 +153,28 @@ fn try_to_range_by_score(state: &mut State, call: &Call) -> Result<Reply, Reply>
             return Err(SYNTAX);
         }
     }
-    // The bounds are read before the key is looked at.
-    between(None, &call.words[2], &call.words[3])?;
-    let members = between(sorted(state, call.key())?, &call.words[2], &call.words[3])?;
+    let members = in_bounds(state, call)?;
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     let skipped = usize::try_from(skipped).unwrap_or(usize::MAX);
     Ok(told(members.into_iter().skip(skipped).take(count).collect(), with_scores))
 }
 
 pub(super) fn zremrangebyscore(state: &mut State, call: &Call) -> Reply {
-    let (from, to) = (&call.words[2], &call.words[3]);
-    let members = between(None, from, to).and_then(|_| between(sorted(state, call.key())?, from, to));
-    let members = match members {
-        Ok(members) => members,
-        Err(error) => return error,
-    };
+    either(try_to_remove_by_score(state, call))
+}
+
+fn try_to_remove_by_score(state: &mut State, call: &Call) -> Result<Reply, Reply> {
+    let members = in_bounds(state, call)?;
     let removed = change_sorted(state, call.key(), false, |set| {
         members.iter().filter(|(member, _)| set.remove(member)).count()
     });
-    either(removed.map(|removed| Reply::Int(removed.unwrap_or(0) as i64)))
+    Ok(Reply::Int(removed?.unwrap_or(0) as i64))
+}
+
+/// The members between the scores that a call names.
+fn in_bounds(state: &State, call: &Call) -> Result<Vec<(Vec<u8>, f64)>, Reply> {
+    let (from, to) = (&call.words[2], &call.words[3]);
+    // The bounds are read before the key is looked at.
+    between(None, from, to)?;
+    between(sorted(state, call.key())?, from, to)
 }
