@@ -62,10 +62,9 @@ fuzz: ## Try inputs that nobody thought of on all parsers, for a minute (FUZZ_MS
 # A run of seeds, fresh ones too, each a minute of simulated time. What fails prints the line that plays it again.
 simulate: SECONDS ?= 60
 simulate: ## Play gateways, servers and clients under faults in simulated time, for a minute (SECONDS=…)
-	SIM_FOR=$(SECONDS) cargo test --quiet --test simulation
-
 soak: SECONDS ?= 3600
 soak: ## The same for an hour (SECONDS=…)
+simulate soak:
 	SIM_FOR=$(SECONDS) cargo test --quiet --test simulation
 
 doc: ## The code's own documentation

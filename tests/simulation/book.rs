@@ -1,6 +1,6 @@
 //! What is written down of a simulation.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -104,7 +104,7 @@ impl Book {
         }
     }
 
-    pub fn keys(&self) -> std::collections::BTreeSet<String> {
+    pub fn keys(&self) -> BTreeSet<String> {
         self.0.lock().unwrap().history.operations.iter().map(|operation| operation.key.clone()).collect()
     }
 

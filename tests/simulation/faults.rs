@@ -31,6 +31,19 @@ pub const FAULTS: [&str; 11] = [
     "server busy",
 ];
 
+/// What may happen on the ways of messages, to servers and from clients.
+pub const ON_THE_WAY: [&str; 9] = [
+    "message cut",
+    "message late",
+    "request lost",
+    "request late",
+    "request doubled",
+    "answer lost",
+    "answer late",
+    "client left",
+    "departure hidden",
+];
+
 /// Storms, until the world is over. All is well when this returns.
 pub async fn happen(world: Arc<World>) {
     let mut random = world.random(500);

@@ -16,9 +16,6 @@ pub enum Store {
 impl Store {
     pub const ALL: [Self; 4] = [Self::Redis, Self::Sentinel, Self::Cluster, Self::Quorum];
 
-    /// Those of which enough is simulated.
-    pub const TESTED: [Self; 4] = Self::ALL;
-
     pub fn name(self) -> &'static str {
         match self {
             Self::Redis => "redis",
