@@ -169,13 +169,19 @@ impl fencepost::clock::Clock for TestClock {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_quorum_grants_while_one_of_its_servers_is_silent_and_not_while_two_are() {
-    let fleet = Fleet::quorum(&Clock::running(NOW_US));
+/// A gateway's store on a quorum, once it counts on all of its servers.
+async fn quorum_store(fleet: &Fleet) -> QuorumStore {
     let clock = Arc::new(TestClock(Instant::now()));
     let store = QuorumStore::start(&fleet.address().unwrap(), &RedisSettings::default(), clock).unwrap();
     // Nobody has met these servers before.
     sleep(RECONNECTED_WITHIN).await;
+    store
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quorum_grants_while_one_of_its_servers_is_silent_and_not_while_two_are() {
+    let fleet = Fleet::quorum(&Clock::running(NOW_US));
+    let store = quorum_store(&fleet).await;
     let take = async |key| store.call(Try(request(key)), Instant::now() + DEADLINE).await;
     assert!(matches!(take("a").await, Ok(Acquired::Granted(_))));
     fleet.network.set("server1", 6379, |way| way.is_silent = true);
@@ -188,9 +194,7 @@ async fn a_quorum_grants_while_one_of_its_servers_is_silent_and_not_while_two_ar
 #[tokio::test(start_paused = true)]
 async fn a_repair_that_comes_late_does_not_lengthen_the_lease() {
     let fleet = Fleet::quorum(&Clock::running(NOW_US));
-    let clock = Arc::new(TestClock(Instant::now()));
-    let store = QuorumStore::start(&fleet.address().unwrap(), &RedisSettings::default(), clock).unwrap();
-    sleep(RECONNECTED_WITHIN).await;
+    let store = quorum_store(&fleet).await;
     let lock = request("a");
     let LockRequest { key, token, ttl, .. } = lock.clone();
     fleet.network.set("server3", 6379, |way| way.refuses = true);

@@ -126,7 +126,7 @@ esac
     root.run("getent passwd fencepost").expect(0, ":/srv:/bin/sh\n");
     let enabled = "/etc/systemd/system/multi-user.target.wants/fencepost.service";
     root.run(&format!("readlink {enabled}")).expect(0, "/lib/systemd/system/fencepost.service\n");
-    // An upgrade that fails, whyever: the old gateway has run on.
+    // If an upgrade fails, the old gateway has run on.
     let fails = format!(
         r"dpkg-deb --raw-extract {new} /fails; printf '#!/bin/sh\nexit 1' >/fails/DEBIAN/preinst; chmod +x /fails/DEBIAN/preinst
         dpkg-deb -Znone --build /fails /fails.deb >/dev/null; dpkg -i /fails.deb && exit 1; true"
@@ -153,6 +153,17 @@ fn unpack_as_the_page_says(root: &Root) {
     root.run(&format!("tar {options} {tarball}")).expect(0, "");
 }
 
+/// What the page on systemd says, and systemd by the unit, after the tarball is unpacked.
+fn set_up_by_hand(root: &Root) {
+    root.run(
+        "useradd --system --user-group --home-dir /var/lib/fencepost --shell /usr/sbin/nologin fencepost
+        install -d -o root -g fencepost -m 0750 /etc/fencepost
+        install -m 0640 /usr/local/share/doc/fencepost/environment /etc/fencepost/environment
+        install -d -o fencepost -g fencepost -m 0700 /var/lib/fencepost /var/log/fencepost",
+    )
+    .expect(0, "");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_tarball_runs_on_a_bare_debian_12() {
     let root = Root::new().await;
@@ -163,14 +174,7 @@ async fn the_tarball_runs_on_a_bare_debian_12() {
     root.run("fencepost --version").expect(0, super::VERSION);
     assert!(root.run("ls /srv/share/doc/fencepost").expect(0, "").text.contains("environment\n"));
     root.run("stat -c %a /usr/local/lib").expect(0, "2775");
-    // What the page on systemd says, and systemd by the unit.
-    root.run(
-        "useradd --system --user-group --home-dir /var/lib/fencepost --shell /usr/sbin/nologin fencepost
-        install -d -o root -g fencepost -m 0750 /etc/fencepost
-        install -m 0640 /usr/local/share/doc/fencepost/environment /etc/fencepost/environment
-        install -d -o fencepost -g fencepost -m 0700 /var/lib/fencepost /var/log/fencepost",
-    )
-    .expect(0, "");
+    set_up_by_hand(&root);
     let service = root.start().await;
     assert_eq!(service.ask(&["-X", "PUT", TAKEN]).0, 201);
     service.stop();
@@ -184,13 +188,7 @@ async fn the_package_after_the_tarball_warns_of_its_unit_and_goes_on_with_its_lo
     let root = Root::new().await;
     let package = root.copy(&current().file(".deb"));
     unpack_as_the_page_says(&root);
-    root.run(
-        "useradd --system --user-group --home-dir /var/lib/fencepost --shell /usr/sbin/nologin fencepost
-        install -d -o root -g fencepost -m 0750 /etc/fencepost
-        install -m 0640 /usr/local/share/doc/fencepost/environment /etc/fencepost/environment
-        install -d -o fencepost -g fencepost -m 0700 /var/lib/fencepost /var/log/fencepost",
-    )
-    .expect(0, "");
+    set_up_by_hand(&root);
     let service = root.start().await;
     assert_eq!(service.ask(&["-X", "PUT", TAKEN]).0, 201);
     service.stop();
