@@ -307,6 +307,8 @@ at('break').addEventListener('click', async () => {
 });
 at('keep').addEventListener('click', () => at('breaking').close());
 at('breaking').addEventListener('close', () => {
+  // This comes after a while. The next question may be asked by then.
+  if (at('breaking').open) return;
   const { key } = breaking;
   breaking = undefined;
   table.focus(key);
