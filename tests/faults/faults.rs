@@ -3,6 +3,8 @@
 //! The seed decides which faults come when and what each client does next; `TEST_SEED` makes a run begin with the
 //! same one again. The history of a run that failed is saved, and `TEST_HISTORY` has it judged again (`judge.rs`).
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rand::rngs::StdRng;
@@ -64,21 +66,25 @@ pub async fn run_all<R: Rig>(store: &'static str, count: u64, length: Duration, 
 async fn run<R: Rig>(mut rig: R, length: Duration, seed: u64) -> History {
     let witness = Witness::default();
     let mut random = StdRng::seed_from_u64(seed);
-    let end = Instant::now() + length;
+    let began = Instant::now();
+    let is_over = Arc::new(AtomicBool::new(false));
     let resources = visitors::resources();
     let visitors: Vec<_> = (0..CLIENTS)
         .map(|_| {
             let random = StdRng::seed_from_u64(random.random());
             let visitor = Visitor::new(rig.doors(), witness.clone(), resources.clone(), random);
             let visitor = visitor.with_ttls(rig.ttls());
-            tokio::spawn(visitor.work_while(move || Instant::now() < end))
+            let is_over = is_over.clone();
+            tokio::spawn(visitor.work_while(move || !is_over.load(Ordering::Relaxed)))
         })
         .collect();
-    while Instant::now() < end {
+    // On a busy machine it takes longer until enough has happened.
+    while began.elapsed() < length || began.elapsed() < 3 * length && !was_worth_it(&witness.history()) {
         rig.fail(&mut random, &witness).await;
         // Between two faults things come right again, more or less.
         tokio::time::sleep(Duration::from_millis(random.random_range(50..800))).await;
     }
+    is_over.store(true, Ordering::Relaxed);
     for visitor in visitors {
         visitor.await.unwrap();
     }
@@ -87,18 +93,18 @@ async fn run<R: Rig>(mut rig: R, length: Duration, seed: u64) -> History {
     let mut history = witness.history();
     history.learn_from_log(&rig.logs());
     rig.explain(&mut history);
-    assert_it_was_worth_it(&history);
+    assert!(was_worth_it(&history), "{}", summary(&history));
     history
 }
 
 /// A run in which hardly anything happened would prove nothing.
-fn assert_it_was_worth_it(history: &History) {
+fn was_worth_it(history: &History) -> bool {
     let count = |is_such: fn(&Answer) -> bool| {
         history.operations.iter().filter(|operation| is_such(&operation.answer)).count()
     };
-    assert!(count(|answer| matches!(answer, Answer::Granted { .. })) > 100, "{}", summary(history));
     let is_fault =
         |answer: &Answer| matches!(answer, Answer::Lost { .. } | Answer::NotDone | Answer::Unknown);
-    assert!(count(is_fault) > 40, "{}", summary(history));
-    assert!(history.updates.len() > 30, "{}", summary(history));
+    count(|answer| matches!(answer, Answer::Granted { .. })) > 100
+        && count(is_fault) > 40
+        && history.updates.len() > 30
 }
