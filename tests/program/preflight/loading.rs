@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::{lines_with, says};
 use kit::gateway::run;
+use kit::proxy::{Fate, Framing, Gate, Proxy};
 use kit::quorum::{BRIEF, DURABLE, RECORD, is_ready};
 use kit::{Client, Gateway, Quorum, RedisServer, eventually, fresh_token};
 
@@ -74,6 +75,50 @@ async fn a_restart_with_the_users_of_the_page_keeps_every_lock() {
     assert!(!page.contains("restart") && !page.contains("warning"), "{page}");
     let denied: Vec<redis::Value> = command(&redis, &["ACL", "LOG"]).await;
     assert!(denied.is_empty(), "{denied:?}");
+}
+
+/// While it loads its append-only file, a server says that it has none.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_loading_is_not_said_to_have_no_append_only_file() {
+    let mut redis = RedisServer::start_with(&[&FILE[..], &["--rdbcompression", "no"]].concat()).await;
+    let proxy = Proxy::start(redis.port(), Framing::Resp).await;
+    let gateway = Gateway::start(&["--store", &proxy.redis_url()]).await;
+    let client = Client::new(gateway.address);
+    client.get("/readyz").send().await.expect(200);
+    let fill = "for at = 1, 1000 do redis.call('SET', 'filler' .. at, string.rep('x', 2000)) end";
+    let _: () = redis.command(&["EVAL", fill, "0"]).await;
+    let _: String = redis.command(&["BGREWRITEAOF"]).await;
+    eventually("the file is rewritten", async || {
+        redis.info("aof_rewrite_in_progress").await == "0" && redis.info("aof_rewrites").await != "0"
+    })
+    .await;
+    redis.shut_down().await;
+    // The gateway asks who the server is while it loads, and what is behind that when it has loaded.
+    let (has_loaded, asked) = (Gate::new(), Gate::new());
+    let opens = has_loaded.clone();
+    proxy.set_policy(move |message| match message.windows(4).any(|word| word == b"EVAL") {
+        true => Fate::Hold { message: opens.clone(), answer: opens.clone() },
+        false => Fate::Pass,
+    });
+    let is_asked = asked.clone();
+    proxy.set_tap(move |_, answer| {
+        if answer.windows(11).any(|line| line == b"\nloading:1\r") {
+            is_asked.cancel();
+        }
+    });
+    let url = redis.url().to_owned();
+    let quickened = async {
+        asked.cancelled().await;
+        let client = redis::Client::open(url).unwrap();
+        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+        let words = ["SET", "key-load-delay", "0"];
+        let _: () = redis::cmd("CONFIG").arg(&words).query_async(&mut connection).await.unwrap();
+    };
+    let slowly = ["--key-load-delay", "15000", "--loading-process-events-interval-bytes", "1024"];
+    tokio::join!(redis.start_once_with(&slowly), quickened);
+    has_loaded.cancel();
+    eventually("the gateway is back", async || client.get("/readyz").send().await.status == 200).await;
+    assert_eq!(lines_with(&gateway, "a restart of the server"), 0, "{:?}", gateway.log());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -45,7 +45,13 @@ impl Profile {
             calls.cmd("CLUSTER").arg("INFO");
         }
         let sections: Vec<String> = calls.query_async(connection).await?;
-        Ok(Self::read(&sections.concat(), on_cluster))
+        let info = sections.concat();
+        // Until it has loaded, it says that it has no append-only file. What it is asked next may find it loaded.
+        if field(&info, "loading") == Some("1") {
+            let is_loading = ErrorKind::Server(ServerErrorKind::BusyLoading);
+            return Err((is_loading, "LOADING", "the server is loading its data".to_owned()).into());
+        }
+        Ok(Self::read(&info, on_cluster))
     }
 
     fn read(info: &str, on_cluster: bool) -> Self {
