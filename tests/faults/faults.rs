@@ -16,11 +16,12 @@ use crate::faults::rig::{EmbeddedRig, RedisRig, Rig};
 use crate::faults::states::RefusingRig;
 use kit::history::{Answer, History, Witness, is_kept, summary};
 use kit::seed;
-use kit::visitors::{self, Visitor, look_at_what_is_left};
+use kit::visitors::{self, Resources, Visitor, look_at_what_is_left};
 
-mod cluster;
+pub mod cluster;
+pub mod entrance;
 pub mod rig;
-mod states;
+pub mod states;
 
 const A_MINUTE: Duration = Duration::from_secs(60);
 const HALF_A_MINUTE: Duration = Duration::from_secs(30);
@@ -64,11 +65,26 @@ pub async fn run_all<R: Rig>(store: &'static str, count: u64, length: Duration, 
 }
 
 async fn run<R: Rig>(mut rig: R, length: Duration, seed: u64) -> History {
-    let witness = Witness::default();
     let mut random = StdRng::seed_from_u64(seed);
     let began = Instant::now();
+    let history = round(&mut rig, &mut random, &visitors::resources(), |witness| {
+        // On a busy machine it takes longer until enough has happened.
+        began.elapsed() < length || began.elapsed() < 3 * length && !was_worth_it(&witness.history())
+    })
+    .await;
+    assert!(was_worth_it(&history), "{}", summary(&history));
+    history
+}
+
+/// Clients at work while things fail, for as long as this is so; then all is mended, and they look at what is left.
+pub async fn round<R: Rig>(
+    rig: &mut R,
+    random: &mut StdRng,
+    resources: &Resources,
+    goes_on: impl Fn(&Witness) -> bool,
+) -> History {
+    let witness = Witness::default();
     let is_over = Arc::new(AtomicBool::new(false));
-    let resources = visitors::resources();
     let visitors: Vec<_> = (0..CLIENTS)
         .map(|_| {
             let random = StdRng::seed_from_u64(random.random());
@@ -78,9 +94,8 @@ async fn run<R: Rig>(mut rig: R, length: Duration, seed: u64) -> History {
             tokio::spawn(visitor.work_while(move || !is_over.load(Ordering::Relaxed)))
         })
         .collect();
-    // On a busy machine it takes longer until enough has happened.
-    while began.elapsed() < length || began.elapsed() < 3 * length && !was_worth_it(&witness.history()) {
-        rig.fail(&mut random, &witness).await;
+    while goes_on(&witness) {
+        rig.fail(random, &witness).await;
         // Between two faults things come right again, more or less.
         tokio::time::sleep(Duration::from_millis(random.random_range(50..800))).await;
     }
@@ -93,7 +108,6 @@ async fn run<R: Rig>(mut rig: R, length: Duration, seed: u64) -> History {
     let mut history = witness.history();
     history.learn_from_log(&rig.logs());
     rig.explain(&mut history);
-    assert!(was_worth_it(&history), "{}", summary(&history));
     history
 }
 

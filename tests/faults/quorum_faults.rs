@@ -7,7 +7,7 @@ use crate::faults::run_all;
 use crate::quorum_faults::chaos::{QuorumRig, Rules};
 
 mod answers;
-mod chaos;
+pub mod chaos;
 mod first_start;
 mod partitions;
 mod rolling;

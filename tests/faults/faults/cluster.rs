@@ -76,9 +76,16 @@ impl Rig for ClusterRig {
 
     async fn fail(&mut self, random: &mut StdRng, witness: &Witness) {
         match random.random_range(0..8) {
-            0..3 => self.migrate(random).await,
-            3 => self.to_gateways.choose(random).unwrap().fail(random).await,
+            0..3 => {
+                witness.befalls("a slot moves");
+                self.migrate(random).await;
+            }
+            3 => {
+                witness.befalls("the way to a gateway fails");
+                self.to_gateways.choose(random).unwrap().fail(random).await;
+            }
             4 => {
+                witness.befalls("a server stands still");
                 // Not for so long that anybody would take over.
                 let (_, owner) = self.some_slot(random).await;
                 self.cluster.nodes[owner].signal("STOP");
@@ -86,6 +93,7 @@ impl Rig for ClusterRig {
                 self.cluster.nodes[owner].signal("CONT");
             }
             5 => {
+                witness.befalls("a server stands still until its replica takes over");
                 let (_, owner) = self.some_slot(random).await;
                 let start_us = now_us();
                 self.cluster.nodes[owner].signal("STOP");
@@ -96,6 +104,7 @@ impl Rig for ClusterRig {
                 witness.split_since(start_us);
             }
             _ => {
+                witness.befalls("a replica takes over");
                 let (_, owner) = self.some_slot(random).await;
                 let start_us = now_us();
                 self.cluster.take_over(owner).await;

@@ -15,6 +15,8 @@ use kit::proxy::{Fate, Framing, gate_after};
 use kit::visitors::Ttls;
 use kit::{Client, Gateway, Proxy, RedisServer, eventually};
 
+use super::entrance::Entrance;
+
 /// How late a message may be that was kept back.
 const LATEST: Duration = Duration::from_secs(5);
 
@@ -144,7 +146,8 @@ impl RedisRig {
     }
 
     /// Something that befalls what is sent to the server.
-    pub async fn fail_on_the_way(&self, random: &mut StdRng) {
+    pub async fn fail_on_the_way(&self, random: &mut StdRng, witness: &Witness) {
+        witness.befalls("a way to the server fails");
         self.to_redis.choose(random).unwrap().fail(random).await;
     }
 }
@@ -161,15 +164,23 @@ impl Rig for RedisRig {
 
     async fn fail(&mut self, random: &mut StdRng, witness: &Witness) {
         match random.random_range(0..40) {
-            0..16 => self.fail_on_the_way(random).await,
-            16..26 => self.to_gateways.choose(random).unwrap().fail(random).await,
+            0..16 => self.fail_on_the_way(random, witness).await,
+            16..26 => {
+                witness.befalls("the way to a gateway fails");
+                self.to_gateways.choose(random).unwrap().fail(random).await;
+            }
             26..33 => {
+                witness.befalls("the server stands still");
                 self.redis.signal("STOP");
                 some_time(random, 2_500).await;
                 self.redis.signal("CONT");
             }
-            33..37 => self.redis.restart().await,
+            33..37 => {
+                witness.befalls("the server restarts");
+                self.redis.restart().await;
+            }
             37 => {
+                witness.befalls("the server restarts empty");
                 let start_us = now_us();
                 self.redis.kill();
                 self.redis.lose_data();
@@ -177,6 +188,7 @@ impl Rig for RedisRig {
                 witness.lost_since(start_us);
             }
             38 => {
+                witness.befalls("the server restarts without its last writes");
                 let start_us = now_us();
                 self.redis.kill();
                 self.redis.lose_tail();
@@ -184,6 +196,7 @@ impl Rig for RedisRig {
                 witness.lost_since(start_us);
             }
             _ => {
+                witness.befalls("the server forgets all");
                 let start_us = now_us();
                 let _: () = self.redis.command(&["FLUSHALL"]).await;
                 witness.lost_since(start_us);
@@ -210,65 +223,38 @@ impl Rig for RedisRig {
 
 /// One gateway with its file.
 pub struct EmbeddedRig {
-    directory: TempDir,
-    gateway: Gateway,
-    good_way: Proxy,
-    bad_way: BadWay,
-    earlier_logs: Vec<String>,
+    entrance: Entrance,
+    _directory: TempDir,
 }
 
 impl EmbeddedRig {
     pub async fn start() -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let gateway = Gateway::on_file(&directory.path().join("locks.redb"), &[]).await;
-        let port = gateway.address.port();
-        let good_way = Proxy::start(port, Framing::Chunks).await;
-        let bad_way = BadWay::to(port, Framing::Chunks).await;
-        Self { directory, gateway, good_way, bad_way, earlier_logs: Vec::new() }
-    }
-
-    async fn start_again(&mut self) {
-        self.earlier_logs.extend(self.gateway.log());
-        self.gateway = Gateway::on_file(&self.directory.path().join("locks.redb"), &[]).await;
-        self.good_way.set_target(self.gateway.address.port());
-        self.bad_way.proxy.set_target(self.gateway.address.port());
+        let file = format!("file:{}", directory.path().join("locks.redb").display());
+        Self { entrance: Entrance::open(&["--store", &file]).await, _directory: directory }
     }
 }
 
 impl Rig for EmbeddedRig {
     fn doors(&self) -> Vec<Client> {
-        vec![self.safe_door(), self.bad_way.client()]
+        self.entrance.doors().into()
     }
 
     fn safe_door(&self) -> Client {
-        Client::new(SocketAddr::from((Ipv4Addr::LOCALHOST, self.good_way.port())))
+        self.entrance.safe_door()
     }
 
     async fn fail(&mut self, random: &mut StdRng, witness: &Witness) {
         match random.random_range(0..10) {
-            0..5 => self.bad_way.fail(random).await,
-            5..7 => {
-                self.gateway.signal("STOP");
-                some_time(random, 2_500).await;
-                self.gateway.signal("CONT");
-            }
-            7..9 => {
-                let start_us = now_us();
-                self.gateway.kill();
-                self.start_again().await;
-                witness.killed_since(start_us);
-            }
-            _ => {
-                self.gateway.signal("TERM");
-                assert!(self.gateway.exit_status().await.success());
-                self.start_again().await;
-            }
+            0..5 => self.entrance.way_fails(random, witness).await,
+            5..7 => self.entrance.stands_still(random, witness).await,
+            7..9 => self.entrance.is_killed(witness).await,
+            _ => self.entrance.ends(witness).await,
         }
     }
 
     async fn heal(&mut self) {
-        self.bad_way.become_good();
-        self.bad_way.is_over().await;
+        self.entrance.heal().await;
         let client = self.safe_door();
         eventually("the gateway is ready", async || {
             client.get("/readyz").try_send().await.is_ok_and(|answer| answer.status == 200)
@@ -277,6 +263,6 @@ impl Rig for EmbeddedRig {
     }
 
     fn logs(&self) -> Vec<String> {
-        [self.earlier_logs.clone(), self.gateway.log()].concat()
+        self.entrance.logs()
     }
 }

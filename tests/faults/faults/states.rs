@@ -61,11 +61,12 @@ impl Rig for RefusingRig {
         self.0.safe_door()
     }
 
-    async fn fail(&mut self, random: &mut StdRng, _: &Witness) {
+    async fn fail(&mut self, random: &mut StdRng, witness: &Witness) {
         if random.random_bool(0.3) {
-            return self.0.fail_on_the_way(random).await;
+            return self.0.fail_on_the_way(random, witness).await;
         }
         let refusal = *ALL.choose(random).unwrap();
+        witness.befalls(&format!("the server refuses: {refusal:?}"));
         refuse(&self.0.redis, refusal, random).await;
     }
 

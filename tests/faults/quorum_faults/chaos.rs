@@ -1,7 +1,6 @@
 //! Five nodes and three gateways, and all that can go wrong with each of them and between them.
 
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -12,12 +11,12 @@ use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::sleep;
 
 use super::ways::{Divisible, Ways};
-use crate::faults::rig::{BadWay, Rig, some_time};
-use kit::history::{Answer, History, Operation, Witness, now_us, summary};
-use kit::proxy::Framing;
+use crate::faults::entrance::Entrance;
+use crate::faults::rig::{Rig, some_time};
+use kit::history::{Answer, History, Operation, Witness, summary};
 use kit::quorum::{BRIEF, counts_soon, hasten, is_ready};
 use kit::visitors::Ttls;
-use kit::{Client, Gateway, Proxy, RedisServer};
+use kit::{Client, RedisServer};
 
 const NODES: usize = 5;
 const GATEWAYS: usize = 3;
@@ -55,19 +54,18 @@ pub struct QuorumRig {
     touched: std::sync::Mutex<BTreeMap<Touch, usize>>,
 }
 
-/// A gateway, and the ways to it that stay when it starts again.
-struct Entrance {
-    args: Vec<String>,
-    gateway: Mutex<Gateway>,
-    good_way: Proxy,
-    bad_way: BadWay,
-    earlier_logs: Mutex<Vec<String>>,
-}
-
 impl QuorumRig {
     pub async fn start(rules: Rules) -> Self {
         let whole = Divisible::start(NODES, GATEWAYS, &["--appendonly", "yes"]).await;
-        let gateways = join_all((0..GATEWAYS).map(|at| Entrance::open(rules, whole.url(at)))).await;
+        let limits = match rules {
+            // As long as the longest lease that is asked for.
+            Rules::Running => &["--max-ttl", "1h", "--store-timeout", "500ms"][..],
+            Rules::Minority | Rules::Careless => &BRIEF,
+        };
+        let urls: Vec<_> = (0..GATEWAYS).map(|at| whole.url(at)).collect();
+        let open =
+            urls.iter().map(|url| async { Entrance::open(&[&["--store", url], limits].concat()).await });
+        let gateways = join_all(open).await;
         let Divisible { quorum, ways } = whole;
         quorum.is_whole().await;
         for entrance in &gateways {
@@ -78,11 +76,11 @@ impl QuorumRig {
     }
 
     /// Touches some nodes one after the other, each of them one that nobody else touches.
-    async fn touch_some(&self, random: &mut StdRng) {
+    async fn touch_some(&self, random: &mut StdRng, witness: &Witness) {
         for _ in 0..random.random_range(1..3) {
             some_time(random, if self.rules == Rules::Careless { 3_000 } else { 600 }).await;
             let (at, mut node) = self.untouched(random);
-            self.touch(at, &mut node, random).await;
+            self.touch(at, &mut node, random, witness).await;
             match self.rules {
                 Rules::Minority => counts_soon(&node).await,
                 Rules::Running | Rules::Careless => {}
@@ -111,7 +109,7 @@ impl QuorumRig {
         }
     }
 
-    async fn touch(&self, at: usize, node: &mut RedisServer, random: &mut StdRng) {
+    async fn touch(&self, at: usize, node: &mut RedisServer, random: &mut StdRng, witness: &Witness) {
         use Touch::{BadWay, Flush, Part, Restart, Stall};
         let all = match self.rules {
             Rules::Running => &[Stall, Part, Part, BadWay][..],
@@ -119,6 +117,13 @@ impl QuorumRig {
         };
         let touch = *all.choose(random).unwrap();
         *self.touched.lock().unwrap().entry(touch).or_default() += 1;
+        witness.befalls(match touch {
+            Restart => "a server restarts",
+            Flush => "a server forgets all",
+            Stall => "a server stands still",
+            Part => "a server is cut off",
+            BadWay => "a way to a server fails",
+        });
         match touch {
             Restart => {
                 node.kill();
@@ -146,26 +151,16 @@ impl QuorumRig {
         let entrance = self.gateways.choose(random).unwrap();
         some_time(random, 2_000).await;
         match random.random_range(0..4) {
-            0 | 1 => entrance.bad_way.fail(random).await,
-            2 => {
-                let gateway = entrance.gateway.lock().await;
-                gateway.signal("STOP");
-                some_time(random, 2_000).await;
-                gateway.signal("CONT");
-            }
-            _ => {
-                let start_us = now_us();
-                entrance.start_again().await;
-                witness.killed_since(start_us);
-            }
+            0 | 1 => entrance.way_fails(random, witness).await,
+            2 => entrance.stands_still(random, witness).await,
+            _ => entrance.is_killed(witness).await,
         }
     }
 }
 
 impl Rig for QuorumRig {
     fn doors(&self) -> Vec<Client> {
-        let safe = self.gateways.iter().map(Entrance::safe_door);
-        safe.chain(self.gateways.iter().map(|entrance| entrance.bad_way.client())).collect()
+        self.gateways.iter().flat_map(Entrance::doors).collect()
     }
 
     fn safe_door(&self) -> Client {
@@ -177,7 +172,7 @@ impl Rig for QuorumRig {
         let hands = if rig.rules == Rules::Running { 3 } else { 2 };
         let touching = (0..hands).map(|_| {
             let mut random = StdRng::seed_from_u64(random.random());
-            async move { rig.touch_some(&mut random).await }
+            async move { rig.touch_some(&mut random, witness).await }
         });
         let touching = join_all(touching.collect::<Vec<_>>());
         let troubles = async { tokio::join!(touching, rig.trouble_a_gateway(random, witness)) };
@@ -193,8 +188,7 @@ impl Rig for QuorumRig {
             way.is_over().await;
         }
         for entrance in &self.gateways {
-            entrance.bad_way.become_good();
-            entrance.bad_way.is_over().await;
+            entrance.heal().await;
         }
         for node in &self.nodes {
             counts_soon(&*node.lock().await).await;
@@ -209,11 +203,7 @@ impl Rig for QuorumRig {
     }
 
     fn logs(&self) -> Vec<String> {
-        let logs = |entrance: &Entrance| {
-            [entrance.earlier_logs.try_lock().unwrap().clone(), entrance.gateway.try_lock().unwrap().log()]
-                .concat()
-        };
-        self.gateways.iter().flat_map(logs).collect()
+        self.gateways.iter().flat_map(Entrance::logs).collect()
     }
 
     fn ttls(&self) -> Ttls {
@@ -235,38 +225,4 @@ impl Rig for QuorumRig {
             assert!(failures * 20 < history.operations.len(), "{}", summary(history));
         }
     }
-}
-
-impl Entrance {
-    async fn open(rules: Rules, url: String) -> Self {
-        let limits = match rules {
-            // As long as the longest lease that is asked for.
-            Rules::Running => &["--max-ttl", "1h", "--store-timeout", "500ms"][..],
-            Rules::Minority | Rules::Careless => &BRIEF,
-        };
-        let args: Vec<_> = ["--store", &url].iter().chain(limits).map(|arg| (*arg).to_owned()).collect();
-        let gateway = start(&args).await;
-        let port = gateway.address.port();
-        let good_way = Proxy::start(port, Framing::Chunks).await;
-        let bad_way = BadWay::to(port, Framing::Chunks).await;
-        Self { args, gateway: Mutex::new(gateway), good_way, bad_way, earlier_logs: Mutex::default() }
-    }
-
-    fn safe_door(&self) -> Client {
-        Client::new(SocketAddr::from((Ipv4Addr::LOCALHOST, self.good_way.port())))
-    }
-
-    /// Ends it at once, and starts it again.
-    async fn start_again(&self) {
-        let mut gateway = self.gateway.lock().await;
-        gateway.kill();
-        self.earlier_logs.lock().await.extend(gateway.log());
-        *gateway = start(&self.args).await;
-        self.good_way.set_target(gateway.address.port());
-        self.bad_way.proxy.set_target(gateway.address.port());
-    }
-}
-
-async fn start(args: &[String]) -> Gateway {
-    Gateway::start(&args.iter().map(String::as_str).collect::<Vec<_>>()).await
 }

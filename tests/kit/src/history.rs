@@ -37,6 +37,16 @@ pub struct History {
     pub kills: Vec<Span>,
     /// From here on no command is under way any more, and nobody does anything but look.
     pub quiet_us: Option<u64>,
+    /// What was done to gateways, servers and ways, for people.
+    #[serde(default)]
+    pub faults: Vec<Fault>,
+}
+
+/// Something that was done to a gateway, a server or a way.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Fault {
+    pub name: String,
+    pub start_us: u64,
 }
 
 /// Microseconds on the clock of the machine, suspend included.

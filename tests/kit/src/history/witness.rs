@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{Action, Answer, History, Holder, Operation, Span, Update, now_us};
+use super::{Action, Answer, Fault, History, Holder, Operation, Span, Update, now_us};
 use crate::{Client, fresh_token, http};
 
 /// Writes into one history. Its clones write into the same.
@@ -26,6 +26,7 @@ impl Witness {
             all.losses.extend(history.losses);
             all.splits.extend(history.splits);
             all.kills.extend(history.kills);
+            all.faults.extend(history.faults);
         }
         Self { history: Arc::new(Mutex::new(all)) }
     }
@@ -83,6 +84,12 @@ impl Witness {
 
     pub fn updated(&self, update: Update) {
         self.history.lock().unwrap().updates.push(update);
+    }
+
+    /// Says that this is done now.
+    pub fn befalls(&self, name: &str) {
+        let fault = Fault { name: name.to_owned(), start_us: now_us() };
+        self.history.lock().unwrap().faults.push(fault);
     }
 
     /// Says that the store lost what it held at some time since `start_us`.
