@@ -7,7 +7,7 @@ TOOLS := redis-server:redis-server sqlite3:sqlite3 curl:curl unshare:util-linux 
 # The OWASP rules are no command.
 CORE_RULES := /usr/share/modsecurity-crs/rules
 
-.PHONY: help build test test-servers model check doc book openapi settings bench bench-replies bench-wait bench-quorum bench-growth bench-micro count tools clients deny fuzz dist simulate soak
+.PHONY: help build test test-servers model check doc book openapi settings chaos bench bench-replies bench-wait bench-quorum bench-growth bench-micro count tools clients deny fuzz dist simulate soak
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -66,6 +66,12 @@ soak: SECONDS ?= 3600
 soak: ## The same for an hour (SECONDS=…)
 simulate soak:
 	SIM_FOR=$(SECONDS) cargo test --quiet --test simulation
+
+# STORE=file, redis, refusing, cluster or quorum starts servers of its own; STORE=redis://… is one of yours.
+STORE ?= redis
+chaos: SECONDS ?= 3600
+chaos: tools ## Let everything fail around real gateways and servers for an hour, and report on it (SECONDS=…, STORE=…)
+	CHAOS_SECONDS=$(SECONDS) CHAOS_STORE=$(STORE) CHAOS_MAY_LOSE=$(MAY_LOSE) cargo test --quiet --test faults -- --exact --nocapture chaos::a_run_under_faults_is_survived_and_reported
 
 doc: ## The code's own documentation
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --document-private-items

@@ -23,7 +23,6 @@ mod live;
 #[path = "../gateway/machine.rs"]
 mod machine;
 mod plan;
-mod plot;
 mod report;
 mod results;
 #[path = "../shared/mod.rs"]

@@ -6,10 +6,10 @@ use crate::connections::Connections;
 use crate::expiry::Expiry;
 use crate::keys::Keys;
 use crate::live::Live;
-use crate::plot::{Line, Plot, Point};
 use crate::results::Results;
 use crate::shared::figures::Spread;
 use crate::waiters::Waiters;
+use kit::plot::{Line, Plot, Point};
 
 /// Of the throughput beside a thousand locks, so much is to be left beside a million.
 const MUST_BE_KEPT: f64 = 0.9;

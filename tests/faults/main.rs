@@ -7,6 +7,7 @@
     reason = "a test that cannot go on must fail"
 )]
 
+mod chaos;
 mod embedded_faults;
 mod failover;
 mod faults;

@@ -29,6 +29,7 @@ pub mod keys;
 pub mod load;
 pub mod metrics;
 pub mod network;
+pub mod plot;
 pub mod proxy;
 pub mod quorum;
 pub mod redis_server;

@@ -19,6 +19,8 @@ pub struct Resource {
     discipline: Discipline,
     fence: u64,
     version: u64,
+    updates: u64,
+    lost: u64,
 }
 
 impl Resource {
@@ -37,9 +39,23 @@ impl Resource {
         Some(self.version)
     }
 
+    pub fn discipline(&self) -> Discipline {
+        self.discipline
+    }
+
     /// What it has come to.
     pub fn version(&self) -> u64 {
         self.version
+    }
+
+    /// How many writes it did not refuse.
+    pub fn updates(&self) -> u64 {
+        self.updates
+    }
+
+    /// How many writes replaced what their writer had not read: the update before is lost.
+    pub fn lost(&self) -> u64 {
+        self.lost
     }
 
     /// Writes what follows the version that was read; returns whether it did not refuse.
@@ -50,6 +66,8 @@ impl Resource {
             Discipline::Unfenced => false,
         };
         if !is_refused {
+            self.updates += 1;
+            self.lost += u64::from(self.version != before);
             self.fence = number;
             self.version = before + 1;
         }

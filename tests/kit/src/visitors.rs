@@ -10,7 +10,7 @@ use rand::seq::IndexedRandom;
 use tokio::time::sleep;
 
 use super::history::{Action, Answer, Operation, Update, Witness};
-use super::resource::Resource;
+use super::resource::{Discipline, Resource};
 use super::{Client, fresh_token};
 
 /// Fewer than clients, so that they meet.
@@ -37,11 +37,18 @@ impl Default for Ttls {
     }
 }
 
-/// Each of them claims.
-pub type Resources = Arc<BTreeMap<&'static str, Mutex<Resource>>>;
+/// What the lock of each name protects.
+pub type Resources = Arc<BTreeMap<&'static str, Mutex<Vec<Resource>>>>;
 
+/// Each of them claims.
 pub fn resources() -> Resources {
-    Arc::new(KEYS.iter().map(|key| (*key, Mutex::default())).collect())
+    resources_with(&[Discipline::Claim])
+}
+
+/// One of each discipline for each lock.
+pub fn resources_with(disciplines: &[Discipline]) -> Resources {
+    let each = || disciplines.iter().map(|discipline| Resource::with(*discipline)).collect();
+    Arc::new(KEYS.iter().map(|key| (*key, Mutex::new(each()))).collect())
 }
 
 /// Waits until no request is under way any more, and looks at every lock that was asked for: soon after, and when the
@@ -135,13 +142,17 @@ impl Visitor {
     /// Claims, reads and writes, with pauses that may outlast the lease.
     async fn update(&mut self, key: &str, number: u64, ttl_ms: u64) {
         let resources = self.resources.clone();
-        let Some(resource) = resources.get(key) else { return };
+        let Some(resources) = resources.get(key) else { return };
         self.pause(20).await;
-        let Some(before) = resource.lock().unwrap().read(number) else { return };
+        let read: Vec<_> = resources.lock().unwrap().iter_mut().map(|one| one.read(number)).collect();
         let longest_ms = if self.random.random_bool(0.1) { ttl_ms * 3 / 2 } else { 30 };
         self.pause(longest_ms).await;
-        if resource.lock().unwrap().write(number, before) {
-            self.witness.updated(Update { resource: key.to_owned(), number, before });
+        for (resource, before) in resources.lock().unwrap().iter_mut().zip(read) {
+            let Some(before) = before else { continue };
+            // The others lose updates, whatever a lock service does.
+            if resource.write(number, before) && resource.discipline() == Discipline::Claim {
+                self.witness.updated(Update { resource: key.to_owned(), number, before });
+            }
         }
     }
 

@@ -10,7 +10,7 @@ const TOP: f64 = 70.0;
 const BOTTOM: f64 = 56.0;
 /// About as many numbers stand at an axis.
 const TICKS: f64 = 6.0;
-/// They can be told apart by those who see no red or no green; and by the dashes where there is no colour at all.
+/// They can be told apart by those who see no red or no green; and by the dashes where there is no color at all.
 const STYLES: [(&str, &str); 4] =
     [("#0072b2", "none"), ("#d55e00", "7 4"), ("#009e73", "2 3"), ("#cc79a7", "9 3 2 3")];
 
