@@ -12,6 +12,8 @@ use super::DISCIPLINES;
 
 /// So long before a time without service what was done may be its cause.
 const BEFORE_US: u64 = 2_000_000;
+/// As many as can be told apart.
+const MOST_POINTS: u64 = 120;
 const STYLE: &str = "body{font:16px sans-serif;max-width:50rem;margin:2rem auto;padding:0 1rem}\
      table{border-collapse:collapse}td,th{padding:.2rem .8rem;border-bottom:1px solid #ddd;text-align:left}\
      td:last-child{text-align:right}";
@@ -133,9 +135,7 @@ impl Report {
     }
 
     pub fn to_html(&self) -> String {
-        let end_us = self.losses.last().map_or(self.began_us, |losses| losses.at_us);
-        let seconds = self.seconds_since_begin(end_us);
-        let title = format!("{seconds} s of faults: {}", self.store);
+        let title = format!("{} s of faults: {}", self.seconds(), self.store);
         let mut page = format!(
             "<!doctype html><meta charset=utf-8><title>{title}</title><style>{STYLE}</style>\n<h1>{title}</h1>\n\
              <p>{} requests, {} locks granted.</p>\n",
@@ -157,16 +157,20 @@ impl Report {
     }
 
     fn plot_of_answers(&self) -> Plot {
-        let mut each = BTreeMap::new();
+        let width = self.width_s();
+        let mut counts = vec![[0_u32; 3]; usize::try_from(self.seconds() / width).unwrap() + 1];
         for operation in self.operations() {
-            let at = self.seconds_since_begin(operation.span.end_us);
-            each.entry(at).or_insert([0_u32; 3])[kind(&operation.answer)] += 1;
+            let at = usize::try_from(self.seconds_since_begin(operation.span.end_us) / width).unwrap();
+            // Of the second in which it ends.
+            if let Some(count) = counts.get_mut(at) {
+                count[kind(&operation.answer)] += 1;
+            }
         }
-        let line = |at: usize, name: &str| Line {
+        let line = |kind: usize, name: &str| Line {
             name: name.to_owned(),
-            points: each
-                .iter()
-                .map(|(second, counts)| point(*second as f64, f64::from(counts[at])))
+            points: (0_u64..)
+                .zip(&counts)
+                .map(|(at, counts)| point((at * width) as f64, f64::from(counts[kind]) / width as f64))
                 .collect(),
         };
         let lines =
@@ -175,15 +179,28 @@ impl Report {
     }
 
     fn plot_of_losses(&self) -> Plot {
-        let line = |at: usize| Line {
-            name: name(DISCIPLINES[at]).to_owned(),
+        let each = usize::try_from(self.width_s()).unwrap();
+        let line = |(at, name): (usize, &str)| Line {
+            name: name.to_owned(),
             points: self
                 .losses
                 .iter()
+                .step_by(each)
                 .map(|losses| point(self.seconds_since_begin(losses.at_us) as f64, losses.of[at].1 as f64))
                 .collect(),
         };
-        plot("lost", "Updates lost so far", "updates", (0..DISCIPLINES.len()).map(line).collect())
+        let names = ["claims", "checks at the write", "has no fence"];
+        plot("lost", "Updates lost so far", "updates", names.into_iter().enumerate().map(line).collect())
+    }
+
+    /// How long it was.
+    fn seconds(&self) -> u64 {
+        self.losses.last().map_or(0, |losses| self.seconds_since_begin(losses.at_us))
+    }
+
+    /// So many seconds are one point of a picture.
+    fn width_s(&self) -> u64 {
+        self.seconds().div_ceil(MOST_POINTS).max(1)
     }
 }
 
@@ -227,10 +244,12 @@ fn name(discipline: Discipline) -> &'static str {
 }
 
 fn longest_gap(round: &History) -> Option<Gap> {
-    // Before they look at what is left, clients ask nothing for a while.
+    // At its end clients stop one after the other, and then only look at what is left.
     let is_at_work = |one: &&Operation| round.quiet_us.is_none_or(|quiet_us| one.span.end_us < quiet_us);
-    let definite = round.operations.iter().filter(|one| kind(&one.answer) == 0);
-    let mut answered: Vec<_> = definite.filter(is_at_work).map(|one| one.span.end_us).collect();
+    let at_work: Vec<_> = round.operations.iter().filter(is_at_work).collect();
+    let last_us = at_work.iter().map(|one| one.span.start_us).max()?;
+    let definite = at_work.iter().filter(|one| kind(&one.answer) == 0);
+    let mut answered: Vec<_> = definite.map(|one| one.span.end_us.min(last_us)).collect();
     answered.sort_unstable();
     let (start_us, end_us) =
         answered.windows(2).map(|pair| (pair[0], pair[1])).max_by_key(|(start, end)| end - start)?;
