@@ -59,13 +59,16 @@ FUZZ_MS ?= 20000
 fuzz: ## Try inputs that nobody thought of on all parsers, for a minute (FUZZ_MS=… on each of them)
 	BOLERO_RANDOM_TEST_TIME_MS=$(FUZZ_MS) RUST_TEST_THREADS=2 cargo test --test fuzz
 
-# A run of seeds, fresh ones too, each a minute of simulated time. What fails prints the line that plays it again.
+# A run of seeds, fresh ones too, each a minute of simulated time. What fails prints the line that plays it again. A minute takes the
+# program of the other tests. What runs for longer is worth a build of its own, in which the gateway is optimized and its dependencies
+# are those of the tests: a minute and a half of the processor, for twice the speed.
+OPTIMIZED := $(foreach package,fencepost fencepost-kit,--config profile.dev.package.$(package).opt-level=1)
 simulate: SECONDS ?= 60
 simulate: ## Play gateways, servers and clients under faults in simulated time, for a minute (SECONDS=…)
-soak: SECONDS ?= 3600
-soak: ## The same for an hour (SECONDS=…)
-simulate soak:
 	SIM_FOR=$(SECONDS) cargo test --quiet --test simulation
+soak: SECONDS ?= 3600
+soak: ## The same for an hour, at twice the speed (SECONDS=…)
+	SIM_FOR=$(SECONDS) cargo test --quiet $(OPTIMIZED) --test simulation
 
 # STORE=file, redis, refusing, cluster or quorum starts servers of its own; STORE=redis://… is one of yours.
 STORE ?= redis

@@ -132,14 +132,14 @@ const CONTAINERS: [&str; 5] = ["acl", "cluster", "config", "script", "sentinel"]
 
 /// The command that words call.
 pub fn find(words: &[Vec<u8>]) -> Option<&'static Command> {
-    let name = words.first()?;
-    let is_container = CONTAINERS.iter().any(|container| name.eq_ignore_ascii_case(container.as_bytes()));
-    let second = words.get(1).filter(|_| is_container).map(Vec::as_slice);
-    let called = || {
-        let rest = second.into_iter().flat_map(|second| [&b"|"[..], second]);
-        [name.as_slice()].into_iter().chain(rest).flatten().map(u8::to_ascii_lowercase)
-    };
-    let found = COMMANDS.binary_search_by(|command| command.name.bytes().cmp(called()));
+    let mut name = words.first()?.to_ascii_lowercase();
+    if CONTAINERS.iter().any(|container| name == container.as_bytes())
+        && let Some(second) = words.get(1)
+    {
+        name.push(b'|');
+        name.extend(second.to_ascii_lowercase());
+    }
+    let found = COMMANDS.binary_search_by(|command| command.name.as_bytes().cmp(&name));
     found.ok().map(|at| &COMMANDS[at])
 }
 

@@ -62,6 +62,9 @@ pub(crate) struct Scripts {
     run: Function,
     /// By their hashes.
     known: BTreeMap<String, Function>,
+    /// By their texts, with their hashes. A server that forgot its scripts is sent the same ones, and compiling takes longer than
+    /// running them.
+    compiled: BTreeMap<Vec<u8>, (String, Function)>,
     /// What stands in the texts, and what is run in its place.
     mistake: Option<(String, String)>,
 }
@@ -96,7 +99,7 @@ impl Scripts {
         })?;
         let hash = lua.create_function(|_, text: mlua::LuaString| Ok(hash_of(&text.as_bytes())))?;
         let run = lua.load(PRELUDE).set_name("@prelude").call((call, allows, hash))?;
-        Ok(Self { lua, run, known: BTreeMap::new(), mistake: None })
+        Ok(Self { lua, run, known: BTreeMap::new(), compiled: BTreeMap::new(), mistake: None })
     }
 
     pub(crate) fn knows(&self, hash: &str) -> bool {
@@ -109,27 +112,35 @@ impl Scripts {
 
     pub(crate) fn make_mistake(&mut self, stands: &str, mistake: &str) {
         self.mistake = Some((stands.to_owned(), mistake.to_owned()));
+        self.compiled.clear();
     }
 
     /// Makes a text known by its hash.
     pub(crate) fn load(&mut self, text: &[u8]) -> Result<String, Reply> {
-        let hash = hash_of(text);
-        if !self.knows(&hash) {
-            let run = match &self.mistake {
-                Some((stands, mistake)) => {
-                    String::from_utf8_lossy(text).replace(stands, mistake).into_bytes().into()
-                }
-                None => Cow::Borrowed(text),
-            };
-            let chunk = self.lua.load(&*run).set_name("@user_script");
-            let function = chunk.into_function().map_err(|error| {
-                let said = error.to_string();
-                let said = said.lines().next().unwrap_or_default();
-                Reply::failed(format!("ERR Error compiling script (new function): {said}"))
-            })?;
-            self.known.insert(hash.clone(), function);
-        }
+        let (hash, function) = match self.compiled.get(text) {
+            Some(compiled) => compiled.clone(),
+            None => {
+                let compiled = (hash_of(text), self.compile(text)?);
+                self.compiled.insert(text.to_owned(), compiled.clone());
+                compiled
+            }
+        };
+        self.known.entry(hash.clone()).or_insert(function);
         Ok(hash)
+    }
+
+    fn compile(&self, text: &[u8]) -> Result<Function, Reply> {
+        let run = match &self.mistake {
+            Some((stands, mistake)) => {
+                String::from_utf8_lossy(text).replace(stands, mistake).into_bytes().into()
+            }
+            None => Cow::Borrowed(text),
+        };
+        self.lua.load(&*run).set_name("@user_script").into_function().map_err(|error| {
+            let said = error.to_string();
+            let said = said.lines().next().unwrap_or_default();
+            Reply::failed(format!("ERR Error compiling script (new function): {said}"))
+        })
     }
 
     /// Runs the script of this hash.
