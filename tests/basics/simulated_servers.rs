@@ -13,7 +13,7 @@ use fencepost::store::{
     Try,
 };
 use kit::asking::LockStoreExt;
-use sim::{Clock, Conditions, Fleet, Kept, Layout, Reply, Server};
+use sim::{Clock, Conditions, Direction, Fate, Fleet, Kept, Layout, Reply, Server};
 use tokio::time::{Instant, sleep, timeout};
 
 const NOW_US: u64 = 1_760_000_000_000_000;
@@ -109,6 +109,30 @@ async fn numbers_grow_over_a_failover_to_a_replica_that_lacks_the_last_of_it() {
     sleep(RECONNECTED_WITHIN).await;
     assert!(matches!(take(&store, "known to both").await, Ok(Acquired::NotTaken(_))), "it was copied");
     assert!(number(&store, "lost").await > lost);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_command_that_strays_is_done_after_what_was_sent_later_by_another_connection() {
+    let fleet = Fleet::alone(&Clock::running(NOW_US));
+    let (strays, stray_for) = (Arc::new(AtomicBool::new(false)), Duration::from_millis(500));
+    let next = strays.clone();
+    let view = fleet.network.view(Box::new(move |direction| match direction {
+        Direction::ToServer if next.swap(false, Ordering::SeqCst) => Fate::Stray(stray_for),
+        _ => Fate::Arrives,
+    }));
+    let address = fleet.address().unwrap().through(Arc::new(view));
+    let store = RedisStore::start(&address, &RedisSettings::default()).unwrap();
+    number(&store, "a").await;
+    strays.store(true, Ordering::SeqCst);
+    assert!(matches!(take(&store, "b").await, Err(StoreError::Unknown(_))));
+    let later = number(&store, "c").await;
+    sleep(stray_for).await;
+    match take(&store, "b").await {
+        Ok(Acquired::NotTaken(refusal)) => {
+            assert!(refusal.holder.unwrap().fencing_token.get() > later, "it came first");
+        }
+        other => panic!("it is lost: {other:?}"),
+    }
 }
 
 #[tokio::test(start_paused = true)]

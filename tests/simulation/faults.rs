@@ -32,9 +32,10 @@ pub const FAULTS: [&str; 11] = [
 ];
 
 /// What may happen on the ways of messages, to servers and from clients.
-pub const ON_THE_WAY: [&str; 9] = [
+pub const ON_THE_WAY: [&str; 10] = [
     "message cut",
     "message late",
+    "message strayed",
     "request lost",
     "request late",
     "request doubled",
@@ -73,6 +74,9 @@ fn begin_storm(world: &World, random: &mut StdRng) {
     }
     if world.settings.has("message late") && random.random_bool(0.5) {
         weather.late_per_mille = random.random_range(1..30);
+    }
+    if world.settings.has("message strayed") && random.random_bool(0.5) {
+        weather.stray_per_mille = random.random_range(1..60);
     }
     if world.settings.has("hint lost") && random.random_bool(0.5) {
         for (number, server) in (2_000..).zip(&world.fleet.servers) {

@@ -12,7 +12,7 @@ use fencepost::store::redis::{RedisSettings, RedisStore};
 use kit::resource::Resource;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use sim::{Clock, Fate, Fleet};
+use sim::{Clock, Direction, Fate, Fleet};
 use tokio::time::{Instant, sleep};
 
 use crate::book::{Book, Closed};
@@ -39,6 +39,7 @@ const SHORT_LEASES_END: Duration = Duration::from_secs(3);
 pub struct Weather {
     pub cut_per_mille: u32,
     pub late_per_mille: u32,
+    pub stray_per_mille: u32,
     /// Whether anything may fail between gateways and servers.
     pub is_stormy: bool,
 }
@@ -93,9 +94,9 @@ impl World {
 
     pub fn start_gateway(self: &Arc<Self>, number: u64) -> Arc<Gateway> {
         let (world, mut random) = (Arc::downgrade(self), self.random(1_000 + number));
-        let view = self.fleet.network.view(Box::new(move |_| {
+        let view = self.fleet.network.view(Box::new(move |direction| {
             let Some(world) = world.upgrade() else { return Fate::Arrives };
-            world.fate(&mut random)
+            world.fate(direction, &mut random)
         }));
         let address = self.fleet.address().unwrap().through(Arc::new(view.clone()));
         let max_ttl = Duration::from_millis(self.settings.store.longest_ttl_ms());
@@ -109,16 +110,26 @@ impl World {
         Gateway::start(store, view)
     }
 
-    fn fate(&self, random: &mut StdRng) -> Fate {
+    fn fate(&self, direction: Direction, random: &mut StdRng) -> Fate {
         let weather = self.weather.lock().unwrap();
-        let drawn = random.random_range(0..1_000);
-        if drawn < weather.cut_per_mille {
+        let mut drawn = random.random_range(0..1_000);
+        let mut falls_on = |per_mille: u32| {
+            let falls = drawn < per_mille;
+            drawn = drawn.saturating_sub(per_mille);
+            falls
+        };
+        if falls_on(weather.cut_per_mille) {
             self.book.count("message cut");
             return Fate::Cut;
         }
-        if drawn < weather.cut_per_mille + weather.late_per_mille {
+        let late = Duration::from_millis(random.random_range(20..1_500));
+        if falls_on(weather.late_per_mille) {
             self.book.count("message late");
-            return Fate::Late(Duration::from_millis(random.random_range(20..1_500)));
+            return Fate::Late(late);
+        }
+        if direction == Direction::ToServer && falls_on(weather.stray_per_mille) {
+            self.book.count("message strayed");
+            return Fate::Stray(late);
         }
         match random.random_range(0..4) {
             0 => Fate::Arrives,

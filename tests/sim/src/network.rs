@@ -10,14 +10,18 @@ use fencepost::store::redis::{ByteStream, Network as Way};
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::server::Server;
 use crate::state::Channel;
-use crate::view::{Direction, Fates, OwnWay, View};
+use crate::view::{Direction, Fates, OwnWay, Passed, View};
 
 /// What may be on its way in each direction of a connection, in bytes.
 const ON_THE_WAY: usize = 1 << 20;
+/// TCP waits for so long before it sends anything again, and then for twice as long.
+const SENT_AGAIN_AFTER: Duration = Duration::from_millis(200);
+/// When it gives up. Nothing arrives later.
+const GIVEN_UP_AFTER: Duration = Duration::from_secs(10);
 
 /// Servers by their addresses. Clones are the same network.
 #[derive(Clone, Default)]
@@ -105,7 +109,7 @@ impl Network {
             (place.server.clone(), place.condition.subscribe())
         };
         let mut passage = Passage { condition, own };
-        if !passage.passes(Direction::ToServer).await {
+        if !matches!(passage.passes(Direction::ToServer).await, Passed::Arrived) {
             return Err(io::ErrorKind::ConnectionReset.into());
         }
         let (client, ours) = duplex(ON_THE_WAY);
@@ -121,8 +125,8 @@ struct Passage {
 }
 
 impl Passage {
-    /// Waits for as long as something takes to get through; returns whether it does.
-    async fn passes(&mut self, direction: Direction) -> bool {
+    /// Waits for as long as something takes to get through.
+    async fn passes(&mut self, direction: Direction) -> Passed {
         let delay = self.condition.borrow().delay;
         if !delay.is_zero() {
             sleep(delay).await;
@@ -131,8 +135,31 @@ impl Passage {
         let _ = self.condition.wait_for(|condition| !condition.is_silent).await;
         match &mut self.own {
             Some(own) => own.passes(direction).await,
-            None => true,
+            None => Passed::Arrived,
         }
+    }
+
+    /// The same on a connection that stands. What was held up there is sent again after a while, as by TCP: a new connection is
+    /// faster.
+    async fn crosses(&mut self, direction: Direction) -> Passed {
+        let sent = Instant::now();
+        let passed = self.passes(direction).await;
+        let held_up = sent.elapsed();
+        if !matches!(passed, Passed::Arrived) || held_up < SENT_AGAIN_AFTER {
+            return passed;
+        }
+        if self.opens_after(held_up / 2, sent).await { Passed::Arrived } else { Passed::Lost }
+    }
+
+    /// Waits for so long, and until something gets through; returns whether what was sent then arrives.
+    async fn opens_after(&mut self, delay: Duration, sent: Instant) -> bool {
+        sleep(delay).await;
+        let _ = self.condition.wait_for(|condition| !condition.is_silent).await;
+        let is_open = match &mut self.own {
+            Some(own) => own.opens().await,
+            None => true,
+        };
+        is_open && sent.elapsed() < GIVEN_UP_AFTER
     }
 
     /// Returns when the client's connections are ended.
@@ -154,49 +181,65 @@ async fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
 }
 
 /// The server's end of a connection.
-async fn serve(network: Network, server: Server, mut stream: DuplexStream, mut passage: Passage) {
+async fn serve(network: Network, server: Server, stream: DuplexStream, mut passage: Passage) {
     let session = server.connect();
-    talk(&network, &server, session, &mut stream, &mut passage).await;
+    if let Some(Stray { bytes, delay, sent }) = talk(&network, &server, session, stream, &mut passage).await
+        && passage.opens_after(delay, sent).await
+    {
+        server.receive(session, &bytes);
+        network.carry(&server);
+    }
     server.disconnect(session);
 }
 
+/// What arrives when its client has left the connection.
+struct Stray {
+    bytes: Vec<u8>,
+    delay: Duration,
+    sent: Instant,
+}
+
+/// Until the connection ends for its client.
 async fn talk(
     network: &Network,
     server: &Server,
     session: u64,
-    stream: &mut DuplexStream,
+    mut stream: DuplexStream,
     passage: &mut Passage,
-) {
+) -> Option<Stray> {
     let mut bytes = Vec::new();
     while let Some(woken) = server.woken(session) {
         tokio::select! {
             biased;
             read = stream.read_buf(&mut bytes) => {
                 if !read.is_ok_and(|count| count > 0) {
-                    return;
+                    return None;
                 }
-                if !passage.passes(Direction::ToServer).await {
-                    return;
-                }
+                let sent = Instant::now();
+                let passed = passage.crosses(Direction::ToServer).await;
                 // All that came meanwhile comes with it.
                 while let Some(Ok(1..)) = at_once(stream.read_buf(&mut bytes)).await {}
+                match passed {
+                    Passed::Arrived => {}
+                    Passed::Lost => return None,
+                    Passed::Strays(delay) => return Some(Stray { bytes, delay, sent }),
+                }
                 server.receive(session, &bytes);
                 bytes.clear();
             }
-            () = passage.is_cut() => return,
+            () = passage.is_cut() => return None,
             () = woken.notified() => server.settle(session),
             () = sleep(server.wait_ends_in(session).unwrap_or(Duration::MAX)) => server.settle(session),
         }
         network.carry(server);
-        let Some(output) = server.take_output(session) else { return };
+        let output = server.take_output(session)?;
         if output.is_empty() {
             continue;
         }
-        if !passage.passes(Direction::FromServer).await {
-            return;
-        }
-        if stream.write_all(&output).await.is_err() {
-            return;
+        let arrives = matches!(passage.crosses(Direction::FromServer).await, Passed::Arrived);
+        if !arrives || stream.write_all(&output).await.is_err() {
+            return None;
         }
     }
+    None
 }

@@ -27,6 +27,16 @@ pub enum Fate {
     Late(Duration),
     /// It does not arrive, and the connection ends.
     Cut,
+    /// The connection ends for its client, who may have another one by the time that the message arrives: so much later. An
+    /// answer does not arrive.
+    Stray(Duration),
+}
+
+/// What a message has come to.
+pub(crate) enum Passed {
+    Arrived,
+    Lost,
+    Strays(Duration),
 }
 
 /// Decides what becomes of each message.
@@ -82,14 +92,24 @@ pub(crate) struct OwnWay {
 }
 
 impl OwnWay {
-    /// Waits for as long as a message takes; returns whether it arrives. Nothing does once the way refuses: who sends is gone.
-    pub(crate) async fn passes(&mut self, direction: Direction) -> bool {
+    /// Waits for as long as a message takes. Nothing arrives once the way refuses: who sends is gone.
+    pub(crate) async fn passes(&mut self, direction: Direction) -> Passed {
         let fate = (self.fates.lock())(direction);
         if let Fate::Late(delay) = fate {
             sleep(delay).await;
         }
+        let is_open = self.opens().await;
+        match fate {
+            Fate::Stray(delay) if direction == Direction::ToServer => Passed::Strays(delay),
+            Fate::Arrives | Fate::Late(_) if is_open => Passed::Arrived,
+            _ => Passed::Lost,
+        }
+    }
+
+    /// Waits until something gets through; returns whether it arrives.
+    pub(crate) async fn opens(&mut self) -> bool {
         let _ = self.condition.wait_for(|condition| !condition.is_silent).await;
-        fate != Fate::Cut && !self.condition.borrow().refuses
+        !self.condition.borrow().refuses
     }
 
     /// Returns when all connections are ended.
