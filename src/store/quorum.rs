@@ -40,7 +40,7 @@ use crate::store::{
 };
 
 mod ballot;
-mod breaking;
+mod ending;
 mod lease;
 mod listing;
 mod member;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use fencepost::lock::{Acquired, Attempt, LeaseToken, LockKey, Note, Refusal, Renewed, Terms, Ttl};
+use fencepost::lock::{Acquired, Attempt, LeaseToken, LockKey, Note, Refusal, Released, Renewed, Terms, Ttl};
 use fencepost::store::quorum::QuorumStore;
 use fencepost::store::redis::{RedisSettings, RedisStore};
 use fencepost::store::{
@@ -215,6 +215,61 @@ async fn a_quorum_grants_while_one_of_its_servers_is_silent_and_not_while_two_ar
     assert!(without_most.is_err(), "{without_most:?}");
 }
 
+/// Does something to the only lock that a server may have.
+fn do_to_lock(server: &Server, command: &str) -> Reply {
+    let script = format!(
+        "local found = redis.call('KEYS', '*:lock:*') return found[1] and redis.call('{command}', found[1]) or 0"
+    );
+    let words = [&words("EVAL")[..], &[script.into_bytes()], &words("0")[..]].concat();
+    server.ask(server.connect(), &words)
+}
+
+async fn release(store: &QuorumStore, lock: &LockRequest) -> Result<Released, StoreError> {
+    let LockRequest { key, token, .. } = lock.clone();
+    let release = Release { key, token, tombstone: Tombstone::Final };
+    store.call(release, Instant::now() + DEADLINE).await.map(|effect| effect.answer)
+}
+
+/// A renewal may lengthen the lease on one server alone, where it comes late to the others.
+#[tokio::test(start_paused = true)]
+async fn what_is_left_of_a_lease_on_one_server_of_a_quorum_is_not_called_released() {
+    let fleet = Fleet::quorum(&Clock::running(NOW_US));
+    let store = quorum_store(&fleet).await;
+    let (first, second) = (request("a"), request("a"));
+    let take = async |lock: &LockRequest| store.call(Try(lock.clone()), Instant::now() + DEADLINE).await;
+    assert!(matches!(take(&first).await, Ok(Acquired::Granted(_))));
+    for server in &fleet.servers[..2] {
+        assert_eq!(do_to_lock(server, "DEL"), Reply::Int(1));
+    }
+    assert!(matches!(take(&second).await, Ok(Acquired::Granted(_))));
+    fleet.network.set("server2", 6379, |way| way.is_silent = true);
+    let answer = release(&store, &first).await;
+    assert!(matches!(answer, Err(StoreError::Unknown(_))), "{answer:?}");
+    fleet.network.set("server2", 6379, |way| way.is_silent = false);
+    fleet.servers[1].disconnect_all();
+    sleep(RECONNECTED_WITHIN).await;
+    assert_eq!(release(&store, &first).await.unwrap(), Released::HeldByAnother);
+    assert_eq!(release(&store, &second).await.unwrap(), Released::Released);
+}
+
+/// It would be asked again and again, and stand at the head of its queue meanwhile.
+#[tokio::test(start_paused = true)]
+async fn a_token_that_a_quorum_has_freed_is_refused_although_nobody_knows_what_its_release_was_answered() {
+    let fleet = Fleet::quorum(&Clock::running(NOW_US));
+    let store = quorum_store(&fleet).await;
+    let lock = request("a");
+    let take = async || store.call(Try(lock.clone()), Instant::now() + DEADLINE).await;
+    assert!(matches!(take().await, Ok(Acquired::Granted(_))));
+    assert_eq!(do_to_lock(&fleet.servers[1], "DEL"), Reply::Int(1));
+    fleet.network.set("server3", 6379, |way| way.is_silent = true);
+    for _ in 0..2 {
+        let answer = release(&store, &lock).await;
+        assert!(matches!(answer, Err(StoreError::Unknown(_))), "{answer:?}");
+    }
+    let answer = take().await;
+    assert!(matches!(answer, Ok(Acquired::TokenReleased)), "{answer:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_repair_that_comes_late_does_not_lengthen_the_lease() {
     let fleet = Fleet::quorum(&Clock::running(NOW_US));
@@ -226,11 +281,7 @@ async fn a_repair_that_comes_late_does_not_lengthen_the_lease() {
     assert!(matches!(store.call(Try(lock), Instant::now() + DEADLINE).await, Ok(Acquired::Granted(_))));
     fleet.network.set("server3", 6379, |way| way.refuses = false);
     sleep(RECONNECTED_WITHIN * 2).await;
-    // Of the only lock that there may be.
-    let script =
-        "local found = redis.call('KEYS', '*:lock:a') return found[1] and redis.call('PTTL', found[1]) or 0";
-    let look = [&words("EVAL")[..], &[script.as_bytes().to_vec()], &words("0")[..]].concat();
-    let left_ms = || fleet.servers[2].ask(fleet.servers[2].connect(), &look);
+    let left_ms = || do_to_lock(&fleet.servers[2], "PTTL");
     assert_eq!(left_ms(), Reply::Int(0), "it lacks the lock");
     fleet.network.set("server3", 6379, |way| way.delay = Duration::from_millis(100));
     let sent = Instant::now();

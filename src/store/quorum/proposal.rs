@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::QuorumStore;
+use super::ending::Word;
 use super::member::{MemberAnswer, MemberCall, Until};
 use super::poll::{Inquiry, heard};
 use super::reports::{drift, relied_on};
@@ -14,7 +15,7 @@ use super::tally::{Tally, early, late, may_have_accepted_it};
 use crate::clock::{Backoff, part_of};
 use crate::lock::{Acquired, Attempt, FencingToken, Lease, LockKey, Refusal, Renewed, TokenHash, Ttl};
 use crate::store::redis::scripts::terms as terms_args;
-use crate::store::{LockRequest, Renew, Renewer, StoreError, Tombstone};
+use crate::store::{LockRequest, Renew, Renewer, StoreError};
 
 /// The pause after a split vote: it doubles from the first to the last, with jitter.
 const FIRST_PAUSE: Duration = Duration::from_millis(4);
@@ -197,7 +198,7 @@ impl Bid<'_> {
                     self.give_up().in_background();
                 }
                 // The gateway that released it may not have reached most servers.
-                self.store.release_all(key, token, Tombstone::Final, false, self.deadline).await?;
+                self.store.free(key, token, Word::AsFound, self.deadline).await?;
                 Ok(Acquired::TokenReleased)
             }
             Tally::Voided => {

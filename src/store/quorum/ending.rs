@@ -1,0 +1,244 @@
+//! Ending a lease on most servers: by its token, which is a release, or by its number, which breaks the lock.
+
+use std::sync::Arc;
+
+use tokio::time::{Instant, timeout_at};
+
+use super::QuorumStore;
+use super::member::{MemberAnswer, MemberCall, Until};
+use super::poll::heard;
+use super::reports::count;
+use super::scripts;
+use crate::lock::{Broken, Ended, FencingToken, LockKey, ReleaseEffect, Released, TokenHash};
+use crate::store::redis::scripts::ScriptReply;
+use crate::store::{AnswerTo, Break, StoreError, Tombstone};
+
+impl QuorumStore {
+    /// Frees a token on all servers, and with it the lock. `has_left` says that it stood in the wait queue: then it was released,
+    /// unless its release was answered otherwise before.
+    pub(super) async fn release_all(
+        &self,
+        key: &LockKey,
+        token: &TokenHash,
+        tombstone: Tombstone,
+        has_left: bool,
+        deadline: Instant,
+    ) -> Result<ReleaseEffect, StoreError> {
+        let quorum = self.pollster.membership.quorum();
+        let word = if has_left { Word::UnlessSaid(Released::Released) } else { Word::AsFound };
+        let call = self.to_release(key, token, tombstone, word, 0);
+        let mut poll = self.pollster.ask(&call, deadline);
+        let decided = poll.decide(deadline, |answers| said_by_most(answers, quorum)).await;
+        if poll.heard().count() < quorum {
+            return Err(poll.too_few());
+        }
+        let mut outcome = decided.or_else(|| settled(&poll.answers, quorum));
+        if outcome.is_none() {
+            // The answers of the slow ones may decide it.
+            let _ = timeout_at(deadline, poll.rest()).await;
+            outcome = said_by_most(&poll.answers, quorum).or_else(|| settled(&poll.answers, quorum));
+        }
+        let Some(outcome) = outcome else {
+            self.pollster.see_through(&call, poll);
+            return Err(StoreError::Unknown(
+                "the servers of the quorum do not agree on whether the token held the lock".to_owned(),
+            ));
+        };
+        let ended = ended(&poll.answers, quorum);
+        let release = ReleaseEffect { answer: outcome, ended };
+        if tombstone == Tombstone::None {
+            // Without a tombstone, copies of the acquire are kept out by the number, which those that had the lock have said.
+            let number = heard(&poll.answers).find_map(|reply| reply.field::<String>(0)?.parse().ok());
+            let releasing = self.to_release(key, token, tombstone, Word::AsFound, number.unwrap_or(0));
+            let lacks_it = move |answer: &Option<MemberAnswer>| match answer {
+                Some(Ok(reply)) => outcome == Released::Released && reply.outcome != 0,
+                Some(Err(_)) | None => true,
+            };
+            self.pollster.follow_up(&releasing, poll, lacks_it);
+            return Ok(release);
+        }
+        if decided.is_none() {
+            self.pollster.see_through(&call, poll);
+            self.free(key, token, Word::Agreed(outcome), deadline).await?;
+        } else {
+            // A repetition must get the same answer, even if other servers answer it.
+            let agreeing = self.to_release(key, token, tombstone, Word::Agreed(outcome), 0);
+            let says_so = move |reply: &ScriptReply| reply.outcome % SAID_BEFORE == code_of(outcome);
+            let differs = move |answer: &_| !matches!(answer, Some(Ok(reply)) if says_so(reply));
+            self.pollster.follow_up(&agreeing, poll, differs);
+        }
+        Ok(release)
+    }
+
+    /// Frees a token on all servers, and has most of them answer its release in this way from now on.
+    pub(super) async fn free(
+        &self,
+        key: &LockKey,
+        token: &TokenHash,
+        word: Word,
+        deadline: Instant,
+    ) -> Result<(), StoreError> {
+        let quorum = self.pollster.membership.quorum();
+        let call = self.to_release(key, token, Tombstone::Final, word, 0);
+        let mut poll = self.pollster.ask(&call, deadline);
+        poll.decide(deadline, |answers| (heard(answers).count() >= quorum).then_some(())).await;
+        if poll.heard().count() < quorum {
+            return Err(poll.too_few());
+        }
+        self.pollster.see_through(&call, poll);
+        Ok(())
+    }
+
+    fn to_release(
+        &self,
+        key: &LockKey,
+        token: &TokenHash,
+        tombstone: Tombstone,
+        word: Word,
+        number: u64,
+    ) -> Arc<MemberCall> {
+        let life_ms = match tombstone {
+            Tombstone::Final => self.mark_ttl.as_millis().to_string(),
+            Tombstone::None => String::new(),
+        };
+        let (answer, overrides) = match word {
+            Word::AsFound => (String::new(), "0"),
+            Word::UnlessSaid(answer) => (code_of(answer).to_string(), "0"),
+            Word::Agreed(answer) => (code_of(answer).to_string(), "1"),
+        };
+        let args = vec![token.to_string(), life_ms, answer, overrides.to_owned(), number.to_string()];
+        // A token may be used again once its tombstone is over: from then on a copy that is late would do harm.
+        let until = match tombstone {
+            Tombstone::Final => Until::About(self.pollster.membership.clock.boot() + self.mark_ttl),
+            Tombstone::None => Until::Always,
+        };
+        Arc::new(self.call(&scripts::RELEASE, key, self.keys_of(key, token), args, until))
+    }
+
+    /// Ends the grant of this number, if most servers hold the lock by it.
+    pub(super) async fn break_all(&self, Break { key, fence }: &Break, deadline: Instant) -> AnswerTo<Break> {
+        let (holder, lease) = match self.holder(key, None, deadline).await? {
+            None => return Ok(Broken::NotHeld),
+            Some((_, lease)) if lease.fencing_token != *fence => return Ok(Broken::HeldByAnother),
+            Some(held) => held,
+        };
+        let quorum = self.pollster.membership.quorum();
+        let args = vec![fence.get().to_string(), self.mark_ttl.as_millis().to_string()];
+        // Even if it comes late, it does nothing to any other grant.
+        let call = self.call(&scripts::BREAK, key, self.keys_of(key, &holder), args, Until::Always);
+        let call = Arc::new(call);
+        let mut poll = self.pollster.ask(&call, deadline);
+        // Once so many have ended the grant, too few are left to make it one, and nothing mends it on these.
+        poll.decide(deadline, |answers| (heard(answers).count() >= quorum).then_some(())).await;
+        if poll.heard().count() < quorum {
+            let error = poll.too_few();
+            if let StoreError::Unknown(_) = error {
+                // Some have ended it, and it must not come back to them from the others.
+                self.pollster.see_through(&call, poll);
+            }
+            return Err(error);
+        }
+        let has_ended = count(&poll.answers, 0) > 0;
+        self.pollster.see_through(&call, poll);
+        // It may have been released just before.
+        Ok(if has_ended { Broken::Broken(lease) } else { Broken::NotHeld })
+    }
+}
+
+/// What servers are to answer to a release.
+#[derive(Clone, Copy)]
+pub(super) enum Word {
+    /// What each of them finds.
+    AsFound,
+    /// This, if they have answered nothing before.
+    UnlessSaid(Released),
+    /// This, even if they have answered something else before.
+    Agreed(Released),
+}
+
+/// What a server adds to an answer that it has given before.
+const SAID_BEFORE: i64 = 10;
+
+const ANSWERS: [Released; 3] = [Released::Released, Released::HeldByAnother, Released::NotHeld];
+
+/// How many servers answer this to a release, now or before.
+fn said(answers: &[Option<MemberAnswer>], answer: Released) -> usize {
+    count(answers, code_of(answer)) + count(answers, SAID_BEFORE + code_of(answer))
+}
+
+/// The answer to a release that most servers give.
+fn said_by_most(answers: &[Option<MemberAnswer>], quorum: usize) -> Option<Released> {
+    ANSWERS.into_iter().find(|answer| said(answers, *answer) >= quorum)
+}
+
+/// What to answer to a release if no answer has most votes. Nothing if that is not known.
+fn settled(answers: &[Option<MemberAnswer>], quorum: usize) -> Option<Released> {
+    let silent = answers.len() - heard(answers).count();
+    let may_be = |servers: usize| servers > 0 && servers + silent >= quorum;
+    // A few servers had the lock. With the silent ones that may have been most, or what a renewal left on these alone.
+    if may_be(said(answers, Released::Released)) {
+        return None;
+    }
+    // What most servers may have answered before, a client may have got.
+    let others = [Released::HeldByAnother, Released::NotHeld];
+    let mut told = others.into_iter().filter(|answer| may_be(count(answers, SAID_BEFORE + code_of(*answer))));
+    match (told.next(), told.next()) {
+        (None, _) => others.into_iter().find(|answer| said(answers, *answer) > 0),
+        (answer, None) => answer,
+        (Some(_), Some(_)) => None,
+    }
+}
+
+/// What a release is answered with.
+fn code_of(outcome: Released) -> i64 {
+    match outcome {
+        Released::Released => 0,
+        Released::NotHeld => 1,
+        Released::HeldByAnother => 2,
+    }
+}
+
+/// The grant that a release has ended, if most servers had it. Otherwise no client was told of a grant.
+fn ended(answers: &[Option<MemberAnswer>], quorum: usize) -> Option<Ended> {
+    let freed = |reply: &ScriptReply| {
+        let number = reply.field::<String>(0)?.parse().ok()?;
+        Some((FencingToken::new(number)?, reply.field::<u64>(1)?))
+    };
+    let freed: Vec<_> = heard(answers).filter_map(freed).collect();
+    let fencing_token = freed.iter().map(|(number, _)| *number).max()?;
+    let mut kept_ms: Vec<_> =
+        freed.iter().filter(|(number, _)| *number == fencing_token).map(|(_, kept_ms)| *kept_ms).collect();
+    kept_ms.sort_unstable_by(|a, b| b.cmp(a));
+    // It is kept for as long as most of them keep it.
+    Some(Ended { fencing_token, kept_ms: *kept_ms.get(quorum - 1)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::{FromRedisValue, Value};
+
+    use super::*;
+
+    fn settled(answers: [Option<i64>; 3]) -> Option<Released> {
+        let said = |code| ScriptReply::from_redis_value(Value::Array(vec![Value::Int(code)])).ok().map(Ok);
+        super::settled(&answers.map(|code| code.and_then(said)), 2)
+    }
+
+    /// A server that lacked the lock said so before to the same request, which was answered by too few.
+    #[test]
+    fn a_holder_is_not_told_what_a_server_without_its_lock_said_before() {
+        assert_eq!(settled([None, Some(0), Some(11)]), None);
+        assert_eq!(settled([None, Some(1), Some(11)]), Some(Released::NotHeld));
+    }
+
+    #[test]
+    fn a_release_is_believed_of_most_servers_only() {
+        for others in [[None, Some(1)], [None, Some(2)], [None, Some(12)]] {
+            for freed in [0, 10] {
+                assert_eq!(settled([Some(freed), others[0], others[1]]), None);
+            }
+        }
+        assert_eq!(settled([Some(0), Some(1), Some(2)]), Some(Released::HeldByAnother));
+        assert_eq!(settled([Some(10), Some(11), Some(2)]), Some(Released::HeldByAnother));
+    }
+}
