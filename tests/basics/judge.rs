@@ -256,18 +256,36 @@ fn what_a_quorum_says_to_others_may_be_less_than_it_told_the_holder() {
 }
 
 #[test]
-fn of_a_quorum_what_few_accepted_of_an_unanswered_request_may_be_released_beside_a_holder() {
-    let judge = |answer: Answer, is_of_quorum| {
-        let operations = vec![
-            acquire("a", "a", (0, 10), granted(5)),
-            acquire("b", "b", (20, 30), answer),
-            release("r", "b", (40, 50), Answer::Released),
-        ];
-        judge_all(History { operations, is_of_quorum, ..History::default() })
+fn a_release_beside_a_holder_is_wrong_whatever_became_of_the_request_before() {
+    for is_of_quorum in [false, true] {
+        for answer in [lost(), held_by("a", 5), Answer::NotDone] {
+            let operations = vec![
+                acquire("a", "a", (0, 10), granted(5)),
+                acquire("b", "b", (20, 30), answer),
+                release("r", "b", (40, 50), Answer::Released),
+            ];
+            assert_eq!(judge_all(History { operations, is_of_quorum, ..History::default() }), ["I3"]);
+        }
+    }
+}
+
+#[test]
+fn an_acquire_may_find_a_grant_of_its_own_that_another_request_pinned_and_no_earlier_one() {
+    let judge = |told: Answer, others: Vec<Operation>| {
+        let found = acquire("a2", "a", (5_000, 5_100), told);
+        judge([vec![acquire("a1", "a", (0, 10), granted(5)), found], others].concat())
     };
-    assert_eq!(judge(lost(), true), [""; 0]);
-    assert_eq!(judge(lost(), false), ["I3"]);
-    assert_eq!(judge(held_by("a", 5), true), ["I3"]);
+    let look = |at| operation("look", "a", Action::Look, at, lost());
+    assert_eq!(judge(already_held(7), vec![look((5_010, 5_050))]), [""; 0]);
+    // It may come late.
+    assert_eq!(judge(already_held(7), vec![look((20, 30))]), [""; 0]);
+    assert_eq!(judge(already_held(7), Vec::new()), ["I4"]);
+    assert_eq!(judge(already_held(7), vec![look((5_101, 5_110))]), ["I4"]);
+    assert_eq!(judge(already_held(7), vec![release("r", "a", (5_010, 5_050), lost())]), ["I4"]);
+    let voided = acquire("a3", "a", (4_900, 4_950), Answer::NotDone);
+    assert_eq!(judge(already_held(7), vec![voided]), ["I4"]);
+    // It was told of before, and has ended.
+    assert_eq!(judge(already_held(5), vec![look((5_010, 5_050))]), ["I4"]);
 }
 
 #[test]

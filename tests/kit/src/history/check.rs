@@ -174,16 +174,6 @@ impl Case<'_> {
         }
     }
 
-    /// Whether it gave back what some of a quorum may have kept of a request of its own that nobody knows the end of: a
-    /// proposal, or a renewal. Where the others are silent, that may have been a lock.
-    fn may_release_what_a_few_kept(&self, release: &Operation) -> bool {
-        let is_its = |other: &&&Operation| other.action != Action::Release && other.token == release.token;
-        let mut requests = self.operations.iter().filter(is_its);
-        self.history.is_of_quorum
-            && release.answer == Answer::Released
-            && requests.any(|other| other.is_in_doubt() && other.span.start_us < release.span.start_us)
-    }
-
     /// Whether it gave back a place in line.
     fn may_release_a_ticket(&self, release: &Operation) -> bool {
         let had_one = |other: &Operation| {
@@ -208,10 +198,7 @@ impl Case<'_> {
                 // the answer of a server which lacked the lock, to a copy that too few others answered.
                 let may_be_said_before = self.history.is_of_quorum && operation.answer == Answer::NotHeld;
                 operation.action == Action::Release
-                    && (was_released(operation)
-                        || may_be_said_before
-                        || self.may_release_a_ticket(operation)
-                        || self.may_release_what_a_few_kept(operation))
+                    && (was_released(operation) || may_be_said_before || self.may_release_a_ticket(operation))
             }
             Answer::AlreadyHeld { number, .. } | Answer::Renewed { number, .. } => {
                 is_its && *number == hold.number

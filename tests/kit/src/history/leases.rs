@@ -36,6 +36,22 @@ impl Case<'_> {
             .collect()
     }
 
+    /// Whether an acquire may have been granted the lock itself, by a command that was not answered: another request of its
+    /// token pinned it then. Nobody was shown the number before.
+    fn may_be_its_own_grant(&self, operation: &Operation) -> bool {
+        let may_have_pinned = |other: &&&Operation| {
+            let is_of_it = other.token == operation.token && other.id != operation.id;
+            let may_pin = other.action != Action::Release && other.may_come_late();
+            is_of_it && may_pin && other.span.start_us < operation.span.end_us
+        };
+        let was_shown = |other: &&&Operation| {
+            other.shown() == operation.told() && other.span.end_us < operation.span.start_us
+        };
+        operation.is_acquire()
+            && self.operations.iter().any(|other| may_have_pinned(&other))
+            && !self.operations.iter().any(|other| was_shown(&other))
+    }
+
     /// I4: renewing revives nothing.
     pub(super) fn leases_are_not_revived(&self, found: &mut Found) {
         for operation in &self.operations {
@@ -44,13 +60,7 @@ impl Case<'_> {
                 continue;
             }
             let span = operation.span;
-            // What it was granted itself, by a command that was not answered, and another request of its token pinned then.
-            let may_be_its_own = operation.is_acquire()
-                && self.operations.iter().any(|other| {
-                    let is_its = other.token == operation.token && other.id != operation.id;
-                    is_its && other.action != Action::Release && other.may_come_late()
-                });
-            if may_be_its_own {
+            if self.may_be_its_own_grant(operation) {
                 continue;
             }
             let mut others = self.asked_for(operation, "", operation.token.as_deref());
