@@ -1,10 +1,10 @@
 //! One seed, in this process or in another.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+use std::{env, fmt, thread};
 
 use kit::history::{check, summary};
 use serde::{Deserialize, Serialize};
@@ -49,7 +49,7 @@ pub fn play(settings: &Settings) -> bool {
     });
     let played = system::processor_time();
     let json = serde_json::to_vec_pretty(&history).unwrap();
-    if let Ok(path) = std::env::var("SIM_HISTORY") {
+    if let Ok(path) = env::var("SIM_HISTORY") {
         std::fs::write(Path::new(&path), &json).unwrap();
     }
     println!("{}", summary(&history));
@@ -72,13 +72,25 @@ pub fn play(settings: &Settings) -> bool {
 impl Outcome {
     /// Plays it in a process of its own.
     pub fn of(settings: &Settings) -> Self {
-        Self::of_with(settings, &[])
+        Self::by(Command::new(env::current_exe().unwrap()), settings)
     }
 
-    /// As [`Self::of`], with more in its environment.
-    pub fn of_with(settings: &Settings, more: &[(&str, &str)]) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.envs(settings.variables()).envs(more.iter().copied()).env_remove("SIM_HISTORY");
+    /// As [`Self::of`], where nothing is as it is here but the seed: as on another machine.
+    pub fn elsewhere(settings: &Settings) -> Self {
+        let mut command = Command::new(env::current_exe().unwrap());
+        // What is on the stack besides moves everything on it.
+        let padding = "x".repeat(3_001);
+        let environment = [("TZ", "Asia/Kathmandu"), ("LC_ALL", "tr_TR.UTF-8"), ("PADDING", &padding)];
+        command.env_clear().envs(environment).current_dir("/");
+        let play = || {
+            system::stay_on_one_core();
+            Self::by(command, settings)
+        };
+        thread::scope(|scope| scope.spawn(play).join().unwrap())
+    }
+
+    fn by(mut command: Command, settings: &Settings) -> Self {
+        command.envs(settings.variables()).env_remove("SIM_HISTORY");
         let output = command.output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout);
         let outcome = said.lines().find_map(|line| line.strip_prefix(OUTCOME));

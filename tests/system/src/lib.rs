@@ -7,7 +7,7 @@ use std::ffi::{c_int, c_long, c_uint, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use std::{process, thread};
+use std::{mem, process, thread};
 
 use tokio::time::Instant;
 
@@ -42,6 +42,18 @@ pub fn processor_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Keeps this thread, and all programs that it starts, on one of the cores that it may use.
+pub fn stay_on_one_core() {
+    // SAFETY: zeros are a set without cores, and both calls are told how large theirs is.
+    unsafe {
+        let (mut all, mut one): (libc::cpu_set_t, libc::cpu_set_t) = (mem::zeroed(), mem::zeroed());
+        libc::sched_getaffinity(0, size_of_val(&all), &raw mut all);
+        let first = (0..libc::CPU_SETSIZE as usize).find(|core| libc::CPU_ISSET(*core, &all));
+        libc::CPU_SET(first.unwrap_or(0), &mut one);
+        libc::sched_setaffinity(0, size_of_val(&one), &raw const one);
+    }
 }
 
 fn elapsed() -> Duration {
