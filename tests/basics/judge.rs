@@ -1,6 +1,6 @@
 //! The judge of histories is judged: a run in which a promise was broken is found out, and one that was right is not.
 
-use kit::history::{Action, Answer, History, Holder, Operation, Span, Update, check};
+use kit::history::{Action, Answer, Failover, History, Holder, Operation, Span, Update, check};
 
 const TTL_MS: u64 = 1_000;
 
@@ -227,6 +227,47 @@ fn while_two_servers_grant_only_the_order_of_both_is_excused() {
     };
     assert_eq!(judge(&[both]), [""; 0]);
     assert_eq!(judge(&[]), ["I3"]);
+}
+
+/// Both sides of a failover: what the old primary did within the time that the replica lacked, and everything else.
+#[test]
+fn a_failover_loses_what_its_replica_lacked_and_nothing_else() {
+    let failover = Failover {
+        lost: Span { start_us: 100_000, end_us: 300_000 },
+        split: Span { start_us: 200_000, end_us: 300_000 },
+        successor_from: 9,
+    };
+    let judge_with = |operations: Vec<Operation>, asks_replicas| {
+        let failovers = vec![failover];
+        judge_all(History { operations, failovers, asks_replicas, ..History::default() })
+    };
+    let judge = |operations| judge_with(operations, false);
+    let two = |first, number| {
+        vec![acquire("a", "a", first, granted(5)), acquire("b", "b", (400, 410), granted(number))]
+    };
+    // A lock is lost if it was granted within that time, unless the replica had it.
+    assert_eq!(judge(two((110, 120), 9)), [""; 0]);
+    assert_eq!(judge_with(two((110, 120), 9), true), ["I3"]);
+    assert_eq!(judge(two((80, 90), 9)), ["I3"]);
+    // The successor's numbers are larger than all before, and what it granted is not lost.
+    assert_eq!(judge(two((110, 120), 4)), ["I2"]);
+    let of_successor =
+        |at| vec![acquire("a", "a", at, granted(9)), acquire("b", "b", (400, 410), granted(10))];
+    assert_eq!(judge(of_successor((250, 260))), ["I3"]);
+    // Only while both serve, the old one may still give smaller numbers.
+    let of_old = |at| vec![acquire("a", "a", (210, 220), granted(9)), acquire("b", "b", at, granted(6))];
+    assert!(!judge(of_old((250, 260))).contains(&"I2"));
+    assert!(judge(of_old((320, 330))).contains(&"I2"));
+    // A release may be lost too, but not one before.
+    let released = |at| {
+        vec![
+            acquire("a", "a", (10, 20), granted(5)),
+            release("r", "a", at, Answer::Released),
+            look((400, 410), Answer::Held { holder: Holder { left_ms: 600, ..holder("a", 5) }, yours: None }),
+        ]
+    };
+    assert_eq!(judge(released((110, 120))), [""; 0]);
+    assert_eq!(judge(released((80, 90))), ["I8"]);
 }
 
 #[test]

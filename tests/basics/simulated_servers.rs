@@ -13,7 +13,7 @@ use fencepost::store::{
     Try,
 };
 use kit::asking::LockStoreExt;
-use sim::{Clock, Conditions, Direction, Fate, Fleet, Kept, Layout, Reply, Server};
+use sim::{Clock, Conditions, Direction, Fate, Fleet, Kept, Reply, Server};
 use tokio::time::{Instant, sleep, timeout};
 
 const NOW_US: u64 = 1_760_000_000_000_000;
@@ -90,21 +90,16 @@ async fn numbers_grow_over_restarts_that_lose_all_or_the_last_of_it() {
 async fn numbers_grow_over_a_failover_to_a_replica_that_lacks_the_last_of_it() {
     let clock = Clock::running(NOW_US);
     let fleet = Fleet::with_sentinels(&clock);
-    let (primary, replica) = (&fleet.servers[0], Server::start("server2", &clock));
-    fleet.network.add("server2", 6379, &replica);
+    let (primary, replica) = (&fleet.servers[0], &fleet.servers[1]);
     let store = store(&fleet);
     let known = number(&store, "known to both").await;
-    replica.follow(primary, ("server1", 6379));
+    replica.catch_up(primary, usize::MAX);
     let lost = number(&store, "lost").await;
     assert!(lost > known);
     assert!(matches!(take(&store, "known to both").await, Ok(Acquired::NotTaken(_))));
 
     replica.promote();
-    for number in 1..=3 {
-        let sentinel = fleet.network.server(&format!("sentinel{number}"), 26379).unwrap();
-        let successor = ("primary".to_owned(), ("server2".to_owned(), 6379, 1));
-        sentinel.state().layout = Layout::Sentinel([successor].into());
-    }
+    (0..3).for_each(|sentinel| fleet.name_primary(sentinel, 1, 1));
     primary.disconnect_all();
     sleep(RECONNECTED_WITHIN).await;
     assert!(matches!(take(&store, "known to both").await, Ok(Acquired::NotTaken(_))), "it was copied");

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use kit::history::{Action, Answer, History, Operation, Span, Update, now_us};
+use kit::history::{Action, Answer, Failover, History, Operation, Span, Update, now_us};
 
 use crate::gateways::{Reply, Request};
 
@@ -78,6 +78,10 @@ impl Book {
 
     pub fn lost_since(&self, start_us: u64) {
         self.0.lock().unwrap().history.losses.push(Span { start_us, end_us: now_us() });
+    }
+
+    pub fn failed_over(&self, failover: Failover) {
+        self.0.lock().unwrap().history.failovers.push(failover);
     }
 
     pub fn killed_since(&self, start_us: u64) {

@@ -11,13 +11,14 @@ use sim::{Conditions, Kept};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
+use crate::failover;
 use crate::settings::Store;
 use crate::world::World;
 
 const PORT: u16 = 6379;
 
 /// What may happen in a storm, as the report and `SIM_WITHOUT` call it.
-pub const FAULTS: [&str; 11] = [
+pub const FAULTS: [&str; 13] = [
     "gateway killed",
     "gateway drained",
     "gateway cut off",
@@ -29,7 +30,15 @@ pub const FAULTS: [&str; 11] = [
     "disk failed",
     "server loading",
     "server busy",
+    "replica lags",
+    "failover",
 ];
+
+/// How many times as frequent they are as others.
+const FAILOVERS: usize = 4;
+
+/// Those that need a replica.
+const OF_REPLICAS: [&str; 2] = ["replica lags", "failover"];
 
 /// What may happen on the ways of messages, to servers and from clients.
 pub const ON_THE_WAY: [&str; 10] = [
@@ -49,14 +58,18 @@ pub const ON_THE_WAY: [&str; 10] = [
 pub async fn happen(world: Arc<World>) {
     let mut random = world.random(500);
     let mut gateways = 100;
-    let faults: Vec<_> = FAULTS.into_iter().filter(|fault| world.settings.has(fault)).collect();
+    let faults: Vec<_> = FAULTS
+        .into_iter()
+        .filter(|fault| world.settings.has(fault))
+        .filter(|fault| world.settings.store == Store::Sentinel || !OF_REPLICAS.contains(fault))
+        .flat_map(|fault| vec![fault; if fault == "failover" { FAILOVERS } else { 1 }])
+        .collect();
     while !world.is_over() {
         pause(&mut random, 1_000..10_000).await;
         begin_storm(&world, &mut random);
         let mut under_way = JoinSet::new();
         for _ in 0..random.random_range(1..8) {
             let Some(fault) = faults.choose(&mut random).filter(|_| !world.is_over()) else { break };
-            world.book.count(fault);
             gateways += 1;
             under_way.spawn(happens(world.clone(), fault, world.random(gateways), gateways));
             pause(&mut random, 0..1_500).await;
@@ -97,7 +110,15 @@ async fn happens(world: Arc<World>, fault: &'static str, mut random: StdRng, num
     let slot = random.random_range(0..3);
     let at = random.random_range(0..world.fleet.servers.len());
     world.book.trace(|| format!("{fault}: gateway {slot} or server {at}"));
+    if fault == "failover" {
+        if failover::fail_over(&world, &mut random).await {
+            world.book.count(fault);
+        }
+        return;
+    }
+    world.book.count(fault);
     match fault {
+        "replica lags" => failover::lag(&world, &mut random),
         "gateway killed" => {
             let start_us = now_us();
             world.gateway(slot).kill();
@@ -124,13 +145,15 @@ async fn happens(world: Arc<World>, fault: &'static str, mut random: StdRng, num
             pause(&mut random, 50..4_000).await;
             set(&world, at, |way| way.is_silent = false);
         }
-        "server restarted" => restart(&world, at, &mut random, Kept::Everything).await,
+        "server restarted" => {
+            restart(&world, at, &mut random, Kept::Everything).await;
+        }
         "server lost all" => {
             let start_us = now_us();
-            restart(&world, at, &mut random, Kept::Nothing).await;
+            let is_replica = restart(&world, at, &mut random, Kept::Nothing).await;
             world.book.trace(|| format!("{fault}: server {at} is back"));
             // A quorum does without one of its servers.
-            if world.settings.store != Store::Quorum {
+            if world.settings.store != Store::Quorum && !is_replica {
                 world.book.lost_since(start_us);
             }
         }
@@ -154,17 +177,22 @@ fn replace(world: &Arc<World>, slot: usize, number: u64) {
     world.replace_gateway(slot, successor);
 }
 
-async fn restart(world: &World, at: usize, random: &mut StdRng, kept: Kept) {
+/// Returns whether it was a replica.
+async fn restart(world: &World, at: usize, random: &mut StdRng, kept: Kept) -> bool {
+    let _turn = world.turn.lock().await;
+    world.roles.lock().unwrap().restarted();
+    let is_replica = world.fleet.servers[at].state().follows.is_some();
     set(world, at, |way| way.refuses = true);
     world.fleet.servers[at].restart(kept);
     pause(random, 10..1_500).await;
     set(world, at, |way| way.refuses = false);
+    is_replica
 }
 
-fn set(world: &World, at: usize, change: impl FnOnce(&mut sim::Condition)) {
+pub fn set(world: &World, at: usize, change: impl FnOnce(&mut sim::Condition)) {
     world.fleet.network.set(&format!("server{}", at + 1), PORT, change);
 }
 
-async fn pause(random: &mut StdRng, ms: std::ops::Range<u64>) {
+pub async fn pause(random: &mut StdRng, ms: std::ops::Range<u64>) {
     sleep(Duration::from_millis(random.random_range(ms))).await;
 }

@@ -5,7 +5,7 @@ use sim::MISTAKES;
 use crate::settings::Store;
 
 /// What is wrong, in which store, what stands in the scripts, and what stands there in its place.
-const MORE: [(&str, Store, &str, &str); 17] = [
+const MORE: [(&str, Store, &str, &str); 20] = [
     (
         "a late copy of a voided attempt is granted",
         Store::Redis,
@@ -64,6 +64,19 @@ const MORE: [(&str, Store, &str, &str); 17] = [
         "queue.NOW_MS - offer.start_ms >= OFFER_MS and offer or nil",
         "nil",
     ),
+    (
+        "a failover starts no run of numbers",
+        Store::Sentinel,
+        "goes_on = run and known and (epoch == known or ARGV[3] == 'look')",
+        "goes_on = run",
+    ),
+    (
+        "after a failover numbers go on from those that were copied",
+        Store::Sentinel,
+        "local start = time[1] * 1000000 + time[2]",
+        "local start = 1760000000000000",
+    ),
+    ("a look starts a run too", Store::Sentinel, "(epoch == known or ARGV[3] == 'look')", "epoch == known"),
     (
         "a release leaves a tombstone only where it finds the lock",
         Store::Quorum,

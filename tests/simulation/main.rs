@@ -10,6 +10,7 @@
 
 mod book;
 mod clients;
+mod failover;
 mod faults;
 mod gateways;
 mod holes;

@@ -79,6 +79,11 @@ impl Settings {
         ]
     }
 
+    /// Whether a lock must be on the replica before it is handed out.
+    pub fn asks_replicas(&self) -> bool {
+        self.store == Store::Sentinel && self.seed.is_multiple_of(2)
+    }
+
     pub fn duration(&self) -> Duration {
         Duration::from_secs(self.seconds)
     }

@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::book::{Book, Closed};
 use crate::clients::{Client, look};
+use crate::failover::{self, Roles};
 use crate::gateways::{Gateway, Request};
 use crate::settings::{Settings, Store};
 use crate::{faults, holes, watchman};
@@ -49,6 +50,10 @@ pub struct World {
     pub fleet: Fleet,
     pub book: Book,
     pub weather: Mutex<Weather>,
+    /// Of the servers under Sentinel.
+    pub roles: Mutex<Roles>,
+    /// Had by who restarts one of them, or changes its role.
+    pub turn: tokio::sync::Mutex<()>,
     gateways: Mutex<Vec<Arc<Gateway>>>,
     resources: Mutex<BTreeMap<String, Resource>>,
     /// Who waits for which lock, as far as the gateways know.
@@ -74,6 +79,8 @@ impl World {
             fleet,
             book: Book::default(),
             weather: Mutex::default(),
+            roles: Mutex::default(),
+            turn: tokio::sync::Mutex::default(),
             gateways: Mutex::default(),
             resources: Mutex::default(),
             waiting: Mutex::default(),
@@ -100,7 +107,12 @@ impl World {
         }));
         let address = self.fleet.address().unwrap().through(Arc::new(view.clone()));
         let max_ttl = Duration::from_millis(self.settings.store.longest_ttl_ms());
-        let settings = RedisSettings { max_ttl, mark_ttl: MARK_TTL, ..RedisSettings::default() };
+        let settings = RedisSettings {
+            max_ttl,
+            mark_ttl: MARK_TTL,
+            replicas_ack: u32::from(self.settings.asks_replicas()),
+            ..RedisSettings::default()
+        };
         let store: Arc<dyn LockStore> = match self.settings.store {
             Store::Quorum => {
                 Arc::new(QuorumStore::start(&address, &settings, Arc::new(SystemClock)).unwrap())
@@ -203,6 +215,9 @@ pub async fn play(settings: Settings) -> Closed {
         .map(|number| tokio::spawn(Client::new(world.clone(), number).live()))
         .collect();
     let faults = tokio::spawn(faults::happen(world.clone()));
+    if world.settings.store == Store::Sentinel {
+        tokio::spawn(failover::replicate(world.clone()));
+    }
     let watchman = tokio::spawn(watchman::watch(world.clone()));
     sleep(world.settings.duration()).await;
     world.is_over.store(true, Ordering::SeqCst);
@@ -220,6 +235,7 @@ pub async fn play(settings: Settings) -> Closed {
         }
     }
     let mut closed = world.book.close();
+    closed.history.asks_replicas = world.settings.asks_replicas();
     closed.history.is_of_quorum = world.settings.store == Store::Quorum;
     closed
 }

@@ -23,6 +23,12 @@ pub struct History {
     pub updates: Vec<Update>,
     /// Times within which the store lost what it held.
     pub losses: Vec<Span>,
+    /// When a replica took the place of its primary.
+    #[serde(default)]
+    pub failovers: Vec<Failover>,
+    /// Whether the replica of a failover had each lock before its client was told of it.
+    #[serde(default)]
+    pub asks_replicas: bool,
     /// Times within which clients may have been granted locks by two servers: by a deposed primary, whose numbers are
     /// the smaller ones, and by its successor.
     #[serde(default)]
@@ -59,6 +65,27 @@ pub struct Span {
 impl Span {
     fn overlaps(&self, other: &Self) -> bool {
         self.start_us <= other.end_us && other.start_us <= self.end_us
+    }
+}
+
+/// A replica took the place of its primary.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Failover {
+    /// What the old primary did within is lost, and nothing that it did before.
+    pub lost: Span,
+    /// When both took commands.
+    pub split: Span,
+    /// The numbers of the successor are no smaller, and all of the old primary are.
+    pub successor_from: u64,
+}
+
+impl Failover {
+    /// Whether what an operation did may be lost.
+    fn forgets(&self, operation: &Operation) -> bool {
+        // Nobody knows when one did something that was not answered.
+        let is_over = operation.span.end_us < self.lost.start_us && !operation.is_in_doubt();
+        let is_of_successor = operation.told().is_some_and(|number| number >= self.successor_from);
+        !is_over && !is_of_successor && operation.span.start_us <= self.lost.end_us
     }
 }
 

@@ -22,6 +22,7 @@ pub struct Fleet {
     pub network: Network,
     /// Those that hold data: `server1` and so on.
     pub servers: Vec<Server>,
+    pub sentinels: Vec<Server>,
     url: String,
 }
 
@@ -34,7 +35,7 @@ impl Fleet {
             server
         };
         let servers = hosts.iter().map(start).collect();
-        Self { network, servers, url }
+        Self { network, servers, sentinels: Vec::new(), url }
     }
 
     /// One server.
@@ -42,17 +43,30 @@ impl Fleet {
         Self::of(&hosts(1), clock, "redis://server1".to_owned())
     }
 
-    /// A primary, and three sentinels that name it.
+    /// A primary, its replica, and three sentinels that name the primary. Nothing is copied unless a test sees to it.
     pub fn with_sentinels(clock: &Clock) -> Self {
         let names = (1..=NODES).map(|number| format!("sentinel{number}")).collect::<Vec<_>>();
-        let fleet = Self::of(&hosts(1), clock, format!("redis+sentinel://{}/{PRIMARY}", names.join(",")));
+        let mut fleet = Self::of(&hosts(2), clock, format!("redis+sentinel://{}/{PRIMARY}", names.join(",")));
+        fleet.follow(1, 0);
         for name in names {
             let sentinel = Server::start(&name, clock);
-            let primary = ("server1".to_owned(), REDIS_PORT, 0);
-            sentinel.state().layout = Layout::Sentinel(BTreeMap::from([(PRIMARY.to_owned(), primary)]));
             fleet.network.add(&name, SENTINEL_PORT, &sentinel);
+            fleet.sentinels.push(sentinel);
+            fleet.name_primary(fleet.sentinels.len() - 1, 0, 0);
         }
         fleet
+    }
+
+    /// From now on a sentinel names this server as the primary, by the failover of this number.
+    pub fn name_primary(&self, sentinel: usize, server: usize, epoch: u64) {
+        let primary = (host(server), REDIS_PORT, epoch);
+        self.sentinels[sentinel].state().layout =
+            Layout::Sentinel(BTreeMap::from([(PRIMARY.to_owned(), primary)]));
+    }
+
+    /// Makes a server a replica of another one, with all that this one holds.
+    pub fn follow(&self, server: usize, primary: usize) {
+        self.servers[server].follow(&self.servers[primary], (&host(primary), REDIS_PORT));
     }
 
     /// Three nodes, which share the slots evenly.
@@ -78,6 +92,11 @@ impl Fleet {
     }
 }
 
+/// What the server of this index is called.
+pub fn host(server: usize) -> String {
+    format!("server{}", server + 1)
+}
+
 fn hosts(count: usize) -> Vec<String> {
-    (1..=count).map(|number| format!("server{number}")).collect()
+    (0..count).map(host).collect()
 }

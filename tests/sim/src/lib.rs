@@ -24,7 +24,7 @@ mod wire;
 pub use clock::Clock;
 pub use cluster::{Cluster, slot_of};
 pub use commands::COMMANDS;
-pub use fleet::Fleet;
+pub use fleet::{Fleet, host};
 pub use mistakes::MISTAKES;
 pub use network::{Condition, Network};
 pub use reply::Reply;

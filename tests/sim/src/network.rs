@@ -78,6 +78,13 @@ impl Network {
         }
     }
 
+    /// Whether something gets through to the server that listens there.
+    pub fn is_open(&self, host: &str, port: u16) -> bool {
+        let places = self.0.lock();
+        let condition = places.get(&(host.to_owned(), port)).map(|place| *place.condition.borrow());
+        condition.is_some_and(|condition| !condition.refuses && !condition.is_silent)
+    }
+
     /// Changes how a server can be reached.
     pub fn set(&self, host: &str, port: u16, change: impl FnOnce(&mut Condition)) {
         if let Some(place) = self.0.lock().get(&(host.to_owned(), port)) {

@@ -268,6 +268,11 @@ impl Server {
         self.acknowledge(primary, offset);
     }
 
+    /// Its own time, in microseconds since 1970.
+    pub fn now_us(&self) -> u64 {
+        self.state().clock.now_us()
+    }
+
     fn acknowledge(&self, primary: &Self, offset: u64) {
         let mut state = primary.state();
         state.acknowledged.insert(self.0.name.clone(), offset);
@@ -307,6 +312,7 @@ impl Server {
         let _between_steps = self.0.scripts.lock();
         let mut state = self.state();
         state.follows = None;
+        state.acknowledged.clear();
         state.identity.replication_id = id;
     }
 }

@@ -1,5 +1,6 @@
 //! One client's way to the servers, with what goes wrong on this way alone.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,6 +48,8 @@ pub type Fates = Box<dyn FnMut(Direction) -> Fate + Send>;
 pub struct View {
     network: Network,
     condition: Arc<watch::Sender<Condition>>,
+    /// Those hosts to which nothing gets through.
+    cut_off: Arc<watch::Sender<BTreeSet<String>>>,
     /// Counts how often all connections were ended.
     cuts: Arc<watch::Sender<u64>>,
     fates: Arc<Mutex<Fates>>,
@@ -54,13 +57,18 @@ pub struct View {
 
 impl View {
     pub(crate) fn new(network: Network, fates: Fates) -> Self {
-        let (condition, cuts) = (Arc::default(), Arc::default());
-        Self { network, condition, cuts, fates: Arc::new(Mutex::new(fates)) }
+        let (condition, cut_off, cuts) = (Arc::default(), Arc::default(), Arc::default());
+        Self { network, condition, cut_off, cuts, fates: Arc::new(Mutex::new(fates)) }
     }
 
     /// Changes how the servers can be reached on this way.
     pub fn set(&self, change: impl FnOnce(&mut Condition)) {
         self.condition.send_modify(change);
+    }
+
+    /// From now on nothing gets through to these hosts, and to no others.
+    pub fn cut_off(&self, hosts: BTreeSet<String>) {
+        self.cut_off.send_replace(hosts);
     }
 
     /// Ends all connections. What is on its way to a server arrives.
@@ -76,7 +84,9 @@ impl Way for View {
             return Err(io::ErrorKind::ConnectionRefused.into());
         }
         let own = OwnWay {
+            host: host.to_owned(),
             condition: self.condition.subscribe(),
+            cut_off: self.cut_off.subscribe(),
             cuts: self.cuts.subscribe(),
             fates: self.fates.clone(),
         };
@@ -86,7 +96,9 @@ impl Way for View {
 
 /// What one connection knows of its client's way.
 pub(crate) struct OwnWay {
+    host: String,
     condition: watch::Receiver<Condition>,
+    cut_off: watch::Receiver<BTreeSet<String>>,
     cuts: watch::Receiver<u64>,
     fates: Arc<Mutex<Fates>>,
 }
@@ -108,6 +120,7 @@ impl OwnWay {
 
     /// Waits until something gets through; returns whether it arrives.
     pub(crate) async fn opens(&mut self) -> bool {
+        let _ = self.cut_off.wait_for(|hosts| !hosts.contains(&self.host)).await;
         let _ = self.condition.wait_for(|condition| !condition.is_silent).await;
         !self.condition.borrow().refuses
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 
 use super::holds::{Hold, holds};
-use super::{Action, Answer, History, Holder, Operation, Update};
+use super::{Action, Answer, History, Holder, Operation, Span, Update};
 
 /// How soon after the last fault nothing may be left of a grant that reached nobody.
 const ORPHANS_END_WITHIN_US: u64 = 1_000_000;
@@ -85,12 +85,25 @@ fn lost_updates(updates: &[Update], found: &mut Found) {
 impl Case<'_> {
     /// Whether the store may have lost something between these two moments.
     pub(super) fn is_lost_between(&self, start_us: u64, end_us: u64) -> bool {
-        self.history.losses.iter().any(|loss| loss.start_us <= end_us && start_us <= loss.end_us)
+        let failovers = self.history.failovers.iter().map(|failover| &failover.lost);
+        let mut losses = self.history.losses.iter().chain(failovers);
+        losses.any(|loss| loss.start_us <= end_us && start_us <= loss.end_us)
+    }
+
+    /// Whether by this moment the store may have lost what an operation did.
+    pub(super) fn is_forgotten(&self, operation: &Operation, until_us: u64) -> bool {
+        let start_us = operation.span.start_us;
+        let is_before = |loss: &Span| loss.start_us <= until_us && start_us <= loss.end_us;
+        let mut failovers = self.history.failovers.iter();
+        self.history.losses.iter().any(is_before)
+            || failovers.any(|failover| failover.lost.start_us <= until_us && failover.forgets(operation))
     }
 
     /// Whether one of these may have been answered by a deposed primary and the other by its successor.
-    fn is_split_between(&self, one: &Operation, other: &Operation) -> bool {
-        self.history.splits.iter().any(|split| split.overlaps(&one.span) && split.overlaps(&other.span))
+    pub(super) fn is_split_between(&self, one: &Operation, other: &Operation) -> bool {
+        let failovers = self.history.failovers.iter().map(|failover| &failover.split);
+        let mut splits = self.history.splits.iter().chain(failovers);
+        splits.any(|split| split.overlaps(&one.span) && split.overlaps(&other.span))
     }
 
     /// Whether a deposed primary may have answered, which knows nothing of what its successor has granted.
@@ -106,9 +119,7 @@ impl Case<'_> {
     /// Whether an operation did nothing, and will not. With its data a store loses what it knew of voided attempts,
     /// and a copy that comes after that is granted.
     pub(super) fn did_nothing_by(&self, operation: &Operation, until_us: u64) -> bool {
-        operation.is_refused()
-            && operation.span.end_us < until_us
-            && !self.is_lost_between(operation.span.start_us, until_us)
+        operation.is_refused() && operation.span.end_us < until_us && !self.is_forgotten(operation, until_us)
     }
 
     /// I1: a number is one grant of one token.
@@ -146,9 +157,10 @@ impl Case<'_> {
             let falls = |other: &&&Operation| {
                 let Some(before) = other.shown() else { return false };
                 // What comes up again with older data is no new grant.
-                let is_lost = || self.is_lost_between(other.span.start_us, operation.span.end_us);
+                let is_lost = || self.is_forgotten(other, operation.span.end_us);
                 let is_split = || self.is_split_between(other, operation);
-                (is_granted && before >= number && !is_split()) || (before > number && !is_lost())
+                (is_granted && before >= number && !is_split())
+                    || (before > number && !is_lost() && !is_split())
             };
             let mut before =
                 self.operations.iter().filter(|other| other.span.end_us < operation.span.start_us);
@@ -280,7 +292,7 @@ impl Case<'_> {
                 continue;
             }
             let first = *first_answers.entry(token).or_insert(release);
-            let is_lost = self.is_lost_between(first.span.start_us, release.span.end_us);
+            let is_lost = self.is_forgotten(first, release.span.end_us);
             if !token.starts_with('~') && !is_lost && first.answer != release.answer {
                 found.add("I8", &format!("first it was {:?}", first.answer), release);
             }
@@ -290,7 +302,7 @@ impl Case<'_> {
                     None => later.told().is_some() && later.token == release.token,
                 };
                 let is_later = later.span.start_us > release.span.end_us;
-                if holds && is_later && !self.is_lost_between(release.span.start_us, later.span.end_us) {
+                if holds && is_later && !self.is_forgotten(release, later.span.end_us) {
                     found.add("I8", "a released token holds the lock", later);
                 }
             }

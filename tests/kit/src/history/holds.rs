@@ -35,6 +35,10 @@ pub(super) fn holds<'a>(history: &History, operations: &[&'a Operation]) -> Vec<
     for operation in operations {
         let (Some(number), Some(token)) = (operation.told(), operation.token.as_deref()) else { continue };
         let Some(ttl_ms) = operation.left_ms() else { continue };
+        let is_copied = history.asks_replicas && operation.is_acquire();
+        if !is_copied && history.failovers.iter().any(|failover| failover.forgets(operation)) {
+            continue;
+        }
         let mut until_us = (operation.left_since_us() + ttl_ms * 1_000).saturating_sub(ROUNDING_US);
         for loss in &history.losses {
             let may_be_before = operation.span.start_us <= loss.end_us;

@@ -7,7 +7,7 @@ use super::{Action, Answer, Operation};
 impl Case<'_> {
     /// Until when an operation may have acted, as far as whoever looked by then could see.
     fn acted_by_us(&self, operation: &Operation, until_us: u64) -> u64 {
-        if operation.may_come_late() || self.is_lost_between(operation.span.start_us, until_us) {
+        if operation.may_come_late() || self.is_forgotten(operation, until_us) {
             return self.history.quiet_us.unwrap_or(until_us).min(until_us);
         }
         operation.span.end_us.min(until_us)
@@ -95,7 +95,9 @@ impl Case<'_> {
                 .operations
                 .iter()
                 .filter(|other| other.told() == operation.shown() && other.span.end_us < span.start_us)
-                .filter(|other| !self.is_lost_between(other.span.start_us, span.end_us))
+                .filter(|other| {
+                    !self.is_forgotten(other, span.end_us) && !self.is_split_between(other, operation)
+                })
                 .filter_map(|other| Some(other.left_since_us() + other.left_ms()? * 1_000))
                 .max();
             // What is told of a lease that is longer than it was asked for is counted from before it was asked.
