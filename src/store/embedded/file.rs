@@ -7,6 +7,7 @@ use std::fs::{File, TryLockError};
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use redb::backends::InMemoryBackend;
 use redb::{
@@ -57,6 +58,9 @@ pub(super) struct StoreFile {
     boot_id: String,
     batch: u64,
 }
+
+/// So much the last number may be ahead of a clock that runs right.
+const MOST_AHEAD: Duration = Duration::from_secs(10);
 
 /// What a file says before any of its records; nothing, if it is not ours.
 #[derive(Default)]
@@ -122,7 +126,9 @@ impl StoreFile {
         let transaction = self.database.begin_write()?;
         let mut table = Table::new(settings.clone());
         let numbers = transaction.open_table(NUMBERS)?;
-        table.start_run(numbers.get(FENCE)?.map_or(0, |fence| fence.value()), now.wall);
+        let last = numbers.get(FENCE)?.map_or(0, |fence| fence.value());
+        warn_if_ahead(last, now.wall);
+        table.start_run(last, now.wall);
         let texts = transaction.open_table(TEXTS)?;
         let written_in = texts.get(BOOT)?.map(|boot| boot.value().to_owned()).unwrap_or_default();
         let same_boot = !written_in.is_empty() && written_in == self.boot_id;
@@ -306,4 +312,17 @@ pub(super) fn open_error(path: &Path, error: DatabaseError) -> OpenError {
         error => UnusableFile::Failed(error.to_string()),
     };
     OpenError::File(path.into(), reason)
+}
+
+/// An older copy of the file, or an empty one, begins its numbers at the clock. It repeats numbers, or begins below them, if the
+/// clock was ahead once, and has not passed the last of them yet.
+fn warn_if_ahead(last: u64, wall: Duration) {
+    let ahead = Duration::from_micros(last).saturating_sub(wall);
+    if ahead > MOST_AHEAD {
+        tracing::warn!(
+            ahead_s = ahead.as_secs(),
+            "the clock was wrong once: fencing tokens are ahead of it. They go on growing, but until the clock has passed them, do not \
+             delete this file or restore an older copy of it: fencing tokens would repeat"
+        );
+    }
 }

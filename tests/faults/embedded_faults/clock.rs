@@ -18,7 +18,7 @@ use tempfile::TempDir;
 use tokio::time::Instant;
 
 use kit::asking::LockStoreExt;
-use kit::{PATIENCE, fresh_token};
+use kit::{Client, Gateway, PATIENCE, fresh_token};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
@@ -289,6 +289,21 @@ async fn no_number_goes_back_whatever_is_done_to_the_clocks() {
             last = next;
         }
     }
+}
+
+/// That of the test is some years ahead.
+#[tokio::test(flavor = "multi_thread")]
+async fn fencing_tokens_that_are_ahead_of_the_clock_are_warned_of() {
+    let mut machine = Machine::new();
+    let last = next_number(&machine).await;
+    machine.close().await;
+    let gateway = Gateway::on_file(&machine.file, &[]).await;
+    gateway.logs("it warns", |line| line.contains("fencing tokens are ahead of it")).await;
+    let granted = Client::new(gateway.address).put("/locks/next").send().await;
+    assert!(granted.json()["fencing_token"].as_u64().unwrap() > last.get(), "{}", granted.json());
+    let empty = Gateway::embedded(&[]).await;
+    Client::new(empty.address).put("/locks/next").send().await;
+    assert!(!empty.log().iter().any(|line| line.contains("are ahead of")), "{:#?}", empty.log());
 }
 
 #[tokio::test(flavor = "multi_thread")]
