@@ -1,7 +1,7 @@
 //! The store that needs no server: a table in memory, and a file that every change reaches before it is answered.
 //!
-//! `table` holds the rules, `file` the way to `disk`, and `writer` is the one thread that uses both. Who waits stands in
-//! `store::wait_queue`.
+//! `table` holds the rules, `file` the way to `disk`, and `writer` is the only one that uses both, in a thread of its own. Who
+//! waits stands in `store::wait_queue`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use cursor::CursorSeal;
 use disk::Disk;
 use rows::Moment;
 use table::Table;
-use writer::{Command, Kind, Message, State, Writer, closed, too_late};
+use writer::{Command, Kind, Message, State, TIDY_EVERY, closed, too_late};
 
 mod cursor;
 mod disk;
@@ -39,6 +39,7 @@ mod table;
 mod writer;
 
 pub use survey::{survey, survey_memory};
+pub use writer::{Batch, Writer};
 
 /// The most commands that wait for the writer. Further ones wait here, until their deadline.
 const QUEUE_LIMIT: usize = 4_096;
@@ -102,8 +103,8 @@ pub struct EmbeddedStore {
     cursors: CursorSeal,
     /// Whether the last write came to the file, as the writer says.
     is_writable: Arc<AtomicBool>,
-    /// `None` only while it is dropped.
-    writer: Option<JoinHandle<()>>,
+    /// Of the writer; `None` where it has none.
+    thread: Option<JoinHandle<()>>,
 }
 
 impl Default for EmbeddedSettings {
@@ -122,7 +123,8 @@ impl EmbeddedStore {
         }
         let disk = Disk::open(path).map_err(|error| file::open_error(path, error))?;
         file::sync_directory(path)?;
-        Self::on(disk, settings, clock)
+        let state = Self::read(disk, &settings, &*clock)?;
+        Self::start(Self::with(state, settings, clock))
     }
 
     /// Opens the store on something else than a file, which may still be empty.
@@ -131,41 +133,69 @@ impl EmbeddedStore {
         settings: EmbeddedSettings,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, OpenError> {
-        Self::on(Disk::on(storage), settings, clock)
+        let state = Self::read(Disk::on(storage), &settings, &*clock)?;
+        Self::start(Self::with(state, settings, clock))
     }
 
     /// Makes an empty store that keeps nothing.
     pub fn in_memory(settings: EmbeddedSettings, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
         let state = State::in_memory(&settings, &*clock);
-        Self::start(state, settings, clock)
+        Self::start(Self::with(state, settings, clock))
     }
 
-    fn on(disk: Disk, settings: EmbeddedSettings, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
+    /// Opens the store on something else than a file, or on nothing, without a thread: it answers when its writer is had to work.
+    pub fn without_thread(
+        storage: Option<impl StorageBackend>,
+        settings: EmbeddedSettings,
+        clock: Arc<dyn Clock>,
+    ) -> Result<(Self, Writer), OpenError> {
+        let state = match storage {
+            Some(storage) => Self::read(Disk::on(storage), &settings, &*clock)?,
+            None => State::in_memory(&settings, &*clock),
+        };
+        Ok(Self::with(state, settings, clock))
+    }
+
+    /// Reads what lies on a disk, and shows that it can be written.
+    fn read(disk: Disk, settings: &EmbeddedSettings, clock: &dyn Clock) -> Result<State, OpenError> {
         let disk = Arc::new(disk);
-        let mut state = State::read(Arc::clone(&disk), &settings, &*clock)?;
+        let mut state = State::read(Arc::clone(&disk), settings, clock)?;
         disk.make_private();
-        state.save(Moment::now(&*clock)).map_err(|error| file::failed(disk.path(), &error))?;
-        Self::start(state, settings, clock)
+        state.save(Moment::now(clock)).map_err(|error| file::failed(disk.path(), &error))?;
+        Ok(state)
     }
 
-    fn start(state: State, settings: EmbeddedSettings, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
+    fn with(state: State, settings: EmbeddedSettings, clock: Arc<dyn Clock>) -> (Self, Writer) {
         let (queue, receiver) = mpsc::channel();
         let hints = broadcast::Sender::new(MOST_HINTS);
         let is_writable = Arc::new(AtomicBool::new(true));
-        let told = Arc::clone(&is_writable);
-        let writer =
-            Writer { queue: receiver, settings, clock, hints: hints.clone(), is_writable: told, state };
-        let thread = std::thread::Builder::new().name("store-writer".to_owned());
-        let writer = thread.spawn(|| writer.run()).map_err(OpenError::Thread)?;
-        Ok(Self {
+        let writer = Writer {
+            queue: receiver,
+            settings,
+            clock,
+            hints: hints.clone(),
+            is_writable: Arc::clone(&is_writable),
+            state,
+            tidied: std::time::Instant::now(),
+            pause: TIDY_EVERY,
+        };
+        let store = Self {
             queue,
             places: Arc::new(Semaphore::new(QUEUE_LIMIT)),
             hints,
             session: AtomicU64::new(0),
             cursors: CursorSeal::new(),
             is_writable,
-            writer: Some(writer),
-        })
+            thread: None,
+        };
+        (store, writer)
+    }
+
+    /// Gives the writer a thread.
+    fn start((mut store, writer): (Self, Writer)) -> Result<Self, OpenError> {
+        let thread = std::thread::Builder::new().name("store-writer".to_owned());
+        store.thread = Some(thread.spawn(|| writer.run()).map_err(OpenError::Thread)?);
+        Ok(store)
     }
 
     /// Has the writer do one step, and waits for its answer until `deadline`.
@@ -324,6 +354,6 @@ impl Drop for EmbeddedStore {
         let (stopped, _) = oneshot::channel();
         // The writer may have been stopped before. If it panicked, that has been reported where it happened.
         let _ = self.queue.send(Message::Stop(stopped));
-        let _ = self.writer.take().map(JoinHandle::join);
+        let _ = self.thread.take().map(JoinHandle::join);
     }
 }

@@ -1,4 +1,4 @@
-//! The one thread that changes the store: it takes what has queued up, applies it, commits once, then answers.
+//! The one that changes the store: it takes what has queued up, applies it, commits once, then answers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +26,7 @@ const LEAST_PURGED: usize = 64;
 /// The most that are removed at a time.
 const MOST_PURGED: usize = 1_024;
 /// How often ended records are removed when nothing else is to be committed,
-const TIDY_EVERY: Duration = Duration::from_secs(1);
+pub(super) const TIDY_EVERY: Duration = Duration::from_secs(1);
 /// and where that was not enough.
 const TIDY_ON_AFTER: Duration = Duration::from_millis(20);
 
@@ -85,8 +85,8 @@ struct Kept {
     unwritable: Option<String>,
 }
 
-/// The thread's own things.
-pub(super) struct Writer {
+/// The one that changes a store. It works in a thread of its own, or where it is called.
+pub struct Writer {
     /// What is to be done.
     pub(super) queue: Receiver<Message>,
     /// The settings of the store.
@@ -99,6 +99,20 @@ pub(super) struct Writer {
     pub(super) is_writable: Arc<AtomicBool>,
     /// The state.
     pub(super) state: State,
+    /// When what has ended was removed last,
+    pub(super) tidied: Instant,
+    /// and after how long it is removed again.
+    pub(super) pause: Duration,
+}
+
+/// Commands that share one commit, and that are not answered yet.
+#[must_use]
+pub struct Batch {
+    committed: Result<(), StoreError>,
+    /// Each with whether its command changed anything.
+    answers: Vec<(Answer, bool)>,
+    /// The way to answer the order to stop.
+    stopping: Option<oneshot::Sender<()>>,
 }
 
 impl Command {
@@ -190,31 +204,57 @@ impl Kept {
 impl Writer {
     /// Works until it is told to stop, or until no sender is left.
     pub(super) fn run(mut self) {
-        let (mut tidied, mut pause) = (Instant::now(), TIDY_EVERY);
-        let mut stopping = None;
-        while stopping.is_none() {
-            let (commands, stop) = match self.queue.recv_timeout(pause) {
-                Ok(first) => self.collect(first),
-                Err(RecvTimeoutError::Timeout) => (Vec::new(), None),
+        loop {
+            let batch = match self.queue.recv_timeout(self.pause) {
+                Ok(first) => self.commit_with(Some(first)),
+                Err(RecvTimeoutError::Timeout) => self.commit_with(None),
                 Err(RecvTimeoutError::Disconnected) => return,
             };
-            stopping = stop;
-            if !commands.is_empty() {
-                self.serve(commands);
-            }
-            if tidied.elapsed() >= pause {
-                pause = if self.tidy() { TIDY_EVERY } else { TIDY_ON_AFTER };
-                tidied = Instant::now();
-            }
-            self.is_writable.store(self.state.unwritable().is_none(), Ordering::Relaxed);
+            let Some(writer) = self.answer(batch) else { return };
+            self = writer;
         }
-        self.finish(stopping);
+    }
+
+    /// Does what has queued up, and commits it. Blocks on the disk, and on nothing else.
+    pub fn commit_queued(&mut self) -> Batch {
+        let first = self.queue.try_recv().ok();
+        self.commit_with(first)
+    }
+
+    /// Answers what was committed, and removes what has ended. Returns nothing once the writer was told to stop: the file is
+    /// closed then.
+    pub fn answer(mut self, batch: Batch) -> Option<Self> {
+        let Batch { committed, answers, stopping } = batch;
+        self.tell();
+        for (answer, changed) in answers {
+            answer(match &committed {
+                // Even if the batch failed, a command that changed nothing has certainly done nothing.
+                Err(StoreError::Unknown(reason)) if !changed => Err(StoreError::Unavailable(reason.clone())),
+                committed => committed.clone(),
+            });
+        }
+        if self.tidied.elapsed() >= self.pause {
+            self.pause = if self.tidy() { TIDY_EVERY } else { TIDY_ON_AFTER };
+            self.tidied = Instant::now();
+        }
+        self.is_writable.store(self.state.unwritable().is_none(), Ordering::Relaxed);
+        if stopping.is_some() {
+            self.finish(stopping);
+            return None;
+        }
+        Some(self)
+    }
+
+    fn commit_with(&mut self, first: Option<Message>) -> Batch {
+        let (commands, stopping) = self.collect(first);
+        let (committed, answers) = self.serve(commands);
+        Batch { committed, answers, stopping }
     }
 
     /// Takes what has queued up behind the first message, up to a full batch or the order to stop.
-    fn collect(&self, first: Message) -> (Vec<Command>, Option<oneshot::Sender<()>>) {
+    fn collect(&self, first: Option<Message>) -> (Vec<Command>, Option<oneshot::Sender<()>>) {
         let mut commands = Vec::new();
-        let mut next = Some(first);
+        let mut next = first;
         while let Some(message) = next {
             match message {
                 Message::Command(command) => commands.push(command),
@@ -225,11 +265,11 @@ impl Writer {
         (commands, None)
     }
 
-    /// Applies commands, commits them together, and then answers each.
+    /// Applies commands, and commits them together. Returns the answers that had to wait for that.
     ///
     /// Looks come first. All of these commands are under way at once, so any order is right. A look that sees no change
     /// of this batch needs no commit.
-    fn serve(&mut self, mut commands: Vec<Command>) {
+    fn serve(&mut self, mut commands: Vec<Command>) -> (Result<(), StoreError>, Vec<(Answer, bool)>) {
         commands.sort_by_key(|command| command.kind);
         let changes = commands.last().is_some_and(|command| command.kind == Kind::Change);
         if changes && self.state.unwritable().is_some() {
@@ -255,15 +295,7 @@ impl Writer {
                 after => answers.push((answer, after > before)),
             }
         }
-        let committed = self.commit();
-        self.tell();
-        for (answer, changed) in answers {
-            answer(match &committed {
-                // Even if the batch failed, a command that changed nothing has certainly done nothing.
-                Err(StoreError::Unknown(reason)) if !changed => Err(StoreError::Unavailable(reason.clone())),
-                committed => committed.clone(),
-            });
-        }
+        (self.commit(), answers)
     }
 
     /// Tells waiters what concerns them, once it is durable. They poll, so a wrong hint does no harm.
