@@ -38,6 +38,11 @@ impl Fleet {
         Self { network, servers, sentinels: Vec::new(), url }
     }
 
+    /// No servers, for stores that need none.
+    pub fn none() -> Self {
+        Self { network: Network::default(), servers: Vec::new(), sentinels: Vec::new(), url: String::new() }
+    }
+
     /// One server.
     pub fn alone(clock: &Clock) -> Self {
         Self::of(&hosts(1), clock, "redis://server1".to_owned())

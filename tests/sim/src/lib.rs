@@ -1,4 +1,4 @@
-//! A Redis in the test's own process, for tests in which time is simulated too.
+//! A Redis in the test's own process, and a disk, for tests in which time is simulated too.
 //!
 //! It knows the commands that the scripts and the gateway use, and runs the scripts by the same Lua as a server. Nothing in it
 //! depends on real time, on threads, or on the order of hashes: the same commands at the same times have the same replies. A test
@@ -10,6 +10,7 @@ mod clock;
 mod cluster;
 mod commands;
 mod data;
+mod disk;
 mod fleet;
 mod history;
 mod mistakes;
@@ -24,6 +25,7 @@ mod wire;
 pub use clock::Clock;
 pub use cluster::{Cluster, slot_of};
 pub use commands::COMMANDS;
+pub use disk::{Access, Disk, Lie, OpenFile, Outcome, Outcomes};
 pub use fleet::{Fleet, host};
 pub use mistakes::MISTAKES;
 pub use network::{Condition, Network};
