@@ -203,6 +203,21 @@ fn lost_data_excuses_a_lost_lock_and_no_number() {
     assert_eq!(judge(4, losses), ["I2"]);
 }
 
+/// It was lost, another held it, and the lock came back to the first.
+#[test]
+fn what_came_back_with_an_older_state_was_not_held_meanwhile() {
+    let operations = vec![
+        acquire("a", "a", (0, 10), granted(1)),
+        acquire("b", "b", (101, 110), granted(2)),
+        renew("c", "a", (201, 210), renewed(1)),
+    ];
+    let at = |ms: u64| Span { start_us: ms * 1_000, end_us: ms * 1_000 };
+    let losses = vec![at(50), at(150)];
+    let history = History { operations, losses: losses.clone(), ..History::default() };
+    assert!(!judge_all(history.clone()).is_empty());
+    assert_eq!(judge_all(History { returns: losses, ..history }), Vec::<&str>::new());
+}
+
 #[test]
 fn while_two_servers_grant_only_the_order_of_both_is_excused() {
     let both = Span { start_us: 90_000, end_us: 150_000 };

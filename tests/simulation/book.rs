@@ -84,6 +84,14 @@ impl Book {
         self.0.lock().unwrap().history.failovers.push(failover);
     }
 
+    /// An older state came back now.
+    pub fn came_back(&self) {
+        let now = Span { start_us: now_us(), end_us: now_us() };
+        let mut pages = self.0.lock().unwrap();
+        pages.history.losses.push(now);
+        pages.history.returns.push(now);
+    }
+
     pub fn killed_since(&self, start_us: u64) {
         self.0.lock().unwrap().history.kills.push(Span { start_us, end_us: now_us() });
     }

@@ -115,7 +115,7 @@ pub async fn fail_over(world: &World, random: &mut StdRng) -> bool {
     }
     sleep(BETWEEN_PROMOTIONS).await;
     pause(random, 0..5_000).await;
-    (0..GATEWAYS).for_each(|slot| world.gateway(slot).view.cut_off(BTreeSet::new()));
+    (0..GATEWAYS).for_each(|slot| world.gateway(slot).view().cut_off(BTreeSet::new()));
     if !matches!(cause, Cause::PrimaryDied) && random.random_bool(0.3) {
         // What the replica lacked is there again after that, and was not in between.
         let called_back_us = call_back(world, random, old, promoted_us).await;
@@ -180,7 +180,7 @@ fn cut_off(world: &World, old: usize, random: &mut StdRng) {
     }];
     for slot in 0..GATEWAYS {
         let others = if random.random_bool(0.5) { &with_old } else { &with_new };
-        world.gateway(slot).view.cut_off(others.iter().cloned().collect());
+        world.gateway(slot).view().cut_off(others.iter().cloned().collect());
     }
 }
 

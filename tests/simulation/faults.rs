@@ -11,11 +11,15 @@ use sim::{Conditions, Kept};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::failover;
 use crate::settings::Store;
 use crate::world::World;
+use crate::{failover, machine};
 
 const PORT: u16 = 6379;
+/// What ends at its start is started again.
+const RESTARTED_AFTER: Duration = Duration::from_millis(100);
+/// Longer than a disk fails.
+const MOST_STARTS: usize = 100;
 
 /// What may happen in a storm, as the report and `SIM_WITHOUT` call it.
 pub const FAULTS: [&str; 13] = [
@@ -58,7 +62,8 @@ pub const ON_THE_WAY: [&str; 10] = [
 pub async fn happen(world: Arc<World>) {
     let mut random = world.random(500);
     let mut gateways = 100;
-    let faults: Vec<_> = FAULTS
+    let all = world.machine.as_ref().map_or_else(|| FAULTS.to_vec(), |machine| machine.faults().collect());
+    let faults: Vec<_> = all
         .into_iter()
         .filter(|fault| world.settings.has(fault))
         .filter(|fault| world.settings.store == Store::Sentinel || !OF_REPLICAS.contains(fault))
@@ -76,6 +81,9 @@ pub async fn happen(world: Arc<World>) {
         }
         under_way.join_all().await;
         end_storm(&world);
+        if world.machine.is_some() {
+            machine::works_again(&world).await;
+        }
     }
 }
 
@@ -107,6 +115,10 @@ fn end_storm(world: &World) {
 }
 
 async fn happens(world: Arc<World>, fault: &'static str, mut random: StdRng, number: u64) {
+    if world.machine.is_some() {
+        world.book.trace(|| fault.to_owned());
+        return machine::happens(world, fault, random, number).await;
+    }
     let slot = random.random_range(0..3);
     let at = random.random_range(0..world.fleet.servers.len());
     world.book.trace(|| format!("{fault}: gateway {slot} or server {at}"));
@@ -124,22 +136,22 @@ async fn happens(world: Arc<World>, fault: &'static str, mut random: StdRng, num
             world.gateway(slot).kill();
             world.book.killed_since(start_us);
             pause(&mut random, 10..3_000).await;
-            replace(&world, slot, number);
+            replace(&world, slot, number).await;
         }
         "gateway drained" => {
             let start_us = now_us();
             let gateway = world.gateway(slot);
-            replace(&world, slot, number);
+            replace(&world, slot, number).await;
             gateway.drain().await;
             world.book.killed_since(start_us);
         }
         "gateway cut off" => {
             let gateway = world.gateway(slot);
-            gateway.view.set(|way| way.is_silent = true);
+            gateway.view().set(|way| way.is_silent = true);
             pause(&mut random, 50..6_000).await;
-            gateway.view.set(|way| way.is_silent = false);
+            gateway.view().set(|way| way.is_silent = false);
         }
-        "connections cut" => world.gateway(slot).view.cut_all(),
+        "connections cut" => world.gateway(slot).view().cut_all(),
         "server silent" => {
             set(&world, at, |way| way.is_silent = true);
             pause(&mut random, 50..4_000).await;
@@ -172,9 +184,18 @@ async fn happens(world: Arc<World>, fault: &'static str, mut random: StdRng, num
     }
 }
 
-fn replace(world: &Arc<World>, slot: usize, number: u64) {
-    let successor = world.start_gateway(number);
-    world.replace_gateway(slot, successor);
+/// Starts a successor as soon as that can be, unless there is one.
+pub async fn replace(world: &Arc<World>, slot: usize, number: u64) {
+    for _ in 0..MOST_STARTS {
+        if let Some(successor) = world.start_gateway(number) {
+            return world.replace_gateway(slot, successor);
+        }
+        sleep(RESTARTED_AFTER).await;
+        if !world.gateway(slot).gone.is_cancelled() {
+            return;
+        }
+    }
+    world.book.violated("M1: a gateway does not start".to_owned());
 }
 
 /// Returns whether it was a replica.

@@ -1,5 +1,5 @@
 //! Gateways that can be killed and replaced: each is a service with all of its tasks, before a store that reaches its servers on
-//! a way of its own.
+//! a way of its own, or that has a file.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,13 +9,14 @@ use fencepost::lock::{Inspected, Lease, LeaseToken, LockKey, Note, Owner, Releas
 use fencepost::service::{
     AcquireRequest, Hold, HoldEvent, Holding, LockService, NotAcquired, Outcome, Tenant,
 };
-use fencepost::store::{Renewer, StoreError};
+use fencepost::store::{LockStore, Renewer, StoreError};
 use kit::history::{Action, Answer, Holder, now_us};
 use sim::View;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
+use crate::machine::Process;
 use crate::world::MARK_TTL;
 
 const STORE_TIMEOUT: Duration = Duration::from_secs(3);
@@ -23,9 +24,15 @@ const STORE_TIMEOUT: Duration = Duration::from_secs(3);
 /// One gateway, until it ends.
 pub struct Gateway {
     pub service: Arc<LockService>,
-    pub view: View,
+    way: Way,
     /// Cancelled when it is gone.
     pub gone: CancellationToken,
+}
+
+/// To where its locks are.
+pub enum Way {
+    Servers(View),
+    Own(Process),
 }
 
 /// What a client asks for.
@@ -57,16 +64,27 @@ pub enum Event {
 }
 
 impl Gateway {
-    pub fn start(store: Arc<dyn fencepost::store::LockStore>, view: View) -> Arc<Self> {
+    pub fn start(store: Arc<dyn LockStore>, way: Way) -> Arc<Self> {
         let service = Arc::new(LockService::new(store, STORE_TIMEOUT, MARK_TTL));
-        Arc::new(Self { service, view, gone: CancellationToken::new() })
+        Arc::new(Self { service, way, gone: CancellationToken::new() })
+    }
+
+    /// Its way to the servers.
+    pub fn view(&self) -> &View {
+        let Way::Servers(view) = &self.way else { panic!("it has no servers") };
+        view
     }
 
     /// From here on nothing that it does reaches anybody.
     pub fn kill(&self) {
         // First: what becomes of its futures now, such as the end of a hold, is not done by a process that is gone.
-        self.view.set(|way| way.refuses = true);
-        self.view.cut_all();
+        match &self.way {
+            Way::Servers(view) => {
+                view.set(|way| way.refuses = true);
+                view.cut_all();
+            }
+            Way::Own(process) => process.kill(),
+        }
         self.gone.cancel();
     }
 

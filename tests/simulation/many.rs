@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::faults::{FAULTS, ON_THE_WAY};
 use crate::holes;
+use crate::machine;
 use crate::one::Outcome;
 use crate::settings::{Settings, Store};
 use crate::shrink::shrink;
@@ -63,7 +64,13 @@ impl Sum {
     /// What never happened, although it should.
     fn missing(&self) -> Vec<&'static str> {
         let happened = |what: &&'static str| self.outcome.counts.contains_key(*what);
-        FAULTS.into_iter().chain(ON_THE_WAY).chain(HOLDS).filter(|what| !happened(what)).collect()
+        FAULTS
+            .into_iter()
+            .chain(machine::FAULTS)
+            .chain(ON_THE_WAY)
+            .chain(HOLDS)
+            .filter(|what| !happened(what))
+            .collect()
     }
 
     /// Whether all is well. If not, it says of the first seed what little is needed.
@@ -137,7 +144,9 @@ pub fn simulate(time: Duration) -> bool {
 /// Puts each hole back, and says after how many operations it is found. Returns whether all are.
 pub fn find_all_holes() -> bool {
     let mut are_all_found = true;
-    for (name, store, ..) in holes::all() {
+    let of_scripts = holes::all().map(|(name, store, ..)| (name, store));
+    let of_disks = machine::LIES.map(|(name, _)| (name, Store::File));
+    for (name, store) in of_scripts.chain(of_disks) {
         let seeds = (1..=MOST_SEEDS)
             .map(|seed| Settings { hole: Some(name.to_owned()), ..Settings::new(seed, store, SECONDS) });
         let sum = play(seeds, None);

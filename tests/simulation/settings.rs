@@ -4,17 +4,20 @@ use std::env;
 use std::fmt;
 use std::time::Duration;
 
-/// Servers that stand together, and how.
+/// Servers that stand together, and how; or what a gateway has itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Store {
     Redis,
     Sentinel,
     Cluster,
     Quorum,
+    Memory,
+    File,
 }
 
 impl Store {
-    pub const ALL: [Self; 4] = [Self::Redis, Self::Sentinel, Self::Cluster, Self::Quorum];
+    pub const ALL: [Self; 6] =
+        [Self::Redis, Self::Sentinel, Self::Cluster, Self::Quorum, Self::Memory, Self::File];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -22,7 +25,18 @@ impl Store {
             Self::Sentinel => "sentinel",
             Self::Cluster => "cluster",
             Self::Quorum => "quorum",
+            Self::Memory => "memory",
+            Self::File => "file",
         }
+    }
+
+    /// Whether it is within the gateway, of which there is only one then.
+    pub fn is_embedded(self) -> bool {
+        matches!(self, Self::Memory | Self::File)
+    }
+
+    pub fn gateways(self) -> usize {
+        if self.is_embedded() { 1 } else { 3 }
     }
 
     /// Of locks that nobody else asks for: what is left of them, and nobody was told of, is seen at the end. A quorum does

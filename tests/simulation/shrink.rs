@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::faults::{FAULTS, ON_THE_WAY};
+use crate::machine;
 use crate::one::Outcome;
 use crate::settings::Settings;
 
@@ -45,7 +46,13 @@ fn smaller_than(settings: &Settings) -> Vec<Settings> {
             smaller.push(Settings { clients, ..settings.clone() });
         }
     }
-    for fault in FAULTS.into_iter().chain(ON_THE_WAY).chain([HINT_LOST]).filter(|fault| settings.has(fault)) {
+    for fault in FAULTS
+        .into_iter()
+        .chain(machine::FAULTS)
+        .chain(ON_THE_WAY)
+        .chain([HINT_LOST])
+        .filter(|fault| settings.has(fault))
+    {
         let mut without = settings.without.clone();
         without.push(fault.to_owned());
         smaller.push(Settings { without, ..settings.clone() });

@@ -18,11 +18,12 @@ use tokio::time::{Instant, sleep};
 use crate::book::{Book, Closed};
 use crate::clients::{Client, look};
 use crate::failover::{self, Roles};
-use crate::gateways::{Gateway, Request};
+use crate::gateways::{Gateway, Request, Way};
+use crate::machine::{LIES, Machine};
 use crate::settings::{Settings, Store};
 use crate::{faults, holes, watchman};
 
-const GATEWAYS: usize = 3;
+const OF_THE_MACHINE: u64 = 3_000;
 const NOW_US: u64 = 1_760_000_000_000_000;
 /// A lock has another name after so long, so that the judge compares no more than what belongs together.
 const ERA: Duration = Duration::from_secs(10);
@@ -48,6 +49,8 @@ pub struct Weather {
 pub struct World {
     pub settings: Settings,
     pub fleet: Fleet,
+    /// Of a gateway that has no servers.
+    pub machine: Option<Machine>,
     pub book: Book,
     pub weather: Mutex<Weather>,
     /// Of the servers under Sentinel.
@@ -70,13 +73,21 @@ impl World {
             Store::Sentinel => Fleet::with_sentinels(&clock),
             Store::Cluster => Fleet::cluster(&clock),
             Store::Quorum => Fleet::quorum(&clock),
+            Store::Memory | Store::File => Fleet::none(),
         };
-        if let Some((stands, mistake)) = settings.hole.as_deref().map(holes::named) {
+        let lie =
+            LIES.into_iter().find(|(name, _)| settings.hole.as_deref() == Some(name)).map(|(_, lie)| lie);
+        if lie.is_none()
+            && let Some((stands, mistake)) = settings.hole.as_deref().map(holes::named)
+        {
             fleet.servers.iter().for_each(|server| server.make_mistake(stands, mistake));
         }
+        let random = random(settings.seed, OF_THE_MACHINE);
+        let machine = settings.store.is_embedded().then(|| Machine::new(settings.store, random, lie));
         let world = Arc::new(Self {
             settings,
             fleet,
+            machine,
             book: Book::default(),
             weather: Mutex::default(),
             roles: Mutex::default(),
@@ -87,8 +98,8 @@ impl World {
             began: Instant::now(),
             is_over: AtomicBool::new(false),
         });
-        for slot in 0..GATEWAYS {
-            let gateway = world.start_gateway(slot as u64);
+        for slot in 0..world.settings.store.gateways() {
+            let gateway = world.start_gateway(slot as u64).unwrap();
             world.gateways.lock().unwrap().push(gateway);
         }
         world
@@ -96,10 +107,21 @@ impl World {
 
     /// Randomness of its own for one part, so that what others draw makes no difference to it.
     pub fn random(&self, part: u64) -> StdRng {
-        StdRng::seed_from_u64(self.settings.seed ^ part.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        random(self.settings.seed, part)
     }
 
-    pub fn start_gateway(self: &Arc<Self>, number: u64) -> Arc<Gateway> {
+    /// Starts a gateway. Nothing if it cannot start now.
+    pub fn start_gateway(self: &Arc<Self>, number: u64) -> Option<Arc<Gateway>> {
+        if let Some(machine) = &self.machine {
+            let started = machine.start().unwrap_or_else(|why| {
+                self.book.violated(why);
+                None
+            });
+            let (store, process, running) = started?;
+            let gateway = Gateway::start(Arc::new(store), Way::Own(process));
+            tokio::spawn(running.run(gateway.gone.clone()));
+            return Some(gateway);
+        }
         let (world, mut random) = (Arc::downgrade(self), self.random(1_000 + number));
         let view = self.fleet.network.view(Box::new(move |direction| {
             let Some(world) = world.upgrade() else { return Fate::Arrives };
@@ -119,7 +141,7 @@ impl World {
             }
             _ => Arc::new(RedisStore::start(&address, &settings).unwrap()),
         };
-        Gateway::start(store, view)
+        Some(Gateway::start(store, Way::Servers(view)))
     }
 
     fn fate(&self, direction: Direction, random: &mut StdRng) -> Fate {
@@ -150,11 +172,14 @@ impl World {
     }
 
     pub fn gateway(&self, slot: usize) -> Arc<Gateway> {
-        self.gateways.lock().unwrap()[slot % GATEWAYS].clone()
+        let gateways = self.gateways.lock().unwrap();
+        gateways[slot % gateways.len()].clone()
     }
 
     pub fn replace_gateway(&self, slot: usize, successor: Arc<Gateway>) {
-        self.gateways.lock().unwrap()[slot % GATEWAYS] = successor;
+        let mut gateways = self.gateways.lock().unwrap();
+        let slots = gateways.len();
+        gateways[slot % slots] = successor;
     }
 
     /// The name of one of the locks that several ask for now.
@@ -193,6 +218,10 @@ impl World {
     pub fn is_over(&self) -> bool {
         self.is_over.load(Ordering::SeqCst)
     }
+}
+
+fn random(seed: u64, part: u64) -> StdRng {
+    StdRng::seed_from_u64(seed ^ part.wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
 /// A request that waits.

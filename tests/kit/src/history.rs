@@ -29,6 +29,9 @@ pub struct History {
     /// Whether the replica of a failover had each lock before its client was told of it.
     #[serde(default)]
     pub asks_replicas: bool,
+    /// Those of them in which an older state came back: what was lost before may be held again.
+    #[serde(default)]
+    pub returns: Vec<Span>,
     /// Times within which clients may have been granted locks by two servers: by a deposed primary, whose numbers are
     /// the smaller ones, and by its successor.
     #[serde(default)]

@@ -47,7 +47,11 @@ pub(super) fn holds<'a>(history: &History, operations: &[&'a Operation]) -> Vec<
             }
         }
         let from_us = operation.span.end_us;
-        match holds.iter_mut().find(|hold| hold.number == number && hold.token == token) {
+        let came_back = |hold: &Hold| {
+            history.returns.iter().any(|back| hold.from_us <= back.end_us && back.start_us <= from_us)
+        };
+        let is_same = |hold: &&mut Hold| hold.number == number && hold.token == token && !came_back(hold);
+        match holds.iter_mut().find(is_same) {
             // A renewal that succeeded proves that the lease had not ended in between.
             Some(hold) => {
                 hold.from_us = hold.from_us.min(from_us);
