@@ -13,6 +13,7 @@ use tempfile::TempDir;
 
 use crate::pages::{Said, file};
 use kit::gateway::program;
+use kit::remove_with_the_tests;
 
 mod installed;
 mod root;
@@ -21,8 +22,11 @@ const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// What is shipped of the program under test, and of "the version before": the same files by another number.
-static PACKED: LazyLock<[Packed; 2]> =
-    LazyLock::new(|| [Packed::new("0.0.9-rc1", "022"), Packed::new(VERSION, "022")]);
+static PACKED: LazyLock<[Packed; 2]> = LazyLock::new(|| {
+    let packed = [Packed::new("0.0.9-rc1", "022"), Packed::new(VERSION, "022")];
+    remove_with_the_tests(&packed.each_ref().map(|packed| packed.directory.path()));
+    packed
+});
 
 /// A directory that `packaging/build` has filled.
 pub struct Packed {

@@ -8,6 +8,7 @@
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::str::FromStr;
 use std::sync::Mutex;
@@ -129,11 +130,20 @@ pub fn server_port() -> u16 {
 /// Ends these processes, and removes what is in their directories, when this process has ended, however it ends: for
 /// what tests share, which no guard drops.
 pub fn end_with_the_tests(servers: &[&RedisServer]) {
-    let script = "cat; kill -9 $1; sleep 0.1; rm -rf $2";
     let pids: Vec<_> = servers.iter().map(|server| server.pid().to_string()).collect();
-    let places: Vec<_> = servers.iter().map(|server| server.directory().to_str().unwrap()).collect();
+    let places: Vec<_> = servers.iter().map(|server| server.directory()).collect();
+    when_the_tests_have_ended(&format!("kill -9 {}; sleep 0.1", pids.join(" ")), &places);
+}
+
+/// Removes these directories when this process has ended, likewise.
+pub fn remove_with_the_tests(places: &[&Path]) {
+    when_the_tests_have_ended("true", places);
+}
+
+fn when_the_tests_have_ended(command: &str, places: &[&Path]) {
     let keeper = Command::new("sh")
-        .args(["-c", script, "sh", &pids.join(" "), &places.join(" ")])
+        .args(["-c", &format!("cat; {command}; rm -rf \"$@\""), "sh"])
+        .args(places)
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
