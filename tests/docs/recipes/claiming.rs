@@ -185,7 +185,8 @@ impl Postgres {
         let port = free_port();
         let mut command = Command::new("node");
         // It finds its packages from where it runs.
-        command.args(["--input-type=module", "-e", POSTGRES, &port.to_string()]);
+        // Optimized, its code would take longer to compile than to run.
+        command.args(["--liftoff-only", "--input-type=module", "-e", POSTGRES, &port.to_string()]);
         command.current_dir(root().join("target/clients")).stdin(std::process::Stdio::null());
         command.stdout(std::process::Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn().unwrap();
