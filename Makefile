@@ -19,7 +19,7 @@ dist: ## Build what is shipped, and pack it: target/packages (on Debian or Ubunt
 	cargo build --profile dist --locked --bin fencepost
 	MOST=15000000 packaging/build target/dist/fencepost target/packages
 
-test: tools clients ## Install what the tests need where it is missing, and run all of them
+test: tools ## Install what the tests need where it is missing, and run all of them
 	tests/run
 
 # The versions that the servers' own tests run on besides the one of the system.
