@@ -156,13 +156,14 @@ async fn call_back(world: &World, random: &mut StdRng, old: usize, promoted_us: 
     };
     world.book.trace(|| format!("failover {epoch} back to server {old}"));
     world.book.count("primary called back");
-    let successor_from = world.fleet.servers[old].now_us();
     for sentinel in 0..3 {
         pause(random, 0..700).await;
         world.fleet.name_primary(sentinel, old, epoch);
     }
     world.fleet.follow(1 - old, old);
     world.fleet.servers[1 - old].disconnect_all();
+    // Until here a gateway may have met the other one for the first time, which began its numbers then.
+    let successor_from = world.fleet.servers[old].now_us();
     let lost = Span { start_us: promoted_us, end_us: now_us() };
     world.roles.lock().unwrap().follows_again();
     // Whoever never left it goes on with its former numbers until it hears of this.
