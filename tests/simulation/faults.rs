@@ -13,7 +13,7 @@ use tokio::time::sleep;
 
 use crate::settings::Store;
 use crate::world::World;
-use crate::{failover, machine};
+use crate::{failover, machine, resharding};
 
 const PORT: u16 = 6379;
 /// What ends at its start is started again.
@@ -22,7 +22,7 @@ const RESTARTED_AFTER: Duration = Duration::from_millis(100);
 const MOST_STARTS: usize = 100;
 
 /// What may happen in a storm, as the report and `SIM_WITHOUT` call it.
-pub const FAULTS: [&str; 13] = [
+pub const FAULTS: [&str; 15] = [
     "gateway killed",
     "gateway drained",
     "gateway cut off",
@@ -36,13 +36,18 @@ pub const FAULTS: [&str; 13] = [
     "server busy",
     "replica lags",
     "failover",
+    "slot moved",
+    "cluster down",
 ];
 
-/// How many times as frequent they are as others.
-const FAILOVERS: usize = 4;
+/// How many times as frequent as others those are that only one store knows.
+const MORE: usize = 4;
 
 /// Those that need a replica.
 const OF_REPLICAS: [&str; 2] = ["replica lags", "failover"];
+
+/// Those that need a cluster.
+const OF_CLUSTERS: [&str; 2] = ["slot moved", "cluster down"];
 
 /// What may happen on the ways of messages, to servers and from clients.
 pub const ON_THE_WAY: [&str; 10] = [
@@ -67,7 +72,8 @@ pub async fn happen(world: Arc<World>) {
         .into_iter()
         .filter(|fault| world.settings.has(fault))
         .filter(|fault| world.settings.store == Store::Sentinel || !OF_REPLICAS.contains(fault))
-        .flat_map(|fault| vec![fault; if fault == "failover" { FAILOVERS } else { 1 }])
+        .filter(|fault| world.settings.store == Store::Cluster || !OF_CLUSTERS.contains(fault))
+        .flat_map(|fault| vec![fault; if ["failover", "slot moved"].contains(&fault) { MORE } else { 1 }])
         .collect();
     while !world.is_over() {
         pause(&mut random, 1_000..10_000).await;
@@ -131,6 +137,12 @@ async fn happens(world: Arc<World>, fault: &'static str, mut random: StdRng, num
     world.book.count(fault);
     match fault {
         "replica lags" => failover::lag(&world, &mut random),
+        "slot moved" => resharding::move_a_slot(&world, &mut random).await,
+        "cluster down" => {
+            resharding::set_up(&world, at, false);
+            pause(&mut random, 50..3_000).await;
+            resharding::set_up(&world, at, true);
+        }
         "gateway killed" => {
             let start_us = now_us();
             world.gateway(slot).kill();
@@ -200,7 +212,10 @@ pub async fn replace(world: &Arc<World>, slot: usize, number: u64) {
 
 /// Returns whether it was a replica.
 async fn restart(world: &World, at: usize, random: &mut StdRng, kept: Kept) -> bool {
-    let _turn = world.turn.lock().await;
+    let _turn = match world.settings.store {
+        Store::Sentinel => Some(world.turn.lock().await),
+        _ => None,
+    };
     world.roles.lock().unwrap().restarted();
     let is_replica = world.fleet.servers[at].state().follows.is_some();
     set(world, at, |way| way.refuses = true);

@@ -17,6 +17,7 @@ mod holes;
 mod machine;
 mod many;
 mod one;
+mod resharding;
 mod settings;
 mod shrink;
 mod watchman;

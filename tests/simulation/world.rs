@@ -55,7 +55,7 @@ pub struct World {
     pub weather: Mutex<Weather>,
     /// Of the servers under Sentinel.
     pub roles: Mutex<Roles>,
-    /// Had by who restarts one of them, or changes its role.
+    /// Had by who changes what they are to each other, or restarts one of them.
     pub turn: tokio::sync::Mutex<()>,
     gateways: Mutex<Vec<Arc<Gateway>>>,
     resources: Mutex<BTreeMap<String, Resource>>,

@@ -43,6 +43,17 @@ impl Cluster {
         Self { me, nodes, owners, leaving: BTreeMap::new(), arriving: BTreeMap::new(), is_up: true }
     }
 
+    /// From now on this node takes it that another one, or itself, has the slot.
+    pub fn learn(&mut self, slot: usize, owner: usize) {
+        self.owners[slot] = Some(owner);
+        self.leaving.remove(&slot);
+        self.arriving.remove(&slot);
+    }
+
+    pub fn has(&self, slot: usize) -> bool {
+        self.owners[slot] == Some(self.me)
+    }
+
     fn owner(&self, slot: usize) -> Option<usize> {
         self.owners[slot]
     }

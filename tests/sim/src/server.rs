@@ -304,6 +304,35 @@ impl Server {
         self.acknowledge(primary, offset);
     }
 
+    /// As a node of a cluster, gives this key to another one, as `MIGRATE` does. Returns whether it is there.
+    pub fn give(&self, key: &[u8], to: &Self) -> bool {
+        let given = {
+            let _between_steps = self.0.scripts.lock();
+            let mut state = self.state();
+            state.begin();
+            let now_ms = state.now_ms;
+            let given = state.keyspace.get(key, now_ms).cloned();
+            state.keyspace.remove(key, now_ms);
+            state.end(0);
+            // What is left of its time counts from its arrival.
+            given.map(|entry| (entry.ends_ms.map(|ends_ms| ends_ms.saturating_sub(now_ms)), entry))
+        };
+        let Some((left_ms, mut entry)) = given else { return false };
+        let _between_steps = to.0.scripts.lock();
+        let mut state = to.state();
+        state.begin();
+        entry.ends_ms = left_ms.map(|left_ms| state.now_ms + left_ms);
+        state.keyspace.put(key, entry);
+        state.end(0);
+        true
+    }
+
+    /// The keys that are there.
+    pub fn keys(&self) -> Vec<Vec<u8>> {
+        let state = self.state();
+        state.keyspace.keys(state.clock.now_ms()).cloned().collect()
+    }
+
     /// Makes a replica the primary, with what it has by then. Like a server whose role is changed by Sentinel, it ends all
     /// connections.
     pub fn promote(&self) {
