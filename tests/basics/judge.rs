@@ -298,6 +298,26 @@ fn a_quorum_takes_a_hundredth_and_two_milliseconds_off_a_lease_and_no_more() {
 }
 
 #[test]
+fn a_lease_of_a_quorum_may_last_longer_by_what_its_clocks_may_differ_and_no_more() {
+    let judge = |left_ms, is_of_quorum| {
+        let seen = Answer::Held { holder: Holder { left_ms, ..holder("a", 5) }, yours: None };
+        let operations = vec![acquire("a", "a", (0, 10), granted(5)), look((1_000, 1_005), seen)];
+        judge_all(History { operations, is_of_quorum, ..History::default() })
+    };
+    // It ends at 1,010 at the latest. Three are allowed for rounding, ten are a hundredth, and two are for small ones.
+    assert_eq!(judge(25, true), [""; 0]);
+    assert_eq!(judge(26, true), ["I6"]);
+    assert_eq!(judge(25, false), ["I6"]);
+    let judge = |at, is_of_quorum| {
+        let operations = vec![acquire("a", "a", (0, 10), granted(5)), renew("r", "a", at, renewed(5))];
+        judge_all(History { operations, is_of_quorum, ..History::default() })
+    };
+    assert_eq!(judge((1_025, 1_030), true), [""; 0]);
+    assert_eq!(judge((1_026, 1_030), true), ["I4"]);
+    assert_eq!(judge((1_025, 1_030), false), ["I4"]);
+}
+
+#[test]
 fn what_a_quorum_says_to_others_may_be_less_than_it_told_the_holder() {
     let judge = |second, is_of_quorum| {
         let operations = vec![acquire("a", "a", (0, 10), granted(5)), second];

@@ -67,11 +67,14 @@ pub const ON_THE_WAY: [&str; 10] = [
 pub async fn happen(world: Arc<World>) {
     let mut random = world.random(500);
     let mut gateways = 100;
+    let are_clocks_apart = world.settings.store == Store::Cluster && world.settings.has_clocks_that_differ();
     let all = world.machine.as_ref().map_or_else(|| FAULTS.to_vec(), |machine| machine.faults().collect());
     let faults: Vec<_> = all
         .into_iter()
         .filter(|fault| world.settings.has(fault))
         .filter(|fault| world.settings.store == Store::Sentinel || !OF_REPLICAS.contains(fault))
+        // Where a slot loses its data, its numbers go on from the clock of the node that has it by then.
+        .filter(|fault| !are_clocks_apart || *fault != "server lost all")
         .filter(|fault| world.settings.store == Store::Cluster || !OF_CLUSTERS.contains(fault))
         .flat_map(|fault| vec![fault; if ["failover", "slot moved"].contains(&fault) { MORE } else { 1 }])
         .collect();

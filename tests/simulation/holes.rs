@@ -5,7 +5,7 @@ use sim::MISTAKES;
 use crate::settings::Store;
 
 /// What is wrong, in which store, what stands in the scripts, and what stands there in its place.
-const MORE: [(&str, Store, &str, &str); 20] = [
+const MORE: [(&str, Store, &str, &str); 21] = [
     (
         "a late copy of a voided attempt is granted",
         Store::Redis,
@@ -77,6 +77,12 @@ const MORE: [(&str, Store, &str, &str); 20] = [
         "local start = 1760000000000000",
     ),
     ("a look starts a run too", Store::Sentinel, "(epoch == known or ARGV[3] == 'look')", "epoch == known"),
+    (
+        "a run of numbers starts at the clock alone",
+        Store::Cluster,
+        "start = math.max(start, (tonumber(before[i]) or 0) + 1)",
+        "",
+    ),
     (
         "a release leaves a tombstone only where it finds the lock",
         Store::Quorum,

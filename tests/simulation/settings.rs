@@ -93,6 +93,16 @@ impl Settings {
         ]
     }
 
+    /// Whether each server has a clock of its own.
+    pub fn has_clocks_that_differ(&self) -> bool {
+        let may = match self.store {
+            Store::Quorum => true,
+            Store::Cluster => !self.seed.is_multiple_of(2),
+            _ => false,
+        };
+        may && self.has("clocks differ")
+    }
+
     /// Whether a lock must be on the replica before it is handed out.
     pub fn asks_replicas(&self) -> bool {
         self.store == Store::Sentinel && self.seed.is_multiple_of(2)

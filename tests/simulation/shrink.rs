@@ -9,8 +9,8 @@ use crate::settings::Settings;
 
 /// The time that a person waits for it.
 const LONGEST: Duration = Duration::from_secs(60);
-/// It is not counted when it happens.
-const HINT_LOST: &str = "hint lost";
+/// They are not counted when they happen.
+const NOT_COUNTED: [&str; 2] = ["hint lost", "clocks differ"];
 
 /// The smallest that was found, and what came of it.
 pub fn shrink(settings: Settings, outcome: Outcome) -> (Settings, Outcome) {
@@ -50,7 +50,7 @@ fn smaller_than(settings: &Settings) -> Vec<Settings> {
         .into_iter()
         .chain(machine::FAULTS)
         .chain(ON_THE_WAY)
-        .chain([HINT_LOST])
+        .chain(NOT_COUNTED)
         .filter(|fault| settings.has(fault))
     {
         let mut without = settings.without.clone();

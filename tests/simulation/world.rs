@@ -24,9 +24,13 @@ use crate::settings::{Settings, Store};
 use crate::{faults, holes, watchman};
 
 const OF_THE_MACHINE: u64 = 3_000;
+const OF_THE_CLOCKS: u64 = 3_001;
 const NOW_US: u64 = 1_760_000_000_000_000;
 /// A lock has another name after so long, so that the judge compares no more than what belongs together.
 const ERA: Duration = Duration::from_secs(10);
+/// What the product allows between the clocks of a quorum is 10 s, and one in a hundred.
+const MOST_APART_US: u64 = 9_000_000;
+const DRIFT_PPM: i64 = 4_000;
 const LETTERS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 /// What asks for a lock by no name of an era.
 const WITHOUT_ERA: &str = "ever";
@@ -75,6 +79,17 @@ impl World {
             Store::Quorum => Fleet::quorum(&clock),
             Store::Memory | Store::File => Fleet::none(),
         };
+        if settings.has_clocks_that_differ() {
+            let mut random = random(settings.seed, OF_THE_CLOCKS);
+            for server in &fleet.servers {
+                let us = NOW_US + random.random_range(0..MOST_APART_US);
+                let drift_ppm = random.random_range(-DRIFT_PPM..=DRIFT_PPM);
+                server.set_clock(match settings.store {
+                    Store::Quorum => Clock::drifting(us, drift_ppm),
+                    _ => Clock::running(us),
+                });
+            }
+        }
         let lie =
             LIES.into_iter().find(|(name, _)| settings.hole.as_deref() == Some(name)).map(|(_, lie)| lie);
         if lie.is_none()

@@ -11,12 +11,14 @@ use tokio::time::Instant;
 pub struct Clock {
     us: Arc<AtomicU64>,
     since: Option<Instant>,
+    /// By how many millionths it is faster than tokio's.
+    drift_ppm: i64,
 }
 
 impl Clock {
     /// A clock that stands still at so many microseconds since 1970, until it is moved.
     pub fn standing(us: u64) -> Self {
-        Self { us: Arc::new(AtomicU64::new(us)), since: None }
+        Self { us: Arc::new(AtomicU64::new(us)), since: None, drift_ppm: 0 }
     }
 
     /// A clock that goes on from there as tokio's does.
@@ -24,10 +26,16 @@ impl Clock {
         Self { since: Some(Instant::now()), ..Self::standing(us) }
     }
 
+    /// The same, but faster by so many millionths.
+    pub fn drifting(us: u64, drift_ppm: i64) -> Self {
+        Self { drift_ppm, ..Self::running(us) }
+    }
+
     /// Microseconds since 1970.
     pub fn now_us(&self) -> u64 {
-        let run = self.since.map_or(0, |since| since.elapsed().as_micros() as u64);
-        self.us.load(Ordering::SeqCst) + run
+        let run_us = self.since.map_or(0, |since| since.elapsed().as_micros() as i64);
+        let drift_us = run_us * self.drift_ppm / 1_000_000;
+        self.us.load(Ordering::SeqCst).saturating_add_signed(run_us + drift_us)
     }
 
     /// The time of one step of a server. A clock that stands still is a microsecond further at each, since no real server does

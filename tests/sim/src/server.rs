@@ -268,6 +268,11 @@ impl Server {
         self.acknowledge(primary, offset);
     }
 
+    /// From now on it has another clock than it was started with.
+    pub fn set_clock(&self, clock: Clock) {
+        self.state().clock = clock;
+    }
+
     /// Its own time, in microseconds since 1970.
     pub fn now_us(&self) -> u64 {
         self.state().clock.now_us()

@@ -68,7 +68,10 @@ impl Case<'_> {
             let end_us = |other: &&Operation| {
                 self.acted_by_us(other, span.start_us) + other.asked_ttl_ms().unwrap_or_default() * 1_000
             };
-            if others.iter().map(end_us).max().unwrap_or_default() + ROUNDING_US < span.start_us {
+            let latest_us = others.iter().map(end_us).max().unwrap_or_default();
+            let longest_us =
+                others.iter().filter_map(|other| other.asked_ttl_ms()).max().unwrap_or_default() * 1_000;
+            if latest_us + ROUNDING_US + self.drift_us(longest_us) < span.start_us {
                 found.add("I4", "an ended lease was revived", operation);
             }
         }
@@ -127,7 +130,8 @@ impl Case<'_> {
             let end_us =
                 |other: &&Operation| self.acted_by_us(other, seen.span.end_us) + asked_ms(other) * 1_000;
             let latest_us = asked.iter().map(end_us).max().unwrap_or_default();
-            if seen.span.start_us + left_ms * 1_000 > latest_us + ROUNDING_US {
+            let longest_us = asked.iter().map(asked_ms).max().unwrap_or_default() * 1_000;
+            if seen.span.start_us + left_ms * 1_000 > latest_us + ROUNDING_US + self.drift_us(longest_us) {
                 found.add("I6", "a lease outlives its ttl", seen);
             }
         }
