@@ -22,7 +22,7 @@ const RESTARTED_AFTER: Duration = Duration::from_millis(100);
 const MOST_STARTS: usize = 100;
 
 /// What may happen in a storm, as the report and `SIM_WITHOUT` call it.
-pub const FAULTS: [&str; 15] = [
+pub const FAULTS: [&str; 16] = [
     "gateway killed",
     "gateway drained",
     "gateway cut off",
@@ -34,6 +34,7 @@ pub const FAULTS: [&str; 15] = [
     "disk failed",
     "server loading",
     "server busy",
+    "server read-only",
     "replica lags",
     "failover",
     "slot moved",
@@ -72,6 +73,8 @@ pub async fn happen(world: Arc<World>) {
     let faults: Vec<_> = all
         .into_iter()
         .filter(|fault| world.settings.has(fault))
+        // There a failover does the same.
+        .filter(|fault| world.settings.store != Store::Sentinel || *fault != "server read-only")
         .filter(|fault| world.settings.store == Store::Sentinel || !OF_REPLICAS.contains(fault))
         // Where a slot loses its data, its numbers go on from the clock of the node that has it by then.
         .filter(|fault| !are_clocks_apart || *fault != "server lost all")
@@ -172,6 +175,12 @@ async fn happens(world: Arc<World>, fault: &'static str, mut random: StdRng, num
             pause(&mut random, 50..4_000).await;
             set(&world, at, |way| way.is_silent = false);
         }
+        "server read-only" => {
+            // It follows another one that cannot be reached, and is made a primary again. The product asks for a second in between.
+            world.fleet.servers[at].state().follows = Some(("elsewhere".to_owned(), PORT));
+            pause(&mut random, 1_000..4_000).await;
+            world.fleet.servers[at].promote();
+        }
         "server restarted" => {
             restart(&world, at, &mut random, Kept::Everything).await;
         }
@@ -220,7 +229,8 @@ async fn restart(world: &World, at: usize, random: &mut StdRng, kept: Kept) -> b
         _ => None,
     };
     world.roles.lock().unwrap().restarted();
-    let is_replica = world.fleet.servers[at].state().follows.is_some();
+    let is_replica =
+        world.settings.store == Store::Sentinel && world.fleet.servers[at].state().follows.is_some();
     set(world, at, |way| way.refuses = true);
     world.fleet.servers[at].restart(kept);
     pause(random, 10..1_500).await;
