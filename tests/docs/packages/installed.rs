@@ -44,7 +44,7 @@ async fn the_package_is_installed_started_by_its_unit_upgraded_and_removed() {
     let mut environment = fs::OpenOptions::new().append(true).open(root.path(ENVIRONMENT)).unwrap();
     writeln!(environment, "FENCEPOST_MAX_TTL=2h").unwrap();
     root.run(&format!("dpkg -i {new}")).expect(0, "");
-    root.run("dpkg -s fencepost").expect(0, &format!("Version: {}\n", super::VERSION));
+    root.run("dpkg -s fencepost").expect(0, &format!("Version: {}\n", super::VERSION.replace('-', "~")));
     assert!(
         is_held(service.ask(&[LOCK])),
         "without systemd, the old gateway serves on until it is restarted"
