@@ -84,7 +84,9 @@ async fn the_package_is_installed_started_by_its_unit_upgraded_and_removed() {
     assert!(is_held(service.ask(&["-H", &authorization, LOCK])));
     service.stop();
     fs::write(root.path("/etc/fencepost/server-key.pem"), "mine").unwrap();
-    root.run("dpkg -P fencepost").expect(0, "");
+    root.run("dpkg -P fencepost 2>&1")
+        .expect(0, "fencepost: /etc/fencepost stays: it has files that are not");
+    assert!(!root.has("/etc/logrotate.d/fencepost"));
     assert_eq!(root.run("ls /etc/fencepost").expect(0, "").text, "server-key.pem\n");
     assert!(
         !root.has("/var/lib/fencepost")
@@ -121,7 +123,7 @@ esac
     };
     // There is a user of this name already: it stays as it is.
     root.run("useradd --system --user-group --home-dir /srv --shell /bin/sh fencepost").expect(0, "");
-    let installed = told(&format!("dpkg -i {old}"));
+    let installed = told(&format!("dpkg -i {old} 2>/said"));
     assert!(installed.contains("daemon-reload") && does(&installed, "start"), "{installed}");
     root.run("getent passwd fencepost").expect(0, ":/srv:/bin/sh\n");
     let enabled = "/etc/systemd/system/multi-user.target.wants/fencepost.service";
@@ -136,7 +138,10 @@ esac
     root.run("dpkg -s fencepost").expect(0, "Status: install ok installed\n");
     // As `systemctl disable` does.
     fs::remove_file(root.path(enabled)).unwrap();
-    let upgraded = told(&format!("dpkg -i {new}"));
+    let failure = "fencepost: the service did not start. To see why: systemctl status fencepost; journalctl -u fencepost\n";
+    assert!(root.text("/said").contains(failure), "{}", root.text("/said"));
+    let upgraded = told(&format!("dpkg -i {new} 2>/said"));
+    assert!(root.text("/said").contains(failure), "{}", root.text("/said"));
     assert!(does(&upgraded, "restart") && !does(&upgraded, "stop"), "{upgraded}");
     root.run(&format!("test ! -L {enabled}")).expect(0, "");
     let removed = told("dpkg -r fencepost");
@@ -192,7 +197,7 @@ async fn the_package_after_the_tarball_warns_of_its_unit_and_goes_on_with_its_lo
     let service = root.start().await;
     assert_eq!(service.ask(&["-X", "PUT", TAKEN]).0, 201);
     service.stop();
-    let warning = "/usr/local/lib/systemd/system/fencepost.service hides the unit of this package";
+    let warning = "a unit of your own hides the unit of this package";
     root.run(&format!("dpkg -i {package} 2>&1")).expect(0, warning);
     // As the page says, here after the warning.
     let delete = "rm -f /usr/local/bin/fencepost /usr/local/lib/systemd/system/fencepost.service /etc/systemd/system/fencepost.service";
@@ -229,21 +234,132 @@ async fn what_an_administrator_has_arranged_outlives_installation_and_upgrade() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_package_is_purged_where_its_data_is_on_a_mount_point_and_behind_a_link() {
+async fn a_purge_deletes_what_the_package_made_and_nothing_beside_it_behind_a_link_or_on_a_mount() {
     let root = Root::new().await;
     let package = root.copy(&current().file(".deb"));
     root.run("mkdir -p /srv/logs; ln -s /srv/logs /var/log/fencepost").expect(0, "");
     root.run(&format!("dpkg -i {package}")).expect(0, "");
-    root.run("test -L /var/log/fencepost; mkdir /srv/logs/old; touch /srv/logs/old/audit.log").expect(0, "");
-    // All by one command: it alone sees the mount.
-    let purge = "mount -t tmpfs none /var/lib/fencepost; touch /var/lib/fencepost/fencepost.redb
-        dpkg -P fencepost
-        ls -A /var/lib/fencepost";
+    // As logrotate makes them, by number or by date.
+    root.run(
+        "test -L /var/log/fencepost; mkdir /srv/logs/old
+        cd /srv/logs; touch audit.log audit.log.1 audit.log.2.gz audit.log-20261123 old/audit.log letter",
+    )
+    .expect(0, "");
+    // All by one command: it alone sees the mounts.
+    let purge =
+        "cd /var/lib; mount -t tmpfs none fencepost; mkdir fencepost/disk; mount -t tmpfs none fencepost/disk
+        touch fencepost/fencepost.redb fencepost/fencepost.redb.unfinished fencepost/disk/fencepost.redb
+        dpkg -P fencepost 2>&1
+        find fencepost -mindepth 1";
     let said = root.run(purge).expect(0, "").text;
-    assert!(!said.contains("fencepost.redb"), "{said}");
+    assert!(said.ends_with("\nfencepost/disk\nfencepost/disk/fencepost.redb\n"), "{said}");
+    let stay = said.lines().filter(|line| line.contains(" stays: it has files that are not of this package"));
+    let stay: Vec<_> = stay.map(|line| line.split(' ').nth(1).unwrap()).collect();
+    assert_eq!(stay, ["/var/lib/fencepost", "/srv/logs"], "{said}");
     root.run("dpkg -s fencepost").expect(1, "");
-    root.run("ls -A /srv/logs /srv").expect(0, "/srv:\nlogs\n\n/srv/logs:\n");
+    root.run("cd /srv; find | sort")
+        .expect(0, ".\n./logs\n./logs/letter\n./logs/old\n./logs/old/audit.log\n");
     root.run("test ! -L /var/log/fencepost").expect(0, "");
+}
+
+/// A `systemctl` that tells of what it was asked in `/told`.
+const TELLING: &str = r#"echo "$*" >>/told"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_installation_by_hand_is_left_alone_when_the_package_beside_it_comes_and_goes() {
+    const UNITS: [&str; 2] =
+        ["/etc/systemd/system/fencepost.service", "/usr/local/lib/systemd/system/fencepost.service"];
+    const KEPT: &str = "/etc/fencepost/environment /etc/fencepost/keys.toml /etc/logrotate.d/fencepost";
+    let root = Root::new().await;
+    let package = root.copy(&current().file(".deb"));
+    fs::create_dir_all(root.path("/run/systemd/system")).unwrap();
+    root.program("/usr/bin/systemctl", TELLING);
+    unpack_as_the_page_says(&root);
+    set_up_by_hand(&root);
+    let enabled = "/etc/systemd/system/multi-user.target.wants/fencepost.service";
+    root.run(&format!(
+        "echo 'FENCEPOST_MAX_TTL=2h' >>/etc/fencepost/environment
+        echo '# mine' >/etc/logrotate.d/fencepost; echo '# mine' >/etc/fencepost/keys.toml
+        mkdir -p {}; ln -s {} {enabled}",
+        enabled.rsplit_once('/').unwrap().0,
+        UNITS[1]
+    ))
+    .expect(0, "");
+    let service = root.start().await;
+    assert_eq!(service.ask(&["-X", "PUT", TAKEN]).0, 201);
+    service.stop();
+    let before = root.run(&format!("cat {KEPT}")).expect(0, "# mine").text;
+    for (round, unit) in ["", UNITS[0], UNITS[1], ""].iter().enumerate() {
+        // In the last round, the program alone is there: what starts it is not known.
+        if round > 0 {
+            root.run(&format!(
+                "for unit in {} {}; do if [ -f $unit ]; then mv $unit /unit; fi; done",
+                UNITS[0], UNITS[1]
+            ))
+            .expect(0, "");
+        }
+        if !unit.is_empty() {
+            root.run(&format!("mv /unit {unit}")).expect(0, "");
+        }
+        let by_unit = round < 3;
+        fs::write(root.path("/told"), "").unwrap();
+        root.run(&format!("dpkg -i {package}")).expect(0, "");
+        // Removed and purged in one, or one after the other.
+        if round == 1 {
+            root.run("dpkg -r fencepost").expect(0, "");
+        }
+        let said = root.run("dpkg -P fencepost 2>&1").expect(0, " stay, with all keys and locks: ").text;
+        assert_eq!(said.matches("fencepost: ").count(), 1, "{said}");
+        let told = root.text("/told");
+        let touched = ["stop", "start", "disable"].iter().any(|what| told.contains(what));
+        assert_eq!(touched, !by_unit, "{unit}: {told}");
+        assert_eq!(root.run(&format!("cat {KEPT}")).expect(0, "").text, before);
+        root.run(&format!("test -L {enabled}; test -f /var/lib/fencepost/fencepost.redb")).expect(0, "");
+    }
+    root.run(&format!("mv /unit {}", UNITS[1])).expect(0, "");
+    let service = root.start().await;
+    assert_eq!(service.ask(&[LOCK]).0, 200);
+    service.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn settings_that_were_changed_outlive_an_upgrade_to_other_defaults_and_back_without_a_question() {
+    let root = Root::new().await;
+    let package = root.copy(&current().file(".deb"));
+    root.run(&format!(
+        "dpkg -i {package}; echo '#mine' >>{ENVIRONMENT}; echo '#mine' >>/etc/logrotate.d/fencepost"
+    ))
+    .expect(0, "");
+    let other = format!(
+        "dpkg-deb --raw-extract {package} /other; sed -i 's/^Version: .*/Version: 9/' /other/DEBIAN/control
+        for file in environment logrotate; do echo '# new' >>/other/usr/share/fencepost/$file; done
+        dpkg-deb -Znone --build /other /other.deb >/dev/null; dpkg -i /other.deb"
+    );
+    for install in [other, format!("dpkg -i {package}")] {
+        root.run(&install).expect(0, "");
+        for file in [ENVIRONMENT, "/etc/logrotate.d/fencepost"] {
+            assert!(root.text(file).ends_with("#mine\n") && !root.text(file).contains("# new"));
+        }
+    }
+    // What is deleted stays deleted.
+    root.run(&format!(
+        "rm /etc/logrotate.d/fencepost; dpkg -i {package}; test ! -e /etc/logrotate.d/fencepost"
+    ))
+    .expect(0, "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_audit_log_is_rotated_for_a_user_of_another_group() {
+    let root = Root::new().await;
+    let package = root.copy(&current().file(".deb"));
+    root.run("groupadd locks; useradd --system --gid locks fencepost").expect(0, "");
+    root.run(&format!("dpkg -i {package}")).expect(0, "");
+    root.program("/usr/bin/systemctl", "exit 3");
+    root.run("echo line >/var/log/fencepost/audit.log; chown fencepost: /var/log/fencepost/audit.log")
+        .expect(0, "");
+    root.run("logrotate --force /etc/logrotate.conf 2>&1").expect(0, "");
+    assert_eq!(root.text("/var/log/fencepost/audit.log.1"), "line\n");
+    assert_eq!(owners(&root, "/var/log/fencepost"), "700 fencepost:locks /var/log/fencepost\n");
 }
 
 #[tokio::test(flavor = "multi_thread")]
