@@ -58,10 +58,8 @@ pub(crate) enum AcquireAnswer {
     Refused(RequestRefusal),
 }
 
-/// An answer that stays the same however often the same is asked.
+/// What a gateway says, and nothing in front of it, however often the same is asked.
 pub(crate) struct RequestRefusal {
-    /// A gateway says so, and not something in front of it.
-    pub(crate) is_gateways: bool,
     pub(crate) parameter: Option<String>,
     pub(crate) reason: String,
     /// It refuses the caller, and not the request: a release would be refused too.
@@ -185,22 +183,20 @@ impl Gateway {
             return AcquireAnswer::Held(held);
         }
         let problem = reply.problem();
-        let reason = reply.reason();
-        match reply.status {
+        match problem.kind.as_str() {
             // A full wait queue is one of a lock that others hold.
-            423 | 429
-                if matches!(problem.kind.as_str(), "/problems/lock-held" | "/problems/too-many-waiters") =>
-            {
-                AcquireAnswer::Busy(Busy { position: problem.position, waiters: problem.waiters, reason })
-            }
-            // A proxy may answer so while the gateway restarts. A limit says nothing of who holds the lock.
-            status if status == 423 || reply.is_passing() => AcquireAnswer::NotNow(reply.trouble()),
-            _ => AcquireAnswer::Refused(RequestRefusal {
-                is_gateways: problem.is_gateways(),
+            "/problems/lock-held" | "/problems/too-many-waiters" => AcquireAnswer::Busy(Busy {
+                position: problem.position,
+                waiters: problem.waiters,
+                reason: reply.reason(),
+            }),
+            _ if reply.is_refusal() => AcquireAnswer::Refused(RequestRefusal {
                 parameter: problem.parameter,
-                reason,
+                reason: reply.reason(),
                 is_of_all: reply.status != 400,
             }),
+            // A limit says nothing of who holds the lock.
+            _ => AcquireAnswer::NotNow(reply.trouble()),
         }
     }
 
@@ -332,51 +328,56 @@ impl GatewayReply<'_> {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
 
+    /// Why it decides nothing. What stands in front of a gateway may answer so although that has done what was asked for.
     pub(super) fn trouble(&self) -> Trouble {
-        // A proxy's own pages say nothing of what the gateway does next.
-        let is_lasting =
-            self.problem().is_gateways() && matches!(self.status, 401..500) && !self.is_passing();
-        let may_be_done = !self.problem().is_certain();
-        Trouble { reason: self.reason(), contact: Contact::Answered, may_be_done, is_lasting }
+        if self.wants_tls() {
+            let reason = "this port speaks TLS: write https://".to_owned();
+            return Trouble { reason, contact: Contact::None, may_be_done: false, is_lasting: true };
+        }
+        let problem = self.problem();
+        if !problem.is_gateways() {
+            return Trouble::without_answer(self.reason());
+        }
+        Trouble {
+            reason: self.reason(),
+            contact: Contact::Answered,
+            may_be_done: !problem.is_certain(),
+            is_lasting: self.is_refusal() && self.status != 400,
+        }
     }
 
-    /// Whether another try may fare better.
-    pub(super) fn is_passing(&self) -> bool {
-        matches!(self.status, 408 | 425 | 429 | 500..=599)
-    }
-
-    /// Whether it is a gateway that says no, and not something in front of it.
+    /// Whether a gateway says that the same request will be refused again. No other answer is a refusal.
     pub(super) fn is_refusal(&self) -> bool {
-        self.problem().is_gateways() && !self.is_passing()
+        self.problem().is_gateways() && !matches!(self.status, 408 | 423 | 425 | 429 | 500..=599)
     }
 
     pub(super) fn reason(&self) -> String {
-        let GatewayProblem { kind, detail, .. } = self.problem();
-        if kind.is_empty() {
-            if self.status == 400 && self.gateway.address.scheme() == "http" && names_tls(&self.body) {
-                return "this port speaks TLS: write https://".to_owned();
-            }
+        let problem = self.problem();
+        if !problem.is_gateways() {
             return not_a_gateways(self.status);
         }
         if self.status == 401 && !self.gateway.headers.contains_key(AUTHORIZATION) {
             return "it asks for an API key: name the file of yours by --api-key-file".to_owned();
         }
-        match detail.char_indices().nth(LONGEST_REASON) {
-            Some((end, _)) => format!("{}…", &detail[..end]),
-            None => detail,
+        match problem.detail.char_indices().nth(LONGEST_REASON) {
+            Some((end, _)) => format!("{}…", &problem.detail[..end]),
+            None => problem.detail,
         }
+    }
+
+    /// Whether a server says, in its own words, that it reads nothing but TLS at this port.
+    fn wants_tls(&self) -> bool {
+        let page = String::from_utf8_lossy(&self.body).to_ascii_lowercase();
+        self.status == 400
+            && self.gateway.address.scheme() == "http"
+            && !self.problem().is_gateways()
+            && ["speaks tls", "plain http", "http request to an https"].iter().any(|said| page.contains(said))
     }
 }
 
 /// What is said of an answer that no gateway gives.
 pub(super) fn not_a_gateways(status: u16) -> String {
     format!("the answer is HTTP {status}, and not that of a Fencepost gateway")
-}
-
-/// Whether the page of a server says that it wants TLS, in whichever words.
-fn names_tls(page: &[u8]) -> bool {
-    let page = String::from_utf8_lossy(page).to_ascii_lowercase();
-    page.contains("https") || page.contains("tls")
 }
 
 fn secret(text: &str) -> Result<HeaderValue, String> {

@@ -103,7 +103,7 @@ impl Gateway {
         }
         match reply.parsed::<ShownLock>() {
             Some(lock) if self.is_asked_about(&lock.key) => Ok(Looked::Held(lock)),
-            _ => Err(reply.refused()),
+            _ => Err(reply.undecided()),
         }
     }
 
@@ -132,7 +132,7 @@ impl Gateway {
         let mut query = vec![("prefix", prefix.to_owned()), ("limit", PAGE.to_string())];
         query.extend(cursor.map(|cursor| ("cursor", cursor.to_owned())));
         let reply = self.call(Method::GET, "locks", &query, patience).await?;
-        reply.parsed().ok_or_else(|| reply.refused())
+        reply.parsed().ok_or_else(|| reply.undecided())
     }
 
     /// Renews the lease, for somebody who is told at once if that is refused.
@@ -170,8 +170,8 @@ impl Gateway {
             match response.status().as_u16() {
                 200 if kind.is_some_and(|kind| kind.starts_with(EVENTS)) => Ok(response),
                 // It may have no end.
-                200 => Err(NoDecision::Refused(not_a_gateways(200))),
-                _ => Err(self.read(response, sent_at).await?.refused()),
+                200 => Err(Trouble::without_answer(not_a_gateways(200)).into()),
+                _ => Err(self.read(response, sent_at).await?.undecided()),
             }
         });
         let response =
@@ -214,20 +214,11 @@ impl GatewayReply<'_> {
         (self.status == 200).then(|| serde_json::from_slice(&self.body).ok()).flatten()
     }
 
-    /// What an answer that decides nothing means where something was to be changed. What stands in front of a gateway may
-    /// answer so although that has done it.
+    /// What an answer that decides nothing means.
     fn undecided(&self) -> NoDecision {
         match self.is_refusal() {
             true => NoDecision::Refused(self.reason()),
-            false => NoDecision::NotNow(Trouble { is_lasting: false, ..self.trouble() }),
-        }
-    }
-
-    /// The same where something was looked at: a server that is no gateway is refused at once.
-    fn refused(&self) -> NoDecision {
-        match self.is_passing() {
-            true => self.undecided(),
-            false => NoDecision::Refused(self.reason()),
+            false => NoDecision::NotNow(self.trouble()),
         }
     }
 }

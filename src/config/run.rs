@@ -30,7 +30,7 @@ Several gateways:
 Exit status:
   the command's  it has run; 128 + n if signal n ended it
   75             another client held the lock until --wait was over; --busy-exit names another status, and 0 is silent
-  69             no gateway could be reached, or none could use its store or had room
+  69             no gateway could be reached, or none could use its store or had room, or something in front of it answered
   76             the lease was lost; the command was ended, or was not started
   2              a setting is wrong, the gateway refuses the request, or its certificate cannot be verified
   126, 127       the command cannot be started, or does not exist

@@ -32,7 +32,7 @@ renews the lease, unless you do: `fencepost run` is safer.
 Exit status:
   0        the lock is held
   75       another client held the lock until --wait was over
-  69       no gateway could be reached, or none could use its store or had room
+  69       no gateway could be reached, or none could use its store or had room, or something in front of it answered
   2        a setting is wrong, the file of --token-file is there already, or the gateway refuses the request
   128 + n  signal n came while it waited
   71       the tokens could not be printed, so the lock was released; or this machine lacks something
@@ -53,7 +53,7 @@ const HELP_OF_LOOKING: &str = "\
 Exit status:
   0        done; with `status`: the lock is held
   1        with `status`: the lock is free
-  69       no gateway could be reached, or none could use its store or had room
+  69       no gateway could be reached, or none could use its store or had room, or something in front of it answered
   2        a setting is wrong, or the gateway refuses the request
   128 + n  signal n came; 141 if the reader of the output has gone";
 
@@ -64,7 +64,7 @@ still be at work: it learns of this at its next renewal.
 Exit status:
   0   the grant has ended
   1   nothing was broken: the lock is free, or another grant holds it, or you said no
-  69  no gateway could be reached, or none could use its store or had room
+  69  no gateway could be reached, or none could use its store or had room, or something in front of it answered
   2   a setting is wrong, the gateway refuses the request, or there is no terminal to ask at and --yes is not there
   71  the output could not be written";
 

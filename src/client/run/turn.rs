@@ -10,7 +10,7 @@ use super::signals::Signals;
 use super::terminal::Terminal;
 use crate::client::{
     AcquireAnswer, AcquireSettings, CommandFailure, Contact, Gateway, Gateways, HeldGrant, REFUSED,
-    RequestRefusal, Trouble, UNREACHABLE, by_signal,
+    RequestRefusal, UNREACHABLE, by_signal,
 };
 use crate::clock::{Backoff, boottime};
 use crate::lock::LockKey;
@@ -162,16 +162,7 @@ impl Turn<'_> {
             };
             let (number, gateway) = self.gateways.next();
             self.is_asking = true;
-            let answer = match self.answer(&gateway, wait, patience).await {
-                // There was a gateway: a proxy may say so while it is away.
-                AcquireAnswer::Refused(RequestRefusal { is_gateways: false, reason, .. })
-                    if self.contact == Contact::Answered =>
-                {
-                    let contact = Contact::Answered;
-                    AcquireAnswer::NotNow(Trouble { reason, contact, may_be_done: true, is_lasting: false })
-                }
-                answer => answer,
-            };
+            let answer = self.answer(&gateway, wait, patience).await;
             self.is_asking = false;
             let now = boottime();
             let contact = match &answer {
@@ -190,11 +181,7 @@ impl Turn<'_> {
                     self.may_have_place |= contact > Contact::None;
                     self.may_have_lock |= trouble.may_be_done;
                 }
-                // What stands before a gateway may refuse what that one has granted.
-                AcquireAnswer::Refused(refusal) => {
-                    self.may_have_place |= !refusal.is_gateways;
-                    self.may_have_lock |= !refusal.is_gateways;
-                }
+                AcquireAnswer::Refused(_) => {}
             }
             match answer {
                 AcquireAnswer::Held(held) if now < held.sent_at + self.settings.ttl / FRESH_PART => {
@@ -240,9 +227,9 @@ impl Turn<'_> {
                 {
                     longest_slice = if wait > SHORTEST_SLICE { wait / 2 } else { Duration::ZERO };
                 }
-                AcquireAnswer::Refused(RequestRefusal { reason, is_of_all, is_gateways, .. }) => {
+                AcquireAnswer::Refused(RequestRefusal { reason, is_of_all, .. }) => {
                     let told = format!("{}: {reason}", self.gateways.name(number));
-                    if is_of_all && is_gateways {
+                    if is_of_all {
                         self.gateways.refused(number, reason);
                     }
                     return Err(NotTaken::because(Cause::Refused, told));

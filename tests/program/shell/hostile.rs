@@ -21,18 +21,68 @@ async fn told(words: &str, answers: &[(u16, &'static str)]) -> crate::run::kit::
     door.pipe_with(TOKEN, words).await
 }
 
+/// What proxies say while a gateway behind them restarts, or where there is none.
+const PAGES: [u16; 8] = [200, 302, 400, 401, 403, 404, 409, 502];
+
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_proxy_says_of_a_change_is_no_refusal_and_it_is_asked_again() {
-    for (status, body) in [(404, "<h1>Not Found</h1>"), (403, ""), (200, "<h1>Hello</h1>")] {
-        told("renew k", &[(status, body)]).await.expect_silent(0);
-        let ended = told("renew k --gateway-wait 0s", &[(status, body)]).await;
-        ended.expect_line(69, &["not that of a Fencepost gateway", "the lease may be longer all the same"]);
-        // To look changes nothing, and so it is told at once that this is another server.
-        told("status k", &[(status, body)]).await.expect_line(2, &["not that of a Fencepost gateway"]);
-        told("watch", &[(status, body)]).await.expect_line(2, &["not that of a Fencepost gateway"]);
+async fn what_a_proxy_says_is_no_refusal_and_the_next_gateway_is_asked() {
+    for status in PAGES {
+        let proxy = pages(status).await;
+        let mut door = Door::plain().await;
+        door.scene = Scene::at(format!("http://{proxy},{}", door.scene.url));
+        let (token, _) = door.acquire("k --ttl 5m").await;
+        door.pipe("status k").await.expect_silent(0);
+        assert_eq!(door.json("list").await.len(), 1);
+        let watch = door.start("exec \"$F\" watch >seen");
+        door.scene.says("seen", "resync").await;
+        drop(watch);
+        door.pipe_with(&token, "renew k").await.expect_silent(0);
+        door.pipe_with(&token, "release k").await.expect_silent(0);
+        door.acquire("k --ttl 5m").await;
+        assert_eq!(door.pipe("break k --yes").await.status, Some(0));
+        door.pipe("run k -- true").await.expect_silent(0);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_proxy_says_is_no_refusal_where_no_other_gateway_is_left() {
+    let mut door = Door::plain().await;
+    for status in PAGES {
+        door.scene = Scene::at(format!("http://{}", pages(status).await));
+        for (words, doubt) in [
+            ("list", ""),
+            ("status k", ""),
+            ("watch", ""),
+            ("break k --yes", ""),
+            ("renew k", "; the lease may be longer all the same"),
+            ("release k", "; the lock may be free all the same"),
+        ] {
+            let ended = door.pipe_with(TOKEN, &format!("{words} --gateway-wait 0s")).await;
+            let said = format!("HTTP {status}, and not that of a Fencepost gateway{doubt}\n");
+            ended.expect_line(69, &[&said]);
+        }
+    }
+    let left = "the lock may stay taken until its ttl ends";
+    door.pipe("run --gateway-wait 0s k -- true").await.expect_line(69, &["not that of a Fencepost", left]);
+    let ended = door.pipe("acquire k --gateway-wait 0s --token-file token").await;
+    ended.expect_line(69, &["not that of a Fencepost", left, "its token is in \"token\""]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_proxy_says_once_is_asked_again() {
+    for (status, body) in [(404, "<h1>Not Found</h1>"), (403, ""), (200, "<h1>Hello</h1>"), (409, "{}")] {
+        told("renew k", &[(status, body)]).await.expect_silent(0);
+        told("acquire k", &[(status, body)]).await.expect_silent(0);
+        told("run k -- true", &[(status, body)]).await.expect_silent(0);
+    }
+    // A proxy has problems of its own.
+    let of_proxy = r#"{"type":"about:blank","title":"Forbidden"}"#;
+    let ended = told("list --gateway-wait 0s", &[(403, of_proxy)]).await;
+    ended.expect_line(69, &["HTTP 403, and not that of a Fencepost gateway"]);
     let refused = r#"{"type":"/problems/right-missing","detail":"it may not"}"#;
-    told("renew k", &[(403, refused)]).await.expect_line(2, &["refused by", "it may not"]);
+    for words in ["renew k", "list", "acquire k"] {
+        told(words, &[(403, refused)]).await.expect_line(2, &["refused by", "it may not"]);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -46,12 +96,14 @@ async fn a_store_that_is_away_from_the_start_is_not_waited_for_as_a_lock_is() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_about_something_else_is_not_believed() {
     let of_another = r#"{"key":"other","fencing_token":1,"expires_at":"","expires_in_ms":1,"waiters":0}"#;
-    told("status k", &[(200, of_another)]).await.expect_line(2, &["not that of"]);
+    let ended = told("status k --gateway-wait 0s", &[(200, of_another)]).await;
+    ended.expect_line(69, &["not that of"]);
     for grant in [
         r#"{"key":"other","token":"t","fencing_token":1,"ttl_ms":30000,"expires_at":""}"#,
         r#"{"key":"k","token":"another-token-of-somebody","fencing_token":1,"ttl_ms":30000,"expires_at":""}"#,
     ] {
-        told("acquire k", &[(201, grant)]).await.expect_line(2, &["not that of"]);
+        let ended = told("acquire k --gateway-wait 0s", &[(201, grant); 20]).await;
+        ended.expect_line(69, &["not that of"]);
     }
     let page = r#"{"locks":[],"next_cursor":"again"}"#;
     told("list", &[(200, page), (200, page)]).await.expect_line(69, &["the same page again"]);
@@ -107,6 +159,30 @@ async fn serves(begin: &'static str, more: &'static [u8]) -> SocketAddr {
                 stream.write_all(begin.as_bytes()).await.unwrap();
                 // Until the client has enough.
                 while stream.write_all(more).await.is_ok() {}
+            });
+        }
+    });
+    address
+}
+
+/// Where a proxy answers each request with a page of its own.
+async fn pages(status: u16) -> SocketAddr {
+    let page = format!("<h1>{status}</h1> See <a href=https://proxy.example/>https</a>");
+    let answer = format!(
+        "HTTP/1.1 {status} So\r\nLocation: /elsewhere\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{page}",
+        page.len()
+    );
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let answer = answer.clone();
+            tokio::spawn(async move {
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n")
+                    && stream.read_buf(&mut head).await.is_ok_and(|read| read > 0)
+                {}
+                let _ = stream.write_all(answer.as_bytes()).await;
             });
         }
     });
