@@ -1,5 +1,9 @@
 //! The addresses of gateways, as a user writes them.
 
+use std::net::IpAddr;
+
+use hyper::Uri;
+use hyper_util::client::proxy::matcher::Matcher;
 use reqwest::Url;
 
 /// The gateways of one store, in the order in which they are asked first. There is at least one.
@@ -61,9 +65,29 @@ fn parse_one(text: &str) -> Result<Url, String> {
     Ok(url)
 }
 
-/// What people call a gateway: its address without a user and a password.
+/// What people call a gateway: its address without a user and a password, and the proxy through which it is asked.
 pub(super) fn name_of(address: &Url) -> String {
-    format!("{}{}", address.origin().ascii_serialization(), address.path().trim_end_matches('/'))
+    let name = format!("{}{}", address.origin().ascii_serialization(), address.path().trim_end_matches('/'));
+    match proxy_of(address) {
+        Some(proxy) => format!("{name} through the proxy {proxy}"),
+        None => name,
+    }
+}
+
+/// The proxy that the environment has for an address, found as the client finds it, without a user and a password.
+fn proxy_of(address: &Url) -> Option<String> {
+    if is_of_this_machine(address) {
+        return None;
+    }
+    let proxy = Matcher::from_env().intercept(&address.as_str().parse::<Uri>().ok()?)?;
+    Some(proxy.uri().to_string().trim_end_matches('/').to_owned())
+}
+
+/// Whether an address leads to this machine whatever the network is. A proxy elsewhere would take it for its own machine.
+pub(super) fn is_of_this_machine(address: &Url) -> bool {
+    let host = address.host_str().unwrap_or_default().trim_matches(['[', ']']);
+    matches!(host, "localhost" | "localhost.")
+        || host.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback())
 }
 
 #[cfg(test)]
@@ -79,6 +103,25 @@ mod tests {
         let text = "http://a:8080, https://user:hunter2@b/behind/a/proxy/,http://[::1]:80";
         let expected = ["http://a:8080", "https://b/behind/a/proxy", "http://[::1]"].map(str::to_owned);
         assert_eq!(names(text), Ok(expected.to_vec()));
+    }
+
+    #[test]
+    fn an_address_of_this_machine_is_known_in_each_form() {
+        for (text, is_here) in [
+            ("http://localhost:8080", true),
+            ("https://LOCALHOST.", true),
+            ("http://127.9.9.9", true),
+            ("http://[::1]:8080", true),
+            ("http://[::ffff:127.0.0.1]", true),
+            ("http://127.1", true),
+            ("http://localhost.example", false),
+            ("http://10.0.0.1", false),
+            ("http://[::2]", false),
+        ] {
+            let address =
+                GatewayAddresses::parse(text).map(|addresses| addresses.iter().any(is_of_this_machine));
+            assert_eq!(address, Ok(is_here), "{text}");
+        }
     }
 
     #[test]

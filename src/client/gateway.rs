@@ -7,7 +7,7 @@ use reqwest::redirect::Policy;
 use reqwest::{Certificate, Client, Method, RequestBuilder, Response, Url};
 use serde::Deserialize;
 
-use super::addresses::GatewayAddresses;
+use super::addresses::is_of_this_machine;
 use super::trouble::{Contact, Trouble};
 use super::{AcquireSettings, GatewaySettings};
 use crate::clock::{boottime, whole_ms};
@@ -117,11 +117,11 @@ pub(super) struct GatewayReply<'a> {
     pub(super) body: Vec<u8>,
 }
 
-/// What speaks HTTP with all of them, and trusts these authorities instead of those of this machine.
-pub(super) fn client(addresses: &GatewayAddresses, authorities: Option<&[u8]>) -> Result<Client, String> {
+/// What speaks HTTP with a gateway at this address.
+fn client(settings: &GatewaySettings, address: &Url) -> Result<Client, String> {
     // A second call changes nothing.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let is_alone = addresses.iter().count() == 1;
+    let is_alone = settings.addresses.iter().count() == 1;
     let mut builder = Client::builder()
         .redirect(Policy::none())
         .connect_timeout(if is_alone { CONNECT_TIMEOUT } else { CONNECT_TIMEOUT_OF_SEVERAL })
@@ -129,12 +129,16 @@ pub(super) fn client(addresses: &GatewayAddresses, authorities: Option<&[u8]>) -
         .tcp_keepalive_interval(KEEPALIVE)
         .tcp_keepalive_retries(2)
         .pool_idle_timeout(IDLE_TIMEOUT);
-    if !addresses.speak_tls() {
+    if is_of_this_machine(address) {
+        // Secrets must not leave the machine for a gateway on it.
+        builder = builder.no_proxy();
+    }
+    if address.scheme() != "https" {
         // Where no certificates are needed, none need be installed on this machine.
         builder = builder.tls_certs_only([]);
     }
     let tls_error = |error| format!("cannot use TLS: {}", Trouble::from(error).reason);
-    if let Some(pem) = authorities {
+    if let Some(pem) = &settings.authorities {
         builder = builder.tls_certs_only(Certificate::from_pem_bundle(pem).map_err(tls_error)?);
     }
     builder.build().map_err(tls_error)
@@ -142,7 +146,6 @@ pub(super) fn client(addresses: &GatewayAddresses, authorities: Option<&[u8]>) -
 
 impl Gateway {
     pub(crate) fn new(
-        client: Client,
         address: &Url,
         settings: &GatewaySettings,
         key: Option<&LockKey>,
@@ -156,7 +159,7 @@ impl Gateway {
             headers.insert(AUTHORIZATION, secret(&format!("Bearer {key}"))?);
         }
         let key = key.map(|key| key.as_str().to_owned());
-        Ok(Self { client, address: address.clone(), key, headers })
+        Ok(Self { client: client(settings, address)?, address: address.clone(), key, headers })
     }
 
     /// Asks for the lock, waiting in the queue for so long.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::GatewaySettings;
 use super::addresses::name_of;
 use super::ending::CommandFailure;
-use super::gateway::{Gateway, ReleaseAnswer, client};
+use super::gateway::{Gateway, ReleaseAnswer};
 use super::trouble::{Contact, Trouble};
 use crate::lock::{LeaseToken, LockKey};
 
@@ -34,10 +34,8 @@ impl Gateways {
         key: Option<&LockKey>,
         token: Option<&LeaseToken>,
     ) -> Result<Self, CommandFailure> {
-        let client = client(&settings.addresses, settings.authorities.as_deref())
-            .map_err(CommandFailure::not_possible)?;
         let member = |address| {
-            let gateway = Gateway::new(client.clone(), address, settings, key, token);
+            let gateway = Gateway::new(address, settings, key, token);
             let gateway = Arc::new(gateway.map_err(CommandFailure::not_possible)?);
             Ok(Member { name: name_of(address), gateway, trouble: None })
         };

@@ -57,8 +57,8 @@ const ONLY_IN: &[(&str, &[&str])] = &[
     ("utoipa", &["api"]),
     ("tower_http", &["api"]),
     // Errors of a client have its types within.
-    ("hyper", &["server", "client/trouble"]),
-    ("hyper_util", &["server"]),
+    ("hyper", &["server", "client/addresses", "client/trouble"]),
+    ("hyper_util", &["server", "client/addresses"]),
     ("tokio_rustls", &["server"]),
     ("x509_parser", &["server"]),
     ("redis", &["store/redis", "store/quorum"]),

@@ -7,3 +7,4 @@ mod holding;
 mod hostile;
 mod keys;
 mod looking;
+mod proxies;

@@ -166,7 +166,7 @@ async fn serves(begin: &'static str, more: &'static [u8]) -> SocketAddr {
 }
 
 /// Where a proxy answers each request with a page of its own.
-async fn pages(status: u16) -> SocketAddr {
+pub async fn pages(status: u16) -> SocketAddr {
     let page = format!("<h1>{status}</h1> See <a href=https://proxy.example/>https</a>");
     let answer = format!(
         "HTTP/1.1 {status} So\r\nLocation: /elsewhere\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{page}",
