@@ -11,6 +11,7 @@ use tokio::time::sleep;
 
 use crate::lock::{LeaseToken, LockKey, Reach};
 
+mod changing;
 mod entry;
 mod keyring;
 mod keys_file;

@@ -42,7 +42,7 @@
 //! | `api/pages`, `api/pages/file`, `api/pages/introduction`, `api/pages/swagger` | what is sent with every page, so that no other site makes use of it; files that are in the binary; where people begin; Swagger UI | |
 //! | `api/openapi` | what the handlers' attributes cannot say of the document | |
 //! | [`access`] | who may do what: rights, and those who have them | `lock` |
-//! | `access/keyring`, `access/keys_file`, `access/entry`, `access/revoking` | the keys in force; the file that says which, as it is read and as it is written; taking a key out of it | |
+//! | `access/keyring`, `access/keys_file`, `access/entry`, `access/revoking`, `access/changing` | the keys in force; the file that says which, as it is read and as it is written; taking a key out of it; one change after the other | |
 //! | `access/secret`, `access/scope`, `access/rate` | a key as it is shown, and what is kept of it; to which locks it reaches; how often it is used, and how often what is no key is shown | |
 //! | `access/shares` | how much a key may have at once, and what of that is in use | |
 //! | [`audit`] | who did what with which key, written down without stopping anybody | `log`, `telemetry` |

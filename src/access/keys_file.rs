@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::changing::Patience;
 use super::{Entry, KeyId, Rate, Right, Scope, SecretHash};
 use crate::lock::parse_duration;
 
@@ -250,10 +251,9 @@ impl Draft {
 pub fn append(entry: &Entry, file: &Path) -> io::Result<()> {
     let wrong =
         |error| io::Error::new(io::ErrorKind::InvalidData, format!("with it the file is wrong: {error}"));
-    let before = match read_text(file) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-        before => before?,
-    };
+    let mut options = OpenOptions::new();
+    let mut opened = Patience::new().open(options.append(true).create(true).mode(0o600), file)?;
+    let before = read_text(file)?;
     let gap = if before.is_empty() || before.ends_with("\n\n") {
         ""
     } else if before.ends_with('\n') {
@@ -263,9 +263,8 @@ pub fn append(entry: &Entry, file: &Path) -> io::Result<()> {
     };
     let addition = format!("{gap}{entry}");
     parse(&format!("{before}{addition}")).map_err(wrong)?;
-    let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(file)?;
     // In one piece, so that a gateway that reads it meanwhile sees all of it or nothing.
-    file.write_all(addition.as_bytes())
+    opened.write_all(addition.as_bytes())
 }
 
 /// Whether a text can be a name, a prefix or a subject.

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::changing::Patience;
 use super::keys_file::{parse, read_text};
 use super::{Entry, KeyId};
 
@@ -23,34 +24,44 @@ const LONGEST_ATTRIBUTE: usize = 65_536;
 pub fn revoke(id: &KeyId, file: &Path) -> io::Result<Entry> {
     // A link stays one.
     let file = file.canonicalize()?;
-    let old = File::open(&file)?;
-    if old.metadata()?.nlink() > 1 {
-        // Who reads it by another name would go on with what stood there before.
-        return Err(io::Error::other(
-            "the file has another name too (a hard link): remove the entry by hand",
-        ));
-    }
-    let before = read_text(&file)?;
-    let (entry, after) =
-        without(id, &before).map_err(|problem| io::Error::new(ErrorKind::InvalidData, problem))?;
-    let new = file.with_file_name(format!(".fencepost-{:016x}", rand::random::<u64>()));
-    let replaced = write_like(&old, &new, &after).and_then(|()| {
-        if read_text(&file)? != before {
-            return Err(io::Error::other("somebody else has changed the file meanwhile: try again"));
+    let patience = Patience::new();
+    loop {
+        let old = patience.open(OpenOptions::new().read(true), &file)?;
+        if old.metadata()?.nlink() > 1 {
+            // Who reads it by another name would go on with what stood there before.
+            return Err(io::Error::other(
+                "the file has another name too (a hard link): remove the entry by hand",
+            ));
         }
-        fs::rename(&new, &file).map_err(|error| match error.kind() {
-            // As of a container that has only this file from outside.
-            ErrorKind::ResourceBusy => {
-                io::Error::other("the file is a mount of its own: remove the entry by hand")
-            }
-            _ => error,
-        })
-    });
-    if replaced.is_err() {
-        // What went wrong is told; a file that stays behind does no harm.
-        let _ = fs::remove_file(&new);
+        let before = read_text(&file)?;
+        let (entry, after) =
+            without(id, &before).map_err(|problem| io::Error::new(ErrorKind::InvalidData, problem))?;
+        let new = file.with_file_name(format!(".fencepost-{:016x}", rand::random::<u64>()));
+        let replaced = replace(&old, &file, &before, &new, &after);
+        if !matches!(replaced, Ok(true)) {
+            // What went wrong is told; a file that stays behind does no harm.
+            let _ = fs::remove_file(&new);
+        }
+        if replaced? {
+            return Ok(entry);
+        }
+        patience.pause("somebody else keeps changing the file")?;
     }
-    replaced.map(|()| entry)
+}
+
+/// Puts a new file in the place of the old one, unless that has changed: then it returns `false`. Editors do not wait.
+fn replace(old: &File, file: &Path, before: &str, new: &Path, after: &str) -> io::Result<bool> {
+    write_like(old, new, after)?;
+    if read_text(file)? != before {
+        return Ok(false);
+    }
+    fs::rename(new, file).map(|()| true).map_err(|error| match error.kind() {
+        // As of a container that has only this file from outside.
+        ErrorKind::ResourceBusy => {
+            io::Error::other("the file is a mount of its own: remove the entry by hand")
+        }
+        _ => error,
+    })
 }
 
 /// Writes a new file that the same users can read.

@@ -150,3 +150,27 @@ async fn a_key_that_could_not_be_told_is_not_made() {
         assert!(!door.scene.path("keys.toml").exists());
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_that_are_made_and_revoked_at_once_all_are() {
+    let mut keys = KeysFile::new();
+    keys.add_for_all("stays", "\"list\"");
+    let lost: Vec<_> =
+        (0..12).map(|number| keys.add_for_all(&format!("lost {number}"), "\"list\"")).collect();
+    keys.write();
+    let door = Door::plain().await;
+    let file = keys.path().display().to_string();
+    let ids: Vec<_> = lost.iter().map(|key| id(key)).collect();
+    let script = format!(
+        "for id in {}; do
+            \"$F\" key revoke --keys {file} $id >>out & all=\"$all $!\"
+            \"$F\" key new --name new --every-key --allow list --append-to {file} >>out & all=\"$all $!\"
+        done
+        for one in $all; do wait $one || exit; done",
+        ids.join(" ")
+    );
+    door.script(&script).await.expect_silent(0);
+    let left = door.json(&format!("key list --keys {file}")).await;
+    let named = |name: &str| left.iter().filter(|key| key["name"] == name).count();
+    assert_eq!((left.len(), named("stays"), named("new")), (13, 1, 12), "{left:?}");
+}
