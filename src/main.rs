@@ -55,13 +55,7 @@ fn main() -> ExitCode {
     let (command, given) = match read_arguments() {
         Ok(read) => read,
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
-            return match error.print() {
-                // If the reader has closed its end, there is nothing left to do.
-                Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-                    complain(&format!("cannot print: {error}"), 1)
-                }
-                _ => ExitCode::SUCCESS,
-            };
+            return shell::report(0, || error.print());
         }
         Err(error) => return complain(&explain_arguments(&error), WRONG_SETTINGS),
     };
@@ -81,9 +75,9 @@ fn act(action: Action, held: HeldHangups) -> anyhow::Result<ExitCode> {
         return Ok(complain(&wrong, WRONG_SETTINGS));
     }
     match action {
-        Action::Openapi => print(api::openapi_json())?,
-        Action::Completions(args) => print(&args.completions())?,
-        Action::Settings => print(&settings_page())?,
+        Action::Openapi => return Ok(shell::show(api::openapi_json())),
+        Action::Completions(args) => return Ok(shell::show(&args.completions())),
+        Action::Settings => return Ok(shell::show(&settings_page())),
         Action::Man(args) => args.write().context("cannot write the manual")?,
         Action::Key(args) => return Ok(shell::act_on_keys(&args.check()?)),
         Action::Check(args) => {
@@ -128,11 +122,6 @@ fn complain(problem: &str, code: u8) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Prints a text that the program makes of itself.
-fn print(text: &str) -> anyhow::Result<()> {
-    io::stdout().write_all(text.as_bytes()).context("cannot print it")
-}
-
 /// Prints what the store is. The exit code says whether it can be used.
 #[tokio::main]
 async fn check(store: &StoreSettings) -> ExitCode {
@@ -144,10 +133,7 @@ async fn check(store: &StoreSettings) -> ExitCode {
             Err(error) => return complain(&error.to_string(), 1),
         },
     };
-    match write!(io::stdout(), "{survey}") {
-        Ok(()) => u8::from(!survey.is_usable()).into(),
-        Err(error) => complain(&format!("cannot print what was found: {error}"), 1),
-    }
+    shell::report(u8::from(!survey.is_usable()), || write!(io::stdout(), "{survey}"))
 }
 
 /// With one thread, a runtime for one thread is used: it never has to wake another.

@@ -4,12 +4,13 @@
 //! They ask gateways as `fencepost run` does, and end with its statuses. What others have chosen, such as the name of a lock,
 //! is escaped wherever it is printed.
 
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::access::{Entry, KeyId, ShownKey};
-use crate::client::{AcquireSettings, CommandFailure, GatewaySettings, carry_out, exit_code};
+use crate::client::{AcquireSettings, GatewaySettings, carry_out, exit_code};
 use crate::lock::{LeaseToken, LockKey};
 
 mod ask;
@@ -19,6 +20,8 @@ mod keys;
 mod looking;
 mod output;
 mod watching;
+
+use output::Output;
 
 /// A command that asks gateways.
 pub enum ShellCommand {
@@ -135,12 +138,13 @@ pub struct NewKey {
 }
 
 impl ShellCommand {
-    /// Looks at standard output before there is something to print.
-    fn expect_output(&self) -> Result<(), CommandFailure> {
+    /// What its output is to it.
+    fn output(&self) -> Output {
         match self {
-            Self::Renew(RenewSettings { json: false, .. }) | Self::Release(_) => Ok(()),
-            Self::Acquire(TakeSettings { token_file, .. }) => output::expect_output(token_file.is_none()),
-            _ => output::expect_output(false),
+            Self::List(_) | Self::Watch(_) => Output::Purpose,
+            Self::Acquire(TakeSettings { token_file: None, .. }) => Output::Purpose,
+            Self::Renew(RenewSettings { json: false, .. }) | Self::Release(_) => Output::Nothing,
+            _ => Output::Report,
         }
     }
 }
@@ -148,7 +152,7 @@ impl ShellCommand {
 /// Asks gateways, prints what came of it, and returns the exit status.
 pub fn act(command: &ShellCommand) -> ExitCode {
     carry_out(async {
-        command.expect_output()?;
+        output::expect(command.output())?;
         match command {
             ShellCommand::List(settings) => looking::list(settings).await,
             ShellCommand::Status(settings) => looking::status(settings).await,
@@ -163,10 +167,23 @@ pub fn act(command: &ShellCommand) -> ExitCode {
 
 /// Makes, lists or revokes keys, and returns the exit status.
 pub fn act_on_keys(command: &KeysCommand) -> ExitCode {
-    let is_precious = matches!(command, KeysCommand::New(_));
-    exit_code(output::expect_output(is_precious).and_then(|()| match command {
+    let output = match command {
+        KeysCommand::Revoke { .. } => Output::Report,
+        KeysCommand::New(_) | KeysCommand::List { .. } => Output::Purpose,
+    };
+    exit_code(output::expect(output).and_then(|()| match command {
         KeysCommand::New(key) => keys::print_new(key),
         KeysCommand::List { keys, json } => keys::list(keys, *json),
         KeysCommand::Revoke { id, file } => keys::revoke(id, file),
     }))
+}
+
+/// Prints what the program says of itself, and returns the exit status.
+pub fn show(text: &str) -> ExitCode {
+    exit_code(output::expect(Output::Purpose).and_then(|()| output::print(text)).map(|()| 0))
+}
+
+/// Prints what was found in another way, and returns this exit status if that could be done.
+pub fn report(status: u8, print: impl FnOnce() -> io::Result<()>) -> ExitCode {
+    exit_code(output::expect(Output::Report).and_then(|()| output::printed(print())).map(|()| status))
 }

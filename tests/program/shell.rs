@@ -7,4 +7,5 @@ mod holding;
 mod hostile;
 mod keys;
 mod looking;
+mod output;
 mod proxies;

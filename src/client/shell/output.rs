@@ -12,10 +12,26 @@ use crate::log::unseen::{Form, escaped};
 /// There was nothing to do: the lock is free, or the grant is over, or a person said no.
 pub(super) const FREE: u8 = 1;
 
+/// What standard output is to a command.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Output {
+    /// It prints nothing.
+    Nothing,
+    /// The exit status says what came of it, too.
+    Report,
+    /// It is all that the command is for.
+    Purpose,
+}
+
 /// Prints a text that ends with its newline.
 pub(super) fn print(text: &str) -> Result<(), CommandFailure> {
     let mut stdout = io::stdout().lock();
-    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(|error| match error.kind() {
+    printed(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()))
+}
+
+/// What came of printing.
+pub(super) fn printed(printed: io::Result<()>) -> Result<(), CommandFailure> {
+    printed.map_err(|error| match error.kind() {
         io::ErrorKind::BrokenPipe => nobody_reads(),
         _ => CommandFailure::not_possible(format!("cannot print: {error}")),
     })
@@ -34,13 +50,19 @@ pub(super) fn json_line(value: &impl Serialize) -> Result<String, CommandFailure
 
 /// Ends the command before it does anything if its output would be lost. The standard library takes an output that is not open
 /// for writing for one that swallows all.
-pub(super) fn expect_output(is_precious: bool) -> Result<(), CommandFailure> {
+pub(super) fn expect(output: Output) -> Result<(), CommandFailure> {
     let stdout = io::stdout();
     let mode = fcntl_getfl(&stdout).map_or(OFlags::RDONLY, |flags| flags & OFlags::RWMODE);
-    // What was closed at the start, the standard library has replaced by this. A shell's `>/dev/null` is for writing alone.
+    // What was closed at the start, the standard library has replaced by this, open for both. A shell's `>/dev/null` is for
+    // writing alone. But programs that throw away what others print may open it for both, too.
     let null = makedev(1, 3);
-    let was_closed = || mode == OFlags::RDWR && fstat(&stdout).is_ok_and(|about| about.st_rdev == null);
-    if mode == OFlags::RDONLY || (is_precious && was_closed()) {
+    let may_be_closed = || mode == OFlags::RDWR && fstat(&stdout).is_ok_and(|about| about.st_rdev == null);
+    let is_lost = match output {
+        Output::Nothing => false,
+        Output::Report => mode == OFlags::RDONLY,
+        Output::Purpose => mode == OFlags::RDONLY || may_be_closed(),
+    };
+    if is_lost {
         let problem = "standard output is closed, or not open for writing: nothing was done";
         return Err(CommandFailure::not_possible(problem));
     }
