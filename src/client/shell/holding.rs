@@ -160,7 +160,7 @@ impl<'a> TokenFile<'a> {
         let mut file = made.map_err(|error| {
             let problem = match error.kind() {
                 io::ErrorKind::AlreadyExists => {
-                    "is there already, and may hold the token of another lease".to_owned()
+                    "is there already, and may hold the token of another lease: if it is over, remove the file".to_owned()
                 }
                 _ => format!("cannot be made: {error}"),
             };
