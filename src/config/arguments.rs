@@ -86,6 +86,10 @@ pub fn explain_arguments(error: &clap::Error) -> String {
             let advice = "write -- in front of the command, as in fencepost run KEY -- COMMAND";
             format!("{first_paragraph}: {advice}")
         }
+        // The library has noticed that it could be a value.
+        ErrorKind::UnknownArgument if !is_run && error.get(ContextKind::Suggested).is_some() => {
+            format!("{first_paragraph}: if it is the name of a lock, write -- in front of it")
+        }
         ErrorKind::MissingRequiredArgument if is_run => {
             format!("{first_paragraph}: write fencepost run KEY -- COMMAND")
         }

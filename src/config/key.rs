@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 
@@ -80,10 +81,11 @@ struct NewKeyArgs {
     #[arg(long)]
     every_key: bool,
 
-    /// The rights: acquire, inspect, list, admin (separated by commas)
+    /// The rights, separated by commas
     ///
     /// None of them includes another.
     #[arg(long, required = true, value_delimiter = ',', value_name = "RIGHT")]
+    #[arg(value_parser = PossibleValuesParser::new(Right::ALL.map(Right::name)))]
     allow: Vec<String>,
 
     /// The requests per second

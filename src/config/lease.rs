@@ -13,7 +13,7 @@ use crate::lock::{LockKey, Owner};
 pub(super) struct LeaseArgs {
     /// The ttl of the lease
     #[arg(long, help_heading = "Lease", default_value = "30s", value_parser = duration, value_name = "DURATION")]
-    ttl: Duration,
+    pub(super) ttl: Duration,
 
     /// How long to wait while another client has the lock
     ///
@@ -36,14 +36,8 @@ pub(super) struct LeaseArgs {
 
 impl LeaseArgs {
     /// Checks the settings; `command` is who takes the lock, where no owner is given.
-    pub(super) fn check(
-        &self,
-        key: &str,
-        shortest_ttl: Duration,
-        command: &str,
-    ) -> Result<AcquireSettings, SettingsError> {
-        let at_least = format!("at least {}", humantime::format_duration(shortest_ttl));
-        require("--ttl", self.ttl >= shortest_ttl, &at_least)?;
+    pub(super) fn check(&self, key: &str, command: &str) -> Result<AcquireSettings, SettingsError> {
+        check_ttl(self.ttl)?;
         let max_hold = self.max_hold.unwrap_or(Duration::MAX);
         require("--max-hold", max_hold >= self.ttl, "at least --ttl")?;
         require("--min-hold", self.min_hold.is_none_or(|min| min <= max_hold), "at most --max-hold")?;
@@ -61,6 +55,12 @@ impl LeaseArgs {
             owner,
         })
     }
+}
+
+/// That there is a ttl at all. What is too short for the gateway, it says itself.
+pub(super) fn check_ttl(ttl: Duration) -> Result<(), SettingsError> {
+    let rule = "at least as long as the --min-ttl of the gateway, which is 10ms unless it was set";
+    require("--ttl", ttl >= Duration::from_millis(1), rule)
 }
 
 /// The name of a lock.

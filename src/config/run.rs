@@ -76,7 +76,12 @@ impl RunArgs {
             return Err(SettingsError::new("the command", "is missing"));
         };
         let name = Path::new(program).file_name().unwrap_or(program).to_string_lossy();
-        let lock = self.lease.check(&self.key, SHORTEST_TTL, &name)?;
+        require(
+            "--ttl",
+            self.lease.ttl >= SHORTEST_TTL,
+            "at least 1s, so that the command can be ended in time",
+        )?;
+        let lock = self.lease.check(&self.key, &name)?;
         let longest_kill_after = lock.ttl / 3;
         let kill_after = self.kill_after.unwrap_or(KILL_AFTER.min(longest_kill_after));
         require("--kill-after", kill_after <= longest_kill_after, "at most a third of --ttl")?;

@@ -5,16 +5,14 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use super::error::{SettingsError, duration, require};
+use super::error::{SettingsError, duration};
 use super::gateway::{GatewayArgs, read_secret};
-use super::lease::{LeaseArgs, key_of};
+use super::lease::{LeaseArgs, check_ttl, key_of};
 use crate::client::shell::{
     BreakSettings, LeaseSettings, ListSettings, RenewSettings, ShellCommand, StatusSettings, TakeSettings,
 };
 use crate::lock::LeaseToken;
 
-/// The shortest ttl that a gateway may be asked for.
-const SHORTEST_TTL: Duration = Duration::from_millis(1);
 /// Where a lease token may stand: never among the arguments, which every user of the machine can read. `fencepost run
 /// --pass-token` gives it to its command by the same name.
 const TOKEN_VARIABLE: &str = "LEASE_TOKEN";
@@ -212,12 +210,12 @@ impl ShellAction {
         Ok(match self {
             Self::Acquire(args) => ShellCommand::Acquire(TakeSettings {
                 gateways: args.gateway.check()?,
-                lock: args.lease.check(&args.key, SHORTEST_TTL, &parent())?,
+                lock: args.lease.check(&args.key, &parent())?,
                 token_file: args.token_file,
                 json: args.output.json,
             }),
             Self::Renew(args) => {
-                require("--ttl", args.ttl >= SHORTEST_TTL, "at least 1ms")?;
+                check_ttl(args.ttl)?;
                 let lease = lease(&args.gateway, &args.token, &args.key)?;
                 ShellCommand::Renew(RenewSettings { lease, ttl: args.ttl, json: args.output.json })
             }

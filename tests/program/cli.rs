@@ -365,3 +365,25 @@ fn a_word_that_is_neither_yes_nor_no_opens_nothing() {
         assert!(output.status.code() == Some(2) && stderr.contains("--allow-anonymous"), "{word}: {stderr}");
     }
 }
+
+#[test]
+fn limits_of_commands_are_told_as_they_are() {
+    let token = "LEASE_TOKEN=a-token-of-16-chars";
+    for (args, said) in [
+        (&["acquire", "k", "--ttl", "0s"][..], "--min-ttl of the gateway, which is 10ms unless"),
+        (&["renew", "k", "--ttl", "0s"], "--min-ttl of the gateway, which is 10ms unless"),
+        (&["run", "--ttl", "999ms", "k", "--", "true"], "at least 1s"),
+        (&["status", "-k"], "write -- in front of it"),
+        (&["key", "new", "--name", "n", "--every-key", "--allow", "lists"], "acquire, inspect, list, admin"),
+    ] {
+        let output = bare_command().args(args).envs(token.split_once('=')).output().unwrap();
+        let line = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(2) && line.contains(said), "{args:?}: {line}");
+    }
+}
+
+#[test]
+fn completions_offer_the_rights_of_a_key() {
+    let script = String::from_utf8(run(&["completions", "bash"]).stdout).unwrap();
+    assert!(script.contains("\"acquire inspect list admin\""));
+}
