@@ -1,6 +1,6 @@
 //! The judge of histories is judged: a run in which a promise was broken is found out, and one that was right is not.
 
-use kit::history::{Action, Answer, Failover, History, Holder, Operation, Span, Update, check};
+use kit::history::{Action, Answer, Failover, History, Holder, Operation, Span, Terms, Update, check};
 
 const TTL_MS: u64 = 1_000;
 
@@ -21,6 +21,7 @@ fn operation(
         answer,
         waits: false,
         true_at_us: None,
+        terms: Terms::default(),
     }
 }
 
@@ -391,6 +392,87 @@ fn who_may_wait_may_give_back_a_ticket_and_find_a_grant_of_its_own() {
     assert_eq!(judge_lease(true, 850), [""; 0]);
     assert_eq!(judge_lease(false, 850), ["I4"]);
     assert_eq!(judge_lease(true, 750), ["I4"]);
+}
+
+fn with_terms(terms: Terms, operation: Operation) -> Operation {
+    Operation { terms, ..operation }
+}
+
+#[test]
+fn no_lease_goes_past_the_max_hold_of_its_grant() {
+    let judge = |renewed_ms| {
+        let terms = Terms { max_hold_ms: Some(1_500), ..Terms::default() };
+        let left = Answer::Renewed { number: 5, ttl_ms: renewed_ms };
+        judge(vec![
+            with_terms(terms, acquire("a", "a", (0, 10), granted(5))),
+            renew("r", "a", (800, 810), left),
+        ])
+    };
+    // It was granted by 10, and three are allowed for rounding.
+    assert_eq!(judge(713), [""; 0]);
+    assert_eq!(judge(714), ["T1"]);
+    // Cut, but by more than to its end.
+    assert_eq!(judge(676), ["I4"]);
+}
+
+#[test]
+fn the_last_word_counts_of_a_lease_that_its_max_hold_cuts() {
+    let judge = |max_hold_ms| {
+        let terms = Terms { max_hold_ms, ..Terms::default() };
+        judge(vec![
+            with_terms(terms, acquire("a", "a", (0, 10), granted(5))),
+            renew("r", "a", (500, 690), Answer::Renewed { number: 5, ttl_ms: 300 }),
+            acquire("b", "b", (850, 860), granted(6)),
+        ])
+    };
+    assert_eq!(judge(Some(1_000)), [""; 0]);
+    assert_eq!(judge(None), ["I3", "I4"]);
+}
+
+#[test]
+fn a_lock_that_was_released_before_its_min_hold_is_taken_until_then() {
+    let judge = |least_ms, more: Vec<Operation>| {
+        let terms = Terms { min_hold_ms: Some(least_ms), ..Terms::default() };
+        let taken = vec![
+            with_terms(terms, acquire("a", "a", (0, 10), granted(5))),
+            release("r", "a", (20, 30), Answer::Released),
+        ];
+        judge([taken, more].concat())
+    };
+    assert_eq!(judge(500, vec![acquire("b", "b", (480, 490), granted(6))]), ["T2"]);
+    assert_eq!(judge(500, vec![acquire("b", "b", (480, 500), granted(6))]), [""; 0]);
+    assert_eq!(judge(500, vec![look((40, 50), Answer::NotHeld)]), ["T2"]);
+    assert_eq!(judge(500, vec![look((40, 50), Answer::HeldByAnother(None))]), [""; 0]);
+    assert_eq!(judge(500, vec![look((500, 510), Answer::NotHeld)]), [""; 0]);
+    let broken = operation("x", "", Action::Break { number: None }, (31, 39), Answer::Broken { number: 5 });
+    assert_eq!(judge(500, vec![broken, look((40, 50), Answer::NotHeld)]), [""; 0]);
+}
+
+#[test]
+fn a_break_ends_the_grant_that_it_names_and_no_other() {
+    let judge = |number, answer: Answer, more: Vec<Operation>| {
+        let broken =
+            Operation { token: None, ..operation("x", "", Action::Break { number }, (20, 30), answer) };
+        judge([vec![acquire("a", "a", (0, 10), granted(5)), broken], more].concat())
+    };
+    let next = || vec![acquire("b", "b", (40, 50), granted(6))];
+    for number in [None, Some(5)] {
+        assert_eq!(judge(number, Answer::Broken { number: 5 }, next()), [""; 0]);
+        assert_eq!(judge(number, Answer::Unknown, next()), [""; 0]);
+        assert_eq!(judge(number, Answer::NotHeld, Vec::new()), ["I3"]);
+        assert_eq!(judge(number, Answer::NotDone, next()), ["I3"]);
+    }
+    assert_eq!(judge(Some(4), Answer::HeldByAnother(None), Vec::new()), [""; 0]);
+    assert_eq!(judge(Some(5), Answer::HeldByAnother(None), Vec::new()), ["I3"]);
+    assert_eq!(judge(Some(4), Answer::Unknown, next()), ["I3"]);
+    assert_eq!(judge(Some(4), Answer::Broken { number: 5 }, Vec::new()), ["B1"]);
+    assert_eq!(
+        judge(None, Answer::Broken { number: 5 }, vec![renew("r", "a", (40, 50), renewed(5))]),
+        ["B1"]
+    );
+    let release = release("r", "a", (40, 50), Answer::NotHeld);
+    assert_eq!(judge(None, Answer::Broken { number: 5 }, vec![release.clone()]), [""; 0]);
+    assert_eq!(judge(Some(4), Answer::NotDone, vec![release]), ["I9"]);
 }
 
 #[test]

@@ -45,6 +45,7 @@ impl Book {
             answer: Answer::Lost { was_written: false },
             waits: !request.wait.is_zero(),
             true_at_us: None,
+            terms: request.terms,
         });
         (at, is_written)
     }
@@ -57,7 +58,7 @@ impl Book {
         if let Some(reply) = reply {
             operation.true_at_us = match operation.action {
                 Action::Acquire { .. } | Action::Renew { .. } => Some(reply.said_at_us),
-                Action::Release | Action::Look => None,
+                Action::Release | Action::Look | Action::Break { .. } => None,
             };
             operation.answer = reply.answer;
             operation.token = reply.token;

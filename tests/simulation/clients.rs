@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use kit::history::{Action, Answer, Operation, Update, now_us};
+use kit::history::{Action, Answer, Operation, Terms, Update, now_us};
 use rand::RngExt;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
@@ -37,12 +37,14 @@ pub struct Client {
     /// Where it goes first.
     gateway: usize,
     requests: u64,
+    /// What it asks for now.
+    terms: Terms,
 }
 
 impl Client {
     pub fn new(world: Arc<World>, number: u64) -> Self {
         let random = world.random(1 + number);
-        Self { world, number, random, gateway: number as usize, requests: 0 }
+        Self { world, number, random, gateway: number as usize, requests: 0, terms: Terms::default() }
     }
 
     pub async fn live(mut self) {
@@ -50,7 +52,8 @@ impl Client {
             let key = self.world.key(&mut self.random);
             match self.random.random_range(0..20) {
                 0 => drop(self.ask(&key, None, Action::Look, Duration::ZERO).await),
-                1 => self.meddle(&key).await,
+                1 if self.random.random_bool(0.5) => self.meddle(&key).await,
+                1 => self.break_lock(&key).await,
                 2 => {
                     let alone = format!("alone-{}", self.next_id());
                     self.visit(&alone, self.world.settings.store.longest_ttl_ms(), Duration::ZERO).await;
@@ -84,14 +87,22 @@ impl Client {
     /// Takes the lock, works, and releases, more or less.
     async fn visit(&mut self, key: &str, ttl_ms: u64, wait: Duration) {
         let own = self.random.random_bool(0.7).then(|| self.fresh_token());
+        self.terms = self.some_terms(ttl_ms);
         // A shorter lease than the one that there is changes nothing.
         let renewed_ms = self.random.random_range(SHORTEST_TTL_MS..=ttl_ms);
         let (acquire, renew) = (Action::Acquire { ttl_ms }, Action::Renew { ttl_ms: renewed_ms });
         let mut answer = self.ask(key, own.as_deref(), acquire, wait).await;
         // Whoever has a token of its own may find out what became of it, also elsewhere.
         for _ in 0..self.random.random_range(0..4) {
-            if own.is_none() || !(answer.is_in_doubt() || answer.answer == Answer::NotDone) {
+            // One who has waited in vain comes back with its ticket.
+            let has_waited = !wait.is_zero() && matches!(answer.answer, Answer::HeldByAnother(_));
+            if own.is_none() || !(answer.is_in_doubt() || answer.answer == Answer::NotDone || has_waited) {
                 break;
+            }
+            if has_waited {
+                self.pause(2_000).await;
+                answer = self.ask(key, own.as_deref(), acquire, wait).await;
+                continue;
             }
             self.gateway += usize::from(self.random.random_bool(0.5));
             self.pause(100).await;
@@ -129,6 +140,7 @@ impl Client {
     /// Holds the lock by a connection, for a while.
     async fn hold(&mut self, key: &str) {
         let (ttl_ms, token) = (self.ttl_ms().max(600), self.fresh_token());
+        self.terms = self.some_terms(ttl_ms);
         let wait = if self.random.random_bool(0.5) { self.wait() } else { Duration::ZERO };
         let request = self.request(key, Some(&token), Action::Acquire { ttl_ms }, wait);
         let way = self.way();
@@ -143,6 +155,7 @@ impl Client {
                 return;
             }
             let gateway = world.gateway(gateway);
+            world.line.knows(&asked);
             gateway.hold(asked, first, events, leaves(client_is_gone, way.notices)).await;
         });
         let patience = self.patience(wait);
@@ -210,6 +223,23 @@ impl Client {
         self.ask(key, Some(&token), action, Duration::ZERO).await;
     }
 
+    /// Ends a grant that it has seen, which may be over by then; or the one that is found.
+    async fn break_lock(&mut self, key: &str) {
+        let seen = self.ask(key, None, Action::Look, Duration::ZERO).await.shown();
+        self.pause(200).await;
+        let number = seen.filter(|_| self.random.random_bool(0.8));
+        self.ask(key, None, Action::Break { number }, Duration::ZERO).await;
+        self.world.book.count("break");
+    }
+
+    fn some_terms(&mut self, ttl_ms: u64) -> Terms {
+        let has = [0.15, 0.15].map(|probability| self.random.random_bool(probability));
+        let max_hold_ms = has[0].then(|| ttl_ms + self.random.random_range(0..2_000));
+        let longest_ms = max_hold_ms.unwrap_or(LONGEST_TTL_MS).min(2_000);
+        let min_hold_ms = has[1].then(|| self.random.random_range(100..=longest_ms.max(100)));
+        Terms { max_hold_ms, min_hold_ms }
+    }
+
     async fn ask(&mut self, key: &str, token: Option<&str>, action: Action, wait: Duration) -> Operation {
         let way = self.way();
         if token.is_some() && self.happens("request doubled", 0.03) {
@@ -225,7 +255,15 @@ impl Client {
     }
 
     fn request(&mut self, key: &str, token: Option<&str>, action: Action, wait: Duration) -> Request {
-        Request { id: self.next_id(), key: key.to_owned(), token: token.map(str::to_owned), action, wait }
+        let terms = if matches!(action, Action::Acquire { .. }) { self.terms } else { Terms::default() };
+        Request {
+            id: self.next_id(),
+            key: key.to_owned(),
+            token: token.map(str::to_owned),
+            action,
+            wait,
+            terms,
+        }
     }
 
     fn way(&mut self) -> Way {
@@ -319,8 +357,10 @@ async fn carry(
         return;
     }
     let gateway = world.gateway(gateway);
-    let _waits = world.waits(&request);
-    let Some(said) = gateway.serve(request, client_is_gone, &is_written).await else { return };
+    let place = world.line.comes(&request, gateway.number);
+    let said = gateway.serve(request, client_is_gone, &is_written).await;
+    place.ends(&world, said.as_ref());
+    let Some(said) = said else { return };
     take(way.after).await;
     if !way.loses_answer {
         let _ = reply.send(said);
@@ -330,8 +370,8 @@ async fn carry(
 /// A stranger looks at a lock.
 pub async fn look(world: &Arc<World>, key: &str) {
     let id = format!("look-{key}-{}", now_us());
-    let request =
-        Request { id, key: key.to_owned(), token: None, action: Action::Look, wait: Duration::ZERO };
+    let (action, wait, terms) = (Action::Look, Duration::ZERO, Terms::default());
+    let request = Request { id, key: key.to_owned(), token: None, action, wait, terms };
     let way = Way { before: Duration::from_millis(1), ..Way::default() };
     ask_by(world.clone(), 0, request, way, PATIENCE).await;
 }

@@ -9,10 +9,10 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use sim::{Conditions, Kept};
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::settings::Store;
-use crate::world::World;
+use crate::world::{Weather, World};
 use crate::{failover, machine, resharding};
 
 const PORT: u16 = 6379;
@@ -120,7 +120,8 @@ fn begin_storm(world: &World, random: &mut StdRng) {
 }
 
 fn end_storm(world: &World) {
-    *world.weather.lock().unwrap() = Default::default();
+    let calm_since = Some(Instant::now());
+    *world.weather.lock().unwrap() = Weather { calm_since, ..Weather::default() };
     for server in &world.fleet.servers {
         server.state().loses = None;
     }

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use fencepost::lock::{Inspected, Lease, LeaseToken, LockKey, Note, Owner, Released, Renewed, Terms, Ttl};
+use fencepost::lock::{
+    Broken, FencingToken, Inspected, Lease, LeaseToken, LockKey, Note, Owner, Released, Renewed, Terms, Ttl,
+};
 use fencepost::service::{
     AcquireRequest, Hold, HoldEvent, Holding, LockService, NotAcquired, Outcome, Tenant,
 };
 use fencepost::store::{LockStore, Renewer, StoreError};
-use kit::history::{Action, Answer, Holder, now_us};
+use kit::history::{self, Action, Answer, Holder, now_us};
 use sim::View;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
@@ -23,6 +25,8 @@ const STORE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// One gateway, until it ends.
 pub struct Gateway {
+    /// No other has had it.
+    pub number: u64,
     pub service: Arc<LockService>,
     way: Way,
     /// Cancelled when it is gone.
@@ -43,6 +47,7 @@ pub struct Request {
     pub token: Option<String>,
     pub action: Action,
     pub wait: Duration,
+    pub terms: history::Terms,
 }
 
 /// What a gateway says.
@@ -53,6 +58,8 @@ pub struct Reply {
     pub token: Option<String>,
     /// When the gateway said so.
     pub said_at_us: u64,
+    /// What a request that is refused is told of its place in the queue.
+    pub position: Option<u64>,
 }
 
 /// What a connection that holds a lock is told.
@@ -64,9 +71,9 @@ pub enum Event {
 }
 
 impl Gateway {
-    pub fn start(store: Arc<dyn LockStore>, way: Way) -> Arc<Self> {
+    pub fn start(number: u64, store: Arc<dyn LockStore>, way: Way) -> Arc<Self> {
         let service = Arc::new(LockService::new(store, STORE_TIMEOUT, MARK_TTL));
-        Arc::new(Self { service, way, gone: CancellationToken::new() })
+        Arc::new(Self { number, service, way, gone: CancellationToken::new() })
     }
 
     /// Its way to the servers.
@@ -115,6 +122,7 @@ impl Gateway {
         let key = LockKey::parse(request.key.as_bytes()).unwrap();
         let token = request.token.as_ref().map(|token| LeaseToken::parse(token.as_bytes()).unwrap());
         let mut made = request.token.clone();
+        let mut position = None;
         let own = || token.clone().expect("such a request has a token");
         let answer = match request.action {
             Action::Acquire { .. } => match self.service.acquire(wish(&request)).await {
@@ -128,7 +136,12 @@ impl Gateway {
                             granted(&lease)
                         }
                         Outcome::AlreadyHeld(lease, _) => already_held(&lease),
-                        Outcome::NotTaken(why) => not_taken(why),
+                        Outcome::NotTaken(why) => {
+                            if let NotAcquired::Refused(refusal) = &why {
+                                position = refusal.position;
+                            }
+                            not_taken(why)
+                        }
                     }
                 }
                 Err(error) => failed(&error),
@@ -150,13 +163,22 @@ impl Gateway {
                 Err(error) => failed(&error),
             },
             Action::Look => match self.service.inspect(&key, token.as_ref()).await {
+                Ok(Inspected::Held { lease, .. }) if lease.is_released => Answer::HeldByAnother(None),
                 Ok(Inspected::Held { lease, yours, .. }) => Answer::Held { holder: holder(&lease), yours },
                 Ok(Inspected::Free { .. }) => Answer::NotHeld,
                 Err(error) => failed(&error),
             },
+            Action::Break { number } => {
+                match self.service.break_lock(&key, number.and_then(FencingToken::new)).await {
+                    Ok(Broken::Broken(lease)) => Answer::Broken { number: lease.fencing_token.get() },
+                    Ok(Broken::NotHeld) => Answer::NotHeld,
+                    Ok(Broken::HeldByAnother) => Answer::HeldByAnother(None),
+                    Err(error) => failed(&error),
+                }
+            }
         };
         is_written.store(true, Ordering::SeqCst);
-        Reply { answer, token: made, said_at_us: now_us() }
+        Reply { answer, token: made, said_at_us: now_us(), position }
     }
 
     /// Holds a lock for a client that listens, until it hangs up.
@@ -182,7 +204,7 @@ impl Gateway {
         events: mpsc::UnboundedSender<Event>,
     ) {
         let held = self.service.hold(wish(&request), std::future::pending()).await;
-        let reply = |answer, token| Reply { answer, token, said_at_us: now_us() };
+        let reply = |answer, token| Reply { answer, token, said_at_us: now_us(), position: None };
         let mut hold: Hold = match held {
             Ok(Holding::Held(hold)) => hold,
             Ok(Holding::NotHeld(_, why)) => {
@@ -222,7 +244,10 @@ fn wish(request: &Request) -> AcquireRequest {
         ttl: Ttl::from_ms(ttl_ms).unwrap(),
         note: Note::new(Owner::parse(request.id.as_bytes()).unwrap()),
         wait: request.wait,
-        terms: Terms::default(),
+        terms: Terms {
+            max_hold: request.terms.max_hold_ms.map(Duration::from_millis),
+            min_hold: request.terms.min_hold_ms.map(Duration::from_millis),
+        },
         tenant: Tenant::default(),
     }
 }
@@ -246,7 +271,10 @@ fn holder(lease: &Lease) -> Holder {
 
 fn not_taken(why: NotAcquired) -> Answer {
     match why {
-        NotAcquired::Refused(refusal) => Answer::HeldByAnother(refusal.holder.as_ref().map(holder)),
+        // A lock that is kept for its `min_hold` has no holder.
+        NotAcquired::Refused(refusal) => {
+            Answer::HeldByAnother(refusal.holder.as_ref().filter(|lease| !lease.is_released).map(holder))
+        }
         NotAcquired::TokenReleased => Answer::TokenReleased,
         NotAcquired::ShuttingDown | NotAcquired::NotReplicated(_) => Answer::NotDone,
         NotAcquired::TooManyWaiters | NotAcquired::TooManyLocks => panic!("nothing here is so full"),

@@ -14,6 +14,7 @@ mod failover;
 mod faults;
 mod gateways;
 mod holes;
+mod line;
 mod machine;
 mod many;
 mod one;

@@ -22,8 +22,8 @@ const ENOUGH_SEEDS: u64 = FIXED_SEEDS * Store::ALL.len() as u64;
 /// In which a hole is found.
 const MOST_SEEDS: u64 = 40;
 
-/// How holds end.
-const HOLDS: [&str; 2] = ["hold lost", "hold ended"];
+/// What clients do beyond taking and releasing, and how it ends.
+const MORE: [&str; 3] = ["hold lost", "hold ended", "break"];
 
 #[derive(Default)]
 struct Sum {
@@ -68,7 +68,7 @@ impl Sum {
             .into_iter()
             .chain(machine::FAULTS)
             .chain(ON_THE_WAY)
-            .chain(HOLDS)
+            .chain(MORE)
             .filter(|what| !happened(what))
             .collect()
     }

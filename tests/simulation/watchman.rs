@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use kit::history::{Action, Answer};
+use kit::history::{Action, Answer, Terms};
 use tokio::time::{Instant, sleep};
 
 use crate::gateways::Request;
@@ -23,7 +23,7 @@ pub async fn watch(world: Arc<World>) {
     let mut looks = 0;
     while !world.is_over() {
         sleep(EVERY).await;
-        let waiting = world.waiting();
+        let waiting = world.line.waiting();
         if world.is_stormy() {
             in_vain.clear();
             continue;
@@ -51,6 +51,7 @@ async fn is_free(world: &World, key: &str, looks: usize) -> bool {
         token: None,
         action: Action::Look,
         wait: Duration::ZERO,
+        terms: Terms::default(),
     };
     let gateway = world.gateway(looks);
     let reply = gateway.serve(request, std::future::pending(), &AtomicBool::new(false)).await;

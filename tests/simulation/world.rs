@@ -1,6 +1,6 @@
 //! Servers, gateways and clients, in one thread and in simulated time.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,7 +18,8 @@ use tokio::time::{Instant, sleep};
 use crate::book::{Book, Closed};
 use crate::clients::{Client, look};
 use crate::failover::{self, Roles};
-use crate::gateways::{Gateway, Request, Way};
+use crate::gateways::{Gateway, Way};
+use crate::line::Line;
 use crate::machine::{LIES, Machine};
 use crate::settings::{Settings, Store};
 use crate::{faults, holes, watchman};
@@ -48,6 +49,8 @@ pub struct Weather {
     pub stray_per_mille: u32,
     /// Whether anything may fail between gateways and servers.
     pub is_stormy: bool,
+    /// When the last storm ended.
+    pub calm_since: Option<Instant>,
 }
 
 pub struct World {
@@ -63,8 +66,7 @@ pub struct World {
     pub turn: tokio::sync::Mutex<()>,
     gateways: Mutex<Vec<Arc<Gateway>>>,
     resources: Mutex<BTreeMap<String, Resource>>,
-    /// Who waits for which lock, as far as the gateways know.
-    waiting: Mutex<BTreeSet<(String, String)>>,
+    pub line: Line,
     began: Instant,
     is_over: AtomicBool,
 }
@@ -109,7 +111,7 @@ impl World {
             turn: tokio::sync::Mutex::default(),
             gateways: Mutex::default(),
             resources: Mutex::default(),
-            waiting: Mutex::default(),
+            line: Line::default(),
             began: Instant::now(),
             is_over: AtomicBool::new(false),
         });
@@ -133,7 +135,7 @@ impl World {
                 None
             });
             let (store, process, running) = started?;
-            let gateway = Gateway::start(Arc::new(store), Way::Own(process));
+            let gateway = Gateway::start(number, Arc::new(store), Way::Own(process));
             tokio::spawn(running.run(gateway.gone.clone()));
             return Some(gateway);
         }
@@ -156,7 +158,7 @@ impl World {
             }
             _ => Arc::new(RedisStore::start(&address, &settings).unwrap()),
         };
-        Some(Gateway::start(store, Way::Servers(view)))
+        Some(Gateway::start(number, store, Way::Servers(view)))
     }
 
     fn fate(&self, direction: Direction, random: &mut StdRng) -> Fate {
@@ -211,23 +213,14 @@ impl World {
         act(self.resources.lock().unwrap().entry(key.to_owned()).or_default())
     }
 
-    /// Notes that a request waits, until what is returned is dropped.
-    pub fn waits(self: &Arc<Self>, request: &Request) -> Option<Waits> {
-        let who = (request.key.clone(), request.id.clone());
-        let waits = !request.wait.is_zero();
-        waits.then(|| {
-            self.waiting.lock().unwrap().insert(who.clone());
-            Waits { world: self.clone(), who }
-        })
-    }
-
-    /// The lock and the id of each request that waits.
-    pub fn waiting(&self) -> Vec<(String, String)> {
-        self.waiting.lock().unwrap().iter().cloned().collect()
-    }
-
     pub fn is_stormy(&self) -> bool {
         self.weather.lock().unwrap().is_stormy
+    }
+
+    /// Since when nothing fails; nothing while it does.
+    pub fn calm_since(&self) -> Option<Instant> {
+        let weather = self.weather.lock().unwrap();
+        (!weather.is_stormy).then(|| weather.calm_since.unwrap_or(self.began))
     }
 
     pub fn is_over(&self) -> bool {
@@ -237,18 +230,6 @@ impl World {
 
 fn random(seed: u64, part: u64) -> StdRng {
     StdRng::seed_from_u64(seed ^ part.wrapping_mul(0x9e37_79b9_7f4a_7c15))
-}
-
-/// A request that waits.
-pub struct Waits {
-    world: Arc<World>,
-    who: (String, String),
-}
-
-impl Drop for Waits {
-    fn drop(&mut self) {
-        self.world.waiting.lock().unwrap().remove(&self.who);
-    }
 }
 
 /// Plays it to its end.

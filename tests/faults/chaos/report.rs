@@ -226,6 +226,7 @@ fn said(answer: &Answer) -> &'static str {
         Answer::Granted { .. } | Answer::AlreadyHeld { .. } => "the lock is yours",
         Answer::Renewed { .. } => "renewed",
         Answer::Released => "released",
+        Answer::Broken { .. } => "broken",
         Answer::NotHeld => "nobody holds it",
         Answer::HeldByAnother(_) | Answer::Held { .. } => "who holds it",
         Answer::TokenReleased => "the token was released before",

@@ -1,6 +1,6 @@
 //! The report says what the history says.
 
-use kit::history::{Action, Answer, Fault, History, Operation, Span};
+use kit::history::{Action, Answer, Fault, History, Operation, Span, Terms};
 use kit::resource::Discipline;
 
 use super::report::{Gap, Losses, Report};
@@ -17,6 +17,7 @@ fn look(end_us: u64, answer: Answer) -> Operation {
         answer,
         waits: false,
         true_at_us: None,
+        terms: Terms::default(),
     }
 }
 

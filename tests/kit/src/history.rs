@@ -13,6 +13,7 @@ pub use witness::Witness;
 mod check;
 mod holds;
 mod leases;
+mod terms;
 mod verdict;
 mod witness;
 
@@ -110,14 +111,32 @@ pub struct Operation {
     /// Since when the answer is true, where that is known better than from when it was asked for.
     #[serde(default)]
     pub true_at_us: Option<u64>,
+    /// What else an acquire asks for.
+    #[serde(default)]
+    pub terms: Terms,
+}
+
+/// For how long a lock may, and must, be taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Terms {
+    pub max_hold_ms: Option<u64>,
+    pub min_hold_ms: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Action {
-    Acquire { ttl_ms: u64 },
-    Renew { ttl_ms: u64 },
+    Acquire {
+        ttl_ms: u64,
+    },
+    Renew {
+        ttl_ms: u64,
+    },
     Release,
     Look,
+    /// Ends the grant that is found, or only the one of this number.
+    Break {
+        number: Option<u64>,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -135,9 +154,13 @@ pub enum Answer {
         ttl_ms: u64,
     },
     Released,
+    /// The grant of this number was broken.
+    Broken {
+        number: u64,
+    },
     /// Nobody holds it: 404.
     NotHeld,
-    /// 423, or 409 of a renewal or release, which names no holder.
+    /// 423, or 409 of a renewal or release, which names no holder; or the lock has none, and is kept for its `min_hold`.
     HeldByAnother(Option<Holder>),
     TokenReleased,
     Held {
@@ -204,8 +227,13 @@ impl Operation {
     pub fn asked_ttl_ms(&self) -> Option<u64> {
         match self.action {
             Action::Acquire { ttl_ms } | Action::Renew { ttl_ms } => Some(ttl_ms),
-            Action::Release | Action::Look => None,
+            Action::Release | Action::Look | Action::Break { .. } => None,
         }
+    }
+
+    /// For how long the lock may be taken by what it asks for.
+    pub fn longest_ms(&self) -> Option<u64> {
+        Some(self.asked_ttl_ms()?.max(self.terms.min_hold_ms.unwrap_or_default()))
     }
 
     /// The number by which its client was told that it holds the lock.

@@ -32,7 +32,7 @@ impl fmt::Display for Violation {
 pub(super) struct Case<'a> {
     pub(super) history: &'a History,
     pub(super) operations: Vec<&'a Operation>,
-    holds: Vec<Hold<'a>>,
+    pub(super) holds: Vec<Hold<'a>>,
 }
 
 #[derive(Default)]
@@ -68,6 +68,9 @@ pub fn check(history: &History) -> Vec<Violation> {
         case.released_tokens_stay_released(&mut found);
         case.tokens_are_used_up_by_releases(&mut found);
         case.what_was_refused_did_not_happen(&mut found);
+        case.no_lease_goes_past_its_max_hold(&mut found);
+        case.released_locks_stay_taken_for_their_min_hold(&mut found);
+        case.what_is_broken_is_one_grant_for_good(&mut found);
     }
     found.0
 }
@@ -215,9 +218,11 @@ impl Case<'_> {
             Answer::AlreadyHeld { number, .. } | Answer::Renewed { number, .. } => {
                 is_its && *number == hold.number
             }
-            Answer::HeldByAnother(holder) => {
-                !is_its && holder.as_ref().is_none_or(|holder| holder.number == hold.number)
-            }
+            Answer::Broken { .. } => false,
+            Answer::HeldByAnother(holder) => match operation.action {
+                Action::Break { number } => number != Some(hold.number),
+                _ => !is_its && holder.as_ref().is_none_or(|holder| holder.number == hold.number),
+            },
             Answer::Held { holder, yours } => {
                 let is_told_so = operation.token.is_none() || *yours == Some(is_its);
                 holder.number == hold.number && is_told_so

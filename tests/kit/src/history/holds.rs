@@ -61,6 +61,20 @@ pub(super) fn holds<'a>(history: &History, operations: &[&'a Operation]) -> Vec<
         }
     }
     for hold in &mut holds {
+        let is_its = |operation: &&&Operation| operation.token.as_deref() == Some(hold.token);
+        if operations.iter().filter(is_its).any(|operation| operation.terms.max_hold_ms.is_some()) {
+            // Near its `max_hold` a lease that a connection renews gets shorter, and the last word counts.
+            let told =
+                operations.iter().filter(is_its).filter(|operation| operation.told() == Some(hold.number));
+            let last = told.max_by_key(|operation| operation.span.end_us);
+            let until_us = last.and_then(|last| Some(last.left_since_us() + last.left_ms()? * 1_000));
+            let until_us = until_us.map_or(hold.until_us, |until_us| until_us.saturating_sub(ROUNDING_US));
+            hold.until_us = hold.until_us.min(until_us);
+        }
+        let breaks = operations.iter().filter(|operation| operation.may_break(hold.number, hold.from_us));
+        if let Some(first) = breaks.map(|operation| operation.span.start_us).min() {
+            hold.until_us = hold.until_us.min(first);
+        }
         hold.lease_until_us = hold.until_us;
         // Whatever a release is answered, but for "not done", the token is used up from when it was sent.
         let releases = operations.iter().filter(|operation| {

@@ -14,7 +14,7 @@ impl Case<'_> {
     }
 
     /// What a quorum takes off such a lease: a hundredth, and 2 ms.
-    fn drift_us(&self, lease_us: u64) -> u64 {
+    pub(super) fn drift_us(&self, lease_us: u64) -> u64 {
         if self.history.is_of_quorum { lease_us / 100 + 2_000 } else { 0 }
     }
 
@@ -66,7 +66,7 @@ impl Case<'_> {
             let mut others = self.asked_for(operation, "", operation.token.as_deref());
             others.retain(|other| other.id != operation.id);
             let end_us = |other: &&Operation| {
-                self.acted_by_us(other, span.start_us) + other.asked_ttl_ms().unwrap_or_default() * 1_000
+                self.acted_by_us(other, span.start_us) + other.longest_ms().unwrap_or_default() * 1_000
             };
             let latest_us = others.iter().map(end_us).max().unwrap_or_default();
             let longest_us =
@@ -84,6 +84,7 @@ impl Case<'_> {
             let span = operation.span;
             let left_us = left_ms * 1_000 + ROUNDING_US;
             let asked_us = operation.asked_ttl_ms().unwrap_or_default() * 1_000;
+            let asked_us = asked_us.min(self.most_by_terms_us(operation));
             // Who waits may find the grant of a command that was not answered, and counts from before both commands were sent.
             let lasted_us = (span.end_us - span.start_us) * if operation.waits { 2 } else { 1 };
             if operation.told().is_some() && left_us + self.drift_us(asked_us) + lasted_us < asked_us {
@@ -122,7 +123,7 @@ impl Case<'_> {
                 None => (seen.id.as_str(), seen.token.as_deref()),
             };
             let asked = self.asked_for(seen, id, token);
-            let asked_ms = |other: &&Operation| other.asked_ttl_ms().unwrap_or_default();
+            let asked_ms = |other: &&Operation| other.longest_ms().unwrap_or_default();
             if left_ms > asked.iter().map(asked_ms).max().unwrap_or_default() {
                 found.add("I6", "nobody asked for so long a lease", seen);
                 continue;

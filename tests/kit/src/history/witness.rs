@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{Action, Answer, Fault, History, Holder, Operation, Span, Update, now_us};
+use super::{Action, Answer, Fault, History, Holder, Operation, Span, Terms, Update, now_us};
 use crate::{Client, fresh_token, http};
 
 /// Writes into one history. Its clones write into the same.
@@ -52,6 +52,7 @@ impl Witness {
             Action::Renew { ttl_ms } => client.patch(&format!("{address}&ttl={ttl_ms}ms")),
             Action::Release => client.delete(&address),
             Action::Look => client.get(&address),
+            Action::Break { .. } => panic!("nobody breaks a lock by HTTP"),
         };
         let call = call.header("X-Request-Id", &id);
         let call = if let Some(token) = token { call.token(token) } else { call };
@@ -77,6 +78,7 @@ impl Witness {
             answer,
             waits: false,
             true_at_us: None,
+            terms: Terms::default(),
         };
         self.history.lock().unwrap().operations.push(operation.clone());
         operation
