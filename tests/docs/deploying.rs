@@ -3,12 +3,15 @@
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use crate::pages::{Said, file, snippet};
 use kit::Gateway;
 use kit::gateway::program;
+use kit::http::{parse, raw};
 use kit::keys::KeysFile;
+use kit::metrics::metrics_address;
 
 const TLS: &str = include_str!("../../docs/deploying/tls.md");
 const METRICS: &str = include_str!("../../docs/operations/metrics.md");
@@ -70,7 +73,8 @@ async fn kubernetes_takes_the_manifests_and_their_parts_find_each_other() {
     let grace = pod["spec"]["terminationGracePeriodSeconds"].as_u64().unwrap();
     assert!(grace > pause.parse::<u64>().unwrap() + 10 + 6, "{grace}");
     assert_eq!(container["readinessProbe"]["httpGet"]["path"], "/readyz");
-    assert_eq!(container["livenessProbe"]["httpGet"]["path"], "/healthz");
+    // Else a drain of a node would wait for a gateway that is not ready for as long as Redis is away.
+    assert_eq!(budget["spec"]["unhealthyPodEvictionPolicy"], "AlwaysAllow");
     let [state, service] = &manifests(&file("fencepost-file.yaml")).await[..] else {
         panic!("two documents")
     };
@@ -80,6 +84,34 @@ async fn kubernetes_takes_the_manifests_and_their_parts_find_each_other() {
     let typo = file("fencepost.yaml").replace("readinessProbe", "readynessProbe");
     let refused = tokio::spawn(async move { manifests(&typo).await }).await;
     assert!(refused.is_err(), "a field that Kubernetes does not know");
+}
+
+/// A restart would end the holds.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_whose_connections_are_all_taken_answers_the_probe_by_which_kubernetes_would_restart_it() {
+    let full =
+        ["--max-connections", "2", "--max-connections-per-address", "2", "--metrics-listen", "127.0.0.1:0"];
+    let gateway = Gateway::start(&[&["--store", "memory:"], &full[..]].concat()).await;
+    let mut taken = Vec::new();
+    for asked in ["POST /hold?key=a", "GET /healthz"] {
+        let mut stream = TcpStream::connect(gateway.address).await.unwrap();
+        let request = format!("{asked} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut status = [0; 12];
+        stream.read_exact(&mut status).await.unwrap();
+        assert_eq!(&status, b"HTTP/1.1 200");
+        taken.push(stream);
+    }
+    for name in ["fencepost.yaml", "fencepost-file.yaml"] {
+        let document = manifests(&file(name)).await.remove(0);
+        let container = &document["spec"]["template"]["spec"]["containers"][0];
+        let probe = &container["livenessProbe"]["httpGet"];
+        let ports = [("http", gateway.address), ("metrics", metrics_address(&gateway))];
+        let (_, address) = ports.iter().find(|(port, _)| probe["port"] == *port).unwrap();
+        let path = probe["path"].as_str().unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: 10.0.0.7:9464\r\nConnection: close\r\n\r\n");
+        parse(&raw(*address, request.as_bytes()).await).expect(200);
+    }
 }
 
 /// The ports and labels that the policy and Prometheus ask for are those of the pods.
