@@ -17,7 +17,7 @@ build: ## Build the program: target/release/fencepost
 
 dist: ## Build what is shipped, and pack it: target/packages (on Debian or Ubuntu)
 	cargo build --profile dist --locked --bin fencepost
-	MOST=15000000 packaging/build target/dist/fencepost target/packages
+	MOST=15000000 packaging/build $(or $(CARGO_TARGET_DIR),target)/dist/fencepost target/packages
 
 test: tools ## Install what the tests need where it is missing, and run all of them
 	tests/run

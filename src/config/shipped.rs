@@ -73,7 +73,7 @@ fn write_page(command: &Command, directory: &Path) -> io::Result<()> {
     let mut file = File::create(directory.join(page.get_filename()))?;
     page.render_title(&mut file)?;
     page.render_name_section(&mut file)?;
-    page.render_synopsis_section(&mut file)?;
+    file.write_all(&synopsis(command))?;
     page.render_description_section(&mut file)?;
     page.render_options_section(&mut file)?;
     if command.has_subcommands() {
@@ -83,6 +83,15 @@ fn write_page(command: &Command, directory: &Path) -> io::Result<()> {
         file.write_all(&further_sections(&help.to_string()))?;
     }
     file.flush()
+}
+
+/// The line of usage that `--help` has. The generator's own leaves out the `--` of `run` and the values of flags.
+fn synopsis(command: &Command) -> Vec<u8> {
+    let usage = command.clone().render_usage().to_string();
+    let mut roff = Roff::new();
+    roff.control("SH", ["SYNOPSIS"]);
+    roff.text([roman(usage.trim_start_matches("Usage: "))]);
+    roff.render().into_bytes()
 }
 
 /// What `--help` says below the flags. A line that ends in a colon, with indented lines below it, is a heading.

@@ -168,6 +168,14 @@ fn the_manual_and_the_completions_are_understood_by_what_reads_them() {
         let shown = bash(r#"MANWIDTH=200 man --local-file -P cat "$1" | col -b"#, &[&page]);
         let name = page.file_stem().unwrap().to_str().unwrap().replacen("-", " ", 2);
         assert!(shown.contains("NAME") && shown.contains("SYNOPSIS"), "{name}: {shown}");
+        // As `--help` has it, and as it is typed.
+        let words: Vec<_> = name.split(' ').skip(1).collect();
+        let help = Command::new(program()).args(words).arg("--help").output().unwrap();
+        let help = String::from_utf8(help.stdout).unwrap();
+        let usage = help.lines().find_map(|line| line.strip_prefix("Usage: ")).unwrap();
+        let (_, synopsis) = shown.split_once("SYNOPSIS\n").unwrap();
+        assert_eq!(synopsis.lines().next().unwrap().trim(), usage, "{name}");
+        assert_eq!(shown.contains("\nEXIT STATUS\n"), help.contains("\nExit status:\n"), "{name}");
     }
     let share = tree.join("share");
     bash(
@@ -224,7 +232,9 @@ fn completions_offer_the_commands_that_help_shows_and_no_other() {
 
 #[test]
 fn a_program_of_more_than_15_mb_is_not_packed_as_it_is_shipped() {
-    let dist = bash("make --dry-run dist", &[]);
+    let dist = bash("make --dry-run dist CARGO_TARGET_DIR=/elsewhere", &[]);
+    assert!(dist.contains(" packaging/build /elsewhere/dist/fencepost "), "{dist}");
+    let dist = bash("env --unset=CARGO_TARGET_DIR make --dry-run dist", &[]);
     assert!(dist.contains("MOST=15000000 packaging/build target/dist/fencepost "), "{dist}");
     let directory = tempfile::tempdir().unwrap();
     let mut build = Command::new("packaging/build");
