@@ -366,6 +366,21 @@ fn an_acquire_may_find_a_grant_of_its_own_that_another_request_pinned_and_no_ear
 }
 
 #[test]
+fn a_poll_that_comes_late_may_lengthen_a_lease_that_another_request_pinned() {
+    let judge_with = |waits, others: Vec<Operation>| {
+        let grant = Operation { waits, ..acquire("a", "a", (0, 100), granted(5)) };
+        judge([vec![grant], others, vec![look((1_500, 1_510), held("a", 5))]].concat())
+    };
+    let pin = |answer| vec![operation("own", "a", Action::Look, (200, 210), answer)];
+    let yours = Answer::Held { holder: Holder { left_ms: 890, ..holder("a", 5) }, yours: Some(true) };
+    assert_eq!(judge_with(true, pin(yours.clone())), [""; 0]);
+    assert_eq!(judge_with(false, pin(yours.clone())), ["I6"]);
+    assert_eq!(judge_with(true, Vec::new()), ["I6"]);
+    let of_another = Operation { token: Some("b".to_owned()), ..pin(yours)[0].clone() };
+    assert_eq!(judge_with(true, vec![of_another]), ["I6"]);
+}
+
+#[test]
 fn of_a_quorum_another_may_be_told_by_its_release_that_nobody_holds_the_lock() {
     let judge = |token: &str, is_of_quorum| {
         let operations =

@@ -7,10 +7,24 @@ use super::{Action, Answer, Operation};
 impl Case<'_> {
     /// Until when an operation may have acted, as far as whoever looked by then could see.
     fn acted_by_us(&self, operation: &Operation, until_us: u64) -> u64 {
-        if operation.may_come_late() || self.is_forgotten(operation, until_us) {
+        let is_late = operation.may_come_late() || self.may_poll_late(operation, until_us);
+        if is_late || self.is_forgotten(operation, until_us) {
             return self.history.quiet_us.unwrap_or(until_us).min(until_us);
         }
         operation.span.end_us.min(until_us)
+    }
+
+    /// Whether a copy of one of its polls may act when it has been granted: another request of its token has pinned the grant, so
+    /// the copy is taken for a repetition. Who does not wait has no copy that is not voided.
+    fn may_poll_late(&self, operation: &Operation, until_us: u64) -> bool {
+        let pins = |other: &&Operation| {
+            let is_of_it = other.token == operation.token && other.id != operation.id;
+            is_of_it && other.told().is_some() && other.span.start_us < until_us
+        };
+        operation.waits
+            && operation.is_acquire()
+            && operation.told().is_some()
+            && self.operations.iter().any(|other| pins(&other))
     }
 
     /// What a quorum takes off such a lease: a hundredth, and 2 ms.
