@@ -376,8 +376,8 @@ fn a_poll_that_comes_late_may_lengthen_a_lease_that_another_request_pinned() {
     assert_eq!(judge_with(true, pin(yours.clone())), [""; 0]);
     assert_eq!(judge_with(false, pin(yours.clone())), ["I6"]);
     assert_eq!(judge_with(true, Vec::new()), ["I6"]);
-    let of_another = Operation { token: Some("b".to_owned()), ..pin(yours)[0].clone() };
-    assert_eq!(judge_with(true, vec![of_another]), ["I6"]);
+    let strangers = Answer::Held { holder: Holder { left_ms: 890, ..holder("a", 5) }, yours: Some(false) };
+    assert_eq!(judge_with(true, vec![operation("other", "b", Action::Look, (200, 210), strangers)]), ["I6"]);
 }
 
 #[test]
