@@ -366,6 +366,22 @@ fn an_acquire_may_find_a_grant_of_its_own_that_another_request_pinned_and_no_ear
 }
 
 #[test]
+fn a_max_hold_of_a_quorum_ends_earlier_by_what_its_clocks_may_differ_and_no_more() {
+    let judge_told = |left_ms, is_of_quorum| {
+        let asks = |id, at, answer| {
+            let terms = Terms { max_hold_ms: Some(7_000), ..Terms::default() };
+            Operation { terms, ..operation(id, "a", Action::Acquire { ttl_ms: 6_000 }, at, answer) }
+        };
+        let first = asks("a", (0, 10), Answer::Granted { number: 5, ttl_ms: 5_999 });
+        let again = asks("b", (3_000, 3_010), Answer::AlreadyHeld { number: 5, ttl_ms: left_ms });
+        judge_all(History { operations: vec![first, again], is_of_quorum, ..History::default() })
+    };
+    assert_eq!(judge_told(3_925, true), [""; 0]);
+    assert_eq!(judge_told(3_925, false), ["I4"]);
+    assert_eq!(judge_told(3_800, true), ["I4"]);
+}
+
+#[test]
 fn a_poll_that_comes_late_may_lengthen_a_lease_that_another_request_pinned() {
     let judge_with = |waits, others: Vec<Operation>| {
         let grant = Operation { waits, ..acquire("a", "a", (0, 100), granted(5)) };

@@ -24,7 +24,7 @@ impl Case<'_> {
         operation.waits
             && operation.is_acquire()
             && operation.told().is_some()
-            && self.operations.iter().any(|other| pins(&other))
+            && self.operations.iter().any(pins)
     }
 
     /// What a quorum takes off such a lease: a hundredth, and 2 ms.
