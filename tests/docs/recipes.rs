@@ -191,7 +191,7 @@ impl Scene {
 
     /// The same recipe, where no gateway is.
     pub fn alone(command: &mut Command) -> &mut Command {
-        command.env("FENCEPOST_URL", format!("http://127.0.0.1:{}", kit::free_port()))
+        command.env("FENCEPOST_URL", format!("http://127.0.0.1:{}", kit::server_port()))
     }
 
     pub async fn say(mut command: Command) -> Said {

@@ -10,7 +10,7 @@ use tokio::process::Command;
 use super::provider::Provider;
 use super::{Scene, on_each_gateway, processes_in};
 use crate::pages::{Said, file, snippet};
-use kit::{PATIENCE, eventually, free_port, signal};
+use kit::{PATIENCE, eventually, server_port, signal};
 
 on_each_gateway!(
     clicks_at_the_same_time_charge_once_and_get_one_receipt,
@@ -119,7 +119,7 @@ async fn a_click_while_the_provider_is_away_is_told_to_ask_again(scene: Scene) {
     for way in Way::ALL {
         let order = order(&scene, &format!("away-{way:?}")).await;
         let mut click = way.click(&scene, &provider, &order);
-        click.env("PAYMENTS_URL", format!("http://127.0.0.1:{}", free_port()));
+        click.env("PAYMENTS_URL", format!("http://127.0.0.1:{}", server_port()));
         assert_eq!(way.says(&Scene::say(click).await), "away");
         // It may have charged: the key stays.
         assert_eq!(way.says(&Scene::say(way.click(&scene, &provider, &order)).await), "paid");
@@ -262,7 +262,7 @@ async fn an_amount_that_changes_after_an_attempt_began_is_not_charged(scene: Sce
     for way in Way::ALL {
         let order = order(&scene, &format!("cart-{way:?}")).await;
         let mut click = way.click(&scene, &provider, &order);
-        click.env("PAYMENTS_URL", format!("http://127.0.0.1:{}", free_port()));
+        click.env("PAYMENTS_URL", format!("http://127.0.0.1:{}", server_port()));
         assert_eq!(way.says(&Scene::say(click).await), "away");
         let costs = async |cents: u32| {
             sql(&scene, &format!("UPDATE payment SET cents = {cents} WHERE order_id = '{order}'")).await;

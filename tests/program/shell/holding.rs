@@ -145,7 +145,7 @@ async fn a_signal_while_acquire_waits_gives_up_the_place() {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_gateway_is_69_and_a_refusal_is_2_and_another_gateway_of_the_list_is_asked() {
     let mut door = Door::plain().await;
-    let nobody = format!("http://127.0.0.1:{}", kit::free_port());
+    let nobody = format!("http://127.0.0.1:{}", kit::server_port());
     let both = format!("{nobody},{}", door.scene.url);
     door.scene = Scene::at(both);
     door.acquire("k --ttl 5m").await;
