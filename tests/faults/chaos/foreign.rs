@@ -1,5 +1,4 @@
-//! Two gateways on servers that somebody else runs. What fails is the gateways and the ways to them; whoever runs the servers
-//! may let these fail too.
+//! Two gateways on servers of the reader. The gateways fail, and the ways to them. The reader may let the servers fail, too.
 
 use rand::RngExt;
 use rand::rngs::StdRng;
@@ -7,9 +6,10 @@ use rand::seq::IndexedRandom;
 
 use crate::faults::entrance::Entrance;
 use crate::faults::rig::Rig;
+use kit::Client;
 use kit::history::{History, Span, Witness, now_us};
+use kit::quorum::is_ready;
 use kit::visitors::Ttls;
-use kit::{Client, eventually};
 
 pub struct ForeignRig {
     entrances: Vec<Entrance>,
@@ -19,7 +19,7 @@ pub struct ForeignRig {
 }
 
 impl ForeignRig {
-    /// Nobody else uses its keys: they begin with a word of its own.
+    /// Its keys begin with a word of its own, so they are apart from all others.
     pub async fn start(url: &str, may_lose: bool) -> Self {
         let prefix = format!("fencepost-chaos-{:08x}", rand::random::<u32>());
         println!("its keys at {url} begin with {prefix}: remove them when it is over");
@@ -53,11 +53,7 @@ impl Rig for ForeignRig {
     async fn heal(&mut self) {
         for entrance in &self.entrances {
             entrance.heal().await;
-            let client = entrance.safe_door();
-            eventually("the gateway is ready: its store answers", async || {
-                client.get("/readyz").try_send().await.is_ok_and(|answer| answer.status == 200)
-            })
-            .await;
+            is_ready(&entrance.safe_door()).await;
         }
     }
 

@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use kit::history::{History, Witness, now_us};
 use kit::proxy::{Fate, Framing, gate_after};
+use kit::quorum::is_ready;
 use kit::visitors::Ttls;
 use kit::{Client, Gateway, Proxy, RedisServer, eventually};
 
@@ -255,11 +256,7 @@ impl Rig for EmbeddedRig {
 
     async fn heal(&mut self) {
         self.entrance.heal().await;
-        let client = self.safe_door();
-        eventually("the gateway is ready", async || {
-            client.get("/readyz").try_send().await.is_ok_and(|answer| answer.status == 200)
-        })
-        .await;
+        is_ready(&self.safe_door()).await;
     }
 
     fn logs(&self) -> Vec<String> {
