@@ -16,6 +16,7 @@ mod embedded_store;
 mod heads;
 mod judge;
 mod secrets;
+mod simulated_holds;
 mod simulated_scripts;
 mod simulated_servers;
 mod wording;

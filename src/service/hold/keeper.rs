@@ -191,10 +191,12 @@ impl Keeper {
 
     /// Renews once more, and leaves the lock to the token, for whatever request shows it next.
     async fn hand_over(&mut self) -> Loss {
-        let deadline = Instant::now() + self.store_timeout;
+        // Its client is told no later than when the lease is over.
+        let deadline = Instant::now() + self.store_timeout.min(self.known.left());
         loop {
             let sent_at = boottime();
-            match self.renew(self.store_timeout / 2).await {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.renew(left.min(self.store_timeout / 2)).await {
                 Ok(Renewed::Renewed(lease) | Renewed::MaxHoldReached(lease)) => {
                     if let Some(lease) = lease_left(lease, sent_at) {
                         self.known = Known::of(lease, self.most_until);
