@@ -2,6 +2,8 @@
 
 use kit::history::{Action, Answer, Failover, History, Holder, Operation, Span, Terms, Update, check};
 
+mod connections;
+
 const TTL_MS: u64 = 1_000;
 
 /// One request on one key, at times in milliseconds.
@@ -21,6 +23,7 @@ fn operation(
         answer,
         waits: false,
         true_at_us: None,
+        ended_us: None,
         terms: Terms::default(),
     }
 }

@@ -45,6 +45,7 @@ impl Book {
             answer: Answer::Lost { was_written: false },
             waits: !request.wait.is_zero(),
             true_at_us: None,
+            ended_us: None,
             terms: request.terms,
         });
         (at, is_written)
@@ -67,10 +68,19 @@ impl Book {
     }
 
     /// A client was told something that it did not ask for.
-    pub fn told(&self, request: &Request, start_us: u64, reply: Reply) {
+    pub fn told(&self, request: &Request, start_us: u64, reply: Reply) -> usize {
         let (at, _) = self.begin(request);
         self.0.lock().unwrap().history.operations[at].span.start_us = start_us;
         self.finish(at, Some(reply));
+        at
+    }
+
+    /// The connection has ended that had the lock by these.
+    pub fn ended(&self, all: &[usize]) {
+        let mut pages = self.0.lock().unwrap();
+        for at in all {
+            pages.history.operations[*at].ended_us = Some(now_us());
+        }
     }
 
     pub fn updated(&self, update: Update) {

@@ -1,18 +1,20 @@
 //! What clients do: everything that the contract allows, and some of what it does not.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use kit::history::{Action, Answer, Operation, Terms, Update, now_us};
 use rand::RngExt;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
-use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::sync::oneshot;
+use tokio::time::{sleep, timeout};
 
-use crate::gateways::{Event, Reply, Request};
+use crate::gateways::{Reply, Request};
 use crate::world::World;
+
+mod holds;
 
 /// Longer than a request may take, so that only those give up that mean to.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -134,67 +136,6 @@ impl Client {
             if self.random.random_bool(0.2) {
                 self.ask(key, Some(&token), acquire, wait).await;
             }
-        }
-    }
-
-    /// Holds the lock by a connection, for a while.
-    async fn hold(&mut self, key: &str) {
-        let (ttl_ms, token) = (self.ttl_ms().max(600), self.fresh_token());
-        self.terms = self.some_terms(ttl_ms);
-        let wait = if self.random.random_bool(0.5) { self.wait() } else { Duration::ZERO };
-        let request = self.request(key, Some(&token), Action::Acquire { ttl_ms }, wait);
-        let way = self.way();
-        let (at, is_written) = self.world.book.begin(&request);
-        let (first, answer) = oneshot::channel();
-        let (events, mut told) = mpsc::unbounded_channel();
-        let (stays, client_is_gone) = oneshot::channel::<()>();
-        let (world, gateway, asked) = (self.world.clone(), self.gateway, request.clone());
-        tokio::spawn(async move {
-            take(way.before).await;
-            if way.loses_request {
-                return;
-            }
-            let gateway = world.gateway(gateway);
-            world.line.knows(&asked);
-            gateway.hold(asked, first, events, leaves(client_is_gone, way.notices)).await;
-        });
-        let patience = self.patience(wait);
-        let reply = timeout(patience, answer).await.ok().and_then(Result::ok).flatten();
-        is_written.store(reply.is_some(), Ordering::SeqCst);
-        let answer = self.world.book.finish(at, reply);
-        let Some(number) = answer.told() else { return };
-        self.world.book.count("hold");
-        let renewal = Request { action: Action::Renew { ttl_ms }, ..request.clone() };
-        let renewal = |id: String| Request { id, ..renewal.clone() };
-        // The gateway renews it, which the client may never hear.
-        let id = self.next_id();
-        let (unheard, _) = self.world.book.begin(&renewal(id));
-        let until = Instant::now() + Duration::from_millis(self.random.random_range(50..5_000));
-        if let Some(before) = self.world.with_resource(key, |resource| resource.read(number)) {
-            self.pause(200).await;
-            self.write(key, number, before);
-        }
-        let mut heard_us = answer.span.start_us;
-        let mut is_lost = false;
-        while let Ok(event) = timeout_at(until, told.recv()).await {
-            let Some(Event::Lease(reply)) = event else {
-                is_lost = true;
-                break;
-            };
-            let said_at_us = reply.said_at_us;
-            let id = self.next_id();
-            self.world.book.told(&renewal(id), heard_us, reply);
-            heard_us = said_at_us;
-        }
-        self.world.book.count(if is_lost { "hold lost" } else { "hold ended" });
-        let end = self.request(key, Some(&token), Action::Release, Duration::ZERO);
-        let (at, _) = self.world.book.begin(&end);
-        drop(stays);
-        self.world.book.finish(at, None);
-        self.world.book.finish(unheard, None);
-        if self.random.random_bool(0.2) {
-            self.gateway += 1;
-            self.ask(key, Some(&token), Action::Acquire { ttl_ms }, Duration::ZERO).await;
         }
     }
 

@@ -22,7 +22,7 @@ const RESTARTED_AFTER: Duration = Duration::from_millis(100);
 const MOST_STARTS: usize = 100;
 
 /// What may happen in a storm, as the report and `SIM_WITHOUT` call it.
-pub const FAULTS: [&str; 16] = [
+pub const FAULTS: [&str; 17] = [
     "gateway killed",
     "gateway drained",
     "gateway cut off",
@@ -30,6 +30,7 @@ pub const FAULTS: [&str; 16] = [
     "server silent",
     "server restarted",
     "server lost all",
+    "server flushed",
     "server full",
     "disk failed",
     "server loading",
@@ -77,7 +78,9 @@ pub async fn happen(world: Arc<World>) {
         .filter(|fault| world.settings.store != Store::Sentinel || *fault != "server read-only")
         .filter(|fault| world.settings.store == Store::Sentinel || !OF_REPLICAS.contains(fault))
         // Where a slot loses its data, its numbers go on from the clock of the node that has it by then.
-        .filter(|fault| !are_clocks_apart || *fault != "server lost all")
+        .filter(|fault| !are_clocks_apart || !["server lost all", "server flushed"].contains(fault))
+        // A primary that is flushed and then deposed may outgrow its successor.
+        .filter(|fault| world.settings.store != Store::Sentinel || *fault != "server flushed")
         .filter(|fault| world.settings.store == Store::Cluster || !OF_CLUSTERS.contains(fault))
         .flat_map(|fault| vec![fault; if ["failover", "slot moved"].contains(&fault) { MORE } else { 1 }])
         .collect();
@@ -191,6 +194,13 @@ async fn happens(world: Arc<World>, fault: &'static str, mut random: StdRng, num
             world.book.trace(|| format!("{fault}: server {at} is back"));
             // A quorum does without one of its servers.
             if world.settings.store != Store::Quorum && !is_replica {
+                world.book.lost_since(start_us);
+            }
+        }
+        "server flushed" => {
+            let start_us = now_us();
+            world.fleet.servers[at].ask(0, &[b"flushall".to_vec()]);
+            if world.settings.store != Store::Quorum {
                 world.book.lost_since(start_us);
             }
         }

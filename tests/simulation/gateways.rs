@@ -9,7 +9,7 @@ use fencepost::lock::{
     Broken, FencingToken, Inspected, Lease, LeaseToken, LockKey, Note, Owner, Released, Renewed, Terms, Ttl,
 };
 use fencepost::service::{
-    AcquireRequest, Hold, HoldEvent, Holding, LockService, NotAcquired, Outcome, Tenant,
+    AcquireRequest, Hold, HoldEvent, Holding, LockService, Loss, NotAcquired, Outcome, Tenant,
 };
 use fencepost::store::{LockStore, Renewer, StoreError};
 use kit::history::{self, Action, Answer, Holder, now_us};
@@ -65,8 +65,10 @@ pub struct Reply {
 /// What a connection that holds a lock is told.
 #[derive(Debug)]
 pub enum Event {
-    /// The first, or a renewal.
+    /// It was renewed.
     Lease(Reply),
+    /// The gateway stops, and the token has the lock.
+    HandedOver(Reply),
     Lost,
 }
 
@@ -222,11 +224,18 @@ impl Gateway {
             let _ = first.send(None);
             return;
         };
-        let _ = first.send(Some(reply(granted(&lease), token.clone())));
+        // What is held by another request already was not granted to this one.
+        let is_new = lease.owner() == Some(&request.id);
+        let answer = if is_new { granted(&lease) } else { already_held(&lease) };
+        let _ = first.send(Some(reply(answer, token.clone())));
         while let Some(event) = std::future::poll_fn(|context| hold.poll_event(context)).await {
             let told = match event {
                 HoldEvent::Renewed(lease) => Event::Lease(reply(renewed(&lease), token.clone())),
                 HoldEvent::Heartbeat => continue,
+                HoldEvent::Lost(Loss::ShuttingDown(lease)) => {
+                    let answer = Answer::Held { holder: holder(&lease), yours: Some(true) };
+                    Event::HandedOver(reply(answer, token.clone()))
+                }
                 HoldEvent::Lost(_) => Event::Lost,
             };
             if events.send(told).is_err() {

@@ -23,7 +23,8 @@ const ENOUGH_SEEDS: u64 = FIXED_SEEDS * Store::ALL.len() as u64;
 const MOST_SEEDS: u64 = 40;
 
 /// What clients do beyond taking and releasing, and how it ends.
-const MORE: [&str; 3] = ["hold lost", "hold ended", "break"];
+const MORE: [&str; 5] =
+    ["hold of a token that asked before", "hold lost", "hold ended", "hold handed over", "break"];
 
 #[derive(Default)]
 struct Sum {

@@ -17,6 +17,7 @@ fn look(end_us: u64, answer: Answer) -> Operation {
         answer,
         waits: false,
         true_at_us: None,
+        ended_us: None,
         terms: Terms::default(),
     }
 }

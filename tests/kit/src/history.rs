@@ -11,6 +11,7 @@ pub use verdict::{is_kept, summary};
 pub use witness::Witness;
 
 mod check;
+mod connections;
 mod holds;
 mod leases;
 mod terms;
@@ -114,6 +115,9 @@ pub struct Operation {
     /// What else an acquire asks for.
     #[serde(default)]
     pub terms: Terms,
+    /// When the connection ended that had the lock by this answer. From then on its client relies on it no more.
+    #[serde(default)]
+    pub ended_us: Option<u64>,
 }
 
 /// For how long a lock may, and must, be taken.
@@ -270,6 +274,12 @@ impl Operation {
     /// What the answer says is left of the lease of the number that it shows.
     pub fn shown_left_ms(&self) -> Option<u64> {
         self.left_ms().or_else(|| self.holder().map(|holder| holder.left_ms))
+    }
+
+    /// Until when its client may rely on the lease that it was told of.
+    pub fn told_until_us(&self) -> Option<u64> {
+        let lease_until_us = self.left_since_us() + self.left_ms()? * 1_000;
+        Some(lease_until_us.min(self.ended_us.unwrap_or(u64::MAX)))
     }
 
     /// From when on what is left of a lease is counted.

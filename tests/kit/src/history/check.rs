@@ -7,10 +7,10 @@ use super::holds::{Hold, holds};
 use super::{Action, Answer, History, Holder, Operation, Span, Update};
 
 /// How soon after the last fault nothing may be left of a grant that reached nobody.
-const ORPHANS_END_WITHIN_US: u64 = 1_000_000;
+pub(super) const ORPHANS_END_WITHIN_US: u64 = 1_000_000;
 
 /// How long a gateway may be busy with taking back after its client has left.
-const CLEANING_US: u64 = 3_000_000;
+pub(super) const CLEANING_US: u64 = 3_000_000;
 
 /// How late a request may reach its gateway whose client has left.
 const LATEST_US: u64 = 5_000_000;
@@ -65,6 +65,8 @@ pub fn check(history: &History) -> Vec<Violation> {
         case.leases_are_not_cut(&mut found);
         case.leases_end(&mut found);
         case.nothing_is_left_of_what_nobody_learnt(&mut found);
+        case.nothing_is_left_of_connections(&mut found);
+        case.locks_of_connections_stay_taken_for_their_min_hold(&mut found);
         case.released_tokens_stay_released(&mut found);
         case.tokens_are_used_up_by_releases(&mut found);
         case.what_was_refused_did_not_happen(&mut found);
@@ -326,7 +328,9 @@ impl Case<'_> {
                 })
             };
             let is_made = operation.token.as_deref().is_some_and(|token| token.starts_with('~'));
-            let was_released = || earlier(|other| other.action == Action::Release);
+            // A connection that ends may leave the lock kept for its `min_hold`, and its token released.
+            let was_released =
+                || earlier(|other| other.action == Action::Release || other.ended_us.is_some());
             if operation.answer == Answer::TokenReleased && !is_made && !was_released() {
                 found.add("I8", "nobody released the token", operation);
             }

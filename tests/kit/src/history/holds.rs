@@ -34,12 +34,12 @@ pub(super) fn holds<'a>(history: &History, operations: &[&'a Operation]) -> Vec<
     let mut holds: Vec<Hold> = Vec::new();
     for operation in operations {
         let (Some(number), Some(token)) = (operation.told(), operation.token.as_deref()) else { continue };
-        let Some(ttl_ms) = operation.left_ms() else { continue };
+        let Some(told_until_us) = operation.told_until_us() else { continue };
         let is_copied = history.asks_replicas && operation.is_acquire();
         if !is_copied && history.failovers.iter().any(|failover| failover.forgets(operation)) {
             continue;
         }
-        let mut until_us = (operation.left_since_us() + ttl_ms * 1_000).saturating_sub(ROUNDING_US);
+        let mut until_us = told_until_us.saturating_sub(ROUNDING_US);
         for loss in &history.losses {
             let may_be_before = operation.span.start_us <= loss.end_us;
             if may_be_before && loss.start_us < until_us {
@@ -67,7 +67,7 @@ pub(super) fn holds<'a>(history: &History, operations: &[&'a Operation]) -> Vec<
             let told =
                 operations.iter().filter(is_its).filter(|operation| operation.told() == Some(hold.number));
             let last = told.max_by_key(|operation| operation.span.end_us);
-            let until_us = last.and_then(|last| Some(last.left_since_us() + last.left_ms()? * 1_000));
+            let until_us = last.and_then(|last| last.told_until_us());
             let until_us = until_us.map_or(hold.until_us, |until_us| until_us.saturating_sub(ROUNDING_US));
             hold.until_us = hold.until_us.min(until_us);
         }

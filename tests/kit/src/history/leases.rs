@@ -1,21 +1,27 @@
 //! How long leases are: I4, and I6.
 
 use super::check::{Case, Found};
+use super::connections::CONNECTION_ACTS_US;
 use super::holds::ROUNDING_US;
 use super::{Action, Answer, Operation};
 
 impl Case<'_> {
     /// Until when an operation may have acted, as far as whoever looked by then could see.
     fn acted_by_us(&self, operation: &Operation, until_us: u64) -> u64 {
-        let is_late = operation.may_come_late() || self.may_poll_late(operation, until_us);
-        if is_late || self.is_forgotten(operation, until_us) {
-            return self.history.quiet_us.unwrap_or(until_us).min(until_us);
+        let quiet_us = self.history.quiet_us.unwrap_or(until_us).min(until_us);
+        if self.is_forgotten(operation, until_us) {
+            return quiet_us;
+        }
+        if operation.may_come_late() || self.may_poll_late(operation, until_us) {
+            let latest_us = operation.ended_us.map_or(u64::MAX, |ended_us| ended_us + CONNECTION_ACTS_US);
+            return quiet_us.min(latest_us);
         }
         operation.span.end_us.min(until_us)
     }
 
-    /// Whether a copy of one of its polls may act when it has been granted: another request of its token has pinned the grant, so
-    /// the copy is taken for a repetition. Who does not wait has no copy that is not voided.
+    /// Whether a copy of one of its polls may act when it has been answered, since its token has the lock by another request: the
+    /// copy is taken for a repetition. A last poll is, even if its request was refused. Who does not wait has no copy that is not
+    /// voided.
     fn may_poll_late(&self, operation: &Operation, until_us: u64) -> bool {
         let pins = |other: &&Operation| {
             let is_of_it = other.token == operation.token && other.id != operation.id;
@@ -23,7 +29,7 @@ impl Case<'_> {
         };
         operation.waits
             && operation.is_acquire()
-            && operation.told().is_some()
+            && (operation.told().is_some() || matches!(operation.answer, Answer::HeldByAnother(_)))
             && self.operations.iter().any(pins)
     }
 
@@ -46,7 +52,10 @@ impl Case<'_> {
             .copied()
             .filter(|other| other.asked_ttl_ms().is_some() && is_of_it(other))
             .filter(|other| other.span.start_us < seen.span.end_us)
-            .filter(|other| !self.did_nothing_by(other, seen.span.start_us))
+            .filter(|other| {
+                let start_us = seen.span.start_us;
+                !self.did_nothing_by(other, start_us) || self.may_poll_late(other, start_us)
+            })
             .collect()
     }
 
@@ -101,12 +110,24 @@ impl Case<'_> {
             let asked_us = asked_us.min(self.most_by_terms_us(operation));
             // Who waits may find the grant of a command that was not answered, and counts from before both commands were sent.
             let lasted_us = (span.end_us - span.start_us) * if operation.waits { 2 } else { 1 };
-            if operation.told().is_some() && left_us + self.drift_us(asked_us) + lasted_us < asked_us {
+            // A connection may be told what is left of the lease that its token had, and lengthens it a moment later.
+            let is_claim =
+                operation.ended_us.is_some() && matches!(operation.answer, Answer::AlreadyHeld { .. });
+            if operation.told().is_some()
+                && !is_claim
+                && left_us + self.drift_us(asked_us) + lasted_us < asked_us
+            {
                 found.add("I4", "the lease is shorter than it was asked for", operation);
             }
             // A majority of a quorum may be answered by servers of which one missed the last renewal, and says less.
             if self.history.is_of_quorum && (operation.asked_ttl_ms().is_none() || operation.told().is_none())
             {
+                continue;
+            }
+            // A connection is told of no more than its own `max_hold`, whatever its token had before.
+            let is_of_connection =
+                operation.ended_us.is_some() || matches!(operation.action, Action::Renew { .. });
+            if is_of_connection && operation.terms.max_hold_ms.is_some() {
                 continue;
             }
             let certain_us = self
@@ -116,7 +137,7 @@ impl Case<'_> {
                 .filter(|other| {
                     !self.is_forgotten(other, span.end_us) && !self.is_split_between(other, operation)
                 })
-                .filter_map(|other| Some(other.left_since_us() + other.left_ms()? * 1_000))
+                .filter_map(|other| other.told_until_us())
                 .max();
             // What is told of a lease that is longer than it was asked for is counted from before it was asked.
             let lasted_us = if operation.told().is_some() { lasted_us } else { 0 };

@@ -78,6 +78,7 @@ impl Witness {
             answer,
             waits: false,
             true_at_us: None,
+            ended_us: None,
             terms: Terms::default(),
         };
         self.history.lock().unwrap().operations.push(operation.clone());
