@@ -32,8 +32,8 @@ test-servers: tools ## Run the tests of what servers reply on Redis 6.2, Redis 8
 		REDIS_SERVER=$$PWD/$$server env --default-signal=HUP,INT,QUIT cargo test --test stores -- outcomes redis_store unreadable || exit; \
 	done
 
-model: ## Search the model of the quorum store with larger bounds: some minutes, and some gigabytes
-	MODEL=long cargo test -p fencepost-models quorum -- --nocapture
+model: ## Search the models of the quorum store and of records with larger bounds: some minutes, and some gigabytes
+	MODEL=long cargo test -p fencepost-models -- --nocapture quorum once
 
 check: ## Format and lints
 	cargo fmt --all --check

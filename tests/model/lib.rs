@@ -11,6 +11,7 @@
 mod fence;
 mod holds;
 mod line;
+mod once;
 mod quorum;
 mod retries;
 mod sentinel;
