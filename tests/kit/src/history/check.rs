@@ -123,8 +123,9 @@ impl Case<'_> {
 
     /// Whether an operation did nothing, and will not. With its data a store loses what it knew of voided attempts,
     /// and a copy that comes after that is granted.
-    pub(super) fn did_nothing_by(&self, operation: &Operation, until_us: u64) -> bool {
-        operation.is_refused() && operation.span.end_us < until_us && !self.is_forgotten(operation, until_us)
+    pub(super) fn did_nothing_by(&self, operation: &Operation, seen: Span) -> bool {
+        let is_over = operation.span.end_us < seen.start_us;
+        operation.is_refused() && is_over && !self.is_forgotten(operation, seen.end_us)
     }
 
     /// I1: a number is one grant of one token.
@@ -344,7 +345,7 @@ impl Case<'_> {
     fn what_was_refused_did_not_happen(&self, found: &mut Found) {
         for look in &self.operations {
             let grant = look.holder().and_then(|holder| self.grant_of(holder));
-            if grant.is_some_and(|grant| self.did_nothing_by(grant, look.span.start_us)) {
+            if grant.is_some_and(|grant| self.did_nothing_by(grant, look.span)) {
                 found.add("I9", "it holds what it was refused", look);
             }
         }

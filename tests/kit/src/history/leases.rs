@@ -53,8 +53,7 @@ impl Case<'_> {
             .filter(|other| other.asked_ttl_ms().is_some() && is_of_it(other))
             .filter(|other| other.span.start_us < seen.span.end_us)
             .filter(|other| {
-                let start_us = seen.span.start_us;
-                !self.did_nothing_by(other, start_us) || self.may_poll_late(other, start_us)
+                !self.did_nothing_by(other, seen.span) || self.may_poll_late(other, seen.span.start_us)
             })
             .collect()
     }
@@ -89,7 +88,7 @@ impl Case<'_> {
             let mut others = self.asked_for(operation, "", operation.token.as_deref());
             others.retain(|other| other.id != operation.id);
             let end_us = |other: &&Operation| {
-                self.acted_by_us(other, span.start_us) + other.longest_ms().unwrap_or_default() * 1_000
+                self.acted_by_us(other, span.end_us) + other.longest_ms().unwrap_or_default() * 1_000
             };
             let latest_us = others.iter().map(end_us).max().unwrap_or_default();
             let longest_us =
