@@ -91,7 +91,8 @@ impl Client {
         let own = self.random.random_bool(0.7).then(|| self.fresh_token());
         self.terms = self.some_terms(ttl_ms);
         // A shorter lease than the one that there is changes nothing.
-        let renewed_ms = self.random.random_range(SHORTEST_TTL_MS..=ttl_ms);
+        let longest_ms = self.world.settings.store.longest_ttl_ms().min(2 * ttl_ms);
+        let renewed_ms = self.random.random_range(SHORTEST_TTL_MS..=longest_ms);
         let (acquire, renew) = (Action::Acquire { ttl_ms }, Action::Renew { ttl_ms: renewed_ms });
         let mut answer = self.ask(key, own.as_deref(), acquire, wait).await;
         // Whoever has a token of its own may find out what became of it, also elsewhere.

@@ -2,15 +2,17 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use kit::history::{Failover, Span, now_us};
+use kit::history::{Action, Answer, Failover, Span, Terms, now_us};
 use rand::RngExt;
 use rand::rngs::StdRng;
 use sim::{Kept, Reply, Server, host};
 use tokio::time::sleep;
 
 use crate::faults::{pause, set};
+use crate::gateways::Request;
 use crate::world::World;
 
 const PORT: u16 = 6379;
@@ -113,8 +115,12 @@ pub async fn fail_over(world: &World, random: &mut StdRng) -> bool {
         pause(random, 0..700).await;
         world.fleet.name_primary(sentinel, new, epoch);
     }
+    let named_us = now_us();
     sleep(BETWEEN_PROMOTIONS).await;
     pause(random, 0..5_000).await;
+    if matches!(cause, Cause::ByHand) {
+        is_left(world, named_us, successor_from).await;
+    }
     (0..GATEWAYS).for_each(|slot| world.gateway(slot).view().cut_off(BTreeSet::new()));
     if !matches!(cause, Cause::PrimaryDied) && random.random_bool(0.3) {
         // What the replica lacked is there again after that, and was not in between.
@@ -144,6 +150,33 @@ pub async fn fail_over(world: &World, random: &mut StdRng) -> bool {
     world.roles.lock().unwrap().follows_again();
     sleep(BETWEEN_PROMOTIONS).await;
     true
+}
+
+/// Each gateway that could ask the sentinels has left the old primary by now: what it grants is of the successor (K17).
+async fn is_left(world: &World, named_us: u64, successor_from: u64) {
+    let heard_us = named_us
+        .max(world.free_since_us.load(Ordering::SeqCst))
+        .saturating_add(HEARD_WITHIN.as_micros() as u64);
+    if now_us() < heard_us || world.weather.lock().unwrap().loses_messages() {
+        return;
+    }
+    for slot in 0..GATEWAYS {
+        let request = Request {
+            id: format!("successor-{slot}-{named_us}"),
+            key: format!("successor-{slot}-{named_us}"),
+            token: None,
+            action: Action::Acquire { ttl_ms: 300 },
+            wait: Duration::ZERO,
+            terms: Terms::default(),
+        };
+        let asked = world.gateway(slot).serve(request, sleep(HEARD_WITHIN), &AtomicBool::new(false)).await;
+        world.book.count("successor asked");
+        if let Some(Answer::Granted { number, .. }) = asked.map(|reply| reply.answer)
+            && number < successor_from
+        {
+            world.book.violated(format!("K17: gateway {slot} is granted {number} by a deposed primary"));
+        }
+    }
 }
 
 /// The old primary becomes the primary once more, and never heard of its successor, of which all is lost. Returns

@@ -1,6 +1,7 @@
 //! What goes wrong between gateways and servers, and with both. Storms come and go: in between everything must go on.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use kit::history::now_us;
@@ -170,8 +171,10 @@ async fn happens(world: Arc<World>, fault: &'static str, mut random: StdRng, num
         "gateway cut off" => {
             let gateway = world.gateway(slot);
             gateway.view().set(|way| way.is_silent = true);
+            world.free_since_us.store(u64::MAX, Ordering::SeqCst);
             pause(&mut random, 50..6_000).await;
             gateway.view().set(|way| way.is_silent = false);
+            world.free_since_us.store(now_us(), Ordering::SeqCst);
         }
         "connections cut" => world.gateway(slot).view().cut_all(),
         "server silent" => {

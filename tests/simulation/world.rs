@@ -1,7 +1,7 @@
 //! Servers, gateways and clients, in one thread and in simulated time.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -53,6 +53,12 @@ pub struct Weather {
     pub calm_since: Option<Instant>,
 }
 
+impl Weather {
+    pub fn loses_messages(&self) -> bool {
+        self.cut_per_mille + self.late_per_mille + self.stray_per_mille > 0
+    }
+}
+
 pub struct World {
     pub settings: Settings,
     pub fleet: Fleet,
@@ -67,6 +73,8 @@ pub struct World {
     gateways: Mutex<Vec<Arc<Gateway>>>,
     resources: Mutex<BTreeMap<String, Resource>>,
     pub line: Line,
+    /// Since when no gateway is cut off from all servers; the largest number while one is.
+    pub free_since_us: AtomicU64,
     began: Instant,
     is_over: AtomicBool,
 }
@@ -112,6 +120,7 @@ impl World {
             gateways: Mutex::default(),
             resources: Mutex::default(),
             line: Line::default(),
+            free_since_us: AtomicU64::new(0),
             began: Instant::now(),
             is_over: AtomicBool::new(false),
         });
