@@ -3,6 +3,7 @@
 use kit::history::{Action, Answer, Failover, History, Holder, Operation, Span, Terms, Update, check};
 
 mod connections;
+mod losses;
 
 const TTL_MS: u64 = 1_000;
 

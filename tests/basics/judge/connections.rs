@@ -70,18 +70,6 @@ fn a_lock_of_a_connection_that_is_not_kept_for_its_min_hold_is_found() {
     assert_eq!(judge([next((500, 510)), vec![broken]].concat()), [""; 0]);
 }
 
-/// The store forgets what was voided while somebody looks, and a copy of it is granted before the answer.
-#[test]
-fn what_is_lost_during_a_look_excuses_what_it_shows() {
-    let operations = vec![acquire("a", "a", (0, 10), Answer::NotDone), look((100, 900), held("a", 5))];
-    let judge = |losses| {
-        let quiet_us = Some(9_000_000);
-        judge_all(History { operations: operations.clone(), losses, quiet_us, ..History::default() })
-    };
-    assert_eq!(judge(vec![Span { start_us: 500_000, end_us: 500_000 }]), [""; 0]);
-    assert_eq!(judge(vec![Span { start_us: 950_000, end_us: 950_000 }]), ["I6", "I9"]);
-}
-
 /// A copy of a last poll is taken for a repetition once its token has the lock.
 #[test]
 fn a_late_last_poll_may_lengthen_the_lease_of_a_later_request_of_its_token() {

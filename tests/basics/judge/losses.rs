@@ -1,0 +1,28 @@
+//! What a store loses while a request is under way, and what comes back.
+
+use super::*;
+
+/// The store forgets what was voided while somebody looks, and a copy of it is granted before the answer.
+#[test]
+fn what_is_lost_during_a_look_excuses_what_it_shows() {
+    let operations = vec![acquire("a", "a", (0, 10), Answer::NotDone), look((100, 900), held("a", 5))];
+    let judge = |losses| {
+        let quiet_us = Some(9_000_000);
+        judge_all(History { operations: operations.clone(), losses, quiet_us, ..History::default() })
+    };
+    assert_eq!(judge(vec![Span { start_us: 500_000, end_us: 500_000 }]), [""; 0]);
+    assert_eq!(judge(vec![Span { start_us: 950_000, end_us: 950_000 }]), ["I6", "I9"]);
+}
+
+/// Its first command was granted the lock, the next ones went to a successor, and the first primary was called back.
+#[test]
+fn a_waiter_may_find_its_own_grant_in_an_older_state_that_came_back() {
+    let found = Operation { waits: true, ..acquire("a", "a", (100, 900), already_held(5)) };
+    let judge = |start_us, end_us| {
+        let lost = Span { start_us, end_us };
+        let failovers = vec![Failover { lost, split: lost, successor_from: 9 }];
+        judge_all(History { operations: vec![found.clone()], failovers, ..History::default() })
+    };
+    assert_eq!(judge(300_000, 600_000), [""; 0]);
+    assert_eq!(judge(1_000_000, 2_000_000), ["I4"]);
+}
