@@ -265,27 +265,45 @@ async fn a_token_that_a_quorum_has_freed_is_refused_although_nobody_knows_what_i
     assert!(matches!(answer, Ok(Acquired::TokenReleased)), "{answer:?}");
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_repair_that_comes_late_does_not_lengthen_the_lease() {
+/// Which server3 lacks, and is about to be given: what it is sent takes a while.
+async fn renewed_where_a_repair_comes_late(lock: LockRequest) -> (Fleet, Instant) {
     let fleet = Fleet::quorum(&Clock::running(NOW_US));
     let store = quorum_store(&fleet).await;
-    let lock = request("a");
     let LockRequest { key, token, ttl, .. } = lock.clone();
     fleet.network.set("server3", 6379, |way| way.refuses = true);
     fleet.servers[2].disconnect_all();
     assert!(matches!(store.call(Try(lock), Instant::now() + DEADLINE).await, Ok(Acquired::Granted(_))));
     fleet.network.set("server3", 6379, |way| way.refuses = false);
     sleep(RECONNECTED_WITHIN * 2).await;
-    let left_ms = || do_to_lock(&fleet.servers[2], "PTTL");
-    assert_eq!(left_ms(), Reply::Int(0), "it lacks the lock");
+    assert_eq!(do_to_lock(&fleet.servers[2], "PTTL"), Reply::Int(0), "it lacks the lock");
     fleet.network.set("server3", 6379, |way| way.delay = Duration::from_millis(100));
     let sent = Instant::now();
     let renew = Renew { key, token, ttl, by: Renewer::Token };
     assert!(matches!(store.call(renew, sent + DEADLINE).await, Ok(Renewed::Renewed(_))));
     sleep(Duration::from_secs(5)).await;
-    let Reply::Int(left_ms) = left_ms() else { panic!("it is no number") };
+    (fleet, sent)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_repair_that_comes_late_does_not_lengthen_the_lease() {
+    let (fleet, sent) = renewed_where_a_repair_comes_late(request("a")).await;
+    let Reply::Int(left_ms) = do_to_lock(&fleet.servers[2], "PTTL") else { panic!("it is no number") };
     let most_ms = TTL_MS as i64 - sent.elapsed().as_millis() as i64;
     assert!((most_ms - 500..=most_ms).contains(&left_ms), "{left_ms} of {most_ms}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_repair_that_comes_late_does_not_lengthen_a_max_hold() {
+    let terms = Terms { max_hold: Some(Duration::from_millis(2 * TTL_MS)), ..Terms::default() };
+    let (fleet, _) = renewed_where_a_repair_comes_late(LockRequest { terms, ..request("a") }).await;
+    let [there, repaired] = [0, 2].map(|at| max_hold_ends_at_ms(&fleet.servers[at]));
+    assert!((there - 500..=there).contains(&repaired), "{repaired} and {there}");
+}
+
+fn max_hold_ends_at_ms(server: &Server) -> i64 {
+    let Reply::Bulk(lock) = do_to_lock(server, "GET") else { panic!("it has no lock") };
+    let lock = String::from_utf8(lock.to_vec()).unwrap();
+    lock.split([' ', ':']).nth(3).unwrap().parse().unwrap()
 }
 
 /// The rows of the table at the head of `failure.rs`; `outcomes` has them on real servers.

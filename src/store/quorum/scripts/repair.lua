@@ -29,8 +29,10 @@ if is_too_long(ARGV[8]) then return { -5, whole(now_us) } end
 -- For a server that is out of memory, as in give_up.lua.
 redis.call('PEXPIRE', KEYS[3], record[5])
 if number > high then accept(number) end
-local repaired = ARGV[5] .. ' ' .. attempt .. ' ' .. whole(number) .. terms_of(ARGV[11], ARGV[12]) .. ' ' .. ARGV[7]
 -- What has passed since is no longer left: this may come late.
 local passed_ms = math.max(0, tonumber(ARGV[13]) - (tonumber(ARGV[3]) - now_us) / 1000)
+local most_ms = tonumber(ARGV[11])
+local terms = terms_of(most_ms and math.floor(most_ms - passed_ms), ARGV[12])
+local repaired = ARGV[5] .. ' ' .. attempt .. ' ' .. whole(number) .. terms .. ' ' .. ARGV[7]
 redis.call('SET', KEYS[2], repaired, 'PX', math.max(left_ms or 0, 1, math.floor(tonumber(ARGV[8]) - passed_ms)))
 return { 0 }
