@@ -18,6 +18,7 @@ for_each_store!(
     an_attempt_stands_for_those_that_it_supersedes,
     a_superseding_attempt_takes_over_what_was_granted,
     a_last_look_voids_its_attempt_and_may_be_repeated,
+    a_late_copy_of_a_last_look_pins_nothing_that_its_token_was_granted_since,
     a_request_whose_token_is_granted_by_another_is_told,
     a_moved_request_puts_itself_back_once_the_mover_has_let_its_offer_lapse,
     a_client_that_left_before_its_grant_arrived_has_its_place_back,
@@ -183,6 +184,20 @@ async fn a_last_look_voids_its_attempt_and_may_be_repeated(stores: &AnyStore) {
     back.release().await;
     granted(next.last_look(TicketAfter::Removed).await);
     granted(next.last_look(TicketAfter::Removed).await);
+}
+
+async fn a_late_copy_of_a_last_look_pins_nothing_that_its_token_was_granted_since(stores: &AnyStore) {
+    let scene = Scene::new(stores).await;
+    let (holder, waiter) = (scene.waiter(), scene.waiter());
+    holder.grant(60_000).await;
+    in_line(waiter.join().await);
+    refused(waiter.last_look(TicketAfter::Kept).await);
+    holder.release().await;
+    let back = waiter.again(&scene.here);
+    granted(back.join().await);
+    let answer = waiter.last_look(TicketAfter::Kept).await;
+    assert!(!matches!(answer, Answer::Granted(_) | Answer::AlreadyHeld(_)), "{answer:?}");
+    assert!(back.leave(TicketAfter::Removed).await, "nobody was told of it");
 }
 
 async fn a_request_whose_token_is_granted_by_another_is_told(stores: &AnyStore) {

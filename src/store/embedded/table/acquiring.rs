@@ -96,6 +96,11 @@ impl Table {
         if let Some(barred) = barred.filter(|_| !is_repeated) {
             return Ok(barred.into());
         }
+        let own = self.held(key, now).filter(|held| held.token == *token);
+        // One that was answered before may come late. Only a fresh attempt may pin what the token was granted since.
+        if is_repeated && own.is_some_and(|own| own.attempt != Some(*attempt)) {
+            return Ok(Acquired::NotTaken(LastPolled::TicketLost));
+        }
         if let Some(answer) = self.own(lock, &[], now) {
             return Ok(answer);
         }

@@ -49,6 +49,8 @@ if is_own then
   local by = attempt_of(lock)
   -- The same attempt is a copy of the same command: the same grant, which may still have to be rolled back.
   if by == ATTEMPT and MODE ~= 'confirm' then return { 0, lock, left_ms } end
+  -- An end that was answered before may come late. Only a fresh attempt may pin what the token was granted since.
+  if is_voided and not claims then return { 7 } end
   -- A grant of an attempt that this one stands for now belongs to this one.
   if string.find(superseded, by, 1, true) then
     lock = with_attempt(lock, ATTEMPT)
