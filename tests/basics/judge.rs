@@ -331,8 +331,8 @@ fn what_a_quorum_says_to_others_may_be_less_than_it_told_the_holder() {
     let stale = |left_ms| Answer::Held { holder: Holder { left_ms, ..holder("a", 5) }, yours: None };
     assert_eq!(judge(look((20, 30), stale(900)), true), [""; 0]);
     assert_eq!(judge(look((20, 30), stale(900)), false), ["I4"]);
-    let mut shorter = renew("r", "a", (20, 30), Answer::Renewed { number: 5, ttl_ms: 900 });
-    shorter.action = Action::Renew { ttl_ms: 900 };
+    let mut shorter = renew("r", "a", (20, 30), Answer::Renewed { number: 5, ttl_ms: 850 });
+    shorter.action = Action::Renew { ttl_ms: 850 };
     assert_eq!(judge(shorter, true), ["I4"]);
 }
 
@@ -367,6 +367,20 @@ fn an_acquire_may_find_a_grant_of_its_own_that_another_request_pinned_and_no_ear
     assert_eq!(judge(already_held(7), vec![voided]), ["I4"]);
     // It was told of before, and has ended.
     assert_eq!(judge(already_held(5), vec![look((5_010, 5_050))]), ["I4"]);
+}
+
+#[test]
+fn a_renewal_at_a_quorum_may_be_told_a_little_less_than_was_told_before() {
+    let judge = |left_ms, is_of_quorum| {
+        let first = acquire("a", "a", (0, 10), Answer::Granted { number: 5, ttl_ms: 1_000 });
+        let mut second = renew("b", "a", (20, 21), Answer::Renewed { number: 5, ttl_ms: left_ms });
+        second.action = Action::Renew { ttl_ms: 200 };
+        judge_all(History { operations: vec![first, second], is_of_quorum, ..History::default() })
+    };
+    // A hundredth, 2 ms, and 50 ms.
+    assert_eq!(judge(920, true), [""; 0]);
+    assert_eq!(judge(900, true), ["I4"]);
+    assert_eq!(judge(920, false), ["I4"]);
 }
 
 #[test]

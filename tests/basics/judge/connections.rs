@@ -70,18 +70,17 @@ fn a_lock_of_a_connection_that_is_not_kept_for_its_min_hold_is_found() {
     assert_eq!(judge([next((500, 510)), vec![broken]].concat()), [""; 0]);
 }
 
-/// A copy of a last poll is taken for a repetition once its token has the lock.
+/// It has voided itself, and a copy of it finds nothing.
 #[test]
-fn a_late_last_poll_may_lengthen_the_lease_of_a_later_request_of_its_token() {
+fn a_late_last_poll_lengthens_no_lease_of_a_later_request_of_its_token() {
+    let stranger = operation("x", "x", Action::Acquire { ttl_ms: TTL_MS }, (0, 10), granted(4));
+    let released = release("x2", "x", (510, 520), Answer::Released);
     let refused = Operation { waits: true, ..acquire("a1", "a", (0, 500), held_by("x", 4)) };
     let later = acquire("a2", "a", (600, 610), granted(5));
-    let longer = || look((900, 910), held("a2", 5));
-    let stranger = operation("x", "x", Action::Acquire { ttl_ms: TTL_MS }, (0, 10), granted(4));
-    let judge = |refused: Operation| {
-        let released = release("x2", "x", (510, 520), Answer::Released);
-        let operations = vec![stranger.clone(), released, refused, later.clone(), longer()];
+    let judge = |longer: Operation| {
+        let operations = vec![stranger.clone(), released.clone(), refused.clone(), later.clone(), longer];
         judge_all(History { operations, quiet_us: Some(9_000_000), ..History::default() })
     };
-    assert_eq!(judge(refused.clone()), [""; 0]);
-    assert_eq!(judge(Operation { waits: false, ..refused }), ["I6"]);
+    assert_eq!(judge(look((600, 610), held("a2", 5))), [""; 0]);
+    assert_eq!(judge(look((900, 910), held("a2", 5))), ["I6"]);
 }

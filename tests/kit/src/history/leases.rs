@@ -5,6 +5,9 @@ use super::connections::CONNECTION_ACTS_US;
 use super::holds::ROUNDING_US;
 use super::{Action, Answer, Operation};
 
+/// By how much more than their clocks differ servers of a quorum may see the rest of a lease.
+const UNEVEN_US: u64 = 50_000;
+
 impl Case<'_> {
     /// Until when an operation may have acted, as far as whoever looked by then could see.
     fn acted_by_us(&self, operation: &Operation, until_us: u64) -> u64 {
@@ -19,9 +22,8 @@ impl Case<'_> {
         operation.span.end_us.min(until_us)
     }
 
-    /// Whether a copy of one of its polls may act when it has been answered, since its token has the lock by another request: the
-    /// copy is taken for a repetition. A last poll is, even if its request was refused. Who does not wait has no copy that is not
-    /// voided.
+    /// Whether a copy of one of its polls may act when it has been granted: another request of its token has pinned the grant, so
+    /// the copy is taken for a repetition. Who does not wait has no copy that is not voided.
     fn may_poll_late(&self, operation: &Operation, until_us: u64) -> bool {
         let pins = |other: &&Operation| {
             let is_of_it = other.token == operation.token && other.id != operation.id;
@@ -29,7 +31,7 @@ impl Case<'_> {
         };
         operation.waits
             && operation.is_acquire()
-            && (operation.told().is_some() || matches!(operation.answer, Answer::HeldByAnother(_)))
+            && operation.told().is_some()
             && self.operations.iter().any(pins)
     }
 
@@ -52,9 +54,7 @@ impl Case<'_> {
             .copied()
             .filter(|other| other.asked_ttl_ms().is_some() && is_of_it(other))
             .filter(|other| other.span.start_us < seen.span.end_us)
-            .filter(|other| {
-                !self.did_nothing_by(other, seen.span) || self.may_poll_late(other, seen.span.start_us)
-            })
+            .filter(|other| !self.did_nothing_by(other, seen.span))
             .collect()
     }
 
@@ -100,6 +100,11 @@ impl Case<'_> {
         }
     }
 
+    /// By how much less than was told may be left of a lease: a quorum does not wait for a server that has a little more.
+    fn uneven_us(&self, left_ms: u64) -> u64 {
+        if self.history.is_of_quorum { UNEVEN_US + self.drift_us(left_ms * 1_000) } else { 0 }
+    }
+
     /// I4: a lease is as long as it was asked for, and nothing makes it shorter.
     pub(super) fn leases_are_not_cut(&self, found: &mut Found) {
         for operation in &self.operations {
@@ -137,7 +142,9 @@ impl Case<'_> {
                 .filter(|other| {
                     !self.is_forgotten(other, span.end_us) && !self.is_split_between(other, operation)
                 })
-                .filter_map(|other| other.told_until_us())
+                .filter_map(|other| {
+                    Some(other.told_until_us()?.saturating_sub(self.uneven_us(other.left_ms()?)))
+                })
                 .max();
             // What is told of a lease that is longer than it was asked for is counted from before it was asked.
             let lasted_us = if operation.told().is_some() { lasted_us } else { 0 };
