@@ -70,7 +70,6 @@ pub const ON_THE_WAY: [&str; 10] = [
 pub async fn happen(world: Arc<World>) {
     let mut random = world.random(500);
     let mut gateways = 100;
-    let are_clocks_apart = world.settings.store == Store::Cluster && world.settings.has_clocks_that_differ();
     let all = world.machine.as_ref().map_or_else(|| FAULTS.to_vec(), |machine| machine.faults().collect());
     let faults: Vec<_> = all
         .into_iter()
@@ -79,7 +78,9 @@ pub async fn happen(world: Arc<World>) {
         .filter(|fault| world.settings.store != Store::Sentinel || *fault != "server read-only")
         .filter(|fault| world.settings.store == Store::Sentinel || !OF_REPLICAS.contains(fault))
         // Where a slot loses its data, its numbers go on from the clock of the node that has it by then.
-        .filter(|fault| !are_clocks_apart || !["server lost all", "server flushed"].contains(fault))
+        .filter(|fault| {
+            !world.are_nodes_clocks_apart() || !["server lost all", "server flushed"].contains(fault)
+        })
         // A primary that is flushed and then deposed may outgrow its successor.
         .filter(|fault| world.settings.store != Store::Sentinel || *fault != "server flushed")
         .filter(|fault| world.settings.store == Store::Cluster || !OF_CLUSTERS.contains(fault))
@@ -123,7 +124,7 @@ fn begin_storm(world: &World, random: &mut StdRng) {
     }
 }
 
-fn end_storm(world: &World) {
+pub fn end_storm(world: &World) {
     let calm_since = Some(Instant::now());
     *world.weather.lock().unwrap() = Weather { calm_since, ..Weather::default() };
     for server in &world.fleet.servers {

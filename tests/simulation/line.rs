@@ -38,7 +38,9 @@ struct Pages {
 /// What is known of a token that asks for a lock.
 struct Known {
     first_came: Instant,
-    /// How many of its requests are there.
+    /// How many of its requests have come so far.
+    came: usize,
+    /// How many of those are there that ask for the lock.
     requests: usize,
     /// The gateway that keeps its ticket, since when, and for how long certainly.
     ticket: Option<(u64, Instant, Instant)>,
@@ -47,6 +49,8 @@ struct Known {
 #[derive(Clone)]
 struct Comer {
     token: Option<String>,
+    /// Which of its token's requests it is.
+    number: usize,
     gateway: u64,
     came: Instant,
     /// When it came, or its ticket is from.
@@ -69,19 +73,19 @@ impl Line {
     /// A request comes to this gateway.
     pub fn comes(&self, request: &Request, gateway: u64) -> Place {
         let (mut pages, came) = (self.0.lock().unwrap(), Instant::now());
-        let (mut place, mut first_came) = (came, came);
+        let (mut place, mut first_came, mut number) = (came, came, 0);
         let acquires = matches!(request.action, Action::Acquire { .. });
-        if let Some(token) = request.token.as_ref().filter(|_| acquires) {
-            let known = pages.tokens.entry((request.key.clone(), token.clone()));
-            let known = known.or_insert(Known { first_came: came, requests: 0, ticket: None });
-            known.requests += 1;
-            first_came = known.first_came;
+        if let Some(token) = &request.token {
+            let known = pages.tokens.entry((request.key.clone(), token.clone())).or_insert(Known::from(came));
+            known.came += 1;
+            known.requests += usize::from(acquires);
+            (first_came, number) = (known.first_came, known.came);
             let kept = known.ticket.filter(|(keeper, _, until)| *keeper == gateway && came < *until);
             place = kept.map_or(came, |(_, since, _)| since);
         }
         let who = (request.key.clone(), request.id.clone());
         let (token, ends) = (request.token.clone(), came + request.wait);
-        let comer = Comer { token, gateway, came, place, first_came, ends };
+        let comer = Comer { token, number, gateway, came, place, first_came, ends };
         // A token that the gateway made only confirms.
         let only_confirms = request.token.as_ref().is_some_and(|token| token.starts_with('~'));
         if !request.wait.is_zero() && !only_confirms {
@@ -93,8 +97,9 @@ impl Line {
     /// A connection asks for a lock, which may wait. It is not judged itself.
     pub fn knows(&self, request: &Request) {
         if let Some(token) = &request.token {
-            let known = Known { first_came: Instant::now(), requests: 0, ticket: None };
-            self.0.lock().unwrap().tokens.entry((request.key.clone(), token.clone())).or_insert(known);
+            let mut pages = self.0.lock().unwrap();
+            let known = pages.tokens.entry((request.key.clone(), token.clone()));
+            known.or_insert(Known::from(Instant::now())).came += 1;
         }
     }
 
@@ -108,10 +113,19 @@ impl Line {
     }
 }
 
+impl Known {
+    fn from(first_came: Instant) -> Self {
+        Self { first_came, came: 0, requests: 0, ticket: None }
+    }
+}
+
 impl Pages {
+    /// Whether no other request of its token is there, nor has come since: that one may have been granted the lock, or have
+    /// released it.
     fn is_alone(&self, key: &str, comer: &Comer) -> bool {
         let Some(token) = &comer.token else { return true };
-        self.tokens.get(&(key.to_owned(), token.clone())).is_some_and(|known| known.requests == 1)
+        let known = self.tokens.get(&(key.to_owned(), token.clone()));
+        known.is_some_and(|known| known.requests == 1 && known.came == comer.number)
     }
 
     /// Those who certainly came before `comer`, and wait for a while yet.

@@ -8,7 +8,9 @@ use std::time::Duration;
 use kit::history::{Action, Answer, Terms};
 use tokio::time::{Instant, sleep};
 
+use crate::faults;
 use crate::gateways::Request;
+use crate::settings::{Settings, Store};
 use crate::world::World;
 
 const EVERY: Duration = Duration::from_millis(500);
@@ -36,7 +38,8 @@ pub async fn watch(world: Arc<World>) {
                 continue;
             }
             let since = *in_vain.entry((key.clone(), id.clone())).or_insert_with(Instant::now);
-            if since.elapsed() > LONGEST {
+            // A look may outlast a storm.
+            if world.calm_since().is_some_and(|calm| calm.max(since).elapsed() > LONGEST) {
                 world.book.violated(format!("W1: {key} is free, and {id} waits: nobody gets it"));
                 return;
             }
@@ -56,4 +59,35 @@ async fn is_free(world: &World, key: &str, looks: usize) -> bool {
     let gateway = world.gateway(looks);
     let reply = gateway.serve(request, std::future::pending(), &AtomicBool::new(false)).await;
     reply.is_some_and(|reply| reply.answer == Answer::NotHeld)
+}
+
+/// A test: what failed while a look was under way is no calm.
+pub fn a_watchman_counts_no_storm() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.unwrap().block_on(async {
+        assert_eq!(seen_of_one_who_waits_in_vain(false).await.len(), 1);
+        assert_eq!(seen_of_one_who_waits_in_vain(true).await, Vec::<String>::new());
+    });
+}
+
+/// The gateways know nothing of who waits here. For a part of the time nothing gets through to the server.
+async fn seen_of_one_who_waits_in_vain(has_storm: bool) -> Vec<String> {
+    let world = World::new(Settings::new(1, Store::Redis, 60));
+    let (action, terms, wait) = (Action::Acquire { ttl_ms: 1_000 }, Terms::default(), LONGEST * 2);
+    let (id, key) = ("1.1".to_owned(), "a-0".to_owned());
+    let _place = world.line.comes(&Request { id, key, token: None, action, wait, terms }, 1);
+    let watching = tokio::spawn(watch(world.clone()));
+    sleep(LONGEST - EVERY).await;
+    if has_storm {
+        faults::set(&world, 0, |way| way.is_silent = true);
+        sleep(EVERY * 2).await;
+        world.weather.lock().unwrap().is_stormy = true;
+        sleep(EVERY * 2).await;
+        faults::set(&world, 0, |way| way.is_silent = false);
+        faults::end_storm(&world);
+    }
+    sleep(EVERY * 3).await;
+    world.end();
+    watching.await.unwrap();
+    world.book.close().violations
 }

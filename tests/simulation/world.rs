@@ -80,7 +80,7 @@ pub struct World {
 }
 
 impl World {
-    fn new(settings: Settings) -> Arc<Self> {
+    pub fn new(settings: Settings) -> Arc<Self> {
         let clock = Clock::running(NOW_US);
         let fleet = match settings.store {
             Store::Redis => Fleet::alone(&clock),
@@ -232,6 +232,16 @@ impl World {
         (!weather.is_stormy).then(|| weather.calm_since.unwrap_or(self.began))
     }
 
+    /// Whether each node of a Cluster has a clock of its own.
+    pub fn are_nodes_clocks_apart(&self) -> bool {
+        self.settings.store == Store::Cluster && self.settings.has_clocks_that_differ()
+    }
+
+    /// Everybody ends what is begun, and begins nothing more.
+    pub fn end(&self) {
+        self.is_over.store(true, Ordering::SeqCst);
+    }
+
     pub fn is_over(&self) -> bool {
         self.is_over.load(Ordering::SeqCst)
     }
@@ -254,7 +264,7 @@ pub async fn play(settings: Settings) -> Closed {
     }
     let watchman = tokio::spawn(watchman::watch(world.clone()));
     sleep(world.settings.duration()).await;
-    world.is_over.store(true, Ordering::SeqCst);
+    world.end();
     faults.await.unwrap();
     watchman.await.unwrap();
     for client in clients {
