@@ -21,6 +21,7 @@ mod one;
 mod resharding;
 mod settings;
 mod shrink;
+mod tap;
 mod watchman;
 mod world;
 

@@ -22,7 +22,7 @@ use crate::gateways::{Gateway, Way};
 use crate::line::Line;
 use crate::machine::{LIES, Machine};
 use crate::settings::{Settings, Store};
-use crate::{faults, holes, watchman};
+use crate::{faults, holes, tap, watchman};
 
 const OF_THE_MACHINE: u64 = 3_000;
 const OF_THE_CLOCKS: u64 = 3_001;
@@ -107,6 +107,7 @@ impl World {
         {
             fleet.servers.iter().for_each(|server| server.make_mistake(stands, mistake));
         }
+        tap::listen(&fleet);
         let random = random(settings.seed, OF_THE_MACHINE);
         let machine = settings.store.is_embedded().then(|| Machine::new(settings.store, random, lie));
         let world = Arc::new(Self {

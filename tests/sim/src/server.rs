@@ -24,7 +24,11 @@ struct Inner {
     /// Locked for as long as a step takes, also one of many commands: no two of them run at once.
     scripts: Mutex<Scripts>,
     counts: Mutex<Counts>,
+    listener: Mutex<Option<Listener>>,
 }
+
+/// Hears each command, and what it comes to.
+type Listener = Box<dyn Fn(&[Vec<u8>], &Reply) + Send>;
 
 #[derive(Default)]
 struct Counts {
@@ -47,8 +51,13 @@ impl Server {
         let identity = Identity { run_id: String::new(), replication_id: String::new() };
         let state = Arc::new(Mutex::new(State::new(clock.clone(), identity)));
         let scripts = Mutex::new(Scripts::new(&state));
-        let server =
-            Self(Arc::new(Inner { name: name.to_owned(), state, scripts, counts: Mutex::default() }));
+        let server = Self(Arc::new(Inner {
+            name: name.to_owned(),
+            state,
+            scripts,
+            counts: Mutex::default(),
+            listener: Mutex::default(),
+        }));
         let identity = Identity { run_id: server.next_id(), replication_id: server.next_id() };
         server.state().identity = identity;
         server
@@ -153,8 +162,21 @@ impl Server {
         self.receive(session, b"");
     }
 
+    /// From now on it is told of each command of a client.
+    pub fn set_listener(&self, hears: impl Fn(&[Vec<u8>], &Reply) + Send + 'static) {
+        *self.0.listener.lock() = Some(Box::new(hears));
+    }
+
     /// What a client's command comes to.
     pub fn ask(&self, session: u64, words: &[Vec<u8>]) -> Reply {
+        let reply = self.reply_to(session, words);
+        if let Some(hears) = &*self.0.listener.lock() {
+            hears(words, &reply);
+        }
+        reply
+    }
+
+    fn reply_to(&self, session: u64, words: &[Vec<u8>]) -> Reply {
         let mut scripts = self.0.scripts.lock();
         self.state().begin();
         match words.first() {
