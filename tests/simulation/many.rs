@@ -74,11 +74,12 @@ impl Sum {
             .collect()
     }
 
-    /// Whether all is well. If not, it says of the first seed what little is needed.
+    /// Whether all is well. If not, it says of the first seed how to play it again, and what little is needed.
     fn ends_well(&self) -> bool {
         let Some((settings, outcome)) = self.failed.first() else { return true };
-        let (settings, outcome) = shrink(settings.clone(), outcome.clone());
-        println!("the shortest that was found:\n{outcome}\n{settings}");
+        let (less, came_of_it) = shrink(settings.clone(), outcome.clone());
+        println!("\nA promise was broken:\n{outcome}\n{settings}");
+        println!("\nThe least that was found in which it is broken too:\n{came_of_it}\n{less}");
         false
     }
 }

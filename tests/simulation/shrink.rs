@@ -12,8 +12,9 @@ const LONGEST: Duration = Duration::from_secs(60);
 /// They are not counted when they happen.
 const NOT_COUNTED: [&str; 2] = ["hint lost", "clocks differ"];
 
-/// The smallest that was found, and what came of it.
+/// The smallest that was found in which the same promise is broken, and what came of it.
 pub fn shrink(settings: Settings, outcome: Outcome) -> (Settings, Outcome) {
+    let promise = outcome.violations[0].split(':').next().unwrap_or_default().to_owned();
     let give_up = Instant::now() + LONGEST;
     let mut best = (settings, outcome);
     let mut is_smaller = true;
@@ -24,7 +25,7 @@ pub fn shrink(settings: Settings, outcome: Outcome) -> (Settings, Outcome) {
                 return best;
             }
             let outcome = Outcome::of(&smaller);
-            if !outcome.violations.is_empty() {
+            if outcome.violations.iter().any(|violation| violation.starts_with(&promise)) {
                 best = (smaller, outcome);
                 is_smaller = true;
                 break;
