@@ -51,7 +51,7 @@ const LOST: Rules = Rules {
     repeats: 1,
     ..rules(&[Worker { begins: 2, posts: 2, ..A }, Worker { renews: 1, ..B }])
 };
-const BROKEN: Rules = Rules { breaks: 1, repeats: 1, ..rules(&[Worker { begins: 2, posts: 2, ..A }, B]) };
+const BROKEN: Rules = Rules { breaks: 1, repeats: 1, ..rules(&[Worker { begins: 2, ..A }, B]) };
 /// Two runs of one token, and another worker.
 const TWO_RUNS: Rules = Rules {
     repeats: 1,
@@ -103,13 +103,14 @@ const LONG: &[(&str, Rules)] = &[
     ),
     ("three workers that give up", Rules { repeats: 2, ends: 1, ..THREE }),
     ("data is lost twice", Rules { losses: 2, ..LOST }),
-    ("broken twice", Rules { breaks: 2, ..BROKEN }),
+    ("broken twice", Rules { breaks: 2, repeats: 1, ..rules(&[Worker { begins: 2, posts: 2, ..A }, B]) }),
     ("broken among three", Rules { breaks: 1, repeats: 1, ..THREE_END }),
     ("two runs of one token, with more copies", Rules { repeats: 3, ends: 1, ..TWO_RUNS }),
     ("marks run out, and a record ends", Rules { ends: 1, repeats: 2, ..MARKED }),
     ("three fingerprints with copies", Rules { repeats: 2, ..STRANGERS }),
     ("three fingerprints, broken", Rules { breaks: 1, ..STRANGERS }),
-    ("three workers, takeover=false with copies", Rules { repeats: 1, ends: 1, breaks: 1, ..FORBIDDING }),
+    ("three workers, takeover=false with copies", Rules { repeats: 1, ..FORBIDDING }),
+    ("three workers, takeover=false, broken", Rules { breaks: 1, ..FORBIDDING }),
 ];
 
 /// The bounds, by the variable `MODEL`.
