@@ -427,6 +427,20 @@ fn of_a_quorum_another_may_be_told_by_its_release_that_nobody_holds_the_lock() {
 }
 
 #[test]
+fn of_a_quorum_one_who_held_nothing_may_be_told_so_in_two_ways() {
+    let judge = |first, second, is_of_quorum| {
+        let operations = vec![release("r1", "a", (0, 10), first), release("r2", "a", (20, 30), second)];
+        judge_all(History { operations, is_of_quorum, ..History::default() })
+    };
+    let by_another = || Answer::HeldByAnother(None);
+    assert_eq!(judge(Answer::NotHeld, by_another(), true), [""; 0]);
+    assert_eq!(judge(by_another(), Answer::NotHeld, true), [""; 0]);
+    assert_eq!(judge(Answer::NotHeld, by_another(), false), ["I8"]);
+    assert_eq!(judge(Answer::NotHeld, Answer::Released, true), ["I8"]);
+    assert_eq!(judge(Answer::Released, by_another(), true), ["I8"]);
+}
+
+#[test]
 fn who_may_wait_may_give_back_a_ticket_and_find_a_grant_of_its_own() {
     let judge_ticket = |waits| {
         let refused = Operation { waits, ..acquire("b", "b", (20, 30), held_by("a", 5)) };
