@@ -33,10 +33,7 @@ impl Case<'_> {
     /// What may be left of a lease when its client is told, by the `max_hold` that its token may have been granted.
     pub(super) fn most_by_terms_us(&self, told: &Operation) -> u64 {
         let of_it = self.operations.iter().filter(|other| other.is_acquire() && other.token == told.token);
-        let ends_us = of_it.filter_map(|other| {
-            let most_us = other.terms.max_hold_ms? * 1_000;
-            Some(other.span.start_us + most_us.saturating_sub(self.drift_us(most_us)))
-        });
+        let ends_us = of_it.filter_map(|other| Some(other.span.start_us + other.terms.max_hold_ms? * 1_000));
         ends_us.min().map_or(u64::MAX, |end_us| end_us.saturating_sub(told.span.end_us))
     }
 
