@@ -384,18 +384,21 @@ fn a_renewal_at_a_quorum_may_be_told_a_little_less_than_was_told_before() {
 }
 
 #[test]
-fn a_max_hold_of_a_quorum_may_end_early() {
-    let judge_told = |left_ms, is_of_quorum| {
+fn a_max_hold_of_a_quorum_or_by_a_wrong_clock_may_end_early() {
+    let judge_told = |left_ms, is_of_quorum, losses| {
         let asks = |id, at, answer| {
             let terms = Terms { max_hold_ms: Some(7_000), ..Terms::default() };
             Operation { terms, ..operation(id, "a", Action::Acquire { ttl_ms: 6_000 }, at, answer) }
         };
         let first = asks("a", (0, 10), Answer::Granted { number: 5, ttl_ms: 5_999 });
         let again = asks("b", (3_000, 3_010), Answer::AlreadyHeld { number: 5, ttl_ms: left_ms });
-        judge_all(History { operations: vec![first, again], is_of_quorum, ..History::default() })
+        judge_all(History { operations: vec![first, again], is_of_quorum, losses, ..History::default() })
     };
-    assert_eq!(judge_told(3_800, true), [""; 0]);
-    assert_eq!(judge_told(3_800, false), ["I4"]);
+    let lost_at = |ms: u64| vec![Span { start_us: ms * 1_000, end_us: ms * 1_000 }];
+    assert_eq!(judge_told(3_800, true, Vec::new()), [""; 0]);
+    assert_eq!(judge_told(3_800, false, lost_at(1_000)), [""; 0]);
+    assert_eq!(judge_told(3_800, false, lost_at(4_000)), ["I4"]);
+    assert_eq!(judge_told(3_800, false, Vec::new()), ["I4"]);
 }
 
 #[test]

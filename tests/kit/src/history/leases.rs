@@ -111,12 +111,11 @@ impl Case<'_> {
             let Some(left_ms) = operation.shown_left_ms() else { continue };
             let span = operation.span;
             let left_us = left_ms * 1_000 + ROUNDING_US;
-            let most_us = self.most_by_terms_us(operation);
-            // Where answers come late, a repair ends the `max_hold` on a server of a quorum as much earlier.
-            if self.history.is_of_quorum && most_us < u64::MAX {
+            if self.max_hold_may_end_early(operation) {
                 continue;
             }
-            let asked_us = most_us.min(operation.asked_ttl_ms().unwrap_or_default() * 1_000);
+            let asked_us = operation.asked_ttl_ms().unwrap_or_default() * 1_000;
+            let asked_us = asked_us.min(self.most_by_terms_us(operation));
             // Who waits may find the grant of a command that was not answered, and counts from before both commands were sent.
             let lasted_us = (span.end_us - span.start_us) * if operation.waits { 2 } else { 1 };
             // A connection may be told what is left of the lease that its token had, and lengthens it a moment later.

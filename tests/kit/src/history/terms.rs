@@ -37,6 +37,18 @@ impl Case<'_> {
         ends_us.min().map_or(u64::MAX, |end_us| end_us.saturating_sub(told.span.end_us))
     }
 
+    /// Whether a `max_hold` that its token may have been granted may end early: on a server of a quorum, where answers came late before
+    /// a repair; or in a file that was opened by a wrong clock.
+    pub(super) fn max_hold_may_end_early(&self, told: &Operation) -> bool {
+        let has_one = |other: &&&Operation| {
+            other.is_acquire() && other.token == told.token && other.terms.max_hold_ms.is_some()
+        };
+        let asked = self.operations.iter().filter(has_one).map(|other| other.span.start_us).min();
+        asked.is_some_and(|asked_us| {
+            self.history.is_of_quorum || self.is_lost_between(asked_us, told.span.end_us)
+        })
+    }
+
     /// T1: counted from the grant, which came before anybody was shown it.
     pub(super) fn no_lease_goes_past_its_max_hold(&self, found: &mut Found) {
         for seen in &self.operations {
