@@ -69,9 +69,12 @@ impl Book {
 
     /// A client was told something that it did not ask for.
     pub fn told(&self, request: &Request, start_us: u64, reply: Reply) -> usize {
-        let (at, _) = self.begin(request);
-        self.0.lock().unwrap().history.operations[at].span.start_us = start_us;
+        let ((at, _), said_at_us) = (self.begin(request), reply.said_at_us);
         self.finish(at, Some(reply));
+        let mut pages = self.0.lock().unwrap();
+        let operation = &mut pages.history.operations[at];
+        // What is left was counted when it was said.
+        (operation.span.start_us, operation.true_at_us) = (start_us, Some(said_at_us));
         at
     }
 

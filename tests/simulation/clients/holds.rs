@@ -139,9 +139,8 @@ impl Client {
             };
             let told = Request { id: self.next_id(), ..held.renewal.clone() };
             if is_last {
-                // It is as long as it was, where it could not be renewed.
-                let said_at_us = reply.said_at_us;
-                self.world.book.told(&Request { action: Action::Look, ..told }, said_at_us, reply);
+                // Where it could not be renewed, it is as long as it was, and what was lost since is not known.
+                self.world.book.told(&Request { action: Action::Look, ..told }, held.heard_us, reply);
                 return End::HandedOver;
             }
             let heard_us = held.heard_us;
