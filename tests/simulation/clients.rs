@@ -79,7 +79,7 @@ impl Client {
     }
 
     fn wait(&mut self) -> Duration {
-        Duration::from_millis(self.random.random_range(1..10_000))
+        Duration::from_millis(self.random.random_range(1..self.world.settings.store.longest_wait_ms()))
     }
 
     async fn pause(&mut self, most_ms: u64) {

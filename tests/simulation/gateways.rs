@@ -19,7 +19,6 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::machine::Process;
-use crate::world::MARK_TTL;
 
 const STORE_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -73,8 +72,8 @@ pub enum Event {
 }
 
 impl Gateway {
-    pub fn start(number: u64, store: Arc<dyn LockStore>, way: Way) -> Arc<Self> {
-        let service = Arc::new(LockService::new(store, STORE_TIMEOUT, MARK_TTL));
+    pub fn start(number: u64, store: Arc<dyn LockStore>, mark_ttl: Duration, way: Way) -> Arc<Self> {
+        let service = Arc::new(LockService::new(store, STORE_TIMEOUT, mark_ttl));
         Arc::new(Self { number, service, way, gone: CancellationToken::new() })
     }
 

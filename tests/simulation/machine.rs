@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::faults::{pause, replace};
 use crate::settings::Store;
-use crate::world::{MARK_TTL, World};
+use crate::world::World;
 
 /// What may happen to such a gateway in a storm. What has no disk is only killed and drained.
 pub const FAULTS: [&str; 8] = [
@@ -206,7 +206,7 @@ impl Machine {
         let Some(file) = self.disk.open() else { return Ok(None) };
         let process = Process { disk: self.disk.clone(), number: file.process() };
         let failures = self.trouble().failures;
-        let settings = EmbeddedSettings { mark_ttl: MARK_TTL, ..EmbeddedSettings::default() };
+        let settings = EmbeddedSettings { mark_ttl: Store::File.mark_ttl(), ..EmbeddedSettings::default() };
         // What has no file has at least its address for itself.
         let (file, address) = if self.has_file { (Some(file), None) } else { (None, Some(file)) };
         let opened = EmbeddedStore::without_thread(file, settings, Arc::new(self.clock.clone()));

@@ -45,6 +45,17 @@ impl Store {
         if self == Self::Quorum { 6_000 } else { 300_000 }
     }
 
+    /// Of a request for a lock.
+    pub fn longest_wait_ms(self) -> u64 {
+        if self == Self::Quorum { 6_000 } else { 10_000 }
+    }
+
+    /// As the program asks for: the longest wait, what a request may take besides, and the time after which nothing arrives any
+    /// more. The commands of a quorum end with their requests, and it does without a server that forgot for as long as that.
+    pub fn mark_ttl(self) -> Duration {
+        Duration::from_secs(if self == Self::Quorum { 12 } else { 25 })
+    }
+
     pub fn named(name: &str) -> Self {
         let found = Self::ALL.into_iter().find(|store| store.name() == name);
         found.unwrap_or_else(|| panic!("SIM_STORE={name}: there is no such store"))

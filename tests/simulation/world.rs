@@ -37,8 +37,6 @@ const LETTERS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 const WITHOUT_ERA: &str = "ever";
 /// Time for requests that are under way to end, when nothing fails any more.
 const SETTLING: Duration = Duration::from_secs(3);
-/// Longer than any request is late.
-pub const MARK_TTL: Duration = Duration::from_secs(12);
 const SHORT_LEASES_END: Duration = Duration::from_secs(3);
 
 /// What becomes of messages between gateways and servers.
@@ -145,7 +143,8 @@ impl World {
                 None
             });
             let (store, process, running) = started?;
-            let gateway = Gateway::start(number, Arc::new(store), Way::Own(process));
+            let mark_ttl = self.settings.store.mark_ttl();
+            let gateway = Gateway::start(number, Arc::new(store), mark_ttl, Way::Own(process));
             tokio::spawn(running.run(gateway.gone.clone()));
             return Some(gateway);
         }
@@ -158,7 +157,7 @@ impl World {
         let max_ttl = Duration::from_millis(self.settings.store.longest_ttl_ms());
         let settings = RedisSettings {
             max_ttl,
-            mark_ttl: MARK_TTL,
+            mark_ttl: self.settings.store.mark_ttl(),
             replicas_ack: u32::from(self.settings.asks_replicas()),
             ..RedisSettings::default()
         };
@@ -168,7 +167,7 @@ impl World {
             }
             _ => Arc::new(RedisStore::start(&address, &settings).unwrap()),
         };
-        Some(Gateway::start(number, store, Way::Servers(view)))
+        Some(Gateway::start(number, store, settings.mark_ttl, Way::Servers(view)))
     }
 
     fn fate(&self, direction: Direction, random: &mut StdRng) -> Fate {
