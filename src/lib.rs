@@ -117,6 +117,7 @@ pub mod config;
 pub mod files;
 pub mod lock;
 pub mod log;
+pub mod once;
 pub mod server;
 pub mod service;
 pub mod store;

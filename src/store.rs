@@ -26,9 +26,10 @@ mod wait_queue;
 pub use metered::MeteredStore;
 pub use open::open;
 pub use request::{
-    Break, Bucket, Call, Check, Confirm, Enqueue, Heartbeat, HeartbeatAnswer, Inspect, KnownTo, LastPoll,
-    List, LockRequest, PassOn, Poll, Release, Renew, Renewer, Reply, Request, RollBack, TicketAfter,
-    Tombstone, Try,
+    Begin, Break, BreakRecord, Bucket, Call, Check, Confirm, Enqueue, GiveUp, Heartbeat, HeartbeatAnswer,
+    Inspect, KnownTo, LastPoll, List, ListRecords, LockRequest, LookAtRecord, OnceReply, OnceRequest, PassOn,
+    Poll, Release, Renew, RenewWork, Renewer, Reply, Request, RollBack, StoreResult, TicketAfter, Tombstone,
+    Try, UndoBegin,
 };
 
 /// What a store answers to one kind of request, or why it does not.
@@ -46,6 +47,11 @@ pub trait LockStore: Send + Sync + 'static {
     /// Whether it can be used, as far as that is known without asking it. A store that cannot fail always can.
     fn seems_ready(&self) -> BoxFuture<'_, bool> {
         Box::pin(future::ready(true))
+    }
+
+    /// Why it keeps no records, if it keeps none. Then no request about records reaches it.
+    fn keeps_no_records(&self) -> Option<String> {
+        None
     }
 
     /// Where the wait queue of a lock is kept.

@@ -32,6 +32,7 @@ use writer::{Command, Kind, Message, State, TIDY_EVERY, closed, too_late};
 mod cursor;
 mod disk;
 mod file;
+mod once;
 mod record;
 mod rows;
 mod survey;
@@ -321,6 +322,7 @@ impl LockStore for EmbeddedStore {
             Request::Heartbeat(_) => self.heartbeat(deadline).map_ok(Reply::Heartbeat).boxed(),
             // A change of nothing: it shows that the writer runs, and has it try again a file that could not be written.
             Request::Check(request) => self.change(request, deadline, |_, _, _| ()),
+            Request::Once(request) => self.run_once(request, deadline),
         }
     }
 

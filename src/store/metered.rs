@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::{AnswerTo, Call, LockStore, Reply, Request, StoreError};
+use super::{AnswerTo, Call, LockStore, OnceRequest, Reply, Request, StoreError};
 use crate::telemetry::metrics::{NoAnswer, Step, metrics};
 use crate::telemetry::traces::StepSpan;
 
@@ -76,5 +76,15 @@ fn step_of(request: &Request) -> Step {
         Request::List(_) => Step::List,
         Request::Heartbeat(_) => Step::Beat,
         Request::Check(_) => Step::Check,
+        Request::Once(request) => match request {
+            OnceRequest::Begin(_) => Step::Begin,
+            OnceRequest::StoreResult(_) => Step::Store,
+            OnceRequest::RenewWork(_) => Step::Renew,
+            OnceRequest::GiveUp(_) => Step::GiveUp,
+            OnceRequest::UndoBegin(_) => Step::TakeBack,
+            OnceRequest::LookAtRecord(_) => Step::Inspect,
+            OnceRequest::BreakRecord(_) => Step::Break,
+            OnceRequest::ListRecords(_) => Step::List,
+        },
     }
 }

@@ -55,6 +55,11 @@ mod tally;
 mod turn;
 mod waiters;
 
+/// Most servers would have to agree on the result itself, and one that may have forgotten it would have to stay in quarantine
+/// for as long as results are kept.
+const KEEPS_NO_RECORDS: &str =
+    "a quorum keeps no records: use one Redis, Sentinel, a Cluster or a file for them";
+
 /// Locks on independent servers; most of them must agree.
 pub struct QuorumStore {
     pollster: Pollster,
@@ -229,7 +234,14 @@ impl LockStore for QuorumStore {
             Request::List(request) => self.list(request, deadline).map_ok(Reply::List).boxed(),
             Request::Heartbeat(_) => self.heartbeat(deadline).map_ok(Reply::Heartbeat).boxed(),
             Request::Check(_) => self.check(deadline).map_ok(Reply::Check).boxed(),
+            Request::Once(_) => {
+                future::ready(Err(StoreError::Unavailable(KEEPS_NO_RECORDS.to_owned()))).boxed()
+            }
         }
+    }
+
+    fn keeps_no_records(&self) -> Option<String> {
+        Some(KEEPS_NO_RECORDS.to_owned())
     }
 
     fn seems_ready(&self) -> BoxFuture<'_, bool> {

@@ -43,6 +43,7 @@ mod fast_path;
 pub(super) mod health;
 mod listing;
 mod node;
+mod once;
 pub(super) mod pubsub;
 pub(super) mod scripts;
 pub(super) mod settings;
@@ -295,6 +296,7 @@ impl LockStore for RedisStore {
                 self.heartbeat(request.bucket, deadline).map_ok(Reply::Heartbeat).boxed()
             }
             Request::Check(_) => self.check(deadline).map_ok(Reply::Check).boxed(),
+            Request::Once(request) => self.run_once(request, deadline).map_ok(Reply::Once).boxed(),
         }
     }
 

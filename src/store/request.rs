@@ -10,6 +10,13 @@ use crate::lock::{
     Polled, Reach, Refusal, ReleaseEffect, Renewed, RolledBack, Terms, Ticket, TokenHash, Ttl,
 };
 
+mod once;
+
+pub use once::{
+    Begin, BreakRecord, GiveUp, ListRecords, LookAtRecord, OnceReply, OnceRequest, RenewWork, StoreResult,
+    UndoBegin,
+};
+
 /// One kind of request, with its answer.
 pub trait Call: Into<Request> + Clone + Send + 'static {
     /// What a store answers to it.
@@ -29,12 +36,16 @@ macro_rules! requests {
         #[derive(Clone, Debug, PartialEq)]
         pub enum Request {
             $(#[doc = concat!("See [`struct@", stringify!($kind), "`].")] $kind($kind),)+
+            /// One about records, which only some stores keep.
+            Once(OnceRequest),
         }
 
         /// The answer to a request, under the name of its kind.
         #[derive(Clone, Debug, PartialEq)]
         pub enum Reply {
             $(#[doc = concat!("To [`struct@", stringify!($kind), "`].")] $kind($answer),)+
+            /// To one about records.
+            Once(OnceReply),
         }
 
         $(

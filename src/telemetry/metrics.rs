@@ -43,6 +43,12 @@ labels! {
         Beat = "beat",
         /// To say whether the store can be used.
         Check = "check",
+        /// To begin a piece of work.
+        Begin = "begin",
+        /// To store its result.
+        Store = "store",
+        /// To give it up.
+        GiveUp = "give-up",
     }
 }
 
