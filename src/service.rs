@@ -26,6 +26,7 @@ mod admin;
 mod heartbeat;
 mod hold;
 mod ledger;
+mod once;
 mod roll_back;
 mod time;
 mod turns;
@@ -38,6 +39,8 @@ use heartbeat::Heartbeats;
 pub use hold::{Hold, HoldEvent, Holding, Loss};
 pub use ledger::Account;
 use ledger::Ledger;
+use once::RecordWaits;
+pub use once::{BeginOutcome, BeginRequest, Beginning, NotBegun};
 use roll_back::Cleaner;
 pub use roll_back::GrantGuard;
 use time::{lease_left, pause_before};
@@ -68,6 +71,8 @@ pub struct LockService {
     lists: Arc<Turns>,
     /// Which locks count for whom.
     ledger: Arc<Ledger>,
+    /// Those who wait for records.
+    records: Arc<RecordWaits>,
 }
 
 impl LockService {
@@ -88,6 +93,7 @@ impl LockService {
         let heartbeats = Heartbeats::new(store.clone(), wakeups.clone(), store_timeout / 2);
         let (max_waiters, hold_permits) = (MOST_WAITERS, Arc::new(Semaphore::new(MOST_HOLDS)));
         let (holds, lists) = (TaskTracker::new(), Turns::new(admin::MOST_LISTS));
+        let records = RecordWaits::start(store.clone());
         Self {
             store,
             cleaner,
@@ -100,6 +106,7 @@ impl LockService {
             watch,
             lists,
             ledger,
+            records,
         }
     }
 
@@ -118,7 +125,7 @@ impl LockService {
 
     /// How many wait at this moment.
     pub fn waiters(&self) -> usize {
-        self.wakeups.count()
+        self.wakeups.count() + self.records.count()
     }
 
     /// How much is being rolled back at this moment.
@@ -131,6 +138,7 @@ impl LockService {
     /// gateway.
     pub fn stop_waiting(&self) {
         self.wakeups.closing.cancel();
+        self.records.closing.cancel();
         self.watch.close();
     }
 

@@ -63,6 +63,6 @@ impl LockService {
 }
 
 /// The error of a look, which changes nothing.
-fn nothing_done(error: StoreError) -> StoreError {
+pub(super) fn nothing_done(error: StoreError) -> StoreError {
     StoreError::Unavailable(error.into_reason())
 }

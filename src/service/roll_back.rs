@@ -13,11 +13,12 @@ use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 
 use super::ledger::Ledger;
+use super::once::RecordWaits;
 use super::time::pause_before;
 use super::watch::{Doing, Watch};
 use crate::clock::{Backoff, boottime};
 use crate::lock::{Attempt, Ended, FencingToken, Lease, LockKey, RolledBack, Ticket, TokenHash, Ttl};
-use crate::store::{KnownTo, LockRequest, MeteredStore, RollBack, StoreError, TicketAfter};
+use crate::store::{Begin, KnownTo, LockRequest, MeteredStore, RollBack, StoreError, TicketAfter, UndoBegin};
 use crate::telemetry::metrics::{TakenBack, metrics};
 
 /// How many roll-backs may be under way at once. Beyond that, a grant that no client was told of ends at its ttl.
@@ -62,6 +63,12 @@ impl Cleaner {
         self.guard_attempt(key, *token, *attempt, *ttl, ticket)
     }
 
+    /// A guard for a begin that is about to be sent.
+    pub(super) fn guard_begin(self: &Arc<Self>, begin: &Begin, records: Arc<RecordWaits>) -> GrantGuard {
+        let Begin { key, token, attempt, ttl, .. } = begin;
+        self.guard_any(What::Record(records), key, *token, *attempt, *ttl, TicketAfter::Removed)
+    }
+
     /// A guard for an attempt that a store is about to hear of.
     pub(super) fn guard_attempt(
         self: &Arc<Self>,
@@ -71,7 +78,20 @@ impl Cleaner {
         ttl: Ttl,
         ticket: TicketAfter,
     ) -> GrantGuard {
+        self.guard_any(What::Lock, key, token, attempt, ttl, ticket)
+    }
+
+    fn guard_any(
+        self: &Arc<Self>,
+        what: What,
+        key: &LockKey,
+        token: TokenHash,
+        attempt: Attempt,
+        ttl: Ttl,
+        ticket: TicketAfter,
+    ) -> GrantGuard {
         GrantGuard(Some(Armed {
+            what,
             cleaner: self.clone(),
             key: key.clone(),
             token,
@@ -204,15 +224,33 @@ impl Drop for GrantGuard {
                 metrics().takes_back.count(TakenBack::GivenUp);
                 tracing::warn!(
                     key = armed.key.as_str(),
-                    "too many locks wait to be released whose answers were not delivered: this one ends at its ttl"
+                    "too many grants wait to be released whose answers were not delivered: this one ends at its ttl"
                 );
             }
         }
     }
 }
 
+/// What a grant is of.
+enum What {
+    Lock,
+    /// The place of a record, for which others may wait.
+    Record(Arc<RecordWaits>),
+}
+
+impl What {
+    /// For the log.
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Lock => "lock",
+            Self::Record(_) => "record",
+        }
+    }
+}
+
 struct Armed {
     cleaner: Arc<Cleaner>,
+    what: What,
     key: LockKey,
     token: TokenHash,
     /// Not empty while anything is left to do; the last is the one that is in use.
@@ -239,11 +277,23 @@ impl Armed {
     /// Rolls back one attempt after the other, each of which may take `patience`. Whether a lock was deleted.
     async fn try_all(&mut self, patience: Duration) -> Result<bool, StoreError> {
         while let Some(attempt) = self.attempts.first().copied() {
-            let (key, token) = (self.key.clone(), self.token);
-            let call = RollBack { key, token, attempt, ticket: self.ticket, known: self.known() };
-            let rolled_back = self.cleaner.store.call(call, Instant::now() + patience).await?;
-            self.was_deleted |= matches!(rolled_back, RolledBack::Ended { .. });
-            self.tell(rolled_back);
+            let (key, token, until) = (self.key.clone(), self.token, Instant::now() + patience);
+            self.was_deleted |= match &self.what {
+                What::Lock => {
+                    let call = RollBack { key, token, attempt, ticket: self.ticket, known: self.known() };
+                    let rolled_back = self.cleaner.store.call(call, until).await?;
+                    self.tell(rolled_back);
+                    matches!(rolled_back, RolledBack::Ended { .. })
+                }
+                What::Record(records) => {
+                    let was_granted =
+                        self.cleaner.store.call(UndoBegin { key, token, attempt }, until).await?;
+                    if was_granted {
+                        records.ended(&self.key);
+                    }
+                    was_granted
+                }
+            };
             // An attempt that was answered is not asked for again, even if the others take long.
             self.attempts.remove(0);
         }
@@ -299,7 +349,8 @@ impl Armed {
                 Ok(true) => {
                     tracing::info!(
                         key = self.key.as_str(),
-                        "released a lock whose answer could not be delivered"
+                        "released a {} whose answer could not be delivered",
+                        self.what.name()
                     );
                     return;
                 }
@@ -320,7 +371,12 @@ impl Armed {
                 self.cleaner.watch.tell(&self.key, || Doing::Unclear);
                 let key = self.key.as_str();
                 metrics().takes_back.count(TakenBack::GivenUp);
-                tracing::warn!(key, %error, "could not release a lock whose answer was not delivered: it ends at its ttl");
+                tracing::warn!(
+                    key,
+                    %error,
+                    "could not release a {} whose answer was not delivered: it ends at its ttl",
+                    self.what.name()
+                );
                 return;
             }
             backoff.pause().await;

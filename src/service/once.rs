@@ -1,0 +1,387 @@
+//! What is done with a record, once, for every store: beginning a piece of work, storing its result, and what happens when an
+//! answer is lost on either side.
+//!
+//! Doubt, repetitions and rolling back are those of locks (`service.rs`, `roll_back.rs`). Who waits for a record is in
+//! `once/wait.rs`: there is no order among them, since all get the same result.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::acquire::not_granted;
+use super::admin::nothing_done;
+use super::time::{lease_left, pause_before};
+use super::{GrantGuard, LockService, Settled, Turn};
+use crate::clock::boottime;
+use crate::lock::{Attempt, FencingToken, LeaseToken, LockKey, Note, Ttl};
+use crate::once::{
+    Begun, BrokenRecord, Fingerprint, GivenUp, Keep, NotWorker, Place, RecordPage, RecordView, RenewedWork,
+    Stored, Storing, WorkResult, Worker,
+};
+use crate::store::{
+    Begin, BreakRecord, GiveUp, ListRecords, LookAtRecord, RenewWork, StoreError, StoreResult, Tombstone,
+    UndoBegin,
+};
+use crate::telemetry::metrics::{DoubtEnded, metrics};
+
+mod wait;
+
+pub(super) use wait::RecordWaits;
+
+/// How many begins one request may send. Each is sent after the one before was voided, and leaves a tombstone behind.
+const MOST_BEGINS: usize = 3;
+
+/// What is asked for: to begin a piece of work, or its result.
+#[derive(Clone, Debug)]
+pub struct BeginRequest {
+    /// The record.
+    pub key: LockKey,
+    /// The caller's token; without one the service makes one.
+    pub token: Option<LeaseToken>,
+    /// The lease that is asked for.
+    pub ttl: Ttl,
+    /// How long the result is to be kept.
+    pub keep: Keep,
+    /// A note about the worker for people.
+    pub note: Note,
+    /// Which requests the record is for.
+    pub fingerprint: Option<Fingerprint>,
+    /// Whether it may be granted a place that somebody had before.
+    pub may_take_over: bool,
+    /// How long to wait for the result; zero does not wait.
+    pub wait: Duration,
+}
+
+/// What became of a [`BeginRequest`].
+#[derive(Debug)]
+pub struct Beginning {
+    /// The token of the worker, if the request is one.
+    pub token: LeaseToken,
+    /// The answer.
+    pub outcome: BeginOutcome,
+}
+
+/// The answer to a [`BeginRequest`].
+#[derive(Debug)]
+pub enum BeginOutcome {
+    /// The work is the caller's to do. The code that hands this to the client disarms the guard. If the guard is dropped
+    /// before, it undoes the grant.
+    Granted(Place, GrantGuard),
+    /// The token is at work already.
+    Continued(Place),
+    /// It is done.
+    Done(Stored),
+    /// The caller may not begin, and there is no result.
+    NotBegun(NotBegun),
+}
+
+/// Why a piece of work was not begun, where there is no result.
+#[derive(Debug)]
+pub enum NotBegun {
+    /// Another is at work.
+    Busy(Worker),
+    /// Nobody is at work, somebody may have been, and the request takes over from nobody. With whether that was its own token.
+    Abandoned(Worker, bool),
+    /// The record is for other requests.
+    FingerprintMismatch,
+    /// The token gave up before, or is one of ours that has no place.
+    TokenReleased,
+    /// There is no room for a new record.
+    NearlyFull,
+    /// As many wait at this gateway as may.
+    TooManyWaiters,
+    /// A newer request of the same token waits in its place.
+    Displaced,
+    /// Fewer replicas of the store than must have acknowledged the grant, for this reason, and it was undone.
+    NotReplicated(String),
+    /// The gateway stops, so the wait ended early.
+    ShuttingDown,
+}
+
+impl BeginRequest {
+    /// What a store is asked, by this attempt.
+    fn call(&self, token: &LeaseToken, attempt: Attempt) -> Begin {
+        Begin {
+            key: self.key.clone(),
+            token: token.record_hash(),
+            attempt,
+            ttl: self.ttl,
+            keep: self.keep,
+            note: self.note.clone(),
+            fingerprint: self.fingerprint,
+            may_take_over: self.may_take_over,
+            only_confirms: token.is_server_made() && self.token.is_some(),
+        }
+    }
+
+    /// Whether a begin that was undone has left nothing, as with a lock.
+    fn is_undone(&self, was_granted: bool) -> bool {
+        was_granted || self.token.is_none()
+    }
+}
+
+impl LockService {
+    /// Why there are no records, if there are none.
+    pub fn keeps_no_records(&self) -> Option<String> {
+        self.store.keeps_no_records()
+    }
+
+    /// How many wait for records at this moment.
+    pub fn record_waiters(&self) -> usize {
+        self.records.count()
+    }
+
+    /// Begins a piece of work, or says how far it is.
+    ///
+    /// A caller that drops this future, or the guard in its answer, leaves nothing behind: what was or may yet be granted is
+    /// undone in the background.
+    pub async fn begin(&self, request: BeginRequest) -> Result<Beginning, StoreError> {
+        let token = request.token.clone();
+        let only_confirms = token.as_ref().is_some_and(LeaseToken::is_server_made);
+        if !request.wait.is_zero() && !only_confirms {
+            return self.begin_or_wait(request).await;
+        }
+        self.begin_once(&request, self.deadline()).await
+    }
+
+    /// The same without waiting.
+    async fn begin_once(&self, request: &BeginRequest, deadline: Instant) -> Result<Beginning, StoreError> {
+        let mut begins_left = MOST_BEGINS;
+        // Whether all that earlier begins of this request may have done is undone.
+        let mut is_undone = true;
+        loop {
+            begins_left -= 1;
+            let attempt = Attempt::generate();
+            // A token that the gateway made is sent once, as with a lock.
+            let token = request.token.clone().unwrap_or_else(LeaseToken::generate);
+            let begin = request.call(&token, attempt);
+            let guard = self.cleaner.guard_begin(&begin, self.records.clone());
+            let sent_at = boottime();
+            let doubt = match self.store.call(begin.clone(), self.until(deadline)).await {
+                Ok(answer) => {
+                    let outcome =
+                        self.hand_out_place(request, answer, &begin, sent_at, guard, deadline).await;
+                    return match outcome {
+                        Ok(BeginOutcome::NotBegun(NotBegun::NotReplicated(reason))) if !is_undone => {
+                            Err(StoreError::Unknown(reason))
+                        }
+                        Ok(outcome) => Ok(Beginning { token, outcome }),
+                        Err(StoreError::Unavailable(reason)) => Err(not_granted(is_undone, reason)),
+                        Err(unknown) => Err(unknown),
+                    };
+                }
+                Err(StoreError::Unavailable(reason)) => {
+                    guard.disarm();
+                    return Err(not_granted(is_undone, reason));
+                }
+                Err(StoreError::Unknown(reason)) => reason,
+            };
+            // Once its attempt is voided, no copy of that begin takes anything, however late it is.
+            let undo = UndoBegin { key: begin.key, token: begin.token, attempt };
+            let step = |until| self.store.call(undo.clone(), until);
+            match self.settle_from(Some(doubt.clone()), deadline, step).await {
+                Ok(Settled { answer: was_granted, .. }) => {
+                    metrics().doubts.count(DoubtEnded::Undone);
+                    is_undone &= request.is_undone(was_granted);
+                }
+                // The guard is dropped armed: voiding goes on in the background.
+                Err(_) => {
+                    metrics().doubts.count(DoubtEnded::Unknown);
+                    return Err(StoreError::Unknown(doubt));
+                }
+            }
+            guard.disarm();
+            if begins_left == 0 || !pause_before(deadline).await {
+                let undone = if is_undone { "; what the request may have done was undone" } else { "" };
+                return Err(not_granted(is_undone, format!("{doubt}{undone}")));
+            }
+        }
+    }
+
+    /// Turns a store's answer into the caller's.
+    async fn hand_out_place(
+        &self,
+        request: &BeginRequest,
+        answer: Begun,
+        begin: &Begin,
+        sent_at: Duration,
+        guard: GrantGuard,
+        deadline: Instant,
+    ) -> Result<BeginOutcome, StoreError> {
+        let over = || "the lease ended before the request could be answered: ask for a longer ttl".to_owned();
+        let left = |place: Place| Some(Place { lease: lease_left(place.lease, sent_at)?, ..place });
+        let why = match answer {
+            Begun::Granted(place) => {
+                return match left(place) {
+                    Some(place) => Ok(BeginOutcome::Granted(place, guard)),
+                    None => match guard.roll_back_now(deadline).await {
+                        Ok(was_granted) => Err(not_granted(request.is_undone(was_granted), over())),
+                        Err(_) => Err(StoreError::Unknown(over())),
+                    },
+                };
+            }
+            Begun::NotReplicated { is_new: true, reason } => {
+                return match guard.roll_back_now(deadline).await {
+                    Ok(was_granted) if request.is_undone(was_granted) => {
+                        let reason = format!("{reason}; the gateway has given the place up");
+                        Ok(BeginOutcome::NotBegun(NotBegun::NotReplicated(reason)))
+                    }
+                    Ok(_) => Err(StoreError::Unknown(format!(
+                        "{reason}; the place was gone when the gateway wanted to give it up"
+                    ))),
+                    Err(_) => Err(StoreError::Unknown(format!(
+                        "{reason}; the gateway is still giving the place up"
+                    ))),
+                };
+            }
+            other => {
+                // In each of these cases no grant is new.
+                guard.disarm();
+                other
+            }
+        };
+        Ok(BeginOutcome::NotBegun(match why {
+            Begun::Continued(place) => {
+                let place = left(place).ok_or_else(|| StoreError::Unknown(over()))?;
+                return Ok(BeginOutcome::Continued(place));
+            }
+            Begun::Done(stored) => return Ok(BeginOutcome::Done(stored)),
+            Begun::NotReplicated { reason, .. } => {
+                return Err(StoreError::Unknown(format!("the token is at work already, but {reason}")));
+            }
+            // Only this request knows its attempt, and it has not given up yet.
+            Begun::AttemptVoided | Begun::Granted(_) => {
+                return Err(StoreError::Unavailable("this request was given up before it arrived".into()));
+            }
+            Begun::Busy(worker) => NotBegun::Busy(worker),
+            Begun::Abandoned(worker) => {
+                let is_own = worker.token == begin.token;
+                NotBegun::Abandoned(worker, is_own)
+            }
+            Begun::FingerprintMismatch => NotBegun::FingerprintMismatch,
+            Begun::TokenReleased => NotBegun::TokenReleased,
+            Begun::NearlyFull => NotBegun::NearlyFull,
+        }))
+    }
+
+    /// Stores the result of the token's work.
+    ///
+    /// Whoever has sent all of a result has done the work. So a caller that drops this future leaves it to be stored all the
+    /// same: call it in a task of its own.
+    pub async fn store_result(
+        &self,
+        key: &LockKey,
+        token: &LeaseToken,
+        fence: Option<FencingToken>,
+        keep: Option<Keep>,
+        result: WorkResult,
+    ) -> Result<Storing, StoreError> {
+        let store = StoreResult { key: key.clone(), token: token.record_hash(), fence, keep, result };
+        // Repeating is safe: the same result is stored already, and is answered as it was the first time.
+        let Settled { answer, in_doubt } = self.settle_call(self.deadline(), store).await?;
+        match answer {
+            Storing::Stored { .. } => {
+                self.records.ended(key);
+                Ok(answer)
+            }
+            // Whoever has it from a copy may be told of it already.
+            Storing::NotReplicated(reason) => {
+                self.records.ended(key);
+                Err(StoreError::Unknown(format!("the result is stored, but {reason}: send it again")))
+            }
+            // An earlier copy may have stored it, and the store may have lost it since.
+            Storing::Refused(NotWorker::NotBegun) | Storing::NearlyFull if in_doubt => {
+                Err(StoreError::Unknown("an earlier copy of this request may have stored the result".into()))
+            }
+            other => Ok(other),
+        }
+    }
+
+    /// Sets the lease of a worker to the longer of what is left and `ttl`.
+    pub async fn renew_work(
+        &self,
+        key: &LockKey,
+        token: &LeaseToken,
+        fence: Option<FencingToken>,
+        ttl: Ttl,
+    ) -> Result<RenewedWork, StoreError> {
+        let renew = &RenewWork { key: key.clone(), token: token.record_hash(), fence, ttl }.into();
+        let over = || {
+            StoreError::Unknown(
+                "the lease was renewed, and ended before the answer came: ask for a longer ttl".into(),
+            )
+        };
+        let step = |until| async move {
+            let sent_at = boottime();
+            match self.store.ask::<RenewWork>(renew, until).await? {
+                RenewedWork::Renewed(Place { lease, earlier, earlier_fencing_token }) => {
+                    let lease = lease_left(lease, sent_at).ok_or_else(over)?;
+                    Ok(RenewedWork::Renewed(Place { lease, earlier, earlier_fencing_token }))
+                }
+                other => Ok(other),
+            }
+        };
+        Ok(self.settle(self.deadline(), step).await?.answer)
+    }
+
+    /// Gives up the place of a worker; `is_clean` says that it has certainly done nothing.
+    pub async fn give_up(
+        &self,
+        key: &LockKey,
+        token: &LeaseToken,
+        is_clean: bool,
+    ) -> Result<GivenUp, StoreError> {
+        let tombstone = if token.is_server_made() { Tombstone::None } else { Tombstone::Final };
+        let call = GiveUp { key: key.clone(), token: token.record_hash(), is_clean, tombstone };
+        let Settled { answer, in_doubt } = self.settle_call(self.deadline(), call).await?;
+        if in_doubt || answer == GivenUp::GivenUp {
+            self.records.ended(key);
+        }
+        // Without a tombstone, the place may be gone because of the copy whose answer was lost.
+        if in_doubt && tombstone == Tombstone::None && matches!(answer, GivenUp::Refused(_)) {
+            return Err(StoreError::Unknown("an earlier copy of this request may have done it".into()));
+        }
+        Ok(answer)
+    }
+
+    /// Says how far a piece of work is, and whether `token` is its worker; `None` where there is no record.
+    pub async fn look_at_record(
+        &self,
+        key: &LockKey,
+        token: Option<&LeaseToken>,
+    ) -> Result<Option<RecordView>, StoreError> {
+        let look = LookAtRecord { key: key.clone(), token: token.map(LeaseToken::record_hash) };
+        Ok(self.settle_call(self.deadline(), look).await.map_err(nothing_done)?.answer)
+    }
+
+    /// Breaks a record: its worker's place, or its result. Without a `number` the one that a first look finds.
+    pub async fn break_record(
+        &self,
+        key: &LockKey,
+        number: Option<FencingToken>,
+        is_clean: bool,
+    ) -> Result<BrokenRecord, StoreError> {
+        let deadline = self.deadline();
+        let fence = match number {
+            Some(number) => number,
+            None => {
+                let look = LookAtRecord { key: key.clone(), token: None };
+                let found = self.settle_call(deadline, look).await.map_err(nothing_done)?.answer;
+                let Some(record) = found else { return Ok(BrokenRecord::None) };
+                record.place.lease.fencing_token
+            }
+        };
+        let call = BreakRecord { key: key.clone(), fence, is_clean };
+        let Settled { answer, in_doubt } = self.settle_call(deadline, call).await?;
+        if in_doubt || answer == BrokenRecord::Broken {
+            self.records.ended(key);
+        }
+        // An earlier copy has ended the place.
+        Ok(if in_doubt && answer == BrokenRecord::None { BrokenRecord::Broken } else { answer })
+    }
+
+    /// Lists some of the records, in the turn of somebody who lists.
+    pub async fn list_records(&self, _: &Turn, list: ListRecords) -> Result<RecordPage, StoreError> {
+        Ok(self.settle_call(self.deadline(), list).await.map_err(nothing_done)?.answer)
+    }
+}
