@@ -24,9 +24,10 @@ use crate::store::{
 };
 use crate::telemetry::metrics::{DoubtEnded, metrics};
 
+mod crowd;
 mod wait;
 
-pub(super) use wait::RecordWaits;
+pub(super) use crowd::RecordWaits;
 
 /// How many begins one request may send. Each is sent after the one before was voided, and leaves a tombstone behind.
 const MOST_BEGINS: usize = 3;
