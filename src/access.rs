@@ -43,13 +43,15 @@ pub enum Right {
     Inspect,
     /// See which locks there are.
     List,
-    /// Break a lock that another holds.
+    /// Break a lock that another holds, or a record.
     Admin,
+    /// Begin pieces of work, store their results, and be told those of others.
+    Once,
 }
 
 impl Right {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Acquire, Self::Inspect, Self::List, Self::Admin];
+    pub const ALL: [Self; 5] = [Self::Acquire, Self::Inspect, Self::List, Self::Admin, Self::Once];
 
     /// Its name in a keys file, in an answer and in a log.
     pub fn name(self) -> &'static str {
@@ -58,6 +60,7 @@ impl Right {
             Self::Inspect => "inspect",
             Self::List => "list",
             Self::Admin => "admin",
+            Self::Once => "once",
         }
     }
 

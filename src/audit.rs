@@ -95,6 +95,19 @@ pub enum Event {
         /// `broken`, or `unknown` if the store did not answer.
         outcome: &'static str,
     },
+    /// A record was broken, or was to be.
+    OnceBreak {
+        #[serde(flatten)]
+        #[expect(missing_docs, reason = "the type says it")]
+        who: Who,
+        /// The record.
+        record: String,
+        /// The fencing token that was named, if one was.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        fencing_token: Option<u64>,
+        /// `broken`, or `unknown` if the store did not answer.
+        outcome: &'static str,
+    },
     /// New settings are used, or could not be used.
     Configuration {
         /// Which: `start`, `keys`, `certificates`.
@@ -217,7 +230,7 @@ impl Event {
     }
 
     fn is_important(&self) -> bool {
-        matches!(self, Self::Break { .. } | Self::Configuration { .. })
+        matches!(self, Self::Break { .. } | Self::OnceBreak { .. } | Self::Configuration { .. })
     }
 
     fn log(&self) {
@@ -234,6 +247,19 @@ impl Event {
                     owner,
                     outcome,
                     "a lock was broken"
+                );
+            }
+            Self::OnceBreak { who, record, fencing_token, outcome } => {
+                let Who { request_id, address, key_id, key_name } = who;
+                tracing::warn!(
+                    request_id,
+                    address,
+                    key_id,
+                    key_name,
+                    key = record,
+                    fencing_token,
+                    outcome,
+                    "a record was broken"
                 );
             }
             Self::Configuration { what, is_in_force: true, detail, settings } if settings.is_empty() => {

@@ -45,7 +45,7 @@ pub use run::RunArgs;
 pub use server::ServerArgs;
 pub use shell::ShellAction;
 pub use shipped::{CompletionsArgs, ManArgs};
-pub use store::{StoreArgs, StoreSettings};
+pub use store::{CheckArgs, OnceArgs, StoreArgs, StoreSettings};
 
 /// The longest lease that `--max-ttl` may allow.
 const LONGEST_TTL: Duration = Duration::from_secs(366 * 24 * 60 * 60);
@@ -227,20 +227,9 @@ pub struct ServeArgs {
     /// How long a connection may hold a lock if it names no max_hold
     #[arg(long, help_heading = "Leases and waiting", env = "FENCEPOST_DEFAULT_MAX_HOLD", default_value = "2h", value_parser = duration, value_name = "DURATION")]
     default_max_hold: Duration,
-}
 
-/// The flags of `check`.
-#[derive(Args, Clone, Debug)]
-pub struct CheckArgs {
     #[command(flatten)]
-    store: StoreArgs,
-}
-
-impl CheckArgs {
-    /// Checks the settings.
-    pub fn check(&self) -> Result<StoreSettings, SettingsError> {
-        self.store.check()
-    }
+    once: OnceArgs,
 }
 
 /// What `serve` needs to know, checked.
@@ -304,6 +293,7 @@ impl ServeArgs {
             max_http1_waiters: max_http1_waiters(server.max_connections),
             shares: self.shares(max_http1_waiters(server.max_connections)),
             default_max_hold: self.default_max_hold,
+            max_result_bytes: self.once.max_result_bytes()?,
         };
         require("--min-ttl", limits.min_ttl >= Duration::from_millis(1), "at least 1ms")?;
         require("--max-ttl", limits.max_ttl >= limits.min_ttl, "at least --min-ttl")?;

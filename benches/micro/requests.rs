@@ -59,6 +59,7 @@ fn application() -> Middleware {
             max_wait: Duration::from_secs(60),
             max_http1_waiters: 10,
             default_max_hold: hour,
+            max_result_bytes: 65_536,
             shares: Shares {
                 waiters: 10,
                 holds: 10,

@@ -12,6 +12,10 @@ use utoipa::ToSchema;
 use super::headers::{FENCING_TOKEN, LEASE_TOKEN};
 use crate::lock::{FencingToken, Lease, LeaseToken, Listed, LockKey};
 
+mod record;
+
+pub(super) use record::*;
+
 /// Room for most answers, so that their buffer need not grow.
 const USUAL_BODY_BYTES: usize = 256;
 const USUAL_HEADERS: usize = 8;
@@ -159,7 +163,7 @@ pub(super) fn lock(key: &LockKey, lease: &Lease, waiters: u64, yours: Option<boo
     response
 }
 
-fn insert_fencing_token(response: &mut Response, fencing_token: FencingToken) {
+pub(super) fn insert_fencing_token(response: &mut Response, fencing_token: FencingToken) {
     response.headers_mut().insert(FENCING_TOKEN, fencing_token.get().into());
 }
 
@@ -168,6 +172,12 @@ pub(super) fn expiry(left_ms: u64) -> String {
     let left = SignedDuration::from_millis(i64::try_from(left_ms).unwrap_or(i64::MAX));
     let end = Timestamp::now().checked_add(left).unwrap_or(Timestamp::MAX);
     PRINTER.timestamp_to_string(&end)
+}
+
+/// The wall clock's time so long ago, in the same form.
+fn time_ago(age_ms: u64) -> String {
+    let age = SignedDuration::from_millis(i64::try_from(age_ms).unwrap_or(i64::MAX));
+    PRINTER.timestamp_to_string(&Timestamp::now().checked_sub(age).unwrap_or(Timestamp::MIN))
 }
 
 /// What the document shows of a grant.

@@ -10,6 +10,10 @@ use crate::lock::LockKey;
 use crate::server::Peer;
 use crate::telemetry::labels;
 
+/// Both forms of the address of a record.
+const ONCE_PATH: &str = "/once/{key}";
+const ONCE_QUERY: &str = "/once";
+
 labels! {
     /// What a request asks for. A new operation is added here, and where it is recognized.
     pub(super) enum Operation {
@@ -21,6 +25,13 @@ labels! {
         List = "list",
         Break = "break",
         Events = "events",
+        Begin = "begin",
+        Store = "store",
+        OnceRenew = "once-renew",
+        GiveUp = "give-up",
+        OnceLook = "once-look",
+        OnceBreak = "once-break",
+        Records = "records",
         Other = "other",
     }
 }
@@ -36,6 +47,12 @@ impl Operation {
             ("POST", "/hold") => Self::Hold,
             ("GET" | "HEAD", "/locks") => Self::List,
             ("GET" | "HEAD", "/events") => Self::Events,
+            ("PUT", ONCE_PATH | ONCE_QUERY) => Self::Begin,
+            ("POST", ONCE_PATH | ONCE_QUERY) => Self::Store,
+            ("PATCH", ONCE_PATH | ONCE_QUERY) => Self::OnceRenew,
+            ("DELETE", ONCE_PATH | ONCE_QUERY) => Self::GiveUp,
+            ("GET" | "HEAD", ONCE_PATH | ONCE_QUERY) => Self::OnceLook,
+            ("GET" | "HEAD", "/records") => Self::Records,
             _ => Self::Other,
         }
     }

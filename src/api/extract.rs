@@ -18,20 +18,24 @@ use super::state::{AppState, Limits};
 use crate::access::Caller;
 use crate::lock::{LeaseToken, LockKey};
 
+mod once;
 mod parameters;
 mod queries;
 mod query_string;
+mod result;
 
+pub(super) use once::{
+    BeginQuery, GiveUpQuery, LookQuery, RenewWorkQuery, StoreQuery, fingerprint, shown_number,
+};
 pub(super) use parameters::{bad_parameter, pairs_of, refuse_others};
 pub(super) use queries::{AcquireQuery, HoldQuery, InspectQuery, LockQuery, ReleaseQuery, RenewQuery};
 pub(super) use query_string::Pairs;
+pub(super) use result::StoreCall;
 
-/// Where the path form of a lock's address begins.
-const PATH_FORM: &str = "/locks/";
 /// How long to wait until a body proves to be empty.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A request about one lock, in either form of the address.
+/// A request about one lock, or one record, in either form of the address.
 pub(super) struct LockCall<Q> {
     pub(super) key: LockKey,
     pub(super) token: Option<LeaseToken>,
@@ -88,7 +92,7 @@ impl<Q: LockQuery> LockCall<Q> {
     fn read(parts: &Parts, limits: &Limits, caller: Caller) -> Result<Self, Problem> {
         let mut pairs = pairs_of(&parts.uri)?;
         let path = parts.uri.path();
-        let (key, takes_key) = match path.strip_prefix(PATH_FORM) {
+        let (key, takes_key) = match path.strip_prefix(Q::PATH_FORM) {
             Some(segment) => (key_in_path(segment)?, false),
             None => (key_in_query(path, &mut pairs)?, true),
         };
@@ -98,13 +102,16 @@ impl<Q: LockQuery> LockCall<Q> {
     }
 }
 
-/// The error for an address below `/locks/` that names no lock.
+/// The error for an address below `/locks/` or `/once/` that names nothing.
 pub(super) fn explain_missing(uri: &Uri) -> Problem {
-    match uri.path().strip_prefix(PATH_FORM) {
-        Some("") => bad_key("the key is empty: write the name of a lock behind /locks/"),
-        Some(_) => Problem::new(
+    let path = uri.path();
+    let locks = path.strip_prefix("/locks/").map(|rest| (rest, "a lock behind /locks/", "/lock"));
+    match locks.or_else(|| path.strip_prefix("/once/").map(|rest| (rest, "a record behind /once/", "/once")))
+    {
+        Some(("", what, _)) => bad_key(format!("the key is empty: write the name of {what}")),
+        Some((.., query_form)) => Problem::new(
             ProblemType::NotFound,
-            "in a path, write each slash of the key as %2F; or use /lock?key=a/b",
+            format!("in a path, write each slash of the key as %2F; or use {query_form}?key=a/b"),
         ),
         None => Problem::new(
             ProblemType::NotFound,

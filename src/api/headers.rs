@@ -13,3 +13,14 @@ pub(super) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event
 /// What a key has left of its rate, and what its rate is.
 pub(super) const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 pub(super) const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+/// What became of a request to begin a piece of work, or to store its result.
+pub(super) const ONCE: HeaderName = HeaderName::from_static("once");
+/// How many workers before may have done it.
+pub(super) const ONCE_EARLIER: HeaderName = HeaderName::from_static("once-earlier");
+/// Which requests a record is for. It is a header, so that it is in no URL.
+pub(super) const ONCE_FINGERPRINT: HeaderName = HeaderName::from_static("once-fingerprint");
+/// What is said of a stored result.
+pub(super) const ONCE_STATUS: HeaderName = HeaderName::from_static("once-status");
+pub(super) const ONCE_CONTENT_TYPE: HeaderName = HeaderName::from_static("once-content-type");
+pub(super) const ONCE_STORED_AT: HeaderName = HeaderName::from_static("once-stored-at");
+pub(super) const ONCE_KEPT_UNTIL: HeaderName = HeaderName::from_static("once-kept-until");

@@ -11,7 +11,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::Request;
 use axum::http::Method;
-use axum::http::header::{AUTHORIZATION, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use tower::{Layer, Service, service_fn};
@@ -19,7 +19,10 @@ use tower_http::cors::CorsLayer;
 
 use self::authenticate::{authenticate, with_rate_left};
 use super::admission::{Admission, guard_browsers, limit_head, malformed};
-use super::headers::{FENCING_TOKEN, LAST_EVENT_ID, LEASE_TOKEN, RATE_LIMIT, RATE_LIMIT_POLICY, REQUEST_ID};
+use super::headers::{
+    FENCING_TOKEN, LAST_EVENT_ID, LEASE_TOKEN, ONCE, ONCE_CONTENT_TYPE, ONCE_EARLIER, ONCE_FINGERPRINT,
+    ONCE_KEPT_UNTIL, ONCE_STATUS, ONCE_STORED_AT, RATE_LIMIT, RATE_LIMIT_POLICY, REQUEST_ID,
+};
 use super::problem::{Problem, ProblemType};
 use super::state::AppState;
 use crate::access::RateLeft;
@@ -135,7 +138,15 @@ fn cors(admission: &Admission) -> Option<CorsLayer> {
     let cors = CorsLayer::new()
         .allow_origin(admission.allowed_origins.clone())
         .allow_methods([Method::PUT, Method::PATCH, Method::DELETE, Method::GET, Method::POST])
-        .allow_headers([LEASE_TOKEN, REQUEST_ID, AUTHORIZATION, LAST_EVENT_ID])
+        .allow_headers([
+            LEASE_TOKEN,
+            REQUEST_ID,
+            AUTHORIZATION,
+            LAST_EVENT_ID,
+            CONTENT_TYPE,
+            FENCING_TOKEN,
+            ONCE_FINGERPRINT,
+        ])
         .expose_headers([
             LEASE_TOKEN,
             FENCING_TOKEN,
@@ -144,6 +155,12 @@ fn cors(admission: &Admission) -> Option<CorsLayer> {
             RATE_LIMIT,
             RATE_LIMIT_POLICY,
             WWW_AUTHENTICATE,
+            ONCE,
+            ONCE_EARLIER,
+            ONCE_STATUS,
+            ONCE_CONTENT_TYPE,
+            ONCE_STORED_AT,
+            ONCE_KEPT_UNTIL,
         ])
         .max_age(CORS_MAX_AGE);
     Some(cors)

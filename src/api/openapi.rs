@@ -27,6 +27,7 @@ pub(super) use operations::*;
     servers((url = "/", description = "This server")),
     tags(
         (name = "locks", description = "Take, renew, release, look at and watch locks."),
+        (name = "once", description = "Do a piece of work once, and give its result to all who ask for it again."),
         (name = "health", description = "For probes, and for people who operate or try the gateway.")
     ),
     components(schemas(ProblemBody))
@@ -41,7 +42,9 @@ pub(super) fn base() -> OpenApi {
 /// Finishes the document: the second form of the address, open lists of values, the keys, and the headers that every answer
 /// carries.
 pub(super) fn complete(mut document: OpenApi) -> OpenApi {
-    add_query_form(&mut document);
+    for (path, query_form) in [("/locks/{key}", "/lock"), ("/once/{key}", "/once")] {
+        add_query_form(&mut document, path, query_form);
+    }
     open_lists(&mut document);
     add_keys(&mut document);
     for (path, item) in &mut document.paths.paths {
@@ -59,10 +62,13 @@ pub(super) fn complete(mut document: OpenApi) -> OpenApi {
     document
 }
 
-/// `/lock?key=` is the resource of `/locks/{key}`, with the same operations under names of their own.
-fn add_query_form(document: &mut OpenApi) {
-    let Some(mut item) = document.paths.paths.get("/locks/{key}").cloned() else { return };
-    for operation in [&mut item.get, &mut item.put, &mut item.patch, &mut item.delete].into_iter().flatten() {
+/// `/lock?key=` is the resource of `/locks/{key}`, with the same operations under names of their own; and so with records.
+fn add_query_form(document: &mut OpenApi, path: &str, query_form: &str) {
+    let Some(mut item) = document.paths.paths.get(path).cloned() else { return };
+    for operation in [&mut item.get, &mut item.put, &mut item.patch, &mut item.delete, &mut item.post]
+        .into_iter()
+        .flatten()
+    {
         if let Some(id) = &mut operation.operation_id {
             id.push_str("_by_query");
         }
@@ -80,7 +86,7 @@ fn add_query_form(document: &mut OpenApi) {
             }
         }
     }
-    document.paths.paths.insert("/lock".to_owned(), item);
+    document.paths.paths.insert(query_form.to_owned(), item);
 }
 
 /// Makes each list of values an open one: a plain string, with the values that are known today. A client that was generated
@@ -105,12 +111,13 @@ const NAME: &str = r"^[^\x00-\x1F\x7F-\x9F]*$";
 /// How durations are written. The gateway also takes longer names of the units, and spaces between them.
 const DURATION: &str = "^([0-9]+(ms|s|m|h|d))+$";
 /// What the values of parameters look like, by their names: the same wherever they occur.
-const PATTERNS: [(&str, &str); 7] = [
+const PATTERNS: [(&str, &str); 8] = [
     ("key", NAME),
     ("prefix", NAME),
     ("owner", NAME),
     ("ttl", DURATION),
     ("wait", DURATION),
+    ("keep", DURATION),
     ("max_hold", DURATION),
     ("min_hold", DURATION),
 ];

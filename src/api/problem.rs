@@ -8,9 +8,10 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::answers::{self, HolderView};
+use super::answers::{self, HolderView, WorkerView};
 use crate::access::{Denied, Right};
-use crate::lock::{Lease, Refusal, for_people};
+use crate::lock::{FencingToken, Lease, Refusal, for_people};
+use crate::once::Worker;
 use crate::store::StoreError;
 
 mod problem_type;
@@ -36,6 +37,16 @@ pub(super) struct Problem {
     position: Option<u64>,
     retry_after_s: Option<u64>,
     right: Option<Right>,
+    /// Boxed, as most problems are about no record.
+    record: Option<Box<AboutRecord>>,
+}
+
+/// What is wrong with a record.
+#[derive(Debug, Default)]
+struct AboutRecord {
+    worker: Option<Box<WorkerView>>,
+    yours: Option<bool>,
+    superseded_by: Option<(u64, bool)>,
 }
 
 /// An error, in the form of RFC 9457.
@@ -76,6 +87,22 @@ pub(super) struct ProblemBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, required = false)]
     pub(super) right: Option<&'static str>,
+    /// With `once-in-progress` and `once-abandoned`: who does the work, or was the last to begin it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = WorkerView, required = false)]
+    pub(super) worker: Option<Box<WorkerView>>,
+    /// With `once-abandoned`: whether your token is that of the last worker.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = bool, required = false)]
+    yours: Option<bool>,
+    /// With `superseded`: the number of the one that took over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64, value_type = u64, required = false)]
+    pub(super) fencing_token: Option<u64>,
+    /// With `superseded`: whether the one that took over has stored its result.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = bool, required = false)]
+    pub(super) done: Option<bool>,
 }
 
 impl Problem {
@@ -91,6 +118,7 @@ impl Problem {
             position: None,
             retry_after_s: passes.then_some(RETRY_AFTER_S),
             right: None,
+            record: None,
         }
     }
 
@@ -102,12 +130,7 @@ impl Problem {
     /// Someone else holds the lock, or gets it next.
     pub(super) fn lock_held(refusal: &Refusal) -> Self {
         let retry_after_s = match (&refusal.holder, refusal.position) {
-            (Some(lease), None) => {
-                // Jitter: clients that were refused together must not come back together.
-                let wait_ms = lease.left_ms.min(LONGEST_RETRY_AFTER_MS);
-                let jittered_ms = wait_ms / 2 + rand::random_range(0..=wait_ms / 2);
-                jittered_ms.div_ceil(1000).max(1)
-            }
+            (Some(lease), None) => jittered_s(lease.left_ms),
             // A client with a ticket does best to wait again at once.
             _ => RETRY_AFTER_S,
         };
@@ -118,6 +141,42 @@ impl Problem {
             retry_after_s: Some(retry_after_s),
             ..Self::new(ProblemType::LockHeld, describe_holder(refusal)).with_waiters(refusal.waiters)
         }
+    }
+
+    /// Another is at work.
+    pub(super) fn once_in_progress(worker: &Worker) -> Self {
+        let left_ms = worker.place.lease.left_ms;
+        let who = worker
+            .place
+            .lease
+            .owner()
+            .map_or_else(|| "another client".to_owned(), |owner| format!("{owner:?}"));
+        let detail = format!("{who} does the work, with a lease of at most {} more", for_people(left_ms));
+        let worker = Some(Box::new(WorkerView::of(&worker.place)));
+        Self {
+            record: Some(Box::new(AboutRecord { worker, ..AboutRecord::default() })),
+            retry_after_s: Some(jittered_s(left_ms)),
+            ..Self::new(ProblemType::OnceInProgress, detail)
+        }
+    }
+
+    /// Nobody is at work, and somebody may have been.
+    pub(super) fn once_abandoned(worker: &Worker, is_own: bool) -> Self {
+        let detail = "the last worker's lease is over, or it gave up, and it may have done the work: find out, then break the \
+                      record; or begin without takeover=false";
+        let worker = Some(Box::new(WorkerView::of(&worker.place)));
+        let record = AboutRecord { worker, yours: Some(is_own), superseded_by: None };
+        Self { record: Some(Box::new(record)), ..Self::new(ProblemType::OnceAbandoned, detail) }
+    }
+
+    /// Another token was granted the place.
+    pub(super) fn superseded(fencing_token: FencingToken, is_done: bool) -> Self {
+        let what = if is_done { "has stored its result" } else { "has not stored its result" };
+        let detail =
+            format!("another token was granted the place, by number {}, and {what}", fencing_token.get());
+        let superseded_by = Some((fencing_token.get(), is_done));
+        let record = AboutRecord { superseded_by, ..AboutRecord::default() };
+        Self { record: Some(Box::new(record)), ..Self::new(ProblemType::Superseded, detail) }
     }
 
     /// The token holds the lock by this lease, which cannot become longer.
@@ -142,6 +201,7 @@ impl Problem {
     }
 
     pub(super) fn body(self) -> ProblemBody {
+        let AboutRecord { worker, yours, superseded_by } = self.record.map(|record| *record).unwrap_or_default();
         ProblemBody {
             kind: self.kind,
             title: self.kind.title(),
@@ -153,8 +213,19 @@ impl Problem {
             waiters: self.waiters,
             position: self.position,
             right: self.right.map(Right::name),
+            worker,
+            yours,
+            fencing_token: superseded_by.map(|(number, _)| number),
+            done: superseded_by.map(|(_, is_done)| is_done),
         }
     }
+}
+
+/// When to ask again about a lease, in seconds. Clients that were refused together must not come back together.
+fn jittered_s(left_ms: u64) -> u64 {
+    let wait_ms = left_ms.min(LONGEST_RETRY_AFTER_MS);
+    let jittered_ms = wait_ms / 2 + rand::random_range(0..=wait_ms / 2);
+    jittered_ms.div_ceil(1000).max(1)
 }
 
 fn describe_holder(refusal: &Refusal) -> String {

@@ -2,13 +2,15 @@
 //! is no end of different paths.
 
 /// The routes without a variable part.
-const PLAIN: [&str; 13] = [
+const PLAIN: [&str; 15] = [
     "/",
     "/problems",
     "/lock",
     "/locks",
     "/hold",
     "/events",
+    "/once",
+    "/records",
     "/healthz",
     "/readyz",
     "/metrics",
@@ -18,8 +20,12 @@ const PLAIN: [&str; 13] = [
     "/ui/",
 ];
 /// The routes that end in a variable part: what comes before it, and the whole route.
-const WITH_NAME: [(&str, &str); 3] =
-    [("/locks/", "/locks/{key}"), ("/problems/", "/problems/{name}"), ("/ui/", "/ui/{file}")];
+const WITH_NAME: [(&str, &str); 4] = [
+    ("/locks/", "/locks/{key}"),
+    ("/once/", "/once/{key}"),
+    ("/problems/", "/problems/{name}"),
+    ("/ui/", "/ui/{file}"),
+];
 /// Everything below this belongs to Swagger UI.
 const DOCS: (&str, &str) = ("/docs/", "/docs/{*rest}");
 /// Addresses that say nothing about locks and need no key. All others need one.

@@ -18,6 +18,8 @@ mod hold;
 mod list;
 mod locks;
 mod metrics;
+mod once;
+mod records;
 mod watch;
 
 pub use metrics::metrics_app;
@@ -25,11 +27,23 @@ pub use metrics::metrics_app;
 /// All handlers.
 pub(super) fn routes() -> Router<AppState> {
     let (router, _) = documented_routes().split_for_parts();
-    // The same resource, with the key in the query. Both addresses have the same handlers.
-    router.route(
-        "/lock",
-        put(locks::acquire_lock).patch(locks::renew_lock).delete(locks::release_lock).get(locks::get_lock),
-    )
+    // The same resources, with the key in the query. Both addresses have the same handlers.
+    router
+        .route(
+            "/lock",
+            put(locks::acquire_lock)
+                .patch(locks::renew_lock)
+                .delete(locks::release_lock)
+                .get(locks::get_lock),
+        )
+        .route(
+            "/once",
+            put(once::begin_work)
+                .post(once::store_result)
+                .patch(once::renew_work)
+                .delete(once::give_up)
+                .get(once::look_at_record),
+        )
 }
 
 fn documented_routes() -> OpenApiRouter<AppState> {
@@ -38,6 +52,14 @@ fn documented_routes() -> OpenApiRouter<AppState> {
         .routes(routes!(list::list_locks))
         .routes(routes!(hold::hold_lock))
         .routes(routes!(watch::watch_locks))
+        .routes(routes!(
+            once::begin_work,
+            once::store_result,
+            once::renew_work,
+            once::give_up,
+            once::look_at_record
+        ))
+        .routes(routes!(records::list_records))
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz))
         .routes(routes!(health::explain_problem))

@@ -18,6 +18,9 @@ use crate::service::LockService;
 /// A gateway that is not ready logs the reasons at most this often.
 const UNREADY_INTERVAL: Duration = Duration::from_secs(1);
 
+/// The results that are on their way to the store may take so much together.
+const MOST_RESULT_BYTES: usize = 64 * 1024 * 1024;
+
 /// What the handlers share.
 #[derive(Clone)]
 pub struct AppState(Arc<Shared>);
@@ -26,6 +29,8 @@ struct Shared {
     app: App,
     /// One permit for each request over HTTP/1 that may keep its connection.
     http1_places: Arc<Semaphore>,
+    /// One permit for each byte of results that are on their way to the store.
+    result_bytes: Arc<Semaphore>,
     /// Why the gateway was not ready, as it was last logged, and when.
     unready: Mutex<Option<(String, Instant)>>,
 }
@@ -73,6 +78,8 @@ pub struct Limits {
     pub shares: Shares,
     /// The `max_hold` of a lock that a connection holds, if the request names none.
     pub default_max_hold: Duration,
+    /// The longest result of a piece of work, in bytes.
+    pub max_result_bytes: usize,
 }
 
 impl Limits {
@@ -89,7 +96,8 @@ impl AppState {
     pub fn new(app: App) -> Self {
         let most = app.limits.max_http1_waiters.min(Semaphore::MAX_PERMITS);
         let http1_places = Arc::new(Semaphore::new(most));
-        Self(Arc::new(Shared { app, http1_places, unready: Mutex::default() }))
+        let result_bytes = Arc::new(Semaphore::new(MOST_RESULT_BYTES));
+        Self(Arc::new(Shared { app, http1_places, result_bytes, unready: Mutex::default() }))
     }
 
     /// Logs why the gateway is not ready, unless this reason was logged lately: probes may ask often.
@@ -106,6 +114,12 @@ impl AppState {
     /// The gateway is ready.
     pub(super) fn is_ready(&self) {
         *self.0.unready.lock() = None;
+    }
+
+    /// Room for a result of this length on its way to the store, if there is some.
+    pub(super) fn room_for_result(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.0.result_bytes.clone().try_acquire_many_owned(bytes).ok()
     }
 
     /// Lets a request keep its connection, unless too few would be left for others. The key has a limit, and so has the

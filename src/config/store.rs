@@ -115,6 +115,50 @@ pub struct StoreArgs {
     pub(super) store_timeout: Duration,
 }
 
+/// What a result may have at most, whatever the settings say. Connections to a store are shared by all.
+const MOST_RESULT_BYTES: usize = 1024 * 1024;
+/// So short a result is always stored, where there is little room, too.
+const LEAST_RESULT_BYTES: usize = 1024;
+
+/// The flags of records.
+#[derive(Args, Clone, Debug)]
+pub struct OnceArgs {
+    /// How many bytes the result of a piece of work may have
+    ///
+    /// Clients that store a longer one are told so. It belongs elsewhere, and its address into the result.
+    #[arg(
+        long,
+        help_heading = "Limits",
+        env = "FENCEPOST_MAX_RESULT_BYTES",
+        default_value = "65536",
+        value_name = "BYTES"
+    )]
+    max_result_bytes: usize,
+}
+
+impl OnceArgs {
+    /// The longest result, in bytes.
+    pub(super) fn max_result_bytes(&self) -> Result<usize, SettingsError> {
+        let is_sane = (LEAST_RESULT_BYTES..=MOST_RESULT_BYTES).contains(&self.max_result_bytes);
+        require("--max-result-bytes", is_sane, "from 1024 to 1048576")?;
+        Ok(self.max_result_bytes)
+    }
+}
+
+/// The flags of `check`.
+#[derive(Args, Clone, Debug)]
+pub struct CheckArgs {
+    #[command(flatten)]
+    store: StoreArgs,
+}
+
+impl CheckArgs {
+    /// Checks the settings.
+    pub fn check(&self) -> Result<StoreSettings, SettingsError> {
+        self.store.check()
+    }
+}
+
 /// Where locks live.
 #[derive(Clone, Debug)]
 pub enum StoreSettings {

@@ -82,6 +82,7 @@ fn in_memory(draining: CancellationToken) -> AppState {
                 ticket_ttl: Duration::from_secs(10),
             },
             default_max_hold: Duration::from_secs(7200),
+            max_result_bytes: 65_536,
         },
         admission: Admission::default(),
         serves_metrics: true,

@@ -52,6 +52,7 @@ fn application(keyring: Option<Arc<Keyring>>) -> Middleware {
             max_wait: Duration::ZERO,
             max_http1_waiters: 10,
             default_max_hold: Duration::from_secs(60),
+            max_result_bytes: 65_536,
             shares: Shares {
                 waiters: 10,
                 holds: 10,

@@ -21,6 +21,8 @@ const SHORTEST_HELD_TTL: Duration = Duration::from_secs(1);
 
 /// The query parameters that a method takes, besides `key`.
 pub(crate) trait LockQuery: Sized + Send {
+    /// Where the path form of the address begins.
+    const PATH_FORM: &str = "/locks/";
     /// Their names, for the error that lists them.
     const NAMES: &[&str];
 
@@ -66,15 +68,8 @@ impl LockQuery for AcquireQuery {
     const NAMES: &[&str] = &["ttl", "wait", "owner", "max_hold", "min_hold"];
 
     fn read(pairs: &mut Pairs, limits: &Limits) -> Result<Self, Problem> {
-        let ttl = read_ttl(pairs, limits)?;
-        let wait = match pairs.take("wait") {
-            Some(text) => duration("wait", &text, Duration::ZERO, limits.max_wait)?,
-            None => Duration::ZERO,
-        };
-        let owner = match pairs.take("owner") {
-            Some(text) => Owner::parse(&text).map_err(|error| bad_parameter("owner", error.to_string()))?,
-            None => None,
-        };
+        let (ttl, wait) = (read_ttl(pairs, limits)?, read_wait(pairs, limits)?);
+        let owner = owner(pairs)?;
         let max_hold = pairs.take("max_hold");
         let max_hold = max_hold
             .map(|text| duration("max_hold", &text, ttl.as_duration(), Terms::LONGEST_MAX_HOLD))
@@ -178,28 +173,47 @@ impl LockQuery for ReleaseQuery {
     }
 
     fn read(pairs: &mut Pairs, _: &Limits) -> Result<Self, Problem> {
-        let force = match pairs.take("force") {
-            Some(text) if text == b"true" => true,
-            Some(_) => return Err(bad_parameter("force", "write force=true, or leave it out")),
-            None => false,
-        };
-        let Some(text) = pairs.take("fencing_token") else { return Ok(Self { force, fencing_token: None }) };
-        if !force {
-            return Err(bad_parameter(
-                "fencing_token",
-                "fencing_token needs force=true; to release your own lock, send its Lease-Token and no fencing_token",
-            ));
-        }
-        let number = std::str::from_utf8(&text).ok().and_then(|text| text.parse().ok());
-        let fencing_token = number.and_then(FencingToken::new);
-        let is_none = || {
-            bad_parameter(
-                "fencing_token",
-                "write the fencing_token of the grant, a whole number: GET of the lock says it",
-            )
-        };
-        Ok(Self { force, fencing_token: Some(fencing_token.ok_or_else(is_none)?) })
+        let force = read_flag(pairs, "force", false)?;
+        let fencing_token = read_fencing_token(pairs, force)?;
+        Ok(Self { force, fencing_token })
     }
+}
+
+/// Which grant is to be broken, in a request that says by `force` that one is.
+pub(super) fn read_fencing_token(pairs: &mut Pairs, force: bool) -> Result<Option<FencingToken>, Problem> {
+    let Some(text) = pairs.take("fencing_token") else { return Ok(None) };
+    if !force {
+        return Err(bad_parameter(
+            "fencing_token",
+            "fencing_token needs force=true; to end what is your own, send its Lease-Token and no fencing_token",
+        ));
+    }
+    let number = std::str::from_utf8(&text).ok().and_then(|text| text.parse().ok());
+    let is_none = || {
+        bad_parameter("fencing_token", "write the fencing_token of the grant, a whole number: GET says it")
+    };
+    number.and_then(FencingToken::new).map(Some).ok_or_else(is_none)
+}
+
+/// A parameter that is either `true` or `false`, and which of them where it is left out.
+pub(super) fn read_flag(pairs: &mut Pairs, name: &str, default: bool) -> Result<bool, Problem> {
+    match pairs.take(name).as_deref() {
+        None => Ok(default),
+        Some(b"true") => Ok(true),
+        // To force nothing may be a mistake.
+        Some(b"false") if name != "force" => Ok(false),
+        Some(_) => Err(bad_parameter(name, format!("write {name}={}, or leave it out", !default))),
+    }
+}
+
+pub(super) fn read_wait(pairs: &mut Pairs, limits: &Limits) -> Result<Duration, Problem> {
+    let Some(text) = pairs.take("wait") else { return Ok(Duration::ZERO) };
+    duration("wait", &text, Duration::ZERO, limits.max_wait)
+}
+
+pub(super) fn owner(pairs: &mut Pairs) -> Result<Option<Owner>, Problem> {
+    let Some(text) = pairs.take("owner") else { return Ok(None) };
+    Owner::parse(&text).map_err(|error| bad_parameter("owner", error.to_string()))
 }
 
 /// The query of a `GET`: nothing.

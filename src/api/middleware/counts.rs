@@ -3,6 +3,8 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use axum::http::HeaderValue;
+
 use crate::api::context::Operation;
 use crate::api::problem::ProblemType;
 use crate::telemetry::metrics::{SHORT_TIMES_S, metrics};
@@ -14,6 +16,15 @@ pub(crate) enum RequestOutcome {
     Granted,
     AlreadyHeld,
     Ok,
+    /// To begin: the work is the caller's to do; with those before it, if there were any; or was its own already.
+    Begun,
+    TakenOver,
+    Continued,
+    /// The result was there.
+    Replayed,
+    Stored,
+    /// After the end of the lease: the ttl is too short.
+    StoredLate,
     /// The client had left before it was answered.
     ClientLeft,
     Problem(ProblemType),
@@ -21,7 +32,18 @@ pub(crate) enum RequestOutcome {
 
 impl RequestOutcome {
     /// Their names; those of the problems follow.
-    const SUCCESSES: [&str; 4] = ["granted", "already-held", "ok", "client-left"];
+    const SUCCESSES: [&str; 10] = [
+        "granted",
+        "already-held",
+        "ok",
+        "begun",
+        "taken-over",
+        "continued",
+        "replayed",
+        "stored",
+        "stored-late",
+        "client-left",
+    ];
 
     pub(crate) fn of(operation: Operation, status: u16, problem: Option<ProblemType>) -> Self {
         match (operation, status, problem) {
@@ -30,6 +52,13 @@ impl RequestOutcome {
             (Operation::Acquire, 200, _) => Self::AlreadyHeld,
             _ => Self::Ok,
         }
+    }
+
+    /// How a request about a record succeeded, by what its answer says in `Once`.
+    pub(crate) fn of_record(said: &HeaderValue) -> Option<Self> {
+        use RequestOutcome::{Begun, Continued, Replayed, Stored, StoredLate, TakenOver};
+        let all = [Begun, TakenOver, Continued, Replayed, Stored, StoredLate];
+        all.into_iter().find(|outcome| outcome.name() == said)
     }
 
     pub(crate) fn name(self) -> &'static str {
@@ -50,7 +79,13 @@ impl Label for RequestOutcome {
             Self::Granted => 0,
             Self::AlreadyHeld => 1,
             Self::Ok => 2,
-            Self::ClientLeft => 3,
+            Self::Begun => 3,
+            Self::TakenOver => 4,
+            Self::Continued => 5,
+            Self::Replayed => 6,
+            Self::Stored => 7,
+            Self::StoredLate => 8,
+            Self::ClientLeft => 9,
             Self::Problem(problem) => Self::SUCCESSES.len() + problem as usize,
         }
     }

@@ -13,7 +13,7 @@ use super::delivery::{Delivery, track};
 use super::strangers::is_worth_a_line;
 use crate::access::{Caller, ShownKey};
 use crate::api::context::{Operation, RequestContext};
-use crate::api::headers::{LEASE_TOKEN, REQUEST_ID};
+use crate::api::headers::{LEASE_TOKEN, ONCE, REQUEST_ID};
 use crate::api::problem::ProblemType;
 use crate::api::route::route_of;
 use crate::audit::Event;
@@ -51,6 +51,7 @@ pub(crate) fn observe(request: &mut Request, is_trusted: impl FnOnce(&Request) -
         started: Instant::now(),
         status: None,
         problem: None,
+        of_record: None,
         is_written: false,
     }
 }
@@ -91,6 +92,8 @@ pub(crate) struct LogLine {
     /// Absent until there is an answer.
     status: Option<u16>,
     problem: Option<ProblemType>,
+    /// How a request about a record succeeded.
+    of_record: Option<RequestOutcome>,
     is_written: bool,
 }
 
@@ -116,6 +119,7 @@ impl LogLine {
         }
         self.status = Some(response.status().as_u16());
         self.problem = response.extensions().get::<ProblemType>().copied();
+        self.of_record = response.headers().get(ONCE).and_then(RequestOutcome::of_record);
         if self.method == Method::HEAD {
             // The connection drops the body of this answer unread. So the answer ends with its head.
             self.delivered();
@@ -132,7 +136,9 @@ impl LogLine {
         let (asked, elapsed) = (self.context.asked(), self.started.elapsed());
         let operation = asked.and_then(|asked| asked.operation).unwrap_or(self.operation);
         let outcome = match self.status {
-            Some(status) if is_delivered => RequestOutcome::of(operation, status, self.problem),
+            Some(status) if is_delivered => {
+                self.of_record.unwrap_or_else(|| RequestOutcome::of(operation, status, self.problem))
+            }
             _ => RequestOutcome::ClientLeft,
         };
         let is_measure = is_delivered && !asked.is_some_and(|asked| asked.waits);

@@ -12,7 +12,7 @@ use utoipa::openapi::{
 use utoipa::{IntoParams, IntoResponses};
 
 use crate::access::Right;
-use crate::api::answers::example_holder;
+use crate::api::answers::{example_holder, example_worker};
 use crate::api::problem::{PROBLEM_JSON, Problem, ProblemType};
 
 /// The lock in the path.
@@ -33,6 +33,39 @@ pub(crate) struct QueryKeyParam {
     #[param(min_length = 1, max_length = 512, example = "nightly-report")]
     #[expect(dead_code, reason = "it only documents what `LockCall` reads")]
     key: String,
+}
+
+/// The record in the path.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+pub(crate) struct RecordKeyParam {
+    /// The name of the record: 1 to 512 bytes of UTF-8 without control characters, percent-encoded. A lock of the same name is another
+    /// thing.
+    #[param(min_length = 1, max_length = 512, example = "pay:ann:4711")]
+    #[expect(dead_code, reason = "it only documents what `LockCall` reads")]
+    key: String,
+}
+
+/// Which requests a record is for.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Header)]
+pub(crate) struct FingerprintParam {
+    /// What tells your request from another one with the same key, such as a hash of method, path and body: 1 to 128 visible ASCII
+    /// characters. If the record has one, a request with another one, or with none, is refused with 422.
+    #[param(rename = "Once-Fingerprint", value_type = String, required = false, min_length = 1, max_length = 128,
+        pattern = "^[!-~]+$")]
+    #[expect(dead_code, reason = "it only documents what `fingerprint` reads")]
+    fingerprint: String,
+}
+
+/// The number that a worker shows.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Header)]
+pub(crate) struct NumberParam {
+    /// The fencing token of your 201. If the record has another one by now, nothing is done. It tells two runs with one token apart.
+    #[param(rename = "Fencing-Token", value_type = u64, required = false, minimum = 1, maximum = 9_007_199_254_740_991_i64)]
+    #[expect(dead_code, reason = "it only documents what `shown_number` reads")]
+    number: u64,
 }
 
 /// A token that may be left out.
@@ -170,6 +203,85 @@ problems!(
     &[ProblemType::NotHeld, ProblemType::OutcomeUnknown]
 );
 problems!(
+    BeginProblems = ANYWHERE,
+    WITH_KEYS,
+    ANY_LOCK_CALL,
+    &[
+        ProblemType::OnceUnsupported,
+        ProblemType::FingerprintMismatch,
+        ProblemType::TokenReleased,
+        ProblemType::OnceInProgress,
+        ProblemType::OnceAbandoned,
+        ProblemType::TooManyWaiters,
+        ProblemType::StoreNearlyFull,
+        ProblemType::NotReplicated,
+        ProblemType::OutcomeUnknown,
+        ProblemType::ShuttingDown,
+    ]
+);
+problems!(
+    StoreProblems = ANYWHERE,
+    WITH_KEYS,
+    ANY_LOCK_CALL,
+    &[
+        ProblemType::OnceUnsupported,
+        ProblemType::TokenRequired,
+        ProblemType::MalformedRequest,
+        ProblemType::NotBegun,
+        ProblemType::Superseded,
+        ProblemType::ResultDiffers,
+        ProblemType::ResultTooLarge,
+        ProblemType::ResultEncoded,
+        ProblemType::ResultStalled,
+        ProblemType::TooManyResults,
+        ProblemType::StoreNearlyFull,
+        ProblemType::OutcomeUnknown,
+    ]
+);
+problems!(
+    RenewWorkProblems = ANYWHERE,
+    WITH_KEYS,
+    ANY_LOCK_CALL,
+    &[
+        ProblemType::OnceUnsupported,
+        ProblemType::TokenRequired,
+        ProblemType::NotBegun,
+        ProblemType::Superseded,
+        ProblemType::LeaseOver,
+        ProblemType::AlreadyStored,
+        ProblemType::OutcomeUnknown,
+    ]
+);
+problems!(
+    GiveUpProblems = ANYWHERE,
+    WITH_KEYS,
+    ANY_LOCK_CALL,
+    &[
+        ProblemType::OnceUnsupported,
+        ProblemType::TokenRequired,
+        ProblemType::NotBegun,
+        ProblemType::Superseded,
+        ProblemType::AlreadyStored,
+        ProblemType::OutcomeUnknown,
+    ]
+);
+problems!(
+    LookProblems = ANYWHERE,
+    WITH_KEYS,
+    ANY_LOCK_CALL,
+    &[ProblemType::OnceUnsupported, ProblemType::NotBegun]
+);
+problems!(
+    RecordsProblems = ANYWHERE,
+    WITH_KEYS,
+    &[
+        ProblemType::OnceUnsupported,
+        ProblemType::BadParameter,
+        ProblemType::UnexpectedBody,
+        ProblemType::StoreUnavailable
+    ]
+);
+problems!(
     WatchProblems = ANYWHERE,
     &[
         ProblemType::BadParameter,
@@ -257,6 +369,12 @@ fn example(kind: ProblemType) -> Example {
     }
     if kind == ProblemType::NotHeld {
         body.waiters = Some(0);
+    }
+    if matches!(kind, ProblemType::OnceInProgress | ProblemType::OnceAbandoned) {
+        body.worker = Some(Box::new(example_worker()));
+    }
+    if kind == ProblemType::Superseded {
+        (body.fencing_token, body.done) = (Some(1_795_240_800_123_999), Some(true));
     }
     if kind == ProblemType::RightMissing {
         body.right = Some(Right::Acquire.name());

@@ -84,6 +84,34 @@ problem_types! {
             "The API key has made more requests than its rate allows, or too many API keys from this address were refused. Retry-After says when to come back. Nothing was changed.";
         HeadersTooLarge = REQUEST_HEADER_FIELDS_TOO_LARGE, "headers-too-large", "The headers are too large",
             "Names and values of all headers together may have 16 KiB. Nothing was changed.";
+        OnceInProgress = LOCKED, "once-in-progress", "Another client does the work",
+            "`worker` says who does it, and how long its lease lasts at most. If it stores its result, the same PUT is answered with that. If it crashes, the place is free at the end of its lease. Send `wait` to wait for either.";
+        OnceAbandoned = CONFLICT, "once-abandoned", "Somebody may have done the work, and has stored no result",
+            "`worker` names the last one. Its lease is over, or it gave up and may have done a part. The request said `takeover=false`, so nobody takes over. The worker itself can still store its result, if its token is not released; `yours` says whether that is you. Else a person must find out, and break the record.";
+        FingerprintMismatch = UNPROCESSABLE_ENTITY, "fingerprint-mismatch", "The key belongs to another request",
+            "The record was begun with an Once-Fingerprint, and this request has another one, or none. Two different requests must not share a key. Nothing was changed.";
+        Superseded = CONFLICT, "superseded", "Another worker has taken over",
+            "Your lease ended, or the place was given up, and another token was granted the place: `fencing_token` is its number, and `done` says whether it has stored its result. Your result is not stored. What you changed stands: compare fencing tokens where it matters. Nothing was changed.";
+        AlreadyStored = CONFLICT, "already-stored", "The result is stored already",
+            "This token has stored its result, which ended its lease. There is nothing left to renew or to give up. Nothing was changed.";
+        ResultDiffers = CONFLICT, "result-differs", "This token has stored another result",
+            "A result never changes. The first one that arrived counts, and the same PUT is answered with it. Nothing was changed.";
+        LeaseOver = CONFLICT, "lease-over", "The lease is over",
+            "A renewal does not bring it back. The place is yours until somebody takes over: store the result that you have at once. Nothing was changed.";
+        NotBegun = NOT_FOUND, "not-begun", "There is no such piece of work",
+            "Nobody has begun it, or the place was given up, or the record was broken, has ended, or was lost with the store's data. If you have a result: begin once more with a token of your own, the same Once-Fingerprint and without takeover=false, and if that is 201 store it at once. Nothing was changed.";
+        ResultTooLarge = PAYLOAD_TOO_LARGE, "result-too-large", "The result is too large",
+            "`max_result_bytes` of the 201 says how long a result may be. Store a shorter one, such as the address of where it lies: the place is still yours. Nothing was changed.";
+        ResultEncoded = UNSUPPORTED_MEDIA_TYPE, "result-encoded", "The result has a Content-Encoding",
+            "A result is kept byte for byte, and without its headers: send it as it is, and without Content-Encoding. The place is still yours. Nothing was changed.";
+        ResultStalled = REQUEST_TIMEOUT, "result-stalled", "The result did not arrive in time",
+            "A result must be complete within 10 seconds. Send it again: the place is still yours. Nothing was changed.";
+        TooManyResults = TOO_MANY_REQUESTS, "too-many-results", "Too many results are on their way",
+            "The results that arrive at this gateway at once may take 64 MiB together. Send it again: the place is still yours. Nothing was changed.";
+        OnceUnsupported = NOT_IMPLEMENTED, "once-unsupported", "This store keeps no records",
+            "`detail` says what it lacks. The store was not asked, and nothing was changed.";
+        StoreNearlyFull = SERVICE_UNAVAILABLE, "store-nearly-full", "There is no room for more results",
+            "Records take as much of the store as they may, so that locks have room. A new piece of work is not begun, and a result of more than 1 KiB is not stored. A shorter one is: the place of its worker is still its own. Certainly nothing was changed.";
         InternalError = INTERNAL_SERVER_ERROR, "internal-error", "The gateway made a mistake",
             "Whether anything was changed is not known: retry with the same token. The X-Request-Id of this answer helps to find the mistake in the log.";
         StoreUnavailable = SERVICE_UNAVAILABLE, "store-unavailable", "The store cannot be used",

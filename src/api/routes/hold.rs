@@ -72,7 +72,7 @@ pub(super) async fn hold_lock(
             caller.until_denied(Right::Acquire, &key).await;
         }
     };
-    let hold = match while_allowed(&caller, &key, app.service.hold(request, denied)).await?? {
+    let hold = match while_allowed(&caller, Right::Acquire, &key, app.service.hold(request, denied)).await?? {
         Holding::Held(hold) => hold,
         Holding::NotHeld(token, why) => return Err(not_taken(&token, why)),
         Holding::TooManyHolds => return Err(too_many_holds()),

@@ -26,23 +26,23 @@ const LONGEST_CURSOR: usize = 4_096;
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ListQuery {
-    /// Lists only locks whose names begin with this text. No character in it has a special meaning.
+    /// Lists only those whose names begin with this text. No character in it has a special meaning.
     #[param(value_type = String, required = false, max_length = 512, example = "ci/")]
-    prefix: String,
-    /// How many locks a page has at most; the default is 100. A page may have fewer locks although more pages follow.
+    pub(super) prefix: String,
+    /// How many a page has at most; the default is 100. A page may have fewer although more pages follow.
     #[param(value_type = u16, required = false, minimum = 1, maximum = 1_000, example = 100)]
-    limit: usize,
+    pub(super) limit: usize,
     /// The `next_cursor` of the page before. If the gateway no longer knows it, as after a restart, the list starts
     /// again.
     #[param(value_type = String, required = false, pattern = "^[A-Za-z0-9._-]+$", max_length = 4_096,
         example = "5d1f0c2b7a9e4836.0.1024")]
-    cursor: Option<String>,
+    pub(super) cursor: Option<String>,
 }
 
-/// A request for a page. Its caller may list these locks.
+/// A request for a page. Its caller may list what it asks for.
 pub(super) struct ListCall {
-    caller: Caller,
-    query: ListQuery,
+    pub(super) caller: Caller,
+    pub(super) query: ListQuery,
 }
 
 /// List locks

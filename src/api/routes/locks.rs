@@ -63,7 +63,9 @@ pub(super) async fn acquire_lock(
     };
     let acquisition = match &wait {
         // Boxed, so that requests that do not wait carry no room for it.
-        Some(_) => Box::pin(while_allowed(&caller, &key, app.service.acquire(request))).await??,
+        Some(_) => {
+            Box::pin(while_allowed(&caller, Right::Acquire, &key, app.service.acquire(request))).await??
+        }
         None => app.service.acquire(request).await?,
     };
     let token = &acquisition.token;
@@ -120,12 +122,13 @@ fn account_of(app: &AppState, caller: &Caller) -> Option<Account> {
 /// Ends the wait of a request whose key is revoked. What was granted to it, or may yet be granted, is rolled back.
 pub(super) async fn while_allowed<T>(
     caller: &Caller,
+    right: Right,
     key: &LockKey,
     request: impl Future<Output = T>,
 ) -> Result<T, Problem> {
     tokio::select! {
         biased;
-        denied = caller.until_denied(Right::Acquire, key) => Err(denied.into()),
+        denied = caller.until_denied(right, key) => Err(denied.into()),
         answer = request => Ok(answer),
     }
 }
