@@ -272,7 +272,8 @@ async fn refuse_unsafe(settings: &Settings) -> anyhow::Result<()> {
 }
 
 fn open_store(settings: &Settings) -> anyhow::Result<Arc<dyn LockStore>> {
-    let embedded = EmbeddedSettings { mark_ttl: settings.mark_ttl, line: settings.line };
+    let embedded =
+        EmbeddedSettings { mark_ttl: settings.mark_ttl, line: settings.line, ..EmbeddedSettings::default() };
     Ok(match &settings.store {
         StoreSettings::File(path) => {
             let store = EmbeddedStore::open(path, embedded, Arc::new(SystemClock))?;

@@ -17,7 +17,7 @@ use tokio::sync::{Semaphore, broadcast, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 use crate::clock::Clock;
-use crate::lock::{Inspected, LockKey, Page};
+use crate::lock::{Inspected, LockKey, Page, Reach};
 use crate::store::{
     Bucket, Call, HeartbeatAnswer, Hint, Inspect, LineSettings, List, LockStore, Reply, Replying, Request,
     StoreError,
@@ -26,7 +26,7 @@ use crate::store::{
 use cursor::CursorSeal;
 use disk::Disk;
 use rows::Moment;
-use table::Table;
+use table::{Piece, Table};
 use writer::{Command, Kind, Message, State, TIDY_EVERY, closed, too_late};
 
 mod cursor;
@@ -37,6 +37,7 @@ mod record;
 mod rows;
 mod survey;
 mod table;
+mod work;
 mod writer;
 
 pub use survey::{survey, survey_memory};
@@ -56,6 +57,8 @@ pub struct EmbeddedSettings {
     pub mark_ttl: Duration,
     /// How wait queues behave.
     pub line: LineSettings,
+    /// Above so much, no new piece of work is begun; a third above it, only short results are stored.
+    pub once_memory_bytes: u64,
 }
 
 /// Why a store could not be opened.
@@ -110,7 +113,11 @@ pub struct EmbeddedStore {
 
 impl Default for EmbeddedSettings {
     fn default() -> Self {
-        Self { mark_ttl: Duration::from_secs(120), line: LineSettings::default() }
+        Self {
+            mark_ttl: Duration::from_secs(120),
+            line: LineSettings::default(),
+            once_memory_bytes: 256 * 1024 * 1024,
+        }
     }
 }
 
@@ -260,7 +267,7 @@ impl EmbeddedStore {
     ) -> Replying<'a> {
         let request = request.clone();
         let step = move |table: &mut Table, now| step(table, &request, now).map(C::reply);
-        self.submit(deadline, Kind::Change, step).boxed()
+        self.submit(deadline, Kind::CHANGE, step).boxed()
     }
 
     async fn inspect(&self, request: &Inspect, deadline: Instant) -> Result<Inspected, StoreError> {
@@ -270,23 +277,28 @@ impl EmbeddedStore {
             return Ok(seen);
         }
         let request = request.clone();
-        self.submit(deadline, Kind::Change, move |table, now| Ok(table.inspect(&request, now))).await
+        self.submit(deadline, Kind::CHANGE, move |table, now| Ok(table.inspect(&request, now))).await
     }
 
-    /// Step by step, between which others have their turn.
-    async fn list(&self, request: &List, deadline: Instant) -> Result<Page, StoreError> {
-        let List { reach, cursor, limit } = request;
+    /// A page of a list, and the cursor of the next one: step by step, between which others have their turn.
+    async fn page<T: Send + 'static>(
+        &self,
+        reach: &Reach,
+        cursor: Option<&str>,
+        limit: usize,
+        deadline: Instant,
+        list: fn(&mut Table, &Reach, Option<&LockKey>, usize, Duration) -> Piece<T>,
+    ) -> Result<(Vec<T>, Option<String>), StoreError> {
         // No prefix has a line's end in it.
         let of = reach.prefixes().join("\n");
-        let (mut locks, mut after) =
-            (Vec::new(), cursor.as_ref().and_then(|cursor| self.cursors.open(&of, cursor)));
+        let (mut page, mut after) = (Vec::new(), cursor.and_then(|cursor| self.cursors.open(&of, cursor)));
         for _ in 0..MOST_STEPS {
-            let (reach, left) = (reach.clone(), limit - locks.len());
-            let step = move |table: &mut Table, now| Ok(table.list(&reach, after.as_ref(), left, now));
+            let (reach, left) = (reach.clone(), limit - page.len());
+            let step = move |table: &mut Table, now| Ok(list(table, &reach, after.as_ref(), left, now));
             let (found, next) = self.submit(deadline, Kind::Look, step).await?;
-            locks.extend(found);
+            page.extend(found);
             after = next;
-            if after.is_none() || locks.len() == *limit {
+            if after.is_none() || page.len() == limit {
                 break;
             }
         }
@@ -294,6 +306,15 @@ impl EmbeddedStore {
         let next = next.map_err(|_| {
             StoreError::Unavailable("the gateway could not make the cursor of this page".to_owned())
         })?;
+        Ok((page, next))
+    }
+
+    async fn list(
+        &self,
+        List { reach, cursor, limit }: &List,
+        deadline: Instant,
+    ) -> Result<Page, StoreError> {
+        let (locks, next) = self.page(reach, cursor.as_deref(), *limit, deadline, Table::list).await?;
         Ok(Page { locks, next })
     }
 

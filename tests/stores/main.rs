@@ -13,6 +13,7 @@ mod conformance;
 mod differential;
 mod doubt;
 mod line_suite;
+mod once_suite;
 mod outcomes;
 mod quorum_store;
 mod random_lines;

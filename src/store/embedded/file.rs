@@ -1,14 +1,16 @@
 //! The file of the embedded store: what lies where in it, reading all of it, and writing one batch durably.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt::Display;
 use std::fs::{File, TryLockError};
 use std::io::ErrorKind;
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use redb::backends::InMemoryBackend;
 use redb::{
     Builder, CommitError, Database, DatabaseError, ReadableDatabase, ReadableTable, StorageBackend,
@@ -16,6 +18,7 @@ use redb::{
 };
 
 use crate::clock::Clock;
+use crate::lock::LockKey;
 use crate::store::StoreError;
 
 use super::disk::{Disk, Handle, create_private};
@@ -24,6 +27,7 @@ use super::rows::{
     LOCKS, MARKS, Moment, TERMS, life_row, lock_row, read_lock, read_mark, terms_row, verdict_row,
 };
 use super::table::{Change, Table};
+use super::work::{ONCE, RESULTS, read_work, work_row};
 use super::{EmbeddedSettings, OpenError, UnusableFile};
 
 const NUMBERS: TableDefinition<&str, u64> = TableDefinition::new("numbers");
@@ -38,9 +42,11 @@ const BATCH: &str = "batch";
 /// In `TEXTS`: the boot during which the file was written.
 const BOOT: &str = "boot";
 
-/// The layout that this program writes, and the first, which it reads too: it knew no terms.
-const FORMAT_VERSION: u64 = 2;
-const FIRST_FORMAT_VERSION: u64 = 1;
+/// The layouts that this program reads. The first knew no terms, and is not written any more. The second knew no pieces of work.
+/// A file has that one until there is the first of them: until then, the program before this one can use it.
+const FORMATS: RangeInclusive<u64> = 1..=WITH_WORK;
+const WITHOUT_WORK: u64 = 2;
+const WITH_WORK: u64 = 3;
 /// The memory that redb may use for pages. The table is in memory anyway, so this only saves reads while writing.
 const PAGE_CACHE_BYTES: usize = 32 * 1024 * 1024;
 /// Ends the name of a file that is being made.
@@ -56,6 +62,7 @@ type AnyError = Box<dyn Error + Send + Sync>;
 pub(super) struct StoreFile {
     database: Database,
     boot_id: String,
+    format: u64,
     batch: u64,
 }
 
@@ -81,8 +88,8 @@ impl StoreFile {
         let database =
             builder.create_with_backend(Handle(Arc::clone(disk))).map_err(|error| open_error(path, error))?;
         let head = Head::of(&database).map_err(|error| failed(path, &*error))?;
-        head.judge(path)?;
-        Ok(Self { database, boot_id: clock.boot_id(), batch: head.batch })
+        let format = head.judge(path)?.max(WITHOUT_WORK);
+        Ok(Self { database, boot_id: clock.boot_id(), format, batch: head.batch })
     }
 
     /// Reads all of it into a table. Writes nothing.
@@ -106,7 +113,9 @@ impl StoreFile {
     ///
     /// [`StoreError::Unknown`] means that the batch may be on disk. After any error the file must be opened again.
     pub(super) fn write(&mut self, table: &Table, changes: &[Change], now: Moment) -> Result<(), StoreError> {
-        let staged = self.stage(table, changes, now);
+        let has_work = |change: &Change| table.get(&change.id).is_some_and(Record::is_about_work);
+        let format = if changes.iter().any(has_work) { WITH_WORK } else { self.format };
+        let staged = self.stage(table, changes, format, now);
         let transaction = staged
             .map_err(|error| StoreError::Unavailable(format!("the file cannot be written: {error}")))?;
         transaction.commit().map_err(|error| {
@@ -117,7 +126,7 @@ impl StoreFile {
                 _ => StoreError::Unknown(text),
             }
         })?;
-        self.batch += 1;
+        (self.batch, self.format) = (self.batch + 1, format);
         Ok(())
     }
 
@@ -144,20 +153,40 @@ impl StoreFile {
             let (id, record) = read_mark(key.value(), mark.value(), now, same_boot).ok_or(BAD_ROW)?;
             table.put(id, Some(record));
         }
-        if same_boot {
-            table.take_changes();
+        if self.format == WITH_WORK {
+            let bodies = transaction.open_table(RESULTS)?;
+            for row in transaction.open_table(ONCE)?.iter()? {
+                let (key, work) = row?;
+                let body = bodies.get(key.value())?.map(|body| Bytes::copy_from_slice(body.value()));
+                let found = read_work(key.value(), work.value(), body, now, same_boot);
+                let (id, record) = found.ok_or(BAD_ROW)?;
+                table.put(id, Some(record));
+            }
+        }
+        table.take_changes();
+        if !same_boot {
+            table.touch_all();
         }
         Ok(table)
     }
 
-    fn stage(&self, table: &Table, changes: &[Change], now: Moment) -> Result<WriteTransaction, AnyError> {
-        // Each once, and in the order of the file's pages.
-        let touched: BTreeSet<_> = changes.iter().map(|change| &change.id).collect();
+    fn stage(
+        &self,
+        table: &Table,
+        changes: &[Change],
+        format: u64,
+        now: Moment,
+    ) -> Result<WriteTransaction, AnyError> {
+        // Each once, and in the order of the file's pages, with what the file has of it.
+        let mut touched = BTreeMap::new();
+        for change in changes {
+            touched.entry(&change.id).or_insert(change.before.as_deref());
+        }
         let transaction = self.database.begin_write()?;
         let mut locks = transaction.open_table(LOCKS)?;
         let mut marks = transaction.open_table(MARKS)?;
         let mut terms = transaction.open_table(TERMS)?;
-        for id in touched {
+        for (id, before) in touched {
             match (id, table.get(id)) {
                 (RecordId::Lock(key), Some(Record::Lock(lock))) => {
                     locks.insert(key.as_str(), lock_row(lock, now))?;
@@ -178,10 +207,11 @@ impl StoreFile {
                     terms.remove(key.as_str())?;
                 }
                 (RecordId::Mark(key, token), _) => drop(marks.remove((key.as_str(), token))?),
+                (RecordId::Work(key), after) => write_work(&transaction, key, before, after, now)?,
             }
         }
         let mut numbers = transaction.open_table(NUMBERS)?;
-        numbers.insert(FORMAT, FORMAT_VERSION)?;
+        numbers.insert(FORMAT, format)?;
         numbers.insert(FENCE, table.last_fence())?;
         numbers.insert(BATCH, self.batch + 1)?;
         transaction.open_table(TEXTS)?.insert(BOOT, self.boot_id.as_str())?;
@@ -190,12 +220,35 @@ impl StoreFile {
     }
 }
 
+/// Writes what has become of a piece of work. Its body is written only where there is a new one: it may be long.
+fn write_work(
+    transaction: &WriteTransaction,
+    key: &LockKey,
+    before: Option<&Record>,
+    after: Option<&Record>,
+    now: Moment,
+) -> Result<(), AnyError> {
+    let mut works = transaction.open_table(ONCE)?;
+    match after {
+        Some(Record::Work(work)) => drop(works.insert(key.as_str(), work_row(work, now))?),
+        _ => drop(works.remove(key.as_str())?),
+    }
+    match (before.and_then(Record::body), after.and_then(Record::body)) {
+        (before, Some(body)) if before != Some(body) => {
+            drop(transaction.open_table(RESULTS)?.insert(key.as_str(), body.as_ref())?);
+        }
+        (Some(_), None) => drop(transaction.open_table(RESULTS)?.remove(key.as_str())?),
+        _ => {}
+    }
+    Ok(())
+}
+
 impl Head {
     fn of(database: &impl ReadableDatabase) -> Result<Self, AnyError> {
         let transaction = database.begin_read()?;
         let names: Vec<String> = transaction.list_tables()?.map(|table| table.name().to_owned()).collect();
         if names.is_empty() {
-            return Ok(Self { format: Some(FORMAT_VERSION), batch: 0 });
+            return Ok(Self { format: Some(WITHOUT_WORK), batch: 0 });
         }
         if !names.iter().any(|name| name == NUMBERS.name()) {
             return Ok(Self::default());
@@ -205,10 +258,10 @@ impl Head {
         Ok(Self { format: number(FORMAT)?, batch: number(BATCH)?.unwrap_or(0) })
     }
 
-    /// Whether a program of this version can read the layout.
-    fn judge(&self, path: &Path) -> Result<(), OpenError> {
+    /// The layout, if this program can read it.
+    fn judge(&self, path: &Path) -> Result<u64, OpenError> {
         let reason = match self.format {
-            Some(FIRST_FORMAT_VERSION..=FORMAT_VERSION) => return Ok(()),
+            Some(format) if FORMATS.contains(&format) => return Ok(format),
             Some(found) => UnusableFile::NewerFormat(found),
             None => UnusableFile::NotAStore,
         };

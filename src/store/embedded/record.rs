@@ -1,11 +1,16 @@
-//! What the embedded store keeps: held locks and marks, and how long each of them lives.
+//! What the embedded store keeps: held locks, pieces of work and marks, and how long each of them lives.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use crate::clock::whole_ms;
 use crate::lock::{Attempt, FencingToken, Lease, LockKey, Note, Released, TokenHash, Ttl};
+use crate::once::GivenUp;
 use crate::store::MOST_VOIDED;
+
+use super::work::Work;
 
 /// The name of one record. Ordered, so that a batch is written in the order of the file's pages.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -14,6 +19,8 @@ pub(super) enum RecordId {
     Lock(LockKey),
     /// The mark of a token's hash for this key.
     Mark(LockKey, [u8; 32]),
+    /// The piece of work of this key.
+    Work(LockKey),
 }
 
 /// One record.
@@ -23,6 +30,8 @@ pub(super) enum Record {
     Lock(HeldLock),
     /// What is known of a token beyond its lock.
     Mark(Mark),
+    /// A piece of work, or its result.
+    Work(Work),
 }
 
 /// A lock that was granted.
@@ -59,6 +68,8 @@ pub(super) struct Mark {
 pub(super) enum Verdict {
     /// The token was released, with this answer: it is never granted again.
     Final(Released),
+    /// The token gave up its piece of work, with this answer: it never begins it again.
+    GaveUp(GivenUp),
     /// These attempts are voided, oldest first; the token itself stays usable.
     Voided(VecDeque<Attempt>),
 }
@@ -85,7 +96,23 @@ impl Record {
         match self {
             Self::Lock(lock) => lock.life,
             Self::Mark(mark) => mark.life,
+            Self::Work(work) => work.life,
         }
+    }
+
+    /// How much of the room for pieces of work it takes.
+    pub(super) fn once_bytes(&self) -> u64 {
+        if let Self::Work(work) = self { work.bytes() } else { 0 }
+    }
+
+    /// The body of the result that it has, if it has one.
+    pub(super) fn body(&self) -> Option<&Bytes> {
+        if let Self::Work(work) = self { work.body() } else { None }
+    }
+
+    /// Whether a program that knows nothing of pieces of work would misread it.
+    pub(super) fn is_about_work(&self) -> bool {
+        matches!(self, Self::Work(_) | Self::Mark(Mark { verdict: Verdict::GaveUp(_), .. }))
     }
 }
 
@@ -139,6 +166,11 @@ impl HeldLock {
 }
 
 impl Verdict {
+    /// Whether the token is refused as a whole.
+    pub(super) fn is_final(&self) -> bool {
+        !matches!(self, Self::Voided(_))
+    }
+
     /// The verdict with one more voided attempt. A final one covers every attempt already.
     pub(super) fn voiding(self, attempt: Attempt) -> Self {
         let Self::Voided(mut attempts) = self else { return self };

@@ -7,6 +7,7 @@ use redb::TableDefinition;
 use crate::clock::Clock;
 use crate::clock::whole_ms;
 use crate::lock::{Attempt, FencingToken, LockKey, Note, Released, TokenHash};
+use crate::once::{GivenUp, NotWorker};
 
 use super::record::{HeldLock, Life, Mark, Record, RecordId, Verdict};
 
@@ -16,7 +17,7 @@ pub(super) type LifeRow = (u64, u64, u64);
 pub(super) type LockRow<'a> = (&'a [u8; 32], Option<&'a [u8; 16]>, u64, &'a str, LifeRow);
 /// The end of `max_hold` and of `min_hold`, as lives; one without length where there is none.
 pub(super) type TermsRow = (LifeRow, LifeRow);
-/// Final answer (0 for none), the voided attempts one after the other, life.
+/// Final answer (0 for none), the voided attempts one after the other or the number that belongs to the answer, life.
 pub(super) type MarkRow<'a> = (u8, &'a [u8], LifeRow);
 
 /// The locks by their keys.
@@ -59,13 +60,19 @@ pub(super) fn terms_row(lock: &HeldLock, now: Moment) -> Option<TermsRow> {
     (lock.max_hold.is_some() || lock.min_hold.is_some()).then(|| (row(lock.max_hold), row(lock.min_hold)))
 }
 
-/// The first two columns of the row of a mark: the final answer, and the voided attempts.
+/// The first two columns of the row of a mark: the final answer, and the voided attempts or the answer's number.
 pub(super) fn verdict_row(verdict: &Verdict) -> (u8, Vec<u8>) {
     match verdict {
         Verdict::Voided(attempts) => (0, attempts.iter().flat_map(Attempt::as_bytes).copied().collect()),
         Verdict::Final(Released::Released) => (1, Vec::new()),
         Verdict::Final(Released::NotHeld) => (2, Vec::new()),
         Verdict::Final(Released::HeldByAnother) => (3, Vec::new()),
+        Verdict::GaveUp(GivenUp::GivenUp) => (4, Vec::new()),
+        Verdict::GaveUp(GivenUp::AlreadyStored) => (5, Vec::new()),
+        Verdict::GaveUp(GivenUp::Refused(NotWorker::NotBegun)) => (6, Vec::new()),
+        Verdict::GaveUp(GivenUp::Refused(NotWorker::Superseded { fencing_token, is_done })) => {
+            (if *is_done { 8 } else { 7 }, fencing_token.get().to_le_bytes().to_vec())
+        }
     }
 }
 
@@ -114,6 +121,14 @@ pub(super) fn read_mark(
         1 => Verdict::Final(Released::Released),
         2 => Verdict::Final(Released::NotHeld),
         3 => Verdict::Final(Released::HeldByAnother),
+        4 => Verdict::GaveUp(GivenUp::GivenUp),
+        5 => Verdict::GaveUp(GivenUp::AlreadyStored),
+        6 => Verdict::GaveUp(GivenUp::Refused(NotWorker::NotBegun)),
+        7 | 8 => {
+            let fencing_token = FencingToken::new(u64::from_le_bytes(attempts.try_into().ok()?))?;
+            let is_done = answer == 8;
+            Verdict::GaveUp(GivenUp::Refused(NotWorker::Superseded { fencing_token, is_done }))
+        }
         _ => return None,
     };
     let mark = Mark { verdict, life: restored(life, now, same_boot) };
@@ -126,7 +141,7 @@ pub(super) fn read_mark(
 /// Within one boot the clock that counts since boot is exact. Over a reboot only the wall clock bridges the gap, and
 /// people may have set it. So after a reboot a life lasts at most the rest that it was last given, by a renewal or by
 /// an earlier reboot.
-fn restored((longest_ms, boot_ns, wall_ns): LifeRow, now: Moment, same_boot: bool) -> Life {
+pub(super) fn restored((longest_ms, boot_ns, wall_ns): LifeRow, now: Moment, same_boot: bool) -> Life {
     let longest = Duration::from_millis(longest_ms);
     let rest = match same_boot {
         true => Duration::from_nanos(boot_ns).saturating_sub(now.boot),
@@ -135,7 +150,8 @@ fn restored((longest_ms, boot_ns, wall_ns): LifeRow, now: Moment, same_boot: boo
     Life::starting(now.boot, rest.min(longest))
 }
 
-fn nanoseconds(time: Duration) -> u64 {
+/// A time as a row has it.
+pub(super) fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 

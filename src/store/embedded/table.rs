@@ -22,11 +22,13 @@ use super::record::{HeldLock, Life, Mark, Record, RecordId, Verdict};
 
 mod acquiring;
 mod listing;
+mod once;
 mod records;
 
+pub(super) use listing::Piece;
 use records::Records;
 
-/// Every lock and tombstone, and the last fencing token.
+/// Every lock, piece of work and tombstone, and the last fencing token.
 #[derive(Debug)]
 pub(super) struct Table {
     records: Records,
@@ -35,6 +37,8 @@ pub(super) struct Table {
     ends: BTreeSet<(Duration, RecordId)>,
     /// What was touched since [`Table::take_changes`], in order and with repetitions.
     changes: Vec<Change>,
+    /// How much room pieces of work take, with their results.
+    once_bytes: u64,
     /// The number of the last grant, or one less than the first.
     last_fence: u64,
     /// The waiters. They are in no file: their connections end with the process.
@@ -47,7 +51,7 @@ pub(super) struct Table {
 pub(super) struct Change {
     pub(super) id: RecordId,
     /// What it was; `None` where there was none.
-    before: Option<Box<Record>>,
+    pub(super) before: Option<Box<Record>>,
 }
 
 impl Table {
@@ -57,6 +61,7 @@ impl Table {
             records: Records::new(),
             ends: BTreeSet::new(),
             changes: Vec::new(),
+            once_bytes: 0,
             last_fence: 0,
             queues: WaitQueues::new(settings.line),
             settings,
@@ -239,6 +244,13 @@ impl Table {
         std::mem::take(&mut self.changes)
     }
 
+    /// Counts every record as changed, though none is another than before: their rows have to be written anew.
+    pub(super) fn touch_all(&mut self) {
+        let records = self.records.all();
+        self.changes =
+            records.map(|(id, record)| Change { id: id.clone(), before: Some(record.clone()) }).collect();
+    }
+
     /// Makes every record what it was before these changes. No number is given back, and who waits has to ask again.
     pub(super) fn undo(&mut self, changes: Vec<Change>) {
         for Change { id, before } in changes.into_iter().rev() {
@@ -274,12 +286,14 @@ impl Table {
     /// Sets or removes a record, and returns what it was.
     fn set(&mut self, id: &RecordId, record: Option<Box<Record>>) -> Option<Box<Record>> {
         let life = record.as_ref().map(|record| record.life());
+        self.once_bytes += record.as_ref().map_or(0, |record| record.once_bytes());
         let before = match record {
             Some(record) => self.records.insert(id.clone(), record),
             None => self.records.remove(id),
         };
         if let Some(before) = &before {
             self.ends.remove(&(before.life().end, id.clone()));
+            self.once_bytes -= before.once_bytes();
         }
         if let Some(life) = life {
             self.ends.insert((life.end, id.clone()));
@@ -295,7 +309,7 @@ impl Table {
     fn void(&mut self, key: &LockKey, token: &TokenHash, attempt: Attempt, now: Duration) {
         let verdict = match self.verdict(key, token, now) {
             // A token that was released is refused as a whole, and its answer is not to live longer.
-            Some(Verdict::Final(_)) => return,
+            Some(verdict) if verdict.is_final() => return,
             Some(voided) => voided.clone(),
             None => Verdict::Voided(VecDeque::new()),
         };

@@ -18,6 +18,9 @@ use super::{EmbeddedSettings, OpenError};
 
 /// The most commands that share one commit.
 const BATCH_LIMIT: usize = 1_024;
+/// Once the results in a batch have so many bytes, it is full. With one more of the longest they are 8 MiB, so that the commit of a
+/// lock among them never waits for more.
+const BATCH_BYTES: usize = 7 * 1024 * 1024;
 /// How many ended records a commit removes for each record that it changes. No command makes more than one, so ended
 /// records cannot pile up, and they delay the commit only a little.
 const PURGED_PER_CHANGE: usize = 2;
@@ -52,13 +55,18 @@ pub(super) struct Command {
     pub(super) apply: Apply,
 }
 
-/// What a step may do to the table. In a batch the first kind comes first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// What a step may do to the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Nothing: it can be answered while the file cannot be written.
+    /// Nothing: it can be answered while the file cannot be written. In a batch it comes first.
     Look,
-    /// Anything.
-    Change,
+    /// Anything. It brings a result of so many bytes.
+    Change { bytes: usize },
+}
+
+impl Kind {
+    /// A step that brings no result.
+    pub(super) const CHANGE: Self = Self::Change { bytes: 0 };
 }
 
 /// Applies a step to the table at a time since boot, or takes the reason why that cannot be done.
@@ -253,14 +261,18 @@ impl Writer {
 
     /// Takes what has queued up behind the first message, up to a full batch or the order to stop.
     fn collect(&self, first: Option<Message>) -> (Vec<Command>, Option<oneshot::Sender<()>>) {
-        let mut commands = Vec::new();
+        let (mut commands, mut bytes) = (Vec::new(), 0);
         let mut next = first;
         while let Some(message) = next {
             match message {
-                Message::Command(command) => commands.push(command),
+                Message::Command(command) => {
+                    bytes += if let Kind::Change { bytes } = command.kind { bytes } else { 0 };
+                    commands.push(command);
+                }
                 Message::Stop(stopped) => return (commands, Some(stopped)),
             }
-            next = if commands.len() < BATCH_LIMIT { self.queue.try_recv().ok() } else { None };
+            let is_full = commands.len() == BATCH_LIMIT || bytes > BATCH_BYTES;
+            next = if is_full { None } else { self.queue.try_recv().ok() };
         }
         (commands, None)
     }
@@ -270,8 +282,8 @@ impl Writer {
     /// Looks come first. All of these commands are under way at once, so any order is right. A look that sees no change
     /// of this batch needs no commit.
     fn serve(&mut self, mut commands: Vec<Command>) -> (Result<(), StoreError>, Vec<(Answer, bool)>) {
-        commands.sort_by_key(|command| command.kind);
-        let changes = commands.last().is_some_and(|command| command.kind == Kind::Change);
+        commands.sort_by_key(|command| command.kind != Kind::Look);
+        let changes = commands.last().is_some_and(|command| command.kind != Kind::Look);
         if changes && self.state.unwritable().is_some() {
             self.state.reopen(&self.settings, &*self.clock);
         }
@@ -282,7 +294,7 @@ impl Writer {
                 command.refuse(too_late());
                 continue;
             }
-            if let (Kind::Change, Some(reason)) = (command.kind, self.state.unwritable()) {
+            if let (Kind::Change { .. }, Some(reason)) = (command.kind, self.state.unwritable()) {
                 command.refuse(StoreError::Unavailable(reason.clone()));
                 continue;
             }
@@ -363,3 +375,6 @@ pub(super) fn closed() -> StoreError {
 pub(super) fn too_late() -> StoreError {
     StoreError::Unavailable("the store was too busy to begin in time; nothing was done".to_owned())
 }
+
+#[cfg(test)]
+mod tests;

@@ -137,8 +137,8 @@ pub struct UndoBegin {
     pub attempt: Attempt,
 }
 
-/// Says how far a piece of work is. `None` where there is no record, or one of which nobody needs to know: nobody's, with none
-/// before.
+/// Says how far a piece of work is. Where `token` is the worker's, that pins its grant: it takes itself for the worker from now on.
+/// `None` where there is no record, or one of which nobody needs to know: nobody's, with none before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LookAtRecord {
     /// The record.

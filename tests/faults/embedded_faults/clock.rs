@@ -20,6 +20,8 @@ use tokio::time::Instant;
 use kit::asking::LockStoreExt;
 use kit::{Client, Gateway, PATIENCE, fresh_token};
 
+mod records;
+
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
 const MINUTE_MS: u64 = 60_000;

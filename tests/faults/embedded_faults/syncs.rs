@@ -18,6 +18,7 @@ use kit::{PATIENCE, seed};
 use machine::Machine;
 
 mod machine;
+mod records;
 
 const KEYS: usize = 6;
 const STEPS: usize = 24;

@@ -1,6 +1,6 @@
 //! Every store, for what is asked through the trait.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fencepost::clock::SystemClock;
@@ -19,6 +19,8 @@ pub const LINE: LineSettings =
 /// A store, and what must live as long as it does.
 pub struct AnyStore {
     pub store: Arc<dyn LockStore>,
+    /// The clock of a store that goes by one of the test's.
+    clock: Option<SkippingClock>,
     _directory: Option<TempDir>,
     _redis: Option<RedisServer>,
     /// Where others find the same locks, and what their keys begin with; nothing where there can be no others.
@@ -31,23 +33,27 @@ impl AnyStore {
     }
 
     fn of_any(store: Arc<dyn LockStore>) -> Self {
-        Self { store, _directory: None, _redis: None, found_at: None }
+        Self { store, clock: None, _directory: None, _redis: None, found_at: None }
     }
 
     pub async fn file(mark_ttl: Duration) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("locks.redb");
-        let store =
-            EmbeddedStore::open(&file, EmbeddedSettings { mark_ttl, line: LINE }, Arc::new(SystemClock))
-                .unwrap();
-        Self { _directory: Some(directory), ..Self::of(store) }
+        let clock = SkippingClock::default();
+        let store = EmbeddedStore::open(&file, embedded(mark_ttl), Arc::new(clock.clone())).unwrap();
+        Self { clock: Some(clock), _directory: Some(directory), ..Self::of(store) }
     }
 
     pub async fn memory(mark_ttl: Duration) -> Self {
-        Self::of(
-            EmbeddedStore::in_memory(EmbeddedSettings { mark_ttl, line: LINE }, Arc::new(SystemClock))
-                .unwrap(),
-        )
+        Self::memory_for_records(mark_ttl, EmbeddedSettings::default().once_memory_bytes).await
+    }
+
+    /// In memory, with room for so many bytes of records.
+    pub async fn memory_for_records(mark_ttl: Duration, once_memory_bytes: u64) -> Self {
+        let clock = SkippingClock::default();
+        let settings = EmbeddedSettings { once_memory_bytes, ..embedded(mark_ttl) };
+        let store = EmbeddedStore::in_memory(settings, Arc::new(clock.clone())).unwrap();
+        Self { clock: Some(clock), ..Self::of(store) }
     }
 
     pub async fn redis(mark_ttl: Duration) -> Self {
@@ -97,6 +103,14 @@ impl AnyStore {
         Self { found_at: Some((address, prefix.to_owned())), ..Self::of_any(store) }
     }
 
+    /// Lets time pass for the store: at once where its clock is the test's, or tokio's and paused.
+    pub async fn pass(&self, time: Duration) {
+        match &self.clock {
+            Some(clock) => *clock.0.lock().unwrap() += time,
+            None => tokio::time::sleep(time).await,
+        }
+    }
+
     /// Another gateway's view of the same locks and lines; an embedded store has only one, and lines on a quorum too.
     pub fn another_gateway(&self, mark_ttl: Duration) -> Arc<dyn LockStore> {
         match &self.found_at {
@@ -104,6 +118,28 @@ impl AnyStore {
             None => self.store.clone(),
         }
     }
+}
+
+/// The clocks of this machine, ahead by what a test has skipped.
+#[derive(Clone, Debug, Default)]
+struct SkippingClock(Arc<Mutex<Duration>>);
+
+impl fencepost::clock::Clock for SkippingClock {
+    fn boot(&self) -> Duration {
+        SystemClock.boot() + *self.0.lock().unwrap()
+    }
+
+    fn wall(&self) -> Duration {
+        SystemClock.wall() + *self.0.lock().unwrap()
+    }
+
+    fn boot_id(&self) -> String {
+        SystemClock.boot_id()
+    }
+}
+
+fn embedded(mark_ttl: Duration) -> EmbeddedSettings {
+    EmbeddedSettings { mark_ttl, line: LINE, ..EmbeddedSettings::default() }
 }
 
 /// What keys in Redis begin with, unless something else is asked for.
@@ -173,4 +209,16 @@ macro_rules! for_each_server {
 #[macro_export]
 macro_rules! for_each_store {
     ($($name:ident),+ $(,)?) => { $($crate::store_tests!($name on file memory redis sentinel cluster quorum);)+ };
+}
+
+/// Tests on the stores that keep records. None of them waits for longer than a short lease.
+#[macro_export]
+macro_rules! for_each_record_store {
+    ($($name:ident),+ $(,)?) => { $($crate::store_tests!($name on file memory);)+ };
+}
+
+/// Tests in which days pass: on the stores that keep records and whose clock a test can move.
+#[macro_export]
+macro_rules! for_each_record_store_with_a_clock {
+    ($($name:ident),+ $(,)?) => { $($crate::store_tests!($name on file memory);)+ };
 }

@@ -117,7 +117,10 @@ impl Pair {
     pub fn start(Place { address, connection, is_in_real_time }: Place, prefix: &str) -> Self {
         let clock = Arc::new(MovedClock(AtomicU64::new(1_000_000_000)));
         let line = LineSettings { ticket_ttl: TICKET_TTL, max_waiters_per_key: MOST_WAITERS };
-        let table = EmbeddedStore::in_memory(EmbeddedSettings { mark_ttl: MARK_TTL, line }, clock.clone());
+        let table = EmbeddedStore::in_memory(
+            EmbeddedSettings { mark_ttl: MARK_TTL, line, ..EmbeddedSettings::default() },
+            clock.clone(),
+        );
         let gateway = || {
             let settings = RedisSettings {
                 prefix: prefix.to_owned(),
@@ -293,6 +296,8 @@ fn key_of(request: &mut Request) -> &mut LockKey {
         | Request::PassOn(PassOn { key, .. })
         | Request::Inspect(Inspect { key, .. })
         | Request::Break(Break { key, .. }) => key,
-        Request::List(_) | Request::Heartbeat(_) | Request::Check(_) => panic!("of no lock: {request:?}"),
+        Request::List(_) | Request::Heartbeat(_) | Request::Check(_) | Request::Once(_) => {
+            panic!("of no lock: {request:?}")
+        }
     }
 }

@@ -76,7 +76,7 @@ pub struct Fleet {
 impl Base {
     fn open(&self) -> Arc<dyn LockStore> {
         let line = LineSettings { ticket_ttl: TICKET_TTL, ..LineSettings::default() };
-        let settings = EmbeddedSettings { mark_ttl: MARK_TTL, line };
+        let settings = EmbeddedSettings { mark_ttl: MARK_TTL, line, ..EmbeddedSettings::default() };
         match self {
             Self::Redis(server) => {
                 let address = RedisAddress::parse(server.url(), None).unwrap();

@@ -15,9 +15,11 @@ use fencepost::clock::Clock;
 use fencepost::lock::{
     Acquired, Attempt, Inspected, LeaseToken, LockKey, Note, Owner, Released, Renewed, Terms, TokenHash, Ttl,
 };
+use fencepost::once::{Begun, GivenUp, Keep, NotWorker};
 use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
 use fencepost::store::{
-    Inspect, KnownTo, LockRequest, LockStore, Release, Renew, Renewer, RollBack, TicketAfter, Tombstone, Try,
+    Begin, GiveUp, Inspect, KnownTo, LockRequest, LockStore, Release, Renew, Renewer, RollBack, TicketAfter,
+    Tombstone, Try,
 };
 use redb::{ReadableDatabase, ReadableTable, TableDefinition, TableHandle};
 use tempfile::TempDir;
@@ -37,6 +39,9 @@ const HOUR: Duration = Duration::from_secs(3600);
 const WRITTEN_AT: Duration = Duration::from_secs(1_795_428_000);
 const WRITTEN_AFTER_BOOT: Duration = Duration::from_secs(1000);
 const BOOT: &str = "the boot in which it was written";
+/// The layouts of files with locks alone, and with records: the last that this build knows.
+const FORMAT_OF_LOCKS: u64 = 2;
+const LAST_FORMAT: u64 = 3;
 
 type Life = (u64, u64, u64);
 type LockRow = (&'static [u8; 32], Option<&'static [u8; 16]>, u64, &'static str, Life);
@@ -308,6 +313,53 @@ async fn a_gateway_starts_on_the_file_of_an_earlier_version() {
     }
 }
 
+fn format_of(file: &Path) -> u64 {
+    let read = redb::Database::open(file).unwrap().begin_read().unwrap();
+    read.open_table(NUMBERS).unwrap().get("format").unwrap().unwrap().value()
+}
+
+/// So whoever goes back to the program before it need not leave the file behind. With the first record, that program refuses the
+/// file: it would forget the record.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_has_the_layout_of_locks_until_there_is_a_record() {
+    enum First {
+        Begun,
+        GivenUp,
+    }
+    for first in [First::Begun, First::GivenUp] {
+        let (_directory, file) = lay_down(&recorded("0.1.0", FIXTURE));
+        let start = || open(&file, BOOT, WRITTEN_AFTER_BOOT, WRITTEN_AT);
+        let store = start();
+        take(&store, request("new", "12")).await;
+        store.close().await;
+        assert_eq!(format_of(&file), FORMAT_OF_LOCKS);
+        let (store, key) = (start(), key("record"));
+        let token = LeaseToken::generate().record_hash();
+        match first {
+            First::Begun => {
+                let (attempt, ttl) = (Attempt::generate(), Ttl::from_ms(60_000).unwrap());
+                let (keep, note, fingerprint) = (Keep::DEFAULT, Note::default(), None);
+                let (may_take_over, only_confirms) = (true, false);
+                let begin =
+                    Begin { key, token, attempt, ttl, keep, note, fingerprint, may_take_over, only_confirms };
+                assert!(matches!(store.call(begin, soon()).await, Ok(Begun::Granted(_))));
+            }
+            First::GivenUp => {
+                let give_up = GiveUp { key, token, is_clean: false, tombstone: Tombstone::Final };
+                let told = GivenUp::Refused(NotWorker::NotBegun);
+                assert_eq!(store.call(give_up, soon()).await, Ok(told));
+            }
+        }
+        store.close().await;
+        assert_eq!(format_of(&file), LAST_FORMAT);
+        // It stays so, whatever becomes of the record.
+        let store = start();
+        take(&store, request("another", "13")).await;
+        store.close().await;
+        assert_eq!(format_of(&file), LAST_FORMAT);
+    }
+}
+
 /// A file that a later version has written in a layout of its own is refused by one line, and not written to: whether that
 /// version closed it, or was killed.
 #[tokio::test(flavor = "multi_thread")]
@@ -317,7 +369,7 @@ async fn a_file_of_a_later_layout_is_refused_and_stays_as_it_is() {
         let database = redb::Database::open(&file).unwrap();
         let change = database.begin_write().unwrap();
         let mut numbers = change.open_table(NUMBERS).unwrap();
-        let later = numbers.get("format").unwrap().unwrap().value() + 1;
+        let later = LAST_FORMAT + 1;
         numbers.insert("format", later).unwrap();
         drop(numbers);
         let unheard_of = TableDefinition::<&str, &str>::new("unheard-of");

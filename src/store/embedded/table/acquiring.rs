@@ -130,7 +130,7 @@ impl Table {
     fn barred(&self, lock: &LockRequest, now: Duration) -> Option<Barred> {
         let LockRequest { key, token, attempt, .. } = lock;
         match self.verdict(key, token, now)? {
-            Verdict::Final(_) => Some(Barred::TokenReleased),
+            Verdict::Final(_) | Verdict::GaveUp(_) => Some(Barred::TokenReleased),
             // An attempt that has claimed the lock is voided: a copy that comes late must not claim it anew.
             Verdict::Voided(attempts) if attempts.contains(attempt) => {
                 let own = self.held(key, now).filter(|held| held.token == *token);

@@ -19,36 +19,53 @@ pub(super) struct Records {
     /// Each record in a box, which leaves little to move.
     pub(super) parts: Box<[HashMap<RecordId, Box<Record>>]>,
     hasher: RandomState,
-    /// The keys of locks, in order, so that a list of locks can go on where it was left; but for `unordered`.
+    locks: Keys,
+    works: Keys,
+}
+
+/// What can be listed.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Listable {
+    /// The locks.
+    Locks,
+    /// The pieces of work.
+    Works,
+}
+
+/// The keys of all records of one kind, so that a list of them can go on where it was left.
+#[derive(Debug)]
+struct Keys {
+    /// In order, but for `unordered`.
     ordered: BTreeSet<LockKey>,
-    /// The rest of the keys of locks. Keeping the order costs more than everything else that is done for a lock, and
-    /// most locks are gone before a list is asked for.
+    /// The rest. Keeping the order costs more than everything else that is done for a lock, and most locks are gone before a
+    /// list is asked for.
     unordered: HashSet<LockKey>,
 }
 
 impl Records {
     pub(super) fn new() -> Self {
-        let (ordered, unordered) = (BTreeSet::new(), HashSet::with_capacity(MOST_UNORDERED));
         let parts = (0..PARTS).map(|_| HashMap::new()).collect();
-        Self { parts, hasher: RandomState::new(), ordered, unordered }
+        Self { parts, hasher: RandomState::new(), locks: Keys::new(), works: Keys::new() }
     }
 
     pub(super) fn get(&self, id: &RecordId) -> Option<&Record> {
         self.parts[self.part(id)].get(id).map(|record| &**record)
     }
 
+    /// All of them, in no order.
+    pub(super) fn all(&self) -> impl Iterator<Item = (&RecordId, &Box<Record>)> {
+        self.parts.iter().flatten()
+    }
+
     /// Returns what was there before.
     pub(super) fn insert(&mut self, id: RecordId, record: Box<Record>) -> Option<Box<Record>> {
         let part = self.part(&id);
-        let fresh = if let RecordId::Lock(key) = &id { Some(key.clone()) } else { None };
+        let fresh = listed(&id).map(|(kind, key)| (kind, key.clone()));
         let before = self.parts[part].insert(id, record);
         if before.is_none()
-            && let Some(key) = fresh
+            && let Some((kind, key)) = fresh
         {
-            self.unordered.insert(key);
-            if self.unordered.len() >= MOST_UNORDERED {
-                self.put_in_order();
-            }
+            self.keys(kind).insert(key);
         }
         before
     }
@@ -57,29 +74,70 @@ impl Records {
     pub(super) fn remove(&mut self, id: &RecordId) -> Option<Box<Record>> {
         let part = self.part(id);
         let record = self.parts[part].remove(id)?;
-        if let RecordId::Lock(key) = id
-            && !self.unordered.remove(key)
-        {
-            self.ordered.remove(key);
+        if let Some((kind, key)) = listed(id) {
+            self.keys(kind).remove(key);
         }
         Some(record)
     }
 
-    /// The locks from a key on, in the order of their keys.
-    pub(super) fn locks_from(&mut self, first: Bound<LockKey>) -> impl Iterator<Item = (&LockKey, &Record)> {
-        self.put_in_order();
+    /// Those of one kind from a key on, in the order of their keys.
+    pub(super) fn from(
+        &mut self,
+        kind: Listable,
+        first: Bound<LockKey>,
+    ) -> impl Iterator<Item = (&LockKey, &Record)> {
+        self.keys(kind).put_in_order();
         let this = &*self;
-        this.ordered
+        let (keys, id): (_, fn(LockKey) -> RecordId) = match kind {
+            Listable::Locks => (&this.locks, RecordId::Lock),
+            Listable::Works => (&this.works, RecordId::Work),
+        };
+        keys.ordered
             .range((first, Bound::Unbounded))
-            .filter_map(|key| Some((key, this.get(&RecordId::Lock(key.clone()))?)))
+            .filter_map(move |key| Some((key, this.get(&id(key.clone()))?)))
     }
 
-    fn put_in_order(&mut self) {
-        self.ordered.extend(self.unordered.drain());
+    fn keys(&mut self, kind: Listable) -> &mut Keys {
+        match kind {
+            Listable::Locks => &mut self.locks,
+            Listable::Works => &mut self.works,
+        }
     }
 
     fn part(&self, id: &RecordId) -> usize {
         // Bits that the maps, which hash for themselves, have no part in.
         self.hasher.hash_one(id) as usize % PARTS
+    }
+}
+
+impl Keys {
+    fn new() -> Self {
+        Self { ordered: BTreeSet::new(), unordered: HashSet::with_capacity(MOST_UNORDERED) }
+    }
+
+    fn insert(&mut self, key: LockKey) {
+        self.unordered.insert(key);
+        if self.unordered.len() >= MOST_UNORDERED {
+            self.put_in_order();
+        }
+    }
+
+    fn remove(&mut self, key: &LockKey) {
+        if !self.unordered.remove(key) {
+            self.ordered.remove(key);
+        }
+    }
+
+    fn put_in_order(&mut self) {
+        self.ordered.extend(self.unordered.drain());
+    }
+}
+
+/// In which list a record is, and by which key.
+fn listed(id: &RecordId) -> Option<(Listable, &LockKey)> {
+    match id {
+        RecordId::Lock(key) => Some((Listable::Locks, key)),
+        RecordId::Work(key) => Some((Listable::Works, key)),
+        RecordId::Mark(..) => None,
     }
 }

@@ -6,6 +6,7 @@ use super::*;
 use crate::lock::{Acquired, Lease, LeaseToken, Reach, Refusal, Terms, Ttl};
 use crate::store::{LockRequest, Try};
 
+mod once;
 mod queue;
 
 const NOW: Duration = Duration::from_secs(1_000);

@@ -1,0 +1,179 @@
+//! Leaving a place: giving up, and begins that are undone.
+
+use super::*;
+
+for_each_record_store!(
+    who_gives_up_is_counted,
+    who_gives_up_clean_is_as_if_it_had_never_begun,
+    who_gives_up_clean_leaves_those_before_it_counted,
+    who_gave_up_begins_no_more_and_is_told_the_same_again,
+    whatever_it_is_answered_the_token_is_refused_from_then_on,
+    a_token_that_the_server_made_leaves_no_mark,
+    what_is_stored_is_not_given_up,
+    an_undone_begin_is_as_if_it_had_never_been,
+    an_undone_take_over_leaves_those_before_it_counted,
+    only_its_own_grant_is_undone,
+    a_voided_attempt_begins_nothing_and_its_token_stays_usable,
+);
+for_each_record_store_with_a_clock!(a_token_that_gave_up_is_forgotten_in_the_end);
+
+async fn who_gives_up_is_counted(scene: &AnyStore) {
+    let first = Person::new(scene, "k");
+    let place = first.grant().await;
+    assert_eq!(first.give_up().await, GivenUp::GivenUp);
+    let second = Person::new(scene, "k");
+    let next = second.grant().await;
+    assert_eq!(history(&next), (1, Some(number(&place))));
+    assert!(number(&next) > number(&place));
+    second.give_up().await;
+    assert_eq!(history(&Person::new(scene, "k").grant().await), (2, Some(number(&next))));
+    // Also once its lease is over.
+    let crashed = Person::new(scene, "crashed");
+    let place = crashed.crash().await;
+    assert_eq!(crashed.give_up().await, GivenUp::GivenUp);
+    assert_eq!(history(&Person::new(scene, "crashed").grant().await), (1, Some(number(&place))));
+}
+
+async fn who_gives_up_clean_is_as_if_it_had_never_begun(scene: &AnyStore) {
+    let first = Person::new(scene, "k");
+    let place = first.grant().await;
+    assert_eq!(first.give_up_clean().await, GivenUp::GivenUp);
+    assert_eq!(first.look().await, None);
+    let next = Person::new(scene, "k").cautious().grant().await;
+    assert_eq!(history(&next), (0, None));
+    assert!(number(&next) > number(&place));
+}
+
+async fn who_gives_up_clean_leaves_those_before_it_counted(scene: &AnyStore) {
+    let crashed = Person::new(scene, "k").crash().await;
+    let second = Person::new(scene, "k");
+    assert_eq!(history(&second.grant().await), (1, Some(number(&crashed))));
+    assert_eq!(second.give_up_clean().await, GivenUp::GivenUp);
+    let third = Person::new(scene, "k");
+    assert!(matches!(third.cautious().begin().await, Begun::Abandoned(_)));
+    assert_eq!(third.grant().await.earlier, 1);
+}
+
+async fn who_gave_up_begins_no_more_and_is_told_the_same_again(scene: &AnyStore) {
+    let person = Person::new(scene, "k");
+    person.grant().await;
+    assert_eq!(person.give_up().await, GivenUp::GivenUp);
+    for is_clean in [true, false] {
+        assert_eq!(person.give_up_leaving(is_clean, Tombstone::Final).await, GivenUp::GivenUp);
+        assert_eq!(person.begin().await, Begun::TokenReleased);
+        assert_eq!(person.confirming().begin().await, Begun::TokenReleased);
+    }
+    let next = Person::new(scene, "k");
+    assert_eq!(next.grant().await.earlier, 1, "a repetition changes nothing");
+    assert_eq!(person.give_up().await, GivenUp::GivenUp, "though another is at work");
+    assert_eq!(person.begin().await, Begun::TokenReleased);
+    stored(next.store("done").await);
+    assert_eq!(person.give_up().await, GivenUp::GivenUp);
+    assert_eq!(person.result().await.result, text("done"), "a result is everybody's");
+    // A key is one thing, another key another.
+    Person { key: LockKey::parse(b"another").unwrap(), ..person }.grant().await;
+}
+
+async fn whatever_it_is_answered_the_token_is_refused_from_then_on(scene: &AnyStore) {
+    let early = Person::new(scene, "k");
+    assert_eq!(early.give_up().await, GivenUp::Refused(NotWorker::NotBegun));
+    let worker = Person::new(scene, "k");
+    let place = worker.grant().await;
+    let stranger = Person::new(scene, "k");
+    assert_eq!(stranger.give_up().await, GivenUp::Refused(superseded(&place)));
+    assert!(matches!(worker.renew(LONG_MS).await, RenewedWork::Renewed(_)), "the worker is untouched");
+    assert_eq!(worker.give_up_clean().await, GivenUp::GivenUp);
+    // The answers stay, though the state is another one now.
+    assert_eq!(early.give_up().await, GivenUp::Refused(NotWorker::NotBegun));
+    assert_eq!(stranger.give_up().await, GivenUp::Refused(superseded(&place)));
+    for person in [early, stranger] {
+        assert_eq!(person.begin().await, Begun::TokenReleased);
+    }
+}
+
+async fn a_token_that_the_server_made_leaves_no_mark(scene: &AnyStore) {
+    let person = Person::new(scene, "k");
+    person.grant().await;
+    assert_eq!(person.give_up_leaving(false, Tombstone::None).await, GivenUp::GivenUp);
+    let again = person.give_up_leaving(false, Tombstone::None).await;
+    assert_eq!(again, GivenUp::Refused(NotWorker::NotBegun), "it is not repeated");
+    assert_eq!(person.grant().await.earlier, 1, "it is counted once");
+}
+
+async fn what_is_stored_is_not_given_up(scene: &AnyStore) {
+    let person = Person::new(scene, "k");
+    let attempt = Attempt::generate();
+    granted(person.begin_as(attempt, LONG_MS).await);
+    stored(person.store("done").await);
+    assert!(!person.undo(attempt).await);
+    for is_clean in [true, false] {
+        assert_eq!(person.give_up_leaving(is_clean, Tombstone::Final).await, GivenUp::AlreadyStored);
+    }
+    assert_eq!(person.renew(LONG_MS).await, RenewedWork::AlreadyStored);
+    assert_eq!(person.result().await.result, text("done"));
+    stored(person.store("done").await);
+}
+
+async fn an_undone_begin_is_as_if_it_had_never_been(scene: &AnyStore) {
+    let person = Person::new(scene, "k");
+    let place = person.undone().await;
+    assert_eq!(person.look().await, None);
+    let next = person.cautious().grant().await;
+    assert_eq!(history(&next), (0, None));
+    assert!(number(&next) > number(&place));
+}
+
+async fn an_undone_take_over_leaves_those_before_it_counted(scene: &AnyStore) {
+    let crashed = Person::new(scene, "k").crash().await;
+    for _ in 0..3 {
+        assert_eq!(Person::new(scene, "k").undone().await.earlier, 1);
+    }
+    let next = Person::new(scene, "k");
+    assert!(matches!(next.cautious().begin().await, Begun::Abandoned(_)));
+    let place = next.grant().await;
+    assert_eq!(place.earlier, 1);
+    assert!(number(&place) > number(&crashed));
+}
+
+async fn only_its_own_grant_is_undone(scene: &AnyStore) {
+    let (person, stranger) = (Person::new(scene, "k"), Person::new(scene, "k"));
+    let attempt = Attempt::generate();
+    assert!(!person.undo(Attempt::generate()).await, "there is none");
+    granted(person.begin_as(attempt, LONG_MS).await);
+    assert!(!stranger.undo(attempt).await);
+    assert!(!person.undo(Attempt::generate()).await);
+    assert!(matches!(stranger.begin().await, Begun::Busy(_)), "token and attempt must both match");
+    assert!(person.undo(attempt).await);
+    assert!(!person.undo(attempt).await, "it was undone before");
+    // Also once its lease is over.
+    let late = Attempt::generate();
+    granted(person.begin_as(late, BRIEF_MS).await);
+    scene.pass(Duration::from_millis(BRIEF_MS + 5)).await;
+    assert!(person.undo(late).await);
+    assert_eq!(history(&stranger.grant().await), (0, None));
+}
+
+async fn a_voided_attempt_begins_nothing_and_its_token_stays_usable(scene: &AnyStore) {
+    let person = Person::new(scene, "k");
+    let late = Attempt::generate();
+    // The undoing arrives before the begin.
+    assert!(!person.undo(late).await);
+    assert_eq!(person.begin_as(late, LONG_MS).await, Begun::AttemptVoided);
+    assert_eq!(person.look().await, None);
+    let fresh = Attempt::generate();
+    granted(person.begin_as(fresh, LONG_MS).await);
+    // A copy of the voided one neither pins nor lengthens what the token has by now.
+    assert_eq!(person.begin_as(late, 90_000).await, Begun::AttemptVoided);
+    assert!(person.undo(fresh).await);
+}
+
+async fn a_token_that_gave_up_is_forgotten_in_the_end(scene: &AnyStore) {
+    let person = Person::new(scene, "k");
+    person.grant().await;
+    person.give_up().await;
+    scene.pass(MARK_TTL - Duration::from_secs(20)).await;
+    assert_eq!(person.begin().await, Begun::TokenReleased);
+    assert_eq!(person.give_up().await, GivenUp::GivenUp);
+    scene.pass(Duration::from_secs(20)).await;
+    assert_eq!(person.grant().await.earlier, 1);
+}
