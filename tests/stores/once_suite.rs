@@ -36,7 +36,6 @@ const LONG_MS: u64 = 30_000;
 const BRIEF_MS: u64 = 60;
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
-const MILLISECOND: Duration = Duration::from_millis(1);
 
 /// Somebody with a token, who may work on a record.
 #[derive(Clone)]
