@@ -201,7 +201,8 @@ impl Problem {
     }
 
     pub(super) fn body(self) -> ProblemBody {
-        let AboutRecord { worker, yours, superseded_by } = self.record.map(|record| *record).unwrap_or_default();
+        let AboutRecord { worker, yours, superseded_by } =
+            self.record.map(|record| *record).unwrap_or_default();
         ProblemBody {
             kind: self.kind,
             title: self.kind.title(),

@@ -17,6 +17,7 @@ mod holes;
 mod line;
 mod machine;
 mod many;
+mod once;
 mod one;
 mod resharding;
 mod settings;

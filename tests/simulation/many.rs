@@ -23,8 +23,21 @@ const ENOUGH_SEEDS: u64 = FIXED_SEEDS * Store::ALL.len() as u64;
 const MOST_SEEDS: u64 = 40;
 
 /// What clients do beyond taking and releasing, and how it ends.
-const MORE: [&str; 5] =
-    ["hold of a token that asked before", "hold lost", "hold ended", "hold handed over", "break"];
+const MORE: [&str; 13] = [
+    "hold of a token that asked before",
+    "hold lost",
+    "hold ended",
+    "hold handed over",
+    "break",
+    "work begun",
+    "work taken over",
+    "work continued",
+    "work superseded",
+    "work given up",
+    "result stored",
+    "result told",
+    "record broken",
+];
 
 #[derive(Default)]
 struct Sum {

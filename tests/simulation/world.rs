@@ -21,6 +21,7 @@ use crate::failover::{self, Roles};
 use crate::gateways::{Gateway, Way};
 use crate::line::Line;
 use crate::machine::{LIES, Machine};
+use crate::once::{self, Records, WORKERS, Worker};
 use crate::settings::{Settings, Store};
 use crate::{faults, holes, tap, watchman};
 
@@ -73,6 +74,8 @@ pub struct World {
     pub line: Line,
     /// Since when no gateway is cut off from all servers; the largest number while one is.
     pub free_since_us: AtomicU64,
+    /// What is asked about records.
+    pub records: Records,
     began: Instant,
     is_over: AtomicBool,
 }
@@ -120,6 +123,7 @@ impl World {
             resources: Mutex::default(),
             line: Line::default(),
             free_since_us: AtomicU64::new(0),
+            records: Records::default(),
             began: Instant::now(),
             is_over: AtomicBool::new(false),
         });
@@ -217,6 +221,11 @@ impl World {
         format!("{letter}-{}", self.began.elapsed().as_secs() / ERA.as_secs())
     }
 
+    /// The name of one of the records that several ask for now.
+    pub fn record_key(&self, number: u64, era_s: u64) -> String {
+        format!("record-{number}-{}", self.began.elapsed().as_secs() / era_s)
+    }
+
     /// Does something to what a lock protects.
     pub fn with_resource<T>(&self, key: &str, act: impl FnOnce(&mut Resource) -> T) -> T {
         act(self.resources.lock().unwrap().entry(key.to_owned()).or_default())
@@ -258,6 +267,9 @@ pub async fn play(settings: Settings) -> Closed {
     let clients: Vec<_> = (0..world.settings.clients)
         .map(|number| tokio::spawn(Client::new(world.clone(), number).live()))
         .collect();
+    let workers = if world.settings.store == Store::Quorum { 0 } else { WORKERS };
+    let workers: Vec<_> =
+        (0..workers).map(|number| tokio::spawn(Worker::new(world.clone(), number).live())).collect();
     let faults = tokio::spawn(faults::happen(world.clone()));
     if world.settings.store == Store::Sentinel {
         tokio::spawn(failover::replicate(world.clone()));
@@ -267,7 +279,7 @@ pub async fn play(settings: Settings) -> Closed {
     world.end();
     faults.await.unwrap();
     watchman.await.unwrap();
-    for client in clients {
+    for client in clients.into_iter().chain(workers) {
         client.await.unwrap();
     }
     sleep(SETTLING).await;
@@ -278,7 +290,14 @@ pub async fn play(settings: Settings) -> Closed {
             look(&world, &key).await;
         }
     }
+    let asked = world.records.close();
+    let blocked = once::nobody_blocks(&world, &asked).await;
     let mut closed = world.book.close();
+    let history = &closed.history;
+    let failovers = history.failovers.iter().flat_map(|failover| [failover.lost, failover.split]);
+    let disturbances: Vec<_> =
+        history.losses.iter().chain(&history.returns).copied().chain(failovers).collect();
+    closed.violations.extend(blocked.into_iter().chain(once::judge(&asked, &disturbances)));
     closed.history.asks_replicas = world.settings.asks_replicas();
     closed.history.is_of_quorum = world.settings.store == Store::Quorum;
     closed
