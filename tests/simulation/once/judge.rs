@@ -11,6 +11,9 @@ const WOKEN_WITHIN_US: u64 = 3_000_000;
 /// So long before, nothing must have failed.
 const CALM_FOR_US: u64 = 2_000_000;
 
+/// For so long a token that gave up is refused: shorter than tombstones live here.
+const REFUSED_FOR_US: u64 = 10_000_000;
+
 /// All that is wrong. `disturbances` are the times in which the store lost something, or older data came back.
 pub fn judge(operations: &[Operation], disturbances: &[Span]) -> Vec<String> {
     let mut by_key = BTreeMap::<&str, Vec<&Operation>>::new();
@@ -90,6 +93,16 @@ impl Record<'_> {
         }
         if is_excused {
             return;
+        }
+        // O10: whoever gave up never works on this again, for as long as that is remembered.
+        let gave_up = matches!(before.action, Action::GiveUp { .. })
+            && matches!(before.answer, Answer::GivenUp | Answer::NotBegun | Answer::Superseded { .. });
+        if gave_up
+            && before.token == after.token
+            && matches!(after.answer, Answer::Work { .. })
+            && after.end_us < before.start_us + REFUSED_FOR_US
+        {
+            violations.push(format!("O10: a token that gave up works on: {before:?} {after:?}"));
         }
         let was_broken = self.may_have(after.end_us, |other| {
             matches!(other.action, Action::Break { .. }) && other.end_us >= before.start_us
