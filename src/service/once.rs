@@ -91,8 +91,6 @@ pub enum NotBegun {
     NearlyFull,
     /// As many wait at this gateway as may.
     TooManyWaiters,
-    /// A newer request of the same token waits in its place.
-    Displaced,
     /// Fewer replicas of the store than must have acknowledged the grant, for this reason, and it was undone.
     NotReplicated(String),
     /// The gateway stops, so the wait ended early.

@@ -110,10 +110,6 @@ fn not_begun(why: NotBegun) -> Problem {
         ),
         NotBegun::NearlyFull => nearly_full("there is no room for a new record"),
         NotBegun::TooManyWaiters => too_many_waiters(),
-        NotBegun::Displaced => Problem::new(
-            ProblemType::TooManyWaiters,
-            "a newer request of the same token waits at this gateway: one token waits once",
-        ),
         NotBegun::NotReplicated(reason) => Problem::new(ProblemType::NotReplicated, reason),
         NotBegun::ShuttingDown => Problem::new(
             ProblemType::ShuttingDown,

@@ -64,9 +64,9 @@ impl LockService {
                     let token = request.token.clone().unwrap_or_else(LeaseToken::generate);
                     return Ok(Beginning { token, outcome: BeginOutcome::Done(stored) });
                 }
-                Next::Displaced => return refused(NotBegun::Displaced),
                 Next::ShuttingDown => return refused(NotBegun::ShuttingDown),
-                Next::Over => return refused(told?.later(told_at.elapsed())),
+                // A newer request of the same token waits in the place of this one: what this one knows is all that it is told.
+                Next::Displaced | Next::Over => return refused(told?.later(told_at.elapsed())),
             }
         }
     }
