@@ -101,6 +101,38 @@ async fn what_was_answered_survives_a_kill() {
     assert!(numbers.is_sorted_by(|a, b| a < b), "{numbers:?}");
 }
 
+/// A result that was answered is there after a kill, and so is what is known of a worker that did not get so far.
+#[tokio::test(flavor = "multi_thread")]
+async fn records_survive_a_kill() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("locks.redb");
+    let (mut results, mut last): (Vec<String>, _) = (Vec::new(), 0);
+    for round in 0..5 {
+        let mut gateway = Gateway::on_file(&file, &[]).await;
+        let client = Client::new(gateway.address);
+        for (earlier, number) in results.iter().enumerate() {
+            let told = client.put(&format!("/once/done{earlier}")).token(&fresh_token()).send().await;
+            let told = told.expect(200);
+            assert_eq!(
+                (&told.body[..], told.header("Fencing-Token")),
+                (&b"a result"[..], Some(number.as_str()))
+            );
+        }
+        let token = fresh_token();
+        let worker = client.put("/once/given-up").token(&token).send().await.expect(201);
+        assert_eq!(worker.json()["earlier"], round, "{worker:?}");
+        client.delete("/once/given-up").token(&token).send().await.expect(204);
+        let path = format!("/once/done{round}");
+        let worker = client.put(&path).token(&token).send().await.expect(201);
+        assert!(worker.fencing_token() > last);
+        last = worker.fencing_token();
+        let stored = client.call("POST", &path).token(&token).body("a result").send().await;
+        gateway.kill();
+        stored.expect(200);
+        results.push(last.to_string());
+    }
+}
+
 /// A wall clock that somebody set.
 struct SetClock(Duration);
 

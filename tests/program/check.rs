@@ -413,14 +413,19 @@ async fn a_file_is_neither_made_nor_disturbed() {
     assert!(code == 0 && said.ends_with("it was not closed, and the next start repairs it"), "{said}");
 
     let mut gateway = Gateway::on_file(&file, &[]).await;
-    let client = Client::new(gateway.address);
+    let (client, token) = (Client::new(gateway.address), fresh_token());
     for key in ["before", "after"] {
         client.get(&format!("/locks/{key}")).send().await.expect(200);
     }
+    for key in ["done", "under-way"] {
+        client.put(&format!("/once/{key}")).token(&token).send().await.expect(201);
+    }
+    client.call("POST", "/once/done").token(&token).body("a result").send().await.expect(200);
     gateway.signal("TERM");
     assert!(gateway.exit_status().await.success());
     let (code, said) = state();
     assert!(code == 0 && said.ends_with("in use by nobody"), "{said}");
+    assert_eq!(row(&check(&["--store", &store]).1, "records"), "2, with 8 bytes of results");
 }
 
 #[test]

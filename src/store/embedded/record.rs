@@ -30,8 +30,8 @@ pub(super) enum Record {
     Lock(HeldLock),
     /// What is known of a token beyond its lock.
     Mark(Mark),
-    /// A piece of work, or its result.
-    Work(Work),
+    /// A piece of work, or its result. In a box, so that it makes no lock longer.
+    Work(Box<Work>),
 }
 
 /// A lock that was granted.

@@ -1,9 +1,10 @@
 //! A piece of work as the embedded store keeps it, and how it lies in the file.
 
+use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
-use redb::TableDefinition;
+use redb::{Builder, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
 
 use crate::clock::whole_ms;
 use crate::lock::{Attempt, FencingToken, Lease, LockKey, Note, TokenHash, Ttl};
@@ -180,6 +181,17 @@ pub(super) const ONCE: TableDefinition<&str, WorkRow<'static>> = TableDefinition
 /// The bodies. They have a table of their own, so that nothing but storing a result writes one.
 pub(super) const RESULTS: TableDefinition<&str, &[u8]> = TableDefinition::new("results");
 
+/// How many records a file holds that was closed, and how many bytes of results; `None` where it never held any.
+pub(super) fn count(path: &Path) -> Option<(u64, usize)> {
+    let transaction = Builder::new().open_read_only(path).ok()?.begin_read().ok()?;
+    let works = transaction.open_table(ONCE).ok()?.len().ok()?;
+    let bodies = transaction.open_table(RESULTS).ok();
+    let bytes = bodies.map_or(0, |bodies| {
+        bodies.iter().map_or(0, |rows| rows.flatten().map(|(_, body)| body.value().len()).sum())
+    });
+    Some((works, bytes))
+}
+
 /// The row of a record.
 pub(super) fn work_row(work: &Work, now: Moment) -> WorkRow<'_> {
     let attempt = work.attempt.as_ref().map(Attempt::as_bytes);
@@ -242,5 +254,5 @@ pub(super) fn read_work(
         result,
     };
     let key = LockKey::parse(key.as_bytes()).ok()?;
-    Some((RecordId::Work(key), Record::Work(work)))
+    Some((RecordId::Work(key), Record::Work(Box::new(work))))
 }

@@ -252,7 +252,7 @@ impl Table {
     }
 
     fn put_work(&mut self, key: &LockKey, work: Option<Work>) {
-        self.put(RecordId::Work(key.clone()), work.map(Record::Work));
+        self.put(RecordId::Work(key.clone()), work.map(|work| Record::Work(Box::new(work))));
     }
 
     /// Whether there is room for a new record of `key`. One that has ended, and was not removed yet, makes room for it.

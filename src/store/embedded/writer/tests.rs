@@ -27,7 +27,7 @@ async fn a_batch_has_at_most_eight_mebibytes_of_results() {
     });
     let requests: Vec<_> = requests.chain([Request::from(Check)]).collect();
     let mut answers: Vec<_> = requests.iter().map(|request| store.run(request, deadline)).collect();
-    let mut waiting = |answers: &mut Vec<_>| {
+    let waiting = |answers: &mut Vec<_>| {
         answers.retain_mut(|answer: &mut crate::store::Replying<'_>| answer.now_or_never().is_none());
         answers.len()
     };

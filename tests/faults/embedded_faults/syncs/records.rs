@@ -139,9 +139,10 @@ impl History {
     /// Looks at each record, which changes nothing and needs no disk, and holds that against what was told.
     async fn look(&mut self) {
         for number in 0..KEYS {
-            let view = self.ask(LookAtRecord { key: key(number), token: None }).await.unwrap();
             let stranger = LeaseToken::generate().record_hash();
+            // It changes nothing, but it is refused for as long as it is not known what the file holds.
             let told = self.ask(Self::begin(key(number), stranger, true)).await;
+            let view = self.ask(LookAtRecord { key: key(number), token: None }).await.unwrap();
             let candidates = self.possible[number].clone();
             let is_so = |fate: &Fate| match (fate, &view) {
                 (Fate::None, None) => true,
@@ -159,7 +160,6 @@ impl History {
                         Ok(Begun::Done(stored)) => {
                             stored.result.body == *body && stored.fencing_token == *fence
                         }
-                        // To begin is a change, though this one changes nothing: it is refused for as long as the disk is.
                         Err(_) => true,
                         Ok(_) => false,
                     };
@@ -167,13 +167,16 @@ impl History {
                 }
                 _ => false,
             };
-            let found = candidates.into_iter().rev().find(is_so);
-            let mut found = found.unwrap_or_else(|| panic!("{number} is {view:?} and {told:?}"));
-            if let (Fate::Working(_, fence, _), Some(view)) = (&mut found, &view) {
+            let found = candidates.iter().rposition(is_so);
+            let found =
+                found.unwrap_or_else(|| panic!("{number} is {view:?} and {told:?}, not {candidates:?}"));
+            // Once it was seen to be so, it was told. Of what is in doubt, what was before may be seen until the file is read.
+            if found > 0 || told.is_ok() {
+                self.possible[number] = vec![candidates[found].clone()];
+            }
+            if let (Fate::Working(_, fence, _), Some(view)) = (&mut self.possible[number][0], &view) {
                 *fence = Some(view.place.lease.fencing_token);
             }
-            // Once it was seen to be so, it was told.
-            self.possible[number] = vec![found];
         }
     }
 }
