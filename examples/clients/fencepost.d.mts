@@ -16,6 +16,12 @@ export class Lost extends FencepostError {}
 export class Refused extends FencepostError {}
 export class Unavailable extends FencepostError {}
 export class Unknown extends FencepostError {}
+export class Mismatch extends Refused {}
+export class Abandoned extends FencepostError {}
+export class Superseded extends Lost {
+  readonly fencingToken: number;
+}
+export class NothingDone extends Error {}
 
 export interface Lease {
   readonly key: string;
@@ -26,8 +32,17 @@ export interface Lease {
   check(): void;
 }
 
+export interface Place extends Lease {
+  readonly earlier: number;
+  readonly maxResultBytes: number;
+}
+export type Made = string | Uint8Array | { body: string | Uint8Array; status?: number; contentType?: string };
+export type Result = { body: Buffer; status?: number; contentType?: string; wasReplayed: boolean; fencingToken: number };
+
 /** `waitMs` may be as long as you like. `signal` gives up: the lock is released, or the ticket in the wait queue. */
 export type Options = { ttlMs?: number; waitMs?: number; owner?: string; signal?: AbortSignal };
+/** `keepMs`: how long the result is kept. `takeover: false`: do not do again what someone may have done. */
+export type OnceOptions = Options & { keepMs?: number; fingerprint?: string; takeover?: boolean };
 export type Settings = { retryForMs?: number; tryForMs?: number; apiKey?: string; caFile?: string };
 
 export class Fencepost {
@@ -36,4 +51,5 @@ export class Fencepost {
   renew(lease: Lease, ttlMs?: number): Promise<void>;
   release(lease: Lease): Promise<void>;
   hold<T>(key: string, options: Options, work: (lease: Lease) => Promise<T>): Promise<T>;
+  once(key: string, options: OnceOptions, work: (place: Place) => Promise<Made>): Promise<Result>;
 }

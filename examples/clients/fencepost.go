@@ -3,6 +3,7 @@
 package fencepost
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
@@ -33,6 +34,13 @@ var (
 	ErrUnknown     = errors.New("no answer in time: it may have happened, or not")
 )
 
+// Of these, only Once speaks: see once.go, which you can leave out.
+var (
+	ErrMismatch   = fmt.Errorf("the record belongs to a request with another fingerprint: %w", ErrRefused)
+	ErrAbandoned  = errors.New("someone may have done the work, and stored no result")
+	ErrSuperseded = fmt.Errorf("another worker has taken over, and your result is not stored: %w", ErrLost)
+)
+
 // Error is what the gateway answered, as far as there was an answer. Get it with errors.As.
 type Error struct {
 	Kind       error         `json:"-"` // One of the above.
@@ -42,12 +50,17 @@ type Error struct {
 	Type       string        `json:"type"`
 	Detail     string        `json:"detail"`
 	Position   int           `json:"position"` // In the wait queue, from 1 on.
-	Holder     *struct {
-		Owner        string    `json:"owner"`
-		FencingToken int64     `json:"fencing_token"`
-		ExpiresAt    time.Time `json:"expires_at"`
-		ExpiresInMs  int64     `json:"expires_in_ms"`
-	} `json:"holder"`
+	Holder     *Holder       `json:"holder"`
+	Worker     *Holder       `json:"worker"`        // Who does a piece of work.
+	Successor  int64         `json:"fencing_token"` // The number of who has taken over.
+}
+
+// Holder is who holds a lock, or does a piece of work.
+type Holder struct {
+	Owner        string    `json:"owner"`
+	FencingToken int64     `json:"fencing_token"`
+	ExpiresAt    time.Time `json:"expires_at"`
+	ExpiresInMs  int64     `json:"expires_in_ms"`
 }
 
 func (e *Error) Error() string { return e.Message }
@@ -61,14 +74,21 @@ func kindOf(status int, problem string) error {
 		return ErrUnavailable
 	case problem == "": // What a proxy answers has no such type.
 		return ErrUnknown
+	case problem == "/problems/once-abandoned":
+		return ErrAbandoned
+	case problem == "/problems/superseded":
+		return ErrSuperseded
+	case problem == "/problems/fingerprint-mismatch":
+		return ErrMismatch
 	case status == 423:
 		return ErrBusy
 	case (status == 404 || status == 409) && problem != "/problems/not-found":
 		return ErrLost
-	case status == 429 || problem == "/problems/store-unavailable" || problem == "/problems/not-replicated" ||
-		problem == "/problems/shutting-down":
+	case status == 408 || status == 429 || problem == "/problems/store-unavailable" ||
+		problem == "/problems/not-replicated" || problem == "/problems/shutting-down" ||
+		problem == "/problems/store-nearly-full":
 		return ErrUnavailable
-	case status >= 500:
+	case status >= 500 && status != 501:
 		return ErrUnknown
 	}
 	return ErrRefused
@@ -90,6 +110,24 @@ type Lease struct {
 	FencingToken int64
 	mutex        sync.Mutex
 	endsAt       time.Time
+	record       *record // Of a piece of work. A lock has none.
+}
+
+// What is told and known of a piece of work, besides the lease.
+type record struct {
+	fingerprint, contentType string
+	body                     []byte
+	earlier, maxResultBytes  int64
+	stored                   *Result
+}
+
+// Result is what came of a piece of work. WasReplayed: another run has done it, whose FencingToken this is.
+type Result struct {
+	Body         []byte
+	Status       *int
+	ContentType  string
+	WasReplayed  bool
+	FencingToken int64
 }
 
 // EndsAt is when the lease ends, and never too late. Its clock stands still while the machine sleeps: then the fencing
@@ -162,28 +200,50 @@ func (c *Client) Acquire(ctx context.Context, key string, o Options) (*Lease, er
 	if o.TTL == 0 {
 		o.TTL = 30 * time.Second
 	}
-	random := make([]byte, 16)
-	if _, err := rand.Read(random); err != nil {
+	lease, err := newLease(key)
+	if err != nil {
 		return nil, err
 	}
-	lease := &Lease{Key: key, Token: fmt.Sprintf("%x", random)}
 	query := url.Values{"ttl": {inMs(o.TTL)}}
 	if o.Owner != "" {
 		query.Set("owner", o.Owner)
 	}
+	if err = c.take(ctx, lease, o, query); err != nil {
+		return nil, err
+	}
+	return lease, nil
+}
+
+func newLease(key string) (*Lease, error) {
+	random := make([]byte, 16)
+	_, err := rand.Read(random)
+	return &Lease{Key: key, Token: fmt.Sprintf("%x", random)}, err
+}
+
+func (c *Client) take(ctx context.Context, lease *Lease, o Options, query url.Values) error {
 	begun := time.Now()
 	err := c.call(ctx, "PUT", lease, query, begun.Add(o.Wait+c.RetryFor), begun.Add(o.Wait), true)
-	if err == nil && time.Until(lease.EndsAt()) < o.TTL*2/3 { // It waited. The same request says when the lease ends.
+	isStored := lease.record != nil && lease.record.stored != nil
+	if err == nil && !isStored && time.Until(lease.EndsAt()) < o.TTL*2/3 {
+		// It waited. The same request says when the lease ends.
 		err = c.call(ctx, "PUT", lease, query, time.Now().Add(c.TryFor), time.Time{}, false)
 	}
-	if err == nil {
-		return lease, nil
+	isOver := err == nil || errors.Is(err, ErrAbandoned)
+	for _, kind := range []error{ErrLost, ErrRefused, ErrUnavailable} {
+		isOver = isOver || errors.Is(err, kind)
 	}
-	isOver := errors.Is(err, ErrLost) || errors.Is(err, ErrRefused) || errors.Is(err, ErrUnavailable)
 	if !isOver && (o.Wait > 0 || !errors.Is(err, ErrBusy)) { // A grant that it was not told of is released.
-		_ = c.call(context.Background(), "DELETE", lease, url.Values{}, time.Now().Add(c.TryFor), time.Time{}, false)
+		_ = c.leave(lease, true)
 	}
-	return nil, err
+	return err
+}
+
+func (c *Client) leave(lease *Lease, isClean bool) error {
+	query := url.Values{}
+	if lease.record != nil && isClean {
+		query.Set("clean", "true")
+	}
+	return c.call(context.Background(), "DELETE", lease, query, time.Now().Add(c.TryFor), time.Time{}, false)
 }
 
 // Renew lengthens a lease to this time from now on.
@@ -210,27 +270,7 @@ func (c *Client) Hold(ctx context.Context, key string, o Options, work func(cont
 	if err != nil {
 		return err
 	}
-	var isLost atomic.Bool
-	working, stop := context.WithCancel(ctx)
-	go func() {
-		for working.Err() == nil {
-			select {
-			case <-working.Done():
-			case <-time.After(least(o.TTL/3, time.Until(lease.EndsAt()))):
-				err := ErrLost
-				if time.Now().Before(lease.EndsAt()) {
-					err = c.Renew(working, lease, o.TTL)
-				}
-				if working.Err() == nil && (errors.Is(err, ErrLost) || time.Now().After(lease.EndsAt())) {
-					isLost.Store(true)
-					lease.mutex.Lock()
-					lease.endsAt = time.Now() // So the release is tried once.
-					lease.mutex.Unlock()
-					stop()
-				}
-			}
-		}
-	}()
+	working, stop, isLost := c.renews(ctx, lease, o.TTL)
 	hasEnded := false
 	defer func() {
 		if stop(); !hasEnded { // The work panics, or ends its goroutine.
@@ -257,6 +297,32 @@ func (c *Client) Hold(ctx context.Context, key string, o Options, work func(cont
 	return released
 }
 
+// Renews until the context ends, which it cancels when the lease is lost.
+func (c *Client) renews(ctx context.Context, lease *Lease, ttl time.Duration) (context.Context, func(), *atomic.Bool) {
+	isLost := new(atomic.Bool)
+	working, stop := context.WithCancel(ctx)
+	go func() {
+		for working.Err() == nil {
+			select {
+			case <-working.Done():
+			case <-time.After(least(ttl/3, time.Until(lease.EndsAt()))):
+				err := ErrLost
+				if time.Now().Before(lease.EndsAt()) {
+					err = c.Renew(working, lease, ttl)
+				}
+				if working.Err() == nil && (errors.Is(err, ErrLost) || time.Now().After(lease.EndsAt())) {
+					isLost.Store(true)
+					lease.mutex.Lock()
+					lease.endsAt = time.Now() // So the release is tried once.
+					lease.mutex.Unlock()
+					stop()
+				}
+			}
+		}
+	}()
+	return working, stop, isLost
+}
+
 // The same request with the same token until it is answered. A gateway that fails is asked last from then on.
 func (c *Client) call(ctx context.Context, method string, l *Lease, query url.Values, until, waitUntil time.Time,
 	isNew bool) error {
@@ -277,23 +343,14 @@ func (c *Client) call(ctx context.Context, method string, l *Lease, query url.Va
 		} else {
 			wait = 0
 		}
-		address, timeout := base+"/lock?"+query.Encode(), least(until.Sub(sent), tryFor+wait)
-		status, text, after := c.send(ctx, method, address, l.Token, timeout)
+		address, timeout := base+l.path()+"?"+query.Encode(), least(until.Sub(sent), tryFor+wait)
+		status, text, header := c.send(ctx, method, address, l, timeout)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		var grant struct {
-			FencingToken int64 `json:"fencing_token"`
-			TTLMs        int64 `json:"ttl_ms"`
-		}
-		isGrant := status == http.StatusOK || status == http.StatusCreated // A proxy may answer so with anything.
-		isGrant = isGrant && json.Unmarshal(text, &grant) == nil && grant.FencingToken > 0 && grant.TTLMs > 0
-		if method == "DELETE" && status == http.StatusNoContent {
-			return nil
-		} else if method != "DELETE" && isGrant {
-			l.mutex.Lock()
-			defer l.mutex.Unlock()
-			l.FencingToken, l.endsAt = grant.FencingToken, sent.Add(time.Duration(grant.TTLMs)*time.Millisecond)
+		seconds, _ := strconv.Atoi(header.Get("Retry-After"))
+		after := time.Duration(seconds) * time.Second
+		if l.accepts(method, sent, status, text, header) {
 			return nil
 		}
 		problem := Error{RetryAfter: after}
@@ -307,16 +364,16 @@ func (c *Client) call(ctx context.Context, method string, l *Lease, query url.Va
 		problem.Kind = kindOf(status, problem.Type)
 		problem.Message = fmt.Sprintf("%s %s at %s: %s", method, l.Key, base, problem.Detail)
 		isDoubtful, isReached = isDoubtful || problem.Kind == ErrUnknown, isReached || status > 0
-		pause := 200 * time.Millisecond
-		if problem.Kind == ErrBusy && time.Until(waitUntil) > 100*time.Millisecond {
+		pause, isBusy := 200*time.Millisecond, problem.Kind == ErrBusy || problem.Kind == ErrAbandoned
+		isRefused := errors.Is(&problem, ErrRefused)
+		if isBusy && time.Until(waitUntil) > 100*time.Millisecond {
 			if problem.Position > 0 {
 				continue
 			}
-		} else if problem.Kind == ErrBusy || problem.Kind == ErrLost || problem.Kind == ErrRefused {
-			if problem.Kind == ErrRefused && doubtful != nil && method == "PUT" { // Those may have granted it.
+		} else if isBusy || isRefused || errors.Is(&problem, ErrLost) {
+			if isRefused && doubtful != nil && method == "PUT" { // Those may have granted it.
 				others := &Client{URLs: doubtful, APIKey: c.APIKey, TryFor: c.TryFor, HTTP: c.HTTP}
-				ends := time.Now().Add(c.TryFor)
-				_ = others.call(context.Background(), "DELETE", l, url.Values{}, ends, time.Time{}, false)
+				_ = others.leave(l, isNew)
 			}
 			return &problem
 		} else {
@@ -350,10 +407,61 @@ func (c *Client) call(ctx context.Context, method string, l *Lease, query url.Va
 	}
 }
 
-// The status, the text, and Retry-After. Status 0: nothing was sent. -1: and the settings are wrong. 1: the
-// answer was lost.
-func (c *Client) send(ctx context.Context, method, address, token string, timeout time.Duration) (
-	int, []byte, time.Duration) {
+func (l *Lease) path() string {
+	if l.record != nil {
+		return "/once"
+	}
+	return "/lock"
+}
+
+// Whether this is the gateway's whole answer. A proxy may answer 200 with anything.
+func (l *Lease) accepts(method string, sent time.Time, status int, text []byte, header http.Header) bool {
+	var grant struct {
+		FencingToken   int64  `json:"fencing_token"`
+		TTLMs          int64  `json:"ttl_ms"`
+		KeptMs         int64  `json:"kept_ms"`
+		Earlier        *int64 `json:"earlier"`
+		MaxResultBytes int64  `json:"max_result_bytes"`
+	}
+	isBegin := l.record != nil && method == "PUT"
+	if method == "DELETE" {
+		return status == http.StatusNoContent
+	} else if isBegin && status == http.StatusOK { // That is somebody's result.
+		return l.record.isReplayed(text, header)
+	} else if status != http.StatusCreated && (isBegin || status != http.StatusOK) {
+		return false
+	}
+	isWhole := json.Unmarshal(text, &grant) == nil && grant.FencingToken > 0 && (grant.Earlier != nil || !isBegin)
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	if method == "POST" {
+		return isWhole && grant.KeptMs > 0
+	} else if !isWhole || grant.TTLMs <= 0 {
+		return false
+	}
+	l.FencingToken, l.endsAt = grant.FencingToken, sent.Add(time.Duration(grant.TTLMs)*time.Millisecond)
+	if isBegin {
+		l.record.earlier, l.record.maxResultBytes = *grant.Earlier, grant.MaxResultBytes
+	}
+	return true
+}
+
+func (r *record) isReplayed(body []byte, header http.Header) bool {
+	number, err := strconv.ParseInt(header.Get("Fencing-Token"), 10, 64)
+	if header.Get("Once") != "replayed" || err != nil {
+		return false
+	}
+	r.stored = &Result{Body: body, ContentType: header.Get("Once-Content-Type"), WasReplayed: true, FencingToken: number}
+	if status, err := strconv.Atoi(header.Get("Once-Status")); err == nil {
+		r.stored.Status = &status
+	}
+	return true
+}
+
+// The status, the text, and the headers. Status 0: nothing was sent. -1: and the settings are wrong. 1: the answer was
+// lost.
+func (c *Client) send(ctx context.Context, method, address string, l *Lease, timeout time.Duration) (
+	int, []byte, http.Header) {
 	var isSent, isWrong atomic.Bool
 	if timeout < 100*time.Millisecond {
 		timeout = 100 * time.Millisecond
@@ -368,29 +476,37 @@ func (c *Client) send(ctx context.Context, method, address, token string, timeou
 			isWrong.Store(err != nil && !isOutage && !errors.Is(err, context.Canceled))
 		},
 	})
-	request, err := http.NewRequestWithContext(ctx, method, address, nil)
-	if err != nil {
-		return 0, []byte(err.Error()), 0
+	var body io.Reader
+	if method == "POST" {
+		body = bytes.NewReader(l.record.body)
 	}
-	request.Header.Set("Lease-Token", token)
+	request, err := http.NewRequestWithContext(ctx, method, address, body)
+	if err != nil {
+		return 0, []byte(err.Error()), nil
+	}
+	request.Header.Set("Lease-Token", l.Token)
+	if l.record != nil && method == "PUT" && l.record.fingerprint != "" {
+		request.Header.Set("Once-Fingerprint", l.record.fingerprint)
+	} else if method == "POST" && l.record.contentType != "" {
+		request.Header.Set("Content-Type", l.record.contentType)
+	}
 	if c.APIKey != "" {
 		request.Header.Set("Authorization", "Bearer "+c.APIKey)
 	}
 	answer, err := c.HTTP.Do(request)
 	if err != nil && isWrong.Load() {
-		return -1, []byte(err.Error()), 0
+		return -1, []byte(err.Error()), nil
 	} else if err != nil && !isSent.Load() {
-		return 0, []byte(err.Error()), 0
+		return 0, []byte(err.Error()), nil
 	} else if err != nil {
-		return 1, []byte(err.Error()), 0
+		return 1, []byte(err.Error()), nil
 	}
 	defer answer.Body.Close()
 	text, err := io.ReadAll(answer.Body)
 	if err != nil {
-		return 1, []byte(err.Error()), 0
+		return 1, []byte(err.Error()), nil
 	}
-	after, _ := strconv.Atoi(answer.Header.Get("Retry-After"))
-	return answer.StatusCode, text, time.Duration(after) * time.Second
+	return answer.StatusCode, text, answer.Header
 }
 
 func inMs(span time.Duration) string { return fmt.Sprintf("%dms", span.Milliseconds()) }

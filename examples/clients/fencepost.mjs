@@ -26,21 +26,48 @@ export class Refused extends FencepostError {}
 export class Unavailable extends FencepostError {}
 /** No answer in time. It may have happened, or not. */
 export class Unknown extends FencepostError {}
+/** The record belongs to a request with another fingerprint. */
+export class Mismatch extends Refused {}
+/** Someone may have done the work, and stored no result. You said `takeover: false`. */
+export class Abandoned extends FencepostError {}
+/** Another worker has taken over, with this `fencingToken`. Your result is not stored. */
+export class Superseded extends Lost {
+  get fencingToken() { return this.problem.fencing_token ?? 0; }
+}
+/** The work of `once` throws it if it certainly changed nothing: as if it never began. */
+export class NothingDone extends Error {}
 
 const LONGEST_WAIT_MS = 5_000; // Of one request. A dead gateway is noticed before the ticket in the wait queue expires.
 const ADDRESS = /^https?:\/\/([^/?#:@[\]]+|\[[^/\]]*\])(:\d{1,5})?(\/[^?#]*)?$/;
-const NOTHING_HAPPENED = ["/problems/store-unavailable", "/problems/not-replicated", "/problems/shutting-down"];
+const NOTHING_HAPPENED = ["store-unavailable", "not-replicated", "shutting-down", "store-nearly-full"];
+const KINDS = { "once-abandoned": Abandoned, superseded: Superseded, "fingerprint-mismatch": Mismatch };
 function kindOf(status, type) {
   if (!type) return status > 0 ? Unknown : Unavailable; // What a proxy answers has no such type.
+  const name = type.slice("/problems/".length);
+  if (Object.hasOwn(KINDS, name)) return KINDS[name];
   if (status === 423) return Busy;
   if ((status === 404 || status === 409) && type !== "/problems/not-found") return Lost;
-  if (status === 429 || NOTHING_HAPPENED.includes(type)) return Unavailable;
-  return status >= 500 ? Unknown : Refused;
+  if (status === 408 || status === 429 || NOTHING_HAPPENED.includes(name)) return Unavailable;
+  return status >= 500 && status !== 501 ? Unknown : Refused;
 }
-function isDone(method, status, body) { // A proxy may answer 200 with anything.
+function isDone(method, path, status, body) { // A proxy may answer 200 with anything.
   if (method === "DELETE") return status === 204;
+  const isBegin = method === "PUT" && path === "/once"; // There, 200 is somebody's result.
   const isPositive = (number) => Number.isInteger(number) && number > 0;
-  return (status === 200 || status === 201) && isPositive(body?.fencing_token) && isPositive(body.ttl_ms);
+  const isWhole = isPositive(body?.fencing_token) && isPositive(method === "POST" ? body.kept_ms : body.ttl_ms);
+  return isWhole && (isBegin ? status === 201 && Number.isInteger(body.earlier) : status === 200 || status === 201);
+}
+function replayed(status, body, headers) {
+  const fencingToken = Number(headers["fencing-token"]);
+  if (status !== 200 || headers.once !== "replayed" || !(fencingToken > 0)) return undefined;
+  const told = headers["once-status"], contentType = headers["once-content-type"];
+  return { body, status: told === undefined ? undefined : Number(told), contentType, wasReplayed: true, fencingToken };
+}
+function resultOf(made) {
+  if (typeof made === "string") made = { body: Buffer.from(made), contentType: "text/plain; charset=utf-8" };
+  if (made instanceof Uint8Array) made = { body: made };
+  const body = Buffer.from(made.body); // An empty result says by a status that it is meant.
+  return { ...made, body, status: made.status ?? (body.length ? undefined : 0) };
 }
 function read(what, file, use) { // What is wrong with a file of settings is told with its name.
   try {
@@ -64,6 +91,10 @@ export class Lease {
     if (now() >= this.endsAt) throw new Lost(`${this.key}: the lease is over`);
   }
 }
+Lease.prototype.path = "/lock";
+/** Of a worker. If `earlier` is not 0, so many workers before may have done the work, or half of it: look first. */
+export class Place extends Lease {}
+Place.prototype.path = "/once";
 
 /**
  * `urls` is one gateway, or several that share a store: a list, or a text with commas. Settings that you leave out come
@@ -88,24 +119,32 @@ export class Fencepost {
   /** Throws `Busy` if the lock is not free within `waitMs`, and `Unavailable` at once if all gateways are away. */
   async acquire(key, { ttlMs = 30_000, waitMs = 0, owner = "", signal } = {}) {
     const token = crypto.randomUUID(), query = { ttl: `${Math.round(ttlMs)}ms`, ...(owner && { owner }) };
-    const put = (forMs, more) => this.call("PUT", key, token, now() + forMs, query, { signal, ...more });
+    const [sentAt, grant] = await this.take(key, token, ttlMs, waitMs, query, { signal });
+    return new Lease(key, token, grant.fencing_token, sentAt + grant.ttl_ms, signal);
+  }
+
+  async take(key, token, ttlMs, waitMs, query, more) {
+    const put = (forMs, last) => this.call("PUT", key, token, now() + forMs, query, { ...more, ...last });
     try {
-      let [sentAt, grant] = await put(waitMs + this.retryForMs, { waitUntil: waitMs && now() + waitMs, isNew: true });
+      const [sentAt, grant] = await put(waitMs + this.retryForMs, { waitUntil: waitMs && now() + waitMs, isNew: true });
       // If it waited, the lease began later. The same request says when it ends.
-      if (now() - sentAt > ttlMs / 3) [sentAt, grant] = await put(this.tryForMs);
-      return new Lease(key, token, grant.fencing_token, sentAt + grant.ttl_ms, signal);
+      return !grant.wasReplayed && now() - sentAt > ttlMs / 3 ? await put(this.tryForMs) : [sentAt, grant];
     } catch (error) { // It leaves the wait queue, and releases a grant that it was not told of.
-      const harmless = waitMs ? [Lost, Refused, Unavailable] : [Lost, Refused, Unavailable, Busy];
-      if (!harmless.some((kind) => error instanceof kind)) {
-        await this.call("DELETE", key, token, now() + this.tryForMs).catch(() => {});
-      }
+      const harmless = [Lost, Refused, Unavailable, Abandoned, ...(waitMs ? [] : [Busy])];
+      if (!harmless.some((kind) => error instanceof kind)) await this.leave(more.path, key, token).catch(() => {});
       throw error;
     }
   }
 
+  async leave(path, key, token, isClean = true) {
+    const query = path === "/once" && isClean ? { clean: "true" } : {};
+    await this.call("DELETE", key, token, now() + this.tryForMs, query, { path });
+  }
+
   async renew(lease, ttlMs = 30_000) {
     const query = { ttl: `${Math.round(ttlMs)}ms` };
-    const [sentAt, grant] = await this.call("PATCH", lease.key, lease.token, lease.endsAt, query);
+    const { key, token, endsAt, path } = lease;
+    const [sentAt, grant] = await this.call("PATCH", key, token, endsAt, query, { path });
     lease.endsAt = Math.max(lease.endsAt, sentAt + grant.ttl_ms);
   }
 
@@ -117,17 +156,7 @@ export class Fencepost {
   /** Renews during the work. If the lease is lost, `signal` aborts, `check` throws `Lost`, and so does the end. */
   async hold(key, options, work) {
     const lease = await this.acquire(key, options), { ttlMs = 30_000 } = options;
-    const done = new AbortController();
-    const keep = async () => {
-      while (!lease.end.signal.aborted) {
-        await pause(Math.max(0, Math.min(ttlMs / 3, lease.endsAt - now())), undefined, { signal: done.signal });
-        let why;
-        if (now() < lease.endsAt) await this.renew(lease, ttlMs).catch((error) => { why = error; });
-        if (!(why instanceof Lost) && now() < lease.endsAt) continue;
-        lease.end.abort(new Lost(`${key}: the lease is over`, why?.problem));
-      }
-    };
-    keep().catch(() => {}); // It ends so when the work does.
+    const done = this.renews(lease, ttlMs);
     let hasFailed = true; // Then what the work throws says more than what the release does.
     try {
       const result = await work(lease);
@@ -140,8 +169,87 @@ export class Fencepost {
     }
   }
 
+  /** Renews until what it returns aborts. */
+  renews(lease, ttlMs) {
+    const done = new AbortController();
+    const keep = async () => {
+      while (!lease.end.signal.aborted) {
+        await pause(Math.max(0, Math.min(ttlMs / 3, lease.endsAt - now())), undefined, { signal: done.signal });
+        let why;
+        if (now() < lease.endsAt) await this.renew(lease, ttlMs).catch((error) => { why = error; });
+        if (!(why instanceof Lost) && now() < lease.endsAt) continue;
+        lease.end.abort(new Lost(`${lease.key}: the lease is over`, why?.problem));
+      }
+    };
+    keep().catch(() => {}); // It ends so when the work does.
+    return done;
+  }
+
+  /**
+   * Returns the stored result if there is one. Otherwise it works, and stores what `work` returns. Throws `Busy` if
+   * another is still at work after `waitMs`. If `work` throws, the place is given up, and the next worker is told that
+   * something may have been done, except after `NothingDone`.
+   */
+  async once(key, options, work) {
+    const token = crypto.randomUUID(), { ttlMs = 30_000, signal } = options;
+    const place = await this.begin(key, token, options);
+    if (place.wasReplayed) return place;
+    const done = this.renews(place, ttlMs);
+    try {
+      let result;
+      try {
+        result = resultOf(await work(place));
+      } catch (error) {
+        done.abort();
+        await this.leave("/once", key, token, error instanceof NothingDone).catch(() => {});
+        throw error;
+      }
+      return await this.store(place, result, ttlMs);
+    } finally { done.abort(); }
+  }
+
+  async begin(key, token, { ttlMs = 30_000, waitMs = 0, keepMs = 86_400_000, owner, fingerprint, takeover, signal }) {
+    const query = { ttl: `${Math.round(ttlMs)}ms`, keep: `${Math.round(keepMs)}ms`, ...(owner && { owner }) };
+    if (takeover === false) query.takeover = "false";
+    const headers = fingerprint ? { "Once-Fingerprint": fingerprint } : {};
+    const [sentAt, said] = await this.take(key, token, ttlMs, waitMs, query, { path: "/once", headers, signal });
+    if (said.wasReplayed) return said;
+    const place = new Place(key, token, said.fencing_token, sentAt + said.ttl_ms, signal);
+    return Object.assign(place, { earlier: said.earlier, maxResultBytes: said.max_result_bytes, query, headers });
+  }
+
+  /** The same post until it is answered. It needs no lease, only that nobody has taken over. */
+  async store({ key, token, path, query: begin, headers: fingerprint }, result, ttlMs) {
+    const until = now() + Math.max(ttlMs, this.retryForMs);
+    const status = result.status === undefined ? {} : { status: String(result.status) };
+    const headers = result.contentType ? { "Content-Type": result.contentType } : {};
+    const post = async () => {
+      const [, stored] = await this.call("POST", key, token, until, status, { path, headers, body: result.body });
+      return { ...result, wasReplayed: false, fencingToken: stored.fencing_token };
+    };
+    try {
+      return await post();
+    } catch (error) { // Refused: such as a result that is too large.
+      if (error instanceof Refused) await this.leave(path, key, token, false).catch(() => {});
+      if (error.type !== "/problems/not-begun") throw error;
+    }
+    // The record was broken or lost. The work is done: what was said about taking over does not matter now.
+    const { takeover, ...query } = begin, put = { path, headers: fingerprint };
+    let number;
+    try {
+      const [, again] = await this.call("PUT", key, token, now() + this.retryForMs, query, put);
+      if (!again.wasReplayed) return await post();
+      number = again.fencingToken;
+    } catch (error) {
+      if (!(error instanceof Busy)) throw error;
+      number = error.problem.worker?.fencing_token;
+    }
+    throw new Superseded(`${key}: another worker has taken over`, { fencing_token: number });
+  }
+
   /** The same request with the same token until it is answered. A gateway that fails is asked last from then on. */
-  async call(method, key, token, until, query = {}, { waitUntil = 0, signal, isNew = false } = {}) {
+  async call(method, key, token, until, query = {}, more = {}) {
+    const { waitUntil = 0, signal, isNew = false, path = "/lock", headers: extra = {}, body: sent } = more;
     let failed = 0, isDoubtful = !isNew, isReached = !isNew, isWrong = true;
     const doubtful = new Set();
     // One gateway that hangs must not use up a lease that another one can renew.
@@ -150,25 +258,29 @@ export class Fencepost {
       const url = this.urls[0], sentAt = now(), waitMs = Math.min(LONGEST_WAIT_MS, Math.max(0, waitUntil - sentAt));
       const asked = new URLSearchParams({ key, ...query, ...(waitUntil && { wait: `${Math.round(waitMs)}ms` }) });
       const timeoutMs = Math.max(100, Math.min(until - sentAt, tryForMs + waitMs));
-      let { status, text, after } = await this.send(method, `${url}/lock?${asked}`, token, timeoutMs, signal);
+      const shown = { ...this.headers, ...extra, "Lease-Token": token };
+      let { status, data, headers } = await this.send(method, `${url}${path}?${asked}`, shown, sent, timeoutMs, signal);
+      const result = path === "/once" && method === "PUT" && replayed(status, data, headers);
+      if (result) return [sentAt, result];
+      const text = data.toString(), wait = headers["retry-after"], after = /^\d+$/.test(wait) ? wait * 1000 : undefined;
       let body;
       try { body = JSON.parse(text || "{}"); } catch { /* A proxy's answer. */ }
-      if (isDone(method, status, body)) return [sentAt, body];
+      if (isDone(method, path, status, body)) return [sentAt, body];
       const problem = String(body?.type).startsWith("/problems/") ? body : {};
       if (status === 400 && !problem.type && url.startsWith("http:") && /tls|https/i.test(text)) status = -1;
       const kind = kindOf(status, problem.type);
       const message = `${method} ${key} at ${url}: ${problem.detail ?? (text || status)}`;
-      if (kind === Refused && doubtful.size && method === "PUT") { // Those may have granted it.
+      const error = new kind(message, problem, after);
+      if (error instanceof Refused && doubtful.size && method === "PUT") { // Those may have granted it.
         const others = Object.assign(Object.create(this), { urls: [...doubtful] });
-        await others.call("DELETE", key, token, now() + this.tryForMs).catch(() => {});
+        await others.leave(path, key, token, isNew).catch(() => {});
       }
-      if (kind === Lost || kind === Refused || (kind === Busy && now() > waitUntil - 100)) {
-        throw new kind(message, problem, after);
-      }
+      const isBusy = kind === Busy || kind === Abandoned;
+      if (isBusy ? now() > waitUntil - 100 : error instanceof Lost || error instanceof Refused) throw error;
       isDoubtful ||= kind === Unknown;
       isReached ||= status > 0;
       isWrong &&= status < 0;
-      if (kind === Busy) {
+      if (isBusy) {
         await pause("position" in problem ? 0 : 200, undefined, { signal });
         continue;
       }
@@ -183,10 +295,10 @@ export class Fencepost {
     }
   }
 
-  /** The status, the text, and `Retry-After`. 0: nothing was sent. -1: wrong settings. 1: no answer. */
-  send(method, url, token, timeoutMs, signal) {
+  /** The status, the body, and the headers. 0: nothing was sent. -1: wrong settings. 1: no answer. */
+  send(method, url, headers, body, timeoutMs, signal) {
     return new Promise((resolve, reject) => {
-      const isSecure = url.startsWith("https:"), headers = { ...this.headers, "Lease-Token": token };
+      const isSecure = url.startsWith("https:");
       const request = (isSecure ? https : http).request(url, { method, headers, ca: this.ca, signal });
       const timer = setTimeout(() => request.destroy(new Error("no answer in time")), timeoutMs);
       let isConnected = false;
@@ -195,7 +307,8 @@ export class Fencepost {
         if (signal?.aborted) reject(signal.reason);
         else {
           const isWrong = request.socket?.authorizationError || /^(EPROTO$|ERR_SSL_)/.test(error.code);
-          resolve({ status: isConnected ? 1 : isWrong ? -1 : 0, text: error.message || error.code });
+          const data = Buffer.from(error.message || error.code);
+          resolve({ status: isConnected ? 1 : isWrong ? -1 : 0, data, headers: {} });
         }
       };
       request.on("error", fail).on("socket", (socket) => {
@@ -203,13 +316,12 @@ export class Fencepost {
         if (!isConnected) socket.once(isSecure ? "secureConnect" : "connect", () => { isConnected = true; });
       }).on("response", async (response) => {
         try {
-          let text = "";
-          for await (const part of response.setEncoding("utf8")) text += part;
+          const parts = [];
+          for await (const part of response) parts.push(part);
           clearTimeout(timer);
-          const after = response.headers["retry-after"];
-          resolve({ status: response.statusCode, text, after: /^\d+$/.test(after) ? after * 1000 : undefined });
+          resolve({ status: response.statusCode, data: Buffer.concat(parts), headers: response.headers });
         } catch (error) { fail(error); }
-      }).end();
+      }).end(body);
     });
   }
 }

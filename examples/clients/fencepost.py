@@ -5,7 +5,8 @@ Its calls block. In `async` code, copy `fencepost_async.py` as well, and use tha
 import copy, http.client, json, os, re, ssl, threading, time, uuid
 from concurrent.futures import Future, TimeoutError as TooLate
 from contextlib import contextmanager, suppress
-from typing import Any, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Callable, Iterable, Iterator
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
 from urllib.request import HTTPHandler, HTTPSHandler, Request, build_opener
@@ -22,31 +23,73 @@ class Lost(FencepostError): """The lease is over. Someone else may hold the lock
 class Refused(FencepostError): """A parameter, the address, the certificate, the API key or its rights are wrong."""
 class Unavailable(FencepostError): """No gateway can do it now. Certainly nothing happened."""
 class Unknown(FencepostError): """No answer in time. It may have happened, or not."""
+class Mismatch(Refused): """The record belongs to a request with another fingerprint."""
+class Abandoned(FencepostError): """Someone may have done the work, and stored no result. You said `takeover=False`."""
+class Superseded(Lost):
+    """Another worker has taken over, with this `fencing_token`. Your result is not stored."""
+    @property
+    def fencing_token(self) -> int: return int(self.problem.get("fencing_token", 0))
+class NothingDone(Exception): """The work of `once` raises it if it certainly changed nothing: as if it never began."""
 
 WAIT_S = 5.0  # The longest wait of one request. A dead gateway is noticed before the ticket in the wait queue expires.
 ADDRESS = re.compile(r"https?://([^/?#:@\[\]]+|\[[^/\]]*\])(:\d{1,5})?(/[^?#]*)?")
-NOTHING_HAPPENED = ("/problems/store-unavailable", "/problems/not-replicated", "/problems/shutting-down")
+NOTHING_HAPPENED = ("/problems/store-unavailable", "/problems/not-replicated", "/problems/shutting-down",
+                    "/problems/store-nearly-full")
+KINDS: dict[str, type[FencepostError]] = {"/problems/once-abandoned": Abandoned, "/problems/superseded": Superseded,
+                                          "/problems/fingerprint-mismatch": Mismatch}
 def kind_of(status: int, problem: str) -> type[FencepostError]:
     if not problem: return Unknown if status > 0 else Unavailable  # What a proxy answers has no such type.
+    if problem in KINDS: return KINDS[problem]
     if status == 423: return Busy
     if status in (404, 409) and problem != "/problems/not-found": return Lost
-    if status == 429 or problem in NOTHING_HAPPENED: return Unavailable
-    return Unknown if status >= 500 else Refused
-def is_done(method: str, status: int, body: Any) -> bool:  # A proxy may answer 200 with anything.
+    if status in (408, 429) or problem in NOTHING_HAPPENED: return Unavailable
+    return Unknown if status >= 500 and status != 501 else Refused
+def is_done(method: str, path: str, status: int, body: Any) -> bool:  # A proxy may answer 200 with anything.
     if method == "DELETE": return status == 204
-    is_grant = status in (200, 201) and isinstance(body, dict)
-    return is_grant and all(type(body.get(name)) is int and body[name] > 0 for name in ("fencing_token", "ttl_ms"))
+    is_begin = (method, path) == ("PUT", "/once")  # There, 200 is somebody's result.
+    is_grant = status == 201 or status == 200 and not is_begin
+    names = ("fencing_token", "kept_ms" if method == "POST" else "ttl_ms")
+    is_whole = isinstance(body, dict) and all(type(body.get(name)) is int and body[name] > 0 for name in names)
+    return is_grant and is_whole and (not is_begin or type(body.get("earlier")) is int)
 def now() -> float:  # This clock goes on while the machine sleeps.
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
+@dataclass
+class Result:
+    """Of a piece of work. `was_replayed`: another run has done it, whose `fencing_token` this is."""
+    body: bytes
+    status: int | None = None
+    content_type: str | None = None
+    was_replayed: bool = False
+    fencing_token: int = 0
+def result_of(made: "Result | bytes | str") -> Result:
+    if isinstance(made, str): made = Result(made.encode(), content_type="text/plain; charset=utf-8")
+    result = made if isinstance(made, Result) else Result(bytes(made))
+    # An empty result says by a status that it is meant.
+    return result if result.body or result.status is not None else replace(result, status=0)
+def replayed(status: int, body: bytes, headers: Any) -> Result | None:
+    number, of_work = headers.get("Fencing-Token") or "", headers.get("Once-Status") or ""
+    if status != 200 or headers.get("Once") != "replayed" or not number.isdecimal(): return None
+    told = int(of_work) if of_work.isdecimal() else None
+    return Result(body, told, headers.get("Once-Content-Type"), True, int(number))
+
 class Lease:
     """Show `fencing_token` to what the lock protects. `ends_at` is by `now`, and never too late."""
+    path = "/lock"
     def __init__(self, key: str, token: str, sent: float, grant: Any) -> None:
         self.key, self.token, self.ends_at, self.lost = key, token, sent + grant["ttl_ms"] / 1000, threading.Event()
         self.fencing_token: int = grant["fencing_token"]
     def check(self) -> None:
         """Raises `Lost` if someone else may hold the lock."""
         if self.lost.is_set() or now() >= self.ends_at: raise Lost(f"{self.key}: the lease is over")
+class Place(Lease):
+    """Of a worker. If `earlier` is not 0, so many workers before may have done the work, or half of it: look first."""
+    path = "/once"
+    def __init__(self, key: str, token: str, sent: float, grant: Any, query: dict[str, str],
+                 headers: dict[str, str]) -> None:
+        super().__init__(key, token, sent, grant)
+        self.query, self.headers, self.earlier = query, headers, int(grant["earlier"])  # With those it was begun.
+        self.max_result_bytes: int = grant.get("max_result_bytes", 0)
 
 class InTime(HTTPHandler, HTTPSHandler):
     """Sends nothing once there is a connection, if the one who asked has taken `turn`: then it is too late."""
@@ -89,22 +132,32 @@ class Fencepost:
 
     def acquire(self, key: str, ttl_s: float = 30, wait_s: float = 0, owner: str = "", token: str = "") -> Lease:
         """Raises `Busy` if the lock is not free within `wait_s`, and `Unavailable` at once if all gateways are away."""
-        token, wait_until = token or uuid.uuid4().hex, now() + wait_s if wait_s else 0
         query = {"ttl": f"{round(ttl_s * 1000)}ms"} | ({"owner": owner} if owner else {})
-        until = now() + wait_s + self.retry_for_s
+        token = token or uuid.uuid4().hex
+        return Lease(key, token, *self._take("/lock", key, token, ttl_s, wait_s, query))
+
+    def _take(self, path: str, key: str, token: str, ttl_s: float, wait_s: float, query: dict[str, str],
+              headers: dict[str, str] = {}) -> tuple[float, Any]:
+        wait_until, until = now() + wait_s if wait_s else 0, now() + wait_s + self.retry_for_s
         try:
-            sent, grant = self.call("PUT", key, token, until, query, wait_until, is_new=True)
-            if now() - sent > ttl_s / 3:  # If it waited, the lease began later. The same request says when it ends.
-                sent, grant = self.call("PUT", key, token, now() + self.try_for_s, query)
-            return Lease(key, token, sent, grant)
-        except (Lost, Refused, Unavailable): raise
+            sent, grant = self.call("PUT", key, token, until, query, wait_until, True, path, headers)
+            if now() - sent > ttl_s / 3 and not isinstance(grant, Result):
+                # If it waited, the lease began later. The same request says when it ends.
+                sent, grant = self.call("PUT", key, token, now() + self.try_for_s, query, path=path, headers=headers)
+            return sent, grant
+        except (Lost, Refused, Unavailable, Abandoned): raise
         except BaseException as error:  # It leaves the wait queue, and releases a grant that it was not told of.
             if wait_s or not isinstance(error, Busy):
-                with suppress(Exception): self.call("DELETE", key, token, now() + self.try_for_s)
+                with suppress(Exception): self._leave(path, key, token)
             raise
 
+    def _leave(self, path: str, key: str, token: str, is_clean: bool = True) -> None:
+        query = {"clean": "true"} if path == "/once" and is_clean else {}
+        self.call("DELETE", key, token, now() + self.try_for_s, query, path=path)
+
     def renew(self, lease: Lease, ttl_s: float = 30) -> None:
-        sent, grant = self.call("PATCH", lease.key, lease.token, lease.ends_at, {"ttl": f"{round(ttl_s * 1000)}ms"})
+        query = {"ttl": f"{round(ttl_s * 1000)}ms"}
+        sent, grant = self.call("PATCH", lease.key, lease.token, lease.ends_at, query, path=lease.path)
         lease.ends_at = max(lease.ends_at, sent + grant["ttl_ms"] / 1000)
 
     def release(self, lease: Lease) -> None:
@@ -114,13 +167,8 @@ class Fencepost:
     @contextmanager
     def hold(self, key: str, ttl_s: float = 30, wait_s: float = 0, owner: str = "") -> Iterator[Lease]:
         """Renews in the background. If the lease is lost, `lost` is set, `check` raises `Lost`, and so does the end."""
-        lease, done = self.acquire(key, ttl_s, wait_s, owner), threading.Event()
-        def keep() -> None:
-            while not lease.lost.is_set() and not done.wait(min(ttl_s / 3, lease.ends_at - now())):
-                try: lease.check(); self.renew(lease, ttl_s)
-                except Exception as error:  # Also if there is no thread left to ask with.
-                    if isinstance(error, Lost) or now() >= lease.ends_at: lease.lost.set()
-        threading.Thread(target=keep, daemon=True).start()
+        lease = self.acquire(key, ttl_s, wait_s, owner)
+        done = self._renews(lease, ttl_s)
         unsaid: Any = Exception  # If the work fails, what it raises says more than what the release does.
         try:
             yield lease
@@ -130,8 +178,69 @@ class Fencepost:
             done.set()
             with suppress(unsaid): self.release(lease)
 
+    def _renews(self, lease: Lease, ttl_s: float) -> threading.Event:
+        """Renews in a thread, until the event is set."""
+        done = threading.Event()
+        def keep() -> None:
+            while not lease.lost.is_set() and not done.wait(min(ttl_s / 3, lease.ends_at - now())):
+                try: lease.check(); self.renew(lease, ttl_s)
+                except Exception as error:  # Also if there is no thread left to ask with.
+                    if isinstance(error, Lost) or now() >= lease.ends_at: lease.lost.set()
+        threading.Thread(target=keep, daemon=True).start()
+        return done
+
+    def once(self, key: str, work: "Callable[[Place], Result | bytes | str]", ttl_s: float = 30, wait_s: float = 0,
+             keep_s: float = 86400, owner: str = "", fingerprint: str = "", takeover: bool = True) -> Result:
+        """Returns the stored result if there is one. Otherwise it works, and stores what `work` returns. Raises `Busy`
+        if another is still at work after `wait_s`. If `work` raises, the place is given up, and the next worker is told
+        that something may have been done, except after `NothingDone`."""
+        place = self._begin(key, uuid.uuid4().hex, ttl_s, wait_s, keep_s, owner, fingerprint, takeover)
+        if isinstance(place, Result): return place
+        done = self._renews(place, ttl_s)
+        try:
+            try: result = result_of(work(place))
+            except BaseException as error:
+                done.set()
+                with suppress(Exception): self._leave("/once", key, place.token, isinstance(error, NothingDone))
+                raise
+            return self._store(place, result, ttl_s)
+        finally: done.set()
+
+    def _begin(self, key: str, token: str, ttl_s: float, wait_s: float, keep_s: float, owner: str, fingerprint: str,
+               takeover: bool) -> Place | Result:
+        query = {"ttl": f"{round(ttl_s * 1000)}ms", "keep": f"{round(keep_s * 1000)}ms"}
+        query |= ({"owner": owner} if owner else {}) | ({} if takeover else {"takeover": "false"})
+        headers = {"Once-Fingerprint": fingerprint} if fingerprint else {}
+        sent, said = self._take("/once", key, token, ttl_s, wait_s, query, headers)
+        return said if isinstance(said, Result) else Place(key, token, sent, said, query, headers)
+
+    def _store(self, place: Place, result: Result, ttl_s: float) -> Result:
+        """The same post until it is answered, for as long as the lease may last. It needs no lease, only that nobody
+        has taken over."""
+        key, token, until = place.key, place.token, now() + max(ttl_s, self.retry_for_s)
+        query = {} if result.status is None else {"status": str(result.status)}
+        headers = {"Content-Type": result.content_type} if result.content_type else {}
+        def post() -> Result:
+            _, stored = self.call("POST", key, token, until, query, path="/once", headers=headers, body=result.body)
+            return replace(result, was_replayed=False, fencing_token=stored["fencing_token"])
+        try: return post()
+        except Refused:  # Such as a result that is too large.
+            with suppress(FencepostError): self._leave("/once", key, token, is_clean=False)
+            raise
+        except Lost as error:
+            if error.type != "/problems/not-begun": raise
+        # The record was broken or lost. The work is done: what was said about taking over does not matter now.
+        begin = {name: said for name, said in place.query.items() if name != "takeover"}
+        try:
+            _, again = self.call("PUT", key, token, until, begin, path="/once", headers=place.headers)
+            if not isinstance(again, Result): return post()
+            number = again.fencing_token
+        except Busy as busy: number = busy.problem.get("worker", {}).get("fencing_token", 0)
+        raise Superseded(f"{key}: another worker has taken over", {"fencing_token": number})
+
     def call(self, method: str, key: str, token: str, until: float, query: dict[str, str] = {}, wait_until: float = 0,
-             is_new: bool = False) -> tuple[float, Any]:
+             is_new: bool = False, path: str = "/lock", headers: dict[str, str] = {},
+             body: bytes | None = None) -> tuple[float, Any]:
         """The same request with the same token until it is answered. A gateway that fails is asked last from then on.
         Returns when it asked, and what was granted."""
         failed, is_doubtful, is_reached, is_wrong = 0, not is_new, not is_new, True
@@ -142,24 +251,29 @@ class Fencepost:
             url, sent = self.urls[0], now()
             wait_s = min(WAIT_S, max(0.0, wait_until - sent))
             asked = {"key": key} | query | ({"wait": f"{round(wait_s * 1000)}ms"} if wait_until else {})
-            headers = self.headers | {"Lease-Token": token}
-            request = Request(f"{url}/lock?{urlencode(asked)}", method=method, headers=headers)
-            status, text, after = self._send(request, max(0.1, min(until - sent, try_for_s + wait_s)))
-            body: Any = None
-            with suppress(ValueError): body = json.loads(text or "{}")
-            if is_done(method, status, body): return sent, body
-            problem = body if isinstance(body, dict) and str(body.get("type")).startswith("/problems/") else {}
+            shown = self.headers | {"Lease-Token": token} | headers
+            request = Request(f"{url}{path}?{urlencode(asked)}", data=body, method=method, headers=shown)
+            status, data, said = self._send(request, max(0.1, min(until - sent, try_for_s + wait_s)))
+            if path == "/once" and method == "PUT" and (result := replayed(status, data, said)): return sent, result
+            answer: Any = None
+            with suppress(ValueError): answer = json.loads(data or "{}")
+            if is_done(method, path, status, answer): return sent, answer
+            text, wait = data.decode(errors="replace"), said.get("Retry-After") or ""
+            after = float(wait) if wait.isdigit() else None
+            problem = answer if isinstance(answer, dict) and str(answer.get("type")).startswith("/problems/") else {}
             if status == 400 and not problem and url[:5] == "http:" and re.search("(?i)tls|https", text): status = -1
             kind = kind_of(status, problem.get("type", ""))
             why = f"{method} {key} at {url}: {problem.get('detail') or text or status}"
-            if kind is Refused and doubtful and method == "PUT":  # Those may have granted it.
+            if issubclass(kind, Refused) and doubtful and method == "PUT":  # Those may have granted it.
                 others = copy.copy(self)
                 others.urls = doubtful
-                with suppress(FencepostError): others.call("DELETE", key, token, now() + self.try_for_s)
-            if kind in (Lost, Refused) or kind is Busy and now() > wait_until - 0.1: raise kind(why, problem, after)
+                with suppress(FencepostError): others._leave(path, key, token, is_clean=is_new)
+            is_busy = kind in (Busy, Abandoned)
+            is_final = now() > wait_until - 0.1 if is_busy else issubclass(kind, (Lost, Refused))
+            if is_final: raise kind(why, problem, after)
             is_doubtful, is_reached = is_doubtful or kind is Unknown, is_reached or status > 0
             is_wrong = is_wrong and status < 0
-            if kind is Busy:
+            if is_busy:
                 time.sleep(0.0 if "position" in problem else 0.2)
                 continue
             failed += 1
@@ -170,27 +284,25 @@ class Fencepost:
                 raise (Refused if is_wrong else Unknown if is_doubtful else Unavailable)(why, problem, after)
             if is_round: time.sleep(max(0.0, min(after or 0.2, until - now())))
 
-    def _send(self, request: Request, timeout_s: float) -> tuple[int, str, float | None]:
-        """The status, the text, and `Retry-After`. Status 0: nothing was sent. -1: and the settings are wrong. 1: the
+    def _send(self, request: Request, timeout_s: float) -> tuple[int, bytes, Any]:
+        """The status, the body, and the headers. Status 0: nothing was sent. -1: and the settings are wrong. 1: the
         answer was lost. A thread asks: a socket's timeout is for each piece, and names take long to look up."""
-        handler, said = InTime(context=self.tls), Future[tuple[int, str, float | None]]()
+        handler, said = InTime(context=self.tls), Future[tuple[int, bytes, Any]]()
         handler.turn = threading.Lock()
         def ask() -> None:
             try: said.set_result(self._ask(handler, request, timeout_s))
             except BaseException as error: said.set_exception(error)
         threading.Thread(target=ask, daemon=True).start()
         try: return said.result(timeout_s)
-        except TooLate: return 0 if handler.turn.acquire(blocking=False) else 1, "no answer in time", None
+        except TooLate: return 0 if handler.turn.acquire(blocking=False) else 1, b"no answer in time", {}
 
-    def _ask(self, handler: InTime, request: Request, timeout_s: float) -> tuple[int, str, float | None]:
+    def _ask(self, handler: InTime, request: Request, timeout_s: float) -> tuple[int, bytes, Any]:
         try:
             try: answer = build_opener(handler).open(request, timeout=timeout_s)
             except HTTPError as error: answer = error
-            with answer:
-                after = answer.headers.get("Retry-After", "")
-                return answer.status, answer.read().decode(), float(after) if after.isdigit() else None
+            with answer: return answer.status, answer.read(), answer.headers
         except URLError as error:
             why = error.reason  # Of TLS, a connection that ends is an outage, and all else is a wrong setting.
             is_wrong = isinstance(why, ssl.SSLError) and not isinstance(why, (ssl.SSLEOFError, ssl.SSLZeroReturnError))
-            return -1 if is_wrong else 0, str(why), None
-        except (OSError, http.client.HTTPException, ValueError) as error: return 1, repr(error), None
+            return -1 if is_wrong else 0, str(why).encode(), {}
+        except (OSError, http.client.HTTPException, ValueError) as error: return 1, repr(error).encode(), {}

@@ -5,11 +5,13 @@ It sends each request in a thread, so the event loop never waits for a gateway.
 import asyncio, threading, uuid
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
-from typing import Any, AsyncIterator, Callable, Coroutine, TypeVar
+from typing import Any, AsyncIterator, Awaitable, Callable, Coroutine, TypeVar
 
-from fencepost import Busy, Fencepost, FencepostError, Lease, Lost, Refused, Unavailable, Unknown, now
+from fencepost import (Abandoned, Busy, Fencepost, FencepostError, Lease, Lost, Mismatch, NothingDone, Place, Refused,
+                       Result, Superseded, Unavailable, Unknown, now, result_of)
 
-__all__ = ["AsyncFencepost", "AsyncLease", "Busy", "FencepostError", "Lost", "Refused", "Unavailable", "Unknown"]
+__all__ = ["Abandoned", "AsyncFencepost", "AsyncLease", "AsyncPlace", "Busy", "FencepostError", "Lost", "Mismatch",
+           "NothingDone", "Refused", "Result", "Superseded", "Unavailable", "Unknown"]
 T = TypeVar("T")
 
 
@@ -39,6 +41,10 @@ class AsyncLease(Lease):
         vars(self).update(vars(lease), lost=asyncio.Event())
 
 
+class AsyncPlace(AsyncLease, Place):  # What a `Place` is, with that event.
+    path = Place.path
+
+
 class AsyncFencepost:
     """Takes what `Fencepost` takes, and does what it does. If a task is canceled while it acquires or holds a lock, the
     lock is released."""
@@ -47,17 +53,22 @@ class AsyncFencepost:
         self.blocking = Fencepost(*args, **kwargs)
 
     async def acquire(self, key: str, ttl_s: float = 30, wait_s: float = 0, owner: str = "") -> AsyncLease:
-        token, is_canceled = uuid.uuid4().hex, threading.Event()
+        token = uuid.uuid4().hex
+        def take() -> Lease: return self.blocking.acquire(key, ttl_s, wait_s, owner, token)
+        return AsyncLease(await self._take("/lock", key, token, take))
 
-        def free() -> None: self.blocking.call("DELETE", key, token, now() + self.blocking.try_for_s)
+    async def _take(self, path: str, key: str, token: str, take: Callable[[], T]) -> T:
+        is_canceled = threading.Event()
 
-        def work() -> Lease:
-            lease = self.blocking.acquire(key, ttl_s, wait_s, owner, token)
+        def free() -> None: self.blocking._leave(path, key, token)
+
+        def work() -> T:
+            taken = take()
             if is_canceled.is_set(): free()
-            return lease
+            return taken
 
         try:
-            return AsyncLease(await in_thread(work))
+            return await in_thread(work)
         except asyncio.CancelledError:  # After this, the gateway grants nothing to what the thread still asks.
             is_canceled.set()
             with suppress(FencepostError): await to_the_end(in_thread(free))
@@ -73,17 +84,7 @@ class AsyncFencepost:
     async def hold(self, key: str, ttl_s: float = 30, wait_s: float = 0, owner: str = "") -> AsyncIterator[AsyncLease]:
         """Renews in a task. If the lease is lost, `lost` is set, `check` raises `Lost`, and so does the end."""
         lease = await self.acquire(key, ttl_s, wait_s, owner)
-
-        async def keep() -> None:
-            while not lease.lost.is_set():
-                await asyncio.sleep(min(ttl_s / 3, lease.ends_at - now()))
-                try:
-                    lease.check()
-                    await self.renew(lease, ttl_s)
-                except Exception as error:  # Also if there is no thread left to ask with.
-                    if isinstance(error, Lost) or now() >= lease.ends_at: lease.lost.set()
-
-        keeping = asyncio.create_task(keep())
+        keeping = asyncio.create_task(self._keep(lease, ttl_s))
         unsaid: Any = FencepostError  # If the work fails, what it raises says more than what the release does.
         try:
             yield lease
@@ -92,3 +93,35 @@ class AsyncFencepost:
         finally:
             keeping.cancel()
             with suppress(unsaid): await self.release(lease)
+
+    async def _keep(self, lease: AsyncLease, ttl_s: float) -> None:
+        while not lease.lost.is_set():
+            await asyncio.sleep(min(ttl_s / 3, lease.ends_at - now()))
+            try:
+                lease.check()
+                await self.renew(lease, ttl_s)
+            except Exception as error:  # Also if there is no thread left to ask with.
+                if isinstance(error, Lost) or now() >= lease.ends_at: lease.lost.set()
+
+    async def once(self, key: str, work: Callable[[AsyncPlace], Awaitable[Result | bytes | str]], ttl_s: float = 30,
+                   wait_s: float = 0, keep_s: float = 86400, owner: str = "", fingerprint: str = "",
+                   takeover: bool = True) -> Result:
+        """If the task is canceled while it works, the place is given up. A result that is there is stored."""
+        token = uuid.uuid4().hex
+        begun = await self._take("/once", key, token, lambda: self.blocking._begin(
+            key, token, ttl_s, wait_s, keep_s, owner, fingerprint, takeover))
+        if isinstance(begun, Result): return begun
+        place = AsyncPlace(begun)
+        keeping = asyncio.create_task(self._keep(place, ttl_s))
+        try:
+            try:
+                result = result_of(await work(place))
+            except BaseException as error:
+                keeping.cancel()
+                is_clean = isinstance(error, NothingDone)
+                with suppress(Exception):
+                    await to_the_end(in_thread(lambda: self.blocking._leave("/once", key, token, is_clean)))
+                raise
+            return await to_the_end(in_thread(lambda: self.blocking._store(begun, result, ttl_s)))
+        finally:
+            keeping.cancel()

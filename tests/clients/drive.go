@@ -23,6 +23,8 @@ var (
 	lease     *fencepost.Lease
 	errFailed = errors.New("what work may return")
 	words     = map[error]string{
+		fencepost.ErrNothingDone: "nothingdone",
+		fencepost.ErrAbandoned:   "abandoned",
 		errFailed:                "failed",
 		fencepost.ErrBusy:        "busy",
 		fencepost.ErrLost:        "lost",
@@ -30,6 +32,8 @@ var (
 		fencepost.ErrUnavailable: "unavailable",
 		fencepost.ErrUnknown:     "unknown",
 	}
+	// These are of a kind above too.
+	special = map[error]string{fencepost.ErrMismatch: "mismatch", fencepost.ErrSuperseded: "superseded"}
 )
 
 func said() []string {
@@ -79,6 +83,72 @@ func work(ctx context.Context, lease *fencepost.Lease) error {
 	}
 }
 
+// What work returns: much, nothing with a status, or a text.
+func made(word string, place *fencepost.Place) *fencepost.Result {
+	created, nothing := 201, 204
+	switch word {
+	case "much":
+		return &fencepost.Result{Body: make([]byte, place.MaxResultBytes+1)}
+	case "empty":
+		return &fencepost.Result{Status: &nothing}
+	}
+	return &fencepost.Result{Body: []byte(word), Status: &created, ContentType: "application/json"}
+}
+
+func once(words []string) (string, error) {
+	options := fencepost.OnceOptions{Options: times(words), Keep: time.Hour, Fingerprint: words[4]}
+	options.Owner, options.NoTakeover = "drive", words[len(words)-1] == "keep-off"
+	work := func(ctx context.Context, place *fencepost.Place) (*fencepost.Result, error) {
+		fmt.Println("works", place.Earlier, place.FencingToken)
+		for {
+			switch word := said()[0]; word {
+			case "fail":
+				return nil, errFailed
+			case "nothing":
+				return nil, fmt.Errorf("the card is unknown: %w", fencepost.ErrNothingDone)
+			case "panic":
+				panic(errFailed)
+			case "lost":
+				<-ctx.Done()
+				fmt.Println("lost")
+			default:
+				return made(word, place), nil
+			}
+		}
+	}
+	result, err := client.Once(ctx, words[1], options, work)
+	if err != nil {
+		return "", err
+	}
+	how, status, kind := "made", "None", "None"
+	if result.WasReplayed {
+		how = "replayed"
+	}
+	if result.Status != nil {
+		status = fmt.Sprint(*result.Status)
+	}
+	if result.ContentType != "" {
+		kind = result.ContentType
+	}
+	return fmt.Sprintf("%s %s %s %s %d", how, result.Body, status, kind, result.FencingToken), nil
+}
+
+// The work may panic, or end its goroutine.
+func survives(call func() error) error {
+	ended := make(chan error, 1)
+	go func() {
+		err := errFailed
+		defer func() {
+			if why := recover(); why != nil && why != errFailed {
+				panic(why)
+			}
+			ended <- err
+		}()
+		err = call()
+	}()
+	return <-ended
+}
+
 func do(words []string) (string, error) {
 	var err error
 	switch words[0] {
@@ -92,18 +162,14 @@ func do(words []string) (string, error) {
 	case "release":
 		return "released", client.Release(ctx, lease)
 	case "hold":
-		ended := make(chan error, 1)
-		go func() {
-			err := errFailed
-			defer func() {
-				if why := recover(); why != nil && why != errFailed {
-					panic(why)
-				}
-				ended <- err
-			}()
-			err = client.Hold(ctx, words[1], times(words), work)
-		}()
-		return "released", <-ended
+		return "released", survives(func() error { return client.Hold(ctx, words[1], times(words), work) })
+	case "once":
+		text := ""
+		err := survives(func() (err error) {
+			text, err = once(words)
+			return err
+		})
+		return text, err
 	case "cancel":
 		waiting, cancel := context.WithCancel(ctx)
 		canceled := make(chan error)
@@ -139,12 +205,18 @@ func main() {
 			fmt.Println(string(must(json.Marshal(parts))))
 			continue
 		}
+		if asked[0] == "number" && errors.As(last, &answer) {
+			fmt.Println(answer.Successor)
+			continue
+		}
 		text, err := do(asked)
 		if err != nil {
 			last, text = err, ""
-			for kind, word := range words {
-				if errors.Is(err, kind) {
-					text = word
+			for _, kinds := range []map[error]string{words, special} {
+				for kind, word := range kinds {
+					if errors.Is(err, kind) {
+						text = word
+					}
 				}
 			}
 		}

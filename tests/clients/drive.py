@@ -3,7 +3,7 @@ import json
 import os
 import sys
 
-from fencepost import Fencepost, FencepostError, Lease, Refused
+from fencepost import Fencepost, FencepostError, Lease, NothingDone, Place, Refused, Result, Superseded
 
 
 class Failed(Exception):
@@ -37,6 +37,46 @@ def hold(fencepost: Fencepost, key: str, ttl_s: str, wait_s: str) -> None:
     say("released")
 
 
+ENDS: dict[str, type[Exception]] = {"fail": Failed, "nothing": NothingDone}
+
+
+def take_over(words: list[str]) -> bool:
+    return "keep-off" not in words
+
+
+def made(word: str, place: Place) -> Result | str:
+    """What work returns: much, nothing with a status, or a text."""
+    if word == "much":
+        return "x" * (place.max_result_bytes + 1)
+    return Result(b"", 204) if word == "empty" else Result(word.encode(), 201, "application/json")
+
+
+def shown(result: Result) -> str:
+    how = "replayed" if result.was_replayed else "made"
+    return f"{how} {result.body.decode()} {result.status} {result.content_type} {result.fencing_token}"
+
+
+def once(fencepost: Fencepost, words: list[str]) -> None:
+    _, key, ttl_s, wait_s, fingerprint = words[:5]
+
+    def work(place: Place) -> Result | str:
+        say(f"works {place.earlier} {place.fencing_token}")
+        while True:
+            word = said()[0]
+            if word == "lost":
+                place.lost.wait()
+                say("lost")
+            elif word in ENDS:
+                raise ENDS[word]
+            else:
+                return made(word, place)
+
+    result = fencepost.once(
+        key, work, float(ttl_s), float(wait_s), 3600, "drive", fingerprint, takeover=take_over(words)
+    )
+    say(shown(result))
+
+
 def do(fencepost: Fencepost, lease: Lease | None, words: list[str]) -> Lease | None:
     match words:
         case ["acquire", key, ttl_s, wait_s]:
@@ -50,6 +90,8 @@ def do(fencepost: Fencepost, lease: Lease | None, words: list[str]) -> Lease | N
             say("released")
         case ["hold", key, ttl_s, wait_s]:
             hold(fencepost, key, ttl_s, wait_s)
+        case ["once", *_]:
+            once(fencepost, words)
         case _:
             raise ValueError(words)
     return lease
@@ -63,9 +105,11 @@ def main() -> None:
         try:
             if words == ["why"]:
                 say(describe(error))
+            elif words == ["number"] and isinstance(error, Superseded):
+                say(error.fencing_token)
             else:
                 lease = do(fencepost, lease, words)
-        except (FencepostError, Failed) as raised:
+        except (FencepostError, Failed, NothingDone) as raised:
             error = raised
             say(type(error).__name__.lower())
 

@@ -1,7 +1,7 @@
 /** Does what a test says, line by line, with the client in examples/clients, and says what came of it. */
 import { createInterface } from "node:readline";
 import { env, stdin } from "node:process";
-import { Fencepost, FencepostError, Refused, type Lease } from "./fencepost.mjs";
+import { Fencepost, FencepostError, NothingDone, Refused, Superseded, type Lease, type Made, type Place } from "./fencepost.mjs";
 
 /** What work may throw. */
 class Failed extends Error {}
@@ -13,7 +13,7 @@ const said = async (): Promise<string[] | undefined> => {
 };
 const say = (answer: string) => console.log(answer);
 
-function made(): Fencepost {
+function opened(): Fencepost {
   try {
     return new Fencepost(undefined, { retryForMs: Number(env.RETRY_FOR_S) * 1000, tryForMs: Number(env.TRY_FOR_S) * 1000 });
   } catch (error) {
@@ -21,7 +21,7 @@ function made(): Fencepost {
     throw error;
   }
 }
-const fencepost = made();
+const fencepost = opened();
 let lease: Lease | undefined;
 let last: FencepostError | undefined;
 
@@ -39,6 +39,33 @@ async function hold(key: string, ttlMs: number, waitMs: number): Promise<void> {
     }
   });
   say("released");
+}
+
+/** What work returns: much, nothing with a status, or a text. */
+function made(word: string, place: Place): Made {
+  if (word === "much") return "x".repeat(place.maxResultBytes + 1);
+  if (word === "empty") return { body: "", status: 204 };
+  return { body: word, status: 201, contentType: "application/json" };
+}
+
+async function once([key = "", ttl, wait, fingerprint, ...more]: string[]): Promise<void> {
+  const options = {
+    ttlMs: Number(ttl) * 1000, waitMs: Number(wait) * 1000, keepMs: 3_600_000, owner: "drive",
+    takeover: !more.includes("keep-off"), ...(fingerprint && { fingerprint }),
+  };
+  const result = await fencepost.once(key, options, async (place) => {
+    say(`works ${place.earlier} ${place.fencingToken}`);
+    for (let words = await said(); ; words = await said()) {
+      const { signal } = place, [word = ""] = words ?? [];
+      if (word === "fail") throw new Failed();
+      if (word === "nothing") throw new NothingDone();
+      if (word !== "lost") return made(word, place);
+      if (!signal.aborted) await new Promise((told) => signal.addEventListener("abort", told));
+      say("lost");
+    }
+  });
+  const { body, status = "None", contentType = "None", wasReplayed, fencingToken } = result;
+  say(`${wasReplayed ? "replayed" : "made"} ${body} ${status} ${contentType} ${fencingToken}`);
 }
 
 async function cancel(key: string, ttlMs: number, waitMs: number): Promise<void> {
@@ -63,6 +90,10 @@ async function act([verb, ...args]: string[]): Promise<void> {
     say("released");
   } else if (verb === "hold") {
     await hold(args[0] ?? "", Number(args[1]) * 1000, Number(args[2]) * 1000);
+  } else if (verb === "once") {
+    await once(args);
+  } else if (verb === "number" && last instanceof Superseded) {
+    say(String(last.fencingToken));
   } else if (verb === "cancel") {
     await cancel(args[0] ?? "", Number(args[1]) * 1000, Number(args[2]) * 1000);
   } else if (verb === "why" && last) {
@@ -76,7 +107,7 @@ async function act([verb, ...args]: string[]): Promise<void> {
 for (let words = await said(); words; words = await said()) {
   await act(words).catch((error: unknown) => {
     if (error instanceof FencepostError) last = error;
-    else if (!(error instanceof Failed)) throw error;
-    say(error instanceof Failed ? "failed" : error.constructor.name.toLowerCase());
+    else if (!(error instanceof Failed || error instanceof NothingDone)) throw error;
+    say(error.constructor.name.toLowerCase());
   });
 }

@@ -4,8 +4,8 @@ import os
 import sys
 from contextlib import suppress
 
-from drive import Failed, describe, say
-from fencepost_async import AsyncFencepost, AsyncLease, FencepostError, Refused
+from drive import ENDS, Failed, describe, made, say, shown, take_over
+from fencepost_async import AsyncFencepost, AsyncLease, AsyncPlace, FencepostError, NothingDone, Refused, Result, Superseded
 
 
 async def said() -> list[str]:
@@ -36,6 +36,27 @@ async def cancel(fencepost: AsyncFencepost, key: str, ttl_s: str, wait_s: str) -
     say("canceled")
 
 
+async def once(fencepost: AsyncFencepost, words: list[str]) -> None:
+    _, key, ttl_s, wait_s, fingerprint = words[:5]
+
+    async def work(place: AsyncPlace) -> Result | str:
+        say(f"works {place.earlier} {place.fencing_token}")
+        while True:
+            word = (await said())[0]
+            if word == "lost":
+                await place.lost.wait()
+                say("lost")
+            elif word in ENDS:
+                raise ENDS[word]
+            else:
+                return made(word, place)
+
+    result = await fencepost.once(
+        key, work, float(ttl_s), float(wait_s), 3600, "drive", fingerprint, takeover=take_over(words)
+    )
+    say(shown(result))
+
+
 async def do(fencepost: AsyncFencepost, lease: AsyncLease | None, words: list[str]) -> AsyncLease | None:
     match words:
         case ["acquire", key, ttl_s, wait_s]:
@@ -51,6 +72,8 @@ async def do(fencepost: AsyncFencepost, lease: AsyncLease | None, words: list[st
             await hold(fencepost, key, ttl_s, wait_s)
         case ["cancel", key, ttl_s, wait_s]:
             await cancel(fencepost, key, ttl_s, wait_s)
+        case ["once", *_]:
+            await once(fencepost, words)
         case _:
             raise ValueError(words)
     return lease
@@ -64,9 +87,11 @@ async def main() -> None:
         try:
             if words == ["why"]:
                 say(describe(error))
+            elif words == ["number"] and isinstance(error, Superseded):
+                say(error.fencing_token)
             else:
                 lease = await do(fencepost, lease, words)
-        except (FencepostError, Failed) as raised:
+        except (FencepostError, Failed, NothingDone) as raised:
             error = raised
             say(type(error).__name__.lower())
 

@@ -112,8 +112,10 @@ pub async fn made() -> &'static Path {
 /// Makes this directory a module of this name with the client in it, and returns what works on it.
 pub fn go(directory: &Path, module: &str) -> Command {
     std::fs::create_dir_all(directory.join("fencepost")).unwrap();
-    std::fs::copy(root().join("examples/clients/fencepost.go"), directory.join("fencepost/fencepost.go"))
-        .unwrap();
+    for (from, to) in [("fencepost.go", "fencepost.go"), ("fencepost_once.go", "once.go")] {
+        let from = root().join("examples/clients").join(from);
+        std::fs::copy(from, directory.join("fencepost").join(to)).unwrap();
+    }
     std::fs::write(directory.join("go.mod"), format!("module {module}\n\ngo 1.19\n")).unwrap();
     let mut go = Command::new("go");
     // It asks no one for anything, and leaves what it compiles with the rest of what is made.

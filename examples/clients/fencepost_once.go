@@ -1,0 +1,129 @@
+package fencepost
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strconv"
+	"time"
+)
+
+// ErrNothingDone is what the work of Once returns, alone or wrapped, if it certainly changed nothing: as if it never
+// began.
+var ErrNothingDone = errors.New("nothing was done")
+
+// OnceOptions are those of a lock, how long the result is kept (24 h if you leave it out), what the request is, and
+// whether not to do again what someone may have done. Wait: for another who is at work.
+type OnceOptions struct {
+	Options
+	Keep        time.Duration
+	Fingerprint string
+	NoTakeover  bool
+}
+
+// Place is a worker's. If Earlier is not 0, so many workers before may have done the work, or half of it: look first.
+type Place struct {
+	*Lease
+	Earlier, MaxResultBytes int64
+}
+
+// Once returns the stored result if there is one. Otherwise it works, and stores what work returns. The error is
+// ErrBusy if another is still at work after Wait. If work fails, the place is given up, and the next worker is told
+// that something may have been done, except after ErrNothingDone. When the lease is lost, the context of the work is
+// canceled; a result that it returns all the same is stored if nobody has taken over.
+func (c *Client) Once(ctx context.Context, key string, o OnceOptions,
+	work func(context.Context, *Place) (*Result, error)) (*Result, error) {
+	if o.TTL == 0 {
+		o.TTL = 30 * time.Second
+	}
+	query := url.Values{"ttl": {inMs(o.TTL)}}
+	if o.Keep > 0 {
+		query.Set("keep", inMs(o.Keep))
+	}
+	if o.Owner != "" {
+		query.Set("owner", o.Owner)
+	}
+	if o.NoTakeover {
+		query.Set("takeover", "false")
+	}
+	lease, err := newLease(key)
+	if err != nil {
+		return nil, err
+	}
+	lease.record = &record{fingerprint: o.Fingerprint}
+	if err := c.take(ctx, lease, o.Options, query); err != nil {
+		return nil, err
+	} else if lease.record.stored != nil {
+		return lease.record.stored, nil
+	}
+	working, stop, isLost := c.renews(ctx, lease, o.TTL)
+	hasEnded := false
+	defer func() {
+		if stop(); !hasEnded { // The work panics, or ends its goroutine.
+			_ = c.leave(lease, false)
+		}
+	}()
+	place := &Place{Lease: lease, Earlier: lease.record.earlier, MaxResultBytes: lease.record.maxResultBytes}
+	result, failed := work(working, place)
+	hasEnded = true
+	if failed == nil {
+		return c.store(lease, result, o.TTL, query)
+	}
+	stop()
+	_ = c.leave(lease, errors.Is(failed, ErrNothingDone))
+	if isLost.Load() { // Perhaps it failed only because its context was canceled.
+		text := fmt.Sprintf("%s: the lease is over, and the work returned: %v", key, failed)
+		return nil, &Error{Kind: ErrLost, Message: text}
+	}
+	return nil, failed
+}
+
+// The same post until it is answered. It needs no lease, only that nobody has taken over.
+func (c *Client) store(lease *Lease, made *Result, ttl time.Duration, begin url.Values) (*Result, error) {
+	result, query, until := Result{}, url.Values{}, time.Now().Add(ttl)
+	if made != nil {
+		result = *made
+	}
+	if len(result.Body) == 0 && result.Status == nil { // An empty result says by a status that it is meant.
+		result.Status = new(int)
+	}
+	if result.Status != nil {
+		query.Set("status", strconv.Itoa(*result.Status))
+	}
+	if ttl < c.RetryFor {
+		until = time.Now().Add(c.RetryFor)
+	}
+	lease.record.body, lease.record.contentType = result.Body, result.ContentType
+	post := func() (*Result, error) {
+		if err := c.call(context.Background(), "POST", lease, query, until, time.Time{}, false); err != nil {
+			return nil, err
+		}
+		result.WasReplayed, result.FencingToken = false, lease.FencingToken
+		return &result, nil
+	}
+	stored, err := post()
+	var answer *Error
+	if errors.Is(err, ErrRefused) { // Such as a result that is too large.
+		_ = c.leave(lease, false)
+	}
+	if !errors.As(err, &answer) || answer.Type != "/problems/not-begun" {
+		return stored, err
+	}
+	// The record was broken or lost. The work is done: what was said about taking over does not matter now.
+	begin.Del("takeover")
+	ends := time.Now().Add(c.RetryFor)
+	err = c.call(context.Background(), "PUT", lease, begin, ends, time.Time{}, false)
+	superseded := &Error{Kind: ErrSuperseded, Message: lease.Key + ": another worker has taken over"}
+	switch {
+	case err == nil && lease.record.stored == nil:
+		return post()
+	case err == nil:
+		superseded.Successor = lease.record.stored.FencingToken
+	case errors.Is(err, ErrBusy) && errors.As(err, &answer) && answer.Worker != nil:
+		superseded.Successor = answer.Worker.FencingToken
+	default:
+		return nil, err
+	}
+	return nil, superseded
+}

@@ -1,0 +1,193 @@
+//! Pieces of work that clients do once: two at the same time, workers that are killed, and answers that get lost.
+
+use serde_json::Value;
+
+use super::workshop::{Driver, Kind};
+use super::{Scene, url};
+use kit::eventually;
+use kit::proxy::Fate;
+
+with_each!(
+    super::Kind::EXAMPLES;
+    of_two_at_once_one_works_and_both_get_its_result,
+    the_next_after_a_killed_worker_is_told_of_it,
+    a_lost_answer_does_no_work_twice,
+    work_that_fails_is_given_up_and_counted_unless_nothing_was_done,
+    long_work_is_renewed_and_late_work_is_stored,
+    a_superseded_worker_is_told_by_whom,
+    the_result_of_a_broken_record_is_stored_all_the_same,
+    what_someone_may_have_done_is_left_alone_if_you_say_so,
+    another_request_of_the_same_key_is_refused,
+    a_result_that_is_too_large_gives_the_place_up,
+);
+
+/// The number in `works 0 17`, and the worker's `earlier`.
+async fn works(client: &mut Driver, what: &str) -> (u64, u64) {
+    client.begins(what).await;
+    let said = client.says().await;
+    let words: Vec<_> = said.split(' ').collect();
+    let ["works", earlier, number] = words[..] else { panic!("{what}: {said}") };
+    (earlier.parse().unwrap(), number.parse().unwrap())
+}
+
+impl Scene {
+    async fn record(&self) -> Value {
+        self.look.get("/once/k").send().await.json()
+    }
+
+    async fn breaks(&self) {
+        self.look.delete("/once/k?force=true").send().await.expect(204);
+    }
+}
+
+async fn of_two_at_once_one_works_and_both_get_its_result(kind: Kind) {
+    let scene = Scene::start().await;
+    let mut clients = [kind.start(&url(&scene.gateway)).await, kind.start(&url(&scene.gateway)).await];
+    let [first, second] = &mut clients;
+    let (earlier, number) = works(first, "once k 30 20 f").await;
+    assert_eq!(earlier, 0);
+    // It waits for at most 5 s at once, and here for longer.
+    second.begins("once k 30 20 f").await;
+    let mut third = kind.start(&url(&scene.gateway)).await;
+    assert_eq!(third.does("once k 30 0 f").await, "busy");
+    let result = format!("paid 201 application/json {number}");
+    assert_eq!(first.does("paid").await, format!("made {result}"));
+    assert_eq!(second.says().await, format!("replayed {result}"));
+    assert_eq!(third.does("once k 30 0 f").await, format!("replayed {result}"));
+    assert_eq!(scene.record().await["owner"], "drive");
+    assert_eq!(works(first, "once empty 30 0 f").await.0, 0);
+    assert!(first.does("empty").await.starts_with("made  204 None "));
+    assert!(second.does("once empty 30 0 f").await.starts_with("replayed  204 None "));
+}
+
+async fn the_next_after_a_killed_worker_is_told_of_it(kind: Kind) {
+    let scene = Scene::start().await;
+    let mut first = kind.start(&url(&scene.gateway)).await;
+    let (_, number) = works(&mut first, "once k 3 0 f").await;
+    drop(first);
+    let mut second = kind.start(&url(&scene.gateway)).await;
+    let (earlier, greater) = works(&mut second, "once k 30 20 f").await;
+    assert!(earlier == 1 && greater > number, "{earlier}, {greater} after {number}");
+    assert!(second.does("paid").await.starts_with("made paid "));
+}
+
+async fn a_lost_answer_does_no_work_twice(kind: Kind) {
+    let scene = Scene::start().await;
+    let mut client = scene.client(kind).await;
+    for (round, lose) in
+        [Fate::CutAfter, Fate::LoseAnswers, Fate::HalfOpen, Fate::CutBefore].iter().enumerate()
+    {
+        for method in ["PUT", "PATCH", "POST"] {
+            scene.proxy.expect(method, lose.clone());
+        }
+        let what = format!("once k{round} 6 0 f");
+        let (earlier, number) = works(&mut client, &what).await;
+        assert_eq!(earlier, 0, "{lose:?}");
+        let renewed = scene.answered("PATCH").len();
+        eventually("it is renewed", async || scene.answered("PATCH").len() > renewed).await;
+        let result = format!("paid 201 application/json {number}");
+        assert_eq!(client.does("paid").await, format!("made {result}"), "{lose:?}");
+        scene.proxy.expect("PUT", lose.clone());
+        assert_eq!(client.does(&what).await, format!("replayed {result}"), "{lose:?}");
+    }
+    // Who was never told that it may begin leaves the key to others, as if nobody had been there.
+    let is_put = |message: &[u8]| message.starts_with(b"PUT");
+    scene.proxy.set_policy(move |message| if is_put(message) { Fate::CutAfter } else { Fate::Pass });
+    let proxy = format!("http://127.0.0.1:{}", scene.proxy.port());
+    let mut deaf = kind.start_in(&[("FENCEPOST_URL", &proxy), ("RETRY_FOR_S", "2")]).await;
+    assert_eq!(deaf.does("once k 300 0 f").await, "unknown");
+    scene.look.get("/once/k").send().await.expect_problem(404, "not-begun");
+}
+
+async fn work_that_fails_is_given_up_and_counted_unless_nothing_was_done(kind: Kind) {
+    let scene = Scene::start().await;
+    let mut client = scene.client(kind).await;
+    assert_eq!(works(&mut client, "once k 300 0 f").await.0, 0);
+    assert_eq!(client.does("nothing").await, "nothingdone");
+    scene.look.get("/once/k").send().await.expect_problem(404, "not-begun");
+    for earlier in 0..2 {
+        assert_eq!(works(&mut client, "once k 300 0 f").await.0, earlier);
+        scene.proxy.expect("DELETE", Fate::CutAfter);
+        assert_eq!(client.does("fail").await, "failed");
+    }
+    assert_eq!(works(&mut client, "once k 300 0 f").await.0, 2);
+    assert_eq!(client.does("nothing").await, "nothingdone");
+    assert_eq!(works(&mut client, "once k 300 0 f").await.0, 2);
+}
+
+async fn long_work_is_renewed_and_late_work_is_stored(kind: Kind) {
+    let scene = Scene::start().await;
+    let mut client = scene.client(kind).await;
+    works(&mut client, "once k 3 0 f").await;
+    let renewed = async || scene.answered("PATCH").len() > 3;
+    eventually("it is renewed for longer than its ttl", renewed).await;
+    assert_eq!(scene.record().await["state"], "working");
+    let is_renewal = |message: &[u8]| message.starts_with(b"PATCH");
+    scene.proxy.set_policy(move |message| if is_renewal(message) { Fate::CutBefore } else { Fate::Pass });
+    assert_eq!(client.does("lost").await, "lost");
+    eventually("its lease is over", async || scene.record().await["state"] == "lapsed").await;
+    assert!(client.does("paid").await.starts_with("made paid "));
+    assert_eq!(scene.record().await["state"], "done");
+}
+
+async fn a_superseded_worker_is_told_by_whom(kind: Kind) {
+    let scene = Scene::start().await;
+    let mut client = scene.client(kind).await;
+    works(&mut client, "once k 300 0 f").await;
+    scene.breaks().await;
+    let begin = scene.look.put("/once/k?ttl=5m").header("Once-Fingerprint", "f").send().await.expect(201);
+    assert_eq!(client.does("paid").await, "superseded");
+    assert_eq!(client.does("number").await, begin.fencing_token().to_string());
+    assert_eq!(scene.record().await["state"], "working");
+}
+
+async fn the_result_of_a_broken_record_is_stored_all_the_same(kind: Kind) {
+    let scene = Scene::start().await;
+    let mut client = scene.client(kind).await;
+    // Though it would not have taken over before it worked.
+    let (_, number) = works(&mut client, "once k 300 0 f keep-off").await;
+    scene.breaks().await;
+    let said = client.does("paid").await;
+    let greater: u64 = said.strip_prefix("made paid 201 application/json ").expect(&said).parse().unwrap();
+    assert!(greater > number);
+    // The fingerprint is still the record's.
+    assert_eq!(client.does("once k 300 0 other").await, "mismatch");
+    assert!(client.does("once k 300 0 f").await.starts_with("replayed paid "));
+}
+
+async fn what_someone_may_have_done_is_left_alone_if_you_say_so(kind: Kind) {
+    let scene = Scene::start().await;
+    let mut client = scene.client(kind).await;
+    works(&mut client, "once k 300 0 f").await;
+    assert_eq!(client.does("fail").await, "failed");
+    assert_eq!(client.does("once k 300 0 f keep-off").await, "abandoned");
+    // It waits, since the other may come back and store its result.
+    assert_eq!(client.does("once k 300 0.5 f keep-off").await, "abandoned");
+    assert_eq!(works(&mut client, "once k 300 0 f").await.0, 1);
+}
+
+async fn another_request_of_the_same_key_is_refused(kind: Kind) {
+    let scene = Scene::start().await;
+    let (mut client, mut other) = (scene.client(kind).await, scene.client(kind).await);
+    works(&mut client, "once k 300 0 f").await;
+    assert_eq!(other.does("once k 300 20 other").await, "mismatch");
+    client.does("paid").await;
+    assert_eq!(other.does("once k 300 20 other").await, "mismatch");
+}
+
+async fn a_result_that_is_too_large_gives_the_place_up(kind: Kind) {
+    let scene = Scene::start().await;
+    let mut client = scene.client(kind).await;
+    works(&mut client, "once k 300 0 f").await;
+    assert_eq!(client.does("much").await, "refused");
+    assert_eq!(works(&mut client, "once k 300 0 f").await.0, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_of_the_work_in_go_gives_the_place_up() {
+    let scene = Scene::start().await;
+    let mut client = Kind::Go.start(&url(&scene.gateway)).await;
+    works(&mut client, "once k 300 0 f").await;
+    assert_eq!(client.does("panic").await, "failed");
+    assert_eq!(works(&mut client, "once k 300 0 f").await.0, 1);
+}
