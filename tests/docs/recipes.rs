@@ -24,6 +24,7 @@ mod ci;
 mod claiming;
 mod cron;
 mod curl;
+mod idempotency;
 mod pay;
 mod pay_server;
 mod provider;

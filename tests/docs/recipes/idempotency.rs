@@ -1,0 +1,230 @@
+//! The middleware of docs/recipes/idempotency.md in its web servers, with a payment provider of the test's.
+
+use std::os::unix::fs::symlink;
+use std::process::Stdio;
+
+use serde_json::Value;
+use tokio::net::TcpStream;
+use tokio::process::{Child, Command};
+use tokio::task::JoinHandle;
+
+use super::Scene;
+use super::provider::Provider;
+use crate::clients::{installed, root, tool};
+use crate::pages::file;
+use kit::{PATIENCE, eventually, free_port};
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Framework {
+    FastApi,
+    Express,
+}
+
+const FRAMEWORKS: [Framework; 2] = [Framework::FastApi, Framework::Express];
+
+/// A server with the programs of the page. It is killed when this is dropped.
+struct Server {
+    port: u16,
+    child: Child,
+}
+
+#[derive(Debug)]
+struct Answer {
+    status: u16,
+    body: Value,
+    location: String,
+    retry_after: String,
+    is_replayed: bool,
+}
+
+impl Server {
+    /// One whose leases are as the page says, or `options` in their place: those of Python and of JavaScript.
+    async fn start(
+        framework: Framework,
+        scene: &Scene,
+        provider: &Provider,
+        options: Option<[&str; 2]>,
+    ) -> Self {
+        let port = free_port();
+        let (files, clients): (_, &[&str]) = match framework {
+            Framework::FastApi => (["orders.py", "idempotent.py"], &["fencepost.py", "fencepost_async.py"]),
+            Framework::Express => (["orders.mjs", "idempotent.mjs"], &["fencepost.mjs"]),
+        };
+        for name in files {
+            let mut code = file(name);
+            if let (Some([python, javascript]), true) = (options, name.starts_with("orders")) {
+                assert!(code.contains("ttl_s=30") || code.contains("ttlMs: 30_000"));
+                code = code.replace("ttl_s=30", python).replace("ttlMs: 30_000", javascript);
+            }
+            scene.write(name, &code);
+        }
+        for name in clients {
+            std::fs::copy(root().join("examples/clients").join(name), scene.shell.path(name)).unwrap();
+        }
+        let mut command = match framework {
+            Framework::FastApi => {
+                let uvicorn =
+                    ["-m", "uvicorn", "--log-level", "warning", "--port", &port.to_string(), "orders:app"];
+                scene.command(tool("python"), &uvicorn)
+            }
+            Framework::Express => {
+                let _ = symlink(installed("node_modules"), scene.shell.path("node_modules"));
+                scene.command("node", &["orders.mjs"])
+            }
+        };
+        command.env("PAYMENTS_URL", &provider.url).env("PORT", port.to_string());
+        command.env("PYTHONDONTWRITEBYTECODE", "1").kill_on_drop(true);
+        let child = command.stdout(Stdio::inherit()).stderr(Stdio::inherit()).spawn().unwrap();
+        eventually("it listens", async || TcpStream::connect(("127.0.0.1", port)).await.is_ok()).await;
+        Self { port, child }
+    }
+
+    /// A request that is not waited for.
+    fn begin(&self, user: &str, key: &str, cents: &str) -> JoinHandle<Answer> {
+        tokio::spawn(ask(self.port, user.to_owned(), key.to_owned(), cents.to_owned()))
+    }
+
+    async fn asks(&self, key: &str, cents: &str) -> Answer {
+        self.begin("ann/b", key, cents).await.unwrap()
+    }
+
+    async fn is_told(&self, key: &str, cents: &str, status: u16, detail: &str) {
+        let answer = self.asks(key, cents).await;
+        let said = answer.body["detail"].as_str().unwrap_or_default();
+        assert!(answer.status == status && said.contains(detail), "{key} {cents}: {answer:?}");
+        let is_to_come_again = (1..=5).contains(&answer.retry_after.parse().unwrap_or(0));
+        assert!(is_to_come_again == matches!(status, 409 | 503) && !answer.is_replayed, "{answer:?}");
+    }
+}
+
+impl Answer {
+    fn is_receipt(&self, receipt: &str, is_replayed: bool) {
+        assert_eq!((self.status, self.is_replayed), (201, is_replayed), "{self:?}");
+        assert_eq!(
+            (&self.body["receipt"], &self.location),
+            (&receipt.into(), &format!("/charges/{receipt}"))
+        );
+    }
+}
+
+async fn ask(port: u16, user: String, key: String, cents: String) -> Answer {
+    let mut command = Command::new("curl");
+    command.args(["-sS", "--max-time", "60", "-X", "POST", "-H", "Content-Type: application/json"]);
+    command.args(["-H", &format!("X-User: {user}"), "-d", &format!("{{\"cents\": {cents}}}")]);
+    if !key.is_empty() {
+        command.args(["-H", &format!("Idempotency-Key: {key}")]);
+    }
+    let headers = "\n%header{location}\n%header{retry-after}\n%header{idempotency-replayed}\n%{http_code}";
+    command.args(["-w", headers, &format!("http://127.0.0.1:{port}/charges")]);
+    let said = String::from_utf8(command.output().await.unwrap().stdout).unwrap();
+    let [status, replayed, retry_after, location, body] =
+        said.rsplitn(5, '\n').collect::<Vec<_>>().try_into().unwrap_or_else(|_| panic!("{said}"));
+    Answer {
+        status: status.parse().unwrap(),
+        body: serde_json::from_str(body).unwrap_or_default(),
+        location: location.to_owned(),
+        retry_after: retry_after.to_owned(),
+        is_replayed: replayed == "true",
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_requests_at_once_one_charges_and_repetitions_get_its_answer() {
+    let scene = Scene::without_keys().await;
+    for framework in FRAMEWORKS {
+        let provider = Provider::start().await;
+        let server = Server::start(framework, &scene, &provider, None).await;
+        let other = Server::start(framework, &scene, &provider, None).await;
+        let key = format!("{framework:?}");
+        provider.is_silent();
+        let mut clicks = vec![server.begin("ann/b", &key, "1999"), other.begin("ann/b", &key, "1999")];
+        eventually("one is told to wait", async || clicks.iter().any(JoinHandle::is_finished)).await;
+        let at = clicks.iter().position(JoinHandle::is_finished).unwrap();
+        let refused = clicks.remove(at).await.unwrap();
+        assert!(refused.status == 409 && !refused.retry_after.is_empty(), "{refused:?}");
+        eventually("the other charges", async || provider.charges() == 1).await;
+        server.is_told(&key, "1999", 409, "is at work").await;
+        provider.answers_again();
+        clicks.remove(0).await.unwrap().is_receipt("ch_1", false);
+        for server in [&server, &other] {
+            server.asks(&key, "1999").await.is_receipt("ch_1", true);
+        }
+        assert_eq!(provider.charges(), 1);
+        // A key is its user's own, and its request's.
+        server.begin("bob", &key, "1999").await.unwrap().is_receipt("ch_2", false);
+        server.is_told(&key, "2000", 422, "another request").await;
+        server.is_told("", "1999", 400, "Idempotency-Key").await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_says_too_little_is_not_repeated() {
+    let scene = Scene::without_keys().await;
+    for framework in FRAMEWORKS {
+        let provider = Provider::start().await;
+        let server = Server::start(framework, &scene, &provider, None).await;
+        let [refused, failed] = ["refused", "failed"].map(|what| format!("{what} {framework:?}"));
+        // Nothing was done: the request may come again, corrected.
+        server.is_told(&refused, "0", 400, "above 0").await;
+        server.asks(&refused, "1999").await.is_receipt("ch_1", false);
+        // The provider falls silent at another price, and what it has done nobody knows.
+        assert_eq!(server.asks(&failed, "1").await.status, 500);
+        server.is_told(&failed, "1", 500, "not known").await;
+        assert_eq!(provider.charges(), 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_killed_server_may_have_done_is_not_done_again() {
+    let scene = Scene::without_keys().await;
+    for framework in FRAMEWORKS {
+        let provider = Provider::start().await;
+        let (key, next) =
+            (format!("{framework:?}"), killed_while_it_charges(framework, &scene, &provider, "").await);
+        // Never 409 from then on: a library would repeat that.
+        next.is_told(&key, "1999", 500, "not known").await;
+        next.is_told(&key, "1999", 500, "not known").await;
+        assert_eq!(provider.charges(), 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_may_take_over_ends_what_a_killed_one_began() {
+    let scene = Scene::without_keys().await;
+    for framework in FRAMEWORKS {
+        let provider = Provider::start().await;
+        let key = format!("{framework:?}");
+        let next = killed_while_it_charges(framework, &scene, &provider, "takeover").await;
+        // The provider is asked again, and its own key ends the second charge.
+        next.asks(&key, "1999").await.is_receipt("ch_1", false);
+        next.asks(&key, "1999").await.is_receipt("ch_1", true);
+        assert_eq!(provider.charges(), 1);
+    }
+}
+
+/// A server charges, and is killed before it knows. Returns the next one, when the lease is over.
+async fn killed_while_it_charges(
+    framework: Framework,
+    scene: &Scene,
+    provider: &Provider,
+    how: &str,
+) -> Server {
+    let options = match how {
+        "takeover" => ["ttl_s=3, takeover=True", "ttlMs: 3_000, takeover: true"],
+        _ => ["ttl_s=3", "ttlMs: 3_000"],
+    };
+    let mut server = Server::start(framework, scene, provider, Some(options)).await;
+    let key = format!("{framework:?}");
+    provider.is_silent();
+    let click = server.begin("ann/b", &key, "1999");
+    eventually("it is charged", async || provider.charges() == 1).await;
+    server.child.kill().await.unwrap();
+    assert_eq!(click.await.unwrap().status, 0);
+    provider.answers_again();
+    let record = async || {
+        let list = scene.client.get("/records?prefix=pay:").send().await.json();
+        list["records"].as_array().unwrap().iter().all(|record| record["state"] != "working")
+    };
+    tokio::time::timeout(PATIENCE, eventually("the lease is over", record)).await.unwrap();
+    Server::start(framework, scene, provider, Some(options)).await
+}
