@@ -6,7 +6,7 @@ use tokio::process::Command;
 
 use super::{Scene, on_each_gateway};
 use crate::pages::file;
-use kit::{Gateway, PATIENCE, signal};
+use kit::{Gateway, PATIENCE, eventually, signal};
 
 on_each_gateway!(
     a_function_works_once_at_a_time_and_survives_being_killed,
@@ -114,6 +114,31 @@ async fn an_event_works_once_if_the_gateway_dies_before_the_release(mut scene: S
         Scene::say(again).await.expect(0, "wrote 4711");
         assert_eq!(scene.read("notes"), "runs\n");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_whose_run_was_killed_is_told_so_to_the_next() {
+    let scene = Scene::without_keys().await;
+    let code = file("event.py");
+    assert!(code.contains("LIMIT_S = 30  #"));
+    scene.write("event.py", &code.replace("LIMIT_S = 30", "LIMIT_S = 4"));
+    scene.write("runtime.py", "import event; print(event.handler({'id': 'e-1', 'invoice': 4711}, None))");
+    let invoices =
+        INVOICES.replace("(invoice)", "(invoice, look_first)").replace("'runs'", "'runs', look_first");
+    scene.write("invoices.py", &invoices);
+    let invoke = || scene.any_python("runtime.py", &[]);
+    let first = invoke().spawn().unwrap();
+    scene.starts_to_run().await;
+    Scene::say(invoke()).await.expect(1, "Busy");
+    signal(first.id().unwrap(), "KILL");
+    Scene::end(first).await;
+    let look = async || scene.client.get("/once?key=event:e-1").send().await.json();
+    eventually("its lease is over", async || look().await["state"] == "lapsed").await;
+    scene.write("go", "");
+    for _ in 0..2 {
+        Scene::say(invoke()).await.expect(0, "wrote 4711");
+    }
+    assert_eq!(scene.read("notes"), "runs False\nruns True\n");
 }
 
 /// The danger that the page speaks of.
