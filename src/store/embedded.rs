@@ -32,12 +32,14 @@ use writer::{Command, Kind, Message, State, TIDY_EVERY, closed, too_late};
 mod cursor;
 mod disk;
 mod file;
+mod life;
 mod once;
 mod record;
 mod rows;
 mod survey;
 mod table;
 mod work;
+mod work_rows;
 mod writer;
 
 pub use survey::{survey, survey_memory};

@@ -27,7 +27,7 @@ use super::rows::{
     LOCKS, MARKS, Moment, TERMS, life_row, lock_row, read_lock, read_mark, terms_row, verdict_row,
 };
 use super::table::{Change, Table};
-use super::work::{ONCE, RESULTS, read_work, work_row};
+use super::work_rows::{ONCE, RESULTS, read_work, work_row};
 use super::{EmbeddedSettings, OpenError, UnusableFile};
 
 const NUMBERS: TableDefinition<&str, u64> = TableDefinition::new("numbers");

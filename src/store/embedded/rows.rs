@@ -9,7 +9,8 @@ use crate::clock::whole_ms;
 use crate::lock::{Attempt, FencingToken, LockKey, Note, Released, TokenHash};
 use crate::once::{GivenUp, NotWorker};
 
-use super::record::{HeldLock, Life, Mark, Record, RecordId, Verdict};
+use super::life::Life;
+use super::record::{HeldLock, Mark, Record, RecordId, Verdict};
 
 /// Longest life in milliseconds, then its end in nanoseconds: since boot, and since the Unix epoch.
 pub(super) type LifeRow = (u64, u64, u64);

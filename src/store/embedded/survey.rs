@@ -9,7 +9,7 @@ use rustix::fs::{Access, access};
 
 use super::disk::{OTHERS, PRIVATE};
 use super::file::was_closed;
-use super::{OpenError, UnusableFile, work};
+use super::{OpenError, UnusableFile, work_rows};
 use crate::store::diagnostics::{Block, Diagnostics, PromiseStatus, promises};
 
 const IN_USE: &str = "in use by another process";
@@ -33,7 +33,7 @@ pub fn survey(path: &Path) -> Diagnostics {
                 );
             }
             rows.push(("file", state));
-            if let Some((records, bytes)) = work::count(path) {
+            if let Some((records, bytes)) = work_rows::count(path) {
                 rows.push(("records", format!("{records}, with {bytes} bytes of results")));
             }
         }

@@ -18,7 +18,8 @@ use crate::store::{
 };
 
 use super::EmbeddedSettings;
-use super::record::{HeldLock, Life, Mark, Record, RecordId, Verdict};
+use super::life::Life;
+use super::record::{HeldLock, Mark, Record, RecordId, Verdict};
 
 mod acquiring;
 mod listing;

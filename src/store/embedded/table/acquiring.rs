@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::super::record::{HeldLock, Life, Verdict};
+use super::super::life::Life;
+use super::super::record::{HeldLock, Verdict};
 use super::Table;
 use crate::lock::{Acquired, Attempt, Confirmed, Enqueued, LastPolled, Lease, Polled, Refusal, Ttl};
 use crate::store::wait_queue::{QueueFull, QueueTurn};

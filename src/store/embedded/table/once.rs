@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::super::record::{Life, Record, RecordId, Verdict};
+use super::super::life::Life;
+use super::super::record::{Record, RecordId, Verdict};
 use super::super::work::{RECORD_BYTES, Since, StoredResult, Work};
 use super::Table;
 use crate::lock::{FencingToken, LockKey, TokenHash};
