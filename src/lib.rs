@@ -72,12 +72,13 @@
 //! | `store/redis/settings`, `store/redis/address`, `store/redis/node`, `store/redis/client` | how it behaves; where servers are, and how to talk to them; connecting to one | |
 //! | `store/redis/failure` | what each error means: not yet, not done, unknown | |
 //! | `store/redis/scripts`, `store/redis/scripts/keys` | the scripts, how they are called and their replies read; what everything is called in Redis | |
-//! | `store/redis/health`, `store/redis/health/identity`, `store/redis/health/profile`, `store/redis/health/permissions`, `store/redis/health/loading`, `store/redis/health/quorum`, `store/redis/health/preflight`, `store/redis/health/monitor` | what a server says of itself, of which part of a quorum it is, what its user lacks, what it loads after a restart, and whether that is safe to lock on | |
+//! | `store/redis/health`, `store/redis/health/identity`, `store/redis/health/profile`, `store/redis/health/permissions`, `store/redis/health/loading`, `store/redis/health/quorum`, `store/redis/health/preflight`, `store/redis/health/monitor`, `store/redis/health/room` | what a server says of itself, of which part of a quorum it is, what its user lacks, what it loads after a restart, whether that is safe to lock on, and how much room records have | |
 //! | `store/redis/pubsub`, `store/redis/pubsub/hints`, `store/redis/pubsub/peer_bus` | what servers tell without being asked: hints to waiters, and what gateways tell each other | |
 //! | `store/redis/connection`, `store/redis/connection/servers`, `store/redis/connection/cluster`, `store/redis/connection/slots`, `store/redis/connection/sentinel` | which server is asked: the only one, the one of a cluster that has the slot, or the primary that Sentinel names | |
 //! | `store/redis/connection/link`, `store/redis/connection/connector`, `store/redis/connection/supervisor` | a connection and the server it was made to, as one value; how it is made; what replaces it | |
 //! | `store/redis/connection/replicas`, `store/redis/connection/scan` | how many replicas have a lock, before it is handed out; going through what servers hold, a bounded piece at a time | |
-//! | `store/redis/exec`, `store/redis/acquiring`, `store/redis/listing` | a script that is run where the lock is; the ways of asking for a lock; a page of the list of all locks | |
+//! | `store/redis/exec`, `store/redis/acquiring`, `store/redis/listing` | a script that is run where the lock is; the ways of asking for a lock; a page of the list of all locks, or of all records | |
+//! | `store/redis/once`, `store/redis/once/record` | what is asked about records; a record as scripts reply it | |
 //! | `store/redis/fast_path`, `store/redis/fast_path/operations`, `store/redis/fast_path/batcher` | what most acquires and releases come to, by small scripts; what one of them asks of a script; those that are ready at the same moment, as one call | |
 //! | [`store::quorum`], `store/quorum/scripts` | independent servers, most of which must agree | |
 //! | `store/quorum/membership`, `store/quorum/member_status`, `store/quorum/reconfiguration` | which of them count, and what becomes of those that may have forgotten | |

@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
-use crate::lock::{FencingToken, Lease, LockKey, TokenHash};
+use crate::lock::{FencingToken, Lease, LockKey, TokenHash, parse_hex};
 
 /// How long a result is kept, counted from storing it. Reading it makes that no longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,6 +63,11 @@ impl Fingerprint {
     /// The bytes.
     pub fn as_bytes(&self) -> &[u8; 16] {
         &self.0
+    }
+
+    /// Reads the bytes from hexadecimal.
+    pub(crate) fn parse(hex: &str) -> Option<Self> {
+        parse_hex(hex).map(Self)
     }
 }
 

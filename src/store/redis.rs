@@ -51,7 +51,7 @@ pub(super) mod settings;
 pub use address::{AddressError, Credentials, RedisAddress, TCP_USER_TIMEOUT};
 pub use client::{ByteStream, Network};
 pub use diagnostics::diagnose;
-pub use settings::{RedisSettings, Risk};
+pub use settings::{OnceMemory, RedisSettings, Risk};
 
 /// How long the answer to "can it be used?" is given again.
 const CHECK_HOLDS_FOR: Duration = Duration::from_secs(1);
@@ -314,6 +314,10 @@ impl LockStore for RedisStore {
                     .is_ok_and(|last| last.answer.as_ref().is_some_and(refuses_connections))
         }
         .boxed()
+    }
+
+    fn keeps_no_records(&self) -> Option<String> {
+        self.servers.keep_no_records().map(str::to_owned)
     }
 
     fn bucket_of(&self, key: &LockKey) -> Bucket {

@@ -24,6 +24,7 @@ mod fingerprints;
 mod leaving;
 mod listing;
 mod looking;
+mod on_redis;
 mod room;
 mod storing;
 mod taking_over;

@@ -30,7 +30,7 @@ impl QuorumStore {
                 "too few servers of the quorum can be asked at present".to_owned(),
             ));
         }
-        let walked = Scan::new(links, "").page(&self.keys, request, deadline).await?;
+        let walked = Scan::new(links, "").page(&self.keys, request.into(), deadline).await?;
         let keys: Vec<LockKey> = walked.found.into_iter().map(|(_, key)| key).collect();
         let polls: Vec<_> = keys
             .chunks(MOST_AT_ONCE)

@@ -3,7 +3,7 @@
 mod cluster;
 pub(crate) mod connector;
 pub(crate) mod link;
-mod replicas;
+pub(crate) mod replicas;
 pub(crate) mod scan;
 pub(crate) mod sentinel;
 pub(crate) mod servers;

@@ -17,7 +17,7 @@ use super::health::profile::{Config, Profile};
 use super::health::quorum;
 use super::node::Node;
 use super::scripts::is_readable;
-use super::scripts::keys::KeySpace;
+use super::scripts::keys::{KeySpace, NameKind};
 use super::settings::RedisSettings;
 use crate::clock::{Clock, SystemClock};
 use crate::store::diagnostics::{Block, Diagnostics, promises};
@@ -193,13 +193,14 @@ async fn unreadable(
     keys: &KeySpace,
     stop_at: Instant,
 ) -> RedisResult<Vec<String>> {
-    let pattern = keys.pattern_of_locks("");
+    let pattern = keys.pattern_of(NameKind::Lock, "");
     let (mut position, mut found) = (0_u64, Vec::new());
     for _ in 0..MOST_STEPS {
         let mut scan = redis::cmd("SCAN");
         scan.arg(position).arg("MATCH").arg(&pattern).arg("COUNT").arg(MOST_AT_ONCE);
         let (next, names): (u64, Vec<Vec<u8>>) = scan.query_async(connection).await?;
-        let locks = names.iter().filter_map(|name| keys.key_at(std::str::from_utf8(name).ok()?));
+        let locks =
+            names.iter().filter_map(|name| keys.key_at(NameKind::Lock, std::str::from_utf8(name).ok()?));
         let locks: Vec<_> = locks.collect();
         let mut look = redis::pipe();
         for key in &locks {

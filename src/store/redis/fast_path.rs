@@ -17,8 +17,9 @@ use self::batcher::{BatchedOperation, Batcher, call};
 use self::operations::{Free, Take};
 use super::RedisStore;
 use super::connection::link::Link;
+use super::connection::replicas::Written;
 use super::connection::servers::{Tries, TryAt};
-use super::scripts::{ScriptReply, lease_seen};
+use super::scripts::{ACK, ScriptReply, lease_seen};
 use crate::clock::whole_ms;
 use crate::lock::{Acquired, FencingToken, Lease, LockKey, Refusal, TokenHash};
 use crate::store::{Bucket, LockRequest, StoreError};
@@ -187,7 +188,9 @@ pub(super) async fn replicated(
     deadline: Instant,
 ) -> Result<Lease, String> {
     if let Some(replicas) = &link.replicas {
-        replicas.have(lock, token, lease.fencing_token, deadline).await?;
+        let number = lease.fencing_token;
+        let written = Written { kind: "lock", key: lock, ack: &ACK, token, number };
+        replicas.have(&written, deadline).await?;
     }
     Ok(lease)
 }

@@ -7,3 +7,4 @@ mod permissions;
 pub(crate) mod preflight;
 pub(crate) mod profile;
 pub(crate) mod quorum;
+pub(crate) mod room;

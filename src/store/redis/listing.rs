@@ -1,21 +1,44 @@
-//! A page of the list of all locks: what a scan of the servers found, with what their scripts say of it.
+//! A page of the list of all locks, or of all records: what a scan of the servers found, with what their scripts say of it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use redis::{Cmd, FromRedisValue};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
 use super::RedisStore;
 use super::connection::link::Link;
-use super::scripts::{self, ScriptReply};
+use super::connection::scan::PageRequest;
+use super::scripts::keys::KeySpace;
+use super::scripts::{self, Script, ScriptReply};
 use crate::lock::{Listed, LockKey, Page};
 use crate::store::{List, StoreError};
 
-/// The most locks that one call of the script lists, since all other commands wait for it.
+/// The most that one call of a script tells of, since all other commands wait for it.
 const MOST_AT_ONCE: usize = 50;
 
-/// Locks whose names may stand in one call, with those names.
+/// What can be listed.
+pub(super) trait PageKind: 'static {
+    /// What a page says of one.
+    type Entry: Send + 'static;
+    /// What the script replies to one.
+    type Reply: FromRedisValue + Send + 'static;
+
+    /// Says for each what there is to say.
+    fn script() -> &'static Script;
+
+    /// The names that the script has to be told of one; its own comes first, and is enough.
+    fn names(keys: &KeySpace, key: &LockKey) -> Vec<String>;
+
+    /// Adds what else the script is told.
+    fn add_args(names_each: usize, call: &mut Cmd);
+
+    /// What a page says, if there is something to say.
+    fn read(key: LockKey, reply: Self::Reply) -> Option<Self::Entry>;
+}
+
+/// Entries whose names may stand in one call, with those names.
 struct Group {
     keys: Vec<LockKey>,
     names: Vec<String>,
@@ -24,6 +47,17 @@ struct Group {
 impl RedisStore {
     /// Lists some of the locks that are held, beginning at the cursor.
     pub(super) async fn list_page(&self, request: &List, deadline: Instant) -> Result<Page, StoreError> {
+        let (mut locks, next) = self.page_of::<HeldLocks>(request.into(), deadline).await?;
+        locks.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        Ok(Page { locks, next })
+    }
+
+    /// Some of what there is of a kind, and where to go on.
+    pub(super) async fn page_of<L: PageKind>(
+        &self,
+        request: PageRequest<'_>,
+        deadline: Instant,
+    ) -> Result<(Vec<L::Entry>, Option<String>), StoreError> {
         let scan = self.servers.scan(deadline).await?;
         let walked = scan.page(&self.keys, request, deadline).await?;
         let mut by_slot = BTreeMap::<_, Vec<LockKey>>::new();
@@ -33,60 +67,61 @@ impl RedisStore {
         let mut asked = JoinSet::new();
         for ((server, _), keys) in by_slot {
             for keys in keys.chunks(MOST_AT_ONCE) {
-                asked.spawn(tell(scan.links[server].clone(), self.group(keys), deadline));
+                asked.spawn(tell::<L>(scan.links[server].clone(), self.group::<L>(keys), deadline));
             }
         }
-        let mut locks = Vec::new();
+        let mut entries = Vec::new();
         while let Some(told) = asked.join_next().await {
             match told.map_err(|error| StoreError::Unavailable(error.to_string()))? {
-                Ok(told) => locks.extend(told),
+                Ok(told) => entries.extend(told),
                 Err(keys) => {
                     for key in keys {
-                        locks.extend(self.tell_of_one(key, deadline).await?);
+                        entries.extend(self.tell_of_one::<L>(key, deadline).await?);
                     }
                 }
             }
         }
-        locks.sort_unstable_by(|a, b| a.key.cmp(&b.key));
-        Ok(Page { locks, next: walked.next })
+        Ok((entries, walked.next))
     }
 
-    fn group(&self, keys: &[LockKey]) -> Group {
-        let mut names = Vec::new();
-        for key in keys {
-            let queue = self.keys.queue_of(key);
-            let [lock, _, waiting, away, ..] = queue.in_order();
-            names.extend([lock, waiting, away].map(|name| String::from_utf8_lossy(name).into_owned()));
-        }
+    fn group<L: PageKind>(&self, keys: &[LockKey]) -> Group {
+        let names = keys.iter().flat_map(|key| L::names(&self.keys, key)).collect();
         Group { keys: keys.to_vec(), names }
     }
 
-    /// What is known of a lock whose slot is on its way to another server. There only calls with a single key are
-    /// certain to be answered, so waiters are not counted.
-    async fn tell_of_one(&self, key: LockKey, deadline: Instant) -> Result<Option<Listed>, StoreError> {
-        let lock = self.keys.lock(&key);
-        let told: Vec<ScriptReply> = self
-            .run_script(&key, &scripts::LIST, &[lock.as_bytes()], deadline, |_, call| {
-                call.arg(1);
-            })
+    /// What is known of one whose slot is on its way to another server. There only calls with a single key are certain to
+    /// be answered, so the waiters of a lock are not counted.
+    async fn tell_of_one<L: PageKind>(
+        &self,
+        key: LockKey,
+        deadline: Instant,
+    ) -> Result<Option<L::Entry>, StoreError> {
+        let names = L::names(&self.keys, &key);
+        let Some(own) = names.first() else { return Ok(None) };
+        let told: Vec<L::Reply> = self
+            .run_script(&key, L::script(), &[own.as_bytes()], deadline, |_, call| L::add_args(1, call))
             .await
             .map_err(|error| StoreError::Unavailable(error.to_string()))?;
-        Ok(told.into_iter().next().and_then(|reply| listed(key, &reply)))
+        Ok(told.into_iter().next().and_then(|reply| L::read(key, reply)))
     }
 }
 
-/// Asks the server at which locks were found who holds them. Where it does not say, they are returned as they are: the
+/// Asks the server at which entries were found what there is to say. Where it does not say, they are returned as they are: the
 /// slot may be leaving it, or the server stops.
-async fn tell(link: Arc<Link>, group: Group, deadline: Instant) -> Result<Vec<Listed>, Vec<LockKey>> {
+async fn tell<L: PageKind>(
+    link: Arc<Link>,
+    group: Group,
+    deadline: Instant,
+) -> Result<Vec<L::Entry>, Vec<LockKey>> {
     let Group { keys, names } = group;
+    let names_each = names.len() / keys.len().max(1);
     let names: Vec<&[u8]> = names.iter().map(|name| name.as_bytes()).collect();
     let mut connection = link.connection.clone();
-    let call = scripts::LIST.run::<Vec<ScriptReply>>(&mut connection, &names, |call| {
-        call.arg(3);
-    });
+    let add_args = |call: &mut Cmd| L::add_args(names_each, call);
+    let call = L::script().run::<Vec<L::Reply>>(&mut connection, &names, add_args);
     match timeout_at(deadline, call).await {
         Ok(Ok(told)) => {
-            Ok(keys.into_iter().zip(&told).filter_map(|(key, reply)| listed(key, reply)).collect())
+            Ok(keys.into_iter().zip(told).filter_map(|(key, reply)| L::read(key, reply)).collect())
         }
         Ok(Err(_)) => Err(keys),
         Err(_) => {
@@ -96,8 +131,29 @@ async fn tell(link: Arc<Link>, group: Group, deadline: Instant) -> Result<Vec<Li
     }
 }
 
-/// The lock in a reply, if it is held.
-fn listed(key: LockKey, reply: &ScriptReply) -> Option<Listed> {
-    let lease = reply.lease().filter(|_| reply.outcome == 1)?;
-    Some(Listed { key, lease, waiters: reply.waiters() })
+/// Locks that are held.
+struct HeldLocks;
+
+impl PageKind for HeldLocks {
+    type Entry = Listed;
+    type Reply = ScriptReply;
+
+    fn script() -> &'static Script {
+        &scripts::LIST
+    }
+
+    fn names(keys: &KeySpace, key: &LockKey) -> Vec<String> {
+        let queue = keys.queue_of(key);
+        let [lock, _, waiting, away, ..] = queue.in_order();
+        [lock, waiting, away].map(|name| String::from_utf8_lossy(name).into_owned()).into()
+    }
+
+    fn add_args(names_each: usize, call: &mut Cmd) {
+        call.arg(names_each);
+    }
+
+    fn read(key: LockKey, reply: ScriptReply) -> Option<Listed> {
+        let lease = reply.lease().filter(|_| reply.outcome == 1)?;
+        Some(Listed { key, lease, waiters: reply.waiters() })
+    }
 }

@@ -1,13 +1,329 @@
 //! Records on Redis: each operation one script, one round trip, as with locks.
 
+use redis::Cmd;
 use tokio::time::Instant;
 
+use self::record::RecordReply;
 use super::RedisStore;
-use crate::store::{OnceReply, OnceRequest, StoreError};
+use super::connection::link::Link;
+use super::connection::replicas::Written;
+use super::listing::PageKind;
+use super::scripts::keys::KeySpace;
+use super::scripts::{Script, scripts, unexpected, unreadable};
+use crate::clock::whole_ms;
+use crate::lock::{FencingToken, Hex, LockKey};
+use crate::once::{
+    Begun, BrokenRecord, GivenUp, MEMORY, RecordPage, RecordView, RenewedWork, Storing, WorkStatus,
+};
+use crate::store::{
+    Begin, BreakRecord, GiveUp, ListRecords, LookAtRecord, OnceReply, OnceRequest, RenewWork, StoreError,
+    StoreResult, Tombstone, UndoBegin,
+};
+
+mod record;
+
+scripts! {
+    BEGIN: lock, record, fence, "scripts/once/begin.lua";
+    STORE: record, "scripts/once/store.lua";
+    RENEW: record, "scripts/once/renew.lua";
+    GIVE_UP: lock, record, "scripts/once/give_up.lua";
+    UNDO: lock, record, "scripts/once/undo.lua";
+    BREAK: record, "scripts/once/break.lua";
+    LOOK: record, "scripts/once/look.lua";
+    ACK: record, "scripts/once/ack.lua";
+}
+
+/// What the scripts say of a value that none of them wrote. They have left it as it was.
+const NOT_OURS: i64 = 9;
 
 impl RedisStore {
     /// Does what a request about records asks for.
-    pub(super) async fn run_once(&self, _: &OnceRequest, _: Instant) -> Result<OnceReply, StoreError> {
-        Err(StoreError::Unavailable("this store keeps no records yet".to_owned()))
+    pub(super) async fn run_once(
+        &self,
+        request: &OnceRequest,
+        deadline: Instant,
+    ) -> Result<OnceReply, StoreError> {
+        Ok(match request {
+            OnceRequest::Begin(request) => OnceReply::Begin(self.begin(request, deadline).await?),
+            OnceRequest::StoreResult(request) => {
+                OnceReply::StoreResult(self.store_result(request, deadline).await?)
+            }
+            OnceRequest::RenewWork(request) => {
+                OnceReply::RenewWork(self.renew_work(request, deadline).await?)
+            }
+            OnceRequest::GiveUp(request) => OnceReply::GiveUp(self.give_up(request, deadline).await?),
+            OnceRequest::UndoBegin(request) => {
+                OnceReply::UndoBegin(self.undo_begin(request, deadline).await?)
+            }
+            OnceRequest::LookAtRecord(request) => {
+                OnceReply::LookAtRecord(self.look_at_record(request, deadline).await?)
+            }
+            OnceRequest::BreakRecord(request) => {
+                OnceReply::BreakRecord(self.break_record(request, deadline).await?)
+            }
+            OnceRequest::ListRecords(request) => {
+                OnceReply::ListRecords(self.list_records(request, deadline).await?)
+            }
+        })
     }
+
+    async fn begin(&self, request: &Begin, deadline: Instant) -> Result<Begun, StoreError> {
+        let Begin { key, token, attempt, ttl, keep, note, fingerprint, may_take_over, only_confirms } =
+            request;
+        let bucket = self.keys.bucket_of(key);
+        let names = [self.keys.once(key), self.keys.tombstone(key, token), self.keys.fence(bucket)];
+        let (token, attempt) = (token.to_string(), attempt.to_string());
+        let fingerprint =
+            fingerprint.map_or_else(|| "-".to_owned(), |print| Hex(print.as_bytes()).to_string());
+        let add_args = |link: &Link, call: &mut Cmd| {
+            call.arg(&token).arg(&attempt).arg(ttl.as_ms()).arg(whole_ms(keep.as_duration()));
+            call.arg(&fingerprint).arg(note.stored()).arg(flag(*may_take_over)).arg(flag(*only_confirms));
+            call.arg(flag(link.room.has_room())).arg(&link.incarnation).arg(memory_ms());
+        };
+        let keys = names.each_ref().map(String::as_bytes);
+        let (reply, link): (RecordReply, _) =
+            self.run_in(bucket, &BEGIN, !only_confirms, &keys, deadline, add_args).await?;
+        let is_new = reply.outcome == 0;
+        match reply.outcome {
+            0 | 1 => {
+                let record = reply.record().ok_or_else(|| StoreError::Unknown(unreadable(key)))?;
+                let place = record.place();
+                let number = place.lease.fencing_token;
+                if is_new {
+                    link.room.took(names[0].len());
+                }
+                Ok(match replicated(&link, keys[0], &token, number, deadline).await {
+                    Err(reason) => Begun::NotReplicated { is_new, reason },
+                    Ok(()) if is_new => Begun::Granted(place),
+                    Ok(()) => Begun::Continued(place),
+                })
+            }
+            2 => reply.record().map(|record| Begun::Busy(record.worker())).ok_or_else(|| not_ours(key)),
+            3 => reply.record().map(|record| Begun::Abandoned(record.worker())).ok_or_else(|| not_ours(key)),
+            4 => reply
+                .record()
+                .and_then(|record| record.stored())
+                .map(Begun::Done)
+                .ok_or_else(|| not_ours(key)),
+            5 => Ok(Begun::FingerprintMismatch),
+            6 => Ok(Begun::TokenReleased),
+            7 => Ok(Begun::AttemptVoided),
+            8 => Ok(Begun::NearlyFull),
+            outcome => Err(unknown("begin", outcome, key)),
+        }
+    }
+
+    async fn store_result(&self, request: &StoreResult, deadline: Instant) -> Result<Storing, StoreError> {
+        let StoreResult { key, token, fence, keep, result } = request;
+        let (name, token) = (self.keys.once(key), token.to_string());
+        let keep = keep.map_or_else(String::new, |keep| whole_ms(keep.as_duration()).to_string());
+        let status =
+            result.status.map_or_else(|| "-".to_owned(), |status: WorkStatus| status.get().to_string());
+        let content_type = result.content_type.as_deref().unwrap_or_default();
+        let told = [content_type.as_bytes(), b"\n", &result.body].concat();
+        let add_args = |link: &Link, call: &mut Cmd| {
+            let room = match result.is_short() {
+                true => "short",
+                false if link.room.has_room_for_results() => "long",
+                false => "no",
+            };
+            call.arg(&token).arg(number(*fence)).arg(&keep).arg(&status).arg(&told).arg(room);
+        };
+        let bucket = self.keys.bucket_of(key);
+        let (reply, link): (RecordReply, _) =
+            self.run_in(bucket, &STORE, false, &[name.as_bytes()], deadline, add_args).await?;
+        match reply.outcome {
+            0 => {
+                let (Some(fencing_token), Some(kept_ms), Some(is_late)) =
+                    (reply.number(), reply.length(0), reply.length(1))
+                else {
+                    return Err(StoreError::Unknown(unreadable(key)));
+                };
+                link.room.took(told.len());
+                Ok(match replicated(&link, name.as_bytes(), &token, fencing_token, deadline).await {
+                    Err(reason) => Storing::NotReplicated(reason),
+                    Ok(()) => Storing::Stored { fencing_token, kept_ms, is_late: is_late == 1 },
+                })
+            }
+            1 => Ok(Storing::Differs),
+            5 => Ok(Storing::NearlyFull),
+            outcome => reply.not_worker().map(Storing::Refused).ok_or_else(|| unknown("store", outcome, key)),
+        }
+    }
+
+    async fn renew_work(&self, request: &RenewWork, deadline: Instant) -> Result<RenewedWork, StoreError> {
+        let RenewWork { key, token, fence, ttl } = request;
+        let token = token.to_string();
+        let reply = self
+            .ask_record(&RENEW, key, None, deadline, |call| {
+                call.arg(&token).arg(number(*fence)).arg(ttl.as_ms()).arg(memory_ms());
+            })
+            .await?;
+        match reply.outcome {
+            0 => match reply.record() {
+                Some(record) => Ok(RenewedWork::Renewed(record.place())),
+                None => Err(StoreError::Unknown(unreadable(key))),
+            },
+            1 => Ok(RenewedWork::AlreadyStored),
+            5 => Ok(RenewedWork::LeaseOver),
+            outcome => {
+                reply.not_worker().map(RenewedWork::Refused).ok_or_else(|| unknown("renew", outcome, key))
+            }
+        }
+    }
+
+    async fn give_up(&self, request: &GiveUp, deadline: Instant) -> Result<GivenUp, StoreError> {
+        let GiveUp { key, token, is_clean, tombstone } = request;
+        let mark = (*tombstone == Tombstone::Final).then(|| self.keys.tombstone(key, token));
+        let token = token.to_string();
+        let reply = self
+            .ask_record(&GIVE_UP, key, mark, deadline, |call| {
+                call.arg(&token).arg(flag(*is_clean)).arg(memory_ms()).arg(&*self.mark_ttl_ms);
+            })
+            .await?;
+        match reply.outcome {
+            0 => Ok(GivenUp::GivenUp),
+            1 => Ok(GivenUp::AlreadyStored),
+            outcome => {
+                reply.not_worker().map(GivenUp::Refused).ok_or_else(|| unknown("give_up", outcome, key))
+            }
+        }
+    }
+
+    async fn undo_begin(&self, request: &UndoBegin, deadline: Instant) -> Result<bool, StoreError> {
+        let UndoBegin { key, token, attempt } = request;
+        let mark = Some(self.keys.tombstone(key, token));
+        let by = [token.to_string(), attempt.to_string()];
+        let reply = self
+            .ask_record(&UNDO, key, mark, deadline, |call| {
+                call.arg(&by).arg(memory_ms()).arg(&*self.mark_ttl_ms);
+            })
+            .await?;
+        Ok(reply.outcome == 1)
+    }
+
+    async fn break_record(
+        &self,
+        request: &BreakRecord,
+        deadline: Instant,
+    ) -> Result<BrokenRecord, StoreError> {
+        let BreakRecord { key, fence, is_clean } = request;
+        let reply = self
+            .ask_record(&BREAK, key, None, deadline, |call| {
+                call.arg(fence.get()).arg(flag(*is_clean)).arg(memory_ms());
+            })
+            .await?;
+        match (reply.outcome, reply.number()) {
+            (0, _) => Ok(BrokenRecord::Broken),
+            (1, _) => Ok(BrokenRecord::None),
+            (3, Some(number)) => Ok(BrokenRecord::Superseded(number)),
+            (outcome, _) => Err(unknown("break", outcome, key)),
+        }
+    }
+
+    async fn look_at_record(
+        &self,
+        request: &LookAtRecord,
+        deadline: Instant,
+    ) -> Result<Option<RecordView>, StoreError> {
+        let LookAtRecord { key, token } = request;
+        let shown = token.map(|token| token.to_string()).unwrap_or_default();
+        let name = self.keys.once(key);
+        let add_args = |_: &Link, call: &mut Cmd| {
+            call.arg(&shown).arg(memory_ms());
+        };
+        let [reply]: [RecordReply; 1] =
+            self.run_script(key, &LOOK, &[name.as_bytes()], deadline, add_args).await?;
+        match reply.outcome {
+            // It may have been pinned.
+            0 | 2 => reply.view(token.as_ref()).map(Some).ok_or_else(|| StoreError::Unknown(unreadable(key))),
+            1 => Ok(None),
+            outcome => Err(unknown("look", outcome, key)),
+        }
+    }
+
+    async fn list_records(&self, request: &ListRecords, deadline: Instant) -> Result<RecordPage, StoreError> {
+        let (mut records, next) = self.page_of::<Records>(request.into(), deadline).await?;
+        records.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        Ok(RecordPage { records, next })
+    }
+
+    /// Runs a script on a record, and on the token's tombstone if it touches one.
+    async fn ask_record(
+        &self,
+        script: &Script,
+        key: &LockKey,
+        tombstone: Option<String>,
+        deadline: Instant,
+        add_args: impl Fn(&mut Cmd),
+    ) -> Result<RecordReply, StoreError> {
+        let record = self.keys.once(key);
+        let names = [Some(record), tombstone];
+        let keys: Vec<&[u8]> = names.iter().flatten().map(String::as_bytes).collect();
+        self.run_script(key, script, &keys, deadline, |_, call| add_args(call)).await
+    }
+}
+
+/// Records of which anybody needs to know.
+struct Records;
+
+impl PageKind for Records {
+    type Entry = (LockKey, RecordView);
+    type Reply = RecordReply;
+
+    fn script() -> &'static Script {
+        &LOOK
+    }
+
+    fn names(keys: &KeySpace, key: &LockKey) -> Vec<String> {
+        vec![keys.once(key)]
+    }
+
+    fn add_args(_: usize, call: &mut Cmd) {
+        // Nobody shows a token.
+        call.arg("").arg(memory_ms());
+    }
+
+    fn read(key: LockKey, reply: RecordReply) -> Option<Self::Entry> {
+        let view = reply.view(None)?;
+        Some((key, view))
+    }
+}
+
+/// Waits for the server's replicas, where they must have the record; or says why it is not to be relied on.
+async fn replicated(
+    link: &Link,
+    key: &[u8],
+    token: &str,
+    number: FencingToken,
+    deadline: Instant,
+) -> Result<(), String> {
+    match &link.replicas {
+        Some(replicas) => {
+            replicas.have(&Written { kind: "record", key, ack: &ACK, token, number }, deadline).await
+        }
+        None => Ok(()),
+    }
+}
+
+fn flag(is_so: bool) -> &'static str {
+    if is_so { "1" } else { "0" }
+}
+
+fn number(fence: Option<FencingToken>) -> String {
+    fence.map_or_else(String::new, |fence| fence.get().to_string())
+}
+
+fn memory_ms() -> u64 {
+    whole_ms(MEMORY)
+}
+
+/// The error for a value that no script of ours wrote, and that was left as it was.
+fn not_ours(key: &LockKey) -> StoreError {
+    StoreError::Unavailable(unreadable(key))
+}
+
+/// The error for an outcome that is no answer.
+fn unknown(script: &str, outcome: i64, key: &LockKey) -> StoreError {
+    if outcome == NOT_OURS { not_ours(key) } else { unexpected(script, outcome) }
 }

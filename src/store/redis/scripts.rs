@@ -295,7 +295,8 @@ pub(crate) fn lease_seen(reply: &ScriptReply, key: &LockKey) -> Result<Lease, St
     reply.lease().ok_or_else(|| StoreError::Unavailable(unreadable(key)))
 }
 
-fn unreadable(key: &LockKey) -> String {
+/// What is said of a value that no script of ours wrote.
+pub(crate) fn unreadable(key: &LockKey) -> String {
     format!(
         "what Redis stores for {:?} cannot be read: another version of Fencepost, or another program, wrote it",
         key.as_str()

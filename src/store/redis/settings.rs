@@ -23,6 +23,8 @@ pub struct RedisSettings {
     pub max_ttl: Duration,
     /// Which list of a quorum's servers this is: each change of it has a larger number.
     pub list_epoch: u64,
+    /// How much memory a server may use before no new records are begun on it.
+    pub once_memory: OnceMemory,
 }
 
 impl Default for RedisSettings {
@@ -36,7 +38,24 @@ impl Default for RedisSettings {
             replicas_ack: 0,
             max_ttl: Duration::from_secs(300),
             list_epoch: 1,
+            once_memory: OnceMemory::default(),
         }
+    }
+}
+
+/// How much memory a server may use before no new records are begun on it. A third more, and results are refused too, but for
+/// short ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnceMemory {
+    /// So many bytes.
+    Bytes(u64),
+    /// So much of its `maxmemory`. Where there is none, no records are kept.
+    Percent(u8),
+}
+
+impl Default for OnceMemory {
+    fn default() -> Self {
+        Self::Percent(60)
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fencepost::clock::SystemClock;
 use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
-use fencepost::store::redis::{RedisAddress, RedisSettings, RedisStore};
+use fencepost::store::redis::{OnceMemory, RedisAddress, RedisSettings, RedisStore};
 use fencepost::store::{LineSettings, LockStore};
 use sim::{Clock, Fleet};
 use tempfile::TempDir;
@@ -20,15 +20,22 @@ pub const LINE: LineSettings =
 pub struct AnyStore {
     pub store: Arc<dyn LockStore>,
     /// The clock of a store that goes by one of the test's.
-    clock: Option<SkippingClock>,
+    clock: Option<TestClock>,
     _directory: Option<TempDir>,
     _redis: Option<RedisServer>,
     /// Where others find the same locks, and what their keys begin with; nothing where there can be no others.
     found_at: Option<(RedisAddress, String)>,
 }
 
+/// A clock that a test moves.
+enum TestClock {
+    OfMachine(SkippingClock),
+    OfServers(Clock),
+}
+
 impl AnyStore {
-    fn of(store: impl LockStore) -> Self {
+    /// A store that needs nothing else here.
+    pub fn of(store: impl LockStore) -> Self {
         Self::of_any(Arc::new(store))
     }
 
@@ -41,7 +48,7 @@ impl AnyStore {
         let file = directory.path().join("locks.redb");
         let clock = SkippingClock::default();
         let store = EmbeddedStore::open(&file, embedded(mark_ttl), Arc::new(clock.clone())).unwrap();
-        Self { clock: Some(clock), _directory: Some(directory), ..Self::of(store) }
+        Self { clock: Some(TestClock::OfMachine(clock)), _directory: Some(directory), ..Self::of(store) }
     }
 
     pub async fn memory(mark_ttl: Duration) -> Self {
@@ -53,7 +60,7 @@ impl AnyStore {
         let clock = SkippingClock::default();
         let settings = EmbeddedSettings { once_memory_bytes, ..embedded(mark_ttl) };
         let store = EmbeddedStore::in_memory(settings, Arc::new(clock.clone())).unwrap();
-        Self { clock: Some(clock), ..Self::of(store) }
+        Self { clock: Some(TestClock::OfMachine(clock)), ..Self::of(store) }
     }
 
     pub async fn redis(mark_ttl: Duration) -> Self {
@@ -79,19 +86,21 @@ impl AnyStore {
 
     /// On a Redis in this process, whose time is tokio's. The others stand together as their names say.
     pub async fn simulated(mark_ttl: Duration) -> Self {
-        Self::among(&Fleet::alone(&clock()), mark_ttl)
+        Self::among(Fleet::alone, mark_ttl)
     }
 
     pub async fn simulated_sentinel(mark_ttl: Duration) -> Self {
-        Self::among(&Fleet::with_sentinels(&clock()), mark_ttl)
+        Self::among(Fleet::with_sentinels, mark_ttl)
     }
 
     pub async fn simulated_cluster(mark_ttl: Duration) -> Self {
-        Self::among(&Fleet::cluster(&clock()), mark_ttl)
+        Self::among(Fleet::cluster, mark_ttl)
     }
 
-    fn among(fleet: &Fleet, mark_ttl: Duration) -> Self {
-        Self::of_address(fleet.address().unwrap(), PREFIX, mark_ttl)
+    fn among(fleet: impl FnOnce(&Clock) -> Fleet, mark_ttl: Duration) -> Self {
+        let clock = clock();
+        let address = fleet(&clock).address().unwrap();
+        Self { clock: Some(TestClock::OfServers(clock)), ..Self::of_address(address, PREFIX, mark_ttl) }
     }
 
     fn at(url: &str, prefix: &str, mark_ttl: Duration) -> Self {
@@ -103,10 +112,12 @@ impl AnyStore {
         Self { found_at: Some((address, prefix.to_owned())), ..Self::of_any(store) }
     }
 
-    /// Lets time pass for the store: at once where its clock is the test's, or tokio's and paused.
+    /// Lets time pass for the store: at once where its clock is the test's.
     pub async fn pass(&self, time: Duration) {
         match &self.clock {
-            Some(clock) => *clock.0.lock().unwrap() += time,
+            Some(TestClock::OfMachine(clock)) => *clock.0.lock().unwrap() += time,
+            // A server has a key until its last millisecond is over.
+            Some(TestClock::OfServers(clock)) => clock.step(time + Duration::from_millis(1)),
             None => tokio::time::sleep(time).await,
         }
     }
@@ -158,7 +169,17 @@ fn store_at(address: &RedisAddress, prefix: &str, mark_ttl: Duration) -> Arc<dyn
 fn settings(prefix: &str, mark_ttl: Duration) -> RedisSettings {
     let prefix = prefix.to_owned();
     let (reply_timeout, max_ttl) = (PATIENCE, Duration::from_secs(24 * 60 * 60));
-    RedisSettings { prefix, reply_timeout, mark_ttl, max_ttl, line: LINE, ..RedisSettings::default() }
+    // Without a bound, and `maxmemory`, no records are kept.
+    let once_memory = OnceMemory::Bytes(1 << 30);
+    RedisSettings {
+        prefix,
+        reply_timeout,
+        mark_ttl,
+        max_ttl,
+        once_memory,
+        line: LINE,
+        ..RedisSettings::default()
+    }
 }
 
 /// A clock that begins at the time of this machine and goes on as tokio's does.
@@ -214,11 +235,20 @@ macro_rules! for_each_store {
 /// Tests on the stores that keep records. None of them waits for longer than a short lease.
 #[macro_export]
 macro_rules! for_each_record_store {
-    ($($name:ident),+ $(,)?) => { $($crate::store_tests!($name on file memory);)+ };
+    ($($name:ident),+ $(,)?) => {
+        $($crate::store_tests!(
+            $name on file memory redis sentinel cluster,
+            simulated as simulated simulated_sentinel simulated_cluster
+        );)+
+    };
 }
 
 /// Tests in which days pass: on the stores that keep records and whose clock a test can move.
 #[macro_export]
 macro_rules! for_each_record_store_with_a_clock {
-    ($($name:ident),+ $(,)?) => { $($crate::store_tests!($name on file memory);)+ };
+    ($($name:ident),+ $(,)?) => {
+        $($crate::store_tests!(
+            $name on file memory, simulated as simulated simulated_sentinel simulated_cluster
+        );)+
+    };
 }

@@ -129,7 +129,7 @@ impl Draw {
 
     pub fn sequence(mut self, scripts: &Scripts) -> Vec<Step> {
         let mut steps = vec![Step::words(&["FLUSHALL"]), self.clock()];
-        let theme = ["", "redis", "redis", "fast", "quorum", "quorum"][self.below(6)];
+        let theme = ["", "redis", "redis", "fast", "once", "once", "quorum", "quorum"][self.below(8)];
         if theme == "quorum" && self.chance(0.9) {
             let record = "HSET {0}record run run1 epoch 1 since 0 floor 0 longest 9000000 members a,b settled 1 born 1";
             steps.push(Step::words(&record.split(' ').collect::<Vec<_>>()));
@@ -242,7 +242,7 @@ impl Draw {
         // Most of what there is follows from what is taken.
         let takes: Vec<_> = all
             .iter()
-            .filter(|(_, call)| call.name.contains("ACQUIRE") || call.name.contains("TAKE"))
+            .filter(|(_, call)| ["ACQUIRE", "TAKE", "BEGIN"].iter().any(|name| call.name.contains(name)))
             .collect();
         let (number, call) =
             if self.chance(0.4) { *takes[self.below(takes.len())] } else { all[self.below(all.len())] };
@@ -255,6 +255,7 @@ impl Draw {
             *place += 1;
             keys.push(match kind {
                 "L" => format!("{{0}}lock:{lock}"),
+                "O" => format!("{{0}}once:{lock}"),
                 "S" => format!("{{0}}seats:{lock}"),
                 "Q" => format!("{{0}}line:{lock}"),
                 "A" => format!("{{0}}away:{lock}"),
@@ -313,6 +314,17 @@ impl Draw {
             "gc" => of(self, &["grant", "grant", "confirm"]),
             "ch" => of(self, &["", "{0}channel"]),
             "f" => of(self, &["0", "1"]),
+            // A number is known only to those who were told it; some are guessed.
+            "o#" if self.chance(0.5) => String::new(),
+            "o#" => self.argument("#", token),
+            "keep" => of(self, &["3000000", "7000000"]),
+            "okeep" => of(self, &["", "", "5000000"]),
+            "memory" => "604000000".to_owned(),
+            "print" => of(self, &["-", "-", "-", "f1f1"]),
+            "cf" => of(self, &["0", "0", "0", "1"]),
+            "status" => of(self, &["-", "0", "200"]),
+            "result" => of(self, &["\n", "text/plain\nresult", "\nresult", "text/plain\nanother\nline"]),
+            "room" => of(self, &["short", "short", "long", "no"]),
             "answer" => of(self, &["", "", "0", "1", "2"]),
             "list" => of(self, &["a,b", "a,b,c"]),
             "kind" => of(self, &["join", "found", "restore", "store", "settle"]),

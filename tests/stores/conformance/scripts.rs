@@ -63,7 +63,7 @@ return all
 ";
 
 /// What a script is called, which keys it has, and which arguments: see `draw.rs`. What stands behind a bar may be left out.
-const CALLS: [(&str, &str, &str); 26] = [
+const CALLS: [(&str, &str, &str); 35] = [
     ("redis ACQUIRE", "L S Q A D G M F", "T a m k mode t o i | g n s p | x x"),
     ("redis RENEW", "L", "T t e"),
     ("redis RELEASE", "L S Q A D G | M", "T - m k"),
@@ -80,6 +80,15 @@ const CALLS: [(&str, &str, &str); 26] = [
     ("fast TAKE_FREE", "L S M L S M F", "i ta t ta t so so"),
     ("fast FREE_OWN", "L S M", "m T"),
     ("fast FREE_OWN", "L L S S M", "m T T"),
+    ("once BEGIN", "O M F", "T a m t keep print o f cf f i memory"),
+    ("once STORE", "O", "T o# okeep status result room"),
+    ("once RENEW", "O", "T o# t memory"),
+    ("once GIVE_UP", "O | M", "T f memory m"),
+    ("once UNDO", "O M", "T a memory m"),
+    ("once BREAK", "O", "o# f memory"),
+    ("once LOOK", "O", "T memory"),
+    ("once LOOK", "O O", "- memory"),
+    ("once ACK", "O", "T #"),
     ("quorum ACQUIRE", "R L M W", "i c u B T a gc t # o ch s m f x x"),
     ("quorum GIVE_UP", "R L W", "i c u B T a #"),
     ("quorum ROLL_BACK", "R L M W", "i c u B T a m x"),
@@ -134,6 +143,7 @@ impl Scripts {
         let files = [
             ("redis", "redis/scripts.rs"),
             ("fast", "redis/fast_path/operations.rs"),
+            ("once", "redis/once.rs"),
             ("quorum", "quorum/scripts.rs"),
         ];
         let of_file = |(kind, file): (&str, &str)| {

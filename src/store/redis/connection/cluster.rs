@@ -229,6 +229,12 @@ impl Cluster {
         map.supervisors.values().find_map(|supervisor| supervisor.link_now())
     }
 
+    /// The links that stand.
+    pub(crate) fn links_now(&self) -> Vec<Arc<Link>> {
+        let MapState::Known(map) = &*self.shared.state.borrow() else { return Vec::new() };
+        map.supervisors.values().filter_map(|supervisor| supervisor.link_now()).collect()
+    }
+
     /// Ends all connections: from then on requests are refused.
     pub(crate) fn stop(&self) {
         self.stop.cancel();

@@ -16,6 +16,7 @@ use crate::store::redis::client::{Client, without_deadlines};
 use crate::store::redis::failure::{describe, trouble};
 use crate::store::redis::health::monitor::ServerMonitor;
 use crate::store::redis::health::preflight::{Gate, GateState};
+use crate::store::redis::health::room::{OnceRoom, RoomState};
 use crate::store::redis::pubsub::Hints;
 use crate::store::redis::pubsub::hints::{self, Listener};
 use crate::store::redis::scripts;
@@ -118,8 +119,8 @@ impl Connector {
             client.connect(config).await
         };
         let mut connection = connect().await?;
-        let (incarnation, gate) = match self.ask(&mut connection, Some(client)).await? {
-            Ok((incarnation, state)) => (incarnation, Gate::new(state)),
+        let (incarnation, gate, room) = match self.ask(&mut connection, Some(client)).await? {
+            Ok((incarnation, state, room)) => (incarnation, Gate::new(state), OnceRoom::new(room)),
             Err(reason) => return Ok(Err(reason)),
         };
         let primary = match self.confirm(found).await {
@@ -149,7 +150,7 @@ impl Connector {
         };
         self.hints.peer_channels.tune(&mut connection).await;
         let replicas = Replicas::of(client, self.replicas_ack, self.reply_timeout);
-        Ok(Ok((Link::new(connection, incarnation, run, gate, replicas, listener), primary)))
+        Ok(Ok((Link::new(connection, incarnation, run, (gate, room), replicas, listener), primary)))
     }
 
     /// By what right the server is the primary. Sentinel is asked once more, now that the connection stands. It closes
@@ -186,7 +187,7 @@ impl Connector {
         &self,
         connection: &mut MultiplexedConnection,
         client: Option<&Client>,
-    ) -> RedisResult<Result<(String, GateState), String>> {
+    ) -> RedisResult<Result<(String, GateState, RoomState), String>> {
         let look = self.monitor.look(connection, client).await?;
         let identity = &look.profile.identity;
         Ok(look.check().map(|()| {
@@ -195,7 +196,7 @@ impl Connector {
                 Target::Primary(_) => identity.incarnation_under_sentinel(),
                 Target::Node(_) => identity.incarnation_on_cluster(),
             };
-            (incarnation, GateState { refusal: look.refusal(), unready: look.unready() })
+            (incarnation, GateState { refusal: look.refusal(), unready: look.unready() }, look.room)
         }))
     }
 
@@ -230,7 +231,10 @@ impl Connector {
         primary: Option<&Primary>,
     ) -> RedisResult<bool> {
         let state = match self.ask(connection, None).await? {
-            Ok((incarnation, state)) if incarnation == link.incarnation => state,
+            Ok((incarnation, state, room)) if incarnation == link.incarnation => {
+                link.room.set(room);
+                state
+            }
             _ => return Ok(false),
         };
         if state.refusal.is_some() {

@@ -13,6 +13,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::replicas::Replicas;
 use crate::store::redis::health::preflight::Gate;
+use crate::store::redis::health::room::OnceRoom;
 use crate::store::redis::pubsub::hints::Listener;
 use crate::store::{Bucket, StoreError};
 
@@ -36,6 +37,8 @@ pub(crate) struct Link {
     pub(crate) session: u64,
     /// Whether locks may be granted on this server, as the last look at it found.
     pub(crate) gate: Gate,
+    /// How much of its memory records may still take.
+    pub(crate) room: OnceRoom,
     /// The server's replicas, where they must acknowledge what is granted over this link.
     pub(crate) replicas: Option<Replicas>,
     /// Where the server tells what concerns waiters, if not on `connection`.
@@ -54,14 +57,26 @@ impl Link {
         connection: MultiplexedConnection,
         incarnation: String,
         run: String,
-        gate: Gate,
+        (gate, room): (Gate, OnceRoom),
         replicas: Option<Replicas>,
         listener: Option<Listener>,
     ) -> Self {
         let session = SESSIONS.fetch_add(1, Ordering::Relaxed);
         let permits = Arc::new(Semaphore::new(MOST_UNDER_WAY));
         let (is_broken, broken) = (AtomicBool::new(false), Notify::new());
-        Self { connection, incarnation, run, session, gate, replicas, listener, permits, is_broken, broken }
+        Self {
+            connection,
+            incarnation,
+            run,
+            session,
+            gate,
+            room,
+            replicas,
+            listener,
+            permits,
+            is_broken,
+            broken,
+        }
     }
 
     /// A permit for a command among those under way, to be given up with the answer; `None` where the link is broken by then.

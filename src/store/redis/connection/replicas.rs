@@ -1,4 +1,4 @@
-//! Locks that replicas must have acknowledged before they are handed out.
+//! Locks and records that replicas must have acknowledged before they are handed out.
 //!
 //! `WAIT` blocks later commands on its connection, and counts only the writes of that connection. So it never uses the
 //! shared connection, but one from a pool, and writes to the lock itself first. That write also notices if the server
@@ -16,13 +16,27 @@ use tokio::time::{Instant, timeout_at};
 use crate::lock::FencingToken;
 use crate::store::redis::client::{Client, without_deadlines};
 use crate::store::redis::failure::describe;
-use crate::store::redis::scripts::{ACK, NO_SCRIPT};
+use crate::store::redis::scripts::{NO_SCRIPT, Script};
 
 /// Grants that may wait for replicas at once; further ones wait for a connection first.
 const CONNECTIONS: u32 = 16;
 
 /// How late a server may answer a WAIT whose time is over: it looks for those ten times a second.
 const WAIT_ENDS_WITHIN: Duration = Duration::from_millis(200);
+
+/// What replicas are asked about.
+pub(crate) struct Written<'a> {
+    /// What it is for people, a lock or a record.
+    pub(crate) kind: &'static str,
+    /// Where it is.
+    pub(crate) key: &'a [u8],
+    /// Writes it once more and as it is, and says whether the grant is there.
+    pub(crate) ack: &'static Script,
+    /// Whose grant it is.
+    pub(crate) token: &'a str,
+    /// The grant's number.
+    pub(crate) number: FencingToken,
+}
 
 /// The replicas of one server.
 pub(crate) struct Replicas {
@@ -46,19 +60,12 @@ impl Replicas {
 
     /// Waits until as many replicas as are needed have the grant of this number. The error says, for people, why it is
     /// not to be relied on.
-    pub(crate) async fn have(
-        &self,
-        lock: &[u8],
-        token: &str,
-        number: FencingToken,
-        deadline: Instant,
-    ) -> Result<(), String> {
-        let needed = self.needed;
+    pub(crate) async fn have(&self, written: &Written<'_>, deadline: Instant) -> Result<(), String> {
+        let (needed, kind) = (self.needed, written.kind);
         let ask = async {
-            let number = number.get().to_string();
             loop {
                 let Ok(mut connection) = self.pool.get().await else { return None };
-                match connection.ask(lock, [token, &number], needed, deadline).await {
+                match connection.ask(written, needed, deadline).await {
                     // The next may be a better one: those of a server that was restarted are all useless.
                     Err(error) if error.is_unrecoverable_error() => {}
                     reply => return Some(reply),
@@ -68,15 +75,15 @@ impl Replicas {
         match timeout_at(deadline, ask).await {
             Ok(Some(Ok(Some(count)))) if count >= needed => Ok(()),
             Ok(Some(Ok(Some(count)))) => Err(format!(
-                "{count} replicas acknowledged the lock in time; --replicas-ack asks for {needed}"
+                "{count} replicas acknowledged the {kind} in time; --replicas-ack asks for {needed}"
             )),
             Ok(Some(Ok(None))) => {
-                Err("the lock was lost, or its lease over, before replicas acknowledged it".into())
+                Err(format!("the {kind} was lost, or its lease over, before replicas acknowledged it"))
             }
             Ok(Some(Err(error))) => {
-                Err(format!("replicas cannot be asked about the lock: Redis: {}", describe(&error)))
+                Err(format!("replicas cannot be asked about the {kind}: Redis: {}", describe(&error)))
             }
-            Ok(None) | Err(_) => Err("replicas could not be asked about the lock in time".into()),
+            Ok(None) | Err(_) => Err(format!("replicas could not be asked about the {kind} in time")),
         }
     }
 }
@@ -90,9 +97,9 @@ struct Connections {
 /// A connection that is used by one grant at a time.
 struct OwnConnection {
     connection: MultiplexedConnection,
-    /// Whether the server was given the text of the script: one that does not know it would first have the WAIT behind
+    /// For what the server was given the text of the script: one that does not know it would first have the WAIT behind
     /// its refusal time out, where replicas are silent.
-    knows_script: bool,
+    knows_scripts_of: Vec<&'static str>,
     /// Whether a reply may still be on its way: it would be taken for that to the next question.
     is_busy: bool,
     is_closed: Arc<AtomicBool>,
@@ -102,26 +109,27 @@ impl OwnConnection {
     /// Writes the grant once more and waits for replicas. Returns how many have it; nothing where it is not there.
     async fn ask(
         &mut self,
-        lock: &[u8],
-        grant: [&str; 2],
+        Written { kind, key, ack, token, number }: &Written<'_>,
         needed: u32,
         deadline: Instant,
     ) -> RedisResult<Option<u32>> {
-        let keys = [lock];
+        let keys = [*key];
         let add_args = |call: &mut Cmd| {
-            call.arg(&grant);
+            call.arg(token).arg(number.get());
         };
+        let knows_script = self.knows_scripts_of.contains(kind);
         // It stays so if the reply does not come, or if the caller has gone.
         self.is_busy = true;
-        let write =
-            if self.knows_script { ACK.by_hash(&keys, add_args) } else { ACK.by_text(&keys, add_args) };
+        let write = if knows_script { ack.by_hash(&keys, add_args) } else { ack.by_text(&keys, add_args) };
         let reply = match self.send(write, needed, deadline).await {
             Err(error) if error.kind() == NO_SCRIPT => {
-                self.send(ACK.by_text(&keys, add_args), needed, deadline).await
+                self.send(ack.by_text(&keys, add_args), needed, deadline).await
             }
             reply => reply,
         };
-        self.knows_script |= reply.is_ok();
+        if reply.is_ok() && !knows_script {
+            self.knows_scripts_of.push(kind);
+        }
         self.is_busy = reply.as_ref().is_err_and(RedisError::is_unrecoverable_error);
         reply
     }
@@ -165,7 +173,7 @@ impl ManageConnection for Connections {
         let config =
             without_deadlines().set_connection_timeout(Some(self.connect_timeout)).set_push_sender(on_push);
         let connection = self.client.connect(config).await?;
-        Ok(OwnConnection { connection, knows_script: false, is_busy: false, is_closed })
+        Ok(OwnConnection { connection, knows_scripts_of: Vec::new(), is_busy: false, is_closed })
     }
 
     /// Without asking the server: a round trip more would be a good part of what waiting for replicas costs.

@@ -14,10 +14,10 @@ use tokio::time::{Instant, timeout_at};
 
 use super::link::Link;
 use crate::clock::part_of;
-use crate::lock::LockKey;
+use crate::lock::{LockKey, Reach};
 use crate::store::redis::failure::Failure;
-use crate::store::redis::scripts::keys::KeySpace;
-use crate::store::{List, StoreError};
+use crate::store::redis::scripts::keys::{KeySpace, NameKind};
+use crate::store::{List, ListRecords, StoreError};
 
 /// The most keys that one `SCAN` looks at, since all other commands wait for it.
 const MOST_AT_ONCE: usize = 1_000;
@@ -32,9 +32,33 @@ pub(crate) struct Scan {
     view: u64,
 }
 
+/// What a page is to have.
+pub(crate) struct PageRequest<'a> {
+    /// Locks, or records.
+    pub(crate) kind: NameKind,
+    /// Which of them.
+    pub(crate) reach: &'a Reach,
+    /// Where to go on.
+    pub(crate) cursor: Option<&'a str>,
+    /// The most of them.
+    pub(crate) limit: usize,
+}
+
+impl<'a> From<&'a List> for PageRequest<'a> {
+    fn from(List { reach, cursor, limit }: &'a List) -> Self {
+        Self { kind: NameKind::Lock, reach, cursor: cursor.as_deref(), limit: *limit }
+    }
+}
+
+impl<'a> From<&'a ListRecords> for PageRequest<'a> {
+    fn from(ListRecords { reach, cursor, limit }: &'a ListRecords) -> Self {
+        Self { kind: NameKind::Record, reach, cursor: cursor.as_deref(), limit: *limit }
+    }
+}
+
 /// What was found on the way.
 pub(crate) struct Scanned {
-    /// Locks that are there, or were a moment ago, each with the number of its server in the tour, and each once.
+    /// Keys of locks or records that are there, or were a moment ago, each with the number of its server in the tour, and each once.
     pub(crate) found: Vec<(usize, LockKey)>,
     /// Where to go on; `None` at the end.
     pub(crate) next: Option<String>,
@@ -58,33 +82,33 @@ impl Scan {
         Self { links, view }
     }
 
-    /// Finds at most `limit` of the locks within reach, beginning at the cursor.
+    /// Finds at most `limit` of those within reach, beginning at the cursor.
     pub(crate) async fn page(
         &self,
         keys: &KeySpace,
-        List { reach, cursor, limit }: &List,
+        PageRequest { kind, reach, cursor, limit }: PageRequest<'_>,
         deadline: Instant,
     ) -> Result<Scanned, StoreError> {
-        let pattern = keys.pattern_of_locks(reach.common_prefix());
+        let pattern = keys.pattern_of(kind, reach.common_prefix());
         let start = ScanPosition { view: self.view, server: 0, position: 0, told: Vec::new() };
         let is_known = |place: &ScanPosition| place.view == self.view && place.server < self.links.len();
-        let mut place = cursor.as_deref().and_then(ScanPosition::parse).filter(is_known).unwrap_or(start);
+        let mut place = cursor.and_then(ScanPosition::parse).filter(is_known).unwrap_or(start);
         let stop_at = part_of(deadline, SCANNED_WITHIN);
         let (mut found, mut seen) = (Vec::new(), HashSet::new());
-        let mut count = piece_for(*limit);
+        let mut count = piece_for(limit);
         for _ in 0..MOST_STEPS {
             let Some(link) = self.links.get(place.server) else { break };
             let (position, names) = scan(link, place.position, &pattern, count, deadline).await?;
             let mut step: Vec<_> = names
                 .iter()
-                .filter_map(|name| keys.key_at(std::str::from_utf8(name).ok()?))
+                .filter_map(|name| keys.key_at(kind, std::str::from_utf8(name).ok()?))
                 .filter(|key| reach.has(key) && !seen.contains(key))
                 .map(|key| (digest([&*link.incarnation, key.as_str()]), key))
                 .filter(|(digest, _)| !place.told.contains(digest))
                 .collect();
             step.sort_unstable();
             step.dedup();
-            let left = *limit - found.len();
+            let left = limit - found.len();
             if step.len() > left && (count > 1 || !found.is_empty()) {
                 if !found.is_empty() {
                     break;
@@ -109,7 +133,7 @@ impl Scan {
                 let server = place.server + usize::from(position == 0);
                 place = ScanPosition { view: self.view, server, position, told: Vec::new() };
             }
-            if found.len() == *limit || Instant::now() >= stop_at {
+            if found.len() == limit || Instant::now() >= stop_at {
                 break;
             }
         }

@@ -91,6 +91,15 @@ impl Servers {
         }
     }
 
+    /// Why no records are kept there, as far as is known without asking.
+    pub(crate) fn keep_no_records(&self) -> Option<&'static str> {
+        let links = match self {
+            Self::One(supervisor) => supervisor.link_now().into_iter().collect(),
+            Self::Cluster(cluster) => cluster.links_now(),
+        };
+        links.iter().find_map(|link| link.room.refusal())
+    }
+
     async fn link(&self, bucket: Bucket, deadline: Instant) -> Result<Arc<Link>, StoreError> {
         match self {
             Self::One(supervisor) => supervisor.link(deadline).await,

@@ -2,11 +2,12 @@
 --
 -- ARGV[1] a channel of the gateway
 -- ARGV[2..3] the channels of all gateways
--- ARGV[4] how many keys follow: one of each kind; behind them, the calls that are needed, with `*` for a key
+-- ARGV[4] a record
+-- ARGV[5] how many keys follow: one of each kind; behind them, the calls that are needed, with `*` for a key
 --
 -- Returns { 1 if hints can be told and heard, else 0; 1 if that goes for the channels of all gateways; 1 if the
--- configuration may be read; 1 if it may be asked what other users may do; 1 if locks may be listed; calls; keys }, the last
--- two being what is lacking; or nothing where the server cannot say, which is before 7.0.
+-- configuration may be read; 1 if it may be asked what other users may do; 1 if locks may be listed; 1 if records may be kept;
+-- calls; keys }, the last two being what is lacking; or nothing where the server cannot say, which is before 7.0.
 
 if not redis.acl_check_cmd then return {} end
 
@@ -20,8 +21,8 @@ local function may(call, key)
   return is_known and is_allowed
 end
 
-local first_key = 5
-local first_call = first_key + ARGV[4]
+local first_key = 6
+local first_call = first_key + ARGV[5]
 
 -- With a key of some kind: a command that is allowed nowhere is what is lacking, and not the keys.
 local function may_on_any(call)
@@ -51,5 +52,7 @@ end
 local may_read_config = may('CONFIG GET save') and may('CONFIG GET appendfsync')
 local may_ask = may('ACL DRYRUN default PING')
 local may_list = may('SCAN 0')
+-- What else their scripts call is among what locks need.
+local may_keep = may('GETRANGE * 0 1', ARGV[4]) and may('STRLEN *', ARGV[4]) and may('SET * value', ARGV[4]) and may('DEL *', ARGV[4])
 local function flag(is_so) return is_so and 1 or 0 end
-return { flag(is_told), flag(has_peer_channels), flag(may_read_config), flag(may_ask), flag(may_list), calls, keys }
+return { flag(is_told), flag(has_peer_channels), flag(may_read_config), flag(may_ask), flag(may_list), flag(may_keep), calls, keys }

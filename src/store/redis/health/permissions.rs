@@ -56,6 +56,8 @@ pub(crate) struct Permissions {
     pub(crate) has_peer_channels: bool,
     /// Whether locks may be listed; all else works without it.
     pub(crate) may_list: bool,
+    /// Whether records may be kept; all else works without it.
+    pub(crate) may_keep_records: bool,
     /// Whether the configuration may be read; `None` where the server cannot say.
     pub(crate) may_read_config: Option<bool>,
     /// What becomes of the append-only file at a restart, which rests on what another user may do.
@@ -63,7 +65,7 @@ pub(crate) struct Permissions {
 }
 
 /// What the script replies.
-type Reply = (i64, i64, i64, i64, i64, Vec<String>, Vec<String>);
+type Reply = (i64, i64, i64, i64, i64, i64, Vec<String>, Vec<String>);
 
 impl Permissions {
     /// Asks a server what the user of this connection lacks. Servers before 7.0 cannot say: there it is nothing.
@@ -81,6 +83,7 @@ impl Permissions {
             .arg(0)
             .arg(keys.channel(Bucket::default(), "preflight"))
             .arg(&keys.peer_channels())
+            .arg(record(keys))
             .arg(samples.len())
             .arg(&samples);
         call.arg(BY_SCRIPTS).arg(BY_GATEWAY).arg(if on_cluster { ON_CLUSTER } else { &[] });
@@ -90,6 +93,7 @@ impl Permissions {
             has_hints: true,
             has_peer_channels: true,
             may_list: true,
+            may_keep_records: true,
             may_read_config: None,
             loading: Loading::All,
         };
@@ -114,7 +118,7 @@ impl Permissions {
 
     /// What the reply says of the user, and whether it may ask what others may do.
     fn read(
-        (has_hints, has_peer_channels, may_read_config, may_ask, may_list, calls, lacking): Reply,
+        (has_hints, has_peer_channels, may_read_config, may_ask, may_list, may_keep_records, calls, lacking): Reply,
         keys: &KeySpace,
     ) -> (Self, bool) {
         let with_key = |call: &&str| call.contains('*');
@@ -134,6 +138,7 @@ impl Permissions {
             has_hints: has_hints == 1,
             has_peer_channels: has_peer_channels == 1,
             may_list: may_list == 1,
+            may_keep_records: may_keep_records == 1,
             may_read_config: Some(may_read_config == 1),
             loading: Loading::Unknown,
         };
@@ -147,7 +152,12 @@ fn name_of(call: &str) -> String {
     words.collect::<Vec<_>>().join("|").to_lowercase()
 }
 
-/// A key of each kind.
+/// The key of a record.
+fn record(keys: &KeySpace) -> Option<String> {
+    LockKey::parse(b"preflight").ok().map(|key| keys.once(&key))
+}
+
+/// A key of each kind that locks need.
 fn samples(keys: &KeySpace) -> Vec<String> {
     let Ok(key) = LockKey::parse(b"preflight") else { return Vec::new() };
     let queue = keys.queue_of(&key);
@@ -190,9 +200,10 @@ mod tests {
                 _ => called.extend(calls(code, &["cmd(\"", "call(\""])),
             }
         }
-        // These are no reason to refuse: without channels waiting is slower, and a configuration, a list and what another user
-        // may do are only a help.
-        let optional = ["ACL", "CONFIG", "PUBLISH", "SCAN", "SPUBLISH", "SUBSCRIBE", "SSUBSCRIBE"];
+        // These are no reason to refuse: without channels waiting is slower, a configuration, a list and what another user may
+        // do are only a help, and locks need no records.
+        let optional =
+            ["ACL", "CONFIG", "GETRANGE", "PUBLISH", "SCAN", "SPUBLISH", "STRLEN", "SUBSCRIBE", "SSUBSCRIBE"];
         // Sentinels have users of their own.
         let elsewhere = ["SENTINEL"];
         for name in optional.iter().chain(&elsewhere) {

@@ -11,11 +11,12 @@ use super::identity::IS_REPLICA;
 use super::loading::Loading;
 use super::permissions::Permissions;
 use super::profile::{Config, Profile, Version};
+use super::room::{MAY_NOT, RoomState};
 use crate::store::StoreError;
 use crate::store::redis::address::{Layout, RedisAddress};
 use crate::store::redis::failure::MEMORY_IS_FULL;
 use crate::store::redis::scripts::keys::KeySpace;
-use crate::store::redis::settings::{RedisSettings, Risk};
+use crate::store::redis::settings::{OnceMemory, RedisSettings, Risk};
 
 /// The first version that has all commands of the scripts.
 const OLDEST_VERSION: Version = Version(6, 2);
@@ -43,6 +44,8 @@ pub(crate) struct Look {
     /// Whether keys may be gone through.
     pub(crate) may_list: bool,
     pub(crate) loading: Loading,
+    /// How much memory records may take.
+    pub(crate) room: RoomState,
     pub(crate) refusals: Vec<ServerRefusal>,
     pub(crate) warnings: Vec<String>,
 }
@@ -109,14 +112,15 @@ pub(crate) struct Preflight {
     keys: KeySpace,
     accepted: Vec<Risk>,
     replicas_ack: u32,
+    once_memory: OnceMemory,
 }
 
 impl Preflight {
     pub(crate) fn new(address: &RedisAddress, settings: &RedisSettings) -> Self {
         let layout = address.layout().clone();
         let keys = KeySpace::new(&settings.prefix, &layout);
-        let RedisSettings { replicas_ack, ref accepted, .. } = *settings;
-        Self { layout, keys, accepted: accepted.clone(), replicas_ack }
+        let RedisSettings { replicas_ack, once_memory, ref accepted, .. } = *settings;
+        Self { layout, keys, accepted: accepted.clone(), replicas_ack, once_memory }
     }
 
     pub(crate) fn keys(&self) -> &KeySpace {
@@ -168,8 +172,9 @@ impl Preflight {
         });
         let warnings = accepted.chain(self.warnings(&profile, &permissions, &config)).collect();
         let accepts_replica = self.is_named() && is_accepted(Risk::Replica);
+        let room = RoomState::of(&profile, self.once_memory, permissions.may_keep_records);
         let Permissions { may_list, loading, .. } = permissions;
-        Look { profile, config, accepts_replica, may_list, loading, refusals, warnings }
+        Look { profile, config, accepts_replica, may_list, loading, room, refusals, warnings }
     }
 
     /// Whether the servers are those of a quorum.
@@ -272,6 +277,9 @@ impl Preflight {
         if !permissions.may_list {
             warn("the Redis user may not use SCAN: locks cannot be listed");
         }
+        if !permissions.may_keep_records && !self.is_for_quorum() {
+            warn(MAY_NOT);
+        }
         found
     }
 }
@@ -309,6 +317,7 @@ mod tests {
             has_hints: true,
             has_peer_channels: true,
             may_list: true,
+            may_keep_records: true,
             may_read_config: Some(true),
             loading: Loading::All,
         };

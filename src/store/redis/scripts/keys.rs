@@ -31,6 +31,25 @@ pub(crate) struct KeySpace {
     buckets: u16,
 }
 
+/// What a name may be the name of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NameKind {
+    /// A lock.
+    Lock,
+    /// A record.
+    Record,
+}
+
+impl NameKind {
+    /// What stands in names between the bucket and the key.
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Lock => "lock",
+            Self::Record => "once",
+        }
+    }
+}
+
 /// The names of all that belongs to the wait queue of one lock, in the order in which scripts take them.
 pub(crate) struct QueueKeys {
     lock: String,
@@ -70,6 +89,11 @@ impl KeySpace {
         self.name_of(self.bucket_of(key), key, "lock")
     }
 
+    /// Where a record stands.
+    pub(crate) fn once(&self, key: &LockKey) -> String {
+        self.name_of(self.bucket_of(key), key, NameKind::Record.as_str())
+    }
+
     /// Which tokens have a ticket for a lock.
     pub(crate) fn tickets(&self, key: &LockKey) -> String {
         self.name_of(self.bucket_of(key), key, "seats")
@@ -90,20 +114,25 @@ impl KeySpace {
 
     /// The key of the lock that stands there.
     pub(crate) fn key_of(&self, lock: &str) -> Option<LockKey> {
-        let rest = lock.strip_prefix(&*self.prefix)?.strip_prefix(":{")?;
-        let (_, key) = rest.split_once("}:lock:")?;
+        self.key_in(NameKind::Lock, lock)
+    }
+
+    /// The key of what has this name; nothing if the name only looks like one of this kind.
+    pub(crate) fn key_at(&self, kind: NameKind, name: &str) -> Option<LockKey> {
+        self.key_in(kind, name).filter(|key| self.name_of(self.bucket_of(key), key, kind.as_str()) == name)
+    }
+
+    fn key_in(&self, kind: NameKind, name: &str) -> Option<LockKey> {
+        let rest = name.strip_prefix(&*self.prefix)?.strip_prefix(":{")?;
+        let (_, rest) = rest.split_once("}:")?;
+        let key = rest.strip_prefix(kind.as_str())?.strip_prefix(':')?;
         LockKey::parse(key.as_bytes()).ok()
     }
 
-    /// The key of the lock of this name; nothing if the name only looks like one of a lock.
-    pub(crate) fn key_at(&self, name: &str) -> Option<LockKey> {
-        self.key_of(name).filter(|key| self.lock(key) == name)
-    }
-
-    /// The `SCAN` pattern for the names of all locks whose keys begin with `prefix`.
-    pub(crate) fn pattern_of_locks(&self, prefix: &str) -> String {
+    /// The `SCAN` pattern for the names of all of a kind whose keys begin with `prefix`.
+    pub(crate) fn pattern_of(&self, kind: NameKind, prefix: &str) -> String {
         let bucket = if self.buckets == 1 { "0" } else { "*" };
-        format!("{}:{{{bucket}}}:lock:{}*", literal(&self.prefix), literal(prefix))
+        format!("{}:{{{bucket}}}:{}:{}*", literal(&self.prefix), kind.as_str(), literal(prefix))
     }
 
     /// Where gateways say that they are alive.

@@ -13,6 +13,37 @@ pub(super) fn get(state: &mut State, call: &Call) -> Reply {
     }
 }
 
+/// A part of a text, from one byte to another. What counts from the end begins with a minus.
+pub(super) fn getrange(state: &mut State, call: &Call) -> Reply {
+    either(part_of_text(state, call))
+}
+
+fn part_of_text(state: &mut State, call: &Call) -> Result<Reply, Reply> {
+    let (first, last) = (integer(&call.words[2])?, integer(&call.words[3])?);
+    let text = text_of(state, call)?;
+    let length = text.len() as i64;
+    if first < 0 && last < 0 && first > last {
+        return Ok(Reply::bulk(""));
+    }
+    let from_start = |at: i64| if at < 0 { length.saturating_add(at).max(0) } else { at };
+    let (first, last) = (from_start(first), from_start(last).min(length - 1));
+    let part = if first > last { &[][..] } else { &text[first as usize..=last as usize] };
+    Ok(Reply::Bulk(part.to_vec()))
+}
+
+pub(super) fn strlen(state: &mut State, call: &Call) -> Reply {
+    either(text_of(state, call).map(|text| Reply::Int(text.len() as i64)))
+}
+
+/// The text of a key; an empty one where there is none.
+fn text_of<'a>(state: &'a State, call: &Call) -> Result<&'a [u8], Reply> {
+    match state.keyspace.get(call.key(), state.now_ms).map(|entry| &entry.data) {
+        Some(Data::Text(text)) => Ok(text),
+        Some(_) => Err(WRONG_TYPE),
+        None => Ok(&[]),
+    }
+}
+
 pub(super) fn mget(state: &mut State, call: &Call) -> Reply {
     let text = |key: &Vec<u8>| match state.keyspace.get(key, state.now_ms).map(|entry| &entry.data) {
         Some(Data::Text(text)) => Reply::Bulk(text.clone()),

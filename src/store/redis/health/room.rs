@@ -1,0 +1,132 @@
+//! How much of a server's memory records may take, so that they leave room for locks.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::RwLock;
+
+use super::profile::Profile;
+use crate::store::redis::settings::OnceMemory;
+
+/// What a record takes besides its key and its result: its header, and what Redis itself needs.
+const RECORD_BYTES: u64 = 350;
+
+/// Why no records are kept where their room has no bound.
+pub(crate) const HAS_NO_BOUND: &str = "Redis has no maxmemory, so results could fill the memory of its machine: set maxmemory in Redis, or --once-memory to the \
+     bytes that Redis may use before no more work is begun";
+
+/// Why no records are kept where the gateway's user may not.
+pub(crate) const MAY_NOT: &str =
+    "the Redis user may not use GETRANGE, STRLEN, SET and DEL on records: no results can be kept (/once)";
+
+/// What is known of the memory of one server.
+pub(crate) struct OnceRoom {
+    state: RwLock<RoomState>,
+    /// What this gateway has stored since the last look.
+    stored_bytes: AtomicU64,
+}
+
+impl OnceRoom {
+    /// As a look at the server says.
+    pub(crate) fn new(state: RoomState) -> Self {
+        Self { state: RwLock::new(state), stored_bytes: AtomicU64::new(0) }
+    }
+
+    /// What a later look says.
+    pub(crate) fn set(&self, state: RoomState) {
+        *self.state.write() = state;
+        self.stored_bytes.store(0, Ordering::Relaxed);
+    }
+
+    /// Counts a record that was begun, or a result that was stored, of so many bytes.
+    pub(crate) fn took(&self, bytes: usize) {
+        let bytes = bytes as u64;
+        // The allocator of Redis has four sizes between a power of two and the next, so it may round up by a quarter.
+        self.stored_bytes.fetch_add(bytes + bytes / 4 + RECORD_BYTES, Ordering::Relaxed);
+    }
+
+    /// Why there is no room for any record.
+    pub(crate) fn refusal(&self) -> Option<&'static str> {
+        self.state.read().bound_bytes.err()
+    }
+
+    /// Whether there is room for a new record.
+    pub(crate) fn has_room(&self) -> bool {
+        self.is_within(|bound_bytes| bound_bytes)
+    }
+
+    /// Whether there is room for a result that is not short. Some room is left for the results of what is under way.
+    pub(crate) fn has_room_for_results(&self) -> bool {
+        self.is_within(|bound_bytes| bound_bytes.saturating_add(bound_bytes / 3))
+    }
+
+    fn is_within(&self, most_bytes: impl FnOnce(u64) -> u64) -> bool {
+        let RoomState { bound_bytes, used_bytes } = *self.state.read();
+        let used_bytes = used_bytes + self.stored_bytes.load(Ordering::Relaxed);
+        bound_bytes.is_ok_and(|bound_bytes| used_bytes <= most_bytes(bound_bytes))
+    }
+}
+
+/// What a look at a server says of the room for records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RoomState {
+    /// From so much on nothing new is begun; or why no records are kept.
+    bound_bytes: Result<u64, &'static str>,
+    used_bytes: u64,
+}
+
+impl RoomState {
+    pub(crate) fn of(profile: &Profile, once_memory: OnceMemory, may_keep_records: bool) -> Self {
+        let bound_bytes = match once_memory {
+            _ if !may_keep_records => Err(MAY_NOT),
+            OnceMemory::Bytes(bytes) => Ok(bytes),
+            // Without `maxmemory` a server in a container knows only the memory of its host.
+            OnceMemory::Percent(_) if profile.max_memory == 0 => Err(HAS_NO_BOUND),
+            OnceMemory::Percent(percent) => Ok(profile.max_memory / 100 * u64::from(percent)),
+        };
+        Self { bound_bytes, used_bytes: profile.used_memory }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn room(max_memory: u64, used_memory: u64, once_memory: OnceMemory) -> OnceRoom {
+        let profile = Profile { max_memory, used_memory, ..Profile::default() };
+        OnceRoom::new(RoomState::of(&profile, once_memory, true))
+    }
+
+    #[test]
+    fn a_share_is_of_maxmemory_and_needs_one() {
+        let none = room(0, 0, OnceMemory::default());
+        assert_eq!(none.refusal(), Some(HAS_NO_BOUND));
+        assert!(!none.has_room() && !none.has_room_for_results());
+        for (used, begins, stores) in [
+            (0, true, true),
+            (60_000, true, true),
+            (60_001, false, true),
+            (80_000, false, true),
+            (80_001, false, false),
+        ] {
+            let room = room(100_000, used, OnceMemory::default());
+            assert_eq!(room.refusal(), None);
+            assert_eq!((room.has_room(), room.has_room_for_results()), (begins, stores), "{used}");
+        }
+        let forbidden = RoomState::of(&Profile::default(), OnceMemory::Bytes(1), false);
+        assert_eq!(OnceRoom::new(forbidden).refusal(), Some(MAY_NOT));
+        let bytes = room(0, 3_001, OnceMemory::Bytes(3_000));
+        assert!(bytes.refusal().is_none() && !bytes.has_room() && bytes.has_room_for_results());
+    }
+
+    #[test]
+    fn what_was_stored_since_the_last_look_counts_until_the_next() {
+        let room = room(0, 0, OnceMemory::Bytes(10_000));
+        room.took(7_000);
+        assert!(room.has_room());
+        room.took(1_000);
+        assert!(!room.has_room());
+        let profile = Profile { used_memory: 9_999, ..Profile::default() };
+        room.set(RoomState::of(&profile, OnceMemory::Bytes(10_000), true));
+        assert!(room.has_room());
+    }
+}

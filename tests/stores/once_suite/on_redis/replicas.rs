@@ -1,0 +1,59 @@
+//! Records that replicas must have acknowledged before anybody is told of them (`--replicas-ack`).
+
+use super::*;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn begins_and_results_are_on_enough_replicas_before_they_are_told() {
+    // Without the delay, a replica need not wait for others that might come.
+    let primary = RedisServer::start_with(&["--repl-diskless-sync-delay", "0"]).await;
+    let replica = RedisServer::start().await;
+    replica.follow(primary.port()).await;
+    let scene = scene_on(&primary, &RedisSettings { replicas_ack: 1, ..settings() });
+    let (worker, other) = (Person::new(&scene, "k"), Person::new(&scene, "other"));
+    let place = worker.grant().await;
+    assert!(value(&replica, "k").await.starts_with('w'));
+    stored(worker.store("done").await);
+    assert!(value(&replica, "k").await.ends_with("\ndone"));
+    other.grant().await;
+
+    replica.stand_still().await;
+    let briefly = || Instant::now() + Duration::from_secs(1);
+    let (attempt, key) = (Attempt::generate(), LockKey::parse(b"new").unwrap());
+    let begin = |attempt| Begin {
+        key: key.clone(),
+        token: other.token,
+        attempt,
+        ttl: ttl(LONG_MS),
+        keep: Keep::DEFAULT,
+        note: Note::default(),
+        fingerprint: None,
+        may_take_over: true,
+        only_confirms: false,
+    };
+    let store = &scene.store;
+    for (attempt, expected) in [(attempt, true), (attempt, true), (Attempt::generate(), false)] {
+        match store.call(begin(attempt), briefly()).await.unwrap() {
+            Begun::NotReplicated { is_new, reason } => {
+                assert_eq!(is_new, expected);
+                assert!(reason.contains("0 replicas acknowledged the record in time"), "{reason}");
+            }
+            answer => panic!("{answer:?}"),
+        }
+    }
+    let post = StoreResult {
+        key: other.key.clone(),
+        token: other.token,
+        fence: None,
+        keep: None,
+        result: text("x"),
+    };
+    for _ in 0..2 {
+        let answer = store.call(post.clone(), briefly()).await.unwrap();
+        assert!(matches!(answer, Storing::NotReplicated(_)), "{answer:?}");
+    }
+    // What is told of a result, and a renewal, waits for nobody.
+    assert_eq!(Person::new(&scene, "k").result().await.fencing_token, number(&place));
+    replica.signal("CONT");
+    stored(other.store("x").await);
+    assert!(value(&replica, "other").await.ends_with("\nx"));
+}
