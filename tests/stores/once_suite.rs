@@ -18,6 +18,7 @@ use kit::asking::LockStoreExt;
 use kit::stores::AnyStore;
 use kit::{for_each_record_store, for_each_record_store_with_a_clock};
 
+mod agreement;
 mod beginning;
 mod breaking;
 mod fingerprints;

@@ -112,6 +112,37 @@ async fn to_be_refused_is_one_call_of_one_script() {
     assert_eq!(sent(&mut spy, &redis, client.put("/locks/k"), 423).await, ["EVALSHA"]);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn each_operation_on_a_record_is_one_call_of_one_script() {
+    let redis = RedisServer::start_with(&["--maxmemory", "1gb"]).await;
+    let gateway = Gateway::on_redis(&redis, &[]).await;
+    let client = Client::new(gateway.address);
+    let mut spy = Spy::on(&redis).await;
+    // The first call of each script sends its text as well.
+    for is_known in [false, true] {
+        let (token, other) = (fresh_token(), fresh_token());
+        let path = if is_known { "/once/b" } else { "/once/a" };
+        let with_ttl = format!("{path}?ttl=30s");
+        let calls = [
+            (client.put(&with_ttl).token(&token), 201),
+            (client.put(&with_ttl).token(&token), 201),
+            (client.put(&with_ttl).token(&other), 423),
+            (client.patch(&with_ttl).token(&token), 200),
+            (client.get(path).token(&token), 200),
+            (client.call("POST", path).token(&token).body("done"), 200),
+            (client.call("POST", path).token(&token).body("done"), 200),
+            (client.put(&with_ttl).token(&other), 200),
+            (client.delete(path).token(&other), 409),
+        ];
+        for (at, (call, status)) in calls.into_iter().enumerate() {
+            let sent = sent(&mut spy, &redis, call, status).await;
+            if is_known {
+                assert_eq!(sent, ["EVALSHA"], "{at}");
+            }
+        }
+    }
+}
+
 /// Only what hands a lock out, or confirms it, waits for replicas.
 #[tokio::test(flavor = "multi_thread")]
 async fn replicas_are_asked_in_one_more_round_for_a_lock_and_nothing_else() {

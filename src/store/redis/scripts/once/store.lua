@@ -16,9 +16,8 @@ local outcome, digits = refusal(record, ARGV[1], ARGV[2])
 if outcome then return { outcome, digits } end
 
 if record.kind == 'd' then
-  local status = string.match(record.owner, '^%S+')
   local stored = string.match(redis.call('GET', RECORD), '^[^\n]*\n(.*)$')
-  if status ~= ARGV[4] or stored ~= ARGV[5] then return { 1 } end
+  if record.status ~= ARGV[4] or stored ~= ARGV[5] then return { 1 } end
   local is_late = record.at_ms >= tonumber(record.keep)
   return { 0, record.digits, math.max(redis.call('PTTL', RECORD), 0), is_late and 1 or 0 }
 end

@@ -26,9 +26,11 @@ local function record_of(key)
   -- A done record's second line belongs to the head, and what was read of its result does not.
   local head = kind == 'd' and string.match(text, '^[^\n]*\n[^\n]*\n') or kind == 'w' and text
   if not head then return {} end
+  local status
+  if kind == 'd' then status, owner = string.match(owner, '^(%S+) (.*)$') end
   return {
     kind = kind, token = token, attempt = attempt, digits = digits, at_ms = tonumber(at_ms), earlier = tonumber(earlier),
-    keep = keep, fingerprint = fingerprint, before = before, owner = owner, head = head,
+    keep = keep, fingerprint = fingerprint, before = before, status = status, owner = owner, head = head,
   }
 end
 
