@@ -87,8 +87,10 @@ impl Scene {
 
     pub async fn with_keys_and_tls() -> Self {
         let redis = RedisServer::start().await;
+        // Without a bound, a gateway keeps no records there.
+        let () = redis.command(&["CONFIG", "SET", "maxmemory", "1gb"]).await;
         let (certificates, mut keys) = (Certificates::new(), KeysFile::new());
-        let key = keys.add_for_all("recipes", "\"acquire\"");
+        let key = keys.add_for_all("recipes", "\"acquire\", \"once\"");
         keys.write();
         let (pem, private, keys_flag) = (certificates.certificate(), certificates.key(), keys.flag());
         // In one word: what is asked of a gateway on Redis as it starts, is asked without TLS.

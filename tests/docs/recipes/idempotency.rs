@@ -8,11 +8,18 @@ use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 
-use super::Scene;
 use super::provider::Provider;
+use super::{Scene, on_each_gateway};
 use crate::clients::{installed, root, tool};
 use crate::pages::file;
 use kit::{PATIENCE, eventually, free_port};
+
+on_each_gateway!(
+    of_requests_at_once_one_charges_and_repetitions_get_its_answer,
+    an_answer_that_says_too_little_is_not_repeated,
+    what_a_killed_server_may_have_done_is_not_done_again,
+    a_server_that_may_take_over_ends_what_a_killed_one_began,
+);
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Framework {
@@ -128,9 +135,7 @@ async fn ask(port: u16, user: String, key: String, cents: String) -> Answer {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn of_requests_at_once_one_charges_and_repetitions_get_its_answer() {
-    let scene = Scene::without_keys().await;
+async fn of_requests_at_once_one_charges_and_repetitions_get_its_answer(scene: Scene) {
     for framework in FRAMEWORKS {
         let provider = Provider::start().await;
         let server = Server::start(framework, &scene, &provider, None).await;
@@ -157,9 +162,7 @@ async fn of_requests_at_once_one_charges_and_repetitions_get_its_answer() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_says_too_little_is_not_repeated() {
-    let scene = Scene::without_keys().await;
+async fn an_answer_that_says_too_little_is_not_repeated(scene: Scene) {
     for framework in FRAMEWORKS {
         let provider = Provider::start().await;
         let server = Server::start(framework, &scene, &provider, None).await;
@@ -174,9 +177,7 @@ async fn an_answer_that_says_too_little_is_not_repeated() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn what_a_killed_server_may_have_done_is_not_done_again() {
-    let scene = Scene::without_keys().await;
+async fn what_a_killed_server_may_have_done_is_not_done_again(scene: Scene) {
     for framework in FRAMEWORKS {
         let provider = Provider::start().await;
         let (key, next) =
@@ -188,9 +189,7 @@ async fn what_a_killed_server_may_have_done_is_not_done_again() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_may_take_over_ends_what_a_killed_one_began() {
-    let scene = Scene::without_keys().await;
+async fn a_server_that_may_take_over_ends_what_a_killed_one_began(scene: Scene) {
     for framework in FRAMEWORKS {
         let provider = Provider::start().await;
         let key = format!("{framework:?}");

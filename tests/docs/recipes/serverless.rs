@@ -9,6 +9,7 @@ use crate::pages::file;
 use kit::{Gateway, PATIENCE, eventually, signal};
 
 on_each_gateway!(
+    an_event_whose_run_was_killed_is_told_so_to_the_next,
     a_function_works_once_at_a_time_and_survives_being_killed,
     an_event_that_is_delivered_twice_works_once,
     an_event_works_once_if_the_gateway_dies_before_the_release,
@@ -116,9 +117,7 @@ async fn an_event_works_once_if_the_gateway_dies_before_the_release(mut scene: S
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_event_whose_run_was_killed_is_told_so_to_the_next() {
-    let scene = Scene::without_keys().await;
+async fn an_event_whose_run_was_killed_is_told_so_to_the_next(scene: Scene) {
     let code = file("event.py");
     assert!(code.contains("LIMIT_S = 30  #"));
     scene.write("event.py", &code.replace("LIMIT_S = 30", "LIMIT_S = 4"));
