@@ -32,8 +32,8 @@
 //! | `client/run/apart` | a run in a process of its own, where this one has children that the command did not start | |
 //! | [`api`] | every route, and what all requests pass through | `service`, `store`, `lock`, `server`, `access`, `audit`, `telemetry` |
 //! | `api/state`, `api/context` | what the handlers share; what one request carries from the door to its line in the log | |
-//! | `api/routes` | the handlers: parse → service → answer. `locks`, `list` and `health` answer at once, `hold` and `watch` go on | |
-//! | `api/extract` | what a caller says, parsed once and strictly | |
+//! | `api/routes` | the handlers: parse → service → answer. `locks`, `list`, `once`, `records` and `health` answer at once, `hold` and `watch` go on | |
+//! | `api/extract`, `api/extract/result` | what a caller says, parsed once and strictly; the one request with a body | |
 //! | `api/answers`, `api/stream`, `api/headers` | what a caller is told, at once or event by event; the headers that are ours | |
 //! | `api/problem` | errors as the caller sees them; the only map to status codes | |
 //! | `api/middleware` | what all requests pass through: who makes them, their ids, their line in the log, what they are counted as, and whether their answers reached the socket | |
@@ -56,12 +56,13 @@
 //! | `server/tcp_timeout`, `server/backpressure` | how long a peer may leave something unacknowledged; what waits to be read, and who pays where that is too much | |
 //! | `server/tls`, `server/handshake`, `server/tls/subject` | certificates, read anew when they change; one connection's handshake; whom a client's certificate names | |
 //! | `server/addresses`, `server/descriptors` | what one address may have; the limit of open files | |
-//! | [`service`] | what a lock *does*, once, for every store: doubt, retries, rolling back | `store`, `lock`, `clock`, `telemetry` |
+//! | [`service`] | what a lock or a record *does*, once, for every store: doubt, retries, rolling back | `store`, `lock`, `clock`, `telemetry` |
 //! | `service/acquire`, `service/acquire_request` | taking a lock, on whose account; what is asked of it, and what becomes of that | |
 //! | `service/roll_back`, `service/time` | undoing grants that no client was told of; when something is tried again, and what is left of a lease | |
 //! | `service/wait`, `service/wakeups`, `service/heartbeat` | a request that waits; what wakes waiters; the heartbeat, so that nothing is missed | |
 //! | `service/ledger`, `service/turns` | which locks count for whom; turns at what costs the store much | |
 //! | `service/admin` | what operators do: looking at all locks, and breaking one | |
+//! | `service/once`, `service/once/wait`, `service/crowd` | what a record does; a request that waits for one; who waits here, and what wakes them | |
 //! | `service/hold` | a lock that a connection holds: what renews it, and what ends it | |
 //! | `service/watch` | what watchers are told of all this: by which gateway, in which order, and what they may have missed | |
 //! | [`store`] | the trait of all stores, and the two ways in which a store can fail | `lock`, `clock`, `telemetry` |
@@ -92,6 +93,7 @@
 //! | `telemetry/untraced` | the same for a program that was built without traces | |
 //! | `telemetry/labels`, `telemetry/process` | numbers whose labels no client chooses; what the system says of the process | |
 //! | [`lock`] | the words of the domain, valid by construction | |
+//! | `lock/once` | the words of records: a worker, its place, its result | |
 //! | [`clock`] | the clocks of the machine, suspend included | |
 //!
 //! # Invariants
@@ -104,6 +106,8 @@
 //! - The store keeps the wait queues. Each script that makes a lock free offers it to the first ticket that is present.
 //!   What a gateway is told of it is a hint; it polls, and a heartbeat finds what no hint told.
 //! - A grant that reached no socket is rolled back. Rolling back never touches a lock that a client was told of.
+//! - A record that has no result outlives the lease of its worker by 7 days, so that the next worker is told of it. A result
+//!   never changes, and only the last worker stores one.
 //! - Stores and logs never see a token: stores see its SHA-256. Logs never see the secret of an API key, and neither does the
 //!   file that it stands in.
 //! - If keys are in use, every address needs one, unless it is open on purpose. If none are in use, only this machine
@@ -118,8 +122,9 @@ pub mod config;
 pub mod files;
 pub mod lock;
 pub mod log;
-pub mod once;
 pub mod server;
 pub mod service;
 pub mod store;
 pub mod telemetry;
+
+pub use lock::once;

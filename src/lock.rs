@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 use thiserror::Error;
 
 mod note;
+pub mod once;
 mod outcome;
 mod reach;
 mod terms;

@@ -160,7 +160,7 @@ impl Problem {
         }
     }
 
-    /// Nobody is at work, and somebody may have been.
+    /// No lease runs, and somebody may have done the work.
     pub(super) fn once_abandoned(worker: &Worker, is_own: bool) -> Self {
         let detail = "the last worker's lease is over, or it gave up, and it may have done the work: find out, then break the \
                       record; or begin without takeover=false";

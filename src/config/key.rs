@@ -161,8 +161,9 @@ impl NewKeyArgs {
         require("--tls-subject", args.tls_subject.iter().all(|subject| is_plain(subject)), text)?;
         require("--prefix", args.prefix.is_empty() == args.every_key, "given, or --every-key, and not both")?;
         let rights: Option<Vec<_>> = args.allow.iter().map(|name| Right::parse(name)).collect();
-        let rights = rights
-            .ok_or_else(|| SettingsError::new("--allow", "must be of acquire, inspect, list and admin"))?;
+        let rights = rights.ok_or_else(|| {
+            SettingsError::new("--allow", "must be of acquire, inspect, list, admin and once")
+        })?;
         let (least, most) = (Rate::BOUNDS.start(), Rate::BOUNDS.end());
         let is_sane = args.rate.is_none_or(|rate| Rate::BOUNDS.contains(&rate));
         require("--rate", is_sane, &format!("from {least} to {most}"))?;

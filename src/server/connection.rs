@@ -24,7 +24,7 @@ use super::phase::{DRAIN_GRACE, Phase};
 use super::protocol::{Answers, Protocols, Served};
 use super::requests::{InFlight, Requests};
 use super::settings::ServerSettings;
-use super::wire::{Begun, Stream, Wire};
+use super::wire::{Spoken, Stream, Wire};
 use crate::telemetry::ConnectionRefused;
 
 /// After this long without a request, an HTTP/1 connection is taken from hyper, whose buffers for it have 16 KiB. It
@@ -115,7 +115,7 @@ pub(super) async fn serve_connection(
 }
 
 /// Waits for the first bytes of the next request. Returns `None` if there will be none.
-async fn until_begun(wire: &mut Wire, requests: &Requests, ends: &mut Ends<'_>) -> Option<Begun> {
+async fn until_begun(wire: &mut Wire, requests: &Requests, ends: &mut Ends<'_>) -> Option<Spoken> {
     let end = match requests.silent_for() {
         Some(silent) => Instant::now() + ends.settings.idle_timeout.saturating_sub(silent),
         None => ends.first_request_by,

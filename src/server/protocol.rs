@@ -15,7 +15,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio_util::task::TaskTracker;
 
 use super::settings::ServerSettings;
-use super::wire::{Begun, Wire};
+use super::wire::{Spoken, Wire};
 
 /// The most bytes that HTTP/1 buffers of a request's head. The application's own limit is far below, so that clients
 /// see the application's answer (a problem document).
@@ -79,11 +79,11 @@ impl Protocols {
     }
 
     /// Lets hyper answer, by `service`, what has begun on `wire`.
-    pub(super) fn serve<A: Answers>(&self, begun: Begun, wire: Wire, service: A) -> Served<A> {
+    pub(super) fn serve<A: Answers>(&self, begun: Spoken, wire: Wire, service: A) -> Served<A> {
         let io = TokioIo::new(wire);
         match begun {
-            Begun::Http1 => Served::One(Box::new(self.one.serve_connection(io, service))),
-            Begun::Http2 => Served::Two(Box::new(self.two.serve_connection(io, service))),
+            Spoken::Http1 => Served::One(Box::new(self.one.serve_connection(io, service))),
+            Spoken::Http2 => Served::Two(Box::new(self.two.serve_connection(io, service))),
         }
     }
 }

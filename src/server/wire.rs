@@ -28,7 +28,7 @@ const H2_PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// The protocol that a connection has begun to speak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Begun {
+pub(super) enum Spoken {
     Http1,
     Http2,
 }
@@ -72,23 +72,23 @@ impl Wire {
 
     /// Waits until a request begins, and until enough bytes have come to tell its protocol. Returns `None` if the
     /// client has gone or the stream fails. If the wait is given up, the bytes that were read are read again.
-    pub(super) async fn begins(&mut self) -> Option<Begun> {
+    pub(super) async fn begins(&mut self) -> Option<Spoken> {
         let is_first = self.requests.version().is_none();
         let mut bytes = [0; H2_PREFACE.len()];
         loop {
             let known = self.first.len().min(bytes.len());
             if known > 0 && !(is_first && H2_PREFACE.starts_with(&self.first[..known])) {
-                return Some(Begun::Http1);
+                return Some(Spoken::Http1);
             }
             if known == bytes.len() {
                 self.heads.stop();
                 self.paths = Some(Box::default());
-                return Some(Begun::Http2);
+                return Some(Spoken::Http2);
             }
             match self.stream.read(&mut bytes[known..]).await {
                 Ok(0) | Err(_) if known == 0 => return None,
                 // hyper notices by itself that the request does not go on.
-                Ok(0) | Err(_) => return Some(Begun::Http1),
+                Ok(0) | Err(_) => return Some(Spoken::Http1),
                 Ok(more) => {
                     self.heads.read(&bytes[known..known + more]);
                     bytes[..known].copy_from_slice(&self.first);

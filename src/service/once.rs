@@ -24,10 +24,7 @@ use crate::store::{
 };
 use crate::telemetry::metrics::{DoubtEnded, metrics};
 
-mod crowd;
 mod wait;
-
-pub(super) use crowd::RecordWaits;
 
 /// How many begins one request may send. Each is sent after the one before was voided, and leaves a tombstone behind.
 const MOST_BEGINS: usize = 3;
@@ -81,7 +78,7 @@ pub enum BeginOutcome {
 pub enum NotBegun {
     /// Another is at work.
     Busy(Worker),
-    /// Nobody is at work, somebody may have been, and the request takes over from nobody. With whether that was its own token.
+    /// No lease runs, somebody may have done the work, and the request does not take over. With whether that was its own token.
     Abandoned(Worker, bool),
     /// The record is for other requests.
     FingerprintMismatch,
@@ -265,8 +262,8 @@ impl LockService {
 
     /// Stores the result of the token's work.
     ///
-    /// Whoever has sent all of a result has done the work. So a caller that drops this future leaves it to be stored all the
-    /// same: call it in a task of its own.
+    /// A client that has sent all of a result has done the work, and the result is to be stored even if the client leaves. So call
+    /// this in a task of its own.
     pub async fn store_result(
         &self,
         key: &LockKey,
@@ -283,7 +280,7 @@ impl LockService {
                 self.records.ended(key);
                 Ok(answer)
             }
-            // Whoever has it from a copy may be told of it already.
+            // Other clients may have been told of it already.
             Storing::NotReplicated(reason) => {
                 self.records.ended(key);
                 Err(StoreError::Unknown(format!("the result is stored, but {reason}: send it again")))

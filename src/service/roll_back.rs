@@ -12,8 +12,8 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 
+use super::crowd::RecordWaits;
 use super::ledger::Ledger;
-use super::once::RecordWaits;
 use super::time::pause_before;
 use super::watch::{Doing, Watch};
 use crate::clock::{Backoff, boottime};

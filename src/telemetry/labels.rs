@@ -192,6 +192,14 @@ pub(super) fn gauge(registry: &Registry, name: &str, help: &str) -> IntGauge {
     gauge
 }
 
+/// How often a number was within which bounds.
+pub(super) fn histogram(registry: &Registry, name: &str, help: &str, bounds: &[f64]) -> Histogram {
+    let about = HistogramOpts::new(name, help).buckets(bounds.to_vec());
+    let histogram = valid(Histogram::with_opts(about));
+    register(registry, histogram.clone());
+    histogram
+}
+
 /// A number that only goes up.
 pub(super) fn counter(registry: &Registry, name: &str, help: &str) -> IntCounter {
     let counter = valid(IntCounter::with_opts(Opts::new(name, help)));

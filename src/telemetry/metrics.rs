@@ -2,11 +2,12 @@
 
 use std::sync::{Arc, LazyLock};
 
-use prometheus::{IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
+use prometheus::{Histogram, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
 
 use super::connections::Connections;
 use super::labels::{
-    CounterTable, Counters, Histograms, LateGauge, LateGauges, States, gauge, labels, register, valid,
+    CounterTable, Counters, Histograms, LateGauge, LateGauges, States, gauge, histogram, labels, register,
+    valid,
 };
 use super::process::Process;
 
@@ -19,6 +20,8 @@ pub const SHORT_TIMES_S: &[f64] =
 /// The buckets for waits in a wait queue, which last up to an hour.
 const LONG_TIMES_S: &[f64] =
     &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0];
+/// The buckets for lengths of results, up to the longest that a setting allows.
+const RESULT_BYTES: &[f64] = &[64.0, 256.0, 1_024.0, 4_096.0, 16_384.0, 65_536.0, 262_144.0, 1_048_576.0];
 
 labels! {
     /// What a store is asked to do.
@@ -168,6 +171,10 @@ pub struct Metrics {
     pub wait_seconds: Histograms<WaitEnded>,
     /// Requests that wait now.
     pub waiters: IntGauge,
+    /// Requests that wait for a record now.
+    pub once_waiters: IntGauge,
+    /// How long results are that were stored here.
+    pub once_result_bytes: Histogram,
     /// Streams of events.
     pub watchers: IntGauge,
     /// The locks that connections hold.
@@ -242,6 +249,13 @@ impl Metrics {
                 LONG_TIMES_S,
             ),
             waiters: gauge("fencepost_waiters", "Requests that wait in line here."),
+            once_waiters: gauge("fencepost_once_waiters", "Requests that wait for a record here."),
+            once_result_bytes: histogram(
+                all,
+                "fencepost_once_result_bytes",
+                "How long the results are that were stored here.",
+                RESULT_BYTES,
+            ),
             watchers: gauge("fencepost_watchers", "Streams of events that are open here."),
             holds: gauge("fencepost_holds", "Locks that connections hold here."),
             takes_back_pending: gauge(

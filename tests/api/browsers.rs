@@ -224,16 +224,32 @@ async fn hosts_and_origins_can_be_allowed() {
     let granted = client.put("/locks/d").header("Origin", "https://app.example").send().await.expect(201);
     assert_eq!(granted.header("access-control-allow-origin"), Some("https://app.example"));
     let exposed = granted.header("access-control-expose-headers").unwrap().to_ascii_lowercase();
-    for name in ["lease-token", "fencing-token", "retry-after", "x-request-id"] {
-        assert!(exposed.contains(name), "{exposed}");
+    for name in [
+        "lease-token",
+        "fencing-token",
+        "retry-after",
+        "x-request-id",
+        "once",
+        "once-earlier",
+        "once-status",
+        "once-content-type",
+        "once-stored-at",
+        "once-kept-until",
+    ] {
+        assert!(exposed.split(',').any(|exposed| exposed.trim() == name), "{name}: {exposed}");
     }
     let preflight = "Origin: https://app.example\r\nAccess-Control-Request-Method: PUT\r\nAccess-Control-Request-Headers: lease-token\r\n";
     let answer = raw_call(address, "OPTIONS", "/locks/e", preflight).await.expect(200);
     assert!(answer.header("access-control-allow-methods").unwrap().contains("PUT"));
     let allowed = answer.header("access-control-allow-headers").unwrap().to_ascii_lowercase();
-    for name in ["lease-token", "x-request-id", "authorization", "last-event-id"] {
-        assert!(allowed.contains(name), "{allowed}");
+    for name in
+        ["lease-token", "x-request-id", "authorization", "last-event-id", "once-fingerprint", "content-type"]
+    {
+        assert!(allowed.split(',').any(|allowed| allowed.trim() == name), "{name}: {allowed}");
     }
+    // A page of another site cannot store a result: what it sends is asked for first, or refused.
+    let simple = "Origin: https://evil.example\r\nContent-Type: text/plain\r\nContent-Length: 0\r\n";
+    raw_call(address, "POST", "/once/e", simple).await.expect_problem(403, "cross-origin");
     // As a browser sends it, which also says of which site the page is.
     for site in ["cross-site", "same-site"] {
         let call = client.get("/locks/d").header("Origin", "https://app.example");

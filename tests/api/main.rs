@@ -17,6 +17,7 @@ mod hold;
 mod late_copies;
 mod list;
 mod lost_replies;
+mod once;
 mod openapi;
 mod retries;
 mod serving;

@@ -19,18 +19,18 @@ mod troubles;
 mod wakes;
 
 /// Two gateways to the same locks; an embedded store has one, which stands for both.
-struct Pair {
-    here: Gateway,
-    there: Option<Gateway>,
-    redis: Option<RedisServer>,
+pub struct Pair {
+    pub here: Gateway,
+    pub there: Option<Gateway>,
+    pub redis: Option<RedisServer>,
 }
 
 impl Pair {
-    async fn embedded_with(args: &[&str]) -> Self {
+    pub async fn embedded_with(args: &[&str]) -> Self {
         Self { here: Gateway::embedded(args).await, there: None, redis: None }
     }
 
-    async fn redis_with(args: &[&str]) -> Self {
+    pub async fn redis_with(args: &[&str]) -> Self {
         Self::on(RedisServer::start().await, args).await
     }
 
@@ -46,25 +46,25 @@ impl Pair {
         Self { here, there: None, redis: None }
     }
 
-    async fn on(redis: RedisServer, args: &[&str]) -> Self {
+    pub async fn on(redis: RedisServer, args: &[&str]) -> Self {
         let (here, there) = (Gateway::on_redis(&redis, args).await, Gateway::on_redis(&redis, args).await);
         Self { here, there: Some(there), redis: Some(redis) }
     }
 
-    fn here(&self) -> Client {
+    pub fn here(&self) -> Client {
         Client::new(self.here.address)
     }
 
-    fn there(&self) -> Client {
+    pub fn there(&self) -> Client {
         Client::new(self.there.as_ref().unwrap_or(&self.here).address)
     }
 
     /// Takes turns between the gateways.
-    fn client(&self, number: usize) -> Client {
+    pub fn client(&self, number: usize) -> Client {
         if number.is_multiple_of(2) { self.here() } else { self.there() }
     }
 
-    fn redis(&self) -> &RedisServer {
+    pub fn redis(&self) -> &RedisServer {
         self.redis.as_ref().unwrap()
     }
 }
@@ -145,7 +145,7 @@ async fn put_and_stay(gateway: &Gateway, query: &str, token: &str) -> TcpStream 
 }
 
 /// The delay in the middle of several.
-fn median(mut delays: Vec<Duration>) -> Duration {
+pub fn median(mut delays: Vec<Duration>) -> Duration {
     delays.sort_unstable();
     delays[delays.len() / 2]
 }

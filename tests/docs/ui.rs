@@ -127,6 +127,12 @@ async fn a_page_of_another_site_does_not_learn_whether_a_lock_is_held() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_stored_result_runs_in_no_browser() {
+    let gateway = gateway(&[]).await;
+    browse("results", &[&url(&gateway)], alone).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_connection_that_is_lost_is_told_of_and_made_again() {
     let gateway = gateway(&[]).await;
     let proxy = Proxy::start(gateway.address.port(), Framing::Chunks).await;

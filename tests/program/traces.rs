@@ -171,6 +171,27 @@ async fn each_request_is_a_span_of_its_trace_with_a_child_for_each_step_at_the_s
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_piece_of_work_is_traced_without_its_result_and_its_secrets() {
+    let collector = Collector::start().await;
+    let stage = Stage::embedded_with(&["--otlp-endpoint", &collector.url()]).await;
+    let client = stage.client();
+    let [token, fingerprint, result] = std::array::from_fn(|_| fresh_token());
+    let put = || client.put("/once/pay").token(&token).header("Once-Fingerprint", &fingerprint);
+    put().send().await.expect(201);
+    client.post("/once/pay").token(&token).body(result.clone()).send().await.expect(200);
+    put().send().await.expect(200);
+    let spans = collector.all_of(stage.gateway).await;
+    let of_route = |span: &&Span| span.name.contains("/once/");
+    let seen: Vec<_> = spans.iter().filter(of_route).map(|span| said(span, "fencepost.outcome")).collect();
+    assert_eq!(seen, ["begun", "stored", "replayed"]);
+    let received = collector.received.lock().unwrap();
+    for secret in [&token, &fingerprint, &result] {
+        let is_there = received.bytes.windows(secret.len()).any(|window| window == secret.as_bytes());
+        assert!(!is_there, "a secret was sent to the collector");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_does_not_answer_shows_in_the_trace() {
     let collector = Collector::start().await;
     let redis = RedisServer::start().await;

@@ -28,9 +28,9 @@ export class Curl {
     this.headers = key ? ['-H', `Authorization: Bearer ${key}`] : [];
   }
 
-  async call(method, address, token) {
+  async call(method, address, token, further = []) {
     const more = token ? ['-H', `Lease-Token: ${token}`] : [];
-    const args = ['-sS', '-X', method, '-w', '\n%{http_code}', ...this.headers, ...more, `${this.url}${address}`];
+    const args = ['-sS', '-X', method, '-w', '\n%{http_code}', ...this.headers, ...more, ...further, `${this.url}${address}`];
     const output = await new Promise((resolve, reject) => {
       execFile('curl', args, (error, stdout, stderr) => (error ? reject(new Error(stderr)) : resolve(stdout)));
     });

@@ -6,11 +6,12 @@ import * as merging from './merging.mjs';
 import * as names from './names.mjs';
 import * as others from './others.mjs';
 import * as outage from './outage.mjs';
+import * as results from './results.mjs';
 import * as watching from './watching.mjs';
 
 const [, , , , scenario, ...args] = process.argv;
 try {
-  await { ...keys, ...merging, ...names, ...others, ...outage, ...watching }[scenario](...args);
+  await { ...keys, ...merging, ...names, ...others, ...outage, ...results, ...watching }[scenario](...args);
   process.exit(0);
 } catch (error) {
   console.log([error.stack, ...complaints].join('\n'));

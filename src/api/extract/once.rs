@@ -114,8 +114,8 @@ impl LockQuery for RenewWorkQuery {
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct GiveUpQuery {
-    /// `true`: you have certainly done nothing. Without it, the next worker is told that you may have. With `force`: nobody has done
-    /// anything, and the record is forgotten.
+    /// `true`: you have certainly done nothing. Without it, the next worker is told that you may have. With `force`: certainly
+    /// nothing was done, and the record is forgotten.
     #[param(value_type = bool, required = false)]
     pub(crate) clean: bool,
     /// `true` breaks the record: it ends the place of any worker, or removes the result. Then send no `Lease-Token`.

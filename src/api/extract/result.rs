@@ -6,6 +6,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, Request};
 use axum::http::HeaderMap;
 use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
+use axum::http::request::Parts;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
@@ -16,23 +17,32 @@ use super::{LockCall, bad_parameter, context_of};
 use crate::api::problem::{Problem, ProblemType};
 use crate::api::state::AppState;
 use crate::lock::FencingToken;
-use crate::once::WorkResult;
+use crate::once::{WorkResult, WorkStatus};
 
 /// How long a result may take to arrive.
 const RESULT_TIMEOUT: Duration = Duration::from_secs(10);
-/// So much of a result that is too large is read, for so long, before that is said: a client that still writes may not read.
+/// So much of a result that is refused is read, for so long, before that is said.
 const DRAINED_BYTES: usize = 1024 * 1024;
 const DRAINED_FOR: Duration = Duration::from_secs(1);
 /// What `curl` says of every body.
 const FORM: &str = "application/x-www-form-urlencoded";
 
-/// A request to store a result, all of which is there.
+/// A request to store a result, which is still to be read.
 pub(in crate::api) struct StoreCall {
     pub(in crate::api) call: LockCall<StoreQuery>,
     pub(in crate::api) fence: Option<FencingToken>,
-    pub(in crate::api) result: WorkResult,
+    pub(in crate::api) result: ArrivingResult,
+}
+
+/// A result that may be stored as soon as it is there.
+pub(in crate::api) struct ArrivingResult {
+    body: Body,
+    most: usize,
+    status: Option<WorkStatus>,
+    content_type: Option<String>,
+    is_asked_for: bool,
     /// Its part of what all results on their way may take.
-    pub(in crate::api) room: OwnedSemaphorePermit,
+    room: OwnedSemaphorePermit,
 }
 
 impl FromRequest<AppState> for StoreCall {
@@ -40,42 +50,66 @@ impl FromRequest<AppState> for StoreCall {
 
     async fn from_request(request: Request, app: &AppState) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
-        let (context, caller) = context_of(&parts)?;
-        let call = LockCall::<StoreQuery>::read(&parts, &app.limits.lowered_to(caller.max_ttl()), caller)?;
-        let asked = call.query.asked(call.key.clone());
-        let right = asked.right;
-        context.set_asked(asked);
-        call.caller.check(right, &call.key)?;
-        call.required_token()?;
-        let fence = shown_number(&parts.headers)?;
-        if parts.headers.contains_key(CONTENT_ENCODING) {
-            let detail = "a result is kept as it is: send it without Content-Encoding";
-            return Err(Problem::input(ProblemType::ResultEncoded, "Content-Encoding", detail));
-        }
-        let most = app.limits.max_result_bytes;
-        let announced = announced_bytes(&parts.headers);
-        if announced.is_some_and(|bytes| bytes > most) {
-            // A client that asks before it sends need not send it.
-            if !parts.headers.contains_key(EXPECT) {
-                drain(body).await;
-            }
-            return Err(too_large(most));
-        }
-        let room = app.room_for_result(announced.unwrap_or(most)).ok_or_else(|| {
-            Problem::new(
-                ProblemType::TooManyResults,
-                "too many results are on their way to this gateway: send it again",
-            )
-        })?;
-        let body = read(body, most).await?;
-        let status = call.query.status;
-        if body.is_empty() && status.is_none() {
-            let detail = "the result is empty: if that is meant, send a status, such as status=0";
-            return Err(bad_parameter("status", detail));
-        }
-        let result = WorkResult { status, content_type: content_type(&parts.headers), body };
-        Ok(Self { call, fence, result, room })
+        let is_asked_for = parts.headers.contains_key(EXPECT);
+        let (call, fence, room) = match read_head(&parts, app) {
+            Ok(head) => head,
+            Err(refused) => return Err(refuse(body, is_asked_for, refused).await),
+        };
+        let (most, status) = (app.limits.max_result_bytes, call.query.status);
+        let content_type = content_type(&parts.headers);
+        let result = ArrivingResult { body, most, status, content_type, is_asked_for, room };
+        Ok(Self { call, fence, result })
     }
+}
+
+type Head = (LockCall<StoreQuery>, Option<FencingToken>, OwnedSemaphorePermit);
+
+fn read_head(parts: &Parts, app: &AppState) -> Result<Head, Problem> {
+    let (context, caller) = context_of(parts)?;
+    let call = LockCall::<StoreQuery>::read(parts, &app.limits.lowered_to(caller.max_ttl()), caller)?;
+    let asked = call.query.asked(call.key.clone());
+    let right = asked.right;
+    context.set_asked(asked);
+    call.caller.check(right, &call.key)?;
+    call.required_token()?;
+    let fence = shown_number(&parts.headers)?;
+    if parts.headers.contains_key(CONTENT_ENCODING) {
+        let detail = "a result is kept as it is: send it without Content-Encoding";
+        return Err(Problem::input(ProblemType::ResultEncoded, "Content-Encoding", detail));
+    }
+    let most = app.limits.max_result_bytes;
+    let announced = announced_bytes(&parts.headers);
+    if announced.is_some_and(|bytes| bytes > most) {
+        return Err(too_large(most));
+    }
+    let room = app.room_for_result(announced.unwrap_or(most)).ok_or_else(|| {
+        let detail = "too many results are on their way to this gateway: send it again";
+        Problem::new(ProblemType::TooManyResults, detail)
+    })?;
+    Ok((call, fence, room))
+}
+
+impl ArrivingResult {
+    /// Reads it to its end. The room that it takes is given back when the permit is dropped.
+    pub(in crate::api) async fn read(self) -> Result<(WorkResult, OwnedSemaphorePermit), Problem> {
+        let Self { mut body, most, status, content_type, is_asked_for, room } = self;
+        match read(&mut body, most).await {
+            Ok(bytes) if bytes.is_empty() && status.is_none() => {
+                let detail = "the result is empty: if that is meant, send a status, such as status=0";
+                Err(bad_parameter("status", detail))
+            }
+            Ok(body) => Ok((WorkResult { status, content_type, body }, room)),
+            Err(refused) => Err(refuse(body, is_asked_for, refused).await),
+        }
+    }
+}
+
+/// A client that still writes may not read the refusal. One that asks before it sends need not send it.
+async fn refuse(body: Body, is_asked_for: bool, why: Problem) -> Problem {
+    if !is_asked_for {
+        drain(body).await;
+    }
+    why
 }
 
 /// The length that a request announces. One that cannot be read was refused before it came here.
@@ -83,9 +117,8 @@ fn announced_bytes(headers: &HeaderMap) -> Option<usize> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-async fn read(body: Body, most: usize) -> Result<Bytes, Problem> {
-    let mut limited = Limited::new(body, most);
-    match timeout(RESULT_TIMEOUT, (&mut limited).collect()).await {
+async fn read(body: &mut Body, most: usize) -> Result<Bytes, Problem> {
+    match timeout(RESULT_TIMEOUT, Limited::new(body, most).collect()).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
         Ok(Err(error)) if error.downcast_ref::<LengthLimitError>().is_some() => Err(too_large(most)),
         // The client has left, or sends what is no body.

@@ -89,7 +89,7 @@ problem_types! {
         OnceAbandoned = CONFLICT, "once-abandoned", "Somebody may have done the work, and has stored no result",
             "`worker` names the last one. Its lease is over, or it gave up and may have done a part. The request said `takeover=false`, so nobody takes over. The worker itself can still store its result, if its token is not released; `yours` says whether that is you. Else a person must find out, and break the record.";
         FingerprintMismatch = UNPROCESSABLE_ENTITY, "fingerprint-mismatch", "The key belongs to another request",
-            "The record was begun with an Once-Fingerprint, and this request has another one, or none. Two different requests must not share a key. Nothing was changed.";
+            "The record was begun with a Once-Fingerprint, and this request has another one, or none. Two different requests must not share a key. Nothing was changed.";
         Superseded = CONFLICT, "superseded", "Another worker has taken over",
             "Your lease ended, or the place was given up, and another token was granted the place: `fencing_token` is its number, and `done` says whether it has stored its result. Your result is not stored. What you changed stands: compare fencing tokens where it matters. Nothing was changed.";
         AlreadyStored = CONFLICT, "already-stored", "The result is stored already",

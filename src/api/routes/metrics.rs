@@ -66,6 +66,7 @@ async fn text(app: &AppState) -> Response {
     request_counts();
     let (metrics, service) = (metrics(), &app.service);
     metrics.waiters.set(number(service.waiters()));
+    metrics.once_waiters.set(number(service.record_waiters()));
     metrics.watchers.set(number(service.watchers()));
     metrics.holds.set(number(service.holds()));
     metrics.takes_back_pending.set(number(service.roll_backs()));

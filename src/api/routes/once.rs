@@ -27,6 +27,7 @@ use crate::lock::{FencingToken, Note};
 use crate::once::{BrokenRecord, GivenUp, NotWorker, RenewedWork, Storing};
 use crate::service::{BeginOutcome, BeginRequest, NotBegun};
 use crate::store::StoreError;
+use crate::telemetry::metrics::metrics;
 
 /// Begin a piece of work
 ///
@@ -51,7 +52,7 @@ use crate::store::StoreError;
                  ("Once-Status" = u64, description = "The number that was stored with the result, if there is one."),
                  ("Once-Content-Type" = String, description = "The media type that was stored with the result, if there is one."),
                  ("Once-Stored-At" = String, description = "When the result was stored."),
-                 ("Once-Kept-Until" = String, description = "When the key is new again."))),
+                 ("Once-Kept-Until" = String, description = "When the key is new again.")), example = json!("charged 12.50 EUR")),
         BeginProblems,
     )
 )]
@@ -121,7 +122,7 @@ fn not_begun(why: NotBegun) -> Problem {
 /// Store the result
 ///
 /// Stores the body as the result of the work, and ends the lease. Repeat the request as it is until it is answered: the answer is the
-/// same. It is also stored if the lease is over, as long as nobody has taken over. An empty body needs `status`.
+/// same. It is also stored if the lease is over, as long as no other client has taken over. An empty body needs `status`.
 #[utoipa::path(
     post, path = "/once/{key}", tag = "once",
     params(RecordKeyParam, StoreQuery, RequiredToken, NumberParam),
@@ -135,18 +136,23 @@ fn not_begun(why: NotBegun) -> Problem {
 )]
 pub(super) async fn store_result(State(app): State<AppState>, call: StoreCall) -> Result<Response, Problem> {
     needs_records(&app)?;
-    let StoreCall { call: LockCall { key, token, query, .. }, fence, result, room } = call;
+    let StoreCall { call: LockCall { key, token, query, .. }, fence, result } = call;
     // It is there, or there would be no call.
     let Some(token) = token else { return Err(internal_error()) };
     let StoreQuery { keep, .. } = query;
-    // All of the result is here, so the work is done: it is stored even if the client leaves now.
+    // If all of the result arrives, the work is done: it is stored even if the client leaves meanwhile.
     let storing = tokio::spawn(async move {
+        let (result, room) = result.read().await?;
+        let bytes = result.body.len();
         let stored = app.service.store_result(&key, &token, fence, keep, result).await;
         drop(room);
-        (key, stored)
+        if let Ok(Storing::Stored { .. }) = stored {
+            metrics().once_result_bytes.observe(bytes as f64);
+        }
+        Ok::<_, Problem>((key, stored?))
     });
-    let (key, stored) = storing.await.map_err(|_| internal_error())?;
-    match stored? {
+    let (key, stored) = storing.await.map_err(|_| internal_error())??;
+    match stored {
         Storing::Stored { fencing_token, kept_ms, is_late } => {
             Ok(answers::stored(&key, fencing_token, kept_ms, is_late))
         }

@@ -1,17 +1,17 @@
 //! Requests that wait for a record. There is no order among them, since all get the same result.
 //!
-//! Those who wait for one record at this gateway are a crowd (`crowd.rs`), and only one of them looks at a time: when a worker's
-//! lease ends, when anybody tells that the record has ended, and as a precaution again and again. What it is told all others
-//! learn. Nothing rests on what gateways tell each other.
+//! Those who wait for one record at this gateway are a crowd (`service/crowd.rs`), and only one of them looks at a time. It looks when a
+//! worker's lease ends, when anybody tells that the record has ended, and as a precaution again and again. What it is told all
+//! others learn. Nothing rests on what gateways tell each other.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::crowd::Next;
 use super::{BeginOutcome, BeginRequest, Beginning, NotBegun};
 use crate::lock::LeaseToken;
 use crate::service::LockService;
+use crate::service::crowd::Next;
 use crate::store::StoreError;
 
 /// Who was told nothing for so long begins no record any more: the result may have come and gone.
@@ -27,7 +27,9 @@ impl LockService {
         let end = Instant::now() + request.wait;
         // Before the first look, so that nothing is missed after it.
         let most = self.max_waiters.saturating_sub(self.wakeups.count());
-        let Some(mut waiting) = self.records.enter(&request, most) else {
+        let Some(mut waiting) =
+            self.records.enter(&request.key, request.token.as_ref(), request.may_take_over, most)
+        else {
             return refused(NotBegun::TooManyWaiters);
         };
         let mut told;

@@ -17,7 +17,7 @@ pub(super) const RECORD_BYTES: u64 = 350;
 /// A piece of work: its worker's place, or its result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Work {
-    /// Whose place it is, or who has stored the result. [Nobody](TokenHash::NOBODY) once the place was given up or broken.
+    /// Whose place it is, or who has stored the result. [`TokenHash::NOBODY`] once the place was given up or broken.
     pub(super) token: TokenHash,
     /// The attempt that was granted; `None` once the grant is pinned.
     pub(super) attempt: Option<Attempt>,
@@ -147,7 +147,7 @@ impl Work {
         }
     }
 
-    /// What stays of it once nobody is at work: that somebody was. The memory of that is not made shorter.
+    /// What stays of it once its worker is gone: that there was one. The memory of that is not made shorter.
     pub(super) fn left_to_nobody(&self, is_clean: bool, now: Duration) -> Self {
         let counted = Self { earlier: self.earlier + 1, earlier_fence: Some(self.fence), ..self.clone() };
         let memory = if self.result.is_some() { MEMORY } else { Duration::ZERO };

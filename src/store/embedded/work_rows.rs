@@ -70,7 +70,7 @@ pub(super) fn read_work(
     let (earlier, earlier_fence, fingerprint, keep_ms) = terms;
     let (mut life, has_result) = (restored(life, now, same_boot), result.is_some());
     // Over a reboot only the wall clock says that the memory of a worker is over, and it may be wrong. To remember it for
-    // longer costs little. To forget it costs the promise that nobody was at work before. So what ended while the machine was
+    // longer costs little. To forget it costs the promise that no worker was there before. So what ended while the machine was
     // off is remembered once more for as long. A clock that is ahead can still leave less of it than there should be.
     if !has_result && !same_boot && life.is_over(now.boot) {
         life = Life::starting(now.boot, MEMORY);

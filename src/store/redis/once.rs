@@ -280,7 +280,7 @@ impl PageKind for Records {
     }
 
     fn add_args(_: usize, call: &mut Cmd) {
-        // Nobody shows a token.
+        // No client shows a token.
         call.arg("").arg(memory_ms());
     }
 

@@ -111,8 +111,8 @@ pub struct RenewWork {
     pub ttl: Ttl,
 }
 
-/// Ends the place of the token. If it is clean, and nobody was at it before, the record is gone, fingerprint too. If it is clean
-/// and somebody was, the place is nobody's. Else it is nobody's, and one more may have done the work.
+/// Ends the place of the token. If it is clean, and there was no worker before, the record is gone, fingerprint too. If it is clean
+/// and there was one, the record is left without a worker. Else it is left so too, and one more may have done the work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GiveUp {
     /// The record.
@@ -138,7 +138,7 @@ pub struct UndoBegin {
 }
 
 /// Says how far a piece of work is. Where `token` is the worker's, that pins its grant: it takes itself for the worker from now on.
-/// `None` where there is no record, or one of which nobody needs to know: nobody's, with none before.
+/// `None` where there is no record, or one without a worker, and with none before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LookAtRecord {
     /// The record.
@@ -147,8 +147,8 @@ pub struct LookAtRecord {
     pub token: Option<TokenHash>,
 }
 
-/// Ends the place of the worker with this number, or removes its result. If it is clean, the record is gone. Else the place is
-/// nobody's, and one more may have done the work. Done again, it changes nothing.
+/// Ends the place of the worker with this number, or removes its result. If it is clean, the record is gone. Else it is
+/// left without a worker, and one more may have done the work. Done again, it changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BreakRecord {
     /// The record.

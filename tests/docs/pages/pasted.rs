@@ -33,7 +33,8 @@ async fn every_page_runs_as_pasted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_page_runs_as_pasted_on_redis() {
-    let redis = RedisServer::start().await;
+    // One that does not say how much memory it may use keeps no records.
+    let redis = RedisServer::start_with(&["--maxmemory", "1gb"]).await;
     all_pages(async || {
         let prefix = format!("page-{:x}", rand::random::<u64>());
         Gateway::on_redis(&redis, &["--redis-prefix", &prefix]).await

@@ -70,6 +70,10 @@ impl Client {
         self.call("PUT", path_and_query)
     }
 
+    pub fn post(&self, path_and_query: &str) -> Call {
+        self.call("POST", path_and_query)
+    }
+
     pub fn patch(&self, path_and_query: &str) -> Call {
         self.call("PATCH", path_and_query)
     }
@@ -99,8 +103,9 @@ impl Call {
         self
     }
 
-    pub fn body(mut self, body: &'static str) -> Self {
+    pub fn body(mut self, body: impl Into<Bytes>) -> Self {
         self.body = body.into();
+        secrets::remember_result(&self.body);
         self
     }
 
@@ -147,7 +152,10 @@ impl Call {
 
 /// Whether an address tells of locks that the caller may have no token of, so that no token may be in what it answers.
 fn is_told_to_others(path_and_query: &str) -> bool {
-    matches!(path_and_query.split('?').next(), Some("/locks" | "/events" | "/metrics" | "/ui" | "/readyz"))
+    matches!(
+        path_and_query.split('?').next(),
+        Some("/locks" | "/records" | "/events" | "/metrics" | "/ui" | "/readyz")
+    )
 }
 
 fn remember_answer(headers: &HeaderMap) {

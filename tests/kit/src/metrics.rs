@@ -71,9 +71,7 @@ pub fn metrics_address(gateway: &Gateway) -> SocketAddr {
 
 /// What a histogram is called, by one of its series.
 pub fn without_suffix(name: &str) -> &str {
-    let suffixes = ["_seconds_bucket", "_seconds_sum", "_seconds_count"];
-    match suffixes.iter().find(|suffix| name.ends_with(**suffix)) {
-        Some(suffix) => &name[..name.len() - suffix.len() + "_seconds".len()],
-        None => name,
-    }
+    // What is measured is a time or a length; `…_total` and other names stay.
+    let of_histogram = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix));
+    of_histogram.filter(|name| name.ends_with("_seconds") || name.ends_with("_bytes")).unwrap_or(name)
 }

@@ -1,5 +1,5 @@
-//! The search for secrets: every token and key that tests send or are given is remembered, and what a gateway has
-//! written is searched for them when it ends.
+//! The search for secrets: every token, key, fingerprint and result that tests send, and every token that they are given, is
+//! remembered, and what a gateway has written is searched for them when it ends.
 
 use std::collections::HashSet;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
@@ -37,13 +37,22 @@ fn known() -> MutexGuard<'static, Known> {
 pub fn remember_header(name: &str, value: &[u8]) {
     let Ok(value) = std::str::from_utf8(value) else { return };
     let value = value.trim();
-    if name.eq_ignore_ascii_case("Lease-Token") {
+    if name.eq_ignore_ascii_case("Lease-Token") || name.eq_ignore_ascii_case("Once-Fingerprint") {
         known().secret.extend(pieces(value));
     } else if name.eq_ignore_ascii_case("Authorization") {
         let credentials = value.split_once(' ').map_or(value, |(_, credentials)| credentials.trim());
         // The id may stand in a log, and is no part of what is searched for.
         let id_end = credentials.starts_with("fp_").then(|| credentials.rfind('_')).flatten();
         known().secret.extend(pieces(id_end.map_or(credentials, |end| &credentials[end + 1..])));
+    }
+}
+
+/// Remembers a body, where it is one word as a token is: what stands in others is no secret of its own.
+pub fn remember_result(body: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(body)
+        && runs(text).any(|run| run.len() == text.len())
+    {
+        known().secret.extend(pieces(text));
     }
 }
 

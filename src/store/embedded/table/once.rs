@@ -44,7 +44,7 @@ impl Table {
         }
         match (under_way, found) {
             (Some(work), _) => Ok(Begun::Busy(work.worker(now))),
-            // Somebody may have done the work: of a record that nobody was at, nothing is left.
+            // Somebody may have done the work: a record that had no worker leaves nothing.
             (None, Some(work)) if !may_take_over => Ok(Begun::Abandoned(work.worker(now))),
             (None, None) if !self.has_room_for(key) => Ok(Begun::NearlyFull),
             (None, found) => {
@@ -75,7 +75,7 @@ impl Table {
         let granted = match found {
             None => granted,
             Some(found) => {
-                // Whoever left the place was counted then, or has certainly done nothing.
+                // The worker that left the place was counted then, or has certainly done nothing.
                 let left = if found.is_nobodys() { found } else { found.left_to_nobody(false, now) };
                 Work {
                     earlier: left.earlier,

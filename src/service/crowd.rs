@@ -12,7 +12,6 @@ use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::BeginRequest;
 use crate::lock::{LeaseToken, LockKey, TokenHash};
 use crate::once::{Stored, Worker};
 use crate::store::{Heard, MeteredStore, PeerBus, Topic};
@@ -27,13 +26,13 @@ const SAY_EVERY: Duration = Duration::from_secs(2);
 const HEEDED_FOR: Duration = Duration::from_secs(6);
 
 /// Everybody who waits for a record at this gateway.
-pub(in crate::service) struct RecordWaits {
+pub(super) struct RecordWaits {
     store: MeteredStore,
     /// Names this process to others.
     name: u64,
     registry: Mutex<Registry>,
     /// When all waiting ended, as the gateway stops.
-    pub(in crate::service) closing: CancellationToken,
+    pub(super) closing: CancellationToken,
 }
 
 #[derive(Default)]
@@ -98,7 +97,7 @@ pub(super) enum Next {
 
 impl RecordWaits {
     /// For a gateway that hears the others from now on.
-    pub(in crate::service) fn start(store: MeteredStore) -> Arc<Self> {
+    pub(super) fn start(store: MeteredStore) -> Arc<Self> {
         let heard = store.peers().map(PeerBus::heard);
         let (registry, closing) = (Mutex::default(), CancellationToken::new());
         let waits = Arc::new(Self { store, name: rand::random(), registry, closing });
@@ -108,12 +107,12 @@ impl RecordWaits {
         waits
     }
 
-    pub(in crate::service) fn count(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.registry.lock().count
     }
 
     /// Wakes those who wait for a record, here and at other gateways: a place of it has ended, or it has a result.
-    pub(in crate::service) fn ended(&self, key: &LockKey) {
+    pub(super) fn ended(&self, key: &LockKey) {
         let others_wait = {
             let mut registry = self.registry.lock();
             if let Some(crowd) = registry.crowds.get_mut(key) {
@@ -184,7 +183,13 @@ impl RecordWaits {
     }
 
     /// Lets a request wait, unless `most` do already. An older request of the same token stops waiting.
-    pub(super) fn enter(self: &Arc<Self>, request: &BeginRequest, most: usize) -> Option<Waiting> {
+    pub(super) fn enter(
+        self: &Arc<Self>,
+        key: &LockKey,
+        token: Option<&LeaseToken>,
+        may_take_over: bool,
+        most: usize,
+    ) -> Option<InCrowd> {
         let mut registry = self.registry.lock();
         if registry.count >= most {
             return None;
@@ -193,15 +198,15 @@ impl RecordWaits {
         registry.last_id += 1;
         let id = registry.last_id;
         let waiter = Arc::new(Waiter {
-            token: request.token.as_ref().map(LeaseToken::record_hash),
-            may_take_over: request.may_take_over,
+            token: token.map(LeaseToken::record_hash),
+            may_take_over,
             bell: Notify::new(),
             told: Mutex::new(None),
         });
-        let crowd = registry.crowds.entry(request.key.clone()).or_insert_with(Crowd::new);
+        let crowd = registry.crowds.entry(key.clone()).or_insert_with(Crowd::new);
         crowd.tell_token(waiter.token, || Told::Displaced);
         crowd.waiters.insert(id, waiter.clone());
-        Some(Waiting { waits: self.clone(), key: request.key.clone(), id, waiter, is_looking: false })
+        Some(InCrowd { waits: self.clone(), key: key.clone(), id, waiter, is_looking: false })
     }
 }
 
@@ -228,6 +233,12 @@ impl Crowd {
         self.ring_next();
     }
 
+    /// One of them has looked for all. The next look comes after a pause, unless something was told meanwhile.
+    fn pause_from(&mut self, now: Instant) {
+        self.look_at = if std::mem::take(&mut self.is_stale) { now } else { now + self.pause };
+        self.pause = LONGEST_PAUSE.min(self.pause * 2);
+    }
+
     /// Tells the waiter of this token, if there is one.
     fn tell_token(&self, token: Option<TokenHash>, told: impl Fn() -> Told) {
         let has_it = |waiter: &&Arc<Waiter>| token.is_some() && waiter.token == token;
@@ -239,7 +250,7 @@ impl Crowd {
 }
 
 /// A request's own side of a [`Waiter`]. Dropped, it waits no more, and another looks if it was about to.
-pub(super) struct Waiting {
+pub(super) struct InCrowd {
     waits: Arc<RecordWaits>,
     key: LockKey,
     id: u64,
@@ -248,7 +259,7 @@ pub(super) struct Waiting {
     is_looking: bool,
 }
 
-impl Waiting {
+impl InCrowd {
     fn with_crowd(&mut self, then: impl FnOnce(&mut Crowd, bool)) {
         let is_looking = std::mem::take(&mut self.is_looking);
         let mut registry = self.waits.registry.lock();
@@ -267,8 +278,7 @@ impl Waiting {
             let end =
                 now + Duration::from_millis(worker.place.lease.left_ms + rand::random_range(AFTER_END_MS));
             if was_shared {
-                crowd.look_at = if std::mem::take(&mut crowd.is_stale) { now } else { now + crowd.pause };
-                crowd.pause = LONGEST_PAUSE.min(crowd.pause * 2);
+                crowd.pause_from(now);
             }
             crowd.look_at = crowd.look_at.min(end);
             crowd.tell_token(Some(worker.token), || Told::Look);
@@ -276,11 +286,13 @@ impl Waiting {
         });
     }
 
-    /// Nobody is at work, and none of those who look may take over; or the store did not answer.
+    /// No lease runs, and the one that looked may not take over; or the store did not answer.
     pub(super) fn is_told_nothing(&mut self) {
-        self.with_crowd(|crowd, _| {
-            crowd.look_at = Instant::now() + crowd.pause;
-            crowd.pause = LONGEST_PAUSE.min(crowd.pause * 2);
+        self.with_crowd(|crowd, was_shared| {
+            // A newcomer that looks for itself puts nothing off for those who wait.
+            if was_shared {
+                crowd.pause_from(Instant::now());
+            }
             crowd.ring_next();
         });
     }
@@ -336,7 +348,7 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for InCrowd {
     fn drop(&mut self) {
         let mut registry = self.waits.registry.lock();
         registry.count -= 1;

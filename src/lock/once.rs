@@ -3,15 +3,13 @@
 //! A record belongs to a key. A lock of the same key is another thing. The first to begin is the record's worker, with a lease
 //! and a fencing token. The worker stores the result, which ends the lease, or gives up. If its lease ends before, the record
 //! is *lapsed*: another may take over, and is told how many workers before it may have done the work, or a part of it.
-//!
-//! Architecture invariant: this module knows neither HTTP nor a store.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
-use crate::lock::{FencingToken, Lease, LockKey, TokenHash, parse_hex};
+use super::{FencingToken, Lease, LockKey, TokenHash, parse_hex};
 
 /// How long a result is kept, counted from storing it. Reading it makes that no longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -127,7 +125,7 @@ pub struct Place {
 /// Somebody who is at work, or was.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Worker {
-    /// By what the gateway recognizes it. Nobody is told.
+    /// By what the gateway recognizes it. No client is told.
     pub token: TokenHash,
     /// Its place. Nothing is left of the lease of a lapsed record.
     pub place: Place,
@@ -168,7 +166,7 @@ pub enum Begun {
     Done(Stored),
     /// Another token is at work.
     Busy(Worker),
-    /// Nobody is at work, somebody may have been, and the request takes over from nobody.
+    /// No lease runs, somebody may have done the work, and the request does not take over.
     Abandoned(Worker),
     /// The record is for other requests.
     FingerprintMismatch,
@@ -190,7 +188,7 @@ pub enum NotWorker {
         /// Whether it has stored its result.
         is_done: bool,
     },
-    /// There is no record, or nobody's.
+    /// There is no record, or one without a worker.
     NotBegun,
 }
 
@@ -256,7 +254,7 @@ pub enum BrokenRecord {
 pub enum WorkState {
     /// Its worker's lease runs.
     Working,
-    /// Nobody's lease runs, and there is no result.
+    /// No lease runs, and there is no result.
     Lapsed,
     /// There is a result.
     Done,

@@ -1,0 +1,74 @@
+//! A thousand who wait for one record: what they cost the store does not depend on how many there are.
+
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+
+use super::{Pair, begin, store, sum, wait_there};
+use kit::{Client, fresh_token};
+
+const WAITERS: usize = 1_000;
+const PER_CONNECTION: usize = 100;
+const IDLE: Duration = Duration::from_secs(5);
+const BEGINS: &str = "fencepost_store_seconds_count{step=\"begin\"}";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_cost_the_embedded_store_no_more_than_one() {
+    a_thousand_cost_no_more_than_one(Pair::embedded_with(&[]).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_cost_redis_no_more_than_one_at_each_gateway() {
+    a_thousand_cost_no_more_than_one(super::on_redis().await).await;
+}
+
+async fn a_thousand_cost_no_more_than_one(pair: Pair) {
+    let (here, worker) = (pair.here(), fresh_token());
+    let gateways = if pair.there.is_some() { 2.0 } else { 1.0 };
+    begin(&here, "ttl=2m", &worker).send().await.expect(201);
+    let addresses: Vec<_> = [Some(&pair.here), pair.there.as_ref()]
+        .into_iter()
+        .flatten()
+        .map(|gateway| gateway.address)
+        .collect();
+    let mut waiting = JoinSet::new();
+    let mut clients: Vec<Client> = Vec::new();
+    for number in 0..WAITERS {
+        if number.is_multiple_of(PER_CONNECTION) {
+            clients = addresses.iter().map(|address| Client::h2c(*address)).collect();
+        }
+        let client = &clients[number % clients.len()];
+        // Some may take over, and some may not.
+        let query = format!("ttl=1m&wait=60s&takeover={}", number % 4 < 2);
+        waiting.spawn(begin(client, &query, &fresh_token()).within(Duration::from_secs(80)).send());
+    }
+    wait_there(&pair, WAITERS as f64).await;
+    let (before, started) = (sum(&pair, BEGINS).await, Instant::now());
+    let calls = async || match &pair.redis {
+        Some(redis) => redis.calls("evalsha").await,
+        None => 0,
+    };
+    let calls_before = calls().await;
+    // Nothing is waited for: this is how long is counted.
+    tokio::time::sleep(IDLE).await;
+    let (idle, elapsed) = (sum(&pair, BEGINS).await - before, started.elapsed().as_secs_f64());
+    println!("{WAITERS} idle waiters: {idle} looks in {elapsed:.1} s at {gateways} gateway(s)");
+    // A look each second, and one more at either end of what is counted.
+    assert!(idle <= gateways * (elapsed + 2.0), "{idle} looks in {elapsed:.1} s");
+    let calls_idle = calls().await - calls_before;
+    assert!(calls_idle as f64 <= idle + gateways * (elapsed + 2.0), "{calls_idle} scripts in {elapsed:.1} s");
+    assert!(waiting.try_join_next().is_none(), "somebody did not wait");
+
+    let (before, calls_before, started) = (sum(&pair, BEGINS).await, calls().await, Instant::now());
+    store(&here, &worker, "for all").send().await.expect(200);
+    while let Some(answer) = waiting.join_next().await {
+        assert_eq!(answer.unwrap().expect(200).body, "for all");
+    }
+    let elapsed = started.elapsed().as_secs_f64();
+    let looks = sum(&pair, BEGINS).await - before;
+    println!("{WAITERS} were answered in {elapsed:.2} s, after {looks} looks");
+    // Two for the event, and those that were due all the same.
+    assert!(looks <= gateways * (2.0 + elapsed), "{looks} looks");
+    let scripts = calls().await - calls_before;
+    assert!(scripts as f64 <= 1.0 + gateways * (3.0 + 2.0 * elapsed), "{scripts} scripts");
+}
