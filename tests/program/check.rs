@@ -417,15 +417,19 @@ async fn a_file_is_neither_made_nor_disturbed() {
     for key in ["before", "after"] {
         client.get(&format!("/locks/{key}")).send().await.expect(200);
     }
-    for key in ["done", "under-way"] {
+    for key in ["done", "broken", "under-way"] {
         client.put(&format!("/once/{key}")).token(&token).send().await.expect(201);
     }
-    client.call("POST", "/once/done").token(&token).body("a result").send().await.expect(200);
+    for key in ["done", "broken"] {
+        let store = client.call("POST", &format!("/once/{key}"));
+        store.token(&token).body("a result").send().await.expect(200);
+    }
+    client.delete("/once/broken?force=true").send().await.expect(204);
     gateway.signal("TERM");
     assert!(gateway.exit_status().await.success());
     let (code, said) = state();
     assert!(code == 0 && said.ends_with("in use by nobody"), "{said}");
-    assert_eq!(row(&check(&["--store", &store]).1, "records"), "2, with 8 bytes of results");
+    assert_eq!(row(&check(&["--store", &store]).1, "records"), "3, with 8 bytes of results");
 }
 
 #[test]

@@ -13,6 +13,7 @@ for_each_record_store_with_a_clock!(
     a_crash_is_remembered_for_seven_days,
     nothing_that_anybody_says_shortens_the_memory_of_a_crash,
     work_may_take_longer_than_its_result_is_kept,
+    a_worker_that_renews_for_more_than_seven_days_is_remembered_as_long,
 );
 
 async fn each_successor_is_told_how_many_were_before_it(scene: &AnyStore) {
@@ -154,4 +155,18 @@ async fn work_may_take_longer_than_its_result_is_kept(scene: &AnyStore) {
     }
     let (_, kept_ms, is_late) = stored(person.store("done").await);
     assert!(!is_late && (100_000..=120_000).contains(&kept_ms), "{kept_ms}");
+}
+
+async fn a_worker_that_renews_for_more_than_seven_days_is_remembered_as_long(scene: &AnyStore) {
+    let day_ms = DAY.as_millis() as u64;
+    let person = Person::new(scene, "k");
+    let place = granted(person.begin_as(Attempt::generate(), day_ms).await);
+    for _ in 0..10 {
+        scene.pass(DAY - HOUR).await;
+        let RenewedWork::Renewed(renewed) = person.renew(day_ms).await else { panic!("not renewed") };
+        assert_eq!(number(&renewed), number(&place));
+    }
+    // The last lease lasts for a day, and seven more are remembered.
+    scene.pass(8 * DAY - Duration::from_secs(20)).await;
+    assert_eq!(history(&Person::new(scene, "k").undone().await), (1, Some(number(&place))));
 }
