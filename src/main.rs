@@ -126,8 +126,8 @@ fn complain(problem: &str, code: u8) -> ExitCode {
 #[tokio::main]
 async fn check(store: &StoreSettings) -> ExitCode {
     let survey = match store {
-        StoreSettings::File(path) => embedded::survey(path),
-        StoreSettings::Memory => embedded::survey_memory(),
+        StoreSettings::File(path, _) => embedded::survey(path),
+        StoreSettings::Memory(_) => embedded::survey_memory(),
         StoreSettings::Redis(address, redis) => match diagnose_redis(address, redis).await {
             Ok(survey) => survey,
             Err(error) => return complain(&error.to_string(), 1),
@@ -272,17 +272,17 @@ async fn refuse_unsafe(settings: &Settings) -> anyhow::Result<()> {
 }
 
 fn open_store(settings: &Settings) -> anyhow::Result<Arc<dyn LockStore>> {
-    let embedded =
-        EmbeddedSettings { mark_ttl: settings.mark_ttl, line: settings.line, ..EmbeddedSettings::default() };
+    let (mark_ttl, line) = (settings.mark_ttl, settings.line);
+    let embedded = |once_memory_bytes| EmbeddedSettings { mark_ttl, line, once_memory_bytes };
     Ok(match &settings.store {
-        StoreSettings::File(path) => {
-            let store = EmbeddedStore::open(path, embedded, Arc::new(SystemClock))?;
+        StoreSettings::File(path, once_memory_bytes) => {
+            let store = EmbeddedStore::open(path, embedded(*once_memory_bytes), Arc::new(SystemClock))?;
             tracing::info!(file = %path.display(), "locks live in this file");
             Arc::new(store)
         }
-        StoreSettings::Memory => {
+        StoreSettings::Memory(once_memory_bytes) => {
             tracing::warn!("locks live in memory: all of them are lost when this process ends");
-            Arc::new(EmbeddedStore::in_memory(embedded, Arc::new(SystemClock))?)
+            Arc::new(EmbeddedStore::in_memory(embedded(*once_memory_bytes), Arc::new(SystemClock))?)
         }
         StoreSettings::Redis(address, settings) => {
             tracing::info!(store = %address, "locks live in Redis");

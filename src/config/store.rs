@@ -11,7 +11,8 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
 use super::error::{SettingsError, duration, needs, require};
-use crate::store::redis::{Credentials, RedisAddress, RedisSettings, Risk};
+use crate::store::embedded::EmbeddedSettings;
+use crate::store::redis::{Credentials, OnceMemory, RedisAddress, RedisSettings, Risk};
 
 /// The longest that `--store-timeout` may let a request hang.
 const LONGEST_STORE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -108,6 +109,13 @@ pub struct StoreArgs {
     )]
     replicas_ack: u32,
 
+    /// How much of the store records may take: bytes, or percents of the maxmemory of Redis [default: 60% in Redis, 268435456 else]
+    ///
+    /// Above it, no new piece of work is begun; above a third more, results of more than 1024 bytes are refused. Locks go on.
+    /// A Redis without maxmemory keeps no records unless this says how many bytes.
+    #[arg(long, help_heading = "Store", env = "FENCEPOST_ONCE_MEMORY", value_name = "BYTES|N%")]
+    once_memory: Option<String>,
+
     /// How long the store may take for a request
     ///
     /// This includes connecting and repetitions.
@@ -115,6 +123,8 @@ pub struct StoreArgs {
     pub(super) store_timeout: Duration,
 }
 
+/// The least that records may take.
+const LEAST_ONCE_BYTES: u64 = 1024 * 1024;
 /// What a result may have at most, whatever the settings say. Connections to a store are shared by all.
 const MOST_RESULT_BYTES: usize = 1024 * 1024;
 /// So short a result is always stored, where there is little room, too.
@@ -162,10 +172,10 @@ impl CheckArgs {
 /// Where locks live.
 #[derive(Clone, Debug)]
 pub enum StoreSettings {
-    /// Embedded, in this file.
-    File(PathBuf),
-    /// Embedded, and lost at the end.
-    Memory,
+    /// Embedded, in this file, with so many bytes of records.
+    File(PathBuf, u64),
+    /// Embedded, and lost at the end, with so many bytes of records.
+    Memory(u64),
     /// On a Redis server.
     Redis(Box<RedisAddress>, RedisSettings),
 }
@@ -174,8 +184,8 @@ impl StoreSettings {
     /// What it is, in a word.
     pub fn kind(&self) -> &'static str {
         match self {
-            Self::File(_) => "file",
-            Self::Memory => "memory",
+            Self::File(..) => "file",
+            Self::Memory(_) => "memory",
             Self::Redis(address, _) => address.kind(),
         }
     }
@@ -204,6 +214,11 @@ impl StoreArgs {
         needs("--redlock-epoch", store.is_quorum() || self.redlock_epoch == 1, "a redlock:// store")?;
         let has_replicas = is_redis && !store.is_quorum();
         needs("--replicas-ack", has_replicas || self.replicas_ack == 0, "a redis:// store")?;
+        needs(
+            "--once-memory",
+            !store.is_quorum() || self.once_memory.is_none(),
+            "a store that keeps records",
+        )?;
         let has_password = self.sentinel_password.is_some();
         needs("--sentinel-password", is_redis || !has_password, "a redis+sentinel:// store")?;
         Ok(store)
@@ -213,8 +228,8 @@ impl StoreArgs {
         let error = |problem: String| SettingsError::new("--store", problem);
         match self.store.split_once(':') {
             Some(("file", "")) => Err(error("say which file: file:PATH".into())),
-            Some(("file", path)) => Ok(StoreSettings::File(path.into())),
-            Some(("memory", "")) => Ok(StoreSettings::Memory),
+            Some(("file", path)) => Ok(StoreSettings::File(path.into(), self.once_memory_bytes()?)),
+            Some(("memory", "")) => Ok(StoreSettings::Memory(self.once_memory_bytes()?)),
             Some((scheme, _)) if scheme.starts_with("redis") || scheme.starts_with("redlock") => {
                 let address = RedisAddress::parse(&self.store, self.ca()?)
                     .map_err(|problem| error(problem.to_string()))?;
@@ -225,6 +240,7 @@ impl StoreArgs {
                     accepted: self.redis_accept.iter().copied().flatten().collect(),
                     replicas_ack: self.replicas_ack,
                     list_epoch: self.redlock_epoch,
+                    once_memory: self.once_memory()?.unwrap_or_default(),
                     ..RedisSettings::default()
                 };
                 Ok(StoreSettings::Redis(Box::new(address), settings))
@@ -234,6 +250,30 @@ impl StoreArgs {
                  redis+cluster://host,host or redlock://host,host,host"
                     .into(),
             )),
+        }
+    }
+
+    /// What records may take, if that was said.
+    fn once_memory(&self) -> Result<Option<OnceMemory>, SettingsError> {
+        let Some(text) = self.once_memory.as_deref().filter(|text| !text.is_empty()) else { return Ok(None) };
+        let memory = match text.strip_suffix('%') {
+            Some(percent) => {
+                percent.parse().ok().filter(|percent| (1..=75).contains(percent)).map(OnceMemory::Percent)
+            }
+            None => text.parse().ok().filter(|bytes| *bytes >= LEAST_ONCE_BYTES).map(OnceMemory::Bytes),
+        };
+        require("--once-memory", memory.is_some(), "1% to 75%, or at least 1048576 bytes")?;
+        Ok(memory)
+    }
+
+    /// The same for a store that has no memory of which this could be a part.
+    fn once_memory_bytes(&self) -> Result<u64, SettingsError> {
+        match self.once_memory()? {
+            None => Ok(EmbeddedSettings::default().once_memory_bytes),
+            Some(OnceMemory::Bytes(bytes)) => Ok(bytes),
+            Some(OnceMemory::Percent(_)) => {
+                Err(SettingsError::new("--once-memory", "needs a redis:// store for percents"))
+            }
         }
     }
 

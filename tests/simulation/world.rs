@@ -8,7 +8,7 @@ use std::time::Duration;
 use fencepost::clock::SystemClock;
 use fencepost::store::LockStore;
 use fencepost::store::quorum::QuorumStore;
-use fencepost::store::redis::{RedisSettings, RedisStore};
+use fencepost::store::redis::{OnceMemory, RedisSettings, RedisStore};
 use kit::resource::Resource;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -38,6 +38,8 @@ const LETTERS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 const WITHOUT_ERA: &str = "ever";
 /// Time for requests that are under way to end, when nothing fails any more.
 const SETTLING: Duration = Duration::from_secs(3);
+/// More than all of them take.
+const ROOM_FOR_RECORDS: u64 = 1 << 30;
 const SHORT_LEASES_END: Duration = Duration::from_secs(3);
 
 /// What becomes of messages between gateways and servers.
@@ -163,6 +165,7 @@ impl World {
             max_ttl,
             mark_ttl: self.settings.store.mark_ttl(),
             replicas_ack: u32::from(self.settings.asks_replicas()),
+            once_memory: OnceMemory::Bytes(ROOM_FOR_RECORDS),
             ..RedisSettings::default()
         };
         let store: Arc<dyn LockStore> = match self.settings.store {
