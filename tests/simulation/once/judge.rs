@@ -57,10 +57,12 @@ impl Record<'_> {
             let is_its = |other: &Operation| {
                 matches!(&other.action, Action::Store { result: posted } if posted == result)
                     && self.may_have(told.end_us, |grant| {
-                        grant.token == other.token
-                            && matches!(grant.answer, Answer::Work { number: its, .. } if its == *number)
-                            || matches!(grant.answer, Answer::Lost | Answer::Unknown)
-                                && grant.token == other.token
+                        let may_be_its = match grant.answer {
+                            Answer::Work { number: its, .. } => its == *number,
+                            Answer::Lost | Answer::Unknown => true,
+                            _ => false,
+                        };
+                        grant.token == other.token && may_be_its
                     })
             };
             if !self.may_have(told.end_us, is_its) {
