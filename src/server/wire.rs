@@ -47,6 +47,8 @@ pub(super) struct Wire {
     held_up: Option<Charge>,
     /// The task that wants to read while nothing can be written.
     reader: Option<Waker>,
+    /// Whether hyper was about to be told that the client sends nothing more.
+    end_is_told: bool,
 }
 
 impl Wire {
@@ -61,6 +63,7 @@ impl Wire {
             unread,
             held_up: None,
             reader: None,
+            end_is_told: false,
         }
     }
 
@@ -118,6 +121,13 @@ impl AsyncRead for Wire {
         } else {
             let this = &mut *self;
             ready!(Pin::new(&mut this.stream).poll_read(context, buffer))?;
+            // A client may send a request, and leave at once. hyper reads both in one go, and would drop the request before it
+            // is seen. So the end is told when hyper asks once more.
+            if buffer.filled().len() == before && !this.end_is_told {
+                this.end_is_told = true;
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             match &mut this.paths {
                 None => this.heads.read(&buffer.filled()[before..]),
                 Some(paths) => paths.walk(&mut buffer.filled_mut()[before..]),

@@ -16,9 +16,9 @@ on_each_pair!(
 );
 
 /// Sends a request whose client can leave: dropped, it closes the connection.
-async fn send(address: SocketAddr, head: &str, token: &str, body: &str) -> TcpStream {
+async fn send(address: SocketAddr, head: &str, token: &str, body: &str, more: &str) -> TcpStream {
     let token = if token.is_empty() { String::new() } else { format!("Lease-Token: {token}\r\n") };
-    let request = format!("{head} HTTP/1.1\r\nHost: localhost\r\n{token}\r\n{body}");
+    let request = format!("{head} HTTP/1.1\r\nHost: localhost\r\n{token}{more}\r\n{body}");
     secrets::remember_head(request.as_bytes());
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -30,7 +30,7 @@ async fn who_leaves_while_waiting_begins_nothing(pair: Pair) {
     begin(&here, "ttl=1m", &worker).send().await.expect(201);
     let there = pair.there.as_ref().unwrap_or(&pair.here).address;
     for token in [fresh_token(), String::new()] {
-        let waits = send(there, "PUT /once/k?ttl=1m&wait=50s", &token, "").await;
+        let waits = send(there, "PUT /once/k?ttl=1m&wait=50s", &token, "", "").await;
         wait_there(&pair, 1.0).await;
         drop(waits);
         wait_there(&pair, 0.0).await;
@@ -40,7 +40,7 @@ async fn who_leaves_while_waiting_begins_nothing(pair: Pair) {
     let next = begin(&here, "ttl=1m", &fresh_token()).send().await.expect(201);
     assert_eq!((way(&next), earlier(&next)), ("begun", 0));
     // An answer that was in the kernel when its client left is not seen to be lost: then the lease has to end.
-    let waits = send(there, "PUT /once/k?ttl=2s&wait=50s", "", "").await;
+    let waits = send(there, "PUT /once/k?ttl=2s&wait=50s", "", "", "").await;
     wait_there(&pair, 1.0).await;
     let gives_up = here.delete("/once/k?clean=true").token(&next.token());
     let (given_up, ()) = tokio::join!(gives_up.send(), async { drop(waits) });
@@ -48,17 +48,22 @@ async fn who_leaves_while_waiting_begins_nothing(pair: Pair) {
     eventually("nobody works on it", async || ["", "lapsed"].contains(&&*state(&here).await)).await;
 }
 
+/// Both arrive together in some of these: the result, and that its client has gone.
 async fn a_result_that_arrived_whole_is_stored_though_its_client_has_left(pair: Pair) {
-    let (here, token) = (pair.here(), fresh_token());
-    begin(&here, "ttl=1m", &token).send().await.expect(201);
-    let head = "POST /once?key=k";
-    let whole = format!("Content-Length: 4\r\nLease-Token: {token}\r\n\r\ndone");
-    let request = format!("{head} HTTP/1.1\r\nHost: localhost\r\n{whole}");
-    let mut stream = TcpStream::connect(pair.here.address).await.unwrap();
-    stream.write_all(request.as_bytes()).await.unwrap();
-    drop(stream);
-    comes_to(&here, "done").await;
-    assert_eq!(begin(&pair.there(), "", &fresh_token()).send().await.expect(200).body, "done");
+    const MANY: usize = 64;
+    let here = pair.here();
+    for number in 0..MANY {
+        let (address, token) = (format!("/once/k{number}"), fresh_token());
+        here.put(&format!("{address}?ttl=5m")).token(&token).send().await.expect(201);
+        let head = format!("POST {address}");
+        drop(send(pair.here.address, &head, &token, "done", "Content-Length: 4\r\n").await);
+    }
+    for number in 0..MANY {
+        let address = format!("/once/k{number}");
+        let state = async || here.get(&address).send().await.expect(200).json()["state"].clone();
+        eventually(&format!("{address} is done"), async || state().await == "done").await;
+        assert_eq!(pair.there().put(&address).send().await.expect(200).body, "done");
+    }
 }
 
 async fn a_result_that_did_not_arrive_whole_is_not_stored(pair: Pair) {

@@ -65,6 +65,7 @@ const TEXTS: &[&str] = &[
     "tombstone",
     "owner",
     "replication_id",
+    "terms",
     "token",
 ];
 const TEXT_FUNCTIONS: &[&str] =
