@@ -15,6 +15,7 @@ mod middleware;
 mod openapi;
 mod pages;
 mod problem;
+mod result_room;
 mod route;
 mod routes;
 mod state;

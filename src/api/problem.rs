@@ -46,7 +46,7 @@ pub(super) struct Problem {
 struct AboutRecord {
     worker: Option<Box<WorkerView>>,
     yours: Option<bool>,
-    superseded_by: Option<(u64, bool)>,
+    superseded_by: Option<(u64, Option<bool>)>,
 }
 
 /// An error, in the form of RFC 9457.
@@ -164,17 +164,21 @@ impl Problem {
     pub(super) fn once_abandoned(worker: &Worker, is_own: bool) -> Self {
         let detail = "the last worker's lease is over, or it gave up, and it may have done the work: find out, then break the \
                       record; or begin without takeover=false";
-        let worker = Some(Box::new(WorkerView::of(&worker.place)));
+        let worker = Some(Box::new(WorkerView::of_lapsed(&worker.place)));
         let record = AboutRecord { worker, yours: Some(is_own), superseded_by: None };
         Self { record: Some(Box::new(record)), ..Self::new(ProblemType::OnceAbandoned, detail) }
     }
 
-    /// Another token was granted the place.
-    pub(super) fn superseded(fencing_token: FencingToken, is_done: bool) -> Self {
-        let what = if is_done { "has stored its result" } else { "has not stored its result" };
-        let detail =
-            format!("another token was granted the place, by number {}, and {what}", fencing_token.get());
-        let superseded_by = Some((fencing_token.get(), is_done));
+    /// Another token was granted the place. Whether it has stored its result may not be known.
+    pub(super) fn superseded(fencing_token: FencingToken, is_done: Option<bool>) -> Self {
+        let what = match is_done {
+            Some(true) => ", and has stored its result",
+            Some(false) => ", and has not stored its result",
+            None => "",
+        };
+        let number = fencing_token.get();
+        let detail = format!("another token was granted the place, by number {number}{what}");
+        let superseded_by = Some((number, is_done));
         let record = AboutRecord { superseded_by, ..AboutRecord::default() };
         Self { record: Some(Box::new(record)), ..Self::new(ProblemType::Superseded, detail) }
     }
@@ -217,7 +221,7 @@ impl Problem {
             worker,
             yours,
             fencing_token: superseded_by.map(|(number, _)| number),
-            done: superseded_by.map(|(_, is_done)| is_done),
+            done: superseded_by.and_then(|(_, is_done)| is_done),
         }
     }
 }

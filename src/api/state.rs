@@ -10,16 +10,15 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use super::admission::Admission;
+use super::context::RequestContext;
 use super::problem::Problem;
+use super::result_room::{ResultRoom, RoomTaken};
 use crate::access::{Caller, Keyring, Permit, Shares};
 use crate::audit::Audit;
 use crate::service::LockService;
 
 /// A gateway that is not ready logs the reasons at most this often.
 const UNREADY_INTERVAL: Duration = Duration::from_secs(1);
-
-/// The results that are on their way to the store may take so much together.
-const MOST_RESULT_BYTES: usize = 64 * 1024 * 1024;
 
 /// What the handlers share.
 #[derive(Clone)]
@@ -29,8 +28,7 @@ struct Shared {
     app: App,
     /// One permit for each request over HTTP/1 that may keep its connection.
     http1_places: Arc<Semaphore>,
-    /// One permit for each byte of results that are on their way to the store.
-    result_bytes: Arc<Semaphore>,
+    result_room: Arc<ResultRoom>,
     /// Why the gateway was not ready, as it was last logged, and when.
     unready: Mutex<Option<(String, Instant)>>,
 }
@@ -96,8 +94,7 @@ impl AppState {
     pub fn new(app: App) -> Self {
         let most = app.limits.max_http1_waiters.min(Semaphore::MAX_PERMITS);
         let http1_places = Arc::new(Semaphore::new(most));
-        let result_bytes = Arc::new(Semaphore::new(MOST_RESULT_BYTES));
-        Self(Arc::new(Shared { app, http1_places, result_bytes, unready: Mutex::default() }))
+        Self(Arc::new(Shared { app, http1_places, result_room: Arc::default(), unready: Mutex::default() }))
     }
 
     /// Logs why the gateway is not ready, unless this reason was logged lately: probes may ask often.
@@ -116,10 +113,11 @@ impl AppState {
         *self.0.unready.lock() = None;
     }
 
-    /// Room for a result of this length on its way to the store, if there is some.
-    pub(super) fn room_for_result(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        self.0.result_bytes.clone().try_acquire_many_owned(bytes).ok()
+    /// Room for a result that is about to arrive: of the API key that sends it, or else of the address.
+    pub(super) fn room_for_result(&self, caller: &Caller, context: &RequestContext) -> RoomTaken {
+        let address = || context.peer().map(|peer| peer.address.ip().to_canonical().to_string());
+        let who = caller.id().map(str::to_owned).or_else(address);
+        self.0.result_room.enter(who.unwrap_or_default())
     }
 
     /// Lets a request keep its connection, unless too few would be left for others. The key has a limit, and so has the

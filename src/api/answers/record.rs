@@ -68,7 +68,7 @@ pub(crate) struct WorkerView {
     /// What is left of its lease, in milliseconds; 0 if that is over.
     #[schema(minimum = 0)]
     expires_in_ms: u64,
-    /// How many workers before it may have done the work.
+    /// How many workers before it may have done the work. If its lease is over, it is counted too, unless it gave up with `clean=true`.
     earlier: u64,
 }
 
@@ -144,6 +144,12 @@ impl WorkerView {
             earlier: place.earlier,
         }
     }
+
+    /// The last worker of a record that nobody is at, with what the next one is told.
+    pub(crate) fn of_lapsed(place: &Place) -> Self {
+        // Whoever left the place was counted then.
+        Self { earlier: place.earlier + u64::from(!place.lease.is_released), ..Self::of(place) }
+    }
 }
 
 impl<'a> RecordInfo<'a> {
@@ -156,7 +162,10 @@ impl<'a> RecordInfo<'a> {
                 WorkState::Lapsed => "lapsed",
                 WorkState::Done => "done",
             },
-            worker: WorkerView::of(&record.place),
+            worker: match record.state {
+                WorkState::Lapsed => WorkerView::of_lapsed(&record.place),
+                WorkState::Working | WorkState::Done => WorkerView::of(&record.place),
+            },
             forgotten_at: expiry(record.forgotten_in_ms),
             stored_at: result.map(|result| time_ago(result.age_ms)),
             result_bytes: result.map(|result| result.bytes),

@@ -2,19 +2,19 @@
 
 use std::time::Duration;
 
-use axum::body::{Body, Bytes};
+use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{FromRequest, Request};
-use axum::http::HeaderMap;
 use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
 use axum::http::request::Parts;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
-use tokio::sync::OwnedSemaphorePermit;
+use axum::http::{HeaderMap, Version};
+use http_body_util::{BodyExt, Limited};
 use tokio::time::timeout;
 
 use super::once::{StoreQuery, shown_number};
 use super::queries::LockQuery;
 use super::{LockCall, bad_parameter, context_of};
 use crate::api::problem::{Problem, ProblemType};
+use crate::api::result_room::RoomTaken;
 use crate::api::state::AppState;
 use crate::lock::FencingToken;
 use crate::once::{WorkResult, WorkStatus};
@@ -38,11 +38,12 @@ pub(in crate::api) struct StoreCall {
 pub(in crate::api) struct ArrivingResult {
     body: Body,
     most: usize,
+    announced: Option<usize>,
     status: Option<WorkStatus>,
     content_type: Option<String>,
     is_asked_for: bool,
     /// Its part of what all results on their way may take.
-    room: OwnedSemaphorePermit,
+    room: RoomTaken,
 }
 
 impl FromRequest<AppState> for StoreCall {
@@ -51,20 +52,22 @@ impl FromRequest<AppState> for StoreCall {
     async fn from_request(request: Request, app: &AppState) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
         let is_asked_for = parts.headers.contains_key(EXPECT);
-        let (call, fence, room) = match read_head(&parts, app) {
+        let is_empty = body.is_end_stream();
+        let (call, fence, room) = match read_head(&parts, is_empty, app) {
             Ok(head) => head,
             Err(refused) => return Err(refuse(body, is_asked_for, refused).await),
         };
+        let announced = announced_bytes(&parts.headers);
         let (most, status) = (app.limits.max_result_bytes, call.query.status);
         let content_type = content_type(&parts.headers);
-        let result = ArrivingResult { body, most, status, content_type, is_asked_for, room };
+        let result = ArrivingResult { body, most, announced, status, content_type, is_asked_for, room };
         Ok(Self { call, fence, result })
     }
 }
 
-type Head = (LockCall<StoreQuery>, Option<FencingToken>, OwnedSemaphorePermit);
+type Head = (LockCall<StoreQuery>, Option<FencingToken>, RoomTaken);
 
-fn read_head(parts: &Parts, app: &AppState) -> Result<Head, Problem> {
+fn read_head(parts: &Parts, is_empty: bool, app: &AppState) -> Result<Head, Problem> {
     let (context, caller) = context_of(parts)?;
     let call = LockCall::<StoreQuery>::read(parts, &app.limits.lowered_to(caller.max_ttl()), caller)?;
     let asked = call.query.asked(call.key.clone());
@@ -82,18 +85,25 @@ fn read_head(parts: &Parts, app: &AppState) -> Result<Head, Problem> {
     if announced.is_some_and(|bytes| bytes > most) {
         return Err(too_large(most));
     }
-    let room = app.room_for_result(announced.unwrap_or(most)).ok_or_else(|| {
-        let detail = "too many results are on their way to this gateway: send it again";
-        Problem::new(ProblemType::TooManyResults, detail)
-    })?;
+    // A stream of HTTP/2 that its client resets may look like one that has ended. Only the length tells them apart.
+    if announced.is_none() && !is_empty && parts.version > Version::HTTP_11 {
+        let detail = "over HTTP/2, a result needs its Content-Length, so that one that is cut off is not taken for a whole one";
+        return Err(Problem::input(ProblemType::LengthMissing, "Content-Length", detail));
+    }
+    let room = app.room_for_result(&call.caller, context);
     Ok((call, fence, room))
 }
 
 impl ArrivingResult {
-    /// Reads it to its end. The room that it takes is given back when the permit is dropped.
-    pub(in crate::api) async fn read(self) -> Result<(WorkResult, OwnedSemaphorePermit), Problem> {
-        let Self { mut body, most, status, content_type, is_asked_for, room } = self;
-        match read(&mut body, most).await {
+    /// Reads it to its end. The room that it takes is given back when that is dropped.
+    pub(in crate::api) async fn read(self) -> Result<(WorkResult, RoomTaken), Problem> {
+        let Self { mut body, most, announced, status, content_type, is_asked_for, mut room } = self;
+        let arrived = timeout(RESULT_TIMEOUT, read(&mut body, most, &mut room)).await.unwrap_or_else(|_| {
+            let detail = format!("the result was not complete within {} s", RESULT_TIMEOUT.as_secs());
+            Err(Problem::new(ProblemType::ResultStalled, detail))
+        });
+        match arrived {
+            Ok(bytes) if announced.is_some_and(|announced| announced != bytes.len()) => Err(cut_off()),
             Ok(bytes) if bytes.is_empty() && status.is_none() => {
                 let detail = "the result is empty: if that is meant, send a status, such as status=0";
                 Err(bad_parameter("status", detail))
@@ -117,17 +127,31 @@ fn announced_bytes(headers: &HeaderMap) -> Option<usize> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-async fn read(body: &mut Body, most: usize) -> Result<Bytes, Problem> {
-    match timeout(RESULT_TIMEOUT, Limited::new(body, most).collect()).await {
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.downcast_ref::<LengthLimitError>().is_some() => Err(too_large(most)),
-        // The client has left, or sends what is no body.
-        Ok(Err(_)) => Err(Problem::new(ProblemType::MalformedRequest, "the body cannot be read to its end")),
-        Err(_) => {
-            let detail = format!("the result was not complete within {} s", RESULT_TIMEOUT.as_secs());
-            Err(Problem::new(ProblemType::ResultStalled, detail))
+/// Copies what arrives: a piece of it would keep the whole buffer of its connection in memory.
+async fn read(body: &mut Body, most: usize, room: &mut RoomTaken) -> Result<Bytes, Problem> {
+    let mut bytes = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(frame) = frame else { return Err(cut_off()) };
+        let Some(data) = frame.data_ref() else { continue };
+        if bytes.len() + data.len() > most {
+            return Err(too_large(most));
         }
+        if !room.grows(data.len()) {
+            let detail = "too many results are on their way to this gateway: send it again";
+            return Err(Problem::new(ProblemType::TooManyResults, detail));
+        }
+        bytes.extend_from_slice(data);
     }
+    bytes.shrink_to_fit();
+    Ok(bytes.into())
+}
+
+/// The client has left, or sends what is no body.
+fn cut_off() -> Problem {
+    Problem::new(
+        ProblemType::MalformedRequest,
+        "the body ended too early, or cannot be read: send the result again",
+    )
 }
 
 /// Reads on for a while, and keeps nothing.

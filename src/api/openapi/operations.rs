@@ -230,6 +230,7 @@ problems!(
         ProblemType::NotBegun,
         ProblemType::Superseded,
         ProblemType::ResultDiffers,
+        ProblemType::LengthMissing,
         ProblemType::ResultTooLarge,
         ProblemType::ResultEncoded,
         ProblemType::ResultStalled,

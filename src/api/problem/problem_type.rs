@@ -102,6 +102,8 @@ problem_types! {
             "Nobody has begun it, or the place was given up, or the record was broken, has ended, or was lost with the store's data. If you have a result: begin once more with a token of your own, the same Once-Fingerprint and without takeover=false, and if that is 201 store it at once. Nothing was changed.";
         ResultTooLarge = PAYLOAD_TOO_LARGE, "result-too-large", "The result is too large",
             "`max_result_bytes` of the 201 says how long a result may be. Store a shorter one, such as the address of where it lies: the place is still yours. Nothing was changed.";
+        LengthMissing = LENGTH_REQUIRED, "length-missing", "The result has no Content-Length",
+            "Over HTTP/2, a result needs a Content-Length header: without it, a result that is cut off could be taken for a whole one. The place is still yours. Nothing was changed.";
         ResultEncoded = UNSUPPORTED_MEDIA_TYPE, "result-encoded", "The result has a Content-Encoding",
             "A result is kept byte for byte, and without its headers: send it as it is, and without Content-Encoding. The place is still yours. Nothing was changed.";
         ResultStalled = REQUEST_TIMEOUT, "result-stalled", "The result did not arrive in time",

@@ -122,7 +122,7 @@ fn not_begun(why: NotBegun) -> Problem {
 /// Store the result
 ///
 /// Stores the body as the result of the work, and ends the lease. Repeat the request as it is until it is answered: the answer is the
-/// same. It is also stored if the lease is over, as long as no other client has taken over. An empty body needs `status`.
+/// same, but for `late`. It is also stored if the lease is over, as long as no other client has taken over. An empty body needs `status`.
 #[utoipa::path(
     post, path = "/once/{key}", tag = "once",
     params(RecordKeyParam, StoreQuery, RequiredToken, NumberParam),
@@ -206,7 +206,7 @@ pub(super) async fn renew_work(
 /// Give up
 ///
 /// Ends your place, so that another may begin at once. The next worker is told that you may have done a part of the work. With `clean=true`
-/// you say that you have certainly done nothing. The token never works on this key again, whatever the answer is. For 2 minutes, the same
+/// you say that you have certainly done nothing. For 2 minutes, the token is refused on this key, whatever the answer is, and the same
 /// request gets the same answer.
 ///
 /// With `force=true` and no token, the record is broken: its worker's place ends, or its result is removed. Always send `fencing_token`.
@@ -222,8 +222,13 @@ pub(super) async fn renew_work(
 pub(super) async fn give_up(
     State(app): State<AppState>,
     Extension(context): Extension<RequestContext>,
+    headers: HeaderMap,
     call: LockCall<GiveUpQuery>,
 ) -> Result<Response, Problem> {
+    if shown_number(&headers)?.is_some() {
+        let detail = "DELETE compares no Fencing-Token header: leave it out";
+        return Err(Problem::input(ProblemType::BadParameter, "Fencing-Token", detail));
+    }
     if call.query.force {
         return break_record(app, &context, call).await;
     }
@@ -263,7 +268,7 @@ async fn break_record(
     match breaking.await.map_err(|_| internal_error())?? {
         BrokenRecord::Broken => Ok(StatusCode::NO_CONTENT.into_response()),
         BrokenRecord::None => Err(nothing_there("there is no record: nothing was broken")),
-        BrokenRecord::Superseded(number) => Err(Problem::superseded(number, false)),
+        BrokenRecord::Superseded(number) => Err(Problem::superseded(number, None)),
     }
 }
 
@@ -300,7 +305,7 @@ pub(super) fn needs_records(app: &AppState) -> Result<(), Problem> {
 
 fn refused(why: NotWorker) -> Problem {
     match why {
-        NotWorker::Superseded { fencing_token, is_done } => Problem::superseded(fencing_token, is_done),
+        NotWorker::Superseded { fencing_token, is_done } => Problem::superseded(fencing_token, Some(is_done)),
         NotWorker::NotBegun => nothing_there(
             "nobody has begun it, or the place was given up, broken or lost: if you have a result, begin once more, and store it on 201",
         ),

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use kit::h2;
 use kit::http::{parse, raw};
 use kit::{Answer, Client, Gateway, PATIENCE, eventually, fresh_token};
 
@@ -125,14 +126,14 @@ async fn a_result_that_is_encoded_is_refused_before_it_is_read() {
     client.post("/once/k").token(&token).body("done").send().await.expect(200);
 }
 
-/// Sends the beginning of a result, and stays; what comes back is read to the end.
+/// Sends so much of a result that was announced, and stays; what comes back is read to the end.
 async fn stall(
     address: SocketAddr,
-    key: &str,
     token: &str,
     announced: usize,
+    sent: usize,
 ) -> tokio::task::JoinHandle<Answer> {
-    let request = head(key, token, &format!("Content-Length: {announced}\r\n")) + "x";
+    let request = head("k", token, &format!("Content-Length: {announced}\r\n")) + &"x".repeat(sent);
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
     tokio::spawn(async move {
@@ -143,25 +144,29 @@ async fn stall(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn results_that_stall_are_cut_off_and_take_no_more_than_their_share() {
+async fn results_that_stall_are_cut_off_and_take_what_has_arrived_of_them_and_no_more_than_a_share() {
     const MIB: usize = 1024 * 1024;
     let gateway = gateway(MIB).await;
     let client = Client::new(gateway.address);
     let token = begin(&client, "k").await;
     let started = Instant::now();
     let mut stalled = Vec::new();
-    for _ in 0..64 {
-        stalled.push(stall(gateway.address, "k", &token, MIB).await);
+    for _ in 0..80 {
+        stalled.push(stall(gateway.address, &token, MIB, 1).await);
     }
-    let short = || client.post("/once/k").token(&token).body("short");
-    eventually("there is room for no further one", async || {
-        // It differs from what is stored once there is no room.
-        let other = begin(&client, &fresh_token()[..8]).await;
-        let answer = client.post("/once/none").token(&other).body("x").send().await;
-        answer.status == 429
-    })
-    .await;
-    let refused = short().send().await.expect_problem(429, "too-many-results");
+    // What is only announced takes no room.
+    let short = async || {
+        let (key, token) = (fresh_token(), fresh_token());
+        client.put(&format!("/once/{key}")).token(&token).send().await.expect(201);
+        client.post(&format!("/once/{key}")).token(&token).body("short").send().await
+    };
+    short().await.expect(200);
+    // A quarter of all room is the most that one address may take, with the 80 bytes above: 16 MiB.
+    for _ in 0..16 {
+        stalled.push(stall(gateway.address, &token, MIB, MIB - 5).await);
+    }
+    eventually("the address has its share", async || short().await.status == 429).await;
+    let refused = short().await.expect_problem(429, "too-many-results");
     assert!(refused.header("retry-after").is_some());
     // Everything else goes on.
     client.patch("/once/k?ttl=5m").token(&token).send().await.expect(200);
@@ -170,6 +175,54 @@ async fn results_that_stall_are_cut_off_and_take_no_more_than_their_share() {
         answer.await.unwrap().expect_problem(408, "result-stalled");
     }
     let took = started.elapsed();
-    assert!((10..16).contains(&took.as_secs()), "{took:?}");
-    short().send().await.expect(200);
+    assert!((10..20).contains(&took.as_secs()), "{took:?}");
+    short().await.expect(200);
+}
+
+/// Asks for a sign of life, and reads until it comes: then all that was sent before has been read.
+async fn pong(stream: &mut TcpStream, number: u8) {
+    stream.write_all(&h2::frame(h2::PING, 0, 0, &[number; 8])).await.unwrap();
+    let (pong, mut answered) = (h2::frame(h2::PING, 1, 0, &[number; 8]), Vec::<u8>::new());
+    while !answered.windows(pong.len()).any(|window| window == pong) {
+        let mut more = [0; 1024];
+        let read = tokio::time::timeout(PATIENCE, stream.read(&mut more)).await.unwrap().unwrap();
+        assert!(read > 0, "the connection is closed");
+        answered.extend(&more[..read]);
+    }
+}
+
+/// The head of a `POST` over HTTP/2 behind which a body comes.
+fn h2_head(key: &str, token: &str, length: Option<usize>) -> Vec<u8> {
+    let mut block = h2::header_block("POST", &format!("/once/{key}"));
+    let length = length.map(|length| ("content-length", length.to_string()));
+    for (name, value) in [("lease-token", token.to_owned())].into_iter().chain(length) {
+        block.extend([0, u8::try_from(name.len()).unwrap()]);
+        block.extend(name.as_bytes());
+        block.push(u8::try_from(value.len()).unwrap());
+        block.extend(value.as_bytes());
+    }
+    h2::frame(h2::HEADERS, h2::END_HEADERS, 1, &block)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_result_that_its_client_cuts_off_over_http_2_is_not_stored() {
+    let gateway = gateway(MOST).await;
+    let client = Client::new(gateway.address);
+    // A reset without an error is what some clients send when their program gives the request up.
+    for (key, length, reason) in [("with", Some(40), 0_u32), ("without", None, 0), ("canceled", Some(40), 8)]
+    {
+        let token = begin(&client, key).await;
+        let mut stream = TcpStream::connect(gateway.address).await.unwrap();
+        let mut bytes = [h2::PREFACE, &h2::frame(h2::SETTINGS, 0, 0, &[])].concat();
+        bytes.extend(h2_head(key, &token, length));
+        bytes.extend(h2::frame(h2::DATA, 0, 1, b"{\"charged\": 1, \"cut"));
+        stream.write_all(&bytes).await.unwrap();
+        // The body is being read by then.
+        pong(&mut stream, 1).await;
+        stream.write_all(&h2::frame(h2::RST_STREAM, 0, 1, &reason.to_be_bytes())).await.unwrap();
+        pong(&mut stream, 2).await;
+        let other = client.put(&format!("/once/{key}")).token(&fresh_token()).send().await;
+        other.expect_problem(423, "once-in-progress");
+        client.post(&format!("/once/{key}")).token(&token).body("whole").send().await.expect(200);
+    }
 }
