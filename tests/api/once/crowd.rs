@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 use super::{Pair, begin, store, sum, wait_there};
-use kit::{Client, fresh_token};
+use kit::{Client, eventually, fresh_token};
 
 const WAITERS: usize = 1_000;
 const PER_CONNECTION: usize = 100;
@@ -43,6 +43,8 @@ async fn a_thousand_cost_no_more_than_one(pair: Pair) {
         waiting.spawn(begin(client, &query, &fresh_token()).within(Duration::from_secs(80)).send());
     }
     wait_there(&pair, WAITERS as f64).await;
+    // Each looks for itself when it comes.
+    eventually("all have looked", async || sum(&pair, BEGINS).await > WAITERS as f64).await;
     let (before, started) = (sum(&pair, BEGINS).await, Instant::now());
     let calls = async || match &pair.redis {
         Some(redis) => redis.calls("evalsha").await,

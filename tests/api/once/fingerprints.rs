@@ -54,39 +54,27 @@ async fn another_request_is_refused_in_each_state(pair: Pair) {
 
 async fn one_that_waits_is_told_when_the_result_of_another_comes(pair: Pair) {
     let (here, there) = (pair.here(), pair.there());
-    let (first, ours) = (fresh_token(), fresh_token());
-    // At first it is for everybody.
+    let (first, ours, of_worker) = (fresh_token(), fresh_token(), fresh_token());
+    // At first the record is for everybody.
     begin(&here, "ttl=1m", &first).send().await.expect(201);
-    let waits: Vec<_> = (0..4)
-        .map(|number| {
-            let request = if number < 2 { ours.as_str() } else { "" };
-            tokio::spawn(
-                begin_as(&pair.client(number), request, "takeover=false&wait=50s", &fresh_token()).send(),
-            )
-        })
-        .collect();
-    wait_there(&pair, 4.0).await;
-    // The record that comes next is for one request only.
-    let second = fresh_token();
-    here.delete("/once/k?clean=true").token(&first).send().await.expect(204);
-    let mut waits: futures_util::stream::FuturesUnordered<_> = waits.into_iter().collect();
-    let mut begun = 0;
-    while let Some(answer) = futures_util::StreamExt::next(&mut waits).await {
-        let answer = answer.unwrap();
-        match answer.status {
-            // One of them is the worker, and whose record it is now depends on which.
-            201 => {
-                begun += 1;
-                let token = answer.token();
-                there.post("/once/k").token(&token).body("done").send().await.expect(200);
-            }
-            200 => assert_eq!(answer.body, "done"),
-            _ => drop(answer.expect_problem(422, "fingerprint-mismatch")),
-        }
+    let mut waits = Vec::new();
+    for (number, (request, token)) in
+        [(&*ours, &*of_worker), (&*ours, ""), ("", ""), (&*first, "")].into_iter().enumerate()
+    {
+        let token = if token.is_empty() { fresh_token() } else { token.to_owned() };
+        waits.push(tokio::spawn(begin_as(&there, request, "ttl=1m&wait=50s", &token).send()));
+        wait_there(&pair, (number + 1) as f64).await;
     }
-    assert_eq!(begun, 1);
-    assert_eq!(state(&here).await, "done");
-    begin_as(&there, &ours, "", &second).send().await.expect(200);
+    let [worker, same, without, other] = waits.try_into().unwrap();
+    // The first of them is the next worker, and its record is for one request only. The second asks for all that wait.
+    here.delete("/once/k?clean=true").token(&first).send().await.expect(204);
+    assert_eq!(earlier(&worker.await.unwrap().expect(201)), 0);
+    wait_there(&pair, 3.0).await;
+    store(&here, &of_worker, "done").send().await.expect(200);
+    assert_eq!(same.await.unwrap().expect(200).body, "done");
+    for refused in [without, other] {
+        refused.await.unwrap().expect_problem(422, "fingerprint-mismatch");
+    }
 }
 
 async fn a_record_without_one_is_for_everybody(pair: Pair) {

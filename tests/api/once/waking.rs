@@ -13,7 +13,7 @@ on_each_pair!(
     a_wait_that_ends_is_told_how_far_it_is,
 );
 
-const ROUNDS: usize = 7;
+const ROUNDS: usize = 5;
 /// With a message, or without one, whose second is the longest pause between looks; the rest is for a busy machine.
 const TOLD: Duration = Duration::from_millis(100);
 const NOT_TOLD: Duration = Duration::from_millis(1_200);
@@ -27,6 +27,8 @@ async fn woken_after(pair: &Pair, ends: impl AsyncFn(&Client, &str)) -> Duration
         (answer, Instant::now())
     });
     wait_there(pair, 1.0).await;
+    // Nothing is waited for: by now it looks once a second, unless it is told.
+    tokio::time::sleep(Duration::from_millis(900)).await;
     let started = Instant::now();
     ends(&here, &worker).await;
     let (answer, at) = waits.await.unwrap();
