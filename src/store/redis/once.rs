@@ -23,7 +23,7 @@ use crate::store::{
 mod record;
 
 scripts! {
-    BEGIN: lock, record, fence, "scripts/once/begin.lua";
+    BEGIN: record, fence, "scripts/once/begin.lua";
     STORE: record, "scripts/once/store.lua";
     RENEW: record, "scripts/once/renew.lua";
     GIVE_UP: lock, record, "scripts/once/give_up.lua";

@@ -117,10 +117,10 @@ impl<'a> Side<'a> {
         let number = |side: &Self, grant: &Option<usize>| grant.map(|grant| side.number(grant));
         match step {
             Step::Begin { token, print, may_take_over, only_confirms, copies, is_late } => {
-                // A late copy comes only of what was undone: no gateway sends an attempt twice that it does not void.
-                if !(*is_late && self.attempts[*token].1) {
-                    self.attempts[*token] = (Attempt::generate(), false);
-                }
+                // One late copy of what was undone may come. A gateway voids whatever it sends twice.
+                let (last, was_undone) = self.attempts[*token];
+                let attempt = if *is_late && was_undone { last } else { Attempt::generate() };
+                self.attempts[*token] = (attempt, false);
                 let person = Person {
                     fingerprint: print.and_then(super::print),
                     may_take_over: *may_take_over,
@@ -128,7 +128,7 @@ impl<'a> Side<'a> {
                     ..self.people[*token].clone()
                 };
                 for _ in 0..*copies {
-                    let begun = person.begin_as(self.attempts[*token].0, 3 * UNIT_MS).await;
+                    let begun = person.begin_as(attempt, 3 * UNIT_MS).await;
                     self.tell(&begun);
                 }
             }

@@ -41,25 +41,26 @@ local function runs(record) return record.kind == 'w' and record.at_ms > NOW_MS 
 -- record }, in ms. The clock is read in whole ms, so what is left may be up to one less than it looks.
 local function told(outcome, key, record)
   local ms = record.kind == 'w' and record.at_ms - NOW_MS - 1 or NOW_MS - record.at_ms
-  return { outcome, record.head, math.max(ms, 0), math.max(redis.call('PTTL', key) - 1, 0) }
+  return { outcome, record.head, math.max(ms, 0), math.max((record.life_ms or redis.call('PTTL', key)) - 1, 0) }
 end
 
 -- When a lease ends that begins now.
 local function lease_end(ttl_ms) return NOW_MS + 1 + ttl_ms end
 
--- Writes a record that is not done. It is remembered for `memory_ms` after its lease, and never shorter than before.
-local function write(key, record, memory_ms)
-  local life_ms = math.max(redis.call('PTTL', key), math.max(record.at_ms - NOW_MS, 0) + memory_ms)
+-- Writes a record that is not done. It is remembered for `memory_ms` after its lease, and never shorter than before: `left_ms`.
+local function write(key, record, memory_ms, left_ms)
+  record.life_ms = math.max(left_ms, math.max(record.at_ms - NOW_MS, 0) + memory_ms)
   record.kind = 'w'
   record.head = 'w' .. record.token .. ' ' .. record.attempt .. ' ' .. record.digits .. ' ' .. whole(record.at_ms) .. ' '
     .. whole(record.earlier) .. ' ' .. record.keep .. ' ' .. record.fingerprint .. ' ' .. record.before .. ' ' .. record.owner
-  redis.call('SET', key, record.head, 'PX', whole(life_ms))
+  redis.call('SET', key, record.head, 'PX', whole(record.life_ms))
 end
 
 -- The same on a server that is out of memory: it allows SET only to a script that has written already, and PEXPIRE always.
 local function rewrite(key, record, memory_ms)
-  redis.call('PEXPIRE', key, math.max(redis.call('PTTL', key), 1))
-  write(key, record, memory_ms)
+  local left_ms = redis.call('PTTL', key)
+  redis.call('PEXPIRE', key, math.max(left_ms, 1))
+  write(key, record, memory_ms, left_ms)
 end
 
 -- Ends a place, or makes one that has ended out of a result. What nobody may have done leaves nothing.
