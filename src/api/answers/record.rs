@@ -145,9 +145,9 @@ impl WorkerView {
         }
     }
 
-    /// The last worker of a record that nobody is at, with what the next one is told.
+    /// The last worker of a lapsed record, with what the next one is told.
     pub(crate) fn of_lapsed(place: &Place) -> Self {
-        // Whoever left the place was counted then.
+        // A worker that gave up was counted then.
         Self { earlier: place.earlier + u64::from(!place.lease.is_released), ..Self::of(place) }
     }
 }

@@ -1,4 +1,4 @@
-//! What a store is asked about records, and what it answers: one kind of [`Request`](super::Request) for the stores that keep
+//! What a store is asked about records, and what it answers: one kind of [`Request`] for the stores that keep
 //! some, and an enum of its own behind it.
 
 use super::{Call, Reply, Request};
