@@ -32,6 +32,7 @@
 //! | `client/run/apart` | a run in a process of its own, where this one has children that the command did not start | |
 //! | [`api`] | every route, and what all requests pass through | `service`, `store`, `lock`, `server`, `access`, `audit`, `telemetry` |
 //! | `api/state`, `api/context` | what the handlers share; what one request carries from the door to its line in the log | |
+//! | `api/result_room` | the memory that results take on their way to the store, with a share for each caller | |
 //! | `api/routes` | the handlers: parse → service → answer. `locks`, `list`, `once`, `records` and `health` answer at once, `hold` and `watch` go on | |
 //! | `api/extract`, `api/extract/result` | what a caller says, parsed once and strictly; the one request with a body | |
 //! | `api/answers`, `api/stream`, `api/headers` | what a caller is told, at once or event by event; the headers that are ours | |

@@ -385,5 +385,5 @@ fn limits_of_commands_are_told_as_they_are() {
 #[test]
 fn completions_offer_the_rights_of_a_key() {
     let script = String::from_utf8(run(&["completions", "bash"]).stdout).unwrap();
-    assert!(script.contains("\"acquire inspect list admin\""));
+    assert!(script.contains("\"acquire inspect list admin once\""));
 }
