@@ -5,9 +5,6 @@ use super::connections::CONNECTION_ACTS_US;
 use super::holds::ROUNDING_US;
 use super::{Action, Answer, Operation};
 
-/// By how much more than their clocks differ servers of a quorum may see the rest of a lease.
-const UNEVEN_US: u64 = 50_000;
-
 impl Case<'_> {
     /// Until when an operation may have acted, as far as whoever looked by then could see.
     fn acted_by_us(&self, operation: &Operation, until_us: u64) -> u64 {
@@ -100,11 +97,6 @@ impl Case<'_> {
         }
     }
 
-    /// By how much less than was told may be left of a lease: a quorum does not wait for a server that has a little more.
-    fn uneven_us(&self, left_ms: u64) -> u64 {
-        if self.history.is_of_quorum { UNEVEN_US + self.drift_us(left_ms * 1_000) } else { 0 }
-    }
-
     /// I4: a lease is as long as it was asked for, and nothing makes it shorter.
     pub(super) fn leases_are_not_cut(&self, found: &mut Found) {
         for operation in &self.operations {
@@ -127,9 +119,8 @@ impl Case<'_> {
             {
                 found.add("I4", "the lease is shorter than it was asked for", operation);
             }
-            // A majority of a quorum may be answered by servers of which one missed the last renewal, and says less.
-            if self.history.is_of_quorum && (operation.asked_ttl_ms().is_none() || operation.told().is_none())
-            {
+            // A majority of a quorum may be answered by servers of which one missed an earlier renewal, and says less.
+            if self.history.is_of_quorum {
                 continue;
             }
             // A connection is told of no more than its own `max_hold`, whatever its token had before.
@@ -145,9 +136,7 @@ impl Case<'_> {
                 .filter(|other| {
                     !self.is_forgotten(other, span.end_us) && !self.is_split_between(other, operation)
                 })
-                .filter_map(|other| {
-                    Some(other.told_until_us()?.saturating_sub(self.uneven_us(other.left_ms()?)))
-                })
+                .filter_map(|other| other.told_until_us())
                 .max();
             // What is told of a lease that is longer than it was asked for is counted from before it was asked.
             let lasted_us = if operation.told().is_some() { lasted_us } else { 0 };
