@@ -26,3 +26,17 @@ fn a_waiter_may_find_its_own_grant_in_an_older_state_that_came_back() {
     assert_eq!(judge(300_000, 600_000), [""; 0]);
     assert_eq!(judge(1_000_000, 2_000_000), ["I4"]);
 }
+
+/// The gateway made two tokens for one request. What voided the first one was lost, and its copy was granted the lock.
+#[test]
+fn of_two_tokens_that_a_gateway_made_for_a_request_one_may_be_released() {
+    let judge = |number| {
+        let first = acquire("a", "~made", (0, 10), granted(5));
+        let released = release("r", "~made", (20, 30), Answer::Released);
+        let operations = vec![first, released, look((40, 50), held("a", number))];
+        let losses = vec![Span { start_us: 15_000, end_us: 15_000 }];
+        judge_all(History { operations, losses, ..History::default() })
+    };
+    assert_eq!(judge(7), [""; 0]);
+    assert_eq!(judge(5), ["I8"]);
+}

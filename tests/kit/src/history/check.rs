@@ -311,7 +311,12 @@ impl Case<'_> {
             }
             for later in &self.operations {
                 let holds = match later.holder() {
-                    Some(holder) => self.grant_of(holder).is_some_and(|grant| grant.token == release.token),
+                    // Whoever has no token is granted the lock by one that the gateway made. Where what voided an earlier one is lost,
+                    // that one may have the lock later.
+                    Some(holder) => self.grant_of(holder).is_some_and(|grant| {
+                        let is_its = !token.starts_with('~') || grant.told() == Some(holder.number);
+                        grant.token == release.token && is_its
+                    }),
                     None => later.told().is_some() && later.token == release.token,
                 };
                 let is_later = later.span.start_us > release.span.end_us;
