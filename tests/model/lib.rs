@@ -15,3 +15,8 @@ mod once;
 mod quorum;
 mod retries;
 mod sentinel;
+
+/// Whether the searches have the larger bounds, by the variable `MODEL`.
+fn is_long() -> bool {
+    std::env::var("MODEL").is_ok_and(|bounds| bounds == "long")
+}

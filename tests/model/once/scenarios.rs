@@ -113,14 +113,9 @@ const LONG: &[(&str, Rules)] = &[
     ("three workers, takeover=false, broken", Rules { breaks: 1, ..FORBIDDING }),
 ];
 
-/// The bounds, by the variable `MODEL`.
-pub fn is_long() -> bool {
-    std::env::var("MODEL").is_ok_and(|bounds| bounds == "long")
-}
-
 #[test]
 fn records_with_results_keep_their_promises() {
-    let bounds = if is_long() { LONG } else { SHORT };
+    let bounds = if crate::is_long() { LONG } else { SHORT };
     for (name, rules) in bounds {
         let begun = Instant::now();
         let checker = search(*rules, HasDiscoveries::AnyFailures);

@@ -263,7 +263,7 @@ mod scenarios {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::once::scenarios::is_long;
+    use crate::is_long;
 
     const X: Asker = Asker { token: 0, gateway: 0, print: 0, takes_over: true };
     const Y: Asker = Asker { token: 1, ..X };

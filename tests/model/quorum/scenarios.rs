@@ -186,14 +186,9 @@ const LONG: &[(&str, Rules)] = &[
     ),
 ];
 
-/// The bounds, by the variable `MODEL`.
-fn is_long() -> bool {
-    std::env::var("MODEL").is_ok_and(|bounds| bounds == "long")
-}
-
 #[test]
 fn the_quorum_keeps_its_promises() {
-    let bounds = if is_long() { LONG } else { SHORT };
+    let bounds = if crate::is_long() { LONG } else { SHORT };
     for (name, rules) in bounds {
         let begun = Instant::now();
         let checker = search(*rules, HasDiscoveries::AnyFailures);
