@@ -110,22 +110,9 @@ impl LockService {
             };
             // Doubt ends here for good: once its attempt is voided, no copy of that command takes anything, however
             // late it is. Sending the same attempt again would leave such a copy alive beyond the end of the lease.
-            match self.void(lock, request.ticket_after(), doubt.clone(), deadline).await {
-                Ok(was_deleted) => {
-                    metrics().doubts.count(DoubtEnded::Undone);
-                    is_undone &= request.is_undone(was_deleted);
-                }
-                // The guard is dropped armed: voiding goes on in the background.
-                Err(_) => {
-                    metrics().doubts.count(DoubtEnded::Unknown);
-                    return Err(StoreError::Unknown(doubt));
-                }
-            }
-            guard.disarm();
-            if acquires_left == 0 || !pause_before(deadline).await {
-                let undone = if is_undone { "; what the request may have done was undone" } else { "" };
-                return Err(not_granted(is_undone, format!("{doubt}{undone}")));
-            }
+            let voided = self.void(lock, request.ticket_after(), doubt.clone(), deadline).await;
+            let undone = voided.map(|was_deleted| is_undone && request.is_undone(was_deleted));
+            is_undone = before_another_try(undone, guard, doubt, acquires_left, deadline).await?;
             attempt = attempt.another();
         }
     }
@@ -228,6 +215,29 @@ impl LockService {
         }
         Ok(was_deleted)
     }
+}
+
+/// After a try that was not answered, and that was voided, or was to be: waits a moment, if another try may follow. `undone` says
+/// whether all that the request has done so far is undone, and is what this returns.
+pub(super) async fn before_another_try(
+    undone: Result<bool, StoreError>,
+    guard: GrantGuard,
+    doubt: String,
+    tries_left: usize,
+    deadline: Instant,
+) -> Result<bool, StoreError> {
+    let Ok(is_undone) = undone else {
+        // The guard is dropped armed: voiding goes on in the background.
+        metrics().doubts.count(DoubtEnded::Unknown);
+        return Err(StoreError::Unknown(doubt));
+    };
+    metrics().doubts.count(DoubtEnded::Undone);
+    guard.disarm();
+    if tries_left == 0 || !pause_before(deadline).await {
+        let undone = if is_undone { "; what the request may have done was undone" } else { "" };
+        return Err(not_granted(is_undone, format!("{doubt}{undone}")));
+    }
+    Ok(is_undone)
 }
 
 /// The answer where nothing was granted, and what an earlier acquire may have done was undone, or perhaps was not.

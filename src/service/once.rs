@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::acquire::not_granted;
+use super::acquire::{before_another_try, not_granted};
 use super::admin::nothing_done;
-use super::time::{lease_left, pause_before};
+use super::time::lease_left;
 use super::{GrantGuard, LockService, Settled, Turn};
 use crate::clock::boottime;
-use crate::lock::{Attempt, FencingToken, LeaseToken, LockKey, Note, Ttl};
+use crate::lock::{Attempt, FencingToken, LeaseToken, LockKey, Note, TokenHash, Ttl};
 use crate::once::{
     Begun, BrokenRecord, Fingerprint, GivenUp, Keep, NotWorker, Place, RecordPage, RecordView, RenewedWork,
     Stored, Storing, WorkResult, Worker,
@@ -22,7 +22,6 @@ use crate::store::{
     Begin, BreakRecord, GiveUp, ListRecords, LookAtRecord, RenewWork, StoreError, StoreResult, Tombstone,
     UndoBegin,
 };
-use crate::telemetry::metrics::{DoubtEnded, metrics};
 
 mod wait;
 
@@ -152,11 +151,12 @@ impl LockService {
             let token = request.token.clone().unwrap_or_else(LeaseToken::generate);
             let begin = request.call(&token, attempt);
             let guard = self.cleaner.guard_begin(&begin, self.records.clone());
+            let undo = UndoBegin { key: begin.key.clone(), token: begin.token, attempt };
             let sent_at = boottime();
-            let doubt = match self.store.call(begin.clone(), self.until(deadline)).await {
+            let doubt = match self.store.call(begin, self.until(deadline)).await {
                 Ok(answer) => {
                     let outcome =
-                        self.hand_out_place(request, answer, &begin, sent_at, guard, deadline).await;
+                        self.hand_out_place(request, answer, undo.token, sent_at, guard, deadline).await;
                     return match outcome {
                         Ok(BeginOutcome::NotBegun(NotBegun::NotReplicated(reason))) if !is_undone => {
                             Err(StoreError::Unknown(reason))
@@ -173,24 +173,10 @@ impl LockService {
                 Err(StoreError::Unknown(reason)) => reason,
             };
             // Once its attempt is voided, no copy of that begin takes anything, however late it is.
-            let undo = UndoBegin { key: begin.key, token: begin.token, attempt };
             let step = |until| self.store.call(undo.clone(), until);
-            match self.settle_from(Some(doubt.clone()), deadline, step).await {
-                Ok(Settled { answer: was_granted, .. }) => {
-                    metrics().doubts.count(DoubtEnded::Undone);
-                    is_undone &= request.is_undone(was_granted);
-                }
-                // The guard is dropped armed: voiding goes on in the background.
-                Err(_) => {
-                    metrics().doubts.count(DoubtEnded::Unknown);
-                    return Err(StoreError::Unknown(doubt));
-                }
-            }
-            guard.disarm();
-            if begins_left == 0 || !pause_before(deadline).await {
-                let undone = if is_undone { "; what the request may have done was undone" } else { "" };
-                return Err(not_granted(is_undone, format!("{doubt}{undone}")));
-            }
+            let voided = self.settle_from(Some(doubt.clone()), deadline, step).await;
+            let undone = voided.map(|voided| is_undone && request.is_undone(voided.answer));
+            is_undone = before_another_try(undone, guard, doubt, begins_left, deadline).await?;
         }
     }
 
@@ -199,7 +185,7 @@ impl LockService {
         &self,
         request: &BeginRequest,
         answer: Begun,
-        begin: &Begin,
+        token: TokenHash,
         sent_at: Duration,
         guard: GrantGuard,
         deadline: Instant,
@@ -251,7 +237,7 @@ impl LockService {
             }
             Begun::Busy(worker) => NotBegun::Busy(worker),
             Begun::Abandoned(worker) => {
-                let is_own = worker.token == begin.token;
+                let is_own = worker.token == token;
                 NotBegun::Abandoned(worker, is_own)
             }
             Begun::FingerprintMismatch => NotBegun::FingerprintMismatch,
