@@ -24,3 +24,5 @@ pub(super) const ONCE_STATUS: HeaderName = HeaderName::from_static("once-status"
 pub(super) const ONCE_CONTENT_TYPE: HeaderName = HeaderName::from_static("once-content-type");
 pub(super) const ONCE_STORED_AT: HeaderName = HeaderName::from_static("once-stored-at");
 pub(super) const ONCE_KEPT_UNTIL: HeaderName = HeaderName::from_static("once-kept-until");
+/// Says whose pages may embed an answer.
+pub(super) const CORP: HeaderName = HeaderName::from_static("cross-origin-resource-policy");

@@ -4,14 +4,14 @@ use axum::body::Body;
 use axum::http::header::{
     CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS,
 };
-use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{JSON, expiry, insert_fencing_token, json, time_ago, with_grant_headers};
 use crate::api::headers::{
-    ONCE, ONCE_CONTENT_TYPE, ONCE_EARLIER, ONCE_KEPT_UNTIL, ONCE_STATUS, ONCE_STORED_AT,
+    CORP, ONCE, ONCE_CONTENT_TYPE, ONCE_EARLIER, ONCE_KEPT_UNTIL, ONCE_STATUS, ONCE_STORED_AT,
 };
 use crate::lock::{FencingToken, LeaseToken, LockKey};
 use crate::once::{Place, RecordView, Stored, WorkState};
@@ -20,8 +20,6 @@ use crate::once::{Place, RecordView, Stored, WorkState};
 const BYTES: &str = "application/octet-stream";
 /// The only media types that are served as what they are. On a gateway with `/ui` a stored script would be one of its own site.
 const HARMLESS: [&str; 2] = ["application/json", "text/plain"];
-/// Says whose pages may embed an answer.
-const CORP: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
 
 /// The work is yours to do.
 #[derive(Serialize, ToSchema)]

@@ -13,7 +13,7 @@ use super::delivery::{Delivery, track};
 use super::strangers::is_worth_a_line;
 use crate::access::{Caller, ShownKey};
 use crate::api::context::{Operation, RequestContext};
-use crate::api::headers::{LEASE_TOKEN, ONCE, REQUEST_ID};
+use crate::api::headers::{CORP, LEASE_TOKEN, ONCE, REQUEST_ID};
 use crate::api::problem::ProblemType;
 use crate::api::route::route_of;
 use crate::audit::Event;
@@ -21,8 +21,6 @@ use crate::lock::LockKey;
 use crate::telemetry::RequestEnd;
 use crate::telemetry::traces::RequestSpan;
 
-/// Says whose pages may embed an answer.
-const CORP: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
 /// Names the trace that a request is a part of.
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 /// The longest id that is taken over from a caller, in characters.
@@ -119,7 +117,10 @@ impl LogLine {
         }
         self.status = Some(response.status().as_u16());
         self.problem = response.extensions().get::<ProblemType>().copied();
-        self.of_record = response.headers().get(ONCE).and_then(RequestOutcome::of_record);
+        // Most requests are about locks, and their answers have no such header.
+        if matches!(self.operation, Operation::Begin | Operation::Store | Operation::OnceRenew) {
+            self.of_record = response.headers().get(ONCE).and_then(RequestOutcome::of_record);
+        }
         if self.method == Method::HEAD {
             // The connection drops the body of this answer unread. So the answer ends with its head.
             self.delivered();
