@@ -91,6 +91,8 @@ impl WaitState {
                 self.held.insert(key.clone(), KnownHolder { until: now + SOON, good_until: now + SOON });
             }
             Acquired::NotTaken(Refusal { holder: Some(lease), .. }) => {
+                // Else the offer of a lock that is held would lapse, and its ticket lose its turn.
+                self.queues.withdrawn(key, now);
                 self.note_held(key, Duration::from_millis(lease.left_ms), now);
             }
             Acquired::NotTaken(_) => self.note_free(key),
@@ -226,30 +228,41 @@ impl Waiters {
 mod tests {
     use super::*;
     use crate::lock::{FencingToken, Lease, LeaseToken, Note, Terms, Ttl};
-    use crate::store::{Enqueue, LineSettings};
+    use crate::store::wait_queue::QueueTurn;
+    use crate::store::{Enqueue, LineSettings, OFFER};
 
-    /// The holder that it names may have released the lock, and no server would tell this again.
-    #[test]
-    fn an_answer_that_is_older_than_the_news_of_a_release_is_not_believed() {
-        let waiters = Waiters::new(WaitQueues::new(LineSettings::default()), broadcast::Sender::new(16));
+    fn waiters() -> Waiters {
+        Waiters::new(WaitQueues::new(LineSettings::default()), broadcast::Sender::new(16))
+    }
+
+    /// What waits for the lock, by a new token.
+    fn waiter() -> Enqueue {
         let (Ok(key), Some(ttl)) = (LockKey::parse(b"k"), Ttl::from_ms(30_000)) else { panic!("no request") };
         let (token, attempt) = (LeaseToken::generate().hash(), Attempt::generate());
-        let terms = Terms::default();
-        let lock = LockRequest { key: key.clone(), token, attempt, ttl, note: Note::default(), terms };
-        let request = Enqueue { lock, takes_over: true, ticket: None, supersedes: Vec::new() };
-        let joined = waiters.step(|state, now| state.queues.join(&request, now));
-        assert_eq!(joined, Ok(()));
+        let lock = LockRequest { key, token, attempt, ttl, note: Note::default(), terms: Terms::default() };
+        Enqueue { lock, takes_over: true, ticket: None, supersedes: Vec::new() }
+    }
+
+    /// The answer that somebody else holds the lock.
+    fn refused() -> Acquired<Refusal> {
         let holder = FencingToken::new(7).map(|fencing_token| Lease {
             fencing_token,
             left_ms: 30_000,
             note: Note::default(),
             is_released: false,
         });
-        let refused =
-            Acquired::NotTaken(Refusal { holder, waiters: 1, position: Some(1), ..Refusal::default() });
+        Acquired::NotTaken(Refusal { holder, waiters: 1, position: Some(1), ..Refusal::default() })
+    }
+
+    /// The holder that it names may have released the lock, and no server would tell this again.
+    #[test]
+    fn an_answer_that_is_older_than_the_news_of_a_release_is_not_believed() {
+        let (waiters, request) = (waiters(), waiter());
+        let key = request.lock.key.clone();
+        assert_eq!(waiters.step(|state, now| state.queues.join(&request, now)), Ok(()));
         let is_believed = |asked_at: Duration| {
             waiters.step(|state, now| {
-                state.learn(&request.lock, &refused, asked_at, now);
+                state.learn(&request.lock, &refused(), asked_at, now);
                 state.held(&key, now).is_some_and(|left| left > SOON)
             })
         };
@@ -259,5 +272,24 @@ mod tests {
         assert!(!is_believed(asked_at));
         let asked_later = waiters.step(|_, now| now) + Duration::from_nanos(1);
         assert!(is_believed(asked_later));
+    }
+
+    /// Another gateway took the lock just then. The offer would lapse meanwhile, as if its waiter had not come.
+    #[test]
+    fn one_who_was_offered_a_lock_that_another_gateway_took_keeps_its_turn() {
+        let (waiters, first, second) = (waiters(), waiter(), waiter());
+        let key = &first.lock.key;
+        let (offered_at, freed_at) = (boottime(), boottime() + 2 * OFFER);
+        let mut state = waiters.state.lock();
+        for waiter in [&first, &second] {
+            assert_eq!(state.queues.join(waiter, offered_at), Ok(()));
+        }
+        state.queues.freed(key, offered_at);
+        state.learn(&second.lock, &refused(), offered_at, offered_at);
+        state.queues.freed(key, freed_at);
+        let turns = [&second, &first].map(|Enqueue { lock, .. }| {
+            state.queues.look(key, &lock.token, lock.attempt, None, freed_at) == QueueTurn::Take
+        });
+        assert_eq!(turns, [false, true]);
     }
 }
