@@ -56,6 +56,10 @@ fn run_the_tests() -> bool {
     let tests = vec![
         test("the_same_seed_has_the_same_history", many::the_same_seed_has_the_same_history),
         test("a_watchman_counts_no_storm", watchman::a_watchman_counts_no_storm),
+        test(
+            "a_break_that_nobody_heard_of_may_still_be_done",
+            once::a_break_that_nobody_heard_of_may_still_be_done,
+        ),
         test("promises_are_kept_under_every_fault", many::promises_are_kept_under_every_fault),
     ];
     !libtest_mimic::run(&Arguments::from_args(), tests).has_failed()

@@ -1,6 +1,7 @@
 //! Decides from what workers asked, and were told, whether the promises of records were kept.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use kit::history::Span;
 
@@ -32,6 +33,13 @@ pub fn judge(operations: &[Operation], disturbances: &[Span]) -> Vec<String> {
         }
     }
     violations
+}
+
+impl Operation {
+    /// What nobody has heard of is done at any time, or never.
+    fn may_be_done_after(&self, time_us: u64) -> bool {
+        self.end_us >= time_us || matches!(self.answer, Answer::Lost | Answer::Unknown)
+    }
 }
 
 struct Record<'a> {
@@ -108,7 +116,7 @@ impl Record<'_> {
             violations.push(format!("O10: a token that gave up works on: {before:?} {after:?}"));
         }
         let was_broken = self.may_have(after.end_us, |other| {
-            matches!(other.action, Action::Break { .. }) && other.end_us >= before.start_us
+            matches!(other.action, Action::Break { .. }) && other.may_be_done_after(before.start_us)
         });
         let stored = match &before.answer {
             Answer::Done { number, .. } | Answer::Stored { number } => Some(*number),
@@ -150,7 +158,8 @@ impl Record<'_> {
         }
         // O9: `earlier: 0` is told to the first alone.
         let was_cleaned = self.may_have(after.end_us, |other| {
-            matches!(other.action, Action::Break { is_clean: true, .. }) && other.end_us >= before.start_us
+            matches!(other.action, Action::Break { is_clean: true, .. })
+                && other.may_be_done_after(before.start_us)
         });
         if *earlier == 0
             && !was_cleaned
@@ -181,4 +190,37 @@ fn judge_waits(operations: &[Operation]) -> Vec<String> {
         }
     }
     violations
+}
+
+/// A break whose answer was lost may be done after the result was told. One that was answered was done before.
+pub fn a_break_that_nobody_heard_of_may_still_be_done() {
+    let begin = |token: &str| {
+        let action = Action::Begin { ttl_ms: 1_000, may_take_over: true, wait: Duration::ZERO };
+        (Some(token.to_owned()), action)
+    };
+    let operation = |(token, action), start_us, answer| Operation {
+        key: "k".to_owned(),
+        token,
+        action,
+        start_us,
+        end_us: start_us + 1,
+        said_us: start_us + 1,
+        answer,
+        calm_since_us: None,
+    };
+    let work = |number| Answer::Work { number, earlier: 0, left_ms: 1_000, is_new: true };
+    let store = (Some("a".to_owned()), Action::Store { result: "r".to_owned() });
+    let is_kept = |broken: Answer| {
+        let history = [
+            operation(begin("a"), 0, work(1)),
+            operation(store.clone(), 10, Answer::Stored { number: 1 }),
+            operation((None, Action::Break { number: Some(1), is_clean: true }), 20, broken),
+            operation(begin("b"), 30, Answer::Done { number: 1, result: "r".to_owned() }),
+            operation(begin("c"), 40, work(2)),
+        ];
+        judge(&history, &[]).is_empty()
+    };
+    assert!(is_kept(Answer::Lost));
+    assert!(is_kept(Answer::Unknown));
+    assert!(!is_kept(Answer::Broken));
 }
