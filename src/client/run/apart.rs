@@ -3,7 +3,7 @@
 //! A shell that has started jobs and then becomes this program by `exec` leaves it those jobs as children. What such a
 //! job leaves behind, and what the command leaves behind, would both come to this process, and could not be told apart.
 //! So the run gets a new process, which has no children but those of its command. This one, whose number others know,
-//! passes signals on to it and ends with its exit status.
+//! passes signals on to it, stops after it, and ends with its exit status.
 
 use std::env;
 use std::io;
@@ -66,6 +66,8 @@ fn start_and_follow() -> io::Result<WaitStatus> {
     let mut heard = SigSet::from(Blocked::SIGCHLD);
     heard.extend(PASSED_ON.into_iter().filter_map(|signal| Blocked::try_from(signal.as_raw()).ok()));
     heard.thread_block()?;
+    let stop = SigSet::from(Blocked::SIGTSTP);
+    stop.thread_block()?;
     let signals = SignalFd::new(&heard)?;
     let pass_on = |signal| {
         // A process that has ended needs none.
@@ -78,10 +80,17 @@ fn start_and_follow() -> io::Result<WaitStatus> {
     });
     loop {
         // Several children that end at once are one signal.
-        while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
-            if pid == run {
+        while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+            if pid != run {
+                continue;
+            }
+            if status.stopping_signal().is_none() {
                 return Ok(status);
             }
+            // Only now may the terminal's SIGTSTP, or the run's, stop this process. A shell that sees it stopped may let
+            // all go on at once, and a run that stopped after that would stay so. A SIGCONT has discarded the SIGTSTP.
+            stop.thread_unblock()?;
+            stop.thread_block()?;
         }
         let received = match signals.read_signal() {
             Ok(Some(received)) => received,

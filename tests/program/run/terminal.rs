@@ -202,7 +202,12 @@ async fn a_command_in_a_pipe_gets_the_terminal_when_it_wants_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_behind_other_children_is_one_job_and_gets_each_key_once() {
     let (_gateway, scene, mut person) = at_a_shell().await;
-    let command = "exec 2>/dev/null; trap 'echo INT >>got' INT; trap 'exit 5' TERM; echo $$ >pid; while :; do sleep 0.02; done";
+    // It stops in its own time, as an editor does. It has no child then, which would be stopped before it.
+    let command = "
+        exec 2>/dev/null; mkfifo never; exec 3<>never; pause() { read -t 0.02 <&3; }
+        trap 'echo INT >>got' INT; trap 'exit 5' TERM
+        trap 'echo >asked; until [ -e may ]; do pause; done; trap - TSTP; kill -TSTP $$' TSTP
+        echo $$ >pid; while :; do pause; done";
     std::fs::write(scene.path("command"), command).unwrap();
     // Not sh: one that waits for its stopped vfork is stopped too, and does not look so.
     let shell =
@@ -210,15 +215,21 @@ async fn a_run_behind_other_children_is_one_job_and_gets_each_key_once() {
     std::fs::write(scene.path("shell"), shell).unwrap();
     person.types("sh shell >out\n");
     let pid = scene.number("pid").await;
+    let run = scene.number("run").await;
     person.types("\u{1a}");
+    eventually("the command is asked to stop", async || scene.path("asked").exists()).await;
+    // The shell would offer to go on with what has yet to stop.
+    assert!(!is_stopped(run));
+    std::fs::write(scene.path("may"), "").unwrap();
     person.sees("Stopped").await;
-    eventually("the command is stopped", async || is_stopped(pid)).await;
+    // So it can go on at once.
+    assert!(is_stopped(pid));
     person.types("fg\n");
     eventually("the command goes on", async || !is_stopped(pid)).await;
     // A signal to the run alone follows, so that whatever was passed on before it has arrived.
     person.types("\u{3}");
     scene.says("got", "INT\n").await;
-    signal(scene.number("run").await, "TERM");
+    signal(run, "TERM");
     eventually("the command ends", async || !is_alive(pid)).await;
     assert_eq!(scene.read("got"), "INT\n");
     person.types("echo status $?\n");
