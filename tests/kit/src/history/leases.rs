@@ -12,11 +12,27 @@ impl Case<'_> {
         if self.is_forgotten(operation, until_us) {
             return quiet_us;
         }
-        if operation.may_come_late() || self.may_poll_late(operation, until_us) {
+        let may_come_late = operation.may_come_late()
+            || self.may_poll_late(operation, until_us)
+            || self.may_pin_late(operation)
+            || self.may_lose_a_voiding(operation, until_us);
+        if may_come_late {
             let latest_us = operation.ended_us.map_or(u64::MAX, |ended_us| ended_us + CONNECTION_ACTS_US);
             return quiet_us.min(latest_us);
         }
         operation.span.end_us.min(until_us)
+    }
+
+    /// At a quorum, a token that asks for what it holds is answered after a renewal.
+    fn may_pin_late(&self, operation: &Operation) -> bool {
+        self.history.is_of_quorum && matches!(operation.answer, Answer::AlreadyHeld { .. })
+    }
+
+    /// Whether what voided an earlier attempt of it may be lost: a copy of that one which comes late to the next primary is taken
+    /// for a repetition, and pins.
+    fn may_lose_a_voiding(&self, operation: &Operation, until_us: u64) -> bool {
+        let mut lost = self.history.failovers.iter().map(|failover| &failover.lost);
+        operation.is_acquire() && lost.any(|lost| lost.start_us <= until_us && lost.overlaps(&operation.span))
     }
 
     /// Whether a copy of one of its polls may act when it has been granted: another request of its token has pinned the grant, so
@@ -51,7 +67,8 @@ impl Case<'_> {
             .copied()
             .filter(|other| other.asked_ttl_ms().is_some() && is_of_it(other))
             .filter(|other| other.span.start_us < seen.span.end_us)
-            .filter(|other| !self.did_nothing_by(other, seen.span))
+            // A renewal that found nothing may come again, when its token has been granted the lock anew.
+            .filter(|other| other.may_come_late() || !self.did_nothing_by(other, seen.span))
             .collect()
     }
 
