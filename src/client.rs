@@ -11,20 +11,22 @@ mod addresses;
 mod ending;
 mod gateway;
 mod gateways;
+mod once;
 mod operating;
+mod reply;
 pub mod run;
 pub mod shell;
 mod trouble;
 
 pub use addresses::GatewayAddresses;
 pub(crate) use ending::{
-    BUSY, CommandFailure, LOST, REFUSED, UNREACHABLE, by_signal, carry_out, exit_code, say,
+    ABANDONED, BUSY, CommandFailure, LOST, REFUSED, UNREACHABLE, by_signal, carry_out, exit_code, say,
 };
-pub(crate) use gateway::{
-    AcquireAnswer, Busy, Gateway, HeldGrant, ReleaseAnswer, RenewAnswer, RequestRefusal,
-};
+pub(crate) use gateway::{AcquireAnswer, Busy, Gateway, LOCK, RequestRefusal};
 pub(crate) use gateways::Gateways;
+pub(crate) use once::{StoredOutput, WorkOutput};
 pub(crate) use operating::{BreakAnswer, ListPage, LockEvent, Looked, NoDecision, ShownLock};
+pub(crate) use reply::{HeldGrant, ReleaseAnswer, RenewAnswer, StoreAnswer};
 pub(crate) use trouble::{Contact, Trouble};
 
 /// Which gateways are asked, and how.
@@ -55,6 +57,35 @@ pub struct AcquireSettings {
     pub min_hold: Option<Duration>,
     /// A note for people.
     pub owner: Option<Owner>,
+    /// If it is no lock, but a piece of work that is done once: on which terms.
+    pub once: Option<OnceTerms>,
+}
+
+/// On which terms a piece of work is begun.
+#[derive(Clone)]
+pub struct OnceTerms {
+    /// How long the result is kept.
+    pub keep: Duration,
+    /// Whether it may be taken over from a worker that may have done it.
+    pub may_take_over: bool,
+    /// Which request the record is for.
+    pub fingerprint: Option<String>,
+}
+
+impl AcquireSettings {
+    /// What it is called in what people read.
+    pub(crate) fn name(&self) -> String {
+        let what = if self.once.is_some() { "work" } else { "lock" };
+        format!("the {what} {:?}", self.key.as_str())
+    }
+
+    /// What is said of it if this process may have it, and could not release it.
+    pub(crate) fn left_behind(&self) -> &'static str {
+        match self.once {
+            Some(_) => "the work may stay blocked until its lease ends",
+            None => "the lock may stay taken until its ttl ends",
+        }
+    }
 }
 
 /// A token that no other acquisition has; the `~` in front of those that gateways make is not for clients.

@@ -41,7 +41,7 @@ pub use error::SettingsError;
 pub use key::KeyArgs;
 pub use observe::{ObserveArgs, ObserveSettings};
 pub use page::settings_page;
-pub use run::RunArgs;
+pub use run::{OnceCommandArgs, RunArgs};
 pub use server::ServerArgs;
 pub use shell::ShellAction;
 pub use shipped::{CompletionsArgs, ManArgs};
@@ -94,6 +94,9 @@ pub enum Action {
     /// Run a command while holding a lock
     #[command(after_long_help = run::MORE_HELP)]
     Run(Box<RunArgs>),
+    /// Run a command once, and give its output to all who ask for the same work
+    #[command(after_long_help = run::ONCE_HELP)]
+    Once(Box<OnceCommandArgs>),
     /// The other commands that ask gateways
     #[command(flatten)]
     Shell(ShellAction),

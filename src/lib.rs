@@ -14,20 +14,22 @@
 //! | `config/access`, `config/server`, `config/observe` | those that say who may do what, how connections are served, and what is said of it all | |
 //! | `config/store` | those that say where locks live, which all commands share that look at a store | |
 //! | `config/page`, `config/shipped` | the page on all of them, made of the flags; the manual and the completions, made of the same | |
-//! | `config/run`, `config/shell`, `config/key` | those of `fencepost run`, of the other commands that ask gateways, and of `fencepost key` | |
+//! | `config/run`, `config/run/once`, `config/shell`, `config/key` | those of `fencepost run` and `fencepost once`, of the other commands that ask gateways, and of `fencepost key` | |
 //! | `config/gateway`, `config/lease` | those of all commands that ask gateways: which ones, with which key; which lock, and on which terms | |
 //! | `config/arguments`, `config/address`, `config/environment` | reading them, and what is said of wrong ones; addresses to listen on; variables that are none of them | |
 //! | [`client`] | the commands that ask gateways. They know of a gateway what its contract says | `access`, `lock`, `log`, `clock` |
-//! | `client/gateway`, `client/gateways`, `client/addresses` | the requests, and what each answer means; which of several gateways is asked; what users write for them | |
+//! | `client/gateway`, `client/reply`, `client/gateways`, `client/addresses` | the requests; what each answer means; which of several gateways is asked; what users write for them | |
+//! | `client/once` | the result of work that is done once, as a command stores it | |
 //! | `client/trouble`, `client/ending` | why there is no answer, in words; with which status and line a command ends | |
 //! | `client/operating` | what is asked once: each answer is a decision, a refusal, or none | |
 //! | `client/shell` | the commands for operators, for scripts that hold a lock from one line to another, and for the keys file | |
 //! | `client/shell/looking`, `client/shell/breaking`, `client/shell/watching` | which locks are held, and by whom; ending one grant; what happens, as it happens | |
 //! | `client/shell/holding`, `client/shell/keys` | a lock for a script; the keys file | |
 //! | `client/shell/ask`, `client/shell/output` | asking until there is an answer; lines for people and for machines | |
-//! | `client/run` | `fencepost run`: a command that runs while a lock is held | |
+//! | `client/run`, `client/run/once` | `fencepost run`: a command that runs while a lock is held; `fencepost once`: its output, which is passed on and stored | |
 //! | `client/run/turn`, `client/run/progress` | waiting for the lock; what a person sees meanwhile | |
 //! | `client/run/supervisor`, `client/run/lease`, `client/run/renewals` | the one loop while the command runs; when what must have ended; renewing | |
+//! | `client/run/ending` | what gateways are told when the command has ended | |
 //! | `client/run/processes`, `client/run/signals`, `client/run/terminal` | all that the command started; what is passed on to it; who may read the terminal | |
 //! | `client/run/apart` | a run in a process of its own, where this one has children that the command did not start | |
 //! | [`api`] | every route, and what all requests pass through | `service`, `store`, `lock`, `server`, `access`, `audit`, `telemetry` |

@@ -13,7 +13,8 @@ use clap::error::ErrorKind;
 use fencepost::access::Keyring;
 use fencepost::api::{self, Admission, App, AppState, KnownHosts};
 use fencepost::audit::{Audit, Event};
-use fencepost::client::{run, shell};
+use fencepost::client::run::{self, RunSettings};
+use fencepost::client::shell;
 use fencepost::clock::SystemClock;
 use fencepost::config::{
     Action, KeysFile, Settings, SettingsError, StoreSettings, explain_arguments, misspelt_variables,
@@ -85,15 +86,8 @@ fn act(action: Action, held: HeldHangups) -> anyhow::Result<ExitCode> {
             tell_unknown(unknown_variables());
             return Ok(check(&store));
         }
-        Action::Run(args) => {
-            // Before the settings are read: a file that they name may be one that can be read once.
-            if let Some(status) = run::run_apart() {
-                return Ok(status);
-            }
-            let settings = args.check()?;
-            tell_unknown(misspelt_variables());
-            return Ok(run::run(&settings));
-        }
+        Action::Run(args) => return run_command(|| args.check()),
+        Action::Once(args) => return run_command(|| args.check()),
         Action::Shell(action) => {
             let command = action.check()?;
             tell_unknown(misspelt_variables());
@@ -102,6 +96,17 @@ fn act(action: Action, held: HeldHangups) -> anyhow::Result<ExitCode> {
         Action::Serve(args) => serve_with_threads(args.check()?, held)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Runs a command as a client of gateways.
+fn run_command(check: impl FnOnce() -> Result<RunSettings, SettingsError>) -> anyhow::Result<ExitCode> {
+    // Before the settings are read: a file that they name may be one that can be read once.
+    if let Some(status) = run::run_apart() {
+        return Ok(status);
+    }
+    let settings = check()?;
+    tell_unknown(misspelt_variables());
+    Ok(run::run(&settings))
 }
 
 /// Says of each variable that is ignored that it is.

@@ -14,6 +14,8 @@ pub(crate) const UNREACHABLE: u8 = 69;
 pub(crate) const NOT_POSSIBLE: u8 = 71;
 /// The lease was lost.
 pub(crate) const LOST: u8 = 76;
+/// The work may have been done, and is not to be done twice (`EX_NOPERM`).
+pub(crate) const ABANDONED: u8 = 77;
 /// The request is wrong, as wrong settings are.
 pub(crate) const REFUSED: u8 = 2;
 /// What shells add to the number of the signal that ended a command.

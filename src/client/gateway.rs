@@ -2,13 +2,17 @@
 
 use std::time::Duration;
 
-use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::redirect::Policy;
 use reqwest::{Certificate, Client, Method, RequestBuilder, Response, Url};
-use serde::Deserialize;
 
 use super::addresses::is_of_this_machine;
-use super::trouble::{Contact, Trouble};
+use super::once::{StoredOutput, WorkOutput};
+use super::reply::{
+    ABANDONED, AskedGateway, GatewayReply, HeldGrant, IN_PROGRESS, LEASE_TOKEN, ReleaseAnswer, RenewAnswer,
+    StoreAnswer, UNSUPPORTED,
+};
+use super::trouble::Trouble;
 use super::{AcquireSettings, GatewaySettings};
 use crate::clock::{boottime, whole_ms};
 use crate::lock::{LeaseToken, LockKey};
@@ -23,33 +27,25 @@ const KEEPALIVE: Duration = Duration::from_secs(2);
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// No answer of a gateway is so long: the longest is a page of a thousand locks. What is longer must not fill the memory.
 const LONGEST_BODY: usize = 16 << 20;
-/// How many characters of what a gateway says are told to people.
-const LONGEST_REASON: usize = 500;
-const LEASE_TOKEN: &str = "lease-token";
+/// Where a gateway is asked about a lock.
+pub(crate) const LOCK: &str = "lock";
 
 /// A gateway, and what all requests to it have in common.
 pub(crate) struct Gateway {
     client: Client,
     address: Url,
-    /// The lock that is asked about, if it is one.
+    /// The lock that is asked about, if it is one; and where.
     key: Option<String>,
+    path: &'static str,
     /// The API key, and the lease token if there is one.
     headers: HeaderMap,
-}
-
-/// What an answer said of the lease.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct HeldGrant {
-    pub(crate) fencing_token: u64,
-    /// When the request was sent.
-    pub(crate) sent_at: Duration,
-    /// When the lease ends at the earliest, counted from then.
-    pub(crate) ends_at: Duration,
 }
 
 /// What came of asking for the lock.
 pub(crate) enum AcquireAnswer {
     Held(HeldGrant),
+    /// The work is done, and this is its result.
+    Done(StoredOutput),
     /// Another client has it, or too many wait.
     Busy(Busy),
     /// Nothing is decided: ask again.
@@ -71,50 +67,8 @@ pub(crate) struct Busy {
     pub(crate) position: Option<u64>,
     pub(crate) waiters: u64,
     pub(crate) reason: String,
-}
-
-/// What came of a renewal.
-pub(crate) enum RenewAnswer {
-    Held(HeldGrant),
-    /// The lock is not ours any more.
-    Gone(String),
-    /// It stays ours until its lease ends, and not longer.
-    MaxHoldReached(String),
-}
-
-/// What came of a release.
-pub(crate) enum ReleaseAnswer {
-    Done,
-    /// It was not ours any more.
-    NotHeld(String),
-}
-
-#[derive(Deserialize)]
-struct GrantBody {
-    key: String,
-    token: String,
-    fencing_token: u64,
-    ttl_ms: u64,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-pub(super) struct GatewayProblem {
-    #[serde(rename = "type")]
-    pub(super) kind: String,
-    detail: String,
-    parameter: Option<String>,
-    position: Option<u64>,
-    pub(super) waiters: u64,
-}
-
-/// An answer, read to its end.
-pub(super) struct GatewayReply<'a> {
-    /// Who was asked.
-    gateway: &'a Gateway,
-    pub(super) status: u16,
-    sent_at: Duration,
-    pub(super) body: Vec<u8>,
+    /// No client is at work, but one may have done it, and the work is not to be taken over.
+    pub(crate) is_abandoned: bool,
 }
 
 /// What speaks HTTP with a gateway at this address.
@@ -146,6 +100,7 @@ fn client(settings: &GatewaySettings, address: &Url) -> Result<Client, String> {
 
 impl Gateway {
     pub(crate) fn new(
+        path: &'static str,
         address: &Url,
         settings: &GatewaySettings,
         key: Option<&LockKey>,
@@ -159,7 +114,7 @@ impl Gateway {
             headers.insert(AUTHORIZATION, secret(&format!("Bearer {key}"))?);
         }
         let key = key.map(|key| key.as_str().to_owned());
-        Ok(Self { client: client(settings, address)?, address: address.clone(), key, headers })
+        Ok(Self { client: client(settings, address)?, address: address.clone(), key, path, headers })
     }
 
     /// Asks for the lock, waiting in the queue for so long.
@@ -178,22 +133,36 @@ impl Gateway {
         if !wait.is_zero() {
             query.push(("wait", in_ms(wait)));
         }
-        let reply = match self.call(Method::PUT, "lock", &query, patience).await {
+        let terms = settings.once.as_ref();
+        if let Some(terms) = terms {
+            query.extend([("keep", in_ms(terms.keep)), ("takeover", terms.may_take_over.to_string())]);
+        }
+        let mut request = self.request(Method::PUT, self.path, &query);
+        if let Some(fingerprint) = terms.and_then(|terms| terms.fingerprint.as_ref()) {
+            request = request.header("once-fingerprint", fingerprint);
+        }
+        let reply = match self.send(request, patience).await {
             Ok(reply) => reply,
             Err(trouble) => return AcquireAnswer::NotNow(trouble),
         };
+        if let Some(result) = reply.stored_output() {
+            return AcquireAnswer::Done(result);
+        }
         if let Some(held) = reply.held() {
             return AcquireAnswer::Held(held);
         }
         let problem = reply.problem();
         match problem.kind.as_str() {
             // A full wait queue is one of a lock that others hold.
-            "/problems/lock-held" | "/problems/too-many-waiters" => AcquireAnswer::Busy(Busy {
-                position: problem.position,
-                waiters: problem.waiters,
-                reason: reply.reason(),
-            }),
-            _ if reply.is_refusal() => AcquireAnswer::Refused(RequestRefusal {
+            "/problems/lock-held" | "/problems/too-many-waiters" | IN_PROGRESS | ABANDONED => {
+                AcquireAnswer::Busy(Busy {
+                    position: problem.position,
+                    waiters: problem.waiters,
+                    reason: reply.reason(),
+                    is_abandoned: problem.kind == ABANDONED,
+                })
+            }
+            kind if reply.is_refusal() || kind == UNSUPPORTED => AcquireAnswer::Refused(RequestRefusal {
                 parameter: problem.parameter,
                 reason: reply.reason(),
                 is_of_all: reply.status != 400,
@@ -210,9 +179,21 @@ impl Gateway {
     }
 
     /// Releases the lock, or gives up the place in the queue.
-    pub(crate) async fn release(&self, patience: Duration) -> Result<ReleaseAnswer, Trouble> {
-        let reply = self.ask_to_release(patience).await?;
+    pub(crate) async fn release(&self, is_clean: bool, patience: Duration) -> Result<ReleaseAnswer, Trouble> {
+        let reply = self.ask_to_release(is_clean, patience).await?;
         reply.release().ok_or_else(|| reply.trouble())
+    }
+
+    /// Stores the output of a command that has succeeded.
+    pub(crate) async fn store(
+        &self,
+        output: &WorkOutput,
+        patience: Duration,
+    ) -> Result<StoreAnswer, Trouble> {
+        let (media_type, body) = output.envelope();
+        let request = self.request(Method::POST, self.path, &[("status", "0".to_owned())]);
+        let reply = self.send(request.header(CONTENT_TYPE, media_type).body(body), patience).await?;
+        reply.storing().ok_or_else(|| reply.trouble())
     }
 
     pub(super) async fn ask_to_renew(
@@ -220,11 +201,17 @@ impl Gateway {
         ttl: Duration,
         patience: Duration,
     ) -> Result<GatewayReply<'_>, Trouble> {
-        self.call(Method::PATCH, "lock", &[("ttl", in_ms(ttl))], patience).await
+        self.call(Method::PATCH, self.path, &[("ttl", in_ms(ttl))], patience).await
     }
 
-    pub(super) async fn ask_to_release(&self, patience: Duration) -> Result<GatewayReply<'_>, Trouble> {
-        self.call(Method::DELETE, "lock", &[], patience).await
+    pub(super) async fn ask_to_release(
+        &self,
+        is_clean: bool,
+        patience: Duration,
+    ) -> Result<GatewayReply<'_>, Trouble> {
+        // Of a lock, nothing is said of that.
+        let clean = (is_clean && self.path != LOCK).then(|| ("clean", "true".to_owned()));
+        self.call(Method::DELETE, self.path, clean.as_slice(), patience).await
     }
 
     /// One request and its whole answer, which may take so long.
@@ -235,9 +222,18 @@ impl Gateway {
         query: &[(&str, String)],
         patience: Duration,
     ) -> Result<GatewayReply<'_>, Trouble> {
+        self.send(self.request(method, place, query), patience).await
+    }
+
+    /// The same of a request that is made already.
+    pub(super) async fn send(
+        &self,
+        request: RequestBuilder,
+        patience: Duration,
+    ) -> Result<GatewayReply<'_>, Trouble> {
         // A lease is counted from before the request that got it.
         let sent_at = boottime();
-        let response = self.request(method, place, query).timeout(patience).send().await;
+        let response = request.timeout(patience).send().await;
         self.read(response.map_err(Trouble::from)?, sent_at).await
     }
 
@@ -259,6 +255,7 @@ impl Gateway {
         sent_at: Duration,
     ) -> Result<GatewayReply<'_>, Trouble> {
         let status = response.status().as_u16();
+        let headers = std::mem::take(response.headers_mut());
         let mut body = Vec::new();
         while let Some(chunk) = response.chunk().await? {
             if body.len() + chunk.len() > LONGEST_BODY {
@@ -266,121 +263,13 @@ impl Gateway {
             }
             body.extend_from_slice(&chunk);
         }
-        Ok(GatewayReply { gateway: self, status, sent_at, body })
-    }
-
-    /// Whether this is the name of the lock that it is asked about.
-    pub(super) fn is_asked_about(&self, key: &str) -> bool {
-        self.key.as_deref() == Some(key)
-    }
-}
-
-impl GatewayProblem {
-    fn is_gateways(&self) -> bool {
-        self.kind.starts_with("/problems/")
-    }
-
-    /// A gateway says that it did not do what it was asked for.
-    fn is_certain(&self) -> bool {
-        self.is_gateways()
-            && !matches!(self.kind.as_str(), "/problems/outcome-unknown" | "/problems/internal-error")
-    }
-}
-
-impl GatewayReply<'_> {
-    fn held(&self) -> Option<HeldGrant> {
-        let grant: GrantBody = match self.status {
-            200 | 201 => serde_json::from_slice(&self.body).ok()?,
-            _ => return None,
+        let asked = AskedGateway {
+            key: self.key.as_deref(),
+            headers: &self.headers,
+            speaks_tls: self.address.scheme() == "https",
         };
-        // A cache or another server may have answered about something else.
-        let token = self.gateway.headers.get(LEASE_TOKEN)?;
-        if !self.gateway.is_asked_about(&grant.key) || token != grant.token.as_str() {
-            return None;
-        }
-        let ends_at = self.sent_at + Duration::from_millis(grant.ttl_ms);
-        Some(HeldGrant { fencing_token: grant.fencing_token, sent_at: self.sent_at, ends_at })
+        Ok(GatewayReply { asked, status, sent_at, headers, body })
     }
-
-    /// What it says of a renewal; `None` if it decides nothing.
-    pub(super) fn renewal(&self) -> Option<RenewAnswer> {
-        if let Some(held) = self.held() {
-            return Some(RenewAnswer::Held(held));
-        }
-        match (self.status, self.problem().kind.as_str()) {
-            (404, "/problems/not-held") | (409, "/problems/held-by-another" | "/problems/token-released") => {
-                Some(RenewAnswer::Gone(self.reason()))
-            }
-            (409, "/problems/max-hold-reached") => Some(RenewAnswer::MaxHoldReached(self.reason())),
-            _ => None,
-        }
-    }
-
-    /// What it says of a release; `None` if it decides nothing.
-    pub(super) fn release(&self) -> Option<ReleaseAnswer> {
-        match (self.status, self.problem().kind.as_str()) {
-            (204, _) => Some(ReleaseAnswer::Done),
-            (404, "/problems/not-held") | (409, "/problems/held-by-another") => {
-                Some(ReleaseAnswer::NotHeld(self.reason()))
-            }
-            _ => None,
-        }
-    }
-
-    pub(super) fn problem(&self) -> GatewayProblem {
-        serde_json::from_slice(&self.body).unwrap_or_default()
-    }
-
-    /// Why it decides nothing. What stands in front of a gateway may answer so although that has done what was asked for.
-    pub(super) fn trouble(&self) -> Trouble {
-        if self.wants_tls() {
-            let reason = "this port speaks TLS: write https://".to_owned();
-            return Trouble { reason, contact: Contact::None, may_be_done: false, is_lasting: true };
-        }
-        let problem = self.problem();
-        if !problem.is_gateways() {
-            return Trouble::without_answer(self.reason());
-        }
-        Trouble {
-            reason: self.reason(),
-            contact: Contact::Answered,
-            may_be_done: !problem.is_certain(),
-            is_lasting: self.is_refusal() && self.status != 400,
-        }
-    }
-
-    /// Whether a gateway says that the same request will be refused again. No other answer is a refusal.
-    pub(super) fn is_refusal(&self) -> bool {
-        self.problem().is_gateways() && !matches!(self.status, 408 | 423 | 425 | 429 | 500..=599)
-    }
-
-    pub(super) fn reason(&self) -> String {
-        let problem = self.problem();
-        if !problem.is_gateways() {
-            return not_a_gateways(self.status);
-        }
-        if self.status == 401 && !self.gateway.headers.contains_key(AUTHORIZATION) {
-            return "it asks for an API key: name the file of yours by --api-key-file".to_owned();
-        }
-        match problem.detail.char_indices().nth(LONGEST_REASON) {
-            Some((end, _)) => format!("{}…", &problem.detail[..end]),
-            None => problem.detail,
-        }
-    }
-
-    /// Whether a server says, in its own words, that it reads nothing but TLS at this port.
-    fn wants_tls(&self) -> bool {
-        let page = String::from_utf8_lossy(&self.body).to_ascii_lowercase();
-        self.status == 400
-            && self.gateway.address.scheme() == "http"
-            && !self.problem().is_gateways()
-            && ["speaks tls", "plain http", "http request to an https"].iter().any(|said| page.contains(said))
-    }
-}
-
-/// What is said of an answer that no gateway gives.
-pub(super) fn not_a_gateways(status: u16) -> String {
-    format!("the answer is HTTP {status}, and not that of a Fencepost gateway")
 }
 
 fn secret(text: &str) -> Result<HeaderValue, String> {

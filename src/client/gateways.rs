@@ -6,7 +6,8 @@ use std::time::Duration;
 use super::GatewaySettings;
 use super::addresses::name_of;
 use super::ending::CommandFailure;
-use super::gateway::{Gateway, ReleaseAnswer};
+use super::gateway::{Gateway, LOCK};
+use super::reply::ReleaseAnswer;
 use super::trouble::{Contact, Trouble};
 use crate::lock::{LeaseToken, LockKey};
 
@@ -34,8 +35,18 @@ impl Gateways {
         key: Option<&LockKey>,
         token: Option<&LeaseToken>,
     ) -> Result<Self, CommandFailure> {
+        Self::at(LOCK, settings, key, token)
+    }
+
+    /// The same, where what they are asked about is at this path.
+    pub(crate) fn at(
+        path: &'static str,
+        settings: &GatewaySettings,
+        key: Option<&LockKey>,
+        token: Option<&LeaseToken>,
+    ) -> Result<Self, CommandFailure> {
         let member = |address| {
-            let gateway = Gateway::new(address, settings, key, token);
+            let gateway = Gateway::new(path, address, settings, key, token);
             let gateway = Arc::new(gateway.map_err(CommandFailure::not_possible)?);
             Ok(Member { name: name_of(address), gateway, trouble: None })
         };
@@ -111,13 +122,22 @@ impl Gateways {
         (!told.is_empty()).then(|| told.join("; "))
     }
 
-    /// Releases the lock, or gives up the place in the queue, at the first that answers. Each is asked once, unless it
-    /// would say again what it has said before.
-    pub(crate) async fn release(&mut self, patience: Duration) -> Option<ReleaseAnswer> {
+    /// Releases the lock, or gives up the place in the queue, at the first that answers. Of work that is done once,
+    /// `is_clean` says that certainly nothing of it was done.
+    pub(crate) async fn release(&mut self, is_clean: bool, patience: Duration) -> Option<ReleaseAnswer> {
+        self.ask(patience, async |gateway, patience| gateway.release(is_clean, patience).await).await
+    }
+
+    /// The first answer. Each is asked once, unless it would say again what it has said before.
+    pub(crate) async fn ask<T>(
+        &mut self,
+        patience: Duration,
+        request: impl AsyncFn(&Gateway, Duration) -> Result<T, Trouble>,
+    ) -> Option<T> {
         let patience = patience / u32::try_from(self.count()).unwrap_or(u32::MAX);
         for _ in 0..self.useful() {
             let (number, gateway) = self.next();
-            match gateway.release(patience).await {
+            match request(&gateway, patience).await {
                 Ok(answer) => {
                     self.answered(number);
                     return Some(answer);

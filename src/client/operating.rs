@@ -9,7 +9,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
-use super::gateway::{Gateway, GatewayReply, ReleaseAnswer, RenewAnswer, not_a_gateways};
+use super::gateway::Gateway;
+use super::reply::{GatewayReply, ReleaseAnswer, RenewAnswer, not_a_gateways};
 use super::trouble::Trouble;
 use crate::clock::boottime;
 
@@ -102,7 +103,7 @@ impl Gateway {
             return Ok(Looked::Free { waiters: problem.waiters });
         }
         match reply.parsed::<ShownLock>() {
-            Some(lock) if self.is_asked_about(&lock.key) => Ok(Looked::Held(lock)),
+            Some(lock) if reply.is_about(&lock.key) => Ok(Looked::Held(lock)),
             _ => Err(reply.undecided()),
         }
     }
@@ -147,7 +148,7 @@ impl Gateway {
 
     /// The same of a release.
     pub(crate) async fn release_once(&self, patience: Duration) -> Result<ReleaseAnswer, NoDecision> {
-        let reply = self.ask_to_release(patience).await?;
+        let reply = self.ask_to_release(false, patience).await?;
         reply.release().ok_or_else(|| reply.undecided())
     }
 

@@ -11,17 +11,18 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal as SignalName;
 use rustix::process::{DumpableBehavior, Pid, Signal, WaitStatus, set_dumpable_behavior};
-use tokio::time::{sleep, timeout};
 
 use crate::client::{
-    AcquireSettings, CommandFailure, GatewaySettings, Gateways, HeldGrant, LOST, ReleaseAnswer, by_signal,
-    carry_out, fresh_token, say,
+    AcquireSettings, CommandFailure, GatewaySettings, Gateways, HeldGrant, LOCK, LOST, by_signal, carry_out,
+    fresh_token, say,
 };
 use crate::clock::boottime;
 use crate::lock::LeaseToken;
 
 mod apart;
+mod ending;
 mod lease;
+mod once;
 mod processes;
 mod progress;
 mod renewals;
@@ -33,9 +34,11 @@ mod turn;
 pub use apart::run_apart;
 pub(crate) use signals::Signals;
 pub(crate) use terminal::Terminal;
-pub(crate) use turn::{LEFT_BEHIND, take};
+pub(crate) use turn::take;
 
+use ending::{LAST_WORD_MAY_TAKE, release};
 use lease::{Alarm, LeaseClock};
+use once::CommandOutput;
 use processes::Family;
 use renewals::Renewals;
 use supervisor::{CommandState, CommandSupervisor, End};
@@ -44,14 +47,6 @@ use turn::{Cause, NotTaken};
 /// The statuses that shells use for a command that cannot be started, and for one that does not exist.
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
-
-/// How long a release is tried: after that the lock is free when its lease ends.
-const RELEASE_MAY_TAKE: Duration = Duration::from_secs(5);
-/// How long one try may take, and the pause before the next one.
-const RELEASE_TRY_MAY_TAKE: Duration = Duration::from_secs(2);
-const RELEASE_PAUSE: Duration = Duration::from_millis(200);
-/// How long the release may take after a lease was lost, as the gateway is likely to be away, or after a signal.
-const LAST_WORD_MAY_TAKE: Duration = Duration::from_secs(1);
 
 /// What `run` needs to know, checked.
 pub struct RunSettings {
@@ -63,6 +58,8 @@ pub struct RunSettings {
     pub kill_after: Duration,
     /// The exit status if another client had the lock until the wait was over.
     pub busy_exit: u8,
+    /// The exit statuses that say: certainly nothing of the work was done.
+    pub clean_statuses: Vec<u8>,
     /// Whether the command gets the token.
     pub passes_token: bool,
     /// The command.
@@ -88,7 +85,8 @@ async fn run_under_lock(settings: &RunSettings) -> Result<u8, CommandFailure> {
     let alarm = Alarm::new().map_err(unsupervised)?;
     let mut terminal = Terminal::open();
     let (token, lock) = (fresh_token()?, &settings.lock);
-    let mut gateways = Gateways::new(&settings.gateways, Some(&lock.key), Some(&token))?;
+    let path = if lock.once.is_some() { "once" } else { LOCK };
+    let mut gateways = Gateways::at(path, &settings.gateways, Some(&lock.key), Some(&token))?;
 
     let held = match take(&mut gateways, lock, &mut signals, &terminal).await {
         Ok(held) => held,
@@ -96,7 +94,10 @@ async fn run_under_lock(settings: &RunSettings) -> Result<u8, CommandFailure> {
         Err(NotTaken { cause: Cause::Busy, may_be_held: false, .. }) if settings.busy_exit == 0 => {
             return Ok(0);
         }
-        Err(not_taken) => return Err(not_taken.explain(&lock.key, settings.busy_exit)),
+        Err(NotTaken { cause: Cause::Done(result), .. }) => {
+            return once::replay(lock, result, &mut signals).await;
+        }
+        Err(not_taken) => return Err(not_taken.explain(lock, settings.busy_exit)),
     };
     let lease = LeaseClock::new(held, lock.ttl, settings.kill_after);
     let is_ready = signals.catch_stop().map_err(unsupervised);
@@ -104,13 +105,13 @@ async fn run_under_lock(settings: &RunSettings) -> Result<u8, CommandFailure> {
     if boottime() >= lease.terms_at() {
         let key = lock.key.as_str();
         say(&format!("the lease of {key:?} was almost over before the command could be started"));
-        let _ = gateways.release(LAST_WORD_MAY_TAKE).await;
+        let _ = gateways.release(true, LAST_WORD_MAY_TAKE).await;
         return Ok(LOST);
     }
-    let command = match is_ready.and_then(|()| start(settings, &token, held)) {
-        Ok(command) => command,
+    let (command, mut output) = match is_ready.and_then(|()| start(settings, &token, held)) {
+        Ok(started) => started,
         Err(failure) => {
-            release(settings, &mut gateways, &mut signals).await;
+            release(lock, true, &mut gateways, &mut signals).await;
             return Err(failure);
         }
     };
@@ -133,18 +134,30 @@ async fn run_under_lock(settings: &RunSettings) -> Result<u8, CommandFailure> {
         family.kill();
     }
     terminal.take_back();
-    match end.map_err(unsupervised)? {
+    if let Some(output) = &mut output {
+        output.close();
+    }
+    let ended = match end.map_err(unsupervised)? {
         End::Ended { status, is_nobody_left, passed_on } => {
             tell_of_signal(status, passed_on);
-            if is_nobody_left {
-                release(settings, &mut gateways, &mut signals).await;
-            } else {
-                let key = lock.key.as_str();
-                say(&format!(
-                    "something that the command started could not be ended: the lock {key:?} is not released"
-                ));
+            let status = exit_status(status);
+            match &output {
+                Some(output) if status == 0 => {
+                    once::store(lock, &mut gateways, &mut signals, &output.whole()).await
+                }
+                _ if is_nobody_left => {
+                    let is_clean = settings.clean_statuses.contains(&status);
+                    release(lock, is_clean, &mut gateways, &mut signals).await;
+                    Ok(status)
+                }
+                _ => {
+                    let name = lock.name();
+                    say(&format!(
+                        "something that the command started could not be ended: {name} is not released"
+                    ));
+                    Ok(status)
+                }
             }
-            Ok(exit_status(status))
         }
         End::Lost { problem, is_nobody_left } => {
             terminal.restore();
@@ -152,11 +165,15 @@ async fn run_under_lock(settings: &RunSettings) -> Result<u8, CommandFailure> {
             say(&problem);
             if is_nobody_left {
                 // So the next client need not wait until the lease ends.
-                let _ = gateways.release(LAST_WORD_MAY_TAKE).await;
+                let _ = gateways.release(false, LAST_WORD_MAY_TAKE).await;
             }
             Ok(LOST)
         }
+    };
+    if let Some(output) = output {
+        output.finish(&mut signals).await;
     }
+    ended
 }
 
 /// Keeps the environment and the memory of this process, with the API key and the token in them, from other processes of
@@ -165,11 +182,22 @@ fn conceal() -> io::Result<()> {
     Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 
-fn start(settings: &RunSettings, token: &LeaseToken, held: HeldGrant) -> Result<Pid, CommandFailure> {
+fn start(
+    settings: &RunSettings,
+    token: &LeaseToken,
+    held: HeldGrant,
+) -> Result<(Pid, Option<CommandOutput>), CommandFailure> {
     let mut command = Command::new(&settings.program);
+    let (name, output) = if settings.lock.once.is_some() {
+        let (output, writer) = CommandOutput::open(held.max_result_bytes).map_err(unsupervised)?;
+        command.stdout(writer).env("ONCE_EARLIER", held.earlier.to_string());
+        ("ONCE_KEY", Some(output))
+    } else {
+        ("LOCK_KEY", None)
+    };
     command
         .args(&settings.arguments)
-        .env("LOCK_KEY", settings.lock.key.as_str())
+        .env(name, settings.lock.key.as_str())
         .env("FENCING_TOKEN", held.fencing_token.to_string())
         // A token that this process was given is that of another lock.
         .env_remove("LEASE_TOKEN")
@@ -181,51 +209,11 @@ fn start(settings: &RunSettings, token: &LeaseToken, held: HeldGrant) -> Result<
         command.env("LEASE_TOKEN", token.reveal());
     }
     match command.spawn() {
-        Ok(child) => Ok(Pid::from_child(&child)),
+        Ok(child) => Ok((Pid::from_child(&child), output)),
         Err(error) => {
             let problem = format!("cannot run {:?}: {error}", settings.program);
             let is_missing = error.kind() == io::ErrorKind::NotFound;
             Err(CommandFailure { problem, status: if is_missing { NOT_FOUND } else { NOT_EXECUTABLE } })
-        }
-    }
-}
-
-/// Releases the lock, and says so if that cannot be done: the exit status stays that of the command.
-async fn release(settings: &RunSettings, gateways: &mut Gateways, signals: &mut Signals) {
-    let key = settings.lock.key.as_str();
-    // What has arrived before was meant for the command, and has ended it perhaps.
-    signals.forget().await;
-    gateways.forget_troubles();
-    let tries = async {
-        loop {
-            let answer = gateways.release(RELEASE_TRY_MAY_TAKE).await;
-            if answer.is_some() || !gateways.may_answer() {
-                return answer;
-            }
-            sleep(RELEASE_PAUSE).await;
-        }
-    };
-    // A person who interrupts does not want to wait for long. But a service manager may send a signal to all processes,
-    // and the command may have ended by it already. So time for one try is left.
-    let interrupted = async {
-        signals.next().await;
-        sleep(LAST_WORD_MAY_TAKE).await;
-    };
-    let done = tokio::select! {
-        biased;
-        done = timeout(RELEASE_MAY_TAKE, tries) => done.ok().flatten(),
-        () = interrupted => None,
-    };
-    match done {
-        Some(ReleaseAnswer::Done) => {}
-        Some(ReleaseAnswer::NotHeld(reason)) => {
-            say(&format!("the lock {key:?} was not held any more at the end: {reason}"));
-        }
-        None => {
-            let why = gateways.trouble().unwrap_or_else(|| "no answer in time".to_owned());
-            say(&format!(
-                "the lock {key:?} could not be released, and may stay taken until its lease ends: {why}"
-            ));
         }
     }
 }

@@ -64,7 +64,8 @@ impl Given {
 pub fn explain_arguments(error: &clap::Error) -> String {
     let text = error.to_string();
     let first_paragraph = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
-    let is_run = told(error, ContextKind::Usage).is_some_and(|usage| usage.contains("fencepost run"));
+    let usage = told(error, ContextKind::Usage).unwrap_or_default();
+    let runs = ["run", "once"].into_iter().find(|name| usage.contains(&format!("fencepost {name}")));
     let wrong = told(error, ContextKind::InvalidArg).unwrap_or_default();
     if let Some(variable) = empty_variable(error) {
         return format!("the variable {variable} is empty: give it a value, or remove it");
@@ -82,16 +83,19 @@ pub fn explain_arguments(error: &clap::Error) -> String {
             let commands: Vec<_> = shown.map(|command| command.get_name()).collect();
             format!("{first_paragraph}: the commands are {}", commands.join(", "))
         }
-        ErrorKind::UnknownArgument if is_run && !wrong.starts_with('-') => {
-            let advice = "write -- in front of the command, as in fencepost run KEY -- COMMAND";
+        ErrorKind::UnknownArgument
+            if let Some(name) = runs
+                && !wrong.starts_with('-') =>
+        {
+            let advice = format!("write -- in front of the command, as in fencepost {name} KEY -- COMMAND");
             format!("{first_paragraph}: {advice}")
         }
         // The library has noticed that it could be a value.
-        ErrorKind::UnknownArgument if !is_run && error.get(ContextKind::Suggested).is_some() => {
+        ErrorKind::UnknownArgument if runs.is_none() && error.get(ContextKind::Suggested).is_some() => {
             format!("{first_paragraph}: if it is the name of a lock, write -- in front of it")
         }
-        ErrorKind::MissingRequiredArgument if is_run => {
-            format!("{first_paragraph}: write fencepost run KEY -- COMMAND")
+        ErrorKind::MissingRequiredArgument if let Some(name) = runs => {
+            format!("{first_paragraph}: write fencepost {name} KEY -- COMMAND")
         }
         ErrorKind::ValueValidation => {
             let cause = error.source();

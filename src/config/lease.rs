@@ -8,6 +8,11 @@ use super::error::{SettingsError, duration, require};
 use crate::client::AcquireSettings;
 use crate::lock::{LockKey, Owner};
 
+/// Below this there is no time left between a renewal that failed and the end of the lease.
+const SHORTEST_TTL: Duration = Duration::from_secs(1);
+/// What a command is given to end by itself, unless a third of the ttl is less.
+pub(super) const KILL_AFTER: Duration = Duration::from_secs(5);
+
 /// The terms of a lock that is taken.
 #[derive(Args, Clone)]
 pub(super) struct LeaseArgs {
@@ -53,6 +58,7 @@ impl LeaseArgs {
             max_hold: self.max_hold,
             min_hold: self.min_hold,
             owner,
+            once: None,
         })
     }
 }
@@ -63,13 +69,18 @@ pub(super) fn check_ttl(ttl: Duration) -> Result<(), SettingsError> {
     require("--ttl", ttl >= Duration::from_millis(1), rule)
 }
 
+/// That a command can be ended in time.
+pub(super) fn check_command_ttl(ttl: Duration) -> Result<(), SettingsError> {
+    require("--ttl", ttl >= SHORTEST_TTL, "at least 1s, so that the command can be ended in time")
+}
+
 /// The name of a lock.
 pub(super) fn key_of(text: &str) -> Result<LockKey, SettingsError> {
     LockKey::parse(text.as_bytes()).map_err(|error| SettingsError::new("the key", error.to_string()))
 }
 
 /// The command and the machine, as far as they can be said in an owner.
-fn default_owner(command: &str) -> Option<Owner> {
+pub(super) fn default_owner(command: &str) -> Option<Owner> {
     let machine = rustix::system::uname();
     let text = format!("{command} on {}", machine.nodename().to_string_lossy());
     let mut text: String = text.chars().filter(|c| !c.is_control()).collect();

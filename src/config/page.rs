@@ -20,9 +20,10 @@ one line what is wrong, and exits with 2.
 ";
 
 /// What is said of each command before its flags.
-const COMMANDS: [(&[&str], &str); 7] = [
+const COMMANDS: [(&[&str], &str); 8] = [
     (&["serve"], "The gateway. `fencepost` without a command does the same."),
     (&["run"], "[Run a command](run.md) while holding a lock. `KEY` is the name of the lock."),
+    (&["once"], "[Run a command once](once-command.md). `KEY` is the name of the work."),
     (
         &["acquire"],
         "Take a lock for a script. The other [commands for a shell](shell.md) take those flags of these that concern them.",

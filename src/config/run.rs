@@ -1,4 +1,4 @@
-//! The flags of `run`.
+//! The flags of the commands that run a command.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -9,13 +9,14 @@ use clap::Args;
 
 use super::error::{SettingsError, duration, require};
 use super::gateway::GatewayArgs;
-use super::lease::LeaseArgs;
+use super::lease::{KILL_AFTER, LeaseArgs, check_command_ttl};
 use crate::client::run::RunSettings;
 
-/// Below this there is no time left between a renewal that failed and the end of the lease.
-const SHORTEST_TTL: Duration = Duration::from_secs(1);
-/// What a command is given to end by itself, unless a third of the ttl is less.
-const KILL_AFTER: Duration = Duration::from_secs(5);
+mod once;
+
+pub(super) use once::ONCE_HELP;
+pub use once::OnceCommandArgs;
+
 /// What `--help` says below the flags.
 pub(super) const MORE_HELP: &str = "\
 Example:
@@ -76,11 +77,7 @@ impl RunArgs {
             return Err(SettingsError::new("the command", "is missing"));
         };
         let name = Path::new(program).file_name().unwrap_or(program).to_string_lossy();
-        require(
-            "--ttl",
-            self.lease.ttl >= SHORTEST_TTL,
-            "at least 1s, so that the command can be ended in time",
-        )?;
+        check_command_ttl(self.lease.ttl)?;
         let lock = self.lease.check(&self.key, &name)?;
         let longest_kill_after = lock.ttl / 3;
         let kill_after = self.kill_after.unwrap_or(KILL_AFTER.min(longest_kill_after));
@@ -90,6 +87,7 @@ impl RunArgs {
             lock,
             kill_after,
             busy_exit: self.busy_exit,
+            clean_statuses: Vec::new(),
             passes_token: self.pass_token,
             program: program.clone(),
             arguments: arguments.to_vec(),

@@ -145,7 +145,7 @@ fn a_wrong_setting_is_told_with_what_was_given_and_with_what_to_write() {
             &["lock"],
             &[
                 "'lock'",
-                "the commands are serve, run, acquire, renew, release, list, status, watch, break, check, key, openapi, completions",
+                "the commands are serve, run, once, acquire, renew, release, list, status, watch, break, check, key, openapi, completions",
             ],
         ),
         (&["chek"], &["'chek'", "did you mean check?"]),
@@ -226,7 +226,7 @@ fn a_word_in_the_wrong_place_and_an_empty_variable_are_told_with_what_to_do() {
     assert!(stderr.contains("one word, such as 5m"), "{stderr}");
     let output = run(&["nonsense"]);
     let stderr = String::from_utf8(output.stderr).unwrap();
-    assert!(stderr.contains("the commands are serve, run, acquire, renew, release, list, status, watch, break, check, key, openapi, completions\n"), "{stderr}");
+    assert!(stderr.contains("the commands are serve, run, once, acquire, renew, release, list, status, watch, break, check, key, openapi, completions\n"), "{stderr}");
     for args in [&["serve"][..], &[], &["check"]] {
         let mut command = bare_command();
         command.args(args).env("FENCEPOST_MAX_TTL", "");
@@ -291,12 +291,16 @@ fn help_names_every_flag_and_its_variable() {
 }
 
 #[test]
-fn the_help_of_run_tells_of_several_gateways_and_of_each_exit_status() {
+fn the_help_of_run_and_once_tells_of_several_gateways_and_of_each_exit_status() {
     let help = String::from_utf8(run(&["run", "--help"]).stdout).unwrap();
     assert!(help.contains("FENCEPOST_URL=http://a:8080,http://b:8080"), "{help}");
-    let (_, statuses) = help.split_once("Exit status:").unwrap();
-    for status in ["75", "69", "76", "2 ", "126, 127", "128 + n", "71"] {
-        assert!(statuses.lines().any(|line| line.trim_start().starts_with(status)), "{status}: {help}");
+    let all = ["75", "69", "76", "2 ", "126, 127", "128 + n", "71"];
+    for (command, more) in [("run", &[][..]), ("once", &["0", "74", "77"])] {
+        let help = String::from_utf8(run(&[command, "--help"]).stdout).unwrap();
+        let (_, statuses) = help.split_once("Exit status:").unwrap();
+        for status in all.iter().chain(more) {
+            assert!(statuses.lines().any(|line| line.trim_start().starts_with(status)), "{status}: {help}");
+        }
     }
 }
 

@@ -14,6 +14,7 @@ mod descriptors;
 mod keys;
 mod log;
 mod metrics;
+mod once;
 mod preflight;
 mod run;
 mod shell;

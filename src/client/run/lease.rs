@@ -103,7 +103,7 @@ mod tests {
     fn lease(ttl_ms: u64, kill_after_ms: u64) -> LeaseClock {
         let ttl = Duration::from_millis(ttl_ms);
         let sent_at = Duration::from_secs(1000);
-        let held = HeldGrant { fencing_token: 1, sent_at, ends_at: sent_at + ttl };
+        let held = HeldGrant { sent_at, ends_at: sent_at + ttl, ..HeldGrant::default() };
         LeaseClock::new(held, ttl, Duration::from_millis(kill_after_ms))
     }
 
@@ -127,11 +127,7 @@ mod tests {
     fn a_late_answer_does_not_shorten_it() {
         let mut lease = lease(30_000, 5_000);
         let before = lease.ends_at();
-        lease.extend(HeldGrant {
-            fencing_token: 1,
-            sent_at: Duration::ZERO,
-            ends_at: Duration::from_secs(9),
-        });
+        lease.extend(HeldGrant { ends_at: Duration::from_secs(9), ..HeldGrant::default() });
         assert_eq!(lease.ends_at(), before);
     }
 

@@ -103,7 +103,7 @@ impl CommandSupervisor<'_> {
         let is_nobody_left = self.family.kill();
         let key = self.settings.lock.key.as_str();
         let why = match self.state.gone.take() {
-            Some(reason) => format!("the lock {key:?} was lost: {reason}"),
+            Some(reason) => format!("{} was lost: {reason}", self.settings.lock.name()),
             None if now >= self.lease.ends_at() => {
                 format!("the lease of {key:?} ended while this process or the machine stood still")
             }

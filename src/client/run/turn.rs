@@ -9,11 +9,10 @@ use super::progress::Progress;
 use super::signals::Signals;
 use super::terminal::Terminal;
 use crate::client::{
-    AcquireAnswer, AcquireSettings, CommandFailure, Contact, Gateway, Gateways, HeldGrant, REFUSED,
-    RequestRefusal, UNREACHABLE, by_signal,
+    ABANDONED, AcquireAnswer, AcquireSettings, CommandFailure, Contact, Gateway, Gateways, HeldGrant,
+    REFUSED, RequestRefusal, StoredOutput, UNREACHABLE, by_signal,
 };
 use crate::clock::{Backoff, boottime};
-use crate::lock::LockKey;
 
 /// How long one request waits. The place is kept for longer than the next takes to arrive.
 const SLICE: Duration = Duration::from_secs(20);
@@ -38,9 +37,6 @@ const GIVING_UP_MAY_TAKE: Duration = Duration::from_secs(2);
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// What is said of a lock that this process may have, and could not release.
-pub(crate) const LEFT_BEHIND: &str = "the lock may stay taken until its ttl ends";
-
 /// Why there is no lock.
 pub(crate) struct NotTaken {
     pub(crate) cause: Cause,
@@ -50,11 +46,14 @@ pub(crate) struct NotTaken {
 }
 
 /// Who is to blame.
-#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cause {
     /// This process is to end.
     Signal(Signal),
     Busy,
+    /// A worker that has left may have done the work, and its work is not to be taken over.
+    Abandoned,
+    /// The work is done already.
+    Done(StoredOutput),
     /// There is no gateway, or none that can use its store or has room for this client.
     Unreachable,
     /// No gateway can be spoken with until something is set right, such as a certificate.
@@ -69,16 +68,19 @@ impl NotTaken {
     }
 
     /// What is said of it, and the status; the one for a lock that is busy is the caller's.
-    pub(crate) fn explain(&self, key: &LockKey, busy: u8) -> CommandFailure {
-        let (key, reason) = (key.as_str(), &self.reason);
-        let (status, problem) = match self.cause {
+    pub(crate) fn explain(&self, settings: &AcquireSettings, busy: u8) -> CommandFailure {
+        let (name, reason) = (settings.name(), &self.reason);
+        let verb = if settings.once.is_some() { "begin" } else { "take" };
+        let (status, problem) = match &self.cause {
             Cause::Signal(signal) => (by_signal(signal.as_raw()), String::new()),
-            Cause::Busy => (busy, format!("the lock {key:?} is busy: {reason}")),
-            Cause::Unreachable => (UNREACHABLE, format!("cannot take the lock {key:?}: {reason}")),
-            Cause::Misconfigured => (REFUSED, format!("cannot take the lock {key:?}: {reason}")),
+            Cause::Busy => (busy, format!("{name} is busy: {reason}")),
+            Cause::Abandoned => (ABANDONED, format!("{name} is not begun: {reason}")),
+            Cause::Done(_) => (0, String::new()),
+            Cause::Unreachable => (UNREACHABLE, format!("cannot {verb} {name}: {reason}")),
+            Cause::Misconfigured => (REFUSED, format!("cannot {verb} {name}: {reason}")),
             Cause::Refused => (REFUSED, format!("refused by {reason}")),
         };
-        CommandFailure::new(status, problem).and(if self.may_be_held { LEFT_BEHIND } else { "" })
+        CommandFailure::new(status, problem).and(if self.may_be_held { settings.left_behind() } else { "" })
     }
 }
 
@@ -112,7 +114,8 @@ pub(crate) async fn take(
     if turn.is_asking || turn.may_have_place {
         let may_be_held = turn.is_asking || turn.may_have_lock;
         // An answer that crosses this one grants nothing any more.
-        let given_up = timeout(GIVING_UP_MAY_TAKE, turn.give_up(not_taken.cause == Cause::Refused)).await;
+        let given_up =
+            timeout(GIVING_UP_MAY_TAKE, turn.give_up(matches!(not_taken.cause, Cause::Refused))).await;
         not_taken.may_be_held = may_be_held && given_up != Ok(true);
     }
     Err(not_taken)
@@ -173,14 +176,16 @@ impl Turn<'_> {
             match &answer {
                 AcquireAnswer::Held(_) | AcquireAnswer::Busy(_) => {
                     self.gateways.answered(number);
-                    self.may_have_place = true;
                     self.has_decided = true;
                     self.may_have_lock = matches!(answer, AcquireAnswer::Held(_));
+                    // A record has no queue.
+                    self.may_have_place = self.may_have_lock || self.settings.once.is_none();
                 }
                 AcquireAnswer::NotNow(trouble) => {
                     self.may_have_place |= contact > Contact::None;
                     self.may_have_lock |= trouble.may_be_done;
                 }
+                AcquireAnswer::Done(_) => (self.may_have_place, self.may_have_lock) = (false, false),
                 AcquireAnswer::Refused(_) => {}
             }
             match answer {
@@ -195,8 +200,10 @@ impl Turn<'_> {
                     let reason = "answers take too long for a lease this short";
                     return Err(NotTaken::because(Cause::Unreachable, reason));
                 }
+                AcquireAnswer::Done(result) => return Err(NotTaken::because(Cause::Done(result), "")),
                 AcquireAnswer::Busy(busy) if now >= wait_ends_at => {
-                    return Err(NotTaken::because(Cause::Busy, busy.reason));
+                    let cause = if busy.is_abandoned { Cause::Abandoned } else { Cause::Busy };
+                    return Err(NotTaken::because(cause, busy.reason));
                 }
                 AcquireAnswer::Busy(busy) => {
                     self.progress.note(self.settings.key.as_str(), &busy);
@@ -255,7 +262,7 @@ impl Turn<'_> {
     /// Gives up what a request may have got. After a refusal each gateway is asked at most once, and the one that refused
     /// is not: it would count one more wrong key. Returns whether a gateway has confirmed it.
     async fn give_up(&mut self, is_refused: bool) -> bool {
-        while self.gateways.release(GIVING_UP_MAY_TAKE).await.is_none() {
+        while self.gateways.release(true, GIVING_UP_MAY_TAKE).await.is_none() {
             if is_refused || !self.gateways.may_answer() {
                 return false;
             }

@@ -12,7 +12,7 @@ use tokio::task::spawn_blocking;
 use super::ask::{Aim, ask};
 use super::output::{json_line, print, record};
 use super::{LeaseSettings, RenewSettings, TakeSettings};
-use crate::client::run::{LEFT_BEHIND, Signals, Terminal, take};
+use crate::client::run::{Signals, Terminal, take};
 use crate::client::{
     BUSY, CommandFailure, Gateways, HeldGrant, LOST, REFUSED, ReleaseAnswer, RenewAnswer, by_signal,
     fresh_token,
@@ -49,7 +49,7 @@ pub(super) async fn acquire(settings: &TakeSettings) -> Result<u8, CommandFailur
     let file = token_file.as_deref().map(|path| TokenFile::create(path, &token)).transpose()?;
     let mut gateways = Gateways::new(gateways, Some(&lock.key), Some(&token))?;
     let (failure, may_be_held) = match take(&mut gateways, lock, &mut signals, &Terminal::open()).await {
-        Err(not_taken) => (not_taken.explain(&lock.key, BUSY), not_taken.may_be_held),
+        Err(not_taken) => (not_taken.explain(lock, BUSY), not_taken.may_be_held),
         Ok(held) => {
             let text = told(lock.key.as_str(), file.is_none().then_some(&token), held, *json)?;
             // After a signal, or where the tokens cannot be printed, the script would not know what it holds.
@@ -63,9 +63,9 @@ pub(super) async fn acquire(settings: &TakeSettings) -> Result<u8, CommandFailur
                     file.map(TokenFile::keep);
                     return Ok(0);
                 }
-                Err(failure) => match gateways.release(TAKING_BACK_MAY_TAKE).await {
+                Err(failure) => match gateways.release(false, TAKING_BACK_MAY_TAKE).await {
                     Some(_) => (failure, false),
-                    None => (failure.and(LEFT_BEHIND), true),
+                    None => (failure.and(lock.left_behind()), true),
                 },
             }
         }

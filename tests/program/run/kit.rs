@@ -73,13 +73,27 @@ impl Scene {
 
     /// `fencepost run` with these arguments, in the directory.
     pub fn command(&self, args: &[&str]) -> Command {
+        self.command_of("run", args)
+    }
+
+    /// The same of another command of the program.
+    pub fn command_of(&self, name: &str, args: &[&str]) -> Command {
         let mut command = bare_command();
-        command.arg("run").args(args).env("FENCEPOST_URL", &self.url).current_dir(self.directory.path());
+        command.arg(name).args(args).env("FENCEPOST_URL", &self.url).current_dir(self.directory.path());
         command
     }
 
     pub fn start(&self, args: &[&str]) -> Running {
         self.launch(self.command(args))
+    }
+
+    /// Runs a shell script as the work `k`, by `fencepost once`.
+    pub fn start_work(&self, flags: &[&str], script: &str) -> Running {
+        self.launch(self.command_of("once", &[flags, &["k", "--", "sh", "-c", script]].concat()))
+    }
+
+    pub async fn do_work(&self, flags: &[&str], script: &str) -> Ended {
+        self.start_work(flags, script).end().await
     }
 
     /// Runs a shell script under the lock `k`.

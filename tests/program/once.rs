@@ -1,0 +1,6 @@
+//! `fencepost once`: real commands, whose output goes to all who ask for the same work.
+
+mod output;
+mod refused;
+mod storing;
+mod working;

@@ -1,0 +1,104 @@
+//! What becomes of the output: it is passed on as it comes, and kept if it is not too long.
+
+use std::io::Read;
+use std::process::Stdio;
+
+use kit::{Client, Gateway, eventually, fresh_token};
+
+use crate::run::kit::Scene;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn other_clients_read_the_output_as_it_is() {
+    let gateway = Gateway::embedded(&[]).await;
+    let (scene, client) = (Scene::on(&gateway), Client::new(gateway.address));
+    for (key, script, media_type) in [
+        ("text", "printf 'all g\\303\\266\\303\\266d\\n'", "text/plain; charset=utf-8"),
+        ("bytes", "printf '\\000\\377\\n'", "application/octet-stream"),
+        ("nothing", "true", "text/plain; charset=utf-8"),
+    ] {
+        let run = async || {
+            let mut command = scene.command_of("once", &[key, "--", "sh", "-c", script]);
+            let output = command.stdout(Stdio::piped()).output().unwrap();
+            assert!(output.status.success());
+            output.stdout
+        };
+        let first = run().await;
+        assert_eq!(run().await, first);
+        let answer = client.put(&format!("/once/{key}")).token(&fresh_token()).send().await.expect(200);
+        assert_eq!(answer.body, first);
+        assert_eq!(answer.header("once-status"), Some("0"));
+        assert_eq!(answer.header("once-content-type"), Some(media_type));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_output_that_is_too_long_is_not_stored_and_a_replay_says_so() {
+    let gateway = Gateway::embedded(&[]).await;
+    let (scene, client) = (Scene::on(&gateway), Client::new(gateway.address));
+    let script = "echo run >>runs; head -c 1048576 /dev/zero | tr '\\000' x";
+    let first = scene.do_work(&[], script).await.expect_silent(0);
+    assert_eq!(first.stdout.len(), 1 << 20);
+    let second = scene.do_work(&[], script).await;
+    assert_eq!(second.stdout, "");
+    second.expect_line(0, &["\"k\" is done", "output of 1048576 bytes", "too long"]);
+    assert_eq!(scene.read("runs"), "run\n");
+    let answer = client.put("/once/k").token(&fresh_token()).send().await.expect(200);
+    assert_eq!(answer.json(), serde_json::json!({"output_bytes": 1_048_576}));
+    let media_type = answer.header("once-content-type");
+    assert_eq!(media_type, Some("application/vnd.fencepost.output-omitted+json"));
+    assert_eq!(answer.header("once-status"), Some("0"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_output_of_just_the_largest_size_is_stored() {
+    let gateway = Gateway::embedded(&["--max-result-bytes", "1024"]).await;
+    let scene = Scene::on(&gateway);
+    for (key, bytes, kept) in [("fits", 1024, 1024), ("does-not", 1025, 0)] {
+        let script = format!("head -c {bytes} /dev/zero | tr '\\000' x");
+        for expected in [bytes, kept] {
+            let command = scene.command_of("once", &[key, "--", "sh", "-c", &script]);
+            let ended = scene.launch(command).end().await;
+            assert_eq!((ended.status, ended.stdout.len()), (Some(0), expected), "{key}: {}", ended.stderr);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn output_is_passed_on_before_the_command_ends() {
+    let gateway = Gateway::embedded(&[]).await;
+    let scene = Scene::on(&gateway);
+    let mut command = scene.command_of("once", &["k", "--", "sh", "-c", "echo first; read line; echo $line"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    let mut line = [0; 6];
+    stdout.read_exact(&mut line).unwrap();
+    assert_eq!(&line, b"first\n");
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_result_is_stored_though_nobody_reads_the_output() {
+    let gateway = Gateway::embedded(&["--max-result-bytes", "1048576"]).await;
+    let (scene, client) = (Scene::on(&gateway), Client::new(gateway.address));
+    let state = async |key: &str| {
+        let answer = client.get(&format!("/once/{key}")).send().await;
+        answer.json()["state"].as_str().map(str::to_owned)
+    };
+    // It fills the pipe to the reader. The rest is in the pipe of the command.
+    let script = "head -c 100000 /dev/zero | tr '\\000' x";
+    let mut command = scene.command_of("once", &["slow", "--", "sh", "-c", script]);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    eventually("it is stored", async || state("slow").await.as_deref() == Some("done")).await;
+    let mut printed = Vec::new();
+    child.stdout.take().unwrap().read_to_end(&mut printed).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(printed.len(), 100_000);
+    // The reader has gone, and the work goes on.
+    let mut command = scene.command_of("once", &["gone", "--", "sh", "-c", script]);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert!(child.wait().unwrap().success());
+    let record = client.get("/once/gone").send().await.expect(200).json();
+    assert_eq!((record["state"].as_str(), record["result_bytes"].as_u64()), (Some("done"), Some(100_000)));
+}

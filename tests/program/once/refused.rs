@@ -1,0 +1,92 @@
+//! What is not begun, and how that is told.
+
+use std::time::Duration;
+
+use kit::{Client, Gateway, fresh_token};
+
+use crate::run::kit::Scene;
+use crate::run::shape::Recorder;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn work_of_another_is_waited_for_and_not_longer() {
+    let gateway = Gateway::embedded(&[]).await;
+    let (scene, client) = (Scene::on(&gateway), Client::new(gateway.address));
+    client.put("/once/k?ttl=1m&owner=ann").token(&fresh_token()).send().await.expect(201);
+    let ended = scene.do_work(&["--wait", "300ms"], "echo >ran").await;
+    assert!(ended.took >= Duration::from_millis(300), "{ended:?}");
+    ended.expect_line(75, &["the work \"k\" is busy", "ann"]);
+    assert!(!scene.path("ran").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_take_over_nothing_runs_that_may_have_run_before() {
+    let gateway = Gateway::embedded(&[]).await;
+    let (scene, client) = (Scene::on(&gateway), Client::new(gateway.address));
+    // Where nothing has run, it runs; and a failure counts.
+    scene.do_work(&["--no-takeover"], "exit 1").await.expect_silent(1);
+    let ended = scene.do_work(&["--no-takeover", "--wait", "0s"], "echo >ran").await;
+    ended.expect_line(77, &["the work \"k\" is not begun", "may have done the work"]);
+    assert!(!scene.path("ran").exists());
+    client.delete("/once/k?force=true&clean=true").send().await.expect(204);
+    scene.do_work(&["--no-takeover"], "true").await.expect_silent(0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_request_does_not_get_the_result() {
+    let gateway = Gateway::embedded(&[]).await;
+    let scene = Scene::on(&gateway);
+    let of = |fingerprint: &'static str| ["--fingerprint", fingerprint];
+    scene.do_work(&of("first"), "echo out").await.expect_silent(0);
+    assert_eq!(scene.do_work(&of("first"), "echo other").await.expect_silent(0).stdout, "out\n");
+    for flags in [&of("second")[..], &[]] {
+        let ended = scene.do_work(flags, "echo >ran").await;
+        assert_eq!(ended.stdout, "");
+        ended.expect_line(2, &["refused by", "Fingerprint"]);
+    }
+    assert!(!scene.path("ran").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_cannot_be_started_has_certainly_done_nothing() {
+    let gateway = Gateway::embedded(&[]).await;
+    let scene = Scene::on(&gateway);
+    let command = scene.command_of("once", &["k", "--", "/nowhere/command"]);
+    scene.launch(command).end().await.expect_line(127, &["cannot run"]);
+    let next = scene.do_work(&["--wait", "0s"], "echo $ONCE_EARLIER").await.expect_silent(0);
+    assert_eq!(next.stdout, "0\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_without_records_is_told_at_once() {
+    let redis = kit::RedisServer::start_with(&["--maxmemory", "0"]).await;
+    let gateway = Gateway::on_redis(&redis, &[]).await;
+    let ended = Scene::on(&gateway).do_work(&["--gateway-wait", "1m"], "echo >ran").await;
+    ended.expect_line(2, &["refused by", "maxmemory"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proxy_that_answers_for_the_gateway_gives_no_result() {
+    let page = (Duration::ZERO, 200, "<p>Please sign in</p>");
+    let recorder = Recorder::telling(&[page; 100]).await;
+    let scene = Scene::at(recorder.url());
+    let ended = scene.do_work(&["--gateway-wait", "300ms"], "echo >ran").await;
+    assert_eq!(ended.stdout, "");
+    ended.expect_line(69, &["cannot begin the work \"k\"", "not that of a Fencepost gateway"]);
+    assert!(!scene.path("ran").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_settings_are_told_before_anything_is_asked() {
+    let scene = Scene::at("http://127.0.0.1:9");
+    for (flags, said) in [
+        (&["--keep", "1m"][..], "--keep: must be from 2m to 7d"),
+        (&["--keep", "8d"], "--keep: must be from 2m to 7d"),
+        (&["--ttl", "999ms"], "--ttl"),
+        (&["--fingerprint", "two words"], "--fingerprint: must be 1 to 128"),
+        (&["--clean-status", "0"], "--clean-status"),
+    ] {
+        scene.do_work(flags, "true").await.expect_line(2, &[said]);
+    }
+    let without_dashes = scene.launch(scene.command_of("once", &["k", "true"])).end().await;
+    without_dashes.expect_line(2, &["fencepost once KEY -- COMMAND"]);
+}

@@ -1,0 +1,102 @@
+//! Storing the result: what it survives, and what is said if it is not stored.
+
+use kit::proxy::{Fate, Framing, Progress};
+use kit::{Client, Gateway, Proxy, eventually, fresh_token};
+
+use crate::run::kit::{Running, Scene};
+
+const UNTIL_LET_GO: &str = "echo run >>runs; echo out; while [ ! -e over ]; do sleep 0.02; done";
+
+/// Starts work that goes on until it is let go, under a lease that needs no renewal meanwhile.
+async fn begun(scene: &Scene) -> Running {
+    let running = scene.start_work(&["--ttl", "2m"], UNTIL_LET_GO);
+    scene.says("runs", "run").await;
+    running
+}
+
+fn let_go(scene: &Scene) {
+    std::fs::write(scene.path("over"), "").unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_is_away_while_the_result_is_stored_gets_it_when_it_is_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("locks.redb");
+    let mut gateway = Gateway::on_file(&file, &[]).await;
+    let proxy = Proxy::start(gateway.address.port(), Framing::Chunks).await;
+    let scene = Scene::at(format!("http://127.0.0.1:{}", proxy.port()));
+    let running = begun(&scene).await;
+    proxy.set_policy(|_| Fate::CutBefore);
+    let mut post = proxy.expect("POST ", Fate::CutBefore);
+    let_go(&scene);
+    post.reaches(Progress::Seen).await;
+    gateway.kill();
+    let gateway = Gateway::on_file(&file, &[]).await;
+    proxy.set_target(gateway.address.port());
+    proxy.set_policy(|_| Fate::Pass);
+    let ended = running.end().await.expect_silent(0);
+    assert_eq!(ended.stdout, "out\n");
+    let record = Client::new(gateway.address).get("/once/k").send().await.expect(200).json();
+    assert_eq!((record["state"].as_str(), record["status"].as_u64()), (Some("done"), Some(0)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_result_whose_answer_was_lost_is_stored_once() {
+    let gateway = Gateway::embedded(&[]).await;
+    let proxy = Proxy::start(gateway.address.port(), Framing::Chunks).await;
+    let scene = Scene::at(format!("http://127.0.0.1:{}", proxy.port()));
+    let mut cut = proxy.expect("POST ", Fate::CutAfter);
+    scene.do_work(&[], "echo out").await.expect_silent(0);
+    cut.reaches(Progress::Answered).await;
+    let again = scene.do_work(&[], "echo other").await.expect_silent(0);
+    assert_eq!(again.stdout, "out\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_place_that_was_broken_is_begun_once_more_to_store() {
+    let gateway = Gateway::embedded(&[]).await;
+    let (scene, client) = (Scene::on(&gateway), Client::new(gateway.address));
+    let running = begun(&scene).await;
+    client.delete("/once/k?force=true").send().await.expect(204);
+    let_go(&scene);
+    running.end().await.expect_silent(0);
+    let again = scene.do_work(&[], "echo other").await.expect_silent(0);
+    assert_eq!(again.stdout, "out\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_result_that_cannot_be_stored_is_told_with_the_reason() {
+    let gateway = Gateway::embedded(&[]).await;
+    let (scene, client) = (Scene::on(&gateway), Client::new(gateway.address));
+    let running = begun(&scene).await;
+    client.delete("/once/k?force=true").send().await.expect(204);
+    let other = client.put("/once/k?ttl=1m").token(&fresh_token()).send().await.expect(201);
+    let_go(&scene);
+    let ended = running.end().await;
+    assert_eq!(ended.stdout, "out\n");
+    let number = other.fencing_token().to_string();
+    ended.expect_line(74, &["has succeeded", "\"k\" may be done again", &number]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_stays_away_is_told_to_a_person_in_a_hurry() {
+    let mut gateway = Gateway::embedded(&[]).await;
+    let scene = Scene::on(&gateway);
+    let running = begun(&scene).await;
+    gateway.kill();
+    let_go(&scene);
+    // What arrives while the command runs is the command's.
+    let pid = running.pid();
+    eventually("the command has ended", async || children(pid).is_empty()).await;
+    let mut running = running;
+    eventually("the run ends after a signal", async || {
+        running.signal("INT");
+        running.has_ended()
+    })
+    .await;
+    running.end().await.expect_line(74, &["\"k\" may be done again", "connection refused"]);
+}
+
+fn children(pid: u32) -> String {
+    std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default()
+}
