@@ -25,8 +25,6 @@ mod claiming;
 mod cron;
 mod curl;
 mod idempotency;
-mod pay;
-mod pay_server;
 mod provider;
 mod serverless;
 mod shell;
