@@ -168,7 +168,7 @@ pub struct ServeArgs {
     #[arg(long, help_heading = "Leases and waiting", env = "FENCEPOST_TICKET_TTL", default_value = "10s", value_parser = duration, value_name = "DURATION")]
     ticket_ttl: Duration,
 
-    /// How many requests may wait for one lock
+    /// How many requests may wait for one lock, or at this gateway for one record
     #[arg(
         long,
         help_heading = "Limits",
@@ -178,7 +178,7 @@ pub struct ServeArgs {
     )]
     max_waiters_per_key: usize,
 
-    /// How many requests may wait at this gateway
+    /// How many requests may wait at this gateway, for locks and for records
     ///
     /// Over HTTP/1, at most three quarters of --max-connections.
     #[arg(

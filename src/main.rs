@@ -193,7 +193,7 @@ async fn serve(mut settings: Settings, held: Option<HeldHangups>) -> anyhow::Res
     let keyring = access.keys.as_ref().map(|file| Arc::new(Keyring::new(file.keys.clone())));
     let state = AppState::new(App {
         service: LockService::new(store, settings.store_timeout, settings.mark_ttl)
-            .with_max_waiters(settings.max_waiters)
+            .with_max_waiters(settings.max_waiters, settings.line.max_waiters_per_key)
             .with_max_holds(settings.max_holds)
             .with_max_watchers(settings.max_watchers),
         limits: settings.limits,

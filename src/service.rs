@@ -64,6 +64,9 @@ pub struct LockService {
     heartbeats: Arc<Heartbeats>,
     store_timeout: Duration,
     max_waiters: usize,
+    max_waiters_per_record: usize,
+    /// One for each request that waits, for a lock or for a record.
+    wait_permits: Arc<Semaphore>,
     hold_permits: Arc<Semaphore>,
     /// What keeps the locks that connections hold.
     holds: TaskTracker,
@@ -92,7 +95,8 @@ impl LockService {
         ));
         let wakeups = Arc::new(Wakeups::default());
         let heartbeats = Heartbeats::new(store.clone(), wakeups.clone(), store_timeout / 2);
-        let (max_waiters, hold_permits) = (MOST_WAITERS, Arc::new(Semaphore::new(MOST_HOLDS)));
+        let [wait_permits, hold_permits] =
+            [MOST_WAITERS, MOST_HOLDS].map(|most| Arc::new(Semaphore::new(most)));
         let (holds, lists) = (TaskTracker::new(), Turns::new(admin::MOST_LISTS));
         let records = RecordWaits::start(store.clone());
         Self {
@@ -101,7 +105,9 @@ impl LockService {
             wakeups,
             heartbeats,
             store_timeout,
-            max_waiters,
+            max_waiters: MOST_WAITERS,
+            max_waiters_per_record: MOST_WAITERS,
+            wait_permits,
             hold_permits,
             holds,
             watch,
@@ -111,10 +117,12 @@ impl LockService {
         }
     }
 
-    /// Lets only so many wait at once.
+    /// Lets only so many wait at once, and only so many for one record. How many wait for one lock is the store's to say.
     #[must_use]
-    pub fn with_max_waiters(self, max_waiters: usize) -> Self {
-        Self { max_waiters, ..self }
+    pub fn with_max_waiters(self, max_waiters: usize, per_record: usize) -> Self {
+        let max_waiters = max_waiters.min(Semaphore::MAX_PERMITS);
+        let wait_permits = Arc::new(Semaphore::new(max_waiters));
+        Self { max_waiters, max_waiters_per_record: per_record, wait_permits, ..self }
     }
 
     /// Lets only so many connections hold a lock, or wait to, at once.
@@ -126,7 +134,7 @@ impl LockService {
 
     /// How many wait at this moment.
     pub fn waiters(&self) -> usize {
-        self.wakeups.count() + self.records.count()
+        self.max_waiters - self.wait_permits.available_permits()
     }
 
     /// How much is being rolled back at this moment.

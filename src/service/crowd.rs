@@ -182,7 +182,7 @@ impl RecordWaits {
         }
     }
 
-    /// Lets a request wait, unless `most` do already. An older request of the same token stops waiting.
+    /// Lets a request wait, unless `most` wait for the record already. An older request of the same token stops waiting.
     pub(super) fn enter(
         self: &Arc<Self>,
         key: &LockKey,
@@ -190,21 +190,21 @@ impl RecordWaits {
         may_take_over: bool,
         most: usize,
     ) -> Option<InCrowd> {
-        let mut registry = self.registry.lock();
-        if registry.count >= most {
+        let registry = &mut *self.registry.lock();
+        let crowd = registry.crowds.entry(key.clone()).or_insert_with(Crowd::new);
+        if crowd.waiters.len() >= most {
             return None;
         }
-        registry.count += 1;
-        registry.last_id += 1;
-        let id = registry.last_id;
         let waiter = Arc::new(Waiter {
             token: token.map(LeaseToken::record_hash),
             may_take_over,
             bell: Notify::new(),
             told: Mutex::new(None),
         });
-        let crowd = registry.crowds.entry(key.clone()).or_insert_with(Crowd::new);
         crowd.tell_token(waiter.token, || Told::Displaced);
+        registry.count += 1;
+        registry.last_id += 1;
+        let id = registry.last_id;
         crowd.waiters.insert(id, waiter.clone());
         Some(InCrowd { waits: self.clone(), key: key.clone(), id, waiter, is_looking: false })
     }

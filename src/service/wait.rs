@@ -87,9 +87,8 @@ impl LockService {
         let token = request.token.clone().unwrap_or_else(LeaseToken::generate);
         let ended = |why| Ok(Acquisition { token: token.clone(), outcome: Outcome::NotTaken(why) });
         let bucket = self.store.bucket_of(&request.key);
-        let Some(waiting) = self.wakeups.enter(&request.key, bucket, attempt, self.max_waiters) else {
-            return ended(NotAcquired::TooManyWaiters);
-        };
+        let Ok(_place) = self.wait_permits.try_acquire() else { return ended(NotAcquired::TooManyWaiters) };
+        let waiting = self.wakeups.enter(&request.key, bucket, attempt);
         if self.wakeups.closing.is_cancelled() {
             return ended(NotAcquired::ShuttingDown);
         }

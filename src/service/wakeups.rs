@@ -46,7 +46,6 @@ struct Registry {
     by_attempt: HashMap<Attempt, Arc<Waiter>>,
     /// The next look at each lock.
     timers: BTreeSet<(Instant, LockKey)>,
-    count: usize,
     last_id: u64,
 }
 
@@ -96,20 +95,10 @@ pub(super) struct Waiting {
 }
 
 impl Wakeups {
-    /// Lets a request in, unless `most_waiters` wait already. Call this before the store hears of the attempt: an offer to
+    /// Lets a request in. Call this before the store hears of the attempt: an offer to
     /// an attempt that is not known here is passed on.
-    pub(super) fn enter(
-        self: &Arc<Self>,
-        key: &LockKey,
-        bucket: Bucket,
-        attempt: Attempt,
-        most_waiters: usize,
-    ) -> Option<Waiting> {
+    pub(super) fn enter(self: &Arc<Self>, key: &LockKey, bucket: Bucket, attempt: Attempt) -> Waiting {
         let mut registry = self.registry.lock();
-        if registry.count >= most_waiters {
-            return None;
-        }
-        registry.count += 1;
         registry.last_id += 1;
         registry.keys.entry(key.clone()).or_default().count += 1;
         let id = registry.last_id;
@@ -118,11 +107,7 @@ impl Wakeups {
         registry.buckets.entry(bucket).or_default().insert(id, waiter.clone());
         registry.by_attempt.insert(attempt, waiter.clone());
         drop(registry);
-        Some(Waiting { wakeups: self.clone(), key: key.clone(), waiter, attempts: vec![attempt] })
-    }
-
-    pub(super) fn count(&self) -> usize {
-        self.registry.lock().count
+        Waiting { wakeups: self.clone(), key: key.clone(), waiter, attempts: vec![attempt] }
     }
 
     /// Whether anybody waits for a lock of the bucket.
@@ -279,7 +264,6 @@ impl Waiting {
 impl Drop for Waiting {
     fn drop(&mut self) {
         let mut registry = self.wakeups.registry.lock();
-        registry.count -= 1;
         for attempt in &self.attempts {
             registry.by_attempt.remove(attempt);
         }

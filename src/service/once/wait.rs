@@ -26,7 +26,8 @@ impl LockService {
         };
         let end = Instant::now() + request.wait;
         // Before the first look, so that nothing is missed after it.
-        let most = self.max_waiters.saturating_sub(self.wakeups.count());
+        let Ok(_place) = self.wait_permits.try_acquire() else { return refused(NotBegun::TooManyWaiters) };
+        let most = self.max_waiters_per_record;
         let Some(mut waiting) =
             self.records.enter(&request.key, request.token.as_ref(), request.may_take_over, most)
         else {

@@ -74,3 +74,35 @@ async fn a_thousand_cost_no_more_than_one(pair: Pair) {
     let scripts = calls().await - calls_before;
     assert!(scripts as f64 <= 1.0 + gateways * (3.0 + 2.0 * elapsed), "{scripts} scripts");
 }
+
+/// Those who wait for records and those who wait for locks share the places of a gateway.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_more_wait_than_may_for_one_record_and_at_one_gateway() {
+    let pair = Pair::embedded_with(&["--max-waiters-per-key", "2", "--max-waiters", "3"]).await;
+    let (here, worker) = (pair.here(), fresh_token());
+    begin(&here, "ttl=2m", &worker).send().await.expect(201);
+    let mut waiting = JoinSet::new();
+    for _ in 0..2 {
+        waiting.spawn(begin(&here, "wait=50s", &fresh_token()).send());
+    }
+    wait_there(&pair, 2.0).await;
+    let refused = begin(&here, "wait=1s", &fresh_token()).send().await;
+    assert!(refused.expect_problem(429, "too-many-waiters").header("retry-after").is_some());
+    // Who does not wait needs no place, and other records have places of their own.
+    begin(&here, "", &fresh_token()).send().await.expect_problem(423, "once-in-progress");
+    here.put("/once/other?wait=1s").send().await.expect(201);
+
+    here.put("/locks/k?ttl=2m").send().await.expect(201);
+    waiting.spawn(here.put("/locks/k?wait=50s").send());
+    eventually("one waits for the lock", async || here.get("/locks/k").send().await.json()["waiters"] == 1)
+        .await;
+    for path in ["/once/other", "/locks/other"] {
+        let refused = here.put(&format!("{path}?wait=1s")).send().await;
+        refused.expect_problem(429, "too-many-waiters");
+    }
+    store(&here, &worker, "for all").send().await.expect(200);
+    while waiting.len() > 1 {
+        waiting.join_next().await.unwrap().unwrap().expect(200);
+    }
+    here.put("/locks/other?wait=1s").send().await.expect(201);
+}
