@@ -26,7 +26,7 @@ use super::redis::address::{AddressError, RedisAddress};
 use super::redis::connection::connector::Target;
 use super::redis::connection::supervisor::LinkSupervisor;
 use super::redis::health::preflight::Preflight;
-use super::redis::health::quorum::ServerList;
+use super::redis::health::quorum::{KEEPS_NO_RECORDS, ServerList};
 use super::redis::pubsub::peer_bus::{PeerChannels, Publisher};
 use super::redis::pubsub::{Hints, MOST_HINTS};
 use super::redis::scripts::keys::KeySpace;
@@ -54,11 +54,6 @@ mod scripts;
 mod tally;
 mod turn;
 mod waiters;
-
-/// Most servers would have to agree on the result itself, and one that may have forgotten it would have to stay in quarantine
-/// for as long as results are kept.
-const KEEPS_NO_RECORDS: &str =
-    "a quorum keeps no records: use one Redis, Sentinel, a Cluster or a file for them";
 
 /// Locks on independent servers; most of them must agree.
 pub struct QuorumStore {

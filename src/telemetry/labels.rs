@@ -185,6 +185,42 @@ impl<L: Label> LateGauges<L> {
     }
 }
 
+/// How full servers are on which records live: what they use, and from how much on no new record is begun.
+pub struct OnceRoomGauges([IntGaugeVec; 2]);
+
+impl OnceRoomGauges {
+    /// A server is shown while there is a connection to it.
+    pub fn register(registry: &Registry) -> Self {
+        let about = [
+            ("fencepost_once_room_used_bytes", "How much of its memory a Redis server with records uses."),
+            (
+                "fencepost_once_room_limit_bytes",
+                "From how many used bytes on a Redis server gets no new records.",
+            ),
+        ];
+        Self(about.map(|(name, help)| {
+            let family = valid(IntGaugeVec::new(Opts::new(name, help), &["server"]));
+            register(registry, family.clone());
+            family
+        }))
+    }
+
+    /// Shows these numbers of a server from now on.
+    pub fn show(&self, server: &str, used_bytes: u64, limit_bytes: u64) {
+        for (family, bytes) in self.0.iter().zip([used_bytes, limit_bytes]) {
+            family.with_label_values(&[server]).set(i64::try_from(bytes).unwrap_or(i64::MAX));
+        }
+    }
+
+    /// Shows nothing of a server any more.
+    pub fn hide(&self, server: &str) {
+        for family in &self.0 {
+            // It may be hidden already.
+            let _ = family.remove_label_values(&[server]);
+        }
+    }
+}
+
 /// A number that goes up and down.
 pub(super) fn gauge(registry: &Registry, name: &str, help: &str) -> IntGauge {
     let gauge = valid(IntGauge::with_opts(Opts::new(name, help)));

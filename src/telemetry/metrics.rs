@@ -6,8 +6,8 @@ use prometheus::{Histogram, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
 
 use super::connections::Connections;
 use super::labels::{
-    CounterTable, Counters, Histograms, LateGauge, LateGauges, States, gauge, histogram, labels, register,
-    valid,
+    CounterTable, Counters, Histograms, LateGauge, LateGauges, OnceRoomGauges, States, gauge, histogram,
+    labels, register, valid,
 };
 use super::process::Process;
 
@@ -175,6 +175,8 @@ pub struct Metrics {
     pub once_waiters: IntGauge,
     /// How long results are that were stored here.
     pub once_result_bytes: Histogram,
+    /// How full the servers are on which records live.
+    pub once_room: OnceRoomGauges,
     /// Streams of events.
     pub watchers: IntGauge,
     /// The locks that connections hold.
@@ -220,7 +222,7 @@ impl Metrics {
             store_errors: CounterTable::register(
                 all,
                 "fencepost_store_errors_total",
-                "Steps that the store did not answer: certainly nothing happened, or nobody knows.",
+                "Steps that the store did not answer: certainly nothing happened, or it is not known.",
                 ["step", "kind"],
             ),
             doubts: Counters::register(
@@ -232,7 +234,7 @@ impl Metrics {
             takes_back: Counters::register(
                 all,
                 "fencepost_takes_back_total",
-                "Grants and places of which nobody could be told, by what became of them.",
+                "Grants and places that no client could be told of, by what became of them.",
                 "result",
             ),
             leases_lost: Counters::register(
@@ -244,11 +246,11 @@ impl Metrics {
             wait_seconds: Histograms::register(
                 all,
                 "fencepost_wait_seconds",
-                "How long requests waited in line.",
+                "How long requests waited in the queue.",
                 "ended",
                 LONG_TIMES_S,
             ),
-            waiters: gauge("fencepost_waiters", "Requests that wait in line here."),
+            waiters: gauge("fencepost_waiters", "Requests that wait in a queue here."),
             once_waiters: gauge("fencepost_once_waiters", "Requests that wait for a record here."),
             once_result_bytes: histogram(
                 all,
@@ -256,6 +258,7 @@ impl Metrics {
                 "How long the results are that were stored here.",
                 RESULT_BYTES,
             ),
+            once_room: OnceRoomGauges::register(all),
             watchers: gauge("fencepost_watchers", "Streams of events that are open here."),
             holds: gauge("fencepost_holds", "Locks that connections hold here."),
             takes_back_pending: gauge(

@@ -58,6 +58,8 @@ async fn a_bad_server_is_refused_with_each_reason_and_what_becomes_of_the_promis
     assert_eq!(code, 1, "{page}");
     assert_eq!(row(&page, "persistence"), "none");
     assert_eq!(row(&page, "eviction"), "volatile-lru at 104857600 bytes");
+    // Of what is used, 60 % may be so with records.
+    assert!(row(&page, "records").starts_with("kept; no new ones at 62914560 bytes"), "{page}");
     assert!(row(&page, "I3  one holder at a time").starts_with("does not hold: it evicts"), "{page}");
     assert_eq!(page.matches("\nrefused: ").count(), 2, "{page}");
     assert!(
@@ -204,6 +206,8 @@ async fn of_a_quorum_it_says_what_readyz_says_and_each_server_has_a_block() {
     let url = quorum.url();
     let (code, page) = check(&["--store", &url]);
     assert_eq!(code, 0, "a gateway would begin a new one: {page}");
+    assert!(row(&page, "records").starts_with("none: a quorum keeps no records"), "{page}");
+    assert_eq!(page.matches("\nrecords ").count(), 1, "{page}");
     let gateway = quorum.gateway(&[]).await;
     let client = Client::new(gateway.address);
     let is_ready = async |status| client.get("/readyz").send().await.status == status;

@@ -12,7 +12,7 @@ use kit::http::{parse, raw, raw_call};
 use kit::keys::KeysFile;
 use kit::metrics::{Scrape, metrics_address, without_suffix};
 use kit::quorum::Quorum;
-use kit::{Client, Gateway, PATIENCE, Stage, eventually, fresh_token, on_each_store};
+use kit::{Client, Gateway, PATIENCE, RedisServer, Stage, eventually, fresh_token, on_each_store};
 
 on_each_store!(
     every_request_is_counted_by_what_it_asked_for_and_what_became_of_it,
@@ -335,7 +335,7 @@ fn questions(dashboard: &Value) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_dashboard_and_the_alerts_ask_for_is_there_and_the_page_explains_all() {
-    // Some numbers are there only where they mean something: of a certificate, and of the servers of a quorum.
+    // Some numbers are there only where they mean something: of a certificate, of the servers of a quorum, and of records in Redis.
     let (certificates, quorum) = (Certificates::new(), Quorum::start(3).await);
     let (certificate, key) = (certificates.certificate(), certificates.key());
     let gateway = quorum.gateway(&[]).await;
@@ -347,6 +347,8 @@ async fn what_the_dashboard_and_the_alerts_ask_for_is_there_and_the_page_explain
     let tls = ["--store", "memory:", "--tls-cert", &certificate, "--tls-key", &key];
     let secure = Gateway::start(&[&tls[..], &["--metrics-listen", "127.0.0.1:0"]].concat()).await;
     scrape.0.extend(Scrape::of(metrics_address(&secure)).await.0);
+    let (_redis, keeping) = keeping_records().await;
+    scrape.0.extend(Scrape::of(keeping.address).await.0);
     let names = scrape.names();
     let asked = questions(&serde_json::from_str(DASHBOARD).unwrap());
     for (what, text) in [("dashboard", asked.as_str()), ("alerts", ALERTS)] {
@@ -373,6 +375,35 @@ async fn what_the_dashboard_and_the_alerts_ask_for_is_there_and_the_page_explain
     assert_eq!(names_in(PAGE), names, "the page lists what there is");
     let unseen: Vec<_> = names.difference(&names_in(&asked)).map(|name| name.to_string()).collect();
     assert!(unseen.is_empty(), "the dashboard does not show {unseen:?}");
+}
+
+/// A gateway on a Redis with room for records, which is shown.
+async fn keeping_records() -> (RedisServer, Gateway) {
+    let redis = RedisServer::start_with(&["--maxmemory", "1000000000"]).await;
+    let gateway = Gateway::on_redis(&redis, &[]).await;
+    eventually_shows(gateway.address, "the server was looked at", |scrape| {
+        scrape.series().iter().any(|series| series.starts_with("fencepost_once_room"))
+    })
+    .await;
+    (redis, gateway)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn how_full_a_redis_is_with_records_is_seen_while_it_keeps_some() {
+    let (redis, gateway) = keeping_records().await;
+    let of =
+        |what: &str| format!("fencepost_once_room_{what}_bytes{{server=\"127.0.0.1:{}\"}}", redis.port());
+    let scrape = Scrape::of(gateway.address).await;
+    assert_eq!(scrape.get(&of("limit")), 600_000_000.0);
+    assert!((500_000.0..60_000_000.0).contains(&scrape.get(&of("used"))), "{}", scrape.get(&of("used")));
+    let before = scrape.get(&of("used"));
+    let _: () = redis.command(&["SET", "large", &"x".repeat(10_000_000)]).await;
+    eventually_shows(gateway.address, "it is seen", |scrape| scrape.get(&of("used")) >= before + 1e7).await;
+    let _: () = redis.command(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    eventually_shows(gateway.address, "there is no limit", |scrape| {
+        !scrape.series().iter().any(|series| series.starts_with("fencepost_once_room"))
+    })
+    .await;
 }
 
 /// A person who is woken by an alarm finds it by its name.

@@ -36,6 +36,9 @@ const QUESTIONS: usize = 5;
 pub async fn diagnose(address: &RedisAddress, settings: &RedisSettings) -> Result<Diagnostics, AddressError> {
     let mut diagnostics = Diagnostics::default();
     let mut rows = vec![("store", address.to_string())];
+    if address.is_quorum() {
+        rows.push(("records", format!("none: {}", quorum::KEEPS_NO_RECORDS)));
+    }
     let servers = match servers(address, settings, &mut rows).await? {
         Ok(servers) => servers,
         Err(reason) => {
@@ -292,10 +295,14 @@ impl ServerReport {
             ("role", role.to_owned()),
             ("persistence", persistence(profile, config, loading)),
             ("eviction", eviction(profile)),
+        ];
+        // A quorum keeps none anywhere.
+        rows.extend(self.membership.is_none().then(|| ("records", self.look.room.to_string())));
+        rows.extend([
             ("replicas", replicas(profile)),
             ("round trip", format!("{:.2} ms", self.timing.round_trip.as_secs_f64() * 1e3)),
             ("clock", self.timing.clock()),
-        ];
+        ]);
         rows.extend(self.membership.as_ref().map(|membership| ("quorum", membership.text.clone())));
         Block(rows)
     }

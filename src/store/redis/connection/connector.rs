@@ -120,7 +120,11 @@ impl Connector {
         };
         let mut connection = connect().await?;
         let (incarnation, gate, room) = match self.ask(&mut connection, Some(client)).await? {
-            Ok((incarnation, state, room)) => (incarnation, Gate::new(state), OnceRoom::new(room)),
+            Ok((incarnation, state, room)) => {
+                let keeps_records = !matches!(self.target, Target::Member(_));
+                let server = keeps_records.then(|| client.address().to_string());
+                (incarnation, Gate::new(state), OnceRoom::new(server, room))
+            }
             Err(reason) => return Ok(Err(reason)),
         };
         let primary = match self.confirm(found).await {

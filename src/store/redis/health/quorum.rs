@@ -10,6 +10,11 @@ use crate::store::diagnostics::{Block, Diagnostics, PromiseStatus};
 use crate::store::redis::node::Node;
 use crate::store::redis::scripts::keys::KeySpace;
 
+/// Most servers would have to agree on the result itself, and one that may have forgotten it would have to stay in quarantine
+/// for as long as results are kept.
+pub(crate) const KEEPS_NO_RECORDS: &str =
+    "a quorum keeps no records: use one Redis, Sentinel, a Cluster or a file for them";
+
 /// How far the clocks of the servers may be apart before that is worth a word: numbers may be so far ahead of a clock, and
 /// no further.
 const CLOCKS_APART_SECONDS: f64 = 5.0;

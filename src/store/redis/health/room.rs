@@ -1,11 +1,13 @@
 //! How much of a server's memory records may take, so that they leave room for locks.
 
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 
 use super::profile::Profile;
 use crate::store::redis::settings::OnceMemory;
+use crate::telemetry::metrics::metrics;
 
 /// What a record takes besides its key and its result: its header, and what Redis itself needs.
 const RECORD_BYTES: u64 = 350;
@@ -20,6 +22,8 @@ pub(crate) const MAY_NOT: &str =
 
 /// What is known of the memory of one server.
 pub(crate) struct OnceRoom {
+    /// By which address the metrics show it. A server of a quorum keeps no records.
+    server: Option<String>,
     state: RwLock<RoomState>,
     /// What this gateway has stored since the last look.
     stored_bytes: AtomicU64,
@@ -27,14 +31,25 @@ pub(crate) struct OnceRoom {
 
 impl OnceRoom {
     /// As a look at the server says.
-    pub(crate) fn new(state: RoomState) -> Self {
-        Self { state: RwLock::new(state), stored_bytes: AtomicU64::new(0) }
+    pub(crate) fn new(server: Option<String>, state: RoomState) -> Self {
+        let room = Self { server, state: RwLock::new(state), stored_bytes: AtomicU64::new(0) };
+        room.show(state);
+        room
+    }
+
+    fn show(&self, RoomState { bound_bytes, used_bytes }: RoomState) {
+        let Some(server) = &self.server else { return };
+        match bound_bytes {
+            Ok(bound_bytes) => metrics().once_room.show(server, used_bytes, bound_bytes),
+            Err(_) => metrics().once_room.hide(server),
+        }
     }
 
     /// What a later look says.
     pub(crate) fn set(&self, state: RoomState) {
         *self.state.write() = state;
         self.stored_bytes.store(0, Ordering::Relaxed);
+        self.show(state);
     }
 
     /// Counts a record that was begun, or a result that was stored, of so many bytes.
@@ -66,6 +81,13 @@ impl OnceRoom {
     }
 }
 
+impl Drop for OnceRoom {
+    fn drop(&mut self) {
+        // If there is another connection to the same server, its next look shows it again.
+        self.server.iter().for_each(|server| metrics().once_room.hide(server));
+    }
+}
+
 /// What a look at a server says of the room for records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RoomState {
@@ -87,13 +109,28 @@ impl RoomState {
     }
 }
 
+impl fmt::Display for RoomState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let used_bytes = self.used_bytes;
+        match self.bound_bytes {
+            Ok(bound_bytes) => {
+                write!(
+                    f,
+                    "kept; no new ones at {bound_bytes} bytes (--once-memory), and {used_bytes} are used"
+                )
+            }
+            Err(why) => write!(f, "none: {why}"),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn room(max_memory: u64, used_memory: u64, once_memory: OnceMemory) -> OnceRoom {
         let profile = Profile { max_memory, used_memory, ..Profile::default() };
-        OnceRoom::new(RoomState::of(&profile, once_memory, true))
+        OnceRoom::new(None, RoomState::of(&profile, once_memory, true))
     }
 
     #[test]
@@ -113,7 +150,7 @@ mod tests {
             assert_eq!((room.has_room(), room.has_room_for_results()), (begins, stores), "{used}");
         }
         let forbidden = RoomState::of(&Profile::default(), OnceMemory::Bytes(1), false);
-        assert_eq!(OnceRoom::new(forbidden).refusal(), Some(MAY_NOT));
+        assert_eq!(OnceRoom::new(None, forbidden).refusal(), Some(MAY_NOT));
         let bytes = room(0, 3_001, OnceMemory::Bytes(3_000));
         assert!(bytes.refusal().is_none() && !bytes.has_room() && bytes.has_room_for_results());
     }
