@@ -14,6 +14,7 @@ use clap::{Args, Parser, Subcommand};
 use self::error::{duration, require};
 use crate::access::{Keyring, Shares};
 use crate::api::Limits;
+use crate::lock::written;
 use crate::server::ServerSettings;
 use crate::store::LineSettings;
 use crate::store::redis::TCP_USER_TIMEOUT;
@@ -307,7 +308,7 @@ impl ServeArgs {
         // A mark must outlive every copy of a command that may still be on its way.
         let latest_copy = store_timeout + limits.max_wait + TCP_USER_TIMEOUT;
         let mark_ttl = self.mark_ttl.unwrap_or(MARK_TTL.max(latest_copy));
-        let at_least = humantime::format_duration(latest_copy);
+        let at_least = written(latest_copy);
         require(
             "--mark-ttl",
             mark_ttl >= latest_copy,

@@ -29,6 +29,15 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
     humantime::parse_duration(text).ok().filter(|_| !text.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
+/// A duration as it is written in a request or a setting, in the units that the book uses: `168h`, and not `7days`.
+pub fn written(duration: Duration) -> String {
+    let ms = duration.as_millis();
+    let parts = [(ms / 3_600_000, "h"), (ms / 60_000 % 60, "m"), (ms / 1_000 % 60, "s"), (ms % 1_000, "ms")];
+    let parts = parts.into_iter().filter(|(count, _)| *count > 0);
+    let text: String = parts.map(|(count, unit)| format!("{count}{unit}")).collect();
+    if text.is_empty() { "0s".to_owned() } else { text }
+}
+
 /// A time in the units that people use, rounded up.
 pub fn for_people(ms: u64) -> String {
     let seconds = ms.div_ceil(1000);
@@ -360,6 +369,16 @@ impl fmt::Display for Hex<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn durations_are_written_as_requests_have_them() {
+        for (ms, text) in
+            [(0, "0s"), (10, "10ms"), (1_500, "1s500ms"), (5_400_000, "1h30m"), (604_800_000, "168h")]
+        {
+            let duration = Duration::from_millis(ms);
+            assert_eq!((written(duration).as_str(), parse_duration(text)), (text, Some(duration)));
+        }
+    }
 
     #[test]
     fn people_are_told_times_with_units_rounded_up() {

@@ -227,7 +227,7 @@ impl Draft {
             return Err("the burst is more than the rate allows in 366 days: lower it".to_owned());
         }
         if self.secret.is_none() && self.subjects.is_none() {
-            return Err("nobody can use the key: it needs secret_sha256 or tls_subjects".to_owned());
+            return Err("no client can use the key: it needs secret_sha256 or tls_subjects".to_owned());
         }
         Ok(Entry {
             id: self.id.ok_or_else(|| missing("id"))?,

@@ -45,7 +45,7 @@ pub fn revoke(id: &KeyId, file: &Path) -> io::Result<Entry> {
         if replaced? {
             return Ok(entry);
         }
-        patience.pause("somebody else keeps changing the file")?;
+        patience.pause("another program keeps changing the file")?;
     }
 }
 

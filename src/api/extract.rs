@@ -93,7 +93,7 @@ impl<Q: LockQuery> LockCall<Q> {
         let mut pairs = pairs_of(&parts.uri)?;
         let path = parts.uri.path();
         let (key, takes_key) = match path.strip_prefix(Q::PATH_FORM) {
-            Some(segment) => (key_in_path(segment)?, false),
+            Some(segment) => (key_in_path(path, segment)?, false),
             None => (key_in_query(path, &mut pairs)?, true),
         };
         let query = Q::read(&mut pairs, limits)?;
@@ -105,35 +105,43 @@ impl<Q: LockQuery> LockCall<Q> {
 /// The error for an address below `/locks/` or `/once/` that names nothing.
 pub(super) fn explain_missing(uri: &Uri) -> Problem {
     let path = uri.path();
-    let locks = path.strip_prefix("/locks/").map(|rest| (rest, "a lock behind /locks/", "/lock"));
-    match locks.or_else(|| path.strip_prefix("/once/").map(|rest| (rest, "a record behind /once/", "/once")))
-    {
-        Some(("", what, _)) => bad_key(format!("the key is empty: write the name of {what}")),
-        Some((.., query_form)) => Problem::new(
+    let (what, path_form, query_form) = named_at(path);
+    match path.strip_prefix(path_form) {
+        Some("") => bad_key(format!("the key is empty: write the name of a {what} behind {path_form}")),
+        Some(_) => Problem::new(
             ProblemType::NotFound,
             format!("in a path, write each slash of the key as %2F; or use {query_form}?key=a/b"),
         ),
         None => Problem::new(
             ProblemType::NotFound,
-            "there is nothing at this address: locks are at /locks/KEY; /docs explains the rest",
+            "there is nothing at this address: locks are at /locks/KEY, and records at /once/KEY; /docs explains the rest",
         ),
     }
 }
 
-fn key_in_path(segment: &str) -> Result<LockKey, Problem> {
+/// What keys name at an address, and the two forms in which it is written.
+fn named_at(path: &str) -> (&'static str, &'static str, &'static str) {
+    match path.starts_with("/once") {
+        true => ("record", "/once/", "/once"),
+        false => ("lock", "/locks/", "/lock"),
+    }
+}
+
+fn key_in_path(path: &str, segment: &str) -> Result<LockKey, Problem> {
     let bytes = decode(segment)
         .ok_or_else(|| bad_key("two hexadecimal digits must follow each %: write a % itself as %25"))?;
     let key = LockKey::parse(&bytes).map_err(|error| bad_key(error.to_string()))?;
     if key.is_risky_in_path() {
-        return Err(bad_key(
-            "proxies rewrite a path with an empty, . or .. segment: send this key as /lock?key=…",
-        ));
+        let (.., query_form) = named_at(path);
+        return Err(bad_key(format!(
+            "proxies rewrite a path with an empty, . or .. segment: send this key as {query_form}?key=…"
+        )));
     }
     Ok(key)
 }
 
 fn key_in_query(path: &str, pairs: &mut Pairs) -> Result<LockKey, Problem> {
-    let missing = || bad_key(format!("say which lock is meant: {path}?key=…"));
+    let missing = || bad_key(format!("say which {} is meant: {path}?key=…", named_at(path).0));
     let bytes = pairs.take("key").ok_or_else(missing)?;
     key_of(&bytes)
 }

@@ -236,7 +236,7 @@ fn jittered_s(left_ms: u64) -> u64 {
 fn describe_holder(refusal: &Refusal) -> String {
     let Some(lease) = &refusal.holder else {
         let said = if refusal.holder_unknown {
-            "nobody can say who holds the lock, since the servers of the quorum do not agree: ask again"
+            "it is not known who holds the lock, since the servers of the quorum do not agree: ask again"
         } else {
             "the lock is free, and reserved for the first client of the wait queue"
         };

@@ -125,7 +125,7 @@ impl AccessArgs {
         // Unlike a path, this may be empty, which is as good as none; see `given`.
         let path = self.keys.as_ref().filter(|path| !path.is_empty()).map(Path::new);
         if path.is_some() && self.allow_anonymous {
-            let problem = "with --keys nobody is anonymous; give one of them".to_owned();
+            let problem = "with --keys no client is anonymous: give one of them".to_owned();
             return Err(SettingsError::new("--allow-anonymous", problem));
         }
         if path.is_none() && !self.allow_anonymous && is_reachable(listen) {

@@ -347,6 +347,14 @@ async fn errors_say_in_plain_words_what_is_wrong_and_what_to_write(stage: Stage)
             "write ttl as a number with its unit, such as 500ms, 30s, 2m or 1h30m",
         ),
         (client.put("/locks/a?wait=61s"), "wait must be from 0s to 1m"),
+        (client.put("/once/a?keep=1s"), "keep must be from 2m to 168h"),
+        (client.put("/once?ttl=1s"), "say which record is meant: /once?key=…"),
+        (client.call("POST", "/hold?ttl=1s"), "say which lock is meant: /hold?key=…"),
+        (client.put("/once/"), "the key is empty: write the name of a record behind /once/"),
+        (
+            client.put("/once/a%2F%2Fb"),
+            "proxies rewrite a path with an empty, . or .. segment: send this key as /once?key=…",
+        ),
         (
             client.put("/locks/a").body("{}"),
             "send no body: this request has all its values in the path, the query and the headers",

@@ -432,7 +432,7 @@ async fn a_file_is_neither_made_nor_disturbed() {
     gateway.signal("TERM");
     assert!(gateway.exit_status().await.success());
     let (code, said) = state();
-    assert!(code == 0 && said.ends_with("in use by nobody"), "{said}");
+    assert!(code == 0 && said.ends_with("not in use"), "{said}");
     assert_eq!(row(&check(&["--store", &store]).1, "records"), "3, with 8 bytes of results");
 }
 

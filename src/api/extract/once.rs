@@ -37,7 +37,7 @@ pub(crate) struct BeginQuery {
     /// A note for people that says who does the work: up to 256 bytes without control characters.
     #[param(value_type = String, required = false, max_length = 256, example = "shop@web1")]
     pub(crate) owner: Option<Owner>,
-    /// `false`: do not take over where somebody may have done the work before. The default is `true`.
+    /// `false`: do not take over if a worker before may have done the work. The default is `true`.
     #[param(value_type = bool, required = false)]
     pub(crate) takeover: bool,
 }

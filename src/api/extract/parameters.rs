@@ -7,7 +7,7 @@ use axum::http::Uri;
 use super::query_string::{Pairs, QueryError};
 use crate::api::problem::{Problem, ProblemType};
 use crate::api::state::Limits;
-use crate::lock::{Ttl, parse_duration};
+use crate::lock::{Ttl, parse_duration, written};
 
 /// The parameters of a query.
 pub(crate) fn pairs_of(uri: &Uri) -> Result<Pairs, Problem> {
@@ -67,7 +67,7 @@ fn duration_for(
         return Err(bad_parameter(name, format!("write {name} in whole milliseconds")));
     }
     if duration < min || duration > max {
-        let (min, max) = (humantime::format_duration(min), humantime::format_duration(max));
+        let (min, max) = (written(min), written(max));
         return Err(bad_parameter(name, format!("{name} must be from {min} to {max}{for_whom}")));
     }
     Ok(duration)

@@ -37,11 +37,11 @@ problem_types! {
         BadParameter = BAD_REQUEST, "bad-parameter", "A parameter is wrong",
             "A query parameter is unknown, there twice, malformed or out of bounds. `parameter` names it, and `detail` says what to write. Nothing was changed.";
         BadKey = BAD_REQUEST, "bad-key", "The key cannot be used",
-            "A key has 1 to 512 bytes of UTF-8 without control characters, percent-encoded. Proxies rewrite paths with an empty, `.` or `..` segment: send such keys to /lock?key=. Nothing was changed.";
+            "A key has 1 to 512 bytes of UTF-8 without control characters, percent-encoded. Proxies rewrite paths with an empty, `.` or `..` segment: send such keys to /lock?key= or /once?key=. Nothing was changed.";
         BadToken = BAD_REQUEST, "bad-token", "The Lease-Token header cannot be used",
             "A lease token has 16 to 128 of the characters A-Z a-z 0-9 . _ ~ -, in one Lease-Token header. Nothing was changed.";
         TokenRequired = BAD_REQUEST, "token-required", "The Lease-Token header is missing",
-            "To renew or release a lock, send the lease token that took it in the Lease-Token header. The answer to PUT has it, in the header Lease-Token and as `token`. Nothing was changed.";
+            "To renew or release a lock, or to store a result, renew or give up work, send the lease token that you began with in the Lease-Token header. The answer to PUT has it, in the header Lease-Token and as `token`. Nothing was changed.";
         UnexpectedBody = BAD_REQUEST, "unexpected-body", "The request has a body",
             "Everything is said in the path, the query and the headers. A request with a body is refused, so that nothing in it is overlooked. Nothing was changed.";
         MalformedRequest = BAD_REQUEST, "malformed-request", "The request can be read in two ways",
@@ -58,7 +58,7 @@ problem_types! {
             "Without API keys, a gateway answers only to names that no web page can have: those of loopback, and beyond loopback also addresses. The operator can allow another name with --allow-host, such as that of a container or of a reverse proxy. Nothing was changed.";
         NotFound = NOT_FOUND, "not-found", "There is nothing at this address",
             "Locks are at /locks/{key}, with each slash of the key written as %2F, and at /lock?key=. Nothing was changed.";
-        NotHeld = NOT_FOUND, "not-held", "Nobody holds the lock",
+        NotHeld = NOT_FOUND, "not-held", "No client holds the lock",
             "The lock is free: it was never taken, it was released, or its lease has ended.";
         MethodNotAllowed = METHOD_NOT_ALLOWED, "method-not-allowed", "The method does not exist here",
             "The Allow header lists the methods of this address. Nothing was changed.";
@@ -70,8 +70,8 @@ problem_types! {
             "The lock was taken with `max_hold`, and its lease lasts until that ends. Your token holds the lock until then, as `holder` says, and no renewal makes it longer. Take the lock again if you still need it.";
         UriTooLong = URI_TOO_LONG, "uri-too-long", "The address is too long",
             "Path and query together may have 8 KiB. Nothing was changed.";
-        LockHeld = LOCKED, "lock-held", "Someone else holds the lock",
-            "`holder` says who holds the lock, and until when at most. Without `holder`, the lock is reserved for the first client of the wait queue; with `holder_unknown`, nobody can say who holds it. `waiters` says how many wait. `position` says where you are in the queue, if your token has a ticket: the same PUT with `wait` goes on from there. Retry-After says when to ask again.";
+        LockHeld = LOCKED, "lock-held", "Another client holds the lock",
+            "`holder` says who holds the lock, and until when at most. Without `holder`, the lock is reserved for the first client of the wait queue; with `holder_unknown`, it is not known who holds it. `waiters` says how many wait. `position` says where you are in the queue, if your token has a ticket: the same PUT with `wait` goes on from there. Retry-After says when to ask again.";
         TooManyWaiters = TOO_MANY_REQUESTS, "too-many-waiters", "Too many requests wait already",
             "The wait queue of this lock, or this gateway, is full; or too many requests of this API key wait. Clients that left count until their tickets expire. Nothing was changed.";
         TooManyHolds = TOO_MANY_REQUESTS, "too-many-holds", "Too many holds are open already",
@@ -86,8 +86,8 @@ problem_types! {
             "Names and values of all headers together may have 16 KiB. Nothing was changed.";
         OnceInProgress = LOCKED, "once-in-progress", "Another client does the work",
             "`worker` says who does it, and how long its lease lasts at most. If it stores its result, the same PUT is answered with that. If it crashes, the place is free at the end of its lease. Send `wait` to wait for either.";
-        OnceAbandoned = CONFLICT, "once-abandoned", "Somebody may have done the work, and has stored no result",
-            "`worker` names the last one. Its lease is over, or it gave up and may have done a part. The request said `takeover=false`, so nobody takes over. The worker itself can still store its result, if its token is not released; `yours` says whether that is you. Else a person must find out, and break the record.";
+        OnceAbandoned = CONFLICT, "once-abandoned", "A worker may have done the work, and has stored no result",
+            "`worker` names the last one. Its lease is over, or it gave up and may have done a part. The request said `takeover=false`, so you do not take over. The worker itself can still store its result, if its token is not released; `yours` says whether that is you. Else a person must find out, and break the record.";
         FingerprintMismatch = UNPROCESSABLE_ENTITY, "fingerprint-mismatch", "The key belongs to another request",
             "The record was begun with a Once-Fingerprint, and this request has another one, or none. Two different requests must not share a key. Nothing was changed.";
         Superseded = CONFLICT, "superseded", "Another worker has taken over",
@@ -97,9 +97,9 @@ problem_types! {
         ResultDiffers = CONFLICT, "result-differs", "This token has stored another result",
             "A result never changes. The first one that arrived counts, and the same PUT is answered with it. Nothing was changed.";
         LeaseOver = CONFLICT, "lease-over", "The lease is over",
-            "A renewal does not bring it back. The place is yours until somebody takes over: store the result that you have at once. Nothing was changed.";
+            "A renewal does not bring it back. The place is yours until another client takes over: store the result that you have at once. Nothing was changed.";
         NotBegun = NOT_FOUND, "not-begun", "There is no such piece of work",
-            "Nobody has begun it, or the place was given up, or the record was broken, has ended, or was lost with the store's data. If you have a result: begin once more with a token of your own, the same Once-Fingerprint and without takeover=false, and if that is 201 store it at once. Nothing was changed.";
+            "No client has begun it, or the place was given up, or the record was broken, has ended, or was lost with the store's data. If you have a result: begin once more with a token of your own, the same Once-Fingerprint and without takeover=false, and if that is 201 store it at once. Nothing was changed.";
         ResultTooLarge = PAYLOAD_TOO_LARGE, "result-too-large", "The result is too large",
             "`max_result_bytes` of the 201 says how long a result may be. Store a shorter one, such as the address of where it lies: the place is still yours. Nothing was changed.";
         LengthMissing = LENGTH_REQUIRED, "length-missing", "The result has no Content-Length",
@@ -120,7 +120,7 @@ problem_types! {
             "The gateway could not ask the store. Certainly nothing was changed: try again.";
         NotReplicated = SERVICE_UNAVAILABLE, "not-replicated", "Too few replicas have acknowledged the lock",
             "The lock was free, but fewer replicas acknowledged it in time than the operator asks for. So the gateway released it; others may have seen it held for a moment. Try again.";
-        OutcomeUnknown = SERVICE_UNAVAILABLE, "outcome-unknown", "Nobody knows whether it happened",
+        OutcomeUnknown = SERVICE_UNAVAILABLE, "outcome-unknown", "It is not known whether it happened",
             "The gateway asked the store, and the answer was lost: it may have happened, or not. Retry with the same token to find out. If a lock was granted and you were never told its token, the gateway releases it.";
         ShuttingDown = SERVICE_UNAVAILABLE, "shutting-down", "The gateway is stopping",
             "The gateway answers what it has begun, and stops. Try again: another gateway may answer.";

@@ -79,7 +79,7 @@ pub(super) async fn readyz(State(app): State<AppState>, request: Request) -> Res
     get, path = "/problems/{name}", tag = "health",
     params(("name" = String, Path, description = "The last part of a problem's `type`.", example = "lock-held")),
     responses(
-        (status = 200, description = "What the error means, and what to do.", body = String, content_type = "text/plain", example = "423 Locked: Someone else holds the lock"),
+        (status = 200, description = "What the error means, and what to do.", body = String, content_type = "text/plain", example = "423 Locked: Another client holds the lock"),
         ExplainProblems,
     )
 )]

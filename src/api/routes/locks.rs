@@ -181,11 +181,11 @@ pub(super) async fn renew_lock(
     match app.service.renew(&call.key, token, call.query.ttl, Renewer::Token, account.as_ref()).await? {
         Renewed::Renewed(lease) => Ok(answers::grant(StatusCode::OK, &call.key, token, &lease)),
         Renewed::NotHeld => Err(not_held(
-            "nobody holds the lock: the lease has ended, or an operator broke the lock, and a renewal does not bring it back",
+            "no client holds the lock: the lease has ended, or an operator broke the lock, and a renewal does not bring it back",
         )),
         Renewed::Released => Err(Problem::new(
             ProblemType::TokenReleased,
-            "this token has released the lock; min_hold keeps it taken, and nobody holds it",
+            "this token has released the lock; min_hold keeps it taken, and no client holds it",
         )),
         Renewed::MaxHoldReached(lease) => Err(Problem::max_hold_reached(&lease)),
         // Only the renewals of a connection end like this.
@@ -224,7 +224,7 @@ pub(super) async fn release_lock(
     match released {
         Released::Released => Ok(StatusCode::NO_CONTENT.into_response()),
         Released::NotHeld => {
-            Err(not_held("nobody holds the lock: its lease has ended, or this token never had one"))
+            Err(not_held("no client holds the lock: its lease has ended, or this token never had one"))
         }
         Released::HeldByAnother => Err(held_by_another()),
     }
@@ -262,7 +262,7 @@ async fn break_lock(
     };
     match breaking.await.map_err(fault)?? {
         Broken::Broken(_) => Ok(StatusCode::NO_CONTENT.into_response()),
-        Broken::NotHeld => Err(not_held("nobody holds the lock: nothing was broken")),
+        Broken::NotHeld => Err(not_held("no client holds the lock: nothing was broken")),
         Broken::HeldByAnother => {
             let detail = "the lock was granted anew since, with another fencing token: nothing was broken";
             Err(Problem::new(ProblemType::HeldByAnother, detail))
@@ -292,7 +292,7 @@ pub(super) async fn get_lock(
     let token = call.token.as_ref().filter(|_| method != Method::HEAD);
     match app.service.inspect(&call.key, token).await? {
         Inspected::Held { lease, yours, waiters } => Ok(answers::lock(&call.key, &lease, waiters, yours)),
-        Inspected::Free { waiters } => Err(not_held("nobody holds the lock").with_waiters(waiters)),
+        Inspected::Free { waiters } => Err(not_held("no client holds the lock").with_waiters(waiters)),
     }
 }
 

@@ -35,7 +35,7 @@ use crate::telemetry::metrics::metrics;
 /// waits for the result, or for the place of a worker that crashes or gives up.
 ///
 /// Choose a fresh token for every run of your program, and repeat the request with it as often as you like. Never derive the token from
-/// the request that you serve: two that are told 201 with one token both do the work. If `earlier` is above 0, somebody may have done the
+/// the request that you serve: two that are told 201 with one token both do the work. If `earlier` is above 0, a worker before may have done the
 /// work, or a part of it: look before you act.
 #[utoipa::path(
     put, path = "/once/{key}", tag = "once",
@@ -171,7 +171,7 @@ pub(super) async fn store_result(State(app): State<AppState>, call: StoreCall) -
 /// Renew the lease of a worker
 ///
 /// Makes the lease last for `ttl` from now, unless more is left of it. A lease that is over cannot be renewed; the result can still be
-/// stored, until somebody takes over.
+/// stored, until another client takes over.
 #[utoipa::path(
     patch, path = "/once/{key}", tag = "once",
     params(RecordKeyParam, RenewWorkQuery, RequiredToken, NumberParam),
@@ -307,7 +307,7 @@ fn refused(why: NotWorker) -> Problem {
     match why {
         NotWorker::Superseded { fencing_token, is_done } => Problem::superseded(fencing_token, Some(is_done)),
         NotWorker::NotBegun => nothing_there(
-            "nobody has begun it, or the place was given up, broken or lost: if you have a result, begin once more, and store it on 201",
+            "no client has begun it, or the place was given up, broken or lost: if you have a result, begin once more, and store it on 201",
         ),
     }
 }

@@ -132,7 +132,7 @@ fn explain(loss: &Loss) -> (Reason, &'static str) {
         ),
         Loss::Released => (
             Reason::Released,
-            "nobody holds the lock: it was released with its token, an operator broke it, or the store lost it",
+            "no client holds the lock: it was released with its token, an operator broke it, or the store lost it",
         ),
         Loss::Expired => {
             (Reason::Expired, "the store did not answer for so long that the lease may be over: stop at once")

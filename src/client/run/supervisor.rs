@@ -15,6 +15,7 @@ use super::signals::{SignalEvent, Signals};
 use super::terminal::Terminal;
 use crate::client::{RenewAnswer, Trouble};
 use crate::clock::boottime;
+use crate::lock::written;
 
 /// How often a command that was stopped for the terminal is let go on, if it cannot have it and nothing stops us with it.
 const LET_GO_ON: Duration = Duration::from_millis(50);
@@ -121,7 +122,7 @@ impl CommandSupervisor<'_> {
         let key = self.settings.lock.key.as_str();
         match self.settings.lock.max_hold.filter(|_| self.state.is_longest) {
             Some(most) => {
-                let most = humantime::format_duration(most);
+                let most = written(most);
                 format!("the lock {key:?} may not be held for longer than {most} (--max-hold)")
             }
             None => format!("the lease of {key:?} could not be renewed: {}", self.renewals.failure()),

@@ -82,7 +82,7 @@ fn holder(lock: &ShownLock) -> String {
     let whose = match &lock.owner {
         _ if lock.released => format!("released, and kept for at most {left} more"),
         Some(owner) => format!("held by {} for at most {left} more", quoted(owner)),
-        None => format!("held for at most {left} more by somebody who gave no name"),
+        None => format!("held for at most {left} more by a client that gave no name"),
     };
     format!("{whose}; fencing token {}; {} waiting", lock.fencing_token, lock.waiters)
 }

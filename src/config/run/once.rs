@@ -18,7 +18,7 @@ use crate::once::{Fingerprint, Keep};
 /// What `--help` says below the flags.
 pub(in crate::config) const ONCE_HELP: &str = "\
 Example:
-  fencepost once --keep 7d report-2026-11-24 -- ./report.sh
+  fencepost once --keep 168h report-2026-11-24 -- ./report.sh
 
 The first to ask runs the command. Its standard output and the exit status 0 are stored. All others get that output and that
 status, without running anything. If the command fails, nothing is stored, and the next one runs it.
@@ -55,7 +55,7 @@ pub struct OnceCommandArgs {
     #[arg(long, help_heading = "Lease", default_value = "10m", value_parser = duration, value_name = "DURATION")]
     wait: Duration,
 
-    /// How long the result is kept, from the moment when it is stored: 2m to 7d
+    /// How long the result is kept, from the moment when it is stored: 2m to 168h
     ///
     /// After that, the next one runs the command again.
     #[arg(long, help_heading = "Record", default_value = "24h", value_parser = duration, value_name = "DURATION")]
@@ -99,7 +99,7 @@ impl OnceCommandArgs {
         };
         let name = Path::new(program).file_name().unwrap_or(program).to_string_lossy();
         check_command_ttl(self.ttl)?;
-        require("--keep", Keep::new(self.keep).is_some(), "from 2m to 7d")?;
+        require("--keep", Keep::new(self.keep).is_some(), "from 2m to 168h")?;
         let is_fingerprint = |text: &String| Fingerprint::of(text.as_bytes()).is_some();
         let rule = "1 to 128 visible ASCII characters";
         require("--fingerprint", self.fingerprint.as_ref().is_none_or(is_fingerprint), rule)?;

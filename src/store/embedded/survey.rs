@@ -77,9 +77,9 @@ fn look(path: &Path) -> Result<(String, u32), String> {
     let about = file.metadata().map_err(|error| error.to_string())?;
     let bytes = about.len();
     let state = match was_closed(path) {
-        Ok(true) => Ok(format!("{bytes} bytes, in use by nobody")),
+        Ok(true) => Ok(format!("{bytes} bytes, not in use")),
         Ok(false) => {
-            Ok(format!("{bytes} bytes, in use by nobody; it was not closed, and the next start repairs it"))
+            Ok(format!("{bytes} bytes, not in use; it was not closed, and the next start repairs it"))
         }
         Err(OpenError::File(_, UnusableFile::InUse)) => Ok(format!("{bytes} bytes, {IN_USE}")),
         Err(error) => Err(error.to_string()),

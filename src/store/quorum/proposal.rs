@@ -184,7 +184,7 @@ impl Bid<'_> {
                 self.store.pin(self.proposal.request, self.deadline).await.map(Acquired::AlreadyHeld)
             }
             Tally::Held(_) if self.has_strays && !self.give_up().await_most().await => unknown(
-                "somebody else holds the lock, and some earlier tries of this request are not undone yet",
+                "another client holds the lock, and some earlier tries of this request are not undone yet",
             ),
             Tally::Held(lease) => {
                 if !self.has_strays {

@@ -52,7 +52,7 @@ fn a_file_that_is_wrong_is_refused_with_the_line_and_not_what_stands_there() {
         (2, format!("name = \"a\"\nsecret = {quoted}"), "line 4: a key has no such field; it has id"),
         (2, format!("name = \"a\"\n{secret} = 1"), "line 4: a key has no such field"),
         (3, format!("secret_sha256 = {quoted}"), "line 4: secret_sha256 must be the SHA-256"),
-        (3, "# none".to_owned(), "line 1: nobody can use the key"),
+        (3, "# none".to_owned(), "line 1: no client can use the key"),
         (3, "tls_subjects = []".to_owned(), "line 4: tls_subjects must be"),
         (4, "every_key = false\nallow = [\"list\"]".to_owned(), "line 1: the key needs either prefixes or"),
         (4, "allow = [\"list\"]".to_owned(), "line 1: the key needs either prefixes or"),

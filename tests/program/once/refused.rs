@@ -79,8 +79,8 @@ async fn a_proxy_that_answers_for_the_gateway_gives_no_result() {
 async fn wrong_settings_are_told_before_anything_is_asked() {
     let scene = Scene::at("http://127.0.0.1:9");
     for (flags, said) in [
-        (&["--keep", "1m"][..], "--keep: must be from 2m to 7d"),
-        (&["--keep", "8d"], "--keep: must be from 2m to 7d"),
+        (&["--keep", "1m"][..], "--keep: must be from 2m to 168h"),
+        (&["--keep", "169h"], "--keep: must be from 2m to 168h"),
         (&["--ttl", "999ms"], "--ttl"),
         (&["--fingerprint", "two words"], "--fingerprint: must be 1 to 128"),
         (&["--clean-status", "0"], "--clean-status"),

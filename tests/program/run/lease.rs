@@ -41,7 +41,7 @@ async fn a_lock_that_is_not_ours_any_more_ends_the_command_at_once() {
     let pid = scene.number("beats.pid").await;
     client.delete("/locks/k").token(scene.read("token").trim()).send().await.expect(204);
     let released_at = Instant::now();
-    running.end().await.expect_line(76, &["\"k\"", "lost", "nobody holds"]);
+    running.end().await.expect_line(76, &["\"k\"", "lost", "no client holds"]);
     assert!(released_at.elapsed() < Duration::from_secs(5), "{:?}", released_at.elapsed());
     assert!(!is_alive(pid));
 }

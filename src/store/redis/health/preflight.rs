@@ -265,7 +265,7 @@ impl Preflight {
         }
         if !permissions.has_peer_channels {
             warn(
-                "the Redis user may not use the channels by which gateways tell each other what happens: nobody can \
+                "the Redis user may not use the channels by which gateways tell each other what happens: clients cannot \
                  watch locks (/events)",
             );
         }
