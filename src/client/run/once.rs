@@ -46,8 +46,6 @@ struct OutputCopy {
 impl CommandOutput {
     /// Passes on what is written into the other end, and keeps a copy that is no longer than this.
     pub(super) fn open(max_bytes: usize) -> io::Result<(Self, PipeWriter)> {
-        // A terminal may stop what writes to it while the command has it.
-        SigSet::from(Blocked::SIGTTOU).thread_block()?;
         let (reader, writer) = io::pipe()?;
         let pipe = Arc::new(Receiver::from_owned_fd(reader.into())?);
         let copy = Arc::new(Mutex::new(OutputCopy { bytes: Vec::new(), output_bytes: 0, max_bytes }));
@@ -124,6 +122,8 @@ async fn pass_on(pipe: Arc<Receiver>, copy: Arc<Mutex<OutputCopy>>, is_over: Arc
 /// Prints on a thread of its own: a reader that is slow must not keep signals or renewals waiting.
 async fn print(bytes: Vec<u8>) -> io::Result<()> {
     let printed = spawn_blocking(move || {
+        // A terminal may stop what writes to it while the command has it.
+        SigSet::from(Blocked::SIGTTOU).thread_block()?;
         let mut stdout = io::stdout().lock();
         stdout.write_all(&bytes).and_then(|()| stdout.flush())
     });

@@ -106,6 +106,12 @@ async fn the_command_finds_what_it_needs_and_no_secret() {
     command.env("LEASE_TOKEN", "of-another").env("FENCEPOST_API_KEY", "fp_none");
     let ended = scene.launch(command).end().await.expect_silent(0);
     assert_eq!(ended.stdout, "k 0 none none none\n");
+    // What it blocks is what it would block without us.
+    let blocked = ["-c", "grep SigBlk /proc/self/status"];
+    let plain = std::process::Command::new("sh").args(blocked).output().unwrap();
+    let command = scene.command_of("once", &[&["blocked", "--", "sh"][..], &blocked].concat());
+    let ended = scene.launch(command).end().await.expect_silent(0);
+    assert_eq!(ended.stdout, String::from_utf8(plain.stdout).unwrap());
     let record = kit::Client::new(gateway.address).get("/once/k").send().await.expect(200).json();
     assert_eq!(record["fencing_token"].to_string(), scene.read("number").trim());
     assert_eq!(record["owner"].as_str().unwrap().split(' ').next(), Some("sh"));
