@@ -67,35 +67,38 @@ async fn an_output_of_just_the_largest_size_is_stored() {
 async fn output_is_passed_on_before_the_command_ends() {
     let gateway = Gateway::embedded(&[]).await;
     let scene = Scene::on(&gateway);
-    let mut command = scene.command_of("once", &["k", "--", "sh", "-c", "echo first; read line; echo $line"]);
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let mut stdout = child.stdout.take().unwrap();
-    let mut line = [0; 6];
-    stdout.read_exact(&mut line).unwrap();
-    assert_eq!(&line, b"first\n");
-    drop(child.stdin.take());
-    assert!(child.wait().unwrap().success());
+    let running = scene.start_work(&[], "echo first; while [ ! -e over ]; do sleep 0.02; done; echo last");
+    eventually("the first line is there", async || running.printed() == "first\n").await;
+    std::fs::write(scene.path("over"), "").unwrap();
+    assert_eq!(running.end().await.expect_silent(0).stdout, "first\nlast\n");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_result_is_stored_though_nobody_reads_the_output() {
+async fn a_result_is_stored_though_the_output_is_not_read() {
     let gateway = Gateway::embedded(&["--max-result-bytes", "1048576"]).await;
     let (scene, client) = (Scene::on(&gateway), Client::new(gateway.address));
     let state = async |key: &str| {
         let answer = client.get(&format!("/once/{key}")).send().await;
         answer.json()["state"].as_str().map(str::to_owned)
     };
-    // It fills the pipe to the reader. The rest is in the pipe of the command.
-    let script = "head -c 100000 /dev/zero | tr '\\000' x";
-    let mut command = scene.command_of("once", &["slow", "--", "sh", "-c", script]);
+    // The first part fills the pipe to the reader. So the second stays in the pipe of the command.
+    let write = |bytes: u32| format!("head -c {bytes} /dev/zero | tr '\\000' x");
+    let script = format!("{}; while [ ! -e over ]; do sleep 0.02; done; {}", write(70_000), write(30_000));
+    let mut command = scene.command_of("once", &["slow", "--", "sh", "-c", &script]);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut reader = child.stdout.take().unwrap();
+    let is_full = || rustix::io::ioctl_fionread(&reader).unwrap() > 61_440;
+    eventually("the pipe is full", async || is_full()).await;
+    std::fs::write(scene.path("over"), "").unwrap();
     eventually("it is stored", async || state("slow").await.as_deref() == Some("done")).await;
     let mut printed = Vec::new();
-    child.stdout.take().unwrap().read_to_end(&mut printed).unwrap();
+    reader.read_to_end(&mut printed).unwrap();
     assert!(child.wait().unwrap().success());
     assert_eq!(printed.len(), 100_000);
+    let record = client.get("/once/slow").send().await.expect(200).json();
+    assert_eq!(record["result_bytes"], 100_000);
     // The reader has gone, and the work goes on.
-    let mut command = scene.command_of("once", &["gone", "--", "sh", "-c", script]);
+    let mut command = scene.command_of("once", &["gone", "--", "sh", "-c", &script]);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
     assert!(child.wait().unwrap().success());

@@ -146,6 +146,11 @@ impl Running {
         fs::read_to_string(&self.err).unwrap()
     }
 
+    /// What stands on standard output so far.
+    pub fn printed(&self) -> String {
+        fs::read_to_string(&self.out).unwrap()
+    }
+
     pub async fn end(mut self) -> Ended {
         eventually("the run ends", async || self.has_ended()).await;
         let took = self.begun_at.elapsed();
