@@ -63,6 +63,11 @@ impl Fingerprint {
         &self.0
     }
 
+    /// Whether a request may have what a record holds. A record without a fingerprint is for all.
+    pub fn fits(record: Option<Self>, request: Option<Self>) -> bool {
+        record.is_none() || record == request
+    }
+
     /// Reads the bytes from hexadecimal.
     pub(crate) fn parse(hex: &str) -> Option<Self> {
         parse_hex(hex).map(Self)

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::lock::{LeaseToken, LockKey, TokenHash};
 use crate::once::{Stored, Worker};
-use crate::store::{Heard, MeteredStore, PeerBus, Topic};
+use crate::store::{Heard, MeteredStore, PeerBus, StoreError, Topic};
 
 /// The pause before the first precaution. It doubles with each, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -56,6 +56,10 @@ struct Crowd {
     /// When one of them looks again.
     look_at: Instant,
     pause: Duration,
+    /// Who was at work by the last answer, and whether its lease ran; or why the store did not answer since.
+    told: Result<(Worker, bool), String>,
+    /// When the store answered last.
+    told_at: Instant,
 }
 
 /// One who waits.
@@ -192,16 +196,14 @@ impl RecordWaits {
     ) -> Option<InCrowd> {
         let registry = &mut *self.registry.lock();
         let crowd = registry.crowds.entry(key.clone()).or_insert_with(Crowd::new);
-        if crowd.waiters.len() >= most {
+        let token = token.map(LeaseToken::record_hash);
+        let others = crowd.waiters.values().filter(|waiter| token.is_none() || waiter.token != token);
+        if others.count() >= most {
             return None;
         }
-        let waiter = Arc::new(Waiter {
-            token: token.map(LeaseToken::record_hash),
-            may_take_over,
-            bell: Notify::new(),
-            told: Mutex::new(None),
-        });
-        crowd.tell_token(waiter.token, || Told::Displaced);
+        let bell = Notify::new();
+        let waiter = Arc::new(Waiter { token, may_take_over, bell, told: Mutex::new(None) });
+        crowd.tell_token(token, || Told::Displaced);
         registry.count += 1;
         registry.last_id += 1;
         let id = registry.last_id;
@@ -212,8 +214,11 @@ impl RecordWaits {
 
 impl Crowd {
     fn new() -> Self {
-        let look_at = Instant::now() + FIRST_PAUSE;
-        Self { waiters: BTreeMap::new(), is_looking: false, is_stale: false, look_at, pause: FIRST_PAUSE }
+        let (now, pause) = (Instant::now(), FIRST_PAUSE);
+        let told = Err("the store was not asked yet".to_owned());
+        let (look_at, told_at) = (now + pause, now);
+        let (waiters, is_looking, is_stale) = (BTreeMap::new(), false, false);
+        Self { waiters, is_looking, is_stale, look_at, pause, told, told_at }
     }
 
     /// Who looks next: the first that may take over, or else the first.
@@ -260,41 +265,54 @@ pub(super) struct InCrowd {
 }
 
 impl InCrowd {
-    fn with_crowd(&mut self, then: impl FnOnce(&mut Crowd, bool)) {
-        let is_looking = std::mem::take(&mut self.is_looking);
+    /// Hands on what this one was told.
+    fn with_crowd(&mut self, then: impl FnOnce(&mut Crowd, Instant)) {
         let mut registry = self.waits.registry.lock();
-        if let Some(crowd) = registry.crowds.get_mut(&self.key) {
-            if is_looking {
-                crowd.is_looking = false;
-            }
-            then(crowd, is_looking);
+        let Some(crowd) = registry.crowds.get_mut(&self.key) else { return };
+        let now = Instant::now();
+        // A newcomer that looks for itself puts nothing off for those who wait.
+        if std::mem::take(&mut self.is_looking) {
+            crowd.is_looking = false;
+            crowd.pause_from(now);
         }
+        then(crowd, now);
+        crowd.ring_next();
     }
 
     /// Another is at work.
-    pub(super) fn is_busy(&mut self, worker: &Worker) {
-        self.with_crowd(|crowd, was_shared| {
-            let now = Instant::now();
-            let end =
-                now + Duration::from_millis(worker.place.lease.left_ms + rand::random_range(AFTER_END_MS));
-            if was_shared {
-                crowd.pause_from(now);
-            }
-            crowd.look_at = crowd.look_at.min(end);
+    pub(super) fn is_busy(&mut self, worker: Worker) {
+        let end_ms = worker.place.lease.left_ms + rand::random_range(AFTER_END_MS);
+        self.with_crowd(|crowd, now| {
+            crowd.look_at = crowd.look_at.min(now + Duration::from_millis(end_ms));
             crowd.tell_token(Some(worker.token), || Told::Look);
-            crowd.ring_next();
+            (crowd.told, crowd.told_at) = (Ok((worker, true)), now);
         });
     }
 
-    /// No lease runs, and the one that looked may not take over; or the store did not answer.
-    pub(super) fn is_told_nothing(&mut self) {
-        self.with_crowd(|crowd, was_shared| {
-            // A newcomer that looks for itself puts nothing off for those who wait.
-            if was_shared {
-                crowd.pause_from(Instant::now());
-            }
-            crowd.ring_next();
-        });
+    /// No lease runs, and the one that looked may not take over.
+    pub(super) fn is_abandoned(&mut self, worker: Worker) {
+        self.with_crowd(|crowd, now| (crowd.told, crowd.told_at) = (Ok((worker, false)), now));
+    }
+
+    /// The store did not answer.
+    pub(super) fn is_told_nothing(&mut self, reason: String) {
+        self.with_crowd(|crowd, _| crowd.told = Err(reason));
+    }
+
+    /// For how long the store has not answered anybody.
+    pub(super) fn silence(&self) -> Duration {
+        let registry = self.waits.registry.lock();
+        registry.crowds.get(&self.key).map_or(Duration::ZERO, |crowd| crowd.told_at.elapsed())
+    }
+
+    /// What the crowd was told last, as it is now: who is or was at work, and whether its lease ran.
+    pub(super) fn last_told(&self) -> Result<(Worker, bool), StoreError> {
+        let registry = self.waits.registry.lock();
+        let crowd = registry.crowds.get(&self.key).ok_or_else(|| StoreError::Unavailable(String::new()))?;
+        let (mut worker, is_working) = crowd.told.clone().map_err(StoreError::Unavailable)?;
+        let elapsed_ms = u64::try_from(crowd.told_at.elapsed().as_millis()).unwrap_or(u64::MAX);
+        worker.place.lease.left_ms = worker.place.lease.left_ms.saturating_sub(elapsed_ms);
+        Ok((worker, is_working))
     }
 
     /// There is a result, for all.
@@ -335,10 +353,9 @@ impl InCrowd {
             if self.is_looking {
                 return Next::Look;
             }
+            // The one that looks next wakes each second, and says so again.
             self.waits.say_that_somebody_waits();
-            // Without this, others would not be told again while all sleep.
-            let say_again = now + SAY_EVERY;
-            let until = end.min(look_at.unwrap_or(say_again));
+            let until = look_at.map_or(end, |look_at| end.min(look_at));
             tokio::select! {
                 () = self.waiter.bell.notified() => {}
                 () = sleep_until(until) => {}

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::{BeginOutcome, BeginRequest, Beginning, NotBegun};
 use crate::lock::LeaseToken;
+use crate::once::Fingerprint;
 use crate::service::LockService;
 use crate::service::crowd::Next;
 use crate::store::StoreError;
@@ -33,17 +34,13 @@ impl LockService {
         else {
             return refused(NotBegun::TooManyWaiters);
         };
-        let mut told;
-        let mut told_at = Instant::now();
         loop {
             match self.begin_once(&request, self.deadline()).await {
                 Ok(Beginning { outcome: BeginOutcome::NotBegun(NotBegun::Busy(worker)), .. }) => {
-                    waiting.is_busy(&worker);
-                    (told, told_at) = (Ok(NotBegun::Busy(worker)), Instant::now());
+                    waiting.is_busy(worker);
                 }
-                Ok(Beginning { outcome: BeginOutcome::NotBegun(why @ NotBegun::Abandoned(..)), .. }) => {
-                    waiting.is_told_nothing();
-                    (told, told_at) = (Ok(why), Instant::now());
+                Ok(Beginning { outcome: BeginOutcome::NotBegun(NotBegun::Abandoned(worker, _)), .. }) => {
+                    waiting.is_abandoned(worker);
                 }
                 Ok(answer) => {
                     if let BeginOutcome::Done(stored) = &answer.outcome {
@@ -51,37 +48,35 @@ impl LockService {
                     }
                     return Ok(answer);
                 }
-                Err(StoreError::Unavailable(reason)) if told_at.elapsed() < LONGEST_SILENCE => {
-                    waiting.is_told_nothing();
-                    told = Err(StoreError::Unavailable(reason));
+                Err(StoreError::Unavailable(reason)) if waiting.silence() < LONGEST_SILENCE => {
+                    waiting.is_told_nothing(reason);
                 }
                 Err(error) => return Err(error),
             }
             match waiting.next(end).await {
                 Next::Look => {}
                 Next::Answer(stored) => {
-                    let is_its = stored.fingerprint.is_none() || stored.fingerprint == request.fingerprint;
-                    if !is_its {
+                    if !Fingerprint::fits(stored.fingerprint, request.fingerprint) {
                         return refused(NotBegun::FingerprintMismatch);
                     }
                     let token = request.token.clone().unwrap_or_else(LeaseToken::generate);
                     return Ok(Beginning { token, outcome: BeginOutcome::Done(stored) });
                 }
                 Next::ShuttingDown => return refused(NotBegun::ShuttingDown),
-                // A newer request of the same token waits in the place of this one: what this one knows is all that it is told.
-                Next::Displaced | Next::Over => return refused(told?.later(told_at.elapsed())),
+                // A newer request of the same token waits in the place of this one: what is known is all that it is told.
+                Next::Displaced | Next::Over => {
+                    let (worker, is_working) = waiting.last_told()?;
+                    if !Fingerprint::fits(worker.fingerprint, request.fingerprint) {
+                        return refused(NotBegun::FingerprintMismatch);
+                    }
+                    if is_working || request.may_take_over {
+                        return refused(NotBegun::Busy(worker));
+                    }
+                    let is_own =
+                        request.token.as_ref().is_some_and(|token| token.record_hash() == worker.token);
+                    return refused(NotBegun::Abandoned(worker, is_own));
+                }
             }
         }
-    }
-}
-
-impl NotBegun {
-    /// The same so much later.
-    fn later(mut self, elapsed: Duration) -> Self {
-        if let Self::Busy(worker) = &mut self {
-            let elapsed_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
-            worker.place.lease.left_ms = worker.place.lease.left_ms.saturating_sub(elapsed_ms);
-        }
-        self
     }
 }

@@ -9,6 +9,7 @@ on_each_pair!(
     who_takes_over_from_nobody_begins_a_new_record_only,
     its_own_worker_is_told_that_it_is_its_own,
     who_waits_is_told_at_the_end_and_gets_a_late_result,
+    all_who_wait_are_told_what_one_of_them_has_learnt,
     another_who_may_take_over_is_not_held_up,
     a_break_lets_the_next_begin,
 );
@@ -69,6 +70,23 @@ async fn who_waits_is_told_at_the_end_and_gets_a_late_result(pair: Pair) {
     store(&here, &token, "late").send().await.expect(200);
     for wait in waits {
         assert_eq!(wait.await.unwrap().expect(200).body, "late");
+    }
+}
+
+/// Only one of them looks, and all have seen the worker at work before.
+async fn all_who_wait_are_told_what_one_of_them_has_learnt(pair: Pair) {
+    let (here, token) = (pair.here(), fresh_token());
+    let begun = begin(&here, "ttl=2s", &token).send().await.expect(201);
+    let waits: Vec<_> = (0..6)
+        .map(|number| {
+            tokio::spawn(begin(&pair.client(number), "takeover=false&wait=4s", &fresh_token()).send())
+        })
+        .collect();
+    wait_there(&pair, 6.0).await;
+    assert_eq!(super::state(&here).await, "working");
+    for wait in waits {
+        let told = wait.await.unwrap().expect_problem(409, "once-abandoned").json();
+        assert_eq!(told["worker"]["fencing_token"], begun.fencing_token());
     }
 }
 

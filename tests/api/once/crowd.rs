@@ -82,12 +82,17 @@ async fn no_more_wait_than_may_for_one_record_and_at_one_gateway() {
     let (here, worker) = (pair.here(), fresh_token());
     begin(&here, "ttl=2m", &worker).send().await.expect(201);
     let mut waiting = JoinSet::new();
-    for _ in 0..2 {
-        waiting.spawn(begin(&here, "wait=50s", &fresh_token()).send());
+    let asks_twice = fresh_token();
+    for token in [&fresh_token(), &asks_twice] {
+        waiting.spawn(begin(&here, "wait=50s", token).send());
     }
     wait_there(&pair, 2.0).await;
     let refused = begin(&here, "wait=1s", &fresh_token()).send().await;
     assert!(refused.expect_problem(429, "too-many-waiters").header("retry-after").is_some());
+    // A newer request of a token that waits takes the place of the older.
+    waiting.spawn(begin(&here, "wait=50s", &asks_twice).send());
+    waiting.join_next().await.unwrap().unwrap().expect_problem(423, "once-in-progress");
+    wait_there(&pair, 2.0).await;
     // Who does not wait needs no place, and other records have places of their own.
     begin(&here, "", &fresh_token()).send().await.expect_problem(423, "once-in-progress");
     here.put("/once/other?wait=1s").send().await.expect(201);

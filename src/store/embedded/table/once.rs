@@ -7,7 +7,9 @@ use super::super::record::{Record, RecordId, Verdict};
 use super::super::work::{RECORD_BYTES, Since, StoredResult, Work};
 use super::Table;
 use crate::lock::{FencingToken, LockKey, TokenHash};
-use crate::once::{Begun, BrokenRecord, GivenUp, MEMORY, NotWorker, RecordView, RenewedWork, Storing};
+use crate::once::{
+    Begun, BrokenRecord, Fingerprint, GivenUp, MEMORY, NotWorker, RecordView, RenewedWork, Storing,
+};
 use crate::store::{
     Begin, BreakRecord, GiveUp, LookAtRecord, RenewWork, StoreError, StoreResult, Tombstone, UndoBegin,
 };
@@ -18,7 +20,7 @@ impl Table {
         let Begin { key, token, attempt, fingerprint, may_take_over, only_confirms, .. } = begin;
         let found = self.work(key, now);
         if let Some(work) = found {
-            if work.fingerprint.is_some() && work.fingerprint != *fingerprint {
+            if !Fingerprint::fits(work.fingerprint, *fingerprint) {
                 return Ok(Begun::FingerprintMismatch);
             }
             if let Some(stored) = work.stored(now) {
