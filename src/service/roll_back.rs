@@ -368,7 +368,9 @@ impl Armed {
                 StoreError::Unavailable(_) => self.patience.max(LONGEST_OUTAGE),
             };
             if started.elapsed() >= patience {
-                self.cleaner.watch.tell(&self.key, || Doing::Unclear);
+                if matches!(self.what, What::Lock) {
+                    self.cleaner.watch.tell(&self.key, || Doing::Unclear);
+                }
                 let key = self.key.as_str();
                 metrics().takes_back.count(TakenBack::GivenUp);
                 tracing::warn!(

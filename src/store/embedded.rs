@@ -345,7 +345,20 @@ impl LockStore for EmbeddedStore {
             Request::Heartbeat(_) => self.heartbeat(deadline).map_ok(Reply::Heartbeat).boxed(),
             // A change of nothing: it shows that the writer runs, and has it try again a file that could not be written.
             Request::Check(request) => self.change(request, deadline, |_, _, _| ()),
-            Request::Once(request) => self.run_once(request, deadline),
+            Request::Begin(request) => self.try_change(request, deadline, Table::begin),
+            Request::StoreResult(request) => {
+                self.store_result(request, deadline).map_ok(Reply::StoreResult).boxed()
+            }
+            Request::RenewWork(request) => self.change(request, deadline, Table::renew_work),
+            Request::GiveUp(request) => self.change(request, deadline, Table::give_up),
+            Request::UndoBegin(request) => self.change(request, deadline, Table::undo_begin),
+            Request::LookAtRecord(request) => {
+                self.look_at_record(request, deadline).map_ok(Reply::LookAtRecord).boxed()
+            }
+            Request::BreakRecord(request) => self.change(request, deadline, Table::break_record),
+            Request::ListRecords(request) => {
+                self.list_records(request, deadline).map_ok(Reply::ListRecords).boxed()
+            }
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::{AnswerTo, Call, LockStore, OnceRequest, Reply, Request, StoreError};
+use super::{AnswerTo, Call, LockStore, Reply, Request, StoreError};
 use crate::telemetry::metrics::{NoAnswer, Step, metrics};
 use crate::telemetry::traces::StepSpan;
 
@@ -67,24 +67,17 @@ fn step_of(request: &Request) -> Step {
         | Request::Enqueue(_)
         | Request::Poll(_)
         | Request::LastPoll(_) => Step::Acquire,
-        Request::Renew(_) => Step::Renew,
+        Request::Renew(_) | Request::RenewWork(_) => Step::Renew,
         Request::Release(_) => Step::Release,
-        Request::RollBack(_) => Step::TakeBack,
+        Request::RollBack(_) | Request::UndoBegin(_) => Step::TakeBack,
         Request::PassOn(_) => Step::Decline,
-        Request::Inspect(_) => Step::Inspect,
-        Request::Break(_) => Step::Break,
-        Request::List(_) => Step::List,
+        Request::Inspect(_) | Request::LookAtRecord(_) => Step::Inspect,
+        Request::Break(_) | Request::BreakRecord(_) => Step::Break,
+        Request::List(_) | Request::ListRecords(_) => Step::List,
         Request::Heartbeat(_) => Step::Beat,
         Request::Check(_) => Step::Check,
-        Request::Once(request) => match request {
-            OnceRequest::Begin(_) => Step::Begin,
-            OnceRequest::StoreResult(_) => Step::Store,
-            OnceRequest::RenewWork(_) => Step::Renew,
-            OnceRequest::GiveUp(_) => Step::GiveUp,
-            OnceRequest::UndoBegin(_) => Step::TakeBack,
-            OnceRequest::LookAtRecord(_) => Step::Inspect,
-            OnceRequest::BreakRecord(_) => Step::Break,
-            OnceRequest::ListRecords(_) => Step::List,
-        },
+        Request::Begin(_) => Step::Begin,
+        Request::StoreResult(_) => Step::Store,
+        Request::GiveUp(_) => Step::GiveUp,
     }
 }

@@ -229,9 +229,8 @@ impl LockStore for QuorumStore {
             Request::List(request) => self.list(request, deadline).map_ok(Reply::List).boxed(),
             Request::Heartbeat(_) => self.heartbeat(deadline).map_ok(Reply::Heartbeat).boxed(),
             Request::Check(_) => self.check(deadline).map_ok(Reply::Check).boxed(),
-            Request::Once(_) => {
-                future::ready(Err(StoreError::Unavailable(KEEPS_NO_RECORDS.to_owned()))).boxed()
-            }
+            // One about records.
+            _ => future::ready(Err(StoreError::Unavailable(KEEPS_NO_RECORDS.to_owned()))).boxed(),
         }
     }
 

@@ -296,7 +296,26 @@ impl LockStore for RedisStore {
                 self.heartbeat(request.bucket, deadline).map_ok(Reply::Heartbeat).boxed()
             }
             Request::Check(_) => self.check(deadline).map_ok(Reply::Check).boxed(),
-            Request::Once(request) => self.run_once(request, deadline).map_ok(Reply::Once).boxed(),
+            Request::Begin(request) => self.begin(request, deadline).map_ok(Reply::Begin).boxed(),
+            Request::StoreResult(request) => {
+                self.store_result(request, deadline).map_ok(Reply::StoreResult).boxed()
+            }
+            Request::RenewWork(request) => {
+                self.renew_work(request, deadline).map_ok(Reply::RenewWork).boxed()
+            }
+            Request::GiveUp(request) => self.give_up(request, deadline).map_ok(Reply::GiveUp).boxed(),
+            Request::UndoBegin(request) => {
+                self.undo_begin(request, deadline).map_ok(Reply::UndoBegin).boxed()
+            }
+            Request::LookAtRecord(request) => {
+                self.look_at_record(request, deadline).map_ok(Reply::LookAtRecord).boxed()
+            }
+            Request::BreakRecord(request) => {
+                self.break_record(request, deadline).map_ok(Reply::BreakRecord).boxed()
+            }
+            Request::ListRecords(request) => {
+                self.list_records(request, deadline).map_ok(Reply::ListRecords).boxed()
+            }
         }
     }
 

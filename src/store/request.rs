@@ -9,13 +9,11 @@ use crate::lock::{
     Acquired, Attempt, Broken, Confirmed, Enqueued, FencingToken, Inspected, LastPolled, LockKey, Note, Page,
     Polled, Reach, Refusal, ReleaseEffect, Renewed, RolledBack, Terms, Ticket, TokenHash, Ttl,
 };
+use crate::once::{Begun, BrokenRecord, GivenUp, RecordPage, RecordView, RenewedWork, Storing};
 
 mod once;
 
-pub use once::{
-    Begin, BreakRecord, GiveUp, ListRecords, LookAtRecord, OnceReply, OnceRequest, RenewWork, StoreResult,
-    UndoBegin,
-};
+pub use once::{Begin, BreakRecord, GiveUp, ListRecords, LookAtRecord, RenewWork, StoreResult, UndoBegin};
 
 /// One kind of request, with its answer.
 pub trait Call: Into<Request> + Clone + Send + 'static {
@@ -36,16 +34,12 @@ macro_rules! requests {
         #[derive(Clone, Debug, PartialEq)]
         pub enum Request {
             $(#[doc = concat!("See [`struct@", stringify!($kind), "`].")] $kind($kind),)+
-            /// One about records, which only some stores keep.
-            Once(OnceRequest),
         }
 
         /// The answer to a request, under the name of its kind.
         #[derive(Clone, Debug, PartialEq)]
         pub enum Reply {
             $(#[doc = concat!("To [`struct@", stringify!($kind), "`].")] $kind($answer),)+
-            /// To one about records.
-            Once(OnceReply),
         }
 
         $(
@@ -85,6 +79,14 @@ requests! {
     List -> Page;
     Heartbeat -> HeartbeatAnswer;
     Check -> ();
+    Begin -> Begun;
+    StoreResult -> Storing;
+    RenewWork -> RenewedWork;
+    GiveUp -> GivenUp;
+    UndoBegin -> bool;
+    LookAtRecord -> Option<RecordView>;
+    BreakRecord -> BrokenRecord;
+    ListRecords -> RecordPage;
 }
 
 impl Request {

@@ -16,8 +16,8 @@ use crate::once::{
     Begun, BrokenRecord, GivenUp, MEMORY, RecordPage, RecordView, RenewedWork, Storing, WorkStatus,
 };
 use crate::store::{
-    Begin, BreakRecord, GiveUp, ListRecords, LookAtRecord, OnceReply, OnceRequest, RenewWork, StoreError,
-    StoreResult, Tombstone, UndoBegin,
+    Begin, BreakRecord, GiveUp, ListRecords, LookAtRecord, RenewWork, StoreError, StoreResult, Tombstone,
+    UndoBegin,
 };
 
 mod record;
@@ -37,37 +37,7 @@ scripts! {
 const NOT_OURS: i64 = 9;
 
 impl RedisStore {
-    /// Does what a request about records asks for.
-    pub(super) async fn run_once(
-        &self,
-        request: &OnceRequest,
-        deadline: Instant,
-    ) -> Result<OnceReply, StoreError> {
-        Ok(match request {
-            OnceRequest::Begin(request) => OnceReply::Begin(self.begin(request, deadline).await?),
-            OnceRequest::StoreResult(request) => {
-                OnceReply::StoreResult(self.store_result(request, deadline).await?)
-            }
-            OnceRequest::RenewWork(request) => {
-                OnceReply::RenewWork(self.renew_work(request, deadline).await?)
-            }
-            OnceRequest::GiveUp(request) => OnceReply::GiveUp(self.give_up(request, deadline).await?),
-            OnceRequest::UndoBegin(request) => {
-                OnceReply::UndoBegin(self.undo_begin(request, deadline).await?)
-            }
-            OnceRequest::LookAtRecord(request) => {
-                OnceReply::LookAtRecord(self.look_at_record(request, deadline).await?)
-            }
-            OnceRequest::BreakRecord(request) => {
-                OnceReply::BreakRecord(self.break_record(request, deadline).await?)
-            }
-            OnceRequest::ListRecords(request) => {
-                OnceReply::ListRecords(self.list_records(request, deadline).await?)
-            }
-        })
-    }
-
-    async fn begin(&self, request: &Begin, deadline: Instant) -> Result<Begun, StoreError> {
+    pub(super) async fn begin(&self, request: &Begin, deadline: Instant) -> Result<Begun, StoreError> {
         let Begin { key, token, attempt, ttl, keep, note, fingerprint, may_take_over, only_confirms } =
             request;
         let bucket = self.keys.bucket_of(key);
@@ -113,7 +83,11 @@ impl RedisStore {
         }
     }
 
-    async fn store_result(&self, request: &StoreResult, deadline: Instant) -> Result<Storing, StoreError> {
+    pub(super) async fn store_result(
+        &self,
+        request: &StoreResult,
+        deadline: Instant,
+    ) -> Result<Storing, StoreError> {
         let StoreResult { key, token, fence, keep, result } = request;
         let (name, token) = (self.keys.once(key), token.to_string());
         let keep = keep.map_or_else(String::new, |keep| whole_ms(keep.as_duration()).to_string());
@@ -151,7 +125,11 @@ impl RedisStore {
         }
     }
 
-    async fn renew_work(&self, request: &RenewWork, deadline: Instant) -> Result<RenewedWork, StoreError> {
+    pub(super) async fn renew_work(
+        &self,
+        request: &RenewWork,
+        deadline: Instant,
+    ) -> Result<RenewedWork, StoreError> {
         let RenewWork { key, token, fence, ttl } = request;
         let token = token.to_string();
         let reply = self
@@ -172,7 +150,7 @@ impl RedisStore {
         }
     }
 
-    async fn give_up(&self, request: &GiveUp, deadline: Instant) -> Result<GivenUp, StoreError> {
+    pub(super) async fn give_up(&self, request: &GiveUp, deadline: Instant) -> Result<GivenUp, StoreError> {
         let GiveUp { key, token, is_clean, tombstone } = request;
         let mark = (*tombstone == Tombstone::Final).then(|| self.keys.tombstone(key, token));
         let token = token.to_string();
@@ -190,7 +168,11 @@ impl RedisStore {
         }
     }
 
-    async fn undo_begin(&self, request: &UndoBegin, deadline: Instant) -> Result<bool, StoreError> {
+    pub(super) async fn undo_begin(
+        &self,
+        request: &UndoBegin,
+        deadline: Instant,
+    ) -> Result<bool, StoreError> {
         let UndoBegin { key, token, attempt } = request;
         let mark = Some(self.keys.tombstone(key, token));
         let by = [token.to_string(), attempt.to_string()];
@@ -202,7 +184,7 @@ impl RedisStore {
         Ok(reply.outcome == 1)
     }
 
-    async fn break_record(
+    pub(super) async fn break_record(
         &self,
         request: &BreakRecord,
         deadline: Instant,
@@ -221,7 +203,7 @@ impl RedisStore {
         }
     }
 
-    async fn look_at_record(
+    pub(super) async fn look_at_record(
         &self,
         request: &LookAtRecord,
         deadline: Instant,
@@ -242,7 +224,11 @@ impl RedisStore {
         }
     }
 
-    async fn list_records(&self, request: &ListRecords, deadline: Instant) -> Result<RecordPage, StoreError> {
+    pub(super) async fn list_records(
+        &self,
+        request: &ListRecords,
+        deadline: Instant,
+    ) -> Result<RecordPage, StoreError> {
         let (mut records, next) = self.page_of::<Records>(request.into(), deadline).await?;
         records.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         Ok(RecordPage { records, next })

@@ -1,59 +1,7 @@
-//! What a store is asked about records, and what it answers: one kind of [`Request`] for the stores that keep
-//! some, and an enum of its own behind it.
+//! What a store is asked about records, if it keeps some.
 
-use super::{Call, Reply, Request};
 use crate::lock::{Attempt, FencingToken, LockKey, Note, Reach, TokenHash, Ttl};
-use crate::once::{
-    Begun, BrokenRecord, Fingerprint, GivenUp, Keep, RecordPage, RecordView, RenewedWork, Storing, WorkResult,
-};
-
-/// One line for each kind of request about records, and its answer.
-macro_rules! once_requests {
-    ($($kind:ident -> $answer:ty;)+) => {
-        /// Any request about records.
-        #[derive(Clone, Debug, PartialEq)]
-        pub enum OnceRequest {
-            $(#[doc = concat!("See [`struct@", stringify!($kind), "`].")] $kind($kind),)+
-        }
-
-        /// The answer to a request about records, under the name of its kind.
-        #[derive(Clone, Debug, PartialEq)]
-        pub enum OnceReply {
-            $(#[doc = concat!("To [`struct@", stringify!($kind), "`].")] $kind($answer),)+
-        }
-
-        $(
-            impl From<$kind> for Request {
-                fn from(request: $kind) -> Self {
-                    Self::Once(OnceRequest::$kind(request))
-                }
-            }
-
-            impl Call for $kind {
-                type Answer = $answer;
-
-                fn reply(answer: $answer) -> Reply {
-                    Reply::Once(OnceReply::$kind(answer))
-                }
-
-                fn answer(reply: Reply) -> Option<$answer> {
-                    if let Reply::Once(OnceReply::$kind(answer)) = reply { Some(answer) } else { None }
-                }
-            }
-        )+
-    };
-}
-
-once_requests! {
-    Begin -> Begun;
-    StoreResult -> Storing;
-    RenewWork -> RenewedWork;
-    GiveUp -> GivenUp;
-    UndoBegin -> bool;
-    LookAtRecord -> Option<RecordView>;
-    BreakRecord -> BrokenRecord;
-    ListRecords -> RecordPage;
-}
+use crate::once::{Fingerprint, Keep, WorkResult};
 
 /// Begins a piece of work, or takes over, or learns its result. The store judges in this order: fingerprint, result, a token that
 /// gave up, a voided attempt, the token's own place, another's, a place that may not be taken over; else it grants the place.

@@ -296,8 +296,6 @@ fn key_of(request: &mut Request) -> &mut LockKey {
         | Request::PassOn(PassOn { key, .. })
         | Request::Inspect(Inspect { key, .. })
         | Request::Break(Break { key, .. }) => key,
-        Request::List(_) | Request::Heartbeat(_) | Request::Check(_) | Request::Once(_) => {
-            panic!("of no lock: {request:?}")
-        }
+        _ => panic!("of no lock: {request:?}"),
     }
 }
