@@ -125,188 +125,58 @@ const ANY_LOCK_CALL: &[ProblemType] = &[
     ProblemType::StoreUnavailable,
 ];
 
+/// What every operation on a record can answer besides.
+const ANY_RECORD_CALL: &[ProblemType] = &[ProblemType::OnceUnsupported];
+
 /// What every address that needs a key can answer.
 const WITH_KEYS: &[ProblemType] =
     &[ProblemType::KeyRequired, ProblemType::KeyRefused, ProblemType::RightMissing, ProblemType::RateLimited];
 
-/// Declares the problems of one operation, for its `responses(…)`.
+/// One line for each operation, for its `responses(…)`: the lists that it shares with others, and the problems of its own.
 macro_rules! problems {
-    ($name:ident = $($list:expr),+) => {
+    ($($name:ident: $($list:ident)* + $($own:ident)*;)+) => {$(
         pub(crate) struct $name;
 
         impl IntoResponses for $name {
             fn responses() -> BTreeMap<String, RefOr<Response>> {
-                let lists: &[&[ProblemType]] = &[$($list),+];
-                responses(&lists.concat())
+                responses(&[ANYWHERE, $($list,)* &[$(ProblemType::$own),*]].concat())
             }
         }
-    };
+    )+};
 }
 
-problems!(
-    AcquireProblems = ANYWHERE,
-    WITH_KEYS,
-    ANY_LOCK_CALL,
-    &[
-        ProblemType::TokenReleased,
-        ProblemType::LockHeld,
-        ProblemType::TooManyWaiters,
-        ProblemType::TooManyLocks,
-        ProblemType::NotReplicated,
-        ProblemType::OutcomeUnknown,
-        ProblemType::ShuttingDown,
-    ]
-);
-problems!(
-    HoldProblems = ANYWHERE,
-    WITH_KEYS,
-    ANY_LOCK_CALL,
-    &[
-        ProblemType::TokenReleased,
-        ProblemType::LockHeld,
-        ProblemType::TooManyWaiters,
-        ProblemType::TooManyHolds,
-        ProblemType::TooManyLocks,
-        ProblemType::NotReplicated,
-        ProblemType::OutcomeUnknown,
-        ProblemType::ShuttingDown,
-    ]
-);
-problems!(
-    RenewProblems = ANYWHERE,
-    WITH_KEYS,
-    ANY_LOCK_CALL,
-    &[
-        ProblemType::TokenRequired,
-        ProblemType::NotHeld,
-        ProblemType::HeldByAnother,
-        ProblemType::TokenReleased,
-        ProblemType::MaxHoldReached,
-        ProblemType::OutcomeUnknown
-    ]
-);
-problems!(
-    ReleaseProblems = ANYWHERE,
-    WITH_KEYS,
-    ANY_LOCK_CALL,
-    &[
-        ProblemType::TokenRequired,
-        ProblemType::NotHeld,
-        ProblemType::HeldByAnother,
-        ProblemType::OutcomeUnknown
-    ]
-);
-problems!(
-    InspectProblems = ANYWHERE,
-    WITH_KEYS,
-    ANY_LOCK_CALL,
-    &[ProblemType::NotHeld, ProblemType::OutcomeUnknown]
-);
-problems!(
-    BeginProblems = ANYWHERE,
-    WITH_KEYS,
-    ANY_LOCK_CALL,
-    &[
-        ProblemType::OnceUnsupported,
-        ProblemType::FingerprintMismatch,
-        ProblemType::TokenReleased,
-        ProblemType::OnceInProgress,
-        ProblemType::OnceAbandoned,
-        ProblemType::TooManyWaiters,
-        ProblemType::StoreNearlyFull,
-        ProblemType::NotReplicated,
-        ProblemType::OutcomeUnknown,
-        ProblemType::ShuttingDown,
-    ]
-);
-problems!(
-    StoreProblems = ANYWHERE,
-    WITH_KEYS,
-    ANY_LOCK_CALL,
-    &[
-        ProblemType::OnceUnsupported,
-        ProblemType::TokenRequired,
-        ProblemType::MalformedRequest,
-        ProblemType::NotBegun,
-        ProblemType::Superseded,
-        ProblemType::ResultDiffers,
-        ProblemType::LengthMissing,
-        ProblemType::ResultTooLarge,
-        ProblemType::ResultEncoded,
-        ProblemType::ResultStalled,
-        ProblemType::TooManyResults,
-        ProblemType::StoreNearlyFull,
-        ProblemType::OutcomeUnknown,
-    ]
-);
-problems!(
-    RenewWorkProblems = ANYWHERE,
-    WITH_KEYS,
-    ANY_LOCK_CALL,
-    &[
-        ProblemType::OnceUnsupported,
-        ProblemType::TokenRequired,
-        ProblemType::NotBegun,
-        ProblemType::Superseded,
-        ProblemType::LeaseOver,
-        ProblemType::AlreadyStored,
-        ProblemType::OutcomeUnknown,
-    ]
-);
-problems!(
-    GiveUpProblems = ANYWHERE,
-    WITH_KEYS,
-    ANY_LOCK_CALL,
-    &[
-        ProblemType::OnceUnsupported,
-        ProblemType::TokenRequired,
-        ProblemType::NotBegun,
-        ProblemType::Superseded,
-        ProblemType::AlreadyStored,
-        ProblemType::OutcomeUnknown,
-    ]
-);
-problems!(
-    LookProblems = ANYWHERE,
-    WITH_KEYS,
-    ANY_LOCK_CALL,
-    &[ProblemType::OnceUnsupported, ProblemType::NotBegun]
-);
-problems!(
-    RecordsProblems = ANYWHERE,
-    WITH_KEYS,
-    &[
-        ProblemType::OnceUnsupported,
-        ProblemType::BadParameter,
-        ProblemType::UnexpectedBody,
-        ProblemType::StoreUnavailable
-    ]
-);
-problems!(
-    WatchProblems = ANYWHERE,
-    &[
-        ProblemType::BadParameter,
-        ProblemType::BadKey,
-        ProblemType::UnexpectedBody,
-        ProblemType::KeyRequired,
-        ProblemType::KeyRefused,
-        ProblemType::RightMissing,
-        ProblemType::RateLimited,
-        ProblemType::TooManyWatchers,
-        ProblemType::StoreUnavailable,
-        ProblemType::ShuttingDown,
-    ]
-);
-problems!(
-    ListProblems = ANYWHERE,
-    WITH_KEYS,
-    &[ProblemType::BadParameter, ProblemType::UnexpectedBody, ProblemType::StoreUnavailable]
-);
-problems!(ReadyzProblems = ANYWHERE, &[ProblemType::StoreUnavailable, ProblemType::ShuttingDown]);
-problems!(ExplainProblems = ANYWHERE, &[ProblemType::NotFound]);
-problems!(MetricsProblems = ANYWHERE, WITH_KEYS, &[ProblemType::NotFound]);
-problems!(HealthzProblems = ANYWHERE);
-problems!(DocumentProblems = ANYWHERE);
+problems! {
+    AcquireProblems: WITH_KEYS ANY_LOCK_CALL
+        + TokenReleased LockHeld TooManyWaiters TooManyLocks NotReplicated OutcomeUnknown ShuttingDown;
+    HoldProblems: WITH_KEYS ANY_LOCK_CALL
+        + TokenReleased LockHeld TooManyWaiters TooManyHolds TooManyLocks NotReplicated OutcomeUnknown
+        ShuttingDown;
+    RenewProblems: WITH_KEYS ANY_LOCK_CALL
+        + TokenRequired NotHeld HeldByAnother TokenReleased MaxHoldReached OutcomeUnknown;
+    ReleaseProblems: WITH_KEYS ANY_LOCK_CALL + TokenRequired NotHeld HeldByAnother OutcomeUnknown;
+    InspectProblems: WITH_KEYS ANY_LOCK_CALL + NotHeld OutcomeUnknown;
+    BeginProblems: WITH_KEYS ANY_LOCK_CALL ANY_RECORD_CALL
+        + FingerprintMismatch TokenReleased OnceInProgress OnceAbandoned TooManyWaiters StoreNearlyFull
+        NotReplicated OutcomeUnknown ShuttingDown;
+    StoreProblems: WITH_KEYS ANY_LOCK_CALL ANY_RECORD_CALL
+        + TokenRequired NotBegun Superseded ResultDiffers LengthMissing ResultTooLarge
+        ResultEncoded ResultStalled TooManyResults StoreNearlyFull OutcomeUnknown;
+    RenewWorkProblems: WITH_KEYS ANY_LOCK_CALL ANY_RECORD_CALL
+        + TokenRequired NotBegun Superseded LeaseOver AlreadyStored OutcomeUnknown;
+    GiveUpProblems: WITH_KEYS ANY_LOCK_CALL ANY_RECORD_CALL
+        + TokenRequired NotBegun Superseded AlreadyStored OutcomeUnknown;
+    LookProblems: WITH_KEYS ANY_LOCK_CALL ANY_RECORD_CALL + NotBegun;
+    RecordsProblems: WITH_KEYS + OnceUnsupported BadParameter UnexpectedBody StoreUnavailable;
+    WatchProblems:
+        + BadParameter BadKey UnexpectedBody KeyRequired KeyRefused RightMissing RateLimited TooManyWatchers
+        StoreUnavailable ShuttingDown;
+    ListProblems: WITH_KEYS + BadParameter UnexpectedBody StoreUnavailable;
+    ReadyzProblems: + StoreUnavailable ShuttingDown;
+    ExplainProblems: + NotFound;
+    MetricsProblems: WITH_KEYS + NotFound;
+    HealthzProblems: +;
+    DocumentProblems: +;
+}
 
 /// Groups problems by their status, each with an example.
 fn responses(kinds: &[ProblemType]) -> BTreeMap<String, RefOr<Response>> {
