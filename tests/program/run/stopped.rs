@@ -6,6 +6,11 @@ use std::time::{Duration, Instant};
 use super::kit::{Scene, is_alive, is_held, requests};
 use kit::{Client, Gateway, eventually};
 
+/// A gateway whose answers do not wait for a disk: a short lease would be over before it is told of.
+async fn in_memory() -> Gateway {
+    Gateway::start(&["--store", "memory:"]).await
+}
+
 /// A resource that claims, and writers that go on writing whether or not it refuses them.
 struct Resource {
     scene: Scene,
@@ -46,7 +51,7 @@ impl Resource {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_that_was_stopped_beyond_its_lease_kills_at_once_and_no_stale_write_was_taken() {
-    let gateway = Gateway::embedded(&[]).await;
+    let gateway = in_memory().await;
     let client = Client::new(gateway.address);
     let resource = Resource::new(Scene::on(&gateway));
     let scene = &resource.scene;
@@ -87,7 +92,7 @@ async fn a_run_that_was_stopped_beyond_its_lease_kills_at_once_and_no_stale_writ
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_that_was_stopped_for_less_than_its_lease_goes_on() {
-    let gateway = Gateway::embedded(&[]).await;
+    let gateway = in_memory().await;
     let scene = Scene::on(&gateway);
     let running = scene.start_script(&["--ttl", "6s"], "echo >ready; sleep 3; exit 2");
     eventually("the command runs", async || scene.path("ready").exists()).await;
