@@ -79,32 +79,23 @@ pub enum Event {
         /// How many keys were shown.
         count: u64,
     },
-    /// A lock was broken, or was to be.
+    /// A lock or a record was broken, or was to be.
     Break {
         #[serde(flatten)]
         #[expect(missing_docs, reason = "the type says it")]
         who: Who,
         /// The lock.
-        lock: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        lock: Option<String>,
+        /// Or the record.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        record: Option<String>,
         /// The fencing token of the grant that was ended, or was to be; absent if it is not known.
         #[serde(skip_serializing_if = "Option::is_none")]
         fencing_token: Option<u64>,
-        /// The note of its holder.
+        /// The note of who had it.
         #[serde(skip_serializing_if = "Option::is_none")]
         owner: Option<String>,
-        /// `broken`, or `unknown` if the store did not answer.
-        outcome: &'static str,
-    },
-    /// A record was broken, or was to be.
-    OnceBreak {
-        #[serde(flatten)]
-        #[expect(missing_docs, reason = "the type says it")]
-        who: Who,
-        /// The record.
-        record: String,
-        /// The fencing token that was named, if one was.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        fencing_token: Option<u64>,
         /// `broken`, or `unknown` if the store did not answer.
         outcome: &'static str,
     },
@@ -230,36 +221,24 @@ impl Event {
     }
 
     fn is_important(&self) -> bool {
-        matches!(self, Self::Break { .. } | Self::OnceBreak { .. } | Self::Configuration { .. })
+        matches!(self, Self::Break { .. } | Self::Configuration { .. })
     }
 
     fn log(&self) {
         match self {
-            Self::Break { who, lock, fencing_token, owner, outcome } => {
+            Self::Break { who, lock, record, fencing_token, owner, outcome } => {
                 let Who { request_id, address, key_id, key_name } = who;
                 tracing::warn!(
                     request_id,
                     address,
                     key_id,
                     key_name,
-                    key = lock,
+                    key = lock.as_ref().or(record.as_ref()),
                     fencing_token,
                     owner,
                     outcome,
-                    "a lock was broken"
-                );
-            }
-            Self::OnceBreak { who, record, fencing_token, outcome } => {
-                let Who { request_id, address, key_id, key_name } = who;
-                tracing::warn!(
-                    request_id,
-                    address,
-                    key_id,
-                    key_name,
-                    key = record,
-                    fencing_token,
-                    outcome,
-                    "a record was broken"
+                    "a {} was broken",
+                    if record.is_some() { "record" } else { "lock" }
                 );
             }
             Self::Configuration { what, is_in_force: true, detail, settings } if settings.is_empty() => {

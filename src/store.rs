@@ -27,9 +27,8 @@ pub use metered::MeteredStore;
 pub use open::open;
 pub use request::{
     Begin, Break, BreakRecord, Bucket, Call, Check, Confirm, Enqueue, GiveUp, Heartbeat, HeartbeatAnswer,
-    Inspect, KnownTo, LastPoll, List, ListRecords, LockRequest, LookAtRecord, OnceReply, OnceRequest, PassOn,
-    Poll, Release, Renew, RenewWork, Renewer, Reply, Request, RollBack, StoreResult, TicketAfter, Tombstone,
-    Try, UndoBegin,
+    Inspect, KnownTo, LastPoll, List, ListRecords, LockRequest, LookAtRecord, PassOn, Poll, Release, Renew,
+    RenewWork, Renewer, Reply, Request, RollBack, StoreResult, TicketAfter, Tombstone, Try, UndoBegin,
 };
 
 /// What a store answers to one kind of request, or why it does not.

@@ -61,13 +61,7 @@ impl<Q: LockQuery> FromRequest<AppState> for LockCall<Q> {
 
     async fn from_request(request: Request, app: &AppState) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
-        let (context, caller) = context_of(&parts)?;
-        let call = Self::read(&parts, &app.limits.lowered_to(caller.max_ttl()), caller)?;
-        let asked = call.query.asked(call.key.clone());
-        let right = asked.right;
-        context.set_asked(asked);
-        // The decoded key is checked, so that both forms of the address mean the same.
-        call.caller.check(right, &call.key)?;
+        let call = Self::permitted(&parts, app)?;
         refuse_body(&parts.headers, body).await?;
         Ok(call)
     }
@@ -89,6 +83,21 @@ fn nobody_asked() -> Problem {
 }
 
 impl<Q: LockQuery> LockCall<Q> {
+    /// All but the body, if the caller may ask for it and the store can do it.
+    fn permitted(parts: &Parts, app: &AppState) -> Result<Self, Problem> {
+        let (context, caller) = context_of(parts)?;
+        let call = Self::read(parts, &app.limits.lowered_to(caller.max_ttl()), caller)?;
+        let asked = call.query.asked(call.key.clone());
+        let right = asked.right;
+        context.set_asked(asked);
+        // The decoded key is checked, so that both forms of the address mean the same.
+        call.caller.check(right, &call.key)?;
+        if Q::PATH_FORM == once::PATH_FORM {
+            app.needs_records()?;
+        }
+        Ok(call)
+    }
+
     fn read(parts: &Parts, limits: &Limits, caller: Caller) -> Result<Self, Problem> {
         let mut pairs = pairs_of(&parts.uri)?;
         let path = parts.uri.path();

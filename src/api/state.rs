@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::admission::Admission;
 use super::context::RequestContext;
-use super::problem::Problem;
+use super::problem::{Problem, ProblemType};
 use super::result_room::{ResultRoom, RoomTaken};
 use crate::access::{Caller, Keyring, Permit, Shares};
 use crate::audit::Audit;
@@ -111,6 +111,12 @@ impl AppState {
     /// The gateway is ready.
     pub(super) fn is_ready(&self) {
         *self.0.unready.lock() = None;
+    }
+
+    /// Refuses before anything else happens what the store cannot do.
+    pub(super) fn needs_records(&self) -> Result<(), Problem> {
+        let why = self.service.keeps_no_records();
+        why.map_or(Ok(()), |why| Err(Problem::new(ProblemType::OnceUnsupported, why)))
     }
 
     /// Room for a result that is about to arrive: of the API key that sends it, or else of the address.

@@ -336,30 +336,27 @@ impl LockService {
         Ok(self.settle_call(self.deadline(), look).await.map_err(nothing_done)?.answer)
     }
 
-    /// Breaks a record: its worker's place, or its result. Without a `number` the one that a first look finds.
+    /// Breaks a record of this number: its worker's place, or its result.
     pub async fn break_record(
         &self,
         key: &LockKey,
-        number: Option<FencingToken>,
+        fence: FencingToken,
         is_clean: bool,
     ) -> Result<BrokenRecord, StoreError> {
-        let deadline = self.deadline();
-        let fence = match number {
-            Some(number) => number,
-            None => {
-                let look = LookAtRecord { key: key.clone(), token: None };
-                let found = self.settle_call(deadline, look).await.map_err(nothing_done)?.answer;
-                let Some(record) = found else { return Ok(BrokenRecord::None) };
-                record.place.lease.fencing_token
-            }
-        };
         let call = BreakRecord { key: key.clone(), fence, is_clean };
-        let Settled { answer, in_doubt } = self.settle_call(deadline, call).await?;
+        let Settled { answer, in_doubt } = self.settle_call(self.deadline(), call).await?;
         if in_doubt || answer == BrokenRecord::Broken {
             self.records.ended(key);
         }
-        // An earlier copy has ended the place.
-        Ok(if in_doubt && answer == BrokenRecord::None { BrokenRecord::Broken } else { answer })
+        match answer {
+            // An earlier copy has ended the place.
+            BrokenRecord::None if in_doubt => Ok(BrokenRecord::Broken),
+            // Or the next worker had begun before any copy came.
+            BrokenRecord::Superseded(_) if in_doubt => {
+                Err(StoreError::Unknown("an earlier copy of this request may have broken the record".into()))
+            }
+            answer => Ok(answer),
+        }
     }
 
     /// Lists some of the records, in the turn of somebody who lists.

@@ -132,24 +132,36 @@ async fn the_settings_that_matter_are_lines_here_and_in_the_normal_log() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_that_is_broken_is_a_line_here_and_in_the_normal_log() {
+    what_is_broken_is_a_line_here_and_in_the_normal_log("lock", "/locks/job").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_that_is_broken_is_a_line_here_and_in_the_normal_log() {
+    what_is_broken_is_a_line_here_and_in_the_normal_log("record", "/once/job").await;
+}
+
+async fn what_is_broken_is_a_line_here_and_in_the_normal_log(what: &str, address: &str) {
     let mut file = KeysFile::new();
-    let holder = file.add_for_all("holder", "\"acquire\"");
+    let holder = file.add_for_all("holder", "\"acquire\", \"once\"");
     let operator = file.add_for_all("operator", "\"admin\"");
     let (_directory, path) = place();
     let gateway = gateway(&file, path.to_str().unwrap()).await;
     let client = Client::new(gateway.address);
-    let granted = client.put("/locks/job?ttl=1h&owner=me").key(&holder).send().await.expect(201);
-    client.delete("/locks/job?force=true").key(&operator).send().await.expect(204);
-    client.delete("/locks/job?force=true").key(&operator).send().await.expect(404);
-    client.delete("/locks/job?force=true").key(&holder).send().await.expect_problem(403, "right-missing");
+    let granted = client.put(&format!("{address}?ttl=1h&owner=me")).key(&holder).send().await.expect(201);
+    // What is left of a record that is not broken cleanly could be broken again.
+    let clean = if what == "record" { "&clean=true" } else { "" };
+    let breaks = |key: &str| client.delete(&format!("{address}?force=true{clean}")).key(key).send();
+    breaks(&operator).await.expect(204);
+    breaks(&operator).await.expect(404);
+    breaks(&holder).await.expect_problem(403, "right-missing");
     events(&path, "key-use", 4).await;
     let breaks = events(&path, "break", 1).await;
     assert_eq!(breaks.len(), 1, "{breaks:#?}");
     let line = &breaks[0];
-    assert_eq!((&line["lock"], &line["owner"]), (&"job".into(), &"me".into()));
+    assert_eq!((&line[what], &line["owner"]), (&"job".into(), &"me".into()));
     assert_eq!((&line["outcome"], &line["key_name"]), (&"broken".into(), &"operator".into()));
     assert_eq!(line["fencing_token"], granted.fencing_token());
-    let said = ["a lock was broken", &operator[3..15], "operator"];
+    let said = [&format!("a {what} was broken"), &operator[3..15], "operator"];
     gateway.logs("the log says it too", |line| said.iter().all(|part| line.contains(part))).await;
 }
 

@@ -291,7 +291,7 @@ async fn answer(
             })
         }
         Action::Break { number, is_clean } => {
-            let number = number.and_then(FencingToken::new);
+            let number = FencingToken::new(number.unwrap_or(1)).unwrap();
             service.break_record(&key, number, is_clean).await.map(|told| match told {
                 BrokenRecord::Broken => Answer::Broken,
                 BrokenRecord::None => Answer::NotBegun,

@@ -17,7 +17,7 @@ use crate::lock::{FencingToken, LockKey, Owner, Ttl};
 use crate::once::{Fingerprint, Keep, WorkStatus};
 
 /// Where the path form of a record's address begins.
-const PATH_FORM: &str = "/once/";
+pub(super) const PATH_FORM: &str = "/once/";
 
 /// The query of a `PUT`.
 #[derive(IntoParams)]

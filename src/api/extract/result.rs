@@ -11,7 +11,6 @@ use http_body_util::{BodyExt, Limited};
 use tokio::time::timeout;
 
 use super::once::{StoreQuery, shown_number};
-use super::queries::LockQuery;
 use super::{LockCall, bad_parameter, context_of};
 use crate::api::problem::{Problem, ProblemType};
 use crate::api::result_room::RoomTaken;
@@ -41,7 +40,6 @@ pub(in crate::api) struct ArrivingResult {
     announced: Option<usize>,
     status: Option<WorkStatus>,
     content_type: Option<String>,
-    is_asked_for: bool,
     /// Its part of what all results on their way may take.
     room: RoomTaken,
 }
@@ -51,16 +49,19 @@ impl FromRequest<AppState> for StoreCall {
 
     async fn from_request(request: Request, app: &AppState) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
-        let is_asked_for = parts.headers.contains_key(EXPECT);
-        let is_empty = body.is_end_stream();
-        let (call, fence, room) = match read_head(&parts, is_empty, app) {
+        let (call, fence, room) = match read_head(&parts, body.is_end_stream(), app) {
             Ok(head) => head,
-            Err(refused) => return Err(refuse(body, is_asked_for, refused).await),
+            // A client that asks before it sends need not send it.
+            Err(refused) if parts.headers.contains_key(EXPECT) => return Err(refused),
+            Err(refused) => {
+                drain(body).await;
+                return Err(refused);
+            }
         };
         let announced = announced_bytes(&parts.headers);
         let (most, status) = (app.limits.max_result_bytes, call.query.status);
         let content_type = content_type(&parts.headers);
-        let result = ArrivingResult { body, most, announced, status, content_type, is_asked_for, room };
+        let result = ArrivingResult { body, most, announced, status, content_type, room };
         Ok(Self { call, fence, result })
     }
 }
@@ -68,12 +69,7 @@ impl FromRequest<AppState> for StoreCall {
 type Head = (LockCall<StoreQuery>, Option<FencingToken>, RoomTaken);
 
 fn read_head(parts: &Parts, is_empty: bool, app: &AppState) -> Result<Head, Problem> {
-    let (context, caller) = context_of(parts)?;
-    let call = LockCall::<StoreQuery>::read(parts, &app.limits.lowered_to(caller.max_ttl()), caller)?;
-    let asked = call.query.asked(call.key.clone());
-    let right = asked.right;
-    context.set_asked(asked);
-    call.caller.check(right, &call.key)?;
+    let call = LockCall::<StoreQuery>::permitted(parts, app)?;
     call.required_token()?;
     let fence = shown_number(&parts.headers)?;
     if parts.headers.contains_key(CONTENT_ENCODING) {
@@ -90,6 +86,7 @@ fn read_head(parts: &Parts, is_empty: bool, app: &AppState) -> Result<Head, Prob
         let detail = "over HTTP/2, a result needs its Content-Length, so that one that is cut off is not taken for a whole one";
         return Err(Problem::input(ProblemType::LengthMissing, "Content-Length", detail));
     }
+    let (context, _) = context_of(parts)?;
     let room = app.room_for_result(&call.caller, context);
     Ok((call, fence, room))
 }
@@ -97,7 +94,7 @@ fn read_head(parts: &Parts, is_empty: bool, app: &AppState) -> Result<Head, Prob
 impl ArrivingResult {
     /// Reads it to its end. The room that it takes is given back when that is dropped.
     pub(in crate::api) async fn read(self) -> Result<(WorkResult, RoomTaken), Problem> {
-        let Self { mut body, most, announced, status, content_type, is_asked_for, mut room } = self;
+        let Self { mut body, most, announced, status, content_type, mut room } = self;
         let arrived = timeout(RESULT_TIMEOUT, read(&mut body, most, &mut room)).await.unwrap_or_else(|_| {
             let detail = format!("the result was not complete within {} s", RESULT_TIMEOUT.as_secs());
             Err(Problem::new(ProblemType::ResultStalled, detail))
@@ -109,17 +106,12 @@ impl ArrivingResult {
                 Err(bad_parameter("status", detail))
             }
             Ok(body) => Ok((WorkResult { status, content_type, body }, room)),
-            Err(refused) => Err(refuse(body, is_asked_for, refused).await),
+            Err(refused) => {
+                drain(body).await;
+                Err(refused)
+            }
         }
     }
-}
-
-/// A client that still writes may not read the refusal. One that asks before it sends need not send it.
-async fn refuse(body: Body, is_asked_for: bool, why: Problem) -> Problem {
-    if !is_asked_for {
-        drain(body).await;
-    }
-    why
 }
 
 /// The length that a request announces. One that cannot be read was refused before it came here.
@@ -154,7 +146,7 @@ fn cut_off() -> Problem {
     )
 }
 
-/// Reads on for a while, and keeps nothing.
+/// Reads on for a while, and keeps nothing: a client that still writes may not read a refusal.
 async fn drain(body: Body) {
     let mut limited = Limited::new(body, DRAINED_BYTES);
     let all = async { while let Some(Ok(_)) = limited.frame().await {} };

@@ -250,8 +250,8 @@ async fn break_lock(
             _ => return broken,
         };
         let fencing_token = fencing_token.map(FencingToken::get);
-        let (lock, owner) = (key.as_str().to_owned(), owner.map(str::to_owned));
-        app.audit.record(Event::Break { who, lock, fencing_token, owner, outcome });
+        let (lock, owner) = (Some(key.as_str().to_owned()), owner.map(str::to_owned));
+        app.audit.record(Event::Break { who, lock, record: None, fencing_token, owner, outcome });
         broken
     });
     let fault = |_| {

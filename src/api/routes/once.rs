@@ -2,7 +2,7 @@
 
 use axum::Extension;
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode, Version};
+use axum::http::{HeaderMap, Method, StatusCode, Version};
 use axum::response::{IntoResponse, Response};
 
 use super::locks::{key_waits_too_often, too_many_waiters, wait_permit, while_allowed};
@@ -23,7 +23,7 @@ use crate::api::openapi::{
 use crate::api::problem::{Problem, ProblemType};
 use crate::api::state::AppState;
 use crate::audit::Event;
-use crate::lock::{FencingToken, Note};
+use crate::lock::Note;
 use crate::once::{BrokenRecord, GivenUp, NotWorker, RenewedWork, Storing};
 use crate::service::{BeginOutcome, BeginRequest, NotBegun};
 use crate::store::StoreError;
@@ -64,7 +64,6 @@ pub(super) async fn begin_work(
 ) -> Result<Response, Problem> {
     let LockCall { key, token, query, caller } = call;
     let fingerprint = fingerprint(&headers)?;
-    needs_records(&app)?;
     let keep = || app.keep_connection(version, &caller, key_waits_too_often, too_many_waiters);
     let _connection = (!query.wait.is_zero()).then(keep).transpose()?;
     let wait = wait_permit(&app, &caller, &key, token.as_ref(), query.wait)?;
@@ -135,7 +134,6 @@ fn not_begun(why: NotBegun) -> Problem {
     )
 )]
 pub(super) async fn store_result(State(app): State<AppState>, call: StoreCall) -> Result<Response, Problem> {
-    needs_records(&app)?;
     let StoreCall { call: LockCall { key, token, query, .. }, fence, result } = call;
     // It is there, or there would be no call.
     let Some(token) = token else { return Err(internal_error()) };
@@ -188,7 +186,6 @@ pub(super) async fn renew_work(
     call: LockCall<RenewWorkQuery>,
 ) -> Result<Response, Problem> {
     let (token, fence) = (call.required_token()?, shown_number(&headers)?);
-    needs_records(&app)?;
     match app.service.renew_work(&call.key, token, fence, call.query.ttl).await? {
         RenewedWork::Renewed(place) => {
             let most = app.limits.max_result_bytes;
@@ -233,7 +230,6 @@ pub(super) async fn give_up(
         return break_record(app, &context, call).await;
     }
     let token = call.required_token()?;
-    needs_records(&app)?;
     match app.service.give_up(&call.key, token, call.query.clean).await? {
         GivenUp::GivenUp => Ok(StatusCode::NO_CONTENT.into_response()),
         GivenUp::AlreadyStored => Err(already_stored()),
@@ -251,18 +247,23 @@ async fn break_record(
             "send either Lease-Token, to give up your own place, or force=true, to break a record: not both";
         return Err(bad_parameter("force", detail));
     }
-    needs_records(&app)?;
     let (who, LockCall { key, query, .. }) = (context.who(), call);
     // The audit log has this even if the client has left meanwhile.
     let breaking = tokio::spawn(async move {
-        let broken = app.service.break_record(&key, query.fencing_token, query.clean).await;
+        let Some(found) = app.service.look_at_record(&key, None).await? else {
+            return Ok(BrokenRecord::None);
+        };
+        let lease = found.place.lease;
+        let number = query.fencing_token.unwrap_or(lease.fencing_token);
+        let broken = app.service.break_record(&key, number, query.clean).await;
         let outcome = match &broken {
             Ok(BrokenRecord::Broken) => "broken",
             Err(StoreError::Unknown(_)) => "unknown",
             _ => return broken,
         };
-        let fencing_token = query.fencing_token.map(FencingToken::get);
-        app.audit.record(Event::OnceBreak { who, record: key.as_str().to_owned(), fencing_token, outcome });
+        let (record, fencing_token) = (Some(key.as_str().to_owned()), Some(number.get()));
+        let owner = lease.owner().filter(|_| number == lease.fencing_token).map(str::to_owned);
+        app.audit.record(Event::Break { who, lock: None, record, fencing_token, owner, outcome });
         broken
     });
     match breaking.await.map_err(|_| internal_error())?? {
@@ -287,20 +288,16 @@ async fn break_record(
 )]
 pub(super) async fn look_at_record(
     State(app): State<AppState>,
+    method: Method,
     call: LockCall<LookQuery>,
 ) -> Result<Response, Problem> {
-    needs_records(&app)?;
-    let found = app.service.look_at_record(&call.key, call.token.as_ref()).await?;
+    // As with a lock, the answer to HEAD has no place for what a token is told.
+    let token = call.token.as_ref().filter(|_| method != Method::HEAD);
+    let found = app.service.look_at_record(&call.key, token).await?;
     let record = found.ok_or_else(|| nothing_there("there is no record of this key"))?;
     let mut response = answers::json(StatusCode::OK, JSON, &RecordInfo::of(&call.key, &record));
     answers::insert_fencing_token(&mut response, record.place.lease.fencing_token);
     Ok(response)
-}
-
-/// Refuses before anything else happens what the store cannot do.
-pub(super) fn needs_records(app: &AppState) -> Result<(), Problem> {
-    let why = app.service.keeps_no_records();
-    why.map_or(Ok(()), |why| Err(Problem::new(ProblemType::OnceUnsupported, why)))
 }
 
 fn refused(why: NotWorker) -> Problem {

@@ -5,7 +5,6 @@ use axum::http::StatusCode;
 use axum::response::Response;
 
 use super::list::{ListCall, ListQuery};
-use super::once::needs_records;
 use crate::access::Right;
 use crate::api::answers::{self, JSON, RecordInfo, RecordList, example_records};
 use crate::api::openapi::RecordsProblems;
@@ -25,7 +24,7 @@ use crate::store::ListRecords;
     )
 )]
 pub(super) async fn list_records(State(app): State<AppState>, call: ListCall) -> Result<Response, Problem> {
-    needs_records(&app)?;
+    app.needs_records()?;
     let ListCall { caller, query } = call;
     let turn = app.service.turn_to_list(caller.id()).await?;
     let ListQuery { prefix, cursor, limit } = query;

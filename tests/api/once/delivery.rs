@@ -108,6 +108,10 @@ impl Scene {
 
     /// Sends a request whose client leaves while Redis works on it, or before that.
     async fn leaves(&self, request: &str, is_sent_on: bool) {
+        self.leaves_after(request, is_sent_on, async || {}).await;
+    }
+
+    async fn leaves_after(&self, request: &str, is_sent_on: bool, meanwhile: impl AsyncFnOnce()) {
         let (message, answer) = (Gate::new(), Gate::new());
         if is_sent_on {
             message.cancel();
@@ -118,6 +122,7 @@ impl Scene {
         let mut stream = TcpStream::connect(self.behind.address).await.unwrap();
         stream.write_all(request.as_bytes()).await.unwrap();
         passage.reaches(if is_sent_on { Progress::PassedOn } else { Progress::Seen }).await;
+        meanwhile().await;
         drop(stream);
         self.behind.logs("the client has left", |line| line.contains("the client left before")).await;
         message.cancel();
@@ -142,6 +147,20 @@ async fn a_begin_that_nobody_was_told_of_leaves_nothing() {
         let next = begin(&scene.direct, "ttl=1m", &fresh_token()).send().await.expect(201);
         assert_eq!((way(&next), earlier(&next)), ("begun", 0));
     }
+}
+
+/// What a look tells a token is a promise. The answer to HEAD has no place for one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_promises_nothing_to_a_token() {
+    let (scene, token) = (Scene::start().await, fresh_token());
+    let head = scene.direct.call("HEAD", "/once/k").token(&token);
+    scene
+        .leaves_after(&put(&token), true, async || {
+            eventually("it has begun", async || state(&scene.direct).await == "working").await;
+            head.send().await.expect(200);
+        })
+        .await;
+    eventually("the place is given back", async || state(&scene.direct).await.is_empty()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

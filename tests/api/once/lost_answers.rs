@@ -32,6 +32,7 @@ impl Scene {
         }
         client.post("/once/warm1").token(&token).body("x").send().await.expect(200);
         client.delete("/once/warm2").token(&token).send().await.expect(204);
+        client.delete("/once/warm1?force=true").send().await.expect(204);
         let [first, second] = clients;
         Self { proxy, behind: first, direct: second, _others: (redis, [behind, direct]) }
     }
@@ -129,6 +130,36 @@ async fn a_cut_around_a_worker_that_gives_up_counts_it_once() {
         let taken = scene.direct.put(&address(&key, "ttl=1h")).token(&next).send().await.expect(201);
         assert_eq!((way(&taken), earlier(&taken)), ("taken-over", 1), "{what}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cut_around_a_break_ends_one_place() {
+    let scene = Scene::start().await;
+    for (what, key, fate, progress) in cases() {
+        let begun = scene.direct.put(&address(&key, "ttl=1h")).token(&fresh_token()).send().await.expect(201);
+        let number = begun.fencing_token();
+        // Only the command that breaks says it. The look before says only the key.
+        let passage = scene.proxy.expect(&number.to_string(), fate);
+        let breaks = scene.behind.delete(&address(&key, &format!("force=true&fencing_token={number}")));
+        breaks.send().await.expect(204);
+        assert_eq!(passage.progress(), progress, "{what}");
+        let next = scene.direct.put(&address(&key, "ttl=1h")).send().await.expect(201);
+        assert_eq!((way(&next), earlier(&next)), ("taken-over", 1), "{what}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_break_whose_answer_is_lost_is_unknown_once_another_has_begun() {
+    let scene = Scene::start().await;
+    let begun = scene.direct.put("/once/k?ttl=1h").token(&fresh_token()).send().await.expect(201);
+    let number = begun.fencing_token();
+    let mut lost = scene.proxy.expect(&number.to_string(), Fate::LoseAnswers);
+    let breaks = scene.behind.delete(&format!("/once/k?force=true&fencing_token={number}"));
+    let breaks = tokio::spawn(breaks.send());
+    lost.reaches(Progress::Answered).await;
+    scene.direct.put("/once/k?ttl=1h").token(&fresh_token()).send().await.expect(201);
+    breaks.await.unwrap().expect_problem(503, "outcome-unknown");
+    assert_eq!(scene.direct.get("/once/k").send().await.expect(200).json()["state"], "working");
 }
 
 /// Holds back a copy of a request until something else has happened.

@@ -156,6 +156,9 @@ async fn a_quorum_keeps_no_records_and_asks_no_server() {
         let told = call.send().await.expect_problem(501, "once-unsupported");
         assert!(told.json()["detail"].as_str().unwrap().contains("quorum"), "{}", told.json());
     }
+    // A client that still writes reads the answer too.
+    let large = client.post("/once/k").token(&token).body("x".repeat(900_000));
+    large.send().await.expect_problem(501, "once-unsupported");
     assert_eq!(keys().await, Vec::<String>::new());
     // Nothing is counted of a step at the store.
     let steps = kit::metrics::Scrape::of(gateway.address).await;
