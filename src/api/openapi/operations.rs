@@ -165,7 +165,7 @@ problems! {
         + TokenRequired NotBegun Superseded LeaseOver AlreadyStored OutcomeUnknown;
     GiveUpProblems: WITH_KEYS ANY_LOCK_CALL ANY_RECORD_CALL
         + TokenRequired NotBegun Superseded AlreadyStored OutcomeUnknown;
-    LookProblems: WITH_KEYS ANY_LOCK_CALL ANY_RECORD_CALL + NotBegun;
+    LookProblems: WITH_KEYS ANY_LOCK_CALL ANY_RECORD_CALL + NotBegun OutcomeUnknown;
     RecordsProblems: WITH_KEYS + OnceUnsupported BadParameter UnexpectedBody StoreUnavailable;
     WatchProblems:
         + BadParameter BadKey UnexpectedBody KeyRequired KeyRefused RightMissing RateLimited TooManyWatchers

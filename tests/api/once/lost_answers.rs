@@ -162,6 +162,23 @@ async fn a_break_whose_answer_is_lost_is_unknown_once_another_has_begun() {
     assert_eq!(scene.direct.get("/once/k").send().await.expect(200).json()["state"], "working");
 }
 
+/// A look with a token promises it something, so it is not said that nothing was done.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_look_in_doubt_is_unknown_to_a_token_only() {
+    let (scene, token) = (Scene::start().await, fresh_token());
+    scene.direct.put("/once/k?ttl=1h").token(&token).send().await.expect(201);
+    let look = || scene.behind.get("/once/k");
+    for (call, problem) in [(look().token(&token), "outcome-unknown"), (look(), "store-unavailable")] {
+        let passage = scene.proxy.expect("once:k", Fate::CutAfter);
+        scene.proxy.set_closed_to_new(true);
+        call.send().await.expect_problem(503, problem);
+        assert_eq!(passage.progress(), Progress::Answered, "{problem}");
+        scene.proxy.set_closed_to_new(false);
+        let is_back = async || scene.behind.get("/readyz").send().await.status == 200;
+        kit::eventually("the gateway is back", is_back).await;
+    }
+}
+
 /// Holds back a copy of a request until something else has happened.
 async fn late(scene: &Scene, key: &str, call: Call, meanwhile: impl AsyncFnOnce()) {
     let gate = Gate::new();

@@ -234,9 +234,10 @@ impl Connector {
         link: &Link,
         primary: Option<&Primary>,
     ) -> RedisResult<bool> {
+        let stored_before = link.room.stored_bytes();
         let state = match self.ask(connection, None).await? {
             Ok((incarnation, state, room)) if incarnation == link.incarnation => {
-                link.room.set(room);
+                link.room.set(room, stored_before);
                 state
             }
             _ => return Ok(false),

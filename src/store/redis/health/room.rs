@@ -45,10 +45,15 @@ impl OnceRoom {
         }
     }
 
-    /// What a later look says.
-    pub(crate) fn set(&self, state: RoomState) {
+    /// What this gateway has stored before a look that is about to begin.
+    pub(crate) fn stored_bytes(&self) -> u64 {
+        self.stored_bytes.load(Ordering::Relaxed)
+    }
+
+    /// What a later look says, before which so much was stored. It may have missed what was stored meanwhile.
+    pub(crate) fn set(&self, state: RoomState, stored_before: u64) {
         *self.state.write() = state;
-        self.stored_bytes.store(0, Ordering::Relaxed);
+        self.stored_bytes.fetch_sub(stored_before, Ordering::Relaxed);
         self.show(state);
     }
 
@@ -160,10 +165,13 @@ mod tests {
         let room = room(0, 0, OnceMemory::Bytes(10_000));
         room.took(7_000);
         assert!(room.has_room());
+        let stored_before = room.stored_bytes();
         room.took(1_000);
         assert!(!room.has_room());
-        let profile = Profile { used_memory: 9_999, ..Profile::default() };
-        room.set(RoomState::of(&profile, OnceMemory::Bytes(10_000), true));
+        let profile = Profile { used_memory: 8_700, ..Profile::default() };
+        room.set(RoomState::of(&profile, OnceMemory::Bytes(10_000), true), stored_before);
+        assert!(!room.has_room(), "what was stored during the look is forgotten");
+        room.set(RoomState::of(&profile, OnceMemory::Bytes(10_000), true), room.stored_bytes());
         assert!(room.has_room());
     }
 }
