@@ -12,6 +12,7 @@ mod embedded_faults;
 mod failover;
 mod faults;
 mod quorum_faults;
+mod records;
 mod redis_cluster;
 mod redis_faults;
 mod redis_layouts;
