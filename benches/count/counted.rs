@@ -52,6 +52,8 @@ impl Counted {
         command.args(["-c", &any_processor(), "valgrind", "--quiet", "--tool=callgrind", "--vgdb=no"]);
         command.arg("--callgrind-out-file=counts").args(MARKS.map(|mark| format!("--dump-before={mark}")));
         command.arg(program).args(["serve", "--listen", &address.to_string(), "--store", store]);
+        // Without a bound a Redis keeps no records.
+        command.args(["--once-memory", "1073741824"]);
         command
             .args(["--log-level", "error", "--store-timeout", "30s"])
             .current_dir(&directory)

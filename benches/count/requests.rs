@@ -10,51 +10,92 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub struct Request {
     pub name: &'static str,
     method: &'static str,
+    path: &'static str,
     query: &'static str,
     /// What the token begins with; the rest is the key's.
     token: &'static str,
     status: &'static str,
+    body: &'static str,
 }
 
-/// Every kind, in the order of a lock's life.
-pub const ALL: [Request; 5] = [
-    Request { name: "acquire", method: "PUT", query: "?ttl=10m", token: "holder", status: "201" },
-    Request { name: "refuse", method: "PUT", query: "?ttl=10m", token: "another", status: "423" },
-    Request { name: "renew", method: "PATCH", query: "?ttl=10m", token: "holder", status: "200" },
-    Request { name: "inspect", method: "GET", query: "", token: "holder", status: "200" },
-    Request { name: "release", method: "DELETE", query: "", token: "holder", status: "204" },
+/// A result of 200 bytes.
+const RESULT: &str = const {
+    match str::from_utf8(&[b'x'; 200]) {
+        Ok(text) => text,
+        Err(_) => panic!(),
+    }
+};
+
+/// Every kind, in the order of a lock's life, and of a record's.
+pub const ALL: [Request; 8] = [
+    lock("acquire", "PUT", "holder", "201"),
+    lock("refuse", "PUT", "another", "423"),
+    lock("renew", "PATCH", "holder", "200"),
+    Request { query: "", ..lock("inspect", "GET", "holder", "200") },
+    Request { query: "", ..lock("release", "DELETE", "holder", "204") },
+    work("begin", "PUT", "worker", "201"),
+    Request { query: "?status=0", body: RESULT, ..work("store", "POST", "worker", "200") },
+    work("replay", "PUT", "another", "200"),
 ];
 
+const fn lock(
+    name: &'static str,
+    method: &'static str,
+    token: &'static str,
+    status: &'static str,
+) -> Request {
+    Request { name, method, path: "locks", query: "?ttl=10m", token, status, body: "" }
+}
+
+const fn work(
+    name: &'static str,
+    method: &'static str,
+    token: &'static str,
+    status: &'static str,
+) -> Request {
+    Request { path: "once", ..lock(name, method, token, status) }
+}
+
 /// One connection that asks for one thing at a time.
-pub struct Client(TcpStream);
+pub struct Client(SocketAddr, TcpStream);
 
 impl Client {
     pub fn connect(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).unwrap();
-        stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        Self(stream)
+        Self(address, open(address))
     }
 
     /// Sends a request, and panics unless it is answered as it should be.
     pub fn ask(&mut self, request: &Request, key: &str) {
-        let Request { method, query, token, status, .. } = request;
-        let line = format!("{method} /locks/{key}{query}");
-        self.exchange(&line, &format!("lease-token: {token}-{key}\r\n"), status);
+        let Request { method, path, query, token, status, body, .. } = request;
+        let line = format!("{method} /{path}/{key}{query}");
+        let length =
+            if body.is_empty() { String::new() } else { format!("content-length: {}\r\n", body.len()) };
+        self.exchange(&line, &format!("lease-token: {token}-{key}\r\n{length}"), status, body);
     }
 
     /// The cheapest request that there is.
     pub fn ask_for_health(&mut self) {
-        self.exchange("GET /healthz", "", "200");
+        self.exchange("GET /healthz", "", "200", "");
     }
 
-    fn exchange(&mut self, line: &str, headers: &str, status: &str) {
-        let text = format!("{line} HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n");
-        self.0.write_all(text.as_bytes()).unwrap();
+    fn exchange(&mut self, line: &str, headers: &str, status: &str, body: &str) {
+        let text = format!("{line} HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n{body}");
+        self.1.write_all(text.as_bytes()).unwrap();
         // Answers are a few hundred bytes, written at once. Were one read in part, the next would not begin as one.
         let mut reply = [0; 4096];
-        let bytes = self.0.read(&mut reply).unwrap();
+        let bytes = self.1.read(&mut reply).unwrap();
         let reply = String::from_utf8_lossy(&reply[..bytes]);
         assert!(reply.starts_with(&format!("HTTP/1.1 {status} ")), "{line}: {reply}");
+        // A gateway closes a connection after a body.
+        if reply.contains("connection: close\r\n") {
+            self.1 = open(self.0);
+        }
     }
+}
+
+fn open(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
 }

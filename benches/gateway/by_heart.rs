@@ -16,7 +16,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::shared::servers::{Server, TOKEN_BY_HEART as TOKEN, free_address};
-use crate::shared::workload::CONTENDED;
+use crate::shared::workload::{CONTENDED, REPLAYED, RESULT};
 
 /// The program runs itself with one of these arguments and an address, since a server needs a process whose CPU time is
 /// its own.
@@ -35,6 +35,17 @@ struct Grant {
     fencing_token: u64,
     ttl_ms: u64,
     expires_at: &'static str,
+}
+
+#[derive(Serialize)]
+struct Work {
+    key: String,
+    token: &'static str,
+    fencing_token: u64,
+    ttl_ms: u64,
+    expires_at: &'static str,
+    earlier: u64,
+    max_result_bytes: u64,
 }
 
 #[derive(Serialize)]
@@ -92,7 +103,11 @@ async fn serve_noop(address: SocketAddr) {
     let lock = put(acquire)
         .patch(async |path| grant(StatusCode::OK, path))
         .delete(async || (StatusCode::NO_CONTENT, COMMON));
-    let router = Router::new().route("/locks/{key}", lock).route("/readyz", get(async || "ready"));
+    let once = put(begin).post(async |key| work(StatusCode::OK, key));
+    let router = Router::new()
+        .route("/locks/{key}", lock)
+        .route("/once/{key}", once)
+        .route("/readyz", get(async || "ready"));
     axum::serve(listener, router).await.unwrap();
 }
 
@@ -105,6 +120,45 @@ fn grant(status: StatusCode, Path(key): Path<String>) -> Response {
         Grant { key, token: TOKEN, fencing_token: FENCING_TOKEN, ttl_ms: 29_999, expires_at: EXPIRES_AT };
     let headers = [("fencing-token", "1795240800123456"), ("lease-token", TOKEN)];
     (status, COMMON, headers, Json(grant)).into_response()
+}
+
+async fn begin(key: Path<String>) -> Response {
+    if key.starts_with(REPLAYED) { replay() } else { work(StatusCode::CREATED, key) }
+}
+
+fn work(status: StatusCode, Path(key): Path<String>) -> Response {
+    let work = Work {
+        key,
+        token: TOKEN,
+        fencing_token: FENCING_TOKEN,
+        ttl_ms: 29_999,
+        expires_at: EXPIRES_AT,
+        earlier: 0,
+        max_result_bytes: 65_536,
+    };
+    let headers = [
+        ("fencing-token", "1795240800123456"),
+        ("lease-token", TOKEN),
+        ("once", "begun"),
+        ("once-earlier", "0"),
+    ];
+    (status, COMMON, headers, Json(work)).into_response()
+}
+
+fn replay() -> Response {
+    let headers = [
+        ("content-type", "application/octet-stream"),
+        ("fencing-token", "1795240800123456"),
+        ("once", "replayed"),
+        ("once-status", "0"),
+        ("once-stored-at", EXPIRES_AT),
+        ("once-kept-until", EXPIRES_AT),
+        ("x-content-type-options", "nosniff"),
+        ("content-security-policy", "default-src 'none'; sandbox; frame-ancestors 'none'"),
+        ("content-disposition", "attachment"),
+        ("cross-origin-resource-policy", "same-origin"),
+    ];
+    (StatusCode::OK, COMMON, headers, RESULT).into_response()
 }
 
 fn refusal() -> Response {

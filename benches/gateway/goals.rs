@@ -4,8 +4,8 @@ use serde::Serialize;
 
 use crate::idle::Idle;
 use crate::measure::Run;
-use crate::shared::workload::Workload::Pairs;
-use crate::summary::{Summary, row, throughput};
+use crate::shared::workload::Workload::{Once, OwnTokens, Pairs, Replay};
+use crate::summary::{Summary, redis_cpu, row, throughput};
 
 #[derive(Serialize)]
 pub struct Goal {
@@ -58,8 +58,13 @@ pub fn goals(run: &Run, rows: &[Summary<'_>], idle: &[Idle]) -> Vec<Goal> {
     let durable = embedded("file").zip(embedded("memory"));
     let durable = durable.map(|(file, memory)| throughput(&file.turns, &memory.turns).median);
     let of_redis = rows.iter().filter(|row| row.name.ends_with("/redis"));
+    // Works have servers of their own, with results in them.
+    let of_redis = of_redis.filter(|row| !row.workload.is_of_records());
     let after_load = of_redis.filter_map(|row| Some(row.rss_mb?.most)).max_by(f64::total_cmp);
     let per_connection = idle.iter().find(|idle| idle.target == "redis").map(|idle| idle.kb_per_connection);
+    let at_redis = |workload| Some(&row(run, "redis", workload, 64)?.turns[..]);
+    let works = at_redis(Once).zip(at_redis(OwnTokens));
+    let replays = at_redis(Replay).zip(at_redis(Pairs));
     let mismatches = (run.replies() > 0).then(|| run.mismatches().count() as f64);
     vec![
         Goal::new(
@@ -97,6 +102,27 @@ pub fn goals(run: &Run, rows: &[Summary<'_>], idle: &[Idle]) -> Vec<Goal> {
             0.3,
             0.7,
             durable,
+        ),
+        Goal::new(
+            "begin and store at 64 connections, requests/s, × pairs with tokens of the client's own",
+            AtLeast,
+            0.75,
+            0.9,
+            works.map(|(works, pairs)| throughput(works, pairs).median),
+        ),
+        Goal::new(
+            "Redis CPU per request there, × the same pairs'",
+            AtMost,
+            1.5,
+            1.2,
+            works.and_then(|(works, pairs)| Some(redis_cpu(works, pairs)?.median)),
+        ),
+        Goal::new(
+            "results of work that is done at 64 connections, requests/s, × pairs",
+            AtLeast,
+            1.0,
+            1.1,
+            replays.map(|(replays, pairs)| throughput(replays, pairs).median),
         ),
         Goal::new("RSS idle, MB", AtMost, 15.0, 7.5, of_main(|row| row.idle_rss_mb)),
         Goal::new("RSS after all load, MB", AtMost, 40.0, 20.0, after_load),

@@ -1,5 +1,5 @@
-//! What locks cost through the gateway: acquire and release, being refused, and renewing, on every store, measured in
-//! turns against a handler that does nothing and against Redis itself.
+//! What locks cost through the gateway: acquire and release, being refused, and renewing, on every store; and records:
+//! beginning and storing, and getting a result. It is measured in turns against a handler that does nothing and against Redis itself.
 //!
 //! The figures of one machine at one moment say little, so every round measures each server once, and what counts is
 //! the ratio to the no-op handler within the same round.
@@ -37,10 +37,12 @@ use shared::servers::Build;
 const IDLE: &str = "idle";
 const FLAGS: [&str; 3] = ["--bench", "--quick", "--replies"];
 /// The rows of a trial: each server, each load, and what most goals are set for.
-const TRIED: [&str; 9] = [
+const TRIED: [&str; 11] = [
     "pairs/16",
     "pairs/64/redis",
     "own-tokens/64/redis",
+    "once/64/redis",
+    "replay/64",
     "fail-fast/16/redis",
     "fail-fast/16/redis-direct",
     "fail-fast/16/file",

@@ -1,6 +1,6 @@
 //! One interleaved run: in each round every row has its turn, beside that of the no-op handler under the same load.
 
-use crate::plan::{Plan, Row, TARGETS};
+use crate::plan::{self, Plan, Row, TARGETS};
 use crate::shared::load::{self, Turn};
 use crate::shared::servers::Server;
 use crate::shared::standstill;
@@ -14,7 +14,7 @@ pub struct Measured {
 
 /// All that was measured.
 pub struct Run {
-    /// Those that were needed, by target; and once more, for loads that leave something behind which others would notice.
+    /// Those that were needed, by target, once for each load that leaves something behind which others would notice.
     servers: Vec<Option<Server>>,
     pub rows: Vec<Measured>,
 }
@@ -48,15 +48,20 @@ impl Run {
     }
 }
 
-/// Tokens of the client's own leave marks, which Redis has to remove two minutes later.
+/// Loads that leave nothing behind share the servers of the first. Tokens of the client's own leave marks, which Redis has
+/// to remove two minutes later, and works leave their results.
+const APART: [Workload; 4] = [Workload::Pairs, Workload::OwnTokens, Workload::Once, Workload::Replay];
+
 fn server_of(row: &Row) -> usize {
-    row.target + if row.workload == Workload::OwnTokens { TARGETS.len() } else { 0 }
+    let set = APART.iter().position(|workload| *workload == row.workload).unwrap_or(0);
+    set * TARGETS.len() + row.target
 }
 
 pub async fn measure(plan: &Plan, rows: &[Row]) -> Run {
     let is_needed = |at: usize| rows.iter().any(|row| server_of(row) == at);
-    let targets = TARGETS.iter().chain(&TARGETS).enumerate();
-    let servers = targets.map(|(at, target)| is_needed(at).then(target.start)).collect();
+    let start = |(at, (workload, target))| is_needed(at).then(|| plan::start(target, workload));
+    let all = APART.into_iter().flat_map(|workload| (0..TARGETS.len()).map(move |target| (workload, target)));
+    let servers = all.enumerate().map(start).collect();
     let mut run = Run { servers, rows: Vec::new() };
     run.rows = rows.iter().map(|row| Measured { row: *row, turns: Vec::new() }).collect();
     let mut turn = 0;

@@ -10,6 +10,7 @@ use crate::shared::workload::Workload;
 pub const CONNECTIONS: [usize; 4] = [1, 16, 64, 256];
 
 /// A server that is measured.
+#[derive(Clone, Copy)]
 pub struct Target {
     /// How it is called where rows are chosen, and in results.
     pub slug: &'static str,
@@ -97,6 +98,20 @@ fn secure(name: &'static str, demands: Demands) -> Server {
     Server::on_redis_with(name, Build::Ours, demands)
 }
 
+/// What is started of a target for a load. Of those that keep records it is one with room for all of the rounds.
+pub fn start(target: usize, workload: Workload) -> Server {
+    const ROOM: [&str; 2] = ["--once-memory", "8589934592"];
+    let Target { slug, start } = TARGETS[target];
+    match slug {
+        "redis" if workload.is_of_records() => Server::on_redis_set("gateway on Redis", &ROOM),
+        "memory" if workload.is_of_records() => Server::embedded_set("gateway, memory", "memory:", &ROOM),
+        "file" if workload.is_of_records() => {
+            Server::embedded_set("gateway, file, durable", "file:locks.redb", &ROOM)
+        }
+        _ => start(),
+    }
+}
+
 /// The target of this name.
 pub fn target(slug: &str) -> usize {
     TARGETS.iter().position(|target| target.slug == slug).unwrap()
@@ -114,7 +129,9 @@ impl Row {
             (Workload::Pairs, 64) => {
                 &["noop", "redis-direct", "redis", "memory", "file", "redis-other", "memory-other"]
             }
-            (Workload::OwnTokens, 64) => &["noop", "redis", "memory", "file"],
+            (Workload::OwnTokens | Workload::Once | Workload::Replay, 64) => {
+                &["noop", "redis", "memory", "file"]
+            }
             (Workload::Pairs, 256) => &["memory", "file"],
             _ => &[],
         };
@@ -163,7 +180,8 @@ fn is_chosen(row: &Row, filters: &[String]) -> bool {
 }
 
 fn can_be_measured(row: &Row) -> bool {
-    if row.workload == Workload::OwnTokens && !row.is_main() {
+    let has_servers_of_its_own = row.workload == Workload::OwnTokens || row.workload.is_of_records();
+    if has_servers_of_its_own && !row.is_main() {
         return false;
     }
     match TARGETS[row.target].slug {

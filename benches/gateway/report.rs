@@ -37,6 +37,8 @@ fn title(workload: Workload) -> &'static str {
         Workload::OwnTokens => "The same with tokens of the client's own",
         Workload::FailFast => "Refused: one lock that somebody else holds",
         Workload::Renew => "Renew",
+        Workload::Once => "Begin a piece of work, and store its result of 200 bytes",
+        Workload::Replay => "Get the result of work that is done",
     }
 }
 

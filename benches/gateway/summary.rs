@@ -86,6 +86,11 @@ pub fn throughput(turns: &[Turn], others: &[Turn]) -> Spread {
     spread(turns.iter().zip(others).map(|(turn, other)| turn.requests_per_s / other.requests_per_s).collect())
 }
 
+/// What Redis used for a request, compared with another load in the same round.
+pub fn redis_cpu(turns: &[Turn], others: &[Turn]) -> Option<Spread> {
+    each(turns.iter().zip(others).map(|(turn, other)| Some(turn.redis_cpu_us? / other.redis_cpu_us?)))
+}
+
 /// The row of our own build, where this is one of another.
 fn ours<'a>(run: &'a Run, row: &Row) -> Option<&'a Measured> {
     let (ours, _) = OTHERS.iter().find(|(_, other)| target(other) == row.target)?;

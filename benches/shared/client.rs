@@ -51,6 +51,29 @@ impl Client {
         }
     }
 
+    /// Begins a piece of work by a token of our own; `false` if it is done, or another does it.
+    pub async fn begin(&mut self, key: &str, query: &str, token: &str) -> Result<bool, String> {
+        self.over_http()?.begin(key, query, token).await
+    }
+
+    /// Stores the result of what this token has begun last.
+    pub async fn store(&mut self, key: &str, token: &str, result: &str) -> Result<(), String> {
+        self.over_http()?.store(key, token, result).await
+    }
+
+    /// Asks for the result of what was begun last.
+    pub async fn replay(&mut self, key: &str, query: &str, token: &str, result: &str) -> Result<(), String> {
+        self.over_http()?.replay(key, query, token, result).await
+    }
+
+    /// Redis by itself keeps no records.
+    fn over_http(&mut self) -> Result<&mut Connection, String> {
+        match self {
+            Self::Http(connection) => Ok(connection),
+            Self::Redis(_) => Err("Redis itself does no work once".to_owned()),
+        }
+    }
+
     /// The fencing number of the grant that was told of last, our own or somebody else's. Redis by itself has none.
     pub fn number(&self) -> u64 {
         match self {

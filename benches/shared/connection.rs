@@ -1,4 +1,5 @@
-//! One keep-alive connection that takes, renews and gives back locks, and believes no reply unseen.
+//! One keep-alive connection that takes, renews and gives back locks, or does pieces of work once, and believes no
+//! reply unseen.
 //!
 //! It speaks just as much HTTP/1.1 as the servers here answer with, because a complete client would need more of the
 //! machine than the servers under test.
@@ -12,10 +13,14 @@ use serde::Deserialize;
 use super::secure::Access;
 use super::stream::Stream;
 
+mod records;
+
 /// Far more than any reply to a request that is made here.
 const REPLY_BYTES: usize = 16 * 1024;
 
 pub struct Connection {
+    address: SocketAddr,
+    access: Access,
     stream: Stream,
     /// The header fields that all requests have.
     common: String,
@@ -61,13 +66,14 @@ impl Connection {
     }
 
     pub async fn open_with(address: SocketAddr, access: &Access) -> Result<Self, String> {
-        let stream = Stream::open(address, access.tls.as_ref()).await.map_err(|error| error.to_string())?;
+        let stream = open(address, access).await?;
         let mut common = format!("host: {address}\r\n");
         if let Some(api_key) = &access.api_key {
             write!(common, "authorization: Bearer {api_key}\r\n").unwrap();
         }
         let reply = Box::new([0; REPLY_BYTES]);
-        Ok(Self { stream, common, request: String::new(), reply, token: String::new(), number: 0 })
+        let (request, token, access) = (String::new(), String::new(), access.clone());
+        Ok(Self { address, access, stream, common, request, reply, token, number: 0 })
     }
 
     /// Takes a lock, and keeps its token; `false` if somebody else holds it.
@@ -81,7 +87,7 @@ impl Connection {
     }
 
     async fn take(&mut self, key: &str, query: &str, own: Option<&str>) -> Result<bool, String> {
-        let Self { stream, common, request, reply, token, number } = self;
+        let Self { stream, common, request, reply, token, number, .. } = self;
         request.clear();
         write!(request, "PUT /locks/{key}{query} HTTP/1.1\r\n{common}").unwrap();
         if let Some(own) = own {
@@ -152,6 +158,10 @@ impl Connection {
         }
         request.push_str("\r\n");
     }
+}
+
+async fn open(address: SocketAddr, access: &Access) -> Result<Stream, String> {
+    Stream::open(address, access.tls.as_ref()).await.map_err(|error| error.to_string())
 }
 
 impl Reply<'_> {

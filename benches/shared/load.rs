@@ -53,7 +53,7 @@ pub async fn run(server: &Server, turn: usize, load: &Load) -> Turn {
     let mut mismatches = Vec::new();
     let holder = match load.workload {
         Workload::FailFast => Holder::take(server).await.map_err(|mismatch| mismatches.push(mismatch)).ok(),
-        Workload::Pairs | Workload::OwnTokens | Workload::Renew => None,
+        _ => None,
     };
     let mut connections = JoinSet::new();
     for number in 0..load.connections {

@@ -33,6 +33,8 @@ pub struct Server {
     pub numbers: Numbers,
     /// What of it was in memory when it was ready.
     pub idle_rss_kb: Option<u64>,
+    /// The address of the Redis that its gateway was given, where another one can be given the same.
+    store: Option<String>,
     /// None where Redis itself is asked.
     process: Option<Process>,
     redis: Vec<Process>,
@@ -166,11 +168,19 @@ impl Server {
     pub fn on_redis_set(name: &'static str, settings: &[&str]) -> Self {
         let (redis, directory) = (free_address(), directory());
         let process = redis_server(redis, &directory);
-        let (address, mut command) = Build::Ours.command(&format!("redis://{redis}"));
+        let store = format!("redis://{redis}");
+        let (address, mut command) = Build::Ours.command(&store);
         command.args(settings);
-        Self::new(name, Kind::Gateway, address, directory)
-            .with(vec![process], Access::default())
-            .start(command)
+        let server =
+            Self::new(name, Kind::Gateway, address, directory).with(vec![process], Access::default());
+        Self { store: Some(store), ..server }.start(command)
+    }
+
+    /// One more gateway on the Redis of this one, which must not end before it.
+    pub fn another(&self, settings: &[&str]) -> Self {
+        let (address, mut command) = Build::Ours.command(self.store.as_deref().expect("it has a Redis"));
+        command.args(settings);
+        Self::new(self.name, Kind::Gateway, address, directory()).start(command)
     }
 
     pub fn embedded_set(name: &'static str, store: &str, settings: &[&str]) -> Self {
@@ -199,6 +209,7 @@ impl Server {
             access: Access::default(),
             numbers: Numbers::default(),
             idle_rss_kb: None,
+            store: None,
             process: None,
             redis: Vec::new(),
             directory,

@@ -12,6 +12,15 @@ use super::servers::{Kind, Server, TOKEN_BY_HEART};
 /// The one lock that all want where they are to be refused.
 pub const CONTENDED: &str = "contended";
 
+/// Results are kept as short as they may be, so that few of them are left for the next turns.
+pub const BEGIN: &str = "?ttl=30s&keep=2m";
+/// What the keys of work begin with that is done.
+pub const REPLAYED: &str = "replayed-";
+/// The result of all work: 200 bytes.
+pub const RESULT: &str = "{\"charged\": true, \"receipt\": \"c9a1f0b2d3e4c9a1f0b2d3e4c9a1f0b2d3e4c9a1f0b2d3e4c9a1\", \
+     \"of\": \"4f6e2b7f1c3d8e9a4f6e2b7f1c3d8e9a4f6e2b7f1c3d8e9a4f6e2b7f1c3d8e9a4f6e2b7f1c3d8e9a4f6e2b7f1c3d0a1b2c3d4e5f67\"}";
+const _: () = assert!(RESULT.len() == 200);
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Workload {
@@ -23,10 +32,15 @@ pub enum Workload {
     FailFast,
     /// Renews a lock of its own.
     Renew,
+    /// Begins a piece of work that nobody ever began, and stores its result: two requests.
+    Once,
+    /// Asks for the result of work that is done.
+    Replay,
 }
 
 impl Workload {
-    pub const ALL: [Self; 4] = [Self::Pairs, Self::OwnTokens, Self::FailFast, Self::Renew];
+    pub const ALL: [Self; 6] =
+        [Self::Pairs, Self::OwnTokens, Self::Once, Self::Replay, Self::FailFast, Self::Renew];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -34,7 +48,14 @@ impl Workload {
             Self::OwnTokens => "own-tokens",
             Self::FailFast => "fail-fast",
             Self::Renew => "renew",
+            Self::Once => "once",
+            Self::Replay => "replay",
         }
+    }
+
+    /// Whether it needs a server with room for records.
+    pub fn is_of_records(self) -> bool {
+        matches!(self, Self::Once | Self::Replay)
     }
 }
 
@@ -107,6 +128,8 @@ impl Part {
             Workload::OwnTokens => self.pairs(&mut seen, true).await,
             Workload::FailFast => self.fail_fast(&mut seen).await,
             Workload::Renew => self.renew(&mut seen).await,
+            Workload::Once => self.once(&mut seen).await,
+            Workload::Replay => self.replay(&mut seen).await,
         };
         seen.mismatch = ended.err();
         seen
@@ -161,6 +184,43 @@ impl Part {
             self.note(seen, started);
         }
         self.client.release(&key).await
+    }
+
+    async fn once(&mut self, seen: &mut Seen) -> Result<(), String> {
+        let mut works = 0_u64;
+        while self.goes_on() {
+            works += 1;
+            let key = format!("bench-{}-{works}", self.name);
+            let token = self.own_token();
+            let started = Instant::now();
+            if !self.client.begin(&key, BEGIN, &token).await? {
+                return Err(format!("{key}: a fresh record is there"));
+            }
+            self.note(seen, started);
+            let started = Instant::now();
+            self.client.store(&key, &token, RESULT).await?;
+            self.note(seen, started);
+        }
+        Ok(())
+    }
+
+    async fn replay(&mut self, seen: &mut Seen) -> Result<(), String> {
+        let (key, token) = (format!("{REPLAYED}{}", self.name), self.own_token());
+        // The number that is known by heart is told to whoever begins anything else.
+        let begun = if self.kind == Kind::ByHeart { "begun" } else { &key };
+        if !self.client.begin(begun, BEGIN, &token).await? {
+            return Err(format!("{key}: a fresh record is there"));
+        }
+        if self.kind != Kind::ByHeart {
+            self.client.store(&key, &token, RESULT).await?;
+        }
+        while self.goes_on() {
+            let token = self.own_token();
+            let started = Instant::now();
+            self.client.replay(&key, BEGIN, &token, RESULT).await?;
+            self.note(seen, started);
+        }
+        Ok(())
     }
 
     /// A fresh one, unless the server knows but one by heart.

@@ -2,7 +2,8 @@
 //! what a crowd that waits means for a client that has nothing to do with it.
 //!
 //! Everything is measured in small turns, one after the other and round after round, so that a machine that is slow for
-//! a while is slow for all that is compared.
+//! a while is slow for all that is compared. Then the same of records: the time from storing a result until who waits for it
+//! has it, and what large results mean for a client that only wants locks.
 
 #![allow(
     clippy::unwrap_used,
@@ -16,11 +17,14 @@ use std::time::{Duration, Instant};
 
 mod crowd;
 mod hand_off;
+mod records;
 mod report;
 #[path = "../shared/mod.rs"]
 #[allow(dead_code, reason = "not every measurement needs everything")]
 mod shared;
+mod stores;
 mod unrelated;
+mod woken;
 
 use crowd::Crowd;
 use hand_off::Pair;
@@ -37,6 +41,8 @@ struct Plan {
     /// From one holder to the next, in each round.
     hand_offs: usize,
     polled_hand_offs: usize,
+    /// From a result that is stored to one who waits for it, at each gateway.
+    woken: usize,
     /// How many wait where many do. On the server beside it one waits.
     crowd: usize,
     /// How long the unrelated client is measured in each round, with few waiters and with many.
@@ -48,6 +54,7 @@ const MEASUREMENT: Plan = Plan {
     most_rounds: 12,
     hand_offs: 50,
     polled_hand_offs: 12,
+    woken: 15,
     crowd: 1_000,
     measured: Duration::from_millis(400),
 };
@@ -57,6 +64,7 @@ const TRIAL: Plan = Plan {
     most_rounds: 1,
     hand_offs: 3,
     polled_hand_offs: 1,
+    woken: 1,
     crowd: 20,
     measured: Duration::from_millis(50),
 };
@@ -92,6 +100,16 @@ async fn measure(plan: &Plan) -> ExitCode {
         }
     }
     report::print(plan.crowd, &all);
+    eprintln!("records");
+    let of_records =
+        async { Ok::<_, String>([records::on_redis(plan).await?, records::in_memory(plan).await?]) };
+    match of_records.await {
+        Ok(findings) => report::print_records(&findings),
+        Err(mismatch) => {
+            eprintln!("{mismatch}");
+            return ExitCode::FAILURE;
+        }
+    }
     ExitCode::SUCCESS
 }
 
