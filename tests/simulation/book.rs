@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use kit::history::{Action, Answer, Failover, History, Operation, Span, Update, now_us};
 
 use crate::gateways::{Reply, Request};
+use crate::once;
 
 /// All that its judge is shown, and how often what was done.
 #[derive(Default)]
@@ -15,6 +16,8 @@ pub struct Book(Mutex<Pages>);
 /// What is left of it.
 pub struct Closed {
     pub history: History,
+    /// What was asked about records.
+    pub records: Vec<once::Operation>,
     pub counts: BTreeMap<&'static str, u64>,
     pub violations: Vec<String>,
 }
@@ -147,6 +150,6 @@ impl Book {
             }
         }
         let Pages { history, counts, violations, .. } = std::mem::take(&mut *pages);
-        Closed { history, counts, violations }
+        Closed { history, records: Vec::new(), counts, violations }
     }
 }

@@ -99,10 +99,155 @@ const MORE: [(&str, Store, &str, &str); 21] = [
     ("a token is not compared at a release", Store::Quorum, "token_of(lock) == ARGV[5]", "true"),
 ];
 
+/// The same in the scripts of records.
+const OF_RECORDS: [(&str, &str, &str); 31] = [
+    (
+        "the memory of a crash is as short as the keep of its begin",
+        "math.max(record.at_ms - NOW_MS, 0) + memory_ms)",
+        "math.max(record.at_ms - NOW_MS, 0) + tonumber(record.keep))",
+    ),
+    ("a take-over is not counted", "record.earlier + (had_worker and 1 or 0) or 0", "record.earlier or 0"),
+    (
+        "a worker that gives up is not counted",
+        "if not is_clean then record.earlier, record.before = record.earlier + 1, record.digits end",
+        "",
+    ),
+    (
+        "who leaves cleanly takes those before it along",
+        "if is_clean and record.earlier == 0 then",
+        "if is_clean then",
+    ),
+    (
+        "a break is not counted",
+        "leave(KEYS[1], record, false, tonumber(ARGV[3]))",
+        "redis.call('DEL', KEYS[1])",
+    ),
+    (
+        "a record is broken by any number",
+        "if record.digits ~= ARGV[1] then return { 3, record.digits } end",
+        "",
+    ),
+    (
+        "a place that was given up is granted by the same number",
+        "digits = whole(number)",
+        "digits = record and record.token == NOBODY_HASH and record.digits or whole(number)",
+    ),
+    (
+        "a fingerprint is not compared with that of a result",
+        "if record and record.fingerprint ~= '-' and",
+        "if record and record.kind == 'w' and record.fingerprint ~= '-' and",
+    ),
+    (
+        "a fingerprint is not compared at a take-over",
+        "if record and record.fingerprint ~= '-' and",
+        "if record and (record.kind == 'd' or runs(record)) and record.fingerprint ~= '-' and",
+    ),
+    (
+        "a take-over binds a record to its fingerprint",
+        "fingerprint = record and record.fingerprint or ARGV[5]",
+        "fingerprint = ARGV[5]",
+    ),
+    (
+        "a result is taken after a take-over",
+        "if outcome then return { outcome, digits } end\n\nif record.kind == 'd' then",
+        "if outcome and outcome ~= 3 then return { outcome, digits } end\n\nif record.kind == 'd' then",
+    ),
+    ("a result is replaced", "if record.kind == 'd' then\n  local stored", "if nil then\n  local stored"),
+    (
+        "the status of a result is not compared",
+        "if record.status ~= ARGV[4] or stored ~= ARGV[5] then",
+        "if stored ~= ARGV[5] then",
+    ),
+    (
+        "a result is kept as the begin said, whatever is said with it",
+        "local keep = ARGV[3] ~= '' and ARGV[3] or record.keep",
+        "local keep = record.keep",
+    ),
+    ("a worker's number is not compared", "(number == '' or number == record.digits)", "true"),
+    (
+        "nobody's place has superseded its worker",
+        "if not record or record.token == NOBODY_HASH then return 2, '' end",
+        "if not record then return 2, '' end",
+    ),
+    (
+        "a begin that is undone deletes what others did before",
+        "if is_its then leave(KEYS[1], record, true, tonumber(ARGV[3])) end",
+        "if is_its then redis.call('DEL', KEYS[1]) end",
+    ),
+    (
+        "another attempt's begin is undone",
+        "record.token == ARGV[1] and record.attempt == ARGV[2]\nif is_its",
+        "record.token == ARGV[1]\nif is_its",
+    ),
+    (
+        "a begin that is undone is not voided",
+        "void(KEYS[2], tombstone, ARGV[2], ARGV[4])\nreturn { is_its",
+        "return { is_its",
+    ),
+    (
+        "a late copy of a voided begin begins",
+        "if tombstone and string.find(tombstone, ATTEMPT, 1, true) then return { 7 } end",
+        "",
+    ),
+    (
+        "a token that gave up begins again",
+        "if tombstone and string.find(tombstone, '^%d') then return { 6 } end",
+        "",
+    ),
+    (
+        "a token that gave up leaves no tombstone",
+        "if leaves_tombstone then set_tombstone(KEYS[2], whole",
+        "if nil then set_tombstone(KEYS[2], whole",
+    ),
+    (
+        "a token that gives up again is answered anew",
+        "if is_final(tombstone) then\n    local said",
+        "if nil then\n    local said",
+    ),
+    (
+        "a token that a gateway made begins",
+        "if ARGV[8] == '1' and not (is_own and is_running) then return { 6 } end",
+        "",
+    ),
+    (
+        "a place that was told of twice is not pinned",
+        "record.attempt, record.at_ms = '-', math.max(record.at_ms, lease_end(tonumber(ARGV[3])))\n  rewrite",
+        "record.at_ms = math.max(record.at_ms, lease_end(tonumber(ARGV[3])))\n  rewrite",
+    ),
+    (
+        "a look of a worker does not pin its place",
+        "if record.token == ARGV[1] and record.attempt ~= '-' then",
+        "if nil then",
+    ),
+    ("a renewal revives a lease", "if not runs(record) then return { 5 } end", ""),
+    (
+        "a renewal of a place shortens its lease",
+        "math.max(record.at_ms, lease_end(tonumber(ARGV[3])))\nrewrite",
+        "lease_end(tonumber(ARGV[3]))\nrewrite",
+    ),
+    (
+        "a place is granted while its worker is at work",
+        "if is_running then return told(2, RECORD, record) end",
+        "",
+    ),
+    (
+        "who may not take over takes over",
+        "if earlier > 0 and ARGV[7] ~= '1' then return told(3, RECORD, record) end",
+        "",
+    ),
+    (
+        "whoever asks is told that the place is its own",
+        "local is_own = record and record.token == TOKEN",
+        "local is_own = record and record.kind == 'w'",
+    ),
+];
+
 /// All of them.
 pub fn all() -> impl Iterator<Item = (&'static str, Store, &'static str, &'static str)> {
     let known = MISTAKES.into_iter().map(|(name, stands, mistake)| (name, Store::Redis, stands, mistake));
-    known.chain(MORE)
+    let of_records =
+        OF_RECORDS.into_iter().map(|(name, stands, mistake)| (name, Store::Redis, stands, mistake));
+    known.chain(MORE).chain(of_records)
 }
 
 /// What stands in the scripts, and what in its place, for the hole of this name.

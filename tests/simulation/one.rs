@@ -43,22 +43,24 @@ pub fn play(settings: &Settings) -> bool {
     system::end_if_time_stands_still_for(STUCK_AFTER, line);
     system::simulate(settings.seed);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-    let Closed { history, counts, violations } = runtime.unwrap().block_on(async {
+    let Closed { history, records, counts, violations } = runtime.unwrap().block_on(async {
         system::follow_tokio();
         world::play(settings.clone()).await
     });
     let played = system::processor_time();
     let json = serde_json::to_vec_pretty(&history).unwrap();
+    let of_records = serde_json::to_vec_pretty(&records).unwrap();
     if let Ok(path) = env::var("SIM_HISTORY") {
         std::fs::write(Path::new(&path), &json).unwrap();
+        std::fs::write(Path::new(&path).with_extension("records.json"), &of_records).unwrap();
     }
     println!("{}", summary(&history));
     let found = check(&history);
     let violations: Vec<_> = violations.into_iter().chain(found.iter().map(ToString::to_string)).collect();
     let outcome = Outcome {
-        operations: history.operations.len(),
+        operations: history.operations.len() + records.len(),
         counts: counts.into_iter().map(|(what, count)| (what.to_owned(), count)).collect(),
-        hash: Sha256::digest(&json).iter().map(|byte| format!("{byte:02x}")).collect(),
+        hash: Sha256::digest([json, of_records].concat()).iter().map(|byte| format!("{byte:02x}")).collect(),
         judged: system::processor_time() - played,
         played,
         violations,

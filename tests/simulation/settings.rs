@@ -119,6 +119,11 @@ impl Settings {
         self.store == Store::Sentinel && self.seed.is_multiple_of(2)
     }
 
+    /// Whether it goes on until what was kept for a short time is over, which takes minutes.
+    pub fn forgets(&self) -> bool {
+        self.seed % 4 >= 2
+    }
+
     pub fn duration(&self) -> Duration {
         Duration::from_secs(self.seconds)
     }

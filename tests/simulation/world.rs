@@ -9,6 +9,7 @@ use fencepost::clock::SystemClock;
 use fencepost::store::LockStore;
 use fencepost::store::quorum::QuorumStore;
 use fencepost::store::redis::{OnceMemory, RedisSettings, RedisStore};
+use kit::history::Span;
 use kit::resource::Resource;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -21,7 +22,7 @@ use crate::failover::{self, Roles};
 use crate::gateways::{Gateway, Way};
 use crate::line::Line;
 use crate::machine::{LIES, Machine};
-use crate::once::{self, Records, WORKERS, Worker};
+use crate::once::{self, Disturbances, Records, WORKERS, Worker};
 use crate::settings::{Settings, Store};
 use crate::{faults, holes, tap, watchman};
 
@@ -226,7 +227,9 @@ impl World {
 
     /// The name of one of the records that several ask for now.
     pub fn record_key(&self, number: u64, era_s: u64) -> String {
-        format!("record-{number}-{}", self.began.elapsed().as_secs() / era_s)
+        // Names have different lengths, by which workers choose what they are for.
+        let letters = "x".repeat(number as usize);
+        format!("record-{letters}-{:04}", self.began.elapsed().as_secs() / era_s)
     }
 
     /// Does something to what a lock protects.
@@ -293,14 +296,25 @@ pub async fn play(settings: Settings) -> Closed {
             look(&world, &key).await;
         }
     }
-    let asked = world.records.close();
-    let blocked = once::nobody_blocks(&world, &asked).await;
+    let blocked = once::nobody_blocks(&world).await;
+    if world.settings.forgets() {
+        once::forget(&world).await;
+    }
     let mut closed = world.book.close();
+    closed.violations.extend(blocked);
+    closed.records = world.records.all();
     let history = &closed.history;
-    let failovers = history.failovers.iter().flat_map(|failover| [failover.lost, failover.split]);
-    let disturbances: Vec<_> =
-        history.losses.iter().chain(&history.returns).copied().chain(failovers).collect();
-    closed.violations.extend(blocked.into_iter().chain(once::judge(&asked, &disturbances)));
+    let losses = history.losses.iter().chain(&history.returns);
+    let disturbances = Disturbances {
+        losses: losses.copied().chain(history.failovers.iter().map(|failover| failover.lost)).collect(),
+        splits: history.failovers.iter().map(|failover| failover.split).collect(),
+        kills: history.kills.clone(),
+        // A slot takes the ends of its leases to a node that has another clock.
+        moves: Vec::from_iter(
+            world.are_nodes_clocks_apart().then_some(Span { start_us: 0, end_us: u64::MAX }),
+        ),
+    };
+    closed.violations.extend(once::judge(&closed.records, &disturbances));
     closed.history.asks_replicas = world.settings.asks_replicas();
     closed.history.is_of_quorum = world.settings.store == Store::Quorum;
     closed

@@ -1,226 +1,248 @@
-//! Decides from what workers asked, and were told, whether the promises of records were kept.
+//! Decides from what workers asked, and were told, whether the promises of records were kept. The promises are those of the
+//! book, which calls them O1 to O14. It knows only what workers saw, so it never calls a run wrong that was right.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use kit::history::Span;
 
-use super::{Action, Answer, Operation};
+use super::{ALONE, Action, Answer, Operation, State};
 
-/// Between a result or an end that was answered and the answer to whoever waits for it.
-const WOKEN_WITHIN_US: u64 = 3_000_000;
-/// So long before, nothing must have failed.
-const CALM_FOR_US: u64 = 2_000_000;
+mod fingerprints;
+mod looks;
+mod places;
+mod results;
+pub mod tests;
+mod tokens;
+mod waits;
 
-/// For so long a token that gave up is refused: shorter than tombstones live here.
-const REFUSED_FOR_US: u64 = 10_000_000;
+/// So long after it was sent, no copy of a request does anything any more.
+const LATEST_US: u64 = 30_000_000;
+/// Leases and results end by clocks that count in milliseconds.
+const ROUNDING_US: u64 = 5_000;
 
-/// All that is wrong. `disturbances` are the times in which the store lost something, or older data came back.
-pub fn judge(operations: &[Operation], disturbances: &[Span]) -> Vec<String> {
+/// What was done to the store and to the gateways.
+#[derive(Clone, Debug, Default)]
+pub struct Disturbances {
+    /// When the store lost something, or older data came back.
+    pub losses: Vec<Span>,
+    /// When two servers may have taken commands: the numbers of the older one are the smaller ones.
+    pub splits: Vec<Span>,
+    /// When gateways ended, and with them what they were about to take back.
+    pub kills: Vec<Span>,
+    /// When what is left of a lease may have been read by another clock.
+    pub moves: Vec<Span>,
+}
+
+/// All that is wrong.
+pub fn judge(operations: &[Operation], disturbances: &Disturbances) -> Vec<String> {
     let mut by_key = BTreeMap::<&str, Vec<&Operation>>::new();
     for operation in operations {
         by_key.entry(&operation.key).or_default().push(operation);
     }
-    let mut violations = Vec::new();
-    violations.extend(judge_waits(operations));
-    for operations in by_key.values() {
+    let mut found = Found::default();
+    for (key, operations) in by_key {
         let record = Record { operations, disturbances };
-        for before in operations {
-            for after in operations {
-                record.compare(before, after, &mut violations);
-            }
-            record.look_at(before, &mut violations);
+        if key.starts_with(ALONE) {
+            record.nothing_is_left_of_what_nobody_learned(&mut found);
         }
+        for one in &record.operations {
+            record.a_result_is_its_workers(one, &mut found);
+            record.a_worker_is_told_its_own_number(one, &mut found);
+            record.earlier_counts_those_before(one, &mut found);
+            record.a_place_is_busy_while_a_lease_runs(one, &mut found);
+            record.a_request_gets_no_more_than_it_asks_for(one, &mut found);
+            record.a_token_is_released_once_it_gave_up(one, &mut found);
+            record.a_fingerprint_differs_from_another(one, &mut found);
+            record.a_look_says_whose_it_is(one, &mut found);
+        }
+        for (before, after) in record.in_turn() {
+            record.one_number_is_one_grant(before, after, &mut found);
+            if before.end_us >= after.start_us {
+                continue;
+            }
+            record.numbers_grow(before, after, &mut found);
+            if record.is_lost(before, after) {
+                continue;
+            }
+            record.what_is_done_stays_done(before, after, &mut found);
+            record.who_was_superseded_stores_nothing(before, after, &mut found);
+            record.a_worker_can_store(before, after, &mut found);
+            record.a_place_is_its_workers_while_the_lease_runs(before, after, &mut found);
+            record.nobodys_place_is_not_begun(before, after, &mut found);
+            record.a_token_that_gave_up_works_no_more(before, after, &mut found);
+            record.a_record_is_bound_to_its_fingerprint(before, after, &mut found);
+            record.a_worker_is_not_forgotten(before, after, &mut found);
+        }
+        record.who_waits_is_told(&mut found);
     }
-    violations
+    found.0
+}
+
+/// What is wrong.
+#[derive(Default)]
+struct Found(Vec<String>);
+
+impl Found {
+    fn add(&mut self, why: &str, of: &[&Operation]) {
+        self.0.push(format!("{why}: {of:?}"));
+    }
+}
+
+/// All operations on one record, in the order in which they began.
+struct Record<'a> {
+    operations: Vec<&'a Operation>,
+    disturbances: &'a Disturbances,
 }
 
 impl Operation {
-    /// What nobody has heard of is done at any time, or never.
+    /// Whether it may have been done after that. What nobody has heard of is done late, or never.
     fn may_be_done_after(&self, time_us: u64) -> bool {
-        self.end_us >= time_us || matches!(self.answer, Answer::Lost | Answer::Unknown)
-    }
-}
-
-struct Record<'a> {
-    operations: &'a [&'a Operation],
-    disturbances: &'a [Span],
-}
-
-impl Record<'_> {
-    /// Whether anything was lost from the beginning of the one to the end of the other.
-    fn is_excused(&self, before: &Operation, after: &Operation) -> bool {
-        let (start_us, end_us) = (before.start_us.min(after.start_us), before.end_us.max(after.end_us));
-        self.disturbances.iter().any(|lost| lost.start_us <= end_us && start_us <= lost.end_us)
+        self.end_us >= time_us || self.answer.is_in_doubt()
     }
 
-    /// Whether such a request may have been done before `end_us`.
-    fn may_have(&self, end_us: u64, is_it: impl Fn(&Operation) -> bool) -> bool {
-        self.operations.iter().any(|other| other.start_us <= end_us && is_it(other))
+    /// When it was done at the latest.
+    fn latest_us(&self) -> u64 {
+        if self.answer.is_in_doubt() { self.start_us + LATEST_US } else { self.end_us }
     }
 
-    fn look_at(&self, told: &Operation, violations: &mut Vec<String>) {
-        // O2: what one is told was posted by the worker of that number.
-        if let Answer::Done { number, result } = &told.answer {
-            let is_its = |other: &Operation| {
-                matches!(&other.action, Action::Store { result: posted } if posted == result)
-                    && self.may_have(told.end_us, |grant| {
-                        let may_be_its = match grant.answer {
-                            Answer::Work { number: its, .. } => its == *number,
-                            Answer::Lost | Answer::Unknown => true,
-                            _ => false,
-                        };
-                        grant.token == other.token && may_be_its
-                    })
-            };
-            if !self.may_have(told.end_us, is_its) {
-                violations.push(format!("O2: a result that its worker never posted: {told:?}"));
+    /// Whether nothing failed while it was under way, so that no copy of it can come later.
+    fn is_calm(&self) -> bool {
+        self.calm_since_us.is_some_and(|since_us| since_us <= self.start_us)
+    }
+
+    fn is_begin(&self) -> bool {
+        matches!(self.action, Action::Begin { .. })
+    }
+
+    /// The number of the grant that its token was told of.
+    fn work(&self) -> Option<u64> {
+        match &self.answer {
+            Answer::Work { number, .. } => Some(*number),
+            Answer::Seen(seen) if seen.yours == Some(true) && seen.state == State::Working => {
+                Some(seen.number)
             }
+            _ => None,
         }
     }
 
-    fn compare(&self, before: &Operation, after: &Operation, violations: &mut Vec<String>) {
-        let is_excused = self.is_excused(before, after);
-        // O1, O2: one number has one result. Of one that was lost, its worker may have stored another.
-        if let (Answer::Done { number, result }, Answer::Done { number: same, result: other }) =
-            (&before.answer, &after.answer)
-            && number == same
-            && result != other
-            && !is_excused
-        {
-            violations.push(format!("O2: two results of one number: {before:?} {after:?}"));
+    /// When the lease ends that it was told of.
+    fn lease_ends_us(&self) -> Option<u64> {
+        let left_ms = match &self.answer {
+            Answer::Work { left_ms, .. } => *left_ms,
+            Answer::Seen(seen) => seen.left_ms,
+            _ => return None,
+        };
+        self.work()?;
+        Some(self.said_us + left_ms * 1_000)
+    }
+
+    /// The number of the record's last grant, as it was told.
+    fn number(&self) -> Option<u64> {
+        match &self.answer {
+            Answer::Work { number, .. }
+            | Answer::Done { number, .. }
+            | Answer::Stored { number }
+            | Answer::Busy { number }
+            | Answer::Superseded { number, .. } => Some(*number),
+            Answer::Seen(seen) => Some(seen.number),
+            _ => None,
         }
-        if before.end_us >= after.start_us {
-            return;
+    }
+
+    /// Whether it may have changed the record. One that was refused has certainly not.
+    fn may_be_done(&self) -> bool {
+        match self.action {
+            Action::GiveUp { .. } => matches!(self.answer, Answer::GivenUp) || self.answer.is_in_doubt(),
+            Action::Break { .. } => matches!(self.answer, Answer::Broken) || self.answer.is_in_doubt(),
+            Action::Store { .. } => {
+                matches!(self.answer, Answer::Stored { .. } | Answer::ResultDiffers)
+                    || self.answer.is_in_doubt()
+            }
+            // A grant of an attempt in doubt may have ended, and another may have come, before it was refused.
+            Action::Begin { .. } => {
+                self.work().is_some() || self.answer.is_in_doubt() || !self.is_calm() || self.is_long()
+            }
+            Action::Renew { .. } | Action::Look => true,
         }
-        // O7: a grant that begins after another was answered has the larger number. Nothing excuses that but an older server.
-        if let (Answer::Work { number, .. }, Answer::Work { number: later, is_new: true, .. }) =
-            (&before.answer, &after.answer)
-            && before.token != after.token
-            && later <= number
-            && !is_excused
-        {
-            violations.push(format!("O7: numbers do not grow: {before:?} {after:?}"));
-        }
-        if is_excused {
-            return;
-        }
-        // O10: whoever gave up never works on this again, for as long as that is remembered.
-        let gave_up = matches!(before.action, Action::GiveUp { .. })
-            && matches!(before.answer, Answer::GivenUp | Answer::NotBegun | Answer::Superseded { .. });
-        if gave_up
-            && before.token == after.token
-            && matches!(after.answer, Answer::Work { .. })
-            && after.end_us < before.start_us + REFUSED_FOR_US
-        {
-            violations.push(format!("O10: a token that gave up works on: {before:?} {after:?}"));
-        }
-        let was_broken = self.may_have(after.end_us, |other| {
-            matches!(other.action, Action::Break { .. }) && other.may_be_done_after(before.start_us)
-        });
-        let stored = match &before.answer {
-            Answer::Done { number, .. } | Answer::Stored { number } => Some(*number),
+    }
+
+    /// Whether a client had the time to wait for more than one answer of the store.
+    fn is_long(&self) -> bool {
+        self.end_us - self.start_us > 1_000_000 && !self.is_calm()
+    }
+}
+
+impl<'a> Record<'a> {
+    /// Each two of them, in either order.
+    fn in_turn(&self) -> impl Iterator<Item = (&'a Operation, &'a Operation)> {
+        self.operations.iter().flat_map(|before| self.operations.iter().map(|after| (*before, *after)))
+    }
+
+    /// Whether the store may have lost something from the beginning of the one to the end of the other.
+    fn is_lost(&self, before: &Operation, after: &Operation) -> bool {
+        let Disturbances { losses, splits, .. } = self.disturbances;
+        overlaps(losses, before, after) || overlaps(splits, before, after)
+    }
+
+    /// Whether such a request may have been done between these two moments.
+    fn may_have(&self, start_us: u64, end_us: u64, is_it: impl Fn(&Operation) -> bool) -> bool {
+        self.operations.iter().any(|other| {
+            other.start_us <= end_us
+                && other.may_be_done_after(start_us)
+                && other.may_be_done()
+                && is_it(other)
+        })
+    }
+
+    /// Whether somebody may have broken it between these two.
+    fn may_be_broken(&self, before: &Operation, after: &Operation) -> bool {
+        self.may_have(before.start_us, after.end_us, |other| matches!(other.action, Action::Break { .. }))
+    }
+
+    /// Whether all that was known of it may have been forgotten rightly between these two, but for those who gave up.
+    fn may_be_over(&self, before: &Operation, after: &Operation) -> bool {
+        let is_clean_break = |other: &Operation| matches!(other.action, Action::Break { is_clean: true, .. });
+        self.may_have(before.start_us, after.end_us, is_clean_break)
+            || self.operations.iter().any(|store| {
+                matches!(store.action, Action::Store { .. })
+                    && store.may_be_done()
+                    && store.start_us + self.keeps_us(store).0 <= after.end_us
+            })
+    }
+
+    /// Whether a worker may have said that it had certainly done nothing, between these two.
+    fn may_be_left_cleanly(&self, before: &Operation, after: &Operation, token: Option<&str>) -> bool {
+        self.may_have(before.start_us, after.end_us, |other| {
+            matches!(other.action, Action::GiveUp { is_clean: true })
+                && (token.is_none() || other.token.as_deref() == token)
+        })
+    }
+
+    /// Whether this token may have stored something or given up, between these two.
+    fn may_have_left(&self, before: &Operation, after: &Operation, token: Option<&str>) -> bool {
+        self.may_have(before.start_us, after.end_us, |other| {
+            other.token.as_deref() == token
+                && matches!(other.action, Action::Store { .. } | Action::GiveUp { .. })
+        })
+    }
+
+    /// For how long a result is kept that this request stores: at least, and at most.
+    fn keeps_us(&self, store: &Operation) -> (u64, u64) {
+        let Action::Store { keep_s, .. } = store.action else { return (u64::MAX, 0) };
+        let said = |begin: &&&Operation| begin.token == store.token;
+        let of_begin = |begin: &&Operation| match begin.action {
+            Action::Begin { keep_s, .. } => Some(keep_s),
             _ => None,
         };
-        // O1: what is done stays done.
-        if let Some(number) = stored
-            && !was_broken
-        {
-            match &after.answer {
-                Answer::Work { .. } | Answer::Busy => {
-                    violations.push(format!("O1: begun although it is done: {before:?} {after:?}"));
-                }
-                Answer::Done { number: other, .. } | Answer::Stored { number: other } if *other != number => {
-                    violations.push(format!("O1: a second result: {before:?} {after:?}"));
-                }
-                _ => {}
-            }
-        }
-        let Answer::Work { number, left_ms, .. } = before.answer else { return };
-        let is_another = before.token != after.token;
-        // O3: whoever was superseded stores nothing.
-        if let Answer::Stored { number: by } = after.answer
-            && by < number
-        {
-            violations.push(format!("O3: stored by one who was superseded: {before:?} {after:?}"));
-        }
-        let (Answer::Work { is_new: true, earlier, .. }, true) = (&after.answer, is_another) else { return };
-        let has_left = |is_it: fn(&Action) -> bool| {
-            self.may_have(after.end_us, |other| other.token == before.token && is_it(&other.action))
-        };
-        // O5: nobody else ends a place while its lease runs.
-        let ends_us = before.said_us + left_ms * 1_000;
-        if after.end_us < ends_us
-            && !was_broken
-            && !has_left(|action| matches!(action, Action::Store { .. } | Action::GiveUp { .. }))
-        {
-            violations.push(format!("O5: a place was taken from one who is at work: {before:?} {after:?}"));
-        }
-        // O9: `earlier: 0` is told to the first alone.
-        let was_cleaned = self.may_have(after.end_us, |other| {
-            matches!(other.action, Action::Break { is_clean: true, .. })
-                && other.may_be_done_after(before.start_us)
-        });
-        if *earlier == 0
-            && !was_cleaned
-            && !has_left(|action| matches!(action, Action::GiveUp { is_clean: true }))
-        {
-            violations.push(format!("O9: told to be the first, and is not: {before:?} {after:?}"));
-        }
+        let begins = || self.operations.iter().filter(said).filter_map(of_begin);
+        let least_s = keep_s.or_else(|| begins().min()).unwrap_or(0);
+        let most_s = keep_s.or_else(|| begins().max()).unwrap_or(u64::from(u32::MAX));
+        (least_s * 1_000_000, most_s * 1_000_000)
     }
 }
 
-/// Whoever waits is told in time, while nothing fails (O12).
-fn judge_waits(operations: &[Operation]) -> Vec<String> {
-    let mut violations = Vec::new();
-    for waits in operations {
-        let Action::Begin { wait, .. } = waits.action else { continue };
-        if wait.is_zero() || matches!(waits.answer, Answer::Lost | Answer::Unknown) {
-            continue;
-        }
-        let is_late = |stored: &&Operation| {
-            stored.key == waits.key
-                && matches!(stored.answer, Answer::Stored { .. })
-                && stored.start_us > waits.start_us + CALM_FOR_US
-                && waits.calm_since_us.is_some_and(|since| since + CALM_FOR_US < stored.start_us)
-                && stored.end_us + WOKEN_WITHIN_US < waits.said_us
-        };
-        if let Some(stored) = operations.iter().find(is_late) {
-            violations.push(format!("O12: not told in time: {waits:?} of {stored:?}"));
-        }
-    }
-    violations
-}
-
-/// A break whose answer was lost may be done after the result was told. One that was answered was done before.
-pub fn a_break_that_nobody_heard_of_may_still_be_done() {
-    let begin = |token: &str| {
-        let action = Action::Begin { ttl_ms: 1_000, may_take_over: true, wait: Duration::ZERO };
-        (Some(token.to_owned()), action)
-    };
-    let operation = |(token, action), start_us, answer| Operation {
-        key: "k".to_owned(),
-        token,
-        action,
-        start_us,
-        end_us: start_us + 1,
-        said_us: start_us + 1,
-        answer,
-        calm_since_us: None,
-    };
-    let work = |number| Answer::Work { number, earlier: 0, left_ms: 1_000, is_new: true };
-    let store = (Some("a".to_owned()), Action::Store { result: "r".to_owned() });
-    let is_kept = |broken: Answer| {
-        let history = [
-            operation(begin("a"), 0, work(1)),
-            operation(store.clone(), 10, Answer::Stored { number: 1 }),
-            operation((None, Action::Break { number: Some(1), is_clean: true }), 20, broken),
-            operation(begin("b"), 30, Answer::Done { number: 1, result: "r".to_owned() }),
-            operation(begin("c"), 40, work(2)),
-        ];
-        judge(&history, &[]).is_empty()
-    };
-    assert!(is_kept(Answer::Lost));
-    assert!(is_kept(Answer::Unknown));
-    assert!(!is_kept(Answer::Broken));
+/// Whether any of these fell into the time from the beginning of the one to the end of the other.
+fn overlaps(spans: &[Span], before: &Operation, after: &Operation) -> bool {
+    let (start_us, end_us) = (before.start_us.min(after.start_us), before.end_us.max(after.end_us));
+    spans.iter().any(|span| span.start_us <= end_us && start_us <= span.end_us)
 }

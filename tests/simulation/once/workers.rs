@@ -3,13 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencepost::lock::LockKey;
 use rand::RngExt;
 use rand::rngs::StdRng;
 use tokio::time::sleep;
 
-use super::{Action, Answer, ERA_S, KEYS, LONGEST_TTL_MS, Operation, PATIENCE, Way, ask_by};
+use super::asking::{Way, ask_by};
+use super::{
+    ALONE, ALONE_TTL_MS, Action, Answer, ERA_S, KEYS, LONG_KEEP_S, LONGEST_TTL_MS, Operation, PATIENCE,
+    SHORT_KEEP_S,
+};
 use crate::world::World;
+
+/// What a request may be for.
+pub(super) const FINGERPRINTS: [Option<&str>; 3] = [None, Some("x"), Some("y")];
 
 pub struct Worker {
     world: Arc<World>,
@@ -28,20 +34,27 @@ impl Worker {
     pub async fn live(mut self) {
         while !self.world.is_over() {
             let key = self.world.record_key(self.random.random_range(0..KEYS), ERA_S);
-            match self.random.random_range(0..12) {
-                0 => self.break_record(&key).await,
+            match self.random.random_range(0..16) {
+                0 | 1 => self.break_record(&key).await,
+                2 => self.leave_alone().await,
                 _ => self.work(&key).await,
             }
             self.pause(300).await;
         }
     }
 
+    /// Begins a piece of work, and does what workers do, or what they should not.
     async fn work(&mut self, key: &str) {
         let token = self.random.random_bool(0.8).then(|| self.fresh_token());
         let ttl_ms = self.random.random_range(200..=LONGEST_TTL_MS);
         let waits = self.random.random_bool(0.4);
-        let wait = Duration::from_millis(if waits { self.random.random_range(100..6_000) } else { 0 });
-        let begin = Action::Begin { ttl_ms, may_take_over: self.random.random_bool(0.8), wait };
+        let begin = Action::Begin {
+            ttl_ms,
+            keep_s: self.keep_s(),
+            may_take_over: self.random.random_bool(0.8),
+            wait: Duration::from_millis(if waits { self.random.random_range(100..6_000) } else { 0 }),
+            fingerprint: self.fingerprint(key),
+        };
         let mut told = self.ask(key, token.as_deref(), begin.clone()).await;
         for _ in 0..self.random.random_range(0..3) {
             if token.is_none() || !matches!(told.answer, Answer::Unknown | Answer::Lost | Answer::Refused) {
@@ -50,10 +63,19 @@ impl Worker {
             self.gateway += 1;
             told = self.ask(key, token.as_deref(), begin.clone()).await;
         }
-        let (Answer::Work { .. }, Some(token)) = (&told.answer, told.token.clone()) else { return };
+        let (Answer::Work { number, .. }, Some(token)) = (&told.answer, told.token.clone()) else { return };
+        let shown = self.random.random_bool(0.4).then_some(*number);
         self.pause(ttl_ms * 3 / 2).await;
-        if self.random.random_bool(0.3) {
-            self.ask(key, Some(&token), Action::Renew { ttl_ms }).await;
+        for _ in 0..self.random.random_range(0..3) {
+            match self.random.random_range(0..4) {
+                0 => self.ask(key, Some(&token), Action::Look).await,
+                // It asks once more, as one that has forgotten the answer.
+                1 => self.ask(key, Some(&token), begin.clone()).await,
+                _ => {
+                    let ttl_ms = self.random.random_range(200..=LONGEST_TTL_MS);
+                    self.ask(key, Some(&token), Action::Renew { ttl_ms, number: shown }).await
+                }
+            };
             self.pause(ttl_ms / 2).await;
         }
         match self.random.random_range(0..10) {
@@ -64,50 +86,85 @@ impl Worker {
                 for _ in 0..self.random.random_range(1..3) {
                     self.ask(key, Some(&token), Action::GiveUp { is_clean }).await;
                 }
+                if self.random.random_bool(0.2) {
+                    self.store(key, &token, shown, &begin).await;
+                }
             }
-            _ => self.store(key, &token, ttl_ms).await,
+            _ => self.store(key, &token, shown, &begin).await,
         }
-        if self.random.random_bool(0.2) {
+        if self.random.random_bool(0.3) {
+            self.pause(ttl_ms * 2).await;
             self.ask(key, Some(&token), begin).await;
         }
     }
 
     /// Stores a result, until that is answered, or it has asked often enough.
-    async fn store(&mut self, key: &str, token: &str, ttl_ms: u64) {
+    async fn store(&mut self, key: &str, token: &str, number: Option<u64>, begin: &Action) {
         let mut has_begun_anew = false;
+        let mut number = number;
+        let keep_s = self.random.random_bool(0.5).then(|| self.keep_s());
         for attempt in 0..4 {
-            let other = self.random.random_bool(0.1);
-            let result = format!("{token}-{}", if other { attempt } else { 9 });
-            let told = self.ask(key, Some(token), Action::Store { result }).await;
+            let (length, status) = match self.random.random_range(0..16) {
+                0 => (attempt, None),
+                1 => (9, Some(1)),
+                _ => (9, None),
+            };
+            let result = format!("{token}-{}", "*".repeat(length));
+            let told = self.ask(key, Some(token), Action::Store { result, status, keep_s, number }).await;
             match told.answer {
                 Answer::Unknown | Answer::Lost | Answer::Refused => self.gateway += 1,
                 Answer::NotBegun if !has_begun_anew => {
                     has_begun_anew = true;
-                    let begin = Action::Begin { ttl_ms, may_take_over: true, wait: Duration::ZERO };
-                    let told = self.ask(key, Some(token), begin).await;
-                    if !matches!(told.answer, Answer::Work { .. }) {
-                        return;
-                    }
+                    let told = self.ask(key, Some(token), begin.clone()).await;
+                    let Answer::Work { number: anew, .. } = told.answer else { return };
+                    number = number.map(|_| anew);
                 }
+                // It asks whether that was done.
+                _ if self.random.random_bool(0.2) => {}
                 _ => return,
             }
         }
     }
 
-    /// Breaks what it finds.
-    async fn break_record(&mut self, key: &str) {
-        let parsed = LockKey::parse(key.as_bytes()).unwrap();
-        let gateway = self.world.gateway(self.gateway);
-        let look = gateway.service.look_at_record(&parsed, None);
-        let seen = tokio::select! {
-            biased;
-            () = gateway.gone.cancelled() => None,
-            seen = look => seen.ok().flatten(),
+    /// Begins what nobody else does, with a long lease, and is gone before it is answered.
+    async fn leave_alone(&mut self) {
+        let token = self.fresh_token();
+        let key = format!("{ALONE}{token}");
+        let begin = Action::Begin {
+            ttl_ms: ALONE_TTL_MS,
+            keep_s: self.keep_s(),
+            may_take_over: true,
+            wait: Duration::ZERO,
+            fingerprint: None,
         };
-        let number = seen.map(|record| record.place.lease.fencing_token.get());
+        let shown = self.random.random_bool(0.7).then_some(&*token);
+        let patience = Duration::from_millis(self.random.random_range(1..30));
+        let way = Way { is_seen_to_leave: true, ..self.way() };
+        let patience = if self.random.random_bool(0.6) { patience } else { PATIENCE };
+        ask_by(self.world.clone(), self.gateway, &key, shown, begin, way, patience).await;
+    }
+
+    /// Breaks what it finds, or only looks at it.
+    async fn break_record(&mut self, key: &str) {
+        let told = self.ask(key, None, Action::Look).await;
+        if self.random.random_bool(0.5) {
+            return;
+        }
+        let number = if let Answer::Seen(seen) = told.answer { Some(seen.number) } else { None };
         self.pause(100).await;
         let is_clean = self.random.random_bool(0.3);
         self.ask(key, None, Action::Break { number, is_clean }).await;
+    }
+
+    fn keep_s(&mut self) -> u64 {
+        if self.random.random_bool(0.7) { SHORT_KEEP_S } else { LONG_KEEP_S }
+    }
+
+    /// Most requests for a record are for the same.
+    fn fingerprint(&mut self, key: &str) -> Option<String> {
+        let one = FINGERPRINTS[key.len() % FINGERPRINTS.len()];
+        let any = FINGERPRINTS[self.random.random_range(0..FINGERPRINTS.len())];
+        if self.random.random_bool(0.9) { one } else { any }.map(str::to_owned)
     }
 
     async fn ask(&mut self, key: &str, token: Option<&str>, action: Action) -> Operation {

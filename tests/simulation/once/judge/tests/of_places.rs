@@ -1,0 +1,162 @@
+//! Of those who are at work, and those who were.
+
+use super::*;
+
+pub fn numbers_that_do_not_grow_are_found() {
+    let lapsed = || told().to("a", begin(), work(5, 0)).after_ms(2 * TTL_MS);
+    lapsed().to("b", begin(), work(6, 1)).is_right();
+    let _ = lapsed().to("b", begin(), work(4, 1)).breaks_also_after_a_loss("O7");
+    let _ = lapsed().to("b", begin(), work(5, 1)).breaks_also_after_a_loss("O7");
+    // Of one token too, and after it was given up.
+    lapsed().to("a", begin(), work(6, 1)).is_right();
+    let _ = lapsed().to("a", begin(), work(5, 1)).breaks_also_after_a_loss("O7");
+    let given_up = || told().to("a", begin(), work(5, 0)).to("a", leave_cleanly(), Answer::GivenUp);
+    given_up().to("b", begin(), work(6, 0)).is_right();
+    let _ = given_up().to("b", begin(), work(5, 0)).breaks_also_after_a_loss("O7");
+    // What others are told of it.
+    lapsed().to("b", begin(), Answer::Lost).to("c", begin(), Answer::Busy { number: 4 }).breaks("O7");
+}
+
+pub fn a_place_that_is_taken_too_early_is_found() {
+    let begun = || told().to("a", begin(), work(1, 0)).after_ms(TTL_MS / 2);
+    begun().to("b", begin(), Answer::Busy { number: 1 }).is_right();
+    begun().to("b", begin(), work(2, 1)).breaks("O5");
+    begun().to("b", begin(), Answer::Abandoned).breaks_also_after_a_loss("O5");
+    begun().to("a", give_up(), Answer::Lost).to("b", begin(), work(2, 1)).is_right();
+    begun().to("", break_it(1), Answer::Broken).to("b", begin(), work(2, 1)).is_right();
+    begun().to("", break_it(1), superseded(2, false)).to("b", begin(), work(3, 1)).breaks("O5");
+    begun().to("b", Action::Look, seen(State::Working, 1, 0, Some(false))).is_right();
+    begun().to("b", Action::Look, seen(State::Lapsed, 1, 0, Some(false))).breaks("O5");
+    begun().to("b", Action::Look, Answer::NotBegun).breaks("O5");
+    // A renewal, and a look of the worker itself, say for how long the place is its.
+    let renewed = || begun().to("a", renew(), same(1, 0)).after_ms(TTL_MS / 2 + 100);
+    renewed().to("b", begin(), work(2, 1)).breaks("O5");
+    let looked = || {
+        told()
+            .to("a", begin(), Answer::Lost)
+            .to("a", Action::Look, seen(State::Working, 1, 0, Some(true)))
+            .to("c", begin(), work(2, 1))
+    };
+    looked().breaks("O5");
+}
+
+pub fn a_worker_that_is_not_counted_is_found() {
+    let lapsed = || told().to("a", begin(), work(1, 0)).after_ms(2 * TTL_MS);
+    let twice = || lapsed().to("b", begin(), work(2, 1)).after_ms(2 * TTL_MS);
+    lapsed().to("b", begin(), work(2, 0)).breaks("O9");
+    twice().to("c", begin(), work(3, 2)).is_right();
+    twice().to("c", begin(), work(3, 1)).breaks("O9");
+    // Its own first run counts.
+    lapsed().to("a", begin(), work(2, 0)).breaks("O9");
+    // Who gives up counts, unless it is clean. Then those before it count still.
+    lapsed().to("a", give_up(), Answer::GivenUp).to("b", begin(), work(2, 0)).breaks("O9");
+    lapsed().to("a", leave_cleanly(), Answer::GivenUp).to("b", begin(), work(2, 0)).is_right();
+    twice().to("b", leave_cleanly(), Answer::GivenUp).to("c", begin(), work(3, 1)).is_right();
+    twice().to("b", leave_cleanly(), Answer::GivenUp).to("c", begin(), work(3, 0)).breaks("O9");
+    // A take-over that nobody was told of leaves all as it was.
+    lapsed().to("b", begin(), Answer::Lost).to("c", begin(), work(3, 0)).breaks("O9");
+    // A break counts the worker, and who stored a result, unless it is clean.
+    lapsed().to("", break_it(1), Answer::Broken).to("b", begin(), work(2, 0)).breaks("O9");
+    lapsed().to("", break_cleanly(1), Answer::Broken).to("b", begin(), work(2, 0)).is_right();
+    let broken = |broken| lapsed().to("a", store("r"), stored(1)).to("", broken, Answer::Broken);
+    broken(break_it(1)).to("b", begin(), work(2, 1)).is_right();
+    broken(break_it(1)).to("b", begin(), work(2, 0)).breaks("O9");
+    broken(break_cleanly(1)).to("b", begin(), work(2, 0)).is_right();
+    // Time alone forgets nobody.
+    lapsed().after_ms(KEEP_S * 2_000).to("b", begin(), work(2, 0)).breaks("O9");
+    lapsed().to("b", Action::Look, Answer::NotBegun).breaks("O9");
+    lapsed().to("b", Action::Look, seen(State::Lapsed, 1, 0, Some(false))).is_right();
+}
+
+pub fn a_worker_that_is_counted_twice_is_found() {
+    let lapsed = || told().to("a", begin(), work(1, 0)).after_ms(2 * TTL_MS);
+    lapsed().to("b", begin(), work(2, 2)).breaks("O9");
+    lapsed().to("c", begin(), Answer::Refused).to("b", begin(), work(2, 2)).breaks("O9");
+    lapsed().to("c", begin(), Answer::Lost).to("b", begin(), work(3, 2)).is_right();
+    lapsed()
+        .to("c", begin(), Answer::Busy { number: 1 })
+        .to("b", begin(), work(3, 2))
+        .breaks_also_after_a_loss("O9");
+    // While something failed, a begin may have had the place, and lost it again.
+    let failing = |wait: &mut Operation| wait.calm_since_us = None;
+    lapsed().to("c", wait_for_s(1), Answer::Refused).but(failing).to("b", begin(), work(3, 2)).is_right();
+    // One grant has one answer.
+    told().to("a", begin(), work(1, 0)).to("a", begin(), same(1, 0)).is_right();
+    told().to("a", begin(), work(1, 0)).to("a", begin(), same(1, 1)).breaks("O9");
+    told().to("a", begin(), work(1, 0)).to("b", begin(), same(1, 0)).breaks("O7");
+}
+
+pub fn a_lease_that_is_revived_is_found() {
+    let lapsed = || told().to("a", begin(), work(1, 0)).after_ms(TTL_MS + 100);
+    lapsed().to("a", renew(), Answer::LeaseOver).is_right();
+    lapsed().to("a", renew(), same(1, 0)).breaks("O4");
+    // Somebody may have renewed it before, or begun once more.
+    lapsed().to("a", renew(), Answer::Lost).to("a", renew(), same(1, 0)).is_right();
+    told()
+        .to("a", begin(), work(1, 0))
+        .after_ms(TTL_MS / 2)
+        .to("a", renew(), same(1, 0))
+        .after_ms(TTL_MS / 2 + 100)
+        .to("a", renew(), same(1, 0))
+        .is_right();
+    // Before its end it is renewed.
+    told().to("a", begin(), work(1, 0)).to("a", renew(), Answer::LeaseOver).breaks("O5");
+}
+
+pub fn a_place_that_is_blocked_beyond_its_lease_is_found() {
+    let lapsed = || told().to("a", begin(), work(1, 0)).after_ms(TTL_MS + 100);
+    lapsed().to("b", begin(), Answer::Busy { number: 1 }).breaks("O4");
+    lapsed().to("b", Action::Look, seen(State::Working, 1, 0, Some(false))).breaks("O4");
+    lapsed().to("a", begin(), Answer::Lost).to("b", begin(), Answer::Busy { number: 1 }).is_right();
+    // Whoever waits is granted it soon after the end.
+    let waits = |ms: u64| {
+        told().to("a", begin(), work(1, 0)).to("b", wait_for_s(5), Answer::Busy { number: 1 }).but(|waits| {
+            waits.end_us += ms * MS;
+            waits.said_us = waits.end_us;
+        })
+    };
+    waits(TTL_MS + 1_000).is_right();
+    waits(TTL_MS + 2_000).breaks("O4");
+}
+
+pub fn a_place_of_which_nobody_was_told_is_found() {
+    let alone = |answer, was_handed_out| {
+        let told = Told { key: format!("{ALONE}a"), ..told() };
+        let begun = told.to("a", begin(), answer).but(|begin| begin.was_handed_out = was_handed_out);
+        begun.to("", Action::Look, seen(State::Working, 1, 0, None))
+    };
+    alone(Answer::Lost, true).is_right();
+    alone(Answer::Lost, false).breaks("O11");
+    alone(Answer::Refused, true).breaks("O11");
+    alone(Answer::Unknown, true).is_right();
+    let mut killed = alone(Answer::Lost, false);
+    killed.disturbances.kills.push(Span { start_us: 0, end_us: u64::MAX });
+    killed.is_right();
+}
+
+pub fn a_look_that_is_wrong_is_found() {
+    let begun = || told().to("a", begin(), work(1, 0));
+    begun().to("a", Action::Look, seen(State::Working, 1, 0, Some(true))).is_right();
+    let _ = begun()
+        .to("a", Action::Look, seen(State::Working, 1, 0, Some(false)))
+        .breaks_also_after_a_loss("O10");
+    let _ =
+        begun().to("b", Action::Look, seen(State::Working, 1, 0, Some(true))).breaks_also_after_a_loss("O10");
+    let _ =
+        begun().to("", Action::Look, seen(State::Working, 1, 0, Some(false))).breaks_also_after_a_loss("O10");
+    let stored = || begun().to("a", store("r"), stored(1));
+    stored().to("a", Action::Look, seen(State::Done, 1, 0, Some(true))).is_right();
+    stored().to("a", Action::Look, seen(State::Lapsed, 1, 0, Some(true))).breaks("O1");
+    let of_length = |bytes| {
+        Answer::Seen(Seen {
+            state: State::Done,
+            number: 1,
+            earlier: 0,
+            left_ms: 0,
+            yours: None,
+            bytes: Some(bytes),
+        })
+    };
+    stored().to("", Action::Look, of_length(1)).is_right();
+    stored().to("", Action::Look, of_length(2)).breaks("O2");
+}

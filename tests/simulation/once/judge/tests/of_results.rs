@@ -1,0 +1,159 @@
+//! Of results, and of those who store them.
+
+use super::*;
+
+/// A break whose answer was lost may be done after the result was told. One that was answered was done before.
+pub fn a_break_that_nobody_heard_of_may_still_be_done() {
+    let history = |broken: Answer| {
+        told()
+            .to("a", begin(), work(1, 0))
+            .to("a", store("r"), stored(1))
+            .to("", break_cleanly(1), broken)
+            .to("b", begin(), done(1, "r"))
+            .to("c", begin(), work(2, 0))
+    };
+    history(Answer::Lost).is_right();
+    history(Answer::Unknown).is_right();
+    history(Answer::Broken).breaks("O1");
+    history(Answer::Refused).breaks("O1");
+    history(superseded(2, false)).breaks("O1");
+}
+
+pub fn a_result_that_its_worker_never_posted_is_found() {
+    let begun = || told().to("a", begin(), work(1, 0)).to("b", begin(), Answer::Busy { number: 1 });
+    begun().to("a", store("r"), stored(1)).to("c", begin(), done(1, "r")).is_right();
+    begun().to("a", store("r"), Answer::Lost).to("c", begin(), done(1, "r")).is_right();
+    begun().to("c", begin(), done(1, "r")).breaks_also_after_a_loss("O2");
+    begun().to("a", store("r"), stored(1)).to("c", begin(), done(1, "s")).breaks_also_after_a_loss("O2");
+    begun().to("b", store("r"), Answer::Lost).to("c", begin(), done(1, "r")).breaks_also_after_a_loss("O2");
+    begun()
+        .to("a", store("r"), stored(1))
+        .to("c", begin(), Answer::Done { number: 1, result: "r".to_owned(), status: Some(3) })
+        .breaks_also_after_a_loss("O2");
+}
+
+pub fn a_result_that_changes_is_found() {
+    let begun = || told().to("a", begin(), work(1, 0)).to("a", store("r"), stored(1));
+    begun().to("a", store("s"), Answer::ResultDiffers).to("b", begin(), done(1, "r")).is_right();
+    begun().to("a", store("s"), stored(1)).breaks("O1");
+    begun().to("a", store("s"), Answer::Lost).to("b", begin(), done(1, "s")).breaks("O1");
+    begun().to("b", begin(), done(2, "r")).to("b", begin(), Answer::Lost).breaks_also_after_a_loss("O1");
+    begun().to("b", begin(), work(2, 1)).breaks("O1");
+    begun().to("b", begin(), Answer::Busy { number: 1 }).breaks("O1");
+    begun().to("b", begin(), Answer::Abandoned).breaks_also_after_a_loss("O1");
+    begun().to("a", renew(), Answer::AlreadyStored).to("a", give_up(), Answer::AlreadyStored).is_right();
+    begun().to("a", renew(), Answer::LeaseOver).breaks("O1");
+    begun().to("a", give_up(), Answer::GivenUp).breaks("O1");
+}
+
+pub fn a_result_that_is_gone_before_its_time_is_found() {
+    let history = |ms, keep_s| {
+        let store = Action::Store { result: "r".to_owned(), status: None, keep_s, number: None };
+        told().to("a", begin(), work(1, 0)).to("a", store, stored(1)).after_ms(ms).to(
+            "b",
+            begin(),
+            work(2, 0),
+        )
+    };
+    history(KEEP_S * 1_000, None).is_right();
+    history(KEEP_S * 1_000 - 100, None).breaks("O1");
+    history(KEEP_S * 1_000, Some(2 * KEEP_S)).breaks("O1");
+    history(KEEP_S * 2_000, Some(2 * KEEP_S)).is_right();
+    // What comes then knows of nobody.
+    told()
+        .to("a", begin(), work(1, 0))
+        .to("a", store("r"), stored(1))
+        .after_ms(KEEP_S * 1_000)
+        .to("b", begin(), work(2, 1))
+        .breaks("O9");
+}
+
+pub fn a_result_that_stays_after_its_time_is_found() {
+    let history = |ms| {
+        told().to("a", begin(), work(1, 0)).to("a", store("r"), stored(1)).after_ms(ms).to(
+            "b",
+            begin(),
+            done(1, "r"),
+        )
+    };
+    history(KEEP_S * 1_000 - 100).is_right();
+    let _ = history(KEEP_S * 1_000 + 100).breaks_also_after_a_loss("O1");
+    // It was stored once: storing it again, and reading it, makes that no longer.
+    let _ = told()
+        .to("a", begin(), work(1, 0))
+        .to("a", store("r"), stored(1))
+        .after_ms(KEEP_S * 900)
+        .to("a", store("r"), stored(1))
+        .after_ms(KEEP_S * 900)
+        .to("b", begin(), done(1, "r"))
+        .breaks_also_after_a_loss("O1");
+}
+
+pub fn another_answer_to_the_same_result_is_found() {
+    let again = |answer| {
+        told().to("a", begin(), work(1, 0)).to("a", store("r"), stored(1)).to("a", store("r"), answer)
+    };
+    again(stored(1)).is_right();
+    again(Answer::Unknown).is_right();
+    again(Answer::ResultDiffers).breaks("O1");
+    again(Answer::NotBegun).breaks("O1");
+    again(superseded(1, true)).breaks("O1");
+    let another = |answer| {
+        told().to("a", begin(), work(1, 0)).to("a", store("r"), stored(1)).to("b", store("s"), answer)
+    };
+    another(superseded(1, true)).is_right();
+    another(superseded(1, false)).breaks("O1");
+    another(Answer::NotBegun).breaks("O1");
+}
+
+pub fn a_late_result_is_taken_from_the_last_worker_alone() {
+    let lapsed = || told().to("a", begin(), work(1, 0)).after_ms(2 * TTL_MS);
+    lapsed().to("a", store("r"), stored(1)).to("b", begin(), done(1, "r")).is_right();
+    lapsed().to("b", begin(), work(2, 1)).to("a", store("r"), superseded(2, false)).is_right();
+    lapsed().to("b", begin(), work(2, 1)).to("a", store("r"), stored(1)).breaks("O3");
+    lapsed().to("b", begin(), work(2, 1)).to("a", store("r"), stored(2)).breaks_also_after_a_loss("O3");
+}
+
+pub fn a_worker_that_is_refused_without_a_reason_is_found() {
+    let lapsed = || told().to("a", begin(), work(1, 0)).after_ms(2 * TTL_MS);
+    lapsed().to("a", store("r"), Answer::NotBegun).breaks("O3");
+    lapsed().to("a", store("r"), superseded(2, false)).breaks("O3");
+    lapsed().to("b", begin(), Answer::Lost).to("a", store("r"), superseded(2, false)).is_right();
+    lapsed().to("a", leave_cleanly(), Answer::Lost).to("a", store("r"), Answer::NotBegun).is_right();
+    lapsed().to("", break_it(1), Answer::Lost).to("a", store("r"), Answer::NotBegun).is_right();
+    // Nobody has a place that was given up.
+    let given_up = || told().to("a", begin(), work(1, 0)).to("a", give_up(), Answer::GivenUp);
+    given_up().to("a", store("r"), Answer::NotBegun).is_right();
+    given_up().to("a", store("r"), superseded(1, false)).breaks("O3");
+    given_up().to("b", begin(), work(2, 1)).to("a", store("r"), superseded(2, false)).is_right();
+    // Its own grant supersedes nobody.
+    lapsed().to("b", begin(), Answer::Lost).to("a", store("r"), superseded(1, false)).breaks("O3");
+}
+
+pub fn a_number_that_is_not_compared_is_found() {
+    let twice = || told().to("a", begin(), work(1, 0)).after_ms(2 * TTL_MS).to("a", begin(), work(2, 1));
+    twice().to("a", store_by("r", 2), stored(2)).is_right();
+    twice().to("a", store_by("r", 1), superseded(2, false)).is_right();
+    let _ = twice().to("a", store_by("r", 1), stored(2)).breaks_also_after_a_loss("O3");
+    let renew_by = |number| Action::Renew { ttl_ms: TTL_MS, number: Some(number) };
+    twice().to("a", renew_by(2), same(2, 1)).is_right();
+    twice().to("a", renew_by(1), superseded(2, false)).is_right();
+    let _ = twice().to("a", renew_by(1), same(2, 1)).breaks_also_after_a_loss("O3");
+    twice().to("a", store_by("r", 2), superseded(2, false)).breaks("O3");
+}
+
+pub fn a_waiter_that_is_told_late_is_found() {
+    let history = |told_after_ms: u64| {
+        told()
+            .to("a", begin(), work(1, 0))
+            .to("b", wait_for_s(20), done(1, "r"))
+            .but(|waits| {
+                waits.end_us += (told_after_ms + 3_000) * MS;
+                waits.said_us = waits.end_us;
+            })
+            .after_ms(3_000)
+            .to("a", store("r"), stored(1))
+    };
+    history(100).is_right();
+    let _ = history(3_500).breaks_also_after_a_loss("O12");
+}
