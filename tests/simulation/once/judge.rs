@@ -57,7 +57,8 @@ pub fn judge(operations: &[Operation], disturbances: &Disturbances) -> Vec<Strin
         }
         for (before, after) in record.in_turn() {
             record.one_number_is_one_grant(before, after, &mut found);
-            if before.end_us >= after.start_us {
+            // Who asks on when it is answered asks after that: what gateways say takes a while to arrive.
+            if before.end_us > after.start_us {
                 continue;
             }
             record.numbers_grow(before, after, &mut found);
@@ -97,7 +98,7 @@ struct Record<'a> {
 impl Operation {
     /// Whether it may have been done after that. What nobody has heard of is done late, or never.
     fn may_be_done_after(&self, time_us: u64) -> bool {
-        self.end_us >= time_us || self.answer.is_in_doubt()
+        self.end_us > time_us || self.answer.is_in_doubt()
     }
 
     /// When it was done at the latest.
@@ -127,13 +128,13 @@ impl Operation {
 
     /// When the lease ends that it was told of.
     fn lease_ends_us(&self) -> Option<u64> {
-        let left_ms = match &self.answer {
-            Answer::Work { left_ms, .. } => *left_ms,
-            Answer::Seen(seen) => seen.left_ms,
-            _ => return None,
-        };
         self.work()?;
-        Some(self.said_us + left_ms * 1_000)
+        match &self.answer {
+            Answer::Work { left_ms, .. } => Some(self.said_us + left_ms * 1_000),
+            // A look says what was left when it looked.
+            Answer::Seen(seen) => Some(self.start_us + seen.left_ms * 1_000),
+            _ => None,
+        }
     }
 
     /// The number of the record's last grant, as it was told.
@@ -153,7 +154,12 @@ impl Operation {
     fn may_be_done(&self) -> bool {
         match self.action {
             Action::GiveUp { .. } => matches!(self.answer, Answer::GivenUp) || self.answer.is_in_doubt(),
-            Action::Break { .. } => matches!(self.answer, Answer::Broken) || self.answer.is_in_doubt(),
+            // An earlier copy of a break may have been done before the one that was answered.
+            Action::Break { .. } => match self.answer {
+                Answer::Superseded { .. } => !self.is_calm(),
+                Answer::Broken | Answer::Lost | Answer::Unknown => true,
+                _ => false,
+            },
             Action::Store { .. } => {
                 matches!(self.answer, Answer::Stored { .. } | Answer::ResultDiffers)
                     || self.answer.is_in_doubt()
@@ -194,14 +200,20 @@ impl<'a> Record<'a> {
         })
     }
 
-    /// Whether somebody may have broken it between these two.
+    /// Whether somebody may have broken it between these two: the grant of this number, that is.
     fn may_be_broken(&self, before: &Operation, after: &Operation) -> bool {
-        self.may_have(before.start_us, after.end_us, |other| matches!(other.action, Action::Break { .. }))
+        self.may_have(before.start_us, after.end_us, |other| match other.action {
+            Action::Break { number, .. } => number.is_none() || number == before.number(),
+            _ => false,
+        })
     }
 
     /// Whether all that was known of it may have been forgotten rightly between these two, but for those who gave up.
     fn may_be_over(&self, before: &Operation, after: &Operation) -> bool {
-        let is_clean_break = |other: &Operation| matches!(other.action, Action::Break { is_clean: true, .. });
+        let is_clean_break = |other: &Operation| match other.action {
+            Action::Break { number, is_clean: true } => number.is_none() || number >= before.number(),
+            _ => false,
+        };
         self.may_have(before.start_us, after.end_us, is_clean_break)
             || self.operations.iter().any(|store| {
                 matches!(store.action, Action::Store { .. })

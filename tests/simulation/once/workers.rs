@@ -151,7 +151,9 @@ impl Worker {
             return;
         }
         let number = if let Answer::Seen(seen) = told.answer { Some(seen.number) } else { None };
-        self.pause(100).await;
+        // What it found may be another one's by then.
+        let is_slow = self.random.random_bool(0.3);
+        self.pause(if is_slow { 3_000 } else { 100 }).await;
         let is_clean = self.random.random_bool(0.3);
         self.ask(key, None, Action::Break { number, is_clean }).await;
     }

@@ -1,7 +1,6 @@
 //! One worker at a time, with a number of its own, and what is remembered of those before (O4, O5, O7, O9, O11).
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use super::super::{Action, Answer, Operation, Seen, State};
 use super::{Disturbances, Found, LATEST_US, ROUNDING_US, Record, overlaps};
@@ -104,18 +103,19 @@ impl Record<'_> {
         });
         let (mut known, mut most) = (BTreeSet::new(), 0);
         for grant in counts {
-            match (&grant.action, &grant.answer) {
-                (_, Answer::Work { number: before, .. }) if grant.is_calm() => {
-                    known.extend((*before < number).then_some(*before));
-                }
-                (_, Answer::Work { number: before, .. }) => {
-                    known.extend((*before < number).then_some(*before));
-                    most += MOST_ATTEMPTS - 1;
-                }
-                (Action::Begin { wait: Duration::ZERO, .. }, Answer::Refused) => {}
-                (_, answer) if grant.is_calm() && !answer.is_in_doubt() => {}
-                _ => most += MOST_ATTEMPTS,
+            let Action::Begin { ttl_ms, wait, .. } = grant.action else { continue };
+            if let Some(before) = grant.work() {
+                known.extend((before < number).then_some(before));
             }
+            // A place that nobody was told of counts if its lease ended before it was taken back.
+            let outlasts_its_lease = grant.latest_us() > grant.start_us + ttl_ms * 1_000;
+            let is_certain = grant.is_calm() || grant.answer == Answer::Refused && wait.is_zero();
+            most += match grant.answer {
+                Answer::Work { .. } if grant.is_calm() => 0,
+                Answer::Work { .. } => MOST_ATTEMPTS - 1,
+                _ if is_certain && !outlasts_its_lease && !grant.answer.is_in_doubt() => 0,
+                _ => MOST_ATTEMPTS,
+            };
         }
         if most + (known.len() as u64) < earlier && !self.is_lost(after, after) {
             found.add("O9: more workers before it than there were", &[after]);

@@ -35,7 +35,7 @@ impl Record<'_> {
         self.operations.iter().any(|grant| {
             grant.token == request.token
                 && grant.is_begin()
-                && grant.start_us <= request.end_us
+                && grant.start_us <= request.latest_us()
                 && (grant.work() == Some(number) || grant.answer.is_in_doubt())
         })
     }

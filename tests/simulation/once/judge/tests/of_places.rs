@@ -24,6 +24,7 @@ pub fn a_place_that_is_taken_too_early_is_found() {
     begun().to("b", begin(), Answer::Abandoned).breaks_also_after_a_loss("O5");
     begun().to("a", give_up(), Answer::Lost).to("b", begin(), work(2, 1)).is_right();
     begun().to("", break_it(1), Answer::Broken).to("b", begin(), work(2, 1)).is_right();
+    begun().to("", break_it(0), Answer::Broken).to("b", begin(), work(2, 1)).breaks("O5");
     begun().to("", break_it(1), superseded(2, false)).to("b", begin(), work(3, 1)).breaks("O5");
     begun().to("b", Action::Look, seen(State::Working, 1, 0, Some(false))).is_right();
     begun().to("b", Action::Look, seen(State::Lapsed, 1, 0, Some(false))).breaks("O5");
@@ -58,6 +59,7 @@ pub fn a_worker_that_is_not_counted_is_found() {
     // A break counts the worker, and who stored a result, unless it is clean.
     lapsed().to("", break_it(1), Answer::Broken).to("b", begin(), work(2, 0)).breaks("O9");
     lapsed().to("", break_cleanly(1), Answer::Broken).to("b", begin(), work(2, 0)).is_right();
+    lapsed().to("", break_cleanly(0), Answer::Broken).to("b", begin(), work(2, 0)).breaks("O9");
     let broken = |broken| lapsed().to("a", store("r"), stored(1)).to("", broken, Answer::Broken);
     broken(break_it(1)).to("b", begin(), work(2, 1)).is_right();
     broken(break_it(1)).to("b", begin(), work(2, 0)).breaks("O9");

@@ -21,6 +21,10 @@ pub fn another_answer_to_the_same_request_is_found() {
     given_up().to("b", begin(), work(2, 1)).to("a", give_up(), Answer::GivenUp).is_right();
     given_up().to("a", give_up(), Answer::NotBegun).breaks("O10");
     given_up().to("b", begin(), work(2, 1)).to("a", give_up(), superseded(2, false)).breaks("O10");
+    // Also where it asks in the moment in which it is answered.
+    let mut at_once = given_up().to("a", give_up(), Answer::NotBegun);
+    at_once.operations[2].start_us = at_once.operations[1].end_us;
+    at_once.breaks("O10");
     // A begin, while the lease runs.
     let begun = || told().to("a", begin(), work(1, 0));
     begun().to("a", begin(), same(1, 0)).is_right();
