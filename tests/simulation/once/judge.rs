@@ -116,7 +116,7 @@ impl Operation {
     }
 
     /// The number of the grant that its token was told of.
-    fn work(&self) -> Option<u64> {
+    pub(super) fn work(&self) -> Option<u64> {
         match &self.answer {
             Answer::Work { number, .. } => Some(*number),
             Answer::Seen(seen) if seen.yours == Some(true) && seen.state == State::Working => {

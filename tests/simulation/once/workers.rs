@@ -61,10 +61,12 @@ impl Worker {
                 break;
             }
             self.gateway += 1;
-            told = self.ask(key, token.as_deref(), begin.clone()).await;
+            // It looks whether the place is its own, or begins once more.
+            let again = if self.random.random_bool(0.3) { Action::Look } else { begin.clone() };
+            told = self.ask(key, token.as_deref(), again).await;
         }
-        let (Answer::Work { number, .. }, Some(token)) = (&told.answer, told.token.clone()) else { return };
-        let shown = self.random.random_bool(0.4).then_some(*number);
+        let (Some(number), Some(token)) = (told.work(), told.token.clone()) else { return };
+        let shown = self.random.random_bool(0.4).then_some(number);
         self.pause(ttl_ms * 3 / 2).await;
         for _ in 0..self.random.random_range(0..3) {
             match self.random.random_range(0..4) {
@@ -171,11 +173,15 @@ impl Worker {
 
     async fn ask(&mut self, key: &str, token: Option<&str>, action: Action) -> Operation {
         let way = self.way();
-        if token.is_some() && self.random.random_bool(0.04) {
-            let late = Duration::from_millis(self.random.random_range(0..3_000));
-            let way = Way { before: late, loses_answer: true, ..way };
+        // The same comes once more, or a look.
+        if token.is_some() && self.random.random_bool(0.06) {
+            let most_ms = if self.random.random_bool(0.5) { 10 } else { 3_000 };
+            let before = Duration::from_millis(self.random.random_range(0..most_ms));
+            let looks = self.random.random_bool(0.3);
+            let way = Way { before, loses_answer: !looks, ..way };
+            let action = if looks { Action::Look } else { action.clone() };
             let (world, gateway) = (self.world.clone(), self.gateway + 1);
-            let (key, token, action) = (key.to_owned(), token.map(str::to_owned), action.clone());
+            let (key, token) = (key.to_owned(), token.map(str::to_owned));
             tokio::spawn(async move {
                 ask_by(world, gateway, &key, token.as_deref(), action, way, PATIENCE).await
             });
@@ -183,7 +189,8 @@ impl Worker {
         let wait = if let Action::Begin { wait, .. } = action { wait } else { Duration::ZERO };
         let mut patience = wait + PATIENCE;
         if self.random.random_bool(0.06) {
-            patience = Duration::from_millis(self.random.random_range(0..60 + wait.as_millis() as u64));
+            let most_ms = if self.random.random_bool(0.5) { 8 } else { 60 + wait.as_millis() as u64 };
+            patience = Duration::from_millis(self.random.random_range(0..most_ms));
         }
         ask_by(self.world.clone(), self.gateway, key, token, action, way, patience).await
     }
