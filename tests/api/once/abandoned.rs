@@ -82,8 +82,6 @@ async fn all_who_wait_are_told_what_one_of_them_has_learnt(pair: Pair) {
             tokio::spawn(begin(&pair.client(number), "takeover=false&wait=4s", &fresh_token()).send())
         })
         .collect();
-    wait_there(&pair, 6.0).await;
-    assert_eq!(super::state(&here).await, "working");
     for wait in waits {
         let told = wait.await.unwrap().expect_problem(409, "once-abandoned").json();
         assert_eq!(told["worker"]["fencing_token"], begun.fencing_token());
