@@ -10,6 +10,7 @@
 mod attackers;
 mod floods;
 mod idle;
+mod results;
 mod ring;
 mod slow;
 mod unread;
