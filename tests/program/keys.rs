@@ -10,6 +10,7 @@ mod certificates;
 mod file;
 mod limits;
 mod locks;
+mod records;
 mod reload;
 mod start;
 mod tenants;

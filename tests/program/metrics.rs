@@ -14,6 +14,8 @@ use kit::metrics::{Scrape, metrics_address, without_suffix};
 use kit::quorum::Quorum;
 use kit::{Client, Gateway, PATIENCE, RedisServer, Stage, eventually, fresh_token, on_each_store};
 
+mod records;
+
 on_each_store!(
     every_request_is_counted_by_what_it_asked_for_and_what_became_of_it,
     no_client_chooses_a_label,
