@@ -12,6 +12,7 @@ mod bodies;
 mod crowd;
 mod delivery;
 mod fingerprints;
+mod full;
 mod leaving;
 mod lost_answers;
 mod replaying;
