@@ -379,3 +379,62 @@ async fn provoke(method: &str, address: Address) -> Vec<Answer> {
     .await;
     answers
 }
+
+/// The statuses that clients tell apart, by what they ask of a record.
+const OF_RECORDS: [(&str, &[&str]); 5] = [
+    ("put", &["200", "201", "409", "422", "423", "429", "501", "503"]),
+    ("post", &["200", "404", "408", "409", "411", "413", "415", "429", "501", "503"]),
+    ("patch", &["200", "404", "409", "501", "503"]),
+    ("delete", &["204", "404", "409", "501", "503"]),
+    ("get", &["200", "404", "501", "503"]),
+];
+
+#[test]
+fn each_status_of_a_record_is_documented_at_both_of_its_addresses() {
+    let paths = &DOCUMENT["paths"];
+    for (method, statuses) in OF_RECORDS {
+        for path in ["/once/{key}", "/once"] {
+            let responses = paths[path][method]["responses"].as_object().unwrap();
+            let told: HashSet<_> = responses.keys().map(String::as_str).collect();
+            // What every request may be told.
+            let common = ["400", "401", "403", "414", "429", "431", "500", "501", "503"];
+            let expected: HashSet<_> = statuses.iter().chain(&common).copied().collect();
+            assert_eq!(told, expected, "{method} {path}");
+        }
+        let [by_path, by_query] =
+            ["/once/{key}", "/once"].map(|path| paths[path][method]["responses"].clone());
+        assert_eq!(by_path, by_query, "{method}");
+    }
+    let list = &paths["/records"]["get"]["responses"];
+    assert!(["200", "403", "501", "503"].iter().all(|status| list[*status].is_object()), "{list}");
+    // A look and a list tell of a result, and never the result.
+    let record = DOCUMENT["components"]["schemas"]["Record"].to_string();
+    for name in ["result", "body", "token", "fingerprint"] {
+        assert!(!record.contains(&format!("\"{name}\":")), "{name}: {record}");
+    }
+    assert!(record.contains("\"result_bytes\":"), "{record}");
+}
+
+#[test]
+fn a_result_is_the_only_body_and_is_any_bytes() {
+    for (path, method, operation) in operations() {
+        let body = operation.get("requestBody");
+        assert_eq!(body.is_some(), method == "post" && path.starts_with("/once"), "{method} {path}");
+        let Some(body) = body else { continue };
+        let types: Vec<_> = body["content"].as_object().unwrap().keys().collect();
+        assert_eq!(types, ["application/octet-stream"], "{path}");
+        assert_eq!(body["required"], true, "{path}");
+        // So is what a begin is answered with, if the work is done.
+        let replay = &DOCUMENT["paths"][path]["put"]["responses"]["200"];
+        assert!(replay["content"]["application/octet-stream"].is_object(), "{replay}");
+        for header in
+            ["Fencing-Token", "Once", "Once-Status", "Once-Content-Type", "Once-Stored-At", "Once-Kept-Until"]
+        {
+            assert!(replay["headers"][header].is_object(), "{path}: {header}");
+        }
+        let granted = &DOCUMENT["paths"][path]["put"]["responses"]["201"]["headers"];
+        for header in ["Lease-Token", "Fencing-Token", "Once", "Once-Earlier"] {
+            assert!(granted[header].is_object(), "{path}: {header}");
+        }
+    }
+}

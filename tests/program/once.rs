@@ -1,5 +1,6 @@
 //! `fencepost once`: real commands, whose output goes to all who ask for the same work.
 
+mod lost;
 mod output;
 mod refused;
 mod storing;

@@ -29,6 +29,15 @@ enum Framework {
 
 const FRAMEWORKS: [Framework; 2] = [Framework::FastApi, Framework::Express];
 
+/// Whoever copies it has to read it first.
+#[test]
+fn each_middleware_is_shorter_than_100_lines() {
+    for name in ["idempotent.mjs", "idempotent.py"] {
+        let lines = file(name).lines().count();
+        assert!((20..100).contains(&lines), "{name} has {lines} lines");
+    }
+}
+
 /// A server with the programs of the page. It is killed when this is dropped.
 struct Server {
     port: u16,
