@@ -27,6 +27,18 @@ fn a_waiter_may_find_its_own_grant_in_an_older_state_that_came_back() {
     assert_eq!(judge(1_000_000, 2_000_000), ["I4"]);
 }
 
+/// What voided its first command was lost, and a copy of that is granted the lock before the next one finds it.
+#[test]
+fn an_acquire_may_find_its_own_grant_whose_voiding_was_lost() {
+    let judge = |lost_us| {
+        let operations = vec![acquire("a", "a", (100, 900), already_held(5))];
+        let losses = vec![Span { start_us: lost_us, end_us: lost_us }];
+        judge_all(History { operations, losses, ..History::default() })
+    };
+    assert_eq!(judge(500_000), [""; 0]);
+    assert_eq!(judge(1_000_000), ["I4"]);
+}
+
 /// The gateway made two tokens for one request. What voided the first one was lost, and its copy was granted the lock.
 #[test]
 fn of_two_tokens_that_a_gateway_made_for_a_request_one_may_be_released() {

@@ -73,7 +73,8 @@ impl Case<'_> {
     }
 
     /// Whether an acquire may have been granted the lock itself, by a command that was not answered: another request of its
-    /// token pinned it then, or that command is forgotten where an older state came back. Nobody was shown the number before.
+    /// token pinned it then, or what voided that command was lost, also where an older state came back. Nobody was shown the
+    /// number before.
     fn may_be_its_own_grant(&self, operation: &Operation) -> bool {
         let may_have_pinned = |other: &&&Operation| {
             let is_of_it = other.token == operation.token && other.id != operation.id;
@@ -85,7 +86,7 @@ impl Case<'_> {
         };
         operation.is_acquire()
             && (self.operations.iter().any(|other| may_have_pinned(&other))
-                || operation.waits && self.is_lost_between(operation.span.start_us, operation.span.end_us))
+                || self.is_lost_between(operation.span.start_us, operation.span.end_us))
             && !self.operations.iter().any(|other| was_shown(&other))
     }
 

@@ -5,14 +5,14 @@ use super::*;
 pub fn numbers_that_do_not_grow_are_found() {
     let lapsed = || told().to("a", begin(), work(5, 0)).after_ms(2 * TTL_MS);
     lapsed().to("b", begin(), work(6, 1)).is_right();
-    let _ = lapsed().to("b", begin(), work(4, 1)).breaks_also_after_a_loss("O7");
-    let _ = lapsed().to("b", begin(), work(5, 1)).breaks_also_after_a_loss("O7");
+    lapsed().to("b", begin(), work(4, 1)).breaks_also_after_a_loss("O7");
+    lapsed().to("b", begin(), work(5, 1)).breaks_also_after_a_loss("O7");
     // Of one token too, and after it was given up.
     lapsed().to("a", begin(), work(6, 1)).is_right();
-    let _ = lapsed().to("a", begin(), work(5, 1)).breaks_also_after_a_loss("O7");
+    lapsed().to("a", begin(), work(5, 1)).breaks_also_after_a_loss("O7");
     let given_up = || told().to("a", begin(), work(5, 0)).to("a", leave_cleanly(), Answer::GivenUp);
     given_up().to("b", begin(), work(6, 0)).is_right();
-    let _ = given_up().to("b", begin(), work(5, 0)).breaks_also_after_a_loss("O7");
+    given_up().to("b", begin(), work(5, 0)).breaks_also_after_a_loss("O7");
     // What others are told of it.
     lapsed().to("b", begin(), Answer::Lost).to("c", begin(), Answer::Busy { number: 4 }).breaks("O7");
 }
@@ -139,9 +139,7 @@ pub fn a_place_of_which_nobody_was_told_is_found() {
 pub fn a_look_that_is_wrong_is_found() {
     let begun = || told().to("a", begin(), work(1, 0));
     begun().to("a", Action::Look, seen(State::Working, 1, 0, Some(true))).is_right();
-    let _ = begun()
-        .to("a", Action::Look, seen(State::Working, 1, 0, Some(false)))
-        .breaks_also_after_a_loss("O10");
+    begun().to("a", Action::Look, seen(State::Working, 1, 0, Some(false))).breaks_also_after_a_loss("O10");
     let _ =
         begun().to("b", Action::Look, seen(State::Working, 1, 0, Some(true))).breaks_also_after_a_loss("O10");
     let _ =

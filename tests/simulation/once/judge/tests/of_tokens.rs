@@ -13,7 +13,7 @@ pub fn a_token_that_gave_up_and_works_on_is_found() {
     given_up().to("a", begin(), work(2, 1)).breaks("O10");
     given_up().to("b", begin(), work(2, 1)).to("a", begin(), Answer::Busy { number: 2 }).breaks("O10");
     given_up().after_ms(20_000).to("a", begin(), work(2, 1)).is_right();
-    let _ = told().to("a", begin(), Answer::TokenReleased).breaks_also_after_a_loss("O10");
+    told().to("a", begin(), Answer::TokenReleased).breaks_also_after_a_loss("O10");
 }
 
 pub fn another_answer_to_the_same_request_is_found() {
@@ -38,14 +38,14 @@ pub fn a_token_that_a_gateway_made_and_that_begins_is_found() {
     let lapsed =
         || told().to(made, begin(), work(1, 0)).but(|begin| begin.shows_token = false).after_ms(2 * TTL_MS);
     lapsed().to(made, begin(), Answer::TokenReleased).is_right();
-    let _ = lapsed().to(made, begin(), work(2, 1)).breaks_also_after_a_loss("O10");
+    lapsed().to(made, begin(), work(2, 1)).breaks_also_after_a_loss("O10");
 }
 
 pub fn a_take_over_that_was_not_asked_for_is_found() {
     let lapsed = || told().to("a", begin(), work(1, 0)).after_ms(2 * TTL_MS);
     lapsed().to("b", begin_without_taking_over(), Answer::Abandoned).is_right();
-    let _ = lapsed().to("b", begin_without_taking_over(), work(2, 1)).breaks_also_after_a_loss("O3");
-    let _ = lapsed().to("b", begin(), Answer::Abandoned).breaks_also_after_a_loss("O4");
+    lapsed().to("b", begin_without_taking_over(), work(2, 1)).breaks_also_after_a_loss("O3");
+    lapsed().to("b", begin(), Answer::Abandoned).breaks_also_after_a_loss("O4");
 }
 
 pub fn a_fingerprint_that_is_not_compared_is_found() {
@@ -56,6 +56,7 @@ pub fn a_fingerprint_that_is_not_compared_is_found() {
     begun().to("b", y(), Answer::Busy { number: 1 }).breaks("O2");
     begun().to("b", begin(), Answer::Busy { number: 1 }).breaks("O2");
     begun().to("b", x(), differs()).breaks_also_after_a_loss("O2");
+    told().to("b", x(), differs()).breaks_also_after_a_loss("O2");
     // Nor when it is done, when it is lapsed, after a take-over, and after it was given up or broken.
     let stored = || begun().to("a", store("r"), stored(1));
     stored().to("b", x(), done(1, "r")).is_right();
