@@ -96,14 +96,25 @@ struct Record<'a> {
 }
 
 impl Operation {
+    /// Whether a copy of it may be done late, or may have been done before another one was answered. A copy of a result counts for
+    /// the place that its token has then.
+    fn is_in_doubt(&self) -> bool {
+        let has_copies = match self.action {
+            Action::Store { .. } => self.answer != Answer::Refused,
+            Action::Break { .. } => matches!(self.answer, Answer::Superseded { .. }),
+            _ => false,
+        };
+        self.answer.is_in_doubt() || has_copies && !self.is_calm()
+    }
+
     /// Whether it may have been done after that. What nobody has heard of is done late, or never.
     fn may_be_done_after(&self, time_us: u64) -> bool {
-        self.end_us > time_us || self.answer.is_in_doubt()
+        self.end_us > time_us || self.is_in_doubt()
     }
 
     /// When it was done at the latest.
     fn latest_us(&self) -> u64 {
-        if self.answer.is_in_doubt() { self.start_us + LATEST_US } else { self.end_us }
+        if self.is_in_doubt() { self.start_us + LATEST_US } else { self.end_us }
     }
 
     /// Whether nothing failed while it was under way, so that no copy of it can come later.
@@ -152,29 +163,17 @@ impl Operation {
 
     /// Whether it may have changed the record. One that was refused has certainly not.
     fn may_be_done(&self) -> bool {
+        if self.is_in_doubt() {
+            return true;
+        }
         match self.action {
-            Action::GiveUp { .. } => matches!(self.answer, Answer::GivenUp) || self.answer.is_in_doubt(),
-            // An earlier copy of a break may have been done before the one that was answered.
-            Action::Break { .. } => match self.answer {
-                Answer::Superseded { .. } => !self.is_calm(),
-                Answer::Broken | Answer::Lost | Answer::Unknown => true,
-                _ => false,
-            },
-            Action::Store { .. } => {
-                matches!(self.answer, Answer::Stored { .. } | Answer::ResultDiffers)
-                    || self.answer.is_in_doubt()
-            }
+            Action::GiveUp { .. } => self.answer == Answer::GivenUp,
+            Action::Break { .. } => self.answer == Answer::Broken,
+            Action::Store { .. } => matches!(self.answer, Answer::Stored { .. } | Answer::ResultDiffers),
             // A grant of an attempt in doubt may have ended, and another may have come, before it was refused.
-            Action::Begin { .. } => {
-                self.work().is_some() || self.answer.is_in_doubt() || !self.is_calm() || self.is_long()
-            }
+            Action::Begin { .. } => self.work().is_some() || !self.is_calm(),
             Action::Renew { .. } | Action::Look => true,
         }
-    }
-
-    /// Whether a client had the time to wait for more than one answer of the store.
-    fn is_long(&self) -> bool {
-        self.end_us - self.start_us > 1_000_000 && !self.is_calm()
     }
 }
 

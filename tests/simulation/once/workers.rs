@@ -34,9 +34,9 @@ impl Worker {
     pub async fn live(mut self) {
         while !self.world.is_over() {
             let key = self.world.record_key(self.random.random_range(0..KEYS), ERA_S);
-            match self.random.random_range(0..16) {
+            match self.random.random_range(0..17) {
                 0 | 1 => self.break_record(&key).await,
-                2 => self.leave_alone().await,
+                2 | 3 => self.leave_alone().await,
                 _ => self.work(&key).await,
             }
             self.pause(300).await;
@@ -128,7 +128,7 @@ impl Worker {
         }
     }
 
-    /// Begins what nobody else does, with a long lease, and is gone before it is answered.
+    /// Begins what nobody else does, with a long lease. It is gone before it is answered, or gives up.
     async fn leave_alone(&mut self) {
         let token = self.fresh_token();
         let key = format!("{ALONE}{token}");
@@ -139,11 +139,15 @@ impl Worker {
             wait: Duration::ZERO,
             fingerprint: None,
         };
-        let shown = self.random.random_bool(0.7).then_some(&*token);
+        let shown = self.random.random_bool(0.5).then_some(&*token);
         let patience = Duration::from_millis(self.random.random_range(1..30));
         let way = Way { is_seen_to_leave: true, ..self.way() };
-        let patience = if self.random.random_bool(0.6) { patience } else { PATIENCE };
-        ask_by(self.world.clone(), self.gateway, &key, shown, begin, way, patience).await;
+        let patience = if self.random.random_bool(0.5) { patience } else { PATIENCE };
+        let told = ask_by(self.world.clone(), self.gateway, &key, shown, begin, way, patience).await;
+        if told.work().is_some() {
+            self.pause(100).await;
+            self.ask(&key, told.token.as_deref(), Action::GiveUp { is_clean: true }).await;
+        }
     }
 
     /// Breaks what it finds, or only looks at it.

@@ -161,7 +161,7 @@ impl Record<'_> {
         let is_without_place = match begin.answer {
             Answer::Refused => true,
             Answer::Lost => begin.is_seen_to_leave && !begin.was_handed_out,
-            _ => false,
+            _ => self.operations.iter().any(|other| other.answer == Answer::GivenUp),
         };
         let Disturbances { losses, splits, kills, .. } = self.disturbances;
         for look in &self.operations {

@@ -12,7 +12,7 @@ mod of_tokens;
 
 type Test = (&'static str, fn());
 
-pub const ALL: [Test; 23] = [
+pub const ALL: [Test; 24] = [
     (
         "a_break_that_nobody_heard_of_may_still_be_done",
         of_results::a_break_that_nobody_heard_of_may_still_be_done,
@@ -31,6 +31,10 @@ pub const ALL: [Test; 23] = [
     (
         "a_late_result_is_taken_from_the_last_worker_alone",
         of_results::a_late_result_is_taken_from_the_last_worker_alone,
+    ),
+    (
+        "a_copy_of_a_refused_result_may_come_late_while_something_fails",
+        of_results::a_copy_of_a_refused_result_may_come_late_while_something_fails,
     ),
     (
         "a_worker_that_is_refused_without_a_reason_is_found",

@@ -131,6 +131,13 @@ pub fn a_place_of_which_nobody_was_told_is_found() {
     alone(Answer::Lost, false).breaks("O11");
     alone(Answer::Refused, true).breaks("O11");
     alone(Answer::Unknown, true).is_right();
+    let left = |answer| {
+        let told = Told { key: format!("{ALONE}a"), ..told() };
+        let begun = told.to("a", begin(), work(1, 0)).to("a", leave_cleanly(), answer);
+        begun.to("", Action::Look, seen(State::Working, 2, 0, None))
+    };
+    left(Answer::Lost).is_right();
+    left(Answer::GivenUp).breaks("O11");
     let mut killed = alone(Answer::Lost, false);
     killed.disturbances.kills.push(Span { start_us: 0, end_us: u64::MAX });
     killed.is_right();

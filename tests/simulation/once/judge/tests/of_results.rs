@@ -117,6 +117,23 @@ pub fn a_late_result_is_taken_from_the_last_worker_alone() {
     lapsed().to("b", begin(), work(2, 1)).to("a", store("r"), stored(2)).breaks_also_after_a_loss("O3");
 }
 
+/// A copy of its post came late, when its token had begun once more.
+pub fn a_copy_of_a_refused_result_may_come_late_while_something_fails() {
+    let history = |calm_since_us| {
+        told()
+            .to("a", begin(), work(1, 0))
+            .after_ms(2 * TTL_MS)
+            .to("b", begin(), work(2, 1))
+            .to("a", store("r"), superseded(2, false))
+            .but(|store| store.calm_since_us = calm_since_us)
+            .after_ms(2 * TTL_MS)
+            .to("a", begin(), work(3, 2))
+            .to("c", begin(), done(3, "r"))
+    };
+    history(None).is_right();
+    history(Some(0)).breaks_also_after_a_loss("O2");
+}
+
 pub fn a_worker_that_is_refused_without_a_reason_is_found() {
     let lapsed = || told().to("a", begin(), work(1, 0)).after_ms(2 * TTL_MS);
     lapsed().to("a", store("r"), Answer::NotBegun).breaks("O3");
