@@ -158,15 +158,18 @@ impl Record<'_> {
     /// O11, O8: what nobody was told of is taken back, and what was refused is not done.
     pub(super) fn nothing_is_left_of_what_nobody_learned(&self, found: &mut Found) {
         let Some(begin) = self.operations.iter().find(|operation| operation.is_begin()) else { return };
-        let is_without_place = match begin.answer {
+        let is_without_place = |look: &Operation| match begin.answer {
             Answer::Refused => true,
             Answer::Lost => begin.is_seen_to_leave && !begin.was_handed_out,
-            _ => self.operations.iter().any(|other| other.answer == Answer::GivenUp),
+            _ => self
+                .operations
+                .iter()
+                .any(|other| other.answer == Answer::GivenUp && other.end_us <= look.start_us),
         };
         let Disturbances { losses, splits, kills, .. } = self.disturbances;
         for look in &self.operations {
             let is_there = matches!(&look.answer, Answer::Seen(seen) if seen.state == State::Working);
-            if is_without_place
+            if is_without_place(look)
                 && is_there
                 && ![losses, splits, kills].into_iter().any(|spans| overlaps(spans, begin, look))
             {

@@ -89,7 +89,17 @@ impl Record<'_> {
         let is_by_itself = before.work() == Some(number)
             && before.token == after.token
             && said.is_none_or(|said| said == number);
+        // The first of those that give up ends it, and the others are told the same.
+        let is_first = || {
+            !self.operations.iter().any(|other| {
+                other.token == before.token
+                    && matches!(other.action, Action::GiveUp { .. })
+                    && other.start_us <= before.start_us
+                    && !std::ptr::eq(*other, before)
+            })
+        };
         let has_ended = matches!(before.answer, Answer::GivenUp)
+            && is_first()
             && !self.may_have(before.start_us, after.end_us, Operation::is_begin);
         if is_by_itself || has_ended {
             found.add("O3: superseded by nobody", &[before, after]);

@@ -138,6 +138,9 @@ pub fn a_place_of_which_nobody_was_told_is_found() {
     };
     left(Answer::Lost).is_right();
     left(Answer::GivenUp).breaks("O11");
+    let mut at_once = left(Answer::GivenUp);
+    at_once.operations[2].start_us = at_once.operations[1].start_us;
+    at_once.is_right();
     let mut killed = alone(Answer::Lost, false);
     killed.disturbances.kills.push(Span { start_us: 0, end_us: u64::MAX });
     killed.is_right();

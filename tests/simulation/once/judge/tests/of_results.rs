@@ -146,6 +146,11 @@ pub fn a_worker_that_is_refused_without_a_reason_is_found() {
     given_up().to("a", store("r"), Answer::NotBegun).is_right();
     given_up().to("a", store("r"), superseded(1, false)).breaks("O3");
     given_up().to("b", begin(), work(2, 1)).to("a", store("r"), superseded(2, false)).is_right();
+    given_up()
+        .to("b", begin(), work(2, 1))
+        .to("a", give_up(), Answer::GivenUp)
+        .to("a", store("r"), superseded(2, false))
+        .is_right();
     // Its own grant supersedes nobody.
     lapsed().to("b", begin(), Answer::Lost).to("a", store("r"), superseded(1, false)).breaks("O3");
 }
