@@ -47,17 +47,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Stream for S {}
 
 impl Ring {
     pub fn new(args: &[&str]) -> Self {
-        Self::with(None, args)
+        Self::with("memory:", None, args)
+    }
+
+    /// The same on another store.
+    pub fn on(store: &str, args: &[&str]) -> Self {
+        Self::with(store, None, args)
     }
 
     pub fn with_tls(args: &[&str]) -> Self {
-        Self::with(Some(Certificates::new()), args)
+        Self::with("memory:", Some(Certificates::new()), args)
     }
 
-    fn with(certificates: Option<Certificates>, args: &[&str]) -> Self {
+    fn with(store: &str, certificates: Option<Certificates>, args: &[&str]) -> Self {
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let calm = Builder::new_current_thread().enable_all().build().unwrap();
-        let mut all = vec!["--store".to_owned(), "memory:".to_owned()];
+        let mut all = vec!["--store".to_owned(), store.to_owned()];
         if let Some(certificates) = &certificates {
             all.extend(["--tls-cert".to_owned(), certificates.certificate()]);
             all.extend(["--tls-key".to_owned(), certificates.key()]);

@@ -23,6 +23,8 @@ const RESULT_TIMEOUT: Duration = Duration::from_secs(10);
 /// So much of a result that is refused is read, for so long, before that is said.
 const DRAINED_BYTES: usize = 1024 * 1024;
 const DRAINED_FOR: Duration = Duration::from_secs(1);
+/// The memory of a result grows by so much. Else it would take up to twice of what has arrived.
+const PAGE_BYTES: usize = 4096;
 /// What `curl` says of every body.
 const FORM: &str = "application/x-www-form-urlencoded";
 
@@ -125,12 +127,18 @@ async fn read(body: &mut Body, most: usize, room: &mut RoomTaken) -> Result<Byte
     while let Some(frame) = body.frame().await {
         let Ok(frame) = frame else { return Err(cut_off()) };
         let Some(data) = frame.data_ref() else { continue };
-        if bytes.len() + data.len() > most {
+        let needed = bytes.len() + data.len();
+        if needed > most {
             return Err(too_large(most));
         }
-        if !room.grows(data.len()) {
-            let detail = "too many results are on their way to this gateway: send it again";
-            return Err(Problem::new(ProblemType::TooManyResults, detail));
+        if needed > bytes.capacity() {
+            // All that it takes is counted, and not only what has arrived.
+            let capacity = needed.next_multiple_of(PAGE_BYTES).min(most);
+            if !room.grows(capacity - bytes.capacity()) {
+                let detail = "too many results are on their way to this gateway: send it again";
+                return Err(Problem::new(ProblemType::TooManyResults, detail));
+            }
+            bytes.reserve_exact(capacity - bytes.len());
         }
         bytes.extend_from_slice(data);
     }

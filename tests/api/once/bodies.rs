@@ -161,9 +161,9 @@ async fn results_that_stall_are_cut_off_and_take_what_has_arrived_of_them_and_no
         client.post(&format!("/once/{key}")).token(&token).body("short").send().await
     };
     short().await.expect(200);
-    // A quarter of all room is the most that one address may take, with the 80 bytes above: 16 MiB.
-    for _ in 0..16 {
-        stalled.push(stall(gateway.address, &token, MIB, MIB - 5).await);
+    // A quarter of all room is the most that one address may take: 16 MiB, in pages of 4 KiB, with the 80 of those above.
+    for length in [MIB; 15].into_iter().chain([MIB - 80 * 4096]) {
+        stalled.push(stall(gateway.address, &token, MIB, length - 5).await);
     }
     eventually("the address has its share", async || short().await.status == 429).await;
     let refused = short().await.expect_problem(429, "too-many-results");
