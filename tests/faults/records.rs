@@ -12,6 +12,7 @@ use kit::http::Call;
 use kit::{Answer, Client, PATIENCE, fresh_token};
 
 mod failover;
+mod history;
 mod killed_gateways;
 mod redis;
 
