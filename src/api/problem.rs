@@ -172,12 +172,12 @@ impl Problem {
     /// Another token was granted the place. Whether it has stored its result may not be known.
     pub(super) fn superseded(fencing_token: FencingToken, is_done: Option<bool>) -> Self {
         let what = match is_done {
-            Some(true) => ", and has stored its result",
-            Some(false) => ", and has not stored its result",
+            Some(true) => ", whose result is stored",
+            Some(false) => ", whose result is not stored yet",
             None => "",
         };
         let number = fencing_token.get();
-        let detail = format!("another token was granted the place, by number {number}{what}");
+        let detail = format!("the place was granted by another number than yours: {number}{what}");
         let superseded_by = Some((number, is_done));
         let record = AboutRecord { superseded_by, ..AboutRecord::default() };
         Self { record: Some(Box::new(record)), ..Self::new(ProblemType::Superseded, detail) }

@@ -171,7 +171,10 @@ async fn run_under_lock(settings: &RunSettings) -> Result<u8, CommandFailure> {
         }
     };
     if let Some(output) = output {
-        output.finish(&mut signals).await;
+        let printed = output.finish(&mut signals).await;
+        if matches!(ended, Ok(0)) {
+            printed?;
+        }
     }
     ended
 }

@@ -83,9 +83,14 @@ fn read_head(parts: &Parts, is_empty: bool, app: &AppState) -> Result<Head, Prob
     if announced.is_some_and(|bytes| bytes > most) {
         return Err(too_large(most));
     }
-    // A stream of HTTP/2 that its client resets may look like one that has ended. Only the length tells them apart.
-    if announced.is_none() && !is_empty && parts.version > Version::HTTP_11 {
-        let detail = "over HTTP/2, a result needs its Content-Length, so that one that is cut off is not taken for a whole one";
+    // A stream of HTTP/2 that its client resets may look like one that has ended. Only the length tells them apart. Over HTTP/1.0
+    // a body without a length is none, though its client may have sent one.
+    let ends_unseen = match parts.version {
+        Version::HTTP_11 => false,
+        version => version < Version::HTTP_11 || !is_empty,
+    };
+    if announced.is_none() && ends_unseen {
+        let detail = "a result needs its Content-Length, but over HTTP/1.1: one that is cut off must not be taken for a whole one";
         return Err(Problem::input(ProblemType::LengthMissing, "Content-Length", detail));
     }
     let (context, _) = context_of(parts)?;

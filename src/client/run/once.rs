@@ -32,7 +32,7 @@ pub(super) struct CommandOutput {
     pipe: Arc<Receiver>,
     copy: Arc<Mutex<OutputCopy>>,
     is_over: Arc<Notify>,
-    printing: JoinHandle<()>,
+    printing: JoinHandle<io::Result<()>>,
     /// What was not passed on when the command had ended.
     rest: Vec<u8>,
 }
@@ -73,17 +73,19 @@ impl CommandOutput {
         }
     }
 
-    /// Prints what is left to print, unless a signal comes.
-    pub(super) async fn finish(self, signals: &mut Signals) {
+    /// Prints what is left to print, unless a signal comes. The work is done, though its output may have no reader.
+    pub(super) async fn finish(self, signals: &mut Signals) -> Result<(), CommandFailure> {
         let printing = async {
-            let _ = self.printing.await;
+            self.printing.await.unwrap_or_else(|error| Err(io::Error::other(error)))?;
             print(self.rest).await
         };
         tokio::select! {
             biased;
-            _ = signals.next() => {}
-            // The work is done, though its output may have no reader.
-            _ = printing => {}
+            _ = signals.next() => Ok(()),
+            printed = printing => match printed {
+                Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(unprinted(error)),
+                _ => Ok(()),
+            },
         }
     }
 }
@@ -99,21 +101,23 @@ impl OutputCopy {
 }
 
 /// Passes on chunk by chunk. The command waits meanwhile, as it would if it wrote to the reader itself.
-async fn pass_on(pipe: Arc<Receiver>, copy: Arc<Mutex<OutputCopy>>, is_over: Arc<Notify>) {
+/// If it cannot be printed, the work goes on all the same, and the first reason is returned.
+async fn pass_on(pipe: Arc<Receiver>, copy: Arc<Mutex<OutputCopy>>, is_over: Arc<Notify>) -> io::Result<()> {
+    let mut all_printed = Ok(());
     let mut chunk = vec![0; CHUNK_BYTES];
     loop {
         let is_ready = tokio::select! {
             biased;
-            () = is_over.notified() => return,
+            () = is_over.notified() => return all_printed,
             is_ready = pipe.readable() => is_ready,
         };
         match is_ready.and_then(|()| pipe.try_read(&mut chunk)) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Ok(0) | Err(_) => return,
+            Ok(0) | Err(_) => return all_printed,
             Ok(read) => {
                 copy.lock().add(&chunk[..read]);
-                // If the reader has gone, the work goes on all the same.
-                let _ = print(chunk[..read].to_vec()).await;
+                let printed = print(chunk[..read].to_vec()).await;
+                all_printed = all_printed.and(printed);
             }
         }
     }

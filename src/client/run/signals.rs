@@ -20,6 +20,8 @@ pub(crate) struct Signals {
     passed_on: Vec<(Signal, Stream)>,
     child: Stream,
     resumed: Stream,
+    /// It would end this process, and not its command: what prints learns from the failed write that a file is too long.
+    _file_too_long: Stream,
     /// Only while there is a command to stop with.
     stop: Option<Stream>,
 }
@@ -37,6 +39,7 @@ impl Signals {
             passed_on: streams.collect::<io::Result<_>>()?,
             child: signal(SignalKind::child())?,
             resumed: signal(SignalKind::from_raw(Signal::CONT.as_raw()))?,
+            _file_too_long: signal(SignalKind::from_raw(Signal::XFSZ.as_raw()))?,
             stop: None,
         })
     }

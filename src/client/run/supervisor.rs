@@ -101,7 +101,14 @@ impl CommandSupervisor<'_> {
         if self.state.gone.is_none() && now < self.lease.kills_at() {
             return None;
         }
+        // What has ended by itself was not ended by us. A result is stored without a lease, unless another took over.
+        self.reap();
         let is_nobody_left = self.family.kill();
+        let passed_on = self.state.passed_on;
+        let is_work = self.settings.lock.once.is_some() && !self.state.is_losing;
+        if let Some(status) = self.state.status.filter(|status| is_work && status.exit_status() == Some(0)) {
+            return Some(End::Ended { status, is_nobody_left, passed_on });
+        }
         let key = self.settings.lock.key.as_str();
         let why = match self.state.gone.take() {
             Some(reason) => format!("{} was lost: {reason}", self.settings.lock.name()),

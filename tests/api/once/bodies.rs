@@ -111,6 +111,18 @@ async fn what_is_too_large_is_read_before_that_is_said() {
     assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
 }
 
+/// Without a length, a body of HTTP/1.0 is none.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_result_without_a_length_is_refused_over_http_1_0() {
+    let gateway = gateway(MOST).await;
+    let token = begin(&Client::new(gateway.address), "k").await;
+    let old = |more| head("k?status=0", &token, more).replace("HTTP/1.1", "HTTP/1.0");
+    let answer = raw(gateway.address, (old("") + "done").as_bytes()).await;
+    parse(&answer).expect_problem(411, "length-missing");
+    let answer = raw(gateway.address, (old("Content-Length: 4\r\n") + "done").as_bytes()).await;
+    parse(&answer).expect(200);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_result_that_is_encoded_is_refused_before_it_is_read() {
     let gateway = gateway(MOST).await;

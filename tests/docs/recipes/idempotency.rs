@@ -19,7 +19,19 @@ on_each_gateway!(
     an_answer_that_says_too_little_is_not_repeated,
     what_a_killed_server_may_have_done_is_not_done_again,
     a_server_that_may_take_over_ends_what_a_killed_one_began,
+    handlers_of_express_may_answer_in_parts_and_parse_bodies_in_other_ways,
 );
+
+/// What people add to the program of the page.
+const MORE_HANDLERS: &str = r#"
+const once = idempotent(locks, { userOf, ttlMs: 30_000 }), tell = (request, response) => response.json(request.body);
+app.post("/forgets", express.urlencoded(), once, tell);
+app.post("/form", express.urlencoded(keepBody), once, tell);
+app.post("/parts", express.urlencoded(keepBody), once, (request, response) => {
+  response.writeHead(201, { Location: "/x" });
+  response.write("one ", () => response.end("two", () => console.log("told")));
+});
+"#;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Framework {
@@ -61,6 +73,17 @@ impl Server {
         provider: &Provider,
         options: Option<[&str; 2]>,
     ) -> Self {
+        Self::start_with(framework, scene, provider, options, "").await
+    }
+
+    /// The same with more code at the end of its program.
+    async fn start_with(
+        framework: Framework,
+        scene: &Scene,
+        provider: &Provider,
+        options: Option<[&str; 2]>,
+        more: &str,
+    ) -> Self {
         let port = free_port();
         let (files, clients): (_, &[&str]) = match framework {
             Framework::FastApi => (["orders.py", "idempotent.py"], &["fencepost.py", "fencepost_async.py"]),
@@ -71,6 +94,9 @@ impl Server {
             if let (Some([python, javascript]), true) = (options, name.starts_with("orders")) {
                 assert!(code.contains("ttl_s=30") || code.contains("ttlMs: 30_000"));
                 code = code.replace("ttl_s=30", python).replace("ttlMs: 30_000", javascript);
+            }
+            if name.starts_with("orders") {
+                code += more;
             }
             scene.write(name, &code);
         }
@@ -207,6 +233,29 @@ async fn a_server_that_may_take_over_ends_what_a_killed_one_began(scene: Scene) 
         next.asks(&key, "1999").await.is_receipt("ch_1", false);
         next.asks(&key, "1999").await.is_receipt("ch_1", true);
         assert_eq!(provider.charges(), 1);
+    }
+}
+
+async fn handlers_of_express_may_answer_in_parts_and_parse_bodies_in_other_ways(scene: Scene) {
+    let provider = Provider::start().await;
+    let server = Server::start_with(Framework::Express, &scene, &provider, None, MORE_HANDLERS).await;
+    let post = async |path: &str, form: &str| {
+        let mut command = Command::new("curl");
+        command.args(["-sS", "--max-time", "30", "-d", form, "-H", "X-User: ann", "-H"]);
+        command.args([&format!("Idempotency-Key: {path}"), "-w", "\n%header{location} %{http_code}"]);
+        let said = command.arg(format!("http://127.0.0.1:{}/{path}", server.port)).output().await.unwrap();
+        String::from_utf8(said.stdout).unwrap()
+    };
+    // A body that nobody kept cannot be told from another, so it is never taken for the same.
+    for form in ["amount=1", "amount=2"] {
+        let said = post("forgets", form).await;
+        assert!(said.ends_with(" 500"), "{said}");
+    }
+    assert_eq!(post("form", "amount=1").await, "{\"amount\":\"1\"}\n 200");
+    let another = post("form", "amount=2").await;
+    assert!(another.ends_with(" 422"), "{another}");
+    for _ in 0..2 {
+        assert_eq!(post("parts", "a=b").await, "one two\n/x 201");
     }
 }
 

@@ -1,7 +1,7 @@
 //! What becomes of the output: it is passed on as it comes, and kept if it is not too long.
 
 use std::io::Read;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use kit::{Client, Gateway, eventually, fresh_token};
 
@@ -104,4 +104,21 @@ async fn a_result_is_stored_though_the_output_is_not_read() {
     assert!(child.wait().unwrap().success());
     let record = client.get("/once/gone").send().await.expect(200).json();
     assert_eq!((record["state"].as_str(), record["result_bytes"].as_u64()), (Some("done"), Some(100_000)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_output_that_cannot_be_printed_is_told_and_stored() {
+    let gateway = Gateway::embedded(&[]).await;
+    let (scene, client) = (Scene::on(&gateway), Client::new(gateway.address));
+    for (key, printed) in [("full", "exec \"$@\" >/dev/full"), ("long", "ulimit -f 1; exec \"$@\" >out")] {
+        let once = scene.command_of("once", &[key, "--", "sh", "-c", "head -c 5000 /dev/zero; sleep 0.1"]);
+        let mut shell = Command::new("sh");
+        shell.args(["-c", printed, "sh"]).arg(once.get_program()).args(once.get_args());
+        shell.current_dir(once.get_current_dir().unwrap());
+        shell.envs(once.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let ended = scene.launch(shell).end().await;
+        ended.expect_line(71, &["cannot print"]);
+        let stored = client.put(&format!("/once/{key}")).token(&fresh_token()).send().await.expect(200);
+        assert_eq!(stored.body.len(), 5000, "{key}");
+    }
 }

@@ -100,3 +100,18 @@ async fn a_gateway_that_stays_away_is_told_to_a_person_in_a_hurry() {
 fn children(pid: u32) -> String {
     std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default()
 }
+
+/// Nobody has taken over, so the result needs no lease.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_ended_while_this_process_stood_still_has_its_result_stored() {
+    let gateway = Gateway::start(&["--store", "memory:"]).await;
+    let (scene, client) = (Scene::on(&gateway), Client::new(gateway.address));
+    let running = scene.start_work(&["--ttl", "2s"], "echo >ready; sleep 0.5; echo first");
+    eventually("the command runs", async || scene.path("ready").exists()).await;
+    running.signal("STOP");
+    let state = async || client.get("/once/k").send().await.json()["state"].clone();
+    eventually("its lease is over", async || state().await == "lapsed").await;
+    running.signal("CONT");
+    assert_eq!(running.end().await.expect_silent(0).stdout, "first\n");
+    assert_eq!(scene.do_work(&[], "echo second").await.expect_silent(0).stdout, "first\n");
+}
