@@ -73,20 +73,22 @@ type Start = fn() -> Server;
 
 fn main() -> ExitCode {
     // `cargo bench` passes this. `cargo test --all-targets` does not, and should not take a minute longer.
-    let plan = if std::env::args().any(|arg| arg == "--bench") { MEASUREMENT } else { TRIAL };
-    measure(&plan)
+    let has = |wanted: &str| std::env::args().any(|arg| arg == wanted);
+    let plan = if has("--bench") { MEASUREMENT } else { TRIAL };
+    measure(&plan, has("records"))
 }
 
 // One thread, so that the generator can never take more than one core from the servers.
 #[tokio::main(flavor = "current_thread")]
-async fn measure(plan: &Plan) -> ExitCode {
-    let stores: [Start; 3] = [
+async fn measure(plan: &Plan, only_records: bool) -> ExitCode {
+    let stores: &[Start] = &[
         || Server::on_redis("Redis"),
         || Server::embedded("memory", "memory:"),
         || Server::embedded("file, durable", "file:locks.redb"),
     ];
     let mut all = Vec::new();
-    for start in stores {
+    // What is left out is not printed either.
+    for start in if only_records { &[] } else { stores } {
         let (quiet, crowded) = (start(), start());
         eprintln!("{}", quiet.name);
         match of_store(plan, &quiet, &crowded).await {
@@ -99,7 +101,9 @@ async fn measure(plan: &Plan) -> ExitCode {
             }
         }
     }
-    report::print(plan.crowd, &all);
+    if !only_records {
+        report::print(plan.crowd, &all);
+    }
     eprintln!("records");
     let of_records =
         async { Ok::<_, String>([records::on_redis(plan).await?, records::in_memory(plan).await?]) };

@@ -167,7 +167,7 @@ impl Caught {
     }
 
     /// All of it was lost: whoever did it begins once more, with a larger number, or hears of another who has.
-    async fn is_begun_anew(self) {
+    async fn begins_again(self) {
         let (work, before) = self.working;
         work.store("after").await.expect_problem(404, "not-begun");
         let again = work.begins_anew().await;

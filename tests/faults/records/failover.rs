@@ -45,7 +45,7 @@ async fn what_the_replica_has_goes_on_and_the_rest_is_begun_anew_under_sentinel(
     let promotion = setup.kill_primary().await;
     assert_eq!(promotion.server, 1);
     kept.goes_on().await;
-    lost.is_begun_anew().await;
+    lost.begins_again().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -73,5 +73,5 @@ async fn what_the_replica_has_goes_on_and_the_rest_is_begun_anew_in_a_cluster() 
     cluster.nodes[0].kill();
     cluster.nodes[replica].becomes_primary().await;
     kept.goes_on().await;
-    lost.is_begun_anew().await;
+    lost.begins_again().await;
 }

@@ -42,7 +42,7 @@ async fn works_are_begun_anew_after_redis_was_emptied() {
     for round in 0..2 {
         let (caught, asked) = scene.round(round).await;
         let _: () = scene.redis.command(&["FLUSHALL"]).await;
-        caught.is_begun_anew().await;
+        caught.begins_again().await;
         asked.was_told_right(1).await;
     }
 }
@@ -53,7 +53,7 @@ async fn works_are_begun_anew_after_redis_was_killed_and_lost_its_data() {
     for round in 0..2 {
         let (caught, asked) = scene.round(round).await;
         scene.redis.restart_empty().await;
-        caught.is_begun_anew().await;
+        caught.begins_again().await;
         asked.was_told_right(1).await;
     }
 }
