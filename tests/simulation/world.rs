@@ -304,9 +304,11 @@ pub async fn play(settings: Settings) -> Closed {
     closed.violations.extend(blocked);
     closed.records = world.records.all();
     let history = &closed.history;
-    let losses = history.losses.iter().chain(&history.returns);
+    let returns = history.failovers.iter().flat_map(|failover| [failover.lost, failover.split]);
+    let returns: Vec<_> = history.returns.iter().copied().chain(returns).collect();
     let disturbances = Disturbances {
-        losses: losses.copied().chain(history.failovers.iter().map(|failover| failover.lost)).collect(),
+        losses: history.losses.iter().chain(&returns).copied().collect(),
+        returns,
         splits: history.failovers.iter().map(|failover| failover.split).collect(),
         kills: history.kills.clone(),
         // A slot takes the ends of its leases to a node that has another clock.

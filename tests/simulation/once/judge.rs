@@ -25,6 +25,8 @@ const ROUNDING_US: u64 = 5_000;
 pub struct Disturbances {
     /// When the store lost something, or older data came back.
     pub losses: Vec<Span>,
+    /// When an older state may have come back.
+    pub returns: Vec<Span>,
     /// When two servers may have taken commands: the numbers of the older one are the smaller ones.
     pub splits: Vec<Span>,
     /// When gateways ended, and with them what they were about to take back.

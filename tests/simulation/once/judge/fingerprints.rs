@@ -11,9 +11,7 @@ impl Record<'_> {
             its.is_some_and(|its| its.is_some() && fingerprint(told) != Some(its))
                 && other.start_us <= told.end_us
         };
-        if told.answer == Answer::FingerprintDiffers
-            && !self.operations.iter().any(|other| is_another(&other))
-        {
+        if told.answer == Answer::FingerprintDiffers && !self.operations.iter().any(is_another) {
             found.add("O2: a fingerprint differs from none", &[told]);
         }
     }

@@ -2,11 +2,15 @@
 
 use std::collections::BTreeSet;
 
+use kit::history::Span;
+
 use super::super::{Action, Answer, Operation, Seen, State};
 use super::{Disturbances, Found, LATEST_US, ROUNDING_US, Record, overlaps};
 
 /// So long after the end of a lease somebody who waits has its place, if nothing fails.
 const GRANTED_WITHIN_US: u64 = 1_500_000;
+/// So long after a request was sent, all of it is taken back that nobody was told of, unless its gateway ends before.
+const TAKEN_BACK_WITHIN_US: u64 = 15_000_000;
 /// How many attempts of one request may have been granted the place, and lost it again by the end of their leases.
 const MOST_ATTEMPTS: u64 = 3;
 
@@ -136,18 +140,18 @@ impl Record<'_> {
             (Action::Look, Answer::Seen(Seen { state: State::Working, .. })) => told.start_us,
             _ => return,
         };
-        let may_run = |other: &&&Operation| {
+        let may_run = |other: &&Operation| {
             let is_of_another = match told.action {
                 Action::Begin { .. } => other.token != told.token || told.token.is_none(),
                 Action::Renew { .. } => other.token == told.token,
                 _ => true,
             };
-            !std::ptr::eq(**other, told)
+            !std::ptr::eq(*other, told)
                 && is_of_another
                 && other.start_us <= told.end_us
                 && other.may_run_until_us() >= since_us
         };
-        if !self.operations.iter().any(|other| may_run(&&other))
+        if !self.operations.iter().any(may_run)
             && !overlaps(&self.disturbances.moves, self.operations[0], told)
             && !self.is_lost(self.operations[0], told)
         {
@@ -166,12 +170,19 @@ impl Record<'_> {
                 .iter()
                 .any(|other| other.answer == Answer::GivenUp && other.end_us <= look.start_us),
         };
-        let Disturbances { losses, splits, kills, .. } = self.disturbances;
+        let Disturbances { losses, returns, kills, .. } = self.disturbances;
+        // Later there is nothing left to take back, and no copy on its way.
+        let taken_back_us = begin.start_us + TAKEN_BACK_WITHIN_US;
+        let may_be_left = |spans: &[Span], until_us: u64| {
+            spans.iter().any(|span| span.start_us <= until_us && begin.start_us <= span.end_us)
+        };
         for look in &self.operations {
             let is_there = matches!(&look.answer, Answer::Seen(seen) if seen.state == State::Working);
             if is_without_place(look)
                 && is_there
-                && ![losses, splits, kills].into_iter().any(|spans| overlaps(spans, begin, look))
+                && !may_be_left(losses, taken_back_us)
+                && !may_be_left(kills, taken_back_us)
+                && !may_be_left(returns, look.end_us)
             {
                 found.add("O11: a place is left that nobody was told of", &[begin, look]);
             }

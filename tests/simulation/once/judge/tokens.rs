@@ -35,7 +35,7 @@ impl Record<'_> {
         };
         if told.answer == Answer::TokenReleased
             && !is_of_a_gateway(told)
-            && !self.operations.iter().any(|other| gave_up(&other))
+            && !self.operations.iter().any(gave_up)
         {
             found.add("O10: a token is released that never gave up", &[told]);
         }

@@ -141,9 +141,17 @@ pub fn a_place_of_which_nobody_was_told_is_found() {
     let mut at_once = left(Answer::GivenUp);
     at_once.operations[2].start_us = at_once.operations[1].start_us;
     at_once.is_right();
-    let mut killed = alone(Answer::Lost, false);
-    killed.disturbances.kills.push(Span { start_us: 0, end_us: u64::MAX });
-    killed.is_right();
+    let killed = |start_us| {
+        let mut told = alone(Answer::Lost, false);
+        told.disturbances.kills.push(Span { start_us, end_us: start_us });
+        told
+    };
+    killed(1_001_000_000).is_right();
+    killed(1_020_000_000).breaks("O11");
+    let mut older = alone(Answer::Lost, false).after_ms(60_000);
+    older.operations[1].end_us += 60_000 * MS;
+    older.disturbances.returns.push(Span { start_us: 1_050_000_000, end_us: 1_050_000_000 });
+    older.is_right();
 }
 
 pub fn a_look_that_is_wrong_is_found() {
