@@ -23,7 +23,7 @@ const ENOUGH_SEEDS: u64 = FIXED_SEEDS * Store::ALL.len() as u64;
 const MOST_SEEDS: u64 = 40;
 
 /// What clients do beyond taking and releasing, and how it ends.
-const MORE: [&str; 13] = [
+const MORE: [&str; 21] = [
     "hold of a token that asked before",
     "hold lost",
     "hold ended",
@@ -37,6 +37,14 @@ const MORE: [&str; 13] = [
     "result stored",
     "result told",
     "record broken",
+    "record seen",
+    "work busy",
+    "work not begun",
+    "work abandoned",
+    "lease of work over",
+    "token of work released",
+    "fingerprint differs",
+    "result differs",
 ];
 
 #[derive(Default)]
