@@ -42,6 +42,10 @@ pub struct Peer {
     pub tcp_timeout: TcpTimeout,
 }
 
+/// Among the extensions of an answer: the body of its request was read to its end, so what comes behind it is another request.
+#[derive(Clone, Copy, Debug)]
+pub struct BodyWasRead;
+
 /// Why a request is refused, whatever it asks for. [`Application::refuse`] makes the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {

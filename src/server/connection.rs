@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::debug;
 
-use super::application::{Application, Malformed, Peer};
+use super::application::{Application, BodyWasRead, Malformed, Peer};
 use super::backpressure::{Backpressure, CountedBody, PIECE_BYTES, Unread};
 use super::phase::{DRAIN_GRACE, Phase};
 use super::protocol::{Answers, Protocols, Served};
@@ -249,12 +249,13 @@ async fn respond(
     unread: Arc<Unread>,
 ) -> Result<Response, Infallible> {
     let version = request.version();
-    // If a request has a body, or a malformed head, nothing behind it can be trusted.
-    let is_last = !request.body().is_end_stream() || malformed.is_some();
+    let (has_body, is_malformed) = (!request.body().is_end_stream(), malformed.is_some());
     let mut response = match malformed {
         None => app.answer(request.map(Body::new)).await,
         Some(why) => app.refuse(request.map(Body::new), why),
     };
+    // If a request has a malformed head, or a body that was not read, nothing behind it can be trusted.
+    let is_last = is_malformed || has_body && response.extensions().get::<BodyWasRead>().is_none();
     // A stream is in flight until its end. For the timers, all other answers are over when the handler returns.
     if response.body().size_hint().exact().is_none() {
         response = response.map(|body| {

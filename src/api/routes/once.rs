@@ -25,6 +25,7 @@ use crate::api::state::AppState;
 use crate::audit::Event;
 use crate::lock::Note;
 use crate::once::{BrokenRecord, GivenUp, NotWorker, RenewedWork, Storing};
+use crate::server::BodyWasRead;
 use crate::service::{BeginOutcome, BeginRequest, NotBegun};
 use crate::store::StoreError;
 use crate::telemetry::metrics::metrics;
@@ -152,7 +153,10 @@ pub(super) async fn store_result(State(app): State<AppState>, call: StoreCall) -
     let (key, stored) = storing.await.map_err(|_| internal_error())??;
     match stored {
         Storing::Stored { fencing_token, kept_ms, is_late } => {
-            Ok(answers::stored(&key, fencing_token, kept_ms, is_late))
+            let mut response = answers::stored(&key, fencing_token, kept_ms, is_late);
+            // Clients that store many results keep their connections.
+            response.extensions_mut().insert(BodyWasRead);
+            Ok(response)
         }
         Storing::Differs => Err(Problem::new(
             ProblemType::ResultDiffers,

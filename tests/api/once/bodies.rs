@@ -111,6 +111,21 @@ async fn what_is_too_large_is_read_before_that_is_said() {
     assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
 }
 
+/// A body that was refused is not trusted to end where it says.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_stores_a_result_keeps_the_connection() {
+    let gateway = gateway(MOST).await;
+    let token = begin(&Client::new(gateway.address), "k").await;
+    let post = head("k", &token, "Content-Length: 4\r\n").replace("Connection: close\r\n", "") + "done";
+    let last = "GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    let answers = raw(gateway.address, format!("{post}{post}{last}").as_bytes()).await;
+    let answers = String::from_utf8(answers).unwrap();
+    assert_eq!(answers.matches("HTTP/1.1 200 OK").count(), 3, "{answers}");
+    let other = post.replace("done", "more");
+    let answers = String::from_utf8(raw(gateway.address, format!("{other}{last}").as_bytes()).await).unwrap();
+    assert!(answers.contains("result-differs") && !answers.contains("HTTP/1.1 200"), "{answers}");
+}
+
 /// Without a length, a body of HTTP/1.0 is none.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_result_without_a_length_is_refused_over_http_1_0() {
