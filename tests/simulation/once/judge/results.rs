@@ -175,7 +175,11 @@ impl Record<'_> {
         let runs = before.lease_ends_us().is_some_and(|ends_us| after.end_us < ends_us);
         let gave_up =
             |other: &Operation| other.token == before.token && matches!(other.action, Action::GiveUp { .. });
-        let begins = |other: &Operation| other.is_begin() && (said.is_some() || other.token != before.token);
+        // Its own, too: if its lease is over, that is a take-over, and one that nobody was told of is undone.
+        let is_undone = |other: &Operation| after.answer == Answer::NotBegun && other.work().is_none();
+        let begins = |other: &Operation| {
+            other.is_begin() && (said.is_some() || other.token != before.token || is_undone(other))
+        };
         if self.may_have(before.start_us, after.end_us, gave_up)
             || self.may_be_broken(before, after)
             || self.may_be_over(before, after)
