@@ -180,8 +180,13 @@ impl Record<'_> {
         let begins = |other: &Operation| {
             other.is_begin() && (said.is_some() || other.token != before.token || is_undone(other))
         };
+        // A later number is that of another, or its own since.
+        let breaks = |other: &Operation| match other.action {
+            Action::Break { number, .. } => number.is_none() || number >= before.number(),
+            _ => false,
+        };
         if self.may_have(before.start_us, after.end_us, gave_up)
-            || self.may_be_broken(before, after)
+            || self.may_have(before.start_us, after.end_us, breaks)
             || self.may_be_over(before, after)
             || !runs && self.may_have(before.start_us, after.end_us, begins)
         {

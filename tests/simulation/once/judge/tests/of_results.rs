@@ -141,9 +141,11 @@ pub fn a_worker_that_is_refused_without_a_reason_is_found() {
     lapsed().to("b", begin(), Answer::Lost).to("a", store("r"), superseded(2, false)).is_right();
     lapsed().to("a", leave_cleanly(), Answer::Lost).to("a", store("r"), Answer::NotBegun).is_right();
     lapsed().to("", break_it(1), Answer::Lost).to("a", store("r"), Answer::NotBegun).is_right();
+    let again = || lapsed().to("a", begin(), work(2, 1));
+    again().to("", break_it(2), Answer::Broken).to("a", store("r"), Answer::NotBegun).is_right();
     // Nobody has a place that it took once more without being told.
     lapsed().to("a", begin(), Answer::Lost).to("a", store("r"), Answer::NotBegun).is_right();
-    lapsed().to("a", begin(), work(2, 1)).to("a", store("r"), Answer::NotBegun).breaks("O3");
+    again().to("a", store("r"), Answer::NotBegun).breaks("O3");
     // Nobody has a place that was given up.
     let given_up = || told().to("a", begin(), work(1, 0)).to("a", give_up(), Answer::GivenUp);
     given_up().to("a", store("r"), Answer::NotBegun).is_right();
