@@ -57,11 +57,14 @@ const fn work(
 }
 
 /// One connection that asks for one thing at a time.
-pub struct Client(SocketAddr, TcpStream);
+pub struct Client(TcpStream);
 
 impl Client {
     pub fn connect(address: SocketAddr) -> Self {
-        Self(address, open(address))
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self(stream)
     }
 
     /// Sends a request, and panics unless it is answered as it should be.
@@ -80,22 +83,11 @@ impl Client {
 
     fn exchange(&mut self, line: &str, headers: &str, status: &str, body: &str) {
         let text = format!("{line} HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n{body}");
-        self.1.write_all(text.as_bytes()).unwrap();
+        self.0.write_all(text.as_bytes()).unwrap();
         // Answers are a few hundred bytes, written at once. Were one read in part, the next would not begin as one.
         let mut reply = [0; 4096];
-        let bytes = self.1.read(&mut reply).unwrap();
+        let bytes = self.0.read(&mut reply).unwrap();
         let reply = String::from_utf8_lossy(&reply[..bytes]);
         assert!(reply.starts_with(&format!("HTTP/1.1 {status} ")), "{line}: {reply}");
-        // A gateway closes a connection after a body.
-        if reply.contains("connection: close\r\n") {
-            self.1 = open(self.0);
-        }
     }
-}
-
-fn open(address: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect(address).unwrap();
-    stream.set_nodelay(true).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream
 }

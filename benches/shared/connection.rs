@@ -19,8 +19,6 @@ mod records;
 const REPLY_BYTES: usize = 16 * 1024;
 
 pub struct Connection {
-    address: SocketAddr,
-    access: Access,
     stream: Stream,
     /// The header fields that all requests have.
     common: String,
@@ -66,14 +64,13 @@ impl Connection {
     }
 
     pub async fn open_with(address: SocketAddr, access: &Access) -> Result<Self, String> {
-        let stream = open(address, access).await?;
+        let stream = Stream::open(address, access.tls.as_ref()).await.map_err(|error| error.to_string())?;
         let mut common = format!("host: {address}\r\n");
         if let Some(api_key) = &access.api_key {
             write!(common, "authorization: Bearer {api_key}\r\n").unwrap();
         }
         let reply = Box::new([0; REPLY_BYTES]);
-        let (request, token, access) = (String::new(), String::new(), access.clone());
-        Ok(Self { address, access, stream, common, request, reply, token, number: 0 })
+        Ok(Self { stream, common, request: String::new(), reply, token: String::new(), number: 0 })
     }
 
     /// Takes a lock, and keeps its token; `false` if somebody else holds it.
@@ -158,10 +155,6 @@ impl Connection {
         }
         request.push_str("\r\n");
     }
-}
-
-async fn open(address: SocketAddr, access: &Access) -> Result<Stream, String> {
-    Stream::open(address, access.tls.as_ref()).await.map_err(|error| error.to_string())
 }
 
 impl Reply<'_> {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use serde::Deserialize;
 
-use super::{Connection, exchange, open};
+use super::{Connection, exchange};
 
 /// What a `201` and the answer to a stored result both say.
 #[derive(Deserialize)]
@@ -39,8 +39,7 @@ impl Connection {
         }
     }
 
-    /// Stores the result of what this token has begun last. A gateway closes a connection after a body, and so the next
-    /// request has another one, which is a part of what storing costs.
+    /// Stores the result of what this token has begun last.
     pub async fn store(&mut self, key: &str, token: &str, result: &str) -> Result<(), String> {
         self.write_once("POST", key, "?status=0", token, result);
         let reply = exchange(&mut self.stream, &self.request, &mut *self.reply).await?;
@@ -48,9 +47,6 @@ impl Connection {
         let is_ours = |work: Work<'_>| work.key == key && work.fencing_token == self.number;
         if reply.status != "200" || !work.is_some_and(is_ours) {
             return Err(reply.mismatch("POST", key));
-        }
-        if reply.field("connection") == Some("close") {
-            self.stream = open(self.address, &self.access).await?;
         }
         Ok(())
     }
