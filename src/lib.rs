@@ -81,9 +81,9 @@
 //! | `store/redis/connection`, `store/redis/connection/servers`, `store/redis/connection/cluster`, `store/redis/connection/slots`, `store/redis/connection/sentinel` | which server is asked: the only one, the one of a cluster that has the slot, or the primary that Sentinel names | |
 //! | `store/redis/connection/link`, `store/redis/connection/connector`, `store/redis/connection/supervisor` | a connection and the server it was made to, as one value; how it is made; what replaces it | |
 //! | `store/redis/connection/replicas`, `store/redis/connection/scan` | how many replicas have a lock, before it is handed out; going through what servers hold, a bounded piece at a time | |
-//! | `store/redis/exec`, `store/redis/acquiring`, `store/redis/listing` | a script that is run where the lock is; the ways of asking for a lock; a page of the list of all locks, or of all records | |
-//! | `store/redis/once`, `store/redis/once/record` | what is asked about records; a record as scripts reply it | |
-//! | `store/redis/fast_path`, `store/redis/fast_path/operations`, `store/redis/fast_path/batcher` | what most acquires and releases come to, by small scripts; what one of them asks of a script; those that are ready at the same moment, as one call | |
+//! | `store/redis/exec`, `store/redis/exec/batcher`, `store/redis/acquiring`, `store/redis/listing` | a script that is run where the lock is; requests that are ready at the same moment, as one call; the ways of asking for a lock; a page of the list of all locks, or of all records | |
+//! | `store/redis/once`, `store/redis/once/operations`, `store/redis/once/record` | what is asked about records; what one request asks of a script that serves several; a record as scripts reply it | |
+//! | `store/redis/fast_path`, `store/redis/fast_path/operations` | what most acquires and releases come to, by small scripts; what one of them asks of a script | |
 //! | [`store::quorum`], `store/quorum/scripts` | independent servers, most of which must agree | |
 //! | `store/quorum/membership`, `store/quorum/member_status`, `store/quorum/reconfiguration` | which of them count, and what becomes of those that may have forgotten | |
 //! | `store/quorum/proposal`, `store/quorum/tally`, `store/quorum/lease`, `store/quorum/ending`, `store/quorum/poll`, `store/quorum/reports` | taking a lock by a number that most accept; renewing, repairing and freeing it; a question to all of them, and what they report of locks | |

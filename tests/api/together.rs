@@ -16,6 +16,8 @@ use kit::asking::LockStoreExt;
 use kit::stores::redis_store;
 use kit::{PATIENCE, RedisServer, eventually};
 
+mod records;
+
 /// The most that go together.
 const MOST: usize = 32;
 

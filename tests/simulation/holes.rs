@@ -144,23 +144,23 @@ const OF_RECORDS: [(&str, &str, &str); 31] = [
     ),
     (
         "a take-over binds a record to its fingerprint",
-        "fingerprint = record and record.fingerprint or ARGV[5]",
-        "fingerprint = ARGV[5]",
+        "fingerprint = record and record.fingerprint or fingerprint",
+        "fingerprint = fingerprint",
     ),
     (
         "a result is taken after a take-over",
-        "if outcome then return { outcome, digits } end\n\nif record.kind == 'd' then",
-        "if outcome and outcome ~= 3 then return { outcome, digits } end\n\nif record.kind == 'd' then",
+        "if outcome then return { outcome, digits } end\n\n  if record.kind == 'd' then",
+        "if outcome and outcome ~= 3 then return { outcome, digits } end\n\n  if record.kind == 'd' then",
     ),
-    ("a result is replaced", "if record.kind == 'd' then\n  local stored", "if nil then\n  local stored"),
+    ("a result is replaced", "if record.kind == 'd' then\n    local stored", "if nil then\n    local stored"),
     (
         "the status of a result is not compared",
-        "if record.status ~= ARGV[4] or stored ~= ARGV[5] then",
-        "if stored ~= ARGV[5] then",
+        "if record.status ~= status or stored ~= result then",
+        "if stored ~= result then",
     ),
     (
         "a result is kept as the begin said, whatever is said with it",
-        "local keep = ARGV[3] ~= '' and ARGV[3] or record.keep",
+        "local keep = keep_ms ~= '' and keep_ms or record.keep",
         "local keep = record.keep",
     ),
     ("a worker's number is not compared", "(number == '' or number == record.digits)", "true"),
@@ -206,13 +206,13 @@ const OF_RECORDS: [(&str, &str, &str); 31] = [
     ),
     (
         "a token that a gateway made begins",
-        "if ARGV[8] == '1' and not (is_own and is_running) then return { 6 } end",
+        "if only_confirms == '1' and not (is_own and is_running) then return { 6 } end",
         "",
     ),
     (
         "a place that was told of twice is not pinned",
-        "record.attempt, record.at_ms = '-', math.max(record.at_ms, lease_end(tonumber(ARGV[3])))\n  rewrite",
-        "record.at_ms = math.max(record.at_ms, lease_end(tonumber(ARGV[3])))\n  rewrite",
+        "record.attempt, record.at_ms = '-', math.max(record.at_ms, lease_end(tonumber(ttl_ms)))\n    rewrite",
+        "record.at_ms = math.max(record.at_ms, lease_end(tonumber(ttl_ms)))\n    rewrite",
     ),
     (
         "a look of a worker does not pin its place",
@@ -232,7 +232,7 @@ const OF_RECORDS: [(&str, &str, &str); 31] = [
     ),
     (
         "who may not take over takes over",
-        "if earlier > 0 and ARGV[7] ~= '1' then return told(3, RECORD, record) end",
+        "if earlier > 0 and may_take_over ~= '1' then return told(3, RECORD, record) end",
         "",
     ),
     (

@@ -1,16 +1,19 @@
-//! One step: a script, run where the lock is.
+//! One step: a script, run where the lock is, alone or with others that are ready.
 
 use std::sync::Arc;
 
 use redis::{Cmd, FromRedisValue};
 use tokio::time::{Instant, timeout_at};
 
+use self::batcher::{BatchedOperation, Batcher, call};
 use super::RedisStore;
 use super::connection::link::Link;
 use super::connection::servers::{Tries, TryAt};
 use super::scripts::Script;
 use crate::lock::{LockKey, TokenHash};
 use crate::store::{Bucket, StoreError, TicketAfter};
+
+pub(super) mod batcher;
 
 impl RedisStore {
     /// Runs one of the scripts by which a token leaves a lock or its wait queue. A tombstone that the script does not touch is
@@ -81,6 +84,34 @@ impl RedisStore {
                 } else {
                     script.run(&mut connection, keys, add_args).await
                 }
+            };
+            let answer = timeout_at(deadline, call).await;
+            drop(permit);
+            if let Some(reply) = tries.settle(answer, &link).await? {
+                return Ok((reply, link));
+            }
+        }
+    }
+
+    /// Runs a script for one operation of a call, until it is known what became of it: with all others that are ready, where it may
+    /// share a call. On a cluster locks share no slot, and thus no call. Also returns the link over which the answer came.
+    pub(super) async fn run_batched<P: BatchedOperation, T: FromRedisValue>(
+        &self,
+        bucket: Bucket,
+        grants: bool,
+        operation: &Arc<P>,
+        batcher: Option<&Arc<Batcher<P>>>,
+        deadline: Instant,
+    ) -> Result<(T, Arc<Link>), StoreError> {
+        let mut tries = Tries::new(&self.servers, bucket, grants, deadline);
+        loop {
+            let TryAt { link, is_asking, permit } = tries.next().await?;
+            let call = async {
+                let reply = match batcher.filter(|_| self.keys.share_a_slot()) {
+                    Some(batcher) => batcher.send(&link, operation).await?,
+                    None => call(&link, &[&**operation], is_asking).await?,
+                };
+                Ok(T::from_redis_value(reply)?)
             };
             let answer = timeout_at(deadline, call).await;
             drop(permit);

@@ -10,21 +10,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use redis::FromRedisValue;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
-use self::batcher::{BatchedOperation, Batcher, call};
 use self::operations::{Free, Take};
 use super::RedisStore;
 use super::connection::link::Link;
 use super::connection::replicas::Written;
-use super::connection::servers::{Tries, TryAt};
+use super::exec::batcher::Batcher;
 use super::scripts::{ACK, ScriptReply, lease_seen};
 use crate::clock::whole_ms;
 use crate::lock::{Acquired, FencingToken, Lease, LockKey, Refusal, TokenHash};
-use crate::store::{Bucket, LockRequest, StoreError};
+use crate::store::{LockRequest, StoreError};
 
-mod batcher;
 mod operations;
 
 /// Locks that are remembered at a time; of two that fall on one slot, the later one is.
@@ -106,7 +103,8 @@ impl RedisStore {
             ttl_ms: request.ttl.as_ms(),
             note: (!note.is_empty()).then(|| [" ", note].concat()),
         });
-        let (reply, link) = self.run_batched(bucket, true, &take, &self.fast_path.takes, deadline).await?;
+        let (reply, link): (ScriptReply, _) =
+            self.run_batched(bucket, true, &take, Some(&self.fast_path.takes), deadline).await?;
         if let Some(fencing_token) = reply.number() {
             let (left_ms, note) = (request.ttl.as_ms(), request.note.clone());
             let lease = Lease { fencing_token, left_ms, note, is_released: false };
@@ -141,41 +139,13 @@ impl RedisStore {
             token: token.to_string(),
         });
         let bucket = self.keys.bucket_of(key);
-        let (reply, _) = self.run_batched(bucket, false, &free, &self.fast_path.frees, deadline).await?;
+        let (reply, _): (ScriptReply, _) =
+            self.run_batched(bucket, false, &free, Some(&self.fast_path.frees), deadline).await?;
         let number = reply.number();
         if number.is_none() {
             self.fast_path.slow_keys.note(key);
         }
         Ok(number)
-    }
-
-    /// Runs a script for one operation of a call, with all others that are ready, until it is known what became of it. On a
-    /// cluster locks share no slot, and thus no call.
-    async fn run_batched<P: BatchedOperation>(
-        &self,
-        bucket: Bucket,
-        grants: bool,
-        operation: &Arc<P>,
-        batcher: &Arc<Batcher<P>>,
-        deadline: Instant,
-    ) -> Result<(ScriptReply, Arc<Link>), StoreError> {
-        let mut tries = Tries::new(&self.servers, bucket, grants, deadline);
-        loop {
-            let TryAt { link, is_asking, permit } = tries.next().await?;
-            let call = async {
-                let reply = if self.keys.share_a_slot() {
-                    batcher.send(&link, operation).await?
-                } else {
-                    call(&link, &[&**operation], is_asking).await?
-                };
-                Ok(ScriptReply::from_redis_value(reply)?)
-            };
-            let answer = timeout_at(deadline, call).await;
-            drop(permit);
-            if let Some(reply) = tries.settle(answer, &link).await? {
-                return Ok((reply, link));
-            }
-        }
     }
 }
 

@@ -1,12 +1,17 @@
-//! Records on Redis: each operation one script, one round trip, as with locks.
+//! Records on Redis: each operation one script, one round trip, as with locks. Begins that are ready at the same moment share a
+//! call, and so do short results.
+
+use std::sync::Arc;
 
 use redis::Cmd;
 use tokio::time::Instant;
 
+use self::operations::{BeginOperation, StoreOperation};
 use self::record::RecordReply;
 use super::RedisStore;
 use super::connection::link::Link;
 use super::connection::replicas::Written;
+use super::exec::batcher::{BatchedOperation, Batcher};
 use super::listing::PageKind;
 use super::scripts::keys::KeySpace;
 use super::scripts::{Script, scripts, unexpected, unreadable};
@@ -16,15 +21,14 @@ use crate::once::{
     Begun, BrokenRecord, GivenUp, MEMORY, RecordPage, RecordView, RenewedWork, Storing, WorkStatus,
 };
 use crate::store::{
-    Begin, BreakRecord, GiveUp, ListRecords, LookAtRecord, RenewWork, StoreError, StoreResult, Tombstone,
-    UndoBegin,
+    Begin, BreakRecord, Bucket, GiveUp, ListRecords, LookAtRecord, RenewWork, StoreError, StoreResult,
+    Tombstone, UndoBegin,
 };
 
+pub(super) mod operations;
 mod record;
 
 scripts! {
-    BEGIN: record, fence, "scripts/once/begin.lua";
-    STORE: record, "scripts/once/store.lua";
     RENEW: record, "scripts/once/renew.lua";
     GIVE_UP: lock, record, "scripts/once/give_up.lua";
     UNDO: lock, record, "scripts/once/undo.lua";
@@ -35,24 +39,33 @@ scripts! {
 
 /// What the scripts say of a value that none of them wrote. They have left it as it was.
 const NOT_OURS: i64 = 9;
+/// What they say to one of several that ended in an error.
+const ASK_ALONE: i64 = -1;
 
 impl RedisStore {
     pub(super) async fn begin(&self, request: &Begin, deadline: Instant) -> Result<Begun, StoreError> {
         let Begin { key, token, attempt, ttl, keep, note, fingerprint, may_take_over, only_confirms } =
             request;
         let bucket = self.keys.bucket_of(key);
-        let names = [self.keys.once(key), self.keys.tombstone(key, token), self.keys.fence(bucket)];
-        let (token, attempt) = (token.to_string(), attempt.to_string());
         let fingerprint =
             fingerprint.map_or_else(|| "-".to_owned(), |print| Hex(print.as_bytes()).to_string());
-        let add_args = |link: &Link, call: &mut Cmd| {
-            call.arg(&token).arg(&attempt).arg(ttl.as_ms()).arg(whole_ms(keep.as_duration()));
-            call.arg(&fingerprint).arg(note.stored()).arg(flag(*may_take_over)).arg(flag(*only_confirms));
-            call.arg(flag(link.room.has_room())).arg(&link.incarnation).arg(memory_ms());
-        };
-        let keys = names.each_ref().map(String::as_bytes);
-        let (reply, link): (RecordReply, _) =
-            self.run_in(bucket, &BEGIN, !only_confirms, &keys, deadline, add_args).await?;
+        let begin = Arc::new(BeginOperation {
+            record: self.keys.once(key),
+            tombstone: self.keys.tombstone(key, token),
+            fence: self.keys.fence(bucket),
+            args: [
+                token.to_string(),
+                attempt.to_string(),
+                ttl.as_ms().to_string(),
+                whole_ms(keep.as_duration()).to_string(),
+                fingerprint,
+                note.stored().to_owned(),
+                flag(*may_take_over).to_owned(),
+                flag(*only_confirms).to_owned(),
+            ],
+        });
+        let (reply, link) =
+            self.ask_beside_others(bucket, !only_confirms, &begin, Some(&self.begins), deadline).await?;
         let is_new = reply.outcome == 0;
         match reply.outcome {
             0 | 1 => {
@@ -60,9 +73,9 @@ impl RedisStore {
                 let place = record.place();
                 let number = place.lease.fencing_token;
                 if is_new {
-                    link.room.took(names[0].len());
+                    link.room.took(begin.record.len());
                 }
-                Ok(match replicated(&link, keys[0], &token, number, deadline).await {
+                Ok(match replicated(&link, begin.record.as_bytes(), &begin.args[0], number, deadline).await {
                     Err(reason) => Begun::NotReplicated { is_new, reason },
                     Ok(()) if is_new => Begun::Granted(place),
                     Ok(()) => Begun::Continued(place),
@@ -89,23 +102,21 @@ impl RedisStore {
         deadline: Instant,
     ) -> Result<Storing, StoreError> {
         let StoreResult { key, token, fence, keep, result } = request;
-        let (name, token) = (self.keys.once(key), token.to_string());
-        let keep = keep.map_or_else(String::new, |keep| whole_ms(keep.as_duration()).to_string());
-        let status =
-            result.status.map_or_else(|| "-".to_owned(), |status: WorkStatus| status.get().to_string());
         let content_type = result.content_type.as_deref().unwrap_or_default();
-        let told = [content_type.as_bytes(), b"\n", &result.body].concat();
-        let add_args = |link: &Link, call: &mut Cmd| {
-            let room = match result.is_short() {
-                true => "short",
-                false if link.room.has_room_for_results() => "long",
-                false => "no",
-            };
-            call.arg(&token).arg(number(*fence)).arg(&keep).arg(&status).arg(&told).arg(room);
-        };
+        let store = Arc::new(StoreOperation {
+            record: self.keys.once(key),
+            token: token.to_string(),
+            fence: number(*fence),
+            keep: keep.map_or_else(String::new, |keep| whole_ms(keep.as_duration()).to_string()),
+            status: result
+                .status
+                .map_or_else(|| "-".to_owned(), |status: WorkStatus| status.get().to_string()),
+            told: [content_type.as_bytes(), b"\n", &result.body].concat(),
+            is_short: result.is_short(),
+        });
         let bucket = self.keys.bucket_of(key);
-        let (reply, link): (RecordReply, _) =
-            self.run_in(bucket, &STORE, false, &[name.as_bytes()], deadline, add_args).await?;
+        let batcher = store.may_share().then_some(&self.stores);
+        let (reply, link) = self.ask_beside_others(bucket, false, &store, batcher, deadline).await?;
         match reply.outcome {
             0 => {
                 let (Some(fencing_token), Some(kept_ms), Some(is_late)) =
@@ -113,8 +124,9 @@ impl RedisStore {
                 else {
                     return Err(StoreError::Unknown(unreadable(key)));
                 };
-                link.room.took(told.len());
-                Ok(match replicated(&link, name.as_bytes(), &token, fencing_token, deadline).await {
+                link.room.took(store.told.len());
+                let (name, token) = (store.record.as_bytes(), &*store.token);
+                Ok(match replicated(&link, name, token, fencing_token, deadline).await {
                     Err(reason) => Storing::NotReplicated(reason),
                     Ok(()) => Storing::Stored { fencing_token, kept_ms, is_late: is_late == 1 },
                 })
@@ -232,6 +244,23 @@ impl RedisStore {
         let (mut records, next) = self.page_of::<Records>(request.into(), deadline).await?;
         records.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         Ok(RecordPage { records, next })
+    }
+
+    /// Runs a script for one operation with all others that are ready, and alone if it is told to.
+    async fn ask_beside_others<P: BatchedOperation>(
+        &self,
+        bucket: Bucket,
+        grants: bool,
+        operation: &Arc<P>,
+        batcher: Option<&Arc<Batcher<P>>>,
+        deadline: Instant,
+    ) -> Result<(RecordReply, Arc<Link>), StoreError> {
+        let answered: (RecordReply, _) =
+            self.run_batched(bucket, grants, operation, batcher, deadline).await?;
+        if answered.0.outcome != ASK_ALONE {
+            return Ok(answered);
+        }
+        self.run_batched(bucket, grants, operation, None, deadline).await
     }
 
     /// Runs a script on a record, and on the token's tombstone if it touches one.

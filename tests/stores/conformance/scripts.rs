@@ -63,7 +63,7 @@ return all
 ";
 
 /// What a script is called, which keys it has, and which arguments: see `draw.rs`. What stands behind a bar may be left out.
-const CALLS: [(&str, &str, &str); 35] = [
+const CALLS: [(&str, &str, &str); 37] = [
     ("redis ACQUIRE", "L S Q A D G M F", "T a m k mode t o i | g n s p | x x"),
     ("redis RENEW", "L", "T t e"),
     ("redis RELEASE", "L S Q A D G | M", "T - m k"),
@@ -80,8 +80,10 @@ const CALLS: [(&str, &str, &str); 35] = [
     ("fast TAKE_FREE", "L S M L S M F", "i ta t ta t so so"),
     ("fast FREE_OWN", "L S M", "m T"),
     ("fast FREE_OWN", "L L S S M", "m T T"),
-    ("once BEGIN", "O M F", "T a m t keep print o f cf f i memory"),
-    ("once STORE", "O", "T o# okeep status result room"),
+    ("once batched BEGIN", "O M F", "i memory f T a t keep print o f cf"),
+    ("once batched BEGIN", "O M O M F", "i memory f T a t keep print o f cf T a t keep print o f cf"),
+    ("once batched STORE", "O", "T o# okeep status result room"),
+    ("once batched STORE", "O O", "T o# okeep status result room T o# okeep status result room"),
     ("once RENEW", "O", "T o# t memory"),
     ("once GIVE_UP", "O | M", "T f memory m"),
     ("once UNDO", "O M", "T a memory m"),
@@ -144,6 +146,7 @@ impl Scripts {
             ("redis", "redis/scripts.rs"),
             ("fast", "redis/fast_path/operations.rs"),
             ("once", "redis/once.rs"),
+            ("once batched", "redis/once/operations.rs"),
             ("quorum", "quorum/scripts.rs"),
         ];
         let of_file = |(kind, file): (&str, &str)| {

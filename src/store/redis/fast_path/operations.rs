@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use redis::Cmd;
 
-use super::batcher::BatchedOperation;
+use crate::store::redis::connection::link::Link;
+use crate::store::redis::exec::batcher::BatchedOperation;
 use crate::store::redis::health::identity::replication_on_cluster;
 use crate::store::redis::scripts::{Script, scripts};
 
@@ -44,12 +45,12 @@ impl BatchedOperation for Take {
         locks.chain(fence).map(String::as_bytes).collect()
     }
 
-    fn add_args(takes: &[&Self], run: &str, call: &mut Cmd) {
-        call.arg(run);
+    fn add_args(takes: &[&Self], link: &Link, call: &mut Cmd) {
+        call.arg(&link.run);
         for take in takes {
             call.arg(&take.by).arg(take.ttl_ms);
         }
-        let replication_id = replication_on_cluster(run);
+        let replication_id = replication_on_cluster(&link.run);
         if replication_id.is_some() || takes.iter().any(|take| take.note.is_some()) {
             for take in takes {
                 call.arg(take.note.as_deref().unwrap_or(" "));
@@ -88,7 +89,7 @@ impl BatchedOperation for Free {
         locks.chain(tickets).chain(tombstones).map(String::as_bytes).collect()
     }
 
-    fn add_args(frees: &[&Self], _: &str, call: &mut Cmd) {
+    fn add_args(frees: &[&Self], _: &Link, call: &mut Cmd) {
         call.arg(frees.iter().find_map(|free| free.tombstone.as_ref()).map_or("", |(_, life_ms)| life_ms));
         for free in frees {
             call.arg(&free.token);

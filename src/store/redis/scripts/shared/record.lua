@@ -17,7 +17,7 @@ local NOW_MS = clock[1] * 1000 + math.floor(clock[2] / 1000)
 
 local function whole(number) return string.format('%.0f', number) end
 
--- The record of a key, if there is one. It has no `kind` if no script of ours wrote it.
+-- The record of a key, if there is one. It has no `kind` if no script of ours wrote it. A short one is read `whole`.
 local function record_of(key)
   local text = redis.call('GETRANGE', key, 0, LAST_OF_HEAD)
   if text == '' then return nil end
@@ -31,6 +31,7 @@ local function record_of(key)
   return {
     kind = kind, token = token, attempt = attempt, digits = digits, at_ms = tonumber(at_ms), earlier = tonumber(earlier),
     keep = keep, fingerprint = fingerprint, before = before, status = status, owner = owner, head = head,
+    whole = #text <= LAST_OF_HEAD and text or nil,
   }
 end
 

@@ -17,10 +17,12 @@ use crate::store::redis::connection::link::Link;
 use crate::store::redis::scripts::Script;
 
 /// The most operations of one call. Redis does nothing else until it is done with them, which takes about 0.1 ms.
-pub(super) const MOST_OPERATIONS: usize = 32;
+pub(in crate::store::redis) const MOST_OPERATIONS: usize = 32;
 
 /// What one request asks of a script that does the same for many locks, each as if it were alone.
-pub(super) trait BatchedOperation: Send + Sync + Sized + 'static {
+pub(in crate::store::redis) trait BatchedOperation:
+    Send + Sync + Sized + 'static
+{
     /// The script. It replies to one operation, or with an array to several.
     fn script() -> &'static Script;
 
@@ -28,17 +30,19 @@ pub(super) trait BatchedOperation: Send + Sync + Sized + 'static {
     const IS_OWED: bool;
 
     /// Whether it stands before those that do not.
-    fn stands_first(&self) -> bool;
+    fn stands_first(&self) -> bool {
+        false
+    }
 
     /// All keys of a call.
     fn keys<'a>(operations: &[&'a Self]) -> Vec<&'a [u8]>;
 
-    /// Adds what the script is told besides. The run is that of the server's numbers.
-    fn add_args(operations: &[&Self], run: &str, call: &mut Cmd);
+    /// Adds what the script is told besides, over this link.
+    fn add_args(operations: &[&Self], link: &Link, call: &mut Cmd);
 }
 
 /// Puts what is ready into calls of one script.
-pub(super) struct Batcher<P> {
+pub(in crate::store::redis) struct Batcher<P> {
     /// What the next call will have.
     next: Mutex<Batch<P>>,
 }
@@ -63,12 +67,16 @@ struct Waiting<P> {
 }
 
 impl<P: BatchedOperation> Batcher<P> {
-    pub(super) fn new() -> Arc<Self> {
+    pub(in crate::store::redis) fn new() -> Arc<Self> {
         Arc::new(Self { next: Mutex::new(Batch { session: 0, waiting: Vec::new() }) })
     }
 
     /// Sends an operation with all others that are ready, and returns the reply to it.
-    pub(super) async fn send(self: &Arc<Self>, link: &Arc<Link>, operation: &Arc<P>) -> RedisResult<Value> {
+    pub(in crate::store::redis) async fn send(
+        self: &Arc<Self>,
+        link: &Arc<Link>,
+        operation: &Arc<P>,
+    ) -> RedisResult<Value> {
         let (reply, replied) = oneshot::channel();
         let waiting = Waiting { operation: operation.clone(), reply };
         match self.push(link.session, waiting) {
@@ -131,14 +139,14 @@ async fn send_at_once<P: BatchedOperation>(link: Arc<Link>, mut waiting: Vec<Wai
 }
 
 /// Sends operations as one call. `is_asking` says that another server has pointed to this one for this once.
-pub(super) async fn call<P: BatchedOperation>(
+pub(in crate::store::redis) async fn call<P: BatchedOperation>(
     link: &Link,
     operations: &[&P],
     is_asking: bool,
 ) -> RedisResult<Value> {
     let mut connection = link.connection.clone();
     let (script, keys) = (P::script(), P::keys(operations));
-    let add_args = |call: &mut Cmd| P::add_args(operations, &link.run, call);
+    let add_args = |call: &mut Cmd| P::add_args(operations, link, call);
     if is_asking {
         script.run_asking(&mut connection, &keys, add_args).await
     } else {

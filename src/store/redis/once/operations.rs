@@ -1,0 +1,92 @@
+//! What one request asks of the scripts that begin pieces of work and store results, for all who are ready.
+
+use redis::Cmd;
+
+use super::memory_ms;
+use crate::store::redis::connection::link::Link;
+use crate::store::redis::exec::batcher::BatchedOperation;
+use crate::store::redis::scripts::{Script, scripts};
+
+scripts! {
+    BEGIN: record, fence, each, "../scripts/once/begin.lua";
+    STORE: record, each, "../scripts/once/store.lua";
+}
+
+/// A longer result has a call of its own: 32 of this length are as much as Redis writes in some tenths of a millisecond.
+const MOST_SHARED_BYTES: usize = 4096;
+
+/// A piece of work that is to be begun.
+pub(in crate::store::redis) struct BeginOperation {
+    pub(super) record: String,
+    pub(super) tombstone: String,
+    pub(super) fence: String,
+    /// What the script is told of it, in its order.
+    pub(super) args: [String; 8],
+}
+
+impl BatchedOperation for BeginOperation {
+    /// If the caller has gone, it is better not to begin.
+    const IS_OWED: bool = false;
+
+    fn script() -> &'static Script {
+        &BEGIN
+    }
+
+    fn keys<'a>(begins: &[&'a Self]) -> Vec<&'a [u8]> {
+        let records = begins.iter().flat_map(|begin| [&begin.record, &begin.tombstone]);
+        let fence = begins.first().map(|begin| &begin.fence);
+        records.chain(fence).map(String::as_bytes).collect()
+    }
+
+    fn add_args(begins: &[&Self], link: &Link, call: &mut Cmd) {
+        call.arg(&link.incarnation).arg(memory_ms()).arg(super::flag(link.room.has_room()));
+        for begin in begins {
+            call.arg(&begin.args);
+        }
+    }
+}
+
+/// A result that is to be stored.
+pub(in crate::store::redis) struct StoreOperation {
+    pub(super) record: String,
+    pub(super) token: String,
+    /// The number of the grant, for how many ms it is kept, and its status, each as the script is told.
+    pub(super) fence: String,
+    pub(super) keep: String,
+    pub(super) status: String,
+    /// Its media type, a newline, and the result.
+    pub(super) told: Vec<u8>,
+    pub(super) is_short: bool,
+}
+
+impl StoreOperation {
+    /// Whether it may be one of several of a call.
+    pub(super) fn may_share(&self) -> bool {
+        self.told.len() <= MOST_SHARED_BYTES
+    }
+}
+
+impl BatchedOperation for StoreOperation {
+    /// A worker that sent a result and left relies on it.
+    const IS_OWED: bool = true;
+
+    fn script() -> &'static Script {
+        &STORE
+    }
+
+    fn keys<'a>(stores: &[&'a Self]) -> Vec<&'a [u8]> {
+        stores.iter().map(|store| store.record.as_bytes()).collect()
+    }
+
+    fn add_args(stores: &[&Self], link: &Link, call: &mut Cmd) {
+        for store in stores {
+            let room = match store.is_short {
+                true => "short",
+                false if link.room.has_room_for_results() => "long",
+                false => "no",
+            };
+            call.arg(&store.token).arg(&store.fence).arg(&store.keep).arg(&store.status);
+            call.arg(&store.told).arg(room);
+        }
+    }
+}
