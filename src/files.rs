@@ -184,8 +184,17 @@ mod tests {
         let tell = |read: &Read| drop(sender.send(read.clone()));
         let watching =
             watch_files(SettingsFile::Keys, Vec::new(), asked, Err("nothing".to_owned()), reload, tell);
-        // Some seconds longer than it needs.
-        let _ = tokio::time::timeout(Duration::from_secs(8), watching).await;
+        let is_read = async {
+            while count.load(Ordering::Relaxed) < 5 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            // For longer than it waits between two looks.
+            tokio::time::sleep(Duration::from_secs(2)).await;
+        };
+        tokio::select! {
+            _ = tokio::time::timeout(Duration::from_secs(60), is_read) => {}
+            () = watching => {}
+        }
         assert_eq!(count.load(Ordering::Relaxed), 5, "what is good is not read again");
         let told: Vec<_> = told.try_iter().collect();
         let fault = "the program made a mistake while it read the file".to_owned();

@@ -14,7 +14,7 @@ use kit::secrets::remember_header;
 use kit::{Client, Gateway, Proxy, Stage, eventually, free_port};
 
 /// How long a scenario may take: most take some seconds.
-const LONGEST: Duration = Duration::from_secs(120);
+const LONGEST: Duration = Duration::from_secs(300);
 
 /// Runs a scenario, and does meanwhile what it asks for.
 async fn browse(scenario: &str, args: &[&str], mut help: impl AsyncFnMut(&str)) {

@@ -21,8 +21,9 @@ const AT_A_TIME: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(90);
 /// What reaches beyond the files of a machine, which nothing that is pasted here can change.
 const FAR: [&str; 7] = ["apt-get ", "docker ", "kubectl ", "pkill ", "systemctl ", "reboot", "shutdown"];
-/// Lets a program write to two directories, and nowhere else.
-const CONFINE: &str = "mount --bind \"$0\" \"$0\" && mount --bind \"$1\" \"$1\" && mount -o remount,bind,ro / && cd \"$0\" && shift && exec \"$@\"";
+/// Lets a program write to two directories, and nowhere else: not in memory either, where these may be.
+const CONFINE: &str = "mount --bind \"$0\" \"$0\" && mount --bind \"$1\" \"$1\" && mount -o remount,bind,ro / &&
+    if mountpoint -q /dev/shm; then mount -o remount,bind,ro /dev/shm; fi && cd \"$0\" && shift && exec \"$@\"";
 /// Stands between the outputs of two commands of one session.
 const MARK: &str = "\u{1}next\u{1}";
 

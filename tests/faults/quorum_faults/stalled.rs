@@ -11,6 +11,8 @@ use kit::{Client, Quorum, fresh_token};
 const CLIENTS: usize = 8;
 /// How long each of both is measured in a round.
 const TURN: Duration = Duration::from_millis(500);
+/// The fewest requests of a turn.
+const LEAST: usize = 100;
 const WARM_UP: Duration = Duration::from_millis(200);
 /// By how much a node that stands still may lengthen the p99.
 const MOST: f64 = 2.0;
@@ -67,12 +69,11 @@ async fn a_node_of_five_that_stands_still_does_not_double_the_p99() {
 async fn p99(client: &Client) -> Duration {
     let mut took = work(client, TURN).await;
     took.sort_unstable();
-    // So few would say nothing about one in a hundred.
-    assert!(took.len() >= 100, "only {} requests were answered", took.len());
     took[took.len() * 99 / 100]
 }
 
-/// Has all clients work for so long; returns what each request took.
+/// Has all clients work for so long, and longer until so many requests are answered that one in a hundred is told apart; returns
+/// what each request took.
 async fn work(client: &Client, time: Duration) -> Vec<Duration> {
     let end = Instant::now() + time;
     let all = join_all((0..CLIENTS).map(|_| tokio::spawn(take_and_give_back(client.clone(), end)))).await;
@@ -81,7 +82,7 @@ async fn work(client: &Client, time: Duration) -> Vec<Duration> {
 
 async fn take_and_give_back(client: Client, end: Instant) -> Vec<Duration> {
     let mut took = Vec::new();
-    while Instant::now() < end {
+    while Instant::now() < end || took.len() < LEAST.div_ceil(CLIENTS) {
         let key = format!("/locks/{}", fresh_token());
         let started = Instant::now();
         let taken = client.put(&key).send().await.expect(201);

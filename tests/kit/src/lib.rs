@@ -104,6 +104,11 @@ macro_rules! on_each_store {
     };
 }
 
+/// Has this thread, and all that it starts, leave the processors to tests whose time counts.
+pub fn give_way() {
+    rustix::process::nice(10).unwrap();
+}
+
 /// A port that nobody listens on at the moment.
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();

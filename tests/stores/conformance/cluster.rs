@@ -1,6 +1,6 @@
 //! A node of a cluster, with slots that are its own, another's, and on their way in both directions.
 
-use kit::{RedisCluster, RedisServer, seed};
+use kit::{RedisCluster, RedisServer, give_way, seed};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
@@ -57,7 +57,9 @@ const UNDECLARED: &str = "return redis.call('GET', ARGV[1])";
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_of_a_cluster_and_its_simulation_reply_alike() {
     let seed = seed();
-    let cluster = RedisCluster::start().await;
+    // A node that does not come to the processor for a while is not to have failed.
+    let cluster = RedisCluster::start_with(&["--cluster-node-timeout", "30000"]).await;
+    give_way();
     let node = &cluster.nodes[0];
     let tags = KINDS.map(tag_of);
     let slot = |kind: Kind| slot_of(tags[kind as usize].as_bytes());

@@ -208,9 +208,18 @@ async fn run(failing: Range<usize>, forgets: bool, then: Then, seed: u64) -> (us
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whichever_syncs_fail_no_result_and_no_crash_that_was_told_is_forgotten() {
-    let seed = seed();
-    let (syncs, stored) = run(0..0, false, Then::Cut, seed).await;
-    assert!(syncs > STEPS && stored > 3, "{syncs} {stored}");
+    let (mut seed, mut syncs) = (seed(), 0);
+    // In some histories hardly anything is stored.
+    for others in 0.. {
+        assert!(others < 20, "in none of these is much stored");
+        let (synced, stored) = run(0..0, false, Then::Cut, seed).await;
+        syncs = synced;
+        if stored > 3 {
+            break;
+        }
+        seed = seed.wrapping_add(1);
+    }
+    assert!(syncs > STEPS, "{syncs}");
     let mut choices = StdRng::seed_from_u64(seed);
     for first in 0..syncs {
         for forgets in [false, true] {
