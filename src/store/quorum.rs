@@ -229,8 +229,16 @@ impl LockStore for QuorumStore {
             Request::List(request) => self.list(request, deadline).map_ok(Reply::List).boxed(),
             Request::Heartbeat(_) => self.heartbeat(deadline).map_ok(Reply::Heartbeat).boxed(),
             Request::Check(_) => self.check(deadline).map_ok(Reply::Check).boxed(),
-            // One about records.
-            _ => future::ready(Err(StoreError::Unavailable(KEEPS_NO_RECORDS.to_owned()))).boxed(),
+            Request::Begin(_)
+            | Request::StoreResult(_)
+            | Request::RenewWork(_)
+            | Request::GiveUp(_)
+            | Request::UndoBegin(_)
+            | Request::BreakRecord(_)
+            | Request::LookAtRecord(_)
+            | Request::ListRecords(_) => {
+                future::ready(Err(StoreError::Unavailable(KEEPS_NO_RECORDS.to_owned()))).boxed()
+            }
         }
     }
 

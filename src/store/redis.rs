@@ -17,11 +17,9 @@ use self::address::Layout;
 use self::client::{Client, without_deadlines};
 use self::connection::link::Link;
 use self::connection::servers::Servers;
-use self::exec::batcher::Batcher;
 use self::failure::trouble;
 use self::fast_path::FastPath;
 use self::health::preflight::Preflight;
-use self::once::operations::{BeginOperation, StoreOperation};
 use self::pubsub::peer_bus::{PeerChannels, Publisher};
 use self::pubsub::{Hints, MOST_HINTS};
 use self::scripts::keys::KeySpace;
@@ -74,8 +72,6 @@ pub struct RedisStore {
     last_check: Mutex<LastCheck>,
     publisher: Publisher,
     fast_path: FastPath,
-    begins: Arc<Batcher<BeginOperation>>,
-    stores: Arc<Batcher<StoreOperation>>,
 }
 
 /// What is kept between one answer to "can it be used?" and the next.
@@ -136,8 +132,6 @@ impl RedisStore {
                 answer: None,
             }),
             fast_path: FastPath::new(),
-            begins: Batcher::new(),
-            stores: Batcher::new(),
         })
     }
 

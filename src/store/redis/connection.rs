@@ -1,5 +1,6 @@
 //! Connections: to which servers, what replaces one that is no longer good, and what is gone through over them.
 
+pub(crate) mod batcher;
 mod cluster;
 pub(crate) mod connector;
 pub(crate) mod link;

@@ -5,15 +5,13 @@ use std::sync::Arc;
 use redis::{Cmd, FromRedisValue};
 use tokio::time::{Instant, timeout_at};
 
-use self::batcher::{BatchedOperation, Batcher, call};
 use super::RedisStore;
+use super::connection::batcher::{BatchedOperation, Batcher, call};
 use super::connection::link::Link;
 use super::connection::servers::{Tries, TryAt};
 use super::scripts::Script;
 use crate::lock::{LockKey, TokenHash};
 use crate::store::{Bucket, StoreError, TicketAfter};
-
-pub(super) mod batcher;
 
 impl RedisStore {
     /// Runs one of the scripts by which a token leaves a lock or its wait queue. A tombstone that the script does not touch is

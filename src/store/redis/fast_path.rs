@@ -4,6 +4,8 @@
 //!
 //! Each script completes or changes nothing. If it changes nothing, the general script runs. That costs one more call.
 //! So for a while such a lock goes to the general script at once.
+//!
+//! Begins of records and their results share calls as well (`records.rs`). Their scripts know all cases.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -13,16 +15,18 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use self::operations::{Free, Take};
+use self::records::{BeginOperation, StoreOperation};
 use super::RedisStore;
+use super::connection::batcher::Batcher;
 use super::connection::link::Link;
 use super::connection::replicas::Written;
-use super::exec::batcher::Batcher;
 use super::scripts::{ACK, ScriptReply, lease_seen};
 use crate::clock::whole_ms;
 use crate::lock::{Acquired, FencingToken, Lease, LockKey, Refusal, TokenHash};
 use crate::store::{LockRequest, StoreError};
 
 mod operations;
+pub(crate) mod records;
 
 /// Locks that are remembered at a time; of two that fall on one slot, the later one is.
 const REMEMBERED: usize = 1024;
@@ -34,11 +38,19 @@ pub(super) struct FastPath {
     slow_keys: SlowKeys,
     takes: Arc<Batcher<Take>>,
     frees: Arc<Batcher<Free>>,
+    pub(super) begins: Arc<Batcher<BeginOperation>>,
+    pub(super) stores: Arc<Batcher<StoreOperation>>,
 }
 
 impl FastPath {
     pub(super) fn new() -> Self {
-        Self { slow_keys: SlowKeys::new(), takes: Batcher::new(), frees: Batcher::new() }
+        Self {
+            slow_keys: SlowKeys::new(),
+            takes: Batcher::new(),
+            frees: Batcher::new(),
+            begins: Batcher::new(),
+            stores: Batcher::new(),
+        }
     }
 }
 

@@ -6,26 +6,23 @@ use std::sync::Arc;
 use redis::Cmd;
 use tokio::time::Instant;
 
-use self::operations::{BeginOperation, StoreOperation};
 use self::record::RecordReply;
 use super::RedisStore;
+use super::connection::batcher::{BatchedOperation, Batcher};
 use super::connection::link::Link;
 use super::connection::replicas::Written;
-use super::exec::batcher::{BatchedOperation, Batcher};
+use super::fast_path::records::{BeginOperation, StoreOperation, flag, memory_ms};
 use super::listing::PageKind;
 use super::scripts::keys::KeySpace;
 use super::scripts::{Script, scripts, unexpected, unreadable};
 use crate::clock::whole_ms;
 use crate::lock::{FencingToken, Hex, LockKey};
-use crate::once::{
-    Begun, BrokenRecord, GivenUp, MEMORY, RecordPage, RecordView, RenewedWork, Storing, WorkStatus,
-};
+use crate::once::{Begun, BrokenRecord, GivenUp, RecordPage, RecordView, RenewedWork, Storing, WorkStatus};
 use crate::store::{
     Begin, BreakRecord, Bucket, GiveUp, ListRecords, LookAtRecord, RenewWork, StoreError, StoreResult,
     Tombstone, UndoBegin,
 };
 
-pub(super) mod operations;
 mod record;
 
 scripts! {
@@ -64,8 +61,9 @@ impl RedisStore {
                 flag(*only_confirms).to_owned(),
             ],
         });
-        let (reply, link) =
-            self.ask_beside_others(bucket, !only_confirms, &begin, Some(&self.begins), deadline).await?;
+        let (reply, link) = self
+            .ask_beside_others(bucket, !only_confirms, &begin, Some(&self.fast_path.begins), deadline)
+            .await?;
         let is_new = reply.outcome == 0;
         match reply.outcome {
             0 | 1 => {
@@ -115,7 +113,7 @@ impl RedisStore {
             is_short: result.is_short(),
         });
         let bucket = self.keys.bucket_of(key);
-        let batcher = store.may_share().then_some(&self.stores);
+        let batcher = store.may_share().then_some(&self.fast_path.stores);
         let (reply, link) = self.ask_beside_others(bucket, false, &store, batcher, deadline).await?;
         match reply.outcome {
             0 => {
@@ -321,16 +319,8 @@ async fn replicated(
     }
 }
 
-fn flag(is_so: bool) -> &'static str {
-    if is_so { "1" } else { "0" }
-}
-
 fn number(fence: Option<FencingToken>) -> String {
     fence.map_or_else(String::new, |fence| fence.get().to_string())
-}
-
-fn memory_ms() -> u64 {
-    whole_ms(MEMORY)
 }
 
 /// The error for a value that no script of ours wrote, and that was left as it was.

@@ -6,11 +6,13 @@ use tokio::time::Instant;
 
 use super::{Pair, Record, SOON, Stream};
 use kit::proxy::Framing;
-use kit::{Client, Gateway, Proxy, RedisServer, SentinelSetup, eventually, server_port};
+use kit::{Client, Gateway, Proxy, RedisServer, SentinelSetup, eventually, fresh_token, server_port};
 
 /// Takes a lock of this name and gives it back.
 async fn take_and_release(client: &Client, key: &str) {
-    let token = client.put(&format!("/locks/{key}?ttl=20s")).send().await.expect(201).token();
+    // Of its own, so that its release is answered alike if it has to be sent again.
+    let token = fresh_token();
+    client.put(&format!("/locks/{key}?ttl=20s")).token(&token).send().await.expect(201);
     client.delete(&format!("/locks/{key}")).token(&token).send().await.expect(204);
 }
 

@@ -146,7 +146,7 @@ impl Scripts {
             ("redis", "redis/scripts.rs"),
             ("fast", "redis/fast_path/operations.rs"),
             ("once", "redis/once.rs"),
-            ("once batched", "redis/once/operations.rs"),
+            ("once batched", "redis/fast_path/records.rs"),
             ("quorum", "quorum/scripts.rs"),
         ];
         let of_file = |(kind, file): (&str, &str)| {

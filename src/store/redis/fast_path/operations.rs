@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use redis::Cmd;
 
+use crate::store::redis::connection::batcher::BatchedOperation;
 use crate::store::redis::connection::link::Link;
-use crate::store::redis::exec::batcher::BatchedOperation;
 use crate::store::redis::health::identity::replication_on_cluster;
 use crate::store::redis::scripts::{Script, scripts};
 

@@ -58,6 +58,8 @@ const TEXTS: &[&str] = &[
     "fingerprint",
     "head",
     "header",
+    "result",
+    "status",
     "keep",
     "former",
     "gateway",

@@ -2,9 +2,10 @@
 
 use redis::Cmd;
 
-use super::memory_ms;
+use crate::clock::whole_ms;
+use crate::once::MEMORY;
+use crate::store::redis::connection::batcher::BatchedOperation;
 use crate::store::redis::connection::link::Link;
-use crate::store::redis::exec::batcher::BatchedOperation;
 use crate::store::redis::scripts::{Script, scripts};
 
 scripts! {
@@ -16,12 +17,12 @@ scripts! {
 const MOST_SHARED_BYTES: usize = 4096;
 
 /// A piece of work that is to be begun.
-pub(in crate::store::redis) struct BeginOperation {
-    pub(super) record: String,
-    pub(super) tombstone: String,
-    pub(super) fence: String,
+pub(crate) struct BeginOperation {
+    pub(crate) record: String,
+    pub(crate) tombstone: String,
+    pub(crate) fence: String,
     /// What the script is told of it, in its order.
-    pub(super) args: [String; 8],
+    pub(crate) args: [String; 8],
 }
 
 impl BatchedOperation for BeginOperation {
@@ -39,7 +40,7 @@ impl BatchedOperation for BeginOperation {
     }
 
     fn add_args(begins: &[&Self], link: &Link, call: &mut Cmd) {
-        call.arg(&link.incarnation).arg(memory_ms()).arg(super::flag(link.room.has_room()));
+        call.arg(&link.incarnation).arg(memory_ms()).arg(flag(link.room.has_room()));
         for begin in begins {
             call.arg(&begin.args);
         }
@@ -47,21 +48,21 @@ impl BatchedOperation for BeginOperation {
 }
 
 /// A result that is to be stored.
-pub(in crate::store::redis) struct StoreOperation {
-    pub(super) record: String,
-    pub(super) token: String,
+pub(crate) struct StoreOperation {
+    pub(crate) record: String,
+    pub(crate) token: String,
     /// The number of the grant, for how many ms it is kept, and its status, each as the script is told.
-    pub(super) fence: String,
-    pub(super) keep: String,
-    pub(super) status: String,
+    pub(crate) fence: String,
+    pub(crate) keep: String,
+    pub(crate) status: String,
     /// Its media type, a newline, and the result.
-    pub(super) told: Vec<u8>,
-    pub(super) is_short: bool,
+    pub(crate) told: Vec<u8>,
+    pub(crate) is_short: bool,
 }
 
 impl StoreOperation {
     /// Whether it may be one of several of a call.
-    pub(super) fn may_share(&self) -> bool {
+    pub(crate) fn may_share(&self) -> bool {
         self.told.len() <= MOST_SHARED_BYTES
     }
 }
@@ -89,4 +90,14 @@ impl BatchedOperation for StoreOperation {
             call.arg(&store.told).arg(room);
         }
     }
+}
+
+/// How a script is told yes or no.
+pub(crate) fn flag(is_so: bool) -> &'static str {
+    if is_so { "1" } else { "0" }
+}
+
+/// For how long a crash is remembered, as scripts are told.
+pub(crate) fn memory_ms() -> u64 {
+    whole_ms(MEMORY)
 }

@@ -17,12 +17,10 @@ use crate::store::redis::connection::link::Link;
 use crate::store::redis::scripts::Script;
 
 /// The most operations of one call. Redis does nothing else until it is done with them, which takes about 0.1 ms.
-pub(in crate::store::redis) const MOST_OPERATIONS: usize = 32;
+pub(crate) const MOST_OPERATIONS: usize = 32;
 
 /// What one request asks of a script that does the same for many locks, each as if it were alone.
-pub(in crate::store::redis) trait BatchedOperation:
-    Send + Sync + Sized + 'static
-{
+pub(crate) trait BatchedOperation: Send + Sync + Sized + 'static {
     /// The script. It replies to one operation, or with an array to several.
     fn script() -> &'static Script;
 
@@ -42,7 +40,7 @@ pub(in crate::store::redis) trait BatchedOperation:
 }
 
 /// Puts what is ready into calls of one script.
-pub(in crate::store::redis) struct Batcher<P> {
+pub(crate) struct Batcher<P> {
     /// What the next call will have.
     next: Mutex<Batch<P>>,
 }
@@ -67,16 +65,12 @@ struct Waiting<P> {
 }
 
 impl<P: BatchedOperation> Batcher<P> {
-    pub(in crate::store::redis) fn new() -> Arc<Self> {
+    pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self { next: Mutex::new(Batch { session: 0, waiting: Vec::new() }) })
     }
 
     /// Sends an operation with all others that are ready, and returns the reply to it.
-    pub(in crate::store::redis) async fn send(
-        self: &Arc<Self>,
-        link: &Arc<Link>,
-        operation: &Arc<P>,
-    ) -> RedisResult<Value> {
+    pub(crate) async fn send(self: &Arc<Self>, link: &Arc<Link>, operation: &Arc<P>) -> RedisResult<Value> {
         let (reply, replied) = oneshot::channel();
         let waiting = Waiting { operation: operation.clone(), reply };
         match self.push(link.session, waiting) {
@@ -139,7 +133,7 @@ async fn send_at_once<P: BatchedOperation>(link: Arc<Link>, mut waiting: Vec<Wai
 }
 
 /// Sends operations as one call. `is_asking` says that another server has pointed to this one for this once.
-pub(in crate::store::redis) async fn call<P: BatchedOperation>(
+pub(crate) async fn call<P: BatchedOperation>(
     link: &Link,
     operations: &[&P],
     is_asking: bool,
