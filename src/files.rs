@@ -188,8 +188,8 @@ mod tests {
             while count.load(Ordering::Relaxed) < 5 {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
-            // For longer than it waits between two looks.
-            tokio::time::sleep(Duration::from_secs(2)).await;
+            // In the next look it may read nothing.
+            tokio::time::sleep(2 * LOOK_INTERVAL).await;
         };
         tokio::select! {
             _ = tokio::time::timeout(Duration::from_secs(60), is_read) => {}

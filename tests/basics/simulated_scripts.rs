@@ -11,7 +11,7 @@ use redis::{AsyncConnectionConfig, RedisConnectionInfo};
 use sim::{Clock, Fleet, MISTAKES};
 
 use crate::stores::differential::{Place, first_difference, numbers};
-use kit::{give_way, seed};
+use kit::{COMPUTES, give_way, seed};
 
 const SEQUENCES: u64 = 10_000;
 /// Many times as many as find any of the mistakes.
@@ -20,7 +20,7 @@ const NOW_US: u64 = 1_760_000_000_000_000;
 
 #[test]
 fn ten_thousand_random_sequences_have_the_answers_of_the_table() {
-    give_way();
+    give_way(COMPUTES);
     let seed = seed();
     let Range { start, end } = numbers(SEQUENCES);
     let half = start + (end - start) / 2;
@@ -46,7 +46,7 @@ fn found_on_one_thread(
 /// Scripts with a mistake in one line: each is found by the sequences.
 #[test]
 fn each_of_these_mistakes_in_a_script_is_found() {
-    give_way();
+    give_way(COMPUTES);
     let seed = seed();
     for (name, stands, mistake) in MISTAKES {
         let found = found_on_one_thread(Some((stands, mistake)), seed, 0..MOST_SEQUENCES);

@@ -12,6 +12,8 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
+use kit::give_way;
+
 /// They give way to the gateway and to the client that is measured, as real ones have machines of their own: what is
 /// left of this one they use up.
 pub struct Attackers {
@@ -23,9 +25,11 @@ pub struct Attackers {
 
 impl Attackers {
     pub fn new() -> Self {
-        let give_way = || rustix::process::setpriority_process(None, 19).unwrap();
-        let runtime =
-            Builder::new_multi_thread().worker_threads(2).on_thread_start(give_way).enable_all().build();
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(2)
+            .on_thread_start(|| give_way(19))
+            .enable_all()
+            .build();
         Self { runtime: runtime.unwrap(), tasks: Vec::new(), ended: Arc::default() }
     }
 

@@ -27,8 +27,8 @@ const WINDOW: Duration = Duration::from_millis(250);
 const PAIRS_ON_A_CONNECTION: usize = 8;
 /// What an attack may cost: the slowest hundredth of others' pairs takes at most so many times as long,
 const MOST_TIMES: f64 = 2.0;
-/// and what is shorter than this says more of the machine than of the gateway: on two slow cores, the attackers alone have a client
-/// wait for its turn for some milliseconds.
+/// and what is shorter than this says more of the machine, which others use too, than of the gateway. On a slow one, 5 ms were not
+/// enough.
 const FLOOR: Duration = Duration::from_millis(8);
 /// How much memory a few attackers may take.
 const MOST_MIB: u64 = 96;

@@ -12,7 +12,7 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::thread;
 
-use kit::{PATIENCE, RedisServer, give_way, seed};
+use kit::{COMPUTES, PATIENCE, RedisServer, give_way, seed};
 use redis::{Parser, Value};
 use sim::{Clock, Reply, Server};
 
@@ -35,7 +35,7 @@ const NOW_US: u64 = 1_760_000_000_000_000;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_and_its_simulation_reply_alike() {
-    give_way();
+    give_way(COMPUTES);
     let seed = seed();
     let numbers = numbers(SEQUENCES);
     let mut threads = Vec::new();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use fencepost::store::redis::RedisAddress;
 
 use crate::differential::{Place, first_difference, numbers};
-use kit::{RedisServer, give_way, seed};
+use kit::{RedisServer, seed};
 
 /// As many of these as a busy machine begins in the time.
 const SEQUENCES: u64 = 10_000;
@@ -13,7 +13,6 @@ const ALL_BEGIN_IN: Duration = Duration::from_secs(90);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn random_sequences_have_the_answers_of_the_table() {
-    give_way();
     let seed = seed();
     let server = RedisServer::start().await;
     let address = RedisAddress::parse(server.url(), None).unwrap();

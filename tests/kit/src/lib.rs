@@ -104,10 +104,13 @@ macro_rules! on_each_store {
     };
 }
 
-/// Has this thread, and all that it starts, leave the processors to tests whose time counts.
-pub fn give_way() {
-    rustix::process::nice(10).unwrap();
+/// Has this thread, and all that it starts, leave the processors to what counts, as far as this `nice` level says.
+pub fn give_way(level: i32) {
+    rustix::process::setpriority_process(None, level).unwrap();
 }
+
+/// Where a test computes for long, beside those whose time counts. Its servers must still come up in time.
+pub const COMPUTES: i32 = 10;
 
 /// A port that nobody listens on at the moment.
 pub fn free_port() -> u16 {

@@ -1,6 +1,6 @@
 //! A node of a cluster, with slots that are its own, another's, and on their way in both directions.
 
-use kit::{RedisCluster, RedisServer, give_way, seed};
+use kit::{COMPUTES, RedisCluster, RedisServer, give_way, seed};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
@@ -59,7 +59,7 @@ async fn a_node_of_a_cluster_and_its_simulation_reply_alike() {
     let seed = seed();
     // A node that does not come to the processor for a while is not to have failed.
     let cluster = RedisCluster::start_with(&["--cluster-node-timeout", "30000"]).await;
-    give_way();
+    give_way(COMPUTES);
     let node = &cluster.nodes[0];
     let tags = KINDS.map(tag_of);
     let slot = |kind: Kind| slot_of(tags[kind as usize].as_bytes());
