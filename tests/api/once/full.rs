@@ -12,6 +12,8 @@ const SHORT: usize = 1024;
 /// How much of it records may take by default: new ones begin below this, and long results are stored below a third more.
 const BEGINS_PERCENT: u64 = 60;
 const LONG_PERCENT: u64 = 80;
+/// How much more may be used, since a look at the server is some moments old.
+const PAST_PERCENT: u64 = 8;
 /// Work that was begun before, whose results are twice what there is room for then.
 const UNDER_WAY: usize = 600;
 const AT_ONCE: usize = 8;
@@ -64,11 +66,15 @@ async fn results_leave_room_for_locks_and_work_under_way_is_stored() {
     let stored: usize = fill.await.into_iter().sum();
     let used = used_percent(pair.redis()).await;
     println!("{stored} results of {LONG} bytes were stored, and {used} % are used");
-    assert!((BEGINS_PERCENT - 5..=LONG_PERCENT).contains(&used), "{used} %");
+    assert!((BEGINS_PERCENT - 5..=BEGINS_PERCENT + PAST_PERCENT).contains(&used), "{used} %");
     for (number, gateway) in [pair.here(), pair.there()].iter().enumerate() {
         kit::eventually("neither begins anything", async || {
-            let answer = begin(gateway, &format!("new-{number}-{}", fresh_token()), &fresh_token()).await;
-            answer.status == 503
+            let (key, token) = (format!("new-{number}-{}", fresh_token()), fresh_token());
+            let is_full = begin(gateway, &key, &token).await.status == 503;
+            if !is_full {
+                store(gateway, &key, &token, LONG).await;
+            }
+            is_full
         })
         .await;
     }
@@ -89,17 +95,26 @@ async fn results_leave_room_for_locks_and_work_under_way_is_stored() {
     println!("{} of {UNDER_WAY} results were refused", refused.len());
     assert!((UNDER_WAY / 4..UNDER_WAY).contains(&refused.len()), "{} were refused", refused.len());
     lock_pairs(&pair, 1_000).await;
+    // Where a long one does not fit any more, a few of these still may.
+    let mut squeezed_in = 0;
     for (client, key, token) in &refused {
         client.patch(&format!("/once/{key}")).token(token).send().await.expect(200);
-        store(client, key, token, SHORT + 1).await.expect_problem(503, "store-nearly-full");
+        let answer = store(client, key, token, SHORT + 1).await;
+        if answer.status == 200 {
+            squeezed_in += 1;
+            continue;
+        }
+        answer.expect_problem(503, "store-nearly-full");
         store(client, key, token, SHORT).await.expect(200);
     }
+    assert!(squeezed_in < refused.len() / 4, "{squeezed_in} of {} fit all the same", refused.len());
     for (number, key, _) in &under_way {
         let read = begin(&pair.client(number + 1), key, &fresh_token()).await.expect(200);
-        assert!([LONG, SHORT].contains(&read.body.len()), "{key}: {}", read.body.len());
+        assert!([LONG, SHORT + 1, SHORT].contains(&read.body.len()), "{key}: {}", read.body.len());
     }
     let used = used_percent(pair.redis()).await;
-    assert!(used < 95, "{used} %");
+    println!("{used} % are used in the end");
+    assert!(used <= LONG_PERCENT + PAST_PERCENT, "{used} %");
     lock_pairs(&pair, 1_000).await;
 }
 
