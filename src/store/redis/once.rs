@@ -16,8 +16,10 @@ use super::listing::PageKind;
 use super::scripts::keys::KeySpace;
 use super::scripts::{Script, scripts, unexpected, unreadable};
 use crate::clock::whole_ms;
-use crate::lock::{FencingToken, Hex, LockKey};
-use crate::once::{Begun, BrokenRecord, GivenUp, RecordPage, RecordView, RenewedWork, Storing, WorkStatus};
+use crate::lock::{FencingToken, Hex, Lease, LockKey};
+use crate::once::{
+    Begun, BrokenRecord, GivenUp, Place, RecordPage, RecordView, RenewedWork, Storing, WorkStatus,
+};
 use crate::store::{
     Begin, BreakRecord, Bucket, GiveUp, ListRecords, LookAtRecord, RenewWork, StoreError, StoreResult,
     Tombstone, UndoBegin,
@@ -67,8 +69,15 @@ impl RedisStore {
         let is_new = reply.outcome == 0;
         match reply.outcome {
             0 | 1 => {
-                let record = reply.record().ok_or_else(|| StoreError::Unknown(unreadable(key)))?;
-                let place = record.place();
+                let place = match reply.number() {
+                    // Of a new record only the number is told: all else is as it was asked for.
+                    Some(fencing_token) => {
+                        let (left_ms, note) = (ttl.as_ms(), note.clone());
+                        let lease = Lease { fencing_token, left_ms, note, is_released: false };
+                        Place { lease, earlier: 0, earlier_fencing_token: None }
+                    }
+                    None => reply.record().ok_or_else(|| StoreError::Unknown(unreadable(key)))?.place(),
+                };
                 let number = place.lease.fencing_token;
                 if is_new {
                     link.room.took(begin.record.len());

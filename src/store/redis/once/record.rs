@@ -8,7 +8,8 @@ use crate::once::{
     Fingerprint, NotWorker, Place, RecordView, ResultView, Stored, WorkResult, WorkState, WorkStatus, Worker,
 };
 
-/// What a script replies: an outcome by number, then a text and lengths of time in ms, as far as there are some.
+/// What a script replies: an outcome by number, then a text and lengths of time in ms, as far as there are some. A number
+/// alone is that of a new grant.
 pub(super) struct RecordReply {
     pub(super) outcome: i64,
     text: Vec<u8>,
@@ -55,6 +56,9 @@ impl RecordReply {
 
 impl FromRedisValue for RecordReply {
     fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
+        if let Value::Int(number) = value {
+            return Ok(Self { outcome: 0, text: number.to_string().into_bytes(), lengths: Vec::new() });
+        }
         let Value::Array(fields) = value else { return Err("a reply that is no array".into()) };
         let mut fields = fields.into_iter();
         let Some(Value::Int(outcome)) = fields.next() else {

@@ -9,34 +9,46 @@
 --                                ttl, ms                        '1': a place that somebody had may be taken over
 --                                keep, ms                       '1': the token's place is confirmed, never granted
 --
--- Returns as told() in record.lua: 0 granted, now or by this attempt · 1 the token's already, and pinned now · 2 another works
---   3 may not be taken over · 4 done, with the whole record in place of its head
+-- Returns the number of the grant where the record is new, and else as told() in record.lua:
+--   0 granted, now or by this attempt · 1 the token's already, and pinned now · 2 another works · 3 may not be taken over
+--   4 done, with the whole record in place of its head
 --   5 fingerprint differs, 6 token released, 7 attempt voided, 8 no room, 9 not ours (these alone)
 
 local FENCE, INCARNATION, MEMORY_MS, HAS_ROOM = KEYS[#KEYS], ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'
 
--- Numbers are minted as in acquire.lua, which says why.
+-- Most records are new, and then nothing needs to be read. Where two of a call ask for one record, the second must be.
+local COUNT = (#KEYS - 1) / 2
+local ARE_NEW = redis.call('EXISTS', unpack(KEYS, 1, 2 * COUNT)) == 0
+local was_asked_for = {}
+
+-- Numbers are minted as in acquire.lua, which says why: where all records are new, at once for all.
+local number, spare = 0, 0
 local function mint()
+  if spare > 0 then
+    number, spare = number + 1, spare - 1
+    return number
+  end
   local replication_id = string.match(INCARNATION, '^%x+/(%x+)$')
   if replication_id then
     local is_same = string.find(redis.call('INFO', 'replication'), 'master_replid:' .. replication_id, 1, true)
     if not is_same then return nil, 'STALE the server was a replica in the meantime' end
   end
-  local number = redis.call('HINCRBY', FENCE, INCARNATION, 1)
+  local many = ARE_NEW and COUNT or 1
+  local last = redis.call('HINCRBY', FENCE, INCARNATION, many)
+  number, spare = last - many + 1, many - 1
   if number < SMALLEST_NUMBER then
     local run = run_of(FENCE, INCARNATION)
-    if run then redis.call('HDEL', FENCE, INCARNATION) end
-    number = run and redis.call('HINCRBY', FENCE, run, 1) or start_run(FENCE, INCARNATION)
+    redis.call('HDEL', FENCE, INCARNATION)
+    number, spare = run and redis.call('HINCRBY', FENCE, run, 1) or start_run(FENCE, INCARNATION), 0
   end
-  if number > LARGEST_NUMBER then return nil, 'FENCE the clock of the server is too far ahead for a fencing number' end
+  if number + spare > LARGEST_NUMBER then
+    spare = 0
+    return nil, 'FENCE the clock of the server is too far ahead for a fencing number'
+  end
   return number
 end
 
--- Most records are new, and then nothing needs to be read. Where two of a call ask for one record, the second must be.
-local ARE_NEW = redis.call('EXISTS', unpack(KEYS, 1, #KEYS - 1)) == 0
-local was_asked_for = {}
-
-return each((#KEYS - 1) / 2, function(i)
+return each(COUNT, function(i)
   local RECORD, TOMBSTONE = KEYS[2 * i - 1], KEYS[2 * i]
   local TOKEN, ATTEMPT, ttl_ms, keep_ms, fingerprint, owner, may_take_over, only_confirms = unpack(ARGV, 8 * i - 4, 8 * i + 3)
   local is_new = ARE_NEW and not was_asked_for[RECORD]
@@ -79,8 +91,15 @@ return each((#KEYS - 1) / 2, function(i)
 
   local number, why = mint()
   if not number then return redis.error_reply(why) end
+  local at_ms = lease_end(tonumber(ttl_ms))
+  if is_new then
+    -- The same as below, without what is known of a new one.
+    local head = line(TOKEN, ATTEMPT, whole(number), at_ms, 0, keep_ms, fingerprint, '0', owner)
+    redis.call('SET', RECORD, head, 'PX', whole(at_ms - NOW_MS + MEMORY_MS))
+    return number
+  end
   local granted = {
-    token = TOKEN, attempt = ATTEMPT, digits = whole(number), at_ms = lease_end(tonumber(ttl_ms)), earlier = earlier,
+    token = TOKEN, attempt = ATTEMPT, digits = whole(number), at_ms = at_ms, earlier = earlier,
     -- It stays what the first grant said.
     keep = keep_ms, fingerprint = record and record.fingerprint or fingerprint, before = before, owner = owner,
   }

@@ -10,6 +10,8 @@
 -- Returns { 0, number, ms for which it is kept, 1 if the lease was over } stored, now or before · { 1 } another result is stored
 --   { 2 } not begun, { 3, number } superseded, { 4, number } superseded, and done · { 5 } no room · { 9 } not ours
 
+local NOW = whole(NOW_MS)
+
 return each(#KEYS, function(i)
   local RECORD = KEYS[i]
   local token, number, keep_ms, status, result, room = unpack(ARGV, 6 * i - 5, 6 * i)
@@ -27,14 +29,13 @@ return each(#KEYS, function(i)
 
   if room == 'no' then return { 5 } end
   local keep = keep_ms ~= '' and keep_ms or record.keep
-  local header = 'd' .. record.token .. ' - ' .. record.digits .. ' ' .. whole(NOW_MS) .. ' ' .. whole(record.earlier) .. ' '
-    .. whole(record.at_ms) .. ' ' .. record.fingerprint .. ' ' .. record.before .. ' ' .. status .. ' ' .. record.owner
-  local function set() return redis.pcall('SET', RECORD, header .. '\n' .. result, 'PX', keep) end
-  local answer = set()
+  local done = 'd' .. record.token .. ' - ' .. record.digits .. ' ' .. NOW .. ' ' .. record.earlier_digits .. ' '
+    .. record.at_digits .. ' ' .. record.fingerprint .. ' ' .. record.before .. ' ' .. status .. ' ' .. record.owner .. '\n' .. result
+  local answer = redis.pcall('SET', RECORD, done, 'PX', keep)
   if answer.err and room == 'short' then
     -- A server that is out of memory allows SET only to a script that has written already, and PEXPIRE always.
     redis.call('PEXPIRE', RECORD, math.max(redis.call('PTTL', RECORD), 1))
-    answer = set()
+    answer = redis.pcall('SET', RECORD, done, 'PX', keep)
   end
   if answer.err then
     -- The place is still the worker's, which may store a short result.

@@ -7,7 +7,8 @@ local function each(count, ask)
   local replies = {}
   for i = 1, count do
     local is_done, reply = pcall(ask, i)
-    replies[i] = is_done and not reply.err and reply or { -1 }
+    local is_answer = is_done and (type(reply) == 'number' or not reply.err)
+    replies[i] = is_answer and reply or { -1 }
   end
   return replies
 end

@@ -21,7 +21,7 @@ local function whole(number) return string.format('%.0f', number) end
 local function record_of(key)
   local text = redis.call('GETRANGE', key, 0, LAST_OF_HEAD)
   if text == '' then return nil end
-  local kind, token, attempt, digits, at_ms, earlier, keep, fingerprint, before, owner =
+  local kind, token, attempt, digits, at_digits, earlier_digits, keep, fingerprint, before, owner =
     string.match(text, '^([wd])(%x+) (%S+) (%d+) (%d+) (%d+) (%d+) (%S+) (%d+) ([^\n]*)')
   -- A done record's second line belongs to the head, and what was read of its result does not.
   local head = kind == 'd' and string.match(text, '^[^\n]*\n[^\n]*\n') or kind == 'w' and text
@@ -29,7 +29,8 @@ local function record_of(key)
   local status
   if kind == 'd' then status, owner = string.match(owner, '^(%S+) (.*)$') end
   return {
-    kind = kind, token = token, attempt = attempt, digits = digits, at_ms = tonumber(at_ms), earlier = tonumber(earlier),
+    kind = kind, token = token, attempt = attempt, digits = digits, at_ms = tonumber(at_digits), at_digits = at_digits,
+    earlier = tonumber(earlier_digits), earlier_digits = earlier_digits,
     keep = keep, fingerprint = fingerprint, before = before, status = status, owner = owner, head = head,
     whole = #text <= LAST_OF_HEAD and text or nil,
   }
@@ -48,12 +49,18 @@ end
 -- When a lease ends that begins now.
 local function lease_end(ttl_ms) return NOW_MS + 1 + ttl_ms end
 
+-- The line of a record that is not done.
+local function line(token, attempt, digits, at_ms, earlier, keep, fingerprint, before, owner)
+  return 'w' .. token .. ' ' .. attempt .. ' ' .. digits .. ' ' .. whole(at_ms) .. ' ' .. whole(earlier) .. ' ' .. keep .. ' '
+    .. fingerprint .. ' ' .. before .. ' ' .. owner
+end
+
 -- Writes a record that is not done. It is remembered for `memory_ms` after its lease, and never shorter than before: `left_ms`.
 local function write(key, record, memory_ms, left_ms)
   record.life_ms = math.max(left_ms, math.max(record.at_ms - NOW_MS, 0) + memory_ms)
   record.kind = 'w'
-  record.head = 'w' .. record.token .. ' ' .. record.attempt .. ' ' .. record.digits .. ' ' .. whole(record.at_ms) .. ' '
-    .. whole(record.earlier) .. ' ' .. record.keep .. ' ' .. record.fingerprint .. ' ' .. record.before .. ' ' .. record.owner
+  record.head = line(record.token, record.attempt, record.digits, record.at_ms, record.earlier, record.keep,
+    record.fingerprint, record.before, record.owner)
   redis.call('SET', key, record.head, 'PX', whole(record.life_ms))
 end
 
