@@ -36,8 +36,23 @@ impl Record<'_> {
             grant.token == request.token
                 && grant.is_begin()
                 && grant.start_us <= request.latest_us()
-                && (grant.work() == Some(number) || grant.answer.is_in_doubt())
+                && (grant.work() == Some(number)
+                    || grant.answer.is_in_doubt()
+                    || self.found_its_own(grant, number))
         })
+    }
+
+    /// Whether a begin may have been granted the place, and have heard only of the result: a copy of its token's own post came
+    /// before the answer.
+    fn found_its_own(&self, begin: &Operation, number: u64) -> bool {
+        let Answer::Done { number: of, result, .. } = &begin.answer else { return false };
+        let is_its = |store: &Operation| {
+            matches!(&store.action, Action::Store { result: posted, .. } if posted == result)
+                && store.token == begin.token
+                && store.start_us <= begin.end_us
+                && store.may_be_done()
+        };
+        *of == number && self.operations.iter().any(|other| is_its(other))
     }
 
     /// O3: a worker stores by a number that it was told, and renews that one.

@@ -162,6 +162,16 @@ pub fn a_look_that_is_wrong_is_found() {
         begun().to("b", Action::Look, seen(State::Working, 1, 0, Some(true))).breaks_also_after_a_loss("O10");
     let _ =
         begun().to("", Action::Look, seen(State::Working, 1, 0, Some(false))).breaks_also_after_a_loss("O10");
+    // A late copy of its post came between the grant and its answer, which tells of the result.
+    let found_its_own = |who| {
+        told()
+            .to(who, store("r"), Answer::Lost)
+            .to("a", Action::Look, seen(State::Working, 1, 0, Some(true)))
+            .to("a", begin(), done(1, "r"))
+            .but(|begin| begin.start_us -= 100 * MS)
+    };
+    found_its_own("a").is_right();
+    let _ = found_its_own("b").breaks_also_after_a_loss("O10");
     let stored = || begun().to("a", store("r"), stored(1));
     stored().to("a", Action::Look, seen(State::Done, 1, 0, Some(true))).is_right();
     stored().to("a", Action::Look, seen(State::Lapsed, 1, 0, Some(true))).breaks("O1");
