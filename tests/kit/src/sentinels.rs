@@ -248,7 +248,8 @@ impl SentinelSetup {
     }
 
     /// Replaces a sentinel by one that knows nothing but that this server is the primary, as when Sentinel is set up
-    /// anew. It knows of no other sentinel, and of no server that does not follow this one.
+    /// anew. It knows of no other sentinel, and of no server that does not follow this one, and it takes no server for dead:
+    /// a failover of the new ones would have an epoch of its own.
     pub async fn set_up_anew(&mut self, sentinel: usize, server: usize) {
         self.sentinels[sentinel].kill();
         let file = self.sentinels[sentinel].directory().join(SENTINEL_CONFIG);
@@ -257,7 +258,8 @@ impl SentinelSetup {
             ["port ", "bind ", "dir ", "requirepass "].iter().any(|word| line.starts_with(word))
         };
         let kept: Vec<_> = config.lines().filter(is_kept).collect();
-        let watched = watching(&self.server_ports, server, self.options);
+        let options = SentinelOptions { down_after_ms: 60_000, ..self.options };
+        let watched = watching(&self.server_ports, server, options);
         std::fs::write(&file, format!("{}\n{watched}", kept.join("\n"))).unwrap();
         self.start_sentinel_again(sentinel).await;
     }
