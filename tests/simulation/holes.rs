@@ -134,13 +134,13 @@ const OF_RECORDS: [(&str, &str, &str); 31] = [
     ),
     (
         "a fingerprint is not compared with that of a result",
-        "if record and record.fingerprint ~= '-' and",
-        "if record and record.kind == 'w' and record.fingerprint ~= '-' and",
+        "if needed ~= '-' and needed ~= fingerprint then return { 5 } end",
+        "",
     ),
     (
         "a fingerprint is not compared at a take-over",
         "if record and record.fingerprint ~= '-' and",
-        "if record and (record.kind == 'd' or runs(record)) and record.fingerprint ~= '-' and",
+        "if record and runs(record) and record.fingerprint ~= '-' and",
     ),
     (
         "a take-over binds a record to its fingerprint",

@@ -15,6 +15,7 @@
 --   5 fingerprint differs, 6 token released, 7 attempt voided, 8 no room, 9 not ours (these alone)
 
 local FENCE, INCARNATION, MEMORY_MS, HAS_ROOM = KEYS[#KEYS], ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'
+local DONE = string.byte('d')
 
 -- Most records are new, and then nothing needs to be read. Where two of a call ask for one record, the second must be.
 local COUNT = (#KEYS - 1) / 2
@@ -50,17 +51,24 @@ end
 
 return each(COUNT, function(i)
   local RECORD, TOMBSTONE = KEYS[2 * i - 1], KEYS[2 * i]
-  local TOKEN, ATTEMPT, ttl_ms, keep_ms, fingerprint, owner, may_take_over, only_confirms = unpack(ARGV, 8 * i - 4, 8 * i + 3)
+  local fingerprint = ARGV[8 * i]
   local is_new = ARE_NEW and not was_asked_for[RECORD]
-  was_asked_for[RECORD] = true
+  if ARE_NEW then was_asked_for[RECORD] = true end
 
-  local record = not is_new and record_of(RECORD) or nil
+  local start = is_new and '' or start_of(RECORD)
+  if string.byte(start) == DONE then
+    -- Many ask for work that is done. Only what they are told is taken out of the record.
+    local at_digits, needed = string.match(start, '^d%x+ %S+ %d+ (%d+) %d+ %d+ (%S+) %d+ %S+ [^\n]*\n[^\n]*\n')
+    if not at_digits then return { 9 } end
+    if needed ~= '-' and needed ~= fingerprint then return { 5 } end
+    local result = #start <= LAST_OF_HEAD and start or redis.call('GET', RECORD)
+    return { 4, result, math.max(NOW_MS - at_digits, 0), math.max(redis.call('PTTL', RECORD) - 1, 0) }
+  end
+
+  local TOKEN, ATTEMPT, ttl_ms, keep_ms, _, owner, may_take_over, only_confirms = unpack(ARGV, 8 * i - 4, 8 * i + 3)
+  local record = record_in(start)
   if record and not record.kind then return { 9 } end
   if record and record.fingerprint ~= '-' and record.fingerprint ~= fingerprint then return { 5 } end
-  if record and record.kind == 'd' then
-    record.head = record.whole or redis.call('GET', RECORD)
-    return told(4, RECORD, record)
-  end
 
   local tombstone = not is_new and redis.call('GET', TOMBSTONE)
   local is_running = record and runs(record)

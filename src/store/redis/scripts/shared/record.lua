@@ -17,9 +17,11 @@ local NOW_MS = clock[1] * 1000 + math.floor(clock[2] / 1000)
 
 local function whole(number) return string.format('%.0f', number) end
 
--- The record of a key, if there is one. It has no `kind` if no script of ours wrote it. A short one is read `whole`.
-local function record_of(key)
-  local text = redis.call('GETRANGE', key, 0, LAST_OF_HEAD)
+-- What a record begins with. A short one is read whole.
+local function start_of(key) return redis.call('GETRANGE', key, 0, LAST_OF_HEAD) end
+
+-- The record that begins so, if there is one. It has no `kind` if no script of ours wrote it.
+local function record_in(text)
   if text == '' then return nil end
   local kind, token, attempt, digits, at_digits, earlier_digits, keep, fingerprint, before, owner =
     string.match(text, '^([wd])(%x+) (%S+) (%d+) (%d+) (%d+) (%d+) (%S+) (%d+) ([^\n]*)')
@@ -32,9 +34,10 @@ local function record_of(key)
     kind = kind, token = token, attempt = attempt, digits = digits, at_ms = tonumber(at_digits), at_digits = at_digits,
     earlier = tonumber(earlier_digits), earlier_digits = earlier_digits,
     keep = keep, fingerprint = fingerprint, before = before, status = status, owner = owner, head = head,
-    whole = #text <= LAST_OF_HEAD and text or nil,
   }
 end
+
+local function record_of(key) return record_in(start_of(key)) end
 
 -- Whether its worker's lease runs.
 local function runs(record) return record.kind == 'w' and record.at_ms > NOW_MS end
