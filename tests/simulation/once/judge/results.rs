@@ -38,7 +38,9 @@ impl Record<'_> {
                 && grant.start_us <= request.latest_us()
                 && (grant.work() == Some(number)
                     || grant.answer.is_in_doubt()
-                    || self.found_its_own(grant, number))
+                    || self.found_its_own(grant, number)
+                    // The store lost the grant that was told, and a late copy of the same begin was granted the place anew.
+                    || !grant.is_calm() && self.is_lost(grant, request))
         })
     }
 

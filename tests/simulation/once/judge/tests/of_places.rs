@@ -172,6 +172,16 @@ pub fn a_look_that_is_wrong_is_found() {
     };
     found_its_own("a").is_right();
     let _ = found_its_own("b").breaks_also_after_a_loss("O10");
+    // A late copy of its begin came when the store had lost the grant.
+    let begun_again = |calm_since_us| {
+        begun().but(|begin| begin.calm_since_us = calm_since_us).to(
+            "a",
+            Action::Look,
+            seen(State::Working, 2, 0, Some(true)),
+        )
+    };
+    begun_again(None).breaks("O10");
+    let _ = begun_again(Some(0)).breaks_also_after_a_loss("O10");
     let stored = || begun().to("a", store("r"), stored(1));
     stored().to("a", Action::Look, seen(State::Done, 1, 0, Some(true))).is_right();
     stored().to("a", Action::Look, seen(State::Lapsed, 1, 0, Some(true))).breaks("O1");
