@@ -15,6 +15,7 @@ mod once;
 mod quorum;
 mod retries;
 mod sentinel;
+mod slots;
 
 /// Whether the searches have the larger bounds, by the variable `MODEL`.
 fn is_long() -> bool {
