@@ -34,12 +34,15 @@ impl LockService {
         else {
             return refused(NotBegun::TooManyWaiters);
         };
+        let mut was_answered = false;
         loop {
             match self.begin_once(&request, self.deadline()).await {
                 Ok(Beginning { outcome: BeginOutcome::NotBegun(NotBegun::Busy(worker)), .. }) => {
+                    was_answered = true;
                     waiting.is_busy(worker);
                 }
                 Ok(Beginning { outcome: BeginOutcome::NotBegun(NotBegun::Abandoned(worker, _)), .. }) => {
+                    was_answered = true;
                     waiting.is_abandoned(worker);
                 }
                 Ok(answer) => {
@@ -63,6 +66,10 @@ impl LockService {
                     return Ok(Beginning { token, outcome: BeginOutcome::Done(stored) });
                 }
                 Next::ShuttingDown => return refused(NotBegun::ShuttingDown),
+                // What others were told is not all that there is to say to this token. It may have given up.
+                Next::Displaced | Next::Over if !was_answered => {
+                    return self.begin_once(&request, self.deadline()).await;
+                }
                 // A newer request of the same token waits in the place of this one: what is known is all that it is told.
                 Next::Displaced | Next::Over => {
                     let (worker, is_working) = waiting.last_told()?;

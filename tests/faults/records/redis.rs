@@ -1,11 +1,12 @@
 //! A single Redis that is emptied, or killed and started again with what it had, or without.
 
-use super::{Asked, Caught, ROOM};
-use kit::{Client, Gateway, RedisServer};
+use super::{Asked, Caught, ROOM, TTL};
+use kit::metrics::Scrape;
+use kit::{Client, Gateway, RedisServer, eventually, fresh_token};
 
 struct Scene {
     redis: RedisServer,
-    _gateways: [Gateway; 2],
+    gateways: [Gateway; 2],
     clients: [Client; 2],
 }
 
@@ -15,7 +16,7 @@ impl Scene {
         let redis = RedisServer::start_with(&["--appendonly", "yes", "--appendfsync", "always"]).await;
         let gateways = [Gateway::on_redis(&redis, &ROOM).await, Gateway::on_redis(&redis, &ROOM).await];
         let clients = gateways.each_ref().map(|gateway| Client::new(gateway.address));
-        Self { redis, _gateways: gateways, clients }
+        Self { redis, gateways, clients }
     }
 
     /// Catches works of this round, and has others asked for meanwhile.
@@ -56,4 +57,31 @@ async fn works_are_begun_anew_after_redis_was_killed_and_lost_its_data() {
         caught.begins_again().await;
         asked.was_told_right(1).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_gave_up_and_was_told_nothing_for_a_while_is_not_told_what_others_were() {
+    let mut scene = Scene::new().await;
+    let (client, here) = (scene.clients[0].clone(), scene.gateways[0].address);
+    let (has_left, worker, waiter) = (fresh_token(), fresh_token(), fresh_token());
+    let begin = |query: &str, token: &str| client.put(&format!("/once/k?{query}")).token(token);
+    begin(TTL, &has_left).send().await.expect(201);
+    client.delete("/once/k?clean=true").token(&has_left).send().await.expect(204);
+    begin(TTL, &worker).send().await.expect(201);
+    let are_waiting = async |count: f64| {
+        eventually("they wait", async || Scrape::of(here).await.get("fencepost_once_waiters") == count).await;
+    };
+    // It looks for both.
+    let other = tokio::spawn(begin("ttl=5m&wait=30s", &waiter).send());
+    are_waiting(1.0).await;
+    scene.redis.kill();
+    eventually("nothing is known", async || client.get("/once/k").send().await.status == 503).await;
+    let asked = async || Scrape::of(here).await.get("fencepost_store_seconds_count{step=\"begin\"}");
+    let before = asked().await;
+    let refused = tokio::spawn(begin("ttl=5m&wait=8s", &has_left).send());
+    eventually("both have asked in vain", async || asked().await >= before + 3.0).await;
+    scene.redis.start_again().await;
+    refused.await.unwrap().expect_problem(409, "token-released");
+    client.post("/once/k").token(&worker).body("done").send().await.expect(200);
+    other.await.unwrap().expect(200);
 }
