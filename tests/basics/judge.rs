@@ -405,6 +405,13 @@ fn a_poll_that_comes_late_may_lengthen_a_lease_that_another_request_pinned() {
     assert_eq!(judge_with(true, Vec::new()), ["I6"]);
     let strangers = Answer::Held { holder: Holder { left_ms: 890, ..holder("a", 5) }, yours: Some(false) };
     assert_eq!(judge_with(true, vec![operation("other", "b", Action::Look, (200, 210), strangers)]), ["I6"]);
+    // Nobody heard of the renewal that pinned it.
+    let lost = |token| {
+        let answer = Answer::Lost { was_written: true };
+        vec![operation("own", token, Action::Renew { ttl_ms: 1 }, (200, 210), answer)]
+    };
+    assert_eq!(judge_with(true, lost("a")), [""; 0]);
+    assert_eq!(judge_with(true, lost("b")), ["I6"]);
 }
 
 #[test]

@@ -35,12 +35,13 @@ impl Case<'_> {
         operation.is_acquire() && lost.any(|lost| lost.start_us <= until_us && lost.overlaps(&operation.span))
     }
 
-    /// Whether a copy of one of its polls may act when it has been granted: another request of its token has pinned the grant, so
-    /// the copy is taken for a repetition. Who does not wait has no copy that is not voided.
+    /// Whether a copy of one of its polls may act when it has been granted: another request of its token may have pinned the grant,
+    /// and then the copy is taken for a repetition. Who does not wait has no copy that is not voided.
     fn may_poll_late(&self, operation: &Operation, until_us: u64) -> bool {
         let pins = |other: &&Operation| {
             let is_of_it = other.token == operation.token && other.id != operation.id;
-            is_of_it && other.told().is_some() && other.span.start_us < until_us
+            let has_pinned = other.told().is_some() || other.is_in_doubt();
+            is_of_it && has_pinned && other.span.start_us < until_us
         };
         operation.waits
             && operation.is_acquire()
