@@ -614,6 +614,18 @@ fn strange_runs_that_were_right_are_called_right() {
 }
 
 #[test]
+fn two_requests_of_a_token_may_be_granted_one_number_by_a_quorum() {
+    let judge = |token: &str, is_of_quorum| {
+        let (one, other) = (acquire("a", "a", (0, 10), lost()), acquire("b", token, (0, 10), lost()));
+        let operations = vec![one, other, look((20, 30), held("a", 5)), look((31, 40), held("b", 5))];
+        judge_all(History { operations, is_of_quorum, ..History::default() })
+    };
+    assert_eq!(judge("a", true), [""; 0]);
+    assert_eq!(judge("b", true), ["I1"]);
+    assert_eq!(judge("a", false), ["I1"]);
+}
+
+#[test]
 fn wrong_runs_are_found_by_what_strangers_see() {
     // A smaller number after a larger one; one number of two grants; a holder that never asked.
     let (a, b) = (acquire("a", "a", (0, 10), lost()), acquire("b", "b", (0, 10), lost()));
