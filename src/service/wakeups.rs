@@ -248,8 +248,10 @@ impl Waiting {
             false => Duration::from_millis(rand::random_range(AFTER_END_OF_OTHERS_MS)),
         };
         self.wakeups.set_timer(&mut registry, &self.key, position.due_in_ms, pause);
-        // The offer's own hint may have been lost.
-        if let Some(offered) = position.offered_to.and_then(|attempt| registry.by_attempt.get(&attempt)) {
+        // The offer's own hint may have been lost. One that has just looked is not rung by what it was told: its token's offer may
+        // name it still when another request of the token has its ticket, and then it would look again and again.
+        let offered = position.offered_to.and_then(|attempt| registry.by_attempt.get(&attempt));
+        if let Some(offered) = offered.filter(|offered| offered.id != self.waiter.id) {
             offered.bell.notify_one();
         }
     }
@@ -285,5 +287,32 @@ impl Drop for Waiting {
                 registry.timers.remove(&(at, self.key.clone()));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
+    use super::*;
+
+    /// Another request of its token has the ticket, and the offer was made before that.
+    #[test]
+    fn one_who_is_told_of_an_offer_to_itself_is_not_rung_by_that() {
+        let (Ok(key), wakeups) = (LockKey::parse(b"k"), Arc::new(Wakeups::default())) else {
+            panic!("no key")
+        };
+        let [own, others] = [Attempt::generate(), Attempt::generate()];
+        let [waiting, other] = [own, others].map(|attempt| wakeups.enter(&key, Bucket(0), attempt));
+        let is_rung_by = |waiting: &Waiting, attempt| {
+            let (ticket, offered_to) = (Ticket::new(1), Some(attempt));
+            waiting.note(&QueuePosition { ticket, is_first: true, due_in_ms: 600, offered_to });
+            let mut context = Context::from_waker(Waker::noop());
+            [waiting, &other].map(|waiter| pin!(waiter.rung()).poll(&mut context).is_ready())
+        };
+        assert_eq!(is_rung_by(&waiting, own), [false, false]);
+        assert_eq!(is_rung_by(&waiting, others), [false, true]);
     }
 }

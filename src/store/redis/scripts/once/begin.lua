@@ -15,7 +15,6 @@
 --   5 fingerprint differs, 6 token released, 7 attempt voided, 8 no room, 9 not ours (these alone)
 
 local FENCE, INCARNATION, MEMORY_MS, HAS_ROOM = KEYS[#KEYS], ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'
-local DONE = string.byte('d')
 
 -- Most records are new, and then nothing needs to be read. Where two of a call ask for one record, the second must be.
 local COUNT = (#KEYS - 1) / 2
@@ -56,7 +55,7 @@ return each(COUNT, function(i)
   if ARE_NEW then was_asked_for[RECORD] = true end
 
   local start = is_new and '' or start_of(RECORD)
-  if string.byte(start) == DONE then
+  if string.sub(start, 1, 1) == 'd' then
     -- Many ask for work that is done. Only what they are told is taken out of the record.
     local at_digits, needed = string.match(start, '^d%x+ %S+ %d+ (%d+) %d+ %d+ (%S+) %d+ %S+ [^\n]*\n[^\n]*\n')
     if not at_digits then return { 9 } end
