@@ -367,13 +367,9 @@ impl Model for Rules {
     }
 }
 
-fn search(rules: Rules, until: HasDiscoveries) -> impl Checker<Rules> {
-    rules.checker().threads(2).finish_when(until).spawn_bfs().join()
-}
-
 /// The promises that are broken, each with the way there.
 fn broken_promises(rules: Rules) -> Vec<(&'static str, String)> {
-    let checker = search(rules, HasDiscoveries::AnyFailures);
+    let checker = crate::search(rules, HasDiscoveries::AnyFailures);
     let found = checker
         .discoveries()
         .into_iter()
@@ -385,7 +381,7 @@ fn broken_promises(rules: Rules) -> Vec<(&'static str, String)> {
 fn numbers_are_unique_and_grow_whatever_happens_to_the_servers() {
     for setting in [Setting::Split, Setting::SlowClock] {
         let rules = Rules { setting, mutant: Mutant::None, struck: None };
-        let checker = search(rules, HasDiscoveries::AnyFailures);
+        let checker = crate::search(rules, HasDiscoveries::AnyFailures);
         println!("{setting:?}: {} states", checker.unique_state_count());
         assert!(checker.unique_state_count() > 100_000);
         checker.assert_properties();

@@ -1,8 +1,6 @@
 //! A lock that is held by a connection: what its client, late copies of its request, other requests of the same token,
 //! rivals and the network may do, and what must hold whatever they do, in every order.
 
-use std::collections::BTreeSet;
-
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
 mod rules;
@@ -323,10 +321,6 @@ const VOIDED: Rules = Rules { retries: Retries::Voided, ..ONE };
 const SUPERSEDED: Rules = Rules { retries: Retries::Superseded, ..ONE };
 const HANDING_OVER: Rules = Rules { hands_over: true, ..TWO };
 
-fn search(rules: Rules, until: HasDiscoveries) -> impl Checker<Rules> {
-    rules.checker().threads(2).finish_when(until).spawn_bfs().join()
-}
-
 #[test]
 fn a_connection_holds_its_lock_and_frees_it_for_every_order_of_events() {
     let searches = [
@@ -341,7 +335,7 @@ fn a_connection_holds_its_lock_and_frees_it_for_every_order_of_events() {
         ("2 connections whose acquires are superseded", Rules { holds: 2, ..SUPERSEDED }),
     ];
     for (name, rules) in searches {
-        let checker = search(rules, HasDiscoveries::AnyFailures);
+        let checker = crate::search(rules, HasDiscoveries::AnyFailures);
         println!("{name}: {} states", checker.unique_state_count());
         checker.assert_properties();
     }
@@ -381,10 +375,6 @@ fn each_rule_of_a_connection_is_missed_when_it_is_left_out() {
         (Mutant::HandOverStaysGuarded, HANDING_OVER, BELIEF),
     ];
     for (mutant, rules, property) in mutants {
-        let checker = search(Rules { mutant, ..rules }, HasDiscoveries::AnyOf(BTreeSet::from([property])));
-        let Some(trace) = checker.discovery(property) else {
-            panic!("{mutant:?}: it is not missed that {property}")
-        };
-        println!("{mutant:?}: {:?}", trace.into_actions());
+        crate::is_missed(&format!("{mutant:?}"), Rules { mutant, ..rules }, property);
     }
 }

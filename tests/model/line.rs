@@ -24,8 +24,6 @@
 //! after a lapse. Marks do not age, the clock does not step, and nothing but requests of the token pins a
 //! grant (that is in the model of retries).
 
-use std::collections::BTreeSet;
-
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
 mod actions;
@@ -183,10 +181,6 @@ impl Rules {
     }
 }
 
-fn search(rules: Rules, until: HasDiscoveries) -> impl Checker<Rules> {
-    rules.checker().threads(2).finish_when(until).spawn_bfs().join()
-}
-
 const fn asker(token: Token, gateway: Gateway) -> Asker {
     Asker { token, gateway, waits: true }
 }
@@ -283,7 +277,7 @@ fn rules_of(scenario: &str) -> Rules {
 #[test]
 fn the_line_is_kept_for_every_order_of_events() {
     for (name, rules) in SCENARIOS {
-        let checker = search(*rules, HasDiscoveries::AnyFailures);
+        let checker = crate::search(*rules, HasDiscoveries::AnyFailures);
         println!("{name}: {} states", checker.unique_state_count());
         checker.assert_properties();
     }
@@ -345,12 +339,11 @@ fn each_rule_of_the_line_is_missed_when_it_is_left_out() {
         (Mutant::FreedIsForgotten, "three: leave, DELETE, doubt", FREED),
     ];
     for (mutant, scenario, property) in mutants {
-        let checker =
-            search(Rules { mutant, ..rules_of(scenario) }, HasDiscoveries::AnyOf(BTreeSet::from([property])));
-        let Some(trace) = checker.discovery(property) else {
-            panic!("{scenario}, {mutant:?}: it is not missed that {property}")
-        };
-        println!("{scenario}, {mutant:?}: {:?}", trace.into_actions());
+        crate::is_missed(
+            &format!("{scenario}, {mutant:?}"),
+            Rules { mutant, ..rules_of(scenario) },
+            property,
+        );
     }
 }
 
@@ -369,7 +362,7 @@ fn what_is_belt_and_braces_is_not_missed() {
         (Mutant::TicketIsNotGranted, "passers: delay, hint, beat"),
     ];
     for (mutant, scenario) in mutants {
-        let checker = search(Rules { mutant, ..rules_of(scenario) }, HasDiscoveries::AnyFailures);
+        let checker = crate::search(Rules { mutant, ..rules_of(scenario) }, HasDiscoveries::AnyFailures);
         checker.assert_properties();
     }
 }

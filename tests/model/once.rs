@@ -9,7 +9,7 @@
 //! Not modelled, as it does not decide who begins and what is stored: limits and sizes, content types, rights. How a
 //! `DELETE` is answered twice is in the model of retries, and what numbers are after a loss in that of the fence.
 
-use stateright::{Checker, HasDiscoveries, Model, Property};
+use stateright::{Model, Property};
 
 use self::rules::{Mutant, Rules};
 use self::state::{Command, Number, Phase, Record, Run, RunState, Sent, State, Token, Truth, attempt_of};
@@ -199,8 +199,4 @@ impl Model for Rules {
     fn properties(&self) -> Vec<Property<Self>> {
         self.promises()
     }
-}
-
-fn search(rules: Rules, until: HasDiscoveries) -> impl Checker<Rules> {
-    rules.checker().threads(2).finish_when(until).spawn_bfs().join()
 }

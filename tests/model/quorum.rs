@@ -4,7 +4,7 @@
 //! Time has no numbers: see `Lock`. Answers arrive at once: a gateway acts on them however late, and one that was lost
 //! is like one that no step was made of. What does not run is lost, or late.
 
-use stateright::{Checker, HasDiscoveries, Model, Property};
+use stateright::{Model, Property};
 
 use self::council::{Care, Mishap, tidy};
 use self::gateway::Step;
@@ -307,8 +307,4 @@ impl Model for Rules {
     fn properties(&self) -> Vec<Property<Self>> {
         self.promises()
     }
-}
-
-fn search(rules: Rules, until: HasDiscoveries) -> impl Checker<Rules> {
-    rules.checker().threads(2).finish_when(until).spawn_bfs().join()
 }

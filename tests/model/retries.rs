@@ -332,10 +332,6 @@ const DUPLICATED: Rules = Rules { has_duplicate: true, ..SMALL };
 const RENEWED: Rules = Rules { has_patch: true, ..SMALL };
 const MADE: Rules = Rules { tokens: Tokens::Made, ..SMALL };
 
-fn search(rules: Rules, until: HasDiscoveries) -> impl Checker<Rules> {
-    rules.checker().threads(2).finish_when(until).spawn_bfs().join()
-}
-
 #[test]
 fn the_rules_hold_for_every_order_of_events() {
     let searches = [
@@ -351,7 +347,7 @@ fn the_rules_hold_for_every_order_of_events() {
         ("PUT + PATCH + 2 DELETEs of made tokens", Rules { has_patch: true, deletes: 2, ..MADE }),
     ];
     for (name, rules) in searches {
-        let checker = search(rules, HasDiscoveries::AnyFailures);
+        let checker = crate::search(rules, HasDiscoveries::AnyFailures);
         println!("{name}: {} states", checker.unique_state_count());
         checker.assert_properties();
     }
@@ -386,10 +382,10 @@ fn each_rule_is_missed_when_it_is_left_out() {
         (Mutant::VoidedIsUndone, RENEWED, ORPHAN),
     ];
     for (mutant, rules, property) in mutants {
-        let checker = search(Rules { mutant, ..rules }, HasDiscoveries::AnyOf(BTreeSet::from([property])));
-        let Some(trace) = checker.discovery(property) else {
-            panic!("{:?} tokens, {mutant:?}: it is not missed that {property}", rules.tokens)
-        };
-        println!("{:?} tokens, {mutant:?}: {:?}", rules.tokens, trace.into_actions());
+        crate::is_missed(
+            &format!("{:?} tokens, {mutant:?}", rules.tokens),
+            Rules { mutant, ..rules },
+            property,
+        );
     }
 }

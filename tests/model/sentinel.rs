@@ -298,13 +298,9 @@ impl Model for Rules {
     }
 }
 
-fn search(rules: Rules, until: HasDiscoveries) -> impl Checker<Rules> {
-    rules.checker().threads(2).finish_when(until).spawn_bfs().join()
-}
-
 /// The promises that are broken, each with the way there.
 fn broken_promises(rules: Rules) -> Vec<(&'static str, String)> {
-    let checker = search(rules, HasDiscoveries::AnyFailures);
+    let checker = crate::search(rules, HasDiscoveries::AnyFailures);
     let found = checker.discoveries().into_iter();
     let found = found.filter(|(name, _)| name.starts_with("I1") || name.starts_with("I2"));
     found.map(|(name, path)| (name, format!("{:?}", path.into_actions()))).collect()
@@ -314,7 +310,7 @@ fn broken_promises(rules: Rules) -> Vec<(&'static str, String)> {
 fn numbers_are_unique_and_grow_under_sentinel() {
     for bounds in [MORE_NUMBERS, MORE_MISHAPS] {
         let rules = Rules { bounds, mutant: Mutant::None, struck: None };
-        let checker = search(rules, HasDiscoveries::AnyFailures);
+        let checker = crate::search(rules, HasDiscoveries::AnyFailures);
         println!("{bounds:?}: {} states", checker.unique_state_count());
         assert!(checker.unique_state_count() > 100_000);
         checker.assert_properties();

@@ -7,7 +7,7 @@
 //! Not modelled: numbers after a loss of data, the clock, `min_hold` and breaks. What gateways tell each other is left out too: who
 //! waits may look at any time that it is bound to.
 
-use stateright::{Checker, HasDiscoveries, Model, Property};
+use stateright::{Model, Property};
 
 use self::rules::Rules;
 use self::state::{Deletion, Due, Holder, Phase, Request, Script, Sent, State, Token};
@@ -86,8 +86,4 @@ impl Model for Rules {
     fn properties(&self) -> Vec<Property<Self>> {
         self.promises()
     }
-}
-
-fn search(rules: Rules, until: HasDiscoveries) -> impl Checker<Rules> {
-    rules.checker().threads(2).finish_when(until).spawn_bfs().join()
 }

@@ -1,6 +1,5 @@
 //! What is searched.
 
-use std::collections::BTreeSet;
 use std::time::Instant;
 
 use stateright::{Checker, HasDiscoveries};
@@ -10,7 +9,6 @@ use super::promises::{
     OWN_NUMBER, REPLAY, SAME_TOKEN, STRANGER, SUPERSEDED,
 };
 use super::rules::{Mutant, Rules, Worker};
-use super::search;
 use super::state::Token;
 
 const fn worker(token: Token) -> Worker {
@@ -118,7 +116,7 @@ fn records_with_results_keep_their_promises() {
     let bounds = if crate::is_long() { LONG } else { SHORT };
     for (name, rules) in bounds {
         let begun = Instant::now();
-        let checker = search(*rules, HasDiscoveries::AnyFailures);
+        let checker = crate::search(*rules, HasDiscoveries::AnyFailures);
         println!("{name}: {} states in {:.1?}", checker.unique_state_count(), begun.elapsed());
         assert!(checker.is_done());
         checker.assert_properties();
@@ -163,10 +161,6 @@ fn each_rule_of_records_is_missed_when_it_is_left_out() {
         (Mutant::MarksRunOutEarly, MARKED, SAME_TOKEN),
     ];
     for (mutant, rules, property) in mutants {
-        let checker = search(Rules { mutant, ..rules }, HasDiscoveries::AnyOf(BTreeSet::from([property])));
-        let Some(trace) = checker.discovery(property) else {
-            panic!("{mutant:?}: it is not missed that {property}")
-        };
-        println!("{mutant:?}: {} states, {:?}", checker.unique_state_count(), trace.into_actions());
+        crate::is_missed(&format!("{mutant:?}"), Rules { mutant, ..rules }, property);
     }
 }

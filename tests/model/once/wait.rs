@@ -260,7 +260,6 @@ impl Model for Rules {
 }
 
 mod scenarios {
-    use std::collections::BTreeSet;
 
     use super::*;
     use crate::is_long;
@@ -321,15 +320,11 @@ mod scenarios {
         ("strangers, broken", Rules { breaks: 1, leaves: 1, lost_answers: 1, ..STRANGERS }),
     ];
 
-    fn search(rules: Rules, until: HasDiscoveries) -> impl Checker<Rules> {
-        rules.checker().threads(2).finish_when(until).spawn_bfs().join()
-    }
-
     #[test]
     fn nobody_sleeps_though_there_is_something_to_be_told() {
         let bounds = if is_long() { LONG } else { SHORT };
         for (name, rules) in bounds {
-            let checker = search(*rules, HasDiscoveries::AnyFailures);
+            let checker = crate::search(*rules, HasDiscoveries::AnyFailures);
             println!("waiting, {name}: {} states", checker.unique_state_count());
             assert!(checker.is_done());
             checker.assert_properties();
@@ -354,12 +349,7 @@ mod scenarios {
             (Mutant::ResultIsNotCompared, STRANGERS, STRANGER),
         ];
         for (mutant, rules, property) in mutants {
-            let checker =
-                search(Rules { mutant, ..rules }, HasDiscoveries::AnyOf(BTreeSet::from([property])));
-            let Some(trace) = checker.discovery(property) else {
-                panic!("{mutant:?}: it is not missed that {property}")
-            };
-            println!("{mutant:?}: {} states, {:?}", checker.unique_state_count(), trace.into_actions());
+            crate::is_missed(&format!("{mutant:?}"), Rules { mutant, ..rules }, property);
         }
     }
 }

@@ -1,6 +1,5 @@
 //! What is searched.
 
-use std::collections::BTreeSet;
 use std::time::Instant;
 
 use stateright::{Checker, HasDiscoveries};
@@ -8,7 +7,7 @@ use stateright::{Checker, HasDiscoveries};
 use super::promises::{
     CERTAIN, DENIED, EXCLUSION, FREED, LEFT, ONE_NUMBER, ORDER, REPAIRED_BELOW, UNIQUE, ZOMBIE,
 };
-use super::{Asked, Kind, Mutant, Rules, Stale, search};
+use super::{Asked, Kind, Mutant, Rules, Stale};
 
 const fn asked(kind: Kind, token: u8) -> Asked {
     Asked {
@@ -191,7 +190,7 @@ fn the_quorum_keeps_its_promises() {
     let bounds = if crate::is_long() { LONG } else { SHORT };
     for (name, rules) in bounds {
         let begun = Instant::now();
-        let checker = search(*rules, HasDiscoveries::AnyFailures);
+        let checker = crate::search(*rules, HasDiscoveries::AnyFailures);
         println!("{name}: {} states in {:.1?}", checker.unique_state_count(), begun.elapsed());
         assert!(checker.is_done());
         checker.assert_properties();
@@ -244,17 +243,13 @@ fn each_rule_of_the_quorum_is_missed_when_it_is_left_out() {
         (Mutant::DifferentOwnAddUp, THREE_TIMES, ONE_NUMBER),
     ];
     for (mutant, rules, property) in mutants {
-        let checker = search(Rules { mutant, ..rules }, HasDiscoveries::AnyOf(BTreeSet::from([property])));
-        let Some(trace) = checker.discovery(property) else {
-            panic!("{mutant:?}: it is not missed that {property}")
-        };
-        println!("{mutant:?}: {} states, {:?}", checker.unique_state_count(), trace.into_actions());
+        crate::is_missed(&format!("{mutant:?}"), Rules { mutant, ..rules }, property);
     }
 }
 
 #[test]
 fn a_repair_that_minds_the_fence_is_refused_beside_newer_locks() {
     let rules = Rules { mutant: Mutant::RepairNeedsTheFence, ..BUMPED };
-    let checker = search(rules, HasDiscoveries::AnyFailures);
+    let checker = crate::search(rules, HasDiscoveries::AnyFailures);
     assert!(checker.is_done() && checker.discovery(REPAIRED_BELOW).is_none());
 }

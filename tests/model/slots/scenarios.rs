@@ -1,13 +1,11 @@
 //! What is searched.
 
-use std::collections::BTreeSet;
 use std::time::Instant;
 
 use stateright::{Checker, HasDiscoveries};
 
 use super::promises::{BESIDE, COUNTED, FREED, HELD, IN_TURN, LEFT, NOT_IDLE, OWN_SLOT};
 use super::rules::{Asker, Mutant, Rules};
-use super::search;
 use super::state::{Left, Token, Width};
 
 /// Of those who read beside any number of others.
@@ -84,7 +82,7 @@ fn slots_keep_their_promises() {
     let mut states = 0;
     for (name, rules) in SCENARIOS {
         let begun = Instant::now();
-        let checker = search(*rules, HasDiscoveries::AnyFailures);
+        let checker = crate::search(*rules, HasDiscoveries::AnyFailures);
         println!("{name}: {} states in {:.1?}", checker.unique_state_count(), begun.elapsed());
         assert!(checker.is_done());
         checker.assert_properties();
@@ -116,10 +114,6 @@ fn each_rule_of_slots_is_missed_when_it_is_left_out() {
         (Mutant::SlotIsCounted, FIVE, OWN_SLOT),
     ];
     for (mutant, rules, property) in mutants {
-        let checker = search(Rules { mutant, ..rules }, HasDiscoveries::AnyOf(BTreeSet::from([property])));
-        let Some(trace) = checker.discovery(property) else {
-            panic!("{mutant:?}: it is not missed that {property}")
-        };
-        println!("{mutant:?}: {} states, {:?}", checker.unique_state_count(), trace.into_actions());
+        crate::is_missed(&format!("{mutant:?}"), Rules { mutant, ..rules }, property);
     }
 }
