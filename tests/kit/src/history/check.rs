@@ -118,7 +118,11 @@ impl Case<'_> {
 
     /// The request that was granted what this holder holds.
     pub(super) fn grant_of(&self, holder: &Holder) -> Option<&Operation> {
-        self.operations.iter().find(|operation| operation.id == holder.id).copied()
+        self.request(&holder.id)
+    }
+
+    fn request(&self, id: &str) -> Option<&Operation> {
+        self.operations.iter().find(|operation| operation.id == id).copied()
     }
 
     /// Whether an operation did nothing, and will not. With its data a store loses what it knew of voided attempts,
@@ -158,7 +162,7 @@ impl Case<'_> {
     /// Whether these two requests have one token. By chance two gateways of a quorum propose one number, and what servers accept of
     /// both is one grant.
     fn is_of_one_token(&self, one: &str, other: &str) -> bool {
-        let token = |id| self.operations.iter().find(|operation| operation.id == id)?.token.as_ref();
+        let token = |id| self.request(id)?.token.as_ref();
         token(one).is_some() && token(one) == token(other)
     }
 

@@ -61,7 +61,7 @@ return each(COUNT, function(i)
     if not at_digits then return { 9 } end
     if needed ~= '-' and needed ~= fingerprint then return { 5 } end
     local result = #start <= LAST_OF_HEAD and start or redis.call('GET', RECORD)
-    return { 4, result, math.max(NOW_MS - at_digits, 0), math.max(redis.call('PTTL', RECORD) - 1, 0) }
+    return told(4, RECORD, { kind = 'd', head = result, at_ms = tonumber(at_digits) })
   end
 
   local TOKEN, ATTEMPT, ttl_ms, keep_ms, _, owner, may_take_over, only_confirms = unpack(ARGV, 8 * i - 4, 8 * i + 3)
