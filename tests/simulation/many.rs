@@ -99,26 +99,26 @@ impl Sum {
     fn ends_well(&self) -> bool {
         let Some((settings, outcome)) = self.failed.first() else { return true };
         let (less, came_of_it) = shrink(settings.clone(), outcome.clone());
-        println!("\nA promise was broken:\n{outcome}\n{settings}");
+        println!("\nA promise was broken in {} of them, first so:\n{outcome}\n{settings}", self.failed.len());
         println!("\nThe least that was found in which it is broken too:\n{came_of_it}\n{less}");
         false
     }
 }
 
-/// Plays them, as many at once as there are cores, until they end or the time is over.
+/// Plays them, as many at once as there are cores, until they end or the time is over. A hole is looked for until it is found once.
 fn play(all: impl Iterator<Item = Settings> + Send, until: Option<Instant>) -> Sum {
     let (all, sum) = (Mutex::new(all), Mutex::new(Sum::default()));
-    let has_failed = AtomicBool::new(false);
+    let is_found = AtomicBool::new(false);
     thread::scope(|scope| {
         for _ in 0..thread::available_parallelism().unwrap().get() {
             scope.spawn(|| {
-                while !has_failed.load(Ordering::Relaxed) && until.is_none_or(|until| Instant::now() < until)
-                {
+                while !is_found.load(Ordering::Relaxed) && until.is_none_or(|until| Instant::now() < until) {
                     let Some(settings) = all.lock().unwrap().next() else { break };
                     let outcome = Outcome::of(&settings);
-                    has_failed.fetch_or(!outcome.violations.is_empty(), Ordering::Relaxed);
-                    if !outcome.violations.is_empty() && settings.hole.is_none() {
-                        println!("{outcome}\n{settings}");
+                    match (outcome.violations.is_empty(), &settings.hole) {
+                        (true, _) => {}
+                        (false, Some(_)) => is_found.store(true, Ordering::Relaxed),
+                        (false, None) => println!("{outcome}\n{settings}"),
                     }
                     sum.lock().unwrap().add(&settings, outcome);
                 }
