@@ -9,8 +9,9 @@ use super::{Action, Answer, History, Holder, Operation, Span, Update};
 /// How soon after the last fault nothing may be left of a grant that reached nobody.
 pub(super) const ORPHANS_END_WITHIN_US: u64 = 1_000_000;
 
-/// How long a gateway may be busy with taking back after its client has left.
-pub(super) const CLEANING_US: u64 = 3_000_000;
+/// How long a gateway may be busy with taking back after its client has left: three seconds, and before them as long as it may be
+/// cut off from its servers. If it ends meanwhile, nobody takes back.
+pub(super) const CLEANING_US: u64 = 9_000_000;
 
 /// How late a request may reach its gateway whose client has left.
 const LATEST_US: u64 = 5_000_000;
