@@ -80,7 +80,7 @@ pub enum Denied {
     #[error("this API key does not have the right {:?}", .0.name())]
     Right(Right),
     /// The right is there, for other locks than these.
-    #[error("this API key has the right {:?} only for locks of other names: none of its prefixes fits this one", .0.name())]
+    #[error("this API key has the right {:?} only for other names: none of its prefixes fits this one", .0.name())]
     Prefix(Right),
 }
 

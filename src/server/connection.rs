@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
-use axum::http::header::CONNECTION;
+use axum::http::header::{CONNECTION, TRANSFER_ENCODING};
 use axum::http::{HeaderValue, Request, Version};
 use axum::response::Response;
 use http_body_util::BodyExt;
@@ -250,12 +250,15 @@ async fn respond(
 ) -> Result<Response, Infallible> {
     let version = request.version();
     let (has_body, is_malformed) = (!request.body().is_end_stream(), malformed.is_some());
+    let is_coded = request.headers().contains_key(TRANSFER_ENCODING);
     let mut response = match malformed {
         None => app.answer(request.map(Body::new)).await,
         Some(why) => app.refuse(request.map(Body::new), why),
     };
-    // If a request has a malformed head, or a body that was not read, nothing behind it can be trusted.
-    let is_last = is_malformed || has_body && response.extensions().get::<BodyWasRead>().is_none();
+    // If a request has a malformed head, or a body that was not read, or whose end only hyper knows, nothing behind it can be
+    // trusted.
+    let is_unread = has_body && response.extensions().get::<BodyWasRead>().is_none();
+    let is_last = is_malformed || is_coded || is_unread;
     // A stream is in flight until its end. For the timers, all other answers are over when the handler returns.
     if response.body().size_hint().exact().is_none() {
         response = response.map(|body| {

@@ -6,23 +6,43 @@ use std::sync::Arc;
 use super::application::Malformed;
 use super::requests::Requests;
 
+/// The longest line of a head that is read for what it says of the body.
+const MOST_FIELD_BYTES: usize = 64;
+
 /// Reads the heads of one connection before hyper does, and notes the first malformed one. Nothing behind it is served.
 ///
-/// A request with a body is the last one of its connection. So there are only heads here.
+/// A body is skipped by its length. Behind one that has none, [no request is served](super::connection).
 pub(super) struct Heads {
     requests: Arc<Requests>,
     /// Requests whose head is complete.
     complete: usize,
     is_in_fields: bool,
-    /// How many bytes of the unfinished line were read before, and the last byte of all.
+    /// How many bytes of the unfinished line were read before, the first of them, and the last byte of all.
     line_bytes: usize,
+    line: Vec<u8>,
     last: u8,
+    /// What the head that is being read says of its body: its length, or that only its own marks end it.
+    announced: Option<u64>,
+    is_coded: bool,
+    /// What is left to be read of a body.
+    body_bytes: u64,
     is_over: bool,
 }
 
 impl Heads {
     pub(super) fn new(requests: Arc<Requests>) -> Self {
-        Self { requests, complete: 0, is_in_fields: false, line_bytes: 0, last: 0, is_over: false }
+        Self {
+            requests,
+            complete: 0,
+            is_in_fields: false,
+            line_bytes: 0,
+            line: Vec::new(),
+            last: 0,
+            announced: None,
+            is_coded: false,
+            body_bytes: 0,
+            is_over: false,
+        }
     }
 
     /// Says that the connection has no heads of HTTP/1.
@@ -32,9 +52,17 @@ impl Heads {
 
     /// Reads what hyper is about to read.
     pub(super) fn read(&mut self, bytes: &[u8]) {
-        if self.is_over {
-            return;
+        let mut rest = bytes;
+        while !self.is_over && !rest.is_empty() {
+            let of_body = rest.len().min(usize::try_from(self.body_bytes).unwrap_or(usize::MAX));
+            self.body_bytes -= of_body as u64;
+            rest = &rest[of_body..];
+            rest = &rest[self.read_heads(rest)..];
         }
+    }
+
+    /// Reads heads up to the first with a body, and returns how many bytes they are.
+    fn read_heads(&mut self, bytes: &[u8]) -> usize {
         let mut begin = 0;
         let (words, rest) = bytes.as_chunks();
         let mut padded = [0; 8];
@@ -51,29 +79,76 @@ impl Heads {
                 found &= found - 1;
                 if bytes[at] == b'#' {
                     if !self.is_in_fields {
-                        return self.note(Malformed::Fragment);
+                        self.note(Malformed::Fragment);
+                        return bytes.len();
                     }
                     continue;
                 }
                 if (if at > 0 { bytes[at - 1] } else { self.last }) != b'\r' {
-                    return self.note(Malformed::BareLineFeed);
+                    self.note(Malformed::BareLineFeed);
+                    return bytes.len();
                 }
                 // Empty lines are allowed before a request, as in hyper.
                 let is_empty = self.line_bytes + at - begin == 1;
-                self.complete += usize::from(self.is_in_fields && is_empty);
+                let ends = self.is_in_fields && is_empty;
+                if self.is_in_fields && !is_empty {
+                    self.read_field(&bytes[begin..at]);
+                }
                 self.is_in_fields = !is_empty;
                 (self.line_bytes, begin) = (0, at + 1);
+                self.line.clear();
+                if ends {
+                    self.complete += 1;
+                    self.body_bytes = self.announced.take().unwrap_or(0);
+                    self.is_over |= self.is_coded;
+                }
+                if self.body_bytes > 0 || self.is_over {
+                    // What ends a body begins no line.
+                    self.last = 0;
+                    return begin;
+                }
             }
             index += 1;
         }
         self.line_bytes += bytes.len() - begin;
+        let room = MOST_FIELD_BYTES - self.line.len();
+        self.line.extend(bytes[begin..].iter().take(room));
         self.last = *bytes.last().unwrap_or(&self.last);
+        bytes.len()
+    }
+
+    /// Reads a line of a head, of which `rest` is what has come now.
+    fn read_field(&mut self, rest: &[u8]) {
+        let bytes = self.line_bytes + rest.len();
+        if !self.line.is_empty() {
+            let room = MOST_FIELD_BYTES - self.line.len();
+            self.line.extend(rest.iter().take(room));
+        }
+        let line = if self.line.is_empty() { rest } else { &self.line };
+        if !matches!(line.first(), Some(b'c' | b'C' | b't' | b'T')) {
+            return;
+        }
+        self.is_coded |= value_of(line, b"transfer-encoding:").is_some();
+        let Some(value) = value_of(line, b"content-length:") else { return };
+        let is_number = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
+        let number = std::str::from_utf8(value).ok().filter(|_| is_number).and_then(|text| text.parse().ok());
+        // hyper takes two that say the same, and others may not.
+        if number.is_none() || self.announced.is_some() || bytes > MOST_FIELD_BYTES {
+            return self.note(Malformed::Length);
+        }
+        self.announced = number;
     }
 
     fn note(&mut self, why: Malformed) {
         self.requests.note_malformed(self.complete, why);
         self.is_over = true;
     }
+}
+
+/// What a line says, if it begins with this name in lower case.
+fn value_of<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    let (begin, value) = line.split_at_checked(name.len())?;
+    begin.eq_ignore_ascii_case(name).then(|| value.trim_ascii())
 }
 
 /// Sets the high bit of each byte of a word that equals this byte. Lines of heads are short: a search that is made for

@@ -1,5 +1,7 @@
 //! Heads of requests that say something else than they seem to: what the HTTP library lets pass.
 
+mod bodies;
+
 use std::net::SocketAddr;
 use std::time::Duration;
 

@@ -35,7 +35,7 @@ export async function keys(url, ofAll, ofTeam, ofWatcher) {
   await page.reload();
   await ui.shows('ci/build');
   await ui.search.fill('prod/');
-  await page.getByRole('alert').getByText('only for locks of other names').waitFor();
+  await page.getByRole('alert').getByText('only for other names').waitFor();
   await ui.search.fill('ci/');
   await ui.shows('ci/test');
   await ui.button('ci/test').click();

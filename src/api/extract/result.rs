@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{FromRequest, Request};
-use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
+use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, TRANSFER_ENCODING};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Version};
 use http_body_util::{BodyExt, Limited};
@@ -77,6 +77,15 @@ fn read_head(parts: &Parts, is_empty: bool, app: &AppState) -> Result<Head, Prob
     if parts.headers.contains_key(CONTENT_ENCODING) {
         let detail = "a result is kept as it is: send it without Content-Encoding";
         return Err(Problem::input(ProblemType::ResultEncoded, "Content-Encoding", detail));
+    }
+    if parts
+        .headers
+        .get_all(TRANSFER_ENCODING)
+        .iter()
+        .any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked"))
+    {
+        let detail = "a result is kept as it is: send it in chunks, or with its length, and not in another Transfer-Encoding";
+        return Err(Problem::input(ProblemType::ResultEncoded, "Transfer-Encoding", detail));
     }
     let most = app.limits.max_result_bytes;
     let announced = announced_bytes(&parts.headers);

@@ -45,13 +45,13 @@ problem_types! {
         UnexpectedBody = BAD_REQUEST, "unexpected-body", "The request has a body",
             "Everything is said in the path, the query and the headers. A request with a body is refused, so that nothing in it is overlooked. Nothing was changed.";
         MalformedRequest = BAD_REQUEST, "malformed-request", "The request can be read in two ways",
-            "The address has a #, or the Host header is missing or there twice, or a line does not end with a carriage return and a line feed. Others on the way could read such a request in another way. Nothing was changed.";
+            "The address has a #, or the Host header is missing or there twice, or Content-Length is there twice or no plain number, or a line does not end with a carriage return and a line feed. Others on the way could read such a request in another way. Nothing was changed.";
         KeyRequired = UNAUTHORIZED, "key-required", "An API key is required",
             "This gateway serves clients that send an API key: `Authorization: Bearer fp_…`. Its operator can give you one. Nothing was changed.";
         KeyRefused = UNAUTHORIZED, "key-refused", "The API key is not accepted",
             "The API key in the Authorization header is malformed, unknown, expired or revoked. Nothing was changed.";
         RightMissing = FORBIDDEN, "right-missing", "The API key does not allow this",
-            "The API key does not have the right that this request needs, or has it only for locks of other names. `right` names it. Nothing was changed, and the store was not asked.";
+            "The API key does not have the right that this request needs, or has it only for other names. `right` names it. Nothing was changed, and the store was not asked.";
         CrossOrigin = FORBIDDEN, "cross-origin", "Pages of other sites may not use this gateway",
             "A web page of another site made this request, by its Origin or its Sec-Fetch-Site. The operator can allow a site with --cors-origin. Nothing was changed.";
         UnknownHost = FORBIDDEN, "unknown-host", "This gateway does not answer to that name",
@@ -104,8 +104,8 @@ problem_types! {
             "`max_result_bytes` of the 201 says how long a result may be. Store a shorter one, such as the address of where it lies: the place is still yours. Nothing was changed.";
         LengthMissing = LENGTH_REQUIRED, "length-missing", "The result has no Content-Length",
             "Over HTTP/2, a result needs a Content-Length header: without it, a result that is cut off could be taken for a whole one. The place is still yours. Nothing was changed.";
-        ResultEncoded = UNSUPPORTED_MEDIA_TYPE, "result-encoded", "The result has a Content-Encoding",
-            "A result is kept byte for byte, and without its headers: send it as it is, and without Content-Encoding. The place is still yours. Nothing was changed.";
+        ResultEncoded = UNSUPPORTED_MEDIA_TYPE, "result-encoded", "The result is encoded",
+            "A result is kept byte for byte, and without its headers: send it as it is, without Content-Encoding, and with no Transfer-Encoding but `chunked`. The place is still yours. Nothing was changed.";
         ResultStalled = REQUEST_TIMEOUT, "result-stalled", "The result did not arrive in time",
             "A result must be complete within 10 seconds. Send it again: the place is still yours. Nothing was changed.";
         TooManyResults = TOO_MANY_REQUESTS, "too-many-results", "Too many results are on their way",

@@ -167,7 +167,7 @@ async fn a_command_runs_under_a_lock_with_a_key_and_not_without() {
     let (code, said) = run("ci/deploy", Some(&key));
     assert!(code == Some(0) && said == "ran\n", "{code:?}: {said}");
     for (lock, key, why) in [
-        ("ci2", Some(key.as_str()), "only for locks of other names: none of its prefixes fits this one"),
+        ("ci2", Some(key.as_str()), "only for other names: none of its prefixes fits this one"),
         ("ci", None, "it asks for an API key"),
         ("ci", Some("nonsense"), "this is not an API key"),
     ] {

@@ -1,0 +1,127 @@
+//! What stands in a body is no head, and the head behind it is one.
+
+use super::*;
+
+const TOKEN: &str = "Lease-Token: a-token-of-this-test\r\n";
+
+/// Bodies that look like heads, or like pieces of them.
+const BODIES: [&str; 8] = [
+    "one\n",
+    "{\n  \"a\": \"#\"\n}\n",
+    "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999999\r\n\r\n",
+    "POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n",
+    "GET / HTTP/1.1\r\nX: ",
+    "\r",
+    "\n",
+    "#",
+];
+
+/// Begins and stores in one go, with the next request right behind it.
+fn stored(key: &str, body: &str, next: &str) -> [Vec<u8>; 2] {
+    let begin = format!("PUT /once/{key} HTTP/1.1\r\nHost: localhost\r\n{TOKEN}\r\n");
+    let length = body.len();
+    let head =
+        format!("POST /once/{key} HTTP/1.1\r\nhost: localhost\r\n{TOKEN}cOnTent-lengTh:  {length} \r\n\r\n");
+    [begin.into_bytes(), [head.as_bytes(), body.as_bytes(), next.as_bytes()].concat()]
+}
+
+/// The answer to the request behind a result with this body, sent in pieces of so many bytes.
+async fn answer_behind(
+    gateway: &Gateway,
+    key: &str,
+    body: &str,
+    next: &str,
+    pieces: usize,
+) -> (Answer, TcpStream) {
+    let mut stream = connect(gateway.address).await;
+    let [begin, rest] = stored(key, body, next);
+    stream.write_all(&begin).await.unwrap();
+    next_answer(&mut stream).await.expect(201);
+    for piece in rest.chunks(pieces) {
+        stream.write_all(piece).await.unwrap();
+        stream.flush().await.unwrap();
+        tokio::task::yield_now().await;
+    }
+    next_answer(&mut stream).await.expect(200);
+    (next_answer(&mut stream).await, stream)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_stands_in_a_result_spoils_no_request_behind_it() {
+    let gateway = memory().await;
+    for (number, body) in BODIES.into_iter().enumerate() {
+        for pieces in [1, 3, 17, 4096] {
+            let key = format!("good-{number}-{pieces}");
+            let next = format!("PUT /locks/{key}{REST}");
+            let (answer, mut stream) = answer_behind(&gateway, &key, body, &next, pieces).await;
+            answer.expect(201);
+            // And the connection goes on.
+            stream.write_all(format!("GET /locks/{key}{REST}").as_bytes()).await.unwrap();
+            next_answer(&mut stream).await.expect(200);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_stands_in_a_result_hides_no_malformed_head_behind_it() {
+    let gateway = memory().await;
+    let malformed =
+        [format!("PUT /locks/job#x{REST}"), "PUT /locks/job HTTP/1.1\nHost: localhost\n\n".to_owned()];
+    for (number, body) in BODIES.into_iter().enumerate() {
+        for (kind, next) in malformed.iter().enumerate() {
+            for pieces in [1, 4096] {
+                let key = format!("bad-{number}-{kind}-{pieces}");
+                let (answer, mut stream) = answer_behind(&gateway, &key, body, next, pieces).await;
+                answer.expect_problem(400, "malformed-request");
+                let mut rest = Vec::new();
+                let _ = timeout(PATIENCE, stream.read_to_end(&mut rest)).await.expect("it stays open");
+                assert_eq!(String::from_utf8_lossy(&rest), "");
+            }
+        }
+    }
+    is_free(&gateway, "job").await;
+}
+
+/// Only the HTTP library knows where the chunks end. So nothing is served behind them.
+#[tokio::test(flavor = "multi_thread")]
+async fn behind_a_result_in_chunks_comes_no_request() {
+    let gateway = memory().await;
+    let mut stream = connect(gateway.address).await;
+    let begin = format!("PUT /once/k HTTP/1.1\r\nHost: localhost\r\n{TOKEN}\r\n");
+    stream.write_all(begin.as_bytes()).await.unwrap();
+    next_answer(&mut stream).await.expect(201);
+    let head =
+        format!("POST /once/k HTTP/1.1\r\nHost: localhost\r\n{TOKEN}Transfer-Encoding: chunked\r\n\r\n");
+    let next = format!("PUT /locks/job{REST}");
+    stream.write_all(format!("{head}4\r\na#b\n\r\n0\r\n\r\n{next}").as_bytes()).await.unwrap();
+    let answer = next_answer(&mut stream).await.expect(200);
+    assert_eq!(answer.header("connection"), Some("close"));
+    let mut rest = Vec::new();
+    let _ = timeout(PATIENCE, stream.read_to_end(&mut rest)).await.expect("it stays open");
+    assert_eq!(String::from_utf8_lossy(&rest), "");
+    is_free(&gateway, "job").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_length_that_readers_may_read_differently_is_refused() {
+    let gateway = memory().await;
+    let long = format!("Content-Length:{}3\r\n", " ".repeat(64));
+    for fields in ["Content-Length: 3\r\nContent-Length: 3\r\n", &long] {
+        let mut stream = connect(gateway.address).await;
+        let head = format!("POST /once/k HTTP/1.1\r\nHost: localhost\r\n{TOKEN}{fields}\r\n");
+        stream.write_all(format!("{head}abcPUT /locks/job{REST}").as_bytes()).await.unwrap();
+        is_refused(&mut stream, "Content-Length").await;
+    }
+    is_free(&gateway, "job").await;
+}
+
+/// The bytes that are stored would be those of the coding.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_result_in_another_transfer_coding_is_refused() {
+    let gateway = memory().await;
+    let mut stream = connect(gateway.address).await;
+    let head = "POST /once/k HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip, chunked\r\n";
+    stream.write_all(format!("{head}{TOKEN}\r\n1\r\na\r\n0\r\n\r\n").as_bytes()).await.unwrap();
+    let answer = next_answer(&mut stream).await.expect_problem(415, "result-encoded");
+    assert_eq!(answer.header("connection"), Some("close"));
+}
