@@ -172,8 +172,14 @@ impl Operation {
             Action::GiveUp { .. } => self.answer == Answer::GivenUp,
             Action::Break { .. } => self.answer == Answer::Broken,
             Action::Store { .. } => matches!(self.answer, Answer::Stored { .. } | Answer::ResultDiffers),
-            // A grant of an attempt in doubt may have ended, and another may have come, before it was refused.
-            Action::Begin { .. } => self.work().is_some() || !self.is_calm(),
+            // A grant of an attempt in doubt may have ended, and another may have come, before it was refused. So may one whose
+            // lease was over before it could be told.
+            Action::Begin { ttl_ms, .. } => {
+                let outlasts_its_lease = self.end_us > self.start_us + ttl_ms * 1_000;
+                self.work().is_some()
+                    || !self.is_calm()
+                    || self.answer == Answer::Refused && outlasts_its_lease
+            }
             Action::Renew { .. } | Action::Look => true,
         }
     }

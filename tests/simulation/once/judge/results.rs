@@ -39,6 +39,8 @@ impl Record<'_> {
                 && (grant.work() == Some(number)
                     || grant.answer.is_in_doubt()
                     || self.found_its_own(grant, number)
+                    // An earlier try of the same begin was granted it, and its answer was late or lost.
+                    || !grant.is_calm() && grant.work().is_some_and(|later| later > number)
                     // The store lost the grant that was told, and a late copy of the same begin was granted the place anew.
                     || !grant.is_calm() && self.is_lost(grant, request))
         })

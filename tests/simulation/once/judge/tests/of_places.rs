@@ -182,6 +182,17 @@ pub fn a_look_that_is_wrong_is_found() {
     };
     begun_again(None).breaks("O10");
     let _ = begun_again(Some(0)).breaks_also_after_a_loss("O10");
+    // An earlier try of its begin was granted the place, and nobody heard of that but who looked.
+    let tried_before = |calm_since_us| {
+        told()
+            .to("b", begin(), Answer::Lost)
+            .to("a", Action::Look, seen(State::Working, 1, 0, Some(true)))
+            .to("a", begin(), work(2, 1))
+            .but(|begin| begin.start_us -= 100 * MS)
+            .but(|begin| begin.calm_since_us = calm_since_us)
+    };
+    tried_before(None).is_right();
+    let _ = tried_before(Some(0)).breaks_also_after_a_loss("O10");
     let stored = || begun().to("a", store("r"), stored(1));
     stored().to("a", Action::Look, seen(State::Done, 1, 0, Some(true))).is_right();
     stored().to("a", Action::Look, seen(State::Lapsed, 1, 0, Some(true))).breaks("O1");

@@ -156,6 +156,16 @@ pub fn a_worker_that_is_refused_without_a_reason_is_found() {
         .to("a", give_up(), Answer::GivenUp)
         .to("a", store("r"), superseded(2, false))
         .is_right();
+    // Another was granted the place, and its lease was over before it could be told.
+    let refused_after_ms = |ms| {
+        lapsed().to("b", begin(), Answer::Refused).but(|begin| begin.start_us -= ms * MS).to(
+            "a",
+            store("r"),
+            Answer::NotBegun,
+        )
+    };
+    refused_after_ms(TTL_MS).is_right();
+    refused_after_ms(TTL_MS - 10).breaks("O3");
     // Its own grant supersedes nobody.
     lapsed().to("b", begin(), Answer::Lost).to("a", store("r"), superseded(1, false)).breaks("O3");
 }
