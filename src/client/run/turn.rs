@@ -74,7 +74,11 @@ impl NotTaken {
         let (status, problem) = match &self.cause {
             Cause::Signal(signal) => (by_signal(signal.as_raw()), String::new()),
             Cause::Busy => (busy, format!("{name} is busy: {reason}")),
-            Cause::Abandoned => (ABANDONED, format!("{name} is not begun: {reason}")),
+            Cause::Abandoned => {
+                let why = "an earlier run may have done the work, and has stored no result: find out, then break the record, or run \
+                           it without --no-takeover";
+                (ABANDONED, format!("{name} is not begun: {why}"))
+            }
             Cause::Done(_) => (0, String::new()),
             Cause::Unreachable => (UNREACHABLE, format!("cannot {verb} {name}: {reason}")),
             Cause::Misconfigured => (REFUSED, format!("cannot {verb} {name}: {reason}")),
@@ -201,9 +205,12 @@ impl Turn<'_> {
                     return Err(NotTaken::because(Cause::Unreachable, reason));
                 }
                 AcquireAnswer::Done(result) => return Err(NotTaken::because(Cause::Done(result), "")),
+                // Hardly anything but a person ends this, so it is not waited for.
+                AcquireAnswer::Busy(busy) if busy.is_abandoned => {
+                    return Err(NotTaken::because(Cause::Abandoned, busy.reason));
+                }
                 AcquireAnswer::Busy(busy) if now >= wait_ends_at => {
-                    let cause = if busy.is_abandoned { Cause::Abandoned } else { Cause::Busy };
-                    return Err(NotTaken::because(cause, busy.reason));
+                    return Err(NotTaken::because(Cause::Busy, busy.reason));
                 }
                 AcquireAnswer::Busy(busy) => {
                     self.progress.note(self.settings.key.as_str(), &busy);

@@ -91,9 +91,9 @@ impl Record {
         }
     }
 
-    /// How much of the room for pieces of work it takes.
-    pub(super) fn once_bytes(&self) -> u64 {
-        if let Self::Work(work) = self { work.bytes() } else { 0 }
+    /// How much of the room for pieces of work it takes under this name.
+    pub(super) fn once_bytes(&self, id: &RecordId) -> u64 {
+        if let (Self::Work(work), RecordId::Work(key)) = (self, id) { work.bytes(key) } else { 0 }
     }
 
     /// The body of the result that it has, if it has one.

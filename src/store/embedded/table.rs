@@ -287,14 +287,14 @@ impl Table {
     /// Sets or removes a record, and returns what it was.
     fn set(&mut self, id: &RecordId, record: Option<Box<Record>>) -> Option<Box<Record>> {
         let life = record.as_ref().map(|record| record.life());
-        self.once_bytes += record.as_ref().map_or(0, |record| record.once_bytes());
+        self.once_bytes += record.as_ref().map_or(0, |record| record.once_bytes(id));
         let before = match record {
             Some(record) => self.records.insert(id.clone(), record),
             None => self.records.remove(id),
         };
         if let Some(before) = &before {
             self.ends.remove(&(before.life().end, id.clone()));
-            self.once_bytes -= before.once_bytes();
+            self.once_bytes -= before.once_bytes(id);
         }
         if let Some(life) = life {
             self.ends.insert((life.end, id.clone()));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::clock::whole_ms;
-use crate::lock::{Attempt, FencingToken, Lease, Note, TokenHash, Ttl};
+use crate::lock::{Attempt, FencingToken, Lease, LockKey, Note, TokenHash, Ttl};
 use crate::once::{
     Fingerprint, Keep, MEMORY, Place, RecordView, ResultView, Stored, WorkResult, WorkState, Worker,
 };
@@ -11,8 +11,8 @@ use bytes::Bytes;
 
 use super::life::Life;
 
-/// What one record takes in memory and in the file, its body aside.
-pub(super) const RECORD_BYTES: u64 = 350;
+/// What one record takes in memory, its texts and its body aside. In the file it takes less.
+pub(super) const RECORD_BYTES: u64 = 850;
 
 /// A piece of work: its worker's place, or its result.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,9 +77,10 @@ impl Work {
         self.token == TokenHash::NOBODY
     }
 
-    /// How much of the room for records it takes.
-    pub(super) fn bytes(&self) -> u64 {
-        RECORD_BYTES + self.body().map_or(0, |body| body.len() as u64)
+    /// How much of the room for records it takes under this key.
+    pub(super) fn bytes(&self, key: &LockKey) -> u64 {
+        let texts = key.as_str().len() + self.note.stored().len();
+        RECORD_BYTES + (texts + self.body().map_or(0, Bytes::len)) as u64
     }
 
     /// The result itself, if there is one.

@@ -20,6 +20,9 @@ on_each_gateway!(
     what_a_killed_server_may_have_done_is_not_done_again,
     a_server_that_may_take_over_ends_what_a_killed_one_began,
     handlers_of_express_may_answer_in_parts_and_parse_bodies_in_other_ways,
+    a_task_of_starlette_that_fails_after_the_answer_changes_nothing,
+    nobody_is_not_served,
+    what_a_provider_declines_is_told_again,
 );
 
 /// What people add to the program of the page.
@@ -28,9 +31,19 @@ const once = idempotent(locks, { userOf, ttlMs: 30_000 }), tell = (request, resp
 app.post("/forgets", express.urlencoded(), once, tell);
 app.post("/form", express.urlencoded(keepBody), once, tell);
 app.post("/parts", express.urlencoded(keepBody), once, (request, response) => {
-  response.writeHead(201, { Location: "/x" });
+  response.writeHead(201, request.body.list ? ["Location", "/x"] : { Location: "/x" });
   response.write("one ", () => response.end("two", () => console.log("told")));
 });
+"#;
+
+/// The same for the other server.
+const MORE_TASKS: &str = r#"
+from fastapi import BackgroundTasks
+def fail() -> None: raise RuntimeError("after the answer")
+@app.post("/charges/later", status_code=201)
+async def later(tasks: BackgroundTasks) -> dict[str, str]:
+    tasks.add_task(fail)
+    return {"is": "done"}
 "#;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -152,7 +165,9 @@ impl Answer {
 async fn ask(port: u16, user: String, key: String, cents: String) -> Answer {
     let mut command = Command::new("curl");
     command.args(["-sS", "--max-time", "60", "-X", "POST", "-H", "Content-Type: application/json"]);
-    command.args(["-H", &format!("X-User: {user}"), "-d", &format!("{{\"cents\": {cents}}}")]);
+    // Without a value, the header is there all the same.
+    let user = if user.is_empty() { "X-User;".to_owned() } else { format!("X-User: {user}") };
+    command.args(["-H", &user, "-d", &format!("{{\"cents\": {cents}}}")]);
     if !key.is_empty() {
         command.args(["-H", &format!("Idempotency-Key: {key}")]);
     }
@@ -256,6 +271,51 @@ async fn handlers_of_express_may_answer_in_parts_and_parse_bodies_in_other_ways(
     assert!(another.ends_with(" 422"), "{another}");
     for _ in 0..2 {
         assert_eq!(post("parts", "a=b").await, "one two\n/x 201");
+        assert_eq!(post("parts?of=a-list", "list=1").await, "one two\n/x 201");
+    }
+}
+
+async fn a_task_of_starlette_that_fails_after_the_answer_changes_nothing(scene: Scene) {
+    let provider = Provider::start().await;
+    let server = Server::start_with(Framework::FastApi, &scene, &provider, None, MORE_TASKS).await;
+    for replayed in ["", "true"] {
+        let mut command = Command::new("curl");
+        command.args([
+            "-sS",
+            "--max-time",
+            "30",
+            "-X",
+            "POST",
+            "-H",
+            "X-User: ann",
+            "-H",
+            "Idempotency-Key: later",
+        ]);
+        command.args(["-w", "%{http_code} %header{idempotency-replayed}"]);
+        let url = format!("http://127.0.0.1:{}/charges/later", server.port);
+        let said = command.arg(url).output().await.unwrap().stdout;
+        assert_eq!(String::from_utf8(said).unwrap(), format!("{{\"is\":\"done\"}}201 {replayed}"));
+    }
+}
+
+async fn nobody_is_not_served(scene: Scene) {
+    for framework in FRAMEWORKS {
+        let provider = Provider::start().await;
+        let server = Server::start(framework, &scene, &provider, None).await;
+        let answer = server.begin("", "nobody", "1999").await.unwrap();
+        assert_eq!((answer.status, provider.charges()), (500, 0), "{framework:?}: {answer:?}");
+    }
+}
+
+async fn what_a_provider_declines_is_told_again(scene: Scene) {
+    for framework in FRAMEWORKS {
+        let provider = Provider::start().await;
+        let server = Server::start(framework, &scene, &provider, None).await;
+        for is_replayed in [false, true] {
+            let answer = server.asks(&format!("declined {framework:?}"), "402").await;
+            assert_eq!((answer.status, answer.is_replayed), (402, is_replayed), "{framework:?}: {answer:?}");
+            assert_eq!(answer.body["detail"], "declined");
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use axum::extract::State;
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, StatusCode};
 use axum::{Json, Router, routing};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
@@ -45,14 +45,23 @@ impl Provider {
     }
 }
 
-async fn charge(State(till): State<Arc<Till>>, headers: HeaderMap, body: String) -> Json<Value> {
+/// What is asked to cost 402 is declined.
+async fn charge(
+    State(till): State<Arc<Till>>,
+    headers: HeaderMap,
+    body: String,
+) -> Result<Json<Value>, StatusCode> {
     let key = headers["idempotency-key"].to_str().unwrap().to_owned();
-    assert_eq!(serde_json::from_str::<Value>(&body).unwrap(), json!({"cents": 1999}));
+    let cents = serde_json::from_str::<Value>(&body).unwrap()["cents"].clone();
+    if cents == 402 {
+        return Err(StatusCode::PAYMENT_REQUIRED);
+    }
+    assert_eq!(cents, 1999);
     let receipt = {
         let mut receipts = till.receipts.lock().unwrap();
         let number = receipts.len() + 1;
         receipts.entry(key).or_insert_with(|| format!("ch_{number}")).clone()
     };
     drop(till.answers.acquire().await.unwrap());
-    Json(json!({"receipt": receipt}))
+    Ok(Json(json!({"receipt": receipt})))
 }

@@ -260,7 +260,8 @@ impl Table {
 
     /// Whether there is room for a new record of `key`. One that has ended, and was not removed yet, makes room for it.
     fn has_room_for(&self, key: &LockKey) -> bool {
-        let ended = self.records.get(&RecordId::Work(key.clone())).map_or(0, Record::once_bytes);
+        let id = RecordId::Work(key.clone());
+        let ended = self.records.get(&id).map_or(0, |record| record.once_bytes(&id));
         self.once_bytes - ended + RECORD_BYTES <= self.settings.once_memory_bytes
     }
 
