@@ -95,7 +95,8 @@ async fn a_key_from_a_variable_works_as_pasted(stage: Stage) {
 }
 
 async fn listing_and_breaking_work_as_pasted(stage: Stage) {
-    let said = Shell::new(&stage).paste("key=ci/deploy' -d force=true").await.expect(0, "\"owner\":\"stuck\"");
+    let said =
+        Shell::new(&stage).paste("key=ci/deploy' -d force=true").await.expect(0, "\"owner\":\"stuck\"");
     assert!(!said.text.contains("problem"), "{said:?}");
     stage.client().get("/lock?key=ci/deploy").send().await.expect_problem(404, "not-held");
 }
