@@ -53,6 +53,11 @@ async fn is_refused(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), what: &s
     assert!(answer.json()["detail"].as_str().unwrap().contains(what), "{}", answer.json());
     assert_eq!(answer.header("connection"), Some("close"));
     assert!(answer.header("x-request-id").is_some());
+    is_closed(stream).await;
+}
+
+/// That nothing more comes.
+async fn is_closed(stream: &mut (impl AsyncRead + Unpin)) {
     let mut rest = Vec::new();
     let _ = timeout(PATIENCE, stream.read_to_end(&mut rest)).await.expect("it stays open");
     assert_eq!(String::from_utf8_lossy(&rest), "");
@@ -155,9 +160,7 @@ async fn behind_a_body_comes_no_request() {
         stream.write_all(format!("{head}{body}{bad}").as_bytes()).await.unwrap();
         let answer = next_answer(&mut stream).await;
         assert_eq!(answer.header("connection"), Some("close"), "{answer:?}");
-        let mut rest = Vec::new();
-        let _ = timeout(PATIENCE, stream.read_to_end(&mut rest)).await.expect("it stays open");
-        assert_eq!(String::from_utf8_lossy(&rest), "");
+        is_closed(&mut stream).await;
     }
     is_free(&gateway, "job").await;
 }

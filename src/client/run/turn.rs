@@ -207,7 +207,7 @@ impl Turn<'_> {
                 AcquireAnswer::Done(result) => return Err(NotTaken::because(Cause::Done(result), "")),
                 // Hardly anything but a person ends this, so it is not waited for.
                 AcquireAnswer::Busy(busy) if busy.is_abandoned => {
-                    return Err(NotTaken::because(Cause::Abandoned, busy.reason));
+                    return Err(NotTaken::because(Cause::Abandoned, ""));
                 }
                 AcquireAnswer::Busy(busy) if now >= wait_ends_at => {
                     return Err(NotTaken::because(Cause::Busy, busy.reason));
