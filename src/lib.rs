@@ -102,6 +102,7 @@
 //! # Invariants
 //!
 //! - A lock has a ttl from the command that makes it to its end: no step sets one without the other.
+//! - A lock has no more holders than the smallest number that one of them has said. Offers count. What is counted are grants.
 //! - A fencing token is minted in the same atomic step that grants the lock, and nowhere else.
 //! - A lease is told shorter than it is, never longer: what is left is counted from before the store was asked.
 //! - Unknown is never turned into yes or no. Doubt ends with an answer that would be the same whether or not the

@@ -13,6 +13,7 @@ mod note;
 pub mod once;
 mod outcome;
 mod reach;
+mod slots;
 mod terms;
 
 pub use note::{Note, Owner, OwnerError};
@@ -21,6 +22,7 @@ pub use outcome::{
     QueuePosition, Refusal, ReleaseEffect, Released, Renewed, RolledBack,
 };
 pub use reach::Reach;
+pub use slots::{Sharing, Slot, Slots};
 pub use terms::Terms;
 
 /// Reads a duration as people write it, such as `1h30m`. A number without a unit is refused: people mean different units.

@@ -48,6 +48,11 @@ pub trait LockStore: Send + Sync + 'static {
         Box::pin(future::ready(true))
     }
 
+    /// Why its locks cannot be shared, if they cannot. Then no request for more than one slot reaches it.
+    fn shares_no_locks(&self) -> Option<String> {
+        None
+    }
+
     /// Why it keeps no records, if it keeps none. Then no request about records reaches it.
     fn keeps_no_records(&self) -> Option<String> {
         None

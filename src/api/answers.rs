@@ -9,8 +9,8 @@ use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::headers::{FENCING_TOKEN, LEASE_TOKEN};
-use crate::lock::{FencingToken, Lease, LeaseToken, Listed, LockKey};
+use super::headers::{FENCING_TOKEN, LEASE_TOKEN, SLOT};
+use crate::lock::{FencingToken, Lease, LeaseToken, Listed, LockKey, Sharing};
 
 mod record;
 
@@ -46,6 +46,14 @@ pub(super) struct Grant<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, required = false)]
     owner: Option<&'a str>,
+    /// Your place beside the other holders, from 1 on, where you asked for `slots`: no two have the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 1000, value_type = u16, required = false)]
+    slot: Option<u16>,
+    /// How many may hold the lock at once, you included, for as long as you do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 2, maximum = 1000, value_type = u16, required = false)]
+    slots: Option<u16>,
 }
 
 /// Who holds a lock.
@@ -69,6 +77,14 @@ pub(super) struct HolderView {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     #[schema(required = false)]
     released: bool,
+    /// Its place beside the other holders, where the lock is held by slots.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 1000, value_type = u16, required = false)]
+    slot: Option<u16>,
+    /// How many may hold the lock at once, as this holder says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 2, maximum = 1000, value_type = u16, required = false)]
+    slots: Option<u16>,
 }
 
 /// A held lock, as others see it.
@@ -85,6 +101,15 @@ pub(super) struct LockView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = bool, required = false)]
     yours: Option<bool>,
+    /// How many hold the lock, where it is held by slots. The other fields are those of your own grant, or else of the one that
+    /// ends first; but `slots` is the smallest number that any of them has said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, value_type = u64, required = false)]
+    held: Option<u64>,
+    /// Who they are, with `holders=true`: first the one whose lease ends first, and at most 100.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Vec<HolderView>, required = false)]
+    holders: Option<Vec<HolderView>>,
 }
 
 /// A part of the list of all locks that are held.
@@ -101,7 +126,8 @@ pub(super) struct LockList<'a> {
 impl<'a> LockView<'a> {
     pub(super) fn of(listed: &'a Listed) -> Self {
         let Listed { key, lease, waiters } = listed;
-        Self { key: key.as_str(), holder: HolderView::of(lease), waiters: *waiters, yours: None }
+        let holder = HolderView { slot: None, slots: None, ..HolderView::of(lease) };
+        Self { key: key.as_str(), holder, waiters: *waiters, yours: None, held: None, holders: None }
     }
 }
 
@@ -113,6 +139,8 @@ impl HolderView {
             expires_at: expiry(lease.left_ms),
             expires_in_ms: lease.left_ms,
             released: lease.is_released,
+            slot: lease.slot.map(|slot| slot.number),
+            slots: lease.slot.map(|slot| slot.slots.get()),
         }
     }
 }
@@ -140,6 +168,8 @@ pub(super) fn grant(status: StatusCode, key: &LockKey, token: &LeaseToken, lease
         ttl_ms: lease.left_ms,
         expires_at: expiry(lease.left_ms),
         owner: lease.owner(),
+        slot: lease.slot.map(|slot| slot.number),
+        slots: lease.slot.map(|slot| slot.slots.get()),
     };
     with_grant_headers(json(status, JSON, &grant), token, lease)
 }
@@ -147,6 +177,9 @@ pub(super) fn grant(status: StatusCode, key: &LockKey, token: &LeaseToken, lease
 /// The headers of a grant, for scripts that read no JSON.
 pub(super) fn with_grant_headers(mut response: Response, token: &LeaseToken, lease: &Lease) -> Response {
     insert_fencing_token(&mut response, lease.fencing_token);
+    if let Some(slot) = lease.slot {
+        response.headers_mut().insert(SLOT, slot.number.into());
+    }
     // All characters of a token are allowed in header values, so this always holds.
     if let Ok(mut token) = HeaderValue::from_str(token.reveal()) {
         token.set_sensitive(true);
@@ -156,8 +189,21 @@ pub(super) fn with_grant_headers(mut response: Response, token: &LeaseToken, lea
 }
 
 /// The answer to a client that asks about a held lock.
-pub(super) fn lock(key: &LockKey, lease: &Lease, waiters: u64, yours: Option<bool>) -> Response {
-    let view = LockView { key: key.as_str(), holder: HolderView::of(lease), waiters, yours };
+pub(super) fn lock(
+    key: &LockKey,
+    lease: &Lease,
+    waiters: u64,
+    yours: Option<bool>,
+    sharing: Option<Sharing<Vec<Lease>>>,
+    with_holders: bool,
+) -> Response {
+    let mut holder = HolderView::of(lease);
+    holder.slot = holder.slot.filter(|_| yours == Some(true));
+    holder.slots = sharing.as_ref().map(|sharing| sharing.slots.get());
+    let held = sharing.as_ref().map(|sharing| sharing.held);
+    let holders = sharing.filter(|_| with_holders);
+    let holders = holders.map(|sharing| sharing.holders.iter().map(HolderView::of).collect());
+    let view = LockView { key: key.as_str(), holder, waiters, yours, held, holders };
     let mut response = json(StatusCode::OK, JSON, &view);
     insert_fencing_token(&mut response, lease.fencing_token);
     response
@@ -189,12 +235,21 @@ pub(super) fn example_grant() -> Grant<'static> {
         ttl_ms: 29_999,
         expires_at: "2026-11-21T06:00:30.123Z".into(),
         owner: Some("cron@db1"),
+        slot: None,
+        slots: None,
     }
 }
 
 /// What the document shows of a held lock.
 pub(super) fn example_lock() -> LockView<'static> {
-    LockView { key: "backup", holder: example_holder(), waiters: 3, yours: Some(true) }
+    LockView {
+        key: "backup",
+        holder: example_holder(),
+        waiters: 3,
+        yours: Some(true),
+        held: None,
+        holders: None,
+    }
 }
 
 /// What the document shows of a list.
@@ -211,5 +266,7 @@ pub(super) fn example_holder() -> HolderView {
         expires_at: "2026-11-21T06:00:30.123Z".into(),
         expires_in_ms: 12_345,
         released: false,
+        slot: None,
+        slots: None,
     }
 }

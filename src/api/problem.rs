@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use super::answers::{self, HolderView, WorkerView};
 use crate::access::{Denied, Right};
-use crate::lock::{FencingToken, Lease, Refusal, for_people};
+use crate::lock::{FencingToken, Lease, Refusal, Sharing, for_people};
 use crate::once::Worker;
 use crate::store::StoreError;
 
@@ -30,9 +30,10 @@ const LONGEST_RETRY_AFTER_MS: u64 = 5_000;
 pub(super) struct Problem {
     kind: ProblemType,
     detail: String,
-    parameter: Option<String>,
+    parameter: Option<Box<str>>,
     holder: Option<Box<HolderView>>,
     holder_unknown: bool,
+    sharing: Option<Box<Sharing<()>>>,
     waiters: Option<u64>,
     position: Option<u64>,
     retry_after_s: Option<u64>,
@@ -75,6 +76,14 @@ pub(super) struct ProblemBody {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     #[schema(required = false)]
     holder_unknown: bool,
+    /// With `lock-held`: how many hold the lock, where it is held by slots.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, value_type = u64, required = false)]
+    pub(super) held: Option<u64>,
+    /// With `lock-held`: the smallest number of slots that any of them has said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 1000, value_type = u16, required = false)]
+    pub(super) slots: Option<u16>,
     /// With `lock-held` and `not-held`: how many requests wait for the lock.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = u64, required = false)]
@@ -114,6 +123,7 @@ impl Problem {
             parameter: None,
             holder: None,
             holder_unknown: false,
+            sharing: None,
             waiters: None,
             position: None,
             retry_after_s: passes.then_some(RETRY_AFTER_S),
@@ -123,7 +133,11 @@ impl Problem {
     }
 
     /// Wrong input, in the parameter or header of this name.
-    pub(super) fn input(kind: ProblemType, parameter: impl Into<String>, detail: impl Into<String>) -> Self {
+    pub(super) fn input(
+        kind: ProblemType,
+        parameter: impl Into<Box<str>>,
+        detail: impl Into<String>,
+    ) -> Self {
         Self { parameter: Some(parameter.into()), ..Self::new(kind, detail) }
     }
 
@@ -137,6 +151,7 @@ impl Problem {
         Self {
             holder: refusal.holder.as_ref().map(|lease| Box::new(HolderView::of(lease))),
             holder_unknown: refusal.holder_unknown,
+            sharing: refusal.sharing.clone().map(Box::new),
             position: refusal.position,
             retry_after_s: Some(retry_after_s),
             ..Self::new(ProblemType::LockHeld, describe_holder(refusal)).with_waiters(refusal.waiters)
@@ -212,9 +227,11 @@ impl Problem {
             title: self.kind.title(),
             status: self.kind.status().as_u16(),
             detail: self.detail,
-            parameter: self.parameter,
+            parameter: self.parameter.map(String::from),
             holder: self.holder,
             holder_unknown: self.holder_unknown,
+            held: self.sharing.as_ref().map(|sharing| sharing.held),
+            slots: self.sharing.as_ref().map(|sharing| sharing.slots.get()),
             waiters: self.waiters,
             position: self.position,
             right: self.right.map(Right::name),
@@ -243,6 +260,13 @@ fn describe_holder(refusal: &Refusal) -> String {
         return said.to_owned();
     };
     let left = for_people(lease.left_ms);
+    if let Some(Sharing { held, slots, .. }) = &refusal.sharing {
+        let why = match u64::from(slots.get()) > *held {
+            true => "there is room for more, but others wait for it, or this request asks for fewer slots",
+            false => "there is room for no more",
+        };
+        return format!("{held} hold the lock by slots, and {why}; the first lease ends in {left}");
+    }
     match lease.owner() {
         _ if lease.is_released => {
             format!("the lock was released, and min_hold keeps it taken for {left} more")

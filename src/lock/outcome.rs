@@ -1,6 +1,6 @@
 //! What stores answer.
 
-use super::{Attempt, FencingToken, LockKey, Note, Ticket};
+use super::{Attempt, FencingToken, LockKey, Note, Sharing, Slot, Slots, Ticket};
 
 /// A lease on a lock without its token, so everybody may see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,6 +13,8 @@ pub struct Lease {
     pub note: Note,
     /// Whether it was released, and the lock is only kept for the rest of its `min_hold`.
     pub is_released: bool,
+    /// Its place beside the other holders; `None` where it excludes all others.
+    pub slot: Option<Slot>,
 }
 
 impl Lease {
@@ -27,6 +29,8 @@ impl Lease {
 pub struct Refusal {
     /// Who holds the lock. `None` if it is free and promised to the first in the queue, or if the holder is not known.
     pub holder: Option<Lease>,
+    /// How many hold it, where it is shared. `holder` is the one whose lease ends first.
+    pub sharing: Option<Sharing<()>>,
     /// Whether it is not known who holds the lock, nor whether anybody does.
     pub holder_unknown: bool,
     /// How many wait in the queue.
@@ -68,6 +72,8 @@ pub enum Acquired<T> {
     TokenReleased,
     /// This attempt was rolled back before it arrived.
     AttemptVoided,
+    /// The token holds the lock beside others, up to so many, and asks for fewer. Its grant stays as it is.
+    HeldOtherwise(Slots),
     /// The token does not hold the lock.
     NotTaken(T),
 }
@@ -86,6 +92,7 @@ impl<T> Acquired<T> {
             Self::NotReplicated { is_new, reason } => Acquired::NotReplicated { is_new, reason },
             Self::TokenReleased => Acquired::TokenReleased,
             Self::AttemptVoided => Acquired::AttemptVoided,
+            Self::HeldOtherwise(slots) => Acquired::HeldOtherwise(slots),
             Self::NotTaken(told) => return Err(told),
         })
     }
@@ -102,6 +109,8 @@ pub enum Confirmed {
     TokenReleased,
     /// This attempt was rolled back before it arrived.
     AttemptVoided,
+    /// It does, beside others: see [`Acquired::HeldOtherwise`].
+    HeldOtherwise(Slots),
     /// Someone else holds the lock.
     Refused(Refusal),
 }
@@ -113,6 +122,7 @@ impl From<Confirmed> for Acquired<Refusal> {
             Confirmed::NotReplicated(reason) => Self::NotReplicated { is_new: false, reason },
             Confirmed::TokenReleased => Self::TokenReleased,
             Confirmed::AttemptVoided => Self::AttemptVoided,
+            Confirmed::HeldOtherwise(slots) => Self::HeldOtherwise(slots),
             Confirmed::Refused(refusal) => Self::NotTaken(refusal),
         }
     }
@@ -224,6 +234,8 @@ pub enum Inspected {
         lease: Lease,
         /// Whether it is the token that was shown; `None` where none was.
         yours: Option<bool>,
+        /// Those who share it, where it is shared; `lease` is the token's own, or the one that ends first.
+        sharing: Option<Sharing<Vec<Lease>>>,
         /// How many wait in the queue.
         waiters: u64,
     },
@@ -238,6 +250,8 @@ pub enum Broken {
     NotHeld,
     /// Another grant holds it than the one that was to be broken.
     HeldByAnother,
+    /// Several hold it, and none was named.
+    HeldBySeveral,
 }
 
 /// A part of the list of all locks that are held.

@@ -1,6 +1,8 @@
-//! For how long a lock may, and must, be taken.
+//! For how long a lock may, and must, be taken, and beside how many others.
 
 use std::time::Duration;
+
+use super::Slots;
 
 /// The terms of a grant, counted from the grant by the clock of its store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -9,6 +11,8 @@ pub struct Terms {
     pub max_hold: Option<Duration>,
     /// If a lock is released before, it stays taken until then, without a holder.
     pub min_hold: Option<Duration>,
+    /// How many may hold the lock at once, for as long as this grant does.
+    pub slots: Slots,
 }
 
 impl Terms {

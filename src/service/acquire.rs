@@ -8,7 +8,7 @@ use super::ledger::Room;
 use super::time::{lease_left, pause_before};
 use super::{AcquireRequest, Acquisition, Doing, GrantGuard, LockService, NotAcquired, Outcome};
 use crate::clock::boottime;
-use crate::lock::{Acquired, Attempt, LeaseToken, Refusal, RolledBack};
+use crate::lock::{Acquired, Attempt, LeaseToken, Refusal, RolledBack, Slots};
 use crate::store::{Confirm, KnownTo, LockRequest, RollBack, StoreError, TicketAfter, Try};
 use crate::telemetry::metrics::{DoubtEnded, WaitEnded, metrics};
 
@@ -30,6 +30,12 @@ impl LockService {
         attempt: Attempt,
         mut request: AcquireRequest,
     ) -> Result<Acquisition, StoreError> {
+        if request.terms.slots > Slots::ONE
+            && let Some(why) = self.store.shares_no_locks()
+        {
+            let token = request.token.unwrap_or_else(LeaseToken::generate);
+            return Ok(Acquisition { token, outcome: Outcome::NotTaken(NotAcquired::NotShared(why)) });
+        }
         let Some(account) = request.tenant.account.clone() else {
             return self.acquire_uncounted(attempt, request).await;
         };
@@ -188,6 +194,10 @@ impl LockService {
             Acquired::AttemptVoided => {
                 guard.disarm();
                 Err(StoreError::Unavailable("this request was given up before it arrived".into()))
+            }
+            Acquired::HeldOtherwise(slots) => {
+                guard.disarm();
+                Ok(Outcome::NotTaken(NotAcquired::HeldOtherwise(slots)))
             }
             Acquired::NotTaken(why) => {
                 guard.disarm();

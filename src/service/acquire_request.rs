@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::{Account, GrantGuard};
-use crate::lock::{Attempt, Lease, LeaseToken, LockKey, Note, Refusal, Terms, Ttl};
+use crate::lock::{Attempt, Lease, LeaseToken, LockKey, Note, Refusal, Slots, Terms, Ttl};
 use crate::store::{LockRequest, TicketAfter};
 
 /// What is asked for: a lock, and how.
@@ -80,6 +80,10 @@ pub enum NotAcquired {
     NotReplicated(String),
     /// Someone else holds it, or is to have it next.
     Refused(Refusal),
+    /// The token holds it beside others, up to so many, and asks for fewer.
+    HeldOtherwise(Slots),
+    /// The store shares no locks, for this reason.
+    NotShared(String),
     /// The wait queue of the lock is as long as it may be, or as many wait at this gateway as may.
     TooManyWaiters,
     /// The tenant has as many locks as it may.

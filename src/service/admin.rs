@@ -3,7 +3,7 @@
 use tokio::time::timeout;
 
 use super::{Doing, LockService, Turn};
-use crate::lock::{Broken, Ended, FencingToken, Inspected, LockKey, Page};
+use crate::lock::{Broken, Ended, FencingToken, Inspected, Lease, LockKey, Page};
 use crate::store::{Break, Inspect, List, StoreError};
 
 /// How many pages of lists the store is asked for at once. A page costs it far more than a lock, and those who take locks
@@ -37,19 +37,23 @@ impl LockService {
     ) -> Result<Broken, StoreError> {
         let deadline = self.deadline();
         let look = Inspect { key: key.clone(), token: None };
-        let lease = match self.settle_call(deadline, look).await.map_err(nothing_done)?.answer {
+        let (lease, sharing) = match self.settle_call(deadline, look).await.map_err(nothing_done)?.answer {
             Inspected::Free { .. } => return Ok(Broken::NotHeld),
-            Inspected::Held { lease, .. } => lease,
+            Inspected::Held { lease, sharing, .. } => (lease, sharing),
         };
-        let found = lease.fencing_token;
-        if number.is_some_and(|number| number != found) {
-            return Ok(Broken::HeldByAnother);
-        }
+        // Of several, only the one that was named: a look shows at most a hundred of them, and the store knows all.
+        let found = match (number, sharing) {
+            (None, Some(_)) => return Ok(Broken::HeldBySeveral),
+            (Some(number), Some(_)) => number,
+            (Some(number), None) if number != lease.fencing_token => return Ok(Broken::HeldByAnother),
+            (_, None) => lease.fencing_token,
+        };
         let end = Break { key: key.clone(), fence: found };
         let settled = self.watch.or_unclear(key, self.settle_call(deadline, end).await)?;
         // In each of these cases, that grant does not hold the lock any more.
         self.ledger.ended(key, Ended { fencing_token: found, kept_ms: 0 });
         match settled.answer {
+            Broken::Broken(Lease { slot: Some(_), .. }) => self.watch.tell(key, || Doing::Unclear),
             Broken::Broken(_) => self.watch.tell(key, || Doing::Broken(found)),
             _ if settled.in_doubt => self.watch.tell(key, || Doing::Unclear),
             _ => {}

@@ -252,6 +252,7 @@ mod tests {
             left_ms,
             note: Default::default(),
             is_released: false,
+            slot: None,
         }
     }
 

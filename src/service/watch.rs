@@ -171,7 +171,9 @@ impl Watch {
     /// Something was done to a lock. To be called once the store has said so.
     pub(super) fn tell(&self, key: &LockKey, doing: impl FnOnce() -> Doing) {
         if self.is_watched.load(Ordering::Acquire) {
-            self.say(key, &doing());
+            // Grants of a lock that is shared are told in no order: who watches looks for itself.
+            let doing = doing();
+            self.say(key, if doing.is_of_several() { &Doing::Unclear } else { &doing });
         }
     }
 

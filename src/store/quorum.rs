@@ -32,8 +32,10 @@ use super::redis::pubsub::{Hints, MOST_HINTS};
 use super::redis::scripts::keys::KeySpace;
 use super::redis::settings::RedisSettings;
 use crate::clock::{Clock, whole_ms};
-use crate::lock::{Attempt, Broken, Inspected, LockKey, Page, ReleaseEffect, Released, Renewed, RolledBack};
-use crate::store::wait_queue::WaitQueues;
+use crate::lock::{
+    Attempt, Broken, Inspected, LockKey, Page, ReleaseEffect, Released, Renewed, RolledBack, Slots,
+};
+use crate::store::wait_queue::{Room, WaitQueues};
 use crate::store::{
     Break, Bucket, HeartbeatAnswer, Hint, Inspect, List, LockStore, PassOn, PeerBus, Release, Renew, Reply,
     Replying, Request, RollBack, StoreError, TicketAfter,
@@ -136,12 +138,13 @@ impl QuorumStore {
     async fn release(&self, request: &Release, deadline: Instant) -> Result<ReleaseEffect, StoreError> {
         let Release { key, token, tombstone } = request;
         self.pollster.membership.is_ready(deadline).await?;
-        let had_place = self.waiters.step(|state, now| state.queues.released(key, token, false, now));
+        let had_place =
+            self.waiters.step(|state, now| state.queues.released(key, token, false, Room::FREE, now));
         let release = self.release_all(key, token, *tombstone, had_place, deadline).await?;
         if release.answer == Released::Released && !had_place {
             self.waiters.step(|state, now| {
                 state.note_free(key);
-                state.queues.freed(key, now);
+                state.queues.freed(key, Room::FREE, now);
             });
         }
         Ok(release)
@@ -150,15 +153,18 @@ impl QuorumStore {
     async fn roll_back(&self, request: &RollBack, deadline: Instant) -> Result<RolledBack, StoreError> {
         let RollBack { key, token, attempt, ticket, known } = request;
         // The client has gone, so the ticket is of no use, whatever the servers answer.
-        self.waiters.step(|state, now| state.queues.vacate(key, token, *attempt, *ticket, false, now));
+        self.waiters.step(|state, now| state.queues.vacate(key, token, *attempt, *ticket, Room::FREE, now));
         self.pollster.membership.is_ready(deadline).await?;
         let rolled_back = self.roll_back_all(key, token, *attempt, *known, deadline).await?;
         let was_deleted = matches!(rolled_back, RolledBack::Ended { .. });
         self.waiters.step(|state, now| {
-            state.queues.vacate(key, token, *attempt, *ticket, was_deleted, now);
+            if was_deleted {
+                state.queues.keep(key, token, *ticket, Slots::ONE, now);
+            }
+            state.queues.vacate(key, token, *attempt, *ticket, Room::FREE, now);
             if was_deleted {
                 state.note_free(key);
-                state.queues.freed(key, now);
+                state.queues.freed(key, Room::FREE, now);
             }
         });
         Ok(rolled_back)
@@ -166,13 +172,14 @@ impl QuorumStore {
 
     async fn pass_on(&self, PassOn { key, token, attempt }: &PassOn) -> Result<(), StoreError> {
         self.waiters
-            .step(|state, now| state.queues.vacate(key, token, *attempt, TicketAfter::Kept, false, now));
+            .step(|state, now| state.queues.vacate(key, token, *attempt, TicketAfter::Kept, Room::FREE, now));
         Ok(())
     }
 
     async fn heartbeat(&self, deadline: Instant) -> Result<HeartbeatAnswer, StoreError> {
         self.pollster.membership.is_ready(deadline).await?;
-        let (session, due) = self.waiters.step(|state, now| state.queues.beat(|key| state.held(key, now)));
+        let (session, due) =
+            self.waiters.step(|state, now| state.queues.beat(now, |key| state.held(key, now).into()));
         Ok(HeartbeatAnswer { is_new: self.session.swap(session, Ordering::AcqRel) != session, due })
     }
 
@@ -184,7 +191,8 @@ impl QuorumStore {
         Ok(match held {
             None => Inspected::Free { waiters },
             Some((holder, lease)) => {
-                Inspected::Held { lease, yours: token.map(|token| token == holder), waiters }
+                let yours = token.map(|token| token == holder);
+                Inspected::Held { lease, yours, sharing: None, waiters }
             }
         })
     }
@@ -195,7 +203,7 @@ impl QuorumStore {
         if let Broken::Broken(_) = answer {
             self.waiters.step(|state, now| {
                 state.note_free(&request.key);
-                state.queues.freed(&request.key, now);
+                state.queues.freed(&request.key, Room::FREE, now);
             });
         }
         Ok(answer)
@@ -240,6 +248,12 @@ impl LockStore for QuorumStore {
                 future::ready(Err(StoreError::Unavailable(KEEPS_NO_RECORDS.to_owned()))).boxed()
             }
         }
+    }
+
+    fn shares_no_locks(&self) -> Option<String> {
+        let why = "independent servers cannot share a lock among several holders: each knows only what it accepted, and more than \
+                   `slots` could hold it at once";
+        Some(why.to_owned())
     }
 
     fn keeps_no_records(&self) -> Option<String> {

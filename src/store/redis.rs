@@ -225,7 +225,7 @@ impl RedisStore {
         let reply: ScriptReply =
             self.run_script(key, &scripts::INSPECT, &[lock, waiting, away], deadline, add_args).await?;
         let waiters = reply.waiters();
-        let held = |lease, yours| Ok(Inspected::Held { lease, yours, waiters });
+        let held = |lease, yours| Ok(Inspected::Held { lease, yours, sharing: None, waiters });
         match reply.outcome {
             0 => Ok(Inspected::Free { waiters }),
             1 => held(lease_seen(&reply, key)?, token.map(|_| false)),
@@ -333,6 +333,10 @@ impl LockStore for RedisStore {
                     .is_ok_and(|last| last.answer.as_ref().is_some_and(refuses_connections))
         }
         .boxed()
+    }
+
+    fn shares_no_locks(&self) -> Option<String> {
+        Some("on Redis, a lock has one holder at a time: only the embedded store shares locks yet".to_owned())
     }
 
     fn keeps_no_records(&self) -> Option<String> {

@@ -1,21 +1,22 @@
 //! The wait queues of locks in a gateway's own memory, for stores that keep them nowhere else: the embedded store, and
 //! the quorum, where each gateway knows only its own waiters. They end with the process, as the waiters do.
 //!
-//! Nothing here knows who holds a lock. Every step is given `now`, the time since boot. Some are also given `held`: how
-//! much is left of the present lease, or `None` if the lock is free. A free lock is offered to a waiter. The store then
-//! takes the lock and reports the result: `granted` or `withdrawn`. If that takes the store a while, it says meanwhile
-//! that the lock is `held`.
+//! Nothing here knows who holds a lock. Every step is given `now`, the time since boot. Some are also given its `room`: how many
+//! hold it, and how much is left of the lease that ends first. A lock with room is offered to a waiter. The store then takes it,
+//! and reports the result: `granted` or `withdrawn`. If that takes the store a while, it says meanwhile that one holds it alone.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::clock::whole_ms;
-use crate::lock::{Attempt, LockKey, QueuePosition, TokenHash, Ttl};
+use crate::lock::{Attempt, LockKey, QueuePosition, Slots, TokenHash};
 use crate::store::{Enqueue, Hint, LOOK_AHEAD, LineSettings, LockRequest, SHORT_LEASE, TicketAfter};
 
 use queue::WaitQueue;
+pub(super) use room::Room;
 
 mod queue;
+mod room;
 
 /// Which requests wait for which lock.
 #[derive(Debug)]
@@ -31,7 +32,7 @@ pub(super) struct WaitQueues {
 /// What a waiter finds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum QueueTurn {
-    /// The lock is free, and offered to this very attempt, which may take it now.
+    /// There is room in the lock, and it is offered to this very attempt, which may take it now.
     Take,
     /// It waits here.
     InLine(QueuePosition),
@@ -74,15 +75,19 @@ impl WaitQueues {
         }
     }
 
-    /// Whether a request that does not wait may take the lock: it is free, and is offered to no other token.
+    /// Whether a request that does not wait may take the lock: it has room, and no other token waits for that.
     pub(super) fn pass(
         &mut self,
         key: &LockKey,
         token: &TokenHash,
-        held: Option<Duration>,
+        slots: Slots,
+        room: Room,
         now: Duration,
     ) -> bool {
-        held.is_none() && self.offered_to(key, None, now).is_none_or(|offered| offered == *token)
+        self.freed(key, room, now);
+        let Some(queue) = self.queues.get(key) else { return room.admits(slots) };
+        let is_its_turn = queue.is_offered(token) || queue.next().is_none_or(|next| next == token);
+        is_its_turn && queue.room_beside(room, Some(token), now).admits(slots)
     }
 
     /// Takes a ticket, or takes the token's own over. To be followed by a [`look`](Self::look).
@@ -108,7 +113,7 @@ impl WaitQueues {
         let before = ticket.as_ref().and_then(|ticket| ticket.attempt).filter(|before| before != attempt);
         let kept = ticket.filter(|ticket| ticket.attempt == Some(*attempt));
         let former = displaced.or_else(|| kept.and_then(|ticket| ticket.former));
-        queue.enqueue(*token, place, *attempt, former);
+        queue.enqueue(*token, place, request.lock.terms.slots, *attempt, former);
         self.hints.extend(before.map(|before| Hint::Look(key.clone(), before)));
         Ok(())
     }
@@ -119,7 +124,7 @@ impl WaitQueues {
         key: &LockKey,
         token: &TokenHash,
         attempt: Attempt,
-        held: Option<Duration>,
+        room: Room,
         now: Duration,
     ) -> QueueTurn {
         let mut has_ticket = false;
@@ -133,18 +138,16 @@ impl WaitQueues {
                 queue.stand(token);
             }
         }
-        if held.is_none() {
-            let offered = self.offered_to(key, Some(token).filter(|_| has_ticket), now);
-            if has_ticket && offered == Some(*token) {
-                return QueueTurn::Take;
-            }
+        self.make_offers(key, room, Some(token).filter(|_| has_ticket), now);
+        if has_ticket && self.takes(key, token, room, now) {
+            return QueueTurn::Take;
         }
         // The offer may just have lapsed, and the attempt that took the ticket over may have stepped aside.
         is_taken_over &= self.queues.get(key).is_some_and(|queue| queue.is_present(token));
         if !has_ticket {
             self.forget_if_over(key, now);
         }
-        match self.queue_position(key, token, held, now) {
+        match self.queue_position(key, token, room, now) {
             Some(queue_position) if has_ticket => QueueTurn::InLine(queue_position),
             Some(queue_position) if is_taken_over => QueueTurn::Moved(queue_position),
             _ => QueueTurn::Lost,
@@ -173,44 +176,56 @@ impl WaitQueues {
         key: &LockKey,
         token: &TokenHash,
         attempt: Attempt,
-        ttl: Ttl,
+        room: Room,
         now: Duration,
     ) {
         let Some(queue) = self.queues.get_mut(key) else { return };
-        queue.take_offer();
+        if room.is_closed() {
+            queue.end_offers();
+        } else {
+            queue.end_offer(token);
+        }
         // Another request of this token that waits with the ticket is told that its token holds the lock.
         let waiting =
             queue.ticket(token).and_then(|ticket| ticket.attempt).filter(|waiting| *waiting != attempt);
         self.hints.extend(waiting.map(|waiting| Hint::Look(key.clone(), waiting)));
         queue.remove(token);
-        if queue.first().is_some() && ttl.as_duration() < SHORT_LEASE {
-            self.hints.push(Hint::Due(key.clone(), ttl.as_ms()));
+        if let Some(left) = room.left().filter(|left| queue.first().is_some() && *left < SHORT_LEASE) {
+            self.hints.push(Hint::Due(key.clone(), whole_ms(left)));
         }
-        self.forget_if_over(key, now);
+        // There may be room for others, of whom only so many are made offers at once.
+        self.freed(key, room, now);
     }
 
     /// The present offer ends without a grant, because a try to take the lock failed. No ticket loses its turn by that,
     /// as it would if it let the offer lapse. The next poll of the free lock makes another offer.
     pub(super) fn withdrawn(&mut self, key: &LockKey, now: Duration) {
         let Some(queue) = self.queues.get_mut(key) else { return };
-        queue.take_offer();
+        queue.end_offers();
         self.forget_if_over(key, now);
     }
 
-    /// The token is released: it loses its ticket, and with `frees` it held the lock until now. Returns whether it had
-    /// a ticket.
-    pub(super) fn released(&mut self, key: &LockKey, token: &TokenHash, frees: bool, now: Duration) -> bool {
+    /// The token is released: it loses its ticket, and with `frees` it held the lock until now. `room` is what is left then.
+    /// Returns whether it had a ticket.
+    pub(super) fn released(
+        &mut self,
+        key: &LockKey,
+        token: &TokenHash,
+        frees: bool,
+        room: Room,
+        now: Duration,
+    ) -> bool {
         let Some(queue) = self.queues.get_mut(key) else { return false };
         queue.purge(now);
         let ticket = queue.ticket(token).cloned();
-        let was_offered = queue.offer().is_some_and(|offer| offer.token == *token);
+        let was_offered = queue.is_offered(token);
         queue.remove(token);
         let waiting = ticket.iter().flat_map(|ticket| [ticket.attempt, ticket.former]).flatten();
         self.hints.extend(waiting.map(|attempt| Hint::Look(key.clone(), attempt)));
+        // An offer that is given back has not lapsed.
+        queue.end_offer(token);
         if frees || was_offered {
-            // An offer that is given back has not lapsed.
-            queue.take_offer();
-            self.hand_off(key, None, now);
+            self.make_offers(key, room, None, now);
         }
         self.forget_if_over(key, now);
         ticket.is_some()
@@ -223,15 +238,14 @@ impl WaitQueues {
         }
     }
 
-    /// Takes an attempt out of the wait queue of a lock. It may have been granted the lock from there, before that was
-    /// rolled back.
+    /// Takes an attempt out of the wait queue of a lock. If it was offered the room in the lock, others are.
     pub(super) fn vacate(
         &mut self,
         key: &LockKey,
         token: &TokenHash,
         attempt: Attempt,
         place: TicketAfter,
-        was_granted: bool,
+        room: Room,
         now: Duration,
     ) {
         let lost_at = now + self.settings.ticket_ttl;
@@ -240,30 +254,50 @@ impl WaitQueues {
         let (former, was_offered) = queue.vacate(token, attempt, place, lost_at);
         self.hints.extend(former.map(|former| Hint::Look(key.clone(), former)));
         if was_offered {
-            queue.take_offer();
-            self.hand_off(key, None, now);
-        }
-        if let TicketAfter::KeptAt(granted_at) = place
-            && was_granted
-            && let Some(queue) = self.queues.get_mut(key)
-        {
-            queue.keep(token, granted_at, lost_at);
+            queue.end_offer(token);
+            self.make_offers(key, room, None, now);
         }
         self.forget_if_over(key, now);
     }
 
-    /// The lock is free now. It is offered to the first of its wait queue, unless it is offered already. A store may
-    /// hear of one release more than once.
-    pub(super) fn freed(&mut self, key: &LockKey, now: Duration) {
-        self.offered_to(key, None, now);
+    /// Keeps the ticket from which a token was granted the lock, before that was rolled back.
+    pub(super) fn keep(
+        &mut self,
+        key: &LockKey,
+        token: &TokenHash,
+        ticket: TicketAfter,
+        slots: Slots,
+        now: Duration,
+    ) {
+        let lost_at = now + self.settings.ticket_ttl;
+        if let TicketAfter::KeptAt(granted_at) = ticket
+            && let Some(queue) = self.queues.get_mut(key)
+        {
+            queue.keep(token, granted_at, slots, lost_at);
+        }
+    }
+
+    /// There may be room in the lock now. It is offered to the first of its wait queue, unless it is offered already. A store
+    /// may hear of one release more than once.
+    pub(super) fn freed(&mut self, key: &LockKey, room: Room, now: Duration) {
+        self.make_offers(key, room, None, now);
         self.forget_if_over(key, now);
     }
 
     /// Says which locks with waiters are due, and in how many milliseconds. Also returns the session, which changes
     /// whenever waiters may have lost their tickets.
-    pub(super) fn beat(&self, held_of: impl Fn(&LockKey) -> Option<Duration>) -> (u64, Vec<(LockKey, u64)>) {
-        let left_of = |key| (key, held_of(key).unwrap_or_default());
-        let due = self.queues.keys().map(left_of).filter(|(_, left)| *left <= LOOK_AHEAD);
+    pub(super) fn beat(
+        &self,
+        now: Duration,
+        room_of: impl Fn(&LockKey) -> Room,
+    ) -> (u64, Vec<(LockKey, u64)>) {
+        let due = |(key, queue): (_, &WaitQueue)| {
+            let room = room_of(key);
+            // Somebody before the next one may have gone, without anything that says so.
+            let left = room.left().filter(|_| !queue.is_due(room, now));
+            (key, left.unwrap_or_default())
+        };
+        let due = self.queues.iter().map(due).filter(|(_, left)| *left <= LOOK_AHEAD);
         (self.session, due.map(|(key, left)| (key.clone(), whole_ms(left))).collect())
     }
 
@@ -289,33 +323,41 @@ impl WaitQueues {
         std::mem::take(&mut self.hints)
     }
 
-    /// To which token a free lock is offered. If there is no offer, or it has lapsed, the first of the queue gets one.
-    fn offered_to(&mut self, key: &LockKey, caller: Option<&TokenHash>, now: Duration) -> Option<TokenHash> {
-        if self.open_offer(key, now).is_none() {
-            self.hand_off(key, caller, now);
+    /// Whether a token may take the room that it is offered. It may want less company than when it was offered that: then the
+    /// offer ends, and its ticket stays.
+    fn takes(&mut self, key: &LockKey, token: &TokenHash, room: Room, now: Duration) -> bool {
+        let Some(queue) = self.queues.get_mut(key) else { return false };
+        let is_offered = queue.open_offers(now).any(|offer| offer.token == *token);
+        let Some(slots) = queue.ticket(token).map(|ticket| ticket.slots).filter(|_| is_offered) else {
+            return false;
+        };
+        let takes = queue.room_beside(room, Some(token), now).admits(slots);
+        if !takes {
+            queue.end_offer(token);
         }
-        self.open_offer(key, now)
+        takes
     }
 
-    /// Offers a free lock to the first of its wait queue, and returns the offer.
-    fn hand_off(&mut self, key: &LockKey, caller: Option<&TokenHash>, now: Duration) {
+    /// Offers the room in a lock to the first of its wait queue, and tells them.
+    fn make_offers(&mut self, key: &LockKey, room: Room, caller: Option<&TokenHash>, now: Duration) {
         let lost_at = now + self.settings.ticket_ttl;
-        let Some(queue) = self.queues.get_mut(key) else { return };
-        let lapsed = queue.offer().filter(|offer| offer.left(now).is_none());
-        let offer = queue.hand_off(now, lost_at, caller);
-        if let Some(lapsed) = lapsed
-            && let Some(attempt) = lapsed.attempt
-            && !queue.is_present(&lapsed.token)
-        {
-            // It may come back as soon as it learns of it, at the latest from the next heartbeat.
-            self.hints.push(Hint::Look(key.clone(), attempt));
-            self.session = rand::random();
+        let Some(queue) = self.queues.get_mut(key).filter(|_| !room.is_closed()) else { return };
+        let (made, lapsed) = queue.hand_off(room, now, lost_at, caller);
+        for late in lapsed {
+            if let Some(attempt) = late.attempt
+                && !queue.is_present(&late.token)
+            {
+                // It may come back as soon as it learns of it, at the latest from the next heartbeat.
+                self.hints.push(Hint::Look(key.clone(), attempt));
+                self.session = rand::random();
+            }
         }
-        if let Some(offer) = offer
-            && let Some(attempt) = offer.attempt
-            && caller != Some(&offer.token)
-        {
-            self.hints.push(Hint::Offered(key.clone(), offer.token, attempt));
+        for offer in made {
+            if let Some(attempt) = offer.attempt
+                && caller != Some(&offer.token)
+            {
+                self.hints.push(Hint::Offered(key.clone(), offer.token, attempt));
+            }
         }
     }
 
@@ -325,24 +367,19 @@ impl WaitQueues {
         }
     }
 
-    /// To which token the free lock is offered, unless that has lapsed.
-    fn open_offer(&self, key: &LockKey, now: Duration) -> Option<TokenHash> {
-        self.queues.get(key)?.open_offer(now).map(|offer| offer.token)
-    }
-
     fn queue_position(
         &self,
         key: &LockKey,
         token: &TokenHash,
-        held: Option<Duration>,
+        room: Room,
         now: Duration,
     ) -> Option<QueuePosition> {
         let queue = self.queues.get(key)?;
         let place = queue.ticket(token)?.place;
         // An offer that was made before the lock was held, or taken to be, is worth nothing. A waiter that is told of it looks at
         // once, again and again.
-        let offer = queue.open_offer(now).filter(|_| held.is_none());
-        let due = held.or_else(|| offer.and_then(|offer| offer.left(now))).unwrap_or_default();
+        let offer = queue.open_offers(now).next().filter(|_| !room.is_closed());
+        let due = offer.and_then(|offer| offer.left(now)).or(room.left()).unwrap_or_default();
         Some(QueuePosition {
             ticket: place,
             is_first: queue.first() == Some(token),

@@ -340,7 +340,7 @@ async fn errors_say_in_plain_words_what_is_wrong_and_what_to_write(stage: Stage)
         ),
         (
             client.put("/locks/a?tll=5s"),
-            "this request has no parameter \"tll\"; it takes ttl, wait, owner, max_hold, min_hold",
+            "this request has no parameter \"tll\"; it takes ttl, wait, owner, max_hold, min_hold, slots",
         ),
         (
             client.put("/locks/a?ttl=5"),

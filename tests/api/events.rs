@@ -16,6 +16,7 @@ mod forms;
 mod keys;
 mod others;
 mod resuming;
+mod several;
 mod telling;
 
 /// How soon what another gateway does is told, on a machine that is busy.

@@ -21,6 +21,7 @@ mod once;
 mod openapi;
 mod retries;
 mod serving;
+mod slots;
 mod terms;
 mod together;
 mod vanishing_clients;

@@ -103,7 +103,7 @@ fn every_parameter_is_described_and_optional_is_not_nullable() {
     let put = &DOCUMENT["paths"]["/lock"]["put"]["parameters"];
     let names: Vec<_> =
         put.as_array().unwrap().iter().map(|parameter| parameter["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["key", "ttl", "wait", "owner", "max_hold", "min_hold", "Lease-Token"]);
+    assert_eq!(names, ["key", "ttl", "wait", "owner", "max_hold", "min_hold", "slots", "Lease-Token"]);
     let number = &DOCUMENT["components"]["schemas"]["Grant"]["properties"]["fencing_token"];
     assert_eq!(number["maximum"].as_u64(), Some((1 << 53) - 1));
 }
@@ -324,6 +324,17 @@ async fn ask_without_right(method: &str, address: Address) -> Vec<Answer> {
     answers
 }
 
+/// The answers about a lock that two hold, where there are slots: to one of them, who wants less company, and to who would end both.
+async fn ask_beside_others(method: &str, address: Address) -> [Answer; 2] {
+    let gateway = Gateway::start(&["--store", "memory:"]).await;
+    let (client, tokens) = (Client::new(gateway.address), [fresh_token(), fresh_token()]);
+    for token in &tokens {
+        client.put("/locks/k?slots=2").token(token).send().await.expect(201);
+    }
+    let ask = |query| client.call(method, &(address("k") + query));
+    [ask("").token(&tokens[0]).send().await, ask("force=true").send().await]
+}
+
 /// The answers of one method, at one form of the address, in every situation there is.
 async fn provoke(method: &str, address: Address) -> Vec<Answer> {
     let stage = Stage::redis_with(&["--store-timeout", "400ms"]).await;
@@ -365,8 +376,10 @@ async fn provoke(method: &str, address: Address) -> Vec<Answer> {
     if method == "PUT" {
         answers.extend(crowd_out(address).await);
         answers.push(ask_in_vain_for_replicas(address).await);
+        answers.push(ask_with(address("k") + "slots=2").send().await);
     }
 
+    answers.extend(ask_beside_others(method, address).await);
     answers.extend(ask_without_right(method, address).await);
 
     // A store that has just stopped answering, and one of which that is known.

@@ -173,7 +173,7 @@ impl Gateway {
                 match self.service.break_lock(&key, number.and_then(FencingToken::new)).await {
                     Ok(Broken::Broken(lease)) => Answer::Broken { number: lease.fencing_token.get() },
                     Ok(Broken::NotHeld) => Answer::NotHeld,
-                    Ok(Broken::HeldByAnother) => Answer::HeldByAnother(None),
+                    Ok(Broken::HeldByAnother | Broken::HeldBySeveral) => Answer::HeldByAnother(None),
                     Err(error) => failed(&error),
                 }
             }
@@ -255,6 +255,7 @@ fn wish(request: &Request) -> AcquireRequest {
         terms: Terms {
             max_hold: request.terms.max_hold_ms.map(Duration::from_millis),
             min_hold: request.terms.min_hold_ms.map(Duration::from_millis),
+            ..Terms::default()
         },
         tenant: Tenant::default(),
     }
@@ -286,6 +287,7 @@ fn not_taken(why: NotAcquired) -> Answer {
         NotAcquired::TokenReleased => Answer::TokenReleased,
         NotAcquired::ShuttingDown | NotAcquired::NotReplicated(_) => Answer::NotDone,
         NotAcquired::TooManyWaiters | NotAcquired::TooManyLocks => panic!("nothing here is so full"),
+        NotAcquired::HeldOtherwise(_) | NotAcquired::NotShared(_) => panic!("nobody shares"),
     }
 }
 

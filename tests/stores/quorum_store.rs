@@ -197,7 +197,11 @@ async fn a_server_that_lacks_a_connections_lock_is_given_it_with_its_terms() {
     take_and_release(&store).await;
     let key = LockKey::parse(b"held").unwrap();
     let (token, attempt) = (LeaseToken::generate().hash(), Attempt::for_connection());
-    let terms = Terms { max_hold: Some(Duration::from_secs(100)), min_hold: Some(Duration::from_secs(50)) };
+    let terms = Terms {
+        max_hold: Some(Duration::from_secs(100)),
+        min_hold: Some(Duration::from_secs(50)),
+        ..Terms::default()
+    };
     let ttl = Ttl::from_ms(10_000).unwrap();
     let request = LockRequest { key: key.clone(), token, attempt, ttl, note: Default::default(), terms };
     let soon = || Instant::now() + PATIENCE;

@@ -10,7 +10,7 @@ use crate::access::Right;
 use crate::api::context::{Asked, Operation};
 use crate::api::problem::Problem;
 use crate::api::state::Limits;
-use crate::lock::{FencingToken, LockKey, Owner, Terms, Ttl};
+use crate::lock::{FencingToken, LockKey, Owner, Slots, Terms, Ttl};
 
 /// The shortest `min_hold`.
 const SHORTEST_MIN_HOLD: Duration = Duration::from_millis(1);
@@ -56,16 +56,20 @@ pub(crate) struct AcquireQuery {
     /// holder and cannot be taken until then. At most `max_hold`, and the longest `ttl`.
     #[param(value_type = String, required = false)]
     pub(crate) min_hold: Option<Duration>,
+    /// How many may hold the lock at once, you included, for as long as you hold it: 1 to 1000, or `any` for the most. Each of them
+    /// has a `slot` of its own. The smallest number counts that a holder or you say. The default is 1: the lock excludes all others.
+    #[param(value_type = String, required = false, example = "5")]
+    pub(crate) slots: Slots,
 }
 
 impl AcquireQuery {
     pub(crate) fn terms(&self) -> Terms {
-        Terms { max_hold: self.max_hold, min_hold: self.min_hold }
+        Terms { max_hold: self.max_hold, min_hold: self.min_hold, slots: self.slots }
     }
 }
 
 impl LockQuery for AcquireQuery {
-    const NAMES: &[&str] = &["ttl", "wait", "owner", "max_hold", "min_hold"];
+    const NAMES: &[&str] = &["ttl", "wait", "owner", "max_hold", "min_hold", "slots"];
 
     fn read(pairs: &mut Pairs, limits: &Limits) -> Result<Self, Problem> {
         let (ttl, wait) = (read_ttl(pairs, limits)?, read_wait(pairs, limits)?);
@@ -78,7 +82,8 @@ impl LockQuery for AcquireQuery {
         let longest = limits.max_ttl.min(max_hold.unwrap_or(Duration::MAX));
         let min_hold =
             min_hold.map(|text| duration("min_hold", &text, SHORTEST_MIN_HOLD, longest)).transpose()?;
-        Ok(Self { ttl, wait, owner, max_hold, min_hold })
+        let slots = read_slots(pairs)?;
+        Ok(Self { ttl, wait, owner, max_hold, min_hold, slots })
     }
 
     fn asked(&self, key: LockKey) -> Asked {
@@ -110,6 +115,10 @@ pub(crate) struct HoldQuery {
     /// `max_hold`, and the longest `ttl`.
     #[param(value_type = String, required = false)]
     pub(crate) min_hold: Option<Duration>,
+    /// How many may hold the lock at once, you included, for as long as you hold it: 1 to 1000, or `any` for the most. Each of them
+    /// has a `slot` of its own. The smallest number counts that a holder or you say. The default is 1: the lock excludes all others.
+    #[param(value_type = String, required = false, example = "5")]
+    pub(crate) slots: Slots,
 }
 
 impl LockQuery for HoldQuery {
@@ -120,10 +129,11 @@ impl LockQuery for HoldQuery {
         let min_ttl = limits.min_ttl.max(SHORTEST_HELD_TTL).min(longest);
         let default_ttl = HELD_TTL.clamp(min_ttl, longest);
         let limits = Limits { default_ttl, min_ttl, ..*limits };
-        let AcquireQuery { ttl, wait, owner, max_hold, min_hold } = AcquireQuery::read(pairs, &limits)?;
+        let AcquireQuery { ttl, wait, owner, max_hold, min_hold, slots } =
+            AcquireQuery::read(pairs, &limits)?;
         let default_max_hold = limits.default_max_hold.max(ttl.as_duration());
         let max_hold = max_hold.unwrap_or(default_max_hold.max(min_hold.unwrap_or_default()));
-        Ok(Self { ttl, wait, owner, max_hold, min_hold })
+        Ok(Self { ttl, wait, owner, max_hold, min_hold, slots })
     }
 
     fn asked(&self, key: LockKey) -> Asked {
@@ -206,6 +216,22 @@ pub(super) fn read_flag(pairs: &mut Pairs, name: &str, default: bool) -> Result<
     }
 }
 
+/// The number of a `slots`.
+fn read_slots(pairs: &mut Pairs) -> Result<Slots, Problem> {
+    let Some(text) = pairs.take("slots") else { return Ok(Slots::ONE) };
+    if *text == *b"any" {
+        return Ok(Slots::MOST);
+    }
+    let is_bare = !text.is_empty() && text.iter().all(u8::is_ascii_digit) && text.first() != Some(&b'0');
+    let number = std::str::from_utf8(&text).ok().filter(|_| is_bare).and_then(|text| text.parse().ok());
+    number.and_then(Slots::new).ok_or_else(|| {
+        bad_parameter(
+            "slots",
+            format!("write how many may hold the lock at once: 1 to {}, or any", Slots::MOST.get()),
+        )
+    })
+}
+
 pub(super) fn read_wait(pairs: &mut Pairs, limits: &Limits) -> Result<Duration, Problem> {
     let Some(text) = pairs.take("wait") else { return Ok(Duration::ZERO) };
     duration("wait", &text, Duration::ZERO, limits.max_wait)
@@ -216,14 +242,20 @@ pub(super) fn owner(pairs: &mut Pairs) -> Result<Option<Owner>, Problem> {
     Owner::parse(&text).map_err(|error| bad_parameter("owner", error.to_string()))
 }
 
-/// The query of a `GET`: nothing.
-pub(crate) struct InspectQuery;
+/// The query of a `GET`.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct InspectQuery {
+    /// `true` names all who hold a lock by slots, up to 100 of them.
+    #[param(value_type = bool, required = false)]
+    pub(crate) holders: bool,
+}
 
 impl LockQuery for InspectQuery {
-    const NAMES: &[&str] = &[];
+    const NAMES: &[&str] = &["holders"];
 
-    fn read(_: &mut Pairs, _: &Limits) -> Result<Self, Problem> {
-        Ok(Self)
+    fn read(pairs: &mut Pairs, _: &Limits) -> Result<Self, Problem> {
+        Ok(Self { holders: read_flag(pairs, "holders", false)? })
     }
 
     fn asked(&self, key: LockKey) -> Asked {

@@ -147,13 +147,15 @@ macro_rules! problems {
 
 problems! {
     AcquireProblems: WITH_KEYS ANY_LOCK_CALL
-        + TokenReleased LockHeld TooManyWaiters TooManyLocks NotReplicated OutcomeUnknown ShuttingDown;
+        + TokenReleased HeldOtherwise LockHeld TooManyWaiters TooManyLocks NotReplicated OutcomeUnknown
+        ShuttingDown ModeNotAvailable;
     HoldProblems: WITH_KEYS ANY_LOCK_CALL
-        + TokenReleased LockHeld TooManyWaiters TooManyHolds TooManyLocks NotReplicated OutcomeUnknown
-        ShuttingDown;
+        + TokenReleased HeldOtherwise LockHeld TooManyWaiters TooManyHolds TooManyLocks NotReplicated
+        OutcomeUnknown ShuttingDown ModeNotAvailable;
     RenewProblems: WITH_KEYS ANY_LOCK_CALL
         + TokenRequired NotHeld HeldByAnother TokenReleased MaxHoldReached OutcomeUnknown;
-    ReleaseProblems: WITH_KEYS ANY_LOCK_CALL + TokenRequired NotHeld HeldByAnother OutcomeUnknown;
+    ReleaseProblems: WITH_KEYS ANY_LOCK_CALL
+        + TokenRequired NotHeld HeldByAnother HeldBySeveral OutcomeUnknown;
     InspectProblems: WITH_KEYS ANY_LOCK_CALL + NotHeld OutcomeUnknown;
     BeginProblems: WITH_KEYS ANY_LOCK_CALL ANY_RECORD_CALL
         + FingerprintMismatch TokenReleased OnceInProgress OnceAbandoned TooManyWaiters StoreNearlyFull

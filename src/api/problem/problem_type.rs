@@ -68,6 +68,10 @@ problem_types! {
             "A released token takes no lock any more, so that a late copy of a request leaves none behind. Choose a fresh token for every acquisition. If you renewed: this token has released the lock, and `min_hold` keeps it taken. A token that the gateway made only confirms the lock that it was made for.";
         MaxHoldReached = CONFLICT, "max-hold-reached", "The lock cannot be held for longer",
             "The lock was taken with `max_hold`, and its lease lasts until that ends. Your token holds the lock until then, as `holder` says, and no renewal makes it longer. Take the lock again if you still need it.";
+        HeldOtherwise = CONFLICT, "held-otherwise", "The token holds the lock beside others",
+            "The token took one of more `slots` than this request asks for. Its grant stays as it is. Release it first, or use another token. Nothing was changed.";
+        HeldBySeveral = CONFLICT, "held-by-several", "Several hold the lock",
+            "The lock is held by slots. Say in `fencing_token` which grant to break: GET with holders=true names them. Nothing was changed.";
         UriTooLong = URI_TOO_LONG, "uri-too-long", "The address is too long",
             "Path and query together may have 8 KiB. Nothing was changed.";
         LockHeld = LOCKED, "lock-held", "Another client holds the lock",
@@ -112,6 +116,8 @@ problem_types! {
             "The results that arrive at this gateway at once may take 64 MiB together. Send it again: the place is still yours. Nothing was changed.";
         OnceUnsupported = NOT_IMPLEMENTED, "once-unsupported", "This store keeps no records",
             "`detail` says what it lacks. The store was not asked, and nothing was changed.";
+        ModeNotAvailable = NOT_IMPLEMENTED, "mode-not-available", "This store cannot share a lock",
+            "`detail` says why. Without `slots`, the same request works. The store was not asked, and nothing was changed.";
         StoreNearlyFull = SERVICE_UNAVAILABLE, "store-nearly-full", "There is no room for more results",
             "Records take as much of the store as they may, so that locks have room. A new piece of work is not begun, and a result of more than 1 KiB is not stored. A shorter one is: the place of its worker is still its own. Certainly nothing was changed.";
         InternalError = INTERNAL_SERVER_ERROR, "internal-error", "The gateway made a mistake",

@@ -62,7 +62,7 @@ pub(super) async fn hold_lock(
         ttl,
         note: Note::new(query.owner),
         wait: query.wait,
-        terms: Terms { max_hold: Some(query.max_hold), min_hold: query.min_hold },
+        terms: Terms { max_hold: Some(query.max_hold), min_hold: query.min_hold, slots: query.slots },
         tenant: tenant_of(&app, &caller, wait.as_ref()),
     };
     let denied = {

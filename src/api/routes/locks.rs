@@ -138,6 +138,11 @@ pub(super) fn not_taken(token: &LeaseToken, why: NotAcquired) -> Problem {
     match why {
         NotAcquired::NotReplicated(reason) => Problem::new(ProblemType::NotReplicated, reason),
         NotAcquired::Refused(refusal) => Problem::lock_held(&refusal),
+        NotAcquired::HeldOtherwise(slots) => Problem::new(
+            ProblemType::HeldOtherwise,
+            format!("this token holds the lock already, beside others: it took one of {} slots", slots.get()),
+        ),
+        NotAcquired::NotShared(why) => Problem::new(ProblemType::ModeNotAvailable, why),
         NotAcquired::TooManyWaiters => too_many_waiters(),
         NotAcquired::TooManyLocks => {
             let detail = "this API key holds too many locks at this gateway: release one first";
@@ -263,6 +268,10 @@ async fn break_lock(
     match breaking.await.map_err(fault)?? {
         Broken::Broken(_) => Ok(StatusCode::NO_CONTENT.into_response()),
         Broken::NotHeld => Err(not_held("no client holds the lock: nothing was broken")),
+        Broken::HeldBySeveral => {
+            let detail = "several hold the lock: say in fencing_token whose grant to end, nothing was broken";
+            Err(Problem::new(ProblemType::HeldBySeveral, detail))
+        }
         Broken::HeldByAnother => {
             let detail = "the lock was granted anew since, with another fencing token: nothing was broken";
             Err(Problem::new(ProblemType::HeldByAnother, detail))
@@ -276,7 +285,7 @@ async fn break_lock(
 /// token holds it.
 #[utoipa::path(
     get, path = "/locks/{key}", tag = "locks",
-    params(KeyParam, OptionalToken),
+    params(KeyParam, InspectQuery, OptionalToken),
     responses(
         (status = 200, description = "The lock is held, or `min_hold` keeps it taken.", body = LockView,
          headers(("Fencing-Token" = u64, description = "The number of the grant.")), example = json!(example_lock())),
@@ -291,7 +300,9 @@ pub(super) async fn get_lock(
     // To tell a token that it holds the lock is a promise. The answer to HEAD has no place for one.
     let token = call.token.as_ref().filter(|_| method != Method::HEAD);
     match app.service.inspect(&call.key, token).await? {
-        Inspected::Held { lease, yours, waiters } => Ok(answers::lock(&call.key, &lease, waiters, yours)),
+        Inspected::Held { lease, yours, sharing, waiters } => {
+            Ok(answers::lock(&call.key, &lease, waiters, yours, sharing, call.query.holders))
+        }
         Inspected::Free { waiters } => Err(not_held("no client holds the lock").with_waiters(waiters)),
     }
 }

@@ -18,6 +18,13 @@ pub(in super::super) enum Doing {
     Unclear,
 }
 
+impl Doing {
+    /// Whether it was done to one of several grants that share a lock, as far as it says so.
+    pub(super) fn is_of_several(&self) -> bool {
+        matches!(self, Self::Granted(lease) | Self::Renewed(lease) if lease.slot.is_some())
+    }
+}
+
 /// What a watcher is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {

@@ -112,6 +112,7 @@ impl Deed {
                 left_ms: self.ms?,
                 note: Note::from_stored(&self.note)?,
                 is_released: false,
+                slot: None,
             })
         };
         let doing = match self.did {
@@ -360,7 +361,7 @@ mod tests {
         let key = LockKey::parse("a }{\u{2028}".as_bytes()).unwrap();
         let number = FencingToken::new(FencingToken::MAX).unwrap();
         let note = Note::from_stored("\"me\"").unwrap();
-        let lease = Lease { fencing_token: number, left_ms: 5, note, is_released: false };
+        let lease = Lease { fencing_token: number, left_ms: 5, note, is_released: false, slot: None };
         for doing in [
             Doing::Granted(lease.clone()),
             Doing::Renewed(Lease { note: Note::default(), ..lease }),

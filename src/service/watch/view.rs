@@ -37,6 +37,8 @@ struct Known {
     phase: Phase,
     /// When the lease is over; of one that is over, when that may be forgotten.
     ends_at: Duration,
+    /// Of a lock that is shared: how many hold it, and the number of the grant that ends first. Nothing is told of single grants.
+    shared: Option<(u64, FencingToken)>,
     /// Whether this grant was told of, and not only seen.
     is_told: bool,
     /// How many wait, as was told last.
@@ -61,6 +63,7 @@ impl Known {
             fence: None,
             phase: Phase::Over,
             ends_at,
+            shared: None,
             is_told: false,
             waiters: 0,
             line_settles_at: None,
@@ -84,6 +87,12 @@ impl Known {
         self.ends_at = now + Duration::from_millis(lease.left_ms);
     }
 
+    /// Several hold it, the first of them until the end of this lease.
+    fn share(&mut self, held: u64, first: &Lease, now: Duration) {
+        self.hold(first, now);
+        (self.fence, self.shared) = (None, Some((held, first.fencing_token)));
+    }
+
     fn end(&mut self, fence: FencingToken, kept_ms: u64, now: Duration) {
         self.fence = Some(fence);
         (self.phase, self.ends_at) = match kept_ms {
@@ -97,6 +106,10 @@ impl View {
     /// What is to be told of what somebody did: nothing, where it comes late or twice.
     pub(super) fn note(&mut self, key: &LockKey, doing: &Doing, now: Duration) -> Vec<News> {
         self.change(key, now, |known| match doing {
+            Doing::Released(_) | Doing::Broken(_) if known.shared.is_some() => {
+                known.line_settles_at.get_or_insert(now + LINE_SETTLES);
+                vec![News::Resync]
+            }
             Doing::Granted(lease) | Doing::Renewed(lease) => {
                 let fence = Some(lease.fencing_token);
                 let is_grant = matches!(doing, Doing::Granted(_));
@@ -143,8 +156,14 @@ impl View {
                 Inspected::Free { waiters } => (None, *waiters),
                 Inspected::Held { lease, waiters, .. } => (Some(lease), *waiters),
             };
+            let held = match seen {
+                Inspected::Held { sharing: Some(sharing), .. } => Some(sharing.held),
+                _ => None,
+            };
             let mut news = Vec::new();
-            match lease {
+            let was_shared = known.shared.take();
+            let shared = lease.filter(|_| held.is_some());
+            match lease.filter(|_| held.is_none()) {
                 // Who has released it is about to say so, unless its time is over.
                 None => {
                     if let (Some(expired), Some(fence)) = (known.expired(now), known.fence) {
@@ -177,6 +196,12 @@ impl View {
                     known.is_told = false;
                 }
             }
+            if let (Some(held), Some(first)) = (held, shared) {
+                known.share(held, first, now);
+            }
+            if known.shared != was_shared {
+                news.push(News::Resync);
+            }
             if known.waiters != waiters {
                 known.waiters = waiters;
                 news.push(News::Waiting(waiters));
@@ -190,7 +215,9 @@ impl View {
     pub(super) fn learn(&mut self, key: &LockKey, lease: &Lease, waiters: u64, now: Duration) -> Vec<News> {
         self.change(key, now, |known| {
             let is_news = known.fence.is_some() && known.waiters != waiters;
-            if Some(lease.fencing_token) > known.fence {
+            if lease.slot.is_some() {
+                known.share(0, lease, now);
+            } else if Some(lease.fencing_token) > known.fence {
                 known.hold(lease, now);
                 known.is_told = false;
             }

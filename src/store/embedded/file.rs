@@ -22,9 +22,10 @@ use crate::lock::LockKey;
 use crate::store::StoreError;
 
 use super::disk::{Disk, Handle, create_private};
-use super::record::{Record, RecordId};
+use super::record::{Format, HeldLock, Record, RecordId};
 use super::rows::{
-    LOCKS, MARKS, Moment, TERMS, life_row, lock_row, read_lock, read_mark, terms_row, verdict_row,
+    LOCKS, MARKS, Moment, SLOTS, TERMS, life_row, lock_row, read_lock, read_mark, read_slot, slot_row,
+    terms_row, verdict_row,
 };
 use super::table::{Change, Table};
 use super::work_rows::{ONCE, RESULTS, read_work, work_row};
@@ -42,11 +43,9 @@ const BATCH: &str = "batch";
 /// In `TEXTS`: the boot during which the file was written.
 const BOOT: &str = "boot";
 
-/// The layouts that this program reads. The first knew no terms, and is not written any more. The second knew no pieces of work.
-/// A file has that one until there is the first of them: until then, the program before this one can use it.
-const FORMATS: RangeInclusive<u64> = 1..=WITH_WORK;
-const WITHOUT_WORK: u64 = 2;
-const WITH_WORK: u64 = 3;
+/// The layouts that this program reads. A file has the least in which its records can be written: until there is the first of a
+/// new kind, the program before this one can use it.
+const FORMATS: RangeInclusive<u64> = 1..=Format::Slots as u64;
 /// The memory that redb may use for pages. The table is in memory anyway, so this only saves reads while writing.
 const PAGE_CACHE_BYTES: usize = 32 * 1024 * 1024;
 /// Ends the name of a file that is being made.
@@ -88,7 +87,7 @@ impl StoreFile {
         let database =
             builder.create_with_backend(Handle(Arc::clone(disk))).map_err(|error| open_error(path, error))?;
         let head = Head::of(&database).map_err(|error| failed(path, &*error))?;
-        let format = head.judge(path)?.max(WITHOUT_WORK);
+        let format = head.judge(path)?.max(Format::Terms as u64);
         Ok(Self { database, boot_id: clock.boot_id(), format, batch: head.batch })
     }
 
@@ -113,8 +112,8 @@ impl StoreFile {
     ///
     /// [`StoreError::Unknown`] means that the batch may be on disk. After any error the file must be opened again.
     pub(super) fn write(&mut self, table: &Table, changes: &[Change], now: Moment) -> Result<(), StoreError> {
-        let has_work = |change: &Change| table.get(&change.id).is_some_and(Record::is_about_work);
-        let format = if changes.iter().any(has_work) { WITH_WORK } else { self.format };
+        let formats = changes.iter().filter_map(|change| table.get(&change.id)).map(Record::format);
+        let format = formats.max().map_or(self.format, |needed| self.format.max(needed as u64));
         let staged = self.stage(table, changes, format, now);
         let transaction = staged
             .map_err(|error| StoreError::Unavailable(format!("the file cannot be written: {error}")))?;
@@ -153,12 +152,20 @@ impl StoreFile {
             let (id, record) = read_mark(key.value(), mark.value(), now, same_boot).ok_or(BAD_ROW)?;
             table.put(id, Some(record));
         }
-        if self.format == WITH_WORK {
+        if self.format >= Format::Works as u64 {
             let bodies = transaction.open_table(RESULTS)?;
             for row in transaction.open_table(ONCE)?.iter()? {
                 let (key, work) = row?;
                 let body = bodies.get(key.value())?.map(|body| Bytes::copy_from_slice(body.value()));
                 let found = read_work(key.value(), work.value(), body, now, same_boot);
+                let (id, record) = found.ok_or(BAD_ROW)?;
+                table.put(id, Some(record));
+            }
+        }
+        if self.format >= Format::Slots as u64 {
+            for row in transaction.open_table(SLOTS)?.iter()? {
+                let (key, slot) = row?;
+                let found = read_slot(key.value(), slot.value(), now, same_boot);
                 let (id, record) = found.ok_or(BAD_ROW)?;
                 table.put(id, Some(record));
             }
@@ -193,6 +200,15 @@ impl StoreFile {
                     match terms_row(lock, now) {
                         Some(row) => drop(terms.insert(key.as_str(), row)?),
                         None => drop(terms.remove(key.as_str())?),
+                    }
+                }
+                (RecordId::Slot(key, id), after) => {
+                    let mut slots = transaction.open_table(SLOTS)?;
+                    match after {
+                        Some(Record::Lock(lock @ HeldLock { slot: Some(slot), .. })) => {
+                            drop(slots.insert((key.as_str(), id), slot_row(lock, *slot, now))?);
+                        }
+                        _ => drop(slots.remove((key.as_str(), id))?),
                     }
                 }
                 (RecordId::Mark(key, token), Some(Record::Mark(mark))) => {
@@ -248,7 +264,7 @@ impl Head {
         let transaction = database.begin_read()?;
         let names: Vec<String> = transaction.list_tables()?.map(|table| table.name().to_owned()).collect();
         if names.is_empty() {
-            return Ok(Self { format: Some(WITHOUT_WORK), batch: 0 });
+            return Ok(Self { format: Some(Format::Terms as u64), batch: 0 });
         }
         if !names.iter().any(|name| name == NUMBERS.name()) {
             return Ok(Self::default());

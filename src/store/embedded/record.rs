@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::lock::{Attempt, FencingToken, Lease, LockKey, Note, Released, TokenHash, Ttl};
+use crate::lock::{Attempt, FencingToken, Lease, LockKey, Note, Released, Slot, Slots, TokenHash, Ttl};
 use crate::once::GivenUp;
 use crate::store::MOST_VOIDED;
 
@@ -21,6 +21,19 @@ pub(super) enum RecordId {
     Mark(LockKey, [u8; 32]),
     /// The piece of work of this key.
     Work(LockKey),
+    /// The slot that a token has in this lock, by the token's hash; by its number with zeros before it where it belongs to no token.
+    Slot(LockKey, [u8; 32]),
+}
+
+/// The layouts of a file, each of which has what those before it have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Format {
+    /// Locks, with terms. Files of the first layout, without terms, are read, and not written any more.
+    Terms = 2,
+    /// Pieces of work,
+    Works = 3,
+    /// and locks that are shared.
+    Slots = 4,
 }
 
 /// One record.
@@ -52,6 +65,8 @@ pub(super) struct HeldLock {
     pub(super) max_hold: Option<Life>,
     /// How long the lock stays taken when it is released, if that is to be a while.
     pub(super) min_hold: Option<Life>,
+    /// Its place, where it is held beside others.
+    pub(super) slot: Option<Slot>,
 }
 
 /// What is known of a token beyond its lock.
@@ -79,6 +94,13 @@ impl RecordId {
     pub(super) fn mark(key: &LockKey, token: &TokenHash) -> Self {
         Self::Mark(key.clone(), *token.as_bytes())
     }
+
+    /// The name of a slot that is kept after its release. The next slot of its token has another name.
+    pub(super) fn kept(key: &LockKey, slot: u16) -> Self {
+        let mut bytes = [0; 32];
+        bytes[30..].copy_from_slice(&slot.to_be_bytes());
+        Self::Slot(key.clone(), bytes)
+    }
 }
 
 impl Record {
@@ -101,9 +123,13 @@ impl Record {
         if let Self::Work(work) = self { work.body() } else { None }
     }
 
-    /// Whether a program that knows nothing of pieces of work would misread it.
-    pub(super) fn is_about_work(&self) -> bool {
-        matches!(self, Self::Work(_) | Self::Mark(Mark { verdict: Verdict::GaveUp(_), .. }))
+    /// What a program must know of that reads it.
+    pub(super) fn format(&self) -> Format {
+        match self {
+            Self::Work(_) | Self::Mark(Mark { verdict: Verdict::GaveUp(_), .. }) => Format::Works,
+            Self::Lock(HeldLock { slot: Some(_), .. }) => Format::Slots,
+            Self::Lock(_) | Self::Mark(_) => Format::Terms,
+        }
     }
 }
 
@@ -115,7 +141,22 @@ impl HeldLock {
             left_ms: self.life.left_ms(now),
             note: self.note.clone(),
             is_released: self.token == TokenHash::NOBODY,
+            slot: self.slot,
         }
+    }
+
+    /// The name of the record.
+    pub(super) fn id(&self, key: &LockKey) -> RecordId {
+        match self.slot {
+            None => RecordId::Lock(key.clone()),
+            Some(slot) if self.token == TokenHash::NOBODY => RecordId::kept(key, slot.number),
+            Some(_) => RecordId::Slot(key.clone(), *self.token.as_bytes()),
+        }
+    }
+
+    /// How many may hold it at once, as its holder says.
+    pub(super) fn slots(&self) -> Slots {
+        self.slot.map_or(Slots::ONE, |slot| slot.slots)
     }
 
     /// Whether it could still be rolled back after a client was told that it holds the lock. A client that holds it by

@@ -6,7 +6,7 @@ use redb::TableDefinition;
 
 use crate::clock::Clock;
 use crate::clock::whole_ms;
-use crate::lock::{Attempt, FencingToken, LockKey, Note, Released, TokenHash};
+use crate::lock::{Attempt, FencingToken, LockKey, Note, Released, Slot, Slots, TokenHash};
 use crate::once::{GivenUp, NotWorker};
 
 use super::life::Life;
@@ -18,6 +18,8 @@ pub(super) type LifeRow = (u64, u64, u64);
 pub(super) type LockRow<'a> = (&'a [u8; 32], Option<&'a [u8; 16]>, u64, &'a str, LifeRow);
 /// The end of `max_hold` and of `min_hold`, as lives; one without length where there is none.
 pub(super) type TermsRow = (LifeRow, LifeRow);
+/// Slot, slots, the lock and its terms, without length where there are none.
+pub(super) type SlotRow<'a> = (u16, u16, LockRow<'a>, TermsRow);
 /// Final answer (0 for none), the voided attempts one after the other or the number that belongs to the answer, life.
 pub(super) type MarkRow<'a> = (u8, &'a [u8], LifeRow);
 
@@ -25,6 +27,8 @@ pub(super) type MarkRow<'a> = (u8, &'a [u8], LifeRow);
 pub(super) const LOCKS: TableDefinition<&str, LockRow<'static>> = TableDefinition::new("locks");
 /// The terms of the locks that have some.
 pub(super) const TERMS: TableDefinition<&str, TermsRow> = TableDefinition::new("terms");
+/// The slots of locks by key and by what tells them apart.
+pub(super) const SLOTS: TableDefinition<(&str, &[u8; 32]), SlotRow<'static>> = TableDefinition::new("slots");
 /// The marks by key and token hash.
 pub(super) const MARKS: TableDefinition<(&str, &[u8; 32]), MarkRow<'static>> = TableDefinition::new("marks");
 
@@ -61,6 +65,11 @@ pub(super) fn terms_row(lock: &HeldLock, now: Moment) -> Option<TermsRow> {
     (lock.max_hold.is_some() || lock.min_hold.is_some()).then(|| (row(lock.max_hold), row(lock.min_hold)))
 }
 
+/// The row of a slot.
+pub(super) fn slot_row(lock: &HeldLock, slot: Slot, now: Moment) -> SlotRow<'_> {
+    (slot.number, slot.slots.get(), lock_row(lock, now), terms_row(lock, now).unwrap_or_default())
+}
+
 /// The first two columns of the row of a mark: the final answer, and the voided attempts or the answer's number.
 pub(super) fn verdict_row(verdict: &Verdict) -> (u8, Vec<u8>) {
     match verdict {
@@ -84,6 +93,22 @@ pub(super) fn life_row(life: Life, now: Moment) -> LifeRow {
     (longest_ms, nanoseconds(life.end), nanoseconds(wall_end))
 }
 
+/// The record in a row of `SLOTS`, or `None` where the row makes no sense.
+pub(super) fn read_slot(
+    (key, id): (&str, &[u8; 32]),
+    (slot, slots, lock, terms): SlotRow<'_>,
+    now: Moment,
+    same_boot: bool,
+) -> Option<(RecordId, Record)> {
+    let slot = Slot { number: slot, slots: Slots::new(slots).filter(|_| slot > 0)? };
+    let (RecordId::Lock(key), Record::Lock(lock)) = read_lock(key, lock, Some(terms), now, same_boot)? else {
+        return None;
+    };
+    let lock = HeldLock { slot: Some(slot), ..lock };
+    let id_of_it = lock.id(&key);
+    (id_of_it == RecordId::Slot(key, *id)).then_some((id_of_it, Record::Lock(lock)))
+}
+
 /// The record in a row of `LOCKS`, or `None` where the row makes no sense.
 pub(super) fn read_lock(
     key: &str,
@@ -103,6 +128,7 @@ pub(super) fn read_lock(
         life: restored(life, now, same_boot),
         max_hold: term(max_hold),
         min_hold: term(min_hold),
+        slot: None,
     };
     let key = LockKey::parse(key.as_bytes()).ok()?;
     Some((RecordId::Lock(key), Record::Lock(lock)))

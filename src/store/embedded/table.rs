@@ -22,8 +22,10 @@ use super::life::Life;
 use super::record::{HeldLock, Mark, Record, RecordId, Verdict};
 
 mod acquiring;
+mod holders;
 mod listing;
 mod once;
+mod pool;
 mod records;
 
 pub(super) use listing::Piece;
@@ -82,11 +84,11 @@ impl Table {
     /// If a connection renews, the token must hold the lock by that connection.
     pub(super) fn renew(&mut self, request: &Renew, now: Duration) -> Renewed {
         let Renew { key, token, ttl, by } = request;
-        let lock = match self.held(key, now) {
-            None => return Renewed::NotHeld,
-            Some(lock) if lock.was_held_by(token) => return Renewed::Released,
-            Some(lock) if lock.token != *token => return Renewed::HeldByAnother,
+        let lock = match self.own(key, token, now) {
             Some(lock) => lock,
+            None if self.is_kept_for(key, token, now) => return Renewed::Released,
+            None if self.room(key, now).is_free() => return Renewed::NotHeld,
+            None => return Renewed::HeldByAnother,
         };
         let attempt = match (by, lock.attempt) {
             (Renewer::Token, _) => None,
@@ -111,29 +113,29 @@ impl Table {
         {
             return ReleaseEffect { answer: *answer, ended: None };
         }
-        let lock = self.held(key, now);
-        let holder = lock.map(|lock| lock.token);
-        let frees = holder == Some(*token);
+        let lock = self.own(key, token, now).cloned();
         // It is told so again, also where it left no mark.
-        let was_released = lock.is_some_and(|lock| lock.was_held_by(token));
-        let kept = lock.filter(|_| frees).and_then(|lock| lock.kept(now));
+        let was_released = lock.is_none() && self.is_kept_for(key, token, now);
+        let was_free = self.room(key, now).is_free();
+        let kept = lock.as_ref().and_then(|lock| lock.kept(now));
         let kept_for = kept.as_ref().map(|kept| kept.life.end.saturating_sub(now));
-        let ended = lock.filter(|_| frees).map(|lock| Ended {
+        let ended = lock.as_ref().map(|lock| Ended {
             fencing_token: lock.fence,
             kept_ms: kept_for.map_or(0, |left| whole_ms(left).max(1)),
         });
-        let had_place = self.queues.released(key, token, frees && kept.is_none(), now);
+        if let Some(lock) = &lock {
+            self.replace(key, lock, kept);
+        }
+        let frees = lock.is_some() && kept_for.is_none();
+        let had_place = self.queues.released(key, token, frees, self.room(key, now), now);
         if let Some(left) = kept_for {
             self.queues.kept(key, left);
         }
-        let answer = match holder {
-            _ if frees || had_place || was_released => Released::Released,
-            None => Released::NotHeld,
-            Some(_) => Released::HeldByAnother,
+        let answer = match was_free {
+            _ if lock.is_some() || had_place || was_released => Released::Released,
+            true => Released::NotHeld,
+            false => Released::HeldByAnother,
         };
-        if frees {
-            self.put(RecordId::Lock(key.clone()), kept.map(Record::Lock));
-        }
         if *tombstone == Tombstone::Final {
             self.put_mark(key, token, Verdict::Final(answer), now);
         }
@@ -142,40 +144,44 @@ impl Table {
 
     /// Frees a lock if the grant of this number holds it, also one that is only kept for the rest of its `min_hold`.
     pub(super) fn break_lock(&mut self, Break { key, fence }: &Break, now: Duration) -> Broken {
-        let lease = match self.held(key, now) {
-            None => return Broken::NotHeld,
-            Some(lock) if lock.fence != *fence => return Broken::HeldByAnother,
-            Some(lock) => lock.lease(now),
+        let lock = match self.numbered(key, *fence, now) {
+            Some(lock) => lock.clone(),
+            None if self.room(key, now).is_free() => return Broken::NotHeld,
+            None => return Broken::HeldByAnother,
         };
-        self.put(RecordId::Lock(key.clone()), None);
-        self.queues.freed(key, now);
-        Broken::Broken(lease)
+        self.replace(key, &lock, None);
+        self.queues.freed(key, self.room(key, now), now);
+        Broken::Broken(lock.lease(now))
     }
 
     /// Ends the grant if the lock is held by this very `attempt` of `token`. Takes the attempt out of the wait queue,
     /// and voids it in any case.
     pub(super) fn roll_back(&mut self, request: &RollBack, now: Duration) -> RolledBack {
         let RollBack { key, token, attempt, ticket, known } = request;
-        let is_granted = |lock: &&HeldLock| lock.token == *token && lock.attempt == Some(*attempt);
-        let lock = self.held(key, now).filter(is_granted);
+        let lock = self.own(key, token, now).filter(|lock| lock.attempt == Some(*attempt)).cloned();
         let is_granted = lock.is_some();
-        let (left, is_over) = match known {
-            KnownTo::Nobody => (None, is_granted),
+        let (left, is_over) = match (known, &lock) {
+            (KnownTo::Nobody, _) => (None, is_granted),
             // What was told of is released, and not undone; and where it was told of before, it stays.
-            KnownTo::Connection { told_for } if told_for.is_zero() => {
-                (lock.and_then(|lock| lock.kept(now)), is_granted)
+            (KnownTo::Connection { told_for }, Some(lock)) if told_for.is_zero() => (lock.kept(now), true),
+            (KnownTo::Connection { told_for }, Some(lock)) => {
+                (Some(lock.left_to_token(*told_for, now)), false)
             }
-            KnownTo::Connection { told_for } => (lock.map(|lock| lock.left_to_token(*told_for, now)), false),
+            (KnownTo::Connection { .. }, None) => (None, false),
         };
         let lasts = left.as_ref().map(|lock| lock.life.end.saturating_sub(now));
-        if is_granted {
-            self.put(RecordId::Lock(key.clone()), left.map(Record::Lock));
+        if let Some(lock) = &lock {
+            self.replace(key, lock, left);
         }
         self.void(key, token, *attempt, now);
-        self.queues.vacate(key, token, *attempt, *ticket, is_over, now);
+        let room = self.room(key, now);
+        if let Some(lock) = lock.filter(|_| is_over) {
+            self.queues.keep(key, token, *ticket, lock.slots(), now);
+        }
+        self.queues.vacate(key, token, *attempt, *ticket, room, now);
         match lasts {
             Some(left) => self.queues.kept(key, left),
-            None if is_granted => self.queues.freed(key, now),
+            None if is_granted => self.queues.freed(key, room, now),
             None => {}
         }
         let lasts_ms = lasts.map_or(0, whole_ms);
@@ -188,35 +194,39 @@ impl Table {
 
     /// Passes on an offer that none of our waiters claims.
     pub(super) fn pass_on(&mut self, PassOn { key, token, attempt }: &PassOn, now: Duration) {
-        self.queues.vacate(key, token, *attempt, TicketAfter::Kept, false, now);
+        let room = self.room(key, now);
+        self.queues.vacate(key, token, *attempt, TicketAfter::Kept, room, now);
     }
 
     /// Says which locks with waiters are due, and in how many milliseconds. Also returns the session, which changes
     /// when the table is read from the file anew.
     pub(super) fn heartbeat(&self, now: Duration) -> (u64, Vec<(LockKey, u64)>) {
-        self.queues.beat(|key| self.left(key, now))
+        self.queues.beat(now, |key| self.room(key, now))
     }
 
     /// Says who holds a lock. `None` where that is `token` and its grant is not pinned: this has to come first.
     pub(super) fn see(&self, Inspect { key, token }: &Inspect, now: Duration) -> Option<Inspected> {
         let waiters = self.queues.waiters(key, now);
-        let Some(lock) = self.held(key, now) else { return Some(Inspected::Free { waiters }) };
-        let yours = token.map(|token| lock.token == token);
+        let own = token.and_then(|token| self.own(key, &token, now));
+        let Some(lock) = own.or_else(|| self.first(key, now)) else {
+            return Some(Inspected::Free { waiters });
+        };
+        let yours = token.map(|_| own.is_some());
         let is_told = yours != Some(true) || !lock.is_to_be_pinned();
-        is_told.then(|| Inspected::Held { lease: lock.lease(now), yours, waiters })
+        let sharing = || self.sharing_named(key, now);
+        is_told.then(|| Inspected::Held { lease: lock.lease(now), yours, sharing: sharing(), waiters })
     }
 
     /// Says who holds a lock, and pins the grant if it is `token`.
     pub(super) fn inspect(&mut self, Inspect { key, token }: &Inspect, now: Duration) -> Inspected {
-        let waiters = self.queues.waiters(key, now);
-        let Some(lock) = self.held(key, now) else { return Inspected::Free { waiters } };
-        let lease = lock.lease(now);
-        let yours = token.map(|token| lock.token == token);
-        if yours == Some(true) && lock.is_to_be_pinned() {
+        let own = token.and_then(|token| self.own(key, &token, now));
+        if let Some(lock) = own.filter(|lock| lock.is_to_be_pinned()) {
             let pinned = HeldLock { attempt: None, ..lock.clone() };
             self.put_lock(key, pinned);
         }
-        Inspected::Held { lease, yours, waiters }
+        // Nothing is to be pinned any more, so that it is told.
+        let free = Inspected::Free { waiters: self.queues.waiters(key, now) };
+        self.see(&Inspect { key: key.clone(), token: *token }, now).unwrap_or(free)
     }
 
     /// Removes tickets that were left for too long, and queues without tickets.
@@ -303,7 +313,18 @@ impl Table {
     }
 
     fn put_lock(&mut self, key: &LockKey, lock: HeldLock) {
-        self.put(RecordId::Lock(key.clone()), Some(Record::Lock(lock)));
+        self.put(lock.id(key), Some(Record::Lock(lock)));
+    }
+
+    /// Ends a grant; what is left of it may have another name.
+    fn replace(&mut self, key: &LockKey, lock: &HeldLock, left: Option<HeldLock>) {
+        let after = left.as_ref().map(|left| left.id(key));
+        if after != Some(lock.id(key)) {
+            self.put(lock.id(key), None);
+        }
+        if let Some(left) = left {
+            self.put_lock(key, left);
+        }
     }
 
     /// Voids an attempt, so that a copy of it that arrives later takes nothing.
@@ -320,19 +341,6 @@ impl Table {
     fn put_mark(&mut self, key: &LockKey, token: &TokenHash, verdict: Verdict, now: Duration) {
         let mark = Mark { verdict, life: Life::starting(now, self.settings.mark_ttl) };
         self.put(RecordId::mark(key, token), Some(Record::Mark(mark)));
-    }
-
-    /// The lock of `key`, if it is held.
-    fn held(&self, key: &LockKey, now: Duration) -> Option<&HeldLock> {
-        match self.records.get(&RecordId::Lock(key.clone())) {
-            Some(Record::Lock(lock)) if !lock.life.is_over(now) => Some(lock),
-            _ => None,
-        }
-    }
-
-    /// How much is left of the lease of `key`, if it is held.
-    fn left(&self, key: &LockKey, now: Duration) -> Option<Duration> {
-        self.held(key, now).map(|lock| lock.life.end.saturating_sub(now))
     }
 
     /// What the mark of a token says, if there is one.

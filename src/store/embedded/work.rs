@@ -95,6 +95,7 @@ impl Work {
             left_ms: self.lease.left_ms(now),
             note: self.note.clone(),
             is_released: self.is_nobodys(),
+            slot: None,
         };
         Place { lease, earlier: self.earlier, earlier_fencing_token: self.earlier_fence }
     }

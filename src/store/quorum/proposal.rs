@@ -222,7 +222,7 @@ impl Bid<'_> {
             StoreError::Unknown("the clocks of the servers are too far ahead to make a fencing token".into())
         })?;
         let (left_ms, note) = (relied_on(request.ttl.as_ms()), request.note.clone());
-        Ok(Acquired::Granted(Lease { fencing_token, left_ms, note, is_released: false }))
+        Ok(Acquired::Granted(Lease { fencing_token, left_ms, note, is_released: false, slot: None }))
     }
 
     fn next_number(&self) -> u64 {
@@ -344,8 +344,13 @@ impl GivingUp<'_> {
 }
 
 /// The token certainly does not hold the lock, and another may.
-const HOLDER_UNKNOWN: Acquired<Refusal> =
-    Acquired::NotTaken(Refusal { holder: None, holder_unknown: true, waiters: 0, position: None });
+const HOLDER_UNKNOWN: Acquired<Refusal> = Acquired::NotTaken(Refusal {
+    holder: None,
+    sharing: None,
+    holder_unknown: true,
+    waiters: 0,
+    position: None,
+});
 
 fn refused(holder: Option<Lease>) -> Acquired<Refusal> {
     Acquired::NotTaken(Refusal { holder, ..Refusal::default() })

@@ -9,8 +9,8 @@ use super::QuorumStore;
 use super::proposal::Proposal;
 use super::waiters::{AT_ONCE, WaitState};
 use crate::clock::boottime;
-use crate::lock::{Acquired, Attempt, Confirmed, Enqueued, LastPolled, LockKey, Polled, Refusal};
-use crate::store::wait_queue::{QueueFull, QueueTurn};
+use crate::lock::{Acquired, Attempt, Confirmed, Enqueued, LastPolled, LockKey, Polled, Refusal, Slots};
+use crate::store::wait_queue::{QueueFull, QueueTurn, Room};
 use crate::store::{
     AnswerTo, Confirm, Enqueue, KnownTo, LastPoll, LockRequest, Poll, StoreError, TicketAfter, Try,
 };
@@ -40,7 +40,7 @@ impl QuorumStore {
         let _turn = self.waiters.turn(key, deadline).await?;
         let may_take = self.waiters.step(|state, now| {
             let held = state.held(key, now);
-            !state.queues.has_queue(key, now) || state.queues.pass(key, token, held, now)
+            !state.queues.has_queue(key, now) || state.queues.pass(key, token, Slots::ONE, held.into(), now)
         });
         if may_take {
             return self.attempt(asking, Trying::of(self, key), deadline).await;
@@ -60,6 +60,7 @@ impl QuorumStore {
                 Confirmed::TokenReleased
             }
             Acquired::AttemptVoided => Confirmed::AttemptVoided,
+            Acquired::HeldOtherwise(slots) => Confirmed::HeldOtherwise(slots),
             Acquired::NotTaken(refusal) => Confirmed::Refused(refusal),
         })
     }
@@ -77,7 +78,8 @@ impl QuorumStore {
         if matches!(answer, Err(StoreError::Unavailable(_))) {
             // A request that is told that nothing happened must block no other.
             let ticket = if ticket.is_some() { TicketAfter::Kept } else { TicketAfter::Removed };
-            self.waiters.step(|state, now| state.queues.vacate(key, token, *attempt, ticket, false, now));
+            self.waiters
+                .step(|state, now| state.queues.vacate(key, token, *attempt, ticket, Room::FREE, now));
         }
         answer
     }
@@ -127,7 +129,7 @@ impl QuorumStore {
     ) -> Result<Option<Acquired<T>>, StoreError> {
         let LockRequest { key, token, attempt, .. } = asking.lock;
         let turn = self.waiters.step(|state, now| {
-            let turn = state.queues.look(key, token, *attempt, state.held(key, now), now);
+            let turn = state.queues.look(key, token, *attempt, state.held(key, now).into(), now);
             if turn == QueueTurn::Take {
                 // No other request is to try meanwhile, and the offer does not lapse.
                 state.note_held(key, deadline.saturating_duration_since(Instant::now()), now);
@@ -207,14 +209,14 @@ impl QuorumStore {
     fn position_of(&self, asking: Asking<'_>) -> Polled {
         let LockRequest { key, token, attempt, .. } = asking.lock;
         self.waiters.step(|state, now| {
-            match state.queues.look(key, token, *attempt, state.held(key, now), now) {
+            match state.queues.look(key, token, *attempt, state.held(key, now).into(), now) {
                 QueueTurn::InLine(position) => Polled::Queued(position),
                 QueueTurn::Moved(position) => Polled::Moved(position),
                 QueueTurn::Lost => Polled::TicketLost,
                 // It has become free just now: another look takes it.
                 QueueTurn::Take => {
                     state.queues.withdrawn(key, now);
-                    match state.queues.look(key, token, *attempt, Some(AT_ONCE), now) {
+                    match state.queues.look(key, token, *attempt, Some(AT_ONCE).into(), now) {
                         QueueTurn::InLine(position) => Polled::Queued(position),
                         _ => Polled::TicketLost,
                     }
@@ -253,7 +255,7 @@ impl QuorumStore {
         self.waiters.step(|state, now| {
             state.learn(request, &answer, asked_at, now);
             if matches!(answer, Acquired::NotTaken(Refusal { holder: None, .. })) {
-                state.queues.freed(&request.key, now);
+                state.queues.freed(&request.key, Room::FREE, now);
             }
         });
         Ok(answer.map(|refusal| self.with_line(request, refusal)))

@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::clock::{boottime, whole_ms};
 use crate::lock::{Acquired, Attempt, LockKey, Refusal};
-use crate::store::wait_queue::WaitQueues;
+use crate::store::wait_queue::{Room, WaitQueues};
 use crate::store::{Hint, LockRequest, StoreError, TicketAfter};
 
 /// How long a gateway relies on what it knows of a holder: a tenth of the rest of the lease, within these bounds. The
@@ -81,7 +81,7 @@ impl WaitState {
         let LockRequest { key, token, attempt, ttl, .. } = request;
         match answer {
             Acquired::Granted(_) | Acquired::AlreadyHeld(_) | Acquired::NotReplicated { .. } => {
-                self.queues.granted(key, token, *attempt, *ttl, now);
+                self.queues.granted(key, token, *attempt, Some(ttl.as_duration()).into(), now);
                 self.note_held(key, ttl.as_duration(), now);
             }
             // It was released meanwhile, perhaps by the holder that is named. No server will tell this again.
@@ -96,9 +96,11 @@ impl WaitState {
                 self.note_held(key, Duration::from_millis(lease.left_ms), now);
             }
             Acquired::NotTaken(_) => self.note_free(key),
-            Acquired::TokenReleased => drop(self.queues.released(key, token, false, now)),
+            Acquired::TokenReleased => drop(self.queues.released(key, token, false, Room::FREE, now)),
+            // Nothing is shared here.
+            Acquired::HeldOtherwise(_) => {}
             Acquired::AttemptVoided => {
-                self.queues.vacate(key, token, *attempt, TicketAfter::Kept, false, now);
+                self.queues.vacate(key, token, *attempt, TicketAfter::Kept, Room::FREE, now);
             }
         }
     }
@@ -212,7 +214,7 @@ impl Waiters {
             if is_free {
                 state.free_at.remove(&key);
                 state.note_free(&key);
-                state.queues.freed(&key, now);
+                state.queues.freed(&key, Room::FREE, now);
             } else if is_first {
                 state.held.insert(key.clone(), KnownHolder { until: now + SOON, good_until: now + SOON });
             }
@@ -250,6 +252,7 @@ mod tests {
             left_ms: 30_000,
             note: Note::default(),
             is_released: false,
+            slot: None,
         });
         Acquired::NotTaken(Refusal { holder, waiters: 1, position: Some(1), ..Refusal::default() })
     }
@@ -284,11 +287,11 @@ mod tests {
         for waiter in [&first, &second] {
             assert_eq!(state.queues.join(waiter, offered_at), Ok(()));
         }
-        state.queues.freed(key, offered_at);
+        state.queues.freed(key, Room::FREE, offered_at);
         state.learn(&second.lock, &refused(), offered_at, offered_at);
-        state.queues.freed(key, freed_at);
+        state.queues.freed(key, Room::FREE, freed_at);
         let turns = [&second, &first].map(|Enqueue { lock, .. }| {
-            state.queues.look(key, &lock.token, lock.attempt, None, freed_at) == QueueTurn::Take
+            state.queues.look(key, &lock.token, lock.attempt, Room::FREE, freed_at) == QueueTurn::Take
         });
         assert_eq!(turns, [false, true]);
     }

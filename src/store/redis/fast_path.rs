@@ -119,7 +119,7 @@ impl RedisStore {
             self.run_batched(bucket, true, &take, Some(&self.fast_path.takes), deadline).await?;
         if let Some(fencing_token) = reply.number() {
             let (left_ms, note) = (request.ttl.as_ms(), request.note.clone());
-            let lease = Lease { fencing_token, left_ms, note, is_released: false };
+            let lease = Lease { fencing_token, left_ms, note, is_released: false, slot: None };
             let replicated = replicated(&link, take.lock.as_bytes(), &token, lease, deadline).await;
             let refuse = |reason| Acquired::NotReplicated { is_new: true, reason };
             return Ok(Some(replicated.map_or_else(refuse, Acquired::Granted)));

@@ -73,7 +73,7 @@ impl RedisStore {
                     // Of a new record only the number is told: all else is as it was asked for.
                     Some(fencing_token) => {
                         let (left_ms, note) = (ttl.as_ms(), note.clone());
-                        let lease = Lease { fencing_token, left_ms, note, is_released: false };
+                        let lease = Lease { fencing_token, left_ms, note, is_released: false, slot: None };
                         Place { lease, earlier: 0, earlier_fencing_token: None }
                     }
                     None => reply.record().ok_or_else(|| StoreError::Unknown(unreadable(key)))?.place(),

@@ -255,6 +255,7 @@ fn read_lease(lock: &[u8], left_ms: i64) -> Option<Lease> {
         left_ms: u64::try_from(left_ms).unwrap_or(0),
         note: Note::from_stored(note)?,
         is_released: read_holder(lock)? == TokenHash::NOBODY,
+        slot: None,
     })
 }
 

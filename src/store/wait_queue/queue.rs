@@ -4,13 +4,19 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use crate::lock::{Attempt, Ticket, TokenHash};
+use super::room::Room;
+use crate::lock::{Attempt, Slots, Ticket, TokenHash};
 use crate::store::{OFFER, TicketAfter};
+
+/// The most offers that stand at once.
+const MOST_OFFERS: usize = 32;
 
 /// A token's ticket, and the attempt that waits with it.
 #[derive(Clone, Debug)]
 pub(super) struct QueueTicket {
     pub(super) place: Ticket,
+    /// How many may hold the lock at once, as the token says.
+    pub(super) slots: Slots,
     /// The attempt that waits; `None` for a ticket without a client.
     pub(super) attempt: Option<Attempt>,
     /// The attempt from which this one took the ticket over.
@@ -19,12 +25,13 @@ pub(super) struct QueueTicket {
     lost_at: Option<Duration>,
 }
 
-/// An offer of the free lock.
+/// An offer of a free lock, or of a slot of one that is shared. It counts as a holder.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Offer {
     pub(super) token: TokenHash,
     /// `None` for a ticket without a client, which may come back in time.
     pub(super) attempt: Option<Attempt>,
+    slots: Slots,
     started: Duration,
 }
 
@@ -36,7 +43,8 @@ pub(super) struct WaitQueue {
     present: BTreeMap<Ticket, TokenHash>,
     /// When tickets end, soonest first.
     away: BTreeSet<(Duration, TokenHash)>,
-    offer: Option<Offer>,
+    /// In the order in which they were made; those that have lapsed stay until others are made.
+    offers: Vec<Offer>,
     /// The last ticket that was given, even if its client is away now.
     last: Option<Ticket>,
 }
@@ -51,7 +59,16 @@ impl Offer {
 impl WaitQueue {
     /// Whether there is no waiter and no offer any more.
     pub(super) fn is_over(&self, now: Duration) -> bool {
-        self.tickets.is_empty() && self.open_offer(now).is_none()
+        self.tickets.is_empty() && self.open_offers(now).next().is_none()
+    }
+
+    /// Whether somebody has to look: an offer stands, or the next one waits for nothing but an offer of the room that is left.
+    pub(super) fn is_due(&self, room: Room, now: Duration) -> bool {
+        let is_lost = |ticket: &QueueTicket| ticket.lost_at.is_some_and(|lost_at| lost_at <= now);
+        let mut tickets = self.present.values().filter(|token| !self.is_offered(token));
+        let next = tickets.find_map(|token| self.tickets.get(token).filter(|ticket| !is_lost(ticket)));
+        let is_admitted = |next: &QueueTicket| self.room_beside(room, None, now).admits(next.slots);
+        !room.is_closed() && (!self.offers.is_empty() || next.is_some_and(is_admitted))
     }
 
     /// How many tickets it has. Those that were left for too long are not counted, even before they are removed.
@@ -60,14 +77,25 @@ impl WaitQueue {
         self.present.len() - lost.filter(|(_, token)| self.is_present(token)).count()
     }
 
-    /// The offer that was made last, even if it has lapsed.
-    pub(super) fn offer(&self) -> Option<Offer> {
-        self.offer
+    /// The offers that have not lapsed.
+    pub(super) fn open_offers(&self, now: Duration) -> impl Iterator<Item = &Offer> {
+        self.offers.iter().filter(move |offer| offer.left(now).is_some())
     }
 
-    /// The offer, unless it has lapsed.
-    pub(super) fn open_offer(&self, now: Duration) -> Option<Offer> {
-        self.offer.filter(|offer| offer.left(now).is_some())
+    /// Whether a token was made an offer, even if that has lapsed.
+    pub(super) fn is_offered(&self, token: &TokenHash) -> bool {
+        self.offers.iter().any(|offer| offer.token == *token)
+    }
+
+    /// What the offers leave of the room in a lock; those to `token` do not count.
+    pub(super) fn room_beside(&self, room: Room, token: Option<&TokenHash>, now: Duration) -> Room {
+        let others = self.open_offers(now).filter(|offer| Some(&offer.token) != token);
+        others.fold(room, |room, offer| room.less(offer.slots))
+    }
+
+    /// The first ticket that waits for an offer, present or not.
+    pub(super) fn next(&self) -> Option<&TokenHash> {
+        self.present.values().find(|token| !self.is_offered(token))
     }
 
     pub(super) fn ticket(&self, token: &TokenHash) -> Option<&QueueTicket> {
@@ -101,11 +129,13 @@ impl WaitQueue {
         &mut self,
         token: TokenHash,
         place: Ticket,
+        slots: Slots,
         attempt: Attempt,
         former: Option<Attempt>,
     ) {
         self.remove(&token);
-        self.tickets.insert(token, QueueTicket { place, attempt: Some(attempt), former, lost_at: None });
+        let ticket = QueueTicket { place, slots, attempt: Some(attempt), former, lost_at: None };
+        self.tickets.insert(token, ticket);
         self.present.insert(place, token);
         self.last = self.last.max(Some(place));
     }
@@ -150,8 +180,8 @@ impl WaitQueue {
     }
 
     /// Keeps the ticket from which a token was granted the lock, until `lost_at`: the grant was undone.
-    pub(super) fn keep(&mut self, token: &TokenHash, place: Ticket, lost_at: Duration) {
-        let ticket = QueueTicket { place, attempt: None, former: None, lost_at: None };
+    pub(super) fn keep(&mut self, token: &TokenHash, place: Ticket, slots: Slots, lost_at: Duration) {
+        let ticket = QueueTicket { place, slots, attempt: None, former: None, lost_at: None };
         self.tickets.entry(*token).or_insert(ticket);
         self.step_aside(token, lost_at);
     }
@@ -191,40 +221,56 @@ impl WaitQueue {
             ticket.attempt = None;
             self.step_aside(token, lost_at);
         }
-        (former, self.offer.is_some_and(|offer| offer.token == *token))
+        (former, self.is_offered(token))
     }
 
-    /// Offers the free lock to the first ticket that is present. All tickets before it step aside until `lost_at`.
-    /// `caller` is certainly present. Returns the offer; nothing if no ticket is present.
+    /// Makes offers to the first tickets that are present, for as long as there is room for them. All tickets that are passed
+    /// over step aside until `lost_at`. `caller` is certainly present. Returns the offers, and those that had lapsed before.
     ///
-    /// If the lock is free because an offer lapsed, the ticket that let it lapse steps aside, together with all tickets
-    /// without a client. So each absence does not cost an offer of its own.
+    /// If an offer lapsed, the ticket that let it lapse steps aside, together with all tickets without a client before the
+    /// next that is present. So each absence does not cost an offer of its own.
     pub(super) fn hand_off(
         &mut self,
+        room: Room,
         now: Duration,
         lost_at: Duration,
         caller: Option<&TokenHash>,
-    ) -> Option<Offer> {
+    ) -> (Vec<Offer>, Vec<Offer>) {
         self.purge(now);
-        let lapsed = self.offer.take().filter(|offer| offer.left(now).is_none());
-        while let Some(token) = self.first().copied() {
-            let attempt = self.tickets.get(&token).and_then(|ticket| ticket.attempt);
-            let is_absent = match lapsed {
-                Some(lapsed) => attempt.is_none() || lapsed.token == token,
-                None => false,
-            };
-            if !is_absent || caller == Some(&token) {
-                self.offer = Some(Offer { token, attempt, started: now });
+        let (open, lapsed): (Vec<_>, Vec<_>) =
+            self.offers.drain(..).partition(|offer| offer.left(now).is_some());
+        self.offers = open;
+        for late in lapsed.iter().filter(|late| Some(&late.token) != caller) {
+            self.step_aside(&late.token, lost_at);
+        }
+        let mut room = self.room_beside(room, None, now);
+        let mut made = Vec::new();
+        while let Some(token) = self.next().copied() {
+            let Some(&QueueTicket { attempt, slots, .. }) = self.tickets.get(&token) else { break };
+            if attempt.is_none() && !lapsed.is_empty() {
+                self.step_aside(&token, lost_at);
+                continue;
+            }
+            // No client is looked for behind it: else those who need little room would keep it waiting for ever.
+            if !room.admits(slots) || self.offers.len() == MOST_OFFERS {
                 break;
             }
-            self.step_aside(&token, lost_at);
+            let offer = Offer { token, attempt, slots, started: now };
+            room = room.less(slots);
+            self.offers.push(offer);
+            made.push(offer);
         }
-        self.offer
+        (made, lapsed)
     }
 
-    /// Ends the offer: it is taken, or withdrawn.
-    pub(super) fn take_offer(&mut self) {
-        self.offer = None;
+    /// Ends the offer to a token: it is taken, or withdrawn.
+    pub(super) fn end_offer(&mut self, token: &TokenHash) {
+        self.offers.retain(|offer| offer.token != *token);
+    }
+
+    /// Ends all offers.
+    pub(super) fn end_offers(&mut self) {
+        self.offers.clear();
     }
 
     /// Removes tickets whose time away is over.

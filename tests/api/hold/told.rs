@@ -55,7 +55,7 @@ async fn max_hold_ends_a_claim_while_a_lease_runs_that_was_told_before_it(store:
     scene.renew(&token, LONG_MS).await;
     let began = Instant::now();
     let max_hold = Some(Duration::from_millis(2 * TTL_MS));
-    let mut hold = claim(&scene, &token, Terms { max_hold, min_hold: None }).await;
+    let mut hold = claim(&scene, &token, Terms { max_hold, min_hold: None, ..Terms::default() }).await;
     loop {
         match next(&mut hold).await {
             Some(HoldEvent::Renewed(lease)) => {

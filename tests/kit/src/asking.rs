@@ -1,7 +1,7 @@
 //! The five ways of asking for a lock, as one value; and every answer to them, as another.
 
 use fencepost::lock::{
-    Acquired, Attempt, Enqueued, LastPolled, Lease, Polled, QueuePosition, Refusal, Ticket,
+    Acquired, Attempt, Enqueued, LastPolled, Lease, Polled, QueuePosition, Refusal, Slots, Ticket,
 };
 use fencepost::store::{
     AnswerTo, Call, Confirm, Enqueue, LastPoll, LockRequest, LockStore, Poll, StoreError, TicketAfter, Try,
@@ -48,6 +48,7 @@ pub enum Answer {
     NotReplicated { is_new: bool, reason: String },
     TokenReleased,
     AttemptVoided,
+    HeldOtherwise(Slots),
     Refused(Refusal),
     Queued(QueuePosition),
     Moved(QueuePosition),
@@ -81,6 +82,7 @@ impl<T: Into<Answer>> From<Acquired<T>> for Answer {
             Acquired::NotReplicated { is_new, reason } => Self::NotReplicated { is_new, reason },
             Acquired::TokenReleased => Self::TokenReleased,
             Acquired::AttemptVoided => Self::AttemptVoided,
+            Acquired::HeldOtherwise(slots) => Self::HeldOtherwise(slots),
             Acquired::NotTaken(told) => told.into(),
         }
     }

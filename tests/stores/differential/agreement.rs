@@ -100,7 +100,10 @@ impl Parts {
         match answer {
             Acquired::Granted(lease) | Acquired::AlreadyHeld(lease) => self.take_lease(lease),
             Acquired::NotTaken(told) => take(self, told),
-            Acquired::NotReplicated { .. } | Acquired::TokenReleased | Acquired::AttemptVoided => {}
+            Acquired::NotReplicated { .. }
+            | Acquired::TokenReleased
+            | Acquired::AttemptVoided
+            | Acquired::HeldOtherwise(_) => {}
         }
     }
 

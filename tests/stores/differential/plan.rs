@@ -152,7 +152,7 @@ fn lock(random: &mut StdRng) -> LockRequest {
     let mut term = |lengths: &[u64]| {
         random.random_bool(0.3).then(|| Duration::from_millis(*lengths.choose(random).unwrap()))
     };
-    let terms = Terms { max_hold: term(&MAX_HOLDS_MS), min_hold: term(&MIN_HOLDS_MS) };
+    let terms = Terms { max_hold: term(&MAX_HOLDS_MS), min_hold: term(&MIN_HOLDS_MS), ..Terms::default() };
     LockRequest {
         key: LockKey::parse(b"lock").unwrap(),
         token,

@@ -207,6 +207,9 @@ impl Fleet {
                     Outcome::NotTaken(NotAcquired::Refused(_)) => Answer::Refused,
                     Outcome::NotTaken(NotAcquired::TooManyWaiters) => Answer::TooManyWaiters,
                     Outcome::NotTaken(NotAcquired::TooManyLocks) => panic!("nobody counts"),
+                    Outcome::NotTaken(why @ (NotAcquired::HeldOtherwise(_) | NotAcquired::NotShared(_))) => {
+                        panic!("nobody shares: {why:?}")
+                    }
                     Outcome::NotTaken(NotAcquired::ShuttingDown) => Answer::ShuttingDown,
                     Outcome::NotTaken(NotAcquired::TokenReleased) => Answer::TokenReleased,
                 },

@@ -75,7 +75,7 @@ async fn a_lock_that_nobody_holds_is_not_broken(scene: &AnyStore) {
 }
 
 async fn a_lock_that_is_kept_after_its_release_is_broken_too(scene: &AnyStore) {
-    let terms = Terms { min_hold: Some(Duration::from_secs(60)), max_hold: None };
+    let terms = Terms { min_hold: Some(Duration::from_secs(60)), max_hold: None, ..Terms::default() };
     let caller = Caller { terms, ..Caller::new(scene, "k") };
     let lease = caller.grant(30_000).await;
     assert_eq!(caller.release(Tombstone::Final).await, Released::Released);

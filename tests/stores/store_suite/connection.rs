@@ -143,7 +143,7 @@ async fn a_claim_leaves_the_lease_as_it_was_told(scene: &AnyStore) {
 async fn what_a_connection_held_is_kept_by_nobody_for_its_min_hold(scene: &AnyStore) {
     for (claims, known) in [(true, connection(0)), (false, connection(0)), (false, KnownTo::Nobody)] {
         let key = format!("claims: {claims}, {known:?}");
-        let terms = Terms { max_hold: None, min_hold: Some(Duration::from_secs(20)) };
+        let terms = Terms { max_hold: None, min_hold: Some(Duration::from_secs(20)), ..Terms::default() };
         let (caller, attempt) = (Caller { terms, ..Caller::new(scene, &key) }, Attempt::for_connection());
         let held_by = if claims {
             caller.grant(60_000).await;
@@ -168,7 +168,7 @@ async fn what_a_connection_held_is_kept_by_nobody_for_its_min_hold(scene: &AnySt
 
 async fn what_was_told_before_a_connection_had_the_lock_lasts_and_no_longer(scene: &AnyStore) {
     for min_hold in [None, Some(Duration::from_secs(20))] {
-        let terms = Terms { max_hold: None, min_hold };
+        let terms = Terms { max_hold: None, min_hold, ..Terms::default() };
         let key = format!("{min_hold:?}");
         let (caller, attempt) = (Caller { terms, ..Caller::new(scene, &key) }, Attempt::for_connection());
         caller.grant(60_000).await;

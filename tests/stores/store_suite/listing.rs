@@ -140,7 +140,7 @@ async fn what_nobody_holds_is_not_listed(scene: &AnyStore) {
     held.grant(30_000).await;
     let waiter = Caller::new(scene, "held");
     waiter.acquire_as(Attempt::generate(), 30_000, Ask::Enqueue(Join::default())).await;
-    let terms = Terms { min_hold: Some(Duration::from_secs(60)), max_hold: None };
+    let terms = Terms { min_hold: Some(Duration::from_secs(60)), max_hold: None, ..Terms::default() };
     let kept = Caller { terms, ..Caller::new(scene, "kept") };
     kept.grant(30_000).await;
     kept.release(Tombstone::None).await;

@@ -26,7 +26,7 @@ const SLACK: Duration = Duration::from_millis(800);
 
 fn lasting(scene: &AnyStore, max_hold_ms: Option<u64>, min_hold_ms: Option<u64>) -> Caller<'_> {
     let [max_hold, min_hold] = [max_hold_ms, min_hold_ms].map(|ms| ms.map(Duration::from_millis));
-    Caller { terms: Terms { max_hold, min_hold }, ..Caller::new(scene, "k") }
+    Caller { terms: Terms { max_hold, min_hold, ..Terms::default() }, ..Caller::new(scene, "k") }
 }
 
 fn holder(seen: Inspected) -> Lease {

@@ -165,7 +165,7 @@ async fn take_and_end(scene: &mut Scene) {
 
 /// Locks with terms, and attempts that are undone.
 async fn keep_and_undo(scene: &mut Scene) {
-    let terms = Terms { max_hold: Some(2 * HOUR), min_hold: Some(HOUR) };
+    let terms = Terms { max_hold: Some(2 * HOUR), min_hold: Some(HOUR), ..Terms::default() };
     scene.there.asks("takes with terms", Try(LockRequest { terms, ..lock("kept", "there", "11") })).await;
     let longest = scene.here(renew("kept", "there", 9 * HOUR, Renewer::Token)).await;
     assert!(matches!(longest, Renewed::Renewed(lease) if (7_000_000..=7_200_000).contains(&lease.left_ms)));

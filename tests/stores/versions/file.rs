@@ -13,7 +13,8 @@ use std::time::Duration;
 use data_encoding::HEXLOWER;
 use fencepost::clock::Clock;
 use fencepost::lock::{
-    Acquired, Attempt, Inspected, LeaseToken, LockKey, Note, Owner, Released, Renewed, Terms, TokenHash, Ttl,
+    Acquired, Attempt, Inspected, LeaseToken, LockKey, Note, Owner, Released, Renewed, Slots, Terms,
+    TokenHash, Ttl,
 };
 use fencepost::once::{Begun, GivenUp, Keep, NotWorker};
 use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
@@ -41,7 +42,8 @@ const WRITTEN_AFTER_BOOT: Duration = Duration::from_secs(1000);
 const BOOT: &str = "the boot in which it was written";
 /// The layouts of files with locks alone, and with records: the last that this build knows.
 const FORMAT_OF_LOCKS: u64 = 2;
-const LAST_FORMAT: u64 = 3;
+const FORMAT_OF_RECORDS: u64 = 3;
+const LAST_FORMAT: u64 = 4;
 
 type Life = (u64, u64, u64);
 type LockRow = (&'static [u8; 32], Option<&'static [u8; 16]>, u64, &'static str, Life);
@@ -123,9 +125,9 @@ async fn write(file: &Path) {
     take(&store, request("renewed", "04")).await;
     let (ttl, by) = (Ttl::from_ms(24 * 3_600_000).unwrap(), Renewer::Token);
     store.call(Renew { key: key("renewed"), token: token("renewed"), ttl, by }, soon()).await.unwrap();
-    let terms = Terms { max_hold: Some(23 * HOUR), min_hold: Some(20 * HOUR) };
+    let terms = Terms { max_hold: Some(23 * HOUR), min_hold: Some(20 * HOUR), ..Terms::default() };
     take(&store, LockRequest { terms, note: note("batch"), ..request("terms", "05") }).await;
-    let terms = Terms { max_hold: None, min_hold: Some(20 * HOUR) };
+    let terms = Terms { max_hold: None, min_hold: Some(20 * HOUR), ..Terms::default() };
     take(&store, LockRequest { terms, note: note("cron"), ..request("kept", "06") }).await;
     assert_eq!(release(&store, key("kept"), token("kept")).await, Released::Released);
     take(&store, request("freed", "07")).await;
@@ -318,15 +320,18 @@ fn format_of(file: &Path) -> u64 {
     read.open_table(NUMBERS).unwrap().get("format").unwrap().unwrap().value()
 }
 
-/// So whoever goes back to the program before it need not leave the file behind. With the first record, that program refuses the
-/// file: it would forget the record.
+/// So whoever goes back to the program before it need not leave the file behind. With the first record or slot, that program
+/// refuses the file: it would forget it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_has_the_layout_of_locks_until_there_is_a_record() {
+async fn a_file_has_the_layout_of_locks_until_there_is_a_record_or_a_slot() {
     enum First {
         Begun,
         GivenUp,
+        Shared,
     }
-    for first in [First::Begun, First::GivenUp] {
+    for (first, format) in
+        [(First::Begun, FORMAT_OF_RECORDS), (First::GivenUp, FORMAT_OF_RECORDS), (First::Shared, LAST_FORMAT)]
+    {
         let (_directory, file) = lay_down(&recorded("0.1.0", FIXTURE));
         let start = || open(&file, BOOT, WRITTEN_AFTER_BOOT, WRITTEN_AT);
         let store = start();
@@ -349,14 +354,18 @@ async fn a_file_has_the_layout_of_locks_until_there_is_a_record() {
                 let told = GivenUp::Refused(NotWorker::NotBegun);
                 assert_eq!(store.call(give_up, soon()).await, Ok(told));
             }
+            First::Shared => {
+                let terms = Terms { slots: Slots::MOST, ..Terms::default() };
+                take(&store, LockRequest { terms, ..request("shared", "14") }).await;
+            }
         }
         store.close().await;
-        assert_eq!(format_of(&file), LAST_FORMAT);
-        // It stays so, whatever becomes of the record.
+        assert_eq!(format_of(&file), format);
+        // It stays so, whatever becomes of it.
         let store = start();
         take(&store, request("another", "13")).await;
         store.close().await;
-        assert_eq!(format_of(&file), LAST_FORMAT);
+        assert_eq!(format_of(&file), format);
     }
 }
 

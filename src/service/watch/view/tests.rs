@@ -14,7 +14,13 @@ fn number(number: u64) -> FencingToken {
 }
 
 fn lease(fence: u64) -> Lease {
-    Lease { fencing_token: number(fence), left_ms: 10_000, note: Default::default(), is_released: false }
+    Lease {
+        fencing_token: number(fence),
+        left_ms: 10_000,
+        note: Default::default(),
+        is_released: false,
+        slot: None,
+    }
 }
 
 fn granted(fence: u64) -> Doing {
@@ -30,7 +36,7 @@ fn released(fence: u64) -> Doing {
 }
 
 fn held(fence: u64) -> Inspected {
-    Inspected::Held { lease: lease(fence), yours: None, waiters: 0 }
+    Inspected::Held { lease: lease(fence), yours: None, sharing: None, waiters: 0 }
 }
 
 const FREE: Inspected = Inspected::Free { waiters: 0 };
@@ -107,7 +113,7 @@ fn what_a_look_finds_sooner_than_it_is_told_is_told_all_the_same() {
     let mut view = View::default();
     view.learn(&key(), &lease(1), 3, NOW);
     assert_eq!(view.note(&key(), &granted(1), NOW), [News::Granted(lease(1))]);
-    let waiting = Inspected::Held { lease: lease(1), yours: None, waiters: 3 };
+    let waiting = Inspected::Held { lease: lease(1), yours: None, sharing: None, waiters: 3 };
     assert_eq!(view.see(&key(), &waiting, NOW), [], "whoever asks has seen that three wait");
     assert_eq!(view.see(&key(), &held(1), NOW), [News::Waiting(0)]);
 }

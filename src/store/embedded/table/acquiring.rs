@@ -5,7 +5,9 @@ use std::time::Duration;
 use super::super::life::Life;
 use super::super::record::{HeldLock, Verdict};
 use super::Table;
-use crate::lock::{Acquired, Attempt, Confirmed, Enqueued, LastPolled, Lease, Polled, Refusal, Ttl};
+use crate::lock::{
+    Acquired, Attempt, Confirmed, Enqueued, LastPolled, Lease, Polled, Refusal, Slot, Slots, Ttl,
+};
 use crate::store::wait_queue::{QueueFull, QueueTurn};
 use crate::store::{AnswerTo, Confirm, Enqueue, LastPoll, LockRequest, Poll, StoreError, Try};
 
@@ -30,8 +32,8 @@ impl Table {
         if let Some(answer) = self.known(lock, now) {
             return Ok(answer);
         }
-        let held = self.left(&lock.key, now);
-        match self.queues.pass(&lock.key, &lock.token, held, now) {
+        let room = self.room(&lock.key, now);
+        match self.queues.pass(&lock.key, &lock.token, lock.terms.slots, room, now) {
             true => self.grant(lock, now),
             false => Ok(Acquired::NotTaken(self.refusal(lock, now))),
         }
@@ -45,10 +47,13 @@ impl Table {
             Some(Barred::AttemptVoided) => return Confirmed::AttemptVoided,
             None => self.queues.prepare(key, token, &[], lock.attempt, now),
         }
-        match self.held(key, now) {
-            Some(held) if held.token == *token => Confirmed::AlreadyHeld(self.pin(held.clone(), lock, now)),
-            Some(held) if !held.was_held_by(token) => Confirmed::Refused(self.refusal(lock, now)),
-            _ => Confirmed::TokenReleased,
+        match self.own(key, token, now).cloned() {
+            Some(held) if held.slots() > lock.terms.slots => Confirmed::HeldOtherwise(held.slots()),
+            Some(held) => Confirmed::AlreadyHeld(self.pin(held, lock, now)),
+            None if self.room(key, now).is_free() || self.is_kept_for(key, token, now) => {
+                Confirmed::TokenReleased
+            }
+            None => Confirmed::Refused(self.refusal(lock, now)),
         }
     }
 
@@ -61,13 +66,13 @@ impl Table {
         for former in supersedes {
             self.void(&lock.key, &lock.token, *former, now);
         }
-        if let Some(answer) = self.own(lock, supersedes, now) {
+        if let Some(answer) = self.told_own(lock, supersedes, now) {
             return Ok(answer);
         }
         let mut joined = self.queues.join(request, now);
-        if joined.is_err() && self.held(&lock.key, now).is_none() {
+        if joined.is_err() {
             // The first of the queue may have let an offer lapse, and makes room.
-            self.queues.freed(&lock.key, now);
+            self.queues.freed(&lock.key, self.room(&lock.key, now), now);
             joined = self.queues.join(request, now);
         }
         match joined {
@@ -97,20 +102,20 @@ impl Table {
         if let Some(barred) = barred.filter(|_| !is_repeated) {
             return Ok(barred.into());
         }
-        let own = self.held(key, now).filter(|held| held.token == *token);
+        let own = self.own(key, token, now);
         // One that was answered before may come late. Only a fresh attempt may pin what the token was granted since.
         if is_repeated && own.is_some_and(|own| own.attempt != Some(*attempt)) {
             return Ok(Acquired::NotTaken(LastPolled::TicketLost));
         }
-        if let Some(answer) = self.own(lock, &[], now) {
+        if let Some(answer) = self.told_own(lock, &[], now) {
             return Ok(answer);
         }
-        let held = self.left(key, now);
+        let room = self.room(key, now);
         // A poll never makes a ticket that it did not find: a late copy would make one without a client.
-        if !is_repeated && held.is_none() && !self.queues.has_queue(key, now) {
+        if !is_repeated && room.is_free() && !self.queues.has_queue(key, now) {
             return Ok(Acquired::NotTaken(LastPolled::TicketLost));
         }
-        if self.queues.look(key, token, *attempt, held, now) == QueueTurn::Take {
+        if self.queues.look(key, token, *attempt, room, now) == QueueTurn::Take {
             return self.grant(lock, now);
         }
         self.queues.end(key, token, *attempt, *ticket, now);
@@ -123,7 +128,7 @@ impl Table {
     fn known<T>(&mut self, lock: &LockRequest, now: Duration) -> Option<Acquired<T>> {
         match self.barred(lock, now) {
             Some(barred) => Some(barred.into()),
-            None => self.own(lock, &[], now),
+            None => self.told_own(lock, &[], now),
         }
     }
 
@@ -134,7 +139,7 @@ impl Table {
             Verdict::Final(_) | Verdict::GaveUp(_) => Some(Barred::TokenReleased),
             // An attempt that has claimed the lock is voided: a copy that comes late must not claim it anew.
             Verdict::Voided(attempts) if attempts.contains(attempt) => {
-                let own = self.held(key, now).filter(|held| held.token == *token);
+                let own = self.own(key, token, now);
                 let has_claimed = attempt.is_of_connection()
                     && own.is_some_and(|held| held.attempt == Some(attempt.claim()));
                 (!has_claimed).then_some(Barred::AttemptVoided)
@@ -145,15 +150,19 @@ impl Table {
 
     /// Whether a connection takes over a lock that its token holds.
     fn claims(&self, lock: &LockRequest, now: Duration) -> bool {
-        lock.attempt.is_of_connection()
-            && self.held(&lock.key, now).is_some_and(|held| held.token == lock.token)
+        lock.attempt.is_of_connection() && self.own(&lock.key, &lock.token, now).is_some()
     }
 
     /// What is answered where the token holds the lock.
-    fn own<T>(&mut self, lock: &LockRequest, superseded: &[Attempt], now: Duration) -> Option<Acquired<T>> {
+    fn told_own<T>(
+        &mut self,
+        lock: &LockRequest,
+        superseded: &[Attempt],
+        now: Duration,
+    ) -> Option<Acquired<T>> {
         let LockRequest { key, token, attempt, .. } = lock;
         self.queues.prepare(key, token, superseded, *attempt, now);
-        let held = self.held(key, now).filter(|held| held.token == *token)?;
+        let held = self.own(key, token, now)?;
         Some(match held.attempt {
             Some(granted) if granted == *attempt => Acquired::Granted(held.lease(now)),
             Some(granted) if superseded.contains(&granted) => {
@@ -162,6 +171,8 @@ impl Table {
                 self.put_lock(key, held);
                 Acquired::Granted(lease)
             }
+            // A token that is told that it holds the lock must be able to rely on what it asked for.
+            _ if held.slots() > lock.terms.slots => Acquired::HeldOtherwise(held.slots()),
             _ => Acquired::AlreadyHeld(self.pin(held.clone(), lock, now)),
         })
     }
@@ -184,8 +195,8 @@ impl Table {
     /// Says where the attempt waits, and takes the lock if it is its turn.
     fn look(&mut self, lock: &LockRequest, now: Duration) -> Result<Acquired<Polled>, StoreError> {
         let LockRequest { key, token, attempt, .. } = lock;
-        let held = self.left(key, now);
-        Ok(Acquired::NotTaken(match self.queues.look(key, token, *attempt, held, now) {
+        let room = self.room(key, now);
+        Ok(Acquired::NotTaken(match self.queues.look(key, token, *attempt, room, now) {
             QueueTurn::Take => return self.grant(lock, now),
             QueueTurn::InLine(position) => Polled::Queued(position),
             QueueTurn::Moved(position) => Polled::Moved(position),
@@ -196,6 +207,9 @@ impl Table {
     /// Grants the lock, which takes the token out of the wait queue.
     fn grant<T>(&mut self, lock: &LockRequest, now: Duration) -> Result<Acquired<T>, StoreError> {
         let LockRequest { key, token, attempt, ttl, note, terms } = lock;
+        self.remove_ended(key, now);
+        let slot =
+            (terms.slots > Slots::ONE).then(|| Slot { number: self.free_slot(key), slots: terms.slots });
         let held = HeldLock {
             token: *token,
             attempt: Some(*attempt),
@@ -204,16 +218,18 @@ impl Table {
             life: Life::starting(now, ttl.as_duration()),
             max_hold: terms.max_hold.map(|length| Life::starting(now, length)),
             min_hold: terms.min_hold.map(|length| Life::starting(now, length)),
+            slot,
         };
         let lease = held.lease(now);
         self.put_lock(key, held);
-        self.queues.granted(key, token, *attempt, *ttl, now);
+        self.queues.granted(key, token, *attempt, self.room(key, now), now);
         Ok(Acquired::Granted(lease))
     }
 
     fn refusal(&self, lock: &LockRequest, now: Duration) -> Refusal {
         Refusal {
-            holder: self.held(&lock.key, now).map(|held| held.lease(now)),
+            holder: self.first(&lock.key, now).map(|held| held.lease(now)),
+            sharing: self.sharing(&lock.key, now),
             waiters: self.queues.waiters(&lock.key, now),
             position: self.queues.position(&lock.key, &lock.token),
             ..Refusal::default()

@@ -25,7 +25,7 @@ impl Table {
         now: Duration,
     ) -> Piece<Listed> {
         let Self { records, queues, .. } = self;
-        piece(records, Listable::Locks, reach, after, limit, |key, record| match record {
+        piece(records, Listable::Locks, reach, after, limit, now, |key, record| match record {
             Record::Lock(lock) if !lock.life.is_over(now) => {
                 let waiters = queues.waiters(key, now);
                 Some(Listed { key: key.clone(), lease: lock.lease(now), waiters })
@@ -42,7 +42,7 @@ impl Table {
         limit: usize,
         now: Duration,
     ) -> Piece<(LockKey, RecordView)> {
-        piece(&mut self.records, Listable::Works, reach, after, limit, |key, record| match record {
+        piece(&mut self.records, Listable::Works, reach, after, limit, now, |key, record| match record {
             Record::Work(work) if !work.life.is_over(now) => Some((key.clone(), work.view(None, now))),
             _ => None,
         })
@@ -56,12 +56,13 @@ fn piece<T>(
     reach: &Reach,
     after: Option<&LockKey>,
     limit: usize,
+    now: Duration,
     said_of: impl Fn(&LockKey, &Record) -> Option<T>,
 ) -> Piece<T> {
     let (mut found, mut last, mut examined) = (Vec::new(), None, 0);
     for prefix in reach.prefixes() {
         let Some(from) = beginning(prefix, after) else { continue };
-        for (key, record) in records.from(kind, from) {
+        for (key, record) in records.from(kind, from, now) {
             if !key.as_str().starts_with(prefix) {
                 break;
             }

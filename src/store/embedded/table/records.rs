@@ -3,8 +3,10 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Bound;
+use std::time::Duration;
 
-use super::super::record::{Record, RecordId};
+use super::super::record::{HeldLock, Record, RecordId};
+use super::pool::Pool;
 use crate::lock::LockKey;
 
 /// Parts, each a map of its own. A map that has to grow moves all that it holds, and all clients wait for that. With a
@@ -19,6 +21,8 @@ pub(super) struct Records {
     /// Each record in a box, which leaves little to move.
     pub(super) parts: Box<[HashMap<RecordId, Box<Record>>]>,
     hasher: RandomState,
+    /// The locks that are shared.
+    pools: HashMap<LockKey, Pool>,
     locks: Keys,
     works: Keys,
 }
@@ -45,7 +49,8 @@ struct Keys {
 impl Records {
     pub(super) fn new() -> Self {
         let parts = (0..PARTS).map(|_| HashMap::new()).collect();
-        Self { parts, hasher: RandomState::new(), locks: Keys::new(), works: Keys::new() }
+        let (pools, locks, works) = (HashMap::new(), Keys::new(), Keys::new());
+        Self { parts, hasher: RandomState::new(), pools, locks, works }
     }
 
     pub(super) fn get(&self, id: &RecordId) -> Option<&Record> {
@@ -61,6 +66,14 @@ impl Records {
     pub(super) fn insert(&mut self, id: RecordId, record: Box<Record>) -> Option<Box<Record>> {
         let part = self.part(&id);
         let fresh = listed(&id).map(|(kind, key)| (kind, key.clone()));
+        if let RecordId::Slot(..) = id {
+            self.leave_pool(&id);
+        }
+        if let (RecordId::Slot(key, _), Record::Lock(lock @ HeldLock { slot: Some(slot), .. })) =
+            (&id, &*record)
+        {
+            self.pools.entry(key.clone()).or_default().insert(id.clone(), lock, *slot);
+        }
         let before = self.parts[part].insert(id, record);
         if before.is_none()
             && let Some((kind, key)) = fresh
@@ -73,18 +86,47 @@ impl Records {
     /// Returns what was there.
     pub(super) fn remove(&mut self, id: &RecordId) -> Option<Box<Record>> {
         let part = self.part(id);
+        if let RecordId::Slot(..) = id {
+            self.leave_pool(id);
+        }
         let record = self.parts[part].remove(id)?;
-        if let Some((kind, key)) = listed(id) {
+        if let Some((kind, key)) = listed(id)
+            && !self.is_held(key, kind)
+        {
             self.keys(kind).remove(key);
         }
         Some(record)
     }
 
-    /// Those of one kind from a key on, in the order of their keys.
+    /// Those who share a lock, if there are any.
+    pub(super) fn pool(&self, key: &LockKey) -> Option<&Pool> {
+        self.pools.get(key)
+    }
+
+    /// Takes a slot, as it is still recorded, out of the pool of its lock.
+    fn leave_pool(&mut self, id: &RecordId) {
+        let part = self.part(id);
+        let Some(Record::Lock(lock)) = self.parts[part].get(id).map(|record| &**record) else { return };
+        let (RecordId::Slot(key, _), Some(slot)) = (id, lock.slot) else { return };
+        let Some(pool) = self.pools.get_mut(key) else { return };
+        pool.remove(id.clone(), lock, slot);
+        if pool.is_empty() {
+            self.pools.remove(key);
+        }
+    }
+
+    /// Whether something of this key is still to be listed.
+    fn is_held(&self, key: &LockKey, kind: Listable) -> bool {
+        matches!(kind, Listable::Locks)
+            && (self.pools.contains_key(key) || self.get(&RecordId::Lock(key.clone())).is_some())
+    }
+
+    /// Those of one kind from a key on, in the order of their keys: of a lock that is shared, the share that ends first.
     pub(super) fn from(
         &mut self,
         kind: Listable,
         first: Bound<LockKey>,
+        now: Duration,
     ) -> impl Iterator<Item = (&LockKey, &Record)> {
         self.keys(kind).put_in_order();
         let this = &*self;
@@ -92,9 +134,10 @@ impl Records {
             Listable::Locks => (&this.locks, RecordId::Lock),
             Listable::Works => (&this.works, RecordId::Work),
         };
-        keys.ordered
-            .range((first, Bound::Unbounded))
-            .filter_map(move |key| Some((key, this.get(&id(key.clone()))?)))
+        keys.ordered.range((first, Bound::Unbounded)).filter_map(move |key| {
+            let slot = || this.pool(key)?.holders(now).next().and_then(|id| this.get(id));
+            Some((key, this.get(&id(key.clone())).or_else(slot)?))
+        })
     }
 
     fn keys(&mut self, kind: Listable) -> &mut Keys {
@@ -136,7 +179,7 @@ impl Keys {
 /// In which list a record is, and by which key.
 fn listed(id: &RecordId) -> Option<(Listable, &LockKey)> {
     match id {
-        RecordId::Lock(key) => Some((Listable::Locks, key)),
+        RecordId::Lock(key) | RecordId::Slot(key, _) => Some((Listable::Locks, key)),
         RecordId::Work(key) => Some((Listable::Works, key)),
         RecordId::Mark(..) => None,
     }

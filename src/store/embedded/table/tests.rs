@@ -8,6 +8,7 @@ use crate::store::{LockRequest, Try};
 
 mod once;
 mod queue;
+mod slots;
 
 const NOW: Duration = Duration::from_secs(1_000);
 const MARK_TTL: Duration = Duration::from_secs(120);

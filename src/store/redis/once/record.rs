@@ -135,6 +135,7 @@ impl SeenRecord {
             left_ms: if is_done { 0 } else { ms },
             note: Note::from_stored(fields.next()?)?,
             is_released: token == TokenHash::NOBODY,
+            slot: None,
         };
         Some(Self {
             token,

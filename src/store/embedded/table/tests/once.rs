@@ -1,5 +1,6 @@
 //! What is counted of pieces of work, and what is undone.
 
+use super::super::super::record::Format;
 use super::*;
 use crate::once::{Begun, Keep, Storing, WorkResult};
 use crate::store::{Begin, BreakRecord, GiveUp, RenewWork, StoreResult};
@@ -40,7 +41,7 @@ fn give_up(table: &mut Table, begin: &Begin, is_clean: bool) {
 
 /// All pieces of work, with their results.
 fn works(table: &Table) -> BTreeSet<String> {
-    let all = table.records.all().filter(|(_, record)| record.is_about_work());
+    let all = table.records.all().filter(|(_, record)| record.format() == Format::Works);
     all.map(|(id, record)| format!("{id:?} {record:?}")).collect()
 }
 
