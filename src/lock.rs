@@ -218,8 +218,7 @@ impl Attempt {
         Self(bytes)
     }
 
-    /// A fresh one, by which a connection is to hold a lock. Looking at such a lock with its token does not pin it: who
-    /// looks knows that it ends with the connection.
+    /// A fresh one, by which a connection is to hold a lock. Looking at such a lock with its token does not pin it.
     pub fn for_connection() -> Self {
         let mut bytes: [u8; 16] = rand::random();
         bytes[0] = bytes[0] & !Self::CLAIM | Self::OF_CONNECTION;

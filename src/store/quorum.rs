@@ -35,7 +35,7 @@ use crate::clock::{Clock, whole_ms};
 use crate::lock::{
     Attempt, Broken, Inspected, LockKey, Page, ReleaseEffect, Released, Renewed, RolledBack, Slots,
 };
-use crate::store::wait_queue::{Room, WaitQueues};
+use crate::store::wait_queue::{SlotRoom, WaitQueues};
 use crate::store::{
     Break, Bucket, HeartbeatAnswer, Hint, Inspect, List, LockStore, PassOn, PeerBus, Release, Renew, Reply,
     Replying, Request, RollBack, StoreError, TicketAfter,
@@ -139,12 +139,12 @@ impl QuorumStore {
         let Release { key, token, tombstone } = request;
         self.pollster.membership.is_ready(deadline).await?;
         let had_place =
-            self.waiters.step(|state, now| state.queues.released(key, token, false, Room::FREE, now));
+            self.waiters.step(|state, now| state.queues.released(key, token, false, SlotRoom::FREE, now));
         let release = self.release_all(key, token, *tombstone, had_place, deadline).await?;
         if release.answer == Released::Released && !had_place {
             self.waiters.step(|state, now| {
                 state.note_free(key);
-                state.queues.freed(key, Room::FREE, now);
+                state.queues.freed(key, SlotRoom::FREE, now);
             });
         }
         Ok(release)
@@ -153,7 +153,8 @@ impl QuorumStore {
     async fn roll_back(&self, request: &RollBack, deadline: Instant) -> Result<RolledBack, StoreError> {
         let RollBack { key, token, attempt, ticket, known } = request;
         // The client has gone, so the ticket is of no use, whatever the servers answer.
-        self.waiters.step(|state, now| state.queues.vacate(key, token, *attempt, *ticket, Room::FREE, now));
+        self.waiters
+            .step(|state, now| state.queues.vacate(key, token, *attempt, *ticket, SlotRoom::FREE, now));
         self.pollster.membership.is_ready(deadline).await?;
         let rolled_back = self.roll_back_all(key, token, *attempt, *known, deadline).await?;
         let was_deleted = matches!(rolled_back, RolledBack::Ended { .. });
@@ -161,18 +162,19 @@ impl QuorumStore {
             if was_deleted {
                 state.queues.keep(key, token, *ticket, Slots::ONE, now);
             }
-            state.queues.vacate(key, token, *attempt, *ticket, Room::FREE, now);
+            state.queues.vacate(key, token, *attempt, *ticket, SlotRoom::FREE, now);
             if was_deleted {
                 state.note_free(key);
-                state.queues.freed(key, Room::FREE, now);
+                state.queues.freed(key, SlotRoom::FREE, now);
             }
         });
         Ok(rolled_back)
     }
 
     async fn pass_on(&self, PassOn { key, token, attempt }: &PassOn) -> Result<(), StoreError> {
-        self.waiters
-            .step(|state, now| state.queues.vacate(key, token, *attempt, TicketAfter::Kept, Room::FREE, now));
+        self.waiters.step(|state, now| {
+            state.queues.vacate(key, token, *attempt, TicketAfter::Kept, SlotRoom::FREE, now)
+        });
         Ok(())
     }
 
@@ -203,7 +205,7 @@ impl QuorumStore {
         if let Broken::Broken(_) = answer {
             self.waiters.step(|state, now| {
                 state.note_free(&request.key);
-                state.queues.freed(&request.key, Room::FREE, now);
+                state.queues.freed(&request.key, SlotRoom::FREE, now);
             });
         }
         Ok(answer)

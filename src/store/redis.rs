@@ -29,7 +29,7 @@ use super::{
     Replying, Request, RollBack, StoreError, TicketAfter, Tombstone,
 };
 use crate::lock::{
-    Attempt, Broken, Ended, Inspected, Lease, LockKey, ReleaseEffect, Released, Renewed, RolledBack,
+    Attempt, Broken, Ended, Inspected, Lease, LockKey, ReleaseEffect, Released, Renewed, RolledBack, Sharing,
 };
 
 mod acquiring;
@@ -142,8 +142,13 @@ impl RedisStore {
         let add_args = |_: &Link, call: &mut Cmd| {
             call.arg(&token).arg(ttl.as_ms()).arg(&by);
         };
-        let reply: ScriptReply =
+        let mut reply: ScriptReply =
             self.run_script(key, &scripts::RENEW, &[lock.as_bytes()], deadline, add_args).await?;
+        // It knows no locks that several hold, and says of them that they have no holder.
+        if reply.outcome == 1 {
+            let keys = self.keys.queue_of(key);
+            reply = self.run_script(key, &scripts::RENEW_SLOT, &keys.in_order(), deadline, add_args).await?;
+        }
         match reply.outcome {
             0 => lease_of(&reply, key).map(Renewed::Renewed),
             1 => Ok(Renewed::NotHeld),
@@ -217,15 +222,19 @@ impl RedisStore {
     async fn inspect(&self, request: &Inspect, deadline: Instant) -> Result<Inspected, StoreError> {
         let Inspect { key, token } = request;
         let queue = self.keys.queue_of(key);
-        let [lock, _, waiting, away, ..] = queue.in_order();
+        let [lock, _, waiting, away, _, _, held, ends, wide] = queue.in_order();
+        let keys = [lock, waiting, away, held, ends, wide];
         let shown = token.as_ref().map(ToString::to_string).unwrap_or_default();
         let add_args = |_: &Link, call: &mut Cmd| {
             call.arg(&shown);
         };
-        let reply: ScriptReply =
-            self.run_script(key, &scripts::INSPECT, &[lock, waiting, away], deadline, add_args).await?;
+        let reply: ScriptReply = self.run_script(key, &scripts::INSPECT, &keys, deadline, add_args).await?;
         let waiters = reply.waiters();
-        let held = |lease, yours| Ok(Inspected::Held { lease, yours, sharing: None, waiters });
+        let sharing = reply.sharing(3).and_then(|Sharing { held, slots, .. }| {
+            let holders = reply.sharers()?;
+            Some(Sharing { held, slots, holders })
+        });
+        let held = |lease, yours| Ok(Inspected::Held { lease, yours, sharing, waiters });
         match reply.outcome {
             0 => Ok(Inspected::Free { waiters }),
             1 => held(lease_seen(&reply, key)?, token.map(|_| false)),
@@ -333,10 +342,6 @@ impl LockStore for RedisStore {
                     .is_ok_and(|last| last.answer.as_ref().is_some_and(refuses_connections))
         }
         .boxed()
-    }
-
-    fn shares_no_locks(&self) -> Option<String> {
-        Some("on Redis, a lock has one holder at a time: only the embedded store shares locks yet".to_owned())
     }
 
     fn keeps_no_records(&self) -> Option<String> {

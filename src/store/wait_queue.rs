@@ -13,7 +13,7 @@ use crate::lock::{Attempt, LockKey, QueuePosition, Slots, TokenHash};
 use crate::store::{Enqueue, Hint, LOOK_AHEAD, LineSettings, LockRequest, SHORT_LEASE, TicketAfter};
 
 use queue::WaitQueue;
-pub(super) use room::Room;
+pub(super) use room::SlotRoom;
 
 mod queue;
 mod room;
@@ -81,10 +81,11 @@ impl WaitQueues {
         key: &LockKey,
         token: &TokenHash,
         slots: Slots,
-        room: Room,
+        room: SlotRoom,
         now: Duration,
     ) -> bool {
-        self.freed(key, room, now);
+        self.make_offers(key, room, None, Some((token, slots)), now);
+        self.forget_if_over(key, now);
         let Some(queue) = self.queues.get(key) else { return room.admits(slots) };
         let is_its_turn = queue.is_offered(token) || queue.next().is_none_or(|next| next == token);
         is_its_turn && queue.room_beside(room, Some(token), now).admits(slots)
@@ -124,7 +125,7 @@ impl WaitQueues {
         key: &LockKey,
         token: &TokenHash,
         attempt: Attempt,
-        room: Room,
+        room: SlotRoom,
         now: Duration,
     ) -> QueueTurn {
         let mut has_ticket = false;
@@ -138,7 +139,7 @@ impl WaitQueues {
                 queue.stand(token);
             }
         }
-        self.make_offers(key, room, Some(token).filter(|_| has_ticket), now);
+        self.make_offers(key, room, Some(token).filter(|_| has_ticket), None, now);
         if has_ticket && self.takes(key, token, room, now) {
             return QueueTurn::Take;
         }
@@ -176,7 +177,7 @@ impl WaitQueues {
         key: &LockKey,
         token: &TokenHash,
         attempt: Attempt,
-        room: Room,
+        room: SlotRoom,
         now: Duration,
     ) {
         let Some(queue) = self.queues.get_mut(key) else { return };
@@ -212,7 +213,7 @@ impl WaitQueues {
         key: &LockKey,
         token: &TokenHash,
         frees: bool,
-        room: Room,
+        room: SlotRoom,
         now: Duration,
     ) -> bool {
         let Some(queue) = self.queues.get_mut(key) else { return false };
@@ -225,7 +226,7 @@ impl WaitQueues {
         // An offer that is given back has not lapsed.
         queue.end_offer(token);
         if frees || was_offered {
-            self.make_offers(key, room, None, now);
+            self.make_offers(key, room, None, None, now);
         }
         self.forget_if_over(key, now);
         ticket.is_some()
@@ -245,7 +246,7 @@ impl WaitQueues {
         token: &TokenHash,
         attempt: Attempt,
         place: TicketAfter,
-        room: Room,
+        room: SlotRoom,
         now: Duration,
     ) {
         let lost_at = now + self.settings.ticket_ttl;
@@ -255,7 +256,7 @@ impl WaitQueues {
         self.hints.extend(former.map(|former| Hint::Look(key.clone(), former)));
         if was_offered {
             queue.end_offer(token);
-            self.make_offers(key, room, None, now);
+            self.make_offers(key, room, None, None, now);
         }
         self.forget_if_over(key, now);
     }
@@ -279,8 +280,8 @@ impl WaitQueues {
 
     /// There may be room in the lock now. It is offered to the first of its wait queue, unless it is offered already. A store
     /// may hear of one release more than once.
-    pub(super) fn freed(&mut self, key: &LockKey, room: Room, now: Duration) {
-        self.make_offers(key, room, None, now);
+    pub(super) fn freed(&mut self, key: &LockKey, room: SlotRoom, now: Duration) {
+        self.make_offers(key, room, None, None, now);
         self.forget_if_over(key, now);
     }
 
@@ -289,7 +290,7 @@ impl WaitQueues {
     pub(super) fn beat(
         &self,
         now: Duration,
-        room_of: impl Fn(&LockKey) -> Room,
+        room_of: impl Fn(&LockKey) -> SlotRoom,
     ) -> (u64, Vec<(LockKey, u64)>) {
         let due = |(key, queue): (_, &WaitQueue)| {
             let room = room_of(key);
@@ -325,7 +326,7 @@ impl WaitQueues {
 
     /// Whether a token may take the room that it is offered. It may want less company than when it was offered that: then the
     /// offer ends, and its ticket stays.
-    fn takes(&mut self, key: &LockKey, token: &TokenHash, room: Room, now: Duration) -> bool {
+    fn takes(&mut self, key: &LockKey, token: &TokenHash, room: SlotRoom, now: Duration) -> bool {
         let Some(queue) = self.queues.get_mut(key) else { return false };
         let is_offered = queue.open_offers(now).any(|offer| offer.token == *token);
         let Some(slots) = queue.ticket(token).map(|ticket| ticket.slots).filter(|_| is_offered) else {
@@ -339,10 +340,17 @@ impl WaitQueues {
     }
 
     /// Offers the room in a lock to the first of its wait queue, and tells them.
-    fn make_offers(&mut self, key: &LockKey, room: Room, caller: Option<&TokenHash>, now: Duration) {
+    fn make_offers(
+        &mut self,
+        key: &LockKey,
+        room: SlotRoom,
+        caller: Option<&TokenHash>,
+        taker: Option<(&TokenHash, Slots)>,
+        now: Duration,
+    ) {
         let lost_at = now + self.settings.ticket_ttl;
         let Some(queue) = self.queues.get_mut(key).filter(|_| !room.is_closed()) else { return };
-        let (made, lapsed) = queue.hand_off(room, now, lost_at, caller);
+        let (made, lapsed) = queue.hand_off(room, now, lost_at, caller, taker);
         for late in lapsed {
             if let Some(attempt) = late.attempt
                 && !queue.is_present(&late.token)
@@ -352,12 +360,9 @@ impl WaitQueues {
                 self.session = rand::random();
             }
         }
-        for offer in made {
-            if let Some(attempt) = offer.attempt
-                && caller != Some(&offer.token)
-            {
-                self.hints.push(Hint::Offered(key.clone(), offer.token, attempt));
-            }
+        let asks = caller.or(taker.map(|(token, _)| token));
+        for offer in made.iter().filter(|offer| asks != Some(&offer.token)) {
+            self.hints.extend(offer.attempt.map(|attempt| Hint::Offered(key.clone(), offer.token, attempt)));
         }
     }
 
@@ -371,14 +376,15 @@ impl WaitQueues {
         &self,
         key: &LockKey,
         token: &TokenHash,
-        room: Room,
+        room: SlotRoom,
         now: Duration,
     ) -> Option<QueuePosition> {
         let queue = self.queues.get(key)?;
         let place = queue.ticket(token)?.place;
         // An offer that was made before the lock was held, or taken to be, is worth nothing. A waiter that is told of it looks at
         // once, again and again.
-        let offer = queue.open_offers(now).next().filter(|_| !room.is_closed());
+        let own = queue.open_offers(now).find(|offer| offer.token == *token);
+        let offer = own.or(queue.open_offers(now).next()).filter(|_| !room.is_closed());
         let due = offer.and_then(|offer| offer.left(now)).or(room.left()).unwrap_or_default();
         Some(QueuePosition {
             ticket: place,

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use kit::{Answer, Client, Gateway, KeysFile, Stage, eventually, fresh_token};
+use kit::{Answer, Client, Gateway, KeysFile, Stage, eventually, fresh_token, quorum};
 
 use kit::document::DOCUMENT;
 use kit::gateway::program;
@@ -324,6 +324,12 @@ async fn ask_without_right(method: &str, address: Address) -> Vec<Answer> {
     answers
 }
 
+/// The answer of a store that cannot count who holds a lock.
+async fn ask_for_slots_on_a_quorum(address: Address) -> Answer {
+    let gateway = quorum::shared().await.gateway(&["--redis-prefix", &fresh_token()]).await;
+    Client::new(gateway.address).put(&(address("k") + "slots=2")).send().await
+}
+
 /// The answers about a lock that two hold, where there are slots: to one of them, who wants less company, and to who would end both.
 async fn ask_beside_others(method: &str, address: Address) -> [Answer; 2] {
     let gateway = Gateway::start(&["--store", "memory:"]).await;
@@ -376,7 +382,7 @@ async fn provoke(method: &str, address: Address) -> Vec<Answer> {
     if method == "PUT" {
         answers.extend(crowd_out(address).await);
         answers.push(ask_in_vain_for_replicas(address).await);
-        answers.push(ask_with(address("k") + "slots=2").send().await);
+        answers.push(ask_for_slots_on_a_quorum(address).await);
     }
 
     answers.extend(ask_beside_others(method, address).await);

@@ -2,17 +2,20 @@
 
 use serde_json::{Value, json};
 
-use kit::{Answer, Client, Gateway, RedisServer, fresh_token};
+use kit::{Answer, Client, Gateway, RedisServer, cluster, eventually, fresh_token, quorum};
 
 /// The two forms of the address.
 const FORMS: [&str; 2] = ["/locks/k?", "/lock?key=k&"];
 
-async fn each_embedded(test: impl AsyncFn(&Client)) {
+async fn each_store(test: impl AsyncFn(&Client)) {
     let directory = tempfile::tempdir().unwrap();
     let file = format!("file:{}", directory.path().join("locks.redb").display());
-    for store in ["memory:", &file] {
-        let gateway = Gateway::start(&["--store", store]).await;
-        test(&Client::new(gateway.address)).await;
+    let (redis, cluster) = (RedisServer::start().await, cluster::shared().await.url());
+    for store in ["memory:", &file, redis.url(), &cluster] {
+        let gateway = Gateway::start(&["--store", store, "--redis-prefix", &fresh_token()]).await;
+        let client = Client::new(gateway.address);
+        eventually("the store is there", async || client.get("/locks/k").send().await.status == 404).await;
+        test(&client).await;
     }
 }
 
@@ -27,7 +30,7 @@ fn share(answer: &Answer) -> (Value, Value, Option<String>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_grant_names_its_slot_and_a_refusal_says_how_many_hold() {
-    each_embedded(async |client| {
+    each_store(async |client| {
         let tokens = [(); 3].map(|()| fresh_token());
         let first = takes(client, &tokens[0], "slots=2&owner=a").await.expect(201);
         assert_eq!(share(&first), (json!(1), json!(2), Some("1".to_owned())));
@@ -60,7 +63,7 @@ async fn a_grant_names_its_slot_and_a_refusal_says_how_many_hold() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_holds_it_is_told_once_and_by_name_if_asked_for() {
-    each_embedded(async |client| {
+    each_store(async |client| {
         let tokens = [(); 2].map(|()| fresh_token());
         takes(client, &tokens[0], "slots=3&owner=a").await.expect(201);
         client.put("/locks/k?ttl=10s&slots=5&owner=b").token(&tokens[1]).send().await.expect(201);
@@ -84,7 +87,7 @@ async fn who_holds_it_is_told_once_and_by_name_if_asked_for() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_the_grant_that_is_named_is_broken() {
-    each_embedded(async |client| {
+    each_store(async |client| {
         let tokens = [(); 2].map(|()| fresh_token());
         let first = takes(client, &tokens[0], "slots=2").await.expect(201);
         takes(client, &tokens[1], "slots=2").await.expect(201);
@@ -101,7 +104,7 @@ async fn only_the_grant_that_is_named_is_broken() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_that_asks_for_less_company_than_it_has_is_refused() {
-    each_embedded(async |client| {
+    each_store(async |client| {
         let token = fresh_token();
         takes(client, &token, "slots=5").await.expect(201);
         takes(client, &token, "slots=4").await.expect_problem(409, "held-otherwise");
@@ -141,9 +144,9 @@ async fn nothing_of_slots_is_said_of_a_lock_that_excludes_all_others() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_cannot_count_says_so_and_is_not_asked() {
-    let redis = RedisServer::start().await;
-    let gateway = Gateway::on_redis(&redis, &[]).await;
+    let gateway = quorum::shared().await.gateway(&["--redis-prefix", &fresh_token()]).await;
     let client = Client::new(gateway.address);
+    quorum::is_ready(&client).await;
     client.put("/locks/k?slots=2").send().await.expect_problem(501, "mode-not-available");
     client.put("/locks/k?slots=0").send().await.expect_problem(400, "bad-parameter");
     client.put("/locks/k?slots=1").send().await.expect(201);

@@ -18,6 +18,7 @@ mod outcomes;
 mod quorum_store;
 mod random_lines;
 mod redis_line;
+mod redis_slots;
 mod redis_store;
 mod store_suite;
 mod table_and_scripts;

@@ -126,8 +126,7 @@ impl Table {
         if let Some(lock) = &lock {
             self.replace(key, lock, kept);
         }
-        let frees = lock.is_some() && kept_for.is_none();
-        let had_place = self.queues.released(key, token, frees, self.room(key, now), now);
+        let had_place = self.queues.released(key, token, lock.is_some(), self.room(key, now), now);
         if let Some(left) = kept_for {
             self.queues.kept(key, left);
         }
@@ -179,10 +178,11 @@ impl Table {
             self.queues.keep(key, token, *ticket, lock.slots(), now);
         }
         self.queues.vacate(key, token, *attempt, *ticket, room, now);
-        match lasts {
-            Some(left) => self.queues.kept(key, left),
-            None if is_granted => self.queues.freed(key, room, now),
-            None => {}
+        if is_granted {
+            self.queues.freed(key, room, now);
+        }
+        if let Some(left) = lasts {
+            self.queues.kept(key, left);
         }
         let lasts_ms = lasts.map_or(0, whole_ms);
         match is_over {

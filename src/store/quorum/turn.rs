@@ -10,7 +10,7 @@ use super::proposal::Proposal;
 use super::waiters::{AT_ONCE, WaitState};
 use crate::clock::boottime;
 use crate::lock::{Acquired, Attempt, Confirmed, Enqueued, LastPolled, LockKey, Polled, Refusal, Slots};
-use crate::store::wait_queue::{QueueFull, QueueTurn, Room};
+use crate::store::wait_queue::{QueueFull, QueueTurn, SlotRoom};
 use crate::store::{
     AnswerTo, Confirm, Enqueue, KnownTo, LastPoll, LockRequest, Poll, StoreError, TicketAfter, Try,
 };
@@ -79,7 +79,7 @@ impl QuorumStore {
             // A request that is told that nothing happened must block no other.
             let ticket = if ticket.is_some() { TicketAfter::Kept } else { TicketAfter::Removed };
             self.waiters
-                .step(|state, now| state.queues.vacate(key, token, *attempt, ticket, Room::FREE, now));
+                .step(|state, now| state.queues.vacate(key, token, *attempt, ticket, SlotRoom::FREE, now));
         }
         answer
     }
@@ -255,7 +255,7 @@ impl QuorumStore {
         self.waiters.step(|state, now| {
             state.learn(request, &answer, asked_at, now);
             if matches!(answer, Acquired::NotTaken(Refusal { holder: None, .. })) {
-                state.queues.freed(&request.key, Room::FREE, now);
+                state.queues.freed(&request.key, SlotRoom::FREE, now);
             }
         });
         Ok(answer.map(|refusal| self.with_line(request, refusal)))

@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::clock::{boottime, whole_ms};
 use crate::lock::{Acquired, Attempt, LockKey, Refusal};
-use crate::store::wait_queue::{Room, WaitQueues};
+use crate::store::wait_queue::{SlotRoom, WaitQueues};
 use crate::store::{Hint, LockRequest, StoreError, TicketAfter};
 
 /// How long a gateway relies on what it knows of a holder: a tenth of the rest of the lease, within these bounds. The
@@ -96,11 +96,11 @@ impl WaitState {
                 self.note_held(key, Duration::from_millis(lease.left_ms), now);
             }
             Acquired::NotTaken(_) => self.note_free(key),
-            Acquired::TokenReleased => drop(self.queues.released(key, token, false, Room::FREE, now)),
+            Acquired::TokenReleased => drop(self.queues.released(key, token, false, SlotRoom::FREE, now)),
             // Nothing is shared here.
             Acquired::HeldOtherwise(_) => {}
             Acquired::AttemptVoided => {
-                self.queues.vacate(key, token, *attempt, TicketAfter::Kept, Room::FREE, now);
+                self.queues.vacate(key, token, *attempt, TicketAfter::Kept, SlotRoom::FREE, now);
             }
         }
     }
@@ -214,7 +214,7 @@ impl Waiters {
             if is_free {
                 state.free_at.remove(&key);
                 state.note_free(&key);
-                state.queues.freed(&key, Room::FREE, now);
+                state.queues.freed(&key, SlotRoom::FREE, now);
             } else if is_first {
                 state.held.insert(key.clone(), KnownHolder { until: now + SOON, good_until: now + SOON });
             }
@@ -287,11 +287,11 @@ mod tests {
         for waiter in [&first, &second] {
             assert_eq!(state.queues.join(waiter, offered_at), Ok(()));
         }
-        state.queues.freed(key, Room::FREE, offered_at);
+        state.queues.freed(key, SlotRoom::FREE, offered_at);
         state.learn(&second.lock, &refused(), offered_at, offered_at);
-        state.queues.freed(key, Room::FREE, freed_at);
+        state.queues.freed(key, SlotRoom::FREE, freed_at);
         let turns = [&second, &first].map(|Enqueue { lock, .. }| {
-            state.queues.look(key, &lock.token, lock.attempt, Room::FREE, freed_at) == QueueTurn::Take
+            state.queues.look(key, &lock.token, lock.attempt, SlotRoom::FREE, freed_at) == QueueTurn::Take
         });
         assert_eq!(turns, [false, true]);
     }

@@ -9,8 +9,8 @@ use super::RedisStore;
 use super::connection::link::Link;
 use super::fast_path::{refusal_in, replicated};
 use super::scripts::keys::QueueKeys;
-use super::scripts::{self, ScriptReply, lease_of, queue_position_of, unexpected};
-use crate::lock::{Acquired, Confirmed, Enqueued, LastPolled, Lease, LockKey, Polled, Refusal};
+use super::scripts::{self, ScriptReply, lease_of, lease_seen, queue_position_of, unexpected};
+use crate::lock::{Acquired, Confirmed, Enqueued, LastPolled, Lease, LockKey, Polled, Refusal, Slots};
 use crate::store::{AnswerTo, Confirm, Enqueue, LastPoll, LockRequest, Poll, StoreError, TicketAfter, Try};
 
 /// What the script is told that it may do.
@@ -51,6 +51,7 @@ impl RedisStore {
             }),
             3 => Ok(Confirmed::TokenReleased),
             4 => Ok(Confirmed::AttemptVoided),
+            9 => slots_of(&answered.reply, &lock.key).map(Confirmed::HeldOtherwise),
             _ => refused(&answered.reply, &lock.key, Confirmed::Refused),
         }
     }
@@ -100,11 +101,10 @@ impl RedisStore {
     ) -> Result<Answered<'a>, StoreError> {
         let key = &request.key;
         let names = self.keys.queue_of(key);
-        let [lock, tickets, waiting, away, due, presence] = names.in_order();
         let bucket = self.keys.bucket_of(key);
         let tombstone = self.keys.tombstone(key, &request.token);
         let fence = self.keys.fence(bucket);
-        let keys = [lock, tickets, waiting, away, due, presence, tombstone.as_bytes(), fence.as_bytes()];
+        let keys = [&names.in_order()[..], &[tombstone.as_bytes(), fence.as_bytes()]].concat();
         let token = request.token.to_string();
         let attempt = request.attempt.to_string();
         let add_args = |link: &Link, call: &mut Cmd| {
@@ -140,6 +140,7 @@ impl Answered<'_> {
             }),
             3 => Ok(Acquired::TokenReleased),
             4 => Ok(Acquired::AttemptVoided),
+            9 => slots_of(&self.reply, self.key).map(Acquired::HeldOtherwise),
             _ => told(&self.reply, self.key).map(Acquired::NotTaken),
         }
     }
@@ -147,9 +148,15 @@ impl Answered<'_> {
     /// The lease of the token, once the server's replicas have it too, where they must; or why it is not to be relied on.
     async fn replicated(&self) -> Result<Result<Lease, String>, StoreError> {
         let lease = lease_of(&self.reply, self.key)?;
-        let [lock, ..] = self.names.in_order();
-        Ok(replicated(&self.link, lock, &self.token, lease, self.deadline).await)
+        let [lock, .., held, _, _] = self.names.in_order();
+        let keys = if lease.slot.is_some() { &[lock, held][..] } else { &[lock] };
+        Ok(replicated(&self.link, keys, &self.token, lease, self.deadline).await)
     }
+}
+
+/// How many slots the token's own grant has said.
+fn slots_of(reply: &ScriptReply, key: &LockKey) -> Result<Slots, StoreError> {
+    Ok(lease_seen(reply, key)?.slot.map_or(Slots::ONE, |slot| slot.slots))
 }
 
 /// The answer if another holds the lock.

@@ -20,7 +20,7 @@ use super::RedisStore;
 use super::connection::batcher::Batcher;
 use super::connection::link::Link;
 use super::connection::replicas::Written;
-use super::scripts::{ACK, ScriptReply, lease_seen};
+use super::scripts::{ACK, ACK_SLOT, ScriptReply, lease_seen};
 use crate::clock::whole_ms;
 use crate::lock::{Acquired, FencingToken, Lease, LockKey, Refusal, TokenHash};
 use crate::store::{LockRequest, StoreError};
@@ -120,7 +120,7 @@ impl RedisStore {
         if let Some(fencing_token) = reply.number() {
             let (left_ms, note) = (request.ttl.as_ms(), request.note.clone());
             let lease = Lease { fencing_token, left_ms, note, is_released: false, slot: None };
-            let replicated = replicated(&link, take.lock.as_bytes(), &token, lease, deadline).await;
+            let replicated = replicated(&link, &[take.lock.as_bytes()], &token, lease, deadline).await;
             let refuse = |reason| Acquired::NotReplicated { is_new: true, reason };
             return Ok(Some(replicated.map_or_else(refuse, Acquired::Granted)));
         }
@@ -161,17 +161,18 @@ impl RedisStore {
     }
 }
 
-/// The lease, once the server's replicas have it too, where they must; or why it is not to be relied on.
+/// The lease, once the server's replicas have it too, where they must; or why it is not to be relied on. `keys` are those that its
+/// script is told.
 pub(super) async fn replicated(
     link: &Link,
-    lock: &[u8],
+    keys: &[&[u8]],
     token: &str,
     lease: Lease,
     deadline: Instant,
 ) -> Result<Lease, String> {
     if let Some(replicas) = &link.replicas {
-        let number = lease.fencing_token;
-        let written = Written { kind: "lock", key: lock, ack: &ACK, token, number };
+        let (number, ack) = (lease.fencing_token, if lease.slot.is_some() { &*ACK_SLOT } else { &*ACK });
+        let written = Written { kind: "lock", keys, ack, token, number };
         replicas.have(&written, deadline).await?;
     }
     Ok(lease)
@@ -180,6 +181,6 @@ pub(super) async fn replicated(
 /// What a reply says if another holds the lock.
 pub(super) fn refusal_in(reply: &ScriptReply, key: &LockKey) -> Result<Refusal, StoreError> {
     let holder = reply.has_lock().then(|| lease_seen(reply, key)).transpose()?;
-    let (waiters, position) = (reply.waiters(), reply.position());
-    Ok(Refusal { holder, waiters, position, ..Refusal::default() })
+    let (waiters, position, sharing) = (reply.waiters(), reply.position(), reply.sharing(7));
+    Ok(Refusal { holder, sharing, waiters, position, ..Refusal::default() })
 }

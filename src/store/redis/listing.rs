@@ -144,8 +144,8 @@ impl PageKind for HeldLocks {
 
     fn names(keys: &KeySpace, key: &LockKey) -> Vec<String> {
         let queue = keys.queue_of(key);
-        let [lock, _, waiting, away, ..] = queue.in_order();
-        [lock, waiting, away].map(|name| String::from_utf8_lossy(name).into_owned()).into()
+        let [lock, _, waiting, away, _, _, held, ends, wide] = queue.in_order();
+        [lock, waiting, away, held, ends, wide].map(|name| String::from_utf8_lossy(name).into_owned()).into()
     }
 
     fn add_args(names_each: usize, call: &mut Cmd) {

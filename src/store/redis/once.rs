@@ -322,7 +322,7 @@ async fn replicated(
 ) -> Result<(), String> {
     match &link.replicas {
         Some(replicas) => {
-            replicas.have(&Written { kind: "record", key, ack: &ACK, token, number }, deadline).await
+            replicas.have(&Written { kind: "record", keys: &[key], ack: &ACK, token, number }, deadline).await
         }
         None => Ok(()),
     }

@@ -4,7 +4,8 @@ use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{Cmd, ErrorKind, FromRedisValue, ParsingError, RedisError, RedisResult, ServerErrorKind, Value};
 
 use crate::lock::{
-    Attempt, FencingToken, Lease, LockKey, Note, QueuePosition, RolledBack, Terms, Ticket, TokenHash,
+    Attempt, FencingToken, Lease, LockKey, Note, QueuePosition, RolledBack, Sharing, Slot, Slots, Terms,
+    Ticket, TokenHash,
 };
 use crate::store::{HeartbeatAnswer, KnownTo, Renewer, StoreError};
 
@@ -40,15 +41,17 @@ pub(crate) use part;
 pub(crate) mod keys;
 
 scripts! {
-    pub(crate) ACQUIRE: lock, terms, wait_queue, fence, "scripts/acquire.lua";
+    pub(crate) ACQUIRE: lock, terms, slots, pool, wait_queue, fence, "scripts/acquire.lua";
     pub(crate) RENEW: "scripts/renew_own.lua", lock, terms, "scripts/renew.lua";
-    pub(crate) RELEASE: lock, terms, wait_queue, "scripts/release.lua";
-    pub(crate) ROLL_BACK: lock, terms, wait_queue, "scripts/roll_back.lua";
-    pub(crate) INSPECT: lock, waiters, "scripts/inspect.lua";
-    pub(crate) LIST: lock, waiters, "scripts/list.lua";
-    pub(crate) BREAK: lock, wait_queue, "scripts/break.lua";
+    pub(crate) RENEW_SLOT: lock, terms, slots, pool, "scripts/renew_slot.lua";
+    pub(crate) RELEASE: lock, terms, slots, pool, wait_queue, "scripts/release.lua";
+    pub(crate) ROLL_BACK: lock, terms, slots, pool, wait_queue, "scripts/roll_back.lua";
+    pub(crate) INSPECT: lock, slots, waiters, "scripts/inspect.lua";
+    pub(crate) LIST: lock, slots, waiters, "scripts/list.lua";
+    pub(crate) BREAK: lock, terms, slots, pool, wait_queue, "scripts/break.lua";
     pub(crate) HEARTBEAT: "scripts/heartbeat.lua";
     pub(crate) ACK: lock, "scripts/ack.lua";
+    pub(crate) ACK_SLOT: lock, slots, "scripts/ack_slot.lua";
     pub(crate) LEARN: fence, "scripts/learn.lua";
 }
 
@@ -132,10 +135,11 @@ fn call(command: &str, script: &str, keys: &[&[u8]], add_args: impl Fn(&mut Cmd)
     call
 }
 
-/// The arguments by which the scripts are told of terms: both lengths in ms, each may be empty.
-pub(crate) fn terms(terms: Terms) -> [String; 2] {
-    [terms.max_hold, terms.min_hold]
-        .map(|length| length.map_or_else(String::new, |length| length.as_millis().to_string()))
+/// The arguments by which the scripts are told of terms: both lengths in ms, each may be empty, and the slots.
+pub(crate) fn terms(terms: Terms) -> [String; 3] {
+    let [most, least] = [terms.max_hold, terms.min_hold]
+        .map(|length| length.map_or_else(String::new, |length| length.as_millis().to_string()));
+    [most, least, terms.slots.get().to_string()]
 }
 
 /// The argument by which they are told who renews: an attempt, or nothing.
@@ -205,6 +209,22 @@ impl ScriptReply {
         self.field(2).unwrap_or(0)
     }
 
+    /// How many share the lock, if some do; the fields of this begin at an index.
+    pub(crate) fn sharing(&self, index: usize) -> Option<Sharing<()>> {
+        let (held, slots) = (self.field(index)?, Slots::new(self.field(index + 1)?)?);
+        Some(Sharing { held, slots, holders: () })
+    }
+
+    /// Some of those who share the lock, where the reply of an inspection names them.
+    pub(crate) fn sharers(&self) -> Option<Vec<Lease>> {
+        let all: Vec<Value> = self.field(5)?;
+        let read = |pair: &[Value]| match pair {
+            [Value::BulkString(lock), Value::Int(left_ms)] => read_lease(lock, *left_ms),
+            _ => None,
+        };
+        all.chunks(2).map(read).collect()
+    }
+
     /// Where the token stands in the wait queue, from 1 on.
     pub(crate) fn position(&self) -> Option<u64> {
         self.field(3).filter(|position| *position > 0)
@@ -248,15 +268,25 @@ impl FromRedisValue for ScriptReply {
 fn read_lease(lock: &[u8], left_ms: i64) -> Option<Lease> {
     let text = std::str::from_utf8(lock.get(NUMBER_AT..)?).ok()?;
     let (number, note) = text.split_once(' ')?;
-    // Behind it, its terms, which are the scripts' own.
+    // Behind it, its slot, if it has one, and its terms, which are the scripts' own.
     let number = number.split_once(':').map_or(number, |(number, _)| number);
+    let (number, slot) = match number.split_once('*') {
+        Some((number, slot)) => (number, Some(read_slot(slot)?)),
+        None => (number, None),
+    };
     Some(Lease {
         fencing_token: FencingToken::new(number.parse().ok()?)?,
         left_ms: u64::try_from(left_ms).unwrap_or(0),
         note: Note::from_stored(note)?,
         is_released: read_holder(lock)? == TokenHash::NOBODY,
-        slot: None,
+        slot,
     })
+}
+
+/// The number of a slot, and how many its holder has said.
+fn read_slot(text: &str) -> Option<Slot> {
+    let (number, slots) = text.split_once('*')?;
+    Some(Slot { number: number.parse().ok()?, slots: Slots::new(slots.parse().ok()?)? })
 }
 
 fn read_holder(lock: &[u8]) -> Option<TokenHash> {

@@ -4,12 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use super::room::Room;
+use super::room::SlotRoom;
 use crate::lock::{Attempt, Slots, Ticket, TokenHash};
 use crate::store::{OFFER, TicketAfter};
 
 /// The most offers that stand at once.
-const MOST_OFFERS: usize = 32;
+const MOST_OFFERS: usize = 30;
 
 /// A token's ticket, and the attempt that waits with it.
 #[derive(Clone, Debug)]
@@ -63,7 +63,7 @@ impl WaitQueue {
     }
 
     /// Whether somebody has to look: an offer stands, or the next one waits for nothing but an offer of the room that is left.
-    pub(super) fn is_due(&self, room: Room, now: Duration) -> bool {
+    pub(super) fn is_due(&self, room: SlotRoom, now: Duration) -> bool {
         let is_lost = |ticket: &QueueTicket| ticket.lost_at.is_some_and(|lost_at| lost_at <= now);
         let mut tickets = self.present.values().filter(|token| !self.is_offered(token));
         let next = tickets.find_map(|token| self.tickets.get(token).filter(|ticket| !is_lost(ticket)));
@@ -88,7 +88,7 @@ impl WaitQueue {
     }
 
     /// What the offers leave of the room in a lock; those to `token` do not count.
-    pub(super) fn room_beside(&self, room: Room, token: Option<&TokenHash>, now: Duration) -> Room {
+    pub(super) fn room_beside(&self, room: SlotRoom, token: Option<&TokenHash>, now: Duration) -> SlotRoom {
         let others = self.open_offers(now).filter(|offer| Some(&offer.token) != token);
         others.fold(room, |room, offer| room.less(offer.slots))
     }
@@ -225,32 +225,33 @@ impl WaitQueue {
     }
 
     /// Makes offers to the first tickets that are present, for as long as there is room for them. All tickets that are passed
-    /// over step aside until `lost_at`. `caller` is certainly present. Returns the offers, and those that had lapsed before.
+    /// over step aside until `lost_at`. `caller` is certainly present. `taker` takes what it is offered,
+    /// with so many slots. Returns the offers, and those that had lapsed before.
     ///
     /// If an offer lapsed, the ticket that let it lapse steps aside, together with all tickets without a client before the
     /// next that is present. So each absence does not cost an offer of its own.
     pub(super) fn hand_off(
         &mut self,
-        room: Room,
+        room: SlotRoom,
         now: Duration,
         lost_at: Duration,
         caller: Option<&TokenHash>,
+        taker: Option<(&TokenHash, Slots)>,
     ) -> (Vec<Offer>, Vec<Offer>) {
         self.purge(now);
         let (open, lapsed): (Vec<_>, Vec<_>) =
             self.offers.drain(..).partition(|offer| offer.left(now).is_some());
         self.offers = open;
-        for late in lapsed.iter().filter(|late| Some(&late.token) != caller) {
-            self.step_aside(&late.token, lost_at);
-        }
         let mut room = self.room_beside(room, None, now);
         let mut made = Vec::new();
         while let Some(token) = self.next().copied() {
             let Some(&QueueTicket { attempt, slots, .. }) = self.tickets.get(&token) else { break };
-            if attempt.is_none() && !lapsed.is_empty() {
+            let is_late = lapsed.iter().any(|late| late.token == token) && caller != Some(&token);
+            if is_late || attempt.is_none() && !lapsed.is_empty() {
                 self.step_aside(&token, lost_at);
                 continue;
             }
+            let slots = taker.filter(|(taker, _)| **taker == token).map_or(slots, |(_, slots)| slots);
             // No client is looked for behind it: else those who need little room would keep it waiting for ever.
             if !room.admits(slots) || self.offers.len() == MOST_OFFERS {
                 break;
@@ -259,6 +260,9 @@ impl WaitQueue {
             room = room.less(slots);
             self.offers.push(offer);
             made.push(offer);
+            if slots == Slots::ONE {
+                break;
+            }
         }
         (made, lapsed)
     }

@@ -6,7 +6,7 @@ use crate::lock::{Sharing, Slots};
 
 /// How many hold a lock, and what they say of how many may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) struct Room {
+pub(in super::super) struct SlotRoom {
     held: usize,
     /// The smallest number of slots that any of them has said.
     least: Slots,
@@ -14,7 +14,7 @@ pub(in super::super) struct Room {
     left: Option<Duration>,
 }
 
-impl Room {
+impl SlotRoom {
     /// It has no holder.
     pub(in super::super) const FREE: Self = Self { held: 0, least: Slots::MOST, left: None };
 
@@ -54,7 +54,7 @@ impl Room {
     }
 }
 
-impl From<Option<Duration>> for Room {
+impl From<Option<Duration>> for SlotRoom {
     /// One alone holds it for so long, or it is free.
     fn from(left: Option<Duration>) -> Self {
         left.map_or(Self::FREE, |left| Self::shared(1, Slots::ONE, left))

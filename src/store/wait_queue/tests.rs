@@ -70,7 +70,7 @@ fn a_line_that_nobody_comes_back_to_is_forgotten() {
     waiting.join(&mut queues, NOW);
     queues.end(&key(), &waiting.token, waiting.attempt, TicketAfter::Kept, NOW);
     // The lock is offered to a client that never comes back.
-    assert!(!queues.released(&key(), &holder.token, true, Room::FREE, NOW + ms(1)));
+    assert!(!queues.released(&key(), &holder.token, true, SlotRoom::FREE, NOW + ms(1)));
     queues.purge(NOW + ms(2));
     assert_eq!(queues.queues.len(), 1, "its place is kept for a while");
     queues.purge(NOW + Duration::from_secs(20));
@@ -86,7 +86,7 @@ fn a_place_that_was_left_for_too_long_counts_no_more_and_cannot_be_given_up() {
     queues.end(&key(), &left.token, left.attempt, TicketAfter::Kept, NOW);
     let lost_at = NOW + LineSettings::default().ticket_ttl;
     assert_eq!((queues.waiters(&key(), lost_at - ms(1)), queues.waiters(&key(), lost_at)), (2, 1));
-    assert!(!queues.released(&key(), &left.token, false, Room::FREE, lost_at));
+    assert!(!queues.released(&key(), &left.token, false, SlotRoom::FREE, lost_at));
 }
 
 #[test]
@@ -96,8 +96,8 @@ fn one_whose_place_comes_back_does_not_answer_for_an_offer_that_another_let_laps
     let other = Waiter { attempt: Attempt::generate(), ..first };
     first.join(&mut queues, NOW);
     other.join(&mut queues, NOW);
-    queues.freed(&key(), Room::FREE, NOW);
-    queues.vacate(&key(), &other.token, other.attempt, TicketAfter::Kept, Room::FREE, NOW + OFFER);
+    queues.freed(&key(), SlotRoom::FREE, NOW);
+    queues.vacate(&key(), &other.token, other.attempt, TicketAfter::Kept, SlotRoom::FREE, NOW + OFFER);
     assert_eq!(queues.waiters(&key(), NOW + OFFER), 1);
 }
 
@@ -106,7 +106,7 @@ fn a_place_is_given_once() {
     let mut queues = queues();
     let [first, left, third] = [(); 3].map(|()| Waiter::new());
     let mut places = vec![first.join(&mut queues, NOW), left.join(&mut queues, NOW)];
-    queues.vacate(&key(), &left.token, left.attempt, TicketAfter::Kept, Room::FREE, NOW);
+    queues.vacate(&key(), &left.token, left.attempt, TicketAfter::Kept, SlotRoom::FREE, NOW);
     places.push(third.join(&mut queues, NOW));
     let back = Waiter { attempt: Attempt::generate(), ..left };
     assert_eq!(back.join(&mut queues, NOW), places[1]);
@@ -124,7 +124,7 @@ fn one_whose_try_failed_keeps_its_place_and_its_turn() {
     // The try takes longer than an offer stands: until it ends, the lock is as good as held.
     let trying = second.waits(&mut queues, Some(ms(1_000)), NOW + OFFER);
     assert_eq!((trying.is_first, trying.due_in_ms), (false, 1_000));
-    let (session, _) = queues.beat(NOW, |_| Room::FREE);
+    let (session, _) = queues.beat(NOW, |_| SlotRoom::FREE);
     queues.withdrawn(&key(), NOW + OFFER);
     let failed = first.waits(&mut queues, LEASE, NOW + OFFER);
     assert_eq!((failed.ticket, failed.is_first, failed.due_in_ms), (place, true, 10_000));
@@ -132,7 +132,7 @@ fn one_whose_try_failed_keeps_its_place_and_its_turn() {
     // The lease ends, and each poll finds that it is still the turn of the first.
     second.waits(&mut queues, None, NOW + ms(10_000));
     assert_eq!(first.look(&mut queues, None, NOW + ms(10_000)), QueueTurn::Take);
-    assert_eq!(queues.beat(NOW, |_| Room::FREE).0, session, "nobody was passed over");
+    assert_eq!(queues.beat(NOW, |_| SlotRoom::FREE).0, session, "nobody was passed over");
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn an_offer_is_shown_to_nobody_while_the_lock_is_held_or_when_it_has_lapsed() {
     let mut queues = queues();
     let waiting = Waiter::new();
     waiting.join(&mut queues, NOW);
-    queues.freed(&key(), Room::FREE, NOW);
+    queues.freed(&key(), SlotRoom::FREE, NOW);
     for now in [NOW + ms(1), NOW + OFFER + ms(1)] {
         assert_eq!(waiting.waits(&mut queues, LEASE, now).offered_to, None, "at {now:?}");
     }
@@ -167,8 +167,8 @@ fn a_lock_that_is_freed_twice_is_offered_once() {
     let mut queues = queues();
     let waiting = Waiter::new();
     waiting.join(&mut queues, NOW);
-    queues.freed(&key(), Room::FREE, NOW);
-    queues.freed(&key(), Room::FREE, NOW + ms(500));
+    queues.freed(&key(), SlotRoom::FREE, NOW);
+    queues.freed(&key(), SlotRoom::FREE, NOW + ms(500));
     assert_eq!(queues.take_hints(), [Hint::Offered(key(), waiting.token, waiting.attempt)]);
     let behind = Waiter::new();
     behind.join(&mut queues, NOW + ms(500));
@@ -193,13 +193,13 @@ fn a_last_try_that_failed_leaves_the_lock_to_the_next() {
 fn nobody_passes_those_who_wait() {
     let mut queues = queues();
     let [waiting, passing] = [(); 2].map(|()| Waiter::new());
-    assert!(queues.pass(&key(), &passing.token, Slots::ONE, Room::FREE, NOW));
+    assert!(queues.pass(&key(), &passing.token, Slots::ONE, SlotRoom::FREE, NOW));
     assert!(!queues.pass(&key(), &passing.token, Slots::ONE, LEASE.into(), NOW));
     waiting.join(&mut queues, NOW);
-    assert!(!queues.pass(&key(), &passing.token, Slots::ONE, Room::FREE, NOW));
+    assert!(!queues.pass(&key(), &passing.token, Slots::ONE, SlotRoom::FREE, NOW));
     assert_eq!(queues.take_hints(), [Hint::Offered(key(), waiting.token, waiting.attempt)]);
     assert!(
-        queues.pass(&key(), &waiting.token, Slots::ONE, Room::FREE, NOW),
+        queues.pass(&key(), &waiting.token, Slots::ONE, SlotRoom::FREE, NOW),
         "it is promised to this very token"
     );
 }
@@ -207,7 +207,7 @@ fn nobody_passes_those_who_wait() {
 #[test]
 fn a_beat_tells_what_somebody_must_look_at_soon() {
     let mut queues = queues();
-    assert_eq!(queues.beat(NOW, |_| Room::FREE).1, []);
+    assert_eq!(queues.beat(NOW, |_| SlotRoom::FREE).1, []);
     Waiter::new().join(&mut queues, NOW);
     for (held, due) in [(None, vec![0]), (Some(ms(1_000)), vec![1_000]), (LEASE, vec![])] {
         let told: Vec<_> = queues.beat(NOW, |_| held.into()).1.into_iter().map(|(_, in_ms)| in_ms).collect();

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::{Pair, hold, stand};
 use kit::document::DOCUMENT;
 use kit::http::{parse, raw};
-use kit::{Answer, Client, Gateway, Stage, eventually, fresh_token};
+use kit::{Answer, Client, Gateway, Stage, eventually, fresh_token, quorum};
 
 /// An answer, in short.
 fn describe(answer: &Answer) -> String {
@@ -65,8 +65,13 @@ async fn whatever_refuses_a_put_refuses_a_hold_before_any_status_line() {
     let stage = Stage::redis_with(&["--replicas-ack", "1"]).await;
     answers.push(post(&stage.client(), "key=k").send().await);
 
+    let cannot_count = quorum::shared().await.gateway(&["--redis-prefix", &fresh_token()]).await;
+    answers.push(post(&Client::new(cannot_count.address), "key=k&slots=2").send().await);
     let stage = Stage::redis_with(&["--store-timeout", "400ms"]).await;
     let client = stage.client();
+    let reader = fresh_token();
+    client.put("/locks/shared?slots=2").token(&reader).send().await.expect(201);
+    answers.push(post(&client, "key=shared").token(&reader).send().await);
     client.put("/locks/held?owner=somebody").send().await.expect(201);
     let refused = post(&client, "key=held").send().await.expect_problem(423, "lock-held");
     assert_eq!(refused.json()["holder"]["owner"], "somebody");

@@ -63,17 +63,19 @@ return all
 ";
 
 /// What a script is called, which keys it has, and which arguments: see `draw.rs`. What stands behind a bar may be left out.
-const CALLS: [(&str, &str, &str); 37] = [
-    ("redis ACQUIRE", "L S Q A D G M F", "T a m k mode t o i | g n s p | x x"),
+const CALLS: [(&str, &str, &str); 39] = [
+    ("redis ACQUIRE", "L S Q A D G H E V M F", "T a m k mode t o i | g n s p | x x slots"),
     ("redis RENEW", "L", "T t e"),
-    ("redis RELEASE", "L S Q A D G | M", "T - m k"),
-    ("redis ROLL_BACK", "L S Q A D G | M", "T a m k f p x"),
-    ("redis INSPECT", "L Q A", "T"),
-    ("redis LIST", "L Q A", "3"),
+    ("redis RENEW_SLOT", "L S Q A D G H E V", "T t e"),
+    ("redis RELEASE", "L S Q A D G H E V | M", "T - m k"),
+    ("redis ROLL_BACK", "L S Q A D G H E V | M", "T a m k f p x"),
+    ("redis INSPECT", "L Q A H E V", "T"),
+    ("redis LIST", "L Q A H E V", "6"),
     ("redis LIST", "L L", "1"),
-    ("redis BREAK", "L S Q A D G", "- - m k #"),
+    ("redis BREAK", "L S Q A D G H E V", "- - m k #"),
     ("redis HEARTBEAT", "G D", "g k b"),
     ("redis ACK", "L", "T #"),
+    ("redis ACK_SLOT", "L H", "T #"),
     ("redis LEARN", "F", "i | c how"),
     ("redis LEARN", "F", "i"),
     ("fast TAKE_FREE", "L S M F", "i ta t"),

@@ -87,9 +87,18 @@ fn masked(mut reply: Reply) -> (Reply, Parts) {
         Reply::RollBack(RolledBack::Ended { kept_ms: ms } | RolledBack::LeftToToken { left_ms: ms }) => {
             parts.take_length(ms);
         }
-        Reply::Inspect(Inspected::Held { lease, .. }) | Reply::Break(Broken::Broken(lease)) => {
+        Reply::Inspect(Inspected::Held { lease, sharing, yours, .. }) => {
+            // Which of several ends first is decided by milliseconds.
+            if let Some(sharing) = sharing {
+                sharing.holders.sort_by_key(|lease| lease.slot.map(|slot| slot.number));
+                if *yours != Some(true) {
+                    *lease = sharing.holders[0].clone();
+                }
+                sharing.holders.iter_mut().for_each(|lease| parts.take_lease(lease));
+            }
             parts.take_lease(lease);
         }
+        Reply::Break(Broken::Broken(lease)) => parts.take_lease(lease),
         _ => {}
     }
     (reply, parts)
@@ -108,8 +117,10 @@ impl Parts {
     }
 
     fn take_refusal(&mut self, refusal: &mut Refusal) {
-        if let Some(lease) = &mut refusal.holder {
-            self.take_lease(lease);
+        match &mut refusal.holder {
+            holder if refusal.sharing.as_ref().is_some_and(|sharing| sharing.held > 1) => *holder = None,
+            Some(lease) => self.take_lease(lease),
+            None => {}
         }
     }
 

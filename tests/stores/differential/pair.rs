@@ -35,10 +35,16 @@ local kinds = {}
 for _, name in ipairs(redis.call('KEYS', base .. '*')) do
     kinds[name] = string.match(string.sub(name, #base + 1), '^%a+')
 end
+local offers = ''
 for name, kind in pairs(kinds) do
-    local start_ms = kind == 'lock' and string.match(redis.call('GET', name), '^%?.* (%d+)$')
-    if start_ms then pass_ms = now_ms - start_ms < 800 and 1200 or 0 end
+    if kind == 'lock' then offers = offers .. (string.match(redis.call('GET', name) .. '\n', '^%?.*') or '') end
+    if kind == 'held' then offers = offers .. redis.call('HGET', name, '*') end
 end
+local is_offered, is_open = false, false
+for start_ms in string.gmatch(offers, ' (%d+)\n') do
+    is_offered, is_open = true, is_open or now_ms - start_ms < 800
+end
+if is_offered then pass_ms = is_open and 1200 or 0 end
 for name, kind in pairs(kinds) do
     local is_of_queue = kind == 'seats' or kind == 'line'
     if is_of_queue and redis.call('PTTL', name) < pass_ms + ticket_ms then return 0 end
@@ -53,9 +59,20 @@ for name, kind in pairs(kinds) do
             return rest .. earlier(max_ms) .. ':' .. earlier(min_ms)
         end)
         redis.call('SET', name, lock, 'KEEPTTL')
-    elseif kind == 'away' or kind == 'due' or kind == 'gates' then
+    elseif kind == 'held' then
+        local all = redis.call('HGETALL', name)
+        for i = 1, #all, 2 do
+            local text = string.gsub(all[i + 1], '^(%d+ %d+ %S+ %d+:)(%d+):(%d+)', function(rest, max_ms, min_ms)
+                return rest .. earlier(max_ms) .. ':' .. earlier(min_ms)
+            end)
+            if all[i] == '*' then
+                text = string.gsub(text, ' (%d+)\n', function(start_ms) return ' ' .. earlier(start_ms) .. '\n' end)
+            end
+            redis.call('HSET', name, all[i], text)
+        end
+    elseif kind == 'away' or kind == 'due' or kind == 'gates' or kind == 'ends' then
         for _, member in ipairs(redis.call('ZRANGE', name, 0, -1)) do
-            redis.call('ZINCRBY', name, -pass_ms, member)
+            if member ~= '*' then redis.call('ZINCRBY', name, -pass_ms, member) end
         end
     end
     local left_ms = redis.call('PTTL', name)

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use fencepost::lock::{Attempt, FencingToken, LockKey, Note, Terms, Ticket, TokenHash, Ttl};
+use fencepost::lock::{Attempt, FencingToken, LockKey, Note, Slots, Terms, Ticket, TokenHash, Ttl};
 use fencepost::store::{
     Break, Confirm, Enqueue, Inspect, KnownTo, LastPoll, LockRequest, PassOn, Poll, Release, Renew, Renewer,
     Request, RollBack, TicketAfter, Tombstone, Try,
@@ -18,6 +18,8 @@ pub const PASSES_MS: [u64; 4] = [1_200, 6_000, 12_000, 36_000];
 const TTLS_MS: [u64; 3] = [3_000, 15_000, 45_000];
 const MAX_HOLDS_MS: [u64; 2] = [8_700, 27_900];
 const MIN_HOLDS_MS: [u64; 2] = [4_500, 18_900];
+/// How many may hold the lock, as requests say: each attempt the same whenever it asks.
+const SLOTS: [u16; 5] = [1, 2, 3, 2, 1];
 const TOLD_FOR_MS: [u64; 3] = [0, 5_400, 42_600];
 pub const TICKET_TTL: Duration = Duration::from_millis(9_900);
 pub const MARK_TTL: Duration = Duration::from_millis(30_600);
@@ -152,11 +154,14 @@ fn lock(random: &mut StdRng) -> LockRequest {
     let mut term = |lengths: &[u64]| {
         random.random_bool(0.3).then(|| Duration::from_millis(*lengths.choose(random).unwrap()))
     };
-    let terms = Terms { max_hold: term(&MAX_HOLDS_MS), min_hold: term(&MIN_HOLDS_MS), ..Terms::default() };
+    let (max_hold, min_hold) = (term(&MAX_HOLDS_MS), term(&MIN_HOLDS_MS));
+    let attempt = attempt_of(token, random);
+    let slots = Slots::new(SLOTS[usize::from(attempt.as_bytes()[0]) % SLOTS.len()]).unwrap();
+    let terms = Terms { max_hold, min_hold, slots };
     LockRequest {
         key: LockKey::parse(b"lock").unwrap(),
         token,
-        attempt: attempt_of(token, random),
+        attempt,
         ttl: Ttl::from_ms(one(random, &TTLS_MS)).unwrap(),
         note: Note::from_stored(note).unwrap(),
         terms,

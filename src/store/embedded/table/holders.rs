@@ -6,7 +6,7 @@ use super::super::record::{HeldLock, Record, RecordId};
 use super::Table;
 use super::pool::Pool;
 use crate::lock::{FencingToken, Lease, LockKey, Sharing, TokenHash};
-use crate::store::wait_queue::Room;
+use crate::store::wait_queue::SlotRoom;
 
 /// The most holders that one answer names.
 const MOST_NAMED: usize = 100;
@@ -37,17 +37,16 @@ impl Table {
         all.find(|lock| lock.fence == fence)
     }
 
-    /// Whether a grant of `token` was released, and is kept.
+    /// Whether `token` has released the lock that it held alone, and it is kept. Of a slot that is kept this is not known.
     pub(super) fn is_kept_for(&self, key: &LockKey, token: &TokenHash, now: Duration) -> bool {
-        let mut all = self.held(key, now).into_iter().chain(self.sharers(key, now));
-        all.any(|lock| lock.was_held_by(token))
+        self.held(key, now).is_some_and(|lock| lock.was_held_by(token))
     }
 
     /// How many hold the lock, and until when.
-    pub(super) fn room(&self, key: &LockKey, now: Duration) -> Room {
+    pub(super) fn room(&self, key: &LockKey, now: Duration) -> SlotRoom {
         match self.held(key, now) {
             Some(alone) => Some(alone.life.end.saturating_sub(now)).into(),
-            None => self.records.pool(key).map_or(Room::FREE, |pool| pool.room(now)),
+            None => self.records.pool(key).map_or(SlotRoom::FREE, |pool| pool.room(now)),
         }
     }
 

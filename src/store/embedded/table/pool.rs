@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::super::record::{HeldLock, RecordId};
 use crate::lock::{Slot, Slots};
-use crate::store::wait_queue::Room;
+use crate::store::wait_queue::SlotRoom;
 
 /// Those who share one lock, also those whose lease is over until their records are removed.
 #[derive(Debug, Default)]
@@ -54,15 +54,15 @@ impl Pool {
     }
 
     /// The room beside those whose lease is not over.
-    pub(super) fn room(&self, now: Duration) -> Room {
+    pub(super) fn room(&self, now: Duration) -> SlotRoom {
         let over = self.over(now).count();
         let mut left = self.ends.iter().skip(over);
-        let Some(((end, _), slots)) = left.next() else { return Room::FREE };
+        let Some(((end, _), slots)) = left.next() else { return SlotRoom::FREE };
         let least = match over {
             0 => self.said.keys().next(),
             _ => left.map(|(_, slots)| slots).chain([slots]).min(),
         };
-        Room::shared(self.ends.len() - over, *least.unwrap_or(slots), *end - now)
+        SlotRoom::shared(self.ends.len() - over, *least.unwrap_or(slots), *end - now)
     }
 
     /// The smallest number of a slot that is free.

@@ -29,7 +29,7 @@ pub(crate) struct Written<'a> {
     /// What it is for people, a lock or a record.
     pub(crate) kind: &'static str,
     /// Where it is.
-    pub(crate) key: &'a [u8],
+    pub(crate) keys: &'a [&'a [u8]],
     /// Writes it once more and as it is, and says whether the grant is there.
     pub(crate) ack: &'static Script,
     /// Whose grant it is.
@@ -109,21 +109,20 @@ impl OwnConnection {
     /// Writes the grant once more and waits for replicas. Returns how many have it; nothing where it is not there.
     async fn ask(
         &mut self,
-        Written { kind, key, ack, token, number }: &Written<'_>,
+        Written { kind, keys, ack, token, number }: &Written<'_>,
         needed: u32,
         deadline: Instant,
     ) -> RedisResult<Option<u32>> {
-        let keys = [*key];
         let add_args = |call: &mut Cmd| {
             call.arg(token).arg(number.get());
         };
         let knows_script = self.knows_scripts_of.contains(kind);
         // It stays so if the reply does not come, or if the caller has gone.
         self.is_busy = true;
-        let write = if knows_script { ack.by_hash(&keys, add_args) } else { ack.by_text(&keys, add_args) };
+        let write = if knows_script { ack.by_hash(keys, add_args) } else { ack.by_text(keys, add_args) };
         let reply = match self.send(write, needed, deadline).await {
             Err(error) if error.kind() == NO_SCRIPT => {
-                self.send(ack.by_text(&keys, add_args), needed, deadline).await
+                self.send(ack.by_text(keys, add_args), needed, deadline).await
             }
             reply => reply,
         };

@@ -1,8 +1,8 @@
 -- Takes a lock or a ticket for it, or says why not.
 --
--- KEYS[1..6] as in wait_queue.lua   ARGV[1..4] as in wait_queue.lua
--- KEYS[7] the token's tombstone     ARGV[5] what may be done:
--- KEYS[8] the fence                   confirm: only say that the token holds the lock · grant: take it, never wait
+-- KEYS[1..9] as in wait_queue.lua   ARGV[1..4] as in wait_queue.lua
+-- KEYS[10] the token's tombstone    ARGV[5] what may be done:
+-- KEYS[11] the fence                  confirm: only say that the token holds the lock · grant: take it, never wait
 --                                     join: take a place, or take over the token's own · rejoin: the same, but not from an
 --                                     attempt that is present · look: go on waiting · end, end-keep: look for the last
 --                                     time, and give the place up, or keep it as a ticket
@@ -15,12 +15,15 @@
 --                                   ARGV[11] attempts that this one supersedes, with a space after each
 --                                   ARGV[12] the place that is remembered, may be empty
 --                                   the rest only where there are terms, in ms, each may be empty:
---                                   ARGV[13] max_hold   ARGV[14] min_hold
+--                                   ARGV[13] max_hold   ARGV[14] min_hold   ARGV[15] slots, no ms
 --
 -- Returns { outcome, lock or '', ms left, waiters, position or 0, place or 0, ms until due, attempt offered to or '' }:
 --   0 granted · 1 already held, and pinned or claimed now (these two without the rest)
 --   2 refused · 5 in the wait queue · 6 another attempt is present at the place
 --   3 token released, 4 attempt voided, 7 place lost, 8 queue full (these alone); after 7 an end is none
+--   9 the token holds the lock beside others, by more slots than it asks for now (with its lock)
+--   Where several hold the lock, it is told of the one that ends first, and behind all else stand how many hold it and the
+--   smallest number that one of them has said.
 
 local LOCK, TOKEN, ATTEMPT, MODE = KEYS[1], ARGV[1], ARGV[2], ARGV[5]
 
@@ -32,57 +35,87 @@ if replication_id then
   if not is_same then return redis.error_reply('STALE the server was a replica in the meantime') end
 end
 
-local tombstone = redis.call('GET', KEYS[7])
+local tombstone = redis.call('GET', KEYS[10])
 if is_final(tombstone) then return { 3 } end
 local is_voided = tombstone and string.find(tombstone, ATTEMPT, 1, true)
 local ends = MODE == 'end' or MODE == 'end-keep'
+local SLOTS = tonumber(ARGV[15] or 1)
 local lock, left_ms, offer = held(LOCK)
+local pool
+pool, offer = pool_in(offer)
+local own = pool and pool.seen.grant_of(TOKEN)
+if own then lock, left_ms = own.lock, own.left_ms end
 local is_own = lock and token_of(lock) == TOKEN
 local claims = is_own and is_of_connection(ATTEMPT)
 -- An attempt that has claimed the lock is voided: a copy that comes late must not claim it anew.
 local has_claimed = claims and attempt_of(lock) == once_told(ATTEMPT)
 if is_voided and not has_claimed and (claims or not ends) then return { 4 } end
 local superseded = ARGV[11] or ''
-if superseded ~= '' then tombstone = void(KEYS[7], tombstone, superseded, ARGV[3]) end
+if superseded ~= '' then tombstone = void(KEYS[10], tombstone, superseded, ARGV[3]) end
 
 if is_own then
   local by = attempt_of(lock)
+  local function tell(outcome, held_by, ms) return { outcome, own and told(own) or held_by, ms } end
   -- The same attempt is a copy of the same command: the same grant, which may still have to be rolled back.
-  if by == ATTEMPT and MODE ~= 'confirm' then return { 0, lock, left_ms } end
+  if by == ATTEMPT and MODE ~= 'confirm' then return tell(0, lock, left_ms) end
   -- An end that was answered before may come late. Only a fresh attempt may pin what the token was granted since.
   if is_voided and not claims then return { 7 } end
   -- A grant of an attempt that this one stands for now belongs to this one.
   if string.find(superseded, by, 1, true) then
     lock = with_attempt(lock, ATTEMPT)
-    redis.call('SET', LOCK, lock, 'KEEPTTL')
-    return { 0, lock, left_ms }
+    if own then pool.put(own, lock, left_ms) else redis.call('SET', LOCK, lock, 'KEEPTTL') end
+    return tell(0, lock, left_ms)
   end
-  if claims then void(KEYS[7], tombstone, ATTEMPT, ARGV[3]) end
+  -- A token that is told that it holds the lock must be able to rely on what it asked for.
+  if own and own.slots > SLOTS then return tell(9, lock, left_ms) end
+  if claims then void(KEYS[10], tombstone, ATTEMPT, ARGV[3]) end
   -- A claim leaves the lease as it is, so that a copy of the claim is not taken for an earlier answer. The connection
   -- renews.
   local ttl_ms = claims and left_ms or renewed_ms(lock, left_ms, tonumber(ARGV[6]))
+  if own then
+    pool.put(own, with_attempt(lock, once_told(ATTEMPT)), ttl_ms)
+    return tell(1, lock, ttl_ms)
+  end
   return { 1, hold_by(LOCK, lock, once_told(ATTEMPT), left_ms, ttl_ms), ttl_ms }
 end
 
 local function mint_and_set()
-  local number = redis.call('HINCRBY', KEYS[8], ARGV[8], 1)
+  local number = redis.call('HINCRBY', KEYS[11], ARGV[8], 1)
   -- 1 means that this incarnation has no run here: first use, restart, failover or flush. A bit more means that a
   -- script failed while it started the run, and what it had counted stayed.
   if number < SMALLEST_NUMBER then
-    local run = run_of(KEYS[8], ARGV[8])
-    if run then redis.call('HDEL', KEYS[8], ARGV[8]) end
-    number = run and redis.call('HINCRBY', KEYS[8], run, 1) or start_run(KEYS[8], ARGV[8])
+    local run = run_of(KEYS[11], ARGV[8])
+    if run then redis.call('HDEL', KEYS[11], ARGV[8]) end
+    number = run and redis.call('HINCRBY', KEYS[11], run, 1) or start_run(KEYS[11], ARGV[8])
   end
   if number > LARGEST_NUMBER then
     return redis.error_reply('FENCE the clock of the server is too far ahead for a fencing number')
   end
   lock = TOKEN .. ' ' .. ATTEMPT .. ' ' .. string.format('%.0f', number) .. terms_of(ARGV[13], ARGV[14]) .. ' ' .. ARGV[7]
+  local ttl_ms = tonumber(ARGV[6])
+  if SLOTS > 1 then
+    pool = pool or open_pool()
+    pool.withdraw(TOKEN)
+    return { 0, told(pool.take(TOKEN, SLOTS, lock, ttl_ms)), ttl_ms }
+  end
   redis.call('SET', LOCK, lock, 'PX', ARGV[6])
-  return { 0, lock, tonumber(ARGV[6]) }
+  if pool then pool.forget() end
+  pool = nil
+  return { 0, lock, ttl_ms }
 end
 
+local held_by, least_slots
+-- The grant that is told of where several hold the lock.
+local function look_at_pool()
+  if not pool then return end
+  held_by, least_slots = pool.seen.sharing()
+  local first = pool.seen.first(1)[1]
+  lock, left_ms = first and told(first), first and first.left_ms
+end
+look_at_pool()
+
 -- A token that may only confirm has nothing to confirm once it has released the lock.
-if MODE == 'confirm' and (not lock or was_held_by(lock, TOKEN)) then return { 3 } end
+if MODE == 'confirm' and (not lock or not pool and was_held_by(lock, TOKEN)) then return { 3 } end
 
 local joins = MODE == 'join' or MODE == 'rejoin'
 local queue = redis.call('EXISTS', KEYS[2]) == 1 and open_queue()
@@ -90,7 +123,11 @@ local queue = redis.call('EXISTS', KEYS[2]) == 1 and open_queue()
 local has_queue = queue and redis.call('EXISTS', KEYS[2]) == 1
 if not has_queue and not offer then
   -- Most locks, most of the time.
-  if lock and (MODE == 'grant' or MODE == 'confirm') then return { 2, lock, left_ms, 0, 0 } end
+  if pool and (MODE == 'grant' or joins) then
+    pool.purge()
+    if pool.admits(SLOTS) then return mint_and_set() end
+  end
+  if lock and (MODE == 'grant' or MODE == 'confirm') then return { 2, lock, left_ms, 0, 0, '0', 0, '', held_by, least_slots } end
   if not lock and (MODE == 'grant' or joins) then return mint_and_set() end
   -- A poll never makes a ticket that it did not find: a late copy would make one without a client.
   if not lock and ends and not is_voided then return { 7 } end
@@ -99,37 +136,57 @@ end
 queue = queue or open_queue()
 
 local function answer(outcome)
+  look_at_pool()
   local waiters = redis.call('ZCARD', KEYS[3])
   local rank = redis.call('ZRANK', KEYS[3], TOKEN)
   local place = rank and redis.call('ZSCORE', KEYS[3], TOKEN) or '0'
-  local due_in_ms = left_ms or offer and offer.start_ms + OFFER_MS - queue.NOW_MS or 0
-  local offered_to = offer and offer.attempt or ''
-  return { outcome, lock or '', left_ms or 0, waiters, rank and rank + 1 or 0, place, due_in_ms, offered_to }
+  local offered = offer or pool and (pool.offer_of(TOKEN) or pool.offers()[1])
+  local due_in_ms = offered and offered.start_ms + OFFER_MS - queue.NOW_MS or left_ms or 0
+  local offered_to = offered and offered.attempt or ''
+  return { outcome, lock or '', left_ms or 0, waiters, rank and rank + 1 or 0, place, due_in_ms, offered_to, held_by, least_slots }
 end
+
+local lapsed
 
 local function grant()
   local ticket = queue.ticket_of(TOKEN)
   -- Another request of this token waits with the ticket: it is told that its token holds the lock.
   if ticket and ticket.attempt ~= ATTEMPT then queue.tell_to_look(ticket) end
   local granted = mint_and_set()
-  if not granted.err then queue.go_on_after_grant(tonumber(ARGV[6])) end
+  if not granted.err then queue.go_on_after_grant(pool, lapsed, tonumber(ARGV[6])) end
   return granted
 end
 
 if MODE == 'confirm' then return answer(2) end
 
-local lapsed = offer and queue.NOW_MS - offer.start_ms >= OFFER_MS and offer or nil
+if pool then pool.purge() end
+lapsed = offer and queue.NOW_MS - offer.start_ms >= OFFER_MS and offer or nil
 if lapsed then offer = nil end
-local is_free = not lock and not offer
+-- Whether somebody may be offered it, or a slot of it.
+local has_room = pool or not lock and not offer
 local is_mine_next = offer and offer.token == TOKEN
+if pool and pool.offer_of(TOKEN) then
+  -- It may bear fewer now than when it was offered that. Then its place stays.
+  is_mine_next = pool.admits(SLOTS, TOKEN)
+  if not is_mine_next then pool.withdraw(TOKEN) end
+end
+
+local function hand_off(caller, taker)
+  local is_taken, is_line_over
+  offer, is_taken, is_line_over = queue.hand_off(pool, lapsed, caller, taker, SLOTS)
+  if not is_taken then lapsed = nil end
+  -- It may have ended, or there may be one now.
+  pool = not offer and pool_in(select(3, held(LOCK))) or nil
+  lock, left_ms = nil, nil
+  return is_taken, is_line_over
+end
 
 if MODE == 'grant' then
   if is_mine_next then return grant() end
-  if is_free then
-    local is_taken
+  if has_room then
     -- A ticket of this token may be the first of the wait queue.
-    offer, is_taken = queue.hand_off(lapsed, nil, TOKEN)
-    if is_taken or not offer then return grant() end
+    local is_taken, is_line_over = hand_off(nil, TOKEN)
+    if is_taken or is_line_over and not offer and (not pool or pool.admits(SLOTS)) then return grant() end
   end
   return answer(2)
 end
@@ -145,9 +202,9 @@ local is_taken_over = ticket and not has_ticket and ticket.gateway ~= queue.NOBO
 if joins and (MODE == 'join' or not is_taken_over) then
   local function is_full() return redis.call('ZCARD', KEYS[3]) >= tonumber(ARGV[10]) end
   if not ticket and ARGV[12] == '' and is_full() then
-    if is_free then
-      offer, lapsed = queue.hand_off(lapsed), nil
-      is_free = not offer
+    if has_room then
+      hand_off()
+      has_room = pool or not offer
     else
       queue.sweep()
     end
@@ -157,7 +214,7 @@ if joins and (MODE == 'join' or not is_taken_over) then
   if is_taken_over then former = { gateway = ticket.gateway, attempt = ticket.attempt } end
   if ticket and not has_ticket then queue.tell_to_look(ticket) end
   local place = queue.place_for(ticket, tonumber(ARGV[12]))
-  ticket = { place = place, gateway = ARGV[9], attempt = ATTEMPT, former = former }
+  ticket = { place = place, gateway = ARGV[9], attempt = ATTEMPT, former = former, slots = SLOTS }
   queue.write_ticket(TOKEN, ticket)
   has_queue, has_ticket, is_taken_over = true, true, false
 end
@@ -166,11 +223,9 @@ if has_ticket then
   queue.stand_in_queue(TOKEN, ticket.place)
   if is_mine_next then return grant() end
 end
-if is_free and has_queue then
-  local is_taken
+if has_room and has_queue then
   local present = has_ticket and TOKEN or nil
-  offer, is_taken = queue.hand_off(lapsed, present, present)
-  if is_taken then return grant() end
+  if hand_off(present, present) then return grant() end
 end
 
 if ends then
@@ -183,13 +238,13 @@ if ends then
   elseif ticket then
     queue.forget_former(TOKEN, ticket, ATTEMPT)
   end
-  if offer and offer.attempt == ATTEMPT then offer = queue.hand_off() end
+  if offer and offer.attempt == ATTEMPT or pool and ticket and has_ticket and pool.withdraw(TOKEN) then hand_off() end
   -- This is always done: a copy of an earlier command of this attempt may still be on its way.
-  void(KEYS[7], tombstone, ATTEMPT, ARGV[3])
+  void(KEYS[10], tombstone, ATTEMPT, ARGV[3])
   return answer(2)
 end
 -- The offer may just have lapsed, and the attempt that took the ticket over may have stepped aside.
 if is_taken_over then is_taken_over = redis.call('ZSCORE', KEYS[3], TOKEN) end
 if not has_ticket and not is_taken_over then return { 7 } end
-if lock or offer then queue.set_due(lock and queue.NOW_MS + left_ms or offer.start_ms) end
+if not pool and (lock or offer) then queue.set_due(lock and queue.NOW_MS + left_ms or offer.start_ms) end
 return answer(has_ticket and 5 or 6)

@@ -1,16 +1,26 @@
 -- Frees a lock, if the grant of this number holds it, and offers it to the first in the wait queue.
 --
--- KEYS[1..6] as in wait_queue.lua   ARGV[3..4] as in wait_queue.lua
+-- KEYS[1..9] as in wait_queue.lua   ARGV[3..4] as in wait_queue.lua
 --                                   ARGV[5] number of the grant
 --
 -- Returns { 0, lock, ms that were left } · { 1 } it has no holder · { 2 } held by another grant
 
-local lock, left_ms = held(KEYS[1])
-if not lock then return { 1 } end
+local lock, left_ms, offer = held(KEYS[1])
+local pool
+pool, offer = pool_in(offer)
+local broken = pool and pool.numbered(ARGV[5])
+if not lock and not (pool and pool.seen.sharing() > 0) then return { 1 } end
 -- Never by less than the number: a copy of this that comes late must not end the next grant.
-if string.match(lock, '^%S+ %S+ (%d+)') ~= ARGV[5] then return { 2 } end
+if not broken and (pool or string.match(lock, '^%S+ %S+ (%d+)') ~= ARGV[5]) then return { 2 } end
+if broken then
+  lock, left_ms = told(broken), broken.left_ms
+  pool.remove(broken)
+  pool.purge()
+end
 if redis.call('EXISTS', KEYS[2]) == 1 then
-  open_queue().hand_off()
+  open_queue().hand_off(pool)
+elseif pool then
+  pool.close_if_free()
 else
   redis.call('DEL', KEYS[1])
 end

@@ -50,7 +50,7 @@ impl NameKind {
     }
 }
 
-/// The names of all that belongs to the wait queue of one lock, in the order in which scripts take them.
+/// The names of all that belongs to one lock, its wait queue and its slots, in the order in which scripts take them.
 pub(crate) struct QueueKeys {
     lock: String,
     tickets: String,
@@ -58,12 +58,15 @@ pub(crate) struct QueueKeys {
     away: String,
     due: String,
     presence: String,
+    held: String,
+    ends: String,
+    wide: String,
 }
 
 impl QueueKeys {
-    pub(crate) fn in_order(&self) -> [&[u8]; 6] {
-        [&self.lock, &self.tickets, &self.queue, &self.away, &self.due, &self.presence]
-            .map(|name| name.as_bytes())
+    pub(crate) fn in_order(&self) -> [&[u8]; 9] {
+        let Self { lock, tickets, queue, away, due, presence, held, ends, wide } = self;
+        [lock, tickets, queue, away, due, presence, held, ends, wide].map(|name| name.as_bytes())
     }
 }
 
@@ -99,7 +102,7 @@ impl KeySpace {
         self.name_of(self.bucket_of(key), key, "seats")
     }
 
-    /// Where a lock stands, and its wait queue.
+    /// Where a lock stands, its wait queue, and those who hold it, if they are several.
     pub(crate) fn queue_of(&self, key: &LockKey) -> QueueKeys {
         let bucket = self.bucket_of(key);
         QueueKeys {
@@ -109,6 +112,9 @@ impl KeySpace {
             away: self.name_of(bucket, key, "away"),
             due: self.due(bucket),
             presence: self.presence(bucket),
+            held: self.name_of(bucket, key, "held"),
+            ends: self.name_of(bucket, key, "ends"),
+            wide: self.name_of(bucket, key, "wide"),
         }
     }
 

@@ -1,6 +1,7 @@
 -- Says of some locks who holds them, and how many wait for each.
 --
--- KEYS[1..] locks, each with its wait queue and `away` as in wait_queue.lua behind it, where ARGV[1] is 3 and not 1
+-- KEYS[1..] locks, each with its wait queue and `away` as in wait_queue.lua and `held`, `ends` and `wide` as in slots.lua behind
+--   it, where ARGV[1] is 6 and not 1
 --
 -- Returns for each lock { outcome, lock or '', ms left, waiters }: 0 free, or not ours · 1 held
 
@@ -9,9 +10,13 @@ local KEYS_EACH, MOST_LOST = tonumber(ARGV[1]), 100
 local reply = {}
 for i = 1, #KEYS, KEYS_EACH do
   -- A key that is not ours does not stop the list of the others.
-  local is_ours, lock, left_ms = pcall(held, KEYS[i])
+  local is_ours, lock, left_ms, offer = pcall(held, KEYS[i])
+  if is_ours and are_several(offer) and KEYS_EACH == 6 and redis.call('EXISTS', unpack(KEYS, i + 3, i + 5)) == 3 then
+    local first = read_slots(unpack(KEYS, i + 3, i + 5)).first(1)[1]
+    if first then lock, left_ms = told(first), first.left_ms end
+  end
   if is_ours and lock then
-    local waiters = KEYS_EACH == 3 and count_waiters(KEYS[i + 1], KEYS[i + 2], MOST_LOST) or 0
+    local waiters = KEYS_EACH == 6 and count_waiters(KEYS[i + 1], KEYS[i + 2], MOST_LOST) or 0
     reply[#reply + 1] = { 1, lock, left_ms, waiters }
   else
     reply[#reply + 1] = { 0, '', 0, 0 }

@@ -1,31 +1,37 @@
 -- Frees a lock, if the token holds it, or gives up the token's ticket. With a tombstone, the token is freed with every
 -- answer. If the lock's `min_hold` is not over, it stays taken until then, without a holder.
 --
--- KEYS[1..6] as in wait_queue.lua   ARGV[1], ARGV[3..4] as in wait_queue.lua
--- KEYS[7] the token's tombstone, may be absent
+-- KEYS[1..9] as in wait_queue.lua   ARGV[1], ARGV[3..4] as in wait_queue.lua
+-- KEYS[10] the token's tombstone, may be absent
 --
 -- Returns { outcome, lock that was freed, ms for which it is kept or 0 }: 0 released, or, without the rest, left the wait queue
 --   1 it had no holder, 2 held by another (these two alone)
 --   0 alone also where the token has released it before, and it is kept
 
-local leaves_tombstone = KEYS[7] ~= nil
+local leaves_tombstone = KEYS[10] ~= nil
 if leaves_tombstone then
-  local tombstone = redis.call('GET', KEYS[7])
+  local tombstone = redis.call('GET', KEYS[10])
   if is_final(tombstone) then return { tonumber(tombstone) } end
 end
 
 local lock, _, offer = held(KEYS[1])
+local pool
+pool, offer = pool_in(offer)
+local own = pool and pool.seen.grant_of(ARGV[1])
 local queue = redis.call('EXISTS', KEYS[2]) == 1 and open_queue()
 local ticket = queue and queue.ticket_of(ARGV[1])
 local outcome = 0
-local frees = lock and token_of(lock) == ARGV[1]
-local kept_ms = frees and keep_released(KEYS[1], lock)
-if frees then
+local frees = own or lock and token_of(lock) == ARGV[1]
+local kept_ms
+if own then
+  lock, kept_ms = own.lock, pool.release(own)
+elseif frees then
+  kept_ms = keep_released(KEYS[1], lock)
   -- With a wait queue it is handed on below.
   if not queue and not kept_ms then redis.call('DEL', KEYS[1]) end
 elseif not ticket then
   -- A token that has released the lock is told so again, also one that left no tombstone.
-  outcome = lock and (was_held_by(lock, ARGV[1]) and 0 or 2) or 1
+  outcome = lock and (was_held_by(lock, ARGV[1]) and 0 or 2) or pool and pool.seen.sharing() > 0 and 2 or 1
 end
 if ticket then
   queue.remove_place(ARGV[1])
@@ -34,9 +40,14 @@ if ticket then
 end
 
 if leaves_tombstone then
-  set_tombstone(KEYS[7], outcome, ARGV[3])
+  set_tombstone(KEYS[10], outcome, ARGV[3])
 end
-if queue and kept_ms then
+if pool then
+  if pool.withdraw(ARGV[1]) or frees then
+    pool.purge()
+    if queue then queue.hand_off(pool) else pool.close_if_free() end
+  end
+elseif queue and kept_ms then
   queue.await_end(kept_ms)
 elseif queue and (frees or offer and offer.token == ARGV[1]) then
   queue.hand_off()

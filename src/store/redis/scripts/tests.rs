@@ -47,6 +47,7 @@ const WHOLE: &str = "%.0f";
 /// What `..` may join besides literals: these names never stand for numbers, and what these functions return is a text.
 const TEXTS: &[&str] = &[
     "ATTEMPT",
+    "KEPT",
     "PRESENCE",
     "LOCK",
     "NOBODY_HASH",
@@ -64,6 +65,9 @@ const TEXTS: &[&str] = &[
     "result",
     "status",
     "keep",
+    "mark",
+    "taken",
+    "text",
     "former",
     "gateway",
     "lock",
@@ -74,7 +78,7 @@ const TEXTS: &[&str] = &[
     "token",
 ];
 const TEXT_FUNCTIONS: &[&str] =
-    &["string.format", "string.rep", "string.sub", "terms_of", "token_of", "whole"];
+    &["line_of", "string.format", "string.rep", "string.sub", "terms_of", "token_of", "whole"];
 
 #[derive(Debug, PartialEq)]
 enum Token {

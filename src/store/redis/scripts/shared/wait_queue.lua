@@ -2,10 +2,12 @@
 --
 -- KEYS[1] the lock    KEYS[2] seats   KEYS[3] line                ARGV[1] token hash   ARGV[3] life of a tombstone, ms
 -- KEYS[4] away        KEYS[5] due     KEYS[6] gates               ARGV[2] attempt      ARGV[4] life of a ticket, ms
+-- KEYS[7..9] as in pool.lua
 --
--- seats: token hash -> `<ticket> <gateway> <attempt>[ <gateway> <attempt>]`. From the second pair the first took the
---        ticket over. A ticket without a client has dashes. If this key is missing, there is no wait queue.
--- line:  token hash -> ticket, for those believed present; the smallest is served first
+-- seats: token hash -> `<ticket> <gateway> <attempt>[ <gateway> <attempt>][ *<slots>]`. From the second pair the first took
+--        the ticket over. A ticket without a client has dashes. `slots` is there if it is more than one. If this key is
+--        missing, there is no wait queue.
+-- line:  token hash -> ticket, for those believed present, also where they have an offer; the smallest is served first
 -- away:  token hash -> ms at which the ticket of an absent client ends
 -- due:   lock -> ms at which a gateway must poll: the end of the lease, or the start of the offer
 -- gates: gateway -> ms of its last heartbeat; its name behind the name of this key is its channel
@@ -27,6 +29,8 @@ local function open_queue()
 
   -- A gateway that was not heard of for this long is believed dead. It beats every 600 ms.
   local HEARD_WITHIN_MS = 1500
+  -- So often somebody looks whether those behind the first fit, if it has to wait.
+  local LOOK_EACH_MS = 1000
   -- At most as many are read, or removed, by one command.
   local MOST_AT_ONCE = 200
   local NOBODY = '-'
@@ -50,16 +54,18 @@ local function open_queue()
   local function read_ticket(text)
     if not text then return nil end
     local place, gateway, attempt, rest = string.match(text, '^(%d+) (%S+) (%S+)(.*)$')
-    local former_gateway, former_attempt = string.match(rest, '^ (%S+) (%S+)$')
+    local former_gateway, former_attempt = string.match(rest, '^ ([^*%s]%S*) (%S+)')
     local former = former_gateway and { gateway = former_gateway, attempt = former_attempt }
-    return { place = tonumber(place), gateway = gateway, attempt = attempt, former = former }
+    local slots = tonumber(string.match(rest, ' %*(%d+)$') or 1)
+    return { place = tonumber(place), gateway = gateway, attempt = attempt, former = former, slots = slots }
   end
 
   local function ticket_of(token) return read_ticket(redis.call('HGET', TICKETS, token)) end
 
   local function write_ticket(token, ticket)
     local former = ticket.former and ' ' .. ticket.former.gateway .. ' ' .. ticket.former.attempt or ''
-    redis.call('HSET', TICKETS, token, whole(ticket.place) .. ' ' .. ticket.gateway .. ' ' .. ticket.attempt .. former)
+    local slots = (ticket.slots or 1) > 1 and ' *' .. whole(ticket.slots) or ''
+    redis.call('HSET', TICKETS, token, whole(ticket.place) .. ' ' .. ticket.gateway .. ' ' .. ticket.attempt .. former .. slots)
     keep(TICKETS)
   end
 
@@ -72,7 +78,7 @@ local function open_queue()
 
   -- The ticket of a token whose client is away: kept for the life of a ticket, in the wait queue or aside.
   local function leave_place(token, ticket)
-    write_ticket(token, { place = ticket.place, gateway = NOBODY, attempt = NOBODY })
+    write_ticket(token, { place = ticket.place, gateway = NOBODY, attempt = NOBODY, slots = ticket.slots })
     redis.call('ZADD', AWAY, NOW_MS + TICKET_MS, token)
     keep(AWAY)
   end
@@ -105,7 +111,7 @@ local function open_queue()
     if #tokens == 0 then return tokens end
     local tickets, gateways, is_heard = redis.call('HMGET', TICKETS, unpack(tokens)), {}, {}
     for i = 1, #tokens do
-      tickets[i] = read_ticket(tickets[i]) or { place = 0, gateway = NOBODY, attempt = NOBODY }
+      tickets[i] = read_ticket(tickets[i]) or { place = 0, gateway = NOBODY, attempt = NOBODY, slots = 1 }
       gateways[i] = tickets[i].gateway
     end
     for i, heartbeat in ipairs(redis.call('ZMSCORE', PRESENCE, unpack(gateways))) do
@@ -137,34 +143,6 @@ local function open_queue()
     keep(AWAY)
   end
 
-  -- The first ticket of the wait queue that is present. All tickets before it step aside.
-  --
-  -- `lapsed` is the offer that lapsed, if that is why the lock is free. Then the ticket that let it lapse steps aside,
-  -- together with all that were not heard of since the offer was made, and all left tickets. So each absence does not cost
-  -- an offer of its own. `caller` is the token whose command this is, and certainly present.
-  local function first_present(lapsed, caller)
-    local since_ms = NOW_MS - HEARD_WITHIN_MS
-    if lapsed then since_ms = math.max(since_ms, lapsed.start_ms) end
-    local count = 1
-    while true do
-      local tokens, tickets, is_heard = read_queue(0, count - 1, since_ms)
-      if #tokens == 0 then return nil end
-      local first, aside, their_tickets = nil, {}, {}
-      for i, token in ipairs(tokens) do
-        local is_present = is_heard[i] and not (lapsed and lapsed.token == token)
-        if tickets[i].gateway == NOBODY then is_present = not lapsed end
-        if is_present or token == caller then
-          first = i
-          break
-        end
-        aside[i], their_tickets[i] = token, tickets[i]
-      end
-      step_aside(aside, their_tickets, is_heard)
-      if first then return tokens[first], tickets[first] end
-      count = MOST_AT_ONCE
-    end
-  end
-
   -- Makes the dead tickets of some part of the wait queue step aside. A queue full of dead tickets would refuse living
   -- clients.
   local function sweep()
@@ -188,25 +166,90 @@ local function open_queue()
     redis.call('ZREM', AWAY, unpack(lost))
   end
 
-  -- Hands a free lock to the first ticket of the wait queue that is present. Returns the offer. If the first is `taker`,
-  -- which is to be granted the lock right away, returns nothing and true. If no ticket is present, returns nothing.
-  local function hand_off(lapsed, caller, taker)
-    local token, ticket = first_present(lapsed, caller)
-    if not token then
-      redis.call('DEL', LOCK)
+  -- Makes the waiters poll once that may change which offers there can be.
+  local function await_room(pool)
+    local waiting = redis.call('ZCARD', QUEUE) - #pool.offers()
+    local first = pool.seen.first(1)[1]
+    if #pool.offers() > 0 then
+      set_due(NOW_MS)
+    elseif waiting <= 0 or not first then
       redis.call('ZREM', DUE, LOCK)
-      return nil
+    else
+      -- If the gateway of the first dies, those behind it may fit: so one looks each second.
+      set_due(NOW_MS + (waiting > 1 and math.min(first.left_ms, LOOK_EACH_MS) or first.left_ms))
     end
-    if token == taker then return nil, true end
-    local offer = { token = token, attempt = ticket.attempt, gateway = ticket.gateway, start_ms = NOW_MS }
-    local value = '?' .. token .. ' ' .. offer.attempt .. ' ' .. offer.gateway .. ' ' .. whole(NOW_MS)
-    -- An offer that is not taken lapses. Its key lives on for as long again, to say which ticket let it lapse. PEXPIRE is
-    -- for a server that is out of memory, as in lock.lua.
-    redis.call('PEXPIRE', LOCK, 2 * OFFER_MS)
-    redis.call('SET', LOCK, value, 'PX', 2 * OFFER_MS)
-    set_due(NOW_MS)
-    tell(offer.gateway, 'offered ' .. token .. ' ' .. offer.attempt .. ' ' .. LOCK)
-    return offer
+  end
+
+  -- Offers the lock to the first ticket that is present: alone, if it has no holder, or a slot of it for as long as there is room
+  -- for the next. Tickets that are passed over step aside. No ticket is looked for behind one for which there is no room: else
+  -- those that need little keep it waiting for ever.
+  --
+  -- `lapsed` is the offer that lapsed, if that is why the lock is free. The tickets that let offers lapse step aside, together
+  -- with all that were not heard of since the offer was made, and all left tickets. So each absence does not cost an offer of
+  -- its own. `caller` is the token whose command this is, and certainly present. `taker` is to be granted the lock right away
+  -- when it is its turn, with so many slots.
+  --
+  -- Returns the offer of the lock alone, if it was made; whether it is the taker's turn; whether no ticket waits any more.
+  local function hand_off(pool, lapsed, caller, taker, taker_slots)
+    local since_ms, late, has_offer = NOW_MS - HEARD_WITHIN_MS, {}, {}
+    local has_lapsed = false
+    for _, offer in ipairs(lapsed and { lapsed } or pool and pool.lapsed() or {}) do
+      since_ms, late[offer.token], has_lapsed = math.max(since_ms, offer.start_ms), true, true
+    end
+    for _, offer in ipairs(pool and pool.offers() or {}) do has_offer[offer.token] = true end
+    local alone, is_taken, is_over
+    local count = 1 + (pool and #pool.offers() or 0)
+    repeat
+      local tokens, tickets, is_heard = read_queue(0, count - 1, since_ms)
+      local aside, their_tickets, are_heard = {}, {}, {}
+      for i, token in ipairs(tokens) do
+        local ticket = tickets[i]
+        local is_present = is_heard[i] and not late[token]
+        if ticket.gateway == NOBODY then is_present = not has_lapsed end
+        local slots = token == taker and taker_slots or ticket.slots
+        if has_offer[token] then
+          -- It is served already.
+        elseif not is_present and token ~= caller then
+          local n = #aside + 1
+          aside[n], their_tickets[n], are_heard[n] = token, ticket, is_heard[i]
+        elseif pool and not pool.admits(slots) or slots > 1 and pool and not pool.has_room_for_offers() then
+          is_over = true
+        elseif token == taker then
+          is_taken, is_over = true, true
+        elseif slots == 1 then
+          alone = { token = token, attempt = ticket.attempt, gateway = ticket.gateway, start_ms = NOW_MS }
+          is_over = true
+        else
+          pool = pool or open_pool()
+          local offer = pool.add_offer(token, ticket)
+          has_offer[token] = true
+          tell(offer.gateway, 'offered ' .. token .. ' ' .. offer.attempt .. ' ' .. LOCK)
+        end
+        if is_over then break end
+      end
+      step_aside(aside, their_tickets, are_heard)
+      local is_last = #tokens < count
+      count = MOST_AT_ONCE
+    until is_over or is_last
+    if is_taken then return nil, true, false end
+    if pool then pool.forget_lapsed() end
+    if alone then
+      local value = '?' .. alone.token .. ' ' .. alone.attempt .. ' ' .. alone.gateway .. ' ' .. whole(NOW_MS)
+      -- An offer that is not taken lapses. Its key lives on for as long again, to say which ticket let it lapse. PEXPIRE is
+      -- for a server that is out of memory, as in lock.lua.
+      redis.call('PEXPIRE', LOCK, 2 * OFFER_MS)
+      redis.call('SET', LOCK, value, 'PX', 2 * OFFER_MS)
+      if pool then pool.forget() end
+      set_due(NOW_MS)
+      tell(alone.gateway, 'offered ' .. alone.token .. ' ' .. alone.attempt .. ' ' .. LOCK)
+    elseif pool and not pool.is_free() then
+      await_room(pool)
+    else
+      redis.call('DEL', LOCK)
+      if pool then pool.forget() end
+      redis.call('ZREM', DUE, LOCK)
+    end
+    return alone, false, not is_over
   end
 
   -- Lets one attempt stand for others, separated by spaces, wherever a ticket names them.
@@ -227,7 +270,7 @@ local function open_queue()
   -- Gives a ticket back to the attempt that it was taken from.
   local function give_back(token, ticket)
     local former = ticket.former
-    write_ticket(token, { place = ticket.place, gateway = former.gateway, attempt = former.attempt })
+    write_ticket(token, { place = ticket.place, gateway = former.gateway, attempt = former.attempt, slots = ticket.slots })
     stand_in_queue(token, ticket.place)
     tell_to_look(former)
   end
@@ -245,21 +288,24 @@ local function open_queue()
     if ticket then tell(ticket.gateway, 'due ' .. whole(left_ms) .. ' ' .. LOCK) end
   end
 
-  -- Takes the token that was granted the lock out of the wait queue.
-  local function go_on_after_grant(ttl_ms)
+  -- Takes the token that was granted the lock out of the wait queue. Where several hold it, there may be room for more.
+  local function go_on_after_grant(pool, lapsed, ttl_ms)
     remove_place(TOKEN)
-    await_end(ttl_ms)
+    if pool then hand_off(pool, lapsed) else await_end(ttl_ms) end
   end
 
   -- Takes an attempt that has ended out of the wait queue. Its ticket goes back to the attempt that it was taken from, or is
-  -- kept for a while, or is removed. If the ticket was offered the lock, the lock is handed on.
+  -- kept for a while, or is removed. Returns whether the ticket was its own.
   --
   -- If it was granted the lock, and that was rolled back, it has no ticket any more. Then `granted_at` is its ticket.
-  local function vacate(token, attempt, offer, keeps_place, granted_at)
+  local function vacate(token, attempt, keeps_place, granted_at, slots)
     local ticket = ticket_of(token)
-    if not ticket and granted_at then leave_place(token, { place = granted_at }) end
-    if not ticket then return end
-    if ticket.attempt ~= attempt then return forget_former(token, ticket, attempt) end
+    if not ticket and granted_at then leave_place(token, { place = granted_at, slots = slots }) end
+    if not ticket then return false end
+    if ticket.attempt ~= attempt then
+      forget_former(token, ticket, attempt)
+      return false
+    end
     if ticket.former then
       give_back(token, ticket)
     elseif keeps_place then
@@ -268,7 +314,7 @@ local function open_queue()
     else
       remove_place(token)
     end
-    if offer and offer.token == token then hand_off() end
+    return true
   end
 
   -- A ticket that has ended gets nothing.

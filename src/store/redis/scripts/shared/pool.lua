@@ -1,0 +1,217 @@
+-- Changing who holds a lock that several hold; it is put behind terms.lua and slots.lua in scripts that hand locks off.
+--
+-- KEYS[1] the lock    KEYS[7] held    KEYS[8] ends    KEYS[9] wide
+
+local function open_pool()
+  local LOCK, HELD, ENDS, WIDE = KEYS[1], KEYS[7], KEYS[8], KEYS[9]
+  -- They live so long after the last lease. They are lengthened where less than half of that would be left.
+  local AFTER_END_MS = 60000
+  local MOST_SLOTS, MOST_OFFERS = 1000, 30
+  local seen = read_slots(HELD, ENDS, WIDE)
+  local NOW_MS = seen.NOW_MS
+
+  -- The characters of the slots; nothing where none holds it.
+  local text = redis.call('GET', LOCK)
+  local taken = text and string.sub(text, 1, 2) == '?*' and redis.call('EXISTS', HELD, ENDS, WIDE) == 3
+    and string.sub(text, 3) or nil
+  -- Those that stand, and those that have lapsed and were not taken away yet.
+  local offers, lapsed = {}, {}
+  for line in string.gmatch(taken and redis.call('HGET', HELD, ALL) or '', '[^\n]+') do
+    local token, slots, attempt, gateway, start_ms = string.match(line, '^(%S+) (%d+) (%S+) (%S+) (%d+)$')
+    local offer = { token = token, slots = tonumber(slots), attempt = attempt, gateway = gateway, start_ms = tonumber(start_ms) }
+    local list = NOW_MS - offer.start_ms < OFFER_MS and offers or lapsed
+    list[#list + 1] = offer
+  end
+
+  local function live_for(ms)
+    for _, key in ipairs({ LOCK, HELD, ENDS, WIDE }) do redis.call('PEXPIRE', key, whole(ms + AFTER_END_MS)) end
+  end
+
+  -- PEXPIRE comes first for a server that is out of memory, as in lock.lua. A grant has counted its number before.
+  local function begin(ms)
+    if taken then return end
+    redis.call('PEXPIRE', LOCK, AFTER_END_MS)
+    redis.call('SET', LOCK, '?*', 'PX', AFTER_END_MS)
+    redis.call('DEL', HELD, ENDS, WIDE)
+    redis.call('HSET', HELD, ALL, '')
+    redis.call('ZADD', ENDS, whole(LARGEST_NUMBER), ALL)
+    redis.call('ZADD', WIDE, whole(MOST_SLOTS + 1), ALL)
+    live_for(ms)
+    taken, offers, lapsed = '', {}, {}
+  end
+
+  local function set_slot(slot, mark)
+    taken = string.sub(taken, 1, slot - 1) .. mark .. string.sub(taken, slot + 1)
+    redis.call('SET', LOCK, '?*' .. taken, 'KEEPTTL')
+  end
+
+  -- Writes a grant, which ends in so many ms. A holder must be able to renew where memory is out.
+  local function put(grant, lock, left_ms)
+    grant.lock, grant.left_ms = lock, left_ms
+    redis.call('HDEL', HELD, '')
+    redis.call('HSET', HELD, grant.field, written(grant))
+    redis.call('ZADD', ENDS, whole(NOW_MS + 1 + left_ms), grant.field)
+    if redis.call('PTTL', LOCK) < left_ms + AFTER_END_MS / 2 then live_for(left_ms) end
+  end
+
+  local function add(grant, lock, left_ms)
+    put(grant, lock, left_ms)
+    redis.call('ZADD', WIDE, whole(grant.slots), grant.field)
+    set_slot(grant.slot, '#')
+    return grant
+  end
+
+  -- Gives the smallest slot that is free to a token that was admitted.
+  local function take(token, slots, lock, ttl_ms)
+    begin(ttl_ms)
+    local slot = string.find(taken, '.', 1, true) or #taken + 1
+    return add({ field = token, slot = slot, slots = slots }, lock, ttl_ms)
+  end
+
+  local function remove(grant)
+    redis.call('HDEL', HELD, grant.field)
+    redis.call('ZREM', ENDS, grant.field)
+    redis.call('ZREM', WIDE, grant.field)
+    set_slot(grant.slot, '.')
+  end
+
+  -- Ends a grant. If its `min_hold` is not over, its slot stays taken until then, for which time in ms is returned.
+  local function release(grant)
+    local _, least_ms = terms_left(grant.lock)
+    local former, digits, owner = string.sub(grant.lock, 1, ATTEMPT_DIGITS), string.match(grant.lock, '^%S+ %S+ (%d+)%S*(.*)$')
+    remove(grant)
+    if not least_ms or least_ms <= 0 then return nil end
+    local kept = { field = '!' .. whole(grant.slot), slot = grant.slot, slots = grant.slots }
+    add(kept, KEPT .. ' ' .. former .. ' ' .. digits .. owner, least_ms)
+    return least_ms
+  end
+
+  -- Removes what has ended. Only scripts do that which hand off then.
+  local function purge()
+    if not taken then return end
+    for _, field in ipairs(redis.call('ZRANGEBYSCORE', ENDS, '-inf', whole(NOW_MS))) do
+      local slot = string.match(redis.call('HGET', HELD, field) or '', '^%d+')
+      remove({ field = field, slot = tonumber(slot or MOST_SLOTS + 1) })
+    end
+  end
+
+  -- How many hold it once what has ended is removed, and the smallest number that they have said; offers count, but for one
+  -- token's.
+  local function room_beside(token)
+    if not taken then return 0, MOST_SLOTS end
+    local held, least = redis.call('ZCARD', ENDS) - 1, tonumber(redis.call('ZRANGE', WIDE, 0, 0, 'WITHSCORES')[2])
+    for _, offer in ipairs(offers) do
+      if offer.token ~= token then held, least = held + 1, math.min(least, offer.slots) end
+    end
+    return held, least
+  end
+
+  -- Whether one more may hold it who says so many; an offer to `token` does not count.
+  local function admits(slots, token)
+    local held, least = room_beside(token)
+    return held < math.min(least, slots)
+  end
+
+  local function is_free(token) return room_beside(token) == 0 end
+
+  -- The grant of this number. It looks at all of them, which is right for an operator and for no other.
+  local function numbered(digits)
+    local fields = redis.call('HGETALL', HELD)
+    for i = 1, #fields, 2 do
+      if string.match(fields[i + 1], '^%d+ %d+ %S+ (%d+)') == digits and fields[i] ~= ALL then return seen.grant_of(fields[i]) end
+    end
+  end
+
+  local function line_of(offer)
+    return offer.token .. ' ' .. whole(offer.slots) .. ' ' .. offer.attempt .. ' ' .. offer.gateway .. ' '
+      .. whole(offer.start_ms) .. '\n'
+  end
+
+  local function write_offers()
+    local text = ''
+    for _, offer in ipairs(lapsed) do text = text .. line_of(offer) end
+    for _, offer in ipairs(offers) do text = text .. line_of(offer) end
+    redis.call('HDEL', HELD, '')
+    redis.call('HSET', HELD, ALL, text)
+    if redis.call('PTTL', LOCK) < AFTER_END_MS / 2 then live_for(0) end
+  end
+
+  local function offer_of(token)
+    for _, offer in ipairs(offers) do
+      if offer.token == token then return offer end
+    end
+  end
+
+  local function without(list, token)
+    local left = {}
+    for _, offer in ipairs(list) do
+      if offer.token ~= token then left[#left + 1] = offer end
+    end
+    return left
+  end
+
+  -- An offer that is given back has not lapsed. Returns whether there was one.
+  local function withdraw(token)
+    local before = #offers + #lapsed
+    offers, lapsed = without(offers, token), without(lapsed, token)
+    if #offers + #lapsed == before then return false end
+    write_offers()
+    return true
+  end
+
+  -- Makes an offer, unless there are too many.
+  local function add_offer(token, ticket)
+    begin(OFFER_MS)
+    local offer = {
+      token = token, slots = ticket.slots, attempt = ticket.attempt, gateway = ticket.gateway, start_ms = NOW_MS,
+    }
+    offers[#offers + 1] = offer
+    write_offers()
+    return offer
+  end
+
+  -- It is known who let an offer lapse until the next have been made.
+  local function forget_lapsed()
+    if #lapsed == 0 then return end
+    lapsed = {}
+    write_offers()
+  end
+
+  -- What is left of it where another holds the lock alone, or is offered it.
+  local function forget()
+    if taken then redis.call('DEL', HELD, ENDS, WIDE) end
+    taken, offers, lapsed = nil, {}, {}
+  end
+
+  local function close_if_free()
+    if not taken or not is_free() then return end
+    redis.call('DEL', LOCK)
+    forget()
+  end
+
+  return {
+    seen = seen, put = put, take = take, remove = remove, release = release, purge = purge, admits = admits, is_free = is_free,
+    numbered = numbered, offer_of = offer_of, withdraw = withdraw, add_offer = add_offer, forget_lapsed = forget_lapsed, forget = forget,
+    close_if_free = close_if_free,
+    is_there = function() return taken ~= nil end,
+    is_rest = function() return not taken and string.sub(text or '', 1, 2) == '?*' end,
+    offers = function() return offers end,
+    lapsed = function() return lapsed end,
+    has_room_for_offers = function() return #offers < MOST_OFFERS end,
+  }
+end
+
+-- For how long a lock stays with its token that a connection held, and that was told before of leases which run for so many ms.
+local function left_to_token_ms(lock, left_ms, told_ms)
+  local _, least_ms = terms_left(lock)
+  return math.max(math.min(left_ms, told_ms), least_ms or 0)
+end
+
+-- The lock if several hold it, and else the offer of it, if that is what it is. What is left of a lock of several of which a key
+-- is missing is neither.
+local function pool_in(offer)
+  if not are_several(offer) then return nil, offer end
+  local pool = open_pool()
+  if pool.is_there() then return pool, nil end
+  return nil, not pool.is_rest() and offer or nil
+end

@@ -1,0 +1,84 @@
+-- Reading a lock that several hold; it is put behind lock.lua.
+--
+-- Such a lock is four keys, which live and end together; where one of them is missing, none holds it:
+--   lock  `?*` and a character for each slot, `#` taken, `.` free. It begins as an offer does, so that the small scripts leave it
+--         to those that know it
+--   held  token hash -> `<slot> <slots> <attempt> <fencing token> <owner>`: from the attempt on as a lock's value. A slot that is
+--         kept after its release belongs to no token: its field is `!<slot>`. At `*` stand the offers, a line for each:
+--         `<token hash> <slots> <attempt> <gateway> <start, ms>`
+--   ends  the same fields -> ms by the server's clock at which each is over
+--   wide  the same fields -> how many slots each has said
+-- The last two have a `*` too, so that neither is ever emptied and made anew: in a slot of a cluster that is on its way to another
+-- server that cannot be done. All scripts pass over what has ended; those that hand off remove it.
+
+local ALL, KEPT = '*', string.rep('0', TOKEN_HASH_DIGITS)
+-- No lease ends so late; the `*` of `ends` is over after it.
+local LAST_END = string.format('%.0f', LARGEST_NUMBER - 1)
+
+-- Whether what `held` took for an offer is a lock that several hold.
+local function are_several(offer) return offer and not offer.token end
+
+-- Those who hold the lock, as the keys have it: `open` is whether there are any keys of it.
+local function read_slots(HELD, ENDS, WIDE)
+  local time = redis.call('TIME')
+  local NOW_MS = time[1] * 1000 + math.floor(time[2] / 1000)
+
+  -- The grant in a field. Its `lock` is what the value of a lock would be. The clock is read in whole ms, so what is left may be
+  -- up to one less than it looks.
+  local function read(field, text, ends_at)
+    local ends_ms = tonumber(ends_at or nil)
+    if not text or not ends_ms or ends_ms <= NOW_MS then return nil end
+    local slot, slots, rest = string.match(text, '^(%d+) (%d+) (.*)$')
+    if not slot then return nil end
+    local token = string.sub(field, 1, 1) == '!' and KEPT or field
+    return {
+      field = field, slot = tonumber(slot), slots = tonumber(slots), lock = token .. ' ' .. rest,
+      left_ms = math.max(ends_ms - NOW_MS - 1, 1),
+    }
+  end
+
+  local function grant_of(field) return read(field, redis.call('HGET', HELD, field), redis.call('ZSCORE', ENDS, field)) end
+
+  -- So many, first those that end first.
+  local function first(most)
+    local found = redis.call('ZRANGEBYSCORE', ENDS, '(' .. string.format('%.0f', NOW_MS), LAST_END,
+      'WITHSCORES', 'LIMIT', 0, most)
+    local fields, grants = {}, {}
+    for i = 1, #found, 2 do fields[#fields + 1] = found[i] end
+    if #fields == 0 then return grants end
+    for i, text in ipairs(redis.call('HMGET', HELD, unpack(fields))) do
+      grants[#grants + 1] = read(fields[i], text, found[2 * i])
+    end
+    return grants
+  end
+
+  -- How many hold it, and the smallest number that one of them has said.
+  local function sharing()
+    local over = redis.call('ZRANGEBYSCORE', ENDS, '-inf', string.format('%.0f', NOW_MS))
+    local is_over = {}
+    for _, field in ipairs(over) do is_over[field] = true end
+    local said = redis.call('ZRANGE', WIDE, 0, #over, 'WITHSCORES')
+    local least
+    for i = 1, #said, 2 do
+      if not is_over[said[i]] then
+        least = tonumber(said[i + 1])
+        break
+      end
+    end
+    return redis.call('ZCARD', ENDS) - 1 - #over, least
+  end
+
+  return { NOW_MS = NOW_MS, grant_of = grant_of, first = first, sharing = sharing }
+end
+
+local function whole(number) return string.format('%.0f', number) end
+
+-- What stands of a grant in its field.
+local function written(grant)
+  return whole(grant.slot) .. ' ' .. whole(grant.slots) .. ' ' .. string.sub(grant.lock, ATTEMPT_AT)
+end
+
+-- A grant as it is told: its slot, and how many it has said, stand behind its number.
+local function told(grant)
+  return (string.gsub(grant.lock, '^(%S+ %S+ %d+)', '%1*' .. whole(grant.slot) .. '*' .. whole(grant.slots)))
+end

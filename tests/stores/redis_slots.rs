@@ -1,0 +1,163 @@
+//! Locks that several hold, as they lie in Redis: their keys, their lives, and what the small scripts do with them.
+
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+
+use kit::{Client, Gateway, RedisServer, Stage, fresh_token};
+
+/// What a lock that several hold consists of.
+const KEYS: [&str; 4] = ["lock", "held", "ends", "wide"];
+
+/// A gateway on a server of its own.
+async fn stage() -> (Stage, Client) {
+    let stage = Stage::redis().await;
+    let client = stage.client();
+    (stage, client)
+}
+
+fn name(kind: &str) -> String {
+    format!("fencepost:{{0}}:{kind}:k")
+}
+
+/// Takes a slot of `k`, of so many, and returns the token.
+async fn take(client: &Client, query: &str) -> String {
+    let token = fresh_token();
+    client.put(&format!("/locks/k?{query}")).token(&token).send().await.expect(201);
+    token
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_of_which_a_key_is_missing_is_free() {
+    let (stage, client) = stage().await;
+    let redis = stage.redis.as_ref().unwrap();
+    for kind in KEYS {
+        let (first, _) = (take(&client, "slots=2").await, take(&client, "slots=2").await);
+        let removed: u64 = redis.command(&["DEL", &name(kind)]).await;
+        assert_eq!(removed, 1, "{kind}");
+        client.get("/locks/k").send().await.expect(404);
+        assert_eq!(client.get("/locks").send().await.json()["locks"].as_array().unwrap().len(), 0, "{kind}");
+        client.patch("/locks/k?ttl=1m").token(&first).send().await.expect_problem(404, "not-held");
+        client.delete("/locks/k").token(&first).send().await.expect(404);
+        // Nothing of what was left counts for those who come next.
+        let alone = take(&client, "slots=1").await;
+        client.put("/locks/k?slots=5").send().await.expect_problem(423, "lock-held");
+        client.delete("/locks/k").token(&alone).send().await.expect(204);
+        let (one, two) = (take(&client, "slots=2").await, take(&client, "slots=2").await);
+        client.put("/locks/k?slots=2").send().await.expect_problem(423, "lock-held");
+        for token in [one, two] {
+            client.delete("/locks/k").token(&token).send().await.expect(204);
+        }
+    }
+}
+
+/// S10. The keys are there for nobody once the last lease is over, also where all holders have died.
+#[tokio::test(flavor = "multi_thread")]
+async fn all_keys_end_a_minute_after_the_last_lease() {
+    let (stage, client) = stage().await;
+    let redis = stage.redis.as_ref().unwrap();
+    let ttls = async || {
+        let mut ttls = Vec::new();
+        for kind in KEYS {
+            ttls.push(redis.command::<i64>(&["PTTL", &name(kind)]).await);
+        }
+        ttls
+    };
+    let short = take(&client, "slots=3&ttl=200ms").await;
+    let (longer, _) = (take(&client, "slots=3&ttl=20s").await, take(&client, "slots=3&ttl=5s").await);
+    for ttl in ttls().await {
+        assert!((50_000..=80_000).contains(&ttl), "{ttl}");
+    }
+    client.patch("/locks/k?ttl=2m").token(&longer).send().await.expect(200);
+    for ttl in ttls().await {
+        assert!((150_000..=180_000).contains(&ttl), "{ttl}");
+    }
+    // The slot of one that is over is taken again, and no key has lost its life by that.
+    kit::eventually("a lease is over", async || {
+        client.patch("/locks/k?ttl=1ms").token(&short).send().await.status != 200
+            && client.get("/locks/k").send().await.json()["held"] == 2
+    })
+    .await;
+    assert_eq!(client.put("/locks/k?slots=3&ttl=10s").send().await.expect(201).json()["slot"], 1);
+    for ttl in ttls().await {
+        assert!((140_000..=180_000).contains(&ttl), "{ttl}");
+    }
+    client.delete("/locks/k").token(&longer).send().await.expect(204);
+    // With the last one all of them go.
+    let held = client.get("/locks/k?holders=true").send().await.expect(200).json();
+    for holder in held["holders"].as_array().unwrap() {
+        let number = &holder["fencing_token"];
+        client.delete(&format!("/locks/k?force=true&fencing_token={number}")).send().await.expect(204);
+    }
+    assert_eq!(ttls().await, [-2; 4]);
+}
+
+/// Rule 6: a server that is out of memory grants no slot, and whoever has one can renew and release it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slot_is_renewed_and_released_where_memory_is_out() {
+    let (stage, client) = stage().await;
+    let redis = stage.redis.as_ref().unwrap();
+    let (first, second) = (take(&client, "slots=3&ttl=20s").await, take(&client, "slots=3").await);
+    let _: () = redis.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    client.put("/locks/k?slots=3").send().await.expect(503);
+    client.patch("/locks/k?ttl=10m").token(&first).send().await.expect(200);
+    client.put("/locks/k?slots=3&ttl=20m").token(&second).send().await.expect(200);
+    client.delete("/locks/k").token(&first).send().await.expect(204);
+    assert_eq!(client.get("/locks/k").send().await.json()["held"], 1);
+}
+
+/// S9. What most locks need knows no slots, and is not changed by a byte.
+#[test]
+fn the_small_scripts_are_those_of_before() {
+    let text = |files: &[&str]| {
+        let of = |file: &&str| {
+            let path = format!("{}/src/store/redis/{file}", env!("CARGO_MANIFEST_DIR"));
+            std::fs::read_to_string(path).unwrap()
+        };
+        files.iter().map(of).collect::<String>()
+    };
+    let constants = "scripts/shared/constants.lua";
+    let renew = [
+        constants,
+        "scripts/renew_own.lua",
+        "scripts/shared/lock.lua",
+        "scripts/shared/terms.lua",
+        "scripts/renew.lua",
+    ];
+    for (files, hash) in [
+        (&[constants, "fast_path/take_free.lua"][..], "1a71b654cac2193667a9ed962a1bd45e10b582b7"),
+        (&[constants, "fast_path/free_own.lua"], "0e41e0dd9eebd539de275223206a012bdee82c5b"),
+        (&renew, "eea5f0ccf19961d054b2ede207d2a21a748bca6e"),
+    ] {
+        assert_eq!(redis::Script::new(&text(files)).get_hash(), hash, "{files:?}");
+    }
+}
+
+/// S7. When a writer leaves, all readers go in: through two gateways, by more offers than there are at a time.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hundred_readers_go_in_when_the_writer_leaves() {
+    const READERS: usize = 100;
+    let redis = RedisServer::start().await;
+    let gateways = [Gateway::on_redis(&redis, &[]).await, Gateway::on_redis(&redis, &[]).await];
+    let clients = gateways.each_ref().map(|gateway| Client::new(gateway.address));
+    let writer = take(&clients[0], "ttl=1m").await;
+    let wait = |at: usize| {
+        tokio::spawn(
+            clients[at % 2].put("/locks/k?slots=any&ttl=1m&wait=30s").within(Duration::from_secs(40)).send(),
+        )
+    };
+    let readers: Vec<_> = (0..READERS).map(wait).collect();
+    kit::eventually("all of them wait", async || {
+        clients[0].get("/locks/k").send().await.json()["waiters"] == READERS
+    })
+    .await;
+    let released = Instant::now();
+    clients[0].delete("/locks/k").token(&writer).send().await.expect(204);
+    let granted = join_all(readers).await;
+    let took = released.elapsed();
+    let mut slots: Vec<_> =
+        granted.into_iter().map(|told| told.unwrap().expect(201).json()["slot"].as_u64().unwrap()).collect();
+    slots.sort_unstable();
+    assert_eq!(slots, (1..=READERS as u64).collect::<Vec<_>>());
+    assert!(took < Duration::from_secs(2), "{took:?}");
+}
