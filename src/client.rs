@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::lock::{LeaseToken, LockKey, Owner};
+use crate::lock::{LeaseToken, LockKey, Owner, Slots};
 
 mod addresses;
 mod ending;
@@ -55,6 +55,8 @@ pub struct AcquireSettings {
     pub max_hold: Option<Duration>,
     /// The shortest that it stays taken.
     pub min_hold: Option<Duration>,
+    /// How many may hold it at once; `None` for one.
+    pub slots: Option<Slots>,
     /// A note for people.
     pub owner: Option<Owner>,
     /// If it is no lock, but a piece of work that is done once: on which terms.

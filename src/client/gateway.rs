@@ -9,8 +9,8 @@ use reqwest::{Certificate, Client, Method, RequestBuilder, Response, Url};
 use super::addresses::is_of_this_machine;
 use super::once::{StoredOutput, WorkOutput};
 use super::reply::{
-    ABANDONED, AskedGateway, GatewayReply, HeldGrant, IN_PROGRESS, LEASE_TOKEN, ReleaseAnswer, RenewAnswer,
-    StoreAnswer, UNSUPPORTED,
+    ABANDONED, AskedGateway, GatewayReply, HeldGrant, IN_PROGRESS, LEASE_TOKEN, NO_SLOTS, ReleaseAnswer,
+    RenewAnswer, StoreAnswer, UNSUPPORTED,
 };
 use super::trouble::Trouble;
 use super::{AcquireSettings, GatewaySettings};
@@ -133,6 +133,9 @@ impl Gateway {
         if !wait.is_zero() {
             query.push(("wait", in_ms(wait)));
         }
+        if let Some(slots) = settings.slots {
+            query.push(("slots", slots.get().to_string()));
+        }
         let terms = settings.once.as_ref();
         if let Some(terms) = terms {
             query.extend([("keep", in_ms(terms.keep)), ("takeover", terms.may_take_over.to_string())]);
@@ -162,11 +165,13 @@ impl Gateway {
                     is_abandoned: problem.kind == ABANDONED,
                 })
             }
-            kind if reply.is_refusal() || kind == UNSUPPORTED => AcquireAnswer::Refused(RequestRefusal {
-                parameter: problem.parameter,
-                reason: reply.reason(),
-                is_of_all: reply.status != 400,
-            }),
+            kind if reply.is_refusal() || [UNSUPPORTED, NO_SLOTS].contains(&kind) => {
+                AcquireAnswer::Refused(RequestRefusal {
+                    parameter: problem.parameter,
+                    reason: reply.reason(),
+                    is_of_all: reply.status != 400,
+                })
+            }
             // A limit says nothing of who holds the lock.
             _ => AcquireAnswer::NotNow(reply.trouble()),
         }

@@ -16,6 +16,7 @@ const RELEASED: &str = "/problems/token-released";
 pub(super) const IN_PROGRESS: &str = "/problems/once-in-progress";
 pub(super) const ABANDONED: &str = "/problems/once-abandoned";
 pub(super) const UNSUPPORTED: &str = "/problems/once-unsupported";
+pub(super) const NO_SLOTS: &str = "/problems/mode-not-available";
 const NOT_BEGUN: &str = "/problems/not-begun";
 const SUPERSEDED: &str = "/problems/superseded";
 const LEASE_OVER: &str = "/problems/lease-over";
@@ -27,6 +28,8 @@ const LONGEST_REASON: usize = 500;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct HeldGrant {
     pub(crate) fencing_token: u64,
+    /// Its place, where others may hold the lock too.
+    pub(crate) slot: Option<u64>,
     /// When the request was sent.
     pub(crate) sent_at: Duration,
     /// When the lease ends at the earliest, counted from then.
@@ -68,6 +71,7 @@ struct GrantBody {
     token: String,
     fencing_token: u64,
     ttl_ms: u64,
+    slot: Option<u64>,
     #[serde(default)]
     earlier: u64,
     #[serde(default)]
@@ -159,10 +163,10 @@ impl GatewayReply<'_> {
         if !self.is_about(&grant.key) || token != grant.token.as_str() {
             return None;
         }
-        let GrantBody { fencing_token, ttl_ms, earlier, max_result_bytes, .. } = grant;
+        let GrantBody { fencing_token, ttl_ms, slot, earlier, max_result_bytes, .. } = grant;
         let sent_at = self.sent_at;
         let ends_at = sent_at + Duration::from_millis(ttl_ms);
-        Some(HeldGrant { fencing_token, sent_at, ends_at, earlier, max_result_bytes })
+        Some(HeldGrant { fencing_token, slot, sent_at, ends_at, earlier, max_result_bytes })
     }
 
     /// What it says of a renewal; `None` if it decides nothing.

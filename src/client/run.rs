@@ -202,12 +202,16 @@ fn start(
         .args(&settings.arguments)
         .env(name, settings.lock.key.as_str())
         .env("FENCING_TOKEN", held.fencing_token.to_string())
-        // A token that this process was given is that of another lock.
+        // A token or a slot that this process was given is that of another lock.
         .env_remove("LEASE_TOKEN")
+        .env_remove("LOCK_SLOT")
         // The command need not ask for locks, so it does not get the key to all of them.
         .env_remove("FENCEPOST_API_KEY")
         // The command gets a process group of its own. So a signal reaches all of it, and nothing else.
         .process_group(0);
+    if let Some(slot) = held.slot {
+        command.env("LOCK_SLOT", slot.to_string());
+    }
     if settings.passes_token {
         command.env("LEASE_TOKEN", token.reveal());
     }

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::error::{SettingsError, duration, require};
 use crate::client::AcquireSettings;
-use crate::lock::{LockKey, Owner};
+use crate::lock::{LockKey, Owner, Slots};
 
 /// Below this there is no time left between a renewal that failed and the end of the lease.
 const SHORTEST_TTL: Duration = Duration::from_secs(1);
@@ -34,6 +34,12 @@ pub(super) struct LeaseArgs {
     #[arg(long, help_heading = "Lease", value_parser = duration, value_name = "DURATION")]
     min_hold: Option<Duration>,
 
+    /// How many may hold the lock at once, this one included: 1 to 1000, or any
+    ///
+    /// The smallest number counts that a holder says. The command finds its own slot in LOCK_SLOT.
+    #[arg(long, help_heading = "Lease", value_parser = slots, value_name = "NUMBER")]
+    slots: Option<Slots>,
+
     /// A note for people: who holds the lock [default: the command and this machine]
     #[arg(long, help_heading = "Lease", value_name = "TEXT")]
     owner: Option<String>,
@@ -57,10 +63,16 @@ impl LeaseArgs {
             wait: self.wait,
             max_hold: self.max_hold,
             min_hold: self.min_hold,
+            slots: self.slots,
             owner,
             once: None,
         })
     }
+}
+
+fn slots(text: &str) -> Result<Slots, String> {
+    Slots::parse(text.as_bytes())
+        .ok_or_else(|| "write how many may hold the lock at once: 1 to 1000, or any".into())
 }
 
 /// That there is a ttl at all. What is too short for the gateway, it says itself.

@@ -17,6 +17,16 @@ impl Slots {
         NonZeroU16::new(number).map(Self).filter(|slots| *slots <= Self::MOST)
     }
 
+    /// Reads a number without a sign or a zero before it, or `any` for the most.
+    pub fn parse(text: &[u8]) -> Option<Self> {
+        if text == b"any" {
+            return Some(Self::MOST);
+        }
+        let is_bare = text.iter().all(u8::is_ascii_digit) && text.first() != Some(&b'0');
+        let number = std::str::from_utf8(text).ok().filter(|_| is_bare)?;
+        Self::new(number.parse().ok()?)
+    }
+
     /// The number.
     pub fn get(self) -> u16 {
         self.0.get()

@@ -219,12 +219,7 @@ pub(super) fn read_flag(pairs: &mut Pairs, name: &str, default: bool) -> Result<
 /// The number of a `slots`.
 fn read_slots(pairs: &mut Pairs) -> Result<Slots, Problem> {
     let Some(text) = pairs.take("slots") else { return Ok(Slots::ONE) };
-    if *text == *b"any" {
-        return Ok(Slots::MOST);
-    }
-    let is_bare = !text.is_empty() && text.iter().all(u8::is_ascii_digit) && text.first() != Some(&b'0');
-    let number = std::str::from_utf8(&text).ok().filter(|_| is_bare).and_then(|text| text.parse().ok());
-    number.and_then(Slots::new).ok_or_else(|| {
+    Slots::parse(&text).ok_or_else(|| {
         bad_parameter(
             "slots",
             format!("write how many may hold the lock at once: 1 to {}, or any", Slots::MOST.get()),

@@ -113,6 +113,7 @@ impl OnceCommandArgs {
                 wait: self.wait,
                 max_hold: None,
                 min_hold: None,
+                slots: None,
                 owner: default_owner(&name),
                 once: Some(once),
             },

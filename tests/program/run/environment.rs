@@ -21,6 +21,21 @@ async fn the_command_gets_the_key_and_the_number_of_its_grant() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_command_gets_its_slot_and_not_that_of_another_lock() {
+    let gateway = Gateway::embedded(&[]).await;
+    let (scene, client) = (Scene::on(&gateway), Client::new(gateway.address));
+    client.put("/locks/k?slots=any&ttl=1m").send().await.expect(201);
+    let ended = scene.run(&["--slots", "2", "k", "--", "printenv", "LOCK_SLOT"]).await.expect_silent(0);
+    assert_eq!(ended.stdout, "2\n");
+    client.put("/locks/k?slots=2&ttl=1m").send().await.expect(201);
+    scene.run(&["--slots", "2", "--wait", "0s", "k", "--", "true"]).await.expect_line(75, &["busy"]);
+    // A lock that is held alone has none, also within a run that has one.
+    let mut command = scene.command(&["alone", "--", "printenv", "LOCK_SLOT"]);
+    command.env("LOCK_SLOT", "7");
+    assert_eq!(scene.launch(command).end().await.expect_silent(1).stdout, "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_command_gets_the_token_only_when_it_is_passed() {
     let gateway = Gateway::embedded(&[]).await;
     let (scene, client) = (Scene::on(&gateway), Client::new(gateway.address));

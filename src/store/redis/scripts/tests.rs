@@ -62,6 +62,7 @@ const TEXTS: &[&str] = &[
     "fingerprint",
     "head",
     "header",
+    "rest",
     "result",
     "status",
     "keep",
