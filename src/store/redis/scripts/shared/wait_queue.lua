@@ -64,8 +64,8 @@ local function open_queue()
 
   local function write_ticket(token, ticket)
     local former = ticket.former and ' ' .. ticket.former.gateway .. ' ' .. ticket.former.attempt or ''
-    local slots = (ticket.slots or 1) > 1 and ' *' .. whole(ticket.slots) or ''
-    redis.call('HSET', TICKETS, token, whole(ticket.place) .. ' ' .. ticket.gateway .. ' ' .. ticket.attempt .. former .. slots)
+    local text = (ticket.slots or 1) > 1 and ' *' .. whole(ticket.slots) or ''
+    redis.call('HSET', TICKETS, token, whole(ticket.place) .. ' ' .. ticket.gateway .. ' ' .. ticket.attempt .. former .. text)
     keep(TICKETS)
   end
 
