@@ -261,11 +261,16 @@ fn describe_holder(refusal: &Refusal) -> String {
     };
     let left = for_people(lease.left_ms);
     if let Some(Sharing { held, slots, .. }) = &refusal.sharing {
-        let why = match u64::from(slots.get()) > *held {
-            true => "there is room for more, but others wait for it, or this request asks for fewer slots",
-            false => "there is room for no more",
+        let has_room = u64::from(slots.get()) > *held;
+        let why = match (has_room, refusal.waiters) {
+            (false, _) => "there is room for no more",
+            (true, 0) => "this request asks for fewer slots than are taken, or for the lock alone",
+            (true, _) => "others wait for the room that is left, or this request asks for fewer slots",
         };
-        return format!("{held} hold the lock by slots, and {why}; the first lease ends in {left}");
+        return format!(
+            "the lock is held by slots, {held} of {slots}, and {why}; the first lease ends in {left}",
+            slots = slots.get()
+        );
     }
     match lease.owner() {
         _ if lease.is_released => {

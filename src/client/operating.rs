@@ -45,6 +45,9 @@ pub(crate) struct ShownLock {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) released: bool,
     pub(crate) waiters: u64,
+    /// How many hold it, where it is held by slots; the rest is about the one whose lease ends first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) held: Option<u64>,
 }
 
 /// One page of the list of held locks.

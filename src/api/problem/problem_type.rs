@@ -70,7 +70,7 @@ problem_types! {
             "The lock was taken with `max_hold`, and its lease lasts until that ends. Your token holds the lock until then, as `holder` says, and no renewal makes it longer. Take the lock again if you still need it.";
         HeldOtherwise = CONFLICT, "held-otherwise", "The token holds the lock beside others",
             "The token took one of more `slots` than this request asks for. Its grant stays as it is. Release it first, or use another token. Nothing was changed.";
-        HeldBySeveral = CONFLICT, "held-by-several", "Several hold the lock",
+        HeldBySeveral = CONFLICT, "held-by-several", "The lock is held by slots",
             "The lock is held by slots. Say in `fencing_token` which grant to break: GET with holders=true names them. Nothing was changed.";
         UriTooLong = URI_TOO_LONG, "uri-too-long", "The address is too long",
             "Path and query together may have 8 KiB. Nothing was changed.";

@@ -40,6 +40,7 @@ use crate::service::{AcquireRequest, Hold, HoldEvent, Holding, Loss};
          content((String = "text/event-stream", example = json!(EXAMPLE_STREAM)), (HoldEventView = "application/x-ndjson", example = json!(example_line()))),
          headers(("Lease-Token" = String, description = "The secret that renews and releases the lease, should the connection end."),
                  ("Fencing-Token" = u64, description = "The number of the grant. Send it with every write to what the lock protects."),
+                 ("Slot" = u16, description = "The slot of the grant, if there is one: your place among those who hold the lock."),
                  ("X-Accel-Buffering" = String, description = "`no`: proxies should pass events on at once."))),
         HoldProblems,
     )

@@ -35,10 +35,12 @@ use crate::store::{Renewer, StoreError};
     responses(
         (status = 201, description = "The lock is yours. `Fencing-Token` is larger than that of every earlier grant of this lock.", body = Grant,
          headers(("Lease-Token" = String, description = "The secret that renews and releases the lease. Keep it for `PATCH` and `DELETE`."),
-                 ("Fencing-Token" = u64, description = "The number of the grant. Send it with every write to what the lock protects.")), example = json!(example_grant())),
+                 ("Fencing-Token" = u64, description = "The number of the grant. Send it with every write to what the lock protects."),
+                 ("Slot" = u16, description = "The slot of the grant, if there is one: your place among those who hold the lock.")), example = json!(example_grant())),
         (status = 200, description = "This token holds the lock already: it is the same grant, and its lease lasts for `ttl` from now, or longer if more was left.", body = Grant,
          headers(("Lease-Token" = String, description = "The secret that renews and releases the lease. Keep it for `PATCH` and `DELETE`."),
-                 ("Fencing-Token" = u64, description = "The number of the grant. Send it with every write to what the lock protects.")), example = json!(example_grant())),
+                 ("Fencing-Token" = u64, description = "The number of the grant. Send it with every write to what the lock protects."),
+                 ("Slot" = u16, description = "The slot of the grant, if there is one: your place among those who hold the lock.")), example = json!(example_grant())),
         AcquireProblems,
     )
 )]
@@ -173,7 +175,8 @@ pub(super) fn not_taken(token: &LeaseToken, why: NotAcquired) -> Problem {
     responses(
         (status = 200, description = "The lock is still yours, for `ttl_ms` from now.", body = Grant,
          headers(("Lease-Token" = String, description = "The secret that renews and releases the lease. Keep it for `PATCH` and `DELETE`."),
-                 ("Fencing-Token" = u64, description = "The number of the grant, unchanged.")), example = json!(example_grant())),
+                 ("Fencing-Token" = u64, description = "The number of the grant, unchanged."),
+                 ("Slot" = u16, description = "The slot of the grant, if there is one: your place among those who hold the lock.")), example = json!(example_grant())),
         RenewProblems,
     )
 )]
@@ -269,11 +272,12 @@ async fn break_lock(
         Broken::Broken(_) => Ok(StatusCode::NO_CONTENT.into_response()),
         Broken::NotHeld => Err(not_held("no client holds the lock: nothing was broken")),
         Broken::HeldBySeveral => {
-            let detail = "several hold the lock: say in fencing_token whose grant to end, nothing was broken";
+            let detail =
+                "the lock is held by slots: say in fencing_token whose grant to end, nothing was broken";
             Err(Problem::new(ProblemType::HeldBySeveral, detail))
         }
         Broken::HeldByAnother => {
-            let detail = "the lock was granted anew since, with another fencing token: nothing was broken";
+            let detail = "the grant of this fencing token is over, and another grant holds the lock: nothing was broken";
             Err(Problem::new(ProblemType::HeldByAnother, detail))
         }
     }

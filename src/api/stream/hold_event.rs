@@ -69,6 +69,14 @@ pub(crate) struct HoldEventView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, required = false)]
     owner: Option<String>,
+    /// Your place among those who hold the lock, from 1 on, where it is held by slots; with `granted`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 1000, value_type = u16, required = false)]
+    slot: Option<u16>,
+    /// With how many others you can hold it, you included; with `granted`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 1000, value_type = u16, required = false)]
+    slots: Option<u16>,
 }
 
 impl HoldEventView {
@@ -94,6 +102,8 @@ impl HoldEventView {
         Self {
             key: Some(key.as_str().to_owned()),
             owner: lease.owner().map(str::to_owned),
+            slot: lease.slot.map(|slot| slot.number),
+            slots: lease.slot.map(|slot| slot.slots.get()),
             ..Self::of(Name::Granted)
         }
         .with_token(token)

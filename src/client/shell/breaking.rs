@@ -40,18 +40,29 @@ pub(super) async fn break_lock(settings: &BreakSettings) -> Result<u8, CommandFa
     let Looked::Held(lock) = looked.await?.answer else {
         return nothing(&format!("the lock {name} is free"));
     };
-    if fencing_token.is_some_and(|asked| asked != lock.fencing_token) {
-        return nothing(&format!("another grant holds the lock {name} now: {}", holder(&lock)));
-    }
-    let told = format!("the lock {name}: {}", holder(&lock));
+    let number = fencing_token.unwrap_or(lock.fencing_token);
+    let told = match lock.held {
+        Some(held) if fencing_token.is_none() => {
+            let problem = format!(
+                "the lock {name} is held by slots, by {held}: say in --fencing-token whose grant to end; a GET of the lock with holders=true names them"
+            );
+            return Err(CommandFailure::new(REFUSED, problem));
+        }
+        Some(held) if number != lock.fencing_token => {
+            format!("the lock {name}: the grant with the fencing token {number}, one of {held} that hold it")
+        }
+        _ if number != lock.fencing_token => {
+            return nothing(&format!("another grant holds the lock {name} now: {}", holder(&lock)));
+        }
+        _ => format!("the lock {name}: {}", holder(&lock)),
+    };
     if *is_sure {
         say(&told);
     } else if !is_agreed(&told) {
         return nothing("as you wish");
     }
-    let broken = ask(&mut gateways, BREAK, async |gateway, patience| {
-        gateway.break_grant(lock.fencing_token, patience).await
-    });
+    let broken =
+        ask(&mut gateways, BREAK, async |gateway, patience| gateway.break_grant(number, patience).await);
     let broken = broken.await?;
     let said = match broken.answer {
         BreakAnswer::Done => "broken",
@@ -63,10 +74,10 @@ pub(super) async fn break_lock(settings: &BreakSettings) -> Result<u8, CommandFa
         }
     };
     let printed = if *json {
-        let (key, owner) = (key.as_str(), lock.owner.as_deref());
-        print_json(&EndedGrant { key, fencing_token: lock.fencing_token, owner, ended: true })
+        let owner = lock.owner.as_deref().filter(|_| number == lock.fencing_token);
+        print_json(&EndedGrant { key: key.as_str(), fencing_token: number, owner, ended: true })
     } else {
-        print(&format!("{said}: the grant of {name} with the fencing token {}\n", lock.fencing_token))
+        print(&format!("{said}: the grant of {name} with the fencing token {number}\n"))
     };
     printed.map(|()| 0).map_err(|failure| failure.and("the grant is over"))
 }

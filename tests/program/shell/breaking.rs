@@ -1,5 +1,7 @@
 //! `fencepost break` ends the grant that it has shown, and no other.
 
+use serde_json::json;
+
 use kit::proxy::{Fate, Framing, Progress};
 use kit::{Client, Proxy, fresh_token};
 
@@ -30,6 +32,25 @@ async fn break_never_ends_a_grant_that_it_did_not_show() {
     assert_eq!(number(&client).await, second);
     let broken = door.pipe(&format!("break k --yes --fencing-token {second}")).await;
     assert_eq!(broken.status, Some(0), "{broken:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_several_who_hold_a_lock_only_the_one_that_is_named_is_broken() {
+    let door = Door::plain().await;
+    let client = door.client();
+    let mut numbers = Vec::new();
+    for ttl in ["1m", "5m"] {
+        let granted = client.put(&format!("/locks/k?slots=5&ttl={ttl}")).send().await.expect(201);
+        numbers.push(granted.fencing_token());
+    }
+    let refused = door.pipe("break k --yes").await;
+    refused.expect_line(2, &["held by slots, by 2", "--fencing-token"]);
+    assert_eq!(client.get("/locks/k").send().await.json()["held"], 2);
+    // It is not the one that is shown first.
+    let broken = door.pipe(&format!("break k --yes --fencing-token {}", numbers[1])).await;
+    assert_eq!(broken.status, Some(0), "{broken:?}");
+    let left = client.get("/locks/k?holders=true").send().await.expect(200).json();
+    assert_eq!((&left["held"], &left["holders"][0]["fencing_token"]), (&json!(1), &json!(numbers[0])));
 }
 
 #[tokio::test(flavor = "multi_thread")]

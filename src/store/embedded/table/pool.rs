@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::super::life::Life;
 use super::super::record::{HeldLock, RecordId};
 use crate::lock::{Slot, Slots};
 use crate::store::wait_queue::SlotRoom;
@@ -45,12 +46,12 @@ impl Pool {
 
     /// Those whose lease is not over, first the one that ends first.
     pub(super) fn holders(&self, now: Duration) -> impl Iterator<Item = &RecordId> {
-        self.ends.keys().skip_while(move |(end, _)| *end <= now).map(|(_, id)| id)
+        self.ends.keys().skip_while(move |(end, _)| is_over(*end, now)).map(|(_, id)| id)
     }
 
     /// Those whose lease is over.
     pub(super) fn over(&self, now: Duration) -> impl Iterator<Item = &RecordId> {
-        self.ends.keys().take_while(move |(end, _)| *end <= now).map(|(_, id)| id)
+        self.ends.keys().take_while(move |(end, _)| is_over(*end, now)).map(|(_, id)| id)
     }
 
     /// The room beside those whose lease is not over.
@@ -70,4 +71,9 @@ impl Pool {
         let taken = (1..).zip(self.taken.keys()).take_while(|(slot, taken)| slot == *taken);
         u16::try_from(taken.count() + 1).unwrap_or(u16::MAX)
     }
+}
+
+/// As it is of the record itself.
+fn is_over(end: Duration, now: Duration) -> bool {
+    Life { end, longest: Duration::ZERO }.is_over(now)
 }

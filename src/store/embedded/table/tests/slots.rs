@@ -372,3 +372,18 @@ fn random_steps_agree_with_a_list_of_holders() {
     }
     assert!(grants > 1_000 && refusals > 1_000, "{grants} {refusals}");
 }
+
+/// How many hold it, and who they are, is told of the same ones: a lease of which less than a millisecond is left is over.
+#[test]
+fn those_who_are_counted_are_those_who_are_named() {
+    let mut table = table();
+    let (long, short) = (wants(token(), 9), wants(token(), 5));
+    granted(&mut table, &long, NOW);
+    granted(&mut table, &LockRequest { ttl: ttl(10), ..short }, NOW);
+    let almost = NOW + ms(10) - Duration::from_micros(300);
+    let seen = table.see(&Inspect { key: long.key.clone(), token: None }, almost);
+    let Some(Inspected::Held { sharing: Some(Sharing { held, slots, holders }), .. }) = seen else {
+        panic!("{seen:?}");
+    };
+    assert_eq!((held, slots.get(), holders.len()), (1, 9, 1));
+}
