@@ -42,7 +42,7 @@ impl LockService {
         let mut room = None;
         // A token of ours takes nothing anew.
         if !request.only_confirms() {
-            match self.room(&request.key, &account) {
+            match self.room(&request.key, request.terms.slots, &account) {
                 // A request that waits has no lock yet, and may never get one. Its grant is counted when it comes.
                 Room::Free(free) => room = free.filter(|_| request.wait.is_zero()),
                 Room::Full if request.token.is_some() => request.tenant.is_full = true,

@@ -4,7 +4,7 @@
 //! gateway is not told here. So if a tenant comes near its limit, its locks are looked at one by one, at a bounded
 //! rate.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 
 use super::LockService;
 use crate::clock::boottime;
-use crate::lock::{Ended, FencingToken, Inspected, Lease, LockKey, TokenHash};
+use crate::lock::{Ended, FencingToken, Inspected, Lease, LockKey, Sharing, Slots, TokenHash};
 use crate::store::{Inspect, MeteredStore};
 
 /// The pause between two looks at locks that may have ended elsewhere.
@@ -73,11 +73,14 @@ pub(super) struct Ledger {
 /// All times are those since boot.
 #[derive(Default)]
 struct Books {
-    held: HashMap<LockKey, Held>,
-    ends: BTreeSet<(Duration, LockKey)>,
+    held: BTreeMap<Place, Held>,
+    ends: BTreeSet<(Duration, Place)>,
     /// Accounts that are being looked through, or were a moment ago.
     reviewed: Vec<Arc<AtomicUsize>>,
 }
+
+/// What has one holder at a time: a lock, with 0, or a slot of it.
+type Place = (LockKey, u16);
 
 struct Held {
     number: FencingToken,
@@ -87,43 +90,56 @@ struct Held {
 }
 
 impl Books {
-    fn put(&mut self, key: &LockKey, held: Held) {
-        self.remove(key);
-        self.ends.insert((held.ends_at, key.clone()));
-        self.held.insert(key.clone(), held);
+    fn put(&mut self, place: &Place, held: Held) {
+        self.remove(place);
+        self.ends.insert((held.ends_at, place.clone()));
+        self.held.insert(place.clone(), held);
     }
 
-    fn remove(&mut self, key: &LockKey) -> Option<Held> {
-        let held = self.held.remove(key)?;
-        self.ends.remove(&(held.ends_at, key.clone()));
+    fn remove(&mut self, place: &Place) -> Option<Held> {
+        let held = self.held.remove(place)?;
+        self.ends.remove(&(held.ends_at, place.clone()));
         Some(held)
     }
 
-    fn lasts_until(&mut self, key: &LockKey, ends_at: Duration) {
-        if let Some(held) = self.remove(key) {
-            self.put(key, Held { ends_at, ..held });
+    fn lasts_until(&mut self, place: &Place, ends_at: Duration) {
+        if let Some(held) = self.remove(place) {
+            self.put(place, Held { ends_at, ..held });
         }
+    }
+
+    /// What is held of a lock: all of it, or some of its slots.
+    fn of(&self, key: &LockKey) -> impl Iterator<Item = (&Place, &Held)> {
+        self.held.range((key.clone(), 0)..=(key.clone(), u16::MAX))
+    }
+
+    /// Those of a lock for which that is so.
+    fn find(&self, key: &LockKey, is_so: impl Fn(&Place, &Held) -> bool) -> Vec<Place> {
+        self.of(key).filter(|(place, held)| is_so(place, held)).map(|(place, _)| place.clone()).collect()
     }
 
     fn forget_ended(&mut self, now: Duration) {
         while self.ends.first().is_some_and(|(ends_at, _)| *ends_at <= now) {
-            if let Some((_, key)) = self.ends.pop_first() {
-                self.held.remove(&key);
+            if let Some((_, place)) = self.ends.pop_first() {
+                self.held.remove(&place);
             }
         }
     }
 }
 
 impl Ledger {
-    /// Makes room for a lock. One that the account has already, by whatever token, takes none.
-    pub(super) fn room(&self, key: &LockKey, account: &Account) -> Room {
+    /// Makes room for a lock. One that the account has already, by whatever token, takes none: the grant before is over then. Of
+    /// a lock that is asked for by slots the account may have others.
+    pub(super) fn room(&self, key: &LockKey, slots: Slots, account: &Account) -> Room {
         if let Some(counted) = Counted::within(account) {
             return Room::Free(Some(counted));
         }
         let mut books = self.books.lock();
         books.forget_ended(boottime());
         self.size.store(books.held.len(), Ordering::Relaxed);
-        let has_it = books.held.get(key).is_some_and(|held| Arc::ptr_eq(&held.counted.0, &account.count));
+        let has_it = books.of(key).any(|((_, slot), held)| {
+            (slots == Slots::ONE || *slot == 0) && Arc::ptr_eq(&held.counted.0, &account.count)
+        });
         drop(books);
         match Counted::within(account) {
             Some(counted) => Room::Free(Some(counted)),
@@ -158,65 +174,73 @@ impl Ledger {
         let mut books = self.books.lock();
         books.forget_ended(now);
         let (number, ends_at) = (lease.fencing_token, now + Duration::from_millis(lease.left_ms));
-        match books.held.get(key) {
+        let place = (key.clone(), lease.slot.map_or(0, |slot| slot.number));
+        match books.held.get(&place) {
             // It belongs to the account that took it, even if another one renews it. News overtake each other.
             Some(held) if held.number > number => {}
-            Some(held) if held.number == number => books.lasts_until(key, ends_at),
+            Some(held) if held.number == number => books.lasts_until(&place, ends_at),
             _ => {
                 let counted = room.unwrap_or_else(|| Counted::new(account));
                 // The grant before it is over, whosever that was.
-                books.put(key, Held { number, token, ends_at, counted });
+                books.put(&place, Held { number, token, ends_at, counted });
             }
+        }
+        // A lock that is held alone has no slots, and one that is held by slots is not held alone.
+        let is_over = |(_, slot): &Place, held: &Held| (*slot == 0) != (place.1 == 0) && held.number < number;
+        for place in books.find(key, is_over) {
+            books.remove(&place);
         }
         self.size.store(books.held.len(), Ordering::Relaxed);
     }
 
     /// The lease goes on, as its keeper says.
     pub(super) fn lasts(&self, key: &LockKey, lease: &Lease) {
-        self.change(key, |books, held| {
-            if held == lease.fencing_token {
-                books.lasts_until(key, boottime() + Duration::from_millis(lease.left_ms));
-            }
-        });
+        let ends_at = boottime() + Duration::from_millis(lease.left_ms);
+        let is_it = |_: &Place, held: &Held| held.number == lease.fencing_token;
+        self.change(key, is_it, |books, place| books.lasts_until(place, ends_at));
     }
 
     /// A grant has ended. A lock that is kept for the rest of its `min_hold` counts until then.
     pub(super) fn ended(&self, key: &LockKey, ended: Ended) {
-        self.change(key, |books, held| match ended.kept_ms {
-            _ if held > ended.fencing_token => {}
-            0 => drop(books.remove(key)),
-            kept_ms => books.lasts_until(key, boottime() + Duration::from_millis(kept_ms)),
+        let is_over = |(_, slot): &Place, held: &Held| {
+            held.number == ended.fencing_token || *slot == 0 && held.number < ended.fencing_token
+        };
+        self.change(key, is_over, |books, place| match ended.kept_ms {
+            0 => drop(books.remove(place)),
+            kept_ms => books.lasts_until(place, boottime() + Duration::from_millis(kept_ms)),
         });
     }
 
     /// The token does not hold the lock.
     pub(super) fn lost(&self, key: &LockKey, token: &TokenHash) {
-        self.change(key, |books, _| {
-            if books.held.get(key).is_some_and(|held| held.token == *token) {
-                drop(books.remove(key));
-            }
-        });
+        self.change(key, |_, held| held.token == *token, |books, place| drop(books.remove(place)));
     }
 
-    fn change(&self, key: &LockKey, change: impl FnOnce(&mut Books, FencingToken)) {
+    fn change(
+        &self,
+        key: &LockKey,
+        is_so: impl Fn(&Place, &Held) -> bool,
+        change: impl Fn(&mut Books, &Place),
+    ) {
         if self.size.load(Ordering::Relaxed) == 0 {
             return;
         }
         let mut books = self.books.lock();
-        let Some(number) = books.held.get(key).map(|held| held.number) else { return };
-        change(&mut books, number);
+        for place in books.find(key, is_so) {
+            change(&mut books, &place);
+        }
         self.size.store(books.held.len(), Ordering::Relaxed);
     }
 }
 
 impl LockService {
     /// Makes room for a lock of this account.
-    pub(super) fn room(&self, key: &LockKey, account: &Account) -> Room {
+    pub(super) fn room(&self, key: &LockKey, slots: Slots, account: &Account) -> Room {
         if self.ledger.begin_review(account) {
             let (ledger, store) = (self.ledger.clone(), self.store.clone());
             tokio::spawn(review(ledger, account.clone(), store, self.store_timeout / 2));
         }
-        self.ledger.room(key, account)
+        self.ledger.room(key, slots, account)
     }
 }
 
@@ -225,11 +249,12 @@ pub(super) async fn review(ledger: Arc<Ledger>, account: Account, store: Metered
     let of_account: Vec<_> = {
         let books = ledger.books.lock();
         let held = books.held.iter().filter(|(_, held)| Arc::ptr_eq(&held.counted.0, &account.count));
-        held.map(|(key, held)| (key.clone(), held.number)).collect()
+        held.map(|((key, _), held)| (key.clone(), held.number)).collect()
     };
     for (key, number) in of_account {
         match store.call(Inspect { key: key.clone(), token: None }, Instant::now() + patience).await {
             Ok(Inspected::Held { lease, .. }) if lease.fencing_token == number => {}
+            Ok(Inspected::Held { sharing: Some(sharing), .. }) if may_be_among(&sharing, number) => {}
             Ok(_) => ledger.ended(&key, Ended { fencing_token: number, kept_ms: 0 }),
             // It is not the time for looks.
             Err(_) => break,
@@ -240,11 +265,18 @@ pub(super) async fn review(ledger: Arc<Ledger>, account: Account, store: Metered
     ledger.books.lock().reviewed.retain(|count| !Arc::ptr_eq(count, &account.count));
 }
 
+/// Whether a grant is one of those who share a lock. Not all of many are named.
+fn may_be_among(sharing: &Sharing<Vec<Lease>>, number: FencingToken) -> bool {
+    let are_all_named = usize::try_from(sharing.held).is_ok_and(|held| held <= sharing.holders.len());
+    !are_all_named || sharing.holders.iter().any(|lease| lease.fencing_token == number)
+}
+
 #[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
 
     use super::*;
+    use crate::lock::Slot;
 
     fn lease(number: u64, left_ms: u64) -> Lease {
         Lease {
@@ -264,7 +296,7 @@ mod tests {
     fn what_is_held_counts_until_it_is_known_to_have_ended() {
         let (ledger, account) = (Ledger::default(), Account { count: Arc::default(), most: 2 });
         let (token, hour_ms) = (TokenHash::from_bytes([1; 32]), 3_600_000);
-        let take = |name: &str, number, ms| match ledger.room(&key(name), &account) {
+        let take = |name: &str, number, ms| match ledger.room(&key(name), Slots::ONE, &account) {
             Room::Free(room) => {
                 ledger.holds(&key(name), token, &lease(number, ms), &account, room);
                 true
@@ -288,7 +320,7 @@ mod tests {
         // A lease that is over counts no more, and a room that was not used is given back.
         assert!(take("d", 5, 0) && take("e", 6, hour_ms) && take("f", 7, hour_ms) && !take("g", 8, hour_ms));
         ledger.ended(&key("f"), Ended { fencing_token: lease(7, 1).fencing_token, kept_ms: 0 });
-        drop(ledger.room(&key("h"), &account));
+        drop(ledger.room(&key("h"), Slots::ONE, &account));
         assert_eq!(count(), 1);
         // What was granted elsewhere counts once it is renewed here, also beyond the most.
         for number in 10..13 {
@@ -301,5 +333,37 @@ mod tests {
         assert_eq!((count(), other.count.load(Ordering::Relaxed)), (3, 1));
         let books = ledger.books.lock();
         assert_eq!((books.held.len(), books.ends.len()), (4, 4));
+    }
+
+    #[test]
+    fn each_slot_of_a_lock_counts() {
+        let (ledger, account) = (Ledger::default(), Account { count: Arc::default(), most: 3 });
+        let token = |byte| TokenHash::from_bytes([byte; 32]);
+        let slot = |number, at| Lease {
+            slot: Some(Slot { number: at, slots: Slots::MOST }),
+            ..lease(number, 9_000)
+        };
+        let takes = |by, lease: Lease, slots| match ledger.room(&key("a"), slots, &account) {
+            Room::Free(room) => {
+                ledger.holds(&key("a"), token(by), &lease, &account, room);
+                true
+            }
+            Room::Full => false,
+        };
+        let count = || account.count.load(Ordering::Relaxed);
+        for number in 1..=3 {
+            assert!(takes(number, slot(number.into(), number.into()), Slots::MOST));
+        }
+        assert!(count() == 3 && !takes(4, slot(4, 4), Slots::MOST));
+        // Who has one already is told of it again, and it is the same.
+        ledger.holds(&key("a"), token(2), &slot(2, 2), &account, None);
+        assert_eq!(count(), 3);
+        ledger.ended(&key("a"), Ended { fencing_token: lease(2, 1).fencing_token, kept_ms: 0 });
+        ledger.lost(&key("a"), &token(3));
+        assert_eq!(count(), 1);
+        // Whoever is granted the lock alone has no others beside it.
+        assert!(takes(5, slot(5, 2), Slots::MOST) && takes(6, lease(6, 9_000), Slots::ONE));
+        assert_eq!((count(), ledger.size.load(Ordering::Relaxed)), (1, 1));
+        assert!(takes(7, slot(7, 1), Slots::MOST) && count() == 1);
     }
 }

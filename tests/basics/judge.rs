@@ -538,6 +538,23 @@ fn a_break_ends_the_grant_that_it_names_and_no_other() {
     assert_eq!(judge(Some(4), Answer::NotDone, vec![release]), ["I9"]);
 }
 
+/// Of three servers one is freed by the release and one by the break: neither is told that it was done.
+#[test]
+fn on_a_quorum_a_release_and_a_break_may_end_a_grant_together() {
+    let judge = |is_of_quorum, at| {
+        let broken = operation("x", "", Action::Break { number: Some(5) }, at, Answer::NotHeld);
+        let operations = vec![
+            acquire("a", "a", (0, 10), granted(5)),
+            Operation { token: None, ..broken },
+            release("r", "a", (40, 60), Answer::NotHeld),
+        ];
+        judge_all(History { operations, is_of_quorum, ..History::default() })
+    };
+    assert_eq!(judge(true, (41, 50)), [""; 0]);
+    assert!(judge(false, (41, 50)).contains(&"I9"));
+    assert!(judge(true, (61, 70)).contains(&"I9"));
+}
+
 #[test]
 fn without_holds_only_exclusion_is_not_judged() {
     let judge = |second: Vec<Operation>| {

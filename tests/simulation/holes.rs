@@ -16,7 +16,7 @@ const MORE: [(&str, Store, &str, &str); 21] = [
     (
         "an attempt that is superseded may still be granted",
         Store::Redis,
-        "if superseded ~= '' then tombstone = void(KEYS[7], tombstone, superseded, ARGV[3]) end",
+        "if superseded ~= '' then tombstone = void(KEYS[10], tombstone, superseded, ARGV[3]) end",
         "",
     ),
     (
@@ -40,7 +40,7 @@ const MORE: [(&str, Store, &str, &str); 21] = [
     (
         "another's lock is released",
         Store::Redis,
-        "local frees = lock and token_of(lock) == ARGV[1]",
+        "local frees = own or lock and token_of(lock) == ARGV[1]",
         "local frees = lock",
     ),
     (

@@ -315,6 +315,7 @@ pub async fn play(settings: Settings) -> Closed {
         moves: Vec::from_iter(
             world.are_nodes_clocks_apart().then_some(Span { start_us: 0, end_us: u64::MAX }),
         ),
+        misread: if world.settings.store == Store::File { history.losses.clone() } else { Vec::new() },
     };
     closed.violations.extend(once::judge(&closed.records, &disturbances));
     closed.history.asks_replicas = world.settings.asks_replicas();

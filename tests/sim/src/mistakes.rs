@@ -10,11 +10,11 @@ pub const MISTAKES: [(&str, &str, &str); 14] = [
         "if not least_ms or least_ms <= 0 then",
         "if least_ms or true then",
     ),
-    ("a release leaves no tombstone", "set_tombstone(KEYS[7], outcome, ARGV[3])", ""),
+    ("a release leaves no tombstone", "set_tombstone(KEYS[10], outcome, ARGV[3])", ""),
     (
         "an attempt that is rolled back is not voided",
-        "if voids then void(KEYS[7]",
-        "if nil then void(KEYS[7]",
+        "if voids then void(KEYS[10]",
+        "if nil then void(KEYS[10]",
     ),
     ("another attempt's grant is rolled back", " and attempt_of(lock) == ARGV[2] then", " then"),
     ("a grant is broken by any number", "~= ARGV[5] then return { 2 }", "== '' then return { 2 }"),
@@ -25,11 +25,15 @@ pub const MISTAKES: [(&str, &str, &str); 14] = [
     ),
     (
         "a confirmation takes the lock",
-        "if MODE == 'confirm' and (not lock or was_held_by(lock, TOKEN)) then return { 3 } end",
+        "if MODE == 'confirm' and (not lock or not pool and was_held_by(lock, TOKEN)) then return { 3 } end",
         "if MODE == 'confirm' and not lock then MODE = 'grant' end",
     ),
     ("one who is refused loses its ticket", "queue.leave_place(TOKEN, ticket)", "queue.remove_place(TOKEN)"),
     ("a position is one too low", "rank and rank + 1 or 0, place", "rank or 0, place"),
-    ("an offer is not passed on", "if offer and offer.token == token then hand_off() end", ""),
+    (
+        "an offer is not passed on",
+        "(outcome == 1 or has_left and offer and offer.token == ARGV[1])",
+        "outcome == 1",
+    ),
     ("a ticket has no end", "if #lost == 0 then return end", "do return end"),
 ];

@@ -33,6 +33,8 @@ pub struct Disturbances {
     pub kills: Vec<Span>,
     /// When what is left of a lease may have been read by another clock.
     pub moves: Vec<Span>,
+    /// When for how long results are kept may have been read by a wrong clock: one that was seen after that may end early.
+    pub misread: Vec<Span>,
 }
 
 /// All that is wrong.

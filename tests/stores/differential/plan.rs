@@ -85,7 +85,25 @@ pub fn draw(seed: u64, number: u64) -> Vec<Step> {
             _ => step,
         });
     }
+    // In half of them there are no slots: most of what there is has nothing to do with them.
+    let is_asked = |step: &mut Step| match &mut step.what {
+        What::Ask { request, .. } if number.is_multiple_of(2) => alone(request),
+        _ => {}
+    };
+    steps.iter_mut().for_each(is_asked);
     steps
+}
+
+/// Asks for a lock that has one holder at a time.
+fn alone(request: &mut Request) {
+    if let Request::Try(Try(lock))
+    | Request::Confirm(Confirm(lock))
+    | Request::Poll(Poll(lock))
+    | Request::Enqueue(Enqueue { lock, .. })
+    | Request::LastPoll(LastPoll { lock, .. }) = request
+    {
+        lock.terms.slots = Slots::ONE;
+    }
 }
 
 fn something(random: &mut StdRng) -> What {

@@ -262,11 +262,24 @@ impl Case<'_> {
                 let is_first =
                     !releases().any(|other| other.id != release.id && other.span.start_us < span.end_us);
                 let is_denied = matches!(release.answer, Answer::NotHeld | Answer::HeldByAnother(_));
-                if is_within && is_first && is_denied && !self.may_be_of_a_deposed(release) {
+                let is_excused = self.may_be_of_a_deposed(release) || self.is_broken_beside(release);
+                if is_within && is_first && is_denied && !is_excused {
                     found.add("I9", &format!("{hold:?} is denied"), release);
                 }
             }
         }
+    }
+
+    /// Whether somebody breaks the lock meanwhile, on a quorum: then each of them may have ended the grant on too few servers to be
+    /// told so, and both together on most.
+    fn is_broken_beside(&self, release: &Operation) -> bool {
+        let (start_us, end_us) = (release.span.start_us, release.span.end_us);
+        let is_beside = |other: &&Operation| {
+            matches!(other.action, Action::Break { .. })
+                && other.span.start_us < end_us
+                && start_us < other.span.end_us
+        };
+        self.history.is_of_quorum && self.operations.iter().any(is_beside)
     }
 
     /// I7: soon after the last fault, whoever holds a lock was told of it.

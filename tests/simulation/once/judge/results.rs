@@ -1,7 +1,7 @@
 //! One result, which stays as long as it is kept (O1 to O3).
 
 use super::super::{Action, Answer, Operation, Seen, State};
-use super::{Found, ROUNDING_US, Record};
+use super::{Found, ROUNDING_US, Record, overlaps};
 
 impl Record<'_> {
     /// O2: what one is told was posted by the worker of that number, and not too long ago.
@@ -114,10 +114,11 @@ impl Record<'_> {
                 && store.may_be_done()
                 && self.may_have_been_told(store, *number)
         };
-        let stores = self.operations.iter().filter(is_its);
-        let least_us = stores.map(|store| store.start_us + self.keeps_us(store).0).min();
+        let stores = || self.operations.iter().filter(is_its);
+        let least_us = stores().map(|store| store.start_us + self.keeps_us(store).0).min();
         let is_kept = least_us.is_some_and(|until_us| after.end_us + ROUNDING_US < until_us);
-        if !is_kept || self.may_be_broken(before, after) {
+        let is_misread = stores().any(|store| overlaps(&self.disturbances.misread, store, after));
+        if !is_kept || is_misread || self.may_be_broken(before, after) {
             return;
         }
         let its_worker = match &before.answer {

@@ -12,7 +12,7 @@ mod of_tokens;
 
 type Test = (&'static str, fn());
 
-pub const ALL: [Test; 24] = [
+pub const ALL: [Test; 25] = [
     (
         "a_break_that_nobody_heard_of_may_still_be_done",
         of_results::a_break_that_nobody_heard_of_may_still_be_done,
@@ -25,6 +25,10 @@ pub const ALL: [Test; 24] = [
     (
         "a_result_that_is_gone_before_its_time_is_found",
         of_results::a_result_that_is_gone_before_its_time_is_found,
+    ),
+    (
+        "a_result_whose_time_a_wrong_clock_has_read_may_end_early",
+        of_results::a_result_whose_time_a_wrong_clock_has_read_may_end_early,
     ),
     ("a_result_that_stays_after_its_time_is_found", of_results::a_result_that_stays_after_its_time_is_found),
     ("another_answer_to_the_same_result_is_found", of_results::another_answer_to_the_same_result_is_found),

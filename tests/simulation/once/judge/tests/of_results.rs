@@ -46,6 +46,25 @@ pub fn a_result_that_changes_is_found() {
     begun().to("a", give_up(), Answer::GivenUp).breaks("O1");
 }
 
+/// A wall clock that was set ahead while the machine was off: results that are there after that end early.
+pub fn a_result_whose_time_a_wrong_clock_has_read_may_end_early() {
+    let misread_at = |at_us: u64| {
+        let mut told = told()
+            .to("a", begin(), work(1, 0))
+            .to("a", store("r"), stored(1))
+            .after_ms(100)
+            .to("b", begin(), done(1, "r"))
+            .after_ms(20_000)
+            .to("c", begin(), work(2, 0));
+        let stored_us = told.operations[1].end_us;
+        told.disturbances.misread =
+            vec![Span { start_us: stored_us + at_us, end_us: stored_us + at_us + MS }];
+        told
+    };
+    misread_at(50 * MS).is_right();
+    misread_at(60_000 * MS).breaks("O1");
+}
+
 pub fn a_result_that_is_gone_before_its_time_is_found() {
     let history = |ms, keep_s| {
         let store = Action::Store { result: "r".to_owned(), status: None, keep_s, number: None };
