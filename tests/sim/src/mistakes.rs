@@ -17,7 +17,7 @@ pub const MISTAKES: [(&str, &str, &str); 14] = [
         "if nil then void(KEYS[10]",
     ),
     ("another attempt's grant is rolled back", " and attempt_of(lock) == ARGV[2] then", " then"),
-    ("a grant is broken by any number", "~= ARGV[5] then return { 2 }", "== '' then return { 2 }"),
+    ("a grant is broken by any number", "~= ARGV[5]) then return { 2 }", "== '') then return { 2 }"),
     (
         "a look pins what a connection holds",
         "if by ~= PINNED and not is_of_connection(by) then",
