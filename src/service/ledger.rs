@@ -361,7 +361,7 @@ mod tests {
         ledger.ended(&key("a"), Ended { fencing_token: lease(2, 1).fencing_token, kept_ms: 0 });
         ledger.lost(&key("a"), &token(3));
         assert_eq!(count(), 1);
-        // Whoever is granted the lock alone has no others beside it.
+        // A grant of the lock alone has no others beside it.
         assert!(takes(5, slot(5, 2), Slots::MOST) && takes(6, lease(6, 9_000), Slots::ONE));
         assert_eq!((count(), ledger.size.load(Ordering::Relaxed)), (1, 1));
         assert!(takes(7, slot(7, 1), Slots::MOST) && count() == 1);
