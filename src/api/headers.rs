@@ -6,6 +6,7 @@ use axum::http::HeaderName;
 pub(super) const LEASE_TOKEN: HeaderName = HeaderName::from_static("lease-token");
 /// The fencing token, to show to the resource that the lock protects.
 pub(super) const FENCING_TOKEN: HeaderName = HeaderName::from_static("fencing-token");
+/// The place of a grant beside the other holders of its lock.
 pub(super) const SLOT: HeaderName = HeaderName::from_static("slot");
 /// Names a request, in its answer and in the log.
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");

@@ -71,8 +71,7 @@ impl LeaseArgs {
 }
 
 fn slots(text: &str) -> Result<Slots, String> {
-    Slots::parse(text.as_bytes())
-        .ok_or_else(|| "write how many may hold the lock at once: 1 to 1000, or any".into())
+    Slots::parse(text.as_bytes()).ok_or_else(|| Slots::FORM.into())
 }
 
 /// That there is a ttl at all. What is too short for the gateway, it says itself.

@@ -12,6 +12,9 @@ impl Slots {
     /// The most that there can be: what a reader says.
     pub const MOST: Self = Self(NonZeroU16::new(1_000).unwrap());
 
+    /// What people are to write.
+    pub const FORM: &str = "write how many may hold the lock at once: 1 to 1000, or any";
+
     /// `None` for zero, and for more than there can be.
     pub fn new(number: u16) -> Option<Self> {
         NonZeroU16::new(number).map(Self).filter(|slots| *slots <= Self::MOST)

@@ -51,7 +51,7 @@ async fn a_lock_of_which_a_key_is_missing_is_free() {
     }
 }
 
-/// S10. The keys are there for nobody once the last lease is over, also where all holders have died.
+/// S10. No key outlives the last lease by more than a minute, also if all holders have died.
 #[tokio::test(flavor = "multi_thread")]
 async fn all_keys_end_a_minute_after_the_last_lease() {
     let (stage, client) = stage().await;
@@ -92,7 +92,7 @@ async fn all_keys_end_a_minute_after_the_last_lease() {
     assert_eq!(ttls().await, [-2; 4]);
 }
 
-/// Rule 6: a server that is out of memory grants no slot, and whoever has one can renew and release it.
+/// Rule 6: a server that is out of memory grants no slot, and a holder can renew and release its own.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slot_is_renewed_and_released_where_memory_is_out() {
     let (stage, client) = stage().await;

@@ -219,12 +219,7 @@ pub(super) fn read_flag(pairs: &mut Pairs, name: &str, default: bool) -> Result<
 /// The number of a `slots`.
 fn read_slots(pairs: &mut Pairs) -> Result<Slots, Problem> {
     let Some(text) = pairs.take("slots") else { return Ok(Slots::ONE) };
-    Slots::parse(&text).ok_or_else(|| {
-        bad_parameter(
-            "slots",
-            format!("write how many may hold the lock at once: 1 to {}, or any", Slots::MOST.get()),
-        )
-    })
+    Slots::parse(&text).ok_or_else(|| bad_parameter("slots", Slots::FORM))
 }
 
 pub(super) fn read_wait(pairs: &mut Pairs, limits: &Limits) -> Result<Duration, Problem> {

@@ -320,7 +320,7 @@ fn format_of(file: &Path) -> u64 {
     read.open_table(NUMBERS).unwrap().get("format").unwrap().unwrap().value()
 }
 
-/// So whoever goes back to the program before it need not leave the file behind. With the first record or slot, that program
+/// So the program before it can still use the file. With the first record or slot, that program
 /// refuses the file: it would forget it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_has_the_layout_of_locks_until_there_is_a_record_or_a_slot() {

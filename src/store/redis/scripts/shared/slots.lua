@@ -12,13 +12,16 @@
 -- server that cannot be done. All scripts pass over what has ended; those that hand off remove it.
 
 local ALL, KEPT = '*', string.rep('0', TOKEN_HASH_DIGITS)
+
+local function whole(number) return string.format('%.0f', number) end
+
 -- No lease ends so late; the `*` of `ends` is over after it.
-local LAST_END = string.format('%.0f', LARGEST_NUMBER - 1)
+local LAST_END = whole(LARGEST_NUMBER - 1)
 
 -- Whether what `held` took for an offer is a lock that several hold.
 local function are_several(offer) return offer and not offer.token end
 
--- Those who hold the lock, as the keys have it: `open` is whether there are any keys of it.
+-- Those who hold the lock, as the keys have it.
 local function read_slots(HELD, ENDS, WIDE)
   local time = redis.call('TIME')
   local NOW_MS = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -41,7 +44,7 @@ local function read_slots(HELD, ENDS, WIDE)
 
   -- So many, first those that end first.
   local function first(most)
-    local found = redis.call('ZRANGEBYSCORE', ENDS, '(' .. string.format('%.0f', NOW_MS), LAST_END,
+    local found = redis.call('ZRANGEBYSCORE', ENDS, '(' .. whole(NOW_MS), LAST_END,
       'WITHSCORES', 'LIMIT', 0, most)
     local fields, grants = {}, {}
     for i = 1, #found, 2 do fields[#fields + 1] = found[i] end
@@ -54,7 +57,7 @@ local function read_slots(HELD, ENDS, WIDE)
 
   -- How many hold it, and the smallest number that one of them has said.
   local function sharing()
-    local over = redis.call('ZRANGEBYSCORE', ENDS, '-inf', string.format('%.0f', NOW_MS))
+    local over = redis.call('ZRANGEBYSCORE', ENDS, '-inf', whole(NOW_MS))
     local is_over = {}
     for _, field in ipairs(over) do is_over[field] = true end
     local said = redis.call('ZRANGE', WIDE, 0, #over, 'WITHSCORES')
@@ -70,8 +73,6 @@ local function read_slots(HELD, ENDS, WIDE)
 
   return { NOW_MS = NOW_MS, grant_of = grant_of, first = first, sharing = sharing }
 end
-
-local function whole(number) return string.format('%.0f', number) end
 
 -- What stands of a grant in its field.
 local function written(grant)
