@@ -209,10 +209,7 @@ async fn a_server_of_a_quorum_that_was_away_ends_the_grant_too() {
     let quorum = quorum::Quorum::start(3).await;
     let gateway = quorum.gateway(&["--store-timeout", "4s"]).await;
     let client = Client::new(gateway.address);
-    quorum::is_ready(&client).await;
-    for node in &quorum.nodes {
-        quorum::counts(node).await;
-    }
+    quorum::asks_all(&gateway, &quorum).await;
     let held = client.put("/locks/k?ttl=2m").send().await.expect(201);
     for node in &quorum.nodes {
         eventually("all have it", async || quorum::has_lock(node, "k").await).await;

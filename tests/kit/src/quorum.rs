@@ -3,6 +3,7 @@
 use futures_util::future::join_all;
 use tokio::sync::OnceCell;
 
+use super::metrics::Scrape;
 use super::{Client, Gateway, RedisServer, end_with_the_tests, eventually, server_port};
 
 /// What a server is started with that loses nothing when it is killed, unless somebody says otherwise meanwhile.
@@ -76,6 +77,19 @@ impl Quorum {
         for node in &self.nodes {
             counts(node).await;
         }
+    }
+}
+
+/// Waits until this gateway asks every node: it may hear that one counts later than the node itself, or another gateway.
+pub async fn asks_all(gateway: &Gateway, quorum: &Quorum) {
+    for node in &quorum.nodes {
+        let series =
+            format!("fencepost_quorum_members{{server=\"127.0.0.1:{}\",status=\"counts\"}}", node.port());
+        eventually("the gateway asks the node", async || {
+            let scrape = Scrape::of(gateway.address).await;
+            scrape.series().contains(series.as_str()) && scrape.get(&series) == 1.0
+        })
+        .await;
     }
 }
 

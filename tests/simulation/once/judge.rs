@@ -227,7 +227,8 @@ impl<'a> Record<'a> {
             || self.operations.iter().any(|store| {
                 matches!(store.action, Action::Store { .. })
                     && store.may_be_done()
-                    && store.start_us + self.keeps_us(store).0 <= after.end_us
+                    && (store.start_us + self.keeps_us(store).0 <= after.end_us
+                        || overlaps(&self.disturbances.misread, store, after))
             })
     }
 

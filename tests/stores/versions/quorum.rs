@@ -8,7 +8,7 @@ use super::redis::{
     ask, each_lock_is_as_it_was, largest_number, lay_down, lines_of, look, number_of, take_locks,
 };
 use super::{hold_against, recorded, versions};
-use kit::quorum::{BRIEF, RECORD, counts_soon, is_ready};
+use kit::quorum::{BRIEF, RECORD, asks_all, counts_soon, is_ready};
 use kit::{Client, Quorum, RedisServer, eventually};
 
 const FIXTURE: &str = "quorum.txt";
@@ -42,8 +42,7 @@ async fn what_lies_on_a_server_of_a_quorum_is_what_is_recorded_of_this_version()
     let quorum = Quorum::start(3).await;
     let gateway = quorum.gateway(&[]).await;
     let client = Client::new(gateway.address);
-    quorum.is_whole().await;
-    is_ready(&client).await;
+    asks_all(&gateway, &quorum).await;
     let _held = take_locks(&client, "5m").await;
     ask(&client, "PUT", "key=broken&ttl=5m", "broken").await.expect(201);
     let number = client.get("/lock?key=broken").send().await.expect(200).fencing_token();
