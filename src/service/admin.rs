@@ -1,5 +1,7 @@
 //! What operators do: looking at all locks, and breaking one.
 
+use std::iter;
+
 use tokio::time::timeout;
 
 use super::{Doing, LockService, Turn};
@@ -37,16 +39,19 @@ impl LockService {
     ) -> Result<Broken, StoreError> {
         let deadline = self.deadline();
         let look = Inspect { key: key.clone(), token: None };
-        let (lease, sharing) = match self.settle_call(deadline, look).await.map_err(nothing_done)?.answer {
+        let (first, sharing) = match self.settle_call(deadline, look).await.map_err(nothing_done)?.answer {
             Inspected::Free { .. } => return Ok(Broken::NotHeld),
             Inspected::Held { lease, sharing, .. } => (lease, sharing),
         };
         // Of several, only the one that was named: a look shows at most a hundred of them, and the store knows all.
-        let found = match (number, sharing) {
+        let (found, seen) = match (number, sharing) {
             (None, Some(_)) => return Ok(Broken::HeldBySeveral),
-            (Some(number), Some(_)) => number,
-            (Some(number), None) if number != lease.fencing_token => return Ok(Broken::HeldByAnother),
-            (_, None) => lease.fencing_token,
+            (Some(number), Some(sharing)) => {
+                let is_its = |lease: &Lease| lease.fencing_token == number;
+                (number, iter::once(first).chain(sharing.holders).find(is_its))
+            }
+            (Some(number), None) if number != first.fencing_token => return Ok(Broken::HeldByAnother),
+            (_, None) => (first.fencing_token, Some(first)),
         };
         let end = Break { key: key.clone(), fence: found };
         let settled = self.watch.or_unclear(key, self.settle_call(deadline, end).await)?;
@@ -58,10 +63,10 @@ impl LockService {
             _ if settled.in_doubt => self.watch.tell(key, || Doing::Unclear),
             _ => {}
         }
-        Ok(match settled.answer {
-            // An earlier copy has ended the grant, or the grant has ended by itself. Both are what was asked for.
-            Broken::NotHeld | Broken::HeldByAnother if settled.in_doubt => Broken::Broken(lease),
-            answer => answer,
+        Ok(match (settled.answer, seen) {
+            // An earlier copy has ended the grant that was seen, or it has ended by itself. Both are what was asked for.
+            (Broken::NotHeld | Broken::HeldByAnother, Some(seen)) if settled.in_doubt => Broken::Broken(seen),
+            (answer, _) => answer,
         })
     }
 }

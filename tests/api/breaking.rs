@@ -168,6 +168,34 @@ async fn a_cut_around_a_break_breaks_once() {
     }
 }
 
+/// A look shows first whose lease ends first, which is another.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cut_around_a_break_of_one_of_several_breaks_that_one_once() {
+    let scene = Scene::start().await;
+    held(&scene, "warm-too").await;
+    for (name, fate, _) in crate::lost_replies::failures() {
+        let key = name.replace(' ', "-");
+        let share = async |ttl: &str| {
+            let address = format!("/locks/{key}?slots=3&ttl={ttl}");
+            scene.client.put(&address).token(&fresh_token()).send().await.expect(201)
+        };
+        let break_by = async |number: u64| {
+            scene.client.delete(&format!("/locks/{key}?force=true&fencing_token={number}")).send().await
+        };
+        let (first, second) = (share("1m").await, share("2m").await);
+        // Nobody has had this number.
+        let none = first.fencing_token() - 1;
+        scene.proxy.expect(&none.to_string(), fate.clone());
+        break_by(none).await.expect_problem(409, "held-by-another");
+        scene.proxy.expect(&second.fencing_token().to_string(), fate);
+        break_by(second.fencing_token()).await.expect(204);
+        break_by(second.fencing_token()).await.expect_problem(409, "held-by-another");
+        let left = scene.client.get(&format!("/locks/{key}")).send().await.expect(200).json();
+        assert_eq!(left["fencing_token"].as_u64(), Some(first.fencing_token()), "{name}");
+        assert_eq!(left["held"], 1, "{name}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copy_of_a_break_that_comes_late_ends_no_other_grant() {
     let scene = Scene::start().await;

@@ -4,6 +4,8 @@ use serde_json::{Value, json};
 
 use kit::{Answer, Client, Gateway, RedisServer, cluster, eventually, fresh_token, quorum};
 
+mod lines;
+
 /// The two forms of the address.
 const FORMS: [&str; 2] = ["/locks/k?", "/lock?key=k&"];
 

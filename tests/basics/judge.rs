@@ -1,9 +1,10 @@
 //! The judge of histories is judged: a run in which a promise was broken is found out, and one that was right is not.
 
-use kit::history::{Action, Answer, Failover, History, Holder, Operation, Span, Terms, Update, check};
+use kit::history::{Action, Answer, Failover, History, Holder, Operation, Share, Span, Terms, Update, check};
 
 mod connections;
 mod losses;
+mod shares;
 
 const TTL_MS: u64 = 1_000;
 
@@ -26,6 +27,7 @@ fn operation(
         true_at_us: None,
         ended_us: None,
         terms: Terms::default(),
+        share: Share::default(),
     }
 }
 

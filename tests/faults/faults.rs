@@ -89,7 +89,7 @@ pub async fn round<R: Rig>(
         .map(|_| {
             let random = StdRng::seed_from_u64(random.random());
             let visitor = Visitor::new(rig.doors(), witness.clone(), resources.clone(), random);
-            let visitor = visitor.with_ttls(rig.ttls());
+            let visitor = visitor.with_ttls(rig.ttls()).who_shares(rig.may_share());
             let is_over = is_over.clone();
             tokio::spawn(visitor.work_while(move || !is_over.load(Ordering::Relaxed)))
         })

@@ -19,3 +19,4 @@ mod redis_layouts;
 mod redis_server_states;
 mod replicas_ack;
 mod rigs;
+mod slots;

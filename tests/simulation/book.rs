@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use kit::history::{Action, Answer, Failover, History, Operation, Span, Update, now_us};
+use kit::history::{Action, Answer, Failover, History, Operation, Share, Span, Update, now_us};
 
 use crate::gateways::{Reply, Request};
 use crate::once;
@@ -50,6 +50,7 @@ impl Book {
             true_at_us: None,
             ended_us: None,
             terms: request.terms,
+            share: Share::default(),
         });
         (at, is_written)
     }
@@ -65,7 +66,7 @@ impl Book {
                 Action::Release | Action::Look | Action::Break { .. } => None,
             };
             operation.answer = reply.answer;
-            operation.token = reply.token;
+            (operation.token, operation.share) = (reply.token, reply.share);
         }
         operation.clone()
     }

@@ -21,6 +21,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const SHORTEST_TTL_MS: u64 = 200;
 const LONGEST_TTL_MS: u64 = 3_000;
 
+/// What the names of locks begin with that several hold at once.
+pub const POOL: &str = "pool-";
+/// How many may hold a lock at once, as clients say: nobody else, a few, or all who say so.
+const MOST_BESIDE: [Option<u16>; 6] = [None, Some(1), Some(2), Some(3), Some(5), Some(1_000)];
+
 /// What becomes of a request and its answer between client and gateway.
 #[derive(Clone, Copy, Default)]
 struct Way {
@@ -51,13 +56,17 @@ impl Client {
 
     pub async fn live(mut self) {
         while !self.world.is_over() {
-            let key = self.world.key(&mut self.random);
+            let shares = self.world.settings.has_pools() && self.random.random_bool(0.3);
+            let key = match shares {
+                true => self.world.pool(&mut self.random),
+                false => self.world.key(&mut self.random),
+            };
             match self.random.random_range(0..20) {
                 0 => drop(self.ask(&key, None, Action::Look, Duration::ZERO).await),
                 1 if self.random.random_bool(0.5) => self.meddle(&key).await,
                 1 => self.break_lock(&key).await,
                 2 => {
-                    let alone = format!("alone-{}", self.next_id());
+                    let alone = format!("{}alone-{}", if shares { POOL } else { "" }, self.next_id());
                     self.visit(&alone, self.world.settings.store.longest_ttl_ms(), Duration::ZERO).await;
                 }
                 3..=6 => self.hold(&key).await,
@@ -89,7 +98,7 @@ impl Client {
     /// Takes the lock, works, and releases, more or less.
     async fn visit(&mut self, key: &str, ttl_ms: u64, wait: Duration) {
         let own = self.random.random_bool(0.7).then(|| self.fresh_token());
-        self.terms = self.some_terms(ttl_ms);
+        self.terms = self.some_terms(key, ttl_ms);
         // A shorter lease than the one that there is changes nothing.
         let longest_ms = self.world.settings.store.longest_ttl_ms().min(2 * ttl_ms);
         let renewed_ms = self.random.random_range(SHORTEST_TTL_MS..=longest_ms);
@@ -104,6 +113,7 @@ impl Client {
             }
             if has_waited {
                 self.pause(2_000).await;
+                self.changes_its_mind(key);
                 answer = self.ask(key, own.as_deref(), acquire, wait).await;
                 continue;
             }
@@ -116,7 +126,7 @@ impl Client {
         }
         let Some(token) = answer.token.clone() else { return };
         if let Some(number) = answer.told() {
-            self.update(key, number, ttl_ms).await;
+            self.update(&what_it_guards(key, &answer), number, ttl_ms).await;
             if self.random.random_bool(0.4) {
                 self.ask(key, Some(&token), renew, Duration::ZERO).await;
                 self.pause(ttl_ms.min(LONGEST_TTL_MS) / 8).await;
@@ -125,6 +135,7 @@ impl Client {
                 self.ask(key, Some(&token), Action::Look, Duration::ZERO).await;
             }
             if self.random.random_bool(0.2) {
+                self.changes_its_mind(key);
                 self.ask(key, Some(&token), acquire, Duration::ZERO).await;
             }
         } else if !answer.is_in_doubt() {
@@ -141,19 +152,20 @@ impl Client {
     }
 
     /// Claims, reads and writes, with pauses that may outlast the lease.
-    async fn update(&mut self, key: &str, number: u64, ttl_ms: u64) {
+    async fn update(&mut self, resource: &str, number: u64, ttl_ms: u64) {
         let longest_ms = ttl_ms.min(LONGEST_TTL_MS);
         if self.random.random_bool(0.3) {
             self.pause(longest_ms).await;
         }
-        let Some(before) = self.world.with_resource(key, |resource| resource.read(number)) else { return };
+        let read = self.world.with_resource(resource, |resource| resource.read(number));
+        let Some(before) = read else { return };
         self.pause(longest_ms / 4).await;
-        self.write(key, number, before);
+        self.write(resource, number, before);
     }
 
-    fn write(&self, key: &str, number: u64, before: u64) {
-        if self.world.with_resource(key, |resource| resource.write(number, before)) {
-            self.world.book.updated(Update { resource: key.to_owned(), number, before });
+    fn write(&self, resource: &str, number: u64, before: u64) {
+        if self.world.with_resource(resource, |resource| resource.write(number, before)) {
+            self.world.book.updated(Update { resource: resource.to_owned(), number, before });
         }
     }
 
@@ -174,14 +186,32 @@ impl Client {
         self.world.book.count("break");
     }
 
-    fn some_terms(&mut self, ttl_ms: u64) -> Terms {
+    /// It may ask for another number of slots from now on.
+    fn changes_its_mind(&mut self, key: &str) {
+        if key.starts_with(POOL) && self.random.random_bool(0.3) {
+            self.terms.slots = self.some_slots(key);
+        }
+    }
+
+    /// Beside how many others it may hold the lock. Of one pool all say the same.
+    fn some_slots(&mut self, key: &str) -> Option<u16> {
+        let drawn = *MOST_BESIDE.choose(&mut self.random).unwrap();
+        match key.strip_prefix(POOL) {
+            None => None,
+            Some(name) if name.starts_with('a') => Some(3),
+            Some(_) => drawn,
+        }
+    }
+
+    fn some_terms(&mut self, key: &str, ttl_ms: u64) -> Terms {
+        let slots = self.some_slots(key);
         // In a slot that moves, terms go on by the clock of the node that has it by then.
         let probability = if self.world.are_nodes_clocks_apart() { 0.0 } else { 0.15 };
         let has = [probability; 2].map(|probability| self.random.random_bool(probability));
         let max_hold_ms = has[0].then(|| ttl_ms + self.random.random_range(0..2_000));
         let longest_ms = max_hold_ms.unwrap_or(LONGEST_TTL_MS).min(2_000);
         let min_hold_ms = has[1].then(|| self.random.random_range(100..=longest_ms.max(100)));
-        Terms { max_hold_ms, min_hold_ms }
+        Terms { max_hold_ms, min_hold_ms, slots }
     }
 
     async fn ask(&mut self, key: &str, token: Option<&str>, action: Action, wait: Duration) -> Operation {
@@ -253,6 +283,27 @@ impl Client {
     }
 }
 
+/// What is counted of locks that several hold.
+fn counted(told: &Operation) -> Option<&'static str> {
+    match (&told.answer, told.share.place) {
+        (Answer::Granted { .. }, Some(_)) => Some("slot taken"),
+        (Answer::Renewed { .. }, Some(_)) => Some("slot renewed"),
+        (Answer::HeldOtherwise { .. }, _) => Some("slot held otherwise"),
+        (Answer::Held { .. }, _)
+            if told.share.slots.is_some_and(|slots| u64::from(slots) == told.share.held) =>
+        {
+            Some("lock of several full")
+        }
+        _ => None,
+    }
+}
+
+/// What a lock protects, or the part of it that is for this place. Who has no place beside others leaves those parts alone.
+fn what_it_guards(key: &str, told: &Operation) -> String {
+    let slot = told.share.place.map(|place| format!(" in slot {}", place.slot));
+    format!("{key}{}", slot.unwrap_or_default())
+}
+
 /// Sleeps, where there is something to sleep for.
 async fn take(time: Duration) {
     if !time.is_zero() {
@@ -283,7 +334,11 @@ async fn ask_by(
     tokio::spawn(carry(world.clone(), gateway, request, way, client_is_gone, is_written, reply));
     let reply = timeout(patience, answer).await.ok().and_then(Result::ok);
     drop(stays);
-    world.book.finish(at, reply)
+    let told = world.book.finish(at, reply);
+    if let Some(what) = counted(&told) {
+        world.book.count(what);
+    }
+    told
 }
 
 /// Takes a request to its gateway, and the answer back.

@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fencepost::lock::{
-    Broken, FencingToken, Inspected, Lease, LeaseToken, LockKey, Note, Owner, Released, Renewed, Terms, Ttl,
+    Broken, FencingToken, Inspected, Lease, LeaseToken, LockKey, Note, Owner, Released, Renewed, Sharing,
+    Slot, Slots, Terms, Ttl,
 };
 use fencepost::service::{
     AcquireRequest, Hold, HoldEvent, Holding, LockService, Loss, NotAcquired, Outcome, Tenant,
 };
 use fencepost::store::{LockStore, Renewer, StoreError};
-use kit::history::{self, Action, Answer, Holder, now_us};
+use kit::history::{self, Action, Answer, Holder, Place, Share, now_us};
 use sim::View;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
@@ -59,6 +60,7 @@ pub struct Reply {
     pub said_at_us: u64,
     /// What a request that is refused is told of its place in the queue.
     pub position: Option<u64>,
+    pub share: Share,
 }
 
 /// What a connection that holds a lock is told.
@@ -123,7 +125,7 @@ impl Gateway {
         let key = LockKey::parse(request.key.as_bytes()).unwrap();
         let token = request.token.as_ref().map(|token| LeaseToken::parse(token.as_bytes()).unwrap());
         let mut made = request.token.clone();
-        let mut position = None;
+        let (mut position, mut share) = (None, Share::default());
         let own = || token.clone().expect("such a request has a token");
         let answer = match request.action {
             Action::Acquire { .. } => match self.service.acquire(wish(&request)).await {
@@ -134,9 +136,13 @@ impl Gateway {
                     match acquired.outcome {
                         Outcome::Granted(lease, guard) => {
                             guard.disarm();
+                            share.place = place(lease.slot);
                             granted(&lease)
                         }
-                        Outcome::AlreadyHeld(lease, _) => already_held(&lease),
+                        Outcome::AlreadyHeld(lease, _) => {
+                            share.place = place(lease.slot);
+                            already_held(&lease)
+                        }
                         Outcome::NotTaken(why) => {
                             if let NotAcquired::Refused(refusal) = &why {
                                 position = refusal.position;
@@ -150,7 +156,10 @@ impl Gateway {
             Action::Renew { ttl_ms } => {
                 let ttl = Ttl::from_ms(ttl_ms).unwrap();
                 match self.service.renew(&key, &own(), ttl, Renewer::Token, None).await {
-                    Ok(Renewed::Renewed(lease) | Renewed::MaxHoldReached(lease)) => renewed(&lease),
+                    Ok(Renewed::Renewed(lease) | Renewed::MaxHoldReached(lease)) => {
+                        share.place = place(lease.slot);
+                        renewed(&lease)
+                    }
                     Ok(Renewed::NotHeld) => Answer::NotHeld,
                     Ok(Renewed::Released) => Answer::TokenReleased,
                     Ok(Renewed::HeldByAnother | Renewed::TakenOver) => Answer::HeldByAnother(None),
@@ -164,8 +173,13 @@ impl Gateway {
                 Err(error) => failed(&error),
             },
             Action::Look => match self.service.inspect(&key, token.as_ref()).await {
-                Ok(Inspected::Held { lease, .. }) if lease.is_released => Answer::HeldByAnother(None),
-                Ok(Inspected::Held { lease, yours, .. }) => Answer::Held { holder: holder(&lease), yours },
+                Ok(Inspected::Held { lease, yours, sharing, .. }) => {
+                    share = Share { place: place(lease.slot), ..seen(sharing) };
+                    match lease.is_released {
+                        true => Answer::HeldByAnother(None),
+                        false => Answer::Held { holder: holder(&lease), yours },
+                    }
+                }
                 Ok(Inspected::Free { .. }) => Answer::NotHeld,
                 Err(error) => failed(&error),
             },
@@ -179,7 +193,7 @@ impl Gateway {
             }
         };
         is_written.store(true, Ordering::SeqCst);
-        Reply { answer, token: made, said_at_us: now_us(), position }
+        Reply { answer, token: made, said_at_us: now_us(), position, share }
     }
 
     /// Holds a lock for a client that listens, until it hangs up.
@@ -205,16 +219,18 @@ impl Gateway {
         events: mpsc::UnboundedSender<Event>,
     ) {
         let held = self.service.hold(wish(&request), std::future::pending()).await;
-        let reply = |answer, token| Reply { answer, token, said_at_us: now_us(), position: None };
+        let reply =
+            |answer, token, share| Reply { answer, token, said_at_us: now_us(), position: None, share };
+        let of = |lease: &Lease| Share { place: place(lease.slot), ..Share::default() };
         let mut hold: Hold = match held {
             Ok(Holding::Held(hold)) => hold,
             Ok(Holding::NotHeld(_, why)) => {
-                let _ = first.send(Some(reply(not_taken(why), request.token)));
+                let _ = first.send(Some(reply(not_taken(why), request.token, Share::default())));
                 return;
             }
             Ok(Holding::TooManyHolds) => panic!("so many holds were never meant"),
             Err(error) => {
-                let _ = first.send(Some(reply(failed(&error), request.token)));
+                let _ = first.send(Some(reply(failed(&error), request.token, Share::default())));
                 return;
             }
         };
@@ -226,14 +242,14 @@ impl Gateway {
         // What is held by another request already was not granted to this one.
         let is_new = lease.owner() == Some(&request.id);
         let answer = if is_new { granted(&lease) } else { already_held(&lease) };
-        let _ = first.send(Some(reply(answer, token.clone())));
+        let _ = first.send(Some(reply(answer, token.clone(), of(&lease))));
         while let Some(event) = std::future::poll_fn(|context| hold.poll_event(context)).await {
             let told = match event {
-                HoldEvent::Renewed(lease) => Event::Lease(reply(renewed(&lease), token.clone())),
+                HoldEvent::Renewed(lease) => Event::Lease(reply(renewed(&lease), token.clone(), of(&lease))),
                 HoldEvent::Heartbeat => continue,
                 HoldEvent::Lost(Loss::ShuttingDown(lease)) => {
                     let answer = Answer::Held { holder: holder(&lease), yours: Some(true) };
-                    Event::HandedOver(reply(answer, token.clone()))
+                    Event::HandedOver(reply(answer, token.clone(), of(&lease)))
                 }
                 HoldEvent::Lost(_) => Event::Lost,
             };
@@ -255,7 +271,7 @@ fn wish(request: &Request) -> AcquireRequest {
         terms: Terms {
             max_hold: request.terms.max_hold_ms.map(Duration::from_millis),
             min_hold: request.terms.min_hold_ms.map(Duration::from_millis),
-            ..Terms::default()
+            slots: request.terms.slots.map_or(Slots::ONE, |slots| Slots::new(slots).unwrap()),
         },
         tenant: Tenant::default(),
     }
@@ -278,6 +294,18 @@ fn holder(lease: &Lease) -> Holder {
     Holder { id, number: lease.fencing_token.get(), left_ms: lease.left_ms }
 }
 
+fn place(slot: Option<Slot>) -> Option<Place> {
+    slot.map(|slot| Place { slot: slot.number, slots: slot.slots.get() })
+}
+
+/// What a look shows of those who share the lock.
+fn seen(sharing: Option<Sharing<Vec<Lease>>>) -> Share {
+    let Some(sharing) = sharing else { return Share::default() };
+    let holders = sharing.holders.iter().filter(|lease| !lease.is_released);
+    let holders = holders.map(|lease| (holder(lease), place(lease.slot).unwrap())).collect();
+    Share { place: None, holders, held: sharing.held, slots: Some(sharing.slots.get()) }
+}
+
 fn not_taken(why: NotAcquired) -> Answer {
     match why {
         // A lock that is kept for its `min_hold` has no holder.
@@ -287,7 +315,8 @@ fn not_taken(why: NotAcquired) -> Answer {
         NotAcquired::TokenReleased => Answer::TokenReleased,
         NotAcquired::ShuttingDown | NotAcquired::NotReplicated(_) => Answer::NotDone,
         NotAcquired::TooManyWaiters | NotAcquired::TooManyLocks => panic!("nothing here is so full"),
-        NotAcquired::HeldOtherwise(_) | NotAcquired::NotShared(_) => panic!("nobody shares"),
+        NotAcquired::HeldOtherwise(slots) => Answer::HeldOtherwise { slots: slots.get() },
+        NotAcquired::NotShared(_) => panic!("nobody shares a lock of a quorum"),
     }
 }
 

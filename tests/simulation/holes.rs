@@ -242,12 +242,87 @@ const OF_RECORDS: [(&str, &str, &str); 31] = [
     ),
 ];
 
+/// The same in the scripts of locks that several hold. What one bears is how many it said may hold the lock.
+const OF_SLOTS: [(&str, &str, &str); 18] = [
+    (
+        "those who ask do not count what they bear",
+        "return held < math.min(least, slots)",
+        "return held < least",
+    ),
+    (
+        "those who hold do not count what they bear",
+        "return held < math.min(least, slots)",
+        "return held < slots",
+    ),
+    ("an offer of a slot takes none", "if offer.token ~= token then held, least", "if nil then held, least"),
+    (
+        "what was offered is taken though it bears fewer now",
+        "is_mine_next = pool.admits(SLOTS, TOKEN)",
+        "is_mine_next = true",
+    ),
+    (
+        "who holds beside others is told that it holds alone",
+        "if own and own.slots > SLOTS then",
+        "if nil then",
+    ),
+    (
+        "what is over counts for ever",
+        "redis.call('ZRANGEBYSCORE', ENDS, '-inf', whole(NOW_MS))) do\n      local slot",
+        "{}) do\n      local slot",
+    ),
+    ("a slot is never free again", "    set_slot(grant.slot, '.')", ""),
+    ("a new one has the last slot", "string.find(taken, '.', 1, true) or #taken + 1", "math.max(#taken, 1)"),
+    ("what a holder that has left bore counts for ever", "redis.call('ZREM', WIDE, grant.field)", ""),
+    (
+        "a slot is freed before its min_hold",
+        "if not least_ms or least_ms <= 0 then return nil end",
+        "do return nil end",
+    ),
+    (
+        "whoever comes while there is room is let in before those who wait",
+        "is_line_over and not offer and (not pool or pool.admits(SLOTS))",
+        "has_room and not offer and (not pool or pool.admits(SLOTS))",
+    ),
+    (
+        "behind one for whom there is no room, others are offered slots",
+        "not pool.has_room_for_offers() then\n          is_over = true",
+        "not pool.has_room_for_offers() then\n          aside = aside",
+    ),
+    (
+        "nothing is offered after a release",
+        "if queue then queue.hand_off(pool) else",
+        "if queue then return { outcome } else",
+    ),
+    (
+        "another attempt's slot is taken back",
+        "and token_of(lock) == ARGV[1] and attempt_of(lock) == ARGV[2]",
+        "and token_of(lock) == ARGV[1] and (own or attempt_of(lock) == ARGV[2])",
+    ),
+    (
+        "a slot that was told of twice is not pinned",
+        "pool.put(own, with_attempt(lock, once_told(ATTEMPT)), ttl_ms)",
+        "pool.put(own, lock, ttl_ms)",
+    ),
+    (
+        "a renewal of a slot does not pin it",
+        "pool.put(own, with_attempt(own.lock, by), length_ms)",
+        "pool.put(own, own.lock, length_ms)",
+    ),
+    (
+        "a slot that has ended is renewed",
+        "if not text or not ends_ms or ends_ms <= NOW_MS then",
+        "if not text or not ends_ms then",
+    ),
+    ("a break ends any slot", "== digits and fields[i] ~= ALL", "and fields[i] ~= ALL"),
+];
+
 /// All of them.
 pub fn all() -> impl Iterator<Item = (&'static str, Store, &'static str, &'static str)> {
     let known = MISTAKES.into_iter().map(|(name, stands, mistake)| (name, Store::Redis, stands, mistake));
     let of_records =
         OF_RECORDS.into_iter().map(|(name, stands, mistake)| (name, Store::Redis, stands, mistake));
-    known.chain(MORE).chain(of_records)
+    let of_slots = OF_SLOTS.into_iter().map(|(name, stands, mistake)| (name, Store::Redis, stands, mistake));
+    known.chain(MORE).chain(of_records).chain(of_slots)
 }
 
 /// What stands in the scripts, and what in its place, for the hole of this name.

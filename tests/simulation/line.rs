@@ -20,6 +20,7 @@ const CERTAIN: Duration = Duration::from_secs(1);
 const CONFIRMED: Duration = Duration::from_millis(200);
 /// A ticket without a client certainly lasts for so long.
 const TICKETS_LAST: Duration = Duration::from_secs(8);
+const TICKETS_LAST_AT_MOST: Duration = Duration::from_secs(12);
 
 /// The lock, and the id of a request or a token.
 type Who = (String, String);
@@ -44,11 +45,15 @@ struct Known {
     requests: usize,
     /// The gateway that keeps its ticket, since when, and for how long certainly.
     ticket: Option<(u64, Instant, Instant)>,
+    /// Until when it may have a place in line without a request, and beside how many others it would come in.
+    may_stand_until: Option<Instant>,
+    slots: u16,
 }
 
 #[derive(Clone)]
 struct Comer {
     token: Option<String>,
+    slots: u16,
     /// Which of its token's requests it is.
     number: usize,
     gateway: u64,
@@ -85,7 +90,8 @@ impl Line {
         }
         let who = (request.key.clone(), request.id.clone());
         let (token, ends) = (request.token.clone(), came + request.wait);
-        let comer = Comer { token, number, gateway, came, place, first_came, ends };
+        let slots = request.terms.slots.unwrap_or(1);
+        let comer = Comer { token, slots, number, gateway, came, place, first_came, ends };
         // A token that the gateway made only confirms.
         let only_confirms = request.token.as_ref().is_some_and(|token| token.starts_with('~'));
         if !request.wait.is_zero() && !only_confirms {
@@ -108,6 +114,18 @@ impl Line {
         self.0.lock().unwrap().waiting.keys().cloned().collect()
     }
 
+    /// The least that any of those bears who wait for this lock.
+    pub fn least_slots(&self, key: &str) -> u16 {
+        let pages = self.0.lock().unwrap();
+        let waiting = pages.waiting.iter().filter(|((other, _), _)| other == key);
+        // Who is away keeps its place, and those behind it wait until it would be let in.
+        let away = pages.tokens.iter().filter(|((other, _), known)| {
+            other == key && known.may_stand_until.is_some_and(|until| Instant::now() < until)
+        });
+        let away = away.map(|(_, known)| known.slots);
+        waiting.map(|(_, comer)| comer.slots).chain(away).min().unwrap_or(u16::MAX)
+    }
+
     fn is_waiting(&self, who: &Who) -> bool {
         self.0.lock().unwrap().waiting.contains_key(who)
     }
@@ -115,7 +133,7 @@ impl Line {
 
 impl Known {
     fn from(first_came: Instant) -> Self {
-        Self { first_came, came: 0, requests: 0, ticket: None }
+        Self { first_came, came: 0, requests: 0, ticket: None, may_stand_until: None, slots: 1 }
     }
 }
 
@@ -173,6 +191,9 @@ impl Place {
             && let Some(known) = pages.tokens.get_mut(&(key.clone(), token.clone()))
         {
             known.requests -= 1;
+            let is_over = matches!(answer, Some(Answer::Granted { .. } | Answer::AlreadyHeld { .. }));
+            known.may_stand_until = (!is_over).then(|| Instant::now() + TICKETS_LAST_AT_MOST);
+            known.slots = comer.slots;
             if waited || !is_refused {
                 let until = Instant::now() + TICKETS_LAST;
                 known.ticket = is_refused.then_some((comer.gateway, comer.place, until));

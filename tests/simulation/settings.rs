@@ -114,6 +114,15 @@ impl Settings {
         may && self.has("clocks differ")
     }
 
+    /// Whether several may hold a lock at once. In a slot that moves, their leases go on by the clock of the node that has it by then.
+    pub fn has_pools(&self) -> bool {
+        match self.store {
+            Store::Quorum => false,
+            Store::Cluster => !self.has_clocks_that_differ(),
+            _ => true,
+        }
+    }
+
     /// Whether a lock must be on the replica before it is handed out.
     pub fn asks_replicas(&self) -> bool {
         self.store == Store::Sentinel && self.seed.is_multiple_of(2)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use kit::history::{Action, Answer, Terms};
+use kit::history::{Action, Answer, Share, Terms};
 use tokio::time::{Instant, sleep};
 
 use crate::faults;
@@ -33,21 +33,23 @@ pub async fn watch(world: Arc<World>) {
         in_vain.retain(|who, _| waiting.contains(who));
         for (key, id) in waiting {
             looks += 1;
-            if !is_free(&world, &key, looks).await {
+            let least = world.line.least_slots(&key);
+            if !is_open(&world, &key, least, looks).await {
                 in_vain.retain(|(other, _), _| *other != key);
                 continue;
             }
             let since = *in_vain.entry((key.clone(), id.clone())).or_insert_with(Instant::now);
             // A look may outlast a storm.
             if world.calm_since().is_some_and(|calm| calm.max(since).elapsed() > LONGEST) {
-                world.book.violated(format!("W1: {key} is free, and {id} waits: nobody gets it"));
+                world.book.violated(format!("W1: there is room in {key}, and {id} waits: nobody gets it"));
                 return;
             }
         }
     }
 }
 
-async fn is_free(world: &World, key: &str, looks: usize) -> bool {
+/// Whether nobody holds the lock, or so few that all who wait could come in.
+async fn is_open(world: &World, key: &str, least: u16, looks: usize) -> bool {
     let request = Request {
         id: format!("watchman-{looks}"),
         key: key.to_owned(),
@@ -58,7 +60,11 @@ async fn is_free(world: &World, key: &str, looks: usize) -> bool {
     };
     let gateway = world.gateway(looks);
     let reply = gateway.serve(request, std::future::pending(), &AtomicBool::new(false)).await;
-    reply.is_some_and(|reply| reply.answer == Answer::NotHeld)
+    reply.is_some_and(|reply| {
+        let Share { held, slots, .. } = reply.share;
+        let has_room = slots.is_some_and(|slots| held < u64::from(slots.min(least)));
+        reply.answer == Answer::NotHeld || has_room
+    })
 }
 
 /// A test: what failed while a look was under way is no calm.

@@ -17,7 +17,7 @@ use sim::{Clock, Direction, Fate, Fleet};
 use tokio::time::{Instant, sleep};
 
 use crate::book::{Book, Closed};
-use crate::clients::{Client, look};
+use crate::clients::{Client, POOL, look};
 use crate::failover::{self, Roles};
 use crate::gateways::{Gateway, Way};
 use crate::line::Line;
@@ -35,6 +35,8 @@ const ERA: Duration = Duration::from_secs(10);
 const MOST_APART_US: u64 = 9_000_000;
 const DRIFT_PPM: i64 = 4_000;
 const LETTERS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+/// How many there are of those at a time.
+const POOLS: usize = 3;
 /// What asks for a lock by no name of an era.
 const WITHOUT_ERA: &str = "ever";
 /// Time for requests that are under way to end, when nothing fails any more.
@@ -223,6 +225,12 @@ impl World {
             return format!("{letter}-{WITHOUT_ERA}");
         }
         format!("{letter}-{}", self.began.elapsed().as_secs() / ERA.as_secs())
+    }
+
+    /// The name of one of the locks that several hold at once now.
+    pub fn pool(&self, random: &mut StdRng) -> String {
+        let letter = LETTERS[random.random_range(0..POOLS)];
+        format!("{POOL}{letter}-{}", self.began.elapsed().as_secs() / ERA.as_secs())
     }
 
     /// The name of one of the records that several ask for now.

@@ -63,7 +63,7 @@ fn what_a_token_was_told_before_its_connection_lasts_and_what_the_connection_was
 
 #[test]
 fn a_lock_of_a_connection_that_is_not_kept_for_its_min_hold_is_found() {
-    let terms = Terms { min_hold_ms: Some(800), max_hold_ms: None };
+    let terms = Terms { min_hold_ms: Some(800), ..Terms::default() };
     let first = until(100, Operation { terms, ..acquire("a", "a", (0, 10), granted(5)) });
     let next = |at| vec![first.clone(), acquire("b", "b", at, granted(6))];
     assert_eq!(judge(next((500, 510))), ["H15"]);

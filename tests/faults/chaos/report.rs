@@ -227,6 +227,7 @@ fn said(answer: &Answer) -> &'static str {
         Answer::Renewed { .. } => "renewed",
         Answer::Released => "released",
         Answer::Broken { .. } => "broken",
+        Answer::HeldOtherwise { .. } => "held otherwise",
         Answer::NotHeld => "nobody holds it",
         Answer::HeldByAnother(_) | Answer::Held { .. } => "who holds it",
         Answer::TokenReleased => "the token was released before",

@@ -1,6 +1,6 @@
 //! The report says what the history says.
 
-use kit::history::{Action, Answer, Fault, History, Operation, Span, Terms};
+use kit::history::{Action, Answer, Fault, History, Operation, Share, Span, Terms};
 use kit::resource::Discipline;
 
 use super::report::{Gap, Losses, Report};
@@ -19,6 +19,7 @@ fn look(end_us: u64, answer: Answer) -> Operation {
         true_at_us: None,
         ended_us: None,
         terms: Terms::default(),
+        share: Share::default(),
     }
 }
 

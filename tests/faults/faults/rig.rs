@@ -37,6 +37,10 @@ pub trait Rig: Send {
     fn ttls(&self) -> Ttls {
         Ttls::default()
     }
+    /// Whether several may hold one of its locks at once.
+    fn may_share(&self) -> bool {
+        true
+    }
     /// Tells the judge what else he must know of the run.
     fn explain(&self, _history: &mut History) {}
 }

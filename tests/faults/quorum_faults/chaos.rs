@@ -159,6 +159,10 @@ impl QuorumRig {
 }
 
 impl Rig for QuorumRig {
+    fn may_share(&self) -> bool {
+        false
+    }
+
     fn doors(&self) -> Vec<Client> {
         self.gateways.iter().flat_map(Entrance::doors).collect()
     }

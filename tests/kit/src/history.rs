@@ -7,6 +7,7 @@ use fencepost::clock::boottime;
 use serde::{Deserialize, Serialize};
 
 pub use check::check;
+pub use shares::{Place, Share};
 pub use verdict::{is_kept, summary};
 pub use witness::Witness;
 
@@ -14,6 +15,7 @@ mod check;
 mod connections;
 mod holds;
 mod leases;
+mod shares;
 mod terms;
 mod verdict;
 mod witness;
@@ -118,13 +120,19 @@ pub struct Operation {
     /// When the connection ended that had the lock by this answer. From then on its client relies on it no more.
     #[serde(default)]
     pub ended_us: Option<u64>,
+    /// What the answer says of those who share the lock.
+    #[serde(default)]
+    pub share: Share,
 }
 
-/// For how long a lock may, and must, be taken.
+/// For how long a lock may, and must, be taken, and beside how many others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms {
     pub max_hold_ms: Option<u64>,
     pub min_hold_ms: Option<u64>,
+    /// How many may hold it at once. Without it, nobody else may.
+    #[serde(default)]
+    pub slots: Option<u16>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -167,6 +175,10 @@ pub enum Answer {
     /// 423, or 409 of a renewal or release, which names no holder; or the lock has none, and is kept for its `min_hold`.
     HeldByAnother(Option<Holder>),
     TokenReleased,
+    /// The token holds it beside up to so many others, and asked for fewer.
+    HeldOtherwise {
+        slots: u16,
+    },
     Held {
         holder: Holder,
         yours: Option<bool>,
@@ -308,7 +320,11 @@ impl Operation {
     pub fn is_refused(&self) -> bool {
         matches!(
             self.answer,
-            Answer::NotDone | Answer::NotHeld | Answer::HeldByAnother(_) | Answer::TokenReleased
+            Answer::NotDone
+                | Answer::NotHeld
+                | Answer::HeldByAnother(_)
+                | Answer::TokenReleased
+                | Answer::HeldOtherwise { .. }
         )
     }
 }

@@ -15,6 +15,10 @@ use super::{Client, fresh_token};
 
 /// Fewer than clients, so that they meet.
 pub const KEYS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+/// Those that several may hold at once, of which the first is asked for by all alike.
+const POOLS: [&str; 2] = ["pool-a", "pool-b"];
+/// How many may hold a lock at once, as visitors say: nobody else, a few, or all who say so.
+const MOST_BESIDE: [Option<u16>; 5] = [None, Some(2), Some(3), Some(5), Some(1_000)];
 const LONGEST_TTL_MS: u64 = 3_000;
 /// Longer than a request may take, so that only those give up that mean to.
 const PATIENCE: Duration = Duration::from_secs(6);
@@ -71,11 +75,18 @@ pub struct Visitor {
     resources: Resources,
     random: StdRng,
     ttls: Ttls,
+    /// Whether it asks for locks that several hold at once, and beside how many others now.
+    shares: bool,
+    slots: Option<u16>,
 }
 
 impl Visitor {
     pub fn new(doors: Vec<Client>, witness: Witness, resources: Resources, random: StdRng) -> Self {
-        Self { doors, witness, resources, random, ttls: Ttls::default() }
+        Self { doors, witness, resources, random, ttls: Ttls::default(), shares: false, slots: None }
+    }
+
+    pub fn who_shares(self, shares: bool) -> Self {
+        Self { shares, ..self }
     }
 
     pub fn with_ttls(self, ttls: Ttls) -> Self {
@@ -84,17 +95,30 @@ impl Visitor {
 
     pub async fn work_while(mut self, is_on: impl Fn() -> bool) {
         while is_on() {
-            let key = *KEYS.choose(&mut self.random).unwrap();
+            let is_of_pool = self.shares && self.random.random_bool(0.3);
+            let keys = if is_of_pool { &POOLS[..] } else { &KEYS[..] };
+            let key = *keys.choose(&mut self.random).unwrap();
+            self.slots = self.some_slots(key);
             match self.random.random_range(0..10) {
                 0 => drop(self.ask(key, None, Action::Look).await),
                 1 => self.meddle(key).await,
-                2 => self.visit(&format!("alone-{}", fresh_token()), self.ttls.outlasting_ms).await,
+                2 => {
+                    let pool = if is_of_pool { "pool-" } else { "" };
+                    self.visit(&format!("{pool}alone-{}", fresh_token()), self.ttls.outlasting_ms).await;
+                }
                 _ => {
                     let ttl_ms = self.random.random_range(self.ttls.shortest_ms..=self.ttls.longest_ms);
                     self.visit(key, ttl_ms).await;
                 }
             }
             self.pause(60).await;
+        }
+    }
+
+    fn some_slots(&mut self, key: &str) -> Option<u16> {
+        match POOLS.iter().position(|pool| *pool == key)? {
+            0 => Some(3),
+            _ => *MOST_BESIDE.choose(&mut self.random).unwrap(),
         }
     }
 
@@ -124,6 +148,7 @@ impl Visitor {
                 self.ask(key, Some(&token), Action::Look).await;
             }
             if self.random.random_bool(0.2) {
+                self.slots = self.some_slots(key);
                 self.ask(key, Some(&token), acquire).await;
             }
         } else if !answer.is_in_doubt() {
@@ -179,7 +204,7 @@ impl Visitor {
             true => Duration::from_micros(self.random.random_range(100..20_000)),
             false => PATIENCE,
         };
-        self.witness.ask(&door, key, token, action, patience).await
+        self.witness.ask_beside(&door, key, token, action, self.slots, patience).await
     }
 
     async fn pause(&mut self, longest_ms: u64) {

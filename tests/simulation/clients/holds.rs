@@ -8,7 +8,7 @@ use rand::RngExt;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::{Client, LONGEST_TTL_MS, SHORTEST_TTL_MS, leaves, take};
+use super::{Client, LONGEST_TTL_MS, POOL, SHORTEST_TTL_MS, leaves, take, what_it_guards};
 use crate::gateways::{Event, Reply, Request};
 
 /// How long after the end of a lease a gateway may be busy with ending it before it says so.
@@ -51,11 +51,12 @@ impl Client {
     pub(super) async fn hold(&mut self, key: &str) {
         // What is left of one that nobody else asks for is seen at the end.
         let is_alone = self.random.random_bool(0.15);
-        let key = if is_alone { format!("alone-{}", self.next_id()) } else { key.to_owned() };
+        let pool = if key.starts_with(POOL) { POOL } else { "" };
+        let key = if is_alone { format!("{pool}alone-{}", self.next_id()) } else { key.to_owned() };
         let token = self.fresh_token();
         let longest_ms = self.world.settings.store.longest_ttl_ms();
         let ttl_ms = if is_alone { longest_ms } else { self.ttl_ms().max(600) };
-        self.terms = self.some_terms(ttl_ms);
+        self.terms = self.some_terms(&key, ttl_ms);
         if self.random.random_bool(0.3) {
             // The connection takes over what its token has by then.
             let ttl_ms = self.random.random_range(SHORTEST_TTL_MS..=ttl_ms.min(LONGEST_TTL_MS));
@@ -96,7 +97,8 @@ impl Client {
         // The gateway renews it, which the client may never hear.
         let unheard = Request { id: self.next_id(), ..held.renewal.clone() };
         let (unheard, _) = self.world.book.begin(&unheard);
-        let end = self.listen(&mut held, number).await;
+        let resource = what_it_guards(&held.key, &answer);
+        let end = self.listen(&mut held, &resource, number).await;
         drop(stays);
         self.world.book.finish(unheard, None);
         // A gateway that does not notice goes on to renew it.
@@ -113,11 +115,11 @@ impl Client {
     }
 
     /// Works with what the lock protects, and hears of the lease.
-    async fn listen(&mut self, held: &mut Held, number: u64) -> End {
+    async fn listen(&mut self, held: &mut Held, resource: &str, number: u64) -> End {
         let until = Instant::now() + Duration::from_millis(self.random.random_range(50..5_000));
-        if let Some(before) = self.world.with_resource(&held.key, |resource| resource.read(number)) {
+        if let Some(before) = self.world.with_resource(resource, |resource| resource.read(number)) {
             self.pause(200).await;
-            self.write(&held.key, number, before);
+            self.write(resource, number, before);
         }
         loop {
             let latest = held.over_at + TOLD_WITHIN;

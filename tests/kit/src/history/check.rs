@@ -58,6 +58,10 @@ pub fn check(history: &History) -> Vec<Violation> {
         operations.sort_by_key(|operation| operation.span.start_us);
         let holds = if history.is_without_holds { Vec::new() } else { holds(history, &operations) };
         let case = Case { history, operations, holds };
+        if case.is_shared() {
+            case.of_those_who_share(&mut found);
+            continue;
+        }
         case.numbers_are_unique(&mut found);
         case.numbers_grow(&mut found);
         case.one_holds_at_a_time(&mut found);
@@ -113,7 +117,7 @@ impl Case<'_> {
     }
 
     /// Whether a deposed primary may have answered, which knows nothing of what its successor has granted.
-    fn may_be_of_a_deposed(&self, operation: &Operation) -> bool {
+    pub(super) fn may_be_of_a_deposed(&self, operation: &Operation) -> bool {
         self.is_split_between(operation, operation)
     }
 
@@ -134,7 +138,7 @@ impl Case<'_> {
     }
 
     /// I1: a number is one grant of one token.
-    fn numbers_are_unique(&self, found: &mut Found) {
+    pub(super) fn numbers_are_unique(&self, found: &mut Found) {
         let mut tokens = HashMap::new();
         let mut grants = HashMap::new();
         let mut granted = BTreeSet::new();
@@ -213,15 +217,17 @@ impl Case<'_> {
         release.answer == Answer::Released && self.operations.iter().any(|other| had_one(other))
     }
 
+    /// Whether its token was released before, of which a repetition is told.
+    pub(super) fn was_released_before(&self, operation: &Operation) -> bool {
+        self.operations.iter().any(|other| {
+            let is_earlier = other.span.start_us < operation.span.start_us && other.id != operation.id;
+            other.action == Action::Release && other.token == operation.token && is_earlier
+        })
+    }
+
     /// Whether an answer that was asked for and given during a hold speaks of it.
     fn agrees(&self, hold: &Hold, operation: &Operation) -> bool {
         let is_its = operation.token.as_deref() == Some(hold.token);
-        let was_released = |operation: &Operation| {
-            self.operations.iter().any(|other| {
-                let is_earlier = other.span.start_us < operation.span.start_us && other.id != operation.id;
-                other.action == Action::Release && other.token == operation.token && is_earlier
-            })
-        };
         match &operation.answer {
             Answer::NotDone | Answer::Unknown | Answer::Lost { .. } => true,
             Answer::Granted { .. } | Answer::NotHeld | Answer::Released if !is_its => {
@@ -229,7 +235,9 @@ impl Case<'_> {
                 // the answer of a server which lacked the lock, to a copy that too few others answered.
                 let may_be_said_before = self.history.is_of_quorum && operation.answer == Answer::NotHeld;
                 operation.action == Action::Release
-                    && (was_released(operation) || may_be_said_before || self.may_release_a_ticket(operation))
+                    && (self.was_released_before(operation)
+                        || may_be_said_before
+                        || self.may_release_a_ticket(operation))
             }
             Answer::AlreadyHeld { number, .. } | Answer::Renewed { number, .. } => {
                 is_its && *number == hold.number
@@ -245,12 +253,14 @@ impl Case<'_> {
             }
             // Tokens that the server made and that hold nothing are answered likewise.
             Answer::TokenReleased => !is_its,
+            // Nobody shares it.
+            Answer::HeldOtherwise { .. } => false,
             Answer::Granted { .. } | Answer::NotHeld | Answer::Released => false,
         }
     }
 
     /// I9: the first release of who certainly holds the lock is not told that there was nothing to release.
-    fn holders_are_believed_by_their_first_release(&self, found: &mut Found) {
+    pub(super) fn holders_are_believed_by_their_first_release(&self, found: &mut Found) {
         for hold in &self.holds {
             let releases = || {
                 let is_of_it = |operation: &&&Operation| operation.token.as_deref() == Some(hold.token);
@@ -283,7 +293,7 @@ impl Case<'_> {
     }
 
     /// I7: soon after the last fault, whoever holds a lock was told of it.
-    fn nothing_is_left_of_what_nobody_learnt(&self, found: &mut Found) {
+    pub(super) fn nothing_is_left_of_what_nobody_learnt(&self, found: &mut Found) {
         let Some(quiet_us) = self.history.quiet_us else { return };
         let told: BTreeSet<_> = self.operations.iter().filter_map(|operation| operation.told()).collect();
         for look in &self.operations {
@@ -317,7 +327,7 @@ impl Case<'_> {
     }
 
     /// I8: a token that was released holds nothing any more, and repetitions are answered alike.
-    fn released_tokens_stay_released(&self, found: &mut Found) {
+    pub(super) fn released_tokens_stay_released(&self, found: &mut Found) {
         let mut first_answers: HashMap<&str, &Operation> = HashMap::new();
         for release in &self.operations {
             let Some(token) = release.token.as_deref() else { continue };
@@ -354,7 +364,7 @@ impl Case<'_> {
     }
 
     /// I8: only a release uses a token up, and one that the server made is granted once.
-    fn tokens_are_used_up_by_releases(&self, found: &mut Found) {
+    pub(super) fn tokens_are_used_up_by_releases(&self, found: &mut Found) {
         for operation in &self.operations {
             let earlier = |is_such: fn(&Operation) -> bool| {
                 let mut others = self.operations.iter().filter(|other| other.id != operation.id);
@@ -378,7 +388,7 @@ impl Case<'_> {
     }
 
     /// I9: who was refused, or told that nothing was done, holds nothing.
-    fn what_was_refused_did_not_happen(&self, found: &mut Found) {
+    pub(super) fn what_was_refused_did_not_happen(&self, found: &mut Found) {
         for look in &self.operations {
             let grant = look.holder().and_then(|holder| self.grant_of(holder));
             if grant.is_some_and(|grant| self.did_nothing_by(grant, look.span)) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{Action, Answer, Fault, History, Holder, Operation, Span, Terms, Update, now_us};
+use super::{Action, Answer, Fault, History, Holder, Operation, Place, Share, Span, Terms, Update, now_us};
 use crate::{Client, fresh_token, http};
 
 /// Writes into one history. Its clones write into the same.
@@ -45,13 +45,30 @@ impl Witness {
         action: Action,
         patience: Duration,
     ) -> Operation {
+        self.ask_beside(client, key, token, action, None, patience).await
+    }
+
+    /// As [`Self::ask`], for a lock that so many may hold at once.
+    pub async fn ask_beside(
+        &self,
+        client: &Client,
+        key: &str,
+        token: Option<&str>,
+        action: Action,
+        slots: Option<u16>,
+        patience: Duration,
+    ) -> Operation {
+        let slots = slots.filter(|_| matches!(action, Action::Acquire { .. }));
         let id = fresh_token();
         let address = format!("/lock?key={key}");
         let call = match action {
-            Action::Acquire { ttl_ms } => client.put(&format!("{address}&ttl={ttl_ms}ms&owner={id}")),
+            Action::Acquire { ttl_ms } => {
+                let slots = slots.map(|slots| format!("&slots={slots}")).unwrap_or_default();
+                client.put(&format!("{address}&ttl={ttl_ms}ms&owner={id}{slots}"))
+            }
             Action::Renew { ttl_ms } => client.patch(&format!("{address}&ttl={ttl_ms}ms")),
             Action::Release => client.delete(&address),
-            Action::Look => client.get(&address),
+            Action::Look => client.get(&format!("{address}&holders=true")),
             Action::Break { .. } => panic!("nobody breaks a lock by HTTP"),
         };
         let call = call.header("X-Request-Id", &id);
@@ -60,14 +77,14 @@ impl Witness {
         let answer = tokio::time::timeout(patience, call.try_send()).await;
         let span = Span { start_us, end_us: now_us() };
         let mut token = token.map(str::to_owned);
-        let answer = match answer {
+        let (answer, share) = match answer {
             Ok(Ok(answer)) => {
                 if token.is_none() && answer.status == 201 {
                     token = Some(answer.token());
                 }
                 read(action, &answer)
             }
-            Ok(Err(_)) | Err(_) => Answer::Lost { was_written: false },
+            Ok(Err(_)) | Err(_) => (Answer::Lost { was_written: false }, Share::default()),
         };
         let operation = Operation {
             id,
@@ -79,7 +96,8 @@ impl Witness {
             waits: false,
             true_at_us: None,
             ended_us: None,
-            terms: Terms::default(),
+            terms: Terms { slots, ..Terms::default() },
+            share,
         };
         self.history.lock().unwrap().operations.push(operation.clone());
         operation
@@ -125,16 +143,17 @@ impl Witness {
     }
 }
 
-fn read(action: Action, answer: &http::Answer) -> Answer {
+fn read(action: Action, answer: &http::Answer) -> (Answer, Share) {
     let body = if answer.body.is_empty() { Value::Null } else { answer.json() };
     let problem = body["type"].as_str().unwrap_or_default().trim_start_matches("/problems/");
     let number = || body["fencing_token"].as_u64().unwrap();
     let ttl_ms = || body["ttl_ms"].as_u64().unwrap();
-    match (action, answer.status, problem) {
+    let said = match (action, answer.status, problem) {
         (Action::Acquire { .. }, 201, _) => Answer::Granted { number: number(), ttl_ms: ttl_ms() },
         (Action::Acquire { .. }, 200, _) => Answer::AlreadyHeld { number: number(), ttl_ms: ttl_ms() },
         (Action::Renew { .. }, 200, _) => Answer::Renewed { number: number(), ttl_ms: ttl_ms() },
         (Action::Release, 204, _) => Answer::Released,
+        (Action::Look, 200, _) if body["released"] == true => Answer::HeldByAnother(None),
         (Action::Look, 200, _) => {
             Answer::Held { holder: holder(&body), yours: body.get("yours").and_then(Value::as_bool) }
         }
@@ -142,9 +161,37 @@ fn read(action: Action, answer: &http::Answer) -> Answer {
         (_, 423, "lock-held") => Answer::HeldByAnother(named(&body)),
         (_, 409, "held-by-another") => Answer::HeldByAnother(None),
         (_, 409, "token-released") => Answer::TokenReleased,
+        (_, 409, "held-otherwise") => Answer::HeldOtherwise { slots: number_at(&body, "slots").unwrap() },
         (_, 503, "outcome-unknown") => Answer::Unknown,
         (_, 503, "store-unavailable" | "shutting-down") => Answer::NotDone,
         _ => panic!("{action:?} was answered {} {body:#}", answer.status),
+    };
+    (said, share(action, &body))
+}
+
+fn number_at(body: &Value, name: &str) -> Option<u16> {
+    body[name].as_u64().map(|number| u16::try_from(number).unwrap())
+}
+
+/// What is said of those who share the lock.
+fn share(action: Action, body: &Value) -> Share {
+    let place =
+        |body: &Value| Some(Place { slot: number_at(body, "slot")?, slots: number_at(body, "slots")? });
+    let all = body["holders"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let held_by = all.iter().filter(|one| one["released"] != true);
+    let holders: Vec<_> = held_by.map(|one| (holder(one), place(one).unwrap())).collect();
+    let is_seen = action == Action::Look && body["held"].is_u64();
+    // At the top of a look stands the least of what they have said, beside the place of the token's own grant.
+    let own = holders.iter().find(|(holder, _)| Some(holder.number) == body["fencing_token"].as_u64());
+    Share {
+        place: if is_seen {
+            own.filter(|_| body["slot"].is_u64()).map(|(_, place)| *place)
+        } else {
+            place(body)
+        },
+        held: if is_seen { body["held"].as_u64().unwrap() } else { 0 },
+        slots: if is_seen { number_at(body, "slots") } else { None },
+        holders,
     }
 }
 

@@ -113,7 +113,9 @@ impl Record<'_> {
             }
             // A place that nobody was told of counts if its lease ended before it was taken back.
             let outlasts_its_lease = grant.latest_us() > grant.start_us + ttl_ms * 1_000;
-            let is_certain = grant.is_calm() || grant.answer == Answer::Refused && wait.is_zero();
+            // What undid a refused one may be lost, and the one itself not.
+            let is_kept = !self.is_lost(grant, grant);
+            let is_certain = grant.is_calm() || grant.answer == Answer::Refused && wait.is_zero() && is_kept;
             most += match grant.answer {
                 Answer::Work { .. } if grant.is_calm() => 0,
                 Answer::Work { .. } => MOST_ATTEMPTS - 1,

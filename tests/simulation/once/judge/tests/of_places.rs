@@ -82,6 +82,12 @@ pub fn a_worker_that_is_counted_twice_is_found() {
     // While something failed, a begin may have had the place, and lost it again.
     let failing = |wait: &mut Operation| wait.calm_since_us = None;
     lapsed().to("c", wait_for_s(1), Answer::Refused).but(failing).to("b", begin(), work(3, 2)).is_right();
+    // One that was refused is undone, unless a failover lost that.
+    lapsed().to("c", begin(), Answer::Refused).but(failing).to("b", begin(), work(3, 2)).breaks("O9");
+    let mut refused = lapsed().to("c", begin(), Answer::Refused).but(failing);
+    let Operation { start_us, end_us, .. } = refused.operations[1];
+    refused.disturbances.losses = vec![Span { start_us, end_us }];
+    refused.to("b", begin(), work(3, 2)).is_right();
     // One grant has one answer.
     told().to("a", begin(), work(1, 0)).to("a", begin(), same(1, 0)).is_right();
     told().to("a", begin(), work(1, 0)).to("a", begin(), same(1, 1)).breaks("O9");
