@@ -27,6 +27,7 @@ export interface Lease {
   readonly key: string;
   readonly token: string;
   readonly fencingToken: number;
+  readonly slot?: number;
   readonly endsAt: number;
   readonly signal: AbortSignal;
   check(): void;
@@ -41,15 +42,17 @@ export type Result = { body: Buffer; status?: number; contentType?: string; wasR
 
 /** `waitMs` may be as long as you like. `signal` gives up: the lock is released, or the ticket in the wait queue. */
 export type Options = { ttlMs?: number; waitMs?: number; owner?: string; signal?: AbortSignal };
+/** `slots`: how many may hold the lock at once. */
+export type LockOptions = Options & { slots?: number | "any" };
 /** `keepMs`: how long the result is kept. `takeover: false`: do not do again what someone may have done. */
 export type OnceOptions = Options & { keepMs?: number; fingerprint?: string; takeover?: boolean };
 export type Settings = { retryForMs?: number; tryForMs?: number; apiKey?: string; caFile?: string };
 
 export class Fencepost {
   constructor(urls?: string | Iterable<string>, settings?: Settings);
-  acquire(key: string, options?: Options): Promise<Lease>;
+  acquire(key: string, options?: LockOptions): Promise<Lease>;
   renew(lease: Lease, ttlMs?: number): Promise<void>;
   release(lease: Lease): Promise<void>;
-  hold<T>(key: string, options: Options, work: (lease: Lease) => Promise<T>): Promise<T>;
+  hold<T>(key: string, options: LockOptions, work: (lease: Lease) => Promise<T>): Promise<T>;
   once(key: string, options: OnceOptions, work: (place: Place) => Promise<Made>): Promise<Result>;
 }

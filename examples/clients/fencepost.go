@@ -108,6 +108,7 @@ const longestWait = 5 * time.Second
 type Lease struct {
 	Key, Token   string
 	FencingToken int64
+	Slot         int // From 1 on, if several may hold the lock. No other holder has it.
 	mutex        sync.Mutex
 	endsAt       time.Time
 	record       *record // Of a piece of work. A lock has none.
@@ -138,11 +139,16 @@ func (l *Lease) EndsAt() time.Time {
 	return l.endsAt
 }
 
-// Options are how long the lease is (30 s if you leave it out), how long to wait for the lock, and a note for people.
+// Options are how long the lease is (30 s if you leave it out), how long to wait for the lock, a note for people, and
+// how many may hold the lock at once (1 if you leave it out).
 type Options struct {
 	TTL, Wait time.Duration
 	Owner     string
+	Slots     int
 }
+
+// AnySlots is what readers say: so many may read at once, and nobody else writes.
+const AnySlots = 1000
 
 // Client asks the gateways at URLs, which share a store. Change its fields before you use it. For another CA than those
 // of SSL_CERT_FILE, give it another HTTP.
@@ -207,6 +213,9 @@ func (c *Client) Acquire(ctx context.Context, key string, o Options) (*Lease, er
 	query := url.Values{"ttl": {inMs(o.TTL)}}
 	if o.Owner != "" {
 		query.Set("owner", o.Owner)
+	}
+	if o.Slots != 0 {
+		query.Set("slots", strconv.Itoa(o.Slots))
 	}
 	if err = c.take(ctx, lease, o, query); err != nil {
 		return nil, err
@@ -420,6 +429,7 @@ func (l *Lease) accepts(method string, sent time.Time, status int, text []byte, 
 		FencingToken   int64  `json:"fencing_token"`
 		TTLMs          int64  `json:"ttl_ms"`
 		KeptMs         int64  `json:"kept_ms"`
+		Slot           int    `json:"slot"`
 		Earlier        *int64 `json:"earlier"`
 		MaxResultBytes int64  `json:"max_result_bytes"`
 	}
@@ -439,7 +449,8 @@ func (l *Lease) accepts(method string, sent time.Time, status int, text []byte, 
 	} else if !isWhole || grant.TTLMs <= 0 {
 		return false
 	}
-	l.FencingToken, l.endsAt = grant.FencingToken, sent.Add(time.Duration(grant.TTLMs)*time.Millisecond)
+	l.FencingToken, l.Slot = grant.FencingToken, grant.Slot
+	l.endsAt = sent.Add(time.Duration(grant.TTLMs) * time.Millisecond)
 	if isBegin {
 		l.record.earlier, l.record.maxResultBytes = *grant.Earlier, grant.MaxResultBytes
 	}

@@ -116,11 +116,16 @@ export class Fencepost {
     Object.assign(this, { retryForMs, tryForMs, ca });
   }
 
-  /** Throws `Busy` if the lock is not free within `waitMs`, and `Unavailable` at once if all gateways are away. */
-  async acquire(key, { ttlMs = 30_000, waitMs = 0, owner = "", signal } = {}) {
+  /**
+   * Throws `Busy` if the lock is not free within `waitMs`, and `Unavailable` at once if all gateways are away. With
+   * `slots`, a number or "any", so many may hold the lock at once: then the lease has a `slot`.
+   */
+  async acquire(key, { ttlMs = 30_000, waitMs = 0, owner = "", slots = 1, signal } = {}) {
     const token = crypto.randomUUID(), query = { ttl: `${Math.round(ttlMs)}ms`, ...(owner && { owner }) };
+    if (slots !== 1) query.slots = slots;
     const [sentAt, grant] = await this.take(key, token, ttlMs, waitMs, query, { signal });
-    return new Lease(key, token, grant.fencing_token, sentAt + grant.ttl_ms, signal);
+    const lease = new Lease(key, token, grant.fencing_token, sentAt + grant.ttl_ms, signal);
+    return Object.assign(lease, { slot: grant.slot });
   }
 
   async take(key, token, ttlMs, waitMs, query, more) {

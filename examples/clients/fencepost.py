@@ -79,6 +79,7 @@ class Lease:
     def __init__(self, key: str, token: str, sent: float, grant: Any) -> None:
         self.key, self.token, self.ends_at, self.lost = key, token, sent + grant["ttl_ms"] / 1000, threading.Event()
         self.fencing_token: int = grant["fencing_token"]
+        self.slot: int | None = grant.get("slot")  # If several may hold the lock: a number from 1 on that no other has.
     def check(self) -> None:
         """Raises `Lost` if someone else may hold the lock."""
         if self.lost.is_set() or now() >= self.ends_at: raise Lost(f"{self.key}: the lease is over")
@@ -130,9 +131,12 @@ class Fencepost:
         if not re.fullmatch("[!-~]*", api_key): raise Refused("the API key has characters that no key has")
         self.headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
-    def acquire(self, key: str, ttl_s: float = 30, wait_s: float = 0, owner: str = "", token: str = "") -> Lease:
-        """Raises `Busy` if the lock is not free within `wait_s`, and `Unavailable` at once if all gateways are away."""
+    def acquire(self, key: str, ttl_s: float = 30, wait_s: float = 0, owner: str = "", token: str = "",
+                slots: int | str = 1) -> Lease:
+        """Raises `Busy` if the lock is not free within `wait_s`, and `Unavailable` at once if all gateways are away.
+        `slots`, a number or "any", is how many may hold it at once."""
         query = {"ttl": f"{round(ttl_s * 1000)}ms"} | ({"owner": owner} if owner else {})
+        if slots != 1: query["slots"] = str(slots)
         token = token or uuid.uuid4().hex
         return Lease(key, token, *self._take("/lock", key, token, ttl_s, wait_s, query))
 
@@ -165,9 +169,10 @@ class Fencepost:
         self.call("DELETE", lease.key, lease.token, now() + (self.try_for_s if is_over else self.retry_for_s))
 
     @contextmanager
-    def hold(self, key: str, ttl_s: float = 30, wait_s: float = 0, owner: str = "") -> Iterator[Lease]:
+    def hold(self, key: str, ttl_s: float = 30, wait_s: float = 0, owner: str = "",
+             slots: int | str = 1) -> Iterator[Lease]:
         """Renews in the background. If the lease is lost, `lost` is set, `check` raises `Lost`, and so does the end."""
-        lease = self.acquire(key, ttl_s, wait_s, owner)
+        lease = self.acquire(key, ttl_s, wait_s, owner, slots=slots)
         done = self._renews(lease, ttl_s)
         unsaid: Any = Exception  # If the work fails, what it raises says more than what the release does.
         try:

@@ -52,9 +52,10 @@ class AsyncFencepost:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.blocking = Fencepost(*args, **kwargs)
 
-    async def acquire(self, key: str, ttl_s: float = 30, wait_s: float = 0, owner: str = "") -> AsyncLease:
+    async def acquire(self, key: str, ttl_s: float = 30, wait_s: float = 0, owner: str = "",
+                      slots: int | str = 1) -> AsyncLease:
         token = uuid.uuid4().hex
-        def take() -> Lease: return self.blocking.acquire(key, ttl_s, wait_s, owner, token)
+        def take() -> Lease: return self.blocking.acquire(key, ttl_s, wait_s, owner, token, slots)
         return AsyncLease(await self._take("/lock", key, token, take))
 
     async def _take(self, path: str, key: str, token: str, take: Callable[[], T]) -> T:
@@ -81,9 +82,10 @@ class AsyncFencepost:
         await to_the_end(in_thread(lambda: self.blocking.release(lease)))
 
     @asynccontextmanager
-    async def hold(self, key: str, ttl_s: float = 30, wait_s: float = 0, owner: str = "") -> AsyncIterator[AsyncLease]:
+    async def hold(self, key: str, ttl_s: float = 30, wait_s: float = 0, owner: str = "",
+                   slots: int | str = 1) -> AsyncIterator[AsyncLease]:
         """Renews in a task. If the lease is lost, `lost` is set, `check` raises `Lost`, and so does the end."""
-        lease = await self.acquire(key, ttl_s, wait_s, owner)
+        lease = await self.acquire(key, ttl_s, wait_s, owner, slots)
         keeping = asyncio.create_task(self._keep(lease, ttl_s))
         unsaid: Any = FencepostError  # If the work fails, what it raises says more than what the release does.
         try:

@@ -37,6 +37,9 @@ func (c *Client) Once(ctx context.Context, key string, o OnceOptions,
 	if o.TTL == 0 {
 		o.TTL = 30 * time.Second
 	}
+	if o.Slots != 0 {
+		return nil, refused("one at a time does a piece of work: it has no slots")
+	}
 	query := url.Values{"ttl": {inMs(o.TTL)}}
 	if o.Keep > 0 {
 		query.Set("keep", inMs(o.Keep))

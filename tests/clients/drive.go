@@ -157,6 +157,15 @@ func do(words []string) (string, error) {
 			return "", err
 		}
 		return fmt.Sprint("granted ", lease.FencingToken), nil
+	case "share":
+		options := fencepost.Options{TTL: seconds(words[2]), Slots: fencepost.AnySlots}
+		if slots, err := strconv.Atoi(words[3]); err == nil {
+			options.Slots = slots
+		}
+		if lease, err = client.Acquire(ctx, words[1], options); err != nil {
+			return "", err
+		}
+		return fmt.Sprint("granted ", lease.FencingToken, " ", lease.Slot), nil
 	case "renew":
 		return "renewed", client.Renew(ctx, lease, seconds(words[1]))
 	case "release":

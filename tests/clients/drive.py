@@ -82,6 +82,9 @@ def do(fencepost: Fencepost, lease: Lease | None, words: list[str]) -> Lease | N
         case ["acquire", key, ttl_s, wait_s]:
             lease = fencepost.acquire(key, float(ttl_s), float(wait_s))
             say(f"granted {lease.fencing_token}")
+        case ["share", key, ttl_s, slots]:
+            lease = fencepost.acquire(key, float(ttl_s), slots=slots if slots == "any" else int(slots))
+            say(f"granted {lease.fencing_token} {lease.slot}")
         case ["renew", ttl_s] if lease:
             fencepost.renew(lease, float(ttl_s))
             say("renewed")

@@ -28,6 +28,7 @@ mod idempotency;
 mod provider;
 mod serverless;
 mod shell;
+mod slots;
 
 /// Runs until it may end, notes how it was asked to, and has exit statuses of its own.
 const JOB: &str = "#!/usr/bin/env bash

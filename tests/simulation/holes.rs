@@ -275,8 +275,8 @@ const OF_SLOTS: [(&str, &str, &str); 18] = [
     ("what a holder that has left bore counts for ever", "redis.call('ZREM', WIDE, grant.field)", ""),
     (
         "a slot is freed before its min_hold",
-        "if not least_ms or least_ms <= 0 then return nil end",
-        "do return nil end",
+        "remove(grant)\n    if not least_ms or least_ms <= 0 then return nil end",
+        "remove(grant)\n    do return nil end",
     ),
     (
         "whoever comes while there is room is let in before those who wait",

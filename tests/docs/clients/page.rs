@@ -44,6 +44,8 @@ async fn the_python_of_the_page_works_as_it_stands() {
     is_report(&said(&mut python("report_async.py"), &gateway).await, &["a"], &gateway).await;
     let once = said(&mut python("once.py"), &gateway).await.join(" ");
     assert_eq!(once, r#"{"receipt": "ch_1"} 201 False {"receipt": "ch_1"} 201 True"#);
+    let share = said(&mut python("share.py"), &gateway).await;
+    assert!(share[0] == "1" && share[1].parse::<u64>().is_ok(), "{share:?}");
     let busy = said(&mut python("busy.py"), &gateway).await;
     let numbers: Vec<f64> = busy[3..].iter().map(|word| word.parse().unwrap()).collect();
     assert_eq!(busy[..3], ["409", "first", "click"]);
