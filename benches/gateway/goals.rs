@@ -4,7 +4,10 @@ use serde::Serialize;
 
 use crate::idle::Idle;
 use crate::measure::Run;
-use crate::shared::workload::Workload::{Once, OwnTokens, Pairs, Replay};
+use crate::shared::workload::Workload;
+use crate::shared::workload::Workload::{
+    FailFast, Once, OwnTokens, Pairs, Renew, Replay, Slots4, Slots100, Slots900, SlotsRefused, SlotsRenew,
+};
 use crate::summary::{Summary, redis_cpu, row, throughput};
 
 #[derive(Serialize)]
@@ -124,9 +127,33 @@ pub fn goals(run: &Run, rows: &[Summary<'_>], idle: &[Idle]) -> Vec<Goal> {
             1.1,
             replays.map(|(replays, pairs)| throughput(replays, pairs).median),
         ),
+        slots(
+            run,
+            "slots, 4 others hold, requests/s at 64 connections, × pairs",
+            0.6,
+            ("redis", Slots4, Pairs),
+        ),
+        slots(run, "slots, 100 others hold, requests/s there, × pairs", 0.6, ("redis", Slots100, Pairs)),
+        slots(run, "slots, 900 others hold, requests/s there, × pairs", 0.6, ("redis", Slots900, Pairs)),
+        slots(
+            run,
+            "slots, 900 others hold, requests/s there, × where 4 hold",
+            0.9,
+            ("redis", Slots900, Slots4),
+        ),
+        slots(run, "no slot is free, requests/s there, × fail-fast", 0.6, ("redis", SlotsRefused, FailFast)),
+        slots(run, "renewing a slot, requests/s there, × renew", 0.8, ("redis", SlotsRenew, Renew)),
+        slots(run, "slots on file, 4 others hold, requests/s there, × pairs", 0.8, ("file", Slots4, Pairs)),
         Goal::new("RSS idle, MB", AtMost, 15.0, 7.5, of_main(|row| row.idle_rss_mb)),
         Goal::new("RSS after all load, MB", AtMost, 40.0, 20.0, after_load),
         Goal::new("RSS per idle connection, kB", AtMost, 20.0, 10.0, per_connection),
         Goal::new("wrong or mismatched replies, on all stores", AtMost, 0.0, 0.0, mismatches),
     ]
+}
+
+/// What a slot costs beside a lock that excludes all others, in the same round.
+fn slots(run: &Run, what: &'static str, must: f64, (slug, of, to): (&str, Workload, Workload)) -> Goal {
+    let turns = |workload| Some(&row(run, slug, workload, 64)?.turns[..]);
+    let both = turns(of).zip(turns(to));
+    Goal::new(what, AtLeast, must, 1.0, both.map(|(of, to)| throughput(of, to).median))
 }

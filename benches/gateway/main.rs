@@ -37,7 +37,7 @@ use shared::servers::Build;
 const IDLE: &str = "idle";
 const FLAGS: [&str; 3] = ["--bench", "--quick", "--replies"];
 /// The rows of a trial: each server, each load, and what most goals are set for.
-const TRIED: [&str; 11] = [
+const TRIED: [&str; 14] = [
     "pairs/16",
     "pairs/64/redis",
     "own-tokens/64/redis",
@@ -49,6 +49,9 @@ const TRIED: [&str; 11] = [
     "renew/16/redis+keys+tls",
     "renew/16/redis-direct",
     "renew/16/memory",
+    "slots-4/64/redis",
+    "slots-refused/64/memory",
+    "slots-renew/64/redis",
 ];
 
 fn main() -> ExitCode {

@@ -184,6 +184,10 @@ fn can_be_measured(row: &Row) -> bool {
     if has_servers_of_its_own && !row.is_main() {
         return false;
     }
+    let has_slots = ["noop", "redis", "memory", "file"].contains(&TARGETS[row.target].slug);
+    if row.workload.beside().is_some() && !(has_slots && [1, 64].contains(&row.connections)) {
+        return false;
+    }
     match TARGETS[row.target].slug {
         // It knows no more than a pair.
         "bare" => row.workload == Workload::Pairs,

@@ -39,6 +39,11 @@ fn title(workload: Workload) -> &'static str {
         Workload::Renew => "Renew",
         Workload::Once => "Begin a piece of work, and store its result of 200 bytes",
         Workload::Replay => "Get the result of work that is done",
+        Workload::Slots4 => "Acquire and release a slot of one lock that 4 others hold",
+        Workload::Slots100 => "The same beside 100 others",
+        Workload::Slots900 => "The same beside 900 others",
+        Workload::SlotsRefused => "Refused: a lock of which all 4 slots are taken",
+        Workload::SlotsRenew => "Renew a slot",
     }
 }
 

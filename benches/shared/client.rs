@@ -35,6 +35,22 @@ impl Client {
         }
     }
 
+    /// Takes a slot of a lock that several hold; `false` if there is none.
+    pub async fn acquire_beside(&mut self, key: &str, query: &str) -> Result<bool, String> {
+        match self {
+            Self::Http(connection) => connection.acquire(key, query).await,
+            Self::Redis(_) => Err("Redis itself has no slots".to_owned()),
+        }
+    }
+
+    /// What shows that the lock is ours that was taken last. To be put back before it is given back.
+    pub fn token(&mut self) -> &mut String {
+        match self {
+            Self::Http(connection) => &mut connection.token,
+            Self::Redis(_) => unreachable!("Redis itself has no slots"),
+        }
+    }
+
     /// Renews the lock that was taken last.
     pub async fn renew(&mut self, key: &str) -> Result<(), String> {
         match self {

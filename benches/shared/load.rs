@@ -13,7 +13,7 @@ use super::cpu::Cpu;
 use super::figures::percentile;
 use super::memory::rss_kb;
 use super::servers::Server;
-use super::workload::{Holder, Part, Window, Workload};
+use super::workload::{Beside, CONTENDED, Holder, Part, Window, Workload, shared};
 
 /// How long the last replies of a turn may take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -55,6 +55,15 @@ pub async fn run(server: &Server, turn: usize, load: &Load) -> Turn {
         Workload::FailFast => Holder::take(server).await.map_err(|mismatch| mismatches.push(mismatch)).ok(),
         _ => None,
     };
+    let beside = match (load.workload, load.workload.beside()) {
+        (Workload::SlotsRefused, Some(count)) => {
+            Some(Beside::take(server, CONTENDED.to_owned(), count, "4").await)
+        }
+        (_, Some(count)) => Some(Beside::take(server, shared(turn), count, "any").await),
+        _ => None,
+    };
+    let beside = beside.and_then(|taken| taken.map_err(|mismatch| mismatches.push(mismatch)).ok());
+    let number_beside = beside.as_ref().map_or(0, |beside| beside.number);
     let mut connections = JoinSet::new();
     for number in 0..load.connections {
         let client = Client::open(server).await.expect("a server takes some hundred connections");
@@ -64,7 +73,7 @@ pub async fn run(server: &Server, turn: usize, load: &Load) -> Turn {
             client,
             name,
             kind: server.kind,
-            held: holder.as_ref().map_or(0, |holder| holder.number),
+            held: holder.as_ref().map_or(number_beside, |holder| holder.number),
             window: window.clone(),
         };
         connections.spawn(part.play(load.workload));
@@ -84,6 +93,9 @@ pub async fn run(server: &Server, turn: usize, load: &Load) -> Turn {
     });
     if let Some(holder) = holder {
         mismatches.extend(holder.give_back().await.err());
+    }
+    if let Some(beside) = beside {
+        mismatches.extend(beside.give_back().await.err());
     }
 
     let replies = ended.iter().map(|seen| seen.replies).sum();

@@ -36,11 +36,30 @@ pub enum Workload {
     Once,
     /// Asks for the result of work that is done.
     Replay,
+    /// Takes a slot of one lock that so many others hold all the time, and gives it back: two requests.
+    Slots4,
+    Slots100,
+    Slots900,
+    /// Asks for a slot where all are taken.
+    SlotsRefused,
+    /// Renews a slot of its own.
+    SlotsRenew,
 }
 
 impl Workload {
-    pub const ALL: [Self; 6] =
-        [Self::Pairs, Self::OwnTokens, Self::Once, Self::Replay, Self::FailFast, Self::Renew];
+    pub const ALL: [Self; 11] = [
+        Self::Pairs,
+        Self::OwnTokens,
+        Self::Once,
+        Self::Replay,
+        Self::FailFast,
+        Self::Renew,
+        Self::Slots4,
+        Self::Slots100,
+        Self::Slots900,
+        Self::SlotsRefused,
+        Self::SlotsRenew,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -50,6 +69,22 @@ impl Workload {
             Self::Renew => "renew",
             Self::Once => "once",
             Self::Replay => "replay",
+            Self::Slots4 => "slots-4",
+            Self::Slots100 => "slots-100",
+            Self::Slots900 => "slots-900",
+            Self::SlotsRefused => "slots-refused",
+            Self::SlotsRenew => "slots-renew",
+        }
+    }
+
+    /// How many others hold the lock of which slots are asked for.
+    pub fn beside(self) -> Option<usize> {
+        match self {
+            Self::Slots4 | Self::SlotsRefused | Self::SlotsRenew => Some(4),
+            Self::Slots100 => Some(100),
+            // With all connections there are less than 1,000.
+            Self::Slots900 => Some(900),
+            _ => None,
         }
     }
 
@@ -108,6 +143,53 @@ impl Holder {
     }
 }
 
+/// The lock of which slots are asked for in this turn.
+pub fn shared(turn: usize) -> String {
+    format!("shared-{turn}")
+}
+
+/// Those who hold a lock beside the connections.
+pub struct Beside {
+    /// Nobody does where the answers are known by heart.
+    client: Option<Client>,
+    key: String,
+    tokens: Vec<String>,
+    /// Of the one whose lease ends first.
+    pub number: u64,
+}
+
+impl Beside {
+    pub async fn take(server: &Server, key: String, count: usize, slots: &str) -> Result<Self, String> {
+        let mut all = Self { client: None, key, tokens: Vec::new(), number: 0 };
+        let mut client = Client::open(server).await?;
+        if server.kind == Kind::ByHeart {
+            client.acquire(&all.key).await?;
+            all.number = client.number();
+            return Ok(all);
+        }
+        for at in 0..count {
+            // The first one's lease ends first.
+            let query = format!("?slots={slots}&ttl={}m", if at == 0 { 9 } else { 10 });
+            if !client.acquire_beside(&all.key, &query).await? {
+                return Err(format!("{}: there is no slot", all.key));
+            }
+            all.number = if all.tokens.is_empty() { client.number() } else { all.number };
+            all.tokens.push(client.token().clone());
+        }
+        all.client = Some(client);
+        Ok(all)
+    }
+
+    pub async fn give_back(mut self) -> Result<(), String> {
+        let Some(client) = &mut self.client else { return Ok(()) };
+        for token in self.tokens {
+            *client.token() = token;
+            client.release(&self.key).await?;
+        }
+        Ok(())
+    }
+}
+
 /// One connection's part.
 pub struct Part {
     pub client: Client,
@@ -130,6 +212,9 @@ impl Part {
             Workload::Renew => self.renew(&mut seen).await,
             Workload::Once => self.once(&mut seen).await,
             Workload::Replay => self.replay(&mut seen).await,
+            Workload::Slots4 | Workload::Slots100 | Workload::Slots900 => self.slots(&mut seen).await,
+            Workload::SlotsRefused => self.slots_refused(&mut seen).await,
+            Workload::SlotsRenew => self.slots_renew(&mut seen).await,
         };
         seen.mismatch = ended.err();
         seen
@@ -184,6 +269,52 @@ impl Part {
             self.note(seen, started);
         }
         self.client.release(&key).await
+    }
+
+    async fn slots(&mut self, seen: &mut Seen) -> Result<(), String> {
+        let key = shared(self.turn());
+        while self.goes_on() {
+            let started = Instant::now();
+            if !self.client.acquire_beside(&key, "?slots=any").await? {
+                return Err(format!("{key}: there is no slot"));
+            }
+            self.note(seen, started);
+            let started = Instant::now();
+            self.client.release(&key).await?;
+            self.note(seen, started);
+        }
+        Ok(())
+    }
+
+    async fn slots_refused(&mut self, seen: &mut Seen) -> Result<(), String> {
+        while self.goes_on() {
+            let started = Instant::now();
+            if self.client.acquire_beside(CONTENDED, "?slots=4").await? {
+                return Err(format!("{CONTENDED}: granted, although there is no slot"));
+            }
+            if self.client.number() != self.held {
+                return Err(format!("{CONTENDED}: {} is not who ends first", self.client.number()));
+            }
+            self.note(seen, started);
+        }
+        Ok(())
+    }
+
+    async fn slots_renew(&mut self, seen: &mut Seen) -> Result<(), String> {
+        let key = shared(self.turn());
+        if !self.client.acquire_beside(&key, "?slots=any").await? {
+            return Err(format!("{key}: there is no slot"));
+        }
+        while self.goes_on() {
+            let started = Instant::now();
+            self.client.renew(&key).await?;
+            self.note(seen, started);
+        }
+        self.client.release(&key).await
+    }
+
+    fn turn(&self) -> usize {
+        self.name >> 16
     }
 
     async fn once(&mut self, seen: &mut Seen) -> Result<(), String> {

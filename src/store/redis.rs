@@ -142,12 +142,24 @@ impl RedisStore {
         let add_args = |_: &Link, call: &mut Cmd| {
             call.arg(&token).arg(ttl.as_ms()).arg(&by);
         };
-        let mut reply: ScriptReply =
-            self.run_script(key, &scripts::RENEW, &[lock.as_bytes()], deadline, add_args).await?;
-        // It knows no locks that several hold, and says of them that they have no holder.
-        if reply.outcome == 1 {
+        let renew_slot = async || -> Result<ScriptReply, StoreError> {
             let keys = self.keys.queue_of(key);
-            reply = self.run_script(key, &scripts::RENEW_SLOT, &keys.in_order(), deadline, add_args).await?;
+            self.run_script(key, &scripts::RENEW_SLOT, &keys.in_order(), deadline, add_args).await
+        };
+        let is_renewed = |reply: &ScriptReply| matches!(reply.outcome, 0 | 3);
+        let shared_keys = &self.fast_path.shared_keys;
+        let slot = if shared_keys.has(key) { Some(renew_slot().await?) } else { None };
+        let (reply, is_slot) = match slot.filter(is_renewed) {
+            Some(slot) => (slot, true),
+            None => {
+                let lock: ScriptReply =
+                    self.run_script(key, &scripts::RENEW, &[lock.as_bytes()], deadline, add_args).await?;
+                // It knows no locks that several hold, and says of them that they have no holder.
+                if lock.outcome == 1 { (renew_slot().await?, true) } else { (lock, false) }
+            }
+        };
+        if is_slot && is_renewed(&reply) {
+            shared_keys.note(key);
         }
         match reply.outcome {
             0 => lease_of(&reply, key).map(Renewed::Renewed),

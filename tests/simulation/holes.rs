@@ -305,8 +305,8 @@ const OF_SLOTS: [(&str, &str, &str); 18] = [
     ),
     (
         "a renewal of a slot does not pin it",
-        "pool.put(own, with_attempt(own.lock, by), length_ms)",
-        "pool.put(own, own.lock, length_ms)",
+        "rewrite_grant(FOUR, own, with_attempt(own.lock, by), seen.NOW_MS, length_ms)",
+        "rewrite_grant(FOUR, own, own.lock, seen.NOW_MS, length_ms)",
     ),
     (
         "a slot that has ended is renewed",

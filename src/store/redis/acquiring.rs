@@ -118,6 +118,9 @@ impl RedisStore {
             }
         };
         let grants = mode.name != "confirm";
+        if request.terms.slots > Slots::ONE {
+            self.fast_path.shared_keys.note(key);
+        }
         let (reply, link) = self.run_in(bucket, &scripts::ACQUIRE, grants, &keys, deadline, add_args).await?;
         Ok(Answered { reply, link, key, names, token, deadline })
     }

@@ -31,11 +31,15 @@ pub(crate) mod records;
 /// Locks that are remembered at a time; of two that fall on one slot, the later one is.
 const REMEMBERED: usize = 1024;
 /// How long a lock is left to the script that knows all cases.
-const REMEMBERED_FOR: Duration = Duration::from_secs(1);
+const SLOW_FOR: Duration = Duration::from_secs(1);
+/// How long it is remembered that slots of a lock were asked for: longer than between two renewals, most of the time.
+const SHARED_FOR: Duration = Duration::from_secs(60);
 
 /// What a store keeps for it.
 pub(super) struct FastPath {
-    slow_keys: SlowKeys,
+    slow_keys: RecentKeys,
+    /// Locks that several may hold.
+    pub(super) shared_keys: RecentKeys,
     takes: Arc<Batcher<Take>>,
     frees: Arc<Batcher<Free>>,
     pub(super) begins: Arc<Batcher<BeginOperation>>,
@@ -45,7 +49,8 @@ pub(super) struct FastPath {
 impl FastPath {
     pub(super) fn new() -> Self {
         Self {
-            slow_keys: SlowKeys::new(),
+            slow_keys: RecentKeys::new(SLOW_FOR),
+            shared_keys: RecentKeys::new(SHARED_FOR),
             takes: Batcher::new(),
             frees: Batcher::new(),
             begins: Batcher::new(),
@@ -55,28 +60,29 @@ impl FastPath {
 }
 
 /// Locks that were not as most are, a moment ago. To be wrong about one costs a call, or some of Redis' time, and no more.
-struct SlowKeys {
+pub(super) struct RecentKeys {
     /// For each slot the milliseconds at which its lock is forgotten, by the time since `began`, below half of its hash.
     slots: Box<[AtomicU64]>,
     hasher: RandomState,
     began: Instant,
+    lasts: Duration,
 }
 
-impl SlowKeys {
-    fn new() -> Self {
+impl RecentKeys {
+    fn new(lasts: Duration) -> Self {
         let slots = (0..REMEMBERED).map(|_| AtomicU64::new(0)).collect();
-        Self { slots, hasher: RandomState::new(), began: Instant::now() }
+        Self { slots, hasher: RandomState::new(), began: Instant::now(), lasts }
     }
 
-    fn note(&self, key: &LockKey) {
+    pub(super) fn note(&self, key: &LockKey) {
         let (slot, hash) = self.slot(key);
         slot.store(
-            hash << 32 | (self.now_ms() + whole_ms(REMEMBERED_FOR)) & u64::from(u32::MAX),
+            hash << 32 | (self.now_ms() + whole_ms(self.lasts)) & u64::from(u32::MAX),
             Ordering::Relaxed,
         );
     }
 
-    fn has(&self, key: &LockKey) -> bool {
+    pub(super) fn has(&self, key: &LockKey) -> bool {
         let (slot, hash) = self.slot(key);
         let known = slot.load(Ordering::Relaxed);
         known != 0 && known >> 32 == hash & u64::from(u32::MAX) && known & u64::from(u32::MAX) > self.now_ms()
@@ -141,7 +147,7 @@ impl RedisStore {
         tombstone: Option<&str>,
         deadline: Instant,
     ) -> Result<Option<FencingToken>, StoreError> {
-        if self.fast_path.slow_keys.has(key) {
+        if self.fast_path.slow_keys.has(key) || self.fast_path.shared_keys.has(key) {
             return Ok(None);
         }
         let free = Arc::new(Free {

@@ -43,7 +43,7 @@ pub(crate) mod keys;
 scripts! {
     pub(crate) ACQUIRE: lock, terms, slots, pool, wait_queue, fence, "scripts/acquire.lua";
     pub(crate) RENEW: "scripts/renew_own.lua", lock, terms, "scripts/renew.lua";
-    pub(crate) RENEW_SLOT: lock, terms, slots, pool, "scripts/renew_slot.lua";
+    pub(crate) RENEW_SLOT: lock, terms, slots, "scripts/renew_slot.lua";
     pub(crate) RELEASE: lock, terms, slots, pool, wait_queue, "scripts/release.lua";
     pub(crate) ROLL_BACK: lock, terms, slots, pool, wait_queue, "scripts/roll_back.lua";
     pub(crate) INSPECT: lock, slots, waiters, "scripts/inspect.lua";

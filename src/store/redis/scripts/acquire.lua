@@ -104,6 +104,16 @@ local function mint_and_set()
   return { 0, lock, ttl_ms }
 end
 
+local joins = MODE == 'join' or MODE == 'rejoin'
+local queue = redis.call('EXISTS', KEYS[2]) == 1 and open_queue()
+-- All tickets in it may have ended.
+local has_queue = queue and redis.call('EXISTS', KEYS[2]) == 1
+-- Most locks, most of the time.
+if pool and not has_queue and (MODE == 'grant' or joins) then
+  pool.purge()
+  if pool.admits(SLOTS) then return mint_and_set() end
+end
+
 local held_by, least_slots
 -- The grant that is told of where several hold the lock.
 local function look_at_pool()
@@ -117,16 +127,7 @@ look_at_pool()
 -- A token that may only confirm has nothing to confirm once it has released the lock.
 if MODE == 'confirm' and (not lock or not pool and was_held_by(lock, TOKEN)) then return { 3 } end
 
-local joins = MODE == 'join' or MODE == 'rejoin'
-local queue = redis.call('EXISTS', KEYS[2]) == 1 and open_queue()
--- All tickets in it may have ended.
-local has_queue = queue and redis.call('EXISTS', KEYS[2]) == 1
 if not has_queue and not offer then
-  -- Most locks, most of the time.
-  if pool and (MODE == 'grant' or joins) then
-    pool.purge()
-    if pool.admits(SLOTS) then return mint_and_set() end
-  end
   if lock and (MODE == 'grant' or MODE == 'confirm') then return { 2, lock, left_ms, 0, 0, '0', 0, '', held_by, least_slots } end
   if not lock and (MODE == 'grant' or joins) then return mint_and_set() end
   -- A poll never makes a ticket that it did not find: a late copy would make one without a client.

@@ -1,17 +1,17 @@
 -- The same as renew.lua for a slot of a lock that several hold. A renewal does not know what it renews: renew.lua says of such a
--- lock that it has no holder, and then this is asked.
+-- lock that it has no holder, and then this is asked. Where slots were asked for lately, this is asked first.
 --
 -- KEYS[1..9] as in wait_queue.lua    ARGV[1..3] as in renew.lua
 --
 -- Returns what renew.lua does, but never 5: a slot that is kept belongs to no token
 
-local _, _, offer = held(KEYS[1])
-local pool = pool_in(offer)
-if not pool then return { 1 } end
-local own = pool.seen.grant_of(ARGV[1])
-if not own then return { pool.seen.sharing() > 0 and 2 or 1 } end
+local FOUR = { KEYS[1], KEYS[7], KEYS[8], KEYS[9] }
+if redis.call('GETRANGE', KEYS[1], 0, 1) ~= '?*' or redis.call('EXISTS', KEYS[7], KEYS[8], KEYS[9]) < 3 then return { 1 } end
+local seen = read_slots(KEYS[7], KEYS[8], KEYS[9])
+local own = seen.grant_of(ARGV[1])
+if not own then return { seen.sharing() > 0 and 2 or 1 } end
 local by = ARGV[3] ~= '' and ARGV[3] or PINNED
 if ARGV[3] ~= '' and attempt_of(own.lock) ~= by then return { 4 } end
 local length_ms, is_longest = renewed_ms(own.lock, own.left_ms, tonumber(ARGV[2]))
-pool.put(own, with_attempt(own.lock, by), length_ms)
+rewrite_grant(FOUR, own, with_attempt(own.lock, by), seen.NOW_MS, length_ms)
 return { is_longest and 3 or 0, told(own), length_ms }

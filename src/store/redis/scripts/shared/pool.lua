@@ -4,8 +4,7 @@
 
 local function open_pool()
   local LOCK, HELD, ENDS, WIDE = KEYS[1], KEYS[7], KEYS[8], KEYS[9]
-  -- They live so long after the last lease. They are lengthened where less than half of that would be left.
-  local AFTER_END_MS = 60000
+  local FOUR = { LOCK, HELD, ENDS, WIDE }
   local MOST_SLOTS, MOST_OFFERS = 1000, 30
   local seen = read_slots(HELD, ENDS, WIDE)
   local NOW_MS = seen.NOW_MS
@@ -23,10 +22,6 @@ local function open_pool()
     list[#list + 1] = offer
   end
 
-  local function live_for(ms)
-    for _, key in ipairs({ LOCK, HELD, ENDS, WIDE }) do redis.call('PEXPIRE', key, whole(ms + AFTER_END_MS)) end
-  end
-
   -- PEXPIRE comes first for a server that is out of memory, as in lock.lua. A grant has counted its number before.
   local function begin(ms)
     if taken then return end
@@ -36,7 +31,7 @@ local function open_pool()
     redis.call('HSET', HELD, ALL, '')
     redis.call('ZADD', ENDS, whole(LARGEST_NUMBER), ALL)
     redis.call('ZADD', WIDE, whole(MOST_SLOTS + 1), ALL)
-    live_for(ms)
+    live_for(FOUR, ms)
     taken, offers, lapsed = '', {}, {}
   end
 
@@ -45,17 +40,10 @@ local function open_pool()
     redis.call('SET', LOCK, '?*' .. taken, 'KEEPTTL')
   end
 
-  -- Writes a grant, which ends in so many ms. A holder must be able to renew where memory is out.
-  local function put(grant, lock, left_ms)
-    grant.lock, grant.left_ms = lock, left_ms
-    redis.call('HDEL', HELD, '')
-    redis.call('HSET', HELD, grant.field, written(grant))
-    redis.call('ZADD', ENDS, whole(NOW_MS + 1 + left_ms), grant.field)
-    if redis.call('PTTL', LOCK) < left_ms + AFTER_END_MS / 2 then live_for(left_ms) end
-  end
+  local function put(grant, lock, left_ms) rewrite_grant(FOUR, grant, lock, NOW_MS, left_ms) end
 
   local function add(grant, lock, left_ms)
-    put(grant, lock, left_ms)
+    write_grant(FOUR, grant, lock, NOW_MS, left_ms)
     redis.call('ZADD', WIDE, whole(grant.slots), grant.field)
     set_slot(grant.slot, '#')
     return grant
@@ -112,7 +100,7 @@ local function open_pool()
     return held < math.min(least, slots)
   end
 
-  local function is_free(token) return room_beside(token) == 0 end
+  local function is_free() return not taken or #offers == 0 and redis.call('ZCARD', ENDS) == 1 end
 
   -- The grant of this number. It looks at all of them, which is right for an operator and for no other.
   local function numbered(digits)
@@ -133,7 +121,7 @@ local function open_pool()
     for _, offer in ipairs(offers) do text = text .. line_of(offer) end
     redis.call('HDEL', HELD, '')
     redis.call('HSET', HELD, ALL, text)
-    if redis.call('PTTL', LOCK) < AFTER_END_MS / 2 then live_for(0) end
+    if redis.call('PTTL', LOCK) < AFTER_END_MS / 2 then live_for(FOUR, 0) end
   end
 
   local function offer_of(token)

@@ -21,6 +21,32 @@ local LAST_END = whole(LARGEST_NUMBER - 1)
 -- Whether what `held` took for an offer is a lock that several hold.
 local function are_several(offer) return offer and not offer.token end
 
+-- They live so long after the last lease. They are lengthened where less than half of that would be left.
+local AFTER_END_MS = 60000
+
+local function live_for(keys, ms)
+  for _, key in ipairs(keys) do redis.call('PEXPIRE', key, whole(ms + AFTER_END_MS)) end
+end
+
+-- What stands of a grant in its field.
+local function written(grant)
+  return whole(grant.slot) .. ' ' .. whole(grant.slots) .. ' ' .. string.sub(grant.lock, ATTEMPT_AT)
+end
+
+-- Writes a grant, which ends in so many ms. `keys` are the four.
+local function write_grant(keys, grant, lock, NOW_MS, left_ms)
+  grant.lock, grant.left_ms = lock, left_ms
+  redis.call('HSET', keys[2], grant.field, written(grant))
+  redis.call('ZADD', keys[3], whole(NOW_MS + 1 + left_ms), grant.field)
+  if redis.call('PTTL', keys[1]) < left_ms + AFTER_END_MS / 2 then live_for(keys, left_ms) end
+end
+
+-- The same for a grant that is there. A holder must be able to renew where memory is out: see lock.lua.
+local function rewrite_grant(keys, ...)
+  redis.call('HDEL', keys[2], '')
+  write_grant(keys, ...)
+end
+
 -- Those who hold the lock, as the keys have it.
 local function read_slots(HELD, ENDS, WIDE)
   local time = redis.call('TIME')
@@ -40,7 +66,10 @@ local function read_slots(HELD, ENDS, WIDE)
     }
   end
 
-  local function grant_of(field) return read(field, redis.call('HGET', HELD, field), redis.call('ZSCORE', ENDS, field)) end
+  local function grant_of(field)
+    local text = redis.call('HGET', HELD, field)
+    return text and read(field, text, redis.call('ZSCORE', ENDS, field)) or nil
+  end
 
   -- So many, first those that end first.
   local function first(most)
@@ -72,11 +101,6 @@ local function read_slots(HELD, ENDS, WIDE)
   end
 
   return { NOW_MS = NOW_MS, grant_of = grant_of, first = first, sharing = sharing }
-end
-
--- What stands of a grant in its field.
-local function written(grant)
-  return whole(grant.slot) .. ' ' .. whole(grant.slots) .. ' ' .. string.sub(grant.lock, ATTEMPT_AT)
 end
 
 -- A grant as it is told: its slot, and how many it has said, stand behind its number.
