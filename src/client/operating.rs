@@ -46,8 +46,28 @@ pub(crate) struct ShownLock {
     pub(crate) released: bool,
     pub(crate) waiters: u64,
     /// How many hold it, where it is held by slots; the rest is about the one whose lease ends first.
+    #[serde(default, rename(deserialize = "held"), skip_serializing_if = "Option::is_none")]
+    pub(crate) held_by: Option<u64>,
+    /// The smallest number of slots that one of them has said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) held: Option<u64>,
+    pub(crate) slots: Option<u64>,
+    /// Each of them, up to a hundred.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) holders: Vec<ShownHolder>,
+}
+
+/// One of those who hold a lock by slots.
+#[derive(Deserialize, Serialize)]
+pub(crate) struct ShownHolder {
+    pub(crate) slot: u64,
+    pub(crate) slots: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) owner: Option<String>,
+    pub(crate) fencing_token: u64,
+    expires_at: String,
+    pub(crate) expires_in_ms: u64,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) released: bool,
 }
 
 /// One page of the list of held locks.
@@ -98,9 +118,18 @@ pub(crate) struct LockEvents {
 }
 
 impl Gateway {
-    /// Looks at the lock.
+    /// Looks at the lock; if several hold it, at each of them. A gateway of an earlier version knows of one alone.
     pub(crate) async fn look(&self, patience: Duration) -> Result<Looked, NoDecision> {
-        let reply = self.call(Method::GET, "lock", &[], patience).await?;
+        match self.look_by(&[], patience).await? {
+            Looked::Held(ShownLock { held_by: Some(_), .. }) => {
+                self.look_by(&[("holders", "true".to_owned())], patience).await
+            }
+            looked => Ok(looked),
+        }
+    }
+
+    async fn look_by(&self, query: &[(&str, String)], patience: Duration) -> Result<Looked, NoDecision> {
+        let reply = self.call(Method::GET, "lock", query, patience).await?;
         let problem = reply.problem();
         if reply.status == 404 && problem.kind == "/problems/not-held" {
             return Ok(Looked::Free { waiters: problem.waiters });

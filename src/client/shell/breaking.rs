@@ -41,10 +41,10 @@ pub(super) async fn break_lock(settings: &BreakSettings) -> Result<u8, CommandFa
         return nothing(&format!("the lock {name} is free"));
     };
     let number = fencing_token.unwrap_or(lock.fencing_token);
-    let told = match lock.held {
+    let told = match lock.held_by {
         Some(held) if fencing_token.is_none() => {
             let problem = format!(
-                "the lock {name} is held by slots, by {held}: say in --fencing-token whose grant to end; a GET of the lock with holders=true names them"
+                "the lock {name} is held by slots, by {held}: say in --fencing-token whose grant to end; fencepost status names them"
             );
             return Err(CommandFailure::new(REFUSED, problem));
         }

@@ -48,7 +48,7 @@ pub(super) async fn list(settings: &ListSettings) -> Result<u8, CommandFailure> 
 fn row(lock: &ShownLock) -> [String; 5] {
     [
         cell(&lock.key),
-        holder(lock),
+        holder(lock.owner.as_deref(), lock.released),
         for_people(lock.expires_in_ms),
         lock.waiters.to_string(),
         lock.fencing_token.to_string(),
@@ -56,9 +56,9 @@ fn row(lock: &ShownLock) -> [String; 5] {
 }
 
 /// Who holds a lock, as a table says it.
-fn holder(lock: &ShownLock) -> String {
-    match &lock.owner {
-        _ if lock.released => "(released)".to_owned(),
+fn holder(owner: Option<&str>, is_released: bool) -> String {
+    match owner {
+        _ if is_released => "(released)".to_owned(),
         Some(owner) => cell(owner),
         None => "-".to_owned(),
     }
@@ -95,7 +95,7 @@ pub(super) async fn status(settings: &StatusSettings) -> Result<u8, CommandFailu
             Ok(0)
         }
         (Looked::Held(lock), false) => {
-            print(&description(&lock))?;
+            print(&if lock.holders.is_empty() { description(&lock) } else { sharers(&lock) })?;
             Ok(0)
         }
         (Looked::Free { waiters }, true) => {
@@ -116,7 +116,7 @@ fn description(lock: &ShownLock) -> String {
     let state = if lock.released { "released, and kept for its min_hold" } else { "held" };
     let mut fields = vec![("lock", cell(&lock.key)), ("state", state.to_owned())];
     if !lock.released {
-        fields.push(("holder", holder(lock)));
+        fields.push(("holder", holder(lock.owner.as_deref(), false)));
     }
     fields.extend([
         ("time left", for_people(lock.expires_in_ms)),
@@ -124,4 +124,21 @@ fn description(lock: &ShownLock) -> String {
         ("waiting", lock.waiters.to_string()),
     ]);
     record(&fields)
+}
+
+/// Each of those who share a lock, those first whose leases end first.
+fn sharers(lock: &ShownLock) -> String {
+    let held_by = format!("{} of {}", lock.held_by.unwrap_or_default(), lock.slots.unwrap_or_default());
+    let fields = [("lock", cell(&lock.key)), ("slots taken", held_by), ("waiting", lock.waiters.to_string())];
+    let mut table = TextTable::new(["SLOT", "HOLDER", "LEFT", "OF SLOTS", "FENCING TOKEN"]);
+    let rows = lock.holders.iter().map(|one| {
+        [
+            one.slot.to_string(),
+            holder(one.owner.as_deref(), one.released),
+            for_people(one.expires_in_ms),
+            one.slots.to_string(),
+            one.fencing_token.to_string(),
+        ]
+    });
+    record(&fields) + &table.lines(&rows.collect::<Vec<_>>())
 }

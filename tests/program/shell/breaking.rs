@@ -43,6 +43,16 @@ async fn of_several_who_hold_a_lock_only_the_one_that_is_named_is_broken() {
         let granted = client.put(&format!("/locks/k?slots=5&ttl={ttl}")).send().await.expect(201);
         numbers.push(granted.fencing_token());
     }
+    let shown = door.pipe("status k").await.stdout;
+    let rows: Vec<Vec<&str>> = shown.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows[1], ["slots", "taken", "2", "of", "5"], "{shown}");
+    let (first, second) = (&rows[rows.len() - 2], &rows[rows.len() - 1]);
+    assert_eq!((first[0], first[first.len() - 1]), ("1", numbers[0].to_string().as_str()), "{shown}");
+    assert_eq!((second[0], second[second.len() - 1]), ("2", numbers[1].to_string().as_str()), "{shown}");
+    let json = door.pipe("status k --json").await.stdout;
+    let told: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((json.matches("\"held\":").count(), &told["held"]), (1, &true.into()), "{json}");
+    assert_eq!((&told["held_by"], &told["holders"][1]["fencing_token"]), (&2.into(), &numbers[1].into()));
     let refused = door.pipe("break k --yes").await;
     refused.expect_line(2, &["held by slots, by 2", "--fencing-token"]);
     assert_eq!(client.get("/locks/k").send().await.json()["held"], 2);
