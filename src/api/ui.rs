@@ -13,11 +13,12 @@ use super::state::AppState;
 const SVG: HeaderValue = HeaderValue::from_static("image/svg+xml");
 
 const PAGE: File = File::text("index.html", HTML, include_str!("ui/index.html"));
-static FILES: [File; 7] = [
+static FILES: [File; 8] = [
     File::text("page.css", CSS, include_str!("ui/page.css")),
     File::text("page.js", JAVASCRIPT, include_str!("ui/page.js")),
     File::text("gateway.js", JAVASCRIPT, include_str!("ui/gateway.js")),
     File::text("locks.js", JAVASCRIPT, include_str!("ui/locks.js")),
+    File::text("sharers.js", JAVASCRIPT, include_str!("ui/sharers.js")),
     File::text("table.js", JAVASCRIPT, include_str!("ui/table.js")),
     File::text("watch.js", JAVASCRIPT, include_str!("ui/watch.js")),
     File::text("icon.svg", SVG, include_str!("ui/icon.svg")),

@@ -91,6 +91,12 @@ async fn locks_are_shown_as_they_are_and_broken_after_a_question() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn of_several_who_hold_a_lock_the_chosen_one_is_broken() {
+    let stage = Stage::redis().await;
+    browse("several", &[&url(&stage.gateway)], alone).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_key_is_asked_for_and_shows_no_more_than_it_may() {
     let mut file = KeysFile::new();
     let of_all = file.add_for_all("all", r#""acquire", "inspect""#);

@@ -7,11 +7,12 @@ import * as names from './names.mjs';
 import * as others from './others.mjs';
 import * as outage from './outage.mjs';
 import * as results from './results.mjs';
+import * as several from './several.mjs';
 import * as watching from './watching.mjs';
 
 const [, , , , scenario, ...args] = process.argv;
 try {
-  await { ...keys, ...merging, ...names, ...others, ...outage, ...results, ...watching }[scenario](...args);
+  await { ...keys, ...merging, ...names, ...others, ...outage, ...results, ...several, ...watching }[scenario](...args);
   process.exit(0);
 } catch (error) {
   console.log([error.stack, ...complaints].join('\n'));

@@ -120,14 +120,14 @@ async function itIsBrokenByKeyboard(ui, curl) {
   await page.keyboard.press('Tab');
   await ui.focusIsOn(ui.dialog.getByRole('button', { name: 'Break it' }));
   // The news of it may come before the answer, and take away the row that was asked about.
-  await page.route('**/lock?*', async (route) => {
+  await page.route('**/lock?*force=true*', async (route) => {
     const response = await route.fetch();
     await ui.lacks('backup');
     await route.fulfill({ response });
   });
   await page.keyboard.press('Enter');
   await ui.dialog.waitFor({ state: 'hidden' });
-  await page.unroute('**/lock?*');
+  await page.unroute('**/lock?*force=true*');
   await ui.focusIsOn(ui.button('deploy/production'));
   assert((await curl.look('backup')).status === 404, 'it is broken');
 }
@@ -144,7 +144,7 @@ async function itBreaksNoOther(ui, curl) {
   // Where the page has not heard of it, the gateway refuses.
   const second = await curl.take('contested', 'ttl=5m&owner=second');
   await ui.shows('contested');
-  await ui.page.route('**/lock?*', async (route) => {
+  await ui.page.route('**/lock?*force=true*', async (route) => {
     await curl.release(second);
     await curl.take('contested', 'ttl=5m&owner=third');
     await route.continue();
@@ -152,7 +152,7 @@ async function itBreaksNoOther(ui, curl) {
   await ui.button('contested').click();
   await ui.dialog.getByRole('button', { name: 'Break it' }).click();
   await ui.dialog.getByRole('alert').getByText('Somebody else holds it now').waitFor();
-  await ui.page.unroute('**/lock?*');
+  await ui.page.unroute('**/lock?*force=true*');
   await ui.dialog.getByRole('button', { name: 'Keep it' }).click();
   assert((await curl.look('contested')).json.owner === 'third', 'the third holds it');
 }

@@ -121,6 +121,12 @@ async function unlessSilent(read) {
   }
 }
 
+/** Who holds a lock. */
+export async function look(key) {
+  const query = new URLSearchParams({ key, holders: 'true' });
+  return (await call('GET', `lock?${query}`)).json();
+}
+
 /** Breaks a lock if this grant still holds it. */
 export async function breakLock(key, fencingToken) {
   const query = new URLSearchParams({ key, force: 'true', fencing_token: fencingToken });

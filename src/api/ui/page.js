@@ -2,6 +2,7 @@
 
 import { breakLock, hasKey, useKey } from './gateway.js';
 import { MOST_LOCKS } from './locks.js';
+import { showSharers } from './sharers.js';
 import { Table, duration, showLeft, write } from './table.js';
 import { Watch } from './watch.js';
 
@@ -261,16 +262,33 @@ let breaking;
 function askToBreak(lock) {
   breaking = lock;
   write(at('breaking-key'), lock.key);
-  write(at('breaking-owner'), lock.owner || 'not named');
-  at('breaking-fence').textContent = lock.fencingToken;
+  nameGrant();
   at('breaking-problem').textContent = '';
   at('break').disabled = false;
   at('breaking').showModal();
   drawBreaking();
+  const isStillAsked = () => at('breaking').open && breaking?.key === lock.key;
+  showSharers(lock.key, lock.fencingToken, isStillAsked, (grant) => {
+    breaking = { ...breaking, ...grant, isShared: true };
+    nameGrant();
+    at('breaking-problem').textContent = '';
+    at('break').disabled = false;
+    drawBreaking();
+  });
+}
+
+function nameGrant() {
+  write(at('breaking-owner'), breaking.owner || 'not named');
+  at('breaking-fence').textContent = breaking.fencingToken;
 }
 
 function drawBreaking() {
   if (!breaking) return;
+  if (breaking.isShared) {
+    // The list knows one of them, and news are told of none.
+    showLeft(at('breaking-left'), breaking, performance.now());
+    return;
+  }
   const lock = watch.locks.get(breaking.key);
   if (lock?.fencingToken === breaking.fencingToken) {
     breaking = lock;

@@ -6,7 +6,7 @@
 -- Returns what renew.lua does, but never 5: a slot that is kept belongs to no token
 
 local FOUR = { KEYS[1], KEYS[7], KEYS[8], KEYS[9] }
-if redis.call('GETRANGE', KEYS[1], 0, 1) ~= '?*' or redis.call('EXISTS', KEYS[7], KEYS[8], KEYS[9]) < 3 then return { 1 } end
+if string.sub(redis.call('GET', KEYS[1]) or '', 1, 2) ~= '?*' or redis.call('EXISTS', KEYS[7], KEYS[8], KEYS[9]) < 3 then return { 1 } end
 local seen = read_slots(KEYS[7], KEYS[8], KEYS[9])
 local own = seen.grant_of(ARGV[1])
 if not own then return { seen.sharing() > 0 and 2 or 1 } end

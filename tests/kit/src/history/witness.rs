@@ -161,7 +161,11 @@ fn read(action: Action, answer: &http::Answer) -> (Answer, Share) {
         (_, 423, "lock-held") => Answer::HeldByAnother(named(&body)),
         (_, 409, "held-by-another") => Answer::HeldByAnother(None),
         (_, 409, "token-released") => Answer::TokenReleased,
-        (_, 409, "held-otherwise") => Answer::HeldOtherwise { slots: number_at(&body, "slots").unwrap() },
+        (_, 409, "held-otherwise") => {
+            let detail = body["detail"].as_str().unwrap();
+            let number = detail.split(|c: char| !c.is_ascii_digit()).find_map(|word| word.parse().ok());
+            Answer::HeldOtherwise { slots: number.unwrap() }
+        }
         (_, 503, "outcome-unknown") => Answer::Unknown,
         (_, 503, "store-unavailable" | "shutting-down") => Answer::NotDone,
         _ => panic!("{action:?} was answered {} {body:#}", answer.status),

@@ -21,9 +21,6 @@ local LAST_END = whole(LARGEST_NUMBER - 1)
 -- Whether what `held` took for an offer is a lock that several hold.
 local function are_several(offer) return offer and not offer.token end
 
--- They live so long after the last lease. They are lengthened where less than half of that would be left.
-local AFTER_END_MS = 60000
-
 local function live_for(keys, ms)
   for _, key in ipairs(keys) do redis.call('PEXPIRE', key, whole(ms + AFTER_END_MS)) end
 end
