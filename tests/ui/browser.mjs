@@ -63,6 +63,11 @@ export class Curl {
 /** What pages did that none should do. */
 export const complaints = [];
 
+const browsers = [];
+
+/** Ends all browsers: one that is killed leaves its temporary files behind. */
+export const closeAll = () => Promise.all(browsers.map((browser) => browser.close()));
+
 export class Browser {
   #browser;
 
@@ -71,6 +76,7 @@ export class Browser {
     const executablePath = execFileSync('sh', ['-c', 'command -v chromium']).toString().trim();
     // Also where the tests run as root: the only pages that it shows are those of the gateway.
     browser.#browser = await chromium.launch({ executablePath, chromiumSandbox: false });
+    browsers.push(browser.#browser);
     return browser;
   }
 
