@@ -116,7 +116,7 @@ impl Table {
         let lock = self.own(key, token, now).cloned();
         // It is told so again, also where it left no mark.
         let was_released = lock.is_none() && self.is_kept_for(key, token, now);
-        let was_free = self.room(key, now).is_free();
+        let was_free = lock.is_none() && self.room(key, now).is_free();
         let kept = lock.as_ref().and_then(|lock| lock.kept(now));
         let kept_for = kept.as_ref().map(|kept| kept.life.end.saturating_sub(now));
         let ended = lock.as_ref().map(|lock| Ended {
@@ -126,7 +126,11 @@ impl Table {
         if let Some(lock) = &lock {
             self.replace(key, lock, kept);
         }
-        let had_place = self.queues.released(key, token, lock.is_some(), self.room(key, now), now);
+        let room = match &lock {
+            Some(HeldLock { slot: None, .. }) => kept_for.into(),
+            _ => self.room(key, now),
+        };
+        let had_place = self.queues.released(key, token, lock.is_some(), room, now);
         if let Some(left) = kept_for {
             self.queues.kept(key, left);
         }

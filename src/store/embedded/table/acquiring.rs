@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::super::life::Life;
-use super::super::record::{HeldLock, Verdict};
+use super::super::record::{HeldLock, RecordId, Verdict};
 use super::Table;
 use crate::lock::{
     Acquired, Attempt, Confirmed, Enqueued, LastPolled, Lease, Polled, Refusal, Slot, Slots, Ttl,
@@ -210,6 +210,10 @@ impl Table {
         self.remove_ended(key, now);
         let slot =
             (terms.slots > Slots::ONE).then(|| Slot { number: self.free_slot(key), slots: terms.slots });
+        // A grant of the lock alone takes the place of one that is over.
+        if slot.is_some() {
+            self.put(RecordId::Lock(key.clone()), None);
+        }
         let held = HeldLock {
             token: *token,
             attempt: Some(*attempt),
@@ -220,9 +224,10 @@ impl Table {
             min_hold: terms.min_hold.map(|length| Life::starting(now, length)),
             slot,
         };
-        let lease = held.lease(now);
+        let (lease, left) = (held.lease(now), held.life.end.saturating_sub(now));
         self.put_lock(key, held);
-        self.queues.granted(key, token, *attempt, self.room(key, now), now);
+        let room = if slot.is_some() { self.room(key, now) } else { Some(left).into() };
+        self.queues.granted(key, token, *attempt, room, now);
         Ok(Acquired::Granted(lease))
     }
 

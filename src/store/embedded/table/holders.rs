@@ -19,11 +19,12 @@ impl Table {
 
     /// What `token` holds of the lock of `key`: all of it, or a slot.
     pub(super) fn own(&self, key: &LockKey, token: &TokenHash, now: Duration) -> Option<&HeldLock> {
-        let slot = || self.lock(&RecordId::Slot(key.clone(), *token.as_bytes()), now);
-        match self.held(key, now) {
-            Some(alone) => Some(alone).filter(|alone| alone.token == *token),
-            None => slot().filter(|_| *token != TokenHash::NOBODY),
+        if let Some(alone) = self.held(key, now) {
+            return Some(alone).filter(|alone| alone.token == *token);
         }
+        // Most locks are not shared.
+        self.records.pool(key).filter(|_| *token != TokenHash::NOBODY)?;
+        self.lock(&RecordId::Slot(key.clone(), *token.as_bytes()), now)
     }
 
     /// The grant that a client is shown: the one that ends first.
@@ -68,14 +69,11 @@ impl Table {
         self.records.pool(key).map_or(1, Pool::free_slot)
     }
 
-    /// Removes what is over of a lock, so that it takes no slot.
+    /// Removes the slots of a lock that are over, so that they are free.
     pub(super) fn remove_ended(&mut self, key: &LockKey, now: Duration) {
         let over = self.records.pool(key).into_iter().flat_map(|pool| pool.over(now));
         for id in over.cloned().collect::<Vec<_>>() {
             self.put(id, None);
-        }
-        if self.held(key, now).is_none() {
-            self.put(RecordId::Lock(key.clone()), None);
         }
     }
 
