@@ -48,7 +48,7 @@ pub async fn measure(connections: usize) -> Result<Vec<Idle>, String> {
 async fn used_once(server: &crate::shared::servers::Server, number: usize) -> Result<Client, String> {
     let mut client = Client::open(server).await?;
     let key = format!("idle-{number}");
-    match client.acquire(&key).await? {
+    match client.acquire(&key, "").await? {
         true => client.release(&key).await.map(|()| client),
         false => Err(format!("{key}: a fresh key is held")),
     }

@@ -20,9 +20,11 @@ impl Client {
     }
 
     /// Takes a lock; `false` if somebody else holds it.
-    pub async fn acquire(&mut self, key: &str) -> Result<bool, String> {
+    ///
+    /// `query` is what else is asked for, of which Redis itself knows nothing.
+    pub async fn acquire(&mut self, key: &str, query: &str) -> Result<bool, String> {
         match self {
-            Self::Http(connection) => connection.acquire(key, "").await,
+            Self::Http(connection) => connection.acquire(key, query).await,
             Self::Redis(direct) => direct.acquire(key).await,
         }
     }
@@ -32,14 +34,6 @@ impl Client {
         match self {
             Self::Http(connection) => connection.acquire_by(key, token).await,
             Self::Redis(direct) => direct.acquire(key).await,
-        }
-    }
-
-    /// Takes a slot of a lock that several hold; `false` if there is none.
-    pub async fn acquire_beside(&mut self, key: &str, query: &str) -> Result<bool, String> {
-        match self {
-            Self::Http(connection) => connection.acquire(key, query).await,
-            Self::Redis(_) => Err("Redis itself has no slots".to_owned()),
         }
     }
 

@@ -124,7 +124,7 @@ impl Holder {
     pub async fn take(server: &Server) -> Result<Self, String> {
         let mut client = Client::open(server).await?;
         let before = server.numbers.largest(CONTENDED);
-        let is_granted = client.acquire(CONTENDED).await?;
+        let is_granted = client.acquire(CONTENDED, "").await?;
         let number = client.number();
         match server.kind {
             Kind::ByHeart => return Ok(Self { client: None, number }),
@@ -163,14 +163,14 @@ impl Beside {
         let mut all = Self { client: None, key, tokens: Vec::new(), number: 0 };
         let mut client = Client::open(server).await?;
         if server.kind == Kind::ByHeart {
-            client.acquire(&all.key).await?;
+            client.acquire(&all.key, "").await?;
             all.number = client.number();
             return Ok(all);
         }
         for at in 0..count {
             // The first one's lease ends first.
             let query = format!("?slots={slots}&ttl={}m", if at == 0 { 9 } else { 10 });
-            if !client.acquire_beside(&all.key, &query).await? {
+            if !client.acquire(&all.key, &query).await? {
                 return Err(format!("{}: there is no slot", all.key));
             }
             all.number = if all.tokens.is_empty() { client.number() } else { all.number };
@@ -208,13 +208,13 @@ impl Part {
         let ended = match workload {
             Workload::Pairs => self.pairs(&mut seen, false).await,
             Workload::OwnTokens => self.pairs(&mut seen, true).await,
-            Workload::FailFast => self.fail_fast(&mut seen).await,
-            Workload::Renew => self.renew(&mut seen).await,
+            Workload::FailFast => self.fail_fast(&mut seen, "").await,
+            Workload::Renew => self.renew(&mut seen, &format!("renew-{}", self.name), "").await,
             Workload::Once => self.once(&mut seen).await,
             Workload::Replay => self.replay(&mut seen).await,
             Workload::Slots4 | Workload::Slots100 | Workload::Slots900 => self.slots(&mut seen).await,
-            Workload::SlotsRefused => self.slots_refused(&mut seen).await,
-            Workload::SlotsRenew => self.slots_renew(&mut seen).await,
+            Workload::SlotsRefused => self.fail_fast(&mut seen, "?slots=4").await,
+            Workload::SlotsRenew => self.renew(&mut seen, &shared(self.turn()), "?slots=any").await,
         };
         seen.mismatch = ended.err();
         seen
@@ -230,7 +230,7 @@ impl Part {
             let started = Instant::now();
             let is_granted = match own_token {
                 Some(token) => self.client.acquire_by(&key, &token).await?,
-                None => self.client.acquire(&key).await?,
+                None => self.client.acquire(&key, "").await?,
             };
             if !is_granted {
                 return Err(format!("{key}: a fresh key is held"));
@@ -243,10 +243,10 @@ impl Part {
         Ok(())
     }
 
-    async fn fail_fast(&mut self, seen: &mut Seen) -> Result<(), String> {
+    async fn fail_fast(&mut self, seen: &mut Seen, query: &str) -> Result<(), String> {
         while self.goes_on() {
             let started = Instant::now();
-            if self.client.acquire(CONTENDED).await? {
+            if self.client.acquire(CONTENDED, query).await? {
                 return Err(format!("{CONTENDED}: granted, although somebody holds it"));
             }
             if self.client.number() != self.held {
@@ -258,24 +258,23 @@ impl Part {
         Ok(())
     }
 
-    async fn renew(&mut self, seen: &mut Seen) -> Result<(), String> {
-        let key = format!("renew-{}", self.name);
-        if !self.client.acquire(&key).await? {
-            return Err(format!("{key}: a fresh key is held"));
+    async fn renew(&mut self, seen: &mut Seen, key: &str, query: &str) -> Result<(), String> {
+        if !self.client.acquire(key, query).await? {
+            return Err(format!("{key}: it is held, or has no slot"));
         }
         while self.goes_on() {
             let started = Instant::now();
-            self.client.renew(&key).await?;
+            self.client.renew(key).await?;
             self.note(seen, started);
         }
-        self.client.release(&key).await
+        self.client.release(key).await
     }
 
     async fn slots(&mut self, seen: &mut Seen) -> Result<(), String> {
         let key = shared(self.turn());
         while self.goes_on() {
             let started = Instant::now();
-            if !self.client.acquire_beside(&key, "?slots=any").await? {
+            if !self.client.acquire(&key, "?slots=any").await? {
                 return Err(format!("{key}: there is no slot"));
             }
             self.note(seen, started);
@@ -284,33 +283,6 @@ impl Part {
             self.note(seen, started);
         }
         Ok(())
-    }
-
-    async fn slots_refused(&mut self, seen: &mut Seen) -> Result<(), String> {
-        while self.goes_on() {
-            let started = Instant::now();
-            if self.client.acquire_beside(CONTENDED, "?slots=4").await? {
-                return Err(format!("{CONTENDED}: granted, although there is no slot"));
-            }
-            if self.client.number() != self.held {
-                return Err(format!("{CONTENDED}: {} is not who ends first", self.client.number()));
-            }
-            self.note(seen, started);
-        }
-        Ok(())
-    }
-
-    async fn slots_renew(&mut self, seen: &mut Seen) -> Result<(), String> {
-        let key = shared(self.turn());
-        if !self.client.acquire_beside(&key, "?slots=any").await? {
-            return Err(format!("{key}: there is no slot"));
-        }
-        while self.goes_on() {
-            let started = Instant::now();
-            self.client.renew(&key).await?;
-            self.note(seen, started);
-        }
-        self.client.release(&key).await
     }
 
     fn turn(&self) -> usize {

@@ -36,14 +36,8 @@ pub(crate) enum NoDecision {
 #[derive(Deserialize, Serialize)]
 pub(crate) struct ShownLock {
     pub(crate) key: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) owner: Option<String>,
-    pub(crate) fencing_token: u64,
-    expires_at: String,
-    pub(crate) expires_in_ms: u64,
-    /// It was released, and stays taken for the rest of its `min_hold`.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub(crate) released: bool,
+    #[serde(flatten)]
+    pub(crate) grant: ShownGrant,
     pub(crate) waiters: u64,
     /// How many hold it, where it is held by slots; the rest is about the one whose lease ends first.
     #[serde(default, rename(deserialize = "held"), skip_serializing_if = "Option::is_none")]
@@ -61,11 +55,19 @@ pub(crate) struct ShownLock {
 pub(crate) struct ShownHolder {
     pub(crate) slot: u64,
     pub(crate) slots: u64,
+    #[serde(flatten)]
+    pub(crate) grant: ShownGrant,
+}
+
+/// What a lock, or a slot of it, is held by.
+#[derive(Deserialize, Serialize)]
+pub(crate) struct ShownGrant {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) owner: Option<String>,
     pub(crate) fencing_token: u64,
     expires_at: String,
     pub(crate) expires_in_ms: u64,
+    /// It was released, and stays taken for the rest of its `min_hold`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) released: bool,
 }

@@ -1,6 +1,6 @@
 //! At most so many at a resource, whatever fails between clients and a store that loses nothing.
 
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -50,9 +50,9 @@ impl Crowd {
     }
 
     /// Asks again and again, until told to end: waits, stays for a moment, and leaves, if its answers come.
-    async fn come_and_go(self: Arc<Self>, mut random: StdRng, is_over: Arc<Mutex<bool>>) {
+    async fn come_and_go(self: Arc<Self>, mut random: StdRng, is_over: Arc<AtomicBool>) {
         let doors: Vec<Client> = self.entrances.iter().flat_map(Entrance::doors).collect();
-        while !*is_over.lock().unwrap() {
+        while !is_over.load(Ordering::SeqCst) {
             let (door, slots) = (doors.choose(&mut random).unwrap(), self.slots.load(Ordering::SeqCst));
             let (token, sent) = (fresh_token(), Instant::now());
             let address = format!("/locks/k?ttl=1s&wait=2s&slots={slots}");
@@ -72,7 +72,7 @@ impl Crowd {
     /// Lets them all come, while ways fail and the second gateway is killed, and `meanwhile` goes on.
     async fn come(self: &Arc<Self>, meanwhile: impl Future<Output = ()>) {
         let (seed, witness) = (seed(), Witness::default());
-        let is_over = Arc::new(Mutex::new(false));
+        let is_over = Arc::new(AtomicBool::new(false));
         let random = |part: u64| StdRng::seed_from_u64(seed.wrapping_add(part));
         let come = |part| tokio::spawn(self.clone().come_and_go(random(part), is_over.clone()));
         let all: Vec<_> = (1..=CLIENTS).map(come).collect();
@@ -93,7 +93,7 @@ impl Crowd {
         for entrance in &self.entrances {
             entrance.heal().await;
         }
-        *is_over.lock().unwrap() = true;
+        is_over.store(true, Ordering::SeqCst);
         for one in all {
             one.await.unwrap();
         }

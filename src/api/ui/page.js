@@ -260,26 +260,22 @@ for (const button of document.querySelectorAll('[data-sort]')) {
 let breaking;
 
 function askToBreak(lock) {
-  breaking = lock;
   write(at('breaking-key'), lock.key);
-  nameGrant();
-  at('breaking-problem').textContent = '';
-  at('break').disabled = false;
   at('breaking').showModal();
-  drawBreaking();
+  askAbout(lock);
   const isStillAsked = () => at('breaking').open && breaking?.key === lock.key;
   showSharers(lock.key, lock.fencingToken, isStillAsked, (grant) => {
-    breaking = { ...breaking, ...grant, isShared: true };
-    nameGrant();
-    at('breaking-problem').textContent = '';
-    at('break').disabled = false;
-    drawBreaking();
+    askAbout({ ...breaking, ...grant, isShared: true });
   });
 }
 
-function nameGrant() {
-  write(at('breaking-owner'), breaking.owner || 'not named');
-  at('breaking-fence').textContent = breaking.fencingToken;
+function askAbout(grant) {
+  breaking = grant;
+  write(at('breaking-owner'), grant.owner || 'not named');
+  at('breaking-fence').textContent = grant.fencingToken;
+  at('breaking-problem').textContent = '';
+  at('break').disabled = false;
+  drawBreaking();
 }
 
 function drawBreaking() {

@@ -40,7 +40,7 @@ pub(super) async fn break_lock(settings: &BreakSettings) -> Result<u8, CommandFa
     let Looked::Held(lock) = looked.await?.answer else {
         return nothing(&format!("the lock {name} is free"));
     };
-    let number = fencing_token.unwrap_or(lock.fencing_token);
+    let number = fencing_token.unwrap_or(lock.grant.fencing_token);
     let told = match lock.held_by {
         Some(held) if fencing_token.is_none() => {
             let problem = format!(
@@ -48,10 +48,10 @@ pub(super) async fn break_lock(settings: &BreakSettings) -> Result<u8, CommandFa
             );
             return Err(CommandFailure::new(REFUSED, problem));
         }
-        Some(held) if number != lock.fencing_token => {
+        Some(held) if number != lock.grant.fencing_token => {
             format!("the lock {name}: the grant with the fencing token {number}, one of {held} that hold it")
         }
-        _ if number != lock.fencing_token => {
+        _ if number != lock.grant.fencing_token => {
             return nothing(&format!("another grant holds the lock {name} now: {}", holder(&lock)));
         }
         _ => format!("the lock {name}: {}", holder(&lock)),
@@ -74,7 +74,7 @@ pub(super) async fn break_lock(settings: &BreakSettings) -> Result<u8, CommandFa
         }
     };
     let printed = if *json {
-        let owner = lock.owner.as_deref().filter(|_| number == lock.fencing_token);
+        let owner = lock.grant.owner.as_deref().filter(|_| number == lock.grant.fencing_token);
         print_json(&EndedGrant { key: key.as_str(), fencing_token: number, owner, ended: true })
     } else {
         print(&format!("{said}: the grant of {name} with the fencing token {number}\n"))
@@ -89,13 +89,13 @@ fn nothing(why: &str) -> Result<u8, CommandFailure> {
 
 /// Who loses the lock, and who waits for it.
 fn holder(lock: &ShownLock) -> String {
-    let left = for_people(lock.expires_in_ms);
-    let whose = match &lock.owner {
-        _ if lock.released => format!("released, and kept for at most {left} more"),
+    let left = for_people(lock.grant.expires_in_ms);
+    let whose = match &lock.grant.owner {
+        _ if lock.grant.released => format!("released, and kept for at most {left} more"),
         Some(owner) => format!("held by {} for at most {left} more", quoted(owner)),
         None => format!("held for at most {left} more by a client that gave no name"),
     };
-    format!("{whose}; fencing token {}; {} waiting", lock.fencing_token, lock.waiters)
+    format!("{whose}; fencing token {}; {} waiting", lock.grant.fencing_token, lock.waiters)
 }
 
 /// Asks the person at the terminal.

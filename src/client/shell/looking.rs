@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::ask::{Aim, Answered, ask};
 use super::output::{FREE, TextTable, print, print_json, record};
 use super::{ListSettings, StatusSettings};
-use crate::client::{CommandFailure, Gateways, ListPage, Looked, ShownLock, UNREACHABLE, say};
+use crate::client::{CommandFailure, Gateways, ListPage, Looked, ShownGrant, ShownLock, UNREACHABLE, say};
 use crate::lock::for_people;
 use crate::log::unseen::cell;
 
@@ -48,17 +48,17 @@ pub(super) async fn list(settings: &ListSettings) -> Result<u8, CommandFailure> 
 fn row(lock: &ShownLock) -> [String; 5] {
     [
         cell(&lock.key),
-        holder(lock.owner.as_deref(), lock.released),
-        for_people(lock.expires_in_ms),
+        holder(&lock.grant),
+        for_people(lock.grant.expires_in_ms),
         lock.waiters.to_string(),
-        lock.fencing_token.to_string(),
+        lock.grant.fencing_token.to_string(),
     ]
 }
 
 /// Who holds a lock, as a table says it.
-fn holder(owner: Option<&str>, is_released: bool) -> String {
-    match owner {
-        _ if is_released => "(released)".to_owned(),
+fn holder(grant: &ShownGrant) -> String {
+    match &grant.owner {
+        _ if grant.released => "(released)".to_owned(),
         Some(owner) => cell(owner),
         None => "-".to_owned(),
     }
@@ -113,14 +113,15 @@ pub(super) async fn status(settings: &StatusSettings) -> Result<u8, CommandFailu
 
 /// All that is known of a held lock.
 fn description(lock: &ShownLock) -> String {
-    let state = if lock.released { "released, and kept for its min_hold" } else { "held" };
+    let grant = &lock.grant;
+    let state = if grant.released { "released, and kept for its min_hold" } else { "held" };
     let mut fields = vec![("lock", cell(&lock.key)), ("state", state.to_owned())];
-    if !lock.released {
-        fields.push(("holder", holder(lock.owner.as_deref(), false)));
+    if !grant.released {
+        fields.push(("holder", holder(grant)));
     }
     fields.extend([
-        ("time left", for_people(lock.expires_in_ms)),
-        ("fencing token", lock.fencing_token.to_string()),
+        ("time left", for_people(grant.expires_in_ms)),
+        ("fencing token", grant.fencing_token.to_string()),
         ("waiting", lock.waiters.to_string()),
     ]);
     record(&fields)
@@ -134,10 +135,10 @@ fn sharers(lock: &ShownLock) -> String {
     let rows = lock.holders.iter().map(|one| {
         [
             one.slot.to_string(),
-            holder(one.owner.as_deref(), one.released),
-            for_people(one.expires_in_ms),
+            holder(&one.grant),
+            for_people(one.grant.expires_in_ms),
             one.slots.to_string(),
-            one.fencing_token.to_string(),
+            one.grant.fencing_token.to_string(),
         ]
     });
     record(&fields) + &table.lines(&rows.collect::<Vec<_>>())

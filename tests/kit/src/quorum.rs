@@ -83,14 +83,23 @@ impl Quorum {
 /// Waits until this gateway asks every node: it may hear that one counts later than the node itself, or another gateway.
 pub async fn asks_all(gateway: &Gateway, quorum: &Quorum) {
     for node in &quorum.nodes {
-        let series =
-            format!("fencepost_quorum_members{{server=\"127.0.0.1:{}\",status=\"counts\"}}", node.port());
-        eventually("the gateway asks the node", async || {
-            let scrape = Scrape::of(gateway.address).await;
-            scrape.series().contains(series.as_str()) && scrape.get(&series) == 1.0
-        })
-        .await;
+        shows(gateway, node, "counts").await;
     }
+}
+
+/// Waits until the numbers of this gateway show a node so, and not otherwise.
+pub async fn shows(gateway: &Gateway, node: &RedisServer, expected: &str) {
+    let series = |status: &str| {
+        format!("fencepost_quorum_members{{server=\"127.0.0.1:{}\",status=\"{status}\"}}", node.port())
+    };
+    eventually(expected, async || {
+        let scrape = Scrape::of(gateway.address).await;
+        ["counts", "quarantine", "unusable"].iter().all(|status| {
+            let shown = scrape.series().contains(series(status).as_str());
+            shown && scrape.get(&series(status)) == f64::from(*status == expected)
+        })
+    })
+    .await;
 }
 
 /// Waits until a gateway says that it can serve.

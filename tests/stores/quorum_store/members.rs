@@ -4,8 +4,7 @@ use super::{
     Client, Duration, Gateway, Quorum, RedisServer, counts_soon, eventually, has_lock, ready, run, url_of,
     why_not_ready,
 };
-use kit::metrics::Scrape;
-use kit::quorum::BRIEF;
+use kit::quorum::{BRIEF, shows};
 
 /// Where a gateway finds these servers.
 fn url(nodes: &[&RedisServer]) -> String {
@@ -56,19 +55,7 @@ async fn too_few_servers_are_named_with_the_reason_and_one_less_is_not_noticed()
 async fn a_server_that_is_dead_or_in_quarantine_is_seen_in_the_numbers() {
     let mut quorum = Quorum::start(3).await;
     let gateway = ready(quorum.gateway(&BRIEF).await).await;
-    let is = async |node: &RedisServer, expected: &str| {
-        let series = |status: &str| {
-            format!("fencepost_quorum_members{{server=\"127.0.0.1:{}\",status=\"{status}\"}}", node.port())
-        };
-        eventually(expected, async || {
-            let scrape = Scrape::of(gateway.address).await;
-            ["counts", "quarantine", "unusable"].iter().all(|status| {
-                let shown = scrape.series().contains(series(status).as_str());
-                shown && scrape.get(&series(status)) == f64::from(*status == expected)
-            })
-        })
-        .await;
-    };
+    let is = async |node: &RedisServer, expected: &str| shows(&gateway, node, expected).await;
     for node in &quorum.nodes {
         is(node, "counts").await;
     }

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 
 use super::check::{Case, Found};
-use super::holds::{Hold, ROUNDING_US};
+use super::holds::Hold;
+use super::terms::Kept;
 use super::{Action, Answer, Holder, Operation};
 
 /// The place of one of those who share a lock.
@@ -109,24 +110,10 @@ impl Case<'_> {
 
     /// Until when a grant certainly counts: also when it is released, until its `min_hold` is over.
     fn taken_until_us(&self, hold: &Hold) -> u64 {
-        let is_its = |operation: &&&Operation| operation.token.as_deref() == Some(hold.token);
-        let is_grant = |operation: &&&Operation| matches!(operation.answer, Answer::Granted { number, .. } if number == hold.number);
-        let grant = self.operations.iter().filter(is_its).find(is_grant);
-        let Some((grant, least_ms)) = grant.and_then(|grant| Some((grant, grant.terms.min_hold_ms?))) else {
-            return hold.until_us;
-        };
-        let releases =
-            self.operations.iter().filter(is_its).filter(|operation| operation.action == Action::Release);
-        let first = releases.min_by_key(|release| release.span.start_us);
-        let is_within =
-            |span: &super::Span| hold.from_us <= span.start_us && span.end_us <= hold.lease_until_us;
-        if !first.is_some_and(|first| first.answer == Answer::Released && is_within(&first.span)) {
-            return hold.until_us;
-        }
-        let kept_until_us = (grant.span.start_us + least_ms * 1_000).saturating_sub(ROUNDING_US);
+        let Some(Kept { grant, until_us, .. }) = self.kept(hold) else { return hold.until_us };
         let is_broken = self.operations.iter().any(|other| other.may_break(hold.number, hold.from_us));
-        let is_over = is_broken || self.is_lost_between(grant.span.start_us, kept_until_us);
-        if is_over { hold.until_us } else { hold.until_us.max(kept_until_us) }
+        let is_over = is_broken || self.is_lost_between(grant.span.start_us, until_us);
+        if is_over { hold.until_us } else { hold.until_us.max(until_us) }
     }
 
     /// S1, S4 and S8, as the store sees it at one moment.

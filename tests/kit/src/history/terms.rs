@@ -1,7 +1,7 @@
 //! How long a lock may and must be taken, and who breaks it: T1, T2 and B1.
 
 use super::check::{Case, Found};
-use super::holds::ROUNDING_US;
+use super::holds::{Hold, ROUNDING_US};
 use super::{Action, Answer, Operation, Span};
 
 /// How long after its client has given up a request may still find a grant to break.
@@ -17,6 +17,13 @@ impl Operation {
             _ => asked.is_none_or(|asked| asked == number) && told_us < self.span.end_us + LATEST_US,
         }
     }
+}
+
+/// A grant that was released before the end of its `min_hold`, as far as that is certain.
+pub(super) struct Kept<'a> {
+    pub(super) grant: &'a Operation,
+    pub(super) release: &'a Operation,
+    pub(super) until_us: u64,
 }
 
 impl Case<'_> {
@@ -72,23 +79,23 @@ impl Case<'_> {
         }
     }
 
+    /// For how long a grant that is released is kept for its `min_hold`, if it is.
+    pub(super) fn kept(&self, hold: &Hold) -> Option<Kept<'_>> {
+        let grant = self.granted(hold.number)?;
+        let least_us = grant.terms.min_hold_ms? * 1_000;
+        let is_its = |operation: &&&Operation| {
+            operation.action == Action::Release && operation.token.as_deref() == Some(hold.token)
+        };
+        let release = self.operations.iter().filter(is_its).min_by_key(|release| release.span.start_us)?;
+        let is_within = hold.from_us <= release.span.start_us && release.span.end_us <= hold.lease_until_us;
+        let until_us = (grant.span.start_us + least_us).saturating_sub(ROUNDING_US + self.drift_us(least_us));
+        (is_within && release.answer == Answer::Released).then_some(Kept { grant, release, until_us })
+    }
+
     /// T2: nobody has the lock, and nobody is told that it is free.
     pub(super) fn released_locks_stay_taken_for_their_min_hold(&self, found: &mut Found) {
         for hold in &self.holds {
-            let Some(grant) = self.granted(hold.number) else { continue };
-            let Some(least_ms) = grant.terms.min_hold_ms else { continue };
-            let is_its = |operation: &&&Operation| {
-                operation.action == Action::Release && operation.token.as_deref() == Some(hold.token)
-            };
-            let releases = self.operations.iter().filter(is_its);
-            let Some(first) = releases.min_by_key(|release| release.span.start_us) else { continue };
-            let is_within = hold.from_us <= first.span.start_us && first.span.end_us <= hold.lease_until_us;
-            if !is_within || first.answer != Answer::Released {
-                continue;
-            }
-            let least_us = least_ms * 1_000;
-            let until_us =
-                (grant.span.start_us + least_us).saturating_sub(ROUNDING_US + self.drift_us(least_us));
+            let Some(Kept { grant, release: first, until_us }) = self.kept(hold) else { continue };
             for other in &self.operations {
                 let is_taken = matches!(other.answer, Answer::Granted { number, .. } if number > hold.number);
                 let is_free = other.action == Action::Look && other.answer == Answer::NotHeld;
