@@ -12,6 +12,7 @@ mod letters;
 mod notation;
 mod quorum;
 mod redis;
+mod slots;
 mod transcript;
 mod upgrading;
 

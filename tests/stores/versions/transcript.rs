@@ -165,6 +165,25 @@ impl Other {
         }
     }
 
+    /// Says once more what was said in a step of the recorded scenario. Returns the last answer, as it is now.
+    pub async fn repeats(&mut self, step: &str) -> redis::RedisResult<String> {
+        let Role::Played(played) = &mut self.role else { panic!("nothing is recorded yet") };
+        let lines = played.lines.as_slice().iter().skip_while(|line| **line != format!("[{step}]")).skip(1);
+        let said = lines.take_while(|line| !line.starts_with('[')).filter_map(|line| line.strip_prefix("> "));
+        let said: Vec<_> = said.map(|said| self.names.fill(said)).collect();
+        let (last, first) = said.split_last().unwrap_or_else(|| panic!("nothing is said in {step}"));
+        for said in first {
+            played.try_to_say(said).await?;
+        }
+        played.try_to_say(last).await.map(|answer| reply(&answer))
+    }
+
+    /// What the gateway is told next.
+    pub async fn is_told(&mut self) -> String {
+        let Role::Played(played) = &mut self.role else { panic!("nothing is recorded yet") };
+        timeout(PATIENCE, played.hear()).await.expect("it is told nothing")
+    }
+
     /// Ends the scenario: of a gateway of this build it is recorded, of another one nothing is left to be said.
     pub fn ends(self) {
         match self.role {
@@ -248,10 +267,13 @@ impl Played {
     }
 
     async fn say(&mut self, said: &str) -> String {
+        reply(&self.try_to_say(said).await.unwrap())
+    }
+
+    async fn try_to_say(&mut self, said: &str) -> redis::RedisResult<Value> {
         let said = words(said);
         let (command, args) = said.split_first().unwrap();
-        let answer: Value = redis::cmd(command).arg(args).query_async(&mut self.connection).await.unwrap();
-        reply(&answer)
+        redis::cmd(command).arg(args).query_async(&mut self.connection).await
     }
 
     async fn hear(&mut self) -> String {
