@@ -135,8 +135,8 @@ fn the_small_scripts_are_those_of_before() {
 
 /// S7. When a writer leaves, all readers go in: through two gateways, by more offers than there are at a time.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hundred_readers_go_in_when_the_writer_leaves() {
-    const READERS: usize = 100;
+async fn a_thousand_readers_go_in_when_the_writer_leaves() {
+    const READERS: usize = 1_000;
     let redis = RedisServer::start().await;
     let gateways = [Gateway::on_redis(&redis, &[]).await, Gateway::on_redis(&redis, &[]).await];
     let clients = gateways.each_ref().map(|gateway| Client::new(gateway.address));
@@ -159,5 +159,6 @@ async fn a_hundred_readers_go_in_when_the_writer_leaves() {
         granted.into_iter().map(|told| told.unwrap().expect(201).json()["slot"].as_u64().unwrap()).collect();
     slots.sort_unstable();
     assert_eq!(slots, (1..=READERS as u64).collect::<Vec<_>>());
-    assert!(took < Duration::from_secs(2), "{took:?}");
+    // It takes less than a second on a machine that does nothing else.
+    assert!(took < Duration::from_secs(3), "{took:?}");
 }

@@ -65,6 +65,7 @@ const TEXTS: &[&str] = &[
     "head",
     "header",
     "keep",
+    "line",
     "lock",
     "mark",
     "owner",

@@ -14,10 +14,12 @@ local function open_pool()
   local taken = text and string.sub(text, 1, 2) == '?*' and redis.call('EXISTS', HELD, ENDS, WIDE) == 3
     and string.sub(text, 3) or nil
   -- Those that stand, and those that have lapsed and were not taken away yet.
-  local offers, lapsed = {}, {}
+  local offers, lapsed, are_kept = {}, {}, true
   for line in string.gmatch(taken and redis.call('HGET', HELD, ALL) or '', '[^\n]+') do
     local token, slots, attempt, gateway, start_ms = string.match(line, '^(%S+) (%d+) (%S+) (%S+) (%d+)$')
-    local offer = { token = token, slots = tonumber(slots), attempt = attempt, gateway = gateway, start_ms = tonumber(start_ms) }
+    local offer = {
+      token = token, slots = tonumber(slots), attempt = attempt, gateway = gateway, start_ms = tonumber(start_ms), line = line,
+    }
     local list = NOW_MS - offer.start_ms < OFFER_MS and offers or lapsed
     list[#list + 1] = offer
   end
@@ -110,17 +112,13 @@ local function open_pool()
     end
   end
 
-  local function line_of(offer)
-    return offer.token .. ' ' .. whole(offer.slots) .. ' ' .. offer.attempt .. ' ' .. offer.gateway .. ' '
-      .. whole(offer.start_ms) .. '\n'
-  end
-
   local function write_offers()
     local text = ''
-    for _, offer in ipairs(lapsed) do text = text .. line_of(offer) end
-    for _, offer in ipairs(offers) do text = text .. line_of(offer) end
+    for _, offer in ipairs(lapsed) do text = text .. offer.line .. '\n' end
+    for _, offer in ipairs(offers) do text = text .. offer.line .. '\n' end
     redis.call('HDEL', HELD, '')
     redis.call('HSET', HELD, ALL, text)
+    are_kept = true
     if redis.call('PTTL', LOCK) < AFTER_END_MS / 2 then live_for(FOUR, 0) end
   end
 
@@ -147,28 +145,27 @@ local function open_pool()
     return true
   end
 
-  -- Makes an offer, unless there are too many.
+  -- Makes an offer, which is not kept yet.
   local function add_offer(token, ticket)
     begin(OFFER_MS)
     local offer = {
       token = token, slots = ticket.slots, attempt = ticket.attempt, gateway = ticket.gateway, start_ms = NOW_MS,
+      line = token .. ' ' .. whole(ticket.slots) .. ' ' .. ticket.attempt .. ' ' .. ticket.gateway .. ' ' .. whole(NOW_MS),
     }
-    offers[#offers + 1] = offer
-    write_offers()
+    offers[#offers + 1], are_kept = offer, false
     return offer
   end
 
-  -- It is known who let an offer lapse until the next have been made.
-  local function forget_lapsed()
-    if #lapsed == 0 then return end
-    lapsed = {}
-    write_offers()
+  -- Writes down the offers that were made. It is known who let an offer lapse until the next have been made.
+  local function keep_offers(knows_lapsed)
+    if not knows_lapsed and #lapsed > 0 then lapsed, are_kept = {}, false end
+    if not are_kept then write_offers() end
   end
 
   -- What is left of it where another holds the lock alone, or is offered it.
   local function forget()
     if taken then redis.call('DEL', HELD, ENDS, WIDE) end
-    taken, offers, lapsed = nil, {}, {}
+    taken, offers, lapsed, are_kept = nil, {}, {}, true
   end
 
   local function close_if_free()
@@ -179,7 +176,7 @@ local function open_pool()
 
   return {
     seen = seen, put = put, take = take, remove = remove, release = release, purge = purge, admits = admits, is_free = is_free,
-    numbered = numbered, offer_of = offer_of, withdraw = withdraw, add_offer = add_offer, forget_lapsed = forget_lapsed, forget = forget,
+    numbered = numbered, offer_of = offer_of, withdraw = withdraw, add_offer = add_offer, keep_offers = keep_offers, forget = forget,
     close_if_free = close_if_free,
     is_there = function() return taken ~= nil end,
     is_rest = function() return not taken and string.sub(text or '', 1, 2) == '?*' end,

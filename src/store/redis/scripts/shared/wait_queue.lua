@@ -104,11 +104,14 @@ local function open_queue()
     keep(DUE)
   end
 
-  -- The tickets from one rank of the wait queue to another: tokens, tickets, and whether their gateways were heard of since
-  -- a time.
-  local function read_queue(first, last, since_ms)
-    local tokens = redis.call('ZRANGE', QUEUE, first, last)
-    if #tokens == 0 then return tokens end
+  -- The tickets from one rank of the wait queue to another, but for some tokens': tokens, tickets, whether their gateways were
+  -- heard of since a time, and how many tickets there are with those that are left out.
+  local function read_queue(first, last, since_ms, is_left_out)
+    local all, tokens = redis.call('ZRANGE', QUEUE, first, last), {}
+    for _, token in ipairs(all) do
+      if not is_left_out[token] then tokens[#tokens + 1] = token end
+    end
+    if #tokens == 0 then return tokens, {}, {}, #all end
     local tickets, gateways, is_heard = redis.call('HMGET', TICKETS, unpack(tokens)), {}, {}
     for i = 1, #tokens do
       tickets[i] = read_ticket(tickets[i]) or { place = 0, gateway = NOBODY, attempt = NOBODY, slots = 1 }
@@ -118,7 +121,7 @@ local function open_queue()
       local heartbeat_ms = tonumber(heartbeat or nil)
       is_heard[i] = heartbeat_ms and heartbeat_ms >= since_ms and heartbeat_ms <= NOW_MS + HEARD_WITHIN_MS
     end
-    return tokens, tickets, is_heard
+    return tokens, tickets, is_heard, #all
   end
 
   -- Makes tokens step aside: they keep their tickets for a while. Their gateways learn of it by their next heartbeats, since
@@ -147,7 +150,7 @@ local function open_queue()
   -- clients.
   local function sweep()
     local from = NOW_US % redis.call('ZCARD', QUEUE)
-    local tokens, tickets, is_heard = read_queue(from, from + MOST_AT_ONCE - 1, NOW_MS - HEARD_WITHIN_MS)
+    local tokens, tickets, is_heard = read_queue(from, from + MOST_AT_ONCE - 1, NOW_MS - HEARD_WITHIN_MS, {})
     local aside, their_tickets = {}, {}
     for i, token in ipairs(tokens) do
       if tickets[i].gateway ~= NOBODY and not is_heard[i] then
@@ -198,18 +201,18 @@ local function open_queue()
     end
     for _, offer in ipairs(pool and pool.offers() or {}) do has_offer[offer.token] = true end
     local alone, is_taken, is_over
-    local count = 1 + (pool and #pool.offers() or 0)
+    -- Mostly the next one is it. So few are read at first, and then more at a time.
+    local from, count, next_count = 0, 1 + (pool and #pool.offers() or 0), 2
     repeat
-      local tokens, tickets, is_heard = read_queue(0, count - 1, since_ms)
+      -- Those who have an offer are served already.
+      local tokens, tickets, is_heard, read = read_queue(from, from + count - 1, since_ms, has_offer)
       local aside, their_tickets, are_heard = {}, {}, {}
       for i, token in ipairs(tokens) do
         local ticket = tickets[i]
         local is_present = is_heard[i] and not late[token]
         if ticket.gateway == NOBODY then is_present = not has_lapsed end
         local slots = token == taker and taker_slots or ticket.slots
-        if has_offer[token] then
-          -- It is served already.
-        elseif not is_present and token ~= caller then
+        if not is_present and token ~= caller then
           local n = #aside + 1
           aside[n], their_tickets[n], are_heard[n] = token, ticket, is_heard[i]
         elseif pool and not pool.admits(slots) or slots > 1 and pool and not pool.has_room_for_offers() then
@@ -228,11 +231,11 @@ local function open_queue()
         if is_over then break end
       end
       step_aside(aside, their_tickets, are_heard)
-      local is_last = #tokens < count
-      count = MOST_AT_ONCE
+      local is_last = read < count
+      from, count, next_count = from + read - #aside, next_count, math.min(4 * next_count, MOST_AT_ONCE)
     until is_over or is_last
+    if pool then pool.keep_offers(is_taken) end
     if is_taken then return nil, true, false end
-    if pool then pool.forget_lapsed() end
     if alone then
       local value = '?' .. alone.token .. ' ' .. alone.attempt .. ' ' .. alone.gateway .. ' ' .. whole(NOW_MS)
       -- An offer that is not taken lapses. Its key lives on for as long again, to say which ticket let it lapse. PEXPIRE is
