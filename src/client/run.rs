@@ -209,7 +209,8 @@ fn start(
         .env_remove("FENCEPOST_API_KEY")
         // The command gets a process group of its own. So a signal reaches all of it, and nothing else.
         .process_group(0);
-    if let Some(slot) = held.slot {
+    // Who asked for slots, and has all of them, has the first.
+    if let Some(slot) = held.slot.or(settings.lock.slots.map(|_| 1)) {
         command.env("LOCK_SLOT", slot.to_string());
     }
     if settings.passes_token {

@@ -29,6 +29,8 @@ async fn the_command_gets_its_slot_and_not_that_of_another_lock() {
     assert_eq!(ended.stdout, "2\n");
     client.put("/locks/k?slots=2&ttl=1m").send().await.expect(201);
     scene.run(&["--slots", "2", "--wait", "0s", "k", "--", "true"]).await.expect_line(75, &["busy"]);
+    let ended = scene.run(&["--slots", "1", "one", "--", "printenv", "LOCK_SLOT"]).await.expect_silent(0);
+    assert_eq!(ended.stdout, "1\n");
     // A lock that is held alone has none, also within a run that has one.
     let mut command = scene.command(&["alone", "--", "printenv", "LOCK_SLOT"]);
     command.env("LOCK_SLOT", "7");
