@@ -8,6 +8,16 @@ use kit::{Client, Gateway, RedisServer, eventually};
 
 const BEFORE: &str = "0.1.0";
 
+/// A Redis, a gateway of before that has started, and one of this build with its client.
+async fn both() -> (RedisServer, Other, Gateway, Client) {
+    let redis = RedisServer::start().await;
+    let mut before = Other::played(&redis, BEFORE).await;
+    let gateway = Gateway::on_redis(&redis, &[]).await;
+    let client = Client::new(gateway.address);
+    before.repeats("start").await.unwrap();
+    (redis, before, gateway, client)
+}
+
 /// The slots and numbers of all who hold a lock, as this build tells of them.
 async fn holders(client: &Client, key: &str) -> Vec<(u64, u64)> {
     let seen = client.get(&format!("/locks/{key}?holders=true")).send().await.json();
@@ -35,11 +45,7 @@ async fn stays_as_it_is(client: &Client, before: &mut Other, key: &str, steps: &
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_before_slots_neither_takes_nor_ends_what_several_hold() {
-    let redis = RedisServer::start().await;
-    let mut before = Other::played(&redis, BEFORE).await;
-    let gateway = Gateway::on_redis(&redis, &[]).await;
-    let client = Client::new(gateway.address);
-    before.repeats("start").await.unwrap();
+    let (_redis, mut before, _gateway, client) = both().await;
     let short = [
         // Of a free lock, this takes it.
         ("is refused", Some("-1")),
@@ -65,11 +71,7 @@ async fn a_gateway_before_slots_neither_takes_nor_ends_what_several_hold() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_before_slots_hands_a_lock_on_to_one_who_asked_for_a_slot() {
-    let redis = RedisServer::start().await;
-    let mut before = Other::played(&redis, BEFORE).await;
-    let gateway = Gateway::on_redis(&redis, &[]).await;
-    let client = Client::new(gateway.address);
-    before.repeats("start").await.unwrap();
+    let (_redis, mut before, _gateway, client) = both().await;
     before.repeats("beats before it is offered the lock").await.unwrap();
     ask(&client, "PUT", "key=line&ttl=1h", "holder").await.expect(201);
     before.repeats("waits").await.unwrap();
