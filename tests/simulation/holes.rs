@@ -243,7 +243,7 @@ const OF_RECORDS: [(&str, &str, &str); 31] = [
 ];
 
 /// The same in the scripts of locks that several hold. What one bears is how many it said may hold the lock.
-const OF_SLOTS: [(&str, &str, &str); 19] = [
+const OF_SLOTS: [(&str, &str, &str); 22] = [
     (
         "those who ask do not count what they bear",
         "return held < math.min(least, slots)",
@@ -289,6 +289,11 @@ const OF_SLOTS: [(&str, &str, &str); 19] = [
         "not pool.has_room_for_offers() then\n          aside = aside",
     ),
     (
+        "nothing is offered after a release",
+        "if queue then queue.hand_off(pool) else",
+        "if queue then return { outcome } else",
+    ),
+    (
         "another attempt's slot is taken back",
         "and token_of(lock) == ARGV[1] and attempt_of(lock) == ARGV[2]",
         "and token_of(lock) == ARGV[1] and (own or attempt_of(lock) == ARGV[2])",
@@ -297,6 +302,11 @@ const OF_SLOTS: [(&str, &str, &str); 19] = [
         "a slot that was told of twice is not pinned",
         "pool.put(own, with_attempt(lock, once_told(ATTEMPT)), ttl_ms)",
         "pool.put(own, lock, ttl_ms)",
+    ),
+    (
+        "a renewal of a slot does not pin it",
+        "rewrite_grant(FOUR, own, with_attempt(own.lock, by), seen.NOW_MS, length_ms)",
+        "rewrite_grant(FOUR, own, own.lock, seen.NOW_MS, length_ms)",
     ),
     (
         "a slot that has ended is renewed",
@@ -314,6 +324,11 @@ const OF_SLOTS: [(&str, &str, &str); 19] = [
         "in short, those who wait are passed",
         "redis.call('EXISTS', KEYS[2], KEYS[10]) == 0",
         "redis.call('EXISTS', KEYS[10]) == 0",
+    ),
+    (
+        "in short, nothing is offered after a release",
+        "redis.call('EXISTS', KEYS[2]) == 0\n  and (not KEYS[10]",
+        "redis.call('EXISTS', KEYS[1]) == 1\n  and (not KEYS[10]",
     ),
     ("in short, a slot that has ended is renewed", "if ends_ms and ends_ms > now_ms then", "if ends_ms then"),
 ];

@@ -133,6 +133,24 @@ fn the_small_scripts_are_those_of_before() {
     }
 }
 
+/// S7. The next one is told of a slot by the release itself, and need not look each second.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slot_that_is_freed_is_offered_to_the_next_at_once() {
+    let redis = RedisServer::start().await;
+    let gateway = Gateway::on_redis(&redis, &[]).await;
+    let client = Client::new(gateway.address);
+    let first = take(&client, "slots=2&ttl=1m").await;
+    take(&client, "slots=2&ttl=1m").await;
+    let waiting = client.put("/locks/k?slots=2&wait=30s").within(Duration::from_secs(40)).send();
+    let waiting = tokio::spawn(waiting);
+    kit::eventually("it waits", async || client.get("/locks/k").send().await.json()["waiters"] == 1).await;
+    let _: () = redis.command(&["CONFIG", "RESETSTAT"]).await;
+    client.delete("/locks/k").token(&first).send().await.expect(204);
+    waiting.await.unwrap().expect(201);
+    let stats: String = redis.command(&["INFO", "commandstats"]).await;
+    assert!(stats.contains("cmdstat_spublish:calls=1,"), "{stats}");
+}
+
 /// S7. When a writer leaves, all readers go in: through two gateways, by more offers than there are at a time.
 async fn readers_go_in(readers: usize, within: Duration) {
     let redis = RedisServer::start().await;
