@@ -142,6 +142,12 @@ impl RedisStore {
         let add_args = |_: &Link, call: &mut Cmd| {
             call.arg(&token).arg(ttl.as_ms()).arg(&by);
         };
+        if by.is_empty()
+            && let Some(lease) = self.renew_own_slot(key, &request.token, ttl.as_ms(), deadline).await?
+        {
+            self.fast_path.shared_keys.note(key);
+            return Ok(Renewed::Renewed(lease));
+        }
         let renew_slot = async || -> Result<ScriptReply, StoreError> {
             let keys = self.keys.queue_of(key);
             self.run_script(key, &scripts::RENEW_SLOT, &keys.in_order(), deadline, add_args).await
@@ -176,6 +182,14 @@ impl RedisStore {
         let Release { key, token, tombstone } = request;
         let freed = (*tombstone == Tombstone::Final).then(|| self.keys.tombstone(key, token));
         if let Some(fencing_token) = self.free_own(key, token, freed.as_deref(), deadline).await? {
+            return Ok(ReleaseEffect {
+                answer: Released::Released,
+                ended: Some(Ended { fencing_token, kept_ms: 0 }),
+            });
+        }
+        if let Some(Lease { fencing_token, .. }) =
+            self.free_slot(key, token, freed.as_deref(), deadline).await?
+        {
             return Ok(ReleaseEffect {
                 answer: Released::Released,
                 ended: Some(Ended { fencing_token, kept_ms: 0 }),

@@ -243,7 +243,7 @@ const OF_RECORDS: [(&str, &str, &str); 31] = [
 ];
 
 /// The same in the scripts of locks that several hold. What one bears is how many it said may hold the lock.
-const OF_SLOTS: [(&str, &str, &str); 22] = [
+const OF_SLOTS: [(&str, &str, &str); 21] = [
     (
         "those who ask do not count what they bear",
         "return held < math.min(least, slots)",
@@ -314,23 +314,22 @@ const OF_SLOTS: [(&str, &str, &str); 22] = [
         "if not text or not ends_ms then",
     ),
     ("a break ends any slot", "== digits and fields[i] ~= ALL", "and fields[i] ~= ALL"),
-    // Of the short parts, which do the same.
+    // Of the fast path, which does the same.
     (
         "in short, those who hold do not count what they bear",
-        "count < math.min(tonumber(least), slots)",
-        "count < slots",
+        "if count < math.min(least, slots) then",
+        "if count < slots then",
     ),
     (
         "in short, those who wait are passed",
-        "redis.call('EXISTS', KEYS[2], KEYS[10]) == 0",
-        "redis.call('EXISTS', KEYS[10]) == 0",
+        "local absent, fields = { tickets }",
+        "local absent, fields = { _ }",
     ),
     (
-        "in short, nothing is offered after a release",
-        "redis.call('EXISTS', KEYS[2]) == 0\n  and (not KEYS[10]",
-        "redis.call('EXISTS', KEYS[1]) == 1\n  and (not KEYS[10]",
+        "in short, a slot that has ended is renewed",
+        "if not ends_ms or ends_ms <= NOW_MS then return -1 end",
+        "if not ends_ms then return -1 end",
     ),
-    ("in short, a slot that has ended is renewed", "if ends_ms and ends_ms > now_ms then", "if ends_ms then"),
 ];
 
 /// All of them.

@@ -106,6 +106,26 @@ async fn a_slot_is_renewed_and_released_where_memory_is_out() {
     assert_eq!(client.get("/locks/k").send().await.json()["held"], 1);
 }
 
+/// S2. What comes to Redis in one call may have been asked for the same slot. No answer is outdated by another one of the call.
+#[tokio::test(flavor = "multi_thread")]
+async fn renewals_of_one_slot_at_one_moment_make_none_of_them_shorter() {
+    let (_stage, client) = stage().await;
+    take(&client, "slots=100&ttl=10m").await;
+    let renew = async || {
+        let token = take(&client, "slots=100&ttl=5s").await;
+        let patch = |ttl: &str| client.patch(&format!("/locks/k?ttl={ttl}")).token(&token).send();
+        let (longer, shorter) = tokio::join!(patch("5m"), patch("1m"));
+        longer.expect(200);
+        shorter.expect(200);
+        let left_ms =
+            client.get("/locks/k").token(&token).send().await.expect(200).json()["expires_in_ms"].as_u64();
+        assert!(left_ms.unwrap() > 240_000, "{left_ms:?}");
+    };
+    for _ in 0..20 {
+        join_all((0..4).map(|_| renew())).await;
+    }
+}
+
 /// S9. What most locks need knows no slots, and is not changed by a byte.
 #[test]
 fn the_small_scripts_are_those_of_before() {

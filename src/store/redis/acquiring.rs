@@ -35,7 +35,11 @@ struct Answered<'a> {
 
 impl RedisStore {
     pub(super) async fn try_lock(&self, Try(lock): &Try, deadline: Instant) -> AnswerTo<Try> {
-        if let Some(answer) = self.take_free(lock, deadline).await? {
+        let taken = match self.take_free(lock, deadline).await? {
+            None => self.take_slot(lock, deadline).await?,
+            taken => taken,
+        };
+        if let Some(answer) = taken {
             return Ok(answer);
         }
         let answered = self.ask(lock, Mode { name: "grant", ..Mode::default() }, deadline).await?;

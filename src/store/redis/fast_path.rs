@@ -5,6 +5,7 @@
 //! Each script completes or changes nothing. If it changes nothing, the general script runs. That costs one more call.
 //! So for a while such a lock goes to the general script at once.
 //!
+//! Slots of locks that several hold are taken, freed and renewed in the same way (`slots.rs`).
 //! Begins of records and their results share calls as well (`records.rs`). Their scripts know all cases.
 
 use std::hash::{BuildHasher, RandomState};
@@ -16,18 +17,26 @@ use tokio::time::Instant;
 
 use self::operations::{Free, Take};
 use self::records::{BeginOperation, StoreOperation};
+use self::slots::{FreeSlot, RenewSlot, TakeSlot};
 use super::RedisStore;
 use super::connection::batcher::Batcher;
 use super::connection::link::Link;
 use super::connection::replicas::Written;
-use super::scripts::{ACK, ACK_SLOT, ScriptReply, lease_seen};
+use super::scripts::{ACK, ACK_SLOT, ScriptReply, lease_of, lease_seen};
 use crate::clock::whole_ms;
-use crate::lock::{Acquired, FencingToken, Lease, LockKey, Refusal, TokenHash};
+use crate::lock::{Acquired, FencingToken, Lease, LockKey, Refusal, Slots, TokenHash};
 use crate::store::{LockRequest, StoreError};
 
 mod operations;
 pub(crate) mod records;
+mod slots;
 
+/// What scripts say where another holds the lock.
+const REFUSED: i64 = 2;
+/// What scripts of slots say where somebody waits.
+const WAITED_FOR: i64 = -1;
+/// What scripts of slots say where they leave a case that is gone as soon as the general script has run.
+const PASSING: i64 = -2;
 /// Locks that are remembered at a time; of two that fall on one slot, the later one is.
 const REMEMBERED: usize = 1024;
 /// How long a lock is left to the script that knows all cases.
@@ -38,10 +47,15 @@ const SHARED_FOR: Duration = Duration::from_secs(60);
 /// What a store keeps for it.
 pub(super) struct FastPath {
     slow_keys: RecentKeys,
+    /// The same where a slot of it was asked for.
+    slow_slots: RecentKeys,
     /// Locks that several may hold.
     pub(super) shared_keys: RecentKeys,
     takes: Arc<Batcher<Take>>,
     frees: Arc<Batcher<Free>>,
+    slot_takes: Arc<Batcher<TakeSlot>>,
+    slot_frees: Arc<Batcher<FreeSlot>>,
+    slot_renewals: Arc<Batcher<RenewSlot>>,
     pub(super) begins: Arc<Batcher<BeginOperation>>,
     pub(super) stores: Arc<Batcher<StoreOperation>>,
 }
@@ -50,9 +64,13 @@ impl FastPath {
     pub(super) fn new() -> Self {
         Self {
             slow_keys: RecentKeys::new(SLOW_FOR),
+            slow_slots: RecentKeys::new(SLOW_FOR),
             shared_keys: RecentKeys::new(SHARED_FOR),
             takes: Batcher::new(),
             frees: Batcher::new(),
+            slot_takes: Batcher::new(),
+            slot_frees: Batcher::new(),
+            slot_renewals: Batcher::new(),
             begins: Batcher::new(),
             stores: Batcher::new(),
         }
@@ -131,7 +149,7 @@ impl RedisStore {
             return Ok(Some(replicated.map_or_else(refuse, Acquired::Granted)));
         }
         match reply.outcome {
-            2 => refusal_in(&reply, key).map(|refusal| Some(Acquired::NotTaken(refusal))),
+            REFUSED => refusal_in(&reply, key).map(|refusal| Some(Acquired::NotTaken(refusal))),
             _ => {
                 self.fast_path.slow_keys.note(key);
                 Ok(None)
@@ -164,6 +182,92 @@ impl RedisStore {
             self.fast_path.slow_keys.note(key);
         }
         Ok(number)
+    }
+
+    /// Takes a slot, or says why there is none; `None` where nothing was done.
+    pub(super) async fn take_slot(
+        &self,
+        request: &LockRequest,
+        deadline: Instant,
+    ) -> Result<Option<Acquired<Refusal>>, StoreError> {
+        let (key, terms) = (&request.key, &request.terms);
+        let has_times = terms.max_hold.is_some() || terms.min_hold.is_some();
+        if terms.slots == Slots::ONE || has_times || self.fast_path.slow_slots.has(key) {
+            return Ok(None);
+        }
+        let bucket = self.keys.bucket_of(key);
+        let take = Arc::new(TakeSlot {
+            names: self.keys.queue_of(key),
+            tombstone: self.keys.tombstone(key, &request.token),
+            fence: self.keys.fence(bucket),
+            token: request.token.to_string(),
+            attempt: request.attempt.to_string(),
+            ttl_ms: request.ttl.as_ms(),
+            slots: terms.slots.get(),
+            owner: request.note.stored().to_owned(),
+        });
+        self.fast_path.shared_keys.note(key);
+        let (reply, link): (ScriptReply, _) =
+            self.run_batched(bucket, true, &take, Some(&self.fast_path.slot_takes), deadline).await?;
+        match reply.outcome {
+            0 => {
+                let [lock, .., held, _, _] = take.names.in_order();
+                let lease = lease_of(&reply, key)?;
+                let replicated = replicated(&link, &[lock, held], &take.token, lease, deadline).await;
+                let refuse = |reason| Acquired::NotReplicated { is_new: true, reason };
+                Ok(Some(replicated.map_or_else(refuse, Acquired::Granted)))
+            }
+            REFUSED => refusal_in(&reply, key).map(|refusal| Some(Acquired::NotTaken(refusal))),
+            PASSING => Ok(None),
+            _ => {
+                self.fast_path.slow_slots.note(key);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Frees a slot that its token holds; `None` where nothing was done.
+    pub(super) async fn free_slot(
+        &self,
+        key: &LockKey,
+        token: &TokenHash,
+        tombstone: Option<&str>,
+        deadline: Instant,
+    ) -> Result<Option<Lease>, StoreError> {
+        if !self.fast_path.shared_keys.has(key) || self.fast_path.slow_slots.has(key) {
+            return Ok(None);
+        }
+        let free = Arc::new(FreeSlot {
+            names: self.keys.queue_of(key),
+            tombstone: tombstone.map(|tombstone| (tombstone.to_owned(), self.mark_ttl_ms.clone())),
+            token: token.to_string(),
+        });
+        let bucket = self.keys.bucket_of(key);
+        let (reply, _): (ScriptReply, _) =
+            self.run_batched(bucket, false, &free, Some(&self.fast_path.slot_frees), deadline).await?;
+        if reply.outcome == WAITED_FOR {
+            self.fast_path.slow_slots.note(key);
+        }
+        Ok(reply.lease())
+    }
+
+    /// Renews a slot for its token; `None` where nothing was done.
+    pub(super) async fn renew_own_slot(
+        &self,
+        key: &LockKey,
+        token: &TokenHash,
+        ttl_ms: u64,
+        deadline: Instant,
+    ) -> Result<Option<Lease>, StoreError> {
+        if !self.fast_path.shared_keys.has(key) {
+            return Ok(None);
+        }
+        let renewal =
+            Arc::new(RenewSlot { names: self.keys.queue_of(key), token: token.to_string(), ttl_ms });
+        let bucket = self.keys.bucket_of(key);
+        let (reply, _): (ScriptReply, _) =
+            self.run_batched(bucket, false, &renewal, Some(&self.fast_path.slot_renewals), deadline).await?;
+        Ok(reply.lease())
     }
 }
 

@@ -41,10 +41,10 @@ pub(crate) use part;
 pub(crate) mod keys;
 
 scripts! {
-    pub(crate) ACQUIRE: after_end, "scripts/slots/take.lua", lock, terms, slots, pool, wait_queue, fence, "scripts/acquire.lua";
+    pub(crate) ACQUIRE: after_end, lock, terms, slots, pool, wait_queue, fence, "scripts/acquire.lua";
     pub(crate) RENEW: "scripts/renew_own.lua", lock, terms, "scripts/renew.lua";
-    pub(crate) RENEW_SLOT: after_end, "scripts/slots/renew.lua", lock, terms, slots, "scripts/renew_slot.lua";
-    pub(crate) RELEASE: after_end, "scripts/slots/free.lua", lock, terms, slots, pool, wait_queue, "scripts/release.lua";
+    pub(crate) RENEW_SLOT: after_end, lock, terms, slots, "scripts/renew_slot.lua";
+    pub(crate) RELEASE: after_end, lock, terms, slots, pool, wait_queue, "scripts/release.lua";
     pub(crate) ROLL_BACK: after_end, lock, terms, slots, pool, wait_queue, "scripts/roll_back.lua";
     pub(crate) INSPECT: after_end, lock, slots, waiters, "scripts/inspect.lua";
     pub(crate) LIST: after_end, lock, slots, waiters, "scripts/list.lua";

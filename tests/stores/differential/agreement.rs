@@ -3,7 +3,7 @@
 
 use fencepost::lock::{
     Acquired, Broken, Confirmed, Enqueued, FencingToken, Inspected, LastPolled, Lease, Polled, QueuePosition,
-    Refusal, Renewed, RolledBack, Ticket,
+    Refusal, ReleaseEffect, Released, Renewed, RolledBack, Ticket,
 };
 use fencepost::store::Reply;
 
@@ -42,6 +42,18 @@ pub fn agree((table, redis): (Reply, Reply), known: &mut Known) -> Result<Number
         fences: fences.into_iter().map(|(a, b)| (fence(a), fence(b))).collect(),
         tickets: tickets.into_iter().map(|(a, b)| (Ticket::new(a), Ticket::new(b))).collect(),
     })
+}
+
+/// The answer without what it says of others, who may have come before it or behind it.
+pub fn of_itself(mut reply: Reply) -> Reply {
+    match &mut reply {
+        Reply::Try(Acquired::NotTaken(refusal)) => *refusal = Refusal::default(),
+        Reply::Release(ReleaseEffect { answer: answer @ Released::HeldByAnother, .. }) => {
+            *answer = Released::NotHeld
+        }
+        _ => {}
+    }
+    reply
 }
 
 /// Whether both have these in the same order as each other, and as those that they had before.

@@ -6,18 +6,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fencepost::clock::Clock;
-use fencepost::lock::{FencingToken, LockKey, Ticket, TokenHash};
+use fencepost::lock::{Acquired, FencingToken, LockKey, Ticket, TokenHash};
 use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
 use fencepost::store::redis::{RedisSettings, RedisStore};
 use fencepost::store::{
     Break, Bucket, Confirm, Enqueue, Heartbeat, Inspect, LastPoll, LineSettings, LockRequest, LockStore,
     PassOn, Poll, Release, Renew, Reply, Request, RollBack, TicketAfter, Try,
 };
+use futures_util::future::join_all;
 use redis::aio::MultiplexedConnection;
 use tokio::time::Instant;
 
 use super::Place;
-use super::agreement::{Known, agree};
+use super::agreement::{Known, agree, of_itself};
 use super::plan::{Fate, MARK_TTL, MOST_WAITERS, Step, TICKET_TTL, What};
 use kit::PATIENCE;
 
@@ -189,14 +190,19 @@ impl Pair {
                     let replies = self.ask(*gateway, requests).await?;
                     let numbers = agree(replies, &mut known).map_err(|what| format!("{step}\n{what}"))?;
                     if *fate == Fate::Answered {
-                        for pair in numbers.fences {
-                            if !told.fences.contains(&pair) {
-                                told.fences.push(pair);
-                            }
-                        }
+                        told.learn(numbers.fences);
                         let token = request.lock_request().map(|lock| lock.token);
                         let tickets = numbers.tickets.into_iter();
                         told.tickets.extend(tickets.filter_map(|(a, b)| Some((token?, a, b))));
+                    }
+                }
+                What::AskAtOnce { requests, gateway } => {
+                    let requests: Vec<_> =
+                        requests.iter().filter_map(|request| told.resolve(request, key)).collect();
+                    for (table, redis) in self.ask_at_once(key, *gateway, &requests).await? {
+                        let replies = (of_itself(table), of_itself(redis));
+                        let numbers = agree(replies, &mut known).map_err(|what| format!("{step}\n{what}"))?;
+                        told.learn(numbers.fences);
                     }
                 }
             }
@@ -218,6 +224,32 @@ impl Pair {
             tokio::join!(self.table.run(to_table, deadline), self.gateways[gateway].run(to_redis, deadline));
         let failed = |error| format!("{to_redis:?}\n  {error:?}");
         Ok((table.map_err(failed)?, redis.map_err(failed)?))
+    }
+
+    /// Asks Redis at one moment, and then the table. Where nobody waits, those that the small script leaves come later, so those
+    /// who are granted the lock come first.
+    async fn ask_at_once(
+        &mut self,
+        key: &LockKey,
+        gateway: usize,
+        requests: &[(Request, Request)],
+    ) -> Result<Vec<(Reply, Reply)>, String> {
+        let deadline = Instant::now() + PATIENCE;
+        let asked = requests.iter().map(|(_, to_redis)| self.gateways[gateway].run(to_redis, deadline));
+        let tickets = format!("{}seats:{}", self.base, key.as_str());
+        let waits: bool = redis::cmd("EXISTS").arg(tickets).query_async(&mut self.connection).await.unwrap();
+        let mut both: Vec<_> = requests.iter().zip(join_all(asked).await).collect();
+        both.sort_by_key(|(_, redis)| match redis {
+            Ok(Reply::Try(Acquired::Granted(lease))) if !waits => lease.fencing_token.get(),
+            _ => u64::MAX,
+        });
+        let mut replies = Vec::new();
+        for ((to_table, _), redis) in both {
+            let failed = |error| format!("{to_table:?}\n  {error:?}");
+            let table = self.table.run(to_table, deadline).await;
+            replies.push((table.map_err(failed)?, redis.map_err(failed)?));
+        }
+        Ok(replies)
     }
 
     /// Moves the clock by what has really passed, where Redis lets it pass too.
@@ -261,6 +293,14 @@ impl Pair {
 }
 
 impl Told {
+    fn learn(&mut self, fences: Vec<(FencingToken, FencingToken)>) {
+        for pair in fences {
+            if !self.fences.contains(&pair) {
+                self.fences.push(pair);
+            }
+        }
+    }
+
     /// The request as it is sent to each; nothing where it rests on what nobody was told.
     fn resolve(&self, request: &Request, key: &LockKey) -> Option<(Request, Request)> {
         let (mut to_table, mut to_redis) = (request.clone(), request.clone());

@@ -29,6 +29,7 @@ pub const MOST_WAITERS: usize = 2;
 const TOKENS: u8 = 3;
 /// Of each token as many of a plain request, and as many of a connection.
 const ATTEMPTS: u8 = 2;
+const MOST_AT_ONCE: usize = 6;
 const STEPS: std::ops::RangeInclusive<usize> = 8..=16;
 
 /// One thing that happens.
@@ -46,6 +47,8 @@ pub enum What {
     /// Somebody asks. The number of a grant is said by the order in which they were told, from 1 on, and a ticket by the order
     /// of those of its token.
     Ask { request: Request, gateway: usize, fate: Fate },
+    /// Several ask a gateway at one moment, in this order. What they ask for goes to Redis in one call.
+    AskAtOnce { requests: Vec<Request>, gateway: usize },
 }
 
 /// What becomes of a request, beside its copies.
@@ -65,6 +68,10 @@ impl fmt::Display for Step {
             What::Ask { request, gateway, fate } => {
                 let request = by_names(&format!("{request:?}"));
                 write!(f, "#{} by gateway {gateway}, {fate:?}: {request}", self.id)
+            }
+            What::AskAtOnce { requests, gateway } => {
+                let requests = by_names(&format!("{requests:?}"));
+                write!(f, "#{} by gateway {gateway}, at once: {requests}", self.id)
             }
         }
     }
@@ -88,6 +95,7 @@ pub fn draw(seed: u64, number: u64) -> Vec<Step> {
     // In half of them there are no slots: most of what there is has nothing to do with them.
     let is_asked = |step: &mut Step| match &mut step.what {
         What::Ask { request, .. } if number.is_multiple_of(2) => alone(request),
+        What::AskAtOnce { requests, .. } if number.is_multiple_of(2) => requests.iter_mut().for_each(alone),
         _ => {}
     };
     steps.iter_mut().for_each(is_asked);
@@ -109,6 +117,9 @@ fn alone(request: &mut Request) {
 fn something(random: &mut StdRng) -> What {
     if random.random_bool(0.18) {
         return What::Pass(one(random, &PASSES_MS));
+    }
+    if random.random_bool(0.15) {
+        return What::AskAtOnce { requests: at_once(random), gateway: random.random_range(0..2) };
     }
     let fate = match random.random_range(0..20) {
         0 => Fate::Lost,
@@ -164,6 +175,24 @@ fn request(random: &mut StdRng) -> Request {
         93..96 => Inspect { key, token: Some(token) }.into(),
         _ => Break { key, fence: FencingToken::new(random.random_range(1..5)).unwrap() }.into(),
     }
+}
+
+/// Requests of one kind, for slots, without times, and for leases of one length: others come to Redis in another order.
+fn at_once(random: &mut StdRng) -> Vec<Request> {
+    let (kind, count) = (random.random_range(0..4), random.random_range(2..=MOST_AT_ONCE));
+    let locks = (0..count).map(|_| lock(random)).collect::<Vec<_>>().into_iter();
+    let ttl = Ttl::from_ms(one(random, &TTLS_MS)).unwrap();
+    let of_kind = |mut lock: LockRequest| {
+        lock.ttl = ttl;
+        (lock.terms.max_hold, lock.terms.min_hold) = (None, None);
+        let (key, token) = (lock.key.clone(), lock.token);
+        match kind {
+            0 => Release { key, token, tombstone: Tombstone::None }.into(),
+            1 => Renew { key, token, ttl, by: Renewer::Token }.into(),
+            _ => Try(lock).into(),
+        }
+    };
+    locks.filter(|lock| lock.terms.slots > Slots::ONE).map(of_kind).collect()
 }
 
 fn lock(random: &mut StdRng) -> LockRequest {
