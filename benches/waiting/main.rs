@@ -27,7 +27,7 @@ mod unrelated;
 mod woken;
 
 use crowd::Crowd;
-use hand_off::Pair;
+use hand_off::{EXCLUSIVE, Pair, SLOT};
 use report::{Findings, Round};
 use shared::cpu::Cpu;
 use shared::servers::Server;
@@ -121,13 +121,15 @@ async fn measure(plan: &Plan, only_records: bool) -> ExitCode {
 async fn of_store(plan: &Plan, quiet: &Server, crowded: &Server) -> Result<Findings, String> {
     let few = Crowd::gather(quiet.address, 1).await?;
     let many = Crowd::gather(crowded.address, plan.crowd).await?;
-    let mut pair = Pair::open(quiet.address).await?;
+    let mut pair = Pair::open(quiet.address, &EXCLUSIVE).await?;
+    let mut slot = Pair::open(quiet.address, &SLOT).await?;
     let mut findings = Findings { store: quiet.name, rounds: Vec::new() };
     for number in 1..=plan.most_rounds {
         let (before, started) = (Cpu::read(&[quiet, crowded]), Instant::now());
         let mut round = Round::default();
         for _ in 0..plan.hand_offs {
             round.hand_offs_ns.push(pair.hand_off_in_line().await?);
+            round.slots_ns.push(slot.hand_off_in_line().await?);
         }
         for _ in 0..plan.polled_hand_offs {
             round.polled_ns.push(pair.hand_off_by_polling().await?);

@@ -5,6 +5,8 @@ use crate::unrelated::Latency;
 
 /// A hand-off takes less than this, half of the times.
 const GOAL_HAND_OFF_MS: f64 = 2.0;
+/// By how much it takes longer to hand a slot on, half of the times.
+const GOAL_SLOT_RATIO: f64 = 1.2;
 /// By how much a crowd may lengthen the p99 of an unrelated client.
 const GOAL_RATIO: f64 = 1.3;
 
@@ -28,6 +30,8 @@ pub struct Findings {
 #[derive(Default)]
 pub struct Round {
     pub hand_offs_ns: Vec<u64>,
+    /// The same of a slot of a lock that others hold, too.
+    pub slots_ns: Vec<u64>,
     pub polled_ns: Vec<u64>,
     /// The unrelated client, where one waits and where many do.
     pub with_few: Latency,
@@ -76,9 +80,9 @@ impl Findings {
 /// Prints one line for each store, as Markdown, and then the goals.
 pub fn print(crowd: usize, all: &[Findings]) {
     println!(
-        "| store | hand-off p50 ms | p99 ms | polling p50 ms | p99 ms | unrelated p50 µs | p99 µs, 1 waits | p99 µs, {crowd} wait | ratio of p99 | rounds | others, cores |"
+        "| store | hand-off p50 ms | p99 ms | of a slot p50 ms | p99 ms | polling p50 ms | p99 ms | unrelated p50 µs | p99 µs, 1 waits | p99 µs, {crowd} wait | ratio of p99 | rounds | others, cores |"
     );
-    println!("|---|---|---|---|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|---|---|---|---|");
     let mut goals = Vec::new();
     for findings in all {
         let rounds = findings.counted();
@@ -88,14 +92,17 @@ pub fn print(crowd: usize, all: &[Findings]) {
             [50, 99].map(|percent| percentile(&sorted_ns, percent) / 1e6)
         };
         let (line, polled) = (times_ms(|round| &round.hand_offs_ns), times_ms(|round| &round.polled_ns));
+        let slot = times_ms(|round| &round.slots_ns);
         let of = |value: fn(&Round) -> f64| spread(rounds.iter().map(|round| value(round)).collect());
         // Within one round the machine was the same for both; between rounds it need not be.
         let ratio = of(|round| round.with_many.p99_us / round.with_few.p99_us);
         println!(
-            "| {} | {:.2} | {:.2} | {:.1} | {:.1} | {:.0} | {:.0} | {:.0} | {:.2} | {} of {} | {:.2} |",
+            "| {} | {:.2} | {:.2} | {:.2} | {:.2} | {:.1} | {:.1} | {:.0} | {:.0} | {:.0} | {:.2} | {} of {} | {:.2} |",
             findings.store,
             line[0],
             line[1],
+            slot[0],
+            slot[1],
             polled[0],
             polled[1],
             of(|round| round.with_few.p50_us),
@@ -110,6 +117,7 @@ pub fn print(crowd: usize, all: &[Findings]) {
             judged(findings.can_be_judged(), findings.store, what, value, goal)
         };
         goals.push(goal("hand-off p50 in ms", line[0], GOAL_HAND_OFF_MS));
+        goals.push(goal("hand-off p50 of a slot, times as long", slot[0] / line[0], GOAL_SLOT_RATIO));
         goals.push(goal("ratio of the p99 of an unrelated client", ratio.median, GOAL_RATIO));
     }
     println!();
