@@ -117,10 +117,24 @@ impl RecordWaits {
 
     /// Wakes those who wait for a record, here and at other gateways: a place of it has ended, or it has a result.
     pub(super) fn ended(&self, key: &LockKey) {
+        self.tell(key, Crowd::look_now);
+    }
+
+    /// Tells those who wait here a result that was stored here, if they know of its worker, and wakes those at other gateways.
+    pub(super) fn has_result(&self, key: &LockKey, stored: Stored) {
+        self.tell(key, |crowd| match &crowd.told {
+            Ok((worker, _)) if worker.place.lease.fencing_token == stored.fencing_token => {
+                crowd.is_done(&Stored { fingerprint: worker.fingerprint, ..stored });
+            }
+            _ => crowd.look_now(),
+        });
+    }
+
+    fn tell(&self, key: &LockKey, told: impl FnOnce(&mut Crowd)) {
         let others_wait = {
             let mut registry = self.registry.lock();
             if let Some(crowd) = registry.crowds.get_mut(key) {
-                crowd.look_now();
+                told(crowd);
             }
             registry.others_until.is_some_and(|until| Instant::now() < until)
         };
@@ -201,8 +215,8 @@ impl RecordWaits {
         if others.count() >= most {
             return None;
         }
-        let bell = Notify::new();
-        let waiter = Arc::new(Waiter { token, may_take_over, bell, told: Mutex::new(None) });
+        let (bell, told) = (Notify::new(), Mutex::default());
+        let waiter = Arc::new(Waiter { token, may_take_over, bell, told });
         crowd.tell_token(token, || Told::Displaced);
         registry.count += 1;
         registry.last_id += 1;
@@ -214,9 +228,9 @@ impl RecordWaits {
 
 impl Crowd {
     fn new() -> Self {
-        let (now, pause) = (Instant::now(), FIRST_PAUSE);
-        let told = Err("the store was not asked yet".to_owned());
-        let (look_at, told_at) = (now + pause, now);
+        let (told, told_at, pause) =
+            (Err("the store was not asked yet".to_owned()), Instant::now(), FIRST_PAUSE);
+        let look_at = told_at + pause;
         let (waiters, is_looking, is_stale) = (BTreeMap::new(), false, false);
         Self { waiters, is_looking, is_stale, look_at, pause, told, told_at }
     }
@@ -244,10 +258,18 @@ impl Crowd {
         self.pause = LONGEST_PAUSE.min(self.pause * 2);
     }
 
+    /// There is a result, for all.
+    fn is_done(&self, stored: &Stored) {
+        self.tell(|_| true, || Told::Done(stored.clone()));
+    }
+
     /// Tells the waiter of this token, if there is one.
     fn tell_token(&self, token: Option<TokenHash>, told: impl Fn() -> Told) {
-        let has_it = |waiter: &&Arc<Waiter>| token.is_some() && waiter.token == token;
-        for waiter in self.waiters.values().filter(has_it) {
+        self.tell(|waiter| token.is_some() && waiter.token == token, told);
+    }
+
+    fn tell(&self, whom: impl Fn(&Waiter) -> bool, told: impl Fn() -> Told) {
+        for waiter in self.waiters.values().filter(|waiter| whom(waiter)) {
             *waiter.told.lock() = Some(told());
             waiter.bell.notify_one();
         }
@@ -267,9 +289,8 @@ pub(super) struct InCrowd {
 impl InCrowd {
     /// Hands on what this one was told.
     fn with_crowd(&mut self, then: impl FnOnce(&mut Crowd, Instant)) {
-        let mut registry = self.waits.registry.lock();
+        let (registry, now) = (&mut *self.waits.registry.lock(), Instant::now());
         let Some(crowd) = registry.crowds.get_mut(&self.key) else { return };
-        let now = Instant::now();
         // A newcomer that looks for itself puts nothing off for those who wait.
         if std::mem::take(&mut self.is_looking) {
             crowd.is_looking = false;
@@ -317,12 +338,7 @@ impl InCrowd {
 
     /// There is a result, for all.
     pub(super) fn is_done(&mut self, stored: &Stored) {
-        self.with_crowd(|crowd, _| {
-            for waiter in crowd.waiters.values() {
-                *waiter.told.lock() = Some(Told::Done(stored.clone()));
-                waiter.bell.notify_one();
-            }
-        });
+        self.with_crowd(|crowd, _| crowd.is_done(stored));
     }
 
     /// Sleeps until there is something to do, and no longer than `end`.
@@ -355,10 +371,9 @@ impl InCrowd {
             }
             // The one that looks next wakes each second, and says so again.
             self.waits.say_that_somebody_waits();
-            let until = look_at.map_or(end, |look_at| end.min(look_at));
             tokio::select! {
                 () = self.waiter.bell.notified() => {}
-                () = sleep_until(until) => {}
+                () = sleep_until(look_at.map_or(end, |look_at| end.min(look_at))) => {}
                 () = self.waits.closing.cancelled() => return Next::ShuttingDown,
             }
         }

@@ -258,12 +258,15 @@ impl LockService {
         keep: Option<Keep>,
         result: WorkResult,
     ) -> Result<Storing, StoreError> {
+        let told = result.clone();
         let store = StoreResult { key: key.clone(), token: token.record_hash(), fence, keep, result };
         // Repeating is safe: the same result is stored already, and is answered as it was the first time.
         let Settled { answer, in_doubt } = self.settle_call(self.deadline(), store).await?;
         match answer {
-            Storing::Stored { .. } => {
-                self.records.ended(key);
+            Storing::Stored { fencing_token, kept_ms, .. } => {
+                let (age_ms, fingerprint) = (0, None);
+                self.records
+                    .has_result(key, Stored { fencing_token, age_ms, kept_ms, fingerprint, result: told });
                 Ok(answer)
             }
             // Other clients may have been told of it already.

@@ -10,7 +10,7 @@ use kit::{Client, eventually, fresh_token};
 const WAITERS: usize = 1_000;
 const PER_CONNECTION: usize = 100;
 const IDLE: Duration = Duration::from_secs(5);
-const BEGINS: &str = "fencepost_store_seconds_count{step=\"begin\"}";
+pub(super) const BEGINS: &str = "fencepost_store_seconds_count{step=\"begin\"}";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_cost_the_embedded_store_no_more_than_one() {

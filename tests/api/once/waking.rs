@@ -2,12 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Pair, begin, earlier, on_each_pair, store, wait_there, way};
+use super::crowd::BEGINS;
+use super::{Pair, begin, earlier, on_each_pair, store, sum, wait_there, way};
 use crate::waiting::median;
-use kit::{Client, fresh_token};
+use kit::{Client, eventually, fresh_token};
 
 on_each_pair!(
     a_result_wakes_who_waits,
+    who_waits_at_the_gateway_that_stores_is_told_without_a_look,
     a_worker_that_leaves_wakes_who_waits,
     the_end_of_a_lease_wakes_who_waits,
     a_wait_that_ends_is_told_how_far_it_is,
@@ -56,6 +58,28 @@ async fn delays(pair: &Pair, ends: impl AsyncFn(&Client, &str)) -> Vec<Duration>
 
 async fn a_result_wakes_who_waits(pair: Pair) {
     assert!(median(delays(&pair, stores).await) < TOLD);
+}
+
+async fn who_waits_at_the_gateway_that_stores_is_told_without_a_look(pair: Pair) {
+    let there = pair.there();
+    let looks = async || {
+        let (worker, before) = (fresh_token(), sum(&pair, BEGINS).await);
+        begin(&there, "ttl=1m", &worker).send().await.expect(201);
+        let waits = tokio::spawn(begin(&there, "ttl=1m&wait=30s", &fresh_token()).send());
+        eventually("it has looked", async || sum(&pair, BEGINS).await >= before + 2.0).await;
+        let before = sum(&pair, BEGINS).await;
+        store(&there, &worker, "done").send().await.expect(200);
+        assert_eq!(waits.await.unwrap().expect(200).body, "done");
+        let looks = sum(&pair, BEGINS).await - before;
+        there.delete("/once/k?force=true&clean=true").send().await.expect(204);
+        looks
+    };
+    let mut seen = Vec::new();
+    for _ in 0..ROUNDS {
+        seen.push(looks().await);
+    }
+    // Some may have been due all the same.
+    assert!(seen.contains(&0.0), "{seen:?}");
 }
 
 async fn a_worker_that_leaves_wakes_who_waits(pair: Pair) {
