@@ -122,7 +122,7 @@ local function look_at_pool()
   local first = pool.seen.first(1)[1]
   lock, left_ms = first and told(first), first and first.left_ms
 end
-look_at_pool()
+if not has_queue or MODE == 'confirm' then look_at_pool() end
 
 -- A token that may only confirm has nothing to confirm once it has released the lock.
 if MODE == 'confirm' and (not lock or not pool and was_held_by(lock, TOKEN)) then return { 3 } end

@@ -171,11 +171,10 @@ local function open_queue()
 
   -- Makes the waiters poll once that may change which offers there can be.
   local function await_room(pool)
-    local waiting = redis.call('ZCARD', QUEUE) - #pool.offers()
-    local first = pool.seen.first(1)[1]
-    if #pool.offers() > 0 then
-      set_due(NOW_MS)
-    elseif waiting <= 0 or not first then
+    if #pool.offers() > 0 then return set_due(NOW_MS) end
+    local waiting = redis.call('ZCARD', QUEUE)
+    local first = waiting > 0 and pool.seen.first(1)[1]
+    if not first then
       redis.call('ZREM', DUE, LOCK)
     else
       -- If the gateway of the first dies, those behind it may fit: so one looks each second.
