@@ -25,8 +25,8 @@ use self::pubsub::{Hints, MOST_HINTS};
 use self::scripts::keys::KeySpace;
 use self::scripts::{ScriptReply, lease_of, lease_seen, unexpected};
 use super::{
-    Break, Bucket, HeartbeatAnswer, Hint, Inspect, LockStore, PassOn, PeerBus, Release, Renew, Reply,
-    Replying, Request, RollBack, StoreError, TicketAfter, Tombstone,
+    Break, Bucket, HeartbeatAnswer, Hint, Inspect, LockStore, PassOn, PeerBus, Release, Renew, Renewer,
+    Reply, Replying, Request, RollBack, StoreError, TicketAfter, Tombstone,
 };
 use crate::lock::{
     Attempt, Broken, Ended, Inspected, Lease, LockKey, ReleaseEffect, Released, Renewed, RolledBack, Sharing,
@@ -137,17 +137,16 @@ impl RedisStore {
 
     async fn renew(&self, request: &Renew, deadline: Instant) -> Result<Renewed, StoreError> {
         let Renew { key, token, ttl, by } = request;
+        if *by == Renewer::Token
+            && let Some(lease) = self.renew_own_slot(key, token, ttl.as_ms(), deadline).await?
+        {
+            return Ok(Renewed::Renewed(lease));
+        }
         let lock = self.keys.lock(key);
         let (token, by) = (token.to_string(), scripts::renewer(*by));
         let add_args = |_: &Link, call: &mut Cmd| {
             call.arg(&token).arg(ttl.as_ms()).arg(&by);
         };
-        if by.is_empty()
-            && let Some(lease) = self.renew_own_slot(key, &request.token, ttl.as_ms(), deadline).await?
-        {
-            self.fast_path.shared_keys.note(key);
-            return Ok(Renewed::Renewed(lease));
-        }
         let renew_slot = async || -> Result<ScriptReply, StoreError> {
             let keys = self.keys.queue_of(key);
             self.run_script(key, &scripts::RENEW_SLOT, &keys.in_order(), deadline, add_args).await
@@ -181,15 +180,11 @@ impl RedisStore {
     async fn release(&self, request: &Release, deadline: Instant) -> Result<ReleaseEffect, StoreError> {
         let Release { key, token, tombstone } = request;
         let freed = (*tombstone == Tombstone::Final).then(|| self.keys.tombstone(key, token));
-        if let Some(fencing_token) = self.free_own(key, token, freed.as_deref(), deadline).await? {
-            return Ok(ReleaseEffect {
-                answer: Released::Released,
-                ended: Some(Ended { fencing_token, kept_ms: 0 }),
-            });
-        }
-        if let Some(Lease { fencing_token, .. }) =
-            self.free_slot(key, token, freed.as_deref(), deadline).await?
-        {
+        let ended = match self.free_own(key, token, freed.as_deref(), deadline).await? {
+            None => self.free_slot(key, token, freed.as_deref(), deadline).await?,
+            ended => ended,
+        };
+        if let Some(fencing_token) = ended {
             return Ok(ReleaseEffect {
                 answer: Released::Released,
                 ended: Some(Ended { fencing_token, kept_ms: 0 }),

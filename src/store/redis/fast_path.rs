@@ -33,9 +33,9 @@ mod slots;
 
 /// What scripts say where another holds the lock.
 const REFUSED: i64 = 2;
-/// What scripts of slots say where somebody waits.
-const WAITED_FOR: i64 = -1;
-/// What scripts of slots say where they leave a case that is gone as soon as the general script has run.
+/// What scripts of slots say where they leave a case: one that will be the same for a while, or one that is gone as soon as the
+/// general script has run.
+const LASTING: i64 = -1;
 const PASSING: i64 = -2;
 /// Locks that are remembered at a time; of two that fall on one slot, the later one is.
 const REMEMBERED: usize = 1024;
@@ -144,9 +144,7 @@ impl RedisStore {
         if let Some(fencing_token) = reply.number() {
             let (left_ms, note) = (request.ttl.as_ms(), request.note.clone());
             let lease = Lease { fencing_token, left_ms, note, is_released: false, slot: None };
-            let replicated = replicated(&link, &[take.lock.as_bytes()], &token, lease, deadline).await;
-            let refuse = |reason| Acquired::NotReplicated { is_new: true, reason };
-            return Ok(Some(replicated.map_or_else(refuse, Acquired::Granted)));
+            return Ok(Some(granted(&link, &[take.lock.as_bytes()], &token, lease, deadline).await));
         }
         match reply.outcome {
             REFUSED => refusal_in(&reply, key).map(|refusal| Some(Acquired::NotTaken(refusal))),
@@ -213,9 +211,7 @@ impl RedisStore {
             0 => {
                 let [lock, .., held, _, _] = take.names.in_order();
                 let lease = lease_of(&reply, key)?;
-                let replicated = replicated(&link, &[lock, held], &take.token, lease, deadline).await;
-                let refuse = |reason| Acquired::NotReplicated { is_new: true, reason };
-                Ok(Some(replicated.map_or_else(refuse, Acquired::Granted)))
+                Ok(Some(granted(&link, &[lock, held], &take.token, lease, deadline).await))
             }
             REFUSED => refusal_in(&reply, key).map(|refusal| Some(Acquired::NotTaken(refusal))),
             PASSING => Ok(None),
@@ -233,7 +229,7 @@ impl RedisStore {
         token: &TokenHash,
         tombstone: Option<&str>,
         deadline: Instant,
-    ) -> Result<Option<Lease>, StoreError> {
+    ) -> Result<Option<FencingToken>, StoreError> {
         if !self.fast_path.shared_keys.has(key) || self.fast_path.slow_slots.has(key) {
             return Ok(None);
         }
@@ -245,10 +241,10 @@ impl RedisStore {
         let bucket = self.keys.bucket_of(key);
         let (reply, _): (ScriptReply, _) =
             self.run_batched(bucket, false, &free, Some(&self.fast_path.slot_frees), deadline).await?;
-        if reply.outcome == WAITED_FOR {
+        if reply.outcome == LASTING {
             self.fast_path.slow_slots.note(key);
         }
-        Ok(reply.lease())
+        Ok(reply.lease().map(|lease| lease.fencing_token))
     }
 
     /// Renews a slot for its token; `None` where nothing was done.
@@ -267,7 +263,25 @@ impl RedisStore {
         let bucket = self.keys.bucket_of(key);
         let (reply, _): (ScriptReply, _) =
             self.run_batched(bucket, false, &renewal, Some(&self.fast_path.slot_renewals), deadline).await?;
-        Ok(reply.lease())
+        let renewed = reply.lease();
+        if renewed.is_some() {
+            self.fast_path.shared_keys.note(key);
+        }
+        Ok(renewed)
+    }
+}
+
+/// The answer to a new grant, once the server's replicas have it too, where they must.
+async fn granted<T>(
+    link: &Link,
+    keys: &[&[u8]],
+    token: &str,
+    lease: Lease,
+    deadline: Instant,
+) -> Acquired<T> {
+    match replicated(link, keys, token, lease, deadline).await {
+        Ok(lease) => Acquired::Granted(lease),
+        Err(reason) => Acquired::NotReplicated { is_new: true, reason },
     }
 }
 

@@ -24,9 +24,6 @@ local function open_pool()
     list[#list + 1] = offer
   end
 
-  -- How many grants there are, and the smallest number that they have said, if it was read since one came or went.
-  local count, least_said
-
   -- PEXPIRE comes first for a server that is out of memory, as in lock.lua. A grant has counted its number before.
   local function begin(ms)
     if taken then return end
@@ -37,13 +34,12 @@ local function open_pool()
     redis.call('ZADD', ENDS, whole(LARGEST_NUMBER), ALL)
     redis.call('ZADD', WIDE, whole(MOST_SLOTS + 1), ALL)
     live_for(FOUR, ms)
-    taken, offers, lapsed, count = '', {}, {}, nil
+    taken, offers, lapsed = '', {}, {}
   end
 
   local function set_slot(slot, mark)
     taken = string.sub(taken, 1, slot - 1) .. mark .. string.sub(taken, slot + 1)
     redis.call('SET', LOCK, '?*' .. taken, 'KEEPTTL')
-    count = nil
   end
 
   local function put(grant, lock, left_ms) rewrite_grant(FOUR, grant, lock, NOW_MS, left_ms) end
@@ -93,11 +89,7 @@ local function open_pool()
   -- token's.
   local function room_beside(token)
     if not taken then return 0, MOST_SLOTS end
-    if not count then
-      count = redis.call('ZCARD', ENDS) - 1
-      least_said = tonumber(redis.call('ZRANGE', WIDE, 0, 0, 'WITHSCORES')[2])
-    end
-    local held, least = count, least_said
+    local held, least = redis.call('ZCARD', ENDS) - 1, tonumber(redis.call('ZRANGE', WIDE, 0, 0, 'WITHSCORES')[2])
     for _, offer in ipairs(offers) do
       if offer.token ~= token then held, least = held + 1, math.min(least, offer.slots) end
     end
@@ -176,7 +168,7 @@ local function open_pool()
   -- What is left of it where another holds the lock alone, or is offered it.
   local function forget()
     if taken then redis.call('DEL', HELD, ENDS, WIDE) end
-    taken, offers, lapsed, are_kept, count = nil, {}, {}, true, nil
+    taken, offers, lapsed, are_kept = nil, {}, {}, true
   end
 
   local function close_if_free()
