@@ -35,7 +35,7 @@
 //! | [`api`] | every route, and what all requests pass through | `service`, `store`, `lock`, `server`, `access`, `audit`, `telemetry` |
 //! | `api/state`, `api/context` | what the handlers share; what one request carries from the door to its line in the log | |
 //! | `api/result_room` | the memory that results take on their way to the store, with a share for each caller | |
-//! | `api/routes` | the handlers: parse → service → answer. `locks`, `list`, `once`, `records` and `health` answer at once, `hold` and `watch` go on | |
+//! | `api/routes` | the handlers: parse → service → answer. `locks`, `list`, `once`, `records` and `health` answer at once, `hold` and `watch` go on; `several` and `taking` are what those have in common that take locks | |
 //! | `api/extract`, `api/extract/result` | what a caller says, parsed once and strictly; the one request with a body | |
 //! | `api/answers`, `api/stream`, `api/headers` | what a caller is told, at once or event by event; the headers that are ours | |
 //! | `api/problem` | errors as the caller sees them; the only map to status codes | |
@@ -66,7 +66,7 @@
 //! | `service/ledger`, `service/turns` | which locks count for whom; turns at what costs the store much | |
 //! | `service/admin` | what operators do: looking at all locks, and breaking one | |
 //! | `service/once`, `service/once/wait`, `service/crowd` | what a record does; a request that waits for one; who waits here, and what wakes them | |
-//! | `service/hold` | a lock that a connection holds: what renews it, and what ends it | |
+//! | `service/hold` | a lock that a connection holds: what renews it, and what ends it; several locks at once | |
 //! | `service/watch` | what watchers are told of all this: by which gateway, in which order, and what they may have missed | |
 //! | [`store`] | the trait of all stores, and the two ways in which a store can fail | `lock`, `clock`, `telemetry` |
 //! | `store::request` | what a store is asked and what it answers, as data | |

@@ -38,7 +38,7 @@ mod watch;
 pub use acquire_request::{AcquireRequest, Acquisition, NotAcquired, Outcome, Tenant};
 use crowd::RecordWaits;
 use heartbeat::Heartbeats;
-pub use hold::{Hold, HoldEvent, Holding, Loss};
+pub use hold::{Denial, HeldSeveral, Hold, HoldEvent, Holding, Loss, MOST_LOCKS, Several};
 pub use ledger::Account;
 use ledger::Ledger;
 pub use once::{BeginOutcome, BeginRequest, Beginning, NotBegun};

@@ -13,8 +13,10 @@ use super::headers::{FENCING_TOKEN, LEASE_TOKEN, SLOT};
 use crate::lock::{FencingToken, Lease, LeaseToken, Listed, LockKey, Sharing};
 
 mod record;
+mod several;
 
 pub(super) use record::*;
+pub(super) use several::{GrantOfSeveral, LockOfSeveral, grant_of_several};
 
 /// Room for most answers, so that their buffer need not grow.
 const USUAL_BODY_BYTES: usize = 256;
@@ -180,6 +182,11 @@ pub(super) fn with_grant_headers(mut response: Response, token: &LeaseToken, lea
     if let Some(slot) = lease.slot {
         response.headers_mut().insert(SLOT, slot.number.into());
     }
+    with_token(response, token)
+}
+
+/// The header of a lease token.
+pub(super) fn with_token(mut response: Response, token: &LeaseToken) -> Response {
     // All characters of a token are allowed in header values, so this always holds.
     if let Ok(mut token) = HeaderValue::from_str(token.reveal()) {
         token.set_sensitive(true);

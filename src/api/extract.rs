@@ -35,9 +35,11 @@ pub(super) use result::StoreCall;
 /// How long to wait until a body proves to be empty.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A request about one lock, or one record, in either form of the address.
+/// A request about one lock, or one record, in either form of the address; or about several locks at once.
 pub(super) struct LockCall<Q> {
     pub(super) key: LockKey,
+    /// More keys, each of another lock.
+    pub(super) others: Vec<LockKey>,
     pub(super) token: Option<LeaseToken>,
     pub(super) query: Q,
     pub(super) caller: Caller,
@@ -92,6 +94,9 @@ impl<Q: LockQuery> LockCall<Q> {
         context.set_asked(asked);
         // The decoded key is checked, so that both forms of the address mean the same.
         call.caller.check(right, &call.key)?;
+        for key in &call.others {
+            call.caller.check(right, key).map_err(|denied| Problem::from(denied).about(key))?;
+        }
         if Q::PATH_FORM == once::PATH_FORM {
             app.needs_records()?;
         }
@@ -99,15 +104,17 @@ impl<Q: LockQuery> LockCall<Q> {
     }
 
     fn read(parts: &Parts, limits: &Limits, caller: Caller) -> Result<Self, Problem> {
-        let mut pairs = pairs_of(&parts.uri)?;
+        let mut pairs = pairs_of(&parts.uri, Q::MOST_KEYS)?;
         let path = parts.uri.path();
         let (key, takes_key) = match path.strip_prefix(Q::PATH_FORM) {
             Some(segment) => (key_in_path(path, segment)?, false),
             None => (key_in_query(path, &mut pairs)?, true),
         };
-        let query = Q::read(&mut pairs, limits)?;
+        let others = if takes_key { other_keys(&key, &mut pairs)? } else { Vec::new() };
+        let limits = if others.is_empty() { *limits } else { limits.of_several() };
+        let query = Q::read(&mut pairs, &limits)?;
         refuse_others(&pairs, takes_key.then_some("key").into_iter().chain(Q::NAMES.iter().copied()))?;
-        Ok(Self { key, token: lease_token(&parts.headers)?, query, caller })
+        Ok(Self { key, others, token: lease_token(&parts.headers)?, query, caller })
     }
 }
 
@@ -153,6 +160,19 @@ fn key_in_query(path: &str, pairs: &mut Pairs) -> Result<LockKey, Problem> {
     let missing = || bad_key(format!("say which {} is meant: {path}?key=…", named_at(path).0));
     let bytes = pairs.take("key").ok_or_else(missing)?;
     key_of(&bytes)
+}
+
+/// The keys that stand behind the first one, each of another lock than those before it.
+fn other_keys(first: &LockKey, pairs: &mut Pairs) -> Result<Vec<LockKey>, Problem> {
+    let mut others = Vec::new();
+    while let Some(bytes) = pairs.take("key") {
+        let key = key_of(&bytes)?;
+        if key == *first || others.contains(&key) {
+            return Err(bad_key(format!("the key {:?} is there twice: name each lock once", key.as_str())));
+        }
+        others.push(key);
+    }
+    Ok(others)
 }
 
 /// Reads a key from these decoded bytes.

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use super::answers::{self, HolderView, WorkerView};
 use crate::access::{Denied, Right};
-use crate::lock::{FencingToken, Lease, Refusal, Sharing, for_people};
+use crate::lock::{FencingToken, Lease, LockKey, Refusal, Sharing, for_people};
 use crate::once::Worker;
 use crate::store::StoreError;
 
@@ -29,8 +29,9 @@ const LONGEST_RETRY_AFTER_MS: u64 = 5_000;
 #[derive(Debug)]
 pub(super) struct Problem {
     kind: ProblemType,
-    detail: String,
+    detail: Box<str>,
     parameter: Option<Box<str>>,
+    key: Option<Box<LockKey>>,
     holder: Option<Box<HolderView>>,
     holder_unknown: bool,
     sharing: Option<Box<Sharing<()>>>,
@@ -72,6 +73,10 @@ pub(super) struct ProblemBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = HolderView, required = false)]
     pub(super) holder: Option<Box<HolderView>>,
+    /// If the request is about several locks: the one that this is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = false)]
+    key: Option<String>,
     /// With `lock-held`: true if the gateway cannot find out who holds the lock, or whether it is held. Ask again.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     #[schema(required = false)]
@@ -119,8 +124,9 @@ impl Problem {
         let passes = matches!(kind.status(), StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS);
         Self {
             kind,
-            detail: detail.into(),
+            detail: detail.into().into(),
             parameter: None,
+            key: None,
             holder: None,
             holder_unknown: false,
             sharing: None,
@@ -208,6 +214,11 @@ impl Problem {
         }
     }
 
+    /// Says which of several locks it is about.
+    pub(super) fn about(self, key: &LockKey) -> Self {
+        Self { key: Some(Box::new(key.clone())), ..self }
+    }
+
     /// Says when to ask again.
     pub(super) fn with_retry_after(self, wait: Duration) -> Self {
         let seconds = u64::try_from(wait.as_millis().div_ceil(1000)).unwrap_or(u64::MAX);
@@ -226,8 +237,9 @@ impl Problem {
             kind: self.kind,
             title: self.kind.title(),
             status: self.kind.status().as_u16(),
-            detail: self.detail,
+            detail: self.detail.into(),
             parameter: self.parameter.map(String::from),
+            key: self.key.map(|key| key.as_str().to_owned()),
             holder: self.holder,
             holder_unknown: self.holder_unknown,
             held: self.sharing.as_ref().map(|sharing| sharing.held),

@@ -20,6 +20,8 @@ mod locks;
 mod metrics;
 mod once;
 mod records;
+mod several;
+mod taking;
 mod watch;
 
 pub use metrics::metrics_app;

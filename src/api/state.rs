@@ -20,6 +20,9 @@ use crate::service::LockService;
 /// A gateway that is not ready logs the reasons at most this often.
 const UNREADY_INTERVAL: Duration = Duration::from_secs(1);
 
+/// The shortest lease of several locks at once, unless the longest one is shorter.
+const SHORTEST_TTL_OF_SEVERAL: Duration = Duration::from_secs(1);
+
 /// What the handlers share.
 #[derive(Clone)]
 pub struct AppState(Arc<Shared>);
@@ -86,6 +89,12 @@ impl Limits {
         let max_ttl = max_ttl.map_or(self.max_ttl, |max_ttl| max_ttl.clamp(self.min_ttl, self.max_ttl));
         let is_max_ttl_of_key = max_ttl < self.max_ttl;
         Self { max_ttl, is_max_ttl_of_key, default_ttl: self.default_ttl.min(max_ttl), ..*self }
+    }
+
+    /// For several locks at once, whose leases must last for as long as it may take to lengthen them.
+    pub(super) fn of_several(&self) -> Self {
+        let min_ttl = self.min_ttl.max(SHORTEST_TTL_OF_SEVERAL).min(self.max_ttl);
+        Self { min_ttl, default_ttl: self.default_ttl.max(min_ttl), ..*self }
     }
 }
 

@@ -21,13 +21,15 @@ impl LockService {
     /// A caller that drops this future, or the guard in its answer, leaves nothing behind: what was or may yet be
     /// granted is rolled back in the background.
     pub async fn acquire(&self, request: AcquireRequest) -> Result<Acquisition, StoreError> {
-        self.acquire_by(Attempt::generate(), request).await
+        self.acquire_by(Attempt::generate(), None, request).await
     }
 
-    /// As [`acquire`](Self::acquire), at first by this attempt, and then by others of its kind.
+    /// As [`acquire`](Self::acquire), at first by this attempt, and then by others of its kind. Where the request has no token,
+    /// `made` is the one that was made for it.
     pub(super) async fn acquire_by(
         &self,
         attempt: Attempt,
+        made: Option<LeaseToken>,
         mut request: AcquireRequest,
     ) -> Result<Acquisition, StoreError> {
         if request.terms.slots > Slots::ONE
@@ -37,7 +39,7 @@ impl LockService {
             return Ok(Acquisition { token, outcome: Outcome::NotTaken(NotAcquired::NotShared(why)) });
         }
         let Some(account) = request.tenant.account.clone() else {
-            return self.acquire_uncounted(attempt, request).await;
+            return self.acquire_uncounted(attempt, made, request).await;
         };
         let mut room = None;
         // A token of ours takes nothing anew.
@@ -54,7 +56,7 @@ impl LockService {
             }
         }
         let (key, is_full) = (request.key.clone(), request.tenant.is_full);
-        let mut acquisition = self.acquire_uncounted(attempt, request).await?;
+        let mut acquisition = self.acquire_uncounted(attempt, made, request).await?;
         match &acquisition.outcome {
             Outcome::Granted(lease, _) | Outcome::AlreadyHeld(lease, _) => {
                 self.ledger.holds(&key, acquisition.token.hash(), lease, &account, room);
@@ -72,11 +74,12 @@ impl LockService {
     async fn acquire_uncounted(
         &self,
         mut attempt: Attempt,
+        made: Option<LeaseToken>,
         request: AcquireRequest,
     ) -> Result<Acquisition, StoreError> {
         if !request.wait.is_zero() && !request.only_confirms() {
             let entered = Instant::now();
-            let answer = self.acquire_in_turn(attempt, request).await;
+            let answer = self.acquire_in_turn(attempt, made, request).await;
             let is_granted = matches!(
                 &answer,
                 Ok(Acquisition { outcome: Outcome::Granted(..) | Outcome::AlreadyHeld(..), .. })
@@ -86,13 +89,13 @@ impl LockService {
             return answer;
         }
         let deadline = self.deadline();
-        let mut acquires_left = MOST_ACQUIRES;
+        // A token that the gateway made is sent once. If that copy is late, no release has left a tombstone to refuse it.
+        let mut acquires_left = if made.is_some() { 1 } else { MOST_ACQUIRES };
         // Whether all that earlier acquires of this request may have done is undone.
         let mut is_undone = true;
         loop {
             acquires_left -= 1;
-            // A token that the gateway made is sent once. If that copy is late, no release has left a tombstone to refuse it.
-            let token = request.token.clone().unwrap_or_else(LeaseToken::generate);
+            let token = request.token_or(made.as_ref());
             let lock = request.lock_request(&token, attempt);
             let guard = self.cleaner.guard(&lock, request.ticket_after());
             let sent_at = boottime();

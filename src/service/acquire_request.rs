@@ -9,7 +9,7 @@ use crate::lock::{Attempt, Lease, LeaseToken, LockKey, Note, Refusal, Slots, Ter
 use crate::store::{LockRequest, TicketAfter};
 
 /// What is asked for: a lock, and how.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct AcquireRequest {
     /// The lock.
     pub key: LockKey,
@@ -105,6 +105,11 @@ impl AcquireRequest {
             note: self.note.clone(),
             terms: self.terms,
         }
+    }
+
+    /// The caller's token, or the one that was made for this request, or else a fresh one.
+    pub(super) fn token_or(&self, made: Option<&LeaseToken>) -> LeaseToken {
+        self.token.as_ref().or(made).cloned().unwrap_or_else(LeaseToken::generate)
     }
 
     /// Whether the lock may be confirmed and not taken: a token that the server made holds nothing anew.

@@ -9,22 +9,26 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::{Instant, Sleep, sleep};
 use tokio_util::task::TaskTracker;
 
 use super::{AcquireRequest, Acquisition, GrantGuard, LockService, NotAcquired, Outcome};
 use crate::clock::{boottime, whole_ms};
-use crate::lock::{Attempt, Lease, LeaseToken, Terms};
+use crate::lock::{Attempt, Lease, LeaseToken, LockKey, Terms};
 use crate::store::{StoreError, TicketAfter};
 use crate::telemetry::metrics::LeaseLost;
 
 mod keeper;
+mod several;
 
-use keeper::{Denial, Keeper, third_of};
+pub use keeper::Denial;
+use keeper::{Keeper, third_of};
+pub use several::{HeldSeveral, MOST_LOCKS, Several};
 
 /// The longest silence toward a client.
 const LONGEST_SILENCE: Duration = Duration::from_secs(10);
@@ -43,6 +47,8 @@ pub enum Holding {
 
 /// A lock that is held for as long as this lives.
 pub struct Hold {
+    /// The lock.
+    pub key: LockKey,
     /// The token that holds the lock.
     pub token: LeaseToken,
     /// The lease as it was granted.
@@ -108,6 +114,13 @@ enum Sent {
     HandedOver(Lease, GrantGuard),
 }
 
+/// The answer to a request for a lock that the gateway is to renew.
+enum Kept {
+    Held(Box<Keeper>),
+    /// This token does not hold it.
+    NotHeld(LeaseToken, NotAcquired),
+}
+
 /// A lease as the gateway knows it.
 #[derive(Clone)]
 struct Known {
@@ -149,10 +162,40 @@ impl LockService {
             let token = request.token.unwrap_or_else(LeaseToken::generate);
             return Ok(Holding::NotHeld(token, NotAcquired::ShuttingDown));
         }
+        match self.keep(None, request, Arc::new(permit)).await? {
+            Kept::Held(keeper) => Ok(Holding::Held(self.for_connection(keeper, Box::pin(denied)))),
+            Kept::NotHeld(token, why) => Ok(Holding::NotHeld(token, why)),
+        }
+    }
+
+    /// Leaves a lock to a connection, which ends when `denied` completes.
+    fn for_connection(&self, mut keeper: Box<Keeper>, denied: Denial) -> Hold {
+        let (events, received) = mpsc::channel(MOST_EVENTS + 1);
+        keeper.events = events;
+        let longest_silence = LONGEST_SILENCE.min(keeper.ttl.as_duration() / 2);
+        Hold {
+            key: keeper.key.clone(),
+            token: keeper.token.clone(),
+            lease: keeper.known.lease.clone(),
+            events: received,
+            silence: Box::pin(sleep(longest_silence)),
+            longest_silence,
+            keeper: Some((keeper, denied, self.holds.clone())),
+        }
+    }
+
+    /// Takes a lock that the gateway itself is to renew. Where the request has no token, `made` is the one that was made for it.
+    async fn keep(
+        &self,
+        made: Option<LeaseToken>,
+        request: AcquireRequest,
+        permit: Arc<OwnedSemaphorePermit>,
+    ) -> Result<Kept, StoreError> {
         let (key, ttl) = (request.key.clone(), request.ttl);
         let max_hold = request.terms.max_hold.unwrap_or(Terms::LONGEST_MAX_HOLD);
         let asked_at = boottime();
-        let Acquisition { token, outcome } = self.acquire_by(Attempt::for_connection(), request).await?;
+        let attempt = Attempt::for_connection();
+        let Acquisition { token, outcome } = self.acquire_by(attempt, made, request).await?;
         let answered_at = boottime();
         let most_until = answered_at + max_hold;
         let (lease, attempt, guard, is_claim) = match outcome {
@@ -162,7 +205,7 @@ impl LockService {
                 let guard = self.cleaner.guard_attempt(&key, token.hash(), claim, ttl, TicketAfter::Removed);
                 (lease, Some(claim), guard, true)
             }
-            Outcome::NotTaken(why) => return Ok(Holding::NotHeld(token, why)),
+            Outcome::NotTaken(why) => return Ok(Kept::NotHeld(token, why)),
         };
         let told_until =
             is_claim.then(|| answered_at + (answered_at - asked_at) + Duration::from_millis(lease.left_ms));
@@ -170,14 +213,13 @@ impl LockService {
         let Some(attempt) = attempt else {
             return Err(StoreError::Unknown("the gateway does not know the lock any more".into()));
         };
-        let (events, received) = mpsc::channel(MOST_EVENTS + 1);
-        let mut keeper = Keeper {
+        let mut keeper = Box::new(Keeper {
             store: self.store.clone(),
             cleaner: self.cleaner.clone(),
             store_timeout: self.store_timeout,
             closing: self.wakeups.closing.clone(),
             key,
-            token: token.clone(),
+            token,
             ttl,
             attempt,
             known: Known::of(lease.clone(), most_until),
@@ -186,24 +228,16 @@ impl LockService {
             is_at_its_end: false,
             told_until: told_until.unwrap_or_default(),
             guard,
-            events,
+            // What becomes of it is told to no client, until it is a connection's.
+            events: mpsc::channel(1).0,
             _permit: permit,
-        };
+        });
         if is_claim {
             // Whatever becomes of it: what the token was told of before stays true.
             keeper.guard.is_held(lease, keeper.told_until);
             keeper.lengthen().await?;
         }
-        let lease = keeper.known.lease.clone();
-        let longest_silence = LONGEST_SILENCE.min(ttl.as_duration() / 2);
-        Ok(Holding::Held(Hold {
-            token,
-            lease,
-            events: received,
-            silence: Box::pin(sleep(longest_silence)),
-            longest_silence,
-            keeper: Some((Box::new(keeper), Box::pin(denied), self.holds.clone())),
-        }))
+        Ok(Kept::Held(keeper))
     }
 
     /// How many locks are held by connections at this moment.

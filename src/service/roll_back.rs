@@ -162,6 +162,13 @@ impl GrantGuard {
         }
     }
 
+    /// The lease was made this long.
+    pub(super) fn guards_for(&mut self, ttl: Ttl) {
+        if let Some(armed) = &mut self.0 {
+            armed.patience = armed.patience.max(ttl.as_duration());
+        }
+    }
+
     /// Hands on what it guards, and guards nothing from then on.
     pub(super) fn take(&mut self) -> Self {
         Self(self.0.take())

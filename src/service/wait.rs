@@ -81,10 +81,11 @@ impl LockService {
     pub(super) async fn acquire_in_turn(
         &self,
         attempt: Attempt,
+        made: Option<LeaseToken>,
         request: AcquireRequest,
     ) -> Result<Acquisition, StoreError> {
         let ends_at = Instant::now() + request.wait;
-        let token = request.token.clone().unwrap_or_else(LeaseToken::generate);
+        let token = request.token_or(made.as_ref());
         let ended = |why| Ok(Acquisition { token: token.clone(), outcome: Outcome::NotTaken(why) });
         let bucket = self.store.bucket_of(&request.key);
         let Ok(_place) = self.wait_permits.try_acquire() else { return ended(NotAcquired::TooManyWaiters) };

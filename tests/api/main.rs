@@ -21,6 +21,7 @@ mod once;
 mod openapi;
 mod retries;
 mod serving;
+mod several;
 mod slots;
 mod terms;
 mod together;

@@ -17,4 +17,5 @@ mod packages;
 mod pages;
 mod proxies;
 mod recipes;
+mod transfers;
 mod ui;

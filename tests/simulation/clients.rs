@@ -15,6 +15,7 @@ use crate::gateways::{Reply, Request};
 use crate::world::World;
 
 mod holds;
+mod several;
 
 /// Longer than a request may take, so that only those give up that mean to.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -69,7 +70,8 @@ impl Client {
                     let alone = format!("{}alone-{}", if shares { POOL } else { "" }, self.next_id());
                     self.visit(&alone, self.world.settings.store.longest_ttl_ms(), Duration::ZERO).await;
                 }
-                3..=6 => self.hold(&key).await,
+                3 => self.take_several().await,
+                4..=6 => self.hold(&key).await,
                 7..=13 => {
                     let (ttl_ms, wait) = (self.ttl_ms(), self.wait());
                     self.visit(&key, ttl_ms, wait).await;

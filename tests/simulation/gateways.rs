@@ -10,7 +10,8 @@ use fencepost::lock::{
     Slot, Slots, Terms, Ttl,
 };
 use fencepost::service::{
-    AcquireRequest, Hold, HoldEvent, Holding, LockService, Loss, NotAcquired, Outcome, Tenant,
+    AcquireRequest, GrantGuard, Hold, HoldEvent, Holding, LockService, Loss, NotAcquired, Outcome, Several,
+    Tenant,
 };
 use fencepost::store::{LockStore, Renewer, StoreError};
 use kit::history::{self, Action, Answer, Holder, Place, Share, now_us};
@@ -194,6 +195,64 @@ impl Gateway {
         };
         is_written.store(true, Ordering::SeqCst);
         Reply { answer, token: made, said_at_us: now_us(), position, share }
+    }
+
+    /// Takes the locks of these requests, all or none; each is answered. Of those that it had to give back nothing is said.
+    pub async fn serve_several(
+        &self,
+        requests: &[Request],
+        client_is_gone: impl Future<Output = ()>,
+        is_written: &[Arc<AtomicBool>],
+    ) -> Option<Vec<Option<Reply>>> {
+        tokio::select! {
+            biased;
+            () = self.gone.cancelled() => None,
+            () = client_is_gone => None,
+            replies = self.answer_several(requests, is_written) => Some(replies),
+        }
+    }
+
+    async fn answer_several(
+        &self,
+        requests: &[Request],
+        is_written: &[Arc<AtomicBool>],
+    ) -> Vec<Option<Reply>> {
+        let keys: Vec<_> =
+            requests.iter().map(|request| LockKey::parse(request.key.as_bytes()).unwrap()).collect();
+        let reply = |answer, token: Option<&str>, share| {
+            let token = token.map(str::to_owned);
+            Some(Reply { answer, token, said_at_us: now_us(), position: None, share })
+        };
+        let own = requests[0].token.as_deref();
+        let told = match self.service.acquire_several(wish(&requests[0]), &keys).await {
+            Ok(Several::Held(held)) => {
+                held.guards.into_iter().for_each(GrantGuard::disarm);
+                let of = |(request, lease): (&Request, &Lease)| {
+                    // What the token held already was not granted to this request.
+                    let is_new = lease.owner() == Some(&request.id);
+                    let answer = if is_new { granted(lease) } else { already_held(lease) };
+                    let share = Share { place: place(lease.slot), ..Share::default() };
+                    reply(answer, Some(held.token.reveal()), share)
+                };
+                requests.iter().zip(&held.leases).map(of).collect()
+            }
+            Ok(Several::NotHeld(key, _, why)) => {
+                let mut why = Some(not_taken(why));
+                let of_key = |request: &Request| if request.key == key.as_str() { why.take() } else { None };
+                let answers = requests.iter().map(of_key);
+                answers.map(|answer| reply(answer?, own, Share::default())).collect()
+            }
+            Ok(Several::TooManyHolds) => panic!("so many holds were never meant"),
+            Err(StoreError::Unavailable(_)) => requests.iter().map(|_| None).collect(),
+            Err(StoreError::Unknown(_)) => {
+                requests.iter().map(|_| reply(Answer::Unknown, own, Share::default())).collect()
+            }
+        };
+        let told: Vec<Option<Reply>> = told;
+        for (is_written, told) in is_written.iter().zip(&told) {
+            is_written.store(told.is_some(), Ordering::SeqCst);
+        }
+        told
     }
 
     /// Holds a lock for a client that listens, until it hangs up.

@@ -9,11 +9,14 @@ use crate::api::problem::{Problem, ProblemType};
 use crate::api::state::Limits;
 use crate::lock::{Ttl, parse_duration, written};
 
-/// The parameters of a query.
-pub(crate) fn pairs_of(uri: &Uri) -> Result<Pairs, Problem> {
-    Pairs::parse(uri.query().unwrap_or_default()).map_err(|error| match error {
+/// The parameters of a query, with up to `most_keys` of the parameter `key`.
+pub(crate) fn pairs_of(uri: &Uri, most_keys: usize) -> Result<Pairs, Problem> {
+    Pairs::parse(uri.query().unwrap_or_default(), most_keys).map_err(|error| match error {
         QueryError::Malformed(name) => {
             bad_parameter(&name, "two hexadecimal digits must follow each %: write a % itself as %25")
+        }
+        QueryError::Repeated(name) if name == "key" && most_keys > 1 => {
+            bad_parameter(&name, format!("this request takes at most {most_keys} keys"))
         }
         QueryError::Repeated(name) => {
             bad_parameter(&name, "this parameter is there more than once: send it once")

@@ -11,6 +11,7 @@ use crate::api::context::{Asked, Operation};
 use crate::api::problem::Problem;
 use crate::api::state::Limits;
 use crate::lock::{FencingToken, LockKey, Owner, Slots, Terms, Ttl};
+use crate::service::MOST_LOCKS;
 
 /// The shortest `min_hold`.
 const SHORTEST_MIN_HOLD: Duration = Duration::from_millis(1);
@@ -25,6 +26,8 @@ pub(crate) trait LockQuery: Sized + Send {
     const PATH_FORM: &str = "/locks/";
     /// Their names, for the error that lists them.
     const NAMES: &[&str];
+    /// How many locks the request may be about at once.
+    const MOST_KEYS: usize = 1;
 
     fn read(pairs: &mut Pairs, limits: &Limits) -> Result<Self, Problem>;
 
@@ -70,6 +73,7 @@ impl AcquireQuery {
 
 impl LockQuery for AcquireQuery {
     const NAMES: &[&str] = &["ttl", "wait", "owner", "max_hold", "min_hold", "slots"];
+    const MOST_KEYS: usize = MOST_LOCKS;
 
     fn read(pairs: &mut Pairs, limits: &Limits) -> Result<Self, Problem> {
         let (ttl, wait) = (read_ttl(pairs, limits)?, read_wait(pairs, limits)?);
@@ -123,6 +127,7 @@ pub(crate) struct HoldQuery {
 
 impl LockQuery for HoldQuery {
     const NAMES: &[&str] = AcquireQuery::NAMES;
+    const MOST_KEYS: usize = MOST_LOCKS;
 
     fn read(pairs: &mut Pairs, limits: &Limits) -> Result<Self, Problem> {
         let longest = limits.max_ttl;

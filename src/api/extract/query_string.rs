@@ -5,7 +5,7 @@
 
 use percent_encoding::percent_decode;
 
-/// The parameters of a query, each at most once, in the order in which they came.
+/// The parameters of a query, in the order in which they came: each at most once, but for keys.
 pub(crate) struct Pairs(Vec<(String, Vec<u8>)>);
 
 /// Why a query cannot be read. Carries the name of the parameter.
@@ -13,7 +13,7 @@ pub(crate) struct Pairs(Vec<(String, Vec<u8>)>);
 pub(crate) enum QueryError {
     /// In this parameter, a `%` is not followed by two hexadecimal digits.
     Malformed(String),
-    /// This parameter is there twice.
+    /// This parameter is there twice, or more often than it may be.
     Repeated(String),
     /// This parameter is one more than any request takes.
     TooMany(String),
@@ -22,22 +22,27 @@ pub(crate) enum QueryError {
 /// The most parameters of a query, which is more than any request takes. Each is compared with all before it, so there
 /// must be a limit.
 const MOST_PARAMETERS: usize = 8;
+/// The only one that some requests take more than once.
+const KEY: &str = "key";
 
 impl Pairs {
-    /// Reads `a=1&b=2`. As in every form, `+` stands for a space and `%2B` for a plus.
-    pub(crate) fn parse(query: &str) -> Result<Self, QueryError> {
+    /// Reads `a=1&b=2`, with up to `most_keys` of the parameter `key`. As in every form, `+` stands for a space and `%2B` for a
+    /// plus.
+    pub(crate) fn parse(query: &str, most_keys: usize) -> Result<Self, QueryError> {
         let mut pairs: Vec<(String, Vec<u8>)> = Vec::new();
+        let mut names = 0;
         for piece in query.split('&').filter(|piece| !piece.is_empty()) {
             let (raw_name, raw_value) = piece.split_once('=').unwrap_or((piece, ""));
             let malformed = || QueryError::Malformed(raw_name.to_owned());
             let name = decode(&raw_name.replace('+', " ")).ok_or_else(malformed)?;
             let name = String::from_utf8(name).map_err(|_| malformed())?;
             let value = decode(&raw_value.replace('+', " ")).ok_or_else(malformed)?;
-            if pairs.iter().any(|(known, _)| *known == name) {
-                return Err(QueryError::Repeated(name));
-            }
-            if pairs.len() == MOST_PARAMETERS {
-                return Err(QueryError::TooMany(name));
+            let most = if name == KEY { most_keys } else { 1 };
+            match pairs.iter().filter(|(known, _)| *known == name).count() {
+                0 if names == MOST_PARAMETERS => return Err(QueryError::TooMany(name)),
+                0 => names += 1,
+                known if known >= most => return Err(QueryError::Repeated(name)),
+                _ => {}
             }
             pairs.push((name, value));
         }
@@ -81,14 +86,25 @@ mod tests {
 
     #[test]
     fn a_query_keeps_each_parameter_once() {
-        let mut pairs = Pairs::parse("key=a+b%2B&&ttl=").unwrap_or_else(|error| panic!("{error:?}"));
+        let mut pairs = Pairs::parse("key=a+b%2B&&ttl=", 1).unwrap_or_else(|error| panic!("{error:?}"));
         assert_eq!(pairs.take("key"), Some(b"a b+".to_vec()));
         assert_eq!(pairs.left_over(), Some("ttl"));
         assert_eq!(pairs.take("ttl"), Some(Vec::new()));
         assert_eq!(pairs.left_over(), None);
-        assert_eq!(Pairs::parse("a=1&%61=2").err(), Some(QueryError::Repeated("a".into())));
-        assert_eq!(Pairs::parse("a&b&c&d&e&f&g&h&i").err(), Some(QueryError::TooMany("i".into())));
-        assert!(Pairs::parse("a&b&c&d&e&f&g&h").is_ok());
-        assert_eq!(Pairs::parse("a=%4").err(), Some(QueryError::Malformed("a".into())));
+        assert_eq!(Pairs::parse("a=1&%61=2", 2).err(), Some(QueryError::Repeated("a".into())));
+        assert_eq!(Pairs::parse("a&b&c&d&e&f&g&h&i", 1).err(), Some(QueryError::TooMany("i".into())));
+        assert!(Pairs::parse("a&b&c&d&e&f&g&h", 1).is_ok());
+        assert_eq!(Pairs::parse("a=%4", 1).err(), Some(QueryError::Malformed("a".into())));
+    }
+
+    #[test]
+    fn a_query_has_as_many_keys_as_it_may_have() {
+        let mut pairs = Pairs::parse("key=b&ttl=1s&%6Bey=a", 2).unwrap_or_else(|error| panic!("{error:?}"));
+        assert_eq!(pairs.take("key"), Some(b"b".to_vec()));
+        assert_eq!(pairs.take("key"), Some(b"a".to_vec()));
+        assert_eq!(pairs.take("key"), None);
+        assert_eq!(Pairs::parse("key=a&key=b&key=c", 2).err(), Some(QueryError::Repeated("key".into())));
+        assert_eq!(Pairs::parse("key=a&key=b", 1).err(), Some(QueryError::Repeated("key".into())));
+        assert!(Pairs::parse("a&b&c&d&e&f&g&key=1&key=2", 2).is_ok());
     }
 }

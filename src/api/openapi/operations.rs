@@ -147,8 +147,8 @@ macro_rules! problems {
 
 problems! {
     AcquireProblems: WITH_KEYS ANY_LOCK_CALL
-        + TokenReleased HeldOtherwise LockHeld TooManyWaiters TooManyLocks NotReplicated OutcomeUnknown
-        ShuttingDown ModeNotAvailable;
+        + TokenReleased HeldOtherwise LockHeld TooManyWaiters TooManyHolds TooManyLocks NotReplicated
+        OutcomeUnknown ShuttingDown ModeNotAvailable;
     HoldProblems: WITH_KEYS ANY_LOCK_CALL
         + TokenReleased HeldOtherwise LockHeld TooManyWaiters TooManyHolds TooManyLocks NotReplicated
         OutcomeUnknown ShuttingDown ModeNotAvailable;

@@ -11,12 +11,13 @@ use axum::http::{HeaderMap, Version};
 use axum::response::Response;
 use http_body::Frame;
 
-use super::locks::{not_taken, tenant_of, wait_permit, while_allowed};
-use crate::access::{Right, WaitPermit};
+use super::several::{held, keys_of, permits_of, while_all_allowed};
+use super::taking::{key_holds_too_many, not_taken, tenant_of, too_many_holds, wait_permit, while_allowed};
+use crate::access::{Permit, Right, WaitPermit};
 use crate::api::answers;
 use crate::api::extract::{HoldQuery, LockCall};
 use crate::api::openapi::{HoldProblems, OptionalToken, QueryKeyParam};
-use crate::api::problem::{Problem, ProblemType};
+use crate::api::problem::Problem;
 use crate::api::state::{AppState, ConnectionPlace};
 use crate::api::stream::StreamForm;
 use crate::api::stream::hold_event::{EXAMPLE_STREAM, HoldEventView, example_line};
@@ -52,13 +53,14 @@ pub(super) async fn hold_lock(
     headers: HeaderMap,
     call: LockCall<HoldQuery>,
 ) -> Result<Response, Problem> {
-    let LockCall { key, token, query, caller } = call;
+    let keys = keys_of(&call);
+    let LockCall { key, token, query, caller, .. } = call;
     let connection = app.keep_connection(version, &caller, key_holds_too_many, too_many_holds)?;
-    let permit = caller.hold(&app.limits.shares).ok_or_else(key_holds_too_many)?;
+    let permits = permits_of(&app, &caller, keys.len())?;
     let wait = wait_permit(&app, &caller, &key, token.as_ref(), query.wait)?;
     let ttl = query.ttl;
     let request = AcquireRequest {
-        key: key.clone(),
+        key,
         token,
         ttl,
         note: Note::new(query.owner),
@@ -66,52 +68,111 @@ pub(super) async fn hold_lock(
         terms: Terms { max_hold: Some(query.max_hold), min_hold: query.min_hold, slots: query.slots },
         tenant: tenant_of(&app, &caller, wait.as_ref()),
     };
-    let denied = {
+    let denied = |(key, permit): (&LockKey, Permit)| {
         let (caller, key) = (caller.clone(), key.clone());
         async move {
             let _permit = permit;
             caller.until_denied(Right::Acquire, &key).await;
         }
     };
-    let hold = match while_allowed(&caller, Right::Acquire, &key, app.service.hold(request, denied)).await?? {
-        Holding::Held(hold) => hold,
-        Holding::NotHeld(token, why) => return Err(not_taken(&token, why)),
-        Holding::TooManyHolds => return Err(too_many_holds()),
+    let mut denials = keys.iter().zip(permits).map(denied);
+    let holds = match (&keys[..], denials.next()) {
+        ([key], Some(denied)) => {
+            let holding = app.service.hold(request, denied);
+            match while_allowed(&caller, Right::Acquire, key, holding).await?? {
+                Holding::Held(hold) => vec![hold],
+                Holding::NotHeld(token, why) => return Err(not_taken(&token, why)),
+                Holding::TooManyHolds => return Err(too_many_holds()),
+            }
+        }
+        (_, first) => {
+            let denied = first.into_iter().chain(denials).map(|denied| Box::pin(denied) as _).collect();
+            let holding = app.service.hold_several(request, &keys, denied);
+            held(while_all_allowed(&caller, &keys, holding).await??)?
+        }
     };
     let form = StreamForm::accepted(&headers);
-    let (token, lease) = (hold.token.clone(), hold.lease.clone());
     // If a peer has vanished, something is sent to it after half the ttl at the latest. A third of the ttl later, the
     // connection is given up.
     let tcp_timeout = peer.map(|Extension(peer)| peer.tcp_timeout.at_most(ttl.as_duration() / 3));
+    let shown = holds.first().map(|hold| (hold.token.clone(), hold.lease.clone()));
+    let are_several = holds.len() > 1;
     let body = Body::new(HoldBody {
-        hold,
+        holds,
+        are_several,
         form,
-        untold: Some((key, wait)),
+        untold: Some(wait),
         _connection: connection,
         _tcp_timeout: tcp_timeout,
     });
-    Ok(answers::with_grant_headers(form.stream(body), &token, &lease))
+    let response = form.stream(body);
+    Ok(match shown {
+        Some((token, _)) if are_several => answers::with_token(response, &token),
+        Some((token, lease)) => answers::with_grant_headers(response, &token, &lease),
+        None => response,
+    })
 }
 
-fn key_holds_too_many() -> Problem {
-    Problem::new(
-        ProblemType::TooManyHolds,
-        "this API key has too many holds open already: close one, or try again later",
-    )
-}
-
-fn too_many_holds() -> Problem {
-    Problem::new(ProblemType::TooManyHolds, "this gateway has too many holds open already: try again later")
-}
-
-/// The answer to a client that holds a lock by it. When the connection drops it, the hold ends.
+/// The answer to a client that holds a lock by it, or several. When the connection drops it, the holds end.
 struct HoldBody {
-    hold: Hold,
+    /// Those of which something may still come.
+    holds: Vec<Hold>,
+    are_several: bool,
     form: StreamForm,
-    /// The lock, until the client is told that it holds it, and the ticket if it waited.
-    untold: Option<(LockKey, Option<WaitPermit>)>,
+    /// The ticket, if it waited, until the client is told that it holds the lock.
+    untold: Option<Option<WaitPermit>>,
     _connection: ConnectionPlace,
     _tcp_timeout: Option<ShortTcpTimeout>,
+}
+
+impl HoldBody {
+    /// The first event.
+    fn granted(&mut self, wait: Option<WaitPermit>) -> HoldEventView {
+        let told: Vec<_> = self.holds.iter_mut().map(|hold| (hold.key.clone(), hold.delivered())).collect();
+        let leases: Option<Vec<_>> = told.iter().map(|(key, lease)| Some((key, lease.clone()?))).collect();
+        let Some(leases) = leases else {
+            let over = told.iter().position(|(_, lease)| lease.is_none()).unwrap_or_default();
+            let lost = self.event(over, &HoldEvent::Lost(Loss::Expired));
+            self.holds.clear();
+            return lost;
+        };
+        if let Some(wait) = wait {
+            wait.used();
+        }
+        let token = &self.holds[0].token;
+        match &leases[..] {
+            [(key, lease)] => HoldEventView::granted(key, token, lease),
+            _ => HoldEventView::granted_several(&leases, token),
+        }
+    }
+
+    fn event(&self, of: usize, event: &HoldEvent) -> HoldEventView {
+        let hold = &self.holds[of];
+        let view = HoldEventView::happened(event, &hold.token);
+        if self.are_several { view.of_lock(&hold.key) } else { view }
+    }
+
+    /// The next event of any of the locks; `None` when no more comes.
+    fn poll_any(&mut self, context: &mut Context<'_>) -> Poll<Option<HoldEventView>> {
+        let mut at = 0;
+        while at < self.holds.len() {
+            match self.holds[at].poll_event(context) {
+                Poll::Pending => at += 1,
+                // One of them breaks the silence for all.
+                Poll::Ready(Some(HoldEvent::Heartbeat)) if at > 0 => {}
+                Poll::Ready(Some(event)) => {
+                    let view = self.event(at, &event);
+                    // A client that has lost one has no use for the others. Where the gateway stops, each is left to the token.
+                    if matches!(&event, HoldEvent::Lost(loss) if !matches!(loss, Loss::ShuttingDown(_))) {
+                        self.holds.clear();
+                    }
+                    return Poll::Ready(Some(view));
+                }
+                Poll::Ready(None) => drop(self.holds.remove(at)),
+            }
+        }
+        if self.holds.is_empty() { Poll::Ready(None) } else { Poll::Pending }
+    }
 }
 
 impl HttpBody for HoldBody {
@@ -122,23 +183,10 @@ impl HttpBody for HoldBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        if let Some((key, wait)) = self.untold.take() {
-            let event = match self.hold.delivered() {
-                Some(lease) => {
-                    if let Some(wait) = wait {
-                        wait.used();
-                    }
-                    HoldEventView::granted(&key, &self.hold.token, &lease)
-                }
-                None => HoldEventView::happened(&HoldEvent::Lost(Loss::Expired), &self.hold.token),
-            };
-            return Poll::Ready(Some(Ok(Frame::data(self.form.write(event)))));
-        }
-        let event = self.hold.poll_event(context);
-        event.map(|event| {
-            let event: HoldEvent = event?;
-            let event = HoldEventView::happened(&event, &self.hold.token);
-            Some(Ok(Frame::data(self.form.write(event))))
-        })
+        let event = match self.untold.take() {
+            Some(wait) => Poll::Ready(Some(self.granted(wait))),
+            None => self.poll_any(context),
+        };
+        event.map(|event| Some(Ok(Frame::data(self.form.write(event?)))))
     }
 }

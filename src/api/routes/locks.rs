@@ -1,14 +1,15 @@
 //! The four operations on a lock: parse, ask the service, map the answer. Both forms of the address end here.
 
-use std::future::Future;
-use std::time::Duration;
-
 use axum::Extension;
 use axum::extract::State;
 use axum::http::{Method, StatusCode, Version};
 use axum::response::{IntoResponse, Response};
 
-use crate::access::{Caller, Right, WaitPermit};
+use super::several::acquire_several;
+use super::taking::{
+    account_of, acquire_request, key_waits_too_often, not_taken, too_many_waiters, wait_permit, while_allowed,
+};
+use crate::access::{Right, WaitPermit};
 use crate::api::answers::{self, Grant, LockView, example_grant, example_lock};
 use crate::api::context::RequestContext;
 use crate::api::extract::{AcquireQuery, InspectQuery, LockCall, ReleaseQuery, RenewQuery, bad_parameter};
@@ -20,8 +21,8 @@ use crate::api::openapi::{
 use crate::api::problem::{Problem, ProblemType};
 use crate::api::state::AppState;
 use crate::audit::Event;
-use crate::lock::{Broken, FencingToken, Inspected, LeaseToken, LockKey, Note, Released, Renewed};
-use crate::service::{Account, AcquireRequest, GrantGuard, NotAcquired, Outcome, Tenant};
+use crate::lock::{Broken, FencingToken, Inspected, Released, Renewed};
+use crate::service::{GrantGuard, Outcome};
 use crate::store::{Renewer, StoreError};
 
 /// Take a lock
@@ -49,20 +50,14 @@ pub(super) async fn acquire_lock(
     version: Version,
     call: LockCall<AcquireQuery>,
 ) -> Result<Response, Problem> {
-    let LockCall { key, token, query, caller } = call;
+    if !call.others.is_empty() {
+        return Box::pin(acquire_several(app, version, call)).await;
+    }
+    let LockCall { key, token, query, caller, .. } = call;
     let keep = || app.keep_connection(version, &caller, key_waits_too_often, too_many_waiters);
     let _connection = (!query.wait.is_zero()).then(keep).transpose()?;
     let wait = wait_permit(&app, &caller, &key, token.as_ref(), query.wait)?;
-    let terms = query.terms();
-    let request = AcquireRequest {
-        key: key.clone(),
-        token,
-        ttl: query.ttl,
-        note: Note::new(query.owner),
-        wait: query.wait,
-        terms,
-        tenant: tenant_of(&app, &caller, wait.as_ref()),
-    };
+    let request = acquire_request(&app, &caller, &key, token, query, wait.as_ref());
     let acquisition = match &wait {
         // Boxed, so that requests that do not wait carry no room for it.
         Some(_) => {
@@ -94,74 +89,6 @@ impl Delivery for Waited {
     fn delivered(self) {
         self.guard.disarm();
         self.wait.used();
-    }
-}
-
-/// Lets a request wait if it asks for that.
-pub(super) fn wait_permit(
-    app: &AppState,
-    caller: &Caller,
-    key: &LockKey,
-    token: Option<&LeaseToken>,
-    wait: Duration,
-) -> Result<Option<WaitPermit>, Problem> {
-    if wait.is_zero() {
-        return Ok(None);
-    }
-    caller.wait(&app.limits.shares, key, token).map(Some).ok_or_else(key_waits_too_often)
-}
-
-/// Who asks for the lock.
-pub(super) fn tenant_of(app: &AppState, caller: &Caller, wait: Option<&WaitPermit>) -> Tenant {
-    Tenant::new(account_of(app, caller), wait.and_then(WaitPermit::is_place_kept))
-}
-
-/// The account that a caller's locks belong to.
-fn account_of(app: &AppState, caller: &Caller) -> Option<Account> {
-    caller.locks(&app.limits.shares).map(|(count, most)| Account { count, most })
-}
-
-/// Ends the wait of a request whose key is revoked. What was granted to it, or may yet be granted, is rolled back.
-pub(super) async fn while_allowed<T>(
-    caller: &Caller,
-    right: Right,
-    key: &LockKey,
-    request: impl Future<Output = T>,
-) -> Result<T, Problem> {
-    tokio::select! {
-        biased;
-        denied = caller.until_denied(right, key) => Err(denied.into()),
-        answer = request => Ok(answer),
-    }
-}
-
-/// Why a lock was not taken.
-pub(super) fn not_taken(token: &LeaseToken, why: NotAcquired) -> Problem {
-    match why {
-        NotAcquired::NotReplicated(reason) => Problem::new(ProblemType::NotReplicated, reason),
-        NotAcquired::Refused(refusal) => Problem::lock_held(&refusal),
-        NotAcquired::HeldOtherwise(slots) => Problem::new(
-            ProblemType::HeldOtherwise,
-            format!("this token holds the lock already, beside others: it took one of {} slots", slots.get()),
-        ),
-        NotAcquired::NotShared(why) => Problem::new(ProblemType::ModeNotAvailable, why),
-        NotAcquired::TooManyWaiters => too_many_waiters(),
-        NotAcquired::TooManyLocks => {
-            let detail = "this API key holds too many locks at this gateway: release one first";
-            Problem::new(ProblemType::TooManyLocks, detail)
-        }
-        NotAcquired::ShuttingDown => Problem::new(
-            ProblemType::ShuttingDown,
-            "the gateway is stopping, so your wait ended here: send the same request to another gateway; if you chose the token yourself, it keeps its ticket",
-        ),
-        NotAcquired::TokenReleased if token.is_server_made() => Problem::new(
-            ProblemType::TokenReleased,
-            "the gateway made this token for one lease, which has ended: leave Lease-Token out to get a new one",
-        ),
-        NotAcquired::TokenReleased => Problem::new(
-            ProblemType::TokenReleased,
-            "this token was released before: choose a fresh token for every acquisition",
-        ),
     }
 }
 
@@ -309,21 +236,6 @@ pub(super) async fn get_lock(
         }
         Inspected::Free { waiters } => Err(not_held("no client holds the lock").with_waiters(waiters)),
     }
-}
-
-pub(super) fn too_many_waiters() -> Problem {
-    Problem::new(
-        ProblemType::TooManyWaiters,
-        "too many requests wait already at this lock or this gateway: try again later",
-    )
-}
-
-/// The error when the API key, and not the server, has reached its limit.
-pub(super) fn key_waits_too_often() -> Problem {
-    Problem::new(
-        ProblemType::TooManyWaiters,
-        "too many requests of this API key wait already: try again later",
-    )
 }
 
 fn not_held(detail: &str) -> Problem {

@@ -5,7 +5,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, Version};
 use axum::response::{IntoResponse, Response};
 
-use super::locks::{key_waits_too_often, too_many_waiters, wait_permit, while_allowed};
+use super::taking::{key_waits_too_often, too_many_waiters, wait_permit, while_allowed};
 use crate::access::Right;
 use crate::api::answers::{
     self, JSON, RecordInfo, StoredView, WorkView, example_record, example_stored, example_work,
@@ -63,7 +63,7 @@ pub(super) async fn begin_work(
     headers: HeaderMap,
     call: LockCall<BeginQuery>,
 ) -> Result<Response, Problem> {
-    let LockCall { key, token, query, caller } = call;
+    let LockCall { key, token, query, caller, .. } = call;
     let fingerprint = fingerprint(&headers)?;
     let keep = || app.keep_connection(version, &caller, key_waits_too_often, too_many_waiters);
     let _connection = (!query.wait.is_zero()).then(keep).transpose()?;

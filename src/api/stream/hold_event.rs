@@ -4,7 +4,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{StreamEvent, name_line};
-use crate::api::answers::expiry;
+use crate::api::answers::{LockOfSeveral, expiry};
 use crate::lock::{Lease, LeaseToken, LockKey};
 use crate::service::{HoldEvent, Loss};
 
@@ -45,7 +45,7 @@ pub(crate) struct HoldEventView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, required = false)]
     detail: Option<&'static str>,
-    /// The lock, with `granted`.
+    /// The lock, with `granted`; with every event that is about one of several.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, required = false)]
     key: Option<String>,
@@ -77,6 +77,10 @@ pub(crate) struct HoldEventView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1000, value_type = u16, required = false)]
     slots: Option<u16>,
+    /// The locks, with `granted`, if you hold several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Vec<LockOfSeveral>, required = false, min_items = 2, max_items = 16)]
+    locks: Option<Vec<LockOfSeveral>>,
 }
 
 impl HoldEventView {
@@ -108,6 +112,26 @@ impl HoldEventView {
         }
         .with_token(token)
         .with_lease(lease)
+    }
+
+    /// The client holds these locks.
+    pub(crate) fn granted_several(leases: &[(&LockKey, Lease)], token: &LeaseToken) -> Self {
+        let left_ms = leases.iter().map(|(_, lease)| lease.left_ms).min().unwrap_or_default();
+        Self {
+            locks: Some(leases.iter().map(|(key, lease)| LockOfSeveral::of(key, lease)).collect()),
+            owner: leases.first().and_then(|(_, lease)| lease.owner()).map(str::to_owned),
+            ttl_ms: Some(left_ms),
+            expires_at: Some(expiry(left_ms)),
+            ..Self::of(Name::Granted)
+        }
+        .with_token(token)
+    }
+
+    /// It is about this one of several locks.
+    pub(crate) fn of_lock(self, key: &LockKey) -> Self {
+        // That nothing has happened is so of all of them.
+        let is_about_all = matches!(self.event, Some(Name::Heartbeat));
+        Self { key: (!is_about_all).then(|| key.as_str().to_owned()), ..self }
     }
 
     /// Something has happened to the lock of this token.

@@ -26,7 +26,7 @@ const TICK: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(640);
 
 /// Completes when the caller may no longer hold the lock.
-pub(super) type Denial = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub type Denial = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// What keeps a lock for a connection. Dropped, it rolls the lock back, if that is still this connection's.
 pub(super) struct Keeper {
@@ -52,7 +52,7 @@ pub(super) struct Keeper {
     pub(super) guard: GrantGuard,
     /// Its other end is dropped with the connection.
     pub(super) events: mpsc::Sender<Sent>,
-    pub(super) _permit: OwnedSemaphorePermit,
+    pub(super) _permit: Arc<OwnedSemaphorePermit>,
 }
 
 impl Keeper {
@@ -67,7 +67,7 @@ impl Keeper {
             () = events.closed() => None,
             // Here and not where the client is told: one that takes nothing is not told of it, and must not go on either.
             () = &mut denied => Some(Loss::KeyRefused),
-            () = closing.cancelled() => Some(self.hand_over().await),
+            () = closing.cancelled() => Some(self.renew_until_answered().await.map_or_else(|loss| loss, Loss::ShuttingDown)),
             loss = self.renew_until_lost() => Some(loss),
         };
         // This also ends the counting of this hold for its caller.
@@ -124,7 +124,7 @@ impl Keeper {
     }
 
     /// Renews at each third of the lease, whatever the client does.
-    async fn renew_until_lost(&mut self) -> Loss {
+    pub(super) async fn renew_until_lost(&mut self) -> Loss {
         let mut backoff = retries();
         loop {
             sleep_until(self.renews_at.min(Instant::now() + self.known.left())).await;
@@ -189,8 +189,8 @@ impl Keeper {
         watch.or_unclear(&self.key, renewed)
     }
 
-    /// Renews once more, and leaves the lock to the token, for whatever request shows it next.
-    async fn hand_over(&mut self) -> Loss {
+    /// Renews once more, before the lock is left to the token, for whatever request shows it next. Returns what is left of the lease.
+    pub(super) async fn renew_until_answered(&mut self) -> Result<Lease, Loss> {
         // Its client is told no later than when the lease is over.
         let deadline = Instant::now() + self.store_timeout.min(self.known.left());
         loop {
@@ -203,15 +203,15 @@ impl Keeper {
                     }
                     break;
                 }
-                Ok(Renewed::NotHeld | Renewed::Released) => return Loss::Released,
-                Ok(Renewed::HeldByAnother) => return Loss::HeldByAnother,
-                Ok(Renewed::TakenOver) => return Loss::TakenOver,
+                Ok(Renewed::NotHeld | Renewed::Released) => return Err(Loss::Released),
+                Ok(Renewed::HeldByAnother) => return Err(Loss::HeldByAnother),
+                Ok(Renewed::TakenOver) => return Err(Loss::TakenOver),
                 // Where nothing is known, the lease is what it was.
                 Err(_) if !pause_before(deadline).await => break,
                 Err(_) => {}
             }
         }
-        self.known.now().map_or(Loss::Expired, Loss::ShuttingDown)
+        self.known.now().ok_or(Loss::Expired)
     }
 }
 

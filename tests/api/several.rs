@@ -1,0 +1,189 @@
+//! Several locks at once: all of them or none, on every store and on the wire.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use kit::keys::KeysFile;
+use kit::{Answer, Client, Gateway, PATIENCE, RedisServer, cluster, eventually, fresh_token, quorum};
+
+mod in_order;
+mod kept;
+
+/// A gateway on each kind of store, with locks of its own.
+async fn each_store(test: impl AsyncFn(&Client)) {
+    let directory = tempfile::tempdir().unwrap();
+    let file = format!("file:{}", directory.path().join("locks.redb").display());
+    let (redis, cluster) = (RedisServer::start().await, cluster::shared().await.url());
+    for store in ["memory:", &file, redis.url(), &cluster] {
+        let gateway = Gateway::start(&["--store", store, "--redis-prefix", &fresh_token()]).await;
+        let client = Client::new(gateway.address);
+        eventually("the store is there", async || client.get("/locks/k").send().await.status == 404).await;
+        test(&client).await;
+    }
+    let gateway = quorum::shared().await.gateway(&["--redis-prefix", &fresh_token()]).await;
+    let client = Client::new(gateway.address);
+    quorum::is_ready(&client).await;
+    test(&client).await;
+}
+
+async fn is_free(client: &Client, key: &str) -> bool {
+    client.get(&format!("/locks/{key}")).send().await.status == 404
+}
+
+fn keys_and_numbers(answer: &Answer) -> Vec<(String, u64)> {
+    let body = answer.json();
+    let locks = body["locks"].as_array().unwrap().iter();
+    let of =
+        |lock: &Value| (lock["key"].as_str().unwrap().to_owned(), lock["fencing_token"].as_u64().unwrap());
+    locks.map(of).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_are_taken_by_one_token_and_each_has_a_number_of_its_own() {
+    each_store(async |client| {
+        let taken = client.put("/lock?key=b&key=a&key=c&ttl=1m&owner=me").send().await.expect(201);
+        let (body, token) = (taken.json(), taken.token());
+        let given = keys_and_numbers(&taken);
+        assert_eq!(given.iter().map(|(key, _)| key.as_str()).collect::<Vec<_>>(), ["b", "a", "c"]);
+        assert_eq!((&body["owner"], taken.header("fencing-token")), (&json!("me"), None));
+        let left_ms = body["ttl_ms"].as_u64().unwrap();
+        assert!((55_000..=60_000).contains(&left_ms), "{body}");
+        for (key, number) in given {
+            let seen = client.get(&format!("/locks/{key}")).token(&token).send().await.expect(200).json();
+            assert_eq!((&seen["yours"], &seen["fencing_token"]), (&json!(true), &json!(number)));
+            assert!(seen["expires_in_ms"].as_u64().unwrap() > 50_000, "{seen}");
+            client.patch(&format!("/locks/{key}?ttl=2m")).token(&token).send().await.expect(200);
+            client.delete(&format!("/locks/{key}")).token(&token).send().await.expect(204);
+            assert!(is_free(client, &key).await);
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_refused_names_the_lock_and_leaves_nothing_behind() {
+    each_store(async |client| {
+        let other = client.put("/locks/b?ttl=1m&owner=other").send().await.expect(201);
+        for wait in ["", "&wait=300ms"] {
+            let refused = client.put(&format!("/lock?key=c&key=b&key=a&ttl=1m{wait}")).send().await;
+            let body = refused.expect_problem(423, "lock-held").json();
+            assert_eq!((&body["key"], &body["holder"]["owner"]), (&json!("b"), &json!("other")));
+            // The answer comes once they are given back.
+            assert!(is_free(client, "a").await && is_free(client, "c").await, "something is left");
+        }
+        client.delete("/locks/b").token(&other.token()).send().await.expect(204);
+        client.put("/lock?key=c&key=b&key=a").send().await.expect(201);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_token_gets_the_same_grants_and_keeps_what_it_had() {
+    each_store(async |client| {
+        let token = fresh_token();
+        let path = "/lock?key=a&key=b&ttl=30s";
+        let first = client.put(path).token(&token).send().await.expect(201);
+        let again = client.put(path).token(&token).send().await.expect(200);
+        assert_eq!(keys_and_numbers(&first), keys_and_numbers(&again));
+        // With one more it is a new grant, and what cannot be had changes nothing of what was told before.
+        let more = client.put("/lock?key=c&key=b&key=a&ttl=30s").token(&token).send().await.expect(201);
+        assert_eq!(keys_and_numbers(&more)[2], keys_and_numbers(&first)[0]);
+        let other = client.put("/locks/d?ttl=1m").send().await.expect(201);
+        let refused = client.put("/lock?key=a&key=d&ttl=1m").token(&token).send().await;
+        assert_eq!(refused.expect_problem(423, "lock-held").json()["key"], json!("d"));
+        for key in ["a", "b", "c"] {
+            let seen = client.get(&format!("/locks/{key}")).token(&token).send().await.expect(200).json();
+            assert_eq!(seen["yours"], json!(true), "{key}");
+            client.delete(&format!("/locks/{key}")).token(&token).send().await.expect(204);
+        }
+        client.delete("/locks/d").token(&other.token()).send().await.expect(204);
+        let late = client.put(path).token(&token).send().await.expect_problem(409, "token-released");
+        assert_eq!(late.json()["key"], json!("a"));
+        assert!(is_free(client, "b").await);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slots_are_for_all_of_them() {
+    let gateway = Gateway::start(&["--store", "memory:"]).await;
+    let client = Client::new(gateway.address);
+    for slot in 1..=2 {
+        let taken = client.put("/lock?key=a&key=b&slots=2").send().await.expect(201).json();
+        for lock in taken["locks"].as_array().unwrap() {
+            assert_eq!((&lock["slot"], &lock["slots"]), (&json!(slot), &json!(2)));
+        }
+    }
+    let refused =
+        client.put("/lock?key=b&key=a&slots=2").send().await.expect_problem(423, "lock-held").json();
+    assert_eq!((&refused["key"], &refused["held"]), (&json!("a"), &json!(2)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_input_is_refused_and_changes_nothing() {
+    let gateway = Gateway::start(&["--store", "memory:"]).await;
+    let client = Client::new(gateway.address);
+    let keys = |many: usize| (0..many).map(|n| format!("key=k{n:02}")).collect::<Vec<_>>().join("&");
+    for (query, name) in [
+        ("key=a&key=a".to_owned(), "bad-key"),
+        ("key=a&key=%61".to_owned(), "bad-key"),
+        ("key=a&key=".to_owned(), "bad-key"),
+        (keys(17), "bad-parameter"),
+        ("key=a&key=b&ttl=999ms".to_owned(), "bad-parameter"),
+        ("key=a&key=b&key=c&wait=1s&wait=2s".to_owned(), "bad-parameter"),
+    ] {
+        for (method, path) in [("PUT", "/lock"), ("POST", "/hold")] {
+            client.call(method, &format!("{path}?{query}")).send().await.expect_problem(400, name);
+        }
+    }
+    // Each of them is for one lock.
+    let token = fresh_token();
+    for method in ["PATCH", "DELETE", "GET"] {
+        let call = client.call(method, "/lock?key=a&key=b").token(&token);
+        call.send().await.expect_problem(400, "bad-parameter");
+    }
+    client.put("/locks/a?key=b").send().await.expect_problem(400, "bad-parameter");
+    assert!(is_free(&client, "a").await && is_free(&client, "b").await);
+    client.put(&format!("/lock?{}&ttl=1s", keys(16))).send().await.expect(201);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_lock_needs_its_right_and_counts_for_its_key() {
+    let mut keys = KeysFile::new();
+    let narrow = keys.add("narrow", "prefixes = [\"a/\"]\nallow = [\"acquire\"]");
+    let slow = keys.add("slow", "every_key = true\nallow = [\"acquire\"]\nrate = 0.001\nburst = 3");
+    let few = keys.add("few", "every_key = true\nallow = [\"acquire\"]\nmax_locks = 2\nmax_holds = 3");
+    let all = keys.add_for_all("all", "\"acquire\", \"inspect\"");
+    keys.write();
+    let [flag, path] = keys.flag();
+    let gateway = Gateway::start(&["--store", "memory:", &flag, &path]).await;
+    let client = Client::new(gateway.address);
+    let refused = client.put("/lock?key=a/1&key=b&key=a/2").key(&narrow).send().await;
+    assert_eq!(refused.expect_problem(403, "right-missing").json()["key"], json!("b"));
+    client.put("/lock?key=a/1&key=a/2").key(&narrow).send().await.expect(201);
+    // Three locks are three requests.
+    client.put("/lock?key=1&key=2&key=3&key=4").key(&slow).send().await.expect_problem(429, "rate-limited");
+    assert_eq!(client.get("/locks/1").key(&all).send().await.status, 404);
+    // The share of locks is looked at before each, and the share of holds before the first.
+    let full = client.put("/lock?key=5&key=6&key=7").key(&few).send().await;
+    assert_eq!(full.expect_problem(429, "too-many-locks").json()["key"], json!("7"));
+    client.put("/lock?key=5&key=6&key=7&key=8").key(&few).send().await.expect_problem(429, "too-many-holds");
+    eventually("nothing counts any more", async || {
+        client.put("/lock?key=5&key=6").key(&few).send().await.status == 201
+    })
+    .await;
+}
+
+/// Until a request waits for this lock.
+async fn somebody_waits(client: &Client, key: &str) {
+    eventually("somebody waits", async || {
+        client.get(&format!("/locks/{key}")).send().await.json()["waiters"] == json!(1)
+    })
+    .await;
+}
+
+fn until(began: Instant, most: Duration) {
+    assert!(began.elapsed() <= most, "it took {:?}", began.elapsed());
+}

@@ -1,0 +1,170 @@
+//! What becomes of the locks that a request has while it waits for the others.
+
+use super::*;
+use http_body_util::BodyExt;
+
+const TTL: Duration = Duration::from_secs(2);
+
+/// The lock `b` is held by another, and a request for both waits for it.
+async fn waits_for_the_second(client: &Client, query: &str, token: &str) -> tokio::task::JoinHandle<Answer> {
+    let call = client.put(&format!("/lock?key=b&key=a&wait=20s&{query}")).token(token);
+    let waits = tokio::spawn(async move { call.send().await });
+    somebody_waits(client, "b").await;
+    assert!(!is_free(client, "a").await, "it has the first one");
+    waits
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn they_are_renewed_while_the_request_waits_and_all_last_for_the_ttl_at_the_end() {
+    each_store(async |client| {
+        let other = client.put("/locks/b?ttl=1m").send().await.expect(201);
+        let began = Instant::now();
+        let waits = waits_for_the_second(client, "ttl=1s", &fresh_token()).await;
+        // Three times as long as a lease.
+        while began.elapsed() < Duration::from_secs(3) {
+            assert!(!is_free(client, "a").await, "its lease ended");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        client.delete("/locks/b").token(&other.token()).send().await.expect(204);
+        let taken = waits.await.unwrap().expect(201);
+        let left_ms = taken.json()["ttl_ms"].as_u64().unwrap();
+        assert!((300..=1_000).contains(&left_ms), "{left_ms}");
+        // From here on the gateway renews nothing.
+        eventually("both have ended", async || is_free(client, "a").await && is_free(client, "b").await)
+            .await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_between_two_keys_the_gateway_leaves_nothing_beyond_the_ttl() {
+    let redis = RedisServer::start().await;
+    let (mut here, there) = (Gateway::on_redis(&redis, &[]).await, Gateway::on_redis(&redis, &[]).await);
+    let (client, other) = (Client::new(here.address), Client::new(there.address));
+    other.put("/locks/b?ttl=1m").send().await.expect(201);
+    let ttl_ms = TTL.as_millis();
+    let call = client.put(&format!("/lock?key=a&key=b&wait=20s&ttl={ttl_ms}ms"));
+    let waits = tokio::spawn(async move { call.try_send().await });
+    somebody_waits(&other, "b").await;
+    assert!(!is_free(&other, "a").await);
+    here.kill();
+    let killed = Instant::now();
+    assert!(waits.await.unwrap().is_err(), "nobody was there to answer");
+    eventually("it is free", async || is_free(&other, "a").await).await;
+    until(killed, TTL + Duration::from_millis(500));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn they_are_given_back_when_the_client_leaves() {
+    each_store(async |client| {
+        let other = client.put("/locks/b?ttl=1m").send().await.expect(201);
+        let waits = waits_for_the_second(client, "ttl=1m", &fresh_token()).await;
+        waits.abort();
+        eventually("it is free", async || is_free(client, "a").await).await;
+        client.delete("/locks/b").token(&other.token()).send().await.expect(204);
+        client.put("/lock?key=a&key=b&wait=20s").send().await.expect(201);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_is_lost_meanwhile_ends_the_request() {
+    let gateway = Gateway::start(&["--store", "memory:"]).await;
+    let client = Client::new(gateway.address);
+    client.put("/locks/b?ttl=1m").send().await.expect(201);
+    let waits = waits_for_the_second(&client, "ttl=1s", &fresh_token()).await;
+    client.delete("/lock?key=a&force=true").send().await.expect(204);
+    let answer = waits.await.unwrap().expect_problem(503, "store-unavailable");
+    assert!(answer.json()["detail"].as_str().unwrap().contains("\"a\""), "{}", answer.json());
+    assert!(is_free(&client, "a").await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_request_at_another_gateway_takes_over() {
+    let redis = RedisServer::start().await;
+    let (here, there) = (Gateway::on_redis(&redis, &[]).await, Gateway::on_redis(&redis, &[]).await);
+    let (here, there) = (Client::new(here.address), Client::new(there.address));
+    let (token, other) = (fresh_token(), there.put("/locks/b?ttl=1m").send().await.expect(201));
+    let first = waits_for_the_second(&here, "ttl=1s", &token).await;
+    let call = there.put("/lock?key=a&key=b&ttl=1s&wait=20s").token(&token);
+    let second = tokio::spawn(async move { call.send().await });
+    // The first one does not know what the second will be told.
+    first.await.unwrap().expect_problem(503, "outcome-unknown");
+    there.delete("/locks/b").token(&other.token()).send().await.expect(204);
+    second.await.unwrap().expect(201);
+}
+
+/// The next event of a stream of lines that is no heartbeat; `None` at its end.
+async fn next(body: &mut hyper::body::Incoming) -> Option<Value> {
+    loop {
+        let frame = tokio::time::timeout(PATIENCE, body.frame()).await.expect("no event comes")?;
+        let event: Value = serde_json::from_slice(&frame.unwrap().into_data().unwrap()).unwrap();
+        if event["event"] != json!("heartbeat") {
+            return Some(event);
+        }
+    }
+}
+
+async fn holds_both(client: &Client) -> hyper::body::Incoming {
+    let call = client.post("/hold?key=b&key=a&ttl=1s").header("accept", "application/x-ndjson");
+    let response = call.open().await;
+    assert_eq!((response.status().as_u16(), response.headers().get("fencing-token")), (200, None));
+    let mut body = response.into_body();
+    let granted = next(&mut body).await.unwrap();
+    let locks = granted["locks"].as_array().unwrap();
+    assert_eq!(
+        (&granted["event"], &locks[0]["key"], &locks[1]["key"]),
+        (&json!("granted"), &json!("b"), &json!("a"))
+    );
+    body
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_holds_several_and_gives_all_up_with_the_first_that_is_lost() {
+    each_store(async |client| {
+        let mut held = holds_both(client).await;
+        let mut renewed = std::collections::BTreeSet::new();
+        while renewed.len() < 2 {
+            let event = next(&mut held).await.unwrap();
+            assert_eq!(event["event"], json!("renewed"), "{event}");
+            renewed.insert(event["key"].as_str().unwrap().to_owned());
+        }
+        drop(held);
+        eventually("both are free", async || is_free(client, "a").await && is_free(client, "b").await).await;
+
+        let mut held = holds_both(client).await;
+        client.delete("/lock?key=a&force=true").send().await.expect(204);
+        let lost = loop {
+            let event = next(&mut held).await.unwrap();
+            if event["event"] != json!("renewed") {
+                break event;
+            }
+        };
+        assert_eq!(
+            (&lost["event"], &lost["key"], &lost["reason"]),
+            (&json!("lost"), &json!("a"), &json!("released"))
+        );
+        assert_eq!(next(&mut held).await, None);
+        eventually("the other is free", async || is_free(client, "b").await).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_stops_leaves_all_of_them_to_the_token() {
+    let redis = RedisServer::start().await;
+    let (here, there) = (Gateway::on_redis(&redis, &[]).await, Gateway::on_redis(&redis, &[]).await);
+    let mut held = holds_both(&Client::new(here.address)).await;
+    here.signal("TERM");
+    let mut left = std::collections::BTreeSet::new();
+    while let Some(event) = next(&mut held).await {
+        if event["event"] == json!("lost") {
+            assert_eq!(event["reason"], json!("shutting-down"));
+            let (key, token) = (event["key"].as_str().unwrap(), event["token"].as_str().unwrap());
+            let path = format!("/locks/{key}?ttl=30s");
+            Client::new(there.address).patch(&path).token(token).send().await.expect(200);
+            left.insert(key.to_owned());
+        }
+    }
+    assert_eq!(left.len(), 2);
+}
