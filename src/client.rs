@@ -47,6 +47,8 @@ pub struct GatewaySettings {
 pub struct AcquireSettings {
     /// The name of the lock.
     pub key: LockKey,
+    /// Those of others that are taken with it.
+    pub others: Vec<LockKey>,
     /// The lease.
     pub ttl: Duration,
     /// How long to wait for the lock.
@@ -77,8 +79,17 @@ pub struct OnceTerms {
 impl AcquireSettings {
     /// What it is called in what people read.
     pub(crate) fn name(&self) -> String {
-        let what = if self.once.is_some() { "work" } else { "lock" };
-        format!("the {what} {:?}", self.key.as_str())
+        match (&self.once, &self.others[..]) {
+            (Some(_), _) => format!("the work {:?}", self.key.as_str()),
+            (None, []) => format!("the lock {:?}", self.key.as_str()),
+            (None, _) => format!("the locks {}", self.keys()),
+        }
+    }
+
+    /// The keys, as people read them.
+    pub(crate) fn keys(&self) -> String {
+        let keys = std::iter::once(&self.key).chain(&self.others);
+        keys.map(|key| format!("{:?}", key.as_str())).collect::<Vec<_>>().join(", ")
     }
 
     /// What is said of it if this process may have it, and could not release it.

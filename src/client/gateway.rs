@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::{join_all, try_join_all};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::redirect::Policy;
 use reqwest::{Certificate, Client, Method, RequestBuilder, Response, Url};
@@ -31,11 +32,12 @@ const LONGEST_BODY: usize = 16 << 20;
 pub(crate) const LOCK: &str = "lock";
 
 /// A gateway, and what all requests to it have in common.
+#[derive(Clone)]
 pub(crate) struct Gateway {
     client: Client,
     address: Url,
-    /// The lock that is asked about, if it is one; and where.
-    key: Option<String>,
+    /// The locks that are asked about, mostly one; and where.
+    keys: Vec<String>,
     path: &'static str,
     /// The API key, and the lease token if there is one.
     headers: HeaderMap,
@@ -64,6 +66,8 @@ pub(crate) struct RequestRefusal {
 
 /// Why the lock is not ours yet, and who else waits.
 pub(crate) struct Busy {
+    /// Which lock, if several were asked for.
+    pub(crate) key: Option<String>,
     pub(crate) position: Option<u64>,
     pub(crate) waiters: u64,
     pub(crate) reason: String,
@@ -103,7 +107,7 @@ impl Gateway {
         path: &'static str,
         address: &Url,
         settings: &GatewaySettings,
-        key: Option<&LockKey>,
+        keys: &[LockKey],
         token: Option<&LeaseToken>,
     ) -> Result<Self, String> {
         let mut headers = HeaderMap::new();
@@ -113,8 +117,8 @@ impl Gateway {
         if let Some(key) = &settings.api_key {
             headers.insert(AUTHORIZATION, secret(&format!("Bearer {key}"))?);
         }
-        let key = key.map(|key| key.as_str().to_owned());
-        Ok(Self { client: client(settings, address)?, address: address.clone(), key, path, headers })
+        let keys = keys.iter().map(|key| key.as_str().to_owned()).collect();
+        Ok(Self { client: client(settings, address)?, address: address.clone(), keys, path, headers })
     }
 
     /// Asks for the lock, waiting in the queue for so long.
@@ -159,6 +163,7 @@ impl Gateway {
             // A full wait queue is one of a lock that others hold.
             "/problems/lock-held" | "/problems/too-many-waiters" | IN_PROGRESS | ABANDONED => {
                 AcquireAnswer::Busy(Busy {
+                    key: problem.key,
                     position: problem.position,
                     waiters: problem.waiters,
                     reason: reply.reason(),
@@ -179,14 +184,27 @@ impl Gateway {
 
     /// Renews the lease; what proxies say is never taken for what the gateway says.
     pub(crate) async fn renew(&self, ttl: Duration, patience: Duration) -> Result<RenewAnswer, Trouble> {
-        let reply = self.ask_to_renew(ttl, patience).await?;
-        reply.renewal().ok_or_else(|| reply.trouble())
+        let renew = async |one: Self| {
+            let reply = one.ask_to_renew(ttl, patience).await?;
+            reply.renewal().ok_or_else(|| reply.trouble())
+        };
+        Ok(RenewAnswer::of_all(try_join_all(self.each().map(renew)).await?))
     }
 
     /// Releases the lock, or gives up the place in the queue.
     pub(crate) async fn release(&self, is_clean: bool, patience: Duration) -> Result<ReleaseAnswer, Trouble> {
-        let reply = self.ask_to_release(is_clean, patience).await?;
-        reply.release().ok_or_else(|| reply.trouble())
+        let release = async |one: Self| {
+            let reply = one.ask_to_release(is_clean, patience).await?;
+            reply.release().ok_or_else(|| reply.trouble())
+        };
+        // One that cannot be released must not keep the others.
+        let answers = join_all(self.each().map(release)).await;
+        Ok(ReleaseAnswer::of_all(answers.into_iter().collect::<Result<_, _>>()?))
+    }
+
+    /// To be asked about each of the locks by itself: only taking them is one request.
+    fn each(&self) -> impl Iterator<Item = Self> {
+        self.keys.iter().map(|key| Self { keys: vec![key.clone()], ..self.clone() })
     }
 
     /// Stores the output of a command that has succeeded.
@@ -248,8 +266,8 @@ impl Gateway {
         if let Ok(mut path) = url.path_segments_mut() {
             path.push(place);
         }
-        let key = self.key.iter().map(|key| ("key", key));
-        url.query_pairs_mut().extend_pairs(key).extend_pairs(query);
+        let keys = self.keys.iter().map(|key| ("key", key));
+        url.query_pairs_mut().extend_pairs(keys).extend_pairs(query);
         self.client.request(method, url).headers(self.headers.clone())
     }
 
@@ -269,7 +287,7 @@ impl Gateway {
             body.extend_from_slice(&chunk);
         }
         let asked = AskedGateway {
-            key: self.key.as_deref(),
+            keys: &self.keys,
             headers: &self.headers,
             speaks_tls: self.address.scheme() == "https",
         };

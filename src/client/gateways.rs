@@ -35,18 +35,18 @@ impl Gateways {
         key: Option<&LockKey>,
         token: Option<&LeaseToken>,
     ) -> Result<Self, CommandFailure> {
-        Self::at(LOCK, settings, key, token)
+        Self::at(LOCK, settings, key.map(std::slice::from_ref).unwrap_or_default(), token)
     }
 
-    /// The same, where what they are asked about is at this path.
+    /// The same, where what they are asked about is at this path, and may be several.
     pub(crate) fn at(
         path: &'static str,
         settings: &GatewaySettings,
-        key: Option<&LockKey>,
+        keys: &[LockKey],
         token: Option<&LeaseToken>,
     ) -> Result<Self, CommandFailure> {
         let member = |address| {
-            let gateway = Gateway::new(path, address, settings, key, token);
+            let gateway = Gateway::new(path, address, settings, keys, token);
             let gateway = Arc::new(gateway.map_err(CommandFailure::not_possible)?);
             Ok(Member { name: name_of(address), gateway, trouble: None })
         };

@@ -25,11 +25,13 @@ const ALREADY_STORED: &str = "/problems/already-stored";
 const LONGEST_REASON: usize = 500;
 
 /// What an answer said of the lease.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct HeldGrant {
     pub(crate) fencing_token: u64,
     /// Its place, where others may hold the lock too.
     pub(crate) slot: Option<u64>,
+    /// Of several locks, where they were taken: the number and the place of each. The fields above are those of the first.
+    pub(crate) locks: Vec<NumberedLock>,
     /// When the request was sent.
     pub(crate) sent_at: Duration,
     /// When the lease ends at the earliest, counted from then.
@@ -39,6 +41,14 @@ pub(crate) struct HeldGrant {
     pub(crate) max_result_bytes: usize,
 }
 
+/// One of several locks, with the number of its grant.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct NumberedLock {
+    pub(crate) key: String,
+    pub(crate) fencing_token: u64,
+    pub(crate) slot: Option<u64>,
+}
+
 /// What came of a renewal.
 pub(crate) enum RenewAnswer {
     Held(HeldGrant),
@@ -46,6 +56,33 @@ pub(crate) enum RenewAnswer {
     Gone(String),
     /// It stays ours until its lease ends, and not longer.
     MaxHoldReached(String),
+}
+
+impl RenewAnswer {
+    /// That of several locks is that of the one that fares worst.
+    pub(super) fn of_all(answers: Vec<Self>) -> Self {
+        let mut worst = None;
+        for answer in answers {
+            worst = Some(match (worst, answer) {
+                (None, answer) => answer,
+                (Some(gone @ Self::Gone(_)), _) | (_, gone @ Self::Gone(_)) => gone,
+                (Some(most @ Self::MaxHoldReached(_)), _) | (_, most @ Self::MaxHoldReached(_)) => most,
+                (Some(Self::Held(one)), Self::Held(other)) => {
+                    let ends_at = one.ends_at.min(other.ends_at);
+                    Self::Held(HeldGrant { ends_at, sent_at: one.sent_at.min(other.sent_at), ..one })
+                }
+            });
+        }
+        worst.unwrap_or_else(|| Self::Gone("no lock was asked about".to_owned()))
+    }
+}
+
+impl ReleaseAnswer {
+    /// That of several locks.
+    pub(super) fn of_all(answers: Vec<Self>) -> Self {
+        let not_held = answers.into_iter().find(|answer| matches!(answer, Self::NotHeld(_)));
+        not_held.unwrap_or(Self::Done)
+    }
 }
 
 /// What came of a release.
@@ -85,13 +122,21 @@ pub(super) struct GatewayProblem {
     pub(super) kind: String,
     detail: String,
     pub(super) parameter: Option<String>,
+    pub(super) key: Option<String>,
     pub(super) position: Option<u64>,
     pub(super) waiters: u64,
 }
 
+#[derive(Deserialize)]
+struct SeveralBody {
+    token: String,
+    locks: Vec<NumberedLock>,
+    ttl_ms: u64,
+}
+
 /// Who was asked about what.
 pub(super) struct AskedGateway<'a> {
-    pub(super) key: Option<&'a str>,
+    pub(super) keys: &'a [String],
     pub(super) headers: &'a HeaderMap,
     pub(super) speaks_tls: bool,
 }
@@ -120,7 +165,7 @@ impl GatewayProblem {
 impl GatewayReply<'_> {
     /// Whether this is the name of the lock that was asked about.
     pub(super) fn is_about(&self, key: &str) -> bool {
-        self.asked.key == Some(key)
+        self.asked.keys == [key]
     }
 
     /// The result that it brings, if it is one. No answer of another server is.
@@ -154,6 +199,9 @@ impl GatewayReply<'_> {
     }
 
     pub(super) fn held(&self) -> Option<HeldGrant> {
+        if self.asked.keys.len() > 1 {
+            return self.held_several();
+        }
         let grant: GrantBody = match self.status {
             200 | 201 => serde_json::from_slice(&self.body).ok()?,
             _ => return None,
@@ -166,7 +214,23 @@ impl GatewayReply<'_> {
         let GrantBody { fencing_token, ttl_ms, slot, earlier, max_result_bytes, .. } = grant;
         let sent_at = self.sent_at;
         let ends_at = sent_at + Duration::from_millis(ttl_ms);
-        Some(HeldGrant { fencing_token, slot, sent_at, ends_at, earlier, max_result_bytes })
+        let locks = Vec::new();
+        Some(HeldGrant { fencing_token, slot, locks, sent_at, ends_at, earlier, max_result_bytes })
+    }
+
+    fn held_several(&self) -> Option<HeldGrant> {
+        let SeveralBody { token, locks, ttl_ms } = match self.status {
+            200 | 201 => serde_json::from_slice(&self.body).ok()?,
+            _ => return None,
+        };
+        let are_asked_about = locks.iter().map(|lock| &lock.key).eq(self.asked.keys);
+        if !are_asked_about || self.asked.headers.get(LEASE_TOKEN)? != token.as_str() {
+            return None;
+        }
+        let NumberedLock { fencing_token, slot, .. } = *locks.first()?;
+        let sent_at = self.sent_at;
+        let ends_at = sent_at + Duration::from_millis(ttl_ms);
+        Some(HeldGrant { fencing_token, slot, locks, sent_at, ends_at, ..HeldGrant::default() })
     }
 
     /// What it says of a renewal; `None` if it decides nothing.

@@ -44,6 +44,10 @@ use renewals::Renewals;
 use supervisor::{CommandState, CommandSupervisor, End};
 use turn::{Cause, NotTaken};
 
+/// What the command finds of each of several locks, with its number behind.
+const NAMES_OF_SEVERAL: [&str; 3] = ["LOCK_KEY", "FENCING_TOKEN", "LOCK_SLOT"];
+/// No gateway gives more.
+const MOST_LOCKS: usize = 16;
 /// The statuses that shells use for a command that cannot be started, and for one that does not exist.
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
@@ -86,7 +90,8 @@ async fn run_under_lock(settings: &RunSettings) -> Result<u8, CommandFailure> {
     let mut terminal = Terminal::open();
     let (token, lock) = (fresh_token()?, &settings.lock);
     let path = if lock.once.is_some() { "once" } else { LOCK };
-    let mut gateways = Gateways::at(path, &settings.gateways, Some(&lock.key), Some(&token))?;
+    let keys: Vec<_> = std::iter::once(&lock.key).chain(&lock.others).cloned().collect();
+    let mut gateways = Gateways::at(path, &settings.gateways, &keys, Some(&token))?;
 
     let held = match take(&mut gateways, lock, &mut signals, &terminal).await {
         Ok(held) => held,
@@ -99,16 +104,16 @@ async fn run_under_lock(settings: &RunSettings) -> Result<u8, CommandFailure> {
         }
         Err(not_taken) => return Err(not_taken.explain(lock, settings.busy_exit)),
     };
-    let lease = LeaseClock::new(held, lock.ttl, settings.kill_after);
+    let lease = LeaseClock::new(&held, lock.ttl, settings.kill_after);
     let is_ready = signals.catch_stop().map_err(unsupervised);
     // Since the grant, this process may have been stopped, or blocked by its terminal. Or the machine slept.
     if boottime() >= lease.terms_at() {
-        let key = lock.key.as_str();
-        say(&format!("the lease of {key:?} was almost over before the command could be started"));
+        let keys = lock.keys();
+        say(&format!("the lease of {keys} was almost over before the command could be started"));
         let _ = gateways.release(true, LAST_WORD_MAY_TAKE).await;
         return Ok(LOST);
     }
-    let (command, mut output) = match is_ready.and_then(|()| start(settings, &token, held)) {
+    let (command, mut output) = match is_ready.and_then(|()| start(settings, &token, &held)) {
         Ok(started) => started,
         Err(failure) => {
             release(lock, true, &mut gateways, &mut signals).await;
@@ -124,7 +129,7 @@ async fn run_under_lock(settings: &RunSettings) -> Result<u8, CommandFailure> {
         family: &family,
         command,
         lease,
-        renewals: Renewals::new(&mut gateways, held, lock.ttl),
+        renewals: Renewals::new(&mut gateways, &held, lock.ttl),
         alarm,
         state: CommandState::default(),
     };
@@ -188,7 +193,7 @@ fn conceal() -> io::Result<()> {
 fn start(
     settings: &RunSettings,
     token: &LeaseToken,
-    held: HeldGrant,
+    held: &HeldGrant,
 ) -> Result<(Pid, Option<CommandOutput>), CommandFailure> {
     let mut command = Command::new(&settings.program);
     let (name, output) = if settings.lock.once.is_some() {
@@ -200,8 +205,6 @@ fn start(
     };
     command
         .args(&settings.arguments)
-        .env(name, settings.lock.key.as_str())
-        .env("FENCING_TOKEN", held.fencing_token.to_string())
         // A token or a slot that this process was given is that of another lock.
         .env_remove("LEASE_TOKEN")
         .env_remove("LOCK_SLOT")
@@ -209,9 +212,31 @@ fn start(
         .env_remove("FENCEPOST_API_KEY")
         // The command gets a process group of its own. So a signal reaches all of it, and nothing else.
         .process_group(0);
+    for number in 1..=MOST_LOCKS {
+        for name in NAMES_OF_SEVERAL {
+            command.env_remove(format!("{name}_{number}"));
+        }
+    }
     // Who asked for slots, and has all of them, has the first.
-    if let Some(slot) = held.slot.or(settings.lock.slots.map(|_| 1)) {
-        command.env("LOCK_SLOT", slot.to_string());
+    let slot = |slot: Option<u64>| slot.or(settings.lock.slots.map(|_| 1));
+    if held.locks.is_empty() {
+        command.env(name, settings.lock.key.as_str()).env("FENCING_TOKEN", held.fencing_token.to_string());
+        if let Some(slot) = slot(held.slot) {
+            command.env("LOCK_SLOT", slot.to_string());
+        }
+    } else {
+        // A command that knows of one lock only must not take the number of the first for that of all.
+        command.env_remove("LOCK_KEY").env_remove("FENCING_TOKEN");
+    }
+    for (number, lock) in (1..).zip(&held.locks) {
+        let values = [
+            Some(lock.key.clone()),
+            Some(lock.fencing_token.to_string()),
+            slot(lock.slot).map(|slot| slot.to_string()),
+        ];
+        for (name, value) in NAMES_OF_SEVERAL.into_iter().zip(values) {
+            command.envs(value.map(|value| (format!("{name}_{number}"), value)));
+        }
     }
     if settings.passes_token {
         command.env("LEASE_TOKEN", token.reveal());

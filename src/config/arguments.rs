@@ -85,7 +85,7 @@ pub fn explain_arguments(error: &clap::Error) -> String {
         }
         ErrorKind::UnknownArgument
             if let Some(name) = runs
-                && !wrong.starts_with('-') =>
+                && (!wrong.starts_with('-') || error.get(ContextKind::SuggestedArg).is_none()) =>
         {
             let advice = format!("write -- in front of the command, as in fencepost {name} KEY -- COMMAND");
             format!("{first_paragraph}: {advice}")
@@ -95,7 +95,8 @@ pub fn explain_arguments(error: &clap::Error) -> String {
             format!("{first_paragraph}: if it is the name of a lock, write -- in front of it")
         }
         ErrorKind::MissingRequiredArgument if let Some(name) = runs => {
-            format!("{first_paragraph}: write fencepost {name} KEY -- COMMAND")
+            let advice = format!("write -- in front of the command, as in fencepost {name} KEY -- COMMAND");
+            format!("{first_paragraph}: {advice}")
         }
         ErrorKind::ValueValidation => {
             let cause = error.source();

@@ -59,6 +59,7 @@ impl LeaseArgs {
         };
         Ok(AcquireSettings {
             key: key_of(key)?,
+            others: Vec::new(),
             ttl: self.ttl,
             wait: self.wait,
             max_hold: self.max_hold,

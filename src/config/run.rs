@@ -9,7 +9,7 @@ use clap::Args;
 
 use super::error::{SettingsError, duration, require};
 use super::gateway::GatewayArgs;
-use super::lease::{KILL_AFTER, LeaseArgs, check_command_ttl};
+use super::lease::{KILL_AFTER, LeaseArgs, check_command_ttl, key_of};
 use crate::client::run::RunSettings;
 
 mod once;
@@ -23,6 +23,10 @@ Example:
   fencepost run --wait 0s --busy-exit 0 --ttl 10m nightly-backup -- ./backup.sh --all
 
 The command finds LOCK_KEY and FENCING_TOKEN in its environment. Its input and output are its own.
+
+Several locks:
+  fencepost run account:7 account:9 -- ./transfer takes both, or none. The command finds LOCK_KEY_1, FENCING_TOKEN_1,
+  LOCK_KEY_2 and FENCING_TOKEN_2, in the order of the keys.
 
 Several gateways:
   FENCEPOST_URL=http://a:8080,http://b:8080 names two gateways of one store. They are tried in turn, with the same
@@ -62,8 +66,9 @@ pub struct RunArgs {
     #[arg(long, help_heading = "Command")]
     pass_token: bool,
 
-    /// The name of the lock
-    key: String,
+    /// The name of the lock, or of several: all of them are taken, or none
+    #[arg(required = true, value_name = "KEY")]
+    keys: Vec<String>,
 
     /// The command and its arguments; no shell reads them
     #[arg(last = true, required = true, value_name = "COMMAND")]
@@ -78,7 +83,11 @@ impl RunArgs {
         };
         let name = Path::new(program).file_name().unwrap_or(program).to_string_lossy();
         check_command_ttl(self.lease.ttl)?;
-        let lock = self.lease.check(&self.key, &name)?;
+        let [key, others @ ..] = self.keys.as_slice() else {
+            return Err(SettingsError::new("the key", "is missing"));
+        };
+        let mut lock = self.lease.check(key, &name)?;
+        lock.others = others.iter().map(|key| key_of(key)).collect::<Result<_, _>>()?;
         let longest_kill_after = lock.ttl / 3;
         let kill_after = self.kill_after.unwrap_or(KILL_AFTER.min(longest_kill_after));
         require("--kill-after", kill_after <= longest_kill_after, "at most a third of --ttl")?;
@@ -98,6 +107,6 @@ impl RunArgs {
 impl fmt::Debug for RunArgs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The address and the arguments of a command may hold passwords.
-        f.debug_struct("RunArgs").field("key", &self.key).finish_non_exhaustive()
+        f.debug_struct("RunArgs").field("keys", &self.keys).finish_non_exhaustive()
     }
 }

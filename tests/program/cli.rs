@@ -136,9 +136,11 @@ fn a_wrong_setting_is_told_with_what_was_given_and_with_what_to_write() {
         (&["run", "--busy-exit", "256", "k", "--", "true"], &["--busy-exit", "'256'", "0 to 255"]),
         (&["--log-level", "inof"], &["--log-level", "'inof'", "did you mean info?"]),
         // What was forgotten or mistyped.
-        (&["run", "q", "true"], &["'true'", "write -- in front of the command"]),
-        (&["run", "--ttl", "1m", "q", "ls", "-l"], &["'ls'", "write -- in front of the command"]),
-        (&["run", "q"], &["COMMAND", "write fencepost run KEY -- COMMAND"]),
+        (&["once", "q", "true"], &["'true'", "write -- in front of the command"]),
+        // It could be another key.
+        (&["run", "q", "true"], &["COMMAND", "write -- in front of the command"]),
+        (&["run", "--ttl", "1m", "q", "ls", "-l"], &["'-l'", "write -- in front of the command"]),
+        (&["run", "q"], &["COMMAND", "fencepost run KEY -- COMMAND"]),
         (&["--stor", "memory:"], &["'--stor'", "did you mean --store?"]),
         (&["run", "--wiat", "1s", "q", "--", "true"], &["'--wiat'", "did you mean --wait?"]),
         (

@@ -5,6 +5,7 @@ mod environment;
 pub mod kit;
 mod lease;
 mod line;
+mod many_locks;
 mod outages;
 pub mod pty;
 mod refused;

@@ -32,12 +32,12 @@ pub(super) struct LeaseClock {
 }
 
 impl LeaseClock {
-    pub(super) fn new(held: HeldGrant, ttl: Duration, kill_after: Duration) -> Self {
+    pub(super) fn new(held: &HeldGrant, ttl: Duration, kill_after: Duration) -> Self {
         Self { ends_at: held.ends_at, ttl, kill_after }
     }
 
     /// Notes a renewal. Answers may come in any order, and none shortens a lease.
-    pub(super) fn extend(&mut self, held: HeldGrant) {
+    pub(super) fn extend(&mut self, held: &HeldGrant) {
         self.ends_at = self.ends_at.max(held.ends_at);
     }
 
@@ -104,7 +104,7 @@ mod tests {
         let ttl = Duration::from_millis(ttl_ms);
         let sent_at = Duration::from_secs(1000);
         let held = HeldGrant { sent_at, ends_at: sent_at + ttl, ..HeldGrant::default() };
-        LeaseClock::new(held, ttl, Duration::from_millis(kill_after_ms))
+        LeaseClock::new(&held, ttl, Duration::from_millis(kill_after_ms))
     }
 
     #[test]
@@ -127,7 +127,7 @@ mod tests {
     fn a_late_answer_does_not_shorten_it() {
         let mut lease = lease(30_000, 5_000);
         let before = lease.ends_at();
-        lease.extend(HeldGrant { ends_at: Duration::from_secs(9), ..HeldGrant::default() });
+        lease.extend(&HeldGrant { ends_at: Duration::from_secs(9), ..HeldGrant::default() });
         assert_eq!(lease.ends_at(), before);
     }
 

@@ -29,7 +29,7 @@ pub(super) struct Renewals<'a> {
 }
 
 impl<'a> Renewals<'a> {
-    pub(super) fn new(gateways: &'a mut Gateways, held: HeldGrant, ttl: Duration) -> Self {
+    pub(super) fn new(gateways: &'a mut Gateways, held: &HeldGrant, ttl: Duration) -> Self {
         Self { gateways, ttl, tries: JoinSet::new(), next_at: due_after(held), over: None }
     }
 
@@ -66,7 +66,7 @@ impl<'a> Renewals<'a> {
     }
 
     /// Plans the next after an answer that renewed.
-    pub(super) fn succeeded(&mut self, number: usize, held: HeldGrant) {
+    pub(super) fn succeeded(&mut self, number: usize, held: &HeldGrant) {
         // The others are dropped, and with them what they would say.
         self.tries = JoinSet::new();
         self.gateways.answered(number);
@@ -103,6 +103,6 @@ impl<'a> Renewals<'a> {
     }
 }
 
-fn due_after(held: HeldGrant) -> Duration {
+fn due_after(held: &HeldGrant) -> Duration {
     held.sent_at + held.ends_at.saturating_sub(held.sent_at) / PART
 }

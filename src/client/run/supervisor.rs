@@ -109,11 +109,11 @@ impl CommandSupervisor<'_> {
         if let Some(status) = self.state.status.filter(|status| is_work && status.exit_status() == Some(0)) {
             return Some(End::Ended { status, is_nobody_left, passed_on });
         }
-        let key = self.settings.lock.key.as_str();
+        let keys = self.settings.lock.keys();
         let why = match self.state.gone.take() {
             Some(reason) => format!("{} was lost: {reason}", self.settings.lock.name()),
             None if now >= self.lease.ends_at() => {
-                format!("the lease of {key:?} ended while this process or the machine stood still")
+                format!("the lease of {keys} ended while this process or the machine stood still")
             }
             None => self.why_not_renewed(),
         };
@@ -126,13 +126,13 @@ impl CommandSupervisor<'_> {
     }
 
     fn why_not_renewed(&self) -> String {
-        let key = self.settings.lock.key.as_str();
-        match self.settings.lock.max_hold.filter(|_| self.state.is_longest) {
+        let lock = &self.settings.lock;
+        match lock.max_hold.filter(|_| self.state.is_longest) {
             Some(most) => {
                 let most = written(most);
-                format!("the lock {key:?} may not be held for longer than {most} (--max-hold)")
+                format!("{} may not be held for longer than {most} (--max-hold)", lock.name())
             }
-            None => format!("the lease of {key:?} could not be renewed: {}", self.renewals.failure()),
+            None => format!("the lease of {} could not be renewed: {}", lock.keys(), self.renewals.failure()),
         }
     }
 
@@ -183,8 +183,8 @@ impl CommandSupervisor<'_> {
     fn learn(&mut self, number: usize, answer: Result<RenewAnswer, Trouble>) {
         match answer {
             Ok(RenewAnswer::Held(held)) => {
-                self.lease.extend(held);
-                self.renewals.succeeded(number, held);
+                self.lease.extend(&held);
+                self.renewals.succeeded(number, &held);
             }
             Ok(RenewAnswer::Gone(reason)) => self.state.gone = Some(reason),
             Ok(RenewAnswer::MaxHoldReached(_)) => {

@@ -213,7 +213,8 @@ impl Turn<'_> {
                     return Err(NotTaken::because(Cause::Busy, busy.reason));
                 }
                 AcquireAnswer::Busy(busy) => {
-                    self.progress.note(self.settings.key.as_str(), &busy);
+                    let key = busy.key.as_deref().unwrap_or(self.settings.key.as_str());
+                    self.progress.note(key, &busy);
                     // Where there is no place to wait in, it is looked for from time to time.
                     if wait.is_zero() || now < asked_at + wait / 2 {
                         backoff.pause().await;

@@ -108,6 +108,7 @@ impl OnceCommandArgs {
         Ok(RunSettings {
             gateways: self.gateway.check()?,
             lock: AcquireSettings {
+                others: Vec::new(),
                 key: key_of(&self.key)?,
                 ttl: self.ttl,
                 wait: self.wait,

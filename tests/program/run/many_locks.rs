@@ -1,0 +1,88 @@
+//! `run` with several keys: all of them or none.
+
+use std::collections::BTreeSet;
+
+use super::kit::Scene;
+use kit::{Client, Gateway, RedisServer, eventually, fresh_token};
+
+/// Prints what the command finds of each lock, and of one that stands alone.
+const TELL: &str = "echo $LOCK_KEY_1 $LOCK_KEY_2 $LOCK_KEY_3 ${LOCK_KEY-none} ${FENCING_TOKEN-none}; \
+                    echo $FENCING_TOKEN_1; echo $FENCING_TOKEN_2; echo $LOCK_SLOT_1$LOCK_SLOT_2";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_runs_under_all_locks_and_finds_the_number_of_each() {
+    let gateway = Gateway::embedded(&[]).await;
+    let (scene, client) = (Scene::on(&gateway), Client::new(gateway.address));
+    let mut command = scene.command(&[
+        "--slots",
+        "3",
+        "b",
+        "a/c",
+        "--",
+        "sh",
+        "-c",
+        &format!("{TELL}; touch there; while [ ! -e over ]; do sleep 0.02; done"),
+    ]);
+    // What an earlier run has left in the environment is of other locks.
+    command.env("LOCK_KEY", "old").env("FENCING_TOKEN", "7").env("LOCK_KEY_3", "old");
+    let running = scene.launch(command);
+    eventually("the command runs", async || scene.path("there").exists()).await;
+    let seen = async |key: &str| client.get(&format!("/lock?key={key}")).send().await.expect(200).json();
+    let numbers = [seen("b").await, seen("a/c").await].map(|lock| lock["fencing_token"].to_string());
+    std::fs::write(scene.path("over"), "").unwrap();
+    let ended = running.end().await.expect_silent(0);
+    let lines: Vec<_> = ended.stdout.lines().collect();
+    assert_eq!(lines, ["b a/c none none", &numbers[0], &numbers[1], "11"]);
+    for key in ["b", "a/c"] {
+        assert_eq!(client.get(&format!("/lock?key={key}")).send().await.status, 404, "{key} was released");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_is_busy_if_one_of_them_is_and_leaves_the_others_free() {
+    let gateway = Gateway::embedded(&[]).await;
+    let (scene, client) = (Scene::on(&gateway), Client::new(gateway.address));
+    client.put("/locks/b?ttl=1m").send().await.expect(201);
+    scene
+        .run(&["--wait", "0s", "c", "b", "a", "--", "true"])
+        .await
+        .expect_line(75, &["busy", "\"c\", \"b\", \"a\""]);
+    for key in ["a", "c"] {
+        assert_eq!(client.get(&format!("/locks/{key}")).send().await.status, 404, "{key} is free");
+    }
+    for (keys, named) in [(&["a", "a"][..], "twice"), (&["a", ""], "empty")] {
+        let ended = scene.run(&[keys, &["--", "true"]].concat()).await;
+        assert_eq!(ended.status, Some(2), "{ended:?}");
+        assert!(ended.stderr.contains(named), "{ended:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_are_renewed_at_any_gateway_and_the_command_ends_with_the_first_that_is_lost() {
+    let redis = RedisServer::start().await;
+    let prefix = fresh_token();
+    let args = ["--redis-prefix", &prefix];
+    let (here, there) = (Gateway::on_redis(&redis, &args).await, Gateway::on_redis(&redis, &args).await);
+    let scene = Scene::at(format!("http://{},http://{}", here.address, there.address));
+    let client = Client::new(there.address);
+    let running = scene.start(&["--ttl", "2s", "a", "b", "--", "sh", "-c", "touch there; exec sleep 60"]);
+    eventually("the command runs", async || scene.path("there").exists()).await;
+    let ends = async |key: &str| {
+        let seen = client.get(&format!("/locks/{key}")).send().await.expect(200).json();
+        seen["expires_at"].as_str().unwrap().to_owned()
+    };
+    // The other gateway renews them, too.
+    drop(here);
+    for key in ["a", "b"] {
+        let mut seen = BTreeSet::new();
+        eventually("it is renewed twice", async || {
+            // Two looks at one lease may differ by a few milliseconds.
+            seen.insert(ends(key).await[..20].to_owned());
+            seen.len() > 2
+        })
+        .await;
+    }
+    client.delete("/locks/b?force=true").send().await.expect(204);
+    running.end().await.expect_line(76, &["lost", "\"a\", \"b\""]);
+    eventually("the other is free", async || client.get("/locks/a").send().await.status == 404).await;
+}
