@@ -188,18 +188,18 @@ impl Caller {
         }
     }
 
-    /// Counts the request against the rate of the key; `None` where it has none.
-    pub fn count_request(&self) -> Option<RateLeft> {
-        self.0.as_ref()?.key.count()
+    /// Counts a request, as so many, against the rate of the key; `None` where it has none.
+    pub fn count_request(&self, as_many: u32) -> Option<RateLeft> {
+        self.0.as_ref()?.key.count(as_many)
     }
 
-    /// Lets one request wait for a lock; `None` if as many wait as may. The ticket of a `token` that its client chose
-    /// outlives the request.
-    pub fn wait(&self, shares: &Shares, key: &LockKey, token: Option<&LeaseToken>) -> Option<WaitPermit> {
+    /// Lets one request wait for a lock, or for several; `None` if as many wait as may. The ticket of a `token` that its client
+    /// chose outlives the request.
+    pub fn wait(&self, shares: &Shares, keys: &[LockKey], token: Option<&LeaseToken>) -> Option<WaitPermit> {
         let Some(holder) = &self.0 else { return Some(WaitPermit::UNCOUNTED) };
         let most = holder.entry()?.max_waiters.unwrap_or(shares.waiters);
-        let ticket = token.map(|token| (key.clone(), token.hash()));
-        holder.key.uses.wait(most, ticket, shares.ticket_ttl)
+        let tickets = token.into_iter().flat_map(|token| keys.iter().map(|key| (key.clone(), token.hash())));
+        holder.key.uses.wait(most, tickets.collect(), shares.ticket_ttl)
     }
 
     /// The token has no ticket for the lock any more.

@@ -167,9 +167,9 @@ impl ApiKey {
         Some(self.current()?.entry.clone())
     }
 
-    /// Counts one request; `None` where none are counted.
-    pub(super) fn count(&self) -> Option<RateLeft> {
-        Some(self.current()?.meter.as_ref()?.count())
+    /// Counts a request as so many; `None` where none are counted.
+    pub(super) fn count(&self, as_many: u32) -> Option<RateLeft> {
+        Some(self.current()?.meter.as_ref()?.count(as_many))
     }
 }
 

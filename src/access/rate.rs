@@ -73,10 +73,15 @@ impl Meter {
         Self { rate, limiter: RateLimiter::direct(quota).with_middleware() }
     }
 
-    /// Counts one request.
-    pub(super) fn count(&self) -> RateLeft {
+    /// Counts a request as so many, all or none: one that is worth more than all that may come at once counts as all.
+    pub(super) fn count(&self, as_many: u32) -> RateLeft {
         let rate = self.rate;
-        match self.limiter.check() {
+        let many = NonZeroU32::new(as_many.min(rate.burst)).unwrap_or(NonZeroU32::MIN);
+        // No more than the burst are ever asked for.
+        let Ok(counted) = self.limiter.check_n(many) else {
+            return RateLeft { rate, remaining: 0, retry_after: Some(rate.window()) };
+        };
+        match counted {
             Ok(state) => RateLeft { rate, remaining: state.remaining_burst_capacity(), retry_after: None },
             Err(not_until) => {
                 let wait = not_until.wait_time_from(DefaultClock::default().now());

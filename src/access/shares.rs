@@ -89,15 +89,17 @@ impl Uses {
     pub(super) fn wait(
         self: &Arc<Self>,
         most: usize,
-        ticket: Option<WaitingToken>,
+        mut any_of: Vec<WaitingToken>,
         ttl: Duration,
     ) -> Option<WaitPermit> {
         let mut tickets = self.tickets();
         tickets.forget_ended(Instant::now());
-        let kept = ticket.as_ref().and_then(|ticket| tickets.take(ticket));
+        let kept = any_of.iter().find_map(|ticket| tickets.take(ticket));
         drop(tickets);
         let permit = kept.or_else(|| Permit::take(&self.waiters, most))?;
-        let place = ticket.map(|ticket| Place { uses: self.clone(), ticket, ttl, is_kept: Arc::default() });
+        any_of.truncate(1);
+        let place =
+            any_of.pop().map(|ticket| Place { uses: self.clone(), ticket, ttl, is_kept: Arc::default() });
         Some(WaitPermit { permit, place })
     }
 
@@ -161,6 +163,13 @@ impl WaitPermit {
     /// To be set while the ticket outlives its request; `None` if it never does.
     pub fn is_place_kept(&self) -> Option<Arc<AtomicBool>> {
         self.place.as_ref().map(|place| place.is_kept.clone())
+    }
+
+    /// Of the locks that its request asked for, it waits for this one.
+    pub fn waits_for(&mut self, key: &LockKey) {
+        if let Some(place) = &mut self.place {
+            place.ticket.0 = key.clone();
+        }
     }
 
     /// The ticket was used: its client holds the lock.

@@ -79,6 +79,8 @@ pub(super) struct Asked {
     /// The parsed key, never the raw address. A caller may put a token there by mistake, and no token may get into a
     /// log.
     pub(super) key: Option<LockKey>,
+    /// More of them, if it takes several locks.
+    pub(super) others: Vec<LockKey>,
     /// What it asks for, if that differs from what its method and route say.
     pub(super) operation: Option<Operation>,
     /// Whether it asks to wait. Then its duration says nothing about the gateway.
@@ -88,7 +90,7 @@ pub(super) struct Asked {
 impl Asked {
     /// A request that does not wait, and that asks for what its method and route say.
     pub(super) fn of(right: Right, key: Option<LockKey>) -> Self {
-        Self { right, key, operation: None, waits: false }
+        Self { right, key, others: Vec::new(), operation: None, waits: false }
     }
 }
 

@@ -11,7 +11,7 @@ use http_body_util::BodyExt;
 use tokio::time::timeout;
 
 use self::query_string::decode;
-use super::context::RequestContext;
+use super::context::{Asked, RequestContext};
 use super::headers::LEASE_TOKEN;
 use super::problem::{Problem, ProblemType};
 use super::state::{AppState, Limits};
@@ -28,7 +28,9 @@ pub(super) use once::{
     BeginQuery, GiveUpQuery, LookQuery, RenewWorkQuery, StoreQuery, fingerprint, shown_number,
 };
 pub(super) use parameters::{bad_parameter, pairs_of, refuse_others};
-pub(super) use queries::{AcquireQuery, HoldQuery, InspectQuery, LockQuery, ReleaseQuery, RenewQuery};
+pub(super) use queries::{
+    AcquireQuery, AskedNumber, HoldQuery, InspectQuery, LockQuery, ReleaseQuery, RenewQuery,
+};
 pub(super) use query_string::Pairs;
 pub(super) use result::StoreCall;
 
@@ -89,7 +91,7 @@ impl<Q: LockQuery> LockCall<Q> {
     fn permitted(parts: &Parts, app: &AppState) -> Result<Self, Problem> {
         let (context, caller) = context_of(parts)?;
         let call = Self::read(parts, &app.limits.lowered_to(caller.max_ttl()), caller)?;
-        let asked = call.query.asked(call.key.clone());
+        let asked = Asked { others: call.others.clone(), ..call.query.asked(call.key.clone()) };
         let right = asked.right;
         context.set_asked(asked);
         // The decoded key is checked, so that both forms of the address mean the same.

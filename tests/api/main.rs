@@ -9,6 +9,7 @@
 
 mod breaking;
 mod browsers;
+mod checking;
 mod contract;
 mod crowd;
 mod events;

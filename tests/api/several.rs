@@ -163,15 +163,54 @@ async fn each_lock_needs_its_right_and_counts_for_its_key() {
     let refused = client.put("/lock?key=a/1&key=b&key=a/2").key(&narrow).send().await;
     assert_eq!(refused.expect_problem(403, "right-missing").json()["key"], json!("b"));
     client.put("/lock?key=a/1&key=a/2").key(&narrow).send().await.expect(201);
-    // Three locks are three requests.
-    client.put("/lock?key=1&key=2&key=3&key=4").key(&slow).send().await.expect_problem(429, "rate-limited");
-    assert_eq!(client.get("/locks/1").key(&all).send().await.status, 404);
+    // Three locks are three requests, and one that is refused takes nothing of the rate.
+    let left = |answer: &Answer| answer.header("ratelimit").unwrap().split(';').nth(1).unwrap().to_owned();
+    let first = client.put("/locks/1").key(&slow).send().await.expect(201);
+    assert_eq!(left(&first), "r=2");
+    for _ in 0..2 {
+        client.put("/lock?key=2&key=3&%6Bey=4").key(&slow).send().await.expect_problem(429, "rate-limited");
+    }
+    assert_eq!(client.get("/locks/2").key(&all).send().await.status, 404);
+    assert_eq!(left(&client.put("/lock?key=2&key=3").key(&slow).send().await.expect(201)), "r=0");
     // The share of locks is looked at before each, and the share of holds before the first.
     let full = client.put("/lock?key=5&key=6&key=7").key(&few).send().await;
     assert_eq!(full.expect_problem(429, "too-many-locks").json()["key"], json!("7"));
     client.put("/lock?key=5&key=6&key=7&key=8").key(&few).send().await.expect_problem(429, "too-many-holds");
     eventually("nothing counts any more", async || {
         client.put("/lock?key=5&key=6").key(&few).send().await.status == 201
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_waits_has_its_place_at_the_lock_that_it_waits_for() {
+    let mut keys = KeysFile::new();
+    let one = keys.add("one", "every_key = true\nallow = [\"acquire\"]\nmax_waiters = 1");
+    keys.write();
+    let [flag, path] = keys.flag();
+    let audit = tempfile::tempdir().unwrap();
+    let log = audit.path().join("audit.log").display().to_string();
+    let gateway = Gateway::start(&["--store", "memory:", &flag, &path, "--audit-log", &log]).await;
+    let (client, token) = (Client::new(gateway.address), fresh_token());
+    client.put("/locks/b?ttl=1m").key(&one).send().await.expect(201);
+    let refused = client.put("/lock?key=a&key=b&wait=200ms").key(&one).token(&token).send().await;
+    refused.expect_problem(423, "lock-held");
+    let other = || client.put("/locks/b?wait=100ms").key(&one).token(&token);
+    // Its place is kept for its token, which comes back to it in any way.
+    other().send().await.expect_problem(423, "lock-held");
+    client
+        .put("/lock?key=a&key=b&wait=100ms")
+        .key(&one)
+        .token(&token)
+        .send()
+        .await
+        .expect_problem(423, "lock-held");
+    client.delete("/locks/b").key(&one).token(&token).send().await.expect(204);
+    client.put("/locks/b?wait=100ms").key(&one).send().await.expect_problem(423, "lock-held");
+    // Whose lock it is: each has a line of its own.
+    eventually("both are in the audit log", async || {
+        let text = std::fs::read_to_string(&log).unwrap();
+        ["a", "b"].iter().all(|key| text.matches(&format!("\"lock\":\"{key}\"")).count() >= 2)
     })
     .await;
 }

@@ -12,6 +12,7 @@ use crate::pages::file;
 use kit::keys::KeysFile;
 use kit::{Client, Gateway, RedisServer, eventually, fresh_token};
 
+mod asking;
 mod front;
 
 /// Names that a proxy might take for something else, and the way in which a query says them.

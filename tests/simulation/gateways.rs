@@ -225,7 +225,7 @@ impl Gateway {
         };
         let own = requests[0].token.as_deref();
         let told = match self.service.acquire_several(wish(&requests[0]), &keys).await {
-            Ok(Several::Held(held)) => {
+            Several::Held(held) => {
                 held.guards.into_iter().for_each(GrantGuard::disarm);
                 let of = |(request, lease): (&Request, &Lease)| {
                     // What the token held already was not granted to this request.
@@ -236,17 +236,17 @@ impl Gateway {
                 };
                 requests.iter().zip(&held.leases).map(of).collect()
             }
-            Ok(Several::NotHeld(key, _, why)) => {
+            Several::NotHeld(key, _, why) => {
                 let mut why = Some(not_taken(why));
                 let of_key = |request: &Request| if request.key == key.as_str() { why.take() } else { None };
                 let answers = requests.iter().map(of_key);
                 answers.map(|answer| reply(answer?, own, Share::default())).collect()
             }
-            Ok(Several::TooManyHolds) => panic!("so many holds were never meant"),
-            Err(StoreError::Unavailable(_)) => requests.iter().map(|_| None).collect(),
-            Err(StoreError::Unknown(_)) => {
+            Several::Lost(_, Loss::TakenOver) | Several::Failed(_, StoreError::Unknown(_)) => {
                 requests.iter().map(|_| reply(Answer::Unknown, own, Share::default())).collect()
             }
+            Several::Lost(..) | Several::Failed(..) => requests.iter().map(|_| None).collect(),
+            Several::TooManyHolds => panic!("so many holds were never meant"),
         };
         let told: Vec<Option<Reply>> = told;
         for (is_written, told) in is_written.iter().zip(&told) {

@@ -203,11 +203,15 @@ pub(super) fn read_fencing_token(pairs: &mut Pairs, force: bool) -> Result<Optio
             "fencing_token needs force=true; to end what is your own, send its Lease-Token and no fencing_token",
         ));
     }
-    let number = std::str::from_utf8(&text).ok().and_then(|text| text.parse().ok());
-    let is_none = || {
-        bad_parameter("fencing_token", "write the fencing_token of the grant, a whole number: GET says it")
-    };
-    number.and_then(FencingToken::new).map(Some).ok_or_else(is_none)
+    number(&text).map(Some).ok_or_else(no_number)
+}
+
+fn number(text: &[u8]) -> Option<FencingToken> {
+    FencingToken::new(std::str::from_utf8(text).ok()?.parse().ok()?)
+}
+
+fn no_number() -> Problem {
+    bad_parameter("fencing_token", "write the fencing_token of the grant, a whole number: GET says it")
 }
 
 /// A parameter that is either `true` or `false`, and which of them where it is left out.
@@ -244,13 +248,36 @@ pub(crate) struct InspectQuery {
     /// `true` names all who hold a lock by slots, up to 100 of them.
     #[param(value_type = bool, required = false)]
     pub(crate) holders: bool,
+    /// Asks whether the grant with this number holds the lock, and nothing else: 204 if it does. `header` takes the number from the
+    /// header `Fencing-Token`, for proxies that pass headers on.
+    #[param(value_type = String, required = false, pattern = "^([1-9][0-9]{0,15}|header)$")]
+    pub(crate) fencing_token: Option<AskedNumber>,
+}
+
+/// The grant that a request asks about.
+pub(crate) enum AskedNumber {
+    Is(FencingToken),
+    /// The header says it.
+    InHeader,
 }
 
 impl LockQuery for InspectQuery {
-    const NAMES: &[&str] = &["holders"];
+    const NAMES: &[&str] = &["holders", "fencing_token"];
 
     fn read(pairs: &mut Pairs, _: &Limits) -> Result<Self, Problem> {
-        Ok(Self { holders: read_flag(pairs, "holders", false)? })
+        let holders = read_flag(pairs, "holders", false)?;
+        let fencing_token = match pairs.take("fencing_token").as_deref() {
+            None => None,
+            Some(_) if holders => {
+                return Err(bad_parameter(
+                    "holders",
+                    "ask either who holds the lock, or whether one grant does",
+                ));
+            }
+            Some(b"header") => Some(AskedNumber::InHeader),
+            Some(text) => Some(AskedNumber::Is(number(text).ok_or_else(no_number)?)),
+        };
+        Ok(Self { holders, fencing_token })
     }
 
     fn asked(&self, key: LockKey) -> Asked {

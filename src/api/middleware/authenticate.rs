@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use axum::extract::Request;
 use axum::http::header::AUTHORIZATION;
-use axum::http::{HeaderMap, HeaderValue};
+use axum::http::{HeaderMap, HeaderValue, Uri};
 use axum::response::{IntoResponse, Response};
+use percent_encoding::percent_decode_str;
 
 use crate::access::{Caller, Keyring, RateLeft, Refused, ShownKey};
 use crate::api::context::RequestContext;
@@ -16,6 +17,7 @@ use crate::api::route::is_open;
 use crate::api::state::AppState;
 use crate::audit::{Audit, Event, Who};
 use crate::server::Peer;
+use crate::service::MOST_LOCKS;
 
 /// After this time, the refused keys without a line of their own are counted in one line.
 const UNTOLD_INTERVAL: Duration = Duration::from_secs(10);
@@ -44,7 +46,7 @@ pub(crate) fn authenticate(app: &AppState, request: &Request) -> Result<Option<R
             return Err(refuse(app, request, id.as_deref(), reason, told).into());
         }
     };
-    let left = caller.count_request();
+    let left = caller.count_request(locks_in(request.uri()));
     if let Some(context) = context {
         context.set_caller(caller, Some(&app.audit));
     }
@@ -54,6 +56,14 @@ pub(crate) fn authenticate(app: &AppState, request: &Request) -> Result<Option<R
         return Err(with_rate_left(problem.into_response(), left).into());
     }
     Ok(left)
+}
+
+/// How many locks a request names in its query: it counts as one for each.
+fn locks_in(uri: &Uri) -> u32 {
+    let names =
+        uri.query().unwrap_or_default().split('&').map(|piece| piece.split('=').next().unwrap_or_default());
+    let keys = names.filter(|name| percent_decode_str(name).eq(*b"key")).count();
+    u32::try_from(keys.clamp(1, MOST_LOCKS)).unwrap_or(1)
 }
 
 /// Whether the caller is known: its key is good, or the gateway has no keys.

@@ -149,6 +149,8 @@ impl LogLine {
         let method = self.method.as_str();
         let route = self.route;
         let key = asked.and_then(|asked| asked.key.as_ref()).map(LockKey::as_str);
+        let others = asked.map(|asked| &asked.others).filter(|others| !others.is_empty());
+        let others = others.map(|keys| keys.iter().map(LockKey::as_str).collect::<Vec<_>>().join(", "));
         let key_id = self.context.caller().and_then(Caller::id);
         let (status, problem) = (self.status, self.problem.map(ProblemType::name));
         self.span.end(&RequestEnd {
@@ -166,11 +168,44 @@ impl LogLine {
         }
         let elapsed_us = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
         if is_good_probe {
-            tracing::debug!(request_id, key_id, method, route, key, status, problem, elapsed_us, "{message}");
+            tracing::debug!(
+                request_id,
+                key_id,
+                method,
+                route,
+                key,
+                others,
+                status,
+                problem,
+                elapsed_us,
+                "{message}"
+            );
         } else if status.is_some_and(|status| status >= 500) {
-            tracing::warn!(request_id, key_id, method, route, key, status, problem, elapsed_us, "{message}");
+            tracing::warn!(
+                request_id,
+                key_id,
+                method,
+                route,
+                key,
+                others,
+                status,
+                problem,
+                elapsed_us,
+                "{message}"
+            );
         } else {
-            tracing::info!(request_id, key_id, method, route, key, status, problem, elapsed_us, "{message}");
+            tracing::info!(
+                request_id,
+                key_id,
+                method,
+                route,
+                key,
+                others,
+                status,
+                problem,
+                elapsed_us,
+                "{message}"
+            );
         }
     }
 
@@ -184,12 +219,16 @@ impl LogLine {
     fn audit(&self) {
         let Some(audit) = self.context.audit().filter(|audit| audit.is_on()) else { return };
         let asked = self.context.asked();
-        audit.note(Event::KeyUse {
-            who: self.context.who(),
-            right: asked.map(|asked| asked.right.name()),
-            lock: asked.and_then(|asked| asked.key.as_ref()).map(|key| key.as_str().to_owned()),
-            status: self.status,
-        });
+        let others = asked.iter().flat_map(|asked| &asked.others).map(Some);
+        // One for each lock, so that each is found by its name.
+        for lock in std::iter::once(asked.and_then(|asked| asked.key.as_ref())).chain(others) {
+            audit.note(Event::KeyUse {
+                who: self.context.who(),
+                right: asked.map(|asked| asked.right.name()),
+                lock: lock.map(|key| key.as_str().to_owned()),
+                status: self.status,
+            });
+        }
     }
 }
 

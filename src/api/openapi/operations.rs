@@ -156,7 +156,7 @@ problems! {
         + TokenRequired NotHeld HeldByAnother TokenReleased MaxHoldReached OutcomeUnknown;
     ReleaseProblems: WITH_KEYS ANY_LOCK_CALL
         + TokenRequired NotHeld HeldByAnother HeldBySeveral OutcomeUnknown;
-    InspectProblems: WITH_KEYS ANY_LOCK_CALL + NotHeld OutcomeUnknown;
+    InspectProblems: WITH_KEYS ANY_LOCK_CALL + NotHeld GrantOver HeldBySeveral OutcomeUnknown;
     BeginProblems: WITH_KEYS ANY_LOCK_CALL ANY_RECORD_CALL
         + FingerprintMismatch TokenReleased OnceInProgress OnceAbandoned TooManyWaiters StoreNearlyFull
         NotReplicated OutcomeUnknown ShuttingDown;

@@ -52,6 +52,8 @@ problem_types! {
             "The API key in the Authorization header is malformed, unknown, expired or revoked. Nothing was changed.";
         RightMissing = FORBIDDEN, "right-missing", "The API key does not allow this",
             "The API key does not have the right that this request needs, or has it only for other names. `right` names it. Nothing was changed, and the store was not asked.";
+        GrantOver = FORBIDDEN, "grant-over", "This grant does not hold the lock",
+            "The grant with this `fencing_token` has ended, or there never was one: the lock is free, or another grant holds it. Refuse what its client wants to write. Nothing was changed.";
         CrossOrigin = FORBIDDEN, "cross-origin", "Pages of other sites may not use this gateway",
             "A web page of another site made this request, by its Origin or its Sec-Fetch-Site. The operator can allow a site with --cors-origin. Nothing was changed.";
         UnknownHost = FORBIDDEN, "unknown-host", "This gateway does not answer to that name",
@@ -71,7 +73,7 @@ problem_types! {
         HeldOtherwise = CONFLICT, "held-otherwise", "The token holds the lock beside others",
             "The token took one of more `slots` than this request asks for. Its grant stays as it is. Release it first, or use another token. Nothing was changed.";
         HeldBySeveral = CONFLICT, "held-by-several", "The lock is held by slots",
-            "The lock is held by slots. Say in `fencing_token` which grant to break: GET with holders=true names them. Nothing was changed.";
+            "The lock is held by slots. To break a grant, say in `fencing_token` which one: GET with holders=true names them. Whether a grant still holds can be asked of a lock only that one client holds alone. Nothing was changed.";
         UriTooLong = URI_TOO_LONG, "uri-too-long", "The address is too long",
             "Path and query together may have 8 KiB. Nothing was changed.";
         LockHeld = LOCKED, "lock-held", "Another client holds the lock",

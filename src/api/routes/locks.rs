@@ -1,8 +1,10 @@
 //! The four operations on a lock: parse, ask the service, map the answer. Both forms of the address end here.
 
+use std::slice::from_ref;
+
 use axum::Extension;
 use axum::extract::State;
-use axum::http::{Method, StatusCode, Version};
+use axum::http::{HeaderMap, Method, StatusCode, Version};
 use axum::response::{IntoResponse, Response};
 
 use super::several::acquire_several;
@@ -12,7 +14,9 @@ use super::taking::{
 use crate::access::{Right, WaitPermit};
 use crate::api::answers::{self, Grant, LockView, example_grant, example_lock};
 use crate::api::context::RequestContext;
-use crate::api::extract::{AcquireQuery, InspectQuery, LockCall, ReleaseQuery, RenewQuery, bad_parameter};
+use crate::api::extract::{
+    AcquireQuery, AskedNumber, InspectQuery, LockCall, ReleaseQuery, RenewQuery, bad_parameter, shown_number,
+};
 use crate::api::middleware::{Delivery, track};
 use crate::api::openapi::{
     AcquireProblems, InspectProblems, KeyParam, OptionalToken, ReleaseProblems, RenewProblems, RequiredToken,
@@ -21,7 +25,7 @@ use crate::api::openapi::{
 use crate::api::problem::{Problem, ProblemType};
 use crate::api::state::AppState;
 use crate::audit::Event;
-use crate::lock::{Broken, FencingToken, Inspected, Released, Renewed};
+use crate::lock::{Broken, FencingToken, Inspected, LockKey, Released, Renewed};
 use crate::service::{GrantGuard, Outcome};
 use crate::store::{Renewer, StoreError};
 
@@ -56,7 +60,7 @@ pub(super) async fn acquire_lock(
     let LockCall { key, token, query, caller, .. } = call;
     let keep = || app.keep_connection(version, &caller, key_waits_too_often, too_many_waiters);
     let _connection = (!query.wait.is_zero()).then(keep).transpose()?;
-    let wait = wait_permit(&app, &caller, &key, token.as_ref(), query.wait)?;
+    let wait = wait_permit(&app, &caller, from_ref(&key), token.as_ref(), query.wait)?;
     let request = acquire_request(&app, &caller, &key, token, query, wait.as_ref());
     let acquisition = match &wait {
         // Boxed, so that requests that do not wait carry no room for it.
@@ -214,20 +218,28 @@ async fn break_lock(
 ///
 /// Says who holds the lock, and how many requests wait for it. If you send a `Lease-Token`, the answer also says whether that
 /// token holds it.
+///
+/// With `fencing_token`, it says whether that grant holds the lock: 204 if it does, and 403 if not. A proxy can ask so before it
+/// passes a request on.
 #[utoipa::path(
     get, path = "/locks/{key}", tag = "locks",
     params(KeyParam, InspectQuery, OptionalToken),
     responses(
         (status = 200, description = "The lock is held, or `min_hold` keeps it taken.", body = LockView,
          headers(("Fencing-Token" = u64, description = "The number of the grant.")), example = json!(example_lock())),
+        (status = 204, description = "The grant with this `fencing_token` holds the lock."),
         InspectProblems,
     )
 )]
 pub(super) async fn get_lock(
     State(app): State<AppState>,
     method: Method,
+    headers: HeaderMap,
     call: LockCall<InspectQuery>,
 ) -> Result<Response, Problem> {
+    if let Some(asked) = &call.query.fencing_token {
+        return check_grant(&app, &call.key, asked, &headers).await;
+    }
     // To tell a token that it holds the lock is a promise. The answer to HEAD has no place for one.
     let token = call.token.as_ref().filter(|_| method != Method::HEAD);
     match app.service.inspect(&call.key, token).await? {
@@ -235,6 +247,38 @@ pub(super) async fn get_lock(
             Ok(answers::lock(&call.key, &lease, waiters, yours, sharing, call.query.holders))
         }
         Inspected::Free { waiters } => Err(not_held("no client holds the lock").with_waiters(waiters)),
+    }
+}
+
+/// Whether a grant holds the lock. A lease token that the request has is its client's, and not for this.
+async fn check_grant(
+    app: &AppState,
+    key: &LockKey,
+    asked: &AskedNumber,
+    headers: &HeaderMap,
+) -> Result<Response, Problem> {
+    let number = match asked {
+        AskedNumber::Is(number) => *number,
+        AskedNumber::InHeader => shown_number(headers)?.ok_or_else(|| {
+            let detail = "say in the header Fencing-Token which grant is asked about";
+            Problem::input(ProblemType::BadParameter, "Fencing-Token", detail)
+        })?,
+    };
+    let over = |detail| Err(Problem::new(ProblemType::GrantOver, detail));
+    match app.service.inspect(key, None).await? {
+        Inspected::Held { sharing: Some(_), .. } => {
+            let detail =
+                "the lock is held by slots: this can be asked of a lock only that one client holds alone";
+            Err(Problem::new(ProblemType::HeldBySeveral, detail))
+        }
+        Inspected::Held { lease, .. } if lease.fencing_token != number => {
+            over("another grant holds the lock")
+        }
+        Inspected::Held { lease, .. } if lease.is_released => {
+            over("the grant was released, and min_hold keeps the lock taken")
+        }
+        Inspected::Held { .. } => Ok(StatusCode::NO_CONTENT.into_response()),
+        Inspected::Free { .. } => over("no client holds the lock"),
     }
 }
 

@@ -1,5 +1,7 @@
 //! The operations on a record: parse, ask the service, map the answer. Both forms of the address end here.
 
+use std::slice::from_ref;
+
 use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, Version};
@@ -67,7 +69,7 @@ pub(super) async fn begin_work(
     let fingerprint = fingerprint(&headers)?;
     let keep = || app.keep_connection(version, &caller, key_waits_too_often, too_many_waiters);
     let _connection = (!query.wait.is_zero()).then(keep).transpose()?;
-    let wait = wait_permit(&app, &caller, &key, token.as_ref(), query.wait)?;
+    let wait = wait_permit(&app, &caller, from_ref(&key), token.as_ref(), query.wait)?;
     let request = BeginRequest {
         key: key.clone(),
         token,

@@ -10,12 +10,12 @@ use super::taking::{
 };
 use crate::access::{Caller, Permit, Right, WaitPermit};
 use crate::api::answers;
-use crate::api::extract::{AcquireQuery, LockCall};
+use crate::api::extract::{AcquireQuery, LockCall, bad_parameter};
 use crate::api::middleware::{Delivery, track};
 use crate::api::problem::{Problem, ProblemType};
 use crate::api::state::AppState;
 use crate::lock::LockKey;
-use crate::service::{GrantGuard, Several};
+use crate::service::{GrantGuard, Loss, Several};
 
 /// A `PUT` with more than one key.
 pub(super) async fn acquire_several(
@@ -28,10 +28,10 @@ pub(super) async fn acquire_several(
     let keep = || app.keep_connection(version, &caller, key_waits_too_often, too_many_waiters);
     let _connection = (!query.wait.is_zero()).then(keep).transpose()?;
     let _permits = permits_of(&app, &caller, keys.len())?;
-    let wait = wait_permit(&app, &caller, &key, token.as_ref(), query.wait)?;
+    let mut wait = wait_permit(&app, &caller, &keys, token.as_ref(), query.wait)?;
     let request = acquire_request(&app, &caller, &key, token, query, wait.as_ref());
-    let taken = while_all_allowed(&caller, &keys, app.service.acquire_several(request, &keys)).await??;
-    let held = held(taken)?;
+    let taken = while_all_allowed(&caller, &keys, app.service.acquire_several(request, &keys)).await?;
+    let held = held(taken, &mut wait)?;
     let answer = answers::grant_of_several(&keys, &held);
     Ok(track(answer, GrantsOfSeveral { guards: held.guards, wait }))
 }
@@ -41,30 +41,48 @@ pub(super) fn keys_of<Q>(call: &LockCall<Q>) -> Vec<LockKey> {
     std::iter::once(&call.key).chain(&call.others).cloned().collect()
 }
 
-/// Counts a request for several locks as one for each, and each of them as one that a connection holds: the gateway keeps
-/// them for it.
+/// Counts each of several locks as one that a connection holds: the gateway keeps them for the request.
 pub(super) fn permits_of(app: &AppState, caller: &Caller, locks: usize) -> Result<Vec<Permit>, Problem> {
-    for _ in 1..locks {
-        // The first one was counted with the request.
-        if let Some(left) = caller.count_request()
-            && let Some(retry_after) = left.retry_after
-        {
-            let burst = left.rate.burst;
-            let detail = format!(
-                "a request for {locks} locks counts as {locks}, and this API key may make {burst} at once: Retry-After says when one more is allowed"
-            );
-            return Err(Problem::new(ProblemType::RateLimited, detail).with_retry_after(retry_after));
-        }
-    }
     (0..locks).map(|_| caller.hold(&app.limits.shares).ok_or_else(key_holds_too_many)).collect()
 }
 
-/// What is held; or the problem, with the key that it is about.
-pub(super) fn held<T>(taken: Several<T>) -> Result<T, Problem> {
-    match taken {
-        Several::Held(held) => Ok(held),
-        Several::NotHeld(key, token, why) => Err(not_taken(&token, why).about(&key)),
-        Several::TooManyHolds => Err(too_many_holds()),
+/// What is held; or the problem, with the key that it is about. If the request waits for that lock, it has its ticket there.
+pub(super) fn held<T>(taken: Several<T>, wait: &mut Option<WaitPermit>) -> Result<T, Problem> {
+    let (key, problem) = match taken {
+        Several::Held(held) => return Ok(held),
+        Several::TooManyHolds => return Err(too_many_holds()),
+        Several::NotHeld(key, token, why) => {
+            if let Some(wait) = wait {
+                wait.waits_for(&key);
+            }
+            let problem = not_taken(&token, why);
+            (key, problem)
+        }
+        Several::Lost(key, loss) => (key, lost(&loss)),
+        Several::Failed(key, error) => (key, error.into()),
+    };
+    Err(problem.about(&key))
+}
+
+/// What to say where one was lost while the others were taken.
+fn lost(loss: &Loss) -> Problem {
+    match loss {
+        Loss::MaxHoldReached => bad_parameter(
+            "max_hold",
+            "max_hold of this lock was over before the others could be taken: it counts from the grant of each",
+        ),
+        Loss::Released | Loss::HeldByAnother => Problem::new(
+            ProblemType::TokenReleased,
+            "while the request waited for the others, this lock was released with its token, or broken: choose a fresh token",
+        ),
+        Loss::TakenOver => Problem::new(
+            ProblemType::OutcomeUnknown,
+            "another request of the same token has taken over this lock, and may hold all of them",
+        ),
+        Loss::Expired | Loss::KeyRefused | Loss::ShuttingDown(_) => Problem::new(
+            ProblemType::OutcomeUnknown,
+            "the lease of this lock may have ended before the others could be taken: they are given back",
+        ),
     }
 }
 

@@ -34,14 +34,14 @@ pub(super) fn acquire_request(
 pub(super) fn wait_permit(
     app: &AppState,
     caller: &Caller,
-    key: &LockKey,
+    keys: &[LockKey],
     token: Option<&LeaseToken>,
     wait: Duration,
 ) -> Result<Option<WaitPermit>, Problem> {
     if wait.is_zero() {
         return Ok(None);
     }
-    caller.wait(&app.limits.shares, key, token).map(Some).ok_or_else(key_waits_too_often)
+    caller.wait(&app.limits.shares, keys, token).map(Some).ok_or_else(key_waits_too_often)
 }
 
 /// Who asks for the lock.

@@ -17,8 +17,10 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
+use super::super::time::RETRY_PAUSE;
 use super::super::{AcquireRequest, GrantGuard, LockService, NotAcquired};
 use super::{Denial, Hold, Keeper, Kept, Loss};
+use crate::clock::Backoff;
 use crate::lock::{Inspected, Lease, LeaseToken, LockKey, Ttl};
 use crate::store::StoreError;
 
@@ -27,14 +29,39 @@ pub const MOST_LOCKS: usize = 16;
 /// The longest lease of a lock while the request has not got all of them. A gateway that dies then leaves no more behind.
 const LONGEST_TTL_OF_PART_MS: u64 = 10_000;
 
-/// The answer to a request for several locks.
+/// How often a request takes over again what another of its token has taken over. Copies that arrive at once disturb each other often, and
+/// for a moment. A request that waits counts each time for more: another that comes while it waits is a repetition, and goes on.
+const MOST_TAKEN_BACK: usize = 20;
+const TAKEN_WHILE_IT_WAITS: usize = 5;
+/// The longest pause before that.
+const LONGEST_PAUSE: Duration = Duration::from_millis(160);
+/// A request that has asked for a lock for so long waits.
+const WAITS_AFTER: Duration = Duration::from_millis(300);
+
+/// The answer to a request for several locks. But for the first, none of them is held by it.
 pub enum Several<T> {
     /// All are held.
     Held(T),
-    /// None is held: this is why the token did not get this one.
+    /// This is why the token did not get this one.
     NotHeld(LockKey, LeaseToken, NotAcquired),
+    /// This one was lost while the others were taken.
+    Lost(LockKey, Loss),
+    /// The store failed when this one was taken. Others may be held until they are rolled back.
+    Failed(LockKey, StoreError),
     /// The gateway has as many locks to renew as it may have.
     TooManyHolds,
+}
+
+impl<T> Several<T> {
+    fn map<U>(self, change: impl FnOnce(T) -> Several<U>) -> Several<U> {
+        match self {
+            Self::Held(held) => change(held),
+            Self::NotHeld(key, token, why) => Several::NotHeld(key, token, why),
+            Self::Lost(key, loss) => Several::Lost(key, loss),
+            Self::Failed(key, error) => Several::Failed(key, error),
+            Self::TooManyHolds => Several::TooManyHolds,
+        }
+    }
 }
 
 /// Several locks that one token holds.
@@ -52,29 +79,36 @@ pub struct HeldSeveral {
 /// A lock that the request has, and the place of its key among those that were asked for.
 struct Part(usize, Box<Keeper>);
 
+/// What a request for several locks asks for.
+struct Plan<'a> {
+    request: &'a AcquireRequest,
+    keys: &'a [LockKey],
+    /// The token, if the request has none.
+    made: Option<LeaseToken>,
+    /// When the wait is over.
+    ends_at: Instant,
+    permit: Arc<OwnedSemaphorePermit>,
+}
+
 impl LockService {
     /// Takes the locks of all these keys, or none of them, and says why not. `request` says how; its own key does not count.
     /// What [`acquire`](Self::acquire) says of dropping holds here too.
-    pub async fn acquire_several(
-        &self,
-        request: AcquireRequest,
-        keys: &[LockKey],
-    ) -> Result<Several<HeldSeveral>, StoreError> {
-        Ok(match self.take_all(request, keys).await? {
-            Several::Held(mut keepers) => {
-                // Measured once more, since one renewal may have taken longer than another.
-                let leases = keepers
-                    .iter()
-                    .map(|keeper| keeper.known.now().ok_or_else(|| lost(keeper, &Loss::Expired)));
-                Several::Held(HeldSeveral {
-                    leases: leases.collect::<Result<_, _>>()?,
-                    is_new: keepers.iter().any(|keeper| keeper.told_until.is_zero()),
-                    token: keepers.first().map_or_else(LeaseToken::generate, |keeper| keeper.token.clone()),
-                    guards: keepers.iter_mut().map(|keeper| keeper.guard.take()).collect(),
-                })
+    pub async fn acquire_several(&self, request: AcquireRequest, keys: &[LockKey]) -> Several<HeldSeveral> {
+        self.take_all(request, keys).await.map(|mut keepers| {
+            // Measured once more, since one renewal may have taken longer than another.
+            let mut leases = Vec::with_capacity(keepers.len());
+            for keeper in &keepers {
+                match keeper.known.now() {
+                    Some(lease) => leases.push(lease),
+                    None => return Several::Lost(keeper.key.clone(), Loss::Expired),
+                }
             }
-            Several::NotHeld(key, token, why) => Several::NotHeld(key, token, why),
-            Several::TooManyHolds => Several::TooManyHolds,
+            Several::Held(HeldSeveral {
+                leases,
+                is_new: keepers.iter().any(|keeper| keeper.told_until.is_zero()),
+                token: keepers.first().map_or_else(LeaseToken::generate, |keeper| keeper.token.clone()),
+                guards: keepers.iter_mut().map(|keeper| keeper.guard.take()).collect(),
+            })
         })
     }
 
@@ -84,87 +118,109 @@ impl LockService {
         request: AcquireRequest,
         keys: &[LockKey],
         denied: Vec<Denial>,
-    ) -> Result<Several<Vec<Hold>>, StoreError> {
-        Ok(match self.take_all(request, keys).await? {
-            Several::Held(keepers) => {
-                let holds = keepers.into_iter().zip(denied);
-                Several::Held(holds.map(|(keeper, denied)| self.for_connection(keeper, denied)).collect())
-            }
-            Several::NotHeld(key, token, why) => Several::NotHeld(key, token, why),
-            Several::TooManyHolds => Several::TooManyHolds,
+    ) -> Several<Vec<Hold>> {
+        self.take_all(request, keys).await.map(|keepers| {
+            let holds = keepers.into_iter().zip(denied);
+            Several::Held(holds.map(|(keeper, denied)| self.for_connection(keeper, denied)).collect())
         })
     }
 
     /// Takes all, in the order of `keys`, or none of them.
-    async fn take_all(
-        &self,
-        request: AcquireRequest,
-        keys: &[LockKey],
-    ) -> Result<Several<Vec<Box<Keeper>>>, StoreError> {
-        let ttl = request.ttl;
-        let mut parts = Vec::with_capacity(keys.len());
-        let refused = match self.take_each(request, keys, &mut parts).await {
-            Ok(None) => match lengthen(&mut parts, ttl).await {
-                Ok(()) => {
-                    parts.sort_by_key(|Part(place, _)| *place);
-                    return Ok(Several::Held(parts.into_iter().map(|Part(_, keeper)| keeper).collect()));
-                }
-                Err(error) => Err(error),
-            },
-            Ok(Some(not_held)) => Ok(not_held),
-            Err(error) => Err(error),
-        };
-        let is_undone = self.give_back(parts).await;
-        match refused {
-            Err(StoreError::Unavailable(reason)) if !is_undone => Err(StoreError::Unknown(reason)),
-            refused => refused,
-        }
-    }
-
-    /// Takes one after the other, and renews meanwhile what it has. `None` once it has all of them.
-    async fn take_each(
-        &self,
-        request: AcquireRequest,
-        keys: &[LockKey],
-        parts: &mut Vec<Part>,
-    ) -> Result<Option<Several<Vec<Box<Keeper>>>>, StoreError> {
+    async fn take_all(&self, request: AcquireRequest, keys: &[LockKey]) -> Several<Vec<Box<Keeper>>> {
         let many = u32::try_from(keys.len()).unwrap_or(u32::MAX);
         let Ok(permit) = self.hold_permits.clone().try_acquire_many_owned(many) else {
-            return Ok(Some(Several::TooManyHolds));
+            return Several::TooManyHolds;
         };
-        let permit = Arc::new(permit);
+        let plan = Plan {
+            request: &request,
+            keys,
+            made: request.token.is_none().then(LeaseToken::generate),
+            ends_at: Instant::now() + request.wait,
+            permit: Arc::new(permit),
+        };
+        let mut parts = Vec::with_capacity(keys.len());
+        let mut pause = Backoff::new(RETRY_PAUSE, LONGEST_PAUSE);
+        let mut taken_back = 0;
+        loop {
+            let mut asked_at = Instant::now();
+            let lost = match self.take_missing(&plan, &mut parts, &mut asked_at).await {
+                Ok(lost) if lost.is_empty() => lengthen(&mut parts, request.ttl).await,
+                Ok(lost) => lost,
+                // It may take as long to roll back as it took to fail: the client is not to wait for that too.
+                Err(Several::Failed(key, error)) if !parts.is_empty() => {
+                    return Several::Failed(key, StoreError::Unknown(error.into_reason()));
+                }
+                Err(why) => {
+                    self.give_back(parts).await;
+                    return why;
+                }
+            };
+            let others = lost.iter().find(|(_, loss)| !matches!(loss, Loss::TakenOver));
+            match others.or(lost.first()) {
+                None => break,
+                // The other request may be a copy of this one. Either may go on, but not both go without.
+                Some((_, Loss::TakenOver)) if taken_back < MOST_TAKEN_BACK => {
+                    parts.retain(|Part(place, _)| lost.iter().all(|(lost, _)| lost != place));
+                    let has_waited = asked_at.elapsed() > WAITS_AFTER;
+                    taken_back += if has_waited { TAKEN_WHILE_IT_WAITS } else { 1 };
+                    pause.pause().await;
+                }
+                Some((place, loss)) => {
+                    let (key, loss) = (keys[*place].clone(), loss.clone());
+                    self.give_back(parts).await;
+                    return Several::Lost(key, loss);
+                }
+            }
+        }
+        parts.sort_by_key(|Part(place, _)| *place);
+        Several::Held(parts.into_iter().map(|Part(_, keeper)| keeper).collect())
+    }
+
+    /// Takes one after the other, and renews meanwhile what it has. Returns what was lost, as [`lengthen`] does.
+    async fn take_missing<T>(
+        &self,
+        plan: &Plan<'_>,
+        parts: &mut Vec<Part>,
+        asked_at: &mut Instant,
+    ) -> Result<Vec<(usize, Loss)>, Several<T>> {
+        let Plan { request, keys, ends_at, .. } = *plan;
         let mut in_order: Vec<_> = keys.iter().enumerate().collect();
         in_order.sort_by_key(|(_, key)| *key);
         let ttl = Ttl::from_ms(request.ttl.as_ms().min(LONGEST_TTL_OF_PART_MS)).unwrap_or(request.ttl);
-        let request = AcquireRequest { ttl, ..request };
-        let made = request.token.is_none().then(LeaseToken::generate);
-        let ends_at = Instant::now() + request.wait;
         for (at, &(place, key)) in in_order.iter().enumerate() {
-            let wait = ends_at.saturating_duration_since(Instant::now());
-            let one = AcquireRequest { key: key.clone(), wait, ..request.clone() };
+            if parts.iter().any(|Part(taken, _)| *taken == place) {
+                continue;
+            }
+            let later = &in_order[at + 1..];
+            // Of the later ones it has none, unless this one was taken from it.
+            let has_later = parts.iter().any(|Part(taken, _)| later.iter().any(|(place, _)| place == taken));
+            let wait =
+                if has_later { Instant::now() } else { ends_at }.saturating_duration_since(Instant::now());
+            let one = AcquireRequest { key: key.clone(), ttl, wait, ..request.clone() };
+            *asked_at = Instant::now();
             let kept = tokio::select! {
                 biased;
-                kept = self.keep_next(&made, one, &in_order[at + 1..], &permit) => kept?,
-                lost = first_lost(parts) => return Err(lost),
+                kept = self.keep_next(plan, one, later) => kept,
+                lost = first_lost(parts) => return Ok(vec![lost]),
             };
             match kept {
-                Kept::Held(keeper) => parts.push(Part(place, keeper)),
-                Kept::NotHeld(token, why) => return Ok(Some(Several::NotHeld(key.clone(), token, why))),
+                Ok(Kept::Held(keeper)) => parts.push(Part(place, keeper)),
+                Ok(Kept::NotHeld(token, why)) => return Err(Several::NotHeld(key.clone(), token, why)),
+                Err(error) => return Err(Several::Failed(key.clone(), error)),
             }
         }
-        Ok(None)
+        Ok(Vec::new())
     }
 
     /// Takes the next one. It waits only where its token holds none of those that come `later`: the holder of one of these may
     /// wait for that token in turn.
     async fn keep_next(
         &self,
-        made: &Option<LeaseToken>,
+        plan: &Plan<'_>,
         request: AcquireRequest,
         later: &[(usize, &LockKey)],
-        permit: &Arc<OwnedSemaphorePermit>,
     ) -> Result<Kept, StoreError> {
-        let keep = |request| self.keep(made.clone(), request, permit.clone());
+        let keep = |request| self.keep(plan.made.clone(), request, plan.permit.clone());
         let Some(token) = request.token.as_ref().filter(|_| !request.wait.is_zero()) else {
             return keep(request).await;
         };
@@ -180,23 +236,19 @@ impl LockService {
         keep(request).await
     }
 
-    /// Rolls back, the last one first. Whether that is done: where it is not, it goes on in the background.
-    async fn give_back(&self, parts: Vec<Part>) -> bool {
-        let deadline = self.deadline();
-        let mut is_undone = true;
+    /// Rolls back, the last one first. What cannot be rolled back at once is in the background.
+    async fn give_back(&self, parts: Vec<Part>) {
+        let deadline = Instant::now() + self.store_timeout / 4;
         for Part(_, mut keeper) in parts.into_iter().rev() {
-            is_undone &= keeper.guard.take().roll_back_now(deadline).await.is_ok();
+            let _ = keeper.guard.take().roll_back_now(deadline).await;
         }
-        is_undone
     }
 }
 
-/// Renews all of them until one is lost.
-async fn first_lost(parts: &mut [Part]) -> StoreError {
-    let renewals = parts.iter_mut().map(|Part(_, keeper)| async {
-        let loss = keeper.renew_until_lost().await;
-        lost(keeper, &loss)
-    });
+/// Renews all of them until one is lost. Returns the place of its key.
+async fn first_lost(parts: &mut [Part]) -> (usize, Loss) {
+    let renewals =
+        parts.iter_mut().map(|Part(place, keeper)| async { (*place, keeper.renew_until_lost().await) });
     // Without any, nothing is ever lost.
     match renewals.collect::<FuturesUnordered<_>>().next().await {
         Some(lost) => lost,
@@ -204,28 +256,12 @@ async fn first_lost(parts: &mut [Part]) -> StoreError {
     }
 }
 
-/// Lengthens each lease to `ttl`.
-async fn lengthen(parts: &mut [Part], ttl: Ttl) -> Result<(), StoreError> {
-    let lengthened = parts.iter_mut().map(|Part(_, keeper)| async {
+/// Lengthens each lease to `ttl`. Returns the places of those that were lost.
+async fn lengthen(parts: &mut [Part], ttl: Ttl) -> Vec<(usize, Loss)> {
+    let lengthened = parts.iter_mut().map(|Part(place, keeper)| async {
         keeper.ttl = ttl;
         keeper.guard.guards_for(ttl);
-        keeper.renew_until_answered().await.map_err(|loss| lost(keeper, &loss))
+        Some((*place, keeper.renew_until_answered().await.err()?))
     });
-    join_all(lengthened).await.into_iter().try_for_each(|lengthened| lengthened.map(drop))
-}
-
-/// What to say where one of the locks was lost before the last one was taken.
-fn lost(keeper: &Keeper, loss: &Loss) -> StoreError {
-    let key = keeper.key.as_str();
-    match loss {
-        Loss::TakenOver => StoreError::Unknown(format!(
-            "another request of the same token has taken over the lock {key:?}, and may hold all of them"
-        )),
-        loss => {
-            let reason = loss.reason().name();
-            StoreError::Unavailable(format!(
-                "the lock {key:?} was lost while the others were taken ({reason}): the others were given back"
-            ))
-        }
-    }
+    join_all(lengthened).await.into_iter().flatten().collect()
 }

@@ -3,8 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencepost::lock::{LeaseToken, LockKey, Note, Terms, Ttl};
-use fencepost::service::{AcquireRequest, GrantGuard, LockService, NotAcquired, Outcome, Several, Tenant};
+use fencepost::lock::{Inspected, LeaseToken, LockKey, Note, Terms, Ttl};
+use fencepost::service::{
+    AcquireRequest, GrantGuard, LockService, Loss, NotAcquired, Outcome, Several, Tenant,
+};
+use futures_util::future::join_all;
 use kit::stores::AnyStore;
 use kit::{PATIENCE, for_each_store, fresh_token};
 use tokio::time::Instant;
@@ -16,7 +19,11 @@ const MARK_TTL: Duration = Duration::from_secs(120);
 const ROUNDS: usize = 250;
 const WAIT: Duration = Duration::from_secs(20);
 
-for_each_store!(both_orders_at_once_a_thousand_times, who_holds_a_later_key_does_not_wait_for_an_earlier_one);
+for_each_store!(
+    both_orders_at_once_a_thousand_times,
+    of_copies_at_once_one_is_granted_and_all_that_are_have_the_same_grants,
+    who_holds_a_later_key_does_not_wait_for_an_earlier_one,
+);
 
 fn request(token: Option<LeaseToken>, wait: Duration) -> AcquireRequest {
     AcquireRequest {
@@ -43,7 +50,7 @@ fn own_token() -> LeaseToken {
 async fn go_round(service: Arc<LockService>, keys: [LockKey; 2], has_token: bool) {
     for round in 0..ROUNDS {
         let wish = request(has_token.then(own_token), WAIT);
-        match service.acquire_several(wish, &keys).await.unwrap() {
+        match service.acquire_several(wish, &keys).await {
             Several::Held(held) => {
                 held.guards.into_iter().for_each(GrantGuard::disarm);
                 for key in &keys {
@@ -51,6 +58,8 @@ async fn go_round(service: Arc<LockService>, keys: [LockKey; 2], has_token: bool
                 }
             }
             Several::NotHeld(key, _, why) => panic!("round {round} ended at {}: {why:?}", key.as_str()),
+            Several::Lost(key, loss) => panic!("round {round} lost {}: {loss:?}", key.as_str()),
+            Several::Failed(key, error) => panic!("round {round} failed at {}: {error}", key.as_str()),
             Several::TooManyHolds => panic!("there are so few"),
         }
     }
@@ -70,6 +79,43 @@ async fn both_orders_at_once_a_thousand_times(store: &AnyStore) {
     }
 }
 
+async fn of_copies_at_once_one_is_granted_and_all_that_are_have_the_same_grants(store: &AnyStore) {
+    let gateways = [store.store.clone(), store.another_gateway(MARK_TTL)]
+        .map(|store| LockService::new(store, PATIENCE, MARK_TTL));
+    let names = fresh_token();
+    for round in 0..10 {
+        let keys = ["a", "b", "c"].map(|letter| format!("{letter}-{round}-{names}"));
+        let keys = keys.map(|key| LockKey::parse(key.as_bytes()).unwrap());
+        let token = own_token();
+        let copies = (0..4).map(|copy| {
+            gateways[copy % 2].acquire_several(request(Some(token.clone()), Duration::ZERO), &keys)
+        });
+        let mut numbers = Vec::new();
+        for copy in join_all(copies).await {
+            let held = match copy {
+                Several::Held(held) => held,
+                // Another has taken over, and this one does not know what that is told.
+                Several::Lost(_, Loss::TakenOver) => continue,
+                Several::NotHeld(key, _, why) => panic!("round {round}: {} is {why:?}", key.as_str()),
+                Several::Lost(key, loss) => panic!("round {round}: {} is lost: {loss:?}", key.as_str()),
+                Several::Failed(key, error) => panic!("round {round}: {}: {error}", key.as_str()),
+                Several::TooManyHolds => panic!("there are so few"),
+            };
+            held.guards.into_iter().for_each(GrantGuard::disarm);
+            numbers.push(held.leases.iter().map(|lease| lease.fencing_token).collect::<Vec<_>>());
+        }
+        assert!(!numbers.is_empty(), "in round {round} no copy is granted the locks");
+        // None of them ends what another was told of.
+        for (key, number) in keys.iter().zip(&numbers[0]) {
+            let seen = gateways[0].inspect(key, Some(&token)).await.unwrap();
+            let Inspected::Held { lease, yours: Some(true), .. } = seen else { panic!("{seen:?}") };
+            assert_eq!(lease.fencing_token, *number);
+        }
+        numbers.dedup();
+        assert_eq!(numbers.len(), 1, "round {round}");
+    }
+}
+
 async fn who_holds_a_later_key_does_not_wait_for_an_earlier_one(store: &AnyStore) {
     let service = LockService::new(store.store.clone(), PATIENCE, MARK_TTL);
     let ([a, b], token) = (two_keys(), own_token());
@@ -83,13 +129,11 @@ async fn who_holds_a_later_key_does_not_wait_for_an_earlier_one(store: &AnyStore
     }
     let began = Instant::now();
     let refused = service.acquire_several(request(Some(token.clone()), WAIT), &[b.clone(), a.clone()]).await;
-    let Several::NotHeld(key, _, NotAcquired::Refused(_)) = refused.unwrap() else {
-        panic!("it was not refused")
-    };
+    let Several::NotHeld(key, _, NotAcquired::Refused(_)) = refused else { panic!("it was not refused") };
     assert_eq!(key, a);
     until(began, WAIT / 2);
     // What it held it still holds.
     let seen = service.inspect(&b, Some(&token)).await.unwrap();
-    assert!(matches!(seen, fencepost::lock::Inspected::Held { yours: Some(true), .. }), "{seen:?}");
+    assert!(matches!(seen, Inspected::Held { yours: Some(true), .. }), "{seen:?}");
     guards.into_iter().for_each(GrantGuard::disarm);
 }

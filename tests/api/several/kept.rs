@@ -68,15 +68,52 @@ async fn they_are_given_back_when_the_client_leaves() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_that_is_lost_meanwhile_ends_the_request() {
+async fn one_that_is_lost_meanwhile_ends_the_request_and_is_named() {
     let gateway = Gateway::start(&["--store", "memory:"]).await;
     let client = Client::new(gateway.address);
     client.put("/locks/b?ttl=1m").send().await.expect(201);
-    let waits = waits_for_the_second(&client, "ttl=1s", &fresh_token()).await;
-    client.delete("/lock?key=a&force=true").send().await.expect(204);
-    let answer = waits.await.unwrap().expect_problem(503, "store-unavailable");
-    assert!(answer.json()["detail"].as_str().unwrap().contains("\"a\""), "{}", answer.json());
-    assert!(is_free(&client, "a").await);
+    // It is broken, or its own token releases it, or its `max_hold` is over: no fault of the store.
+    for (query, released, status, problem) in [
+        ("ttl=1s", Some(false), 409, "token-released"),
+        ("ttl=1s", Some(true), 409, "token-released"),
+        ("ttl=1s&max_hold=1s", None, 400, "bad-parameter"),
+    ] {
+        let token = fresh_token();
+        let waits = waits_for_the_second(&client, query, &token).await;
+        match released {
+            Some(true) => drop(client.delete("/lock?key=a").token(&token).send().await.expect(204)),
+            Some(false) => drop(client.delete("/lock?key=a&force=true").send().await.expect(204)),
+            None => {}
+        }
+        let answer = waits.await.unwrap().expect_problem(status, problem);
+        assert_eq!(answer.json()["key"], json!("a"));
+        eventually("the queue is empty", async || {
+            client.get("/locks/b").send().await.json()["waiters"] == json!(0)
+        })
+        .await;
+        assert!(is_free(&client, "a").await);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_answer_comes_in_time_when_the_store_stands_still() {
+    let redis = RedisServer::start().await;
+    let gateway = Gateway::on_redis(&redis, &["--store-timeout", "1s"]).await;
+    let client = Client::new(gateway.address);
+    client.put("/locks/b?ttl=1m").send().await.expect(201);
+    let waits = waits_for_the_second(&client, "ttl=30s", &fresh_token()).await;
+    waits.abort();
+    eventually("it is given back", async || is_free(&client, "a").await).await;
+    let call = client.put("/lock?key=a&key=b&wait=2s&ttl=30s");
+    let began = Instant::now();
+    let waits = tokio::spawn(async move { call.send().await });
+    eventually("it has the first", async || !is_free(&client, "a").await).await;
+    redis.signal("STOP");
+    // What it has is in doubt, and is given back once the store goes on.
+    waits.await.unwrap().expect_problem(503, "outcome-unknown");
+    until(began, Duration::from_millis(2_000 + 1_000 + 800));
+    redis.signal("CONT");
+    eventually("it is given back", async || is_free(&client, "a").await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
