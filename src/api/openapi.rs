@@ -5,9 +5,9 @@ use utoipa::OpenApi as _;
 use utoipa::openapi::header::HeaderBuilder;
 use utoipa::openapi::path::{Operation, ParameterBuilder, ParameterIn};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
-use utoipa::openapi::{ArrayBuilder, ObjectBuilder, OneOfBuilder, OpenApi, Ref, RefOr, Schema, Type};
+use utoipa::openapi::{ObjectBuilder, OpenApi, RefOr, Schema, Type};
 
-use super::answers::{GrantOfSeveral, JSON, LockOfSeveral};
+use super::answers::{GrantOfSeveral, LockOfSeveral};
 use super::problem::ProblemBody;
 use super::route::is_open;
 use crate::lock::FencingToken;
@@ -63,31 +63,25 @@ pub(super) fn complete(mut document: OpenApi) -> OpenApi {
     }
     let paths = &mut document.paths.paths;
     let put = paths.get_mut("/lock").and_then(|item| item.put.as_mut());
-    put.into_iter().for_each(|put| {
-        takes_several(put, "reports/daily");
-        answers_several(put);
-    });
+    put.into_iter().for_each(takes_several);
     let hold = paths.get_mut("/hold").and_then(|item| item.post.as_mut());
-    hold.into_iter().for_each(|hold| takes_several(hold, "nightly-report"));
+    hold.into_iter().for_each(takes_several);
     document
 }
 
-/// The operation takes a list of keys.
-fn takes_several(operation: &mut Operation, example: &str) {
+/// The operation takes a list of keys. That is said in words: with a list in the schemas, a client that was generated for one key
+/// would have to be written anew.
+fn takes_several(operation: &mut Operation) {
     for parameter in operation.parameters.iter_mut().flatten() {
-        let RefOr::T(parameter) = parameter else { continue };
-        if parameter.name != "key" {
-            continue;
+        if let RefOr::T(parameter) = parameter
+            && parameter.name == "key"
+        {
+            let about = format!(
+                " Send it up to {MOST_LOCKS} times to take all of these locks or none, with a ttl of at least 1s; a PUT then answers a \
+                 `GrantOfSeveral`."
+            );
+            parameter.description.get_or_insert_default().push_str(&about);
         }
-        let keys = parameter.schema.take().map(|key| {
-            ArrayBuilder::new().items(key).min_items(Some(1)).max_items(Some(MOST_LOCKS)).unique_items(true)
-        });
-        let about = "The name of the lock; or of several, each as a `key` of its own: all of them are taken, or none.";
-        *parameter = ParameterBuilder::from(parameter.clone())
-            .schema(keys)
-            .description(Some(format!("{} {about}", parameter.description.clone().unwrap_or_default())))
-            .example(Some(json!([example])))
-            .build();
     }
     for response in operation.responses.responses.values_mut() {
         let RefOr::T(response) = response else { continue };
@@ -95,17 +89,6 @@ fn takes_several(operation: &mut Operation, example: &str) {
         let about =
             "The number of the grant, if there is one lock: of several, each has its own in the body.";
         header.description = Some(about.into());
-    }
-}
-
-/// The operation also has an answer to those who take several locks.
-fn answers_several(operation: &mut Operation) {
-    for status in ["200", "201"] {
-        let Some(RefOr::T(response)) = operation.responses.responses.get_mut(status) else { continue };
-        let Some(RefOr::T(content)) = response.content.get_mut(JSON) else { continue };
-        let Some(one) = content.schema.take() else { continue };
-        let several = Ref::from_schema_name("GrantOfSeveral");
-        content.schema = Some(OneOfBuilder::new().item(one).item(several).into());
     }
 }
 
