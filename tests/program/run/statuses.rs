@@ -92,7 +92,8 @@ async fn a_request_that_is_wrong_is_2_in_one_line() {
     let cases: &[(&[&str], &str)] = &[
         (&[], "KEY"),
         (&["k"], "COMMAND"),
-        (&["k", "true"], "true"),
+        // The second word could be another key.
+        (&["k", "true"], "write -- in front of the command"),
         (&["", "--", "true"], "the key"),
         (&["--ttl", "30", "k", "--", "true"], "--ttl"),
         (&["--ttl", "999ms", "k", "--", "true"], "--ttl"),
