@@ -86,10 +86,14 @@ impl AcquireSettings {
         }
     }
 
+    /// The key, or all of them.
+    pub(crate) fn all_keys(&self) -> impl Iterator<Item = &LockKey> {
+        std::iter::once(&self.key).chain(&self.others)
+    }
+
     /// The keys, as people read them.
     pub(crate) fn keys(&self) -> String {
-        let keys = std::iter::once(&self.key).chain(&self.others);
-        keys.map(|key| format!("{:?}", key.as_str())).collect::<Vec<_>>().join(", ")
+        self.all_keys().map(|key| format!("{:?}", key.as_str())).collect::<Vec<_>>().join(", ")
     }
 
     /// What is said of it if this process may have it, and could not release it.

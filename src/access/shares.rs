@@ -89,7 +89,7 @@ impl Uses {
     pub(super) fn wait(
         self: &Arc<Self>,
         most: usize,
-        mut any_of: Vec<WaitingToken>,
+        any_of: Vec<WaitingToken>,
         ttl: Duration,
     ) -> Option<WaitPermit> {
         let mut tickets = self.tickets();
@@ -97,9 +97,8 @@ impl Uses {
         let kept = any_of.iter().find_map(|ticket| tickets.take(ticket));
         drop(tickets);
         let permit = kept.or_else(|| Permit::take(&self.waiters, most))?;
-        any_of.truncate(1);
-        let place =
-            any_of.pop().map(|ticket| Place { uses: self.clone(), ticket, ttl, is_kept: Arc::default() });
+        let first = any_of.into_iter().next();
+        let place = first.map(|ticket| Place { uses: self.clone(), ticket, ttl, is_kept: Arc::default() });
         Some(WaitPermit { permit, place })
     }
 

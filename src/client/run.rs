@@ -90,7 +90,7 @@ async fn run_under_lock(settings: &RunSettings) -> Result<u8, CommandFailure> {
     let mut terminal = Terminal::open();
     let (token, lock) = (fresh_token()?, &settings.lock);
     let path = if lock.once.is_some() { "once" } else { LOCK };
-    let keys: Vec<_> = std::iter::once(&lock.key).chain(&lock.others).cloned().collect();
+    let keys: Vec<_> = lock.all_keys().cloned().collect();
     let mut gateways = Gateways::at(path, &settings.gateways, &keys, Some(&token))?;
 
     let held = match take(&mut gateways, lock, &mut signals, &terminal).await {

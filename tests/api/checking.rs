@@ -1,25 +1,10 @@
 //! Whether a grant still holds its lock, as a proxy asks before it passes a write on: each row on the wire.
 
-use kit::{Client, Gateway, RedisServer, cluster, eventually, fresh_token, quorum};
+use crate::on_each::each_store;
+use kit::{Client, Gateway, fresh_token};
 
 /// The two forms of the address, and the two ways to say the number.
 const FORMS: [&str; 2] = ["/locks/k?", "/lock?key=k&"];
-
-async fn each_store(test: impl AsyncFn(&Client)) {
-    let directory = tempfile::tempdir().unwrap();
-    let file = format!("file:{}", directory.path().join("locks.redb").display());
-    let (redis, cluster) = (RedisServer::start().await, cluster::shared().await.url());
-    for store in ["memory:", &file, redis.url(), &cluster] {
-        let gateway = Gateway::start(&["--store", store, "--redis-prefix", &fresh_token()]).await;
-        let client = Client::new(gateway.address);
-        eventually("the store is there", async || client.get("/locks/k").send().await.status == 404).await;
-        test(&client).await;
-    }
-    let gateway = quorum::shared().await.gateway(&["--redis-prefix", &fresh_token()]).await;
-    let client = Client::new(gateway.address);
-    quorum::is_ready(&client).await;
-    test(&client).await;
-}
 
 /// The status by which each way is answered, which is the same.
 async fn checked(client: &Client, number: u64) -> u16 {

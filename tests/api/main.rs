@@ -18,6 +18,7 @@ mod hold;
 mod late_copies;
 mod list;
 mod lost_replies;
+mod on_each;
 mod once;
 mod openapi;
 mod retries;

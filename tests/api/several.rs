@@ -5,28 +5,12 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use crate::on_each::each_store;
 use kit::keys::KeysFile;
-use kit::{Answer, Client, Gateway, PATIENCE, RedisServer, cluster, eventually, fresh_token, quorum};
+use kit::{Answer, Client, Gateway, PATIENCE, RedisServer, eventually, fresh_token};
 
 mod in_order;
 mod kept;
-
-/// A gateway on each kind of store, with locks of its own.
-async fn each_store(test: impl AsyncFn(&Client)) {
-    let directory = tempfile::tempdir().unwrap();
-    let file = format!("file:{}", directory.path().join("locks.redb").display());
-    let (redis, cluster) = (RedisServer::start().await, cluster::shared().await.url());
-    for store in ["memory:", &file, redis.url(), &cluster] {
-        let gateway = Gateway::start(&["--store", store, "--redis-prefix", &fresh_token()]).await;
-        let client = Client::new(gateway.address);
-        eventually("the store is there", async || client.get("/locks/k").send().await.status == 404).await;
-        test(&client).await;
-    }
-    let gateway = quorum::shared().await.gateway(&["--redis-prefix", &fresh_token()]).await;
-    let client = Client::new(gateway.address);
-    quorum::is_ready(&client).await;
-    test(&client).await;
-}
 
 async fn is_free(client: &Client, key: &str) -> bool {
     client.get(&format!("/locks/{key}")).send().await.status == 404

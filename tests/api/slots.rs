@@ -2,24 +2,13 @@
 
 use serde_json::{Value, json};
 
-use kit::{Answer, Client, Gateway, RedisServer, cluster, eventually, fresh_token, quorum};
+use crate::on_each::each_store_with_slots as each_store;
+use kit::{Answer, Client, Gateway, fresh_token, quorum};
 
 mod lines;
 
 /// The two forms of the address.
 const FORMS: [&str; 2] = ["/locks/k?", "/lock?key=k&"];
-
-async fn each_store(test: impl AsyncFn(&Client)) {
-    let directory = tempfile::tempdir().unwrap();
-    let file = format!("file:{}", directory.path().join("locks.redb").display());
-    let (redis, cluster) = (RedisServer::start().await, cluster::shared().await.url());
-    for store in ["memory:", &file, redis.url(), &cluster] {
-        let gateway = Gateway::start(&["--store", store, "--redis-prefix", &fresh_token()]).await;
-        let client = Client::new(gateway.address);
-        eventually("the store is there", async || client.get("/locks/k").send().await.status == 404).await;
-        test(&client).await;
-    }
-}
 
 async fn takes(client: &Client, token: &str, query: &str) -> Answer {
     client.put(&format!("/locks/k?ttl=1m&{query}")).token(token).send().await

@@ -167,45 +167,28 @@ impl LogLine {
             return;
         }
         let elapsed_us = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
+        macro_rules! line {
+            ($level:ident) => {
+                tracing::$level!(
+                    request_id,
+                    key_id,
+                    method,
+                    route,
+                    key,
+                    others,
+                    status,
+                    problem,
+                    elapsed_us,
+                    "{message}"
+                )
+            };
+        }
         if is_good_probe {
-            tracing::debug!(
-                request_id,
-                key_id,
-                method,
-                route,
-                key,
-                others,
-                status,
-                problem,
-                elapsed_us,
-                "{message}"
-            );
+            line!(debug);
         } else if status.is_some_and(|status| status >= 500) {
-            tracing::warn!(
-                request_id,
-                key_id,
-                method,
-                route,
-                key,
-                others,
-                status,
-                problem,
-                elapsed_us,
-                "{message}"
-            );
+            line!(warn);
         } else {
-            tracing::info!(
-                request_id,
-                key_id,
-                method,
-                route,
-                key,
-                others,
-                status,
-                problem,
-                elapsed_us,
-                "{message}"
-            );
+            line!(info);
         }
     }
 

@@ -194,8 +194,8 @@ impl LockService {
             let later = &in_order[at + 1..];
             // Of the later ones it has none, unless this one was taken from it.
             let has_later = parts.iter().any(|Part(taken, _)| later.iter().any(|(place, _)| place == taken));
-            let wait =
-                if has_later { Instant::now() } else { ends_at }.saturating_duration_since(Instant::now());
+            let left = ends_at.saturating_duration_since(Instant::now());
+            let wait = if has_later { Duration::ZERO } else { left };
             let one = AcquireRequest { key: key.clone(), ttl, wait, ..request.clone() };
             *asked_at = Instant::now();
             let kept = tokio::select! {

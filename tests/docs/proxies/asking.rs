@@ -1,12 +1,12 @@
 //! Proxies that ask whether a grant still holds its lock, as docs/claiming/proxy.md has them.
 
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 
 use tempfile::TempDir;
 
-use super::front::Kind;
+use super::front::{Kind, start};
 use crate::pages::file;
-use kit::{Client, Gateway, eventually, free_port};
+use kit::{Client, Gateway, eventually, server_port};
 
 /// A proxy in front of an application, which is a gateway that is asked about its health.
 struct Guarded {
@@ -17,53 +17,27 @@ struct Guarded {
 
 impl Guarded {
     async fn start(kind: Kind, gateway: &Gateway, application: &Gateway) -> Self {
-        let (directory, port) = (tempfile::tempdir().unwrap(), free_port());
+        let (directory, port) = (tempfile::tempdir().unwrap(), server_port());
         let place = directory.path().display().to_string();
-        let at_home = |text: String| {
-            text.replace("127.0.0.1:8080", &gateway.address.to_string())
+        let at_home = |name: &str| {
+            file(name)
+                .replace("127.0.0.1:8080", &gateway.address.to_string())
                 .replace("127.0.0.1:9000", &application.address.to_string())
                 .replace("127.0.0.1:8090", &format!("127.0.0.1:{port}"))
                 .replace("/etc/haproxy", &place)
         };
-        let (program, args, text): (_, &[&str], _) = match kind {
-            Kind::Nginx => {
-                let places = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
-                    .map(|kind| format!("{kind}_temp_path {place}/{kind};\n"))
-                    .concat();
-                let server = file("guarded.conf");
-                let text = format!(
-                    "daemon off;\nmaster_process off;\nerror_log stderr;\npid {place}/pid;\nevents {{}}\nhttp {{\naccess_log off;\n{places}{server}\n}}\n"
-                );
-                ("nginx", &["-e", "stderr", "-c"], text)
-            }
-            Kind::Haproxy => ("haproxy", &["-db", "-f"], file("guarded.cfg")),
-            Kind::Caddy => {
-                let text = format!("{{\n\tadmin off\n\tauto_https off\n}}\n{}", file("Caddyfile.guarded"));
-                ("caddy", &["run", "--adapter", "caddyfile", "--config"], text)
-            }
-        };
-        std::fs::write(directory.path().join("grant.lua"), at_home(file("grant.lua"))).unwrap();
-        let config = directory.path().join("config");
-        std::fs::write(&config, at_home(text)).unwrap();
-        let log = std::fs::File::create(directory.path().join("log")).unwrap();
-        let child = Command::new(program)
-            .args(args)
-            .arg(&config)
-            .env("HOME", directory.path())
-            .env("XDG_DATA_HOME", directory.path())
-            .env("XDG_CONFIG_HOME", directory.path())
-            // Debian has nginx and HAProxy where only root looks.
-            .env("PATH", format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap()))
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().unwrap())
-            .stderr(log)
-            .spawn()
-            .unwrap_or_else(|error| panic!("{program} must be installed, as `make tools` does: {error}"));
+        let text = at_home(match kind {
+            Kind::Nginx => "guarded.conf",
+            Kind::Haproxy => "guarded.cfg",
+            Kind::Caddy => "Caddyfile.guarded",
+        });
+        std::fs::write(directory.path().join("grant.lua"), at_home("grant.lua")).unwrap();
+        let child = start(kind, directory.path(), &text);
         let client = Client::new(([127, 0, 0, 1], port).into());
         let mut guarded = Self { child, client, directory };
         eventually("the proxy answers", async || {
             if guarded.child.try_wait().unwrap().is_some() {
-                panic!("{program} has ended: {}", guarded.log());
+                panic!("{kind:?} has ended: {}", guarded.log());
             }
             tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_ok()
         })

@@ -96,50 +96,11 @@ impl Front {
     }
 
     async fn launch(kind: Kind, directory: TempDir, port: u16, text: &str) -> Self {
-        let place = directory.path().display();
-        let (program, args, text): (_, &[&str], _) = match kind {
-            Kind::Nginx => {
-                let module = if text.contains("modsecurity on") {
-                    format!("load_module {FIREWALL};\n")
-                } else {
-                    String::new()
-                };
-                // One process, so that nothing is left of it when it is killed.
-                let process =
-                    format!("daemon off;\nmaster_process off;\nerror_log stderr;\npid {place}/pid;\n");
-                let places = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
-                    .map(|kind| format!("{kind}_temp_path {place}/{kind};\n"))
-                    .concat();
-                let whole =
-                    format!("{module}{process}events {{}}\nhttp {{\naccess_log off;\n{places}{text}\n}}\n");
-                ("nginx", &["-e", "stderr", "-c"], whole)
-            }
-            Kind::Haproxy => ("haproxy", &["-db", "-f"], text.to_owned()),
-            Kind::Caddy => {
-                let global = "{\n\tadmin off\n\tauto_https disable_redirects\n}\n";
-                ("caddy", &["run", "--adapter", "caddyfile", "--config"], format!("{global}{text}"))
-            }
-        };
-        let config = directory.path().join(kind.file());
-        std::fs::write(&config, text).unwrap();
-        let log = std::fs::File::create(directory.path().join("log")).unwrap();
-        let child = Command::new(program)
-            .args(args)
-            .arg(&config)
-            .env("HOME", directory.path())
-            .env("XDG_DATA_HOME", directory.path())
-            .env("XDG_CONFIG_HOME", directory.path())
-            // Debian has nginx and HAProxy where only root looks.
-            .env("PATH", format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap()))
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().unwrap())
-            .stderr(log)
-            .spawn()
-            .unwrap_or_else(|error| panic!("{program} must be installed, as `make tools` does: {error}"));
+        let child = start(kind, directory.path(), text);
         let mut front = Self { child, port, directory };
         eventually("the proxy passes requests on", async || {
             if front.child.try_wait().unwrap().is_some() {
-                panic!("{program} has ended: {}", front.log());
+                panic!("{kind:?} has ended: {}", front.log());
             }
             front.ask("GET", "/readyz", &[]).await.0 == 200
         })
@@ -198,6 +159,49 @@ impl Kind {
             Self::Caddy => "Caddyfile",
         }
     }
+}
+
+/// Starts a proxy with this configuration. What it says goes into the file `log` of the directory.
+pub fn start(kind: Kind, directory: &Path, text: &str) -> Child {
+    let place = directory.display();
+    let (program, args, text): (_, &[&str], _) = match kind {
+        Kind::Nginx => {
+            let module = if text.contains("modsecurity on") {
+                format!("load_module {FIREWALL};\n")
+            } else {
+                String::new()
+            };
+            // One process, so that nothing is left of it when it is killed.
+            let process = format!("daemon off;\nmaster_process off;\nerror_log stderr;\npid {place}/pid;\n");
+            let places = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+                .map(|kind| format!("{kind}_temp_path {place}/{kind};\n"))
+                .concat();
+            let whole =
+                format!("{module}{process}events {{}}\nhttp {{\naccess_log off;\n{places}{text}\n}}\n");
+            ("nginx", &["-e", "stderr", "-c"], whole)
+        }
+        Kind::Haproxy => ("haproxy", &["-db", "-f"], text.to_owned()),
+        Kind::Caddy => {
+            let global = "{\n\tadmin off\n\tauto_https disable_redirects\n}\n";
+            ("caddy", &["run", "--adapter", "caddyfile", "--config"], format!("{global}{text}"))
+        }
+    };
+    let config = directory.join(kind.file());
+    std::fs::write(&config, text).unwrap();
+    let log = std::fs::File::create(directory.join("log")).unwrap();
+    Command::new(program)
+        .args(args)
+        .arg(&config)
+        .env("HOME", directory)
+        .env("XDG_DATA_HOME", directory)
+        .env("XDG_CONFIG_HOME", directory)
+        // Debian has nginx and HAProxy where only root looks.
+        .env("PATH", format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap()))
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().unwrap())
+        .stderr(log)
+        .spawn()
+        .unwrap_or_else(|error| panic!("{program} must be installed, as `make tools` does: {error}"))
 }
 
 /// A gateway behind a proxy, and a client that goes around the proxy.
