@@ -89,9 +89,9 @@ async fn a_reader_that_is_too_slow_looks_when_it_goes_on() {
     });
     let mut renewed = futures_util::future::join_all(renewing);
     let (mut text, mut buffer) = (String::new(), vec![0; 1 << 20]);
-    // Its receive buffer, twice a second: so little that it falls behind. Were some of it left there, the window would stay
-    // closed, and it would be taken for gone.
-    while tokio::time::timeout(Duration::from_millis(500), &mut renewed).await.is_err() {
+    // Its receive buffer, each five seconds: so little that it falls behind, however long the renewals take. Were some of it
+    // left there, the window would stay closed, and it would be taken for gone.
+    while tokio::time::timeout(Duration::from_secs(5), &mut renewed).await.is_err() {
         let length = slow.read(&mut buffer).await.unwrap();
         text.push_str(std::str::from_utf8(&buffer[..length]).unwrap());
     }

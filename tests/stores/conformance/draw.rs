@@ -107,6 +107,9 @@ impl Step {
 
 const TOKENS: [&str; 3] = ["a1", "b2", "c3"];
 const CLOCK: u64 = 1_760_000_000;
+/// With the id of a replication at its end. It is as long as those that a server draws at each promotion, so that none of them
+/// begins with it.
+const OF_A_REPLICA: &str = "ab12/cd34cd34cd34cd34cd34cd34cd34cd34cd34cd34";
 
 /// Draws a sequence, which is a matter of the seed and its number alone.
 pub struct Draw {
@@ -302,7 +305,7 @@ impl Draw {
             "mode" => of(self, &["confirm", "grant", "join", "join", "rejoin", "look", "end", "end-keep"]),
             "o" => of(self, &["", "somebody"]),
             "so" => of(self, &[" ", " somebody"]),
-            "i" => of(self, &["run1", "run1", "run1", "run1", "run1", "run1-longer", "run2", "ab12/cd34"]),
+            "i" => of(self, &["run1", "run1", "run1", "run1", "run1", "run1-longer", "run2", OF_A_REPLICA]),
             "g" => of(self, &["gateway1", "gateway2"]),
             "n" => "2".to_owned(),
             "p" if self.chance(0.5) => String::new(),
