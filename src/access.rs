@@ -188,9 +188,9 @@ impl Caller {
         }
     }
 
-    /// Counts a request, as so many, against the rate of the key; `None` where it has none.
-    pub fn count_request(&self, as_many: u32) -> Option<RateLeft> {
-        self.0.as_ref()?.key.count(as_many)
+    /// Counts a request, as so many, against the rate of the key; `None` where it has none. Who has no key is not counted.
+    pub fn count_request(&self, as_many: impl FnOnce() -> u32) -> Option<RateLeft> {
+        self.0.as_ref()?.key.count(as_many())
     }
 
     /// Lets one request wait for a lock, or for several; `None` if as many wait as may. The ticket of a `token` that its client

@@ -24,13 +24,9 @@ mod queries;
 mod query_string;
 mod result;
 
-pub(super) use once::{
-    BeginQuery, GiveUpQuery, LookQuery, RenewWorkQuery, StoreQuery, fingerprint, shown_number,
-};
-pub(super) use parameters::{bad_parameter, pairs_of, refuse_others};
-pub(super) use queries::{
-    AcquireQuery, AskedNumber, HoldQuery, InspectQuery, LockQuery, ReleaseQuery, RenewQuery,
-};
+pub(super) use once::{BeginQuery, GiveUpQuery, LookQuery, RenewWorkQuery, StoreQuery, fingerprint};
+pub(super) use parameters::{bad_parameter, pairs_of, refuse_others, shown_number};
+pub(super) use queries::{AcquireQuery, HoldQuery, InspectQuery, LockQuery, ReleaseQuery, RenewQuery};
 pub(super) use query_string::Pairs;
 pub(super) use result::StoreCall;
 
@@ -114,7 +110,8 @@ impl<Q: LockQuery> LockCall<Q> {
         };
         let others = if takes_key { other_keys(&key, &mut pairs)? } else { Vec::new() };
         let limits = if others.is_empty() { *limits } else { limits.of_several() };
-        let query = Q::read(&mut pairs, &limits)?;
+        let mut query = Q::read(&mut pairs, &limits)?;
+        query.read_headers(&parts.headers)?;
         refuse_others(&pairs, takes_key.then_some("key").into_iter().chain(Q::NAMES.iter().copied()))?;
         Ok(Self { key, others, token: lease_token(&parts.headers)?, query, caller })
     }

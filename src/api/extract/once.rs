@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use axum::http::{HeaderMap, HeaderName};
+use axum::http::HeaderMap;
 use utoipa::IntoParams;
 
-use super::parameters::{bad_parameter, duration, read_ttl};
+use super::parameters::{bad_parameter, duration, read_ttl, single};
 use super::queries::{LockQuery, owner, read_fencing_token, read_flag, read_wait};
 use super::query_string::Pairs;
 use crate::access::Right;
 use crate::api::context::{Asked, Operation};
-use crate::api::headers::{FENCING_TOKEN, ONCE_FINGERPRINT};
+use crate::api::headers::ONCE_FINGERPRINT;
 use crate::api::problem::{Problem, ProblemType};
 use crate::api::state::Limits;
 use crate::lock::{FencingToken, LockKey, Owner, Ttl};
@@ -178,26 +178,4 @@ pub(crate) fn fingerprint(headers: &HeaderMap) -> Result<Option<Fingerprint>, Pr
         Problem::input(ProblemType::BadParameter, "Once-Fingerprint", detail)
     };
     Fingerprint::of(text).map(Some).ok_or_else(is_none)
-}
-
-/// The number of its grant that a worker shows in `Fencing-Token`.
-pub(crate) fn shown_number(headers: &HeaderMap) -> Result<Option<FencingToken>, Problem> {
-    let Some(text) = single(headers, &FENCING_TOKEN, "Fencing-Token")? else { return Ok(None) };
-    let number =
-        std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).and_then(FencingToken::new);
-    let is_none = || {
-        let detail = "write the fencing_token of your 201, a whole number; or leave the header out";
-        Problem::input(ProblemType::BadParameter, "Fencing-Token", detail)
-    };
-    number.map(Some).ok_or_else(is_none)
-}
-
-fn single<'a>(headers: &'a HeaderMap, name: &HeaderName, shown: &str) -> Result<Option<&'a [u8]>, Problem> {
-    let mut values = headers.get_all(name).iter();
-    let value = values.next();
-    if values.next().is_some() {
-        let detail = format!("the {shown} header is there more than once: send one");
-        return Err(Problem::input(ProblemType::BadParameter, shown, detail));
-    }
-    Ok(value.map(axum::http::HeaderValue::as_bytes))
 }

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use axum::http::Uri;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
 
 use super::query_string::{Pairs, QueryError};
+use crate::api::headers::FENCING_TOKEN;
 use crate::api::problem::{Problem, ProblemType};
 use crate::api::state::Limits;
-use crate::lock::{Ttl, parse_duration, written};
+use crate::lock::{FencingToken, Ttl, parse_duration, written};
 
 /// The parameters of a query, with up to `most_keys` of the parameter `key`.
 pub(crate) fn pairs_of(uri: &Uri, most_keys: usize) -> Result<Pairs, Problem> {
@@ -78,4 +79,31 @@ fn duration_for(
 
 pub(crate) fn bad_parameter(name: &str, detail: impl Into<String>) -> Problem {
     Problem::input(ProblemType::BadParameter, name, detail)
+}
+
+/// The number of its grant that a worker shows in `Fencing-Token`.
+pub(crate) fn shown_number(headers: &HeaderMap) -> Result<Option<FencingToken>, Problem> {
+    let Some(text) = single(headers, &FENCING_TOKEN, "Fencing-Token")? else { return Ok(None) };
+    let number =
+        std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).and_then(FencingToken::new);
+    let is_none = || {
+        let detail = "write the fencing_token of your 201, a whole number; or leave the header out";
+        Problem::input(ProblemType::BadParameter, "Fencing-Token", detail)
+    };
+    number.map(Some).ok_or_else(is_none)
+}
+
+/// The value of a header that may be there once.
+pub(super) fn single<'a>(
+    headers: &'a HeaderMap,
+    name: &HeaderName,
+    shown: &str,
+) -> Result<Option<&'a [u8]>, Problem> {
+    let mut values = headers.get_all(name).iter();
+    let value = values.next();
+    if values.next().is_some() {
+        let detail = format!("the {shown} header is there more than once: send one");
+        return Err(Problem::input(ProblemType::BadParameter, shown, detail));
+    }
+    Ok(value.map(HeaderValue::as_bytes))
 }

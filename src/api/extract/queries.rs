@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use axum::http::HeaderMap;
 use utoipa::IntoParams;
 
-use super::parameters::{bad_parameter, duration, read_ttl};
+use super::parameters::{bad_parameter, duration, read_ttl, shown_number};
 use super::query_string::Pairs;
 use crate::access::Right;
 use crate::api::context::{Asked, Operation};
-use crate::api::problem::Problem;
+use crate::api::problem::{Problem, ProblemType};
 use crate::api::state::Limits;
 use crate::lock::{FencingToken, LockKey, Owner, Slots, Terms, Ttl};
 use crate::service::MOST_LOCKS;
@@ -30,6 +31,11 @@ pub(crate) trait LockQuery: Sized + Send {
     const MOST_KEYS: usize = 1;
 
     fn read(pairs: &mut Pairs, limits: &Limits) -> Result<Self, Problem>;
+
+    /// Reads what a parameter leaves to a header.
+    fn read_headers(&mut self, _: &HeaderMap) -> Result<(), Problem> {
+        Ok(())
+    }
 
     /// What the request asks for, if it is about this lock.
     fn asked(&self, key: LockKey) -> Asked {
@@ -251,14 +257,10 @@ pub(crate) struct InspectQuery {
     /// Asks whether the grant with this number holds the lock, and nothing else: 204 if it does. `header` takes the number from the
     /// header `Fencing-Token`, for proxies that pass headers on.
     #[param(value_type = String, required = false, pattern = "^([1-9][0-9]{0,15}|header)$")]
-    pub(crate) fencing_token: Option<AskedNumber>,
-}
-
-/// The grant that a request asks about.
-pub(crate) enum AskedNumber {
-    Is(FencingToken),
-    /// The header says it.
-    InHeader,
+    pub(crate) fencing_token: Option<FencingToken>,
+    /// Whether a header says the number.
+    #[param(ignore)]
+    is_in_header: bool,
 }
 
 impl LockQuery for InspectQuery {
@@ -266,18 +268,30 @@ impl LockQuery for InspectQuery {
 
     fn read(pairs: &mut Pairs, _: &Limits) -> Result<Self, Problem> {
         let holders = read_flag(pairs, "holders", false)?;
-        let fencing_token = match pairs.take("fencing_token").as_deref() {
-            None => None,
+        let said = pairs.take("fencing_token");
+        let is_in_header = said.as_deref() == Some(b"header");
+        let fencing_token = match said.as_deref() {
             Some(_) if holders => {
                 return Err(bad_parameter(
                     "holders",
                     "ask either who holds the lock, or whether one grant does",
                 ));
             }
-            Some(b"header") => Some(AskedNumber::InHeader),
-            Some(text) => Some(AskedNumber::Is(number(text).ok_or_else(no_number)?)),
+            Some(text) if !is_in_header => Some(number(text).ok_or_else(no_number)?),
+            _ => None,
         };
-        Ok(Self { holders, fencing_token })
+        Ok(Self { holders, fencing_token, is_in_header })
+    }
+
+    fn read_headers(&mut self, headers: &HeaderMap) -> Result<(), Problem> {
+        if self.is_in_header {
+            let is_missing = || {
+                let detail = "say in the header Fencing-Token which grant is asked about";
+                Problem::input(ProblemType::BadParameter, "Fencing-Token", detail)
+            };
+            self.fencing_token = Some(shown_number(headers)?.ok_or_else(is_missing)?);
+        }
+        Ok(())
     }
 
     fn asked(&self, key: LockKey) -> Asked {

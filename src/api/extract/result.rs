@@ -10,8 +10,8 @@ use axum::http::{HeaderMap, Version};
 use http_body_util::{BodyExt, Limited};
 use tokio::time::timeout;
 
-use super::once::{StoreQuery, shown_number};
-use super::{LockCall, bad_parameter, context_of};
+use super::once::StoreQuery;
+use super::{LockCall, bad_parameter, context_of, shown_number};
 use crate::api::problem::{Problem, ProblemType};
 use crate::api::result_room::RoomTaken;
 use crate::api::state::AppState;

@@ -46,7 +46,7 @@ pub(crate) fn authenticate(app: &AppState, request: &Request) -> Result<Option<R
             return Err(refuse(app, request, id.as_deref(), reason, told).into());
         }
     };
-    let left = caller.count_request(locks_in(request.uri()));
+    let left = caller.count_request(|| locks_in(request.uri()));
     if let Some(context) = context {
         context.set_caller(caller, Some(&app.audit));
     }

@@ -4,7 +4,7 @@ use std::slice::from_ref;
 
 use axum::Extension;
 use axum::extract::State;
-use axum::http::{HeaderMap, Method, StatusCode, Version};
+use axum::http::{Method, StatusCode, Version};
 use axum::response::{IntoResponse, Response};
 
 use super::several::acquire_several;
@@ -14,9 +14,7 @@ use super::taking::{
 use crate::access::{Right, WaitPermit};
 use crate::api::answers::{self, Grant, LockView, example_grant, example_lock};
 use crate::api::context::RequestContext;
-use crate::api::extract::{
-    AcquireQuery, AskedNumber, InspectQuery, LockCall, ReleaseQuery, RenewQuery, bad_parameter, shown_number,
-};
+use crate::api::extract::{AcquireQuery, InspectQuery, LockCall, ReleaseQuery, RenewQuery, bad_parameter};
 use crate::api::middleware::{Delivery, track};
 use crate::api::openapi::{
     AcquireProblems, InspectProblems, KeyParam, OptionalToken, ReleaseProblems, RenewProblems, RequiredToken,
@@ -234,11 +232,10 @@ async fn break_lock(
 pub(super) async fn get_lock(
     State(app): State<AppState>,
     method: Method,
-    headers: HeaderMap,
     call: LockCall<InspectQuery>,
 ) -> Result<Response, Problem> {
-    if let Some(asked) = &call.query.fencing_token {
-        return check_grant(&app, &call.key, asked, &headers).await;
+    if let Some(number) = call.query.fencing_token {
+        return check_grant(&app, &call.key, number).await;
     }
     // To tell a token that it holds the lock is a promise. The answer to HEAD has no place for one.
     let token = call.token.as_ref().filter(|_| method != Method::HEAD);
@@ -251,19 +248,7 @@ pub(super) async fn get_lock(
 }
 
 /// Whether a grant holds the lock. A lease token that the request has is its client's, and not for this.
-async fn check_grant(
-    app: &AppState,
-    key: &LockKey,
-    asked: &AskedNumber,
-    headers: &HeaderMap,
-) -> Result<Response, Problem> {
-    let number = match asked {
-        AskedNumber::Is(number) => *number,
-        AskedNumber::InHeader => shown_number(headers)?.ok_or_else(|| {
-            let detail = "say in the header Fencing-Token which grant is asked about";
-            Problem::input(ProblemType::BadParameter, "Fencing-Token", detail)
-        })?,
-    };
+async fn check_grant(app: &AppState, key: &LockKey, number: FencingToken) -> Result<Response, Problem> {
     let over = |detail| Err(Problem::new(ProblemType::GrantOver, detail));
     match app.service.inspect(key, None).await? {
         Inspected::Held { sharing: Some(_), .. } => {
