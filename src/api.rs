@@ -25,7 +25,7 @@ mod ui;
 pub use admission::{Admission, KnownHosts};
 pub use middleware::Middleware;
 pub use routes::metrics_app;
-pub use state::{App, AppState, Limits};
+pub use state::{App, AppState, Facades, Limits, NEVER_RENEWED_TTL, RebootGroup};
 
 /// The whole application, ready to be served.
 pub fn app(state: AppState) -> Middleware {
@@ -36,7 +36,7 @@ pub fn app(state: AppState) -> Middleware {
             "this program was built without its page (the feature `ui`): GET /locks lists the locks that are held",
         ),
     };
-    let router = routes::routes()
+    let router = routes::routes(&state.facades)
         .merge(pages::introduction())
         .merge(page)
         .fallback(async |request: Request| extract::explain_missing(request.uri()))

@@ -13,7 +13,7 @@ use clap::{Args, Parser, Subcommand};
 
 use self::error::{duration, require};
 use crate::access::{Keyring, Shares};
-use crate::api::Limits;
+use crate::api::{Facades, Limits};
 use crate::lock::written;
 use crate::server::ServerSettings;
 use crate::store::LineSettings;
@@ -35,7 +35,7 @@ mod shell;
 mod shipped;
 mod store;
 
-pub use access::{AccessArgs, AccessSettings, KeysFile};
+pub use access::{AccessArgs, AccessSettings, FacadeArgs, KeysFile};
 pub use arguments::{Given, explain_arguments, read_arguments};
 pub use environment::{misspelt_variables, unknown_variables, wrong_variables};
 pub use error::SettingsError;
@@ -233,6 +233,8 @@ pub struct ServeArgs {
     default_max_hold: Duration,
 
     #[command(flatten)]
+    facades: FacadeArgs,
+    #[command(flatten)]
     once: OnceArgs,
 }
 
@@ -259,6 +261,8 @@ pub struct Settings {
     pub limits: Limits,
     /// Who may be served.
     pub access: AccessSettings,
+    /// Which protocols of other tools are spoken.
+    pub facades: Facades,
     /// The accept loop's.
     pub server: ServerSettings,
     /// How many threads serve requests.
@@ -328,8 +332,10 @@ impl ServeArgs {
         if let StoreSettings::Redis(_, redis) = &mut store {
             (redis.mark_ttl, redis.line, redis.max_ttl) = (mark_ttl, line, limits.max_ttl);
         }
+        let facades = self.facades.check(limits.max_ttl, store.is_quorum())?;
         Ok(Settings {
             store,
+            facades,
             line,
             server,
             threads,

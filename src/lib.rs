@@ -36,6 +36,7 @@
 //! | `api/state`, `api/context` | what the handlers share; what one request carries from the door to its line in the log | |
 //! | `api/result_room` | the memory that results take on their way to the store, with a share for each caller | |
 //! | `api/routes` | the handlers: parse → service → answer. `locks`, `list`, `once`, `records` and `health` answer at once, `hold` and `watch` go on; `several` and `taking` are what those have in common that take locks | |
+//! | `api/routes/facades`, `api/routes/facades/*` | the protocols of other tools: each request of theirs as steps of ours | |
 //! | `api/extract`, `api/extract/result` | what a caller says, parsed once and strictly; the one request with a body | |
 //! | `api/answers`, `api/stream`, `api/headers` | what a caller is told, at once or event by event; the headers that are ours | |
 //! | `api/problem` | errors as the caller sees them; the only map to status codes | |

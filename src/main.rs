@@ -211,6 +211,7 @@ async fn serve(mut settings: Settings, held: Option<HeldHangups>) -> anyhow::Res
         keyring: keyring.clone(),
         audit: audit.clone(),
         draining: draining.clone(),
+        facades: settings.facades.clone(),
     });
     let traces = match &settings.observe.otlp_endpoint {
         Some(endpoint) => Some(Traces::start(endpoint).context("cannot send traces")?),

@@ -74,6 +74,7 @@ fn application() -> Middleware {
         keyring: None,
         audit: Arc::default(),
         draining: CancellationToken::new(),
+        facades: fencepost::api::Facades::default(),
     }))
 }
 

@@ -32,6 +32,8 @@ labels! {
         OnceLook = "once-look",
         OnceBreak = "once-break",
         Records = "records",
+        /// What another protocol says.
+        Facade = "facade",
         Other = "other",
     }
 }

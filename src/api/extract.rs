@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use axum::body::{Body, HttpBody};
+use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{FromRequest, Request};
 use axum::http::header::CONTENT_LENGTH;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Uri};
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, Limited};
 use tokio::time::timeout;
 
 use self::query_string::decode;
@@ -26,12 +26,16 @@ mod result;
 
 pub(super) use once::{BeginQuery, GiveUpQuery, LookQuery, RenewWorkQuery, StoreQuery, fingerprint};
 pub(super) use parameters::{bad_parameter, pairs_of, refuse_others, shown_number};
-pub(super) use queries::{AcquireQuery, HoldQuery, InspectQuery, LockQuery, ReleaseQuery, RenewQuery};
+pub(super) use queries::{
+    AcquireQuery, HoldQuery, InspectQuery, LockQuery, ReleaseQuery, RenewQuery, TerraformQuery,
+};
 pub(super) use query_string::Pairs;
 pub(super) use result::StoreCall;
 
 /// How long to wait until a body proves to be empty.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+/// The largest body that says what a tool asks for, in bytes: far more than any of them sends.
+const LARGEST_SMALL_BODY: usize = 16 * 1024;
 
 /// A request about one lock, or one record, in either form of the address; or about several locks at once.
 pub(super) struct LockCall<Q> {
@@ -84,7 +88,7 @@ fn nobody_asked() -> Problem {
 
 impl<Q: LockQuery> LockCall<Q> {
     /// All but the body, if the caller may ask for it and the store can do it.
-    fn permitted(parts: &Parts, app: &AppState) -> Result<Self, Problem> {
+    pub(super) fn permitted(parts: &Parts, app: &AppState) -> Result<Self, Problem> {
         let (context, caller) = context_of(parts)?;
         let call = Self::read(parts, &app.limits.lowered_to(caller.max_ttl()), caller)?;
         let asked = Asked { others: call.others.clone(), ..call.query.asked(call.key.clone()) };
@@ -136,9 +140,10 @@ pub(super) fn explain_missing(uri: &Uri) -> Problem {
 
 /// What keys name at an address, and the two forms in which it is written.
 fn named_at(path: &str) -> (&'static str, &'static str, &'static str) {
-    match path.starts_with("/once") {
-        true => ("record", "/once/", "/once"),
-        false => ("lock", "/locks/", "/lock"),
+    match path {
+        _ if path.starts_with("/once") => ("record", "/once/", "/once"),
+        _ if path.starts_with("/terraform") => ("lock", "/terraform/", "/terraform"),
+        _ => ("lock", "/locks/", "/lock"),
     }
 }
 
@@ -217,6 +222,15 @@ pub(super) async fn refuse_body(headers: &HeaderMap, mut body: Body) -> Result<(
         Ok(())
     };
     timeout(BODY_TIMEOUT, look).await.unwrap_or_else(|_| refuse("the body did not end in time: send none"))
+}
+
+/// Reads the small body of a tool's request; one that is empty is there too.
+pub(super) async fn read_small_body(body: Body) -> Result<Bytes, Problem> {
+    let limited = Limited::new(body, LARGEST_SMALL_BODY);
+    let collected = timeout(BODY_TIMEOUT, limited.collect()).await;
+    let collected = collected.map_err(|_| bad_parameter("body", "the body did not end in time"))?;
+    let detail = format!("the body ended too early, or has more than {LARGEST_SMALL_BODY} bytes");
+    Ok(collected.map_err(|_| bad_parameter("body", detail))?.to_bytes())
 }
 
 fn bad_key(detail: impl Into<String>) -> Problem {

@@ -8,6 +8,8 @@ pub(super) const LEASE_TOKEN: HeaderName = HeaderName::from_static("lease-token"
 pub(super) const FENCING_TOKEN: HeaderName = HeaderName::from_static("fencing-token");
 /// The place of a grant beside the other holders of its lock.
 pub(super) const SLOT: HeaderName = HeaderName::from_static("slot");
+/// Where clients of Dapr show an API key.
+pub(super) const DAPR_API_TOKEN: HeaderName = HeaderName::from_static("dapr-api-token");
 /// Names a request, in its answer and in the log.
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The id of the last event that a client has read, when it comes back to a stream.

@@ -230,6 +230,20 @@ impl Problem {
         Self { waiters: Some(waiters), ..self }
     }
 
+    pub(super) fn kind(&self) -> ProblemType {
+        self.kind
+    }
+
+    pub(super) fn detail(&self) -> &str {
+        &self.detail
+    }
+
+    /// The answer of this status with another body: errors have their own form in each protocol.
+    pub(super) fn in_form(self, body: &impl Serialize) -> Response {
+        let response = answers::json(self.kind.status(), answers::JSON, body);
+        with_kind(response, self.kind, self.retry_after_s)
+    }
+
     pub(super) fn body(self) -> ProblemBody {
         let AboutRecord { worker, yours, superseded_by } =
             self.record.map(|record| *record).unwrap_or_default();
@@ -314,12 +328,9 @@ impl From<StoreError> for Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let kind = self.kind;
-        let retry_after_s = self.retry_after_s;
-        let mut response = answers::json(kind.status(), PROBLEM_JSON, &self.body());
-        if let Some(seconds) = retry_after_s {
-            response.headers_mut().insert(RETRY_AFTER, seconds.into());
-        }
+        let (kind, retry_after_s) = (self.kind, self.retry_after_s);
+        let response = answers::json(kind.status(), PROBLEM_JSON, &self.body());
+        let mut response = with_kind(response, kind, retry_after_s);
         // If the client showed a key, it is told that this key is not accepted.
         let challenge = match kind {
             ProblemType::KeyRequired => Some("Bearer realm=\"fencepost\""),
@@ -329,8 +340,15 @@ impl IntoResponse for Problem {
         if let Some(challenge) = challenge {
             response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
         }
-        // For the log line.
-        response.extensions_mut().insert(kind);
         response
     }
+}
+
+fn with_kind(mut response: Response, kind: ProblemType, retry_after_s: Option<u64>) -> Response {
+    if let Some(seconds) = retry_after_s {
+        response.headers_mut().insert(RETRY_AFTER, seconds.into());
+    }
+    // For the log line.
+    response.extensions_mut().insert(kind);
+    response
 }

@@ -2,7 +2,7 @@
 //! is no end of different paths.
 
 /// The routes without a variable part.
-const PLAIN: [&str; 15] = [
+const PLAIN: [&str; 17] = [
     "/",
     "/problems",
     "/lock",
@@ -18,6 +18,8 @@ const PLAIN: [&str; 15] = [
     "/docs",
     "/ui",
     "/ui/",
+    "/terraform",
+    "/v1.0/metadata",
 ];
 /// The routes that end in a variable part: what comes before it, and the whole route.
 const WITH_NAME: [(&str, &str); 4] = [
@@ -25,6 +27,13 @@ const WITH_NAME: [(&str, &str); 4] = [
     ("/once/", "/once/{key}"),
     ("/problems/", "/problems/{name}"),
     ("/ui/", "/ui/{file}"),
+];
+/// Those of the protocols of other tools.
+const OF_TOOLS: [(&str, &str); 4] = [
+    ("/terraform/", "/terraform/{key}"),
+    ("/v1.0-alpha1/lock/", "/v1.0-alpha1/lock/{store}"),
+    ("/v1.0-alpha1/unlock/", "/v1.0-alpha1/unlock/{store}"),
+    ("/fleet-lock/v1/", "/fleet-lock/v1/{step}"),
 ];
 /// Everything below this belongs to Swagger UI.
 const DOCS: (&str, &str) = ("/docs/", "/docs/{*rest}");
@@ -48,7 +57,10 @@ pub(super) fn route_of(path: &str) -> &'static str {
     if let Some(plain) = PLAIN.iter().find(|plain| **plain == path) {
         return plain;
     }
-    if path.starts_with(DOCS.0) { DOCS.1 } else { NONE }
+    if path.starts_with(DOCS.0) {
+        return DOCS.1;
+    }
+    OF_TOOLS.iter().find_map(named).unwrap_or(NONE)
 }
 
 /// Whether an address needs no key.
@@ -83,5 +95,7 @@ mod tests {
         }
         assert_eq!(route_of("/docs/index.css"), "/docs/{*rest}");
         assert_eq!(route_of("/ui/page.js"), "/ui/{file}");
+        assert_eq!(route_of("/terraform/k"), "/terraform/{key}");
+        assert_eq!(route_of("/v1.0-alpha1/lock/s"), "/v1.0-alpha1/lock/{store}");
     }
 }

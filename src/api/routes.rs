@@ -11,8 +11,9 @@ use utoipa_axum::routes;
 
 use super::answers::JSON;
 use super::openapi::{self, DocumentProblems};
-use super::state::AppState;
+use super::state::{AppState, Facades};
 
+mod facades;
 mod health;
 mod hold;
 mod list;
@@ -26,8 +27,8 @@ mod watch;
 
 pub use metrics::metrics_app;
 
-/// All handlers.
-pub(super) fn routes() -> Router<AppState> {
+/// All handlers, and those of the protocols that are spoken.
+pub(super) fn routes(spoken: &Facades) -> Router<AppState> {
     let (router, _) = documented_routes().split_for_parts();
     // The same resources, with the key in the query. Both addresses have the same handlers.
     router
@@ -46,6 +47,7 @@ pub(super) fn routes() -> Router<AppState> {
                 .delete(once::give_up)
                 .get(once::look_at_record),
         )
+        .merge(facades::routes(spoken))
 }
 
 fn documented_routes() -> OpenApiRouter<AppState> {

@@ -15,6 +15,7 @@ use super::problem::{Problem, ProblemType};
 use super::result_room::{ResultRoom, RoomTaken};
 use crate::access::{Caller, Keyring, Permit, Shares};
 use crate::audit::Audit;
+use crate::lock::Slots;
 use crate::service::LockService;
 
 /// A gateway that is not ready logs the reasons at most this often.
@@ -58,6 +59,52 @@ pub struct App {
     pub audit: Arc<Audit>,
     /// Canceled when the server begins to drain.
     pub draining: CancellationToken,
+    /// Which protocols of other tools are spoken.
+    pub facades: Facades,
+}
+
+/// The lease of tools that never renew one.
+pub const NEVER_RENEWED_TTL: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The protocols of other tools: which of them are spoken.
+#[derive(Clone, Debug, Default)]
+pub struct Facades {
+    /// That of Terraform's and OpenTofu's `http` backend.
+    pub terraform: bool,
+    /// That of Dapr's locks.
+    pub dapr: bool,
+    /// That of FleetLock, with its groups.
+    pub fleet_lock: Vec<RebootGroup>,
+}
+
+/// Machines of which only so many may reboot at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RebootGroup {
+    /// What it is called.
+    pub name: String,
+    /// How many.
+    pub slots: Slots,
+}
+
+impl RebootGroup {
+    /// The most slots of a group: those who hold a lock by more are not all named.
+    const MOST_SLOTS: u16 = 100;
+
+    /// Reads `NAME=SLOTS`.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let is_named = |name: &&str| !name.is_empty() && name.bytes().all(is_of_group_name);
+        let parsed = text.split_once('=').filter(|(name, _)| is_named(name)).and_then(|(name, slots)| {
+            let slots = Slots::parse(slots.as_bytes()).filter(|slots| slots.get() <= Self::MOST_SLOTS)?;
+            Some(Self { name: name.to_owned(), slots })
+        });
+        parsed.ok_or_else(|| {
+            "write a group and its slots, 1 to 100, such as default=1; a name has A-Z a-z 0-9 . -".into()
+        })
+    }
+}
+
+fn is_of_group_name(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-')
 }
 
 /// What callers may ask for.

@@ -1,5 +1,6 @@
 //! The settings that say who may be served.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::net::ToSocketAddrs;
@@ -11,8 +12,10 @@ use axum::http::HeaderValue;
 use axum::http::uri::{Authority, Uri};
 use clap::Args;
 
-use super::error::SettingsError;
+use super::error::{SettingsError, needs, require};
 use crate::access::{Entry, parse_keys, read_text};
+use crate::api::{Facades, NEVER_RENEWED_TTL, RebootGroup};
+use crate::lock::Slots;
 
 /// How long a file must stay as it is before it counts as written.
 const SETTLING: Duration = Duration::from_millis(50);
@@ -55,6 +58,53 @@ pub struct AccessArgs {
         value_name = "ORIGIN"
     )]
     cors_origin: Vec<String>,
+}
+
+/// The flags that say which protocols of other tools are spoken.
+#[derive(Args, Clone, Debug)]
+pub struct FacadeArgs {
+    /// Lock states for Terraform and OpenTofu, at /terraform/KEY
+    ///
+    /// Their leases are never renewed, and last 24h where the address names no ttl.
+    #[arg(long, help_heading = "Protocols of other tools", env = "FENCEPOST_TERRAFORM", value_parser = yes_or_no)]
+    terraform: bool,
+
+    /// Serve the locks of Dapr, at /v1.0-alpha1/lock/STORE
+    #[arg(long, help_heading = "Protocols of other tools", env = "FENCEPOST_DAPR", value_parser = yes_or_no)]
+    dapr: bool,
+
+    /// Serve FleetLock, at /fleet-lock: so many machines of a group may reboot at once (may be repeated)
+    ///
+    /// For example default=1. A group that is not named is refused.
+    #[arg(
+        long,
+        help_heading = "Protocols of other tools",
+        env = "FENCEPOST_FLEET_LOCK",
+        value_delimiter = ',',
+        value_parser = RebootGroup::parse,
+        value_name = "GROUP=SLOTS"
+    )]
+    fleet_lock: Vec<RebootGroup>,
+}
+
+impl FacadeArgs {
+    /// Checks them. Leases that are never renewed must be long.
+    pub(super) fn check(self, max_ttl: Duration, is_quorum: bool) -> Result<Facades, SettingsError> {
+        let Self { terraform, dapr, fleet_lock } = self;
+        let allows_long = max_ttl >= NEVER_RENEWED_TTL;
+        let long = "a --max-ttl of 24h or more: leases of this protocol are never renewed";
+        needs("--terraform", !terraform || allows_long, long)?;
+        needs("--fleet-lock", fleet_lock.is_empty() || allows_long, long)?;
+        let is_alone = fleet_lock.iter().all(|group| group.slots == Slots::ONE);
+        require(
+            "--fleet-lock",
+            is_alone || !is_quorum,
+            "of one slot in each group on a quorum, which shares no locks",
+        )?;
+        let names: BTreeSet<_> = fleet_lock.iter().map(|group| &group.name).collect();
+        require("--fleet-lock", names.len() == fleet_lock.len(), "there once for each group")?;
+        Ok(Facades { terraform, dapr, fleet_lock })
+    }
 }
 
 /// Who may be served, checked.

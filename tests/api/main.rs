@@ -13,6 +13,7 @@ mod checking;
 mod contract;
 mod crowd;
 mod events;
+mod facades;
 mod hammer;
 mod hold;
 mod late_copies;

@@ -89,6 +89,7 @@ fn in_memory(draining: CancellationToken) -> AppState {
         keyring: None,
         audit: Arc::default(),
         draining,
+        facades: fencepost::api::Facades::default(),
     })
 }
 

@@ -17,5 +17,6 @@ mod packages;
 mod pages;
 mod proxies;
 mod recipes;
+mod tools;
 mod transfers;
 mod ui;

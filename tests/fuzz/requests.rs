@@ -69,6 +69,7 @@ fn application(keyring: Option<Arc<Keyring>>) -> Middleware {
         keyring,
         audit: Arc::default(),
         draining: CancellationToken::new(),
+        facades: fencepost::api::Facades::default(),
     }))
 }
 

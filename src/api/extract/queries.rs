@@ -10,7 +10,7 @@ use super::query_string::Pairs;
 use crate::access::Right;
 use crate::api::context::{Asked, Operation};
 use crate::api::problem::{Problem, ProblemType};
-use crate::api::state::Limits;
+use crate::api::state::{Limits, NEVER_RENEWED_TTL};
 use crate::lock::{FencingToken, LockKey, Owner, Slots, Terms, Ttl};
 use crate::service::MOST_LOCKS;
 
@@ -98,6 +98,30 @@ impl LockQuery for AcquireQuery {
 
     fn asked(&self, key: LockKey) -> Asked {
         Asked { waits: !self.wait.is_zero(), ..Asked::of(Right::Acquire, Some(key)) }
+    }
+}
+
+/// The query of a request of Terraform.
+pub(crate) struct TerraformQuery {
+    pub(crate) ttl: Ttl,
+}
+
+impl LockQuery for TerraformQuery {
+    const PATH_FORM: &str = "/terraform/";
+    const NAMES: &[&str] = &["ttl"];
+
+    fn read(pairs: &mut Pairs, limits: &Limits) -> Result<Self, Problem> {
+        let ttl = read_ttl(pairs, &Limits { default_ttl: NEVER_RENEWED_TTL, ..*limits })?;
+        if ttl.as_duration() > limits.max_ttl {
+            let detail =
+                "the lease is never renewed, and this API key allows none of 24h: say in ttl how long";
+            return Err(bad_parameter("ttl", detail));
+        }
+        Ok(Self { ttl })
+    }
+
+    fn asked(&self, key: LockKey) -> Asked {
+        Asked { operation: Some(Operation::Facade), ..Asked::of(Right::Acquire, Some(key)) }
     }
 }
 

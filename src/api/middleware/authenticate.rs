@@ -1,5 +1,6 @@
 //! Who makes a request, found before any handler runs.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,11 +8,12 @@ use axum::extract::Request;
 use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderMap, HeaderValue, Uri};
 use axum::response::{IntoResponse, Response};
+use data_encoding::BASE64;
 use percent_encoding::percent_decode_str;
 
 use crate::access::{Caller, Keyring, RateLeft, Refused, ShownKey};
 use crate::api::context::RequestContext;
-use crate::api::headers::{RATE_LIMIT, RATE_LIMIT_POLICY};
+use crate::api::headers::{DAPR_API_TOKEN, RATE_LIMIT, RATE_LIMIT_POLICY};
 use crate::api::problem::{Problem, ProblemType};
 use crate::api::route::is_open;
 use crate::api::state::AppState;
@@ -94,7 +96,7 @@ fn identify(keyring: &Keyring, request: &Request) -> Result<Caller, Unknown> {
             ("the client certificate has expired", told)
         }
     };
-    let Some(shown) = bearer(request.headers()) else {
+    let Some(shown) = shown_key(request.headers()) else {
         let subject = request.extensions().get::<Arc<Peer>>().and_then(|peer| peer.subject.as_ref());
         return match subject.and_then(|subject| keyring.by_subject(&subject.name, subject.ends_at)) {
             Some(Ok(caller)) => Ok(caller),
@@ -105,7 +107,7 @@ fn identify(keyring: &Keyring, request: &Request) -> Result<Caller, Unknown> {
             None => Err(Unknown::Nobody),
         };
     };
-    let text = shown.map_err(|reason| refused(None, reason, reason))?;
+    let text = &*shown.map_err(|reason| refused(None, reason, reason))?;
     let Some(key) = ShownKey::parse(text) else {
         let told = "this is not an API key: it must be fp_, 12 of a-z0-9, _ and 32 of A-Za-z0-9";
         return Err(refused(
@@ -120,17 +122,42 @@ fn identify(keyring: &Keyring, request: &Request) -> Result<Caller, Unknown> {
     })
 }
 
-/// The key in a `Bearer` header. Credentials of other schemes are meant for others, such as a proxy on the way.
-fn bearer(headers: &HeaderMap) -> Option<Result<&str, &'static str>> {
-    let mut shown = headers.get_all(AUTHORIZATION).iter().filter_map(|value| {
-        let (scheme, rest) = value.as_bytes().split_at_checked("Bearer ".len())?;
-        scheme.eq_ignore_ascii_case(b"Bearer ").then_some(rest)
+/// The key that a request shows: in a `Bearer` header, or where its tool can put one. Other credentials are meant for others, such
+/// as a proxy on the way.
+fn shown_key(headers: &HeaderMap) -> Option<Result<Cow<'_, str>, &'static str>> {
+    let authorized = headers.get_all(AUTHORIZATION).iter().filter_map(|value| {
+        let value = value.as_bytes();
+        of_scheme(value, "Bearer ").map(Cow::Borrowed).or_else(|| password(of_scheme(value, "Basic ")?))
     });
+    let of_dapr =
+        headers.get_all(DAPR_API_TOKEN).iter().map(HeaderValue::as_bytes).filter(|value| is_key(value));
+    let mut shown = authorized.chain(of_dapr.map(Cow::Borrowed));
     let key = shown.next()?;
     if shown.next().is_some() {
-        return Some(Err("the Authorization header is there more than once: send one"));
+        return Some(Err("an API key is there more than once: send one Authorization header"));
     }
-    Some(std::str::from_utf8(key).map(str::trim_ascii).map_err(|_| "the key is malformed"))
+    let text = match key {
+        Cow::Borrowed(key) => std::str::from_utf8(key).ok().map(|key| Cow::Borrowed(key.trim_ascii())),
+        Cow::Owned(key) => String::from_utf8(key).ok().map(Cow::Owned),
+    };
+    Some(text.ok_or("the key is malformed"))
+}
+
+fn is_key(value: &[u8]) -> bool {
+    std::str::from_utf8(value).is_ok_and(ShownKey::is_begun_in)
+}
+
+fn of_scheme<'a>(value: &'a [u8], scheme: &str) -> Option<&'a [u8]> {
+    let (named, rest) = value.split_at_checked(scheme.len())?;
+    named.eq_ignore_ascii_case(scheme.as_bytes()).then_some(rest)
+}
+
+/// The password of credentials, if it is a key: some tools can send no other header. Any name may stand in front of it.
+fn password(credentials: &[u8]) -> Option<Cow<'static, [u8]>> {
+    let decoded = BASE64.decode(credentials.trim_ascii()).ok()?;
+    let at = decoded.iter().position(|byte| *byte == b':')?;
+    let password = decoded.get(at + 1..)?;
+    is_key(password).then(|| password.to_vec().into())
 }
 
 /// Refuses what is not an accepted key. An address that sends too many is told to wait, and gets no more lines in the

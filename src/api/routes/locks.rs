@@ -153,13 +153,24 @@ pub(super) async fn release_lock(
     call: LockCall<ReleaseQuery>,
 ) -> Result<Response, Problem> {
     if call.query.force {
-        return break_lock(&app, &context, call).await;
+        if call.token.is_some() {
+            let detail = "send either Lease-Token, to release your own lock, or force=true, to break another's: not both";
+            return Err(bad_parameter("force", detail));
+        }
+        break_lock(&app, &context, call.key, call.query.fencing_token).await?;
+        return Ok(StatusCode::NO_CONTENT.into_response());
     }
     let token = call.required_token()?;
     let released = app.service.release(&call.key, token).await?;
     call.caller.leave_line(&call.key, token);
+    was_released(released)?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// That a release has ended what its token had.
+pub(super) fn was_released(released: Released) -> Result<(), Problem> {
     match released {
-        Released::Released => Ok(StatusCode::NO_CONTENT.into_response()),
+        Released::Released => Ok(()),
         Released::NotHeld => {
             Err(not_held("no client holds the lock: its lease has ended, or this token never had one"))
         }
@@ -167,23 +178,20 @@ pub(super) async fn release_lock(
     }
 }
 
-async fn break_lock(
+/// Breaks a lock, and says so in the audit log.
+pub(super) async fn break_lock(
     app: &AppState,
     context: &RequestContext,
-    call: LockCall<ReleaseQuery>,
-) -> Result<Response, Problem> {
-    if call.token.is_some() {
-        let detail =
-            "send either Lease-Token, to release your own lock, or force=true, to break another's: not both";
-        return Err(bad_parameter("force", detail));
-    }
-    let (app, who, LockCall { key, query, .. }) = (app.clone(), context.who(), call);
+    key: LockKey,
+    number: Option<FencingToken>,
+) -> Result<(), Problem> {
+    let (app, who) = (app.clone(), context.who());
     // The audit log has this even if the client has left meanwhile.
     let breaking = tokio::spawn(async move {
-        let broken = app.service.break_lock(&key, query.fencing_token).await;
+        let broken = app.service.break_lock(&key, number).await;
         let (fencing_token, owner, outcome) = match &broken {
             Ok(Broken::Broken(lease)) => (Some(lease.fencing_token), lease.owner(), "broken"),
-            Err(StoreError::Unknown(_)) => (query.fencing_token, None, "unknown"),
+            Err(StoreError::Unknown(_)) => (number, None, "unknown"),
             _ => return broken,
         };
         let fencing_token = fencing_token.map(FencingToken::get);
@@ -198,7 +206,7 @@ async fn break_lock(
         )
     };
     match breaking.await.map_err(fault)?? {
-        Broken::Broken(_) => Ok(StatusCode::NO_CONTENT.into_response()),
+        Broken::Broken(_) => Ok(()),
         Broken::NotHeld => Err(not_held("no client holds the lock: nothing was broken")),
         Broken::HeldBySeveral => {
             let detail =

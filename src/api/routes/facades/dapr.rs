@@ -1,0 +1,143 @@
+//! The locks of Dapr, as its SDKs ask for them by HTTP.
+
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::owners::{Found, NamedOwner};
+use super::steps::{AskedLock, Taken, from_json, permitted, take};
+use crate::access::Caller;
+use crate::api::answers::{self, JSON};
+use crate::api::extract::{bad_parameter, key_of, read_small_body};
+use crate::api::middleware::track;
+use crate::api::problem::Problem;
+use crate::api::state::AppState;
+use crate::lock::{LockKey, Released, Slots, Ttl};
+
+const TOOL: &str = "dapr";
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Body {
+    resource_id: String,
+    lock_owner: String,
+    /// Only a lock has it.
+    #[serde(default)]
+    expiry_in_seconds: u32,
+}
+
+/// An error, as the protocol has it.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Failure<'a> {
+    error_code: &'a str,
+    message: &'a str,
+}
+
+/// What an unlock is told.
+#[derive(Clone, Copy)]
+enum Unlocked {
+    Released = 0,
+    DoesNotExist = 1,
+    BelongsToOthers = 2,
+}
+
+/// A lock of a store, and who asks for it.
+struct Call {
+    key: LockKey,
+    body: Body,
+    caller: Caller,
+}
+
+impl Call {
+    async fn of(request: Request) -> Result<Self, Problem> {
+        let (parts, body) = request.into_parts();
+        let body: Body = from_json(&read_small_body(body).await?)?;
+        let owner = &body.lock_owner;
+        if owner.is_empty() || owner.len() > NamedOwner::MAX_BYTES || owner.chars().any(char::is_control) {
+            let most = NamedOwner::MAX_BYTES;
+            let detail = format!("a lockOwner has 1 to {most} bytes without control characters");
+            return Err(bad_parameter("lockOwner", detail));
+        }
+        if body.resource_id.is_empty() {
+            return Err(bad_parameter("resourceId", "the resourceId is empty"));
+        }
+        let key = key_of(format!("{TOOL}:{}:{}", store_of(&parts)?, body.resource_id).as_bytes())?;
+        let caller = permitted(&parts, &key)?;
+        Ok(Self { key, body, caller })
+    }
+
+    fn owner(&self) -> NamedOwner<'_> {
+        NamedOwner { tool: TOOL, key: &self.key, name: &self.body.lock_owner }
+    }
+}
+
+/// The name of the store, which stands in the key in front of the resource.
+fn store_of(parts: &Parts) -> Result<&str, Problem> {
+    let name = parts.uri.path().rsplit('/').next().unwrap_or_default();
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    let is_name = !name.is_empty() && name.bytes().all(is_plain);
+    is_name.then_some(name).ok_or_else(|| bad_parameter("store", "a store's name has A-Z a-z 0-9 . _ -"))
+}
+
+/// What SDKs ask when they start.
+pub(super) async fn metadata() -> Response {
+    let about = json!({ "id": "fencepost", "runtimeVersion": env!("CARGO_PKG_VERSION"), "components": [], "extended": {} });
+    answers::json(StatusCode::OK, JSON, &about)
+}
+
+/// Takes a lock, if it is free. As in Dapr's own stores, a second lock by its holder is refused too.
+pub(super) async fn try_lock(State(app): State<AppState>, request: Request) -> Response {
+    lock(&app, request).await.unwrap_or_else(|problem| failed(problem, "ERR_TRY_LOCK"))
+}
+
+async fn lock(app: &AppState, request: Request) -> Result<Response, Problem> {
+    let call = Call::of(request).await?;
+    let limits = app.limits.lowered_to(call.caller.max_ttl());
+    let ttl_s = u64::from(call.body.expiry_in_seconds);
+    let ttl = Ttl::from_ms(ttl_s * 1000).filter(|ttl| ttl.as_duration() <= limits.max_ttl);
+    let ttl = ttl.filter(|ttl| ttl.as_duration() >= limits.min_ttl).ok_or_else(|| {
+        let most_s = limits.max_ttl.as_secs();
+        bad_parameter("expiryInSeconds", format!("expiryInSeconds must be a whole number from 1 to {most_s}"))
+    })?;
+    let bad_owner = || bad_parameter("lockOwner", "this lockOwner cannot be shown");
+    let (owner, token) = call.owner().next().ok_or_else(bad_owner)?;
+    let wanted = AskedLock { key: &call.key, token, owner, ttl, slots: Slots::ONE };
+    let answer = |success: bool| answers::json(StatusCode::OK, JSON, &json!({ "success": success }));
+    match take(app, &call.caller, wanted).await? {
+        Taken::Granted(guard) => Ok(track(answer(true), guard)),
+        Taken::AlreadyHeld => Ok(answer(true)),
+        Taken::Refused(_) | Taken::HeldOtherwise(_) => Ok(answer(false)),
+        Taken::Over(problem) => Err(problem),
+    }
+}
+
+/// Releases a lock of this owner.
+pub(super) async fn unlock(State(app): State<AppState>, request: Request) -> Response {
+    release(&app, request).await.unwrap_or_else(|problem| failed(problem, "ERR_UNLOCK"))
+}
+
+async fn release(app: &AppState, request: Request) -> Result<Response, Problem> {
+    let call = Call::of(request).await?;
+    let owner = call.owner();
+    let unlocked = match owner.find(app).await? {
+        Found::Free => Unlocked::DoesNotExist,
+        Found::OfOthers => Unlocked::BelongsToOthers,
+        Found::Own(grants) => match owner.release(app, grants).await? {
+            Released::Released => Unlocked::Released,
+            Released::NotHeld => Unlocked::DoesNotExist,
+            Released::HeldByAnother => Unlocked::BelongsToOthers,
+        },
+    };
+    Ok(answers::json(StatusCode::OK, JSON, &json!({ "status": unlocked as u8 })).into_response())
+}
+
+fn failed(problem: Problem, code: &str) -> Response {
+    let is_malformed = problem.kind().status() == StatusCode::BAD_REQUEST;
+    let error_code = if is_malformed { "ERR_MALFORMED_REQUEST" } else { code };
+    let message = problem.detail().to_owned();
+    problem.in_form(&Failure { error_code, message: &message })
+}

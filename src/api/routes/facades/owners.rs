@@ -1,0 +1,82 @@
+//! Owners by name, as some protocols have them: who says the name of a grant's owner may end it.
+//!
+//! A name is used again for the next lock, and a lease token never is. So the owner of each grant is the name and a nonce, and its
+//! token is made of both: a gateway that finds the grant can make the token again, also after a restart. It keeps nothing from
+//! those who may take the lock, as they may end it by the name alone.
+
+use sha2::{Digest, Sha256};
+
+use crate::api::problem::Problem;
+use crate::api::state::AppState;
+use crate::lock::{Hex, Inspected, Lease, LeaseToken, LockKey, Owner, Released};
+
+/// An owner of a lock, by name.
+pub(super) struct NamedOwner<'a> {
+    /// The protocol: names of two of them differ.
+    pub(super) tool: &'static str,
+    pub(super) key: &'a LockKey,
+    pub(super) name: &'a str,
+}
+
+/// What is found of a lock.
+pub(super) enum Found {
+    /// The grants of this owner, at least one.
+    Own(Vec<(Owner, LeaseToken)>),
+    /// Others hold it.
+    OfOthers,
+    Free,
+}
+
+impl NamedOwner<'_> {
+    /// The longest name, in bytes: a nonce stands behind it.
+    pub(super) const MAX_BYTES: usize = Owner::MAX_BYTES - 17;
+
+    /// What the next grant says of its owner, and its token; `None` for a name that cannot be shown.
+    pub(super) fn next(&self) -> Option<(Owner, LeaseToken)> {
+        self.of_nonce(&Hex(&rand::random::<[u8; 8]>()).to_string())
+    }
+
+    fn of_nonce(&self, nonce: &str) -> Option<(Owner, LeaseToken)> {
+        let parts = [self.tool, self.key.as_str(), self.name, nonce];
+        let hash = parts.iter().fold(Sha256::new(), |hash, part| {
+            // The length, so that no two differ only in where a part ends.
+            hash.chain_update((part.len() as u64).to_be_bytes()).chain_update(part)
+        });
+        let token = LeaseToken::parse(format!("{}-{}", self.tool, Hex(&hash.finalize())).as_bytes());
+        let owner = Owner::parse(format!("{} {nonce}", self.name).as_bytes()).ok()?;
+        owner.zip(token.ok())
+    }
+
+    /// Looks who holds the lock.
+    pub(super) async fn find(&self, app: &AppState) -> Result<Found, Problem> {
+        let Inspected::Held { lease, sharing, .. } = app.service.inspect(self.key, None).await? else {
+            return Ok(Found::Free);
+        };
+        let others = sharing.into_iter().flat_map(|sharing| sharing.holders);
+        let mut own: Vec<_> =
+            std::iter::once(lease).chain(others).filter_map(|lease| self.own(&lease)).collect();
+        own.dedup_by(|(_, a), (_, b)| a == b);
+        Ok(if own.is_empty() { Found::OfOthers } else { Found::Own(own) })
+    }
+
+    fn own(&self, lease: &Lease) -> Option<(Owner, LeaseToken)> {
+        let (name, nonce) = lease.owner()?.rsplit_once(' ')?;
+        (name == self.name && !lease.is_released).then(|| self.of_nonce(nonce))?
+    }
+
+    /// Ends these grants, and says whether one of them was not over yet.
+    pub(super) async fn release(
+        &self,
+        app: &AppState,
+        grants: Vec<(Owner, LeaseToken)>,
+    ) -> Result<Released, Problem> {
+        let mut released = Released::NotHeld;
+        for (_, token) in grants {
+            let answer = app.service.release(self.key, &token).await?;
+            if released != Released::Released {
+                released = answer;
+            }
+        }
+        Ok(released)
+    }
+}

@@ -1,0 +1,81 @@
+//! What the protocols of other tools have in common: who asks, for what, and what becomes of a lock that is asked for.
+
+use std::time::Duration;
+
+use axum::http::request::Parts;
+use serde::de::DeserializeOwned;
+
+use crate::access::{Caller, Right};
+use crate::api::context::{Asked, Operation};
+use crate::api::extract::{bad_parameter, context_of};
+use crate::api::problem::Problem;
+use crate::api::routes::taking::{not_taken, tenant_of};
+use crate::api::state::AppState;
+use crate::lock::{LeaseToken, LockKey, Note, Owner, Refusal, Slots, Terms, Ttl};
+use crate::service::{AcquireRequest, GrantGuard, NotAcquired, Outcome};
+
+/// Who asks, if that is allowed for this lock.
+pub(super) fn permitted(parts: &Parts, key: &LockKey) -> Result<Caller, Problem> {
+    let (context, caller) = context_of(parts)?;
+    let asked = Asked::of(Right::Acquire, Some(key.clone()));
+    context.set_asked(Asked { operation: Some(Operation::Facade), ..asked });
+    caller.check(Right::Acquire, key)?;
+    Ok(caller)
+}
+
+pub(super) fn from_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
+    serde_json::from_slice(body).map_err(|error| {
+        let (line, column) = (error.line(), error.column());
+        bad_parameter(
+            "body",
+            format!("the body is not what this protocol has, at line {line}, column {column}"),
+        )
+    })
+}
+
+/// A lock that a tool asks for.
+#[derive(Clone)]
+pub(super) struct AskedLock<'a> {
+    pub(super) key: &'a LockKey,
+    pub(super) token: LeaseToken,
+    pub(super) owner: Owner,
+    pub(super) ttl: Ttl,
+    pub(super) slots: Slots,
+}
+
+/// What became of that.
+pub(super) enum Taken {
+    /// Until the answer is delivered, the guard rolls the grant back.
+    Granted(GrantGuard),
+    AlreadyHeld,
+    Refused(Refusal),
+    /// The token was released before, or the lock broken.
+    Over(Problem),
+    /// The token holds the lock beside others, up to so many, and asks for fewer.
+    HeldOtherwise(Slots),
+}
+
+/// Takes a lock for a tool. None of them waits.
+pub(super) async fn take(app: &AppState, caller: &Caller, wanted: AskedLock<'_>) -> Result<Taken, Problem> {
+    let AskedLock { key, token, owner, ttl, slots } = wanted;
+    let request = AcquireRequest {
+        key: key.clone(),
+        token: Some(token),
+        ttl,
+        note: Note::new(Some(owner)),
+        wait: Duration::ZERO,
+        terms: Terms { slots, ..Terms::default() },
+        tenant: tenant_of(app, caller, None),
+    };
+    let acquisition = app.service.acquire(request).await?;
+    match acquisition.outcome {
+        Outcome::Granted(_, guard) => Ok(Taken::Granted(guard)),
+        Outcome::AlreadyHeld(..) => Ok(Taken::AlreadyHeld),
+        Outcome::NotTaken(NotAcquired::Refused(refusal)) => Ok(Taken::Refused(refusal)),
+        Outcome::NotTaken(why @ NotAcquired::TokenReleased) => {
+            Ok(Taken::Over(not_taken(&acquisition.token, why)))
+        }
+        Outcome::NotTaken(NotAcquired::HeldOtherwise(slots)) => Ok(Taken::HeldOtherwise(slots)),
+        Outcome::NotTaken(why) => Err(not_taken(&acquisition.token, why)),
+    }
+}

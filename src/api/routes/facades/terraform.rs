@@ -1,0 +1,160 @@
+//! The locks of Terraform's and OpenTofu's `http` backend: `LOCK` and `UNLOCK` with the tool's description of a lock.
+//!
+//! The tool never renews. Its `ID` names a run, and is shown to all that are refused: so it is no secret, and who may lock may
+//! unlock with it. A body that is empty forces the lock open, as the tool does where it knows no `ID`.
+
+use axum::extract::{Request, State};
+use axum::http::header::ALLOW;
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::steps::{AskedLock, Taken, from_json, take};
+use crate::access::Right;
+use crate::api::answers::{self, JSON};
+use crate::api::extract::{LockCall, TerraformQuery, bad_parameter, context_of, read_small_body};
+use crate::api::middleware::track;
+use crate::api::problem::{Problem, ProblemType};
+use crate::api::routes::locks::{break_lock, was_released};
+use crate::api::state::AppState;
+use crate::lock::{Hex, Lease, LeaseToken, LockKey, Owner, Refusal, Slots, for_people};
+
+/// The longest `ID` and `Operation`, in bytes. The tool sends 36 and about 20.
+const LONGEST_ID: usize = 64;
+const LONGEST_OPERATION: usize = 40;
+
+/// What the tool says of a lock, and is told of one that another run holds.
+#[derive(Default, Deserialize, Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct LockInfo {
+    #[serde(rename = "ID")]
+    id: String,
+    #[serde(default)]
+    operation: String,
+    #[serde(default)]
+    who: String,
+    #[serde(default)]
+    info: String,
+    #[serde(default)]
+    path: String,
+}
+
+impl LockInfo {
+    fn parse(body: &[u8]) -> Result<Self, Problem> {
+        let info: Self = from_json(body)?;
+        let is_id =
+            (1..=LONGEST_ID).contains(&info.id.len()) && info.id.bytes().all(|byte| byte.is_ascii_graphic());
+        if !is_id {
+            let detail = format!("the ID must have 1 to {LONGEST_ID} letters, digits and signs");
+            return Err(bad_parameter("body", detail));
+        }
+        Ok(info)
+    }
+
+    fn token(&self) -> Result<LeaseToken, Problem> {
+        let token = format!("tf-{}", Hex(&Sha256::digest(&self.id)));
+        LeaseToken::parse(token.as_bytes()).map_err(|error| bad_parameter("body", error.to_string()))
+    }
+
+    /// `Who`, `Operation` and `ID`, for people and to be read again. What is too long is cut.
+    fn owner(&self) -> Result<Owner, Problem> {
+        let shown = |text: &str| text.replace(|c: char| c.is_control() || c.is_whitespace(), "-");
+        let operation = cut(shown(&self.operation), LONGEST_OPERATION);
+        let rest = format!(" {} {}", if operation.is_empty() { "-" } else { &operation }, self.id);
+        let who = cut(shown(&self.who), Owner::MAX_BYTES - rest.len());
+        let owner = Owner::parse(format!("{}{rest}", if who.is_empty() { "-" } else { &who }).as_bytes());
+        owner.ok().flatten().ok_or_else(|| bad_parameter("body", "the lock cannot be described"))
+    }
+
+    /// What is known of the holder.
+    fn of(lease: &Lease, key: &LockKey) -> Self {
+        let owner = lease.owner().unwrap_or_default();
+        let mut parts = owner.rsplitn(3, ' ');
+        // Without an ID, newer versions of the tool do not ask again.
+        let number = lease.fencing_token.get().to_string();
+        let (id, operation, who) = match (parts.next(), parts.next(), parts.next()) {
+            (Some(id), Some(operation), Some(who)) => (id, operation, who),
+            _ => (&*number, "", owner),
+        };
+        Self {
+            id: id.to_owned(),
+            operation: operation.to_owned(),
+            who: who.to_owned(),
+            info: format!("its lease ends in {}, unless it is unlocked before", for_people(lease.left_ms)),
+            ..Self::at(key)
+        }
+    }
+
+    fn of_refusal(refusal: &Refusal, key: &LockKey) -> Self {
+        let unknown = "it is not known who holds the lock, or it is promised to a client that waits";
+        let of = |lease: &Lease| Self::of(lease, key);
+        let unknown = || Self { id: "unknown".to_owned(), info: unknown.to_owned(), ..Self::at(key) };
+        refusal.holder.as_ref().map_or_else(unknown, of)
+    }
+
+    /// Nothing but which lock it is.
+    fn at(key: &LockKey) -> Self {
+        Self { path: key.as_str().to_owned(), ..Self::default() }
+    }
+}
+
+fn cut(text: String, most: usize) -> String {
+    let end = (0..=most.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    text[..end].to_owned()
+}
+
+/// What the tool asks for by its method, and by any of those that its settings may name.
+pub(super) async fn lock_or_unlock(
+    State(app): State<AppState>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let locks = match request.method().as_str() {
+        "LOCK" | "PUT" | "POST" => true,
+        "UNLOCK" | "DELETE" => false,
+        _ => {
+            let detail = "a lock takes LOCK and UNLOCK: keep the state itself elsewhere";
+            let mut response = Problem::new(ProblemType::MethodNotAllowed, detail).into_response();
+            let allowed = HeaderValue::from_static("LOCK, UNLOCK, PUT, POST, DELETE");
+            response.headers_mut().insert(ALLOW, allowed);
+            return Ok(response);
+        }
+    };
+    let (parts, body) = request.into_parts();
+    let call = LockCall::<TerraformQuery>::permitted(&parts, &app)?;
+    let body = read_small_body(body).await?;
+    if locks {
+        return lock(&app, &call, &LockInfo::parse(&body)?).await;
+    }
+    if body.is_empty() {
+        call.caller.check(Right::Admin, &call.key)?;
+        let (context, _) = context_of(&parts)?;
+        return match break_lock(&app, context, call.key, None).await {
+            // It is open, which is what was asked for.
+            Err(problem) if problem.kind() == ProblemType::NotHeld => Ok(StatusCode::OK.into_response()),
+            Err(problem) => Err(problem),
+            Ok(()) => Ok(StatusCode::OK.into_response()),
+        };
+    }
+    was_released(app.service.release(&call.key, &LockInfo::parse(&body)?.token()?).await?)?;
+    Ok(StatusCode::OK.into_response())
+}
+
+async fn lock(app: &AppState, call: &LockCall<TerraformQuery>, info: &LockInfo) -> Result<Response, Problem> {
+    let (key, owner, token) = (&call.key, info.owner()?, info.token()?);
+    let wanted = AskedLock { key, token, owner, ttl: call.query.ttl, slots: Slots::ONE };
+    let answer = || answers::json(StatusCode::OK, JSON, info);
+    match take(app, &call.caller, wanted).await? {
+        Taken::Granted(guard) => Ok(track(answer(), guard)),
+        Taken::AlreadyHeld | Taken::HeldOtherwise(_) => Ok(answer()),
+        Taken::Refused(refusal) => {
+            let holder = LockInfo::of_refusal(&refusal, key);
+            Ok(Problem::lock_held(&refusal).in_form(&holder))
+        }
+        Taken::Over(problem) => {
+            let why = "this ID has unlocked already, or was forced to: begin a new run".to_owned();
+            let over = LockInfo { id: info.id.clone(), info: why, ..LockInfo::at(key) };
+            Ok(problem.in_form(&over))
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! The protocols of other tools, as they are on the wire: the tools themselves ask in `tests/docs`.
+
+mod dapr;
+mod fleet_lock;
+mod terraform;
+
+use kit::gateway::run;
+use kit::keys::KeysFile;
+use kit::{Client, Gateway};
+use serde_json::Value;
+
+/// What a gateway lists of its locks: key and owner.
+async fn listed(client: &Client) -> Vec<(String, String)> {
+    let list = client.get("/locks").send().await.expect(200).json();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    list["locks"].as_array().unwrap().iter().map(|lock| (text(&lock["key"]), text(&lock["owner"]))).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_is_off_unless_a_setting_names_it() {
+    let gateway = Gateway::start(&["--store", "memory:"]).await;
+    let client = Client::new(gateway.address);
+    for (method, address) in [
+        ("LOCK", "/terraform/k"),
+        ("LOCK", "/terraform?key=k"),
+        ("GET", "/v1.0/metadata"),
+        ("POST", "/v1.0-alpha1/lock/s"),
+        ("POST", "/v1.0-alpha1/unlock/s"),
+        ("POST", "/fleet-lock/v1/pre-reboot"),
+        ("POST", "/fleet-lock/v1/steady-state"),
+    ] {
+        client.call(method, address).body("{}").send().await.expect_problem(404, "not-found");
+    }
+}
+
+#[test]
+fn a_setting_that_cannot_be_kept_is_refused_at_the_start() {
+    let quorum = "redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3";
+    for (args, says) in [
+        (&["--terraform", "--max-ttl", "23h"][..], "--terraform: needs a --max-ttl of 24h or more"),
+        (&["--fleet-lock", "default=1", "--max-ttl", "23h"], "--fleet-lock: needs a --max-ttl of 24h"),
+        (&["--terraform", "--store", quorum], "--terraform: needs a --max-ttl of 24h"),
+        (
+            &["--fleet-lock", "a=2", "--max-ttl", "24h", "--store", quorum],
+            "--fleet-lock: must be of one slot",
+        ),
+        (&["--fleet-lock", "a=1,a=2"], "--fleet-lock: must be there once for each group"),
+        (&["--fleet-lock", "default"], "write a group and its slots"),
+        (&["--fleet-lock", "default=0"], "write a group and its slots"),
+        (&["--fleet-lock", "default=101"], "write a group and its slots"),
+        (&["--fleet-lock", "a b=1"], "write a group and its slots"),
+    ] {
+        let output = run(&[&["serve"], args].concat());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains(says), "{args:?}: {said}");
+    }
+}
+
+/// Tools that can send no `Bearer` show a key as the password, or where Dapr has it; elsewhere too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_may_be_a_password() {
+    let mut keys = KeysFile::new();
+    let key = keys.add_for_all("ci", "\"acquire\", \"inspect\"");
+    keys.write();
+    let flag = keys.flag();
+    let flags = ["--store", "memory:", "--terraform", "--dapr", &flag[0], &flag[1]];
+    let gateway = Gateway::start(&flags).await;
+    let client = Client::new(gateway.address);
+    let basic = |text: String| format!("Basic {}", data_encoding::BASE64.encode(text.as_bytes()));
+    let wrong = key[..key.len() - 1].to_owned() + "!";
+    for (shown, expected) in [
+        (basic(format!("ci:{key}")), 404),
+        (basic(format!(":{key}")), 404),
+        (basic(format!("a:b:{key}")), 401),
+        (basic(format!("ci:{wrong}")), 401),
+        (basic("ci:secret".to_owned()), 401),
+        (basic("ci".to_owned()), 401),
+        ("Basic !".to_owned(), 401),
+        (basic(format!("ci:{key}")).replace("Basic", "bASIC"), 404),
+    ] {
+        let answer = client.get("/locks/k").header("Authorization", &shown).send().await;
+        assert_eq!(answer.status, expected, "{shown}");
+    }
+    client.get("/locks/k").header("dapr-api-token", &key).send().await.expect(404);
+    client
+        .get("/locks/k")
+        .header("dapr-api-token", "another")
+        .send()
+        .await
+        .expect_problem(401, "key-required");
+    let both = client.get("/locks/k").header("dapr-api-token", &key).key(&key);
+    both.send().await.expect_problem(401, "key-refused");
+    let lock = client.call("LOCK", "/terraform/k").header("Authorization", basic(format!("ci:{key}")));
+    lock.body(r#"{"ID":"1"}"#).send().await.expect(200);
+    client
+        .call("LOCK", "/terraform/k")
+        .body(r#"{"ID":"1"}"#)
+        .send()
+        .await
+        .expect_problem(401, "key-required");
+}

@@ -1,0 +1,103 @@
+//! Dapr's locks over HTTP: what its SDK for Node sends, and what it makes of the answers.
+
+use kit::{Client, Gateway, RedisServer, eventually};
+use serde_json::{Value, json};
+
+use super::listed;
+use crate::on_each::each_store_and;
+
+async fn lock(client: &Client, owner: &str, expiry_s: i64) -> Value {
+    let body =
+        json!({ "resourceId": "order 7", "lockOwner": owner, "expiryInSeconds": expiry_s }).to_string();
+    client.post("/v1.0-alpha1/lock/orders").body(body).send().await.expect(200).json()["success"].clone()
+}
+
+async fn unlock(client: &Client, owner: &str) -> Value {
+    let body = json!({ "resourceId": "order 7", "lockOwner": owner }).to_string();
+    client.post("/v1.0-alpha1/unlock/orders").body(body).send().await.expect(200).json()["status"].clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_owner_locks_and_unlocks_by_name() {
+    each_store_and(&["--dapr"], async |client| {
+        assert_eq!(unlock(client, "ann").await, 1, "nobody holds it");
+        assert_eq!(lock(client, "ann", 60).await, true);
+        assert_eq!(lock(client, "ann", 60).await, false, "as in Dapr's own stores");
+        assert_eq!(lock(client, "ben", 60).await, false);
+        let [(key, owner)] = &listed(client).await[..] else { panic!() };
+        assert!(key == "dapr:orders:order 7" && owner.starts_with("ann "), "{key} {owner}");
+        assert_eq!(unlock(client, "ben").await, 2);
+        assert_eq!(unlock(client, "ann").await, 0);
+        assert_eq!(unlock(client, "ann").await, 1);
+        // The name is used again.
+        assert_eq!(lock(client, "ann", 60).await, true);
+        assert_eq!(unlock(client, "ann").await, 0);
+        assert_eq!(lock(client, "a b", 1).await, true);
+        eventually("the lock expires", async || lock(client, "ben", 60).await == true).await;
+        assert_eq!(unlock(client, "a b").await, 2);
+        assert_eq!(unlock(client, "ben").await, 0);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_owner_unlocks_at_another_gateway() {
+    let redis = RedisServer::start().await;
+    let mut gateway = Gateway::on_redis(&redis, &["--dapr"]).await;
+    assert_eq!(lock(&Client::new(gateway.address), "ann", 60).await, true);
+    gateway.kill();
+    let gateway = Gateway::on_redis(&redis, &["--dapr"]).await;
+    assert_eq!(unlock(&Client::new(gateway.address), "ann").await, 0);
+}
+
+/// What says its owner's name was taken in another way: its token is not ours to make.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_only_looks_like_the_owners_stays() {
+    let gateway = Gateway::start(&["--store", "memory:", "--dapr"]).await;
+    let client = Client::new(gateway.address);
+    for owner in ["ann", "ann+0123456789abcdef", "ann+", ""] {
+        let put = client.put(&format!("/lock?key=dapr:orders:order+7&ttl=1m&owner={owner}"));
+        let token = put.send().await.expect(201).token();
+        assert_eq!(unlock(&client, "ann").await, 2, "{owner}");
+        client.delete("/lock?key=dapr:orders:order+7").token(&token).send().await.expect(204);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_read_is_told_in_the_form_of_dapr() {
+    let gateway = Gateway::start(&["--store", "memory:", "--dapr"]).await;
+    let client = Client::new(gateway.address);
+    let bad = async |address: &str, body: &str| {
+        let answer = client.post(address).body(body.to_owned()).send().await;
+        assert_eq!(
+            (answer.status, answer.json()["errorCode"].as_str().unwrap()),
+            (400, "ERR_MALFORMED_REQUEST"),
+            "{body}"
+        );
+        assert!(answer.json()["message"].as_str().is_some());
+    };
+    let lock = "/v1.0-alpha1/lock/orders";
+    for body in ["", "x", "{}", r#"{"resourceId":"7","lockOwner":"a"}"#] {
+        bad(lock, body).await;
+    }
+    let long = "o".repeat(240);
+    for (resource, owner, expiry_s) in [
+        ("", "a", 10),
+        ("7", "", 10),
+        ("7", "a", 0),
+        ("7", "a", -1),
+        ("7", "a", 86_401),
+        ("7", &long, 10),
+        ("7", "a\nb", 10),
+        ("7\n", "a", 10),
+    ] {
+        let body =
+            json!({ "resourceId": resource, "lockOwner": owner, "expiryInSeconds": expiry_s }).to_string();
+        bad(lock, &body).await;
+    }
+    bad("/v1.0-alpha1/lock/a%20b", r#"{"resourceId":"7","lockOwner":"a","expiryInSeconds":10}"#).await;
+    assert!(listed(&client).await.is_empty());
+    let body =
+        json!({ "resourceId": "7", "lockOwner": "o".repeat(239), "expiryInSeconds": 86_400 }).to_string();
+    assert_eq!(client.post(lock).body(body).send().await.expect(200).json(), json!({ "success": true }));
+}

@@ -1,0 +1,123 @@
+//! FleetLock, as its description has it: <https://coreos.github.io/zincati/development/fleetlock/protocol/>.
+
+use futures_util::future::join_all;
+use kit::{Client, Gateway, RedisServer};
+use serde_json::json;
+
+use super::listed;
+use crate::on_each::{each_store_and, each_store_with_slots_and};
+
+async fn ask(client: &Client, step: &str, id: &str, group: &str) -> (u16, String) {
+    let body = json!({ "client_params": { "id": id, "group": group } }).to_string();
+    let call =
+        client.post(&format!("/fleet-lock/v1/{step}")).header("fleet-lock-protocol", "true").body(body);
+    let answer = call.send().await;
+    let kind =
+        if answer.status == 200 { String::new() } else { answer.json()["kind"].as_str().unwrap().to_owned() };
+    (answer.status, kind)
+}
+
+async fn reboots(client: &Client, id: &str) -> u16 {
+    ask(client, "pre-reboot", id, "default").await.0
+}
+
+async fn runs(client: &Client, id: &str) -> u16 {
+    ask(client, "steady-state", id, "default").await.0
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_machine_after_the_other_reboots() {
+    each_store_and(&["--fleet-lock", "default=1", "--max-ttl", "24h"], async |client| {
+        // At each boot, before anything was asked for.
+        assert_eq!(runs(client, "m1").await, 200);
+        assert!(listed(client).await.is_empty(), "that uses something up");
+        assert_eq!(reboots(client, "m1").await, 200);
+        assert_eq!(reboots(client, "m1").await, 200);
+        assert_eq!(ask(client, "pre-reboot", "m2", "default").await, (423, "failed_lock".to_owned()));
+        assert_eq!(runs(client, "m2").await, 200);
+        let [(key, owner)] = &listed(client).await[..] else { panic!("it holds more than one") };
+        assert!(key == "fleet-lock:default" && owner.starts_with("m1 "), "{key} {owner}");
+        assert_eq!(runs(client, "m1").await, 200);
+        assert_eq!(runs(client, "m1").await, 200);
+        assert_eq!(reboots(client, "m2").await, 200);
+        // Its name is used again, and meets no mark of its last release.
+        assert_eq!(runs(client, "m2").await, 200);
+        assert_eq!(reboots(client, "m2").await, 200);
+        assert_eq!(reboots(client, "m1").await, 423);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_has_its_slots() {
+    each_store_with_slots_and(&["--fleet-lock", "default=1,workers=2"], async |client| {
+        let of_workers = async |id| ask(client, "pre-reboot", id, "workers").await.0;
+        assert_eq!(reboots(client, "m1").await, 200);
+        assert_eq!([of_workers("m1").await, of_workers("m2").await, of_workers("m3").await], [200, 200, 423]);
+        assert_eq!(of_workers("m2").await, 200);
+        assert_eq!(ask(client, "steady-state", "m1", "workers").await.0, 200);
+        assert_eq!([of_workers("m3").await, of_workers("m1").await], [200, 423]);
+        assert_eq!(reboots(client, "m2").await, 423, "the other group");
+    })
+    .await;
+}
+
+/// Copies of a request that arrive at once may take two slots. All of them are free when the machine runs.
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_a_machine_took_is_free_when_it_runs() {
+    each_store_with_slots_and(&["--fleet-lock", "default=3"], async |client| {
+        for _ in 0..10 {
+            let asked = join_all((0..6).map(|_| reboots(client, "m1"))).await;
+            assert!(asked.contains(&200), "{asked:?}");
+            assert_eq!(runs(client, "m1").await, 200);
+            assert!(listed(client).await.is_empty());
+        }
+    })
+    .await;
+}
+
+/// The machine is away for longer than the gateway, which may have other settings then.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_that_reboots_keeps_its_slot_while_the_gateway_restarts() {
+    let redis = RedisServer::start().await;
+    let mut gateway = Gateway::on_redis(&redis, &["--fleet-lock", "default=2"]).await;
+    let client = Client::new(gateway.address);
+    assert_eq!([reboots(&client, "m1").await, reboots(&client, "m2").await], [200, 200]);
+    for slots in ["default=2", "default=1", "default=3"] {
+        gateway.kill();
+        gateway = Gateway::on_redis(&redis, &["--fleet-lock", slots]).await;
+        let client = Client::new(gateway.address);
+        assert_eq!([reboots(&client, "m1").await, reboots(&client, "m2").await], [200, 200], "{slots}");
+        assert_eq!(reboots(&client, "m3").await, 423, "those who hold it have said 2");
+    }
+    let client = Client::new(gateway.address);
+    assert_eq!([runs(&client, "m1").await, runs(&client, "m2").await], [200, 200]);
+    assert!(listed(&client).await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_read_is_told_in_the_form_of_the_protocol() {
+    let gateway = Gateway::start(&["--store", "memory:", "--fleet-lock", "default=1"]).await;
+    let client = Client::new(gateway.address);
+    let bad = (400, "bad_request".to_owned());
+    let long = "m".repeat(240);
+    for (id, group) in
+        [("", "default"), ("m1", ""), ("m1", "others"), (&*long, "default"), ("a\nb", "default")]
+    {
+        for step in ["pre-reboot", "steady-state"] {
+            assert_eq!(ask(&client, step, id, group).await, bad, "{step} {id} {group}");
+        }
+    }
+    let address = "/fleet-lock/v1/pre-reboot";
+    for body in
+        ["", "x", "{}", r#"{"client_params":{"id":"m1"}}"#, r#"{"client_params":{"id":1,"group":"default"}}"#]
+    {
+        let answer = client.post(address).header("fleet-lock-protocol", "true").body(body).send().await;
+        assert_eq!((answer.status, answer.json()["kind"].as_str().unwrap()), (400, "bad_request"), "{body}");
+    }
+    let body = r#"{"client_params":{"id":"m1","group":"default"}}"#;
+    let answer = client.post(address).body(body).send().await;
+    assert_eq!((answer.status, answer.json()["kind"].as_str().unwrap()), (400, "bad_request"), "no header");
+    assert!(listed(&client).await.is_empty());
+    assert_eq!(reboots(&client, &"m".repeat(239)).await, 200);
+}

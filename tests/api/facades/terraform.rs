@@ -1,0 +1,169 @@
+//! `LOCK` and `UNLOCK`, with what Terraform 1.0 and OpenTofu send and expect.
+
+use kit::keys::KeysFile;
+use kit::{Client, Gateway, RedisServer, fresh_token};
+use serde_json::json;
+
+use super::listed;
+use crate::on_each::each_store_and;
+
+const LONG: [&str; 3] = ["--terraform", "--max-ttl", "24h"];
+const BOTH_FORMS: [&str; 2] = ["/terraform/k?ttl=24h", "/terraform?key=k&ttl=24h"];
+
+/// As it is sent by Terraform 1.0.3.
+fn lock_info(id: &str, who: &str) -> String {
+    json!({
+        "ID": id, "Operation": "OperationTypeApply", "Info": "", "Who": who, "Version": "1.0.3",
+        "Created": "2026-11-27T12:00:00.123456789Z", "Path": "",
+    })
+    .to_string()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_has_the_lock_until_it_unlocks() {
+    each_store_and(&LONG, async |client| {
+        for form in BOTH_FORMS {
+            let ids = [fresh_token(), fresh_token()];
+            let [lock, unlock] = ["LOCK", "UNLOCK"]
+                .map(|method| move |id: &str| client.call(method, form).body(lock_info(id, "ann@laptop")));
+            lock(&ids[0]).send().await.expect(200);
+            // What is sent again, as after a 503, is the same run.
+            lock(&ids[0]).send().await.expect(200);
+            let owner = format!("ann@laptop OperationTypeApply {}", ids[0]);
+            assert_eq!(listed(client).await, [("k".to_owned(), owner)]);
+            let refused = lock(&ids[1]).send().await.expect(423).json();
+            assert_eq!(refused["ID"], json!(ids[0]));
+            assert_eq!(refused["Who"], "ann@laptop");
+            assert_eq!(refused["Operation"], "OperationTypeApply");
+            assert_eq!(refused["Path"], "k");
+            unlock(&fresh_token()).send().await.expect_problem(409, "held-by-another");
+            unlock(&ids[0]).send().await.expect(200);
+            unlock(&ids[0]).send().await.expect(200);
+            // A late copy of the run's first request.
+            assert_eq!(lock(&ids[0]).send().await.expect(409).json()["ID"], json!(ids[0]));
+            lock(&ids[1]).send().await.expect(200);
+            unlock(&ids[1]).send().await.expect(200);
+            unlock(&fresh_token()).send().await.expect_problem(404, "not-held");
+        }
+    })
+    .await;
+}
+
+/// A run that ends after its lease must be told, and not that all went well.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_is_as_long_as_the_address_says_and_else_a_day() {
+    let gateway = Gateway::start(&["--store", "memory:", "--terraform"]).await;
+    let client = Client::new(gateway.address);
+    let left_ms =
+        async || client.get("/locks/k").send().await.expect(200).json()["expires_in_ms"].as_u64().unwrap();
+    client.call("LOCK", "/terraform/k").body(lock_info("1", "a")).send().await.expect(200);
+    assert!((86_390_000..=86_400_000).contains(&left_ms().await));
+    client.call("UNLOCK", "/terraform/k").body(lock_info("1", "a")).send().await.expect(200);
+    client.call("LOCK", "/terraform/k?ttl=20ms").body(lock_info("2", "a")).send().await.expect(200);
+    kit::eventually("the lease ends", async || client.get("/locks/k").send().await.status == 404).await;
+    client
+        .call("UNLOCK", "/terraform/k")
+        .body(lock_info("2", "a"))
+        .send()
+        .await
+        .expect_problem(404, "not-held");
+    for wrong in ["ttl=25h", "ttl=1", "owner=a", "wait=1s"] {
+        let call = client.call("LOCK", &format!("/terraform/k?{wrong}"));
+        call.body(lock_info("3", "a")).send().await.expect_problem(400, "bad-parameter");
+    }
+    client.get("/locks/k").send().await.expect(404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_goes_on_at_another_gateway() {
+    let redis = RedisServer::start().await;
+    let mut gateway = Gateway::on_redis(&redis, &["--terraform"]).await;
+    let client = Client::new(gateway.address);
+    client.call("LOCK", "/terraform/k").body(lock_info("1", "a")).send().await.expect(200);
+    gateway.kill();
+    let gateway = Gateway::on_redis(&redis, &["--terraform"]).await;
+    let client = Client::new(gateway.address);
+    client.call("LOCK", "/terraform/k").body(lock_info("2", "b")).send().await.expect(423);
+    client.call("LOCK", "/terraform/k").body(lock_info("1", "a")).send().await.expect(200);
+    client.call("UNLOCK", "/terraform/k").body(lock_info("1", "a")).send().await.expect(200);
+    client.get("/locks/k").send().await.expect(404);
+}
+
+/// Where the tool knows no `ID` it sends no body.
+#[tokio::test(flavor = "multi_thread")]
+async fn forcing_a_lock_open_needs_the_right_to_break() {
+    let mut keys = KeysFile::new();
+    let [ci, admin] = [("ci", "\"acquire\""), ("admin", "\"acquire\", \"admin\"")]
+        .map(|(name, rights)| keys.add_for_all(name, rights));
+    keys.write();
+    let flag = keys.flag();
+    let gateway = Gateway::start(&["--store", "memory:", "--terraform", &flag[0], &flag[1]]).await;
+    let client = Client::new(gateway.address);
+    let lock = |id| client.call("LOCK", "/terraform/k").key(&ci).body(lock_info(id, "a"));
+    lock("1").send().await.expect(200);
+    let force = |key| client.call("UNLOCK", "/terraform/k").key(key);
+    force(&ci).send().await.expect_problem(403, "right-missing");
+    lock("2").send().await.expect(423);
+    force(&admin).send().await.expect(200);
+    force(&admin).send().await.expect(200);
+    lock("2").send().await.expect(200);
+    // Newer ones send the ID that a person has typed, and nothing else. Who may lock may unlock.
+    client.call("UNLOCK", "/terraform/k").key(&ci).body(r#"{"ID":"2"}"#).send().await.expect(200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_of_others_is_told_as_well_as_it_can_be() {
+    let gateway = Gateway::start(&["--store", "memory:", "--terraform"]).await;
+    let client = Client::new(gateway.address);
+    for (owner, who) in [("", ""), ("owner=deploy", "deploy"), ("owner=me+on+my+own", "me on")] {
+        let token = client.put(&format!("/lock?key=k&ttl=1m&{owner}")).send().await.expect(201).token();
+        let call = client.call("LOCK", "/terraform/k").body(lock_info("1", "a"));
+        let refused = call.send().await.expect(423).json();
+        assert_eq!(refused["Who"], who, "{refused}");
+        // Only then do newer versions ask again.
+        assert_ne!(refused["ID"], "", "{refused}");
+        client.delete("/locks/k").token(&token).send().await.expect(204);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_read_changes_nothing() {
+    let gateway = Gateway::start(&["--store", "memory:", "--terraform"]).await;
+    let client = Client::new(gateway.address);
+    let long = "x".repeat(65);
+    let bodies = [
+        "".to_owned(),
+        "x".to_owned(),
+        "{}".to_owned(),
+        "[]".to_owned(),
+        lock_info("", "a"),
+        lock_info("a b", "a"),
+        lock_info(&long, "a"),
+        r#"{"ID":7}"#.to_owned(),
+        format!(r#"{{"ID":"1","Who":"{}"}}"#, "w".repeat(16 * 1024)),
+    ];
+    for body in bodies {
+        let answer = client.call("LOCK", "/terraform/k").body(body.clone()).send().await;
+        answer.expect_problem(400, "bad-parameter");
+        if !body.is_empty() {
+            client
+                .call("UNLOCK", "/terraform/k")
+                .body(body)
+                .send()
+                .await
+                .expect_problem(400, "bad-parameter");
+        }
+    }
+    client.get("/terraform/k").send().await.expect_problem(405, "method-not-allowed");
+    client.call("LOCK", "/terraform/").body(lock_info("1", "a")).send().await.expect_problem(400, "bad-key");
+    client.call("LOCK", "/terraform").body(lock_info("1", "a")).send().await.expect_problem(400, "bad-key");
+    assert!(listed(&client).await.is_empty());
+    // Who is long or odd is shown as far as that goes.
+    let call = client.call("LOCK", "/terraform/k").body(lock_info("1", &"ä\tb ".repeat(100)));
+    call.send().await.expect(200);
+    let [(_, owner)] = &listed(&client).await[..] else { panic!() };
+    assert!(
+        owner.starts_with("ä-b-ä-b-") && owner.ends_with(" OperationTypeApply 1") && owner.len() <= 256,
+        "{owner}"
+    );
+}
