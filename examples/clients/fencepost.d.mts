@@ -24,9 +24,11 @@ export class Superseded extends Lost {
 export class NothingDone extends Error {}
 
 export interface Lease {
-  readonly key: string;
+  readonly key: string | readonly string[];
   readonly token: string;
+  /** Of one lock. Of several, each has its own. */
   readonly fencingToken: number;
+  readonly fencingTokens: { readonly [key: string]: number };
   readonly slot?: number;
   readonly endsAt: number;
   readonly signal: AbortSignal;
@@ -50,9 +52,9 @@ export type Settings = { retryForMs?: number; tryForMs?: number; apiKey?: string
 
 export class Fencepost {
   constructor(urls?: string | Iterable<string>, settings?: Settings);
-  acquire(key: string, options?: LockOptions): Promise<Lease>;
+  acquire(key: string | readonly string[], options?: LockOptions): Promise<Lease>;
   renew(lease: Lease, ttlMs?: number): Promise<void>;
   release(lease: Lease): Promise<void>;
-  hold<T>(key: string, options: LockOptions, work: (lease: Lease) => Promise<T>): Promise<T>;
+  hold<T>(key: string | readonly string[], options: LockOptions, work: (lease: Lease) => Promise<T>): Promise<T>;
   once(key: string, options: OnceOptions, work: (place: Place) => Promise<Made>): Promise<Result>;
 }

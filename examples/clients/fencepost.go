@@ -104,14 +104,17 @@ var (
 // The longest wait of one request. A dead gateway is noticed before the ticket in the wait queue expires.
 const longestWait = 5 * time.Second
 
-// Lease is a lock that you hold. Show FencingToken to what the lock protects.
+// Lease is a lock that you hold, or several. Show FencingToken to what the lock protects. Of several locks each has a
+// number of its own, in FencingTokens.
 type Lease struct {
-	Key, Token   string
-	FencingToken int64
-	Slot         int // From 1 on, if several may hold the lock. No other holder has it.
-	mutex        sync.Mutex
-	endsAt       time.Time
-	record       *record // Of a piece of work. A lock has none.
+	Key, Token    string
+	Keys          []string
+	FencingToken  int64
+	FencingTokens map[string]int64
+	Slot          int // From 1 on, if several may hold the lock. No other holder has it.
+	mutex         sync.Mutex
+	endsAt        time.Time
+	record        *record // Of a piece of work. A lock has none.
 }
 
 // What is told and known of a piece of work, besides the lease.
@@ -203,10 +206,15 @@ func New(urls string) (*Client, error) {
 // Acquire takes a lock. The error is ErrBusy if it is not free within Wait, and ErrUnavailable at once if all gateways
 // are away. When ctx ends, Acquire leaves the wait queue.
 func (c *Client) Acquire(ctx context.Context, key string, o Options) (*Lease, error) {
+	return c.AcquireAll(ctx, []string{key}, o)
+}
+
+// AcquireAll takes the locks of all these keys, or none.
+func (c *Client) AcquireAll(ctx context.Context, keys []string, o Options) (*Lease, error) {
 	if o.TTL == 0 {
 		o.TTL = 30 * time.Second
 	}
-	lease, err := newLease(key)
+	lease, err := newLease(keys...)
 	if err != nil {
 		return nil, err
 	}
@@ -223,10 +231,10 @@ func (c *Client) Acquire(ctx context.Context, key string, o Options) (*Lease, er
 	return lease, nil
 }
 
-func newLease(key string) (*Lease, error) {
+func newLease(keys ...string) (*Lease, error) {
 	random := make([]byte, 16)
 	_, err := rand.Read(random)
-	return &Lease{Key: key, Token: fmt.Sprintf("%x", random)}, err
+	return &Lease{Key: strings.Join(keys, ", "), Keys: keys, Token: fmt.Sprintf("%x", random)}, err
 }
 
 func (c *Client) take(ctx context.Context, lease *Lease, o Options, query url.Values) error {
@@ -252,12 +260,35 @@ func (c *Client) leave(lease *Lease, isClean bool) error {
 	if lease.record != nil && isClean {
 		query.Set("clean", "true")
 	}
-	return c.call(context.Background(), "DELETE", lease, query, time.Now().Add(c.TryFor), time.Time{}, false)
+	return c.each(context.Background(), "DELETE", lease, query, time.Now().Add(c.TryFor))
 }
 
 // Renew lengthens a lease to this time from now on.
 func (c *Client) Renew(ctx context.Context, lease *Lease, ttl time.Duration) error {
-	return c.call(ctx, "PATCH", lease, url.Values{"ttl": {inMs(ttl)}}, lease.EndsAt(), time.Time{}, false)
+	return c.each(ctx, "PATCH", lease, url.Values{"ttl": {inMs(ttl)}}, lease.EndsAt())
+}
+
+// The same of each lock. One that fails keeps none of the others from it.
+func (c *Client) each(ctx context.Context, method string, l *Lease, query url.Values, until time.Time) (failed error) {
+	if len(l.Keys) == 1 {
+		return c.call(ctx, method, l, query, until, time.Time{}, false)
+	}
+	var endsAt time.Time
+	for _, key := range l.Keys {
+		one := &Lease{Key: key, Keys: []string{key}, Token: l.Token, record: l.record}
+		if err := c.call(ctx, method, one, query, until, time.Time{}, false); err != nil && failed == nil {
+			failed = err
+		}
+		if endsAt.IsZero() || one.endsAt.Before(endsAt) {
+			endsAt = one.endsAt
+		}
+	}
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	if method == "PATCH" && failed == nil {
+		l.endsAt = endsAt
+	}
+	return failed
 }
 
 // Release gives a lock back.
@@ -266,19 +297,26 @@ func (c *Client) Release(ctx context.Context, lease *Lease) error {
 	if time.Now().After(lease.EndsAt()) { // The lock is free by itself: one try is enough.
 		until = time.Now().Add(c.TryFor)
 	}
-	return c.call(ctx, "DELETE", lease, url.Values{}, until, time.Time{}, false)
+	return c.each(ctx, "DELETE", lease, url.Values{}, until)
 }
 
 // Hold takes a lock, renews it during the work, and releases it. If the lease is lost, the context of the work is
 // canceled, and the error is ErrLost.
 func (c *Client) Hold(ctx context.Context, key string, o Options, work func(context.Context, *Lease) error) error {
+	return c.HoldAll(ctx, []string{key}, o, work)
+}
+
+// HoldAll does the same with the locks of all these keys, or of none.
+func (c *Client) HoldAll(ctx context.Context, keys []string, o Options,
+	work func(context.Context, *Lease) error) error {
 	if o.TTL == 0 {
 		o.TTL = 30 * time.Second
 	}
-	lease, err := c.Acquire(ctx, key, o)
+	lease, err := c.AcquireAll(ctx, keys, o)
 	if err != nil {
 		return err
 	}
+	key := lease.Key
 	working, stop, isLost := c.renews(ctx, lease, o.TTL)
 	hasEnded := false
 	defer func() {
@@ -336,7 +374,7 @@ func (c *Client) renews(ctx context.Context, lease *Lease, ttl time.Duration) (c
 func (c *Client) call(ctx context.Context, method string, l *Lease, query url.Values, until, waitUntil time.Time,
 	isNew bool) error {
 	failed, isDoubtful, isReached, isWrong := 0, !isNew, !isNew, true
-	query.Set("key", l.Key)
+	query["key"] = l.Keys
 	tryFor, doubtful := c.TryFor, []string(nil)
 	if method == "PATCH" { // One gateway that hangs must not use up a lease that another one can renew.
 		tryFor = least(tryFor, time.Until(until)/2)
@@ -432,6 +470,10 @@ func (l *Lease) accepts(method string, sent time.Time, status int, text []byte, 
 		Slot           int    `json:"slot"`
 		Earlier        *int64 `json:"earlier"`
 		MaxResultBytes int64  `json:"max_result_bytes"`
+		Locks          []struct {
+			Key          string `json:"key"`
+			FencingToken int64  `json:"fencing_token"`
+		} `json:"locks"` // Of several.
 	}
 	isBegin := l.record != nil && method == "PUT"
 	if method == "DELETE" {
@@ -441,7 +483,17 @@ func (l *Lease) accepts(method string, sent time.Time, status int, text []byte, 
 	} else if status != http.StatusCreated && (isBegin || status != http.StatusOK) {
 		return false
 	}
-	isWhole := json.Unmarshal(text, &grant) == nil && grant.FencingToken > 0 && (grant.Earlier != nil || !isBegin)
+	isWhole := json.Unmarshal(text, &grant) == nil && (grant.Earlier != nil || !isBegin)
+	numbers := map[string]int64{l.Key: grant.FencingToken}
+	if len(l.Keys) > 1 {
+		numbers = map[string]int64{}
+		for _, lock := range grant.Locks {
+			numbers[lock.Key] = lock.FencingToken
+		}
+	}
+	for _, key := range l.Keys {
+		isWhole = isWhole && numbers[key] > 0
+	}
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
 	if method == "POST" {
@@ -449,7 +501,7 @@ func (l *Lease) accepts(method string, sent time.Time, status int, text []byte, 
 	} else if !isWhole || grant.TTLMs <= 0 {
 		return false
 	}
-	l.FencingToken, l.Slot = grant.FencingToken, grant.Slot
+	l.FencingToken, l.FencingTokens, l.Slot = grant.FencingToken, numbers, grant.Slot
 	l.endsAt = sent.Add(time.Duration(grant.TTLMs) * time.Millisecond)
 	if isBegin {
 		l.record.earlier, l.record.maxResultBytes = *grant.Earlier, grant.MaxResultBytes

@@ -54,7 +54,10 @@ function isDone(method, path, status, body) { // A proxy may answer 200 with any
   if (method === "DELETE") return status === 204;
   const isBegin = method === "PUT" && path === "/once"; // There, 200 is somebody's result.
   const isPositive = (number) => Number.isInteger(number) && number > 0;
-  const isWhole = isPositive(body?.fencing_token) && isPositive(method === "POST" ? body.kept_ms : body.ttl_ms);
+  // Of several locks, each has its number.
+  const locks = Array.isArray(body?.locks) && body.locks.length ? body.locks : [body];
+  const isTaken = locks.every((lock) => isPositive(lock?.fencing_token));
+  const isWhole = isTaken && isPositive(method === "POST" ? body.kept_ms : body.ttl_ms);
   return isWhole && (isBegin ? status === 201 && Number.isInteger(body.earlier) : status === 200 || status === 201);
 }
 function replayed(status, body, headers) {
@@ -81,9 +84,12 @@ const now = () => performance.now(); // It stands still while the machine sleeps
 /** Show `fencingToken` to what the lock protects. `endsAt` is by `performance.now()`, and never too late. */
 export class Lease {
   /** `signal` aborts when the lease is lost, and when the `signal` that was given to `hold` aborts. */
-  constructor(key, token, fencingToken, endsAt, canceled) {
+  constructor(key, token, grant, sentAt, canceled) {
     const end = new AbortController(), signal = canceled ? AbortSignal.any([end.signal, canceled]) : end.signal;
-    Object.assign(this, { key, token, fencingToken, endsAt, signal, end });
+    const { fencing_token: fencingToken, slot, locks = [{ key, fencing_token: fencingToken }] } = grant;
+    // Of several locks each has a number of its own.
+    const fencingTokens = Object.fromEntries(locks.map((lock) => [lock.key, lock.fencing_token]));
+    Object.assign(this, { key, token, fencingToken, fencingTokens, slot, endsAt: sentAt + grant.ttl_ms, signal, end });
   }
   /** Throws `Lost` if someone else may hold the lock. */
   check() {
@@ -118,14 +124,14 @@ export class Fencepost {
 
   /**
    * Throws `Busy` if the lock is not free within `waitMs`, and `Unavailable` at once if all gateways are away. With
-   * `slots`, a number or "any", so many may hold the lock at once: then the lease has a `slot`.
+   * `slots`, a number or "any", so many may hold the lock at once: then the lease has a `slot`. Of a list of keys it
+   * takes all locks, or none.
    */
   async acquire(key, { ttlMs = 30_000, waitMs = 0, owner = "", slots = 1, signal } = {}) {
     const token = crypto.randomUUID(), query = { ttl: `${Math.round(ttlMs)}ms`, ...(owner && { owner }) };
     if (slots !== 1) query.slots = slots;
     const [sentAt, grant] = await this.take(key, token, ttlMs, waitMs, query, { signal });
-    const lease = new Lease(key, token, grant.fencing_token, sentAt + grant.ttl_ms, signal);
-    return Object.assign(lease, { slot: grant.slot });
+    return new Lease(key, token, grant, sentAt, signal);
   }
 
   async take(key, token, ttlMs, waitMs, query, more) {
@@ -143,19 +149,26 @@ export class Fencepost {
 
   async leave(path, key, token, isClean = true) {
     const query = path === "/once" && isClean ? { clean: "true" } : {};
-    await this.call("DELETE", key, token, now() + this.tryForMs, query, { path });
+    await this.free(key, token, now() + this.tryForMs, query, { path });
+  }
+
+  async free(key, token, until, query, more) {
+    const free = (one) => this.call("DELETE", one, token, until, query, more);
+    const freed = await Promise.allSettled([key].flat().map(free));
+    for (const { reason } of freed) if (reason) throw reason; // It has left none of the others behind.
   }
 
   async renew(lease, ttlMs = 30_000) {
     const query = { ttl: `${Math.round(ttlMs)}ms` };
     const { key, token, endsAt, path } = lease;
-    const [sentAt, grant] = await this.call("PATCH", key, token, endsAt, query, { path });
-    lease.endsAt = Math.max(lease.endsAt, sentAt + grant.ttl_ms);
+    const renewing = [key].flat().map((one) => this.call("PATCH", one, token, endsAt, query, { path }));
+    const ends = (await Promise.all(renewing)).map(([sentAt, grant]) => sentAt + grant.ttl_ms);
+    lease.endsAt = Math.max(lease.endsAt, Math.min(...ends));
   }
 
   async release({ key, token, endsAt, end }) { // If the lease is over, the lock is free by itself: one try is enough.
     const isOver = end?.signal.aborted || now() >= endsAt;
-    await this.call("DELETE", key, token, now() + (isOver ? this.tryForMs : this.retryForMs));
+    await this.free(key, token, now() + (isOver ? this.tryForMs : this.retryForMs));
   }
 
   /** Renews during the work. If the lease is lost, `signal` aborts, `check` throws `Lost`, and so does the end. */
@@ -219,7 +232,7 @@ export class Fencepost {
     const headers = fingerprint ? { "Once-Fingerprint": fingerprint } : {};
     const [sentAt, said] = await this.take(key, token, ttlMs, waitMs, query, { path: "/once", headers, signal });
     if (said.wasReplayed) return said;
-    const place = new Place(key, token, said.fencing_token, sentAt + said.ttl_ms, signal);
+    const place = new Place(key, token, said, sentAt, signal);
     return Object.assign(place, { earlier: said.earlier, maxResultBytes: said.max_result_bytes, query, headers });
   }
 
@@ -261,7 +274,8 @@ export class Fencepost {
     const tryForMs = method === "PATCH" ? Math.min(this.tryForMs, (until - now()) / 2) : this.tryForMs;
     for (;;) {
       const url = this.urls[0], sentAt = now(), waitMs = Math.min(LONGEST_WAIT_MS, Math.max(0, waitUntil - sentAt));
-      const asked = new URLSearchParams({ key, ...query, ...(waitUntil && { wait: `${Math.round(waitMs)}ms` }) });
+      const asked = new URLSearchParams({ ...query, ...(waitUntil && { wait: `${Math.round(waitMs)}ms` }) });
+      for (const one of [key].flat()) asked.append("key", one);
       const timeoutMs = Math.max(100, Math.min(until - sentAt, tryForMs + waitMs));
       const shown = { ...this.headers, ...extra, "Lease-Token": token };
       let { status, data, headers } = await this.send(method, `${url}${path}?${asked}`, shown, sent, timeoutMs, signal);

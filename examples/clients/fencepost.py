@@ -48,9 +48,14 @@ def is_done(method: str, path: str, status: int, body: Any) -> bool:  # A proxy 
     if method == "DELETE": return status == 204
     is_begin = (method, path) == ("PUT", "/once")  # There, 200 is somebody's result.
     is_grant = status == 201 or status == 200 and not is_begin
-    names = ("fencing_token", "kept_ms" if method == "POST" else "ttl_ms")
-    is_whole = isinstance(body, dict) and all(type(body.get(name)) is int and body[name] > 0 for name in names)
+    def has(told: Any, name: str) -> bool:
+        return isinstance(told, dict) and type(told.get(name)) is int and told[name] > 0
+    locks = body.get("locks") if isinstance(body, dict) else None  # Of several. Of one, the number stands in the body.
+    is_whole = has(body, "kept_ms" if method == "POST" else "ttl_ms") and all(
+        has(lock, "fencing_token") for lock in (locks if isinstance(locks, list) and locks else [body]))
     return is_grant and is_whole and (not is_begin or type(body.get("earlier")) is int)
+Keys = str | tuple[str, ...]  # One, or several at once.
+def each(key: Keys) -> tuple[str, ...]: return (key,) if isinstance(key, str) else tuple(key)
 def now() -> float:  # This clock goes on while the machine sleeps.
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
@@ -76,10 +81,16 @@ def replayed(status: int, body: bytes, headers: Any) -> Result | None:
 class Lease:
     """Show `fencing_token` to what the lock protects. `ends_at` is by `now`, and never too late."""
     path = "/lock"
-    def __init__(self, key: str, token: str, sent: float, grant: Any) -> None:
+    def __init__(self, key: Keys, token: str, sent: float, grant: Any) -> None:
         self.key, self.token, self.ends_at, self.lost = key, token, sent + grant["ttl_ms"] / 1000, threading.Event()
-        self.fencing_token: int = grant["fencing_token"]
+        locks = grant.get("locks") or [grant | {"key": key}]
+        self.fencing_tokens: dict[str, int] = {lock["key"]: lock["fencing_token"] for lock in locks}
         self.slot: int | None = grant.get("slot")  # If several may hold the lock: a number from 1 on that no other has.
+    @property
+    def fencing_token(self) -> int:
+        """Of several locks each has its own, in `fencing_tokens`: then there is no such number."""
+        [number] = self.fencing_tokens.values()
+        return number
     def check(self) -> None:
         """Raises `Lost` if someone else may hold the lock."""
         if self.lost.is_set() or now() >= self.ends_at: raise Lost(f"{self.key}: the lease is over")
@@ -131,16 +142,16 @@ class Fencepost:
         if not re.fullmatch("[!-~]*", api_key): raise Refused("the API key has characters that no key has")
         self.headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
-    def acquire(self, key: str, ttl_s: float = 30, wait_s: float = 0, owner: str = "", token: str = "",
+    def acquire(self, key: Keys, ttl_s: float = 30, wait_s: float = 0, owner: str = "", token: str = "",
                 slots: int | str = 1) -> Lease:
         """Raises `Busy` if the lock is not free within `wait_s`, and `Unavailable` at once if all gateways are away.
-        `slots`, a number or "any", is how many may hold it at once."""
+        `slots`, a number or "any", is how many may hold it at once. Of a tuple of keys it takes all locks, or none."""
         query = {"ttl": f"{round(ttl_s * 1000)}ms"} | ({"owner": owner} if owner else {})
         if slots != 1: query["slots"] = str(slots)
         token = token or uuid.uuid4().hex
         return Lease(key, token, *self._take("/lock", key, token, ttl_s, wait_s, query))
 
-    def _take(self, path: str, key: str, token: str, ttl_s: float, wait_s: float, query: dict[str, str],
+    def _take(self, path: str, key: Keys, token: str, ttl_s: float, wait_s: float, query: dict[str, str],
               headers: dict[str, str] = {}) -> tuple[float, Any]:
         wait_until, until = now() + wait_s if wait_s else 0, now() + wait_s + self.retry_for_s
         try:
@@ -155,21 +166,31 @@ class Fencepost:
                 with suppress(Exception): self._leave(path, key, token)
             raise
 
-    def _leave(self, path: str, key: str, token: str, is_clean: bool = True) -> None:
+    def _leave(self, path: str, key: Keys, token: str, is_clean: bool = True) -> None:
         query = {"clean": "true"} if path == "/once" and is_clean else {}
-        self.call("DELETE", key, token, now() + self.try_for_s, query, path=path)
+        self._free(path, key, token, now() + self.try_for_s, query)
+
+    def _free(self, path: str, key: Keys, token: str, until: float, query: dict[str, str] = {}) -> None:
+        failed: Exception | None = None
+        for one in each(key):  # One that fails leaves none of the others behind.
+            try: self.call("DELETE", one, token, until, query, path=path)
+            except Exception as error: failed = failed or error
+        if failed: raise failed
 
     def renew(self, lease: Lease, ttl_s: float = 30) -> None:
-        query = {"ttl": f"{round(ttl_s * 1000)}ms"}
-        sent, grant = self.call("PATCH", lease.key, lease.token, lease.ends_at, query, path=lease.path)
-        lease.ends_at = max(lease.ends_at, sent + grant["ttl_ms"] / 1000)
+        query, ends = {"ttl": f"{round(ttl_s * 1000)}ms"}, []
+        for key in each(lease.key):
+            sent, grant = self.call("PATCH", key, lease.token, lease.ends_at, query, path=lease.path)
+            ends.append(sent + grant["ttl_ms"] / 1000)
+        lease.ends_at = max(lease.ends_at, min(ends))
 
     def release(self, lease: Lease) -> None:
         is_over = lease.lost.is_set() or now() >= lease.ends_at  # The lock is free by itself: one try is enough.
-        self.call("DELETE", lease.key, lease.token, now() + (self.try_for_s if is_over else self.retry_for_s))
+        until = now() + (self.try_for_s if is_over else self.retry_for_s)
+        self._free("/lock", lease.key, lease.token, until)
 
     @contextmanager
-    def hold(self, key: str, ttl_s: float = 30, wait_s: float = 0, owner: str = "",
+    def hold(self, key: Keys, ttl_s: float = 30, wait_s: float = 0, owner: str = "",
              slots: int | str = 1) -> Iterator[Lease]:
         """Renews in the background. If the lease is lost, `lost` is set, `check` raises `Lost`, and so does the end."""
         lease = self.acquire(key, ttl_s, wait_s, owner, slots=slots)
@@ -243,7 +264,7 @@ class Fencepost:
         except Busy as busy: number = busy.problem.get("worker", {}).get("fencing_token", 0)
         raise Superseded(f"{key}: another worker has taken over", {"fencing_token": number})
 
-    def call(self, method: str, key: str, token: str, until: float, query: dict[str, str] = {}, wait_until: float = 0,
+    def call(self, method: str, key: Keys, token: str, until: float, query: dict[str, str] = {}, wait_until: float = 0,
              is_new: bool = False, path: str = "/lock", headers: dict[str, str] = {},
              body: bytes | None = None) -> tuple[float, Any]:
         """The same request with the same token until it is answered. A gateway that fails is asked last from then on.
@@ -255,9 +276,9 @@ class Fencepost:
         while True:
             url, sent = self.urls[0], now()
             wait_s = min(WAIT_S, max(0.0, wait_until - sent))
-            asked = {"key": key} | query | ({"wait": f"{round(wait_s * 1000)}ms"} if wait_until else {})
+            asked = {"key": each(key)} | query | ({"wait": f"{round(wait_s * 1000)}ms"} if wait_until else {})
             shown = self.headers | {"Lease-Token": token} | headers
-            request = Request(f"{url}{path}?{urlencode(asked)}", data=body, method=method, headers=shown)
+            request = Request(f"{url}{path}?{urlencode(asked, doseq=True)}", data=body, method=method, headers=shown)
             status, data, said = self._send(request, max(0.1, min(until - sent, try_for_s + wait_s)))
             if path == "/once" and method == "PUT" and (result := replayed(status, data, said)): return sent, result
             answer: Any = None

@@ -7,8 +7,8 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from typing import Any, AsyncIterator, Awaitable, Callable, Coroutine, TypeVar
 
-from fencepost import (Abandoned, Busy, Fencepost, FencepostError, Lease, Lost, Mismatch, NothingDone, Place, Refused,
-                       Result, Superseded, Unavailable, Unknown, now, result_of)
+from fencepost import (Abandoned, Busy, Fencepost, FencepostError, Keys, Lease, Lost, Mismatch, NothingDone, Place,
+                       Refused, Result, Superseded, Unavailable, Unknown, now, result_of)
 
 __all__ = ["Abandoned", "AsyncFencepost", "AsyncLease", "AsyncPlace", "Busy", "FencepostError", "Lost", "Mismatch",
            "NothingDone", "Refused", "Result", "Superseded", "Unavailable", "Unknown"]
@@ -52,13 +52,13 @@ class AsyncFencepost:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.blocking = Fencepost(*args, **kwargs)
 
-    async def acquire(self, key: str, ttl_s: float = 30, wait_s: float = 0, owner: str = "",
+    async def acquire(self, key: Keys, ttl_s: float = 30, wait_s: float = 0, owner: str = "",
                       slots: int | str = 1) -> AsyncLease:
         token = uuid.uuid4().hex
         def take() -> Lease: return self.blocking.acquire(key, ttl_s, wait_s, owner, token, slots)
         return AsyncLease(await self._take("/lock", key, token, take))
 
-    async def _take(self, path: str, key: str, token: str, take: Callable[[], T]) -> T:
+    async def _take(self, path: str, key: Keys, token: str, take: Callable[[], T]) -> T:
         is_canceled = threading.Event()
 
         def free() -> None: self.blocking._leave(path, key, token)
@@ -82,7 +82,7 @@ class AsyncFencepost:
         await to_the_end(in_thread(lambda: self.blocking.release(lease)))
 
     @asynccontextmanager
-    async def hold(self, key: str, ttl_s: float = 30, wait_s: float = 0, owner: str = "",
+    async def hold(self, key: Keys, ttl_s: float = 30, wait_s: float = 0, owner: str = "",
                    slots: int | str = 1) -> AsyncIterator[AsyncLease]:
         """Renews in a task. If the lease is lost, `lost` is set, `check` raises `Lost`, and so does the end."""
         lease = await self.acquire(key, ttl_s, wait_s, owner, slots)

@@ -166,6 +166,11 @@ func do(words []string) (string, error) {
 			return "", err
 		}
 		return fmt.Sprint("granted ", lease.FencingToken, " ", lease.Slot), nil
+	case "both":
+		if lease, err = client.AcquireAll(ctx, words[1:3], times(words[1:])); err != nil {
+			return "", err
+		}
+		return fmt.Sprint("granted ", lease.FencingTokens[words[1]], " ", lease.FencingTokens[words[2]]), nil
 	case "renew":
 		return "renewed", client.Renew(ctx, lease, seconds(words[1]))
 	case "release":

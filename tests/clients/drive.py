@@ -85,6 +85,9 @@ def do(fencepost: Fencepost, lease: Lease | None, words: list[str]) -> Lease | N
         case ["share", key, ttl_s, slots]:
             lease = fencepost.acquire(key, float(ttl_s), slots=slots if slots == "any" else int(slots))
             say(f"granted {lease.fencing_token} {lease.slot}")
+        case ["both", key, other, ttl_s, wait_s]:
+            lease = fencepost.acquire((key, other), float(ttl_s), float(wait_s))
+            say(f"granted {lease.fencing_tokens[key]} {lease.fencing_tokens[other]}")
         case ["renew", ttl_s] if lease:
             fencepost.renew(lease, float(ttl_s))
             say("renewed")

@@ -86,6 +86,10 @@ async function act([verb, ...args]: string[]): Promise<void> {
     const [key = "", ttl, slots] = args;
     lease = await fencepost.acquire(key, { ttlMs: Number(ttl) * 1000, slots: slots === "any" ? slots : Number(slots) });
     say(`granted ${lease.fencingToken} ${lease.slot}`);
+  } else if (verb === "both") {
+    const [key = "", other = "", ttl, wait] = args;
+    lease = await fencepost.acquire([key, other], { ttlMs: Number(ttl) * 1000, waitMs: Number(wait) * 1000 });
+    say(`granted ${lease.fencingTokens[key]} ${lease.fencingTokens[other]}`);
   } else if (verb === "renew" && lease) {
     await fencepost.renew(lease, Number(args[0]) * 1000);
     say("renewed");

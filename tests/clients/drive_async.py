@@ -65,6 +65,9 @@ async def do(fencepost: AsyncFencepost, lease: AsyncLease | None, words: list[st
         case ["share", key, ttl_s, slots]:
             lease = await fencepost.acquire(key, float(ttl_s), slots=slots if slots == "any" else int(slots))
             say(f"granted {lease.fencing_token} {lease.slot}")
+        case ["both", key, other, ttl_s, wait_s]:
+            lease = await fencepost.acquire((key, other), float(ttl_s), float(wait_s))
+            say(f"granted {lease.fencing_tokens[key]} {lease.fencing_tokens[other]}")
         case ["renew", ttl_s] if lease:
             await fencepost.renew(lease, float(ttl_s))
             say("renewed")

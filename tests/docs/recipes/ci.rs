@@ -1,10 +1,13 @@
-//! Steps of pipelines, and a CronJob of Kubernetes.
+//! Steps of pipelines, and a CronJob and a Deployment of Kubernetes.
 
 use std::fs;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 
 use super::{Scene, on_each_gateway, yaml};
+use crate::deploying::manifests;
 use crate::pages::file;
 use kit::eventually;
 use kit::gateway::program;
@@ -13,6 +16,7 @@ on_each_gateway!(
     two_pipelines_of_github_deploy_one_after_the_other,
     two_pipelines_of_gitlab_deploy_one_after_the_other,
     of_several_clusters_with_the_cronjob_one_does_the_work,
+    of_the_pods_of_a_deployment_one_leads,
 );
 
 const DEPLOY: &str = "#!/usr/bin/env bash
@@ -125,4 +129,39 @@ async fn of_several_clusters_with_the_cronjob_one_does_the_work(scene: Scene) {
         }
     }
     assert_eq!(scene.read("notes"), "reported with its token\n");
+}
+
+/// A pod is its container's command here, which ends with what it has started.
+async fn of_the_pods_of_a_deployment_one_leads(scene: Scene) {
+    let deployment = manifests(&file("leader.yaml")).await.remove(0);
+    assert_eq!(deployment["spec"]["strategy"]["type"], "Recreate");
+    let container = &deployment["spec"]["template"]["spec"]["containers"][0];
+    // It serves until its pod is deleted.
+    scene.program(
+        "serve",
+        "#!/bin/sh\necho \"leads ${FENCING_TOKEN:+with its token}\" >>notes\nexec sleep 600\n",
+    );
+    let start = || {
+        let map = |word: &str| match word {
+            "/tools/fencepost" => program().to_owned(),
+            "/app/serve" => scene.shell.path("serve").display().to_string(),
+            _ => word.to_owned(),
+        };
+        let command: Vec<_> = words(&container["command"]).into_iter().map(map).collect();
+        let arguments: Vec<_> = command[1..].iter().map(String::as_str).collect();
+        scene.command(&command[0], &arguments).spawn().unwrap()
+    };
+    let look = async || scene.client.get("/locks/leader:orders").send().await;
+    let first = start();
+    eventually("the first leads", async || scene.read("notes").lines().count() == 1).await;
+    let second = start();
+    eventually("the second waits", async || look().await.json()["waiters"] == 1).await;
+    for (pod, leaders) in [(first, 2), (second, 2)] {
+        // As Kubernetes deletes a pod.
+        kill(Pid::from_raw(pod.id().unwrap().cast_signed()), Signal::SIGTERM).unwrap();
+        Scene::end(pod).await;
+        eventually("the next leads", async || scene.read("notes").lines().count() == leaders).await;
+    }
+    assert_eq!(scene.read("notes"), "leads with its token\n".repeat(2));
+    look().await.expect_problem(404, "not-held");
 }
