@@ -6,7 +6,7 @@ use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{FromRequest, Request};
 use axum::http::header::CONTENT_LENGTH;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, Uri};
+use axum::http::{HeaderMap, Uri, Version};
 use http_body_util::{BodyExt, Limited};
 use tokio::time::timeout;
 
@@ -224,13 +224,21 @@ pub(super) async fn refuse_body(headers: &HeaderMap, mut body: Body) -> Result<(
     timeout(BODY_TIMEOUT, look).await.unwrap_or_else(|_| refuse("the body did not end in time: send none"))
 }
 
-/// Reads the small body of a tool's request; one that is empty is there too.
-pub(super) async fn read_small_body(body: Body) -> Result<Bytes, Problem> {
+/// Reads the small body of a tool's request. One that is empty is there too, if it is certain that it is no lost one: over HTTP/2
+/// a stream that its client resets may look like one that has ended, and over HTTP/1.0 a body without a length is none.
+pub(super) async fn read_small_body(parts: &Parts, body: Body) -> Result<Bytes, Problem> {
     let limited = Limited::new(body, LARGEST_SMALL_BODY);
     let collected = timeout(BODY_TIMEOUT, limited.collect()).await;
     let collected = collected.map_err(|_| bad_parameter("body", "the body did not end in time"))?;
     let detail = format!("the body ended too early, or has more than {LARGEST_SMALL_BODY} bytes");
-    Ok(collected.map_err(|_| bad_parameter("body", detail))?.to_bytes())
+    let bytes = collected.map(|body| body.to_bytes()).ok();
+    let announced =
+        parts.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+    let is_whole = |bytes: &Bytes| match announced {
+        Some(length) => bytes.len() == length,
+        None => !bytes.is_empty() || parts.version >= Version::HTTP_11,
+    };
+    bytes.filter(is_whole).ok_or_else(|| bad_parameter("body", detail))
 }
 
 fn bad_key(detail: impl Into<String>) -> Problem {

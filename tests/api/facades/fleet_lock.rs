@@ -121,3 +121,19 @@ async fn what_cannot_be_read_is_told_in_the_form_of_the_protocol() {
     assert!(listed(&client).await.is_empty());
     assert_eq!(reboots(&client, &"m".repeat(239)).await, 200);
 }
+
+/// A look names a hundred of those who hold a lock by slots.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_that_may_be_one_of_too_many_is_not_told_that_it_holds_nothing() {
+    let gateway = Gateway::start(&["--store", "memory:", "--fleet-lock", "default=100"]).await;
+    let client = Client::new(gateway.address);
+    let others = async |count: usize| {
+        for _ in 0..count {
+            client.put("/lock?key=fleet-lock:default&slots=any&ttl=1h").send().await.expect(201);
+        }
+    };
+    others(100).await;
+    assert_eq!(runs(&client, "m1").await, 200, "all are known");
+    others(1).await;
+    assert_eq!(ask(&client, "steady-state", "m1", "default").await, (503, "failed_unlock".to_owned()));
+}

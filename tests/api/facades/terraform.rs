@@ -3,6 +3,7 @@
 use kit::keys::KeysFile;
 use kit::{Client, Gateway, RedisServer, fresh_token};
 use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::listed;
 use crate::on_each::each_store_and;
@@ -166,4 +167,27 @@ async fn what_cannot_be_read_changes_nothing() {
         owner.starts_with("ä-b-ä-b-") && owner.ends_with(" OperationTypeApply 1") && owner.len() <= 256,
         "{owner}"
     );
+}
+
+/// A body that got lost must not look like one that is empty, which forces the lock open.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_was_cut_off_forces_nothing_open() {
+    let gateway = Gateway::start(&["--store", "memory:", "--terraform"]).await;
+    let client = Client::new(gateway.address);
+    client.call("LOCK", "/terraform/k").body(lock_info("1", "a")).send().await.expect(200);
+    for (version, length) in [("1.1", "content-length: 9\r\n"), ("1.0", "content-length: 9\r\n"), ("1.0", "")]
+    {
+        let mut socket = tokio::net::TcpStream::connect(gateway.address).await.unwrap();
+        let request =
+            format!("UNLOCK /terraform/k HTTP/{version}\r\nhost: {}\r\n{length}\r\n", gateway.address);
+        socket.write_all(request.as_bytes()).await.unwrap();
+        socket.shutdown().await.unwrap();
+        let mut said = Vec::new();
+        socket.read_to_end(&mut said).await.unwrap();
+        let said = String::from_utf8_lossy(&said).into_owned();
+        assert!(said.is_empty() || said.contains(" 400 "), "{version} {length}: {said}");
+        client.get("/locks/k").send().await.expect(200);
+    }
+    client.call("UNLOCK", "/terraform/k").header("content-length", "0").send().await.expect(200);
+    client.get("/locks/k").send().await.expect(404);
 }

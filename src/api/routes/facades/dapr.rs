@@ -55,7 +55,7 @@ struct Call {
 impl Call {
     async fn of(request: Request) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
-        let body: Body = from_json(&read_small_body(body).await?)?;
+        let body: Body = from_json(&read_small_body(&parts, body).await?)?;
         let owner = &body.lock_owner;
         if owner.is_empty() || owner.len() > NamedOwner::MAX_BYTES || owner.chars().any(char::is_control) {
             let most = NamedOwner::MAX_BYTES;

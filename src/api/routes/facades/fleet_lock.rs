@@ -54,7 +54,8 @@ impl Machine {
         if parts.headers.get(PROTOCOL).is_none_or(|value| value != "true") {
             return Err(bad_parameter(PROTOCOL, "send the header fleet-lock-protocol: true"));
         }
-        let ClientParams { id, group } = from_json::<Body>(&read_small_body(body).await?)?.client_params;
+        let ClientParams { id, group } =
+            from_json::<Body>(&read_small_body(&parts, body).await?)?.client_params;
         let known = app.facades.fleet_lock.iter().find(|known| known.name == group);
         let known = known.ok_or_else(|| {
             bad_parameter(

@@ -6,7 +6,7 @@
 
 use sha2::{Digest, Sha256};
 
-use crate::api::problem::Problem;
+use crate::api::problem::{Problem, ProblemType};
 use crate::api::state::AppState;
 use crate::lock::{Hex, Inspected, Lease, LeaseToken, LockKey, Owner, Released};
 
@@ -52,11 +52,18 @@ impl NamedOwner<'_> {
         let Inspected::Held { lease, sharing, .. } = app.service.inspect(self.key, None).await? else {
             return Ok(Found::Free);
         };
-        let others = sharing.into_iter().flat_map(|sharing| sharing.holders);
-        let mut own: Vec<_> =
-            std::iter::once(lease).chain(others).filter_map(|lease| self.own(&lease)).collect();
-        own.dedup_by(|(_, a), (_, b)| a == b);
-        Ok(if own.is_empty() { Found::OfOthers } else { Found::Own(own) })
+        let held = sharing.as_ref().map_or(1, |sharing| sharing.held);
+        let leases = sharing.map_or_else(|| vec![lease], |sharing| sharing.holders);
+        let own: Vec<_> = leases.iter().filter_map(|lease| self.own(lease)).collect();
+        match own.is_empty() {
+            false => Ok(Found::Own(own)),
+            true if held > leases.len() as u64 => {
+                let detail =
+                    "more hold the lock than can be told, so it is not known whether this owner does";
+                Err(Problem::new(ProblemType::OutcomeUnknown, detail))
+            }
+            true => Ok(Found::OfOthers),
+        }
     }
 
     fn own(&self, lease: &Lease) -> Option<(Owner, LeaseToken)> {

@@ -122,7 +122,7 @@ pub(super) async fn lock_or_unlock(
     };
     let (parts, body) = request.into_parts();
     let call = LockCall::<TerraformQuery>::permitted(&parts, &app)?;
-    let body = read_small_body(body).await?;
+    let body = read_small_body(&parts, body).await?;
     if locks {
         return lock(&app, &call, &LockInfo::parse(&body)?).await;
     }
@@ -146,7 +146,11 @@ async fn lock(app: &AppState, call: &LockCall<TerraformQuery>, info: &LockInfo) 
     let answer = || answers::json(StatusCode::OK, JSON, info);
     match take(app, &call.caller, wanted).await? {
         Taken::Granted(guard) => Ok(track(answer(), guard)),
-        Taken::AlreadyHeld | Taken::HeldOtherwise(_) => Ok(answer()),
+        Taken::AlreadyHeld => Ok(answer()),
+        Taken::HeldOtherwise(_) => {
+            let detail = "this ID holds the lock already, beside others";
+            Err(Problem::new(ProblemType::HeldOtherwise, detail))
+        }
         Taken::Refused(refusal) => {
             let holder = LockInfo::of_refusal(&refusal, key);
             Ok(Problem::lock_held(&refusal).in_form(&holder))
