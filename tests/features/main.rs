@@ -1,5 +1,5 @@
-//! The program with and without what it can be built without: `cargo test --no-default-features --test features` tries the
-//! smallest one.
+//! The program with and without what it can be built without. `FEATURES=none cargo test --workspace --no-default-features --test
+//! features` tries the smallest one: with the variable, it fails if another package of the build has turned a feature on.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on must fail")]
 
@@ -101,6 +101,9 @@ fn traces_that_were_left_out_end_the_start() {
 fn the_version_tells_which_features_are_in() {
     let said = String::from_utf8(run(&["--version"]).stdout).unwrap();
     let line = said.lines().find_map(|line| line.strip_prefix("features: ")).unwrap();
+    if let Ok(expected) = std::env::var("FEATURES") {
+        assert_eq!(line, expected);
+    }
     for (feature, is_in) in [
         ("swagger", cfg!(feature = "swagger")),
         ("traces", cfg!(feature = "traces")),
