@@ -70,6 +70,8 @@ struct Found {
     asked: OnceLock<Asked>,
     /// With the audit log, if the caller's requests belong there.
     caller: OnceLock<(Caller, Option<Arc<Audit>>)>,
+    /// The right that it turned out to need besides.
+    further_right: OnceLock<Right>,
     /// Whether the request gets a line, if that was decided.
     has_line: OnceLock<bool>,
 }
@@ -99,7 +101,7 @@ impl Asked {
 impl RequestContext {
     pub(super) fn new(request_id: HeaderValue, peer: Option<Arc<Peer>>) -> Self {
         let (asked, caller, has_line) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
-        Self(Arc::new(Found { request_id, peer, asked, caller, has_line }))
+        Self(Arc::new(Found { request_id, peer, asked, caller, further_right: OnceLock::new(), has_line }))
     }
 
     pub(super) fn request_id(&self) -> &HeaderValue {
@@ -115,6 +117,16 @@ impl RequestContext {
     pub(super) fn set_asked(&self, asked: Asked) {
         // A request is read only once. If it were read again, the first result would stay.
         let _ = self.0.asked.set(asked);
+    }
+
+    /// Only its body says that the request needs this right.
+    pub(super) fn needs_further(&self, right: Right) {
+        let _ = self.0.further_right.set(right);
+    }
+
+    /// The right that the request needs, once it was read.
+    pub(super) fn right(&self) -> Option<Right> {
+        self.0.further_right.get().copied().or_else(|| self.asked().map(|asked| asked.right))
     }
 
     /// What the request asks for, once it was read.

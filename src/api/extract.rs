@@ -11,7 +11,7 @@ use http_body_util::{BodyExt, Limited};
 use tokio::time::timeout;
 
 use self::query_string::decode;
-use super::context::{Asked, RequestContext};
+use super::context::RequestContext;
 use super::headers::LEASE_TOKEN;
 use super::problem::{Problem, ProblemType};
 use super::state::{AppState, Limits};
@@ -91,7 +91,10 @@ impl<Q: LockQuery> LockCall<Q> {
     pub(super) fn permitted(parts: &Parts, app: &AppState) -> Result<Self, Problem> {
         let (context, caller) = context_of(parts)?;
         let call = Self::read(parts, &app.limits.lowered_to(caller.max_ttl()), caller)?;
-        let asked = Asked { others: call.others.clone(), ..call.query.asked(call.key.clone()) };
+        let mut asked = call.query.asked(call.key.clone());
+        if !call.others.is_empty() {
+            asked.others.clone_from(&call.others);
+        }
         let right = asked.right;
         context.set_asked(asked);
         // The decoded key is checked, so that both forms of the address mean the same.
@@ -113,8 +116,10 @@ impl<Q: LockQuery> LockCall<Q> {
             None => (key_in_query(path, &mut pairs)?, true),
         };
         let others = if takes_key { other_keys(&key, &mut pairs)? } else { Vec::new() };
-        let limits = if others.is_empty() { *limits } else { limits.of_several() };
-        let mut query = Q::read(&mut pairs, &limits)?;
+        let mut query = match others.is_empty() {
+            true => Q::read(&mut pairs, limits)?,
+            false => Q::read(&mut pairs, &limits.of_several())?,
+        };
         query.read_headers(&parts.headers)?;
         refuse_others(&pairs, takes_key.then_some("key").into_iter().chain(Q::NAMES.iter().copied()))?;
         Ok(Self { key, others, token: lease_token(&parts.headers)?, query, caller })
@@ -224,8 +229,8 @@ pub(super) async fn refuse_body(headers: &HeaderMap, mut body: Body) -> Result<(
     timeout(BODY_TIMEOUT, look).await.unwrap_or_else(|_| refuse("the body did not end in time: send none"))
 }
 
-/// Reads the small body of a tool's request. One that is empty is there too, if it is certain that it is no lost one: over HTTP/2
-/// a stream that its client resets may look like one that has ended, and over HTTP/1.0 a body without a length is none.
+/// Reads the small body of a tool's request. One that is empty is there too, but must not be a lost one. Over HTTP/2, a stream that
+/// its client resets may look like one that has ended. Over HTTP/1.0, a body without a length is none.
 pub(super) async fn read_small_body(parts: &Parts, body: Body) -> Result<Bytes, Problem> {
     let limited = Limited::new(body, LARGEST_SMALL_BODY);
     let collected = timeout(BODY_TIMEOUT, limited.collect()).await;

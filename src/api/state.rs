@@ -89,10 +89,13 @@ pub struct RebootGroup {
 impl RebootGroup {
     /// The most slots of a group: those who hold a lock by more are not all named.
     const MOST_SLOTS: u16 = 100;
+    /// The longest name: it is a part of the key of the group's lock.
+    const MOST_CHARS: usize = 200;
 
     /// Reads `NAME=SLOTS`.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let is_named = |name: &&str| !name.is_empty() && name.bytes().all(is_of_group_name);
+        let is_named =
+            |name: &&str| (1..=Self::MOST_CHARS).contains(&name.len()) && name.bytes().all(is_of_group_name);
         let parsed = text.split_once('=').filter(|(name, _)| is_named(name)).and_then(|(name, slots)| {
             let slots = Slots::parse(slots.as_bytes()).filter(|slots| slots.get() <= Self::MOST_SLOTS)?;
             Some(Self { name: name.to_owned(), slots })

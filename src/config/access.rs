@@ -95,6 +95,11 @@ impl FacadeArgs {
         let long = "a --max-ttl of 24h or more: leases of this protocol are never renewed";
         needs("--terraform", !terraform || allows_long, long)?;
         needs("--fleet-lock", fleet_lock.is_empty() || allows_long, long)?;
+        needs(
+            "--dapr",
+            !dapr || max_ttl >= Duration::from_secs(1),
+            "a --max-ttl of 1s or more: this protocol has whole seconds",
+        )?;
         let is_alone = fleet_lock.iter().all(|group| group.slots == Slots::ONE);
         require(
             "--fleet-lock",

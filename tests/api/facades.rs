@@ -35,6 +35,7 @@ async fn each_is_off_unless_a_setting_names_it() {
 
 #[test]
 fn a_setting_that_cannot_be_kept_is_refused_at_the_start() {
+    let long = format!("{}=1", "x".repeat(201));
     let quorum = "redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3";
     for (args, says) in [
         (&["--terraform", "--max-ttl", "23h"][..], "--terraform: needs a --max-ttl of 24h or more"),
@@ -45,6 +46,8 @@ fn a_setting_that_cannot_be_kept_is_refused_at_the_start() {
             "--fleet-lock: must be of one slot",
         ),
         (&["--fleet-lock", "a=1,a=2"], "--fleet-lock: must be there once for each group"),
+        (&["--dapr", "--max-ttl", "500ms"], "--dapr: needs a --max-ttl of 1s or more"),
+        (&["--fleet-lock", &long], "write a group and its slots"),
         (&["--fleet-lock", "default"], "write a group and its slots"),
         (&["--fleet-lock", "default=0"], "write a group and its slots"),
         (&["--fleet-lock", "default=101"], "write a group and its slots"),

@@ -111,7 +111,8 @@ impl LockQuery for TerraformQuery {
     const NAMES: &[&str] = &["ttl"];
 
     fn read(pairs: &mut Pairs, limits: &Limits) -> Result<Self, Problem> {
-        let ttl = read_ttl(pairs, &Limits { default_ttl: NEVER_RENEWED_TTL, ..*limits })?;
+        let default_ttl = NEVER_RENEWED_TTL.max(limits.min_ttl);
+        let ttl = read_ttl(pairs, &Limits { default_ttl, ..*limits })?;
         if ttl.as_duration() > limits.max_ttl {
             let detail =
                 "the lease is never renewed, and this API key allows none of 24h: say in ttl how long";

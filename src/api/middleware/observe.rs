@@ -11,7 +11,7 @@ use tracing::Level;
 use super::counts::{RequestOutcome, request_counts};
 use super::delivery::{Delivery, track};
 use super::strangers::is_worth_a_line;
-use crate::access::{Caller, ShownKey};
+use crate::access::{Caller, Right, ShownKey};
 use crate::api::context::{Operation, RequestContext};
 use crate::api::headers::{CORP, LEASE_TOKEN, ONCE, REQUEST_ID};
 use crate::api::problem::ProblemType;
@@ -207,7 +207,7 @@ impl LogLine {
         for lock in std::iter::once(asked.and_then(|asked| asked.key.as_ref())).chain(others) {
             audit.note(Event::KeyUse {
                 who: self.context.who(),
-                right: asked.map(|asked| asked.right.name()),
+                right: self.context.right().map(Right::name),
                 lock: lock.map(|key| key.as_str().to_owned()),
                 status: self.status,
             });

@@ -47,7 +47,7 @@ problem_types! {
         MalformedRequest = BAD_REQUEST, "malformed-request", "The request can be read in two ways",
             "The address has a #, or the Host header is missing or there twice, or Content-Length is there twice or no plain number, or a line does not end with a carriage return and a line feed. Others on the way could read such a request in another way. Nothing was changed.";
         KeyRequired = UNAUTHORIZED, "key-required", "An API key is required",
-            "This gateway serves clients that send an API key: `Authorization: Bearer fp_…`. Its operator can give you one. Nothing was changed.";
+            "This gateway serves clients that send an API key: `Authorization: Bearer fp_…`, or the key as the password of Basic authentication. Its operator can give you one. Nothing was changed.";
         KeyRefused = UNAUTHORIZED, "key-refused", "The API key is not accepted",
             "The API key in the Authorization header is malformed, unknown, expired or revoked. Nothing was changed.";
         RightMissing = FORBIDDEN, "right-missing", "The API key does not allow this",

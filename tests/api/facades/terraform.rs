@@ -98,7 +98,11 @@ async fn forcing_a_lock_open_needs_the_right_to_break() {
         .map(|(name, rights)| keys.add_for_all(name, rights));
     keys.write();
     let flag = keys.flag();
-    let gateway = Gateway::start(&["--store", "memory:", "--terraform", &flag[0], &flag[1]]).await;
+    let directory = tempfile::tempdir().unwrap();
+    let audit = directory.path().join("audit.log");
+    let args =
+        ["--store", "memory:", "--terraform", &flag[0], &flag[1], "--audit-log", audit.to_str().unwrap()];
+    let gateway = Gateway::start(&args).await;
     let client = Client::new(gateway.address);
     let lock = |id| client.call("LOCK", "/terraform/k").key(&ci).body(lock_info(id, "a"));
     lock("1").send().await.expect(200);
@@ -109,7 +113,30 @@ async fn forcing_a_lock_open_needs_the_right_to_break() {
     force(&admin).send().await.expect(200);
     lock("2").send().await.expect(200);
     // Newer ones send the ID that a person has typed, and nothing else. Who may lock may unlock.
-    client.call("UNLOCK", "/terraform/k").key(&ci).body(r#"{"ID":"2"}"#).send().await.expect(200);
+    let force_by_id =
+        |key, id: &str| client.call("UNLOCK", "/terraform/k").key(key).body(format!(r#"{{"ID":"{id}"}}"#));
+    force_by_id(&ci, "1").send().await.expect_problem(409, "held-by-another");
+    force_by_id(&ci, "2").send().await.expect(200);
+    force_by_id(&ci, "2").send().await.expect_problem(404, "not-held");
+    // The run that lost its lock so must not be told that all went well.
+    lock("3").send().await.expect(200);
+    client
+        .call("UNLOCK", "/terraform/k")
+        .key(&ci)
+        .body(lock_info("2", "a"))
+        .send()
+        .await
+        .expect_problem(409, "held-by-another");
+    force_by_id(&ci, "3").send().await.expect(200);
+    // A client that has no ID is told by its number.
+    let number = client.put("/locks/k?ttl=1m").key(&ci).send().await.expect(201).fencing_token().to_string();
+    assert_eq!(lock("4").send().await.expect(423).json()["ID"], json!(number));
+    force_by_id(&ci, &number).send().await.expect_problem(403, "right-missing");
+    force_by_id(&admin, &number).send().await.expect(200);
+    lock("4").send().await.expect(200);
+    let said = std::fs::read_to_string(&audit).unwrap();
+    let of_k = |text: &str| said.lines().filter(|line| line.contains(text) && line.contains("\"k\"")).count();
+    assert_eq!(of_k(r#""right":"admin""#), 5, "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::owners::{Found, NamedOwner};
+use super::owners::{Found, NamedGrant, NamedOwner};
 use super::steps::{AskedLock, Taken, from_json, permitted, take};
 use crate::access::Caller;
 use crate::api::answers::{self, JSON};
@@ -100,11 +100,12 @@ async fn lock(app: &AppState, request: Request) -> Result<Response, Problem> {
     let ttl_s = u64::from(call.body.expiry_in_seconds);
     let ttl = Ttl::from_ms(ttl_s * 1000).filter(|ttl| ttl.as_duration() <= limits.max_ttl);
     let ttl = ttl.filter(|ttl| ttl.as_duration() >= limits.min_ttl).ok_or_else(|| {
-        let most_s = limits.max_ttl.as_secs();
-        bad_parameter("expiryInSeconds", format!("expiryInSeconds must be a whole number from 1 to {most_s}"))
+        let (least_s, most_s) = (limits.min_ttl.as_millis().div_ceil(1000).max(1), limits.max_ttl.as_secs());
+        let detail = format!("expiryInSeconds must be a whole number from {least_s} to {most_s}");
+        bad_parameter("expiryInSeconds", detail)
     })?;
     let bad_owner = || bad_parameter("lockOwner", "this lockOwner cannot be shown");
-    let (owner, token) = call.owner().next().ok_or_else(bad_owner)?;
+    let NamedGrant { owner, token } = call.owner().next().ok_or_else(bad_owner)?;
     let wanted = AskedLock { key: &call.key, token, owner, ttl, slots: Slots::ONE };
     let answer = |success: bool| answers::json(StatusCode::OK, JSON, &json!({ "success": success }));
     match take(app, &call.caller, wanted).await? {
@@ -126,7 +127,7 @@ async fn release(app: &AppState, request: Request) -> Result<Response, Problem> 
     let unlocked = match owner.find(app).await? {
         Found::Free => Unlocked::DoesNotExist,
         Found::OfOthers => Unlocked::BelongsToOthers,
-        Found::Own(grants) => match owner.release(app, grants).await? {
+        Found::Own(grants) => match owner.release(app, &grants).await? {
             Released::Released => Unlocked::Released,
             Released::NotHeld => Unlocked::DoesNotExist,
             Released::HeldByAnother => Unlocked::BelongsToOthers,

@@ -9,7 +9,7 @@ use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 
-use super::owners::{Found, NamedOwner};
+use super::owners::{Found, NamedGrant, NamedOwner};
 use super::steps::{AskedLock, Taken, from_json, permitted, take};
 use crate::access::Caller;
 use crate::api::extract::{bad_parameter, key_of, read_small_body};
@@ -95,28 +95,53 @@ pub(super) async fn pre_reboot(State(app): State<AppState>, request: Request) ->
 async fn may_reboot(app: &AppState, request: Request) -> Result<Response, Problem> {
     let machine = Machine::of(app, request).await?;
     let owner = machine.owner();
-    let ttl_ms = u64::try_from(NEVER_RENEWED_TTL.as_millis()).unwrap_or(u64::MAX);
-    let ttl = Ttl::from_ms(ttl_ms).unwrap_or(Ttl::SHORTEST);
-    let found = match owner.find(app).await? {
-        Found::Own(grants) => grants,
-        Found::OfOthers | Found::Free => Vec::new(),
-    };
-    // What was found may have ended since. Else to take it again confirms it, and nothing rolls it back.
-    for (owner, token) in found.into_iter().chain(owner.next()) {
-        let wanted = AskedLock { key: &machine.key, token, owner, ttl, slots: machine.slots };
-        let taken = match take(app, &machine.caller, wanted.clone()).await? {
+    if let Found::Own(grants) = owner.find(app).await? {
+        return machine.keep_oldest(app, &grants).await;
+    }
+    let bad_id = || bad_parameter("id", "this id cannot be shown");
+    let next = owner.next().ok_or_else(bad_id)?;
+    let taken = machine.take(app, &next, machine.slots).await?;
+    // A copy of this request may have come at the same time. All look after they have asked, so they agree on the oldest.
+    match (taken, owner.find(app).await?) {
+        (Taken::Granted(guard), Found::Own(grants)) if grants.first() == Some(&next) => {
+            Ok(track(StatusCode::OK.into_response(), guard))
+        }
+        (_, Found::Own(grants)) => machine.keep_oldest(app, &grants).await,
+        (Taken::Refused(refusal), _) => Err(Problem::lock_held(&refusal)),
+        _ => Err(changed_hands()),
+    }
+}
+
+fn changed_hands() -> Problem {
+    Problem::new(ProblemType::OutcomeUnknown, "the lock changed hands meanwhile: ask again")
+}
+
+impl Machine {
+    async fn take(&self, app: &AppState, grant: &NamedGrant, slots: Slots) -> Result<Taken, Problem> {
+        let limits = app.limits.lowered_to(self.caller.max_ttl());
+        let ttl_ms = u64::try_from(NEVER_RENEWED_TTL.max(limits.min_ttl).as_millis()).unwrap_or(u64::MAX);
+        let ttl = Ttl::from_ms(ttl_ms).unwrap_or(Ttl::SHORTEST);
+        let NamedGrant { owner, token } = grant.clone();
+        take(app, &self.caller, AskedLock { key: &self.key, token, owner, ttl, slots }).await
+    }
+
+    /// Keeps one of the machine's grants. To take it again confirms it, and nothing rolls it back. The others are given back.
+    async fn keep_oldest(&self, app: &AppState, grants: &[NamedGrant]) -> Result<Response, Problem> {
+        let [oldest, others @ ..] = grants else { return Err(changed_hands()) };
+        let taken = match self.take(app, oldest, self.slots).await? {
             // The group had more slots when it was granted.
-            Taken::HeldOtherwise(slots) => take(app, &machine.caller, AskedLock { slots, ..wanted }).await?,
+            Taken::HeldOtherwise(slots) => self.take(app, oldest, slots).await?,
             taken => taken,
         };
-        match taken {
-            Taken::Granted(guard) => return Ok(track(StatusCode::OK.into_response(), guard)),
-            Taken::AlreadyHeld => return Ok(StatusCode::OK.into_response()),
-            Taken::Over(_) | Taken::HeldOtherwise(_) => {}
-            Taken::Refused(refusal) => return Err(Problem::lock_held(&refusal)),
-        }
+        let answer = match taken {
+            Taken::Granted(guard) => track(StatusCode::OK.into_response(), guard),
+            Taken::AlreadyHeld => StatusCode::OK.into_response(),
+            // It has ended since it was found. Another request may rely on one of the others.
+            Taken::Over(_) | Taken::HeldOtherwise(_) | Taken::Refused(_) => return Err(changed_hands()),
+        };
+        self.owner().release(app, others).await?;
+        Ok(answer)
     }
-    Err(Problem::new(ProblemType::OutcomeUnknown, "the lock changed hands meanwhile: ask again"))
 }
 
 /// A machine says that it runs: what it had is free.
@@ -128,7 +153,7 @@ async fn runs(app: &AppState, request: Request) -> Result<Response, Problem> {
     let machine = Machine::of(app, request).await?;
     let owner = machine.owner();
     if let Found::Own(grants) = owner.find(app).await? {
-        owner.release(app, grants).await?;
+        owner.release(app, &grants).await?;
     }
     Ok(StatusCode::OK.into_response())
 }

@@ -20,11 +20,18 @@ pub(super) struct NamedOwner<'a> {
 
 /// What is found of a lock.
 pub(super) enum Found {
-    /// The grants of this owner, at least one.
-    Own(Vec<(Owner, LeaseToken)>),
+    /// The grants of this owner, at least one; the oldest first.
+    Own(Vec<NamedGrant>),
     /// Others hold it.
     OfOthers,
     Free,
+}
+
+/// A grant of a named owner, made or to be made.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct NamedGrant {
+    pub(super) owner: Owner,
+    pub(super) token: LeaseToken,
 }
 
 impl NamedOwner<'_> {
@@ -32,19 +39,19 @@ impl NamedOwner<'_> {
     pub(super) const MAX_BYTES: usize = Owner::MAX_BYTES - 17;
 
     /// What the next grant says of its owner, and its token; `None` for a name that cannot be shown.
-    pub(super) fn next(&self) -> Option<(Owner, LeaseToken)> {
+    pub(super) fn next(&self) -> Option<NamedGrant> {
         self.of_nonce(&Hex(&rand::random::<[u8; 8]>()).to_string())
     }
 
-    fn of_nonce(&self, nonce: &str) -> Option<(Owner, LeaseToken)> {
+    fn of_nonce(&self, nonce: &str) -> Option<NamedGrant> {
         let parts = [self.tool, self.key.as_str(), self.name, nonce];
         let hash = parts.iter().fold(Sha256::new(), |hash, part| {
             // The length, so that no two differ only in where a part ends.
             hash.chain_update((part.len() as u64).to_be_bytes()).chain_update(part)
         });
-        let token = LeaseToken::parse(format!("{}-{}", self.tool, Hex(&hash.finalize())).as_bytes());
-        let owner = Owner::parse(format!("{} {nonce}", self.name).as_bytes()).ok()?;
-        owner.zip(token.ok())
+        let token = LeaseToken::parse(format!("{}-{}", self.tool, Hex(&hash.finalize())).as_bytes()).ok()?;
+        let owner = Owner::parse(format!("{} {nonce}", self.name).as_bytes()).ok()??;
+        Some(NamedGrant { owner, token })
     }
 
     /// Looks who holds the lock.
@@ -53,7 +60,8 @@ impl NamedOwner<'_> {
             return Ok(Found::Free);
         };
         let held = sharing.as_ref().map_or(1, |sharing| sharing.held);
-        let leases = sharing.map_or_else(|| vec![lease], |sharing| sharing.holders);
+        let mut leases = sharing.map_or_else(|| vec![lease], |sharing| sharing.holders);
+        leases.sort_unstable_by_key(|lease| lease.fencing_token);
         let own: Vec<_> = leases.iter().filter_map(|lease| self.own(lease)).collect();
         match own.is_empty() {
             false => Ok(Found::Own(own)),
@@ -66,20 +74,21 @@ impl NamedOwner<'_> {
         }
     }
 
-    fn own(&self, lease: &Lease) -> Option<(Owner, LeaseToken)> {
+    fn own(&self, lease: &Lease) -> Option<NamedGrant> {
         let (name, nonce) = lease.owner()?.rsplit_once(' ')?;
         (name == self.name && !lease.is_released).then(|| self.of_nonce(nonce))?
     }
 
-    /// Ends these grants, and says whether one of them was not over yet.
-    pub(super) async fn release(
-        &self,
-        app: &AppState,
-        grants: Vec<(Owner, LeaseToken)>,
-    ) -> Result<Released, Problem> {
-        let mut released = Released::NotHeld;
-        for (_, token) in grants {
-            let answer = app.service.release(self.key, &token).await?;
+    /// Ends these grants, and says whether one of them was not over yet. What only says this owner's name is another's.
+    pub(super) async fn release(&self, app: &AppState, grants: &[NamedGrant]) -> Result<Released, Problem> {
+        let mut released = Released::HeldByAnother;
+        for NamedGrant { token, .. } in grants {
+            // A token that was released before is told so again, though another holds the lock meanwhile.
+            let look = app.service.inspect(self.key, Some(token)).await?;
+            if !matches!(look, Inspected::Held { yours: Some(true), .. }) {
+                continue;
+            }
+            let answer = app.service.release(self.key, token).await?;
             if released != Released::Released {
                 released = answer;
             }

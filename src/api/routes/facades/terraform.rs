@@ -13,12 +13,15 @@ use sha2::{Digest, Sha256};
 use super::steps::{AskedLock, Taken, from_json, take};
 use crate::access::Right;
 use crate::api::answers::{self, JSON};
+use crate::api::context::RequestContext;
 use crate::api::extract::{LockCall, TerraformQuery, bad_parameter, context_of, read_small_body};
 use crate::api::middleware::track;
 use crate::api::problem::{Problem, ProblemType};
 use crate::api::routes::locks::{break_lock, was_released};
 use crate::api::state::AppState;
-use crate::lock::{Hex, Lease, LeaseToken, LockKey, Owner, Refusal, Slots, for_people};
+use crate::lock::{
+    FencingToken, Hex, Inspected, Lease, LeaseToken, LockKey, Owner, Refusal, Released, Slots, for_people,
+};
 
 /// The longest `ID` and `Operation`, in bytes. The tool sends 36 and about 20.
 const LONGEST_ID: usize = 64;
@@ -113,7 +116,7 @@ pub(super) async fn lock_or_unlock(
         "LOCK" | "PUT" | "POST" => true,
         "UNLOCK" | "DELETE" => false,
         _ => {
-            let detail = "a lock takes LOCK and UNLOCK: keep the state itself elsewhere";
+            let detail = "a lock takes LOCK and UNLOCK, or PUT, POST and DELETE for them: keep the state itself elsewhere";
             let mut response = Problem::new(ProblemType::MethodNotAllowed, detail).into_response();
             let allowed = HeaderValue::from_static("LOCK, UNLOCK, PUT, POST, DELETE");
             response.headers_mut().insert(ALLOW, allowed);
@@ -126,18 +129,55 @@ pub(super) async fn lock_or_unlock(
     if locks {
         return lock(&app, &call, &LockInfo::parse(&body)?).await;
     }
+    let (context, _) = context_of(&parts)?;
     if body.is_empty() {
-        call.caller.check(Right::Admin, &call.key)?;
-        let (context, _) = context_of(&parts)?;
-        return match break_lock(&app, context, call.key, None).await {
+        match force(&app, context, &call, None).await {
             // It is open, which is what was asked for.
-            Err(problem) if problem.kind() == ProblemType::NotHeld => Ok(StatusCode::OK.into_response()),
-            Err(problem) => Err(problem),
-            Ok(()) => Ok(StatusCode::OK.into_response()),
-        };
+            Err(problem) if problem.kind() == ProblemType::NotHeld => {}
+            forced => forced?,
+        }
+        return Ok(StatusCode::OK.into_response());
     }
-    was_released(app.service.release(&call.key, &LockInfo::parse(&body)?.token()?).await?)?;
+    let info = LockInfo::parse(&body)?;
+    if info.who.is_empty() && info.operation.is_empty() {
+        force_by_id(&app, context, &call, &info).await?;
+    } else {
+        was_released(app.service.release(&call.key, &info.token()?).await?)?;
+    }
     Ok(StatusCode::OK.into_response())
+}
+
+/// Forces the lock open, as an operator does.
+async fn force(
+    app: &AppState,
+    context: &RequestContext,
+    call: &LockCall<TerraformQuery>,
+    number: Option<FencingToken>,
+) -> Result<(), Problem> {
+    context.needs_further(Right::Admin);
+    call.caller.check(Right::Admin, &call.key)?;
+    break_lock(app, context, call.key.clone(), number).await
+}
+
+/// A person says the `ID`, and nothing else. The run that it names is not to be told that it has unlocked: it may be at work.
+async fn force_by_id(
+    app: &AppState,
+    context: &RequestContext,
+    call: &LockCall<TerraformQuery>,
+    info: &LockInfo,
+) -> Result<(), Problem> {
+    let token = info.token()?;
+    match app.service.inspect(&call.key, Some(&token)).await? {
+        Inspected::Held { lease, yours: Some(true), .. } => {
+            break_lock(app, context, call.key.clone(), Some(lease.fencing_token)).await
+        }
+        // As the ID of a client that has none, it is told the number of its grant.
+        Inspected::Held { lease, .. } if lease.fencing_token.get().to_string() == info.id => {
+            force(app, context, call, Some(lease.fencing_token)).await
+        }
+        Inspected::Held { .. } => was_released(Released::HeldByAnother),
+        Inspected::Free { .. } => was_released(Released::NotHeld),
+    }
 }
 
 async fn lock(app: &AppState, call: &LockCall<TerraformQuery>, info: &LockInfo) -> Result<Response, Problem> {
