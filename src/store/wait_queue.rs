@@ -225,7 +225,7 @@ impl WaitQueues {
         self.hints.extend(waiting.map(|attempt| Hint::Look(key.clone(), attempt)));
         // An offer that is given back has not lapsed.
         queue.end_offer(token);
-        if frees || was_offered {
+        if frees || was_offered || !room.is_free() {
             self.make_offers(key, room, None, None, now);
         }
         self.forget_if_over(key, now);
@@ -239,7 +239,7 @@ impl WaitQueues {
         }
     }
 
-    /// Takes an attempt out of the wait queue of a lock. If it was offered the room in the lock, others are.
+    /// Takes an attempt out of the wait queue of a lock. If it was offered the room in the lock, or kept others from it, they are.
     pub(super) fn vacate(
         &mut self,
         key: &LockKey,
@@ -256,6 +256,8 @@ impl WaitQueues {
         self.hints.extend(former.map(|former| Hint::Look(key.clone(), former)));
         if was_offered {
             queue.end_offer(token);
+        }
+        if was_offered || !room.is_free() {
             self.make_offers(key, room, None, None, now);
         }
         self.forget_if_over(key, now);
@@ -309,8 +311,7 @@ impl WaitQueues {
 
     /// How many tickets the wait queue of a lock has.
     pub(super) fn waiters(&self, key: &LockKey, now: Duration) -> u64 {
-        let waiters = self.queues.get(key).map_or(0, |queue| queue.waiters(now));
-        u64::try_from(waiters).unwrap_or(u64::MAX)
+        self.queues.get(key).map_or(0, |queue| queue.waiters(now) as u64)
     }
 
     /// The token's position, from 1 on.

@@ -61,6 +61,8 @@ impl Workspace {
     fn begin(&self, mut command: Command) -> Child {
         let path = format!("{}:{}", installed("venv/bin").display(), std::env::var("PATH").unwrap());
         command.env("PATH", path).env("CHECKPOINT_DISABLE", "1").current_dir(&self.directory);
+        // A run that is killed leaves a log of its own there.
+        command.env("TMPDIR", self.directory.path());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         command.spawn().unwrap()
     }

@@ -161,7 +161,8 @@ impl LockService {
                 // The other request may be a copy of this one. Either may go on, but not both go without.
                 Some((_, Loss::TakenOver)) if taken_back < MOST_TAKEN_BACK => {
                     parts.retain(|Part(place, _)| lost.iter().all(|(lost, _)| lost != place));
-                    let has_waited = asked_at.elapsed() > WAITS_AFTER;
+                    // One that does not wait was only served slowly.
+                    let has_waited = !request.wait.is_zero() && asked_at.elapsed() > WAITS_AFTER;
                     taken_back += if has_waited { TAKEN_WHILE_IT_WAITS } else { 1 };
                     pause.pause().await;
                 }

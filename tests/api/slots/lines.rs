@@ -94,6 +94,41 @@ async fn readers_behind_a_writer_whose_gateway_is_killed_are_in_within_three_sec
     assert!(writer.await.unwrap().is_err(), "its gateway is gone");
 }
 
+/// It was all that kept them waiting, so they need not wait until somebody looks, which is once a second.
+#[tokio::test(flavor = "multi_thread")]
+async fn readers_behind_a_writer_that_leaves_are_in_at_once() {
+    let redis = RedisServer::start().await;
+    for gateway in [Gateway::on_redis(&redis, &[]).await, Gateway::embedded(&[]).await] {
+        let client = Client::new(gateway.address);
+        client.put("/locks/k?slots=any&ttl=1h").send().await.expect(201);
+        let mut took = Vec::new();
+        for round in 0..9 {
+            let token = fresh_token();
+            let wait = if round % 3 == 0 { "1s" } else { "1m" };
+            let call = client.put(&format!("/locks/k?ttl=1m&wait={wait}")).within(Duration::from_secs(70));
+            let call = if round % 3 == 1 { call.token(&token) } else { call };
+            let writer = tokio::spawn(call.try_send());
+            eventually("the writer waits", async || waiters(&client).await == 1).await;
+            let call = client.put("/locks/k?slots=any&ttl=1m&wait=30s").within(Duration::from_secs(40));
+            let reader = tokio::spawn(call.send());
+            eventually("the reader waits", async || waiters(&client).await == 2).await;
+            // Its wait ends, it releases its ticket, or its client goes.
+            let mut left = Instant::now();
+            match round % 3 {
+                0 => {
+                    writer.await.unwrap().unwrap().expect(423);
+                    left = Instant::now();
+                }
+                1 => drop(client.delete("/locks/k").token(&token).send().await.expect(204)),
+                _ => writer.abort(),
+            }
+            reader.await.unwrap().expect(201);
+            took.push(left.elapsed());
+        }
+        assert!(took.iter().sum::<Duration>() < Duration::from_millis(2500), "{took:?}");
+    }
+}
+
 /// The oldest of those who hold it has the smallest number, and is in its right.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_that_was_paused_is_refused_by_its_slot_and_one_number_for_all_refuses_the_rightful() {

@@ -28,7 +28,7 @@ static SET: LazyLock<RegexSet> = LazyLock::new(|| RegexSet::new(FORMS).unwrap())
 const OF_OTHERS: [&str; 6] = ["key", "lock", "owner", "request_id", "timestamp", "trace_id"];
 
 /// Names that are written so.
-const NAMES: [&str; 1] = ["OpenTelemetry"];
+const NAMES: [&str; 3] = ["FleetLock", "OpenTelemetry", "OpenTofu"];
 
 /// The texts with a debug form in them. A line of JSON is searched field by field.
 pub fn find<'a>(lines: impl IntoIterator<Item = &'a str>) -> Vec<String> {

@@ -119,6 +119,10 @@ impl Table {
             return self.grant(lock, now);
         }
         self.queues.end(key, token, *attempt, *ticket, now);
+        // It may have kept others waiting for whom there is room.
+        if !room.is_free() {
+            self.queues.freed(key, room, now);
+        }
         // This is always done: a copy of an earlier command of this attempt may still be on its way.
         self.void(key, token, *attempt, now);
         Ok(Acquired::NotTaken(LastPolled::Refused(self.refusal(lock, now))))

@@ -43,7 +43,8 @@ if leaves_tombstone then
   set_tombstone(KEYS[10], outcome, ARGV[3])
 end
 if pool then
-  if pool.withdraw(ARGV[1]) or frees then
+  -- One that leaves may have kept others waiting for whom there is room.
+  if pool.withdraw(ARGV[1]) or ticket or frees then
     pool.purge()
     if queue then queue.hand_off(pool) else pool.close_if_free() end
   end
