@@ -155,7 +155,7 @@ impl WaitQueues {
         }
     }
 
-    /// Ends the wait of an attempt that was not granted the lock by its last poll.
+    /// Ends the wait of an attempt that was not granted the lock by its last poll. Returns whether it had a ticket.
     pub(super) fn end(
         &mut self,
         key: &LockKey,
@@ -163,12 +163,13 @@ impl WaitQueues {
         attempt: Attempt,
         place: TicketAfter,
         now: Duration,
-    ) {
+    ) -> bool {
         let lost_at = now + self.settings.ticket_ttl;
-        let Some(queue) = self.queues.get_mut(key) else { return };
-        let former = queue.end(token, attempt, place, lost_at);
-        self.hints.extend(former.map(|former| Hint::Look(key.clone(), former)));
+        let Some(queue) = self.queues.get_mut(key) else { return false };
+        let left = queue.end(token, attempt, place, lost_at);
+        self.hints.extend(left.flatten().map(|former| Hint::Look(key.clone(), former)));
         self.forget_if_over(key, now);
+        left.is_some()
     }
 
     /// The token holds the lock now, by this attempt, and leaves the wait queue.
@@ -225,7 +226,7 @@ impl WaitQueues {
         self.hints.extend(waiting.map(|attempt| Hint::Look(key.clone(), attempt)));
         // An offer that is given back has not lapsed.
         queue.end_offer(token);
-        if frees || was_offered || !room.is_free() {
+        if frees || was_offered || ticket.is_some() && !room.is_free() {
             self.make_offers(key, room, None, None, now);
         }
         self.forget_if_over(key, now);
@@ -252,12 +253,11 @@ impl WaitQueues {
         let lost_at = now + self.settings.ticket_ttl;
         let Some(queue) = self.queues.get_mut(key) else { return };
         queue.purge(now);
-        let (former, was_offered) = queue.vacate(token, attempt, place, lost_at);
+        let left = queue.vacate(token, attempt, place, lost_at);
+        let (former, was_offered) = left.unwrap_or_default();
         self.hints.extend(former.map(|former| Hint::Look(key.clone(), former)));
-        if was_offered {
+        if was_offered || left.is_some() && !room.is_free() {
             queue.end_offer(token);
-        }
-        if was_offered || !room.is_free() {
             self.make_offers(key, room, None, None, now);
         }
         self.forget_if_over(key, now);

@@ -162,21 +162,21 @@ impl WaitQueue {
 
     /// Ends the wait of an attempt after its last poll. Its ticket goes back to the attempt that it was taken from.
     /// Otherwise it stays in the wait queue without a client until `lost_at`, or is removed. Returns which attempt has
-    /// the ticket back.
+    /// the ticket back; `None` where the attempt had none.
     pub(super) fn end(
         &mut self,
         token: &TokenHash,
         attempt: Attempt,
         place: TicketAfter,
         lost_at: Duration,
-    ) -> Option<Attempt> {
+    ) -> Option<Option<Attempt>> {
         let had_ticket = self.tickets.get(token).is_some_and(|ticket| ticket.attempt == Some(attempt));
-        let (former, _) = self.vacate(token, attempt, place, lost_at);
+        let left = self.vacate(token, attempt, place, lost_at);
         if let Some(ticket) = self.tickets.get(token).filter(|ticket| had_ticket && ticket.attempt.is_none())
         {
             self.present.insert(ticket.place, *token);
         }
-        former
+        left.map(|(former, _)| former)
     }
 
     /// Keeps the ticket from which a token was granted the lock, until `lost_at`: the grant was undone.
@@ -198,18 +198,18 @@ impl WaitQueue {
 
     /// Takes an attempt that has ended out of the wait queue. Its ticket goes back to the attempt that it was taken
     /// from. Otherwise it is kept aside until `lost_at`, or is removed. Returns which attempt has the ticket back, and
-    /// whether the lock was offered to the ticket.
+    /// whether the lock was offered to the ticket; `None` where the attempt has none.
     pub(super) fn vacate(
         &mut self,
         token: &TokenHash,
         attempt: Attempt,
         place: TicketAfter,
         lost_at: Duration,
-    ) -> (Option<Attempt>, bool) {
-        let Some(ticket) = self.tickets.get_mut(token) else { return (None, false) };
+    ) -> Option<(Option<Attempt>, bool)> {
+        let ticket = self.tickets.get_mut(token)?;
         if ticket.attempt != Some(attempt) {
             ticket.former = ticket.former.filter(|former| *former != attempt);
-            return (None, false);
+            return None;
         }
         let former = ticket.former.take();
         if former.is_some() {
@@ -221,7 +221,7 @@ impl WaitQueue {
             ticket.attempt = None;
             self.step_aside(token, lost_at);
         }
-        (former, self.is_offered(token))
+        Some((former, self.is_offered(token)))
     }
 
     /// Makes offers to the first tickets that are present, for as long as there is room for them. All tickets that are passed

@@ -118,9 +118,8 @@ impl Table {
         if self.queues.look(key, token, *attempt, room, now) == QueueTurn::Take {
             return self.grant(lock, now);
         }
-        self.queues.end(key, token, *attempt, *ticket, now);
         // It may have kept others waiting for whom there is room.
-        if !room.is_free() {
+        if self.queues.end(key, token, *attempt, *ticket, now) && !room.is_free() {
             self.queues.freed(key, room, now);
         }
         // This is always done: a copy of an earlier command of this attempt may still be on its way.

@@ -239,10 +239,9 @@ if ends then
   elseif ticket then
     queue.forget_former(TOKEN, ticket, ATTEMPT)
   end
-  local has_left = ticket and has_ticket
-  if pool and has_left then pool.withdraw(TOKEN) end
   -- Of a lock that several hold, it may have kept others waiting for whom there is room.
-  if offer and offer.attempt == ATTEMPT or pool and has_left then hand_off() end
+  local makes_room = pool and ticket and has_ticket and (pool.withdraw(TOKEN) or pool.seen.sharing() > 0)
+  if offer and offer.attempt == ATTEMPT or makes_room then hand_off() end
   -- This is always done: a copy of an earlier command of this attempt may still be on its way.
   void(KEYS[10], tombstone, ATTEMPT, ARGV[3])
   return answer(2)

@@ -44,7 +44,7 @@ if leaves_tombstone then
 end
 if pool then
   -- One that leaves may have kept others waiting for whom there is room.
-  if pool.withdraw(ARGV[1]) or ticket or frees then
+  if pool.withdraw(ARGV[1]) or ticket and pool.seen.sharing() > 0 or frees then
     pool.purge()
     if queue then queue.hand_off(pool) else pool.close_if_free() end
   end

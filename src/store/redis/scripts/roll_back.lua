@@ -44,9 +44,8 @@ if queue then
   has_left = queue.vacate(ARGV[1], ARGV[2], ARGV[5] == '1', granted_at, own and own.slots)
 end
 if pool then
-  if has_left then pool.withdraw(ARGV[1]) end
   -- One that leaves may have kept others waiting for whom there is room.
-  if has_left or outcome > 0 then
+  if has_left and (pool.withdraw(ARGV[1]) or pool.seen.sharing() > 0) or outcome > 0 then
     pool.purge()
     if queue then queue.hand_off(pool) else pool.close_if_free() end
   end
