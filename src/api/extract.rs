@@ -10,6 +10,7 @@ use axum::http::{HeaderMap, Uri, Version};
 use http_body_util::{BodyExt, Limited};
 use tokio::time::timeout;
 
+use self::parameters::announced_bytes;
 use self::query_string::decode;
 use super::context::RequestContext;
 use super::headers::LEASE_TOKEN;
@@ -237,9 +238,7 @@ pub(super) async fn read_small_body(parts: &Parts, body: Body) -> Result<Bytes, 
     let collected = collected.map_err(|_| bad_parameter("body", "the body did not end in time"))?;
     let detail = format!("the body ended too early, or has more than {LARGEST_SMALL_BODY} bytes");
     let bytes = collected.map(|body| body.to_bytes()).ok();
-    let announced =
-        parts.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
-    let is_whole = |bytes: &Bytes| match announced {
+    let is_whole = |bytes: &Bytes| match announced_bytes(&parts.headers) {
         Some(length) => bytes.len() == length,
         None => !bytes.is_empty() || parts.version >= Version::HTTP_11,
     };

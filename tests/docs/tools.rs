@@ -2,7 +2,6 @@
 
 use std::process::Stdio;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
@@ -13,6 +12,7 @@ use parking_lot::Mutex;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::process::{Child, Command};
+use tokio::sync::watch;
 
 use crate::clients::installed;
 use crate::pages::file;
@@ -25,19 +25,20 @@ const CHANGING: &str = "output \"at\" { value = timestamp() }\n";
 /// A directory with the settings of the page, where a state lies at a server of its own.
 struct Workspace {
     directory: TempDir,
+    /// Whether runs may write the state. One that may not goes on holding the lock.
+    may_write: watch::Sender<bool>,
     _server: tokio::task::JoinHandle<()>,
 }
 
-type Stored = State<Arc<Mutex<Bytes>>>;
+type Stored = State<(Arc<Mutex<Bytes>>, watch::Receiver<bool>)>;
 
-async fn read_state(State(state): Stored) -> (StatusCode, Bytes) {
+async fn read_state(State((state, _)): Stored) -> (StatusCode, Bytes) {
     let state = state.lock().clone();
     (if state.is_empty() { StatusCode::NOT_FOUND } else { StatusCode::OK }, state)
 }
 
-/// Writing takes a moment, during which the run holds the lock.
-async fn write_state(State(state): Stored, body: Bytes) {
-    tokio::time::sleep(Duration::from_millis(700)).await;
+async fn write_state(State((state, mut may_write)): Stored, body: Bytes) {
+    may_write.wait_for(|may_write| *may_write).await.unwrap();
     *state.lock() = body;
 }
 
@@ -46,13 +47,15 @@ impl Workspace {
         let directory = tempfile::tempdir().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let state_at = listener.local_addr().unwrap().to_string();
-        let app = Router::new().route("/app", get(read_state).post(write_state)).with_state(Arc::default());
+        let (may_write, allowed) = watch::channel(true);
+        let app = Router::new().route("/app", get(read_state).post(write_state));
+        let app = app.with_state((Arc::default(), allowed));
         let server = tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
         let backend = file("backend.tf")
             .replace("127.0.0.1:8080", &gateway.address.to_string())
             .replace("127.0.0.1:8081", &state_at);
         std::fs::write(directory.path().join("main.tf"), backend + CHANGING).unwrap();
-        let workspace = Self { directory, _server: server };
+        let workspace = Self { directory, may_write, _server: server };
         let (is_done, said) = workspace.run(&["init"]).await;
         assert!(is_done, "{said}");
         workspace
@@ -94,6 +97,7 @@ async fn terraform_locks_a_state_while_it_changes_it() {
     let client = Client::new(gateway.address);
     let workspace = Workspace::new(&gateway).await;
     let is_locked = async || client.get("/locks/app").send().await.status == 200;
+    workspace.may_write.send(false).unwrap();
     let first = workspace.terraform(&APPLY);
     eventually("a run holds the lock", is_locked).await;
     let owner =
@@ -106,6 +110,7 @@ async fn terraform_locks_a_state_while_it_changes_it() {
         !is_done && said.contains("already locked") && said.contains(&format!("ID={id}")),
         "{owner}: {said}"
     );
+    workspace.may_write.send(true).unwrap();
     let (is_done, said) = end_of(first).await;
     assert!(is_done, "{said}");
     let (is_done, said) = workspace.run(&APPLY).await;
@@ -131,6 +136,7 @@ async fn terraform_forces_open_what_a_killed_run_has_left() {
     };
     let (is_done, said) = end_of(with_key("fp_wrong", &APPLY)).await;
     assert!(!is_done && said.contains("HTTP remote state endpoint requires auth"), "{said}");
+    workspace.may_write.send(false).unwrap();
     let mut killed = with_key(&ci, &APPLY);
     let id = async || {
         let look = client.get("/locks/app").key(&admin).send().await;
@@ -139,6 +145,7 @@ async fn terraform_forces_open_what_a_killed_run_has_left() {
     };
     eventually("a run holds the lock", async || id().await.is_some()).await;
     killed.kill().await.unwrap();
+    workspace.may_write.send(true).unwrap();
     let left = id().await.expect("the lock stays when its run is killed");
     assert!(!end_of(with_key(&ci, &APPLY)).await.0);
     // This Terraform sends no ID.

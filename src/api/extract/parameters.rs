@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use axum::http::header::CONTENT_LENGTH;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
 
 use super::query_string::{Pairs, QueryError};
@@ -84,13 +85,20 @@ pub(crate) fn bad_parameter(name: &str, detail: impl Into<String>) -> Problem {
 /// The number of its grant that a worker shows in `Fencing-Token`.
 pub(crate) fn shown_number(headers: &HeaderMap) -> Result<Option<FencingToken>, Problem> {
     let Some(text) = single(headers, &FENCING_TOKEN, "Fencing-Token")? else { return Ok(None) };
-    let number =
-        std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).and_then(FencingToken::new);
     let is_none = || {
         let detail = "write the fencing_token of your 201, a whole number; or leave the header out";
         Problem::input(ProblemType::BadParameter, "Fencing-Token", detail)
     };
-    number.map(Some).ok_or_else(is_none)
+    number(text).map(Some).ok_or_else(is_none)
+}
+
+pub(super) fn number(text: &[u8]) -> Option<FencingToken> {
+    FencingToken::new(std::str::from_utf8(text).ok()?.parse().ok()?)
+}
+
+/// The length that a request announces. One that cannot be read was refused before it came here.
+pub(super) fn announced_bytes(headers: &HeaderMap) -> Option<usize> {
+    headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
 /// The value of a header that may be there once.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::http::HeaderMap;
 use utoipa::IntoParams;
 
-use super::parameters::{bad_parameter, duration, read_ttl, shown_number};
+use super::parameters::{bad_parameter, duration, number, read_ttl, shown_number};
 use super::query_string::Pairs;
 use crate::access::Right;
 use crate::api::context::{Asked, Operation};
@@ -235,10 +235,6 @@ pub(super) fn read_fencing_token(pairs: &mut Pairs, force: bool) -> Result<Optio
         ));
     }
     number(&text).map(Some).ok_or_else(no_number)
-}
-
-fn number(text: &[u8]) -> Option<FencingToken> {
-    FencingToken::new(std::str::from_utf8(text).ok()?.parse().ok()?)
 }
 
 fn no_number() -> Problem {

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{FromRequest, Request};
-use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, TRANSFER_ENCODING};
+use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE, EXPECT, TRANSFER_ENCODING};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Version};
 use http_body_util::{BodyExt, Limited};
 use tokio::time::timeout;
 
 use super::once::StoreQuery;
+use super::parameters::announced_bytes;
 use super::{LockCall, bad_parameter, context_of, shown_number};
 use crate::api::problem::{Problem, ProblemType};
 use crate::api::result_room::RoomTaken;
@@ -128,11 +129,6 @@ impl ArrivingResult {
             }
         }
     }
-}
-
-/// The length that a request announces. One that cannot be read was refused before it came here.
-fn announced_bytes(headers: &HeaderMap) -> Option<usize> {
-    headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
 /// Copies what arrives: a piece of it would keep the whole buffer of its connection in memory.

@@ -56,12 +56,7 @@ impl Call {
     async fn of(request: Request) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
         let body: Body = from_json(&read_small_body(&parts, body).await?)?;
-        let owner = &body.lock_owner;
-        if owner.is_empty() || owner.len() > NamedOwner::MAX_BYTES || owner.chars().any(char::is_control) {
-            let most = NamedOwner::MAX_BYTES;
-            let detail = format!("a lockOwner has 1 to {most} bytes without control characters");
-            return Err(bad_parameter("lockOwner", detail));
-        }
+        NamedOwner::check("lockOwner", &body.lock_owner)?;
         if body.resource_id.is_empty() {
             return Err(bad_parameter("resourceId", "the resourceId is empty"));
         }

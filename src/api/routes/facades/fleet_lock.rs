@@ -63,13 +63,7 @@ impl Machine {
                 format!("the gateway has no group {group:?}: its setting --fleet-lock names them"),
             )
         })?;
-        if id.is_empty() || id.len() > NamedOwner::MAX_BYTES || id.chars().any(char::is_control) {
-            let most = NamedOwner::MAX_BYTES;
-            return Err(bad_parameter(
-                "id",
-                format!("an id has 1 to {most} bytes without control characters"),
-            ));
-        }
+        NamedOwner::check("id", &id)?;
         let key = key_of(format!("{TOOL}:{group}").as_bytes())?;
         Ok(Self { id, slots: known.slots, caller: allowed(&parts, app, &key)?, key })
     }

@@ -6,6 +6,7 @@
 
 use sha2::{Digest, Sha256};
 
+use crate::api::extract::bad_parameter;
 use crate::api::problem::{Problem, ProblemType};
 use crate::api::state::AppState;
 use crate::lock::{Hex, Inspected, Lease, LeaseToken, LockKey, Owner, Released};
@@ -36,7 +37,17 @@ pub(super) struct NamedGrant {
 
 impl NamedOwner<'_> {
     /// The longest name, in bytes: a nonce stands behind it.
-    pub(super) const MAX_BYTES: usize = Owner::MAX_BYTES - 17;
+    const MAX_BYTES: usize = Owner::MAX_BYTES - 17;
+
+    /// That a name, which the body calls so, can be shown.
+    pub(super) fn check(parameter: &str, name: &str) -> Result<(), Problem> {
+        if (1..=Self::MAX_BYTES).contains(&name.len()) && !name.chars().any(char::is_control) {
+            return Ok(());
+        }
+        let most = Self::MAX_BYTES;
+        let detail = format!("{parameter} has 1 to {most} bytes without control characters");
+        Err(bad_parameter(parameter, detail))
+    }
 
     /// What the next grant says of its owner, and its token; `None` for a name that cannot be shown.
     pub(super) fn next(&self) -> Option<NamedGrant> {
