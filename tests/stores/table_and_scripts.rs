@@ -1,5 +1,6 @@
 //! A real server against the table of the embedded store: see `differential.rs`.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use fencepost::store::redis::RedisAddress;
@@ -11,9 +12,24 @@ use kit::{RedisServer, seed};
 const SEQUENCES: u64 = 10_000;
 const ALL_BEGIN_IN: Duration = Duration::from_secs(90);
 
+/// Sequences that differed once, by seed and number.
+///
+/// A try by a token that waits took away the offer of a slot that its own waiting request had.
+const DIFFERED: [(u64, u64); 1] = [(13_219_256_690_615_052_026, 1_289)];
+
 #[tokio::test(flavor = "multi_thread")]
 async fn random_sequences_have_the_answers_of_the_table() {
-    let seed = seed();
+    have_the_answers_of_the_table(seed(), numbers(SEQUENCES)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sequences_that_differed_once_have_the_answers_of_the_table() {
+    for (seed, number) in DIFFERED {
+        have_the_answers_of_the_table(seed, number..number + 1).await;
+    }
+}
+
+async fn have_the_answers_of_the_table(seed: u64, numbers: Range<u64>) {
     let server = RedisServer::start().await;
     let address = RedisAddress::parse(server.url(), None).unwrap();
     let place = async |_| Place {
@@ -21,7 +37,7 @@ async fn random_sequences_have_the_answers_of_the_table() {
         connection: server.connect().await,
         is_in_real_time: true,
     };
-    if let Some(difference) = first_difference(place, seed, numbers(SEQUENCES), ALL_BEGIN_IN).await {
+    if let Some(difference) = first_difference(place, seed, numbers, ALL_BEGIN_IN).await {
         panic!("TEST_SEED={seed} {difference}");
     }
 }

@@ -166,11 +166,7 @@ if lapsed then offer = nil end
 -- Whether somebody may be offered it, or a slot of it.
 local has_room = pool or not lock and not offer
 local is_mine_next = offer and offer.token == TOKEN
-if pool and pool.offer_of(TOKEN) then
-  -- It may bear fewer now than when it was offered that. Then its place stays.
-  is_mine_next = pool.admits(SLOTS, TOKEN)
-  if not is_mine_next then pool.withdraw(TOKEN) end
-end
+if pool and pool.offer_of(TOKEN) then is_mine_next = pool.admits(SLOTS, TOKEN) end
 
 local function hand_off(caller, taker)
   local is_taken, is_line_over
@@ -223,6 +219,8 @@ end
 if has_ticket then
   queue.stand_in_queue(TOKEN, ticket.place)
   if is_mine_next then return grant() end
+  -- It may bear fewer now than when it was offered a slot. Then its place stays.
+  if pool and pool.offer_of(TOKEN) then pool.withdraw(TOKEN) end
 end
 if has_room and has_queue then
   local present = has_ticket and TOKEN or nil
