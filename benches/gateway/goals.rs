@@ -7,6 +7,7 @@ use crate::measure::Run;
 use crate::shared::workload::Workload;
 use crate::shared::workload::Workload::{
     FailFast, Once, OwnTokens, Pairs, Renew, Replay, Slots4, Slots100, Slots900, SlotsRefused, SlotsRenew,
+    Watched,
 };
 use crate::summary::{Summary, redis_cpu, row, throughput};
 
@@ -52,7 +53,7 @@ impl Goal {
     }
 }
 
-pub fn goals(run: &Run, rows: &[Summary<'_>], idle: &[Idle]) -> Vec<Goal> {
+pub fn goals(run: &Run, rows: &[Summary<'_>], idle: &[Idle], told_ms: Option<f64>) -> Vec<Goal> {
     let main = rows.iter().find(|row| row.name == "pairs/64/redis");
     let of_main = |value: fn(&Summary<'_>) -> Option<f64>| main.and_then(value);
     let own_tokens = rows.iter().find(|row| row.name == "own-tokens/64/redis");
@@ -61,8 +62,8 @@ pub fn goals(run: &Run, rows: &[Summary<'_>], idle: &[Idle]) -> Vec<Goal> {
     let durable = embedded("file").zip(embedded("memory"));
     let durable = durable.map(|(file, memory)| throughput(&file.turns, &memory.turns).median);
     let of_redis = rows.iter().filter(|row| row.name.ends_with("/redis"));
-    // Works have servers of their own, with results in them.
-    let of_redis = of_redis.filter(|row| !row.workload.is_of_records());
+    // Works have servers of their own, with results in them; and watchers have a thousand connections.
+    let of_redis = of_redis.filter(|row| !row.workload.is_of_records() && row.workload != Watched);
     let after_load = of_redis.filter_map(|row| Some(row.rss_mb?.most)).max_by(f64::total_cmp);
     let per_connection = idle.iter().find(|idle| idle.target == "redis").map(|idle| idle.kb_per_connection);
     let at_redis = |workload| Some(&row(run, "redis", workload, 64)?.turns[..]);
@@ -144,11 +145,28 @@ pub fn goals(run: &Run, rows: &[Summary<'_>], idle: &[Idle]) -> Vec<Goal> {
         slots(run, "no slot is free, requests/s there, × fail-fast", 0.6, ("redis", SlotsRefused, FailFast)),
         slots(run, "renewing a slot, requests/s there, × renew", 0.8, ("redis", SlotsRenew, Renew)),
         slots(run, "slots on file, 4 others hold, requests/s there, × pairs", 0.8, ("file", Slots4, Pairs)),
+        Goal::new(
+            "pairs at 64 connections while 1,000 others watch all locks, × without",
+            AtLeast,
+            0.85,
+            0.95,
+            at_redis(Watched).zip(at_redis(Pairs)).map(|(watched, pairs)| throughput(watched, pairs).median),
+        ),
+        lines(run, "pairs at 64 connections with a line for each in a file, × without lines", "redis+log"),
+        lines(run, "the same with lines to a pipe", "redis+log-pipe"),
+        Goal::new("ms until one of 1,000 watchers is told of a grant, median", AtMost, 50.0, 25.0, told_ms),
         Goal::new("RSS idle, MB", AtMost, 15.0, 7.5, of_main(|row| row.idle_rss_mb)),
         Goal::new("RSS after all load, MB", AtMost, 40.0, 20.0, after_load),
         Goal::new("RSS per idle connection, kB", AtMost, 20.0, 10.0, per_connection),
         Goal::new("wrong or mismatched replies, on all stores", AtMost, 0.0, 0.0, mismatches),
     ]
+}
+
+/// What the lines of the log cost, in the same round.
+fn lines(run: &Run, what: &'static str, slug: &str) -> Goal {
+    let turns = |slug| Some(&row(run, slug, Pairs, 64)?.turns[..]);
+    let both = turns(slug).zip(turns("redis"));
+    Goal::new(what, AtLeast, 0.95, 0.98, both.map(|(with, without)| throughput(with, without).median))
 }
 
 /// What a slot costs beside a lock that excludes all others, in the same round.

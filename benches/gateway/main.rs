@@ -26,6 +26,7 @@ mod results;
 #[allow(dead_code, reason = "not every measurement needs everything")]
 mod shared;
 mod summary;
+mod telling;
 
 use machine::Machine;
 use plan::{MEASUREMENT, Plan, QUICK, TRIAL};
@@ -35,12 +36,15 @@ use shared::servers::Build;
 
 /// What chooses idle connections, where it stands among names of rows.
 const IDLE: &str = "idle";
+/// The same of what watchers are told.
+const TOLD: &str = "told";
 const FLAGS: [&str; 3] = ["--bench", "--quick", "--replies"];
 /// The rows of a trial: each server, each load, and what most goals are set for.
-const TRIED: [&str; 14] = [
+const TRIED: [&str; 15] = [
     "pairs/16",
     "pairs/64/redis",
     "own-tokens/64/redis",
+    "watched/64/redis",
     "once/64/redis",
     "replay/64",
     "fail-fast/16/redis",
@@ -108,25 +112,31 @@ async fn check_replies(requests: u64) -> ExitCode {
 #[tokio::main(flavor = "current_thread")]
 async fn run(plan: &Plan, filters: &[String], extent: Extent) -> ExitCode {
     let rows = plan::rows(filters);
-    let is_idle_measured = extent != Extent::Part || filters.is_empty() || filters.iter().any(|f| f == IDLE);
-    let means_nothing = |filter: &&String| *filter != IDLE && plan::rows(&[(*filter).clone()]).is_empty();
+    let is_asked =
+        |what: &str| extent != Extent::Part || filters.is_empty() || filters.iter().any(|f| f == what);
+    let means_nothing =
+        |filter: &&String| *filter != IDLE && *filter != TOLD && plan::rows(&[(*filter).clone()]).is_empty();
     if let Some(unknown) = filters.iter().find(means_nothing) {
-        eprintln!("nothing is called {unknown}; what can be measured are {IDLE} and");
+        eprintln!("nothing is called {unknown}; what can be measured are {IDLE}, {TOLD} and");
         plan::rows(&[]).iter().for_each(|row| eprintln!("{}", row.name()));
         return ExitCode::FAILURE;
     }
     let page = Page::read("make bench");
     let run = measure::measure(plan, &rows).await;
-    let idle = if is_idle_measured { idle::measure(plan.idle_connections).await } else { Ok(Vec::new()) };
-    let idle = match idle {
-        Ok(idle) => idle,
+    let told_ms = match is_asked(TOLD) {
+        true => telling::median_ms(plan.locks_told).await.map(Some),
+        false => Ok(None),
+    };
+    let idle = if is_asked(IDLE) { idle::measure(plan.idle_connections).await } else { Ok(Vec::new()) };
+    let (idle, told_ms) = match idle.and_then(|idle| Ok((idle, told_ms?))) {
+        Ok(measured) => measured,
         Err(mismatch) => {
             eprintln!("{mismatch}");
             return ExitCode::FAILURE;
         }
     };
     let rows = summary::summaries(&run);
-    let goals = goals::goals(&run, &rows, &idle);
+    let goals = goals::goals(&run, &rows, &idle, told_ms);
     let (machine, replies_checked) = (Machine::here(), run.replies());
     let results = Results { date: today(), machine, replies_checked, goals, idle_connections: idle, rows };
     println!("{}\n{}", results.to_markdown(), report::comparison(&results.rows));

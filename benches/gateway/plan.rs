@@ -25,6 +25,8 @@ pub struct Plan {
     pub others: Length,
     /// Connections that only stay open, once each has made its request.
     pub idle_connections: usize,
+    /// Locks of which watchers are told where nothing else is done.
+    pub locks_told: usize,
     /// Replies that are checked where nothing else is done.
     pub replies: u64,
 }
@@ -53,16 +55,23 @@ pub const MEASUREMENT: Plan = Plan {
     main: length(300, 2_000),
     others: length(100, 400),
     idle_connections: 2_000,
+    locks_told: 20,
     replies: 10_000_000,
 };
 /// To see at a glance what a change does, and no more.
 pub const QUICK: Plan = Plan { rounds: 3, main: length(100, 500), ..MEASUREMENT };
 /// Just enough to see that everything still works together.
-pub const TRIAL: Plan =
-    Plan { rounds: 1, main: length(10, 30), others: length(5, 15), idle_connections: 20, replies: 2_000 };
+pub const TRIAL: Plan = Plan {
+    rounds: 1,
+    main: length(10, 30),
+    others: length(5, 15),
+    idle_connections: 20,
+    locks_told: 1,
+    replies: 2_000,
+};
 
 /// All that are compared with the first one, and what the second one says of the load itself.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 14] = [
     Target { slug: "noop", start: by_heart::noop },
     Target { slug: "bare", start: by_heart::bare },
     Target { slug: "redis-direct", start: || Server::redis_itself("Redis directly") },
@@ -81,6 +90,14 @@ pub const TARGETS: [Target; 12] = [
     Target {
         slug: "redis+keys+tls",
         start: || secure("gateway on Redis, keys, TLS", Demands { api_key: true, tls: true }),
+    },
+    Target {
+        slug: "redis+log",
+        start: || Server::with_lines("gateway on Redis, a line for each request", false),
+    },
+    Target {
+        slug: "redis+log-pipe",
+        start: || Server::with_lines("gateway on Redis, these lines to a pipe", true),
     },
     Target {
         slug: "redis-other",
@@ -126,9 +143,18 @@ impl Row {
     /// Goals are set for these; two embedded stores are compared at 256 connections.
     fn is_main(&self) -> bool {
         let slugs: &[&str] = match (self.workload, self.connections) {
-            (Workload::Pairs, 64) => {
-                &["noop", "redis-direct", "redis", "memory", "file", "redis-other", "memory-other"]
-            }
+            (Workload::Pairs, 64) => &[
+                "noop",
+                "redis-direct",
+                "redis",
+                "memory",
+                "file",
+                "redis+log",
+                "redis+log-pipe",
+                "redis-other",
+                "memory-other",
+            ],
+            (Workload::Watched, 64) => &["noop", "redis", "memory"],
             (Workload::OwnTokens | Workload::Once | Workload::Replay, 64) => {
                 &["noop", "redis", "memory", "file"]
             }
@@ -180,7 +206,8 @@ fn is_chosen(row: &Row, filters: &[String]) -> bool {
 }
 
 fn can_be_measured(row: &Row) -> bool {
-    let has_servers_of_its_own = row.workload == Workload::OwnTokens || row.workload.is_of_records();
+    let has_servers_of_its_own =
+        [Workload::OwnTokens, Workload::Watched].contains(&row.workload) || row.workload.is_of_records();
     if has_servers_of_its_own && !row.is_main() {
         return false;
     }
@@ -189,8 +216,8 @@ fn can_be_measured(row: &Row) -> bool {
         return false;
     }
     match TARGETS[row.target].slug {
-        // It knows no more than a pair.
-        "bare" => row.workload == Workload::Pairs,
+        // The first knows no more than a pair; the others are compared with what has no lines.
+        "bare" | "redis+log" | "redis+log-pipe" => row.workload == Workload::Pairs,
         slug if OTHERS.iter().any(|(_, other)| *other == slug) => Build::Other.program().is_some(),
         _ => true,
     }

@@ -34,6 +34,7 @@ pub fn tables(rows: &[Summary<'_>]) -> String {
 fn title(workload: Workload) -> &'static str {
     match workload {
         Workload::Pairs => "Acquire and release, on fresh keys",
+        Workload::Watched => "The same while 1,000 others watch all locks",
         Workload::OwnTokens => "The same with tokens of the client's own",
         Workload::FailFast => "Refused: one lock that somebody else holds",
         Workload::Renew => "Renew",

@@ -13,6 +13,7 @@ use super::cpu::Cpu;
 use super::figures::percentile;
 use super::memory::rss_kb;
 use super::servers::Server;
+use super::watchers::Watchers;
 use super::workload::{Beside, CONTENDED, Holder, Part, Window, Workload, shared};
 
 /// How long the last replies of a turn may take.
@@ -63,6 +64,10 @@ pub async fn run(server: &Server, turn: usize, load: &Load) -> Turn {
         _ => None,
     };
     let beside = beside.and_then(|taken| taken.map_err(|mismatch| mismatches.push(mismatch)).ok());
+    let watchers = match load.workload {
+        Workload::Watched => Watchers::open(server).await.map_err(|mismatch| mismatches.push(mismatch)).ok(),
+        _ => None,
+    };
     let number_beside = beside.as_ref().map_or(0, |beside| beside.number);
     let mut connections = JoinSet::new();
     for number in 0..load.connections {
@@ -91,6 +96,7 @@ pub async fn run(server: &Server, turn: usize, load: &Load) -> Turn {
         mismatches.push("a reply never came".to_owned());
         Vec::new()
     });
+    drop(watchers);
     if let Some(holder) = holder {
         mismatches.extend(holder.give_back().await.err());
     }

@@ -15,4 +15,5 @@ pub mod servers;
 pub mod standstill;
 pub mod stream;
 pub mod table;
+pub mod watchers;
 pub mod workload;

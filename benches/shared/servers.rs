@@ -35,6 +35,8 @@ pub struct Server {
     pub idle_rss_kb: Option<u64>,
     /// The address of the Redis that its gateway was given, where another one can be given the same.
     store: Option<String>,
+    /// Whether its log goes through a pipe, and is read at the other end of it.
+    has_pipe: bool,
     /// None where Redis itself is asked.
     process: Option<Process>,
     redis: Vec<Process>,
@@ -95,7 +97,8 @@ impl Build {
             command.env_remove(name);
         }
         command.args(["--listen", &address.to_string(), "--store", store]);
-        command.args(["--log-level", "warn", "--log-format", "json"]);
+        // A flag may say another.
+        command.envs([("FENCEPOST_LOG_LEVEL", "warn"), ("FENCEPOST_LOG_FORMAT", "json")]);
         (address, command)
     }
 }
@@ -176,6 +179,17 @@ impl Server {
         Self { store: Some(store), ..server }.start(command)
     }
 
+    /// The gateway on Redis at the level of the log at which it runs where no setting says otherwise.
+    pub fn with_lines(name: &'static str, has_pipe: bool) -> Self {
+        let (redis, directory) = (free_address(), directory());
+        let process = redis_server(redis, &directory);
+        let (address, mut command) = Build::Ours.command(&format!("redis://{redis}"));
+        command.args(["--log-level", "info", "--log-format", "text"]);
+        let server =
+            Self::new(name, Kind::Gateway, address, directory).with(vec![process], Access::default());
+        Self { has_pipe, ..server }.start(command)
+    }
+
     /// One more gateway on the Redis of this one, which must not end before it.
     pub fn another(&self, settings: &[&str]) -> Self {
         let (address, mut command) = Build::Ours.command(self.store.as_deref().expect("it has a Redis"));
@@ -210,6 +224,7 @@ impl Server {
             numbers: Numbers::default(),
             idle_rss_kb: None,
             store: None,
+            has_pipe: false,
             process: None,
             redis: Vec::new(),
             directory,
@@ -223,7 +238,14 @@ impl Server {
     /// Runs the command, and returns when it is ready to serve.
     fn start(mut self, mut command: Command) -> Self {
         let log = File::create(self.directory.path().join("log")).unwrap();
-        command.current_dir(self.directory.path()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        command.current_dir(self.directory.path()).stdin(Stdio::null()).stdout(Stdio::null());
+        if self.has_pipe {
+            let (mut read, write) = io::pipe().unwrap();
+            std::thread::spawn(move || io::copy(&mut read, &mut &log));
+            command.stderr(write);
+        } else {
+            command.stderr(log);
+        }
         let mut process = Process(command.spawn().unwrap());
         let is_ready = process.gets_ready(|| self.is_ready());
         assert!(is_ready, "{} does not start: {}", self.name, self.log());

@@ -26,6 +26,8 @@ const _: () = assert!(RESULT.len() == 200);
 pub enum Workload {
     /// Takes a lock that nobody ever held, and gives it back: two requests.
     Pairs,
+    /// The same while many others watch all locks.
+    Watched,
     /// The same with tokens of the client's own, whose release the server remembers for a while.
     OwnTokens,
     /// Asks for one lock that somebody else holds all the time.
@@ -47,8 +49,9 @@ pub enum Workload {
 }
 
 impl Workload {
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Pairs,
+        Self::Watched,
         Self::OwnTokens,
         Self::Once,
         Self::Replay,
@@ -64,6 +67,7 @@ impl Workload {
     pub fn name(self) -> &'static str {
         match self {
             Self::Pairs => "pairs",
+            Self::Watched => "watched",
             Self::OwnTokens => "own-tokens",
             Self::FailFast => "fail-fast",
             Self::Renew => "renew",
@@ -206,7 +210,7 @@ impl Part {
     pub async fn play(mut self, workload: Workload) -> Seen {
         let mut seen = Seen::default();
         let ended = match workload {
-            Workload::Pairs => self.pairs(&mut seen, false).await,
+            Workload::Pairs | Workload::Watched => self.pairs(&mut seen, false).await,
             Workload::OwnTokens => self.pairs(&mut seen, true).await,
             Workload::FailFast => self.fail_fast(&mut seen, "").await,
             Workload::Renew => self.renew(&mut seen, &format!("renew-{}", self.name), "").await,

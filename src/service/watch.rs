@@ -3,7 +3,8 @@
 //! Code that changes a lock reports it here once the store has answered (`tell`). This asks nothing more of the store,
 //! and without a watcher it costs the reading of a flag. The events of a lock are told in the order of its fencing
 //! tokens (`view.rs`). Nothing reports the end of a lease, so that is looked for (`expiry_watcher.rs`). Each watcher
-//! has a queue of its own (`subscribers.rs`). What other gateways do is heard from them (`peer_sync.rs`).
+//! has a queue of its own (`queue.rs`), which is found by what it watches (`subscribers.rs`). How much is told has a bound
+//! (`budget.rs`). What other gateways do is heard from them (`peer_sync.rs`).
 //!
 //! Every event did happen. If an event may have been missed, watchers get `Resync`, and must look for themselves.
 
@@ -22,10 +23,12 @@ use crate::clock::boottime;
 use crate::lock::LockKey;
 use crate::store::{MeteredStore, StoreError};
 
+mod budget;
 mod expiry_watcher;
 mod ids;
 mod news;
 mod peer_sync;
+mod queue;
 mod subscribers;
 mod view;
 mod wanted;
@@ -34,7 +37,8 @@ use ids::Ids;
 pub(super) use news::Doing;
 pub use news::{News, Told};
 use peer_sync::{Senders, Telling};
-use subscribers::{Memory, Queue, Subscribers};
+use queue::Queue;
+use subscribers::{Memory, Subscribers};
 use view::View;
 pub use wanted::{Selection, Wanted};
 
@@ -65,8 +69,8 @@ pub struct Watching {
 }
 
 impl Watching {
-    /// The next thing to tell; `None` when the server stops.
-    pub fn poll_told(&mut self, context: &mut Context<'_>) -> Poll<Option<Arc<Told>>> {
+    /// The next things to tell; `None` when the server stops.
+    pub fn poll_told(&mut self, context: &mut Context<'_>) -> Poll<Option<Vec<Arc<Told>>>> {
         self.queue.poll(context)
     }
 
@@ -83,7 +87,7 @@ impl Watching {
         let (mut state, now) = (self.watch.state.lock(), boottime());
         let id = state.enter(&wanted, &self.queue, now);
         state.subscribers.leave(&self.wanted, self.id, now);
-        self.queue.push(&Arc::new(Told::missed(state.memory.last())));
+        state.subscribers.hand(&self.queue, &Arc::new(Told::missed(state.memory.last())));
         drop(state);
         (self.wanted, self.id) = (wanted, id);
     }
@@ -207,7 +211,7 @@ impl Watch {
     fn tell_here(&self, state: &mut State, key: &LockKey, doing: &Doing) {
         // A lock without watchers is not followed: it would take the room of one that has some.
         if state.is_local && state.subscribers.wants(key) {
-            let before = state.view.next_look();
+            let before = state.next_step();
             let news = state.view.note(key, doing, boottime());
             state.publish(key, news);
             self.look_sooner(state, before);
@@ -215,7 +219,7 @@ impl Watch {
     }
 
     fn look_sooner(&self, state: &State, before: Option<Duration>) {
-        if before.is_none() || state.view.next_look() < before {
+        if before.is_none() || state.next_step() < before {
             self.sooner.notify_one();
         }
     }
@@ -257,8 +261,8 @@ impl Watch {
             Some(missed) => missed
                 .iter()
                 .filter(|told| told.key.as_ref().is_none_or(|key| wanted.has(key)))
-                .for_each(|told| queue.push(told)),
-            None => queue.push(&Arc::new(Told::missed(state.memory.last()))),
+                .for_each(|told| state.subscribers.hand(&queue, told)),
+            None => state.subscribers.hand(&queue, &Arc::new(Told::missed(state.memory.last()))),
         }
         let id = state.enter(&wanted, &queue, now);
         drop(state);
@@ -268,6 +272,7 @@ impl Watch {
     /// From when this returns on everything is told here.
     async fn turn_on(self: &Arc<Self>, is_on: &mut bool, deadline: Instant) -> Result<(), StoreError> {
         let (to_learn, learning) = mpsc::channel(MOST_TO_LEARN);
+        let (line, waiting) = mpsc::unbounded_channel();
         if let Some(peers) = self.peers() {
             peers.listen(deadline).await?;
         }
@@ -278,12 +283,14 @@ impl Watch {
             state.senders = Senders::default();
             state.is_local = true;
             state.to_learn = Some(to_learn);
+            state.subscribers.wake_by(Some(line));
             self.is_watched.store(true, Ordering::Release);
         }
         // This comes before the first wait: the caller may leave, and then these tasks find that there is no watcher.
         *is_on = true;
         tokio::spawn(self.clone().keep_looking());
         tokio::spawn(self.clone().keep_learning(learning));
+        tokio::spawn(queue::keep_waking(waiting));
         if self.peers().is_some() {
             self.summon(true);
             sleep(OTHERS_HEAR).await;
@@ -302,6 +309,7 @@ impl Watch {
         }
         state.is_local = false;
         state.to_learn = None;
+        state.subscribers.wake_by(None);
         state.learning.clear();
         state.view = View::default();
         state.senders = Senders::default();
@@ -336,6 +344,12 @@ impl State {
         let id = self.subscribers.enter(wanted, queue);
         new.into_iter().for_each(|selection| self.learn(selection));
         id
+    }
+
+    /// When something is to be done next for those who watch.
+    fn next_step(&self) -> Option<Duration> {
+        let steps = [self.view.next_look(), self.subscribers.next_end_of_rest()];
+        steps.into_iter().flatten().min()
     }
 
     fn publish(&mut self, key: &LockKey, news: Vec<News>) {

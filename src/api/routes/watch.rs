@@ -259,25 +259,26 @@ struct WatchBody {
 }
 
 impl WatchBody {
-    /// The event as it is written; `None` if it is about a lock that the caller may not see.
-    fn write(&self, told: &Told, id: String) -> Option<Bytes> {
+    /// The events as they are written, without those about locks that the caller may not see.
+    fn write(&self, told: &[Arc<Told>], watching: &Watching) -> Bytes {
         let right = right_to(&self.selection);
-        let is_hidden = told.key.as_ref().is_some_and(|key| !self.caller.sees(right, key));
-        (!is_hidden).then(|| self.form.write(LockEventView::of(told, id)))
+        let sees = |told: &&Arc<Told>| told.key.as_ref().is_none_or(|key| self.caller.sees(right, key));
+        let text = |told: &Arc<Told>| {
+            let write = || self.form.write(LockEventView::of(told, watching.id_of(told)));
+            told.text(self.form as usize, write)
+        };
+        told.iter().filter(sees).map(text).collect::<Vec<_>>().concat().into()
     }
 
-    /// The next event and its id; `None` at the end of the stream.
-    fn poll_told(&self, context: &mut Context<'_>) -> Poll<Option<(Arc<Told>, String)>> {
+    /// The text of the next events; `None` at the end of the stream.
+    fn poll_text(&self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         let mut place = lock(&self.place);
         if !may_go_on(&self.caller, &self.selection) {
             *place = None;
         }
         let Some(Place { watching, .. }) = &mut *place else { return Poll::Ready(None) };
         let told = ready!(watching.poll_told(context));
-        Poll::Ready(told.map(|told| {
-            let id = watching.id_of(&told);
-            (told, id)
-        }))
+        Poll::Ready(told.map(|told| self.write(&told, watching)))
     }
 }
 
@@ -290,13 +291,10 @@ impl HttpBody for WatchBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let text = loop {
-            match self.poll_told(context) {
+            match self.poll_text(context) {
                 Poll::Ready(None) => return Poll::Ready(None),
-                Poll::Ready(Some((told, id))) => {
-                    if let Some(text) = self.write(&told, id) {
-                        break text;
-                    }
-                }
+                Poll::Ready(Some(text)) if text.is_empty() => {}
+                Poll::Ready(Some(text)) => break text,
                 Poll::Pending => {
                     ready!(self.look.as_mut().poll(context));
                     self.look.as_mut().reset(Instant::now() + LOOK_EVERY);

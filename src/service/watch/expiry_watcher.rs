@@ -30,12 +30,13 @@ impl Watch {
         let permits = Arc::new(Semaphore::new(MOST_LOOKS));
         let (mut tidied_at, mut overfull_at) = (Instant::now(), None::<Instant>);
         loop {
-            let next_look = self.state.lock().view.next_look();
-            let until_look = next_look.map_or(TIDY_EVERY, |at| at.saturating_sub(boottime()));
+            let next_step = self.state.lock().next_step();
+            let until_step = next_step.map_or(TIDY_EVERY, |at| at.saturating_sub(boottime()));
             tokio::select! {
-                () = sleep(until_look.min(TIDY_EVERY)) => {}
+                () = sleep(until_step.min(TIDY_EVERY)) => {}
                 () = self.sooner.notified() => {}
             }
+            self.end_rests();
             while let Some(key) = self.take_due() {
                 let Ok(permit) = permits.clone().acquire_owned().await else { return };
                 let watch = self.clone();
@@ -60,6 +61,11 @@ impl Watch {
                 self.resync();
             }
         }
+    }
+
+    fn end_rests(&self) {
+        let State { subscribers, memory, .. } = &mut *self.state.lock();
+        subscribers.end_rests(boottime(), memory.last());
     }
 
     /// A lock that is due to be looked at.
@@ -113,7 +119,7 @@ impl Watch {
 
     fn learn_of(&self, key: &LockKey, lease: &Lease, waiters: u64, asked_at: Duration) {
         let mut state = self.state.lock();
-        let before = state.view.next_look();
+        let before = state.next_step();
         let news = state.view.learn(key, lease, waiters, asked_at);
         state.publish(key, news);
         self.look_sooner(&state, before);
@@ -125,7 +131,7 @@ impl Watch {
         let Ok(seen) = self.inspect(key).await else { return };
         let mut state = self.state.lock();
         if state.is_local {
-            let before = state.view.next_look();
+            let before = state.next_step();
             let news = state.view.see(key, &seen, asked_at);
             state.publish(key, news);
             self.look_sooner(&state, before);

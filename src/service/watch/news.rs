@@ -1,6 +1,9 @@
 //! What is done to locks, and what those who watch are told of it.
 
+use std::sync::OnceLock;
 use std::time::Duration;
+
+use bytes::Bytes;
 
 use crate::clock::boottime;
 use crate::lock::{Ended, FencingToken, Lease, LockKey};
@@ -44,8 +47,11 @@ pub enum News {
     Resync,
 }
 
+/// For how long a text is true enough that says what is left of a lease.
+const FRESH: Duration = Duration::from_millis(100);
+
 /// News, as they were told.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Told {
     /// Grows with everything that is told at this gateway.
     pub(super) number: u64,
@@ -54,17 +60,26 @@ pub struct Told {
     /// What happened to it.
     pub news: News,
     /// By the time since boot.
-    at: Duration,
+    pub(super) at: Duration,
+    texts: [OnceLock<Bytes>; 2],
 }
 
 impl Told {
     pub(super) fn new(number: u64, key: Option<LockKey>, news: News) -> Self {
-        Self { number, key, news, at: boottime() }
+        Self { number, key, news, at: boottime(), texts: [const { OnceLock::new() }; 2] }
     }
 
     /// That what was told up to this number may have been missed.
     pub(super) fn missed(number: u64) -> Self {
         Self::new(number, None, News::Resync)
+    }
+
+    /// The text of it in one of two forms. It is written once for all who read it at about the same time.
+    pub fn text(&self, form: usize, write: impl FnOnce() -> Bytes) -> Bytes {
+        match self.texts.get(form) {
+            Some(text) if boottime().saturating_sub(self.at) < FRESH => text.get_or_init(write).clone(),
+            _ => write(),
+        }
     }
 
     /// What is left now of a time that was told in milliseconds.

@@ -1,23 +1,20 @@
 //! The watchers, and what was told last.
 //!
-//! No watcher holds up the others: each has a queue of its own. If it does not read its queue, it finds that something
-//! was missed in place of what was in it.
+//! No watcher holds up the others: each has a queue of its own (`queue.rs`). If it does not read its queue, it finds that
+//! something was missed in place of what was in it. So does one that would be told more than its share (`budget.rs`).
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use parking_lot::Mutex;
-
+use super::budget::{Budget, REST, Share};
+use super::queue::{Line, MOST_QUEUED, Queue};
 use super::{News, Selection, Told, Wanted};
 use crate::lock::LockKey;
 
-/// What may wait to be read by one who watches.
-const MOST_QUEUED: usize = MOST_REMEMBERED;
 /// What was told last, for those who come back.
-const MOST_REMEMBERED: usize = 4_096;
+const MOST_REMEMBERED: usize = MOST_QUEUED;
 /// How long what somebody watched is still followed, so that they may come back as if they had never been gone.
 const LINGERING: Duration = Duration::from_secs(30);
 /// So much of it at a time, since watchers that come and go choose how much there is.
@@ -31,6 +28,11 @@ pub(super) struct Subscribers {
     /// What has no watcher any more, oldest first, and what a watcher has come back to.
     lingering: VecDeque<(Duration, Selection)>,
     last_id: u64,
+    budget: Budget,
+    /// Whose watchers rest, and until when, first those whose rest ends first.
+    resting: VecDeque<(Duration, Selection)>,
+    /// Where readers wait to be woken. Without it they are woken at once.
+    line: Option<Line>,
 }
 
 /// One who watches, in one of the places at which it is found.
@@ -48,6 +50,7 @@ struct Interest {
     readers: Vec<Reader>,
     /// When the last of them went, by the time since boot.
     left_at: Duration,
+    share: Share,
 }
 
 impl Interest {
@@ -132,17 +135,63 @@ impl Subscribers {
         self.by_key.is_empty() && self.by_prefix.is_empty()
     }
 
-    /// Tells those whom it concerns, and who may know of it; nothing is done for others.
-    pub(super) fn tell(&self, told: &Arc<Told>) {
-        match &told.key {
-            Some(key) => {
-                let interests = self.by_key.get(key).into_iter().chain(self.with_prefixes_of(key.as_str()));
-                let readers = interests.flat_map(|interest| &interest.readers);
-                let may_know = readers.filter(|reader| reader.wanted.may_see(key));
-                may_know.for_each(|reader| reader.queue.push(told));
-            }
+    /// From now on readers are woken by those who read the other end of this.
+    pub(super) fn wake_by(&mut self, line: Option<Line>) {
+        self.line = line;
+    }
+
+    /// Tells those whom it concerns, and who may know of it; nothing is done for others, and for those who rest.
+    pub(super) fn tell(&mut self, told: &Arc<Told>) {
+        let Some(key) = &told.key else {
             // What has no key concerns everybody.
-            None => self.everybody().for_each(|reader| reader.queue.push(told)),
+            return self.everybody().for_each(|reader| self.hand(&reader.queue, told));
+        };
+        let mut resting = Vec::new();
+        let by_key = self.by_key.get(key).into_iter().map(|interest| (None, interest));
+        let by_prefix =
+            self.with_prefixes_of(key.as_str()).map(|(prefix, interest)| (Some(prefix), interest));
+        for (prefix, interest) in by_key.chain(by_prefix) {
+            if interest.share.rests_until.get().is_some() {
+                continue;
+            }
+            if !self.budget.allows(&interest.share, interest.readers.len(), told.at) {
+                let by_key = || Selection::Key(key.clone());
+                resting.push(prefix.map_or_else(by_key, |prefix| Selection::Prefix(prefix.to_owned())));
+                continue;
+            }
+            let may_know = interest.readers.iter().filter(|reader| reader.wanted.may_see(key));
+            may_know.for_each(|reader| self.hand(&reader.queue, told));
+        }
+        self.resting.extend(resting.into_iter().map(|selection| (told.at + REST, selection)));
+    }
+
+    /// When the next rest ends.
+    pub(super) fn next_end_of_rest(&self) -> Option<Duration> {
+        self.resting.front().map(|(until, _)| *until)
+    }
+
+    /// Tells those whose rest is over that they have missed something.
+    pub(super) fn end_rests(&mut self, now: Duration, last: u64) {
+        let told = Arc::new(Told::missed(last));
+        while let Some((until, selection)) = self.resting.pop_front_if(|(until, _)| *until <= now) {
+            let Some(interest) = self.interest(&selection) else { continue };
+            // Another one may be there by now, of those who came later.
+            if interest.share.rests_until.get() == Some(until) {
+                interest.share.rests_until.set(None);
+                let readers: Vec<_> = interest.readers.iter().map(|reader| reader.queue.clone()).collect();
+                readers.iter().for_each(|queue| self.hand(queue, &told));
+            }
+        }
+    }
+
+    /// Has one read what is told.
+    pub(super) fn hand(&self, queue: &Arc<Queue>, told: &Arc<Told>) {
+        if queue.push(told) {
+            match &self.line {
+                // Without its other end the server stops.
+                Some(line) => drop(line.send(queue.clone())),
+                None => queue.wake(),
+            }
         }
     }
 
@@ -153,7 +202,7 @@ impl Subscribers {
     }
 
     /// Those who watch a prefix of this name, without a look at all the others.
-    fn with_prefixes_of<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Interest> {
+    fn with_prefixes_of<'a>(&'a self, name: &'a str) -> impl Iterator<Item = (&'a str, &'a Interest)> {
         let mut rest = Some((name, true));
         std::iter::from_fn(move || {
             loop {
@@ -165,14 +214,14 @@ impl Subscribers {
                 let common = common_prefix(prefix, name);
                 rest = Some((common, common.len() < prefix.len()));
                 if common.len() == prefix.len() {
-                    return Some(interest);
+                    return Some((prefix.as_str(), interest));
                 }
             }
         })
     }
 
     /// Tells everybody that nothing follows.
-    pub(super) fn close(&mut self) {
+    pub(super) fn close(&self) {
         self.everybody().for_each(|reader| reader.queue.close());
     }
 
@@ -187,52 +236,6 @@ impl Subscribers {
 fn common_prefix<'a>(one: &str, other: &'a str) -> &'a str {
     let length = one.chars().zip(other.chars()).take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8()).sum();
     &other[..length]
-}
-
-/// What waits to be read by one who watches.
-#[derive(Default)]
-pub(super) struct Queue(Mutex<Queued>);
-
-#[derive(Default)]
-struct Queued {
-    told: VecDeque<Arc<Told>>,
-    is_closed: bool,
-    waker: Option<Waker>,
-}
-
-impl Queue {
-    pub(super) fn push(&self, told: &Arc<Told>) {
-        let mut queued = self.0.lock();
-        if queued.told.len() < MOST_QUEUED {
-            queued.told.push_back(told.clone());
-        } else {
-            queued.told.clear();
-            queued.told.push_back(Arc::new(Told::missed(told.number)));
-        }
-        if let Some(waker) = queued.waker.take() {
-            waker.wake();
-        }
-    }
-
-    fn close(&self) {
-        let mut queued = self.0.lock();
-        queued.is_closed = true;
-        if let Some(waker) = queued.waker.take() {
-            waker.wake();
-        }
-    }
-
-    pub(super) fn poll(&self, context: &mut Context<'_>) -> Poll<Option<Arc<Told>>> {
-        let mut queued = self.0.lock();
-        if let Some(told) = queued.told.pop_front() {
-            return Poll::Ready(Some(told));
-        }
-        if queued.is_closed {
-            return Poll::Ready(None);
-        }
-        queued.waker = Some(context.waker().clone());
-        Poll::Pending
-    }
 }
 
 /// What was told last.
@@ -284,7 +287,7 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
 
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::task::Wake;
+    use std::task::{Context, Poll, Wake, Waker};
 
     use super::*;
     use crate::lock::Reach;
@@ -326,7 +329,8 @@ mod tests {
         subscribers.tell(&memory.note(None, News::Resync));
         let mut told = Vec::new();
         while let Poll::Ready(Some(next)) = queue.poll(&mut context) {
-            told.push(next.key.as_ref().map(|key| key.as_str().to_owned()).unwrap_or_default());
+            let keys = next.iter().map(|told| told.key.as_ref().map_or("", |key| key.as_str()).to_owned());
+            told.extend(keys);
         }
         assert_eq!(told, ["team", "team/x", "db/1", ""]);
         subscribers.leave(&wanted, id, Duration::ZERO);

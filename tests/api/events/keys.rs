@@ -109,7 +109,8 @@ async fn the_ids_of_a_narrow_stream_do_not_say_how_much_else_was_told() {
     assert!(ids.iter().all(|id| id.len() == length), "{ids:?}");
     ids.sort_unstable();
     ids.dedup();
-    assert_eq!(ids.len(), 6, "the same event has the same id on two streams");
+    // Two events, as both streams have them, and the two resyncs.
+    assert_eq!(ids.len(), 4, "{ids:?}");
     // Each of them goes on behind its event all the same, and also for another key.
     for last in &lasts {
         assert_eq!(watch(&narrow, last).await.next().await.is("granted").key(), Some("a/2"));

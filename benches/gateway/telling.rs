@@ -1,0 +1,28 @@
+//! How soon those who watch are told.
+
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use crate::plan::{TARGETS, target};
+use crate::shared::client::Client;
+use crate::shared::figures::percentile;
+use crate::shared::watchers::Watchers;
+
+/// The median of how many milliseconds pass from the request to take a lock until one of many watchers is told.
+pub async fn median_ms(locks: usize) -> Result<f64, String> {
+    let server = (TARGETS[target("redis")].start)();
+    let watchers = Watchers::open(&server).await?;
+    let mut client = Client::open(&server).await?;
+    let mut delays_ns = Vec::new();
+    for number in 0..locks {
+        let key = format!("told-{number}");
+        let delays_us = watchers.delays_us(async { client.acquire(&key, "").await.map(drop) }).await?;
+        delays_ns.extend(delays_us.into_iter().map(|us| (us * 1e3) as u64));
+        client.release(&key).await?;
+        // So that what was told of the release is read.
+        sleep(Duration::from_millis(200)).await;
+    }
+    delays_ns.sort_unstable();
+    Ok(percentile(&delays_ns, 50) / 1e6)
+}

@@ -1,0 +1,76 @@
+//! Many who watch where much happens: they are told to look for themselves, and others are told of their locks as before.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
+
+use super::{Pair, SOON, Stream};
+
+/// So many that 26 events in a tenth of a second are more than a gateway tells them.
+const CROWD: usize = 800;
+/// How long a crowd rests that was told too much, and as much again.
+const REST: Duration = Duration::from_secs(2);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn watchers_who_cannot_be_told_all_are_told_to_look_and_others_are_told_of_theirs() {
+    let pair = Pair::embedded().await;
+    let client = pair.here();
+    let mut crowd = JoinSet::new();
+    let (reads, may_read) = watch::channel(false);
+    for _ in 0..CROWD {
+        let mut stream = Stream::open(&client, "prefix=").await;
+        let mut may_read = may_read.clone();
+        crowd.spawn(async move {
+            // What comes before waits in the socket: to read it at once would keep the flood from being one.
+            may_read.wait_for(|may| *may).await.unwrap();
+            let (mut events, mut looks) = (0_usize, 0_usize);
+            loop {
+                let event = stream.next().await;
+                events += 1;
+                looks += usize::from(event.name == "resync");
+                // All that comes after the last change is either told, or to be looked at.
+                if event.key() == Some("last") {
+                    return (events, looks);
+                }
+            }
+        });
+    }
+    let mut own = Stream::open(&client, "key=own").await;
+    let is_over = AtomicBool::new(false);
+    let flood = async |name: usize| {
+        let (client, mut pairs) = (pair.there(), 0_usize);
+        while !is_over.load(Ordering::Relaxed) {
+            let address = format!("/locks/flood-{name}");
+            let token = client.put(&address).send().await.expect(201).token();
+            client.delete(&address).token(&token).send().await.expect(204);
+            pairs += 1;
+        }
+        pairs
+    };
+    let quiet = async {
+        for _ in 0..5 {
+            let started = Instant::now();
+            let token = client.put("/locks/own").send().await.expect(201).token();
+            own.next().await.is("granted");
+            client.delete("/locks/own").token(&token).send().await.expect(204);
+            own.next().await.is("released");
+            assert!(started.elapsed() < 2 * SOON, "{:?}", started.elapsed());
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
+        is_over.store(true, Ordering::Relaxed);
+    };
+    let (one, two, three, four, ()) = tokio::join!(flood(1), flood(2), flood(3), flood(4), quiet);
+    let happened = 2 * (one + two + three + four);
+    // Whoever rested hears of what is done until then by being told to look, and after that by the event itself.
+    tokio::time::sleep(REST).await;
+    client.put("/locks/last").send().await.expect(201);
+    reads.send_replace(true);
+    let all = timeout(kit::PATIENCE, crowd.join_all()).await.expect("one is told nothing of the last lock");
+    for (events, looks) in all {
+        assert!(looks > 0, "of {happened} events, {events} are told, and none says to look");
+        assert!(events < happened, "{events} are told of {happened} events");
+    }
+}
