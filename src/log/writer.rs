@@ -19,6 +19,8 @@ use crate::telemetry::metrics::{LogName, metrics};
 
 /// Lines that are written at once.
 const MOST_AT_ONCE: usize = 256;
+/// The pause after what was written, in which lines gather: to wake this thread costs a request more than its line.
+const BETWEEN_WRITES: Duration = Duration::from_millis(5);
 /// The pause before an important line is tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// The pause while the pipe is full and does not block, because its reader shares our end of it.
@@ -154,7 +156,11 @@ impl Pen {
     fn write_all<L: LogRecord>(mut self, mut orders: mpsc::UnboundedReceiver<Order<L>>) {
         let mut batch = Vec::with_capacity(MOST_AT_ONCE);
         let mut text = String::new();
-        while orders.blocking_recv_many(&mut batch, MOST_AT_ONCE) > 0 {
+        loop {
+            let received = orders.blocking_recv_many(&mut batch, MOST_AT_ONCE);
+            if received == 0 {
+                return;
+            }
             let (mut is_important, mut lines) = (false, 0);
             for order in batch.drain(..) {
                 match order {
@@ -177,6 +183,9 @@ impl Pen {
             }
             self.write::<L>(&mut text, is_important);
             self.queue.lines.fetch_sub(lines, Ordering::Relaxed);
+            if received < MOST_AT_ONCE {
+                thread::sleep(BETWEEN_WRITES);
+            }
         }
     }
 
