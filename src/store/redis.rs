@@ -142,7 +142,6 @@ impl RedisStore {
         {
             return Ok(Renewed::Renewed(lease));
         }
-        let lock = self.keys.lock(key);
         let (token, by) = (token.to_string(), scripts::renewer(*by));
         let add_args = |_: &Link, call: &mut Cmd| {
             call.arg(&token).arg(ttl.as_ms()).arg(&by);
@@ -157,8 +156,7 @@ impl RedisStore {
         let (reply, is_slot) = match slot.filter(is_renewed) {
             Some(slot) => (slot, true),
             None => {
-                let lock: ScriptReply =
-                    self.run_script(key, &scripts::RENEW, &[lock.as_bytes()], deadline, add_args).await?;
+                let lock = self.renew_lock(key, &token, ttl.as_ms(), &by, deadline).await?;
                 // It knows no locks that several hold, and says of them that they have no holder.
                 if lock.outcome == 1 { (renew_slot().await?, true) } else { (lock, false) }
             }

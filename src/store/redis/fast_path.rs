@@ -6,7 +6,7 @@
 //! So for a while such a lock goes to the general script at once.
 //!
 //! Slots of locks that several hold are taken, freed and renewed in the same way (`slots.rs`).
-//! Begins of records and their results share calls as well (`records.rs`). Their scripts know all cases.
+//! Renewals, begins of records, and their results share calls as well (`records.rs`). Their scripts know all cases.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use self::operations::{Free, Take};
+use self::operations::{Free, RenewLock, Take};
 use self::records::{BeginOperation, StoreOperation};
 use self::slots::{FreeSlot, RenewSlot, TakeSlot};
 use super::RedisStore;
@@ -31,6 +31,8 @@ mod operations;
 pub(crate) mod records;
 mod slots;
 
+/// What scripts say that know all cases to one of several that ended in an error.
+pub(super) const ASK_ALONE: i64 = -1;
 /// What scripts say where another holds the lock.
 const REFUSED: i64 = 2;
 /// What scripts of slots say where they leave a case: one that will be the same for a while, or one that is gone as soon as the
@@ -53,6 +55,7 @@ pub(super) struct FastPath {
     pub(super) shared_keys: RecentKeys,
     takes: Arc<Batcher<Take>>,
     frees: Arc<Batcher<Free>>,
+    renewals: Arc<Batcher<RenewLock>>,
     slot_takes: Arc<Batcher<TakeSlot>>,
     slot_frees: Arc<Batcher<FreeSlot>>,
     slot_renewals: Arc<Batcher<RenewSlot>>,
@@ -68,6 +71,7 @@ impl FastPath {
             shared_keys: RecentKeys::new(SHARED_FOR),
             takes: Batcher::new(),
             frees: Batcher::new(),
+            renewals: Batcher::new(),
             slot_takes: Batcher::new(),
             slot_frees: Batcher::new(),
             slot_renewals: Batcher::new(),
@@ -180,6 +184,26 @@ impl RedisStore {
             self.fast_path.slow_keys.note(key);
         }
         Ok(number)
+    }
+
+    /// Renews a lock, or says why not.
+    pub(super) async fn renew_lock(
+        &self,
+        key: &LockKey,
+        token: &str,
+        ttl_ms: u64,
+        by: &str,
+        deadline: Instant,
+    ) -> Result<ScriptReply, StoreError> {
+        let (lock, token, by) = (self.keys.lock(key), token.to_owned(), by.to_owned());
+        let renewal = Arc::new(RenewLock { lock, token, ttl_ms, by });
+        let bucket = self.keys.bucket_of(key);
+        let (reply, _): (ScriptReply, _) =
+            self.run_batched(bucket, false, &renewal, Some(&self.fast_path.renewals), deadline).await?;
+        if reply.outcome != ASK_ALONE {
+            return Ok(reply);
+        }
+        self.run_batched(bucket, false, &renewal, None, deadline).await.map(|(reply, _)| reply)
     }
 
     /// Takes a slot, or says why there is none; `None` where nothing was done.

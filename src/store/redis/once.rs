@@ -11,6 +11,7 @@ use super::RedisStore;
 use super::connection::batcher::{BatchedOperation, Batcher};
 use super::connection::link::Link;
 use super::connection::replicas::Written;
+use super::fast_path::ASK_ALONE;
 use super::fast_path::records::{BeginOperation, StoreOperation, flag, memory_ms};
 use super::listing::PageKind;
 use super::scripts::keys::KeySpace;
@@ -38,8 +39,6 @@ scripts! {
 
 /// What the scripts say of a value that none of them wrote. They have left it as it was.
 const NOT_OURS: i64 = 9;
-/// What they say to one of several that ended in an error.
-const ASK_ALONE: i64 = -1;
 
 impl RedisStore {
     pub(super) async fn begin(&self, request: &Begin, deadline: Instant) -> Result<Begun, StoreError> {

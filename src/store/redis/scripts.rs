@@ -42,7 +42,7 @@ pub(crate) mod keys;
 
 scripts! {
     pub(crate) ACQUIRE: after_end, lock, terms, slots, pool, wait_queue, fence, "scripts/acquire.lua";
-    pub(crate) RENEW: "scripts/renew_own.lua", lock, terms, "scripts/renew.lua";
+    pub(crate) RENEW: "scripts/renew_own.lua", each, lock, terms, "scripts/renew.lua";
     pub(crate) RENEW_SLOT: after_end, lock, terms, slots, "scripts/renew_slot.lua";
     pub(crate) RELEASE: after_end, lock, terms, slots, pool, wait_queue, "scripts/release.lua";
     pub(crate) ROLL_BACK: after_end, lock, terms, slots, pool, wait_queue, "scripts/roll_back.lua";

@@ -63,9 +63,10 @@ return all
 ";
 
 /// What a script is called, which keys it has, and which arguments: see `draw.rs`. What stands behind a bar may be left out.
-const CALLS: [(&str, &str, &str); 39] = [
+const CALLS: [(&str, &str, &str); 40] = [
     ("redis ACQUIRE", "L S Q A D G H E V M F", "T a m k mode t o i | g n s p | x x slots"),
     ("redis RENEW", "L", "T t e"),
+    ("redis RENEW", "L L", "T t e T t e"),
     ("redis RENEW_SLOT", "L S Q A D G H E V", "T t e"),
     ("redis RELEASE", "L S Q A D G H E V | M", "T - m k"),
     ("redis ROLL_BACK", "L S Q A D G H E V | M", "T a m k f p x"),

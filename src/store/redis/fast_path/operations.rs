@@ -7,7 +7,7 @@ use redis::Cmd;
 use crate::store::redis::connection::batcher::BatchedOperation;
 use crate::store::redis::connection::link::Link;
 use crate::store::redis::health::identity::replication_on_cluster;
-use crate::store::redis::scripts::{Script, scripts};
+use crate::store::redis::scripts::{RENEW, Script, scripts};
 
 scripts! {
     TAKE_FREE: "take_free.lua";
@@ -57,6 +57,34 @@ impl BatchedOperation for Take {
             }
         }
         call.arg(replication_id);
+    }
+}
+
+/// A lock that is to be renewed.
+pub(super) struct RenewLock {
+    pub(super) lock: String,
+    pub(super) token: String,
+    pub(super) ttl_ms: u64,
+    /// The attempt of the connection that holds it; empty where the token itself renews.
+    pub(super) by: String,
+}
+
+impl BatchedOperation for RenewLock {
+    /// A caller that sent a renewal and left relies on it.
+    const IS_OWED: bool = true;
+
+    fn script() -> &'static Script {
+        &RENEW
+    }
+
+    fn keys<'a>(renewals: &[&'a Self]) -> Vec<&'a [u8]> {
+        renewals.iter().map(|renewal| renewal.lock.as_bytes()).collect()
+    }
+
+    fn add_args(renewals: &[&Self], _: &Link, call: &mut Cmd) {
+        for renewal in renewals {
+            call.arg(&renewal.token).arg(renewal.ttl_ms).arg(&renewal.by);
+        }
     }
 }
 

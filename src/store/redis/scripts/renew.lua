@@ -1,14 +1,19 @@
 -- Sets the lease to the longer of what is left and the ttl, if the token holds the lock, and pins the grant, unless a
 -- connection holds it.
 --
--- KEYS[1] the lock    ARGV[1] token hash, 64 hex digits
---                     ARGV[2] ttl, ms
---                     ARGV[3] attempt by which a connection holds it, else empty
+-- KEYS the locks, each asked for as if it were asked for alone    ARGV for each of them: token hash, 64 hex digits
+--                                                                 ttl, ms
+--                                                                 attempt by which a connection holds it, else empty
 --
--- Returns { outcome, lock, ms left }: 0 renewed · 3 it lasts as long as `max_hold` allows already
---   1 it has no holder, 2 held by another, 4 held by another attempt, 5 the token has released it, and it is kept (these alone)
+-- Returns { outcome, lock, ms left }, or of several locks an array of these: 0 renewed · 3 it lasts as long as `max_hold` allows
+--   already · 1 it has no holder, 2 held by another, 4 held by another attempt, 5 the token has released it, and it is kept, -1 it
+--   is to be asked for alone (these alone)
 
-local lock, left_ms = held(KEYS[1])
-if not lock then return { 1 } end
-if token_of(lock) ~= ARGV[1] then return { was_held_by(lock, ARGV[1]) and 5 or 2 } end
-return { renew(KEYS[1], lock, left_ms, tonumber(ARGV[2]), ARGV[3]) }
+return each(#KEYS, function(i)
+  if replies[i] then return replies[i] end
+  local token, ttl, by = unpack(ARGV, 3 * i - 2, 3 * i)
+  local lock, left_ms = held(KEYS[i])
+  if not lock then return { 1 } end
+  if token_of(lock) ~= token then return { was_held_by(lock, token) and 5 or 2 } end
+  return { renew(KEYS[i], lock, left_ms, tonumber(ttl), by) }
+end)

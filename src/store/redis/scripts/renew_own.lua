@@ -1,11 +1,17 @@
--- Renews a lock that its token holds and has pinned, and that has no terms. It stands in front of renew.lua, in one
--- script with it: what both are told is the same, and to make the functions of the rest takes longer than this.
+-- Renews locks that their tokens hold and have pinned, and that have no terms. It stands in front of renew.lua, in one script
+-- with it: what both are told is the same, and to make the functions of the rest takes longer than this.
 
-local own = ARGV[3] == '' and redis.call('GET', KEYS[1])
-if own and string.sub(own, 1, TOKEN_HASH_DIGITS) == ARGV[1] and string.find(own, '^%-+ %d+ ', ATTEMPT_AT) then
-  local left_ms, ttl_ms = redis.call('PTTL', KEYS[1]), tonumber(ARGV[2])
-  if left_ms >= 0 then
-    if ttl_ms > left_ms then redis.call('PEXPIRE', KEYS[1], ttl_ms) end
-    return { 0, own, math.max(left_ms, ttl_ms) }
+local replies, is_over = {}, true
+for i, key in ipairs(KEYS) do
+  local token, ttl, by = unpack(ARGV, 3 * i - 2, 3 * i)
+  local own = by == '' and redis.pcall('GET', key)
+  if type(own) == 'string' and string.sub(own, 1, TOKEN_HASH_DIGITS) == token and string.find(own, '^%-+ %d+ ', ATTEMPT_AT) then
+    local left_ms, ttl_ms = redis.call('PTTL', key), tonumber(ttl)
+    if left_ms >= 0 then
+      if ttl_ms > left_ms then redis.call('PEXPIRE', key, ttl_ms) end
+      replies[i] = { 0, own, math.max(left_ms, ttl_ms) }
+    end
   end
+  is_over = is_over and replies[i]
 end
+if is_over then return #KEYS == 1 and replies[1] or replies end
