@@ -28,6 +28,7 @@ mod heartbeat;
 mod hold;
 mod ledger;
 mod once;
+mod refusals;
 mod roll_back;
 mod time;
 mod turns;
@@ -42,6 +43,7 @@ pub use hold::{Denial, HeldSeveral, Hold, HoldEvent, Holding, Loss, MOST_LOCKS, 
 pub use ledger::Account;
 use ledger::Ledger;
 pub use once::{BeginOutcome, BeginRequest, Beginning, NotBegun};
+use refusals::SharedRefusals;
 use roll_back::Cleaner;
 pub use roll_back::GrantGuard;
 use time::{lease_left, pause_before};
@@ -63,6 +65,8 @@ pub struct LockService {
     wakeups: Arc<Wakeups>,
     heartbeats: Arc<Heartbeats>,
     store_timeout: Duration,
+    /// Where those who ask for the same lock share what they are told.
+    refusals: Option<Arc<SharedRefusals>>,
     max_waiters: usize,
     max_waiters_per_record: usize,
     /// One for each request that waits, for a lock or for a record.
@@ -99,12 +103,14 @@ impl LockService {
             [MOST_WAITERS, MOST_HOLDS].map(|most| Arc::new(Semaphore::new(most)));
         let (holds, lists) = (TaskTracker::new(), Turns::new(admin::MOST_LISTS));
         let records = RecordWaits::start(store.clone());
+        let refusals = store.asks_several_servers().then(Arc::default);
         Self {
             store,
             cleaner,
             wakeups,
             heartbeats,
             store_timeout,
+            refusals,
             max_waiters: MOST_WAITERS,
             max_waiters_per_record: MOST_WAITERS,
             wait_permits,

@@ -58,6 +58,11 @@ pub trait LockStore: Send + Sync + 'static {
         None
     }
 
+    /// Whether each step asks several servers, so that those who ask for the same should share what one is told.
+    fn asks_several_servers(&self) -> bool {
+        false
+    }
+
     /// Where the wait queue of a lock is kept.
     fn bucket_of(&self, key: &LockKey) -> Bucket;
 

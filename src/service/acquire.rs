@@ -134,7 +134,13 @@ impl LockService {
     ) -> Result<Acquired<Refusal>, StoreError> {
         match request.only_confirms() {
             true => self.store.call(Confirm(lock.clone()), until).await.map(Acquired::from),
-            false => self.store.call(Try(lock.clone()), until).await,
+            false => {
+                let ask = self.store.call(Try(lock.clone()), until);
+                match self.refusals.as_ref().filter(|_| request.token.is_none()) {
+                    Some(refusals) => refusals.ask(&lock.key, until, ask).await,
+                    None => ask.await,
+                }
+            }
         }
     }
 

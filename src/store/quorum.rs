@@ -258,6 +258,10 @@ impl LockStore for QuorumStore {
         Some(why.to_owned())
     }
 
+    fn asks_several_servers(&self) -> bool {
+        true
+    }
+
     fn keeps_no_records(&self) -> Option<String> {
         Some(KEEPS_NO_RECORDS.to_owned())
     }

@@ -21,6 +21,7 @@ use kit::quorum::{Quorum, counts_soon, has_lock, shared, url_of};
 use kit::{Client, Gateway, PATIENCE, RedisServer, eventually, fresh_token};
 
 mod members;
+mod refusals;
 mod waiting;
 
 const AN_HOUR_MS: i64 = 3_600_000;
