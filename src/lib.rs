@@ -32,7 +32,7 @@
 //! | `client/run/ending` | what gateways are told when the command has ended | |
 //! | `client/run/processes`, `client/run/signals`, `client/run/terminal` | all that the command started; what is passed on to it; who may read the terminal | |
 //! | `client/run/apart` | a run in a process of its own, where this one has children that the command did not start | |
-//! | [`api`] | every route, and what all requests pass through | `service`, `store`, `lock`, `server`, `access`, `audit`, `telemetry` |
+//! | [`api`] | every route, and what all requests pass through | `service`, `store`, `lock`, `server`, `access`, `audit`, `log`, `telemetry` |
 //! | `api/state`, `api/context` | what the handlers share; what one request carries from the door to its line in the log | |
 //! | `api/result_room` | the memory that results take on their way to the store, with a share for each caller | |
 //! | `api/routes` | the handlers: parse → service → answer. `locks`, `list`, `once`, `records` and `health` answer at once, `hold` and `watch` go on; `several` and `taking` are what those have in common that take locks | |
@@ -51,7 +51,7 @@
 //! | `access/shares` | how much a key may have at once, and what of that is in use | |
 //! | [`audit`] | who did what with which key, written down without stopping anybody | `log`, `telemetry` |
 //! | [`log`] | the normal log | `telemetry` |
-//! | `log/writer`, `log/unseen` | lines of a log, which a thread of its own writes; what stands in them by an escape | |
+//! | `log/writer`, `log/later`, `log/unseen` | lines of a log, which a thread of its own writes; those that another thread puts into words; what stands in them by an escape | |
 //! | [`files`] | files of settings that are read anew when they change, and on SIGHUP | `telemetry` |
 //! | [`server`] | the accept loop: deadlines, caps, drain, TCP timeouts. It knows no lock | `telemetry` |
 //! | `server/application`, `server/settings`, `server/phase` | what it serves, within which limits, and where it is in its life | |

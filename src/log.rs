@@ -8,15 +8,15 @@ use tracing::level_filters::LevelFilter;
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
+pub use self::later::later;
 use self::unseen::{Form, push_escaped};
-use self::writer::{LogRecord, LogWriter, Outlet};
+use self::writer::{LogRecord, LogWriter, MISSING, MOST_LINES, Outlet, say_missing};
 use crate::telemetry::metrics::LogName;
 
+mod later;
 pub mod unseen;
 pub mod writer;
 
-/// The most lines that wait for the reader. The line of a request may have 2 kB.
-const MOST_LINES: usize = 4096;
 /// The most lines that wait when one more is a warning or an error. Requests alone must not crowd it out.
 const MOST_WARNINGS: usize = 2 * MOST_LINES;
 
@@ -46,6 +46,7 @@ impl Log {
         let log = Self(Arc::new(LogWriter::start(Outlet::StandardError)?), form);
         let lines = tracing_subscriber::fmt()
             .with_max_level(level)
+            .with_timer(later::LineTimes)
             .with_target(false)
             .with_ansi(is_terminal)
             .log_internal_errors(false)
@@ -55,6 +56,7 @@ impl Log {
         } else {
             lines.init();
         }
+        later::start()?;
         // A panic is a line like any other, in the form of the log.
         std::panic::set_hook(Box::new(|panic| tracing::error!(%panic, "the program made a mistake")));
         Ok(log)
@@ -68,6 +70,7 @@ impl Log {
 
 impl Drop for Ending {
     fn drop(&mut self) {
+        later::finish(self.1);
         // If some lines could not be written, there is no way left to say so.
         let _ = self.0.0.finish(self.1);
     }
@@ -85,7 +88,7 @@ impl LogRecord for Said {
     }
 
     fn missing(lines: u64) -> Option<Self> {
-        tracing::warn!(lines, "lines of the log are missing: its reader is too slow");
+        say_missing(lines);
         None
     }
 
@@ -103,7 +106,7 @@ impl<'a> MakeWriter<'a> for Log {
     fn make_writer_for(&'a self, about: &Metadata<'_>) -> Pen<'a> {
         let most = match *about.level() {
             // The line about missing lines. There is at most one for each written batch, and it must not be left out.
-            _ if about.target() == module_path!() => usize::MAX,
+            _ if about.target() == MISSING => usize::MAX,
             Level::ERROR | Level::WARN => MOST_WARNINGS,
             _ => MOST_LINES,
         };

@@ -17,6 +17,10 @@ use tokio::sync::mpsc;
 
 use crate::telemetry::metrics::{LogName, metrics};
 
+/// The most lines that wait for the reader of the normal log. The line of a request may have 2 kB.
+pub const MOST_LINES: usize = 4096;
+/// What tells the line about missing lines from others.
+pub const MISSING: &str = "missing lines";
 /// Lines that are written at once.
 const MOST_AT_ONCE: usize = 256;
 /// The pause after what was written, in which lines gather: to wake this thread costs a request more than its line.
@@ -44,6 +48,11 @@ pub trait LogRecord: Sized + Send + 'static {
 
     /// The log cannot be written.
     fn failed(error: &io::Error);
+}
+
+/// Says in the normal log that lines of it are missing.
+pub fn say_missing(lines: u64) {
+    tracing::warn!(target: MISSING, lines, "lines of the log are missing: its reader is too slow");
 }
 
 /// Opens a file to append to it. Also returns what tells this file from others.

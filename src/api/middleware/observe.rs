@@ -18,6 +18,7 @@ use crate::api::problem::ProblemType;
 use crate::api::route::route_of;
 use crate::audit::Event;
 use crate::lock::LockKey;
+use crate::log::later;
 use crate::telemetry::RequestEnd;
 use crate::telemetry::traces::RequestSpan;
 
@@ -130,7 +131,7 @@ impl LogLine {
     }
 
     /// The request is over: it was answered, or its client had gone.
-    fn write(&mut self, is_delivered: bool, message: &str) {
+    fn write(&mut self, is_delivered: bool, message: &'static str) {
         if std::mem::replace(&mut self.is_written, true) {
             return;
         }
@@ -146,50 +147,68 @@ impl LogLine {
         request_counts().count(operation, outcome, is_measure.then_some(elapsed));
         self.audit();
         let request_id = self.context.request_id().to_str().unwrap_or_default();
-        let method = self.method.as_str();
         let route = self.route;
-        let key = asked.and_then(|asked| asked.key.as_ref()).map(LockKey::as_str);
-        let others = asked.map(|asked| &asked.others).filter(|others| !others.is_empty());
-        let others = others.map(|keys| keys.iter().map(LockKey::as_str).collect::<Vec<_>>().join(", "));
+        let key = asked.and_then(|asked| asked.key.as_ref());
         let key_id = self.context.caller().and_then(Caller::id);
         let (status, problem) = (self.status, self.problem.map(ProblemType::name));
         self.span.end(&RequestEnd {
             operation: operation.name(),
             outcome: outcome.name(),
             status: status.filter(|_| is_delivered),
-            key,
+            key: key.map(LockKey::as_str),
             key_id,
             request_id,
         });
         // Balancers ask all day long, and a good answer is no news.
         let is_good_probe = is_delivered && status == Some(200) && matches!(route, "/healthz" | "/readyz");
-        if is_good_probe && !tracing::enabled!(Level::DEBUG) || !self.has_line() {
+        let level = match status {
+            _ if is_good_probe => Level::DEBUG,
+            Some(500..) => Level::WARN,
+            _ => Level::INFO,
+        };
+        let is_on = match level {
+            Level::DEBUG => tracing::enabled!(Level::DEBUG),
+            Level::WARN => tracing::enabled!(Level::WARN),
+            _ => tracing::enabled!(Level::INFO),
+        };
+        if !is_on || !self.has_line() {
             return;
         }
         let elapsed_us = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
-        macro_rules! line {
-            ($level:ident) => {
-                tracing::$level!(
-                    request_id,
-                    key_id,
-                    method,
-                    route,
-                    key,
-                    others,
-                    status,
-                    problem,
-                    elapsed_us,
-                    "{message}"
-                )
-            };
-        }
-        if is_good_probe {
-            line!(debug);
-        } else if status.is_some_and(|status| status >= 500) {
-            line!(warn);
-        } else {
-            line!(info);
-        }
+        let (request_id, method, key) =
+            (self.context.request_id().clone(), self.method.clone(), key.cloned());
+        let key_id = key_id.map(str::to_owned);
+        let others = asked.map(|asked| asked.others.clone()).unwrap_or_default();
+        let line = move || {
+            let request_id = request_id.to_str().unwrap_or_default();
+            let (method, key_id) = (method.as_str(), key_id.as_deref());
+            let key = key.as_ref().map(LockKey::as_str);
+            let others = others.iter().map(LockKey::as_str).collect::<Vec<_>>().join(", ");
+            let others = (!others.is_empty()).then_some(others);
+            macro_rules! line {
+                ($level:ident) => {
+                    tracing::$level!(
+                        request_id,
+                        key_id,
+                        method,
+                        route,
+                        key,
+                        others,
+                        status,
+                        problem,
+                        elapsed_us,
+                        "{message}"
+                    )
+                };
+            }
+            match level {
+                Level::DEBUG => line!(debug),
+                Level::WARN => line!(warn),
+                _ => line!(info),
+            }
+        };
+        // There are many of these where there are many requests.
+        if level == Level::INFO { later(line) } else { line() }
     }
 
     /// For each address, only a limited number of requests without a known caller gets a line.
