@@ -65,7 +65,15 @@ pub fn goals(run: &Run, rows: &[Summary<'_>], idle: &[Idle], told_ms: Option<f64
     // Works have servers of their own, with results in them; and watchers have a thousand connections.
     let of_redis = of_redis.filter(|row| !row.workload.is_of_records() && row.workload != Watched);
     let after_load = of_redis.filter_map(|row| Some(row.rss_mb?.most)).max_by(f64::total_cmp);
-    let per_connection = idle.iter().find(|idle| idle.target == "redis").map(|idle| idle.kb_per_connection);
+    let idle_kb = |target| idle.iter().find(|idle| idle.target == target).map(|idle| idle.kb_per_connection);
+    let pairs = |slug, connections| row(run, slug, Pairs, connections).map(|row| (&row.turns[..], &row.row));
+    let to_noop = |slug, connections| {
+        pairs(slug, connections).map(|(turns, row)| throughput(turns, run.reference(row)).median)
+    };
+    let to_redis = |workload| {
+        let turns = |slug| Some(&row(run, slug, workload, 64)?.turns[..]);
+        turns("quorum").zip(turns("redis")).map(|(quorum, redis)| throughput(quorum, redis).median)
+    };
     let at_redis = |workload| Some(&row(run, "redis", workload, 64)?.turns[..]);
     let works = at_redis(Once).zip(at_redis(OwnTokens));
     let replays = at_redis(Replay).zip(at_redis(Pairs));
@@ -157,7 +165,14 @@ pub fn goals(run: &Run, rows: &[Summary<'_>], idle: &[Idle], told_ms: Option<f64
         Goal::new("ms until one of 1,000 watchers is told of a grant, median", AtMost, 50.0, 25.0, told_ms),
         Goal::new("RSS idle, MB", AtMost, 15.0, 7.5, of_main(|row| row.idle_rss_mb)),
         Goal::new("RSS after all load, MB", AtMost, 40.0, 20.0, after_load),
-        Goal::new("RSS per idle connection, kB", AtMost, 20.0, 10.0, per_connection),
+        Goal::new("RSS per idle connection, kB", AtMost, 20.0, 10.0, idle_kb("redis")),
+        Goal::new("RSS per idle connection with TLS, kB", AtMost, 10.0, 6.0, idle_kb("redis+tls")),
+        Goal::new("pairs at 64 connections, × no-op", AtLeast, 0.82, 0.95, to_noop("redis", 64)),
+        Goal::new("pairs at 16 connections, × no-op", AtLeast, 0.62, 0.75, to_noop("redis", 16)),
+        Goal::new("pairs at one connection, × no-op", AtLeast, 0.66, 0.75, to_noop("redis", 1)),
+        Goal::new("pairs in memory at 64 connections, × no-op", AtLeast, 0.9, 0.97, to_noop("memory", 64)),
+        Goal::new("pairs on a quorum of three there, × one Redis", AtLeast, 0.4, 0.5, to_redis(Pairs)),
+        Goal::new("refusals on a quorum of three there, × one Redis", AtLeast, 0.4, 0.8, to_redis(FailFast)),
         Goal::new("wrong or mismatched replies, on all stores", AtMost, 0.0, 0.0, mismatches),
     ]
 }
