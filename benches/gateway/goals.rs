@@ -6,8 +6,8 @@ use crate::idle::Idle;
 use crate::measure::Run;
 use crate::shared::workload::Workload;
 use crate::shared::workload::Workload::{
-    FailFast, Once, OwnTokens, Pairs, Renew, Replay, Slots4, Slots100, Slots900, SlotsRefused, SlotsRenew,
-    Watched,
+    Crowded, FailFast, Once, OwnTokens, Pairs, Renew, Replay, Slots4, Slots100, Slots900, SlotsRefused,
+    SlotsRenew, Watched,
 };
 use crate::summary::{Summary, redis_cpu, row, throughput};
 
@@ -170,8 +170,22 @@ pub fn goals(run: &Run, rows: &[Summary<'_>], idle: &[Idle], told_ms: Option<f64
         Goal::new("pairs at 64 connections, × no-op", AtLeast, 0.82, 0.95, to_noop("redis", 64)),
         Goal::new("pairs at 16 connections, × no-op", AtLeast, 0.62, 0.75, to_noop("redis", 16)),
         Goal::new("pairs at one connection, × no-op", AtLeast, 0.66, 0.75, to_noop("redis", 1)),
+        Goal::new(
+            "pairs at 64 connections beside somebody who takes an eighth of each core, × no-op",
+            AtLeast,
+            0.62,
+            0.75,
+            row(run, "redis", Crowded, 64).map(|row| throughput(&row.turns, run.reference(&row.row)).median),
+        ),
         Goal::new("pairs in memory at 64 connections, × no-op", AtLeast, 0.9, 0.97, to_noop("memory", 64)),
         Goal::new("pairs on a quorum of three there, × one Redis", AtLeast, 0.4, 0.5, to_redis(Pairs)),
+        Goal::new(
+            "pairs on a Cluster of three there, × one Redis",
+            AtLeast,
+            0.7,
+            0.9,
+            pairs("cluster", 64).zip(pairs("redis", 64)).map(|((of, _), (to, _))| throughput(of, to).median),
+        ),
         Goal::new("refusals on a quorum of three there, × one Redis", AtLeast, 0.4, 0.8, to_redis(FailFast)),
         Goal::new("wrong or mismatched replies, on all stores", AtMost, 0.0, 0.0, mismatches),
     ]

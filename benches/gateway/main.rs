@@ -19,6 +19,7 @@ mod idle;
 mod machine;
 mod measure;
 mod plan;
+mod plots;
 mod replies;
 mod report;
 mod results;
@@ -40,11 +41,13 @@ const IDLE: &str = "idle";
 const TOLD: &str = "told";
 const FLAGS: [&str; 3] = ["--bench", "--quick", "--replies"];
 /// The rows of a trial: each server, each load, and what most goals are set for.
-const TRIED: [&str; 15] = [
+const TRIED: [&str; 17] = [
     "pairs/16",
     "pairs/64/redis",
     "own-tokens/64/redis",
     "watched/64/redis",
+    "crowded/64/redis",
+    "spread/64/redis",
     "once/64/redis",
     "replay/64",
     "fail-fast/16/redis",

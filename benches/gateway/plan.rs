@@ -71,7 +71,7 @@ pub const TRIAL: Plan = Plan {
 };
 
 /// All that are compared with the first one, and what the second one says of the load itself.
-pub const TARGETS: [Target; 14] = [
+pub const TARGETS: [Target; 15] = [
     Target { slug: "noop", start: by_heart::noop },
     Target { slug: "bare", start: by_heart::bare },
     Target { slug: "redis-direct", start: || Server::redis_itself("Redis directly") },
@@ -79,6 +79,7 @@ pub const TARGETS: [Target; 14] = [
     Target { slug: "memory", start: || Server::embedded("gateway, memory", "memory:") },
     Target { slug: "file", start: || Server::embedded("gateway, file, durable", "file:locks.redb") },
     Target { slug: "quorum", start: || Server::on_quorum("gateway on a quorum of 3", 3) },
+    Target { slug: "cluster", start: || Server::on_cluster("gateway on a Cluster of 3", 3) },
     Target {
         slug: "redis+keys",
         start: || secure("gateway on Redis, keys", Demands { api_key: true, tls: false }),
@@ -151,10 +152,11 @@ impl Row {
                 "file",
                 "redis+log",
                 "redis+log-pipe",
+                "cluster",
                 "redis-other",
                 "memory-other",
             ],
-            (Workload::Watched, 64) => &["noop", "redis", "memory"],
+            (Workload::Watched | Workload::Crowded | Workload::Spread, 64) => &["noop", "redis", "memory"],
             (Workload::OwnTokens | Workload::Once | Workload::Replay, 64) => {
                 &["noop", "redis", "memory", "file"]
             }
@@ -207,7 +209,8 @@ fn is_chosen(row: &Row, filters: &[String]) -> bool {
 
 fn can_be_measured(row: &Row) -> bool {
     let has_servers_of_its_own =
-        [Workload::OwnTokens, Workload::Watched].contains(&row.workload) || row.workload.is_of_records();
+        [Workload::OwnTokens, Workload::Watched, Workload::Crowded, Workload::Spread].contains(&row.workload)
+            || row.workload.is_of_records();
     if has_servers_of_its_own && !row.is_main() {
         return false;
     }

@@ -35,6 +35,8 @@ fn title(workload: Workload) -> &'static str {
     match workload {
         Workload::Pairs => "Acquire and release, on fresh keys",
         Workload::Watched => "The same while 1,000 others watch all locks",
+        Workload::Crowded => "The same beside somebody else who takes an eighth of each core",
+        Workload::Spread => "The same with a moment of nothing before each request",
         Workload::OwnTokens => "The same with tokens of the client's own",
         Workload::FailFast => "Refused: one lock that somebody else holds",
         Workload::Renew => "Renew",

@@ -3,14 +3,15 @@
 use std::fs;
 use std::path::PathBuf;
 
+use kit::plot::Plot;
 use serde::de::IgnoredAny;
 
 use crate::goals::Goal;
 use crate::idle::Idle;
 use crate::machine::Machine;
-use crate::report;
-use crate::shared::page::{MOST_OTHERS_CORES, Page, benches, json, json_lines};
+use crate::shared::page::{Page, benches, json, json_lines, note_on_others};
 use crate::summary::Summary;
+use crate::{plots, report};
 
 pub struct Results<'a> {
     /// In UTC.
@@ -27,16 +28,13 @@ impl Results<'_> {
     pub fn to_markdown(&self) -> String {
         let Self { date, machine, replies_checked, goals, idle_connections, rows } = self;
         let others_cores = rows.iter().map(|row| row.others_cores.median).fold(0.0, f64::max);
-        let busy = if others_cores > MOST_OTHERS_CORES {
-            format!(
-                "**The machine was busy with something else**, with {others_cores:.2} cores: these \
-                 figures are worth little.\n\n"
-            )
-        } else {
-            String::new()
-        };
+        let busy = note_on_others(others_cores);
+        let plots = plots::plots(rows);
+        let picture =
+            |(plot, told): &(Plot, &str)| format!("![{}](plots/{}.svg)\n\n{told}\n\n", plot.title, plot.file);
+        let pictures: String = plots.iter().map(picture).collect();
         format!(
-            "{date}: {machine}. {replies_checked} replies were checked.\n\n{busy}{}\n{}{}",
+            "{date}: {machine}. {replies_checked} replies were checked.\n\n{busy}{pictures}{}\n{}{}",
             report::goals(goals),
             report::tables(rows),
             report::idle(idle_connections),
@@ -60,12 +58,19 @@ impl Results<'_> {
         text
     }
 
-    /// Writes both, and says where.
-    pub fn keep(&self, page: &Page) -> [PathBuf; 2] {
-        let file = benches().join("results").join(format!("{}.json", self.date));
-        fs::create_dir_all(file.parent().unwrap()).unwrap();
-        fs::write(&file, self.to_json()).unwrap();
-        fs::write(&page.path, page.with(&self.to_markdown())).unwrap();
-        [file, page.path.clone()]
+    /// Writes all, and says where.
+    pub fn keep(&self, page: &Page) -> Vec<PathBuf> {
+        let mut files = vec![
+            (benches().join("results").join(format!("{}.json", self.date)), self.to_json()),
+            (page.path.clone(), page.with(&self.to_markdown())),
+        ];
+        for (plot, _) in plots::plots(&self.rows) {
+            files.push((benches().join("plots").join(format!("{}.svg", plot.file)), plot.to_svg()));
+        }
+        for (path, text) in &files {
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        files.into_iter().map(|(path, _)| path).collect()
     }
 }

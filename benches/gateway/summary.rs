@@ -37,6 +37,13 @@ pub struct Summary<'a> {
     pub rounds: &'a [Turn],
 }
 
+impl Summary<'_> {
+    /// Which target it is of.
+    pub fn slug(&self) -> &str {
+        self.name.rsplit('/').next().unwrap_or_default()
+    }
+}
+
 /// A million bytes, of kilobytes as the kernel counts them.
 pub fn mb(kb: u64) -> f64 {
     kb as f64 * 1024.0 / 1e6

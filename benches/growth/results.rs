@@ -12,7 +12,7 @@ use crate::keys::Keys;
 use crate::live::Live;
 use crate::machine::Machine;
 use crate::report;
-use crate::shared::page::{MOST_OTHERS_CORES, Page, benches, json, json_lines, today};
+use crate::shared::page::{Page, benches, json, json_lines, note_on_others, today};
 use crate::waiters::Waiters;
 
 pub struct Results {
@@ -39,14 +39,7 @@ impl Results {
         let compared =
             self.live.iter().map(|row| &row.compared).chain(self.waiters.iter().map(|row| &row.compared));
         let others_cores = compared.map(|compared| compared.others_cores).fold(0.0, f64::max);
-        let busy = if others_cores > MOST_OTHERS_CORES {
-            format!(
-                "**The machine was busy with something else**, with up to {others_cores:.2} cores: these \
-                 figures are worth little.\n\n"
-            )
-        } else {
-            String::new()
-        };
+        let busy = note_on_others(others_cores);
         let plots = report::plots(self);
         let pictures = plots.iter().map(|plot| format!("![{}](plots/{}.svg)\n", plot.title, plot.file));
         format!(

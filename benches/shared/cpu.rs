@@ -53,12 +53,12 @@ fn of_process(pid: u32) -> Duration {
     ClockId::pid_cpu_clock_id(pid).unwrap().now().unwrap().into()
 }
 
-/// What everything on this machine, the kernel included, has used so far.
+/// What everything on this machine has used so far, the kernel included, and other machines that share its processors.
 fn of_machine() -> Duration {
     let stat = read_to_string("/proc/stat").unwrap();
     let times: Vec<u64> = stat.lines().next().unwrap().split_whitespace().skip(1).map(ticks).collect();
-    // User, nice and system; then idle and waiting, which nobody uses; then the kernel's interrupts.
-    let ticks: u64 = times[..3].iter().chain(&times[5..7]).sum();
+    // User, nice and system; then idle and waiting, which nobody uses; then the kernel's interrupts, and what was stolen.
+    let ticks: u64 = times[..3].iter().chain(&times[5..8]).sum();
     Duration::from_millis(ticks * TICK_MS)
 }
 

@@ -2,12 +2,14 @@
 //! readings of what both of them use.
 
 pub mod client;
+pub mod cluster;
 pub mod connection;
 pub mod cpu;
 pub mod direct;
 pub mod figures;
 pub mod load;
 pub mod memory;
+pub mod neighbour;
 pub mod numbers;
 pub mod page;
 pub mod secure;

@@ -2,12 +2,25 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::thread::available_parallelism;
 
 use jiff::Timestamp;
 use serde::Serialize;
 
-/// Where other processes used more of a core than this, somebody else was measured too.
-pub const MOST_OTHERS_CORES: f64 = 0.25;
+/// Where others used a larger part of the processors than this, they were measured too.
+const MOST_OF_OTHERS: f64 = 0.03;
+
+/// What is to be said beside the verdicts if others used so many cores.
+pub fn note_on_others(cores: f64) -> String {
+    let part = cores / available_parallelism().unwrap().get() as f64;
+    if part <= MOST_OF_OTHERS {
+        return String::new();
+    }
+    let percent = part * 100.0;
+    format!(
+        "**Others took up to {percent:.0} % of the processors' time**, stolen time among it: these verdicts are worth little.\n\n"
+    )
+}
 
 /// The date in UTC.
 pub fn today() -> String {

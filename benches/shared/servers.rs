@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustls::{ClientConnection, StreamOwned};
 use tempfile::TempDir;
 
+use super::cluster;
 use super::memory::rss_kb;
 use super::numbers::Numbers;
 use super::secure::{Access, add_api_key, add_certificate};
@@ -138,7 +139,7 @@ impl Server {
     pub fn on_redis_with(name: &'static str, build: Build, demands: Demands) -> Self {
         let redis = free_address();
         let directory = directory();
-        let process = redis_server(redis, &directory);
+        let process = redis_server(redis, &directory, &[]);
         let (address, mut command) = build.command(&format!("redis://{redis}"));
         let api_key = demands.api_key.then(|| add_api_key(&mut command, &directory));
         let tls = demands.tls.then(|| add_certificate(&mut command, &directory));
@@ -151,9 +152,21 @@ impl Server {
     pub fn on_quorum(name: &'static str, count: usize) -> Self {
         let nodes: Vec<_> = (0..count).map(|_| free_address()).collect();
         let directory = directory();
-        let processes = nodes.iter().map(|node| redis_server(*node, &directory)).collect();
+        let processes = nodes.iter().map(|node| redis_server(*node, &directory, &[])).collect();
         let list: Vec<_> = nodes.iter().map(SocketAddr::to_string).collect();
         let (address, command) = Build::Ours.command(&format!("redlock://{}", list.join(",")));
+        Self::new(name, Kind::Gateway, address, directory).with(processes, Access::default()).start(command)
+    }
+
+    /// The gateway on a cluster of so many nodes of its own.
+    pub fn on_cluster(name: &'static str, count: usize) -> Self {
+        let nodes: Vec<_> = (0..count).map(|_| (free_address(), free_address())).collect();
+        let directory = directory();
+        let start = |(node, bus): &(_, _)| redis_server(*node, &directory, &cluster::of_node(*bus));
+        let processes = nodes.iter().map(start).collect();
+        cluster::join(&nodes);
+        let list: Vec<_> = nodes.iter().map(|(node, _)| node.to_string()).collect();
+        let (address, command) = Build::Ours.command(&format!("redis+cluster://{}", list.join(",")));
         Self::new(name, Kind::Gateway, address, directory).with(processes, Access::default()).start(command)
     }
 
@@ -170,7 +183,7 @@ impl Server {
     /// The same two with further settings.
     pub fn on_redis_set(name: &'static str, settings: &[&str]) -> Self {
         let (redis, directory) = (free_address(), directory());
-        let process = redis_server(redis, &directory);
+        let process = redis_server(redis, &directory, &[]);
         let store = format!("redis://{redis}");
         let (address, mut command) = Build::Ours.command(&store);
         command.args(settings);
@@ -182,7 +195,7 @@ impl Server {
     /// The gateway on Redis at the level of the log at which it runs where no setting says otherwise.
     pub fn with_lines(name: &'static str, has_pipe: bool) -> Self {
         let (redis, directory) = (free_address(), directory());
-        let process = redis_server(redis, &directory);
+        let process = redis_server(redis, &directory, &[]);
         let (address, mut command) = Build::Ours.command(&format!("redis://{redis}"));
         command.args(["--log-level", "info", "--log-format", "text"]);
         let server =
@@ -211,7 +224,7 @@ impl Server {
     /// A Redis that keeps nothing, and no gateway.
     pub fn redis_itself(name: &'static str) -> Self {
         let (address, directory) = (free_address(), directory());
-        let process = redis_server(address, &directory);
+        let process = redis_server(address, &directory, &[]);
         Self::new(name, Kind::Redis, address, directory).with(vec![process], Access::default())
     }
 
@@ -286,10 +299,11 @@ impl Server {
 }
 
 /// A Redis that keeps nothing, and is ready: a gateway that finds none lets some time pass before it looks again.
-fn redis_server(address: SocketAddr, directory: &TempDir) -> Process {
+fn redis_server(address: SocketAddr, directory: &TempDir, settings: &[String]) -> Process {
     let process = Command::new("redis-server")
         .args(["--port", &address.port().to_string(), "--bind", "127.0.0.1"])
         .args(["--save", "", "--appendonly", "no"])
+        .args(settings)
         .current_dir(directory.path())
         .stdin(Stdio::null())
         .stdout(Stdio::null())

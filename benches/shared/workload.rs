@@ -2,15 +2,19 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use tokio::time::sleep;
 
 use super::client::Client;
 use super::servers::{Kind, Server, TOKEN_BY_HEART};
 
 /// The one lock that all want where they are to be refused.
 pub const CONTENDED: &str = "contended";
+
+/// How long a connection does nothing at most before a request, where the requests are spread.
+const LONGEST_PAUSE: Duration = Duration::from_millis(4);
 
 /// Results are kept as short as they may be, so that few of them are left for the next turns.
 pub const BEGIN: &str = "?ttl=30s&keep=2m";
@@ -28,6 +32,10 @@ pub enum Workload {
     Pairs,
     /// The same while many others watch all locks.
     Watched,
+    /// The same beside somebody else who takes an eighth of the machine.
+    Crowded,
+    /// The same with a moment of nothing before each request, so that few are ready at once.
+    Spread,
     /// The same with tokens of the client's own, whose release the server remembers for a while.
     OwnTokens,
     /// Asks for one lock that somebody else holds all the time.
@@ -49,9 +57,11 @@ pub enum Workload {
 }
 
 impl Workload {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::Pairs,
         Self::Watched,
+        Self::Crowded,
+        Self::Spread,
         Self::OwnTokens,
         Self::Once,
         Self::Replay,
@@ -68,6 +78,8 @@ impl Workload {
         match self {
             Self::Pairs => "pairs",
             Self::Watched => "watched",
+            Self::Crowded => "crowded",
+            Self::Spread => "spread",
             Self::OwnTokens => "own-tokens",
             Self::FailFast => "fail-fast",
             Self::Renew => "renew",
@@ -210,8 +222,11 @@ impl Part {
     pub async fn play(mut self, workload: Workload) -> Seen {
         let mut seen = Seen::default();
         let ended = match workload {
-            Workload::Pairs | Workload::Watched => self.pairs(&mut seen, false).await,
-            Workload::OwnTokens => self.pairs(&mut seen, true).await,
+            Workload::Pairs
+            | Workload::Watched
+            | Workload::Crowded
+            | Workload::Spread
+            | Workload::OwnTokens => self.pairs(&mut seen, workload).await,
             Workload::FailFast => self.fail_fast(&mut seen, "").await,
             Workload::Renew => self.renew(&mut seen, &format!("renew-{}", self.name), "").await,
             Workload::Once => self.once(&mut seen).await,
@@ -224,13 +239,19 @@ impl Part {
         seen
     }
 
-    async fn pairs(&mut self, seen: &mut Seen, by_own_tokens: bool) -> Result<(), String> {
-        let mut pairs = 0_u64;
+    async fn pairs(&mut self, seen: &mut Seen, workload: Workload) -> Result<(), String> {
+        let (mut pairs, by_own_tokens) = (0_u64, workload == Workload::OwnTokens);
+        let pause = async || {
+            if workload == Workload::Spread {
+                sleep(LONGEST_PAUSE.mul_f64(rand::random())).await;
+            }
+        };
         // A pair is always completed, so that no turn leaves locks behind for the next one.
         while self.goes_on() {
             pairs += 1;
             let key = format!("bench-{}-{pairs}", self.name);
             let own_token = by_own_tokens.then(|| self.own_token());
+            pause().await;
             let started = Instant::now();
             let is_granted = match own_token {
                 Some(token) => self.client.acquire_by(&key, &token).await?,
@@ -240,6 +261,7 @@ impl Part {
                 return Err(format!("{key}: a fresh key is held"));
             }
             self.note(seen, started);
+            pause().await;
             let started = Instant::now();
             self.client.release(&key).await?;
             self.note(seen, started);
