@@ -173,6 +173,7 @@ impl Member {
         let keys: Vec<&[u8]> =
             [&self.record].into_iter().chain(&call.keys).map(|key| key.as_bytes()).collect();
         let mut connection = link.connection.clone();
+        let asked_at = Instant::now();
         let sent = call.script.run::<ScriptReply>(&mut connection, &keys, |command| {
             command.arg(&link.incarnation).arg(&self.epoch).arg(&until).arg(&call.field).arg(&call.args);
         });
@@ -184,7 +185,7 @@ impl Member {
                 return Err(out(why_out(reply.outcome).to_owned()));
             }
             Ok(Err(error)) => Failure::of(&error),
-            Err(_) => Failure::no_answer(),
+            Err(_) => Failure::no_answer(asked_at),
         };
         if failure.breaks_link {
             link.report_broken();

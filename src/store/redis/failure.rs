@@ -9,7 +9,8 @@
 //! | `OOM`, `MISCONF`, `NOREPLICAS`, `NOPERM`, `NOSCRIPT` twice | not done | stays |
 //! | any other error of a script, `WRONGTYPE` too | unknown, since it keeps what it wrote | stays |
 //! | a reply that cannot be read, or names a lock that cannot | unknown, where it may have written | stays |
-//! | no answer in time; closed; reset; anything else | unknown | is left |
+//! | no answer in time | unknown | is left, if there was time enough for an answer |
+//! | closed; reset; anything else | unknown | is left |
 //!
 //! That no connection could be made is said by the supervisor (`supervisor.rs`), before anything is sent: not done.
 //!
@@ -19,13 +20,17 @@
 use std::error::Error;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 use rustls::CertificateError;
+use tokio::time::Instant;
 
 use super::node::Node;
 use crate::store::StoreError;
 
+/// How long a server that is well may take to answer when it has much to do.
+const LONG_ENOUGH: Duration = Duration::from_millis(250);
 /// Why a server grants nothing that has no room for it.
 pub(crate) const MEMORY_IS_FULL: &str =
     "the memory of Redis is full, so no new lock is granted: raise maxmemory";
@@ -95,10 +100,12 @@ impl Failure {
         Self { outcome, reason, breaks_link, redirect }
     }
 
-    /// The reply may still come, and would then be taken for that of a later command.
-    pub(crate) fn no_answer() -> Self {
+    /// What it means that there is no answer yet to what was asked then. The last step of a request may have but a moment left:
+    /// that its answer did not come says nothing about the connection, which others use.
+    pub(crate) fn no_answer(asked_at: Instant) -> Self {
         let reason = "Redis did not answer in time".to_owned();
-        Self { outcome: StepOutcome::Unknown, reason, breaks_link: true, redirect: None }
+        let breaks_link = asked_at.elapsed() >= LONG_ENOUGH;
+        Self { outcome: StepOutcome::Unknown, reason, breaks_link, redirect: None }
     }
 
     /// The error of a step that is not tried again.
@@ -200,6 +207,16 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
 
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_had_but_a_moment_to_answer_keeps_its_connection() {
+        let asked_at = Instant::now();
+        tokio::time::advance(LONG_ENOUGH - Duration::from_millis(1)).await;
+        let failure = Failure::no_answer(asked_at);
+        assert!(failure.outcome == StepOutcome::Unknown && !failure.breaks_link);
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert!(Failure::no_answer(asked_at).breaks_link);
+    }
 
     /// What follows from an error, as a server sends it.
     fn of(error: &str) -> Failure {

@@ -156,12 +156,12 @@ async fn scan(
     deadline: Instant,
 ) -> Result<(u64, Vec<Vec<u8>>), StoreError> {
     let mut connection = link.connection.clone();
-    let mut scan = redis::cmd("SCAN");
+    let (mut scan, asked_at) = (redis::cmd("SCAN"), Instant::now());
     scan.arg(position).arg("MATCH").arg(pattern).arg("COUNT").arg(count);
     let failure = match timeout_at(deadline, scan.query_async(&mut connection)).await {
         Ok(Ok(reply)) => return Ok(reply),
         Ok(Err(error)) => Failure::of(&error),
-        Err(_) => Failure::no_answer(),
+        Err(_) => Failure::no_answer(asked_at),
     };
     if failure.breaks_link {
         link.report_broken();

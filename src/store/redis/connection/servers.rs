@@ -139,6 +139,8 @@ pub(crate) struct Tries<'a> {
     last_start: Instant,
     pauses: Backoff,
     redirect: Option<Redirect>,
+    /// When the way of the last try was ready.
+    asked_at: Instant,
 }
 
 /// One of them.
@@ -154,7 +156,7 @@ impl<'a> Tries<'a> {
     pub(crate) fn new(servers: &'a Servers, bucket: Bucket, grants: bool, deadline: Instant) -> Self {
         let pauses = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         let last_start = part_of(deadline, BEGUN_WITHIN);
-        Self { servers, bucket, grants, last_start, pauses, redirect: None }
+        Self { servers, bucket, grants, last_start, pauses, redirect: None, asked_at: Instant::now() }
     }
 
     /// Makes the way ready for the next try: to where locks may be granted, if the step may grant one.
@@ -175,6 +177,7 @@ impl<'a> Tries<'a> {
                 if self.grants {
                     link.gate.may_grant()?;
                 }
+                self.asked_at = Instant::now();
                 return Ok(TryAt { link, is_asking, permit });
             }
         }
@@ -190,7 +193,7 @@ impl<'a> Tries<'a> {
         let failure = match answer {
             Ok(Ok(reply)) => return Ok(Some(reply)),
             Ok(Err(error)) => Failure::of(&error),
-            Err(_) => Failure::no_answer(),
+            Err(_) => Failure::no_answer(self.asked_at),
         };
         if failure.breaks_link {
             link.report_broken();
