@@ -2,13 +2,13 @@
 //! each other. Fencing tokens show what comes late or twice, and that is not told. No request tells of the end of a
 //! lease, so that is looked for.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 use super::{Doing, News};
 use crate::lock::{Ended, FencingToken, Inspected, Lease, LockKey};
 
-/// The most locks that are followed; the ends of others are not told.
+/// The most locks that are followed. If that many are held, the ends of others are not told.
 const MOST_FOLLOWED: usize = 100_000;
 /// How long it is remembered that a grant is over, since news of it may still be on their way.
 const REMEMBERED: Duration = Duration::from_secs(60);
@@ -26,6 +26,9 @@ const RENEWED_BY: Duration = Duration::from_millis(250);
 pub(super) struct View {
     locks: HashMap<LockKey, Known>,
     timers: BTreeSet<(Duration, LockKey)>,
+    /// The locks whose grants are over, each once, and when it can be forgotten at the earliest. The oldest are first: of many
+    /// fresh keys this costs less than a timer for each.
+    over: VecDeque<(Duration, LockKey)>,
     /// Whether there was no room for some lock.
     is_overfull: bool,
 }
@@ -44,8 +47,10 @@ struct Known {
     /// How many wait, as was told last.
     waiters: u64,
     line_settles_at: Option<Duration>,
-    /// When somebody looks at it next.
-    looks_at: Duration,
+    /// When somebody looks at it next. Nobody does where its last grant is over.
+    looks_at: Option<Duration>,
+    /// Whether it stands among those that are over.
+    is_listed: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -58,16 +63,16 @@ enum Phase {
 
 impl Known {
     fn new(now: Duration) -> Self {
-        let ends_at = now + REMEMBERED;
         Self {
             fence: None,
             phase: Phase::Over,
-            ends_at,
+            ends_at: now + REMEMBERED,
             shared: None,
             is_told: false,
             waiters: 0,
             line_settles_at: None,
-            looks_at: ends_at,
+            looks_at: None,
+            is_listed: false,
         }
     }
 
@@ -228,7 +233,8 @@ impl View {
 
     /// When the next look is due.
     pub(super) fn next_look(&self) -> Option<Duration> {
-        self.timers.first().map(|(at, _)| *at)
+        let first = self.timers.first().map(|(at, _)| *at);
+        first.into_iter().chain(self.over.front().map(|(at, _)| *at)).min()
     }
 
     /// A lock that is due to be looked at, if somebody wants to know; others are forgotten.
@@ -237,20 +243,47 @@ impl View {
         now: Duration,
         is_wanted: impl Fn(&LockKey) -> bool,
     ) -> Option<LockKey> {
-        while self.next_look().is_some_and(|at| at <= now) {
+        while self.over.front().is_some_and(|(at, _)| *at <= now) {
+            self.forget_oldest(now);
+        }
+        while self.timers.first().is_some_and(|(at, _)| *at <= now) {
             let (_, key) = self.timers.pop_first()?;
             let Some(known) = self.locks.get_mut(&key) else { continue };
-            let has_line = known.line_settles_at.take().is_some();
-            if !is_wanted(&key) || !known.is_taken() && !has_line && known.ends_at <= now {
+            (known.looks_at, known.line_settles_at) = (None, None);
+            if !is_wanted(&key) {
                 self.locks.remove(&key);
                 continue;
             }
             // Unless the look finds something else.
-            known.looks_at = now + LOOK_AGAIN;
-            self.timers.insert((known.looks_at, key.clone()));
+            self.set_timer(&key, now + LOOK_AGAIN);
             return Some(key);
         }
         None
+    }
+
+    /// Forgets the lock whose last grant has been over for longest, if it may be forgotten at this time. Returns whether it has.
+    fn forget_oldest(&mut self, now: Duration) -> bool {
+        let Some((_, key)) = self.over.pop_front() else { return false };
+        let Some(known) = self.locks.get_mut(&key) else { return false };
+        known.is_listed = false;
+        if known.is_taken() || known.looks_at.is_some() {
+            return false;
+        }
+        if known.ends_at > now {
+            // It was granted again in the meantime.
+            known.is_listed = true;
+            self.over.push_back((known.ends_at, key));
+            return false;
+        }
+        self.locks.remove(&key).is_some()
+    }
+
+    fn set_timer(&mut self, key: &LockKey, at: Duration) {
+        let Some(known) = self.locks.get_mut(key) else { return };
+        if let Some(before) = known.looks_at.replace(at) {
+            self.timers.remove(&(before, key.clone()));
+        }
+        self.timers.insert((at, key.clone()));
     }
 
     /// Whether there was no room for some lock since this was asked last.
@@ -265,20 +298,35 @@ impl View {
         now: Duration,
         change: impl FnOnce(&mut Known) -> Vec<News>,
     ) -> Vec<News> {
-        if self.locks.len() >= MOST_FOLLOWED && !self.locks.contains_key(key) {
+        if self.locks.len() >= MOST_FOLLOWED && !self.locks.contains_key(key) && !self.make_room() {
             self.is_overfull = true;
             return change(&mut Known::new(now));
         }
         let known = self.locks.entry(key.clone()).or_insert_with(|| Known::new(now));
         let news = change(known);
-        let end = if known.is_taken() { known.ends_at + AFTER_END } else { known.ends_at };
-        let looks_at = known.line_settles_at.unwrap_or(end).min(end);
-        // A look that is under way has set its own.
-        let looks_at = if looks_at <= now { now + LOOK_AGAIN } else { looks_at };
-        self.timers.remove(&(known.looks_at, key.clone()));
-        known.looks_at = looks_at;
-        self.timers.insert((looks_at, key.clone()));
+        let end = known.is_taken().then_some(known.ends_at + AFTER_END);
+        if let Some(at) = known.line_settles_at.into_iter().chain(end).min() {
+            // A look that is under way has set its own.
+            self.set_timer(key, if at <= now { now + LOOK_AGAIN } else { at });
+            return news;
+        }
+        if let Some(before) = known.looks_at.take() {
+            self.timers.remove(&(before, key.clone()));
+        }
+        if !std::mem::replace(&mut known.is_listed, true) {
+            self.over.push_back((known.ends_at, key.clone()));
+        }
         news
+    }
+
+    /// Forgets a lock whose last grant is over, although news of it may still be on their way. Returns whether there was one.
+    fn make_room(&mut self) -> bool {
+        while !self.over.is_empty() {
+            if self.forget_oldest(Duration::MAX) {
+                return true;
+            }
+        }
+        false
     }
 }
 

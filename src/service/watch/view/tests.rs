@@ -138,3 +138,32 @@ fn of_more_locks_than_there_is_room_for_all_is_told_but_their_ends() {
     assert_eq!((view.locks.len(), view.timers.len()), (MOST_FOLLOWED, MOST_FOLLOWED));
     assert_eq!(view.note(&key(), &released(1), NOW), [News::Released(ended(1))]);
 }
+
+#[test]
+fn a_fresh_lock_takes_the_room_of_one_that_is_over() {
+    let mut view = View::default();
+    let lock = |name: usize| LockKey::parse(name.to_string().as_bytes()).unwrap();
+    for name in 0..2 * MOST_FOLLOWED {
+        view.note(&lock(name), &granted(1), NOW);
+        view.note(&lock(name), &released(1), NOW);
+    }
+    assert!(view.timers.is_empty() && view.over.len() == MOST_FOLLOWED);
+    assert_eq!(view.note(&lock(0), &granted(2), NOW), [News::Granted(lease(2))]);
+    assert!(!view.was_overfull());
+    assert_eq!((view.locks.len(), view.next_look()), (MOST_FOLLOWED, Some(NOW + TTL + AFTER_END)));
+    assert_eq!(view.take_due(NOW + TTL + AFTER_END, |_| true), Some(lock(0)));
+}
+
+#[test]
+fn a_lock_that_is_taken_again_and_again_is_listed_once() {
+    let mut view = View::default();
+    for fence in 1..10 {
+        view.note(&key(), &granted(fence), NOW);
+        view.note(&key(), &released(fence), NOW + TTL / 2);
+    }
+    assert_eq!((view.over.len(), view.timers.len()), (1, 0));
+    assert_eq!(view.take_due(NOW + REMEMBERED, |_| true), None);
+    assert_eq!(view.locks.len(), 1, "its last grant has not been over for long enough");
+    assert_eq!(view.take_due(NOW + TTL / 2 + REMEMBERED, |_| true), None);
+    assert!(view.locks.is_empty() && view.over.is_empty());
+}
