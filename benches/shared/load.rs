@@ -12,7 +12,7 @@ use super::client::Client;
 use super::cpu::Cpu;
 use super::figures::percentile;
 use super::memory::rss_kb;
-use super::neighbour::Neighbour;
+use super::neighbor::Neighbor;
 use super::servers::Server;
 use super::watchers::Watchers;
 use super::workload::{Beside, CONTENDED, Holder, Part, Window, Workload, shared};
@@ -69,7 +69,7 @@ pub async fn run(server: &Server, turn: usize, load: &Load) -> Turn {
         Workload::Watched => Watchers::open(server).await.map_err(|mismatch| mismatches.push(mismatch)).ok(),
         _ => None,
     };
-    let neighbour = (load.workload == Workload::Crowded).then(Neighbour::start);
+    let neighbor = (load.workload == Workload::Crowded).then(Neighbor::start);
     let number_beside = beside.as_ref().map_or(0, |beside| beside.number);
     let mut connections = JoinSet::new();
     for number in 0..load.connections {
@@ -98,7 +98,7 @@ pub async fn run(server: &Server, turn: usize, load: &Load) -> Turn {
         mismatches.push("a reply never came".to_owned());
         Vec::new()
     });
-    drop((watchers, neighbour));
+    drop((watchers, neighbor));
     if let Some(holder) = holder {
         mismatches.extend(holder.give_back().await.err());
     }

@@ -9,7 +9,7 @@ pub mod direct;
 pub mod figures;
 pub mod load;
 pub mod memory;
-pub mod neighbour;
+pub mod neighbor;
 pub mod numbers;
 pub mod page;
 pub mod secure;

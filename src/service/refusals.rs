@@ -1,6 +1,6 @@
 //! One refusal for all who ask for a lock at the same moment, where each is dear: a quorum asks most servers for it.
 //!
-//! While one asks, the others wait. Then one of those asks for all of them. So whoever is told that the lock is held hears of a moment
+//! While one asks, the others wait. Then one of those asks for all of them. So each who is told that the lock is held hears of a moment
 //! after it has come, as if it had asked itself. If the lock is granted, or nothing is known, they are told nothing: each asks for
 //! itself. Only requests whose tokens the gateway has made ask for each other: a token of the client's own may hold the lock, or may
 //! have been released, which the answer to another one does not say.

@@ -1,7 +1,7 @@
 //! The watchers, and what was told last.
 //!
 //! No watcher holds up the others: each has a queue of its own (`queue.rs`). If it does not read its queue, it finds that
-//! something was missed in place of what was in it. So does one that would be told more than its share (`budget.rs`).
+//! something was missed in place of what was in it. One that would be told more than its share finds the same (`budget.rs`).
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Bound;

@@ -47,7 +47,7 @@ struct Known {
     /// How many wait, as was told last.
     waiters: u64,
     line_settles_at: Option<Duration>,
-    /// When somebody looks at it next. Nobody does where its last grant is over.
+    /// When somebody looks at it next, unless its last grant is over.
     looks_at: Option<Duration>,
     /// Whether it stands among those that are over.
     is_listed: bool,

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 const BUSY: Duration = Duration::from_millis(2);
 
 /// Dropped, it does nothing more.
-pub struct Neighbour(Arc<AtomicBool>);
+pub struct Neighbor(Arc<AtomicBool>);
 
-impl Neighbour {
+impl Neighbor {
     pub fn start() -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
         for _ in 0..available_parallelism().unwrap().get() {
@@ -31,7 +31,7 @@ impl Neighbour {
     }
 }
 
-impl Drop for Neighbour {
+impl Drop for Neighbor {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
