@@ -20,7 +20,7 @@ use crate::store::{LockRequest, Renew, Renewer, StoreError};
 /// The pause after a split vote: it doubles from the first to the last, with jitter.
 const FIRST_PAUSE: Duration = Duration::from_millis(4);
 const LONGEST_PAUSE: Duration = Duration::from_millis(64);
-/// How long the one server is waited for that is asked first after such a vote.
+/// How long the one server is waited for that is asked first after such a vote, and others that need not answer.
 const FIRST_ANSWERS_WITHIN: Duration = Duration::from_millis(50);
 /// The part of a try's time after which no other round is begun.
 const BEGUN_WITHIN: f64 = 0.6;
@@ -324,9 +324,11 @@ impl GivingUp<'_> {
         self.store.pollster.see_through(&self.call, self.poll);
     }
 
-    /// Waits until the servers have answered.
+    /// Waits until the servers have answered, or for a moment: one that is silent hears of it before it hears of what is asked
+    /// next, over the same connection.
     async fn await_answers(mut self) {
-        self.poll.decide(self.deadline, |_| None::<()>).await;
+        let until = self.deadline.min(Instant::now() + FIRST_ANSWERS_WITHIN);
+        self.poll.decide(until, |_| None::<()>).await;
         self.in_background();
     }
 
