@@ -10,7 +10,7 @@ use tracing_subscriber::fmt::MakeWriter;
 
 pub use self::later::later;
 use self::unseen::{Form, push_escaped};
-use self::writer::{LogRecord, LogWriter, MISSING, MOST_LINES, Outlet, say_missing};
+use self::writer::{LogRecord, LogWriter, MISSING, MOST_LINES, Outlet};
 use crate::telemetry::metrics::LogName;
 
 mod later;
@@ -82,18 +82,6 @@ impl LogRecord for Said {
     fn write_to(&self, text: &mut String) {
         push_escaped(text, &self.0, self.1);
     }
-
-    fn is_important(&self) -> bool {
-        false
-    }
-
-    fn missing(lines: u64) -> Option<Self> {
-        say_missing(lines);
-        None
-    }
-
-    /// No other log could say so.
-    fn failed(_: &io::Error) {}
 }
 
 impl<'a> MakeWriter<'a> for Log {

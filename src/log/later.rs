@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
 
-use super::writer::{LogRecord, LogWriter, MOST_LINES, Outlet, say_missing};
+use super::writer::{LogRecord, LogWriter, MOST_LINES, Outlet};
 use crate::telemetry::metrics::LogName;
 
 /// The thread, once there is a log.
@@ -55,17 +55,6 @@ impl LogRecord for Later {
         (self.1)();
         HAPPENED_AT.set(None);
     }
-
-    fn is_important(&self) -> bool {
-        false
-    }
-
-    fn missing(lines: u64) -> Option<Self> {
-        say_missing(lines);
-        None
-    }
-
-    fn failed(_: &io::Error) {}
 }
 
 /// The times of lines, in UTC.

@@ -41,18 +41,18 @@ pub trait LogRecord: Sized + Send + 'static {
     fn write_to(&self, text: &mut String);
 
     /// Whether the line is tried again until it is written, and never left out.
-    fn is_important(&self) -> bool;
+    fn is_important(&self) -> bool {
+        false
+    }
 
-    /// Says that this many lines are missing: in the line that is returned, or in another way.
-    fn missing(lines: u64) -> Option<Self>;
+    /// Says that this many lines are missing: in the line that is returned, or in one of the normal log.
+    fn missing(lines: u64) -> Option<Self> {
+        tracing::warn!(target: MISSING, lines, "lines of the log are missing: its reader is too slow");
+        None
+    }
 
-    /// The log cannot be written.
-    fn failed(error: &io::Error);
-}
-
-/// Says in the normal log that lines of it are missing.
-pub fn say_missing(lines: u64) {
-    tracing::warn!(target: MISSING, lines, "lines of the log are missing: its reader is too slow");
+    /// The log cannot be written. Of the normal log no other could say so.
+    fn failed(_: &io::Error) {}
 }
 
 /// Opens a file to append to it. Also returns what tells this file from others.

@@ -7,6 +7,7 @@ use axum::http::header::CACHE_CONTROL;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use axum::response::Response;
 use tracing::Level;
+use tracing::level_filters::LevelFilter;
 
 use super::counts::{RequestOutcome, request_counts};
 use super::delivery::{Delivery, track};
@@ -166,12 +167,7 @@ impl LogLine {
             Some(500..) => Level::WARN,
             _ => Level::INFO,
         };
-        let is_on = match level {
-            Level::DEBUG => tracing::enabled!(Level::DEBUG),
-            Level::WARN => tracing::enabled!(Level::WARN),
-            _ => tracing::enabled!(Level::INFO),
-        };
-        if !is_on || !self.has_line() {
+        if level > LevelFilter::current() || !self.has_line() {
             return;
         }
         let elapsed_us = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);

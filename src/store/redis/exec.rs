@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use redis::{Cmd, FromRedisValue};
+use redis::{Cmd, FromRedisValue, Value};
 use tokio::time::{Instant, timeout_at};
 
 use super::RedisStore;
@@ -92,7 +92,8 @@ impl RedisStore {
     }
 
     /// Runs a script for one operation of a call, until it is known what became of it: with all others that are ready, where it may
-    /// share a call. On a cluster locks share no slot, and thus no call. Also returns the link over which the answer came.
+    /// share a call; and alone, if one of several ends in an error. On a cluster locks share no slot, and thus no call. Also
+    /// returns the link over which the answer came.
     pub(super) async fn run_batched<P: BatchedOperation, T: FromRedisValue>(
         &self,
         bucket: Bucket,
@@ -105,8 +106,12 @@ impl RedisStore {
         loop {
             let TryAt { link, is_asking, permit } = tries.next().await?;
             let call = async {
-                let reply = match batcher.filter(|_| self.keys.share_a_slot()) {
-                    Some(batcher) => batcher.send(&link, operation).await?,
+                let shared = match batcher.filter(|_| self.keys.share_a_slot()) {
+                    Some(batcher) => Some(batcher.send(&link, operation).await?),
+                    None => None,
+                };
+                let reply = match shared.filter(|reply| !is_to_be_asked_alone(reply)) {
+                    Some(reply) => reply,
                     None => call(&link, &[&**operation], is_asking).await?,
                 };
                 Ok(T::from_redis_value(reply)?)
@@ -118,4 +123,9 @@ impl RedisStore {
             }
         }
     }
+}
+
+/// Whether a script says this that knows all cases, of one of several that ended in an error (`each.lua`).
+fn is_to_be_asked_alone(reply: &Value) -> bool {
+    matches!(reply, Value::Array(fields) if fields[..] == [Value::Int(-1)])
 }

@@ -31,8 +31,6 @@ mod operations;
 pub(crate) mod records;
 mod slots;
 
-/// What scripts say that know all cases to one of several that ended in an error.
-pub(super) const ASK_ALONE: i64 = -1;
 /// What scripts say where another holds the lock.
 const REFUSED: i64 = 2;
 /// What scripts of slots say where they leave a case: one that will be the same for a while, or one that is gone as soon as the
@@ -198,12 +196,9 @@ impl RedisStore {
         let (lock, token, by) = (self.keys.lock(key), token.to_owned(), by.to_owned());
         let renewal = Arc::new(RenewLock { lock, token, ttl_ms, by });
         let bucket = self.keys.bucket_of(key);
-        let (reply, _): (ScriptReply, _) =
+        let (reply, _) =
             self.run_batched(bucket, false, &renewal, Some(&self.fast_path.renewals), deadline).await?;
-        if reply.outcome != ASK_ALONE {
-            return Ok(reply);
-        }
-        self.run_batched(bucket, false, &renewal, None, deadline).await.map(|(reply, _)| reply)
+        Ok(reply)
     }
 
     /// Takes a slot, or says why there is none; `None` where nothing was done.

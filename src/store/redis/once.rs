@@ -8,10 +8,8 @@ use tokio::time::Instant;
 
 use self::record::RecordReply;
 use super::RedisStore;
-use super::connection::batcher::{BatchedOperation, Batcher};
 use super::connection::link::Link;
 use super::connection::replicas::Written;
-use super::fast_path::ASK_ALONE;
 use super::fast_path::records::{BeginOperation, StoreOperation, flag, memory_ms};
 use super::listing::PageKind;
 use super::scripts::keys::KeySpace;
@@ -22,8 +20,8 @@ use crate::once::{
     Begun, BrokenRecord, GivenUp, Place, RecordPage, RecordView, RenewedWork, Storing, WorkStatus,
 };
 use crate::store::{
-    Begin, BreakRecord, Bucket, GiveUp, ListRecords, LookAtRecord, RenewWork, StoreError, StoreResult,
-    Tombstone, UndoBegin,
+    Begin, BreakRecord, GiveUp, ListRecords, LookAtRecord, RenewWork, StoreError, StoreResult, Tombstone,
+    UndoBegin,
 };
 
 mod record;
@@ -62,9 +60,8 @@ impl RedisStore {
                 flag(*only_confirms).to_owned(),
             ],
         });
-        let (reply, link) = self
-            .ask_beside_others(bucket, !only_confirms, &begin, Some(&self.fast_path.begins), deadline)
-            .await?;
+        let (reply, link): (RecordReply, _) =
+            self.run_batched(bucket, !only_confirms, &begin, Some(&self.fast_path.begins), deadline).await?;
         let is_new = reply.outcome == 0;
         match reply.outcome {
             0 | 1 => {
@@ -122,7 +119,8 @@ impl RedisStore {
         });
         let bucket = self.keys.bucket_of(key);
         let batcher = store.may_share().then_some(&self.fast_path.stores);
-        let (reply, link) = self.ask_beside_others(bucket, false, &store, batcher, deadline).await?;
+        let (reply, link): (RecordReply, _) =
+            self.run_batched(bucket, false, &store, batcher, deadline).await?;
         match reply.outcome {
             0 => {
                 let (Some(fencing_token), Some(kept_ms), Some(is_late)) =
@@ -250,23 +248,6 @@ impl RedisStore {
         let (mut records, next) = self.page_of::<Records>(request.into(), deadline).await?;
         records.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         Ok(RecordPage { records, next })
-    }
-
-    /// Runs a script for one operation with all others that are ready, and alone if it is told to.
-    async fn ask_beside_others<P: BatchedOperation>(
-        &self,
-        bucket: Bucket,
-        grants: bool,
-        operation: &Arc<P>,
-        batcher: Option<&Arc<Batcher<P>>>,
-        deadline: Instant,
-    ) -> Result<(RecordReply, Arc<Link>), StoreError> {
-        let answered: (RecordReply, _) =
-            self.run_batched(bucket, grants, operation, batcher, deadline).await?;
-        if answered.0.outcome != ASK_ALONE {
-            return Ok(answered);
-        }
-        self.run_batched(bucket, grants, operation, None, deadline).await
     }
 
     /// Runs a script on a record, and on the token's tombstone if it touches one.
