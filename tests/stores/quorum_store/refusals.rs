@@ -2,15 +2,8 @@
 
 use futures_util::future::join_all;
 
+use kit::Client;
 use kit::quorum::{self, Quorum};
-use kit::{Client, RedisServer};
-
-/// How many scripts a server has run.
-async fn scripts_run(node: &RedisServer) -> u64 {
-    let stats: String = node.command(&["INFO", "commandstats"]).await;
-    let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls=")?.split(',').next());
-    calls.map_or(0, |calls| calls.parse().unwrap())
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn many_who_are_refused_at_one_moment_share_what_one_is_told_and_no_other_answer() {
@@ -21,11 +14,11 @@ async fn many_who_are_refused_at_one_moment_share_what_one_is_told_and_no_other_
     let held = client.put("/locks/k?ttl=1m").send().await.expect(201);
     let (token, number) = (held.token(), held.fencing_token());
     let ask = |count: usize| join_all((0..count).map(|_| client.put("/locks/k").send()));
-    let before = scripts_run(&quorum.nodes[0]).await;
+    let before = quorum.nodes[0].calls("evalsha").await;
     for refused in ask(200).await {
         assert_eq!(refused.expect(423).json()["holder"]["fencing_token"], number);
     }
-    let scripts = scripts_run(&quorum.nodes[0]).await - before;
+    let scripts = quorum.nodes[0].calls("evalsha").await - before;
     assert!(scripts < 100, "200 refusals took {scripts} scripts of each server");
     // The holder's own request is no refusal, and nor is the first one after the release.
     let (others, own) = tokio::join!(ask(50), client.put("/locks/k?ttl=1m").token(&token).send());
