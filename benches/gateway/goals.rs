@@ -6,8 +6,8 @@ use crate::idle::Idle;
 use crate::measure::Run;
 use crate::shared::workload::Workload;
 use crate::shared::workload::Workload::{
-    Crowded, FailFast, Once, OwnTokens, Pairs, Renew, Replay, Slots4, Slots100, Slots900, SlotsRefused,
-    SlotsRenew, Watched,
+    FailFast, Once, OwnTokens, Pairs, Renew, Replay, Slots4, Slots100, Slots900, SlotsRefused, SlotsRenew,
+    Watched,
 };
 use crate::summary::{Summary, redis_cpu, row, throughput};
 
@@ -66,17 +66,11 @@ pub fn goals(run: &Run, rows: &[Summary<'_>], idle: &[Idle], told_ms: Option<f64
     let of_redis = of_redis.filter(|row| !row.workload.is_of_records() && row.workload != Watched);
     let after_load = of_redis.filter_map(|row| Some(row.rss_mb?.most)).max_by(f64::total_cmp);
     let idle_kb = |target| idle.iter().find(|idle| idle.target == target).map(|idle| idle.kb_per_connection);
-    let pairs = |slug, connections| row(run, slug, Pairs, connections).map(|row| (&row.turns[..], &row.row));
-    let to_noop = |slug, connections| {
-        pairs(slug, connections).map(|(turns, row)| throughput(turns, run.reference(row)).median)
-    };
-    let to_redis = |workload| {
-        let turns = |slug| Some(&row(run, slug, workload, 64)?.turns[..]);
-        turns("quorum").zip(turns("redis")).map(|(quorum, redis)| throughput(quorum, redis).median)
-    };
+    let to_noop =
+        |name: &str| rows.iter().find(|row| row.name == name).map(|row| row.requests_per_s_to_noop.median);
+    let to_redis = |slug, workload| compared(run, (slug, workload), ("redis", workload));
     let at_redis = |workload| Some(&row(run, "redis", workload, 64)?.turns[..]);
     let works = at_redis(Once).zip(at_redis(OwnTokens));
-    let replays = at_redis(Replay).zip(at_redis(Pairs));
     let mismatches = (run.replies() > 0).then(|| run.mismatches().count() as f64);
     vec![
         Goal::new(
@@ -120,7 +114,7 @@ pub fn goals(run: &Run, rows: &[Summary<'_>], idle: &[Idle], told_ms: Option<f64
             AtLeast,
             0.75,
             0.9,
-            works.map(|(works, pairs)| throughput(works, pairs).median),
+            compared(run, ("redis", Once), ("redis", OwnTokens)),
         ),
         Goal::new(
             "Redis CPU per request there, × the same pairs'",
@@ -134,7 +128,7 @@ pub fn goals(run: &Run, rows: &[Summary<'_>], idle: &[Idle], told_ms: Option<f64
             AtLeast,
             1.0,
             1.1,
-            replays.map(|(replays, pairs)| throughput(replays, pairs).median),
+            compared(run, ("redis", Replay), ("redis", Pairs)),
         ),
         slots(
             run,
@@ -158,7 +152,7 @@ pub fn goals(run: &Run, rows: &[Summary<'_>], idle: &[Idle], told_ms: Option<f64
             AtLeast,
             0.85,
             0.95,
-            at_redis(Watched).zip(at_redis(Pairs)).map(|(watched, pairs)| throughput(watched, pairs).median),
+            compared(run, ("redis", Watched), ("redis", Pairs)),
         ),
         lines(run, "pairs at 64 connections with a line for each in a file, × without lines", "redis+log"),
         lines(run, "the same with lines to a pipe", "redis+log-pipe"),
@@ -167,40 +161,60 @@ pub fn goals(run: &Run, rows: &[Summary<'_>], idle: &[Idle], told_ms: Option<f64
         Goal::new("RSS after all load, MB", AtMost, 40.0, 20.0, after_load),
         Goal::new("RSS per idle connection, kB", AtMost, 20.0, 10.0, idle_kb("redis")),
         Goal::new("RSS per idle connection with TLS, kB", AtMost, 10.0, 6.0, idle_kb("redis+tls")),
-        Goal::new("pairs at 64 connections, × no-op", AtLeast, 0.82, 0.95, to_noop("redis", 64)),
-        Goal::new("pairs at 16 connections, × no-op", AtLeast, 0.62, 0.75, to_noop("redis", 16)),
-        Goal::new("pairs at one connection, × no-op", AtLeast, 0.66, 0.75, to_noop("redis", 1)),
+        Goal::new("pairs at 64 connections, × no-op", AtLeast, 0.82, 0.95, to_noop("pairs/64/redis")),
+        Goal::new("pairs at 16 connections, × no-op", AtLeast, 0.62, 0.75, to_noop("pairs/16/redis")),
+        Goal::new("pairs at one connection, × no-op", AtLeast, 0.66, 0.75, to_noop("pairs/1/redis")),
         Goal::new(
             "pairs at 64 connections beside somebody who takes an eighth of each core, × no-op",
             AtLeast,
             0.62,
             0.75,
-            row(run, "redis", Crowded, 64).map(|row| throughput(&row.turns, run.reference(&row.row)).median),
+            to_noop("crowded/64/redis"),
         ),
-        Goal::new("pairs in memory at 64 connections, × no-op", AtLeast, 0.9, 0.97, to_noop("memory", 64)),
-        Goal::new("pairs on a quorum of three there, × one Redis", AtLeast, 0.4, 0.5, to_redis(Pairs)),
+        Goal::new(
+            "pairs in memory at 64 connections, × no-op",
+            AtLeast,
+            0.9,
+            0.97,
+            to_noop("pairs/64/memory"),
+        ),
+        Goal::new(
+            "pairs on a quorum of three there, × one Redis",
+            AtLeast,
+            0.4,
+            0.5,
+            to_redis("quorum", Pairs),
+        ),
         Goal::new(
             "pairs on a Cluster of three there, × one Redis",
             AtLeast,
             0.7,
             0.9,
-            pairs("cluster", 64).zip(pairs("redis", 64)).map(|((of, _), (to, _))| throughput(of, to).median),
+            to_redis("cluster", Pairs),
         ),
-        Goal::new("refusals on a quorum of three there, × one Redis", AtLeast, 0.4, 0.8, to_redis(FailFast)),
+        Goal::new(
+            "refusals on a quorum of three there, × one Redis",
+            AtLeast,
+            0.4,
+            0.8,
+            to_redis("quorum", FailFast),
+        ),
         Goal::new("wrong or mismatched replies, on all stores", AtMost, 0.0, 0.0, mismatches),
     ]
 }
 
 /// What the lines of the log cost, in the same round.
 fn lines(run: &Run, what: &'static str, slug: &str) -> Goal {
-    let turns = |slug| Some(&row(run, slug, Pairs, 64)?.turns[..]);
-    let both = turns(slug).zip(turns("redis"));
-    Goal::new(what, AtLeast, 0.95, 0.98, both.map(|(with, without)| throughput(with, without).median))
+    Goal::new(what, AtLeast, 0.95, 0.98, compared(run, (slug, Pairs), ("redis", Pairs)))
 }
 
 /// What a slot costs beside a lock that excludes all others, in the same round.
 fn slots(run: &Run, what: &'static str, must: f64, (slug, of, to): (&str, Workload, Workload)) -> Goal {
-    let turns = |workload| Some(&row(run, slug, workload, 64)?.turns[..]);
-    let both = turns(of).zip(turns(to));
-    Goal::new(what, AtLeast, must, 1.0, both.map(|(of, to)| throughput(of, to).median))
+    Goal::new(what, AtLeast, must, 1.0, compared(run, (slug, of), (slug, to)))
+}
+
+/// The throughput of a target under a load at 64 connections, × that of another, or under another.
+fn compared(run: &Run, of: (&str, Workload), to: (&str, Workload)) -> Option<f64> {
+    let turns = |(slug, workload)| Some(&row(run, slug, workload, 64)?.turns[..]);
+    Some(throughput(turns(of)?, turns(to)?).median)
 }

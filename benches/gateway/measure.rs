@@ -49,8 +49,8 @@ impl Run {
 }
 
 /// Loads that leave nothing behind share the servers of the first. Tokens of the client's own leave marks, which Redis has
-/// to remove two minutes later, and works leave their results. Watchers have the
-/// gateway follow all locks for a while after they have left.
+/// to remove two minutes later, and works leave their results. Watchers have the gateway follow all locks for a while after they
+/// have left.
 const APART: [Workload; 5] =
     [Workload::Pairs, Workload::Watched, Workload::OwnTokens, Workload::Once, Workload::Replay];
 

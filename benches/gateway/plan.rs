@@ -208,10 +208,10 @@ fn is_chosen(row: &Row, filters: &[String]) -> bool {
 }
 
 fn can_be_measured(row: &Row) -> bool {
-    let has_servers_of_its_own =
-        [Workload::OwnTokens, Workload::Watched, Workload::Crowded, Workload::Spread].contains(&row.workload)
-            || row.workload.is_of_records();
-    if has_servers_of_its_own && !row.is_main() {
+    let is_of_main_rows_alone = [Workload::OwnTokens, Workload::Watched, Workload::Crowded, Workload::Spread]
+        .contains(&row.workload)
+        || row.workload.is_of_records();
+    if is_of_main_rows_alone && !row.is_main() {
         return false;
     }
     let has_slots = ["noop", "redis", "memory", "file"].contains(&TARGETS[row.target].slug);

@@ -1,9 +1,5 @@
 //! How soon those who watch are told.
 
-use std::time::Duration;
-
-use tokio::time::sleep;
-
 use crate::plan::{TARGETS, target};
 use crate::shared::client::Client;
 use crate::shared::figures::percentile;
@@ -17,11 +13,9 @@ pub async fn median_ms(locks: usize) -> Result<f64, String> {
     let mut delays_ns = Vec::new();
     for number in 0..locks {
         let key = format!("told-{number}");
-        let delays_us = watchers.delays_us(async { client.acquire(&key, "").await.map(drop) }).await?;
-        delays_ns.extend(delays_us.into_iter().map(|us| (us * 1e3) as u64));
-        client.release(&key).await?;
-        // So that what was told of the release is read.
-        sleep(Duration::from_millis(200)).await;
+        delays_ns.extend(watchers.delays_ns(async { client.acquire(&key, "").await.map(drop) }).await?);
+        // Of the release, too, all are told before the next one.
+        watchers.delays_ns(client.release(&key)).await?;
     }
     delays_ns.sort_unstable();
     Ok(percentile(&delays_ns, 50) / 1e6)

@@ -8,6 +8,7 @@ use crate::keys::Keys;
 use crate::live::Live;
 use crate::results::Results;
 use crate::shared::figures::Spread;
+use crate::shared::lines::{lines, spread};
 use crate::waiters::Waiters;
 use kit::plot::{Line, Plot, Point};
 
@@ -166,7 +167,6 @@ pub fn plots(results: &Results) -> Vec<Plot> {
         y_label,
         lines,
     };
-    let spread = |x: usize, y: Spread| Point { x: x as f64, y: y.median, between: Some((y.least, y.most)) };
     let point = |x: f64, y: f64| Point { x, y, between: None };
     let of_keys = |value: fn(&Keys) -> Option<f64>, name: fn(&Keys) -> String| {
         lines(keys, name, move |row| Some(point(row.keys as f64, value(row)?)))
@@ -247,18 +247,4 @@ pub fn plots(results: &Results) -> Vec<Plot> {
     ];
     plots.retain(|plot| plot.lines.iter().any(|line| !line.points.is_empty()));
     plots
-}
-
-/// One line for each name, of the rows that have it.
-fn lines<R>(rows: &[R], name: impl Fn(&R) -> String, point: impl Fn(&R) -> Option<Point>) -> Vec<Line> {
-    let mut lines: Vec<Line> = Vec::new();
-    for row in rows {
-        let Some(point) = point(row) else { continue };
-        let name = name(row);
-        match lines.iter_mut().find(|line| line.name == name) {
-            Some(line) => line.points.push(point),
-            None => lines.push(Line { name, points: vec![point] }),
-        }
-    }
-    lines
 }

@@ -7,6 +7,7 @@ pub mod connection;
 pub mod cpu;
 pub mod direct;
 pub mod figures;
+pub mod lines;
 pub mod load;
 pub mod memory;
 pub mod neighbor;

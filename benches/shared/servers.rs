@@ -182,6 +182,18 @@ impl Server {
 
     /// The same two with further settings.
     pub fn on_redis_set(name: &'static str, settings: &[&str]) -> Self {
+        let (server, command) = Self::of_redis(name, settings);
+        server.start(command)
+    }
+
+    /// The gateway on Redis at the level of the log at which it runs where no setting says otherwise.
+    pub fn with_lines(name: &'static str, has_pipe: bool) -> Self {
+        let (server, command) = Self::of_redis(name, &["--log-level", "info", "--log-format", "text"]);
+        Self { has_pipe, ..server }.start(command)
+    }
+
+    /// A gateway on a Redis of its own, and what starts it.
+    fn of_redis(name: &'static str, settings: &[&str]) -> (Self, Command) {
         let (redis, directory) = (free_address(), directory());
         let process = redis_server(redis, &directory, &[]);
         let store = format!("redis://{redis}");
@@ -189,18 +201,7 @@ impl Server {
         command.args(settings);
         let server =
             Self::new(name, Kind::Gateway, address, directory).with(vec![process], Access::default());
-        Self { store: Some(store), ..server }.start(command)
-    }
-
-    /// The gateway on Redis at the level of the log at which it runs where no setting says otherwise.
-    pub fn with_lines(name: &'static str, has_pipe: bool) -> Self {
-        let (redis, directory) = (free_address(), directory());
-        let process = redis_server(redis, &directory, &[]);
-        let (address, mut command) = Build::Ours.command(&format!("redis://{redis}"));
-        command.args(["--log-level", "info", "--log-format", "text"]);
-        let server =
-            Self::new(name, Kind::Gateway, address, directory).with(vec![process], Access::default());
-        Self { has_pipe, ..server }.start(command)
+        (Self { store: Some(store), ..server }, command)
     }
 
     /// One more gateway on the Redis of this one, which must not end before it.
