@@ -202,12 +202,35 @@ impl Stream {
                 self.text.drain(..end + end_of_event.len());
                 return Some(event);
             }
-            let Some(Ok(frame)) = self.body.frame().await else {
-                assert_eq!(self.text, "", "the stream ends within an event");
-                return None;
-            };
-            let data: Bytes = frame.into_data().unwrap();
-            self.text.push_str(std::str::from_utf8(&data).unwrap());
+            self.read_more().await?;
+        }
+    }
+
+    async fn read_more(&mut self) -> Option<()> {
+        let Some(Ok(frame)) = self.body.frame().await else {
+            assert_eq!(self.text, "", "the stream ends within an event");
+            return None;
+        };
+        let data: Bytes = frame.into_data().unwrap();
+        self.text.push_str(std::str::from_utf8(&data).unwrap());
+        Some(())
+    }
+
+    /// Reads on past the news of a lock. Returns how many events come until then, and how many of them say to look. Where
+    /// there are very many, to take each apart takes too long.
+    async fn skim(mut self, key: &str) -> (usize, usize) {
+        let is_of_key = format!("\"key\":\"{key}\"");
+        let (mut events, mut looks) = (0, 0);
+        loop {
+            let end = self.text.rfind("\n\n").map_or(0, |end| end + 2);
+            let whole = &self.text[..end];
+            events += whole.matches("event: ").count();
+            looks += whole.matches("event: resync").count();
+            if whole.contains(&is_of_key) {
+                return (events, looks);
+            }
+            self.text.drain(..end);
+            self.read_more().await.expect("the stream ends");
         }
     }
 }

@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::pages::snippet;
 use kit::certificates::Certificates;
 use kit::proxy::{Fate, Framing};
-use kit::{Client, Gateway, KeysFile, PATIENCE, Proxy, RedisServer, eventually, free_port};
+use kit::{Client, Gateway, KeysFile, PATIENCE, Proxy, RedisServer, eventually, server_port};
 
 use workshop::Kind;
 pub use workshop::{installed, root, tool};
@@ -320,7 +320,7 @@ async fn a_second_click_pays_nothing(kind: Kind) {
 }
 
 async fn a_gateway_that_refuses_connections_is_told_within_100_ms(kind: Kind) {
-    let [one, other] = [free_port(), free_port()].map(|port| format!("http://127.0.0.1:{port}"));
+    let [one, other] = [server_port(), server_port()].map(|port| format!("http://127.0.0.1:{port}"));
     let (mut client, mut quickest) = (kind.start(&format!("{one},{other}")).await, PATIENCE);
     // On a busy machine one try may be late, but not each of them.
     for _ in 0..20 {

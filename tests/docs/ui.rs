@@ -11,7 +11,7 @@ use crate::clients::{installed, root};
 use kit::keys::KeysFile;
 use kit::proxy::Framing;
 use kit::secrets::remember_header;
-use kit::{Client, Gateway, Proxy, Stage, eventually, free_port};
+use kit::{Client, Gateway, Proxy, Stage, eventually, server_port};
 
 /// How long a scenario may take: most take some seconds.
 const LONGEST: Duration = Duration::from_secs(300);
@@ -144,7 +144,7 @@ async fn a_connection_that_is_lost_is_told_of_and_made_again() {
     let proxy = Proxy::start(gateway.address.port(), Framing::Chunks).await;
     let through = format!("http://127.0.0.1:{}", proxy.port());
     browse("outage", &[&url(&gateway), &through], async |what| {
-        proxy.set_target(if what == "cut" { free_port() } else { gateway.address.port() });
+        proxy.set_target(if what == "cut" { server_port() } else { gateway.address.port() });
         proxy.sever();
     })
     .await;

@@ -47,7 +47,7 @@ async fn user_password_database_and_prefix_are_used() {
 #[tokio::test(flavor = "multi_thread")]
 async fn rediss_checks_the_certificate() {
     let files = Certificates::new();
-    let tls_port = kit::free_port();
+    let tls_port = kit::server_port();
     let args = files.args(tls_port);
     let _redis = RedisServer::start_with(&args.iter().map(String::as_str).collect::<Vec<_>>()).await;
     let url = format!("rediss://127.0.0.1:{tls_port}");

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use kit::gateway::run;
 use kit::quorum::Quorum;
-use kit::{Client, Gateway, RedisServer, cluster, eventually, free_port, fresh_token, sentinels};
+use kit::{Client, Gateway, RedisServer, cluster, eventually, fresh_token, sentinels, server_port};
 
 const PAGE: &str = include_str!("../../docs/stores.md");
 
@@ -161,7 +161,7 @@ async fn each_primary_of_a_cluster_has_its_block() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_reached_is_not_usable_and_no_password_is_told() {
-    let nobody = format!("redis://user:hunter2@127.0.0.1:{}", free_port());
+    let nobody = format!("redis://user:hunter2@127.0.0.1:{}", server_port());
     let silent = RedisServer::start().await;
     silent.stand_still().await;
     for (args, reason) in [

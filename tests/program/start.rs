@@ -7,7 +7,7 @@ use std::process::Command;
 use std::thread;
 
 use kit::gateway::{command, program};
-use kit::{Client, Gateway, PATIENCE, free_port};
+use kit::{Client, Gateway, PATIENCE, server_port};
 use tempfile::TempDir;
 
 /// As after `systemctl restart` and `reload` in one line, where systemd does not wait: it is still reading its settings.
@@ -45,7 +45,7 @@ fn systemd() -> (TempDir, UnixDatagram, String) {
 #[tokio::test(flavor = "multi_thread")]
 async fn systemd_is_told_once_the_gateway_listens() {
     let (_directory, socket, path) = systemd();
-    let port = free_port();
+    let port = server_port();
     let listening = thread::spawn(move || {
         let mut told = [0; 64];
         let length = socket.recv(&mut told).unwrap();

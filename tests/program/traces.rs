@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use kit::gateway::{command, run};
-use kit::{Client, Gateway, KeysFile, RedisServer, Stage, eventually, free_port, fresh_token};
+use kit::{Client, Gateway, KeysFile, RedisServer, Stage, eventually, fresh_token, server_port};
 
 /// A collector that takes all it is sent.
 struct Collector {
@@ -274,7 +274,7 @@ fn threads(pid: u32) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collector_that_is_away_costs_a_line_of_the_log_and_no_request() {
-    let nobody = format!("http://127.0.0.1:{}", free_port());
+    let nobody = format!("http://127.0.0.1:{}", server_port());
     let mut gateway = Gateway::start(&["--store", "memory:", "--otlp-endpoint", &nobody]).await;
     let client = Client::new(gateway.address);
     // More than are sent at once, so that sending is tried several times.

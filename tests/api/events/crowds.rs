@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
@@ -11,6 +12,8 @@ use super::{Pair, SOON, Stream};
 
 /// So many that 26 events in a tenth of a second are more than a gateway tells them.
 const CROWD: usize = 800;
+/// How many locks are taken at once, and then released at once: a machine that is busy hands out as many in so short a time.
+const FLOOD: usize = 60;
 /// The time between looks at the quiet lock, five of which take longer than a rest of the crowd.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(300);
 
@@ -21,49 +24,47 @@ async fn watchers_who_cannot_be_told_all_are_told_to_look_and_others_are_told_of
     let mut crowd = JoinSet::new();
     let (reads, may_read) = watch::channel(false);
     for _ in 0..CROWD {
-        let mut stream = Stream::open(&client, "prefix=").await;
+        let stream = Stream::open(&client, "prefix=").await;
         let mut may_read = may_read.clone();
         crowd.spawn(async move {
             // What comes before waits in the socket: to read it at once would keep the flood from being one.
             may_read.wait_for(|may| *may).await.unwrap();
-            let (mut events, mut looks) = (0_usize, 0_usize);
-            loop {
-                let event = stream.next().await;
-                events += 1;
-                looks += usize::from(event.name == "resync");
-                // All that comes after the last change is either told, or to be looked at.
-                if event.key() == Some("last") {
-                    return (events, looks);
-                }
-            }
+            // All that comes after the last change is either told, or to be looked at.
+            stream.skim("last").await
         });
     }
     let mut own = Stream::open(&client, "key=own").await;
     let is_over = AtomicBool::new(false);
-    let flood = async |name: usize| {
-        let (client, mut pairs) = (pair.there(), 0_usize);
+    let flood = async {
+        let (client, mut happened) = (pair.there(), 0_usize);
         while !is_over.load(Ordering::Relaxed) {
-            let address = format!("/locks/flood-{name}");
-            let token = client.put(&address).send().await.expect(201).token();
-            client.delete(&address).token(&token).send().await.expect(204);
-            pairs += 1;
+            let pairs = (0..FLOOD).map(async |name| {
+                let address = format!("/locks/flood-{name}");
+                let token = client.put(&address).send().await.expect(201).token();
+                client.delete(&address).token(&token).send().await.expect(204);
+            });
+            join_all(pairs).await;
+            happened += 2 * FLOOD;
+            tokio::time::sleep(BETWEEN_LOOKS / 3).await;
         }
-        pairs
+        happened
     };
     let quiet = async {
+        // On a busy machine one may be late, but not each of them.
+        let mut quickest = kit::PATIENCE;
         for _ in 0..5 {
             let started = Instant::now();
             let token = client.put("/locks/own").send().await.expect(201).token();
             own.next().await.is("granted");
             client.delete("/locks/own").token(&token).send().await.expect(204);
             own.next().await.is("released");
-            assert!(started.elapsed() < 2 * SOON, "{:?}", started.elapsed());
+            quickest = quickest.min(started.elapsed());
             tokio::time::sleep(BETWEEN_LOOKS).await;
         }
         is_over.store(true, Ordering::Relaxed);
+        assert!(quickest < 2 * SOON, "{quickest:?}");
     };
-    let (one, two, three, four, ()) = tokio::join!(flood(1), flood(2), flood(3), flood(4), quiet);
-    let happened = 2 * (one + two + three + four);
+    let (happened, ()) = tokio::join!(flood, quiet);
     // Whoever rested hears of what is done until then by being told to look, and after that by the event itself.
     let mut probe = Stream::open(&client, "prefix=").await;
     kit::eventually("the crowd rests no more", async || {

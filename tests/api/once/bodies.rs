@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -177,10 +178,11 @@ async fn results_that_stall_are_cut_off_and_take_what_has_arrived_of_them_and_no
     let client = Client::new(gateway.address);
     let token = begin(&client, "k").await;
     let started = Instant::now();
-    let mut stalled = Vec::new();
-    for _ in 0..80 {
-        stalled.push(stall(gateway.address, &token, MIB, 1).await);
-    }
+    // All at once, as each is cut off by its own time.
+    let stall = async |sent: &[usize]| {
+        join_all(sent.iter().map(|sent| stall(gateway.address, &token, MIB, *sent))).await
+    };
+    let mut stalled = stall(&[1; 80]).await;
     // What is only announced takes no room.
     let short = async || {
         let (key, token) = (fresh_token(), fresh_token());
@@ -189,9 +191,9 @@ async fn results_that_stall_are_cut_off_and_take_what_has_arrived_of_them_and_no
     };
     short().await.expect(200);
     // A quarter of all room is the most that one address may take: 16 MiB, in pages of 4 KiB, with the 80 of those above.
-    for length in [MIB; 15].into_iter().chain([MIB - 80 * 4096]) {
-        stalled.push(stall(gateway.address, &token, MIB, length - 5).await);
-    }
+    let mut rest = [MIB - 5; 16];
+    rest[15] -= 80 * 4096;
+    stalled.extend(stall(&rest).await);
     eventually("the address has its share", async || short().await.status == 429).await;
     let refused = short().await.expect_problem(429, "too-many-results");
     assert!(refused.header("retry-after").is_some());

@@ -13,7 +13,7 @@ use tokio::process::{Child, Command};
 use super::{Scene, on_each_gateway};
 use crate::clients::{installed, root, tool};
 use crate::pages::{file, snippets};
-use kit::{PATIENCE, eventually, free_port};
+use kit::{PATIENCE, eventually, server_port};
 
 on_each_gateway!(
     claiming_in_sql_loses_no_update,
@@ -182,7 +182,7 @@ pub struct Postgres {
 impl Postgres {
     pub async fn start() -> Self {
         installed("node_modules");
-        let port = free_port();
+        let port = server_port();
         let mut command = Command::new("node");
         // It finds its packages from where it runs.
         // Optimized, its code would take longer to compile than to run.

@@ -12,7 +12,7 @@ use super::provider::Provider;
 use super::{Scene, on_each_gateway};
 use crate::clients::{installed, root, tool};
 use crate::pages::file;
-use kit::{PATIENCE, eventually, free_port};
+use kit::{PATIENCE, eventually, server_port};
 
 on_each_gateway!(
     of_requests_at_once_one_charges_and_repetitions_get_its_answer,
@@ -97,7 +97,7 @@ impl Server {
         options: Option<[&str; 2]>,
         more: &str,
     ) -> Self {
-        let port = free_port();
+        let port = server_port();
         let (files, clients): (_, &[&str]) = match framework {
             Framework::FastApi => (["orders.py", "idempotent.py"], &["fencepost.py", "fencepost_async.py"]),
             Framework::Express => (["orders.mjs", "idempotent.mjs"], &["fencepost.mjs"]),

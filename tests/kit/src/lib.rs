@@ -5,7 +5,7 @@
 #![allow(clippy::new_without_default, reason = "what starts a server is no default")]
 #![allow(missing_docs, reason = "most names say it all")]
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
 use std::path::Path;
@@ -112,14 +112,8 @@ pub fn give_way(level: i32) {
 /// Where a test computes for long, beside those whose time counts. Its servers must still come up in time.
 pub const COMPUTES: i32 = 10;
 
-/// A port that nobody listens on at the moment.
-pub fn free_port() -> u16 {
-    let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
-    listener.local_addr().unwrap().port()
-}
-
-/// A port for a server that others look for while it is gone, or that starts again: outside of those which the kernel
-/// gives to connections, since a client that tries such a port for long may be connected to itself.
+/// A port where a server may start, start again, or never be: outside of those which the kernel gives to connections. One of
+/// those may be taken by any connection in between, and a client that tries one for long may be connected to itself.
 pub fn server_port() -> u16 {
     // Nobody listens yet on those that were given a moment ago. Other test programs run beside this one: a port is taken by a
     // name that the kernel gives to one process.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use super::{PATIENCE, eventually, free_port};
+use super::{PATIENCE, eventually, server_port};
 
 /// The file in a sentinel's directory that it starts from.
 pub const SENTINEL_CONFIG: &str = "sentinel.conf";
@@ -45,7 +45,7 @@ impl RedisServer {
     pub async fn start_with(args: &[&str]) -> Self {
         // Another process may take the port between our look and the server's: then a further one is tried.
         for _ in 0..5 {
-            if let Some(server) = Self::start_on(free_port(), args).await {
+            if let Some(server) = Self::start_on(server_port(), args).await {
                 return server;
             }
         }
@@ -66,7 +66,7 @@ impl RedisServer {
     /// Starts one by another command line than ours, which ends in its arguments.
     pub async fn start_by(words: &[String], password: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let port = free_port();
+        let port = server_port();
         let place = directory.path().display();
         let further = ["--port", &port.to_string(), "--bind", "127.0.0.1", "--dir", &place.to_string()]
             .map(str::to_owned);

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use kit::gateway::{program, run};
-use kit::{Client, Gateway, KeysFile, eventually, free_port, fresh_token};
+use kit::{Client, Gateway, KeysFile, eventually, fresh_token, server_port};
 
 use super::gateway;
 
@@ -41,7 +41,7 @@ fn nothing_is_open_by_accident() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn beyond_loopback_a_gateway_serves_who_shows_a_key_or_everybody_where_that_is_said() {
-    let port = free_port();
+    let port = server_port();
     let listen = format!("0.0.0.0:{port}");
     let start = async |args: &[&str]| {
         Gateway::start(&[&["--store", "memory:", "--listen", &listen], args].concat()).await

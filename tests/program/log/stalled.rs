@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use kit::gateway::command;
 use kit::metrics::Scrape;
-use kit::{Client, PATIENCE, eventually, free_port, secrets, signal};
+use kit::{Client, PATIENCE, eventually, secrets, server_port, signal};
 
 /// Ends its process when dropped.
 struct Program {
@@ -31,7 +31,7 @@ impl Drop for Program {
 impl Program {
     /// With a standard error in which there is no room from the start.
     fn start(args: &[&str]) -> Self {
-        Self::start_on(SocketAddr::from(([127, 0, 0, 1], free_port())), args)
+        Self::start_on(SocketAddr::from(([127, 0, 0, 1], server_port())), args)
     }
 
     fn start_on(address: SocketAddr, args: &[&str]) -> Self {

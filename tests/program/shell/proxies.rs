@@ -1,6 +1,6 @@
 //! Proxies that the environment names.
 
-use kit::free_port;
+use kit::server_port;
 
 use super::door::Door;
 use super::hostile::pages;
@@ -27,7 +27,7 @@ async fn a_gateway_on_this_machine_is_never_asked_through_a_proxy() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_error_through_a_proxy_names_the_proxy_and_not_its_password() {
     let mut door = Door::plain().await;
-    let (bad, nobody) = (pages(502).await, format!("127.0.0.1:{}", free_port()));
+    let (bad, nobody) = (pages(502).await, format!("127.0.0.1:{}", server_port()));
     for (url, variable, proxy, said) in [
         ("http://gateway.example:8080", "HTTP_PROXY", bad.to_string(), "HTTP 502"),
         ("http://gateway.example:8080", "ALL_PROXY", nobody.clone(), "connection refused"),

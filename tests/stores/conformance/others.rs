@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kit::{RedisServer, free_port};
+use kit::{RedisServer, server_port};
 use redis::{FromRedisValue, Value};
 use sim::{Clock, Layout, Server};
 
@@ -21,7 +21,7 @@ fn pairs(reply: &Value) -> Vec<(String, Value)> {
 async fn a_sentinel_and_its_simulation_reply_alike() {
     let primary = RedisServer::start().await;
     let config = format!("sentinel monitor primary 127.0.0.1 {} 1", primary.port());
-    let sentinel = RedisServer::start_sentinel_on(free_port(), &config, None).await.unwrap();
+    let sentinel = RedisServer::start_sentinel_on(server_port(), &config, None).await.unwrap();
     for is_resp3 in [false, true] {
         let simulated = simulated("sentinel");
         let known = ("127.0.0.1".to_owned(), primary.port(), 0);
