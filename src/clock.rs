@@ -82,6 +82,11 @@ impl Backoff {
         self.next
     }
 
+    /// Allows pauses that are as long as this, if they were to be shorter.
+    pub fn allow(&mut self, longest: Duration) {
+        self.longest = self.longest.max(longest);
+    }
+
     /// Makes the next pause: at least half as long as it may be.
     pub async fn pause(&mut self) {
         let pause = self.next.mul_f64(0.5 + rand::random::<f64>() / 2.0);

@@ -88,6 +88,7 @@
 //! | [`store::quorum`], `store/quorum/scripts` | independent servers, most of which must agree | |
 //! | `store/quorum/membership`, `store/quorum/member_status`, `store/quorum/reconfiguration` | which of them count, and what becomes of those that may have forgotten | |
 //! | `store/quorum/proposal`, `store/quorum/tally`, `store/quorum/lease`, `store/quorum/ending`, `store/quorum/poll`, `store/quorum/reports` | taking a lock by a number that most accept; renewing, repairing and freeing it; a question to all of them, and what they report of locks | |
+//! | `store/quorum/member`, `store/quorum/member/fast_path` | what one server is asked, and what small scripts do for all requests that are ready for it | |
 //! | `store/quorum/turn`, `store/quorum/waiters` | whose turn it is to try, among the waiters of this gateway | |
 //! | [`store::embedded`] | a durable file, or memory: one writer, group commit | |
 //! | `store::wait_queue` | the wait queues of locks in a gateway's memory, for stores that keep them nowhere else | |

@@ -5,7 +5,7 @@ use sim::MISTAKES;
 use crate::settings::Store;
 
 /// What is wrong, in which store, what stands in the scripts, and what stands there in its place.
-const MORE: [(&str, Store, &str, &str); 21] = [
+const MORE: [(&str, Store, &str, &str); 23] = [
     (
         "a late copy of a voided attempt is granted",
         Store::Redis,
@@ -95,8 +95,20 @@ const MORE: [(&str, Store, &str, &str); 21] = [
         "if is_final(tombstone) then return { 10 + tonumber(tombstone) } end",
         "",
     ),
-    ("a server takes any number", Store::Quorum, "if number <= high", "if number < 0"),
+    ("a server takes any number", Store::Quorum, "return number <= high", "return number < 0"),
     ("a token is not compared at a release", Store::Quorum, "token_of(lock) == ARGV[5]", "true"),
+    (
+        "in short, a lock is taken for any token",
+        Store::Quorum,
+        "if not are_free and redis.call('EXISTS', tombstone) == 0 then",
+        "if not are_free then",
+    ),
+    (
+        "in short, a server that has forgotten counts",
+        Store::Quorum,
+        "if record[1] ~= ARGV[1] or record[2]",
+        "if record[2]",
+    ),
 ];
 
 /// The same in the scripts of records.

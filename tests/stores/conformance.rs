@@ -24,6 +24,7 @@ mod cluster;
 mod draw;
 mod others;
 mod scripts;
+mod shortcuts;
 mod templates;
 
 const SEQUENCES: u64 = 100_000;

@@ -23,6 +23,7 @@ use kit::{Client, Gateway, PATIENCE, RedisServer, eventually, fresh_token};
 mod members;
 mod refusals;
 mod silent;
+mod together;
 mod waiting;
 
 const AN_HOUR_MS: i64 = 3_600_000;

@@ -33,8 +33,10 @@ const LONGEST_TTL_OF_PART_MS: u64 = 10_000;
 /// for a moment. A request that waits counts each time for more: another that comes while it waits is a repetition, and goes on.
 const MOST_TAKEN_BACK: usize = 20;
 const TAKEN_WHILE_IT_WAITS: usize = 5;
-/// The longest pause before that.
+/// The longest pause before that, unless it takes longer to take the locks: of several that begin again, one must get through before the
+/// next begins.
 const LONGEST_PAUSE: Duration = Duration::from_millis(160);
+const TIMES_AS_LONG: u32 = 8;
 /// A request that has asked for a lock for so long waits.
 const WAITS_AFTER: Duration = Duration::from_millis(300);
 
@@ -142,7 +144,8 @@ impl LockService {
         let mut pause = Backoff::new(RETRY_PAUSE, LONGEST_PAUSE);
         let mut taken_back = 0;
         loop {
-            let mut asked_at = Instant::now();
+            let began_at = Instant::now();
+            let mut asked_at = began_at;
             let lost = match self.take_missing(&plan, &mut parts, &mut asked_at).await {
                 Ok(lost) if lost.is_empty() => lengthen(&mut parts, request.ttl).await,
                 Ok(lost) => lost,
@@ -164,6 +167,7 @@ impl LockService {
                     // One that does not wait was only served slowly.
                     let has_waited = !request.wait.is_zero() && asked_at.elapsed() > WAITS_AFTER;
                     taken_back += if has_waited { TAKEN_WHILE_IT_WAITS } else { 1 };
+                    pause.allow(TIMES_AS_LONG * began_at.elapsed().min(WAITS_AFTER));
                     pause.pause().await;
                 }
                 Some((place, loss)) => {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::time::{Instant, timeout_at};
 
 use super::QuorumStore;
+use super::member::fast_path::{FreeOwn, Shortcut};
 use super::member::{MemberAnswer, MemberCall, Until};
 use super::poll::heard;
 use super::reports::count;
@@ -112,7 +113,17 @@ impl QuorumStore {
             Tombstone::Final => Until::About(self.pollster.membership.clock.boot() + self.mark_ttl),
             Tombstone::None => Until::Always,
         };
-        Arc::new(self.call(&scripts::RELEASE, key, self.keys_of(key, token), args, until))
+        let mut call = self.call(&scripts::RELEASE, key, self.keys_of(key, token), args, until);
+        let is_plain = matches!((tombstone, word, number), (Tombstone::None, Word::AsFound, 0));
+        // Those who wait are told by the general script.
+        if is_plain && self.waiters.step(|state, now| state.queues.waiters(key, now)) == 0 {
+            call.shortcut = Some(Shortcut::Free(Arc::new(FreeOwn {
+                lock: call.keys[0].clone(),
+                watch: call.keys[2].clone(),
+                token: token.to_string(),
+            })));
+        }
+        Arc::new(call)
     }
 
     /// Ends the grant of this number, if most servers hold the lock by it.

@@ -203,7 +203,8 @@ impl QuorumStore {
         args: Vec<String>,
         until: Until,
     ) -> MemberCall {
-        MemberCall { script, keys, args, field: format!("b{}", self.keys.bucket_of(key).0), until }
+        let field = format!("b{}", self.keys.bucket_of(key).0);
+        MemberCall { script, keys, args, field, until, shortcut: None }
     }
 }
 

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use redis::RedisError;
+use redis::{Cmd, RedisError};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
+use self::fast_path::{Batchers, Shortcut};
 use super::member_status::MemberStatus;
 use crate::clock::part_of;
 use crate::store::StoreError;
@@ -17,6 +18,8 @@ use crate::store::redis::connection::supervisor::LinkSupervisor;
 use crate::store::redis::failure::{Failure, StepOutcome};
 use crate::store::redis::scripts::{Script, ScriptReply};
 use crate::telemetry::metrics::{MemberState, metrics};
+
+pub(super) mod fast_path;
 
 /// Why a server has no say in something.
 #[derive(Clone, Debug)]
@@ -41,6 +44,8 @@ pub(super) struct MemberCall {
     /// The field of the bucket in the record.
     pub(super) field: String,
     pub(super) until: Until,
+    /// What is tried first.
+    pub(super) shortcut: Option<Shortcut>,
 }
 
 /// Until when a server may run a call, by the time since boot of this machine.
@@ -97,6 +102,7 @@ pub(super) struct Member {
     epoch: String,
     record: String,
     seen: Mutex<Seen>,
+    batchers: Batchers,
     /// Asks for a look at it at once.
     pub(super) nudge: Notify,
 }
@@ -112,7 +118,8 @@ impl Member {
     pub(super) fn new(name: String, supervisor: LinkSupervisor, epoch: u64, record: String) -> Self {
         let seen =
             Mutex::new(Seen { status: Err("the gateway has not looked at it yet".to_owned()), clock: None });
-        Self { name, supervisor, epoch: epoch.to_string(), record, seen, nudge: Notify::new() }
+        let (epoch, batchers) = (epoch.to_string(), Batchers::new());
+        Self { name, supervisor, epoch, record, seen, batchers, nudge: Notify::new() }
     }
 
     /// What it was last seen to remember, or why it could not be asked.
@@ -161,7 +168,7 @@ impl Member {
     }
 
     /// Runs a call on the server, if it counts.
-    pub(super) async fn run(&self, call: &MemberCall, deadline: Instant) -> MemberAnswer {
+    pub(super) async fn run(self: &Arc<Self>, call: &MemberCall, deadline: Instant) -> MemberAnswer {
         let out = |reason: String| Silence::Out(format!("{}: {reason}", self.name));
         let begin_by = part_of(deadline, BEGUN_WITHIN);
         let link = self.supervisor.link(begin_by).await.map_err(|error| out(error.to_string()))?;
@@ -170,13 +177,20 @@ impl Member {
         let place = link.permit(begin_by).await.map_err(|error| out(error.to_string()))?;
         // The caller does not wait for another link: other servers can answer.
         let _place = place.ok_or_else(|| out("its connection broke".to_owned()))?;
-        let keys: Vec<&[u8]> =
-            [&self.record].into_iter().chain(&call.keys).map(|key| key.as_bytes()).collect();
-        let mut connection = link.connection.clone();
         let asked_at = Instant::now();
-        let sent = call.script.run::<ScriptReply>(&mut connection, &keys, |command| {
-            command.arg(&link.incarnation).arg(&self.epoch).arg(&until).arg(&call.field).arg(&call.args);
-        });
+        let sent = async {
+            if let Some(shortcut) = &call.shortcut
+                && let Some(reply) = self.run_fast(shortcut, &until, &link).await?
+            {
+                return Ok(reply);
+            }
+            let keys: Vec<&[u8]> =
+                [&self.record].into_iter().chain(&call.keys).map(|key| key.as_bytes()).collect();
+            let add_args = |command: &mut Cmd| {
+                command.arg(&link.incarnation).arg(&self.epoch).arg(&until).arg(&call.field).arg(&call.args);
+            };
+            call.script.run::<ScriptReply>(&mut link.connection.clone(), &keys, add_args).await
+        };
         let failure = match timeout_at(deadline, sent).await {
             Ok(Ok(reply)) if reply.outcome >= 0 => return Ok(reply),
             Ok(Ok(reply)) => {

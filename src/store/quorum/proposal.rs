@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::QuorumStore;
 use super::ending::Word;
+use super::member::fast_path::{Shortcut, TakeFree};
 use super::member::{MemberAnswer, MemberCall, Until};
 use super::poll::{Inquiry, heard};
 use super::reports::{drift, relied_on};
@@ -297,14 +298,20 @@ impl Bid<'_> {
             if self.is_first { "1" } else { "0" }.to_owned(),
         ];
         args.extend(terms_args(*terms));
-        let keys = vec![store.keys.lock(key), store.keys.tombstone(key, token), store.keys.watch(key)];
-        store.call(
-            &scripts::ACQUIRE,
-            key,
-            keys,
-            args,
-            Until::About(store.pollster.membership.since_boot(self.deadline)),
-        )
+        let keys = store.keys_of(key, token);
+        let until = Until::About(store.pollster.membership.since_boot(self.deadline));
+        let mut call = store.call(&scripts::ACQUIRE, key, keys, args, until);
+        if self.is_first && *grants && supersedes.is_empty() && channel.is_none() && terms.are_none() {
+            call.shortcut = Some(Shortcut::Take(Arc::new(TakeFree {
+                lock: call.keys[0].clone(),
+                tombstone: call.keys[1].clone(),
+                field: call.field.clone(),
+                ttl_ms: ttl.as_ms(),
+                number: self.number,
+                value: format!("{token} {attempt} {} {}", self.number, note.stored()),
+            })));
+        }
+        call
     }
 }
 

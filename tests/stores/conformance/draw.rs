@@ -31,7 +31,7 @@ pub enum Condition {
 }
 
 impl Condition {
-    const OF_ALL: [Self; 3] = [Self::Full, Self::TooFewReplicas, Self::Replica];
+    pub const OF_ALL: [Self; 3] = [Self::Full, Self::TooFewReplicas, Self::Replica];
 
     fn to_server(&self, is_so: bool) -> String {
         let number = u8::from(is_so);
@@ -105,7 +105,7 @@ impl Step {
     }
 }
 
-const TOKENS: [&str; 3] = ["a1", "b2", "c3"];
+pub const TOKENS: [&str; 3] = ["a1", "b2", "c3"];
 const CLOCK: u64 = 1_760_000_000;
 /// With the id of a replication at its end. It is as long as those that a server draws at each promotion, so that none of them
 /// begins with it.
@@ -172,11 +172,11 @@ impl Draw {
         Step::words(&["SET", "{0}clock", &format!("{} {micros}", self.seconds)])
     }
 
-    fn below(&mut self, count: usize) -> usize {
+    pub fn below(&mut self, count: usize) -> usize {
         self.random.random_range(0..count)
     }
 
-    fn chance(&mut self, of_one: f64) -> bool {
+    pub fn chance(&mut self, of_one: f64) -> bool {
         self.random.random_bool(of_one)
     }
 
@@ -285,7 +285,7 @@ impl Draw {
         parts[..count].join(" ")
     }
 
-    fn argument(&mut self, kind: &str, token: usize) -> String {
+    pub fn argument(&mut self, kind: &str, token: usize) -> String {
         let hash = |token: usize| TOKENS[token].repeat(32);
         let clock_us = CLOCK * 1_000_000;
         let of = |draw: &mut Self, words: &[&str]| draw.one(words);
@@ -295,6 +295,12 @@ impl Draw {
             // The first digit says whether it is a connection's, or its claim.
             "a" => of(self, &["1", "1", "2", "8", "c"]) + &format!("{token}{}", "5".repeat(30)),
             "ta" => format!("{} {} ", hash(token), self.argument("a", token)),
+            "v" => format!(
+                "{}{} {}",
+                self.argument("ta", token),
+                self.argument("#", token),
+                self.argument("o", token)
+            ),
             "e" | "s" if self.chance(0.6) => String::new(),
             "e" => self.argument("a", token),
             "s" => self.argument("a", token) + " ",

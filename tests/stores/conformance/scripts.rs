@@ -63,7 +63,7 @@ return all
 ";
 
 /// What a script is called, which keys it has, and which arguments: see `draw.rs`. What stands behind a bar may be left out.
-const CALLS: [(&str, &str, &str); 40] = [
+const CALLS: [(&str, &str, &str); 44] = [
     ("redis ACQUIRE", "L S Q A D G H E V M F", "T a m k mode t o i | g n s p | x x slots"),
     ("redis RENEW", "L", "T t e"),
     ("redis RENEW", "L L", "T t e T t e"),
@@ -104,6 +104,10 @@ const CALLS: [(&str, &str, &str); 40] = [
     ("quorum LIST", "R L L", "i c u B"),
     ("quorum BREAK", "R L M W", "i c u B # m"),
     ("quorum LOOK", "R", "i c list m"),
+    ("quorum TAKE_FREE", "R L M", "i c B u t # v"),
+    ("quorum TAKE_FREE", "R L M L M", "i c B u t # v B u t # v"),
+    ("quorum FREE_OWN", "R L W", "i c T"),
+    ("quorum FREE_OWN", "R L L W W", "i c T T"),
 ];
 /// Those of the record.
 const RECORD_CALLS: [(&str, &str, &str); 2] =

@@ -54,8 +54,7 @@ if lock then
 end
 if ARGV[7] == 'confirm' then return { 6 } end
 
--- Never equal: two that were accepted with one number could both be counted.
-if number <= high then return { 7, whole(high) } end
+if is_passed(number, high) then return { 7, whole(high) } end
 if is_too_far(number) then return { 8, whole(high) } end
 accept(number)
 lock = TOKEN .. ' ' .. ATTEMPT .. ' ' .. whole(number) .. terms_of(ARGV[15], ARGV[16]) .. ' ' .. ARGV[10]

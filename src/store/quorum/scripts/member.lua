@@ -1,4 +1,4 @@
--- What all scripts of a quorum begin with; it is put behind lock.lua. A server counts only while it is known to remember
+-- What all scripts of a quorum begin with; it is put behind lock.lua and ahead.lua. A server counts only while it is known to remember
 -- what it accepted: else it does nothing, and says why.
 --
 -- KEYS[1] the server's record              ARGV[1] run by which the gateway knows the server
@@ -33,10 +33,7 @@ if ARGV[3] ~= '' and now_us > tonumber(ARGV[3]) then return { -4, whole(now_us) 
 -- The largest number that was accepted here.
 local high = math.max(tonumber(record[6] or 0), tonumber(record[4]))
 
--- A wrong clock of a gateway must not drive numbers so far ahead that others cannot reach them.
-local FURTHEST_AHEAD_US = 10 * 1000000
-
-local function is_too_far(number) return number > math.max(high + 1, now_us + FURTHEST_AHEAD_US) end
+local function is_too_far(number) return is_ahead_of(number, high, now_us) end
 
 local function is_too_long(ttl_ms) return tonumber(ttl_ms) > tonumber(record[5]) end
 
