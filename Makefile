@@ -117,8 +117,7 @@ bench-micro: ## Measure the parts of a request by themselves, without a socket
 # The program of the tests is there already where they have run; another must be built.
 PROFILE ?= dev
 count: tools ## Count the instructions of each request: over 5 % more than committed fail (PROFILE=dist, COMMIT=yes)
-	$(if $(filter-out dev,$(PROFILE)),cargo build --profile $(PROFILE))
-	cargo test --quiet --bench count -- $(PROFILE) $(if $(COMMIT),--commit)
+	cargo $(if $(filter-out dev,$(PROFILE)),bench --profile $(PROFILE),test --quiet) --bench count -- $(PROFILE) $(if $(COMMIT),--commit)
 
 # Services are installed and not started: the tests start what they need, on ports of their own.
 tools: ## Install what the tests need where it is missing

@@ -82,7 +82,7 @@ impl Backoff {
         self.next
     }
 
-    /// Allows pauses that are as long as this, if they were to be shorter.
+    /// Raises the longest pause to this, if it is shorter.
     pub fn allow(&mut self, longest: Duration) {
         self.longest = self.longest.max(longest);
     }

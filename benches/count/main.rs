@@ -17,10 +17,14 @@ use std::process::ExitCode;
 mod committed;
 mod counted;
 mod requests;
+#[path = "../shared/mod.rs"]
+#[allow(dead_code, reason = "not every measurement needs everything")]
+mod shared;
 
 use committed::{Committed, Counts, Verdict};
-use counted::{Counted, Redis};
-use requests::Client;
+use counted::{Cost, Counted, Redis};
+use requests::{Client, Request};
+use shared::by_heart;
 
 /// The profile whose program is built together with the tests.
 const OF_TESTS: &str = "dev";
@@ -32,11 +36,23 @@ const TURNS: usize = 25;
 const REQUESTS_PER_TURN: usize = 20;
 /// Requests of each kind that come first: they fill caches and make what is made only once.
 const WARM_UP: usize = 50;
+/// Connections that ask at the same time, where system calls are counted.
+const MANY: usize = 64;
+/// What must be reached, in comparison to the handler that does nothing, and what is to be reached: instructions of an acquire and a
+/// release on Redis, and system calls of [`MANY`] on Redis and in memory.
+const MOST_INSTRUCTIONS: [f64; 2] = [2.0, 1.5];
+const MOST_CALLS_ON_REDIS: [f64; 2] = [1.5, 1.2];
+const MOST_CALLS_IN_MEMORY: [f64; 2] = [1.2, 1.05];
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
+    if by_heart::serve_if_asked(&args) {
+        return ExitCode::SUCCESS;
+    }
     let profile = args.iter().find(|arg| !arg.starts_with("--")).map_or(OF_TESTS, String::as_str);
-    let counts = count(&program(profile));
+    // The handler that does nothing is in this program, and is compared where both are built alike.
+    let (counts, goals) = count(&program(profile), profile != OF_TESTS && !cfg!(debug_assertions));
+    goals.iter().for_each(|goal| println!("{goal}"));
     let mut committed = Committed::read();
     if args.iter().any(|arg| arg == "--commit") {
         committed.replace(profile, counts);
@@ -55,42 +71,99 @@ fn program(profile: &str) -> PathBuf {
     }
 }
 
-fn count(program: &Path) -> Counts {
+/// Counts each request on each store. Where the handler that does nothing was built like the gateway, compares the two.
+fn count(program: &Path, compares: bool) -> (Counts, Vec<String>) {
     let redis = Redis::start();
-    let mut counts = Counts::new();
-    for (name, store) in [("memory", "memory:".to_owned()), ("redis", format!("redis://{}", redis.address))] {
-        let gateway = Counted::start(program, &store);
-        for (request, count) in of_store(&gateway) {
+    let (mut counts, mut calls) = (Counts::new(), Vec::new());
+    let stores = [
+        ("memory", "memory:".to_owned(), MOST_CALLS_IN_MEMORY),
+        ("redis", format!("redis://{}", redis.address), MOST_CALLS_ON_REDIS),
+    ];
+    for (name, store, most) in stores {
+        let gateway = Counted::gateway(program, &store);
+        for (request, count) in of_each(&gateway, &requests::ALL) {
             eprintln!("{name:<8}{request:<10}{count:>10}");
             counts.insert(format!("{name} {request}"), count);
         }
+        if compares {
+            calls.push((name, most, calls_of_many(&gateway)));
+        }
     }
-    counts
+    if !compares {
+        return (counts, Vec::new());
+    }
+    let noop = Counted::noop();
+    let of_noop: u64 = of_each(&noop, &requests::PAIR).iter().map(|(_, count)| count).sum();
+    let of_redis = counts["redis acquire"] + counts["redis release"];
+    let what = format!(
+        "instructions of an acquire and a release on Redis ({of_redis}), × those of the no-op handler ({of_noop})"
+    );
+    let mut goals = vec![verdict(&what, of_redis as f64 / of_noop as f64, MOST_INSTRUCTIONS)];
+    let of_noop = calls_of_many(&noop);
+    for (name, most, of_store) in calls {
+        let what = format!(
+            "system calls of a request at {MANY} connections, {name} ({of_store:.2}), × those of the no-op handler ({of_noop:.2})"
+        );
+        goals.push(verdict(&what, of_store / of_noop, most));
+    }
+    (counts, goals)
+}
+
+fn verdict(what: &str, ratio: f64, [must, aim]: [f64; 2]) -> String {
+    let verdict = match ratio {
+        ratio if ratio <= aim => "PASS, and what is aimed at",
+        ratio if ratio <= must => "PASS",
+        _ => "FAIL",
+    };
+    format!("{what}: {ratio:.2}, must be at most {must}: {verdict}")
 }
 
 /// Every kind of request in turns of its own, in an order in which all of them can be answered.
-fn of_store(gateway: &Counted) -> Vec<(&'static str, u64)> {
-    let mut client = Client::connect(gateway.address);
+fn of_each(counted: &Counted, all: &[Request]) -> Vec<(&'static str, u64)> {
+    let mut client = Client::connect(counted.address);
     for number in 0..WARM_UP {
-        requests::ALL.iter().for_each(|request| client.ask(request, &format!("warm-up-{number:04}")));
+        all.iter().for_each(|request| client.ask(request, &format!("warm-up-{number:04}")));
     }
     // What came until now is not counted.
-    gateway.instructions(&mut client);
-    let of_reading = of_turns(|_| gateway.instructions(&mut client));
-    let of_request = |request: &requests::Request| {
+    counted.cost(&mut client);
+    let of_reading = of_turns(|_| counted.cost(&mut client)).instructions;
+    let of_request = |request: &Request| {
         let of_turn = of_turns(|turn| {
             for number in 0..REQUESTS_PER_TURN {
                 client.ask(request, &format!("count-{turn:02}-{number:04}"));
             }
-            gateway.instructions(&mut client)
+            counted.cost(&mut client)
         });
-        (request.name, (of_turn - of_reading) / REQUESTS_PER_TURN as u64)
+        (request.name, (of_turn.instructions - of_reading) / REQUESTS_PER_TURN as u64)
     };
-    requests::ALL.iter().map(of_request).collect()
+    all.iter().map(of_request).collect()
 }
 
-fn of_turns(of_turn: impl FnMut(usize) -> u64) -> u64 {
-    let mut turns: Vec<u64> = (0..TURNS).map(of_turn).collect();
+/// The system calls of one request, where many acquire at the same time, and then release.
+fn calls_of_many(counted: &Counted) -> f64 {
+    let mut clients: Vec<_> = (0..MANY).map(|_| Client::connect(counted.address)).collect();
+    let mut one = Client::connect(counted.address);
+    let of_reading = median_calls(|_| counted.cost(&mut one));
+    let of_turn = median_calls(|turn| {
+        for request in &requests::PAIR {
+            for (at, client) in clients.iter_mut().enumerate() {
+                client.send(request, &format!("many-{turn:02}-{at:02}"));
+            }
+            clients.iter_mut().for_each(|client| client.receive(request.status));
+        }
+        counted.cost(&mut one)
+    });
+    (of_turn - of_reading) / (MANY * requests::PAIR.len()) as f64
+}
+
+fn median_calls(of_turn: impl FnMut(usize) -> Cost) -> f64 {
+    let mut calls: Vec<_> = (0..TURNS).map(of_turn).map(|cost| cost.system_calls).collect();
+    calls.sort_unstable();
+    calls[TURNS / 2] as f64
+}
+
+fn of_turns(of_turn: impl FnMut(usize) -> Cost) -> Cost {
+    let mut turns: Vec<Cost> = (0..TURNS).map(of_turn).collect();
     turns.sort_unstable();
     turns[TURNS_BELOW]
 }

@@ -14,7 +14,7 @@ pub struct Request {
     query: &'static str,
     /// What the token begins with; the rest is the key's.
     token: &'static str,
-    status: &'static str,
+    pub status: &'static str,
     body: &'static str,
 }
 
@@ -36,6 +36,12 @@ pub const ALL: [Request; 8] = [
     work("begin", "PUT", "worker", "201"),
     Request { query: "?status=0", body: RESULT, ..work("store", "POST", "worker", "200") },
     work("replay", "PUT", "another", "200"),
+];
+
+/// What takes a lock and gives it back.
+pub const PAIR: [Request; 2] = [
+    lock("acquire", "PUT", "holder", "201"),
+    Request { query: "", ..lock("release", "DELETE", "holder", "204") },
 ];
 
 const fn lock(
@@ -69,25 +75,34 @@ impl Client {
 
     /// Sends a request, and panics unless it is answered as it should be.
     pub fn ask(&mut self, request: &Request, key: &str) {
-        let Request { method, path, query, token, status, body, .. } = request;
+        self.send(request, key);
+        self.receive(request.status);
+    }
+
+    pub fn send(&mut self, request: &Request, key: &str) {
+        let Request { method, path, query, token, body, .. } = request;
         let line = format!("{method} /{path}/{key}{query}");
         let length =
             if body.is_empty() { String::new() } else { format!("content-length: {}\r\n", body.len()) };
-        self.exchange(&line, &format!("lease-token: {token}-{key}\r\n{length}"), status, body);
+        self.send_text(&line, &format!("lease-token: {token}-{key}\r\n{length}"), body);
     }
 
     /// The cheapest request that there is.
     pub fn ask_for_health(&mut self) {
-        self.exchange("GET /healthz", "", "200", "");
+        self.send_text("GET /healthz", "", "");
+        self.receive("200");
     }
 
-    fn exchange(&mut self, line: &str, headers: &str, status: &str, body: &str) {
+    fn send_text(&mut self, line: &str, headers: &str, body: &str) {
         let text = format!("{line} HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n{body}");
         self.0.write_all(text.as_bytes()).unwrap();
+    }
+
+    pub fn receive(&mut self, status: &str) {
         // Answers are a few hundred bytes, written at once. Were one read in part, the next would not begin as one.
         let mut reply = [0; 4096];
         let bytes = self.0.read(&mut reply).unwrap();
         let reply = String::from_utf8_lossy(&reply[..bytes]);
-        assert!(reply.starts_with(&format!("HTTP/1.1 {status} ")), "{line}: {reply}");
+        assert!(reply.starts_with(&format!("HTTP/1.1 {status} ")), "not {status}: {reply}");
     }
 }

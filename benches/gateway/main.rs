@@ -13,7 +13,6 @@
 
 use std::process::ExitCode;
 
-mod by_heart;
 mod goals;
 mod idle;
 mod machine;
@@ -32,6 +31,7 @@ mod telling;
 use machine::Machine;
 use plan::{MEASUREMENT, Plan, QUICK, TRIAL};
 use results::Results;
+use shared::by_heart;
 use shared::page::{Page, today};
 use shared::servers::Build;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::by_heart;
+use crate::shared::by_heart;
 use crate::shared::load::Load;
 use crate::shared::servers::{Build, Demands, Server};
 use crate::shared::workload::Workload;

@@ -1,6 +1,7 @@
 //! What all measurements are made of: servers in processes of their own, clients that believe no reply unseen, and
 //! readings of what both of them use.
 
+pub mod by_heart;
 pub mod client;
 pub mod cluster;
 pub mod connection;

@@ -5,7 +5,7 @@ use sim::MISTAKES;
 use crate::settings::Store;
 
 /// What is wrong, in which store, what stands in the scripts, and what stands there in its place.
-const MORE: [(&str, Store, &str, &str); 23] = [
+const MORE: [(&str, Store, &str, &str); 22] = [
     (
         "a late copy of a voided attempt is granted",
         Store::Redis,
@@ -102,12 +102,6 @@ const MORE: [(&str, Store, &str, &str); 23] = [
         Store::Quorum,
         "if not are_free and redis.call('EXISTS', tombstone) == 0 then",
         "if not are_free then",
-    ),
-    (
-        "in short, a server that has forgotten counts",
-        Store::Quorum,
-        "if record[1] ~= ARGV[1] or record[2]",
-        "if record[2]",
     ),
 ];
 

@@ -33,10 +33,10 @@ const LONGEST_TTL_OF_PART_MS: u64 = 10_000;
 /// for a moment. A request that waits counts each time for more: another that comes while it waits is a repetition, and goes on.
 const MOST_TAKEN_BACK: usize = 20;
 const TAKEN_WHILE_IT_WAITS: usize = 5;
-/// The longest pause before that, unless it takes longer to take the locks: of several that begin again, one must get through before the
-/// next begins.
+/// The longest pause before that, or so many times as long as a round took, if that is more: of several that begin again, one must get
+/// through before the next begins.
 const LONGEST_PAUSE: Duration = Duration::from_millis(160);
-const TIMES_AS_LONG: u32 = 8;
+const PAUSE_IN_ROUNDS: u32 = 8;
 /// A request that has asked for a lock for so long waits.
 const WAITS_AFTER: Duration = Duration::from_millis(300);
 
@@ -167,8 +167,8 @@ impl LockService {
                     // One that does not wait was only served slowly.
                     let has_waited = !request.wait.is_zero() && asked_at.elapsed() > WAITS_AFTER;
                     taken_back += if has_waited { TAKEN_WHILE_IT_WAITS } else { 1 };
-                    pause.allow(TIMES_AS_LONG * began_at.elapsed().min(WAITS_AFTER));
-                    pause.pause().await;
+                    pause.allow(PAUSE_IN_ROUNDS * began_at.elapsed().min(WAITS_AFTER));
+                    pause_and_renew(&mut pause, &mut parts).await;
                 }
                 Some((place, loss)) => {
                     let (key, loss) = (keys[*place].clone(), loss.clone());
@@ -258,6 +258,14 @@ async fn first_lost(parts: &mut [Part]) -> (usize, Loss) {
     match renewals.collect::<FuturesUnordered<_>>().next().await {
         Some(lost) => lost,
         None => pending().await,
+    }
+}
+
+/// Makes a pause, and renews meanwhile what there is. What is lost is to be taken again.
+async fn pause_and_renew(pause: &mut Backoff, parts: &mut Vec<Part>) {
+    tokio::select! {
+        () = pause.pause() => {}
+        (lost, _) = first_lost(parts) => parts.retain(|Part(place, _)| *place != lost),
     }
 }
 

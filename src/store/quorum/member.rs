@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use redis::{Cmd, RedisError};
+use redis::{RedisError, RedisResult};
 use tokio::sync::Notify;
+use tokio::time::error::Elapsed;
 use tokio::time::{Instant, timeout_at};
 
 use self::fast_path::{Batchers, Shortcut};
@@ -177,27 +178,42 @@ impl Member {
         let place = link.permit(begin_by).await.map_err(|error| out(error.to_string()))?;
         // The caller does not wait for another link: other servers can answer.
         let _place = place.ok_or_else(|| out("its connection broke".to_owned()))?;
+        if let Some(shortcut) = &call.shortcut {
+            let asked_at = Instant::now();
+            let answer = timeout_at(deadline, self.run_fast(shortcut, &until, &link)).await;
+            match self.settled(&link, asked_at, answer)? {
+                Some(reply) => return Ok(reply),
+                None if Instant::now() > begin_by => {
+                    return Err(out("its first answer came late".to_owned()));
+                }
+                None => {}
+            }
+        }
+        let keys: Vec<&[u8]> =
+            [&self.record].into_iter().chain(&call.keys).map(|key| key.as_bytes()).collect();
+        let mut connection = link.connection.clone();
         let asked_at = Instant::now();
-        let sent = async {
-            if let Some(shortcut) = &call.shortcut
-                && let Some(reply) = self.run_fast(shortcut, &until, &link).await?
-            {
-                return Ok(reply);
-            }
-            let keys: Vec<&[u8]> =
-                [&self.record].into_iter().chain(&call.keys).map(|key| key.as_bytes()).collect();
-            let add_args = |command: &mut Cmd| {
-                command.arg(&link.incarnation).arg(&self.epoch).arg(&until).arg(&call.field).arg(&call.args);
-            };
-            call.script.run::<ScriptReply>(&mut link.connection.clone(), &keys, add_args).await
-        };
-        let failure = match timeout_at(deadline, sent).await {
-            Ok(Ok(reply)) if reply.outcome >= 0 => return Ok(reply),
-            Ok(Ok(reply)) => {
-                // In any case the server is not the one that it was taken for.
-                self.nudge.notify_one();
-                return Err(out(why_out(reply.outcome).to_owned()));
-            }
+        let sent = call.script.run::<ScriptReply>(&mut connection, &keys, |command| {
+            command.arg(&link.incarnation).arg(&self.epoch).arg(&until).arg(&call.field).arg(&call.args);
+        });
+        let reply = self.settled(&link, asked_at, timeout_at(deadline, sent).await)?;
+        if reply.outcome >= 0 {
+            return Ok(reply);
+        }
+        // In any case the server is not the one that it was taken for.
+        self.nudge.notify_one();
+        Err(out(why_out(reply.outcome).to_owned()))
+    }
+
+    /// What became of something that the server was asked over this link.
+    fn settled<T>(
+        &self,
+        link: &Link,
+        asked_at: Instant,
+        answer: Result<RedisResult<T>, Elapsed>,
+    ) -> Result<T, Silence> {
+        let failure = match answer {
+            Ok(Ok(reply)) => return Ok(reply),
             Ok(Err(error)) => Failure::of(&error),
             Err(_) => Failure::no_answer(asked_at),
         };

@@ -4,8 +4,8 @@
 //! answered or their time is over. To drop them would not stop them, and would hide that a connection is broken.
 //!
 //! Until then the caller makes the calls itself. So requests that one client sends one after the other reach each
-//! server in that order, even under load. A server that heard of a release before the grant would have to be told
-//! again.
+//! server in that order, even under load, unless a small script left one of them to a general one. A server that heard of a
+//! release before the grant has to be told again.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! The fast path of a quorum. Most of the time a lock is free on a server, or another token holds it, and its own token holds what
 //! is to be released. A small script does each of these, and one call serves all requests that are ready for the server.
 //!
-//! Each script does what the general one would do, or nothing. Then the general one runs, and nothing else has to know.
+//! Each script does what the general one would do, or nothing. Where it did nothing, the general one runs.
 
 use std::sync::Arc;
 

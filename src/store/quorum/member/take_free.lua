@@ -10,8 +10,8 @@
 --                                   number
 --                                   the value of the lock
 --
--- Returns for each lock 1 accepted · { 2, lock, ms left, largest number } held by another, as in acquire.lua ·
---   -1 where nothing was done; and for one lock alone no array of these
+-- Returns for each lock 1 accepted · as in acquire.lua, { 2, lock, ms left, largest number } held by another, and
+--   { 7, largest number } a larger one was accepted · -1 where nothing was done; and for one lock alone no array of these
 
 local RECORD = KEYS[1]
 local locks = (#KEYS - 1) / 2
@@ -31,22 +31,26 @@ local accepted, highs, is_taken, told = {}, {}, {}, {}
 for i = 1, locks do
   local key, tombstone, at = KEYS[2 * i], KEYS[2 * i + 1], 5 * i - 2
   local field, deadline, number = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 3])
-  -- Those who are refused are told of it as if they came first: of the others, the server may refuse to write any.
-  local known = math.max(tonumber(record[5 + i] or 0), floor)
-  local high = highs[field] or known
+  local known = tonumber(record[5 + i] or 0)
   local is_in_time = deadline == '' or now_us <= tonumber(deadline)
-  if is_in_time and tonumber(ARGV[at + 2]) <= longest_ms then
+  if known and is_in_time and tonumber(ARGV[at + 2]) <= longest_ms then
+    -- Those who are refused are told of it as if they came first: of the others, the server may refuse to write any.
+    known = math.max(known, floor)
+    local high = highs[field] or known
     local is_free = are_free
     if not are_free and redis.call('EXISTS', tombstone) == 0 then
       local lock = redis.pcall('GET', key)
       is_free = not lock
-      if type(lock) == 'string' and string.sub(lock, 1, TOKEN_HASH_DIGITS) ~= string.sub(ARGV[at + 4], 1, TOKEN_HASH_DIGITS) then
+      if type(lock) == 'string' and string.sub(lock, 1, 1) ~= '?'
+        and string.sub(lock, 1, TOKEN_HASH_DIGITS) ~= string.sub(ARGV[at + 4], 1, TOKEN_HASH_DIGITS) then
         local left_ms = redis.call('PTTL', key)
         if left_ms > 0 then reply[i] = { 2, lock, left_ms, string.format('%.0f', known) } end
       end
     end
+    if is_free and is_passed(number, known) then
+      reply[i] = { 7, string.format('%.0f', known) }
     -- One that is asked for twice is taken once.
-    if is_free and not is_taken[key] and not is_passed(number, high) and not is_ahead_of(number, high, now_us) then
+    elseif is_free and not is_taken[key] and not is_passed(number, high) and not is_too_far_ahead(number, high, now_us) then
       accepted[#accepted + 1], highs[field], is_taken[key] = i, number, true
       told[#told + 1] = field
       told[#told + 1] = ARGV[at + 3]

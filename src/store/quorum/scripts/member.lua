@@ -33,7 +33,7 @@ if ARGV[3] ~= '' and now_us > tonumber(ARGV[3]) then return { -4, whole(now_us) 
 -- The largest number that was accepted here.
 local high = math.max(tonumber(record[6] or 0), tonumber(record[4]))
 
-local function is_too_far(number) return is_ahead_of(number, high, now_us) end
+local function is_too_far(number) return is_too_far_ahead(number, high, now_us) end
 
 local function is_too_long(ttl_ms) return tonumber(ttl_ms) > tonumber(record[5]) end
 
