@@ -39,7 +39,7 @@ pub(super) mod connection;
 mod diagnostics;
 mod exec;
 pub(super) mod failure;
-mod fast_path;
+pub(crate) mod fast_path;
 pub(super) mod health;
 mod listing;
 mod node;
@@ -152,7 +152,7 @@ impl RedisStore {
         };
         let is_renewed = |reply: &ScriptReply| matches!(reply.outcome, 0 | 3);
         let shared_keys = &self.fast_path.shared_keys;
-        let slot = if shared_keys.has(key) { Some(renew_slot().await?) } else { None };
+        let slot = if shared_keys.has(key.as_str()) { Some(renew_slot().await?) } else { None };
         let (reply, is_slot) = match slot.filter(is_renewed) {
             Some(slot) => (slot, true),
             None => {
@@ -162,7 +162,7 @@ impl RedisStore {
             }
         };
         if is_slot && is_renewed(&reply) {
-            shared_keys.note(key);
+            shared_keys.note(key.as_str());
         }
         match reply.outcome {
             0 => lease_of(&reply, key).map(Renewed::Renewed),

@@ -123,7 +123,7 @@ impl RedisStore {
         };
         let grants = mode.name != "confirm";
         if request.terms.slots > Slots::ONE {
-            self.fast_path.shared_keys.note(key);
+            self.fast_path.shared_keys.note(key.as_str());
         }
         let (reply, link) = self.run_in(bucket, &scripts::ACQUIRE, grants, &keys, deadline, add_args).await?;
         Ok(Answered { reply, link, key, names, token, deadline })

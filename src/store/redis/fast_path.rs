@@ -8,14 +8,13 @@
 //! Slots of locks that several hold are taken, freed and renewed in the same way (`slots.rs`).
 //! Renewals, begins of records, and their results share calls as well (`records.rs`). Their scripts know all cases.
 
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use self::operations::{Free, RenewLock, Take};
+use self::recent::{RecentKeys, SLOW_FOR};
 use self::records::{BeginOperation, StoreOperation};
 use self::slots::{FreeSlot, RenewSlot, TakeSlot};
 use super::RedisStore;
@@ -23,11 +22,11 @@ use super::connection::batcher::Batcher;
 use super::connection::link::Link;
 use super::connection::replicas::Written;
 use super::scripts::{ACK, ACK_SLOT, ScriptReply, lease_of, lease_seen};
-use crate::clock::whole_ms;
 use crate::lock::{Acquired, FencingToken, Lease, LockKey, Refusal, Slots, TokenHash};
 use crate::store::{LockRequest, StoreError};
 
 mod operations;
+pub(crate) mod recent;
 pub(crate) mod records;
 mod slots;
 
@@ -37,10 +36,6 @@ const REFUSED: i64 = 2;
 /// general script has run.
 const LASTING: i64 = -1;
 const PASSING: i64 = -2;
-/// Locks that are remembered at a time; of two that fall on one slot, the later one is.
-const REMEMBERED: usize = 1024;
-/// How long a lock is left to the script that knows all cases.
-const SLOW_FOR: Duration = Duration::from_secs(1);
 /// How long it is remembered that slots of a lock were asked for: longer than between two renewals, most of the time.
 const SHARED_FOR: Duration = Duration::from_secs(60);
 
@@ -79,46 +74,6 @@ impl FastPath {
     }
 }
 
-/// Locks that were not as most are, a moment ago. To be wrong about one costs a call, or some of Redis' time, and no more.
-pub(super) struct RecentKeys {
-    /// For each slot the milliseconds at which its lock is forgotten, by the time since `began`, below half of its hash.
-    slots: Box<[AtomicU64]>,
-    hasher: RandomState,
-    began: Instant,
-    lasts: Duration,
-}
-
-impl RecentKeys {
-    fn new(lasts: Duration) -> Self {
-        let slots = (0..REMEMBERED).map(|_| AtomicU64::new(0)).collect();
-        Self { slots, hasher: RandomState::new(), began: Instant::now(), lasts }
-    }
-
-    pub(super) fn note(&self, key: &LockKey) {
-        let (slot, hash) = self.slot(key);
-        slot.store(
-            hash << 32 | (self.now_ms() + whole_ms(self.lasts)) & u64::from(u32::MAX),
-            Ordering::Relaxed,
-        );
-    }
-
-    pub(super) fn has(&self, key: &LockKey) -> bool {
-        let (slot, hash) = self.slot(key);
-        let known = slot.load(Ordering::Relaxed);
-        known != 0 && known >> 32 == hash & u64::from(u32::MAX) && known & u64::from(u32::MAX) > self.now_ms()
-    }
-
-    fn slot(&self, key: &LockKey) -> (&AtomicU64, u64) {
-        let hash = self.hasher.hash_one(key.as_str());
-        // Other bits than those that are compared.
-        (&self.slots[(hash >> 32) as usize % REMEMBERED], hash)
-    }
-
-    fn now_ms(&self) -> u64 {
-        whole_ms(self.began.elapsed()) & u64::from(u32::MAX)
-    }
-}
-
 impl RedisStore {
     /// Takes a lock that is free, or says that another holds it; `None` where nothing was done.
     pub(super) async fn take_free(
@@ -127,7 +82,7 @@ impl RedisStore {
         deadline: Instant,
     ) -> Result<Option<Acquired<Refusal>>, StoreError> {
         let key = &request.key;
-        if !request.terms.are_none() || self.fast_path.slow_keys.has(key) {
+        if !request.terms.are_none() || self.fast_path.slow_keys.has(key.as_str()) {
             return Ok(None);
         }
         let bucket = self.keys.bucket_of(key);
@@ -151,7 +106,7 @@ impl RedisStore {
         match reply.outcome {
             REFUSED => refusal_in(&reply, key).map(|refusal| Some(Acquired::NotTaken(refusal))),
             _ => {
-                self.fast_path.slow_keys.note(key);
+                self.fast_path.slow_keys.note(key.as_str());
                 Ok(None)
             }
         }
@@ -165,7 +120,7 @@ impl RedisStore {
         tombstone: Option<&str>,
         deadline: Instant,
     ) -> Result<Option<FencingToken>, StoreError> {
-        if self.fast_path.slow_keys.has(key) || self.fast_path.shared_keys.has(key) {
+        if self.fast_path.slow_keys.has(key.as_str()) || self.fast_path.shared_keys.has(key.as_str()) {
             return Ok(None);
         }
         let free = Arc::new(Free {
@@ -179,7 +134,7 @@ impl RedisStore {
             self.run_batched(bucket, false, &free, Some(&self.fast_path.frees), deadline).await?;
         let number = reply.number();
         if number.is_none() {
-            self.fast_path.slow_keys.note(key);
+            self.fast_path.slow_keys.note(key.as_str());
         }
         Ok(number)
     }
@@ -209,7 +164,7 @@ impl RedisStore {
     ) -> Result<Option<Acquired<Refusal>>, StoreError> {
         let (key, terms) = (&request.key, &request.terms);
         let has_times = terms.max_hold.is_some() || terms.min_hold.is_some();
-        if terms.slots == Slots::ONE || has_times || self.fast_path.slow_slots.has(key) {
+        if terms.slots == Slots::ONE || has_times || self.fast_path.slow_slots.has(key.as_str()) {
             return Ok(None);
         }
         let bucket = self.keys.bucket_of(key);
@@ -223,7 +178,7 @@ impl RedisStore {
             slots: terms.slots.get(),
             owner: request.note.stored().to_owned(),
         });
-        self.fast_path.shared_keys.note(key);
+        self.fast_path.shared_keys.note(key.as_str());
         let (reply, link): (ScriptReply, _) =
             self.run_batched(bucket, true, &take, Some(&self.fast_path.slot_takes), deadline).await?;
         match reply.outcome {
@@ -235,7 +190,7 @@ impl RedisStore {
             REFUSED => refusal_in(&reply, key).map(|refusal| Some(Acquired::NotTaken(refusal))),
             PASSING => Ok(None),
             _ => {
-                self.fast_path.slow_slots.note(key);
+                self.fast_path.slow_slots.note(key.as_str());
                 Ok(None)
             }
         }
@@ -249,7 +204,7 @@ impl RedisStore {
         tombstone: Option<&str>,
         deadline: Instant,
     ) -> Result<Option<FencingToken>, StoreError> {
-        if !self.fast_path.shared_keys.has(key) || self.fast_path.slow_slots.has(key) {
+        if !self.fast_path.shared_keys.has(key.as_str()) || self.fast_path.slow_slots.has(key.as_str()) {
             return Ok(None);
         }
         let free = Arc::new(FreeSlot {
@@ -261,7 +216,7 @@ impl RedisStore {
         let (reply, _): (ScriptReply, _) =
             self.run_batched(bucket, false, &free, Some(&self.fast_path.slot_frees), deadline).await?;
         if reply.outcome == LASTING {
-            self.fast_path.slow_slots.note(key);
+            self.fast_path.slow_slots.note(key.as_str());
         }
         Ok(reply.lease().map(|lease| lease.fencing_token))
     }
@@ -274,7 +229,7 @@ impl RedisStore {
         ttl_ms: u64,
         deadline: Instant,
     ) -> Result<Option<Lease>, StoreError> {
-        if !self.fast_path.shared_keys.has(key) {
+        if !self.fast_path.shared_keys.has(key.as_str()) {
             return Ok(None);
         }
         let renewal =
@@ -284,7 +239,7 @@ impl RedisStore {
             self.run_batched(bucket, false, &renewal, Some(&self.fast_path.slot_renewals), deadline).await?;
         let renewed = reply.lease();
         if renewed.is_some() {
-            self.fast_path.shared_keys.note(key);
+            self.fast_path.shared_keys.note(key.as_str());
         }
         Ok(renewed)
     }

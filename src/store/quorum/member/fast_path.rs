@@ -11,6 +11,7 @@ use super::Member;
 use crate::store::quorum::scripts::{FREE_OWN, TAKE_FREE};
 use crate::store::redis::connection::batcher::{BatchedOperation, Batcher};
 use crate::store::redis::connection::link::Link;
+use crate::store::redis::fast_path::recent::{RecentKeys, SLOW_FOR};
 use crate::store::redis::scripts::{Script, ScriptReply};
 
 /// What a small script may do in the place of a general one.
@@ -40,15 +41,26 @@ pub(in crate::store::quorum) struct FreeOwn {
     pub(in crate::store::quorum) token: String,
 }
 
+impl Shortcut {
+    fn lock(&self) -> &str {
+        match self {
+            Self::Take(take) => &take.lock,
+            Self::Free(free) => &free.lock,
+        }
+    }
+}
+
 /// What is ready for a server.
 pub(super) struct Batchers {
+    /// Locks that were left to the general scripts a moment ago: other gateways may wait for them, or they have terms.
+    left: RecentKeys,
     takes: Arc<Batcher<ForMember<TakeFree>>>,
     frees: Arc<Batcher<ForMember<FreeOwn>>>,
 }
 
 impl Batchers {
     pub(super) fn new() -> Self {
-        Self { takes: Batcher::new(), frees: Batcher::new() }
+        Self { left: RecentKeys::new(SLOW_FOR), takes: Batcher::new(), frees: Batcher::new() }
     }
 }
 
@@ -68,6 +80,9 @@ impl Member {
         until: &str,
         link: &Arc<Link>,
     ) -> RedisResult<Option<ScriptReply>> {
+        if self.batchers.left.has(shortcut.lock()) {
+            return Ok(None);
+        }
         let (member, until) = (self.clone(), until.to_owned());
         let reply = match shortcut {
             Shortcut::Take(take) => {
@@ -89,8 +104,11 @@ impl Member {
                 }
             }
         };
-        let is_done = reply != Value::Int(-1);
-        Ok(if is_done { Some(ScriptReply::from_redis_value(reply)?) } else { None })
+        if reply == Value::Int(-1) {
+            self.batchers.left.note(shortcut.lock());
+            return Ok(None);
+        }
+        Ok(Some(ScriptReply::from_redis_value(reply)?))
     }
 }
 
