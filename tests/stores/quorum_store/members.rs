@@ -26,6 +26,10 @@ async fn too_few_servers_are_named_with_the_reason_and_one_less_is_not_noticed()
     let gateway = ready(quorum.gateway(&[]).await).await;
     let client = Client::new(gateway.address);
     let ports: Vec<_> = quorum.nodes.iter().map(RedisServer::port).collect();
+    // The gateway is ready as soon as two of them count.
+    for node in &quorum.nodes {
+        counts_soon(node).await;
+    }
     quorum.nodes[0].kill();
     let token = client.put("/locks/k?ttl=30s").send().await.expect(201).token();
     client.patch("/locks/k?ttl=30s").token(&token).send().await.expect(200);
