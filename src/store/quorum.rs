@@ -138,9 +138,11 @@ impl QuorumStore {
     async fn release(&self, request: &Release, deadline: Instant) -> Result<ReleaseEffect, StoreError> {
         let Release { key, token, tombstone } = request;
         self.pollster.membership.is_ready(deadline).await?;
-        let had_place =
-            self.waiters.step(|state, now| state.queues.released(key, token, false, SlotRoom::FREE, now));
-        let release = self.release_all(key, token, *tombstone, had_place, deadline).await?;
+        let (had_place, is_awaited) = self.waiters.step(|state, now| {
+            let had_place = state.queues.released(key, token, false, SlotRoom::FREE, now);
+            (had_place, state.queues.waiters(key, now) > 0)
+        });
+        let release = self.release_all(key, token, *tombstone, had_place, is_awaited, deadline).await?;
         if release.answer == Released::Released && !had_place {
             self.waiters.step(|state, now| {
                 state.note_free(key);

@@ -16,18 +16,28 @@ use crate::store::{AnswerTo, Break, StoreError, Tombstone};
 
 impl QuorumStore {
     /// Frees a token on all servers, and with it the lock. `has_left` says that it stood in the wait queue: then it was released,
-    /// unless its release was answered otherwise before.
+    /// unless its release was answered otherwise before. `is_awaited` says that requests of this gateway wait for the lock.
     pub(super) async fn release_all(
         &self,
         key: &LockKey,
         token: &TokenHash,
         tombstone: Tombstone,
         has_left: bool,
+        is_awaited: bool,
         deadline: Instant,
     ) -> Result<ReleaseEffect, StoreError> {
         let quorum = self.pollster.membership.quorum();
         let word = if has_left { Word::UnlessSaid(Released::Released) } else { Word::AsFound };
-        let call = self.to_release(key, token, tombstone, word, 0);
+        let mut call = self.to_release(key, token, tombstone, word, 0);
+        // Those who wait are told by the general script.
+        if tombstone == Tombstone::None && !has_left && !is_awaited {
+            call.shortcut = Some(Shortcut::Free(Arc::new(FreeOwn {
+                lock: call.keys[0].clone(),
+                watch: call.keys[2].clone(),
+                token: token.to_string(),
+            })));
+        }
+        let call = Arc::new(call);
         let mut poll = self.pollster.ask(&call, deadline);
         let decided = poll.decide(deadline, |answers| said_by_most(answers, quorum)).await;
         if poll.heard().count() < quorum {
@@ -55,7 +65,7 @@ impl QuorumStore {
                 Some(Ok(reply)) => outcome == Released::Released && reply.outcome != 0,
                 Some(Err(_)) | None => true,
             };
-            self.pollster.follow_up(&releasing, poll, lacks_it);
+            self.pollster.follow_up(&Arc::new(releasing), poll, lacks_it);
             return Ok(release);
         }
         if decided.is_none() {
@@ -66,7 +76,7 @@ impl QuorumStore {
             let agreeing = self.to_release(key, token, tombstone, Word::Agreed(outcome), 0);
             let says_so = move |reply: &ScriptReply| reply.outcome % SAID_BEFORE == code_of(outcome);
             let differs = move |answer: &_| !matches!(answer, Some(Ok(reply)) if says_so(reply));
-            self.pollster.follow_up(&agreeing, poll, differs);
+            self.pollster.follow_up(&Arc::new(agreeing), poll, differs);
         }
         Ok(release)
     }
@@ -80,7 +90,7 @@ impl QuorumStore {
         deadline: Instant,
     ) -> Result<(), StoreError> {
         let quorum = self.pollster.membership.quorum();
-        let call = self.to_release(key, token, Tombstone::Final, word, 0);
+        let call = Arc::new(self.to_release(key, token, Tombstone::Final, word, 0));
         let mut poll = self.pollster.ask(&call, deadline);
         poll.decide(deadline, |answers| (heard(answers).count() >= quorum).then_some(())).await;
         if poll.heard().count() < quorum {
@@ -97,7 +107,7 @@ impl QuorumStore {
         tombstone: Tombstone,
         word: Word,
         number: u64,
-    ) -> Arc<MemberCall> {
+    ) -> MemberCall {
         let life_ms = match tombstone {
             Tombstone::Final => self.mark_ttl.as_millis().to_string(),
             Tombstone::None => String::new(),
@@ -113,17 +123,7 @@ impl QuorumStore {
             Tombstone::Final => Until::About(self.pollster.membership.clock.boot() + self.mark_ttl),
             Tombstone::None => Until::Always,
         };
-        let mut call = self.call(&scripts::RELEASE, key, self.keys_of(key, token), args, until);
-        let is_plain = matches!((tombstone, word, number), (Tombstone::None, Word::AsFound, 0));
-        // Those who wait are told by the general script.
-        if is_plain && self.waiters.step(|state, now| state.queues.waiters(key, now)) == 0 {
-            call.shortcut = Some(Shortcut::Free(Arc::new(FreeOwn {
-                lock: call.keys[0].clone(),
-                watch: call.keys[2].clone(),
-                token: token.to_string(),
-            })));
-        }
-        Arc::new(call)
+        self.call(&scripts::RELEASE, key, self.keys_of(key, token), args, until)
     }
 
     /// Ends the grant of this number, if most servers hold the lock by it.
