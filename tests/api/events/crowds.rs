@@ -12,7 +12,7 @@ use super::{Pair, SOON, Stream};
 
 /// So many that 26 events in a tenth of a second are more than a gateway tells them.
 const CROWD: usize = 800;
-/// How many locks are taken at once, and then released at once: a machine that is busy hands out as many in so short a time.
+/// How many locks are taken and released at once: a machine that is busy does as much in so short a time.
 const FLOOD: usize = 60;
 /// The time between looks at the quiet lock, five of which take longer than a rest of the crowd.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(300);
@@ -50,19 +50,16 @@ async fn watchers_who_cannot_be_told_all_are_told_to_look_and_others_are_told_of
         happened
     };
     let quiet = async {
-        // On a busy machine one may be late, but not each of them.
-        let mut quickest = kit::PATIENCE;
         for _ in 0..5 {
             let started = Instant::now();
             let token = client.put("/locks/own").send().await.expect(201).token();
             own.next().await.is("granted");
             client.delete("/locks/own").token(&token).send().await.expect(204);
             own.next().await.is("released");
-            quickest = quickest.min(started.elapsed());
+            assert!(started.elapsed() < 2 * SOON, "{:?}", started.elapsed());
             tokio::time::sleep(BETWEEN_LOOKS).await;
         }
         is_over.store(true, Ordering::Relaxed);
-        assert!(quickest < 2 * SOON, "{quickest:?}");
     };
     let (happened, ()) = tokio::join!(flood, quiet);
     // Whoever rested hears of what is done until then by being told to look, and after that by the event itself.

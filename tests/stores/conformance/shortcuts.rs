@@ -5,7 +5,7 @@ use kit::seed;
 use sim::{Clock, Reply, Server};
 
 use super::NOW_US;
-use super::draw::{Condition, Draw, Step};
+use super::draw::{Condition, Draw, Step, TOKENS};
 use super::scripts::Scripts;
 use crate::differential::numbers;
 
@@ -19,6 +19,20 @@ struct Asked {
     of_general: Vec<String>,
     /// What the general script replies where the small one says that it has done the same.
     done: Reply,
+}
+
+impl Asked {
+    fn lock_key(&self) -> String {
+        format!("{{0}}lock:{}", self.lock)
+    }
+
+    fn tombstone_key(&self) -> String {
+        format!("{{0}}freed:{}", TOKENS[self.token])
+    }
+
+    fn watch_key(&self) -> String {
+        format!("{{0}}watch:{}", self.lock)
+    }
 }
 
 #[test]
@@ -55,19 +69,17 @@ fn a_small_script_of_a_quorum_does_what_the_general_one_would_do_or_nothing() {
             })
         };
         set(true);
-        let (name, second) = if takes { ("TAKE_FREE", "freed") } else { ("FREE_OWN", "watch") };
-        let second_of = |one: &Asked| match second {
-            "freed" => format!("{{0}}freed:{}", super::draw::TOKENS[one.token]),
-            _ => format!("{{0}}watch:{}", one.lock),
+        let record = ["{0}record".to_owned()].into_iter();
+        let keys: Vec<_> = match takes {
+            true => record.chain(all.iter().flat_map(|one| [one.lock_key(), one.tombstone_key()])).collect(),
+            false => {
+                let locks = all.iter().map(Asked::lock_key);
+                record.chain(locks).chain(all.iter().map(Asked::watch_key)).collect()
+            }
         };
-        let locks = all.iter().map(|one| format!("{{0}}lock:{}", one.lock));
-        let keys: Vec<String> = match takes {
-            true => locks.zip(all.iter().map(second_of)).flat_map(|(lock, second)| [lock, second]).collect(),
-            false => locks.chain(all.iter().map(second_of)).collect(),
-        };
+        let name = if takes { "TAKE_FREE" } else { "FREE_OWN" };
         let args = member.iter().cloned().chain(all.iter().flat_map(|one| one.of_small.clone()));
-        let reply =
-            small.run(name, ["{0}record".to_owned()].into_iter().chain(keys).collect(), args.collect());
+        let reply = small.run(name, keys, args.collect());
         let replies = match reply {
             Reply::Array(replies) if all.len() > 1 => replies,
             one => vec![one],
@@ -120,7 +132,7 @@ fn take(draw: &mut Draw) -> Asked {
     let number = NOW_US + draw.below(4) as u64 + [0, 0, 0, 30_000_000, 60_000_000_000][draw.below(5)];
     let ttl = if draw.chance(0.05) { "90000000".to_owned() } else { ttl };
     let number = number.to_string();
-    let hash = super::draw::TOKENS[token].repeat(32);
+    let hash = TOKENS[token].repeat(32);
     let value = format!("{hash} {attempt} {number} {owner}");
     let left_ms = Reply::Int(ttl.parse().unwrap());
     let done =
@@ -138,7 +150,7 @@ fn take(draw: &mut Draw) -> Asked {
 
 fn free(draw: &mut Draw) -> Asked {
     let (lock, token) = (["a", "b"][draw.below(2)], draw.below(3));
-    let hash = super::draw::TOKENS[token].repeat(32);
+    let hash = TOKENS[token].repeat(32);
     let general = ["", "b0", &hash, "", "", "0", "0"];
     Asked {
         lock,
@@ -189,14 +201,8 @@ impl<'a> Played<'a> {
 
     /// What the general script replies.
     fn ask(&self, one: &Asked, takes: bool, member: &[String; 2]) -> Reply {
-        let keys = [
-            "record",
-            &format!("lock:{}", one.lock),
-            &format!("freed:{}", super::draw::TOKENS[one.token]),
-            &format!("watch:{}", one.lock),
-        ];
         let args = member.iter().chain(&one.of_general).cloned().collect();
-        let keys = keys.map(|key| format!("{{0}}{key}")).into();
+        let keys = vec!["{0}record".to_owned(), one.lock_key(), one.tombstone_key(), one.watch_key()];
         self.run(if takes { "ACQUIRE" } else { "RELEASE" }, keys, args)
     }
 
