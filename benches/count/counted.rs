@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::requests::Client;
 use crate::shared::by_heart;
-use crate::shared::servers::free_address;
+use crate::shared::servers::{Process, directory, free_address, leave_out_settings};
 
 /// How long a server may take to start.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -31,22 +31,6 @@ pub struct Counted {
     pub address: SocketAddr,
     process: Process,
     directory: TempDir,
-}
-
-pub struct Redis {
-    pub address: SocketAddr,
-    _process: Process,
-}
-
-/// Ends its process when dropped.
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// What something has cost.
@@ -79,18 +63,14 @@ impl Counted {
     }
 
     fn start(program: &Path, args: &[&str], address: SocketAddr) -> Self {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = directory();
         // On one processor there is one worker on every machine, and threads take turns in much the same way.
         let mut command = Command::new("taskset");
         command.args(["-c", &any_processor(), "valgrind", "--quiet", "--tool=callgrind", "--vgdb=no"]);
         command.args(["--callgrind-out-file=counts", "--collect-systime=yes"]);
         command.args(MARKS.map(|mark| format!("--dump-before={mark}"))).arg(program).args(args);
         command.current_dir(&directory).stdin(Stdio::null());
-        // The settings of whoever runs this are not what is counted.
-        let ours = std::env::vars_os().map(|(name, _)| name);
-        for name in ours.filter(|name| name.to_string_lossy().starts_with("FENCEPOST_")) {
-            command.env_remove(name);
-        }
+        leave_out_settings(&mut command);
         let process = Process(command.spawn().expect("taskset and valgrind must be installed"));
         let mut counted = Self { address, process, directory };
         // It is not ready before its Redis has answered.
@@ -150,22 +130,6 @@ fn cost_in(text: &str) -> Cost {
         }
     }
     cost
-}
-
-impl Redis {
-    /// One that keeps nothing.
-    pub fn start() -> Self {
-        let address = free_address();
-        let process = Command::new("redis-server")
-            .args(["--port", &address.port().to_string(), "--bind", "127.0.0.1"])
-            .args(["--save", "", "--appendonly", "no"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn();
-        let mut process = Process(process.expect("redis-server must be installed"));
-        wait_until(|| TcpStream::connect(address).is_ok(), &mut process);
-        Self { address, _process: process }
-    }
 }
 
 fn wait_until(is_ready: impl Fn() -> bool, process: &mut Process) {

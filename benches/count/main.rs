@@ -22,9 +22,11 @@ mod requests;
 mod shared;
 
 use committed::{Committed, Counts, Verdict};
-use counted::{Cost, Counted, Redis};
+use counted::{Cost, Counted};
 use requests::{Client, Request};
 use shared::by_heart;
+use shared::servers::{directory, free_address, redis_server};
+use shared::verdict::verdict;
 
 /// The profile whose program is built together with the tests.
 const OF_TESTS: &str = "dev";
@@ -73,11 +75,12 @@ fn program(profile: &str) -> PathBuf {
 
 /// Counts each request on each store. Where the handler that does nothing was built like the gateway, compares the two.
 fn count(program: &Path, compares: bool) -> (Counts, Vec<String>) {
-    let redis = Redis::start();
+    let (redis, directory) = (free_address(), directory());
+    let _redis = redis_server(redis, &directory, &[]);
     let (mut counts, mut calls) = (Counts::new(), Vec::new());
     let stores = [
         ("memory", "memory:".to_owned(), MOST_CALLS_IN_MEMORY),
-        ("redis", format!("redis://{}", redis.address), MOST_CALLS_ON_REDIS),
+        ("redis", format!("redis://{redis}"), MOST_CALLS_ON_REDIS),
     ];
     for (name, store, most) in stores {
         let gateway = Counted::gateway(program, &store);
@@ -98,24 +101,19 @@ fn count(program: &Path, compares: bool) -> (Counts, Vec<String>) {
     let what = format!(
         "instructions of an acquire and a release on Redis ({of_redis}), × those of the no-op handler ({of_noop})"
     );
-    let mut goals = vec![verdict(&what, of_redis as f64 / of_noop as f64, MOST_INSTRUCTIONS)];
+    let mut goals = vec![judged(&what, of_redis as f64 / of_noop as f64, MOST_INSTRUCTIONS)];
     let of_noop = calls_of_many(&noop);
     for (name, most, of_store) in calls {
         let what = format!(
             "system calls of a request at {MANY} connections, {name} ({of_store:.2}), × those of the no-op handler ({of_noop:.2})"
         );
-        goals.push(verdict(&what, of_store / of_noop, most));
+        goals.push(judged(&what, of_store / of_noop, most));
     }
     (counts, goals)
 }
 
-fn verdict(what: &str, ratio: f64, [must, aim]: [f64; 2]) -> String {
-    let verdict = match ratio {
-        ratio if ratio <= aim => "PASS, and what is aimed at",
-        ratio if ratio <= must => "PASS",
-        _ => "FAIL",
-    };
-    format!("{what}: {ratio:.2}, must be at most {must}: {verdict}")
+fn judged(what: &str, ratio: f64, [must, aim]: [f64; 2]) -> String {
+    format!("{what}: {ratio:.2}, must be at most {must}: {}", verdict(ratio <= aim, ratio <= must))
 }
 
 /// Every kind of request in turns of its own, in an order in which all of them can be answered.
@@ -143,8 +141,8 @@ fn of_each(counted: &Counted, all: &[Request]) -> Vec<(&'static str, u64)> {
 fn calls_of_many(counted: &Counted) -> f64 {
     let mut clients: Vec<_> = (0..MANY).map(|_| Client::connect(counted.address)).collect();
     let mut one = Client::connect(counted.address);
-    let of_reading = median_calls(|_| counted.cost(&mut one));
-    let of_turn = median_calls(|turn| {
+    let of_reading = of_turns(|_| counted.cost(&mut one)).system_calls;
+    let of_turn = of_turns(|turn| {
         for request in &requests::PAIR {
             for (at, client) in clients.iter_mut().enumerate() {
                 client.send(request, &format!("many-{turn:02}-{at:02}"));
@@ -153,13 +151,7 @@ fn calls_of_many(counted: &Counted) -> f64 {
         }
         counted.cost(&mut one)
     });
-    (of_turn - of_reading) / (MANY * requests::PAIR.len()) as f64
-}
-
-fn median_calls(of_turn: impl FnMut(usize) -> Cost) -> f64 {
-    let mut calls: Vec<_> = (0..TURNS).map(of_turn).map(|cost| cost.system_calls).collect();
-    calls.sort_unstable();
-    calls[TURNS / 2] as f64
+    (of_turn.system_calls - of_reading) as f64 / (MANY * requests::PAIR.len()) as f64
 }
 
 fn of_turns(of_turn: impl FnMut(usize) -> Cost) -> Cost {

@@ -28,21 +28,21 @@ const RESULT: &str = const {
 
 /// Every kind, in the order of a lock's life, and of a record's.
 pub const ALL: [Request; 8] = [
-    lock("acquire", "PUT", "holder", "201"),
+    ACQUIRE,
     lock("refuse", "PUT", "another", "423"),
     lock("renew", "PATCH", "holder", "200"),
     Request { query: "", ..lock("inspect", "GET", "holder", "200") },
-    Request { query: "", ..lock("release", "DELETE", "holder", "204") },
+    RELEASE,
     work("begin", "PUT", "worker", "201"),
     Request { query: "?status=0", body: RESULT, ..work("store", "POST", "worker", "200") },
     work("replay", "PUT", "another", "200"),
 ];
 
 /// What takes a lock and gives it back.
-pub const PAIR: [Request; 2] = [
-    lock("acquire", "PUT", "holder", "201"),
-    Request { query: "", ..lock("release", "DELETE", "holder", "204") },
-];
+pub const PAIR: [Request; 2] = [ACQUIRE, RELEASE];
+
+const ACQUIRE: Request = lock("acquire", "PUT", "holder", "201");
+const RELEASE: Request = Request { query: "", ..lock("release", "DELETE", "holder", "204") };
 
 const fn lock(
     name: &'static str,

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use crate::idle::Idle;
 use crate::measure::Run;
+use crate::shared::verdict::verdict;
 use crate::shared::workload::Workload;
 use crate::shared::workload::Workload::{
     FailFast, Once, OwnTokens, Pairs, Renew, Replay, Slots4, Slots100, Slots900, SlotsRefused, SlotsRenew,
@@ -36,12 +37,8 @@ impl Goal {
             AtLeast => measured >= goal,
             AtMost => measured <= goal,
         };
-        let verdict = match measured {
-            None => "not measured",
-            Some(measured) if reaches(measured, aim) => "PASS, and what is aimed at",
-            Some(measured) if reaches(measured, must) => "PASS",
-            Some(_) => "FAIL",
-        };
+        let verdict =
+            measured.map_or("not measured", |value| verdict(reaches(value, aim), reaches(value, must)));
         Self { what, direction, must, aim, measured, verdict }
     }
 

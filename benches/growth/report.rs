@@ -9,6 +9,7 @@ use crate::live::Live;
 use crate::results::Results;
 use crate::shared::figures::Spread;
 use crate::shared::lines::{lines, spread};
+use crate::shared::verdict::verdict;
 use crate::waiters::Waiters;
 use kit::plot::{Line, Plot, Point};
 
@@ -56,13 +57,7 @@ fn judge(live: &[Live]) -> Option<String> {
     let most = live.iter().map(|row| row.locks).max()?;
     let told = live.iter().filter(|row| row.locks == most).map(|row| {
         let kept = row.compared.kept.median;
-        let verdict = if kept >= AIMED_AT {
-            "PASS, and what is aimed at"
-        } else if kept >= MUST_BE_KEPT {
-            "PASS"
-        } else {
-            "FAIL"
-        };
+        let verdict = verdict(kept >= AIMED_AT, kept >= MUST_BE_KEPT);
         format!("{} {kept:.3}: {verdict}", row.store)
     });
     let told: Vec<_> = told.collect();

@@ -19,5 +19,6 @@ pub mod servers;
 pub mod standstill;
 pub mod stream;
 pub mod table;
+pub mod verdict;
 pub mod watchers;
 pub mod workload;

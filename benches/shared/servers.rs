@@ -92,11 +92,7 @@ impl Build {
     fn command(self, store: &str) -> (SocketAddr, Command) {
         let address = free_address();
         let mut command = Command::new(self.program().unwrap());
-        // The settings of whoever runs this are not what is measured.
-        let ours = std::env::vars_os().map(|(name, _)| name);
-        for name in ours.filter(|name| name.to_string_lossy().starts_with("FENCEPOST_")) {
-            command.env_remove(name);
-        }
+        leave_out_settings(&mut command);
         command.args(["--listen", &address.to_string(), "--store", store]);
         // A flag may say another.
         command.envs([("FENCEPOST_LOG_LEVEL", "warn"), ("FENCEPOST_LOG_FORMAT", "json")]);
@@ -104,8 +100,16 @@ impl Build {
     }
 }
 
+/// The settings of whoever runs this are not what is measured.
+pub fn leave_out_settings(command: &mut Command) {
+    let ours = std::env::vars_os().map(|(name, _)| name);
+    for name in ours.filter(|name| name.to_string_lossy().starts_with("FENCEPOST_")) {
+        command.env_remove(name);
+    }
+}
+
 /// Ends its process when dropped.
-struct Process(Child);
+pub struct Process(pub Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
@@ -300,7 +304,8 @@ impl Server {
 }
 
 /// A Redis that keeps nothing, and is ready: a gateway that finds none lets some time pass before it looks again.
-fn redis_server(address: SocketAddr, directory: &TempDir, settings: &[String]) -> Process {
+/// One that keeps nothing.
+pub fn redis_server(address: SocketAddr, directory: &TempDir, settings: &[String]) -> Process {
     let process = Command::new("redis-server")
         .args(["--port", &address.port().to_string(), "--bind", "127.0.0.1"])
         .args(["--save", "", "--appendonly", "no"])
@@ -329,7 +334,7 @@ fn given(path: OsString) -> PathBuf {
 
 /// A directory on the disk that the build is on: the usual one for temporary files may be in memory, where a durable
 /// store costs nothing.
-fn directory() -> TempDir {
+pub fn directory() -> TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
