@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout};
 use kit::http::Call;
 use kit::{Client, Gateway, PATIENCE, RedisServer, cluster, document, fresh_token, quorum, secrets};
 
-mod crowds;
+mod alone;
 mod forms;
 mod keys;
 mod others;

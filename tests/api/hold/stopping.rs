@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use super::{Held, Pair, hold, hold_with, is_free, stand};
-use kit::{Client, Gateway, eventually, fresh_token};
+use kit::{Client, Gateway, eventually, fresh_token, sockets};
 
 /// Fails the test when the lock `k` is free at any look, until it is told to stop.
 fn watch(client: Client) -> (Arc<AtomicBool>, tokio::task::JoinHandle<u64>) {
@@ -175,6 +175,12 @@ async fn a_gateway_that_stops_hands_nothing_over_to_a_client_that_left() {
     pair.here.signal("TERM");
     pair.here.logs("it stops", |line| line.contains("draining")).await;
     drop(held);
+    // Its client's connection ends by a task of its own, and the gateway must have seen that before it is answered.
+    let port = pair.here.address.port();
+    eventually("the connection ends", async || {
+        ["01", "08"].iter().all(|state| sockets(port, state).is_empty())
+    })
+    .await;
     pair.redis_server().signal("CONT");
     assert!(pair.here.exit_status().await.success());
     eventually("the lock is free", async || is_free(&pair.there()).await).await;

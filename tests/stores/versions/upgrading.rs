@@ -156,17 +156,17 @@ async fn hold(doors: Arc<Doors>, number: Arc<AtomicU64>, moves: Arc<AtomicUsize>
     }
 }
 
-/// A `fencepost run` that knows both addresses.
-fn run(urls: &str, directory: &Path, key: &str, script: &str) -> Child {
+/// A `fencepost run` that knows both addresses. What it says is kept under its name.
+fn run(urls: &str, directory: &Path, name: &str, key: &str, script: &str) -> Child {
     let mut command = bare_command();
     command.args(["run", "--ttl", "20s", key, "--", "sh", "-c", script]);
     command.env("FENCEPOST_URL", urls).current_dir(directory);
-    command.stderr(File::create(directory.join(format!("{key}.err"))).unwrap()).spawn().unwrap()
+    command.stderr(File::create(directory.join(format!("{name}.err"))).unwrap()).spawn().unwrap()
 }
 
-async fn ends_well(mut run: Child, directory: &Path, key: &str, status: i32) {
+async fn ends_well(mut run: Child, directory: &Path, name: &str, status: i32) {
     eventually("the command ends", async || run.try_wait().unwrap().is_some()).await;
-    let said = std::fs::read_to_string(directory.join(format!("{key}.err"))).unwrap();
+    let said = std::fs::read_to_string(directory.join(format!("{name}.err"))).unwrap();
     assert_eq!((run.wait().unwrap().code(), said.as_str()), (Some(status), ""));
 }
 
@@ -197,9 +197,9 @@ async fn upgrade_and_roll_back(store: &[&str], is_one_line: bool) {
     let directory = tempfile::tempdir().unwrap();
     let urls = addresses.each_ref().map(|address| format!("http://{address}")).join(",");
     let ready = "echo >ready; while [ ! -e over ]; do sleep 0.02; done; exit 8";
-    let running = run(&urls, directory.path(), "run", ready);
+    let running = run(&urls, directory.path(), "running", "run", ready);
     eventually("it runs", async || directory.path().join("ready").exists()).await;
-    let waiting = run(&urls, directory.path(), "long", "echo first >>order");
+    let waiting = run(&urls, directory.path(), "waiting", "long", "echo first >>order");
     let waiters = async || {
         let seen = doors.clients[0].get("/lock?key=long").send().await.expect(200);
         seen.json()["waiters"].as_u64().unwrap()
@@ -215,20 +215,20 @@ async fn upgrade_and_roll_back(store: &[&str], is_one_line: bool) {
     }
 
     // Who waited all the time is before a newcomer.
-    let second = run(&urls, directory.path(), "long", "echo second >>order");
+    let second = run(&urls, directory.path(), "second", "long", "echo second >>order");
     if is_one_line {
         eventually("both wait", async || waiters().await == 2).await;
     }
     is_over.store(true, Ordering::Relaxed);
     renewing.await.unwrap();
     doors.ask(0, "DELETE", "key=long", &long).await.expect(204);
-    ends_well(waiting, directory.path(), "long", 0).await;
-    ends_well(second, directory.path(), "long", 0).await;
+    ends_well(waiting, directory.path(), "waiting", 0).await;
+    ends_well(second, directory.path(), "second", 0).await;
     if is_one_line {
         assert_eq!(std::fs::read_to_string(directory.path().join("order")).unwrap(), "first\nsecond\n");
     }
     std::fs::write(directory.path().join("over"), "").unwrap();
-    ends_well(running, directory.path(), "run", 8).await;
+    ends_well(running, directory.path(), "running", 8).await;
     let mut counted = 0;
     for one in counting {
         counted += one.await.unwrap();
