@@ -90,7 +90,7 @@
 //! | `store/quorum/proposal`, `store/quorum/tally`, `store/quorum/lease`, `store/quorum/ending`, `store/quorum/poll`, `store/quorum/reports` | taking a lock by a number that most accept; renewing, repairing and freeing it; a question to all of them, and what they report of locks | |
 //! | `store/quorum/member`, `store/quorum/member/fast_path` | what one server is asked, and what small scripts do for all requests that are ready for it | |
 //! | `store/quorum/turn`, `store/quorum/waiters` | whose turn it is to try, among the waiters of this gateway | |
-//! | [`store::embedded`] | a durable file, or memory: one writer, group commit | |
+//! | [`store::embedded`] | a durable file with one writer and group commit, or memory | |
 //! | `store::wait_queue` | the wait queues of locks in a gateway's memory, for stores that keep them nowhere else | |
 //! | [`store::diagnostics`], `store/redis/diagnostics`, `store/redis/diagnostics/promises`, `store/embedded/survey` | what a store is, and what can be promised on it, for people | |
 //! | [`telemetry`], `telemetry/metrics` | what an operator sees besides the log; all numbers but those of requests | |

@@ -1,20 +1,20 @@
 //! The store that needs no server: a table in memory, and a file that every change reaches before it is answered.
 //!
-//! `table` holds the rules, `file` the way to `disk`, and `writer` is the only one that uses both, in a thread of its own. Who
-//! waits stands in `store::wait_queue`.
+//! `table` holds the rules, `file` the way to `disk`, and `writer` is the only one that uses both, in a thread of its own. Where there
+//! is no file, there is no writer, and a step is done `at_once`. Who waits stands in `store::wait_queue`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc;
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use futures_util::future::{self, BoxFuture, FutureExt, TryFutureExt};
 use redb::StorageBackend;
 use thiserror::Error;
-use tokio::sync::{Semaphore, broadcast, oneshot};
-use tokio::time::{Instant, timeout_at};
+use tokio::sync::broadcast;
+use tokio::task::yield_now;
+use tokio::time::Instant;
 
 use crate::clock::Clock;
 use crate::lock::{Inspected, LockKey, Page, Reach};
@@ -23,17 +23,21 @@ use crate::store::{
     StoreError,
 };
 
+use at_once::AtOnce;
 use cursor::CursorSeal;
 use disk::Disk;
+use queue::{CommandQueue, Kind};
 use rows::Moment;
-use table::{Piece, Table};
-use writer::{Command, Kind, Message, State, TIDY_EVERY, closed, too_late};
+use table::{Piece, TIDY_EVERY, Table};
+use writer::State;
 
+mod at_once;
 mod cursor;
 mod disk;
 mod file;
 mod life;
 mod once;
+mod queue;
 mod record;
 mod rows;
 mod survey;
@@ -45,8 +49,6 @@ mod writer;
 pub use survey::{survey, survey_memory};
 pub use writer::{Batch, Writer};
 
-/// The most commands that wait for the writer. Further ones wait here, until their deadline.
-const QUEUE_LIMIT: usize = 4_096;
 /// The most steps that one page of a list of locks takes.
 const MOST_STEPS: usize = 20;
 /// Hints that may wait to be heard; past it, the oldest are lost.
@@ -100,17 +102,24 @@ pub enum UnusableFile {
 /// A store within this process. Dropping it waits for what is queued and closes the file.
 #[derive(Debug)]
 pub struct EmbeddedStore {
-    queue: mpsc::Sender<Message>,
-    /// One permit for each place in the queue, since the queue itself has no bound that can be waited for.
-    places: Arc<Semaphore>,
+    way: Way,
     hints: broadcast::Sender<Hint>,
     /// What the last heartbeat that was answered was told.
     session: AtomicU64,
     cursors: CursorSeal,
     /// Whether the last write came to the file, as the writer says.
     is_writable: Arc<AtomicBool>,
-    /// Of the writer; `None` where it has none.
+    /// Of the writer, or of what removes what has ended; `None` where there is none.
     thread: Option<JoinHandle<()>>,
+}
+
+/// How the table is reached.
+#[derive(Debug)]
+enum Way {
+    /// By its writer.
+    Queue(CommandQueue),
+    /// By whoever asks.
+    AtOnce(Arc<AtOnce>),
 }
 
 impl Default for EmbeddedSettings {
@@ -149,8 +158,13 @@ impl EmbeddedStore {
 
     /// Makes an empty store that keeps nothing.
     pub fn in_memory(settings: EmbeddedSettings, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
-        let state = State::in_memory(&settings, &*clock);
-        Self::start(Self::with(state, settings, clock))
+        let hints = broadcast::Sender::new(MOST_HINTS);
+        let table = Arc::new(AtOnce::new(settings, clock, hints.clone()));
+        let tidied = table.clone();
+        let mut store = Self::reached(Way::AtOnce(table), hints, Arc::default());
+        let thread = thread::Builder::new().name("store-tidier".to_owned());
+        store.thread = Some(thread.spawn(move || tidied.tidy_until_closed()).map_err(OpenError::Thread)?);
+        Ok(store)
     }
 
     /// Opens the store on something else than a file, or on nothing, without a thread: it answers when its writer is had to work.
@@ -176,7 +190,7 @@ impl EmbeddedStore {
     }
 
     fn with(state: State, settings: EmbeddedSettings, clock: Arc<dyn Clock>) -> (Self, Writer) {
-        let (queue, receiver) = mpsc::channel();
+        let (queue, receiver) = CommandQueue::new();
         let hints = broadcast::Sender::new(MOST_HINTS);
         let is_writable = Arc::new(AtomicBool::new(true));
         let writer = Writer {
@@ -189,68 +203,36 @@ impl EmbeddedStore {
             tidied: std::time::Instant::now(),
             pause: TIDY_EVERY,
         };
-        let store = Self {
-            queue,
-            places: Arc::new(Semaphore::new(QUEUE_LIMIT)),
-            hints,
-            session: AtomicU64::new(0),
-            cursors: CursorSeal::new(),
-            is_writable,
-            thread: None,
-        };
-        (store, writer)
+        (Self::reached(Way::Queue(queue), hints, is_writable), writer)
+    }
+
+    fn reached(way: Way, hints: broadcast::Sender<Hint>, is_writable: Arc<AtomicBool>) -> Self {
+        let (session, cursors) = (AtomicU64::new(0), CursorSeal::new());
+        Self { way, hints, session, cursors, is_writable, thread: None }
     }
 
     /// Gives the writer a thread.
     fn start((mut store, writer): (Self, Writer)) -> Result<Self, OpenError> {
-        let thread = std::thread::Builder::new().name("store-writer".to_owned());
+        let thread = thread::Builder::new().name("store-writer".to_owned());
         store.thread = Some(thread.spawn(|| writer.run()).map_err(OpenError::Thread)?);
         Ok(store)
     }
 
-    /// Has the writer do one step, and waits for its answer until `deadline`.
-    ///
-    /// A caller that stops waiting does not cancel a step that is queued.
+    /// Has one step done, by `deadline`.
     async fn submit<T, F>(&self, deadline: Instant, kind: Kind, step: F) -> Result<T, StoreError>
     where
         T: Send + 'static,
         F: FnOnce(&mut Table, Duration) -> Result<T, StoreError> + Send + 'static,
     {
-        let place = match timeout_at(deadline, Arc::clone(&self.places).acquire_owned()).await {
-            Ok(Ok(place)) => place,
-            Ok(Err(_)) => return Err(closed()),
-            Err(_) => return Err(too_late()),
-        };
-        let (reply, answer) = oneshot::channel();
-        let claimed = Arc::new(AtomicBool::new(false));
-        let command = Command {
-            deadline: deadline.into_std(),
-            claimed: Arc::clone(&claimed),
-            place,
-            kind,
-            apply: Box::new(move |table| {
-                let result = table.and_then(|(table, now)| step(table, now));
-                Box::new(move |committed| {
-                    // A caller that has gone needs no answer.
-                    let _ = reply.send(committed.and(result));
-                })
-            }),
-        };
-        if self.queue.send(Message::Command(command)).is_err() {
-            return Err(closed());
-        }
-        match timeout_at(deadline, answer).await {
-            Ok(Ok(result)) => result,
-            Ok(Err(_)) => Err(StoreError::Unknown("the store stopped before it answered".to_owned())),
-            // Claiming the step keeps the writer from ever doing it, unless the writer was first.
-            Err(_) if !claimed.swap(true, Ordering::AcqRel) => Err(too_late()),
-            Err(_) => Err(StoreError::Unknown("the store did not answer before the deadline".to_owned())),
+        match &self.way {
+            Way::Queue(queue) => queue.submit(deadline, kind, step).await,
+            Way::AtOnce(table) => table.apply(deadline, step),
         }
     }
 }
 
 impl EmbeddedStore {
-    /// Has the writer do what one kind of request asks for.
+    /// Does what one kind of request asks for.
     fn change<'a, C: Call>(
         &'a self,
         request: &C,
@@ -303,6 +285,7 @@ impl EmbeddedStore {
             if after.is_none() || page.len() == limit {
                 break;
             }
+            yield_now().await;
         }
         let next = after.map(|key| self.cursors.seal(&of, &key)).transpose();
         let next = next.map_err(|_| {
@@ -363,7 +346,11 @@ impl LockStore for EmbeddedStore {
     }
 
     fn seems_ready(&self) -> BoxFuture<'_, bool> {
-        future::ready(self.is_writable.load(Ordering::Relaxed)).boxed()
+        let is_ready = match &self.way {
+            Way::Queue(_) => self.is_writable.load(Ordering::Relaxed),
+            Way::AtOnce(table) => table.is_sound(),
+        };
+        future::ready(is_ready).boxed()
     }
 
     fn bucket_of(&self, _: &LockKey) -> Bucket {
@@ -376,11 +363,9 @@ impl LockStore for EmbeddedStore {
 
     fn close(&self) -> BoxFuture<'_, ()> {
         async {
-            self.places.close();
-            let (stopped, closed) = oneshot::channel();
-            if self.queue.send(Message::Stop(stopped)).is_ok() {
-                // An error means that the writer has ended already, which is what was asked for.
-                let _ = closed.await;
+            match &self.way {
+                Way::Queue(queue) => drop(queue.close().await),
+                Way::AtOnce(table) => table.close(),
             }
         }
         .boxed()
@@ -389,9 +374,15 @@ impl LockStore for EmbeddedStore {
 
 impl Drop for EmbeddedStore {
     fn drop(&mut self) {
-        let (stopped, _) = oneshot::channel();
-        // The writer may have been stopped before. If it panicked, that has been reported where it happened.
-        let _ = self.queue.send(Message::Stop(stopped));
-        let _ = self.thread.take().map(JoinHandle::join);
+        match &self.way {
+            // The writer may have been stopped before.
+            Way::Queue(queue) => drop(queue.close()),
+            Way::AtOnce(table) => table.close(),
+        }
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // If it panicked, that has been reported where it happened.
+            let _ = thread.join();
+        }
     }
 }

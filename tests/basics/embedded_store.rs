@@ -16,6 +16,7 @@ use kit::gateway::{bare_command, command};
 use kit::{Client, Gateway, PATIENCE, fresh_token};
 
 mod cursors;
+mod memory;
 mod privacy;
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,8 +3,8 @@
 use tokio::time::Instant;
 
 use super::EmbeddedStore;
+use super::queue::Kind;
 use super::table::Table;
-use super::writer::Kind;
 use crate::once::{RecordPage, RecordView, Storing};
 use crate::store::{ListRecords, LookAtRecord, StoreError, StoreResult};
 

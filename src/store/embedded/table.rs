@@ -31,6 +31,15 @@ mod records;
 pub(super) use listing::Piece;
 use records::Records;
 
+/// So many ended records are removed with the smallest commit, or with a step without one.
+pub(super) const LEAST_PURGED: usize = 64;
+/// The most that are removed at a time.
+pub(super) const MOST_PURGED: usize = 1_024;
+/// How often they are removed where nothing else is done,
+pub(super) const TIDY_EVERY: Duration = Duration::from_secs(1);
+/// and where that was not enough.
+pub(super) const TIDY_ON_AFTER: Duration = Duration::from_millis(20);
+
 /// Every lock, piece of work and tombstone, and the last fencing token.
 #[derive(Debug)]
 pub(super) struct Table {

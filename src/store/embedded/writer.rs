@@ -5,15 +5,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{OwnedSemaphorePermit, broadcast, oneshot};
+use tokio::sync::{broadcast, oneshot};
 
 use crate::clock::Clock;
 use crate::store::{Hint, StoreError};
 
 use super::disk::Disk;
 use super::file::StoreFile;
+use super::queue::{Answer, Command, Kind, Message, closed, too_late};
 use super::rows::Moment;
-use super::table::Table;
+use super::table::{LEAST_PURGED, MOST_PURGED, TIDY_EVERY, TIDY_ON_AFTER, Table};
 use super::{EmbeddedSettings, OpenError};
 
 /// The most commands that share one commit.
@@ -24,55 +25,6 @@ const BATCH_BYTES: usize = 7 * 1024 * 1024;
 /// How many ended records a commit removes for each record that it changes. No command makes more than one, so ended
 /// records cannot pile up, and they delay the commit only a little.
 const PURGED_PER_CHANGE: usize = 2;
-/// As many are removed with the smallest commit.
-const LEAST_PURGED: usize = 64;
-/// The most that are removed at a time.
-const MOST_PURGED: usize = 1_024;
-/// How often ended records are removed when nothing else is to be committed,
-pub(super) const TIDY_EVERY: Duration = Duration::from_secs(1);
-/// and where that was not enough.
-const TIDY_ON_AFTER: Duration = Duration::from_millis(20);
-
-/// What the writer is sent.
-pub(super) enum Message {
-    /// Something to do.
-    Command(Command),
-    /// To stop once everything sent before is done; the answer comes when the file is closed.
-    Stop(oneshot::Sender<()>),
-}
-
-/// One step for the table, and the way to answer it.
-pub(super) struct Command {
-    /// When it is too late to begin.
-    pub(super) deadline: Instant,
-    /// The side that sets this first decides: the writer that it is done, or the caller that it never will be.
-    pub(super) claimed: Arc<AtomicBool>,
-    /// The place in the queue of commands, free again once the command has been taken from it.
-    pub(super) place: OwnedSemaphorePermit,
-    /// What the step may do.
-    pub(super) kind: Kind,
-    /// Does the step.
-    pub(super) apply: Apply,
-}
-
-/// What a step may do to the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// Nothing: it can be answered while the file cannot be written. In a batch it comes first.
-    Look,
-    /// Anything. It brings a result of so many bytes.
-    Change { bytes: usize },
-}
-
-impl Kind {
-    /// A step that brings no result.
-    pub(super) const CHANGE: Self = Self::Change { bytes: 0 };
-}
-
-/// Applies a step to the table at a time since boot, or takes the reason why that cannot be done.
-pub(super) type Apply = Box<dyn FnOnce(Result<(&mut Table, Duration), StoreError>) -> Answer + Send>;
-/// Sends the answer, once it is known whether the step was committed.
-pub(super) type Answer = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 
 /// The committed state, and the file that holds it.
 pub(super) struct State {
@@ -121,13 +73,6 @@ pub struct Batch {
     answers: Vec<(Answer, bool)>,
     /// The way to answer the order to stop.
     stopping: Option<oneshot::Sender<()>>,
-}
-
-impl Command {
-    /// Answers that nothing was done.
-    fn refuse(self, error: StoreError) {
-        (self.apply)(Err(error))(Ok(()));
-    }
 }
 
 impl State {
@@ -364,16 +309,6 @@ impl Writer {
             let _ = stopped.send(());
         }
     }
-}
-
-/// That the store was closed before.
-pub(super) fn closed() -> StoreError {
-    StoreError::Unavailable("the store is closed".to_owned())
-}
-
-/// That a step was not begun in time.
-pub(super) fn too_late() -> StoreError {
-    StoreError::Unavailable("the store was too busy to begin in time; nothing was done".to_owned())
 }
 
 #[cfg(test)]

@@ -42,7 +42,7 @@ impl RedisStore {
     pub(super) async fn begin(&self, request: &Begin, deadline: Instant) -> Result<Begun, StoreError> {
         let Begin { key, token, attempt, ttl, keep, note, fingerprint, may_take_over, only_confirms } =
             request;
-        let bucket = self.keys.bucket_of(key);
+        let (bucket, token_hash) = (self.keys.bucket_of(key), token.to_string());
         let fingerprint =
             fingerprint.map_or_else(|| "-".to_owned(), |print| Hex(print.as_bytes()).to_string());
         let begin = Arc::new(BeginOperation {
@@ -50,14 +50,10 @@ impl RedisStore {
             tombstone: self.keys.tombstone(key, token),
             fence: self.keys.fence(bucket),
             args: [
-                token.to_string(),
-                attempt.to_string(),
+                format!("w{token_hash} {attempt} "),
                 ttl.as_ms().to_string(),
-                whole_ms(keep.as_duration()).to_string(),
-                fingerprint,
-                note.stored().to_owned(),
-                flag(*may_take_over).to_owned(),
-                flag(*only_confirms).to_owned(),
+                format!(" 0 {} {fingerprint} 0 {}", whole_ms(keep.as_duration()), note.stored()),
+                [flag(*may_take_over), flag(*only_confirms)].concat(),
             ],
         });
         let (reply, link): (RecordReply, _) =
@@ -78,7 +74,7 @@ impl RedisStore {
                 if is_new {
                     link.room.took(begin.record.len());
                 }
-                Ok(match replicated(&link, begin.record.as_bytes(), &begin.args[0], number, deadline).await {
+                Ok(match replicated(&link, begin.record.as_bytes(), &token_hash, number, deadline).await {
                     Err(reason) => Begun::NotReplicated { is_new, reason },
                     Ok(()) if is_new => Begun::Granted(place),
                     Ok(()) => Begun::Continued(place),

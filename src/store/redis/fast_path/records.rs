@@ -22,7 +22,7 @@ pub(crate) struct BeginOperation {
     pub(crate) tombstone: String,
     pub(crate) fence: String,
     /// What the script is told of it, in its order.
-    pub(crate) args: [String; 8],
+    pub(crate) args: [String; 4],
 }
 
 impl BatchedOperation for BeginOperation {

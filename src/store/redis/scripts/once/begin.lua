@@ -3,11 +3,13 @@
 -- KEYS for each record two     ARGV[1] incarnation of the server
 --   the record                 ARGV[2] memory of a crash, ms
 --   the token's tombstone      ARGV[3] '1': there is room for new records
--- and the fence                and for each record eight
---                                token hash                     fingerprint, or a dash
---                                attempt                        owner, may be empty
---                                ttl, ms                        '1': a place that somebody had may be taken over
---                                keep, ms                       '1': the token's place is confirmed, never granted
+-- and the fence                and for each record four
+--                                the line of a new record up to its number: 'w', token hash and attempt, with a space behind each
+--                                ttl, ms
+--                                this line behind the end of the lease: ' 0 ', keep in ms, space, fingerprint or a dash, ' 0 ',
+--                                  owner, which may be empty
+--                                two digits: whether a place that somebody had may be taken over, and whether the token's place
+--                                  is confirmed, and never granted
 --
 -- Returns the number of the grant where the record is new, and else as told() in record.lua:
 --   0 granted, now or by this attempt · 1 the token's already, and pinned now · 2 another works · 3 may not be taken over
@@ -50,21 +52,33 @@ end
 
 return each(COUNT, function(i)
   local RECORD, TOMBSTONE = KEYS[2 * i - 1], KEYS[2 * i]
-  local fingerprint = ARGV[8 * i]
+  local start_of_line, ttl_ms, end_of_line, may = unpack(ARGV, 4 * i, 4 * i + 3)
   local is_new = ARE_NEW and not was_asked_for[RECORD]
   if ARE_NEW then was_asked_for[RECORD] = true end
+  local only_confirms = string.sub(may, 2) == '1'
+
+  -- Most are new. Of those, no more than this is looked at.
+  if is_new and HAS_ROOM and not only_confirms then
+    local number, why = mint()
+    if not number then return redis.error_reply(why) end
+    local at_ms = lease_end(tonumber(ttl_ms))
+    local head = start_of_line .. whole(number) .. ' ' .. whole(at_ms) .. end_of_line
+    redis.call('SET', RECORD, head, 'PX', whole(at_ms - NOW_MS + MEMORY_MS))
+    return number
+  end
 
   local start = is_new and '' or start_of(RECORD)
   if string.sub(start, 1, 1) == 'd' then
     -- Many ask for work that is done. Only what they are told is taken out of the record.
     local at_digits, needed = string.match(start, '^d%x+ %S+ %d+ (%d+) %d+ %d+ (%S+) %d+ %S+ [^\n]*\n[^\n]*\n')
     if not at_digits then return { 9 } end
-    if needed ~= '-' and needed ~= fingerprint then return { 5 } end
+    if needed ~= '-' and needed ~= string.match(end_of_line, '^ 0 %d+ (%S+)') then return { 5 } end
     local result = #start <= LAST_OF_HEAD and start or redis.call('GET', RECORD)
     return told(4, RECORD, { kind = 'd', head = result, at_ms = tonumber(at_digits) })
   end
 
-  local TOKEN, ATTEMPT, ttl_ms, keep_ms, _, owner, may_take_over, only_confirms = unpack(ARGV, 8 * i - 4, 8 * i + 3)
+  local TOKEN, ATTEMPT = string.match(start_of_line, '^w(%x+) (%S+) $')
+  local keep_ms, fingerprint, owner = string.match(end_of_line, '^ 0 (%d+) (%S+) 0 (.*)$')
   local record = record_in(start)
   if record and not record.kind then return { 9 } end
   if record and record.fingerprint ~= '-' and record.fingerprint ~= fingerprint then return { 5 } end
@@ -74,7 +88,7 @@ return each(COUNT, function(i)
   local is_own = record and record.token == TOKEN
   -- A final tombstone begins with a digit. The rest of what lock.lua has is not needed here, and takes time to prepare.
   if tombstone and string.find(tombstone, '^%d') then return { 6 } end
-  if only_confirms == '1' and not (is_own and is_running) then return { 6 } end
+  if only_confirms and not (is_own and is_running) then return { 6 } end
   if tombstone and string.find(tombstone, ATTEMPT, 1, true) then return { 7 } end
 
   if is_own and record.attempt == ATTEMPT then
@@ -93,18 +107,12 @@ return each(COUNT, function(i)
   local had_worker = record and record.token ~= NOBODY_HASH
   local earlier = record and record.earlier + (had_worker and 1 or 0) or 0
   local before = had_worker and record.digits or record and record.before or '0'
-  if earlier > 0 and may_take_over ~= '1' then return told(3, RECORD, record) end
+  if earlier > 0 and string.sub(may, 1, 1) ~= '1' then return told(3, RECORD, record) end
   if not record and not HAS_ROOM then return { 8 } end
 
   local number, why = mint()
   if not number then return redis.error_reply(why) end
   local at_ms = lease_end(tonumber(ttl_ms))
-  if is_new then
-    -- The same as below, without what is known of a new one.
-    local head = line(TOKEN, ATTEMPT, whole(number), at_ms, 0, keep_ms, fingerprint, '0', owner)
-    redis.call('SET', RECORD, head, 'PX', whole(at_ms - NOW_MS + MEMORY_MS))
-    return number
-  end
   local granted = {
     token = TOKEN, attempt = ATTEMPT, digits = whole(number), at_ms = at_ms, earlier = earlier,
     -- It stays what the first grant said.

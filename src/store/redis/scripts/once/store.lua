@@ -15,12 +15,20 @@ local NOW = whole(NOW_MS)
 return each(#KEYS, function(i)
   local RECORD = KEYS[i]
   local token, number, keep_ms, status, result, room = unpack(ARGV, 6 * i - 5, 6 * i)
-  local record = record_of(RECORD)
-  if record and not record.kind then return { 9 } end
-  local outcome, digits = refusal(record, token, number)
-  if outcome then return { outcome, digits } end
+  local start = start_of(RECORD)
+  -- Most are stored by the record's worker. Of those, only what the new line takes over is taken out of the old one.
+  local digits, at_digits, earlier_digits, worker_keep, known, owner
+  if string.sub(start, 1, 1) == 'w' and string.find(start, token, 2, true) == 2 then
+    digits, at_digits, earlier_digits, worker_keep, known, owner =
+      string.match(start, '^ %S+ (%d+) (%d+) (%d+) (%d+) (%S+ %d+) ([^\n]*)', TOKEN_HASH_DIGITS + 2)
+  end
 
-  if record.kind == 'd' then
+  if not digits or number ~= '' and number ~= digits then
+    local record = record_in(start)
+    if record and not record.kind then return { 9 } end
+    local outcome, others = refusal(record, token, number)
+    if outcome then return { outcome, others } end
+    -- It is done, by this worker.
     local stored = string.match(redis.call('GET', RECORD), '^[^\n]*\n(.*)$')
     if record.status ~= status or stored ~= result then return { 1 } end
     local is_late = record.at_ms >= tonumber(record.keep)
@@ -28,9 +36,9 @@ return each(#KEYS, function(i)
   end
 
   if room == 'no' then return { 5 } end
-  local keep = keep_ms ~= '' and keep_ms or record.keep
-  local done = 'd' .. record.token .. ' - ' .. record.digits .. ' ' .. NOW .. ' ' .. record.earlier_digits .. ' '
-    .. record.at_digits .. ' ' .. record.fingerprint .. ' ' .. record.before .. ' ' .. status .. ' ' .. record.owner .. '\n' .. result
+  local keep = keep_ms ~= '' and keep_ms or worker_keep
+  local done = 'd' .. token .. ' - ' .. digits .. ' ' .. NOW .. ' ' .. earlier_digits .. ' ' .. at_digits .. ' ' .. known .. ' '
+    .. status .. ' ' .. owner .. '\n' .. result
   local answer = redis.pcall('SET', RECORD, done, 'PX', keep)
   if answer.err and room == 'short' then
     -- A server that is out of memory allows SET only to a script that has written already, and PEXPIRE always.
@@ -41,5 +49,5 @@ return each(#KEYS, function(i)
     -- The place is still the worker's, which may store a short result.
     return string.find(answer.err, '^%-?OOM') and { 5 } or answer
   end
-  return { 0, record.digits, tonumber(keep), runs(record) and 0 or 1 }
+  return { 0, digits, tonumber(keep), tonumber(at_digits) > NOW_MS and 0 or 1 }
 end)

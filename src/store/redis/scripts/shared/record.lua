@@ -31,8 +31,7 @@ local function record_in(text)
   local status
   if kind == 'd' then status, owner = string.match(owner, '^(%S+) (.*)$') end
   return {
-    kind = kind, token = token, attempt = attempt, digits = digits, at_ms = tonumber(at_digits), at_digits = at_digits,
-    earlier = tonumber(earlier_digits), earlier_digits = earlier_digits,
+    kind = kind, token = token, attempt = attempt, digits = digits, at_ms = tonumber(at_digits), earlier = tonumber(earlier_digits),
     keep = keep, fingerprint = fingerprint, before = before, status = status, owner = owner, head = head,
   }
 end

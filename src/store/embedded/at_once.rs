@@ -1,0 +1,97 @@
+//! A table that no file keeps: whoever asks does the step himself, as there is no commit to wait for and to share.
+
+use std::fmt::{self, Formatter};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use tokio::sync::broadcast;
+use tokio::time::Instant;
+
+use crate::clock::Clock;
+use crate::store::{Hint, StoreError};
+
+use super::EmbeddedSettings;
+use super::queue::{closed, too_late};
+use super::table::{LEAST_PURGED, MOST_PURGED, TIDY_EVERY, TIDY_ON_AFTER, Table};
+
+/// The table, and what is needed to do a step.
+pub(super) struct AtOnce {
+    /// `None` once the store is closed. A step that panics poisons it: then it may be wrong, and no one is answered from it.
+    table: Mutex<Option<Table>>,
+    clock: Arc<dyn Clock>,
+    /// Where waiters are told.
+    hints: broadcast::Sender<Hint>,
+}
+
+impl AtOnce {
+    pub(super) fn new(
+        settings: EmbeddedSettings,
+        clock: Arc<dyn Clock>,
+        hints: broadcast::Sender<Hint>,
+    ) -> Self {
+        let mut table = Table::new(settings);
+        table.start_run(0, clock.wall());
+        Self { table: Mutex::new(Some(table)), clock, hints }
+    }
+
+    /// Does one step, if it is not too late.
+    pub(super) fn apply<T>(
+        &self,
+        deadline: Instant,
+        step: impl FnOnce(&mut Table, Duration) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let Ok(mut table) = self.table.lock() else { return Err(closed()) };
+        let Some(table) = &mut *table else { return Err(closed()) };
+        if Instant::now() >= deadline {
+            return Err(too_late());
+        }
+        // Looked at under the lock, so that no step comes before the one that it follows.
+        let now = self.clock.boot();
+        let done = step(table, now);
+        self.settle(table, now, LEAST_PURGED);
+        done
+    }
+
+    /// Removes some of what has ended, and tells waiters what concerns them. Returns whether nothing is left to remove.
+    fn settle(&self, table: &mut Table, now: Duration, most: usize) -> bool {
+        let is_all = table.purge(now, most);
+        // Nothing is ever undone.
+        drop(table.take_changes());
+        for hint in table.take_hints() {
+            // Without a waiter there is no listener.
+            let _ = self.hints.send(hint);
+        }
+        is_all
+    }
+
+    /// Removes what has ended while no one asks, until the store is closed.
+    pub(super) fn tidy_until_closed(&self) {
+        let mut pause = TIDY_EVERY;
+        loop {
+            thread::park_timeout(pause);
+            let Ok(mut table) = self.table.lock() else { return };
+            let Some(table) = &mut *table else { return };
+            let now = self.clock.boot();
+            table.purge_lines(now);
+            pause = if self.settle(table, now, MOST_PURGED) { TIDY_EVERY } else { TIDY_ON_AFTER };
+        }
+    }
+
+    /// Whether it answers.
+    pub(super) fn is_sound(&self) -> bool {
+        !self.table.is_poisoned()
+    }
+
+    /// Forgets everything.
+    pub(super) fn close(&self) {
+        let table = self.table.lock().map(|mut table| table.take());
+        drop(table);
+    }
+}
+
+impl fmt::Debug for AtOnce {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AtOnce").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,138 @@
+//! The queue of the writer: what it holds, and the end of those who have something to do.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{self, Duration};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::time::{Instant, timeout_at};
+
+use crate::store::StoreError;
+
+use super::table::Table;
+
+/// The most commands that wait for the writer. Further ones wait here, until their deadline.
+const QUEUE_LIMIT: usize = 4_096;
+
+/// What the writer is sent.
+pub(super) enum Message {
+    /// Something to do.
+    Command(Command),
+    /// To stop once everything sent before is done; the answer comes when the file is closed.
+    Stop(oneshot::Sender<()>),
+}
+
+/// One step for the table, and the way to answer it.
+pub(super) struct Command {
+    /// When it is too late to begin.
+    pub(super) deadline: time::Instant,
+    /// The side that sets this first decides: the writer that it is done, or the caller that it never will be.
+    pub(super) claimed: Arc<AtomicBool>,
+    /// The place in the queue of commands, free again once the command has been taken from it.
+    pub(super) place: OwnedSemaphorePermit,
+    /// What the step may do.
+    pub(super) kind: Kind,
+    /// Does the step.
+    pub(super) apply: Apply,
+}
+
+/// What a step may do to the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Nothing: it can be answered while the file cannot be written. In a batch it comes first.
+    Look,
+    /// Anything. It brings a result of so many bytes.
+    Change { bytes: usize },
+}
+
+impl Kind {
+    /// A step that brings no result.
+    pub(super) const CHANGE: Self = Self::Change { bytes: 0 };
+}
+
+/// Applies a step to the table at a time since boot, or takes the reason why that cannot be done.
+pub(super) type Apply = Box<dyn FnOnce(Result<(&mut Table, Duration), StoreError>) -> Answer + Send>;
+/// Sends the answer, once it is known whether the step was committed.
+pub(super) type Answer = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
+
+/// The way to the writer.
+#[derive(Debug)]
+pub(super) struct CommandQueue {
+    sender: mpsc::Sender<Message>,
+    /// One permit for each place in the queue, since the queue itself has no bound that can be waited for.
+    places: Arc<Semaphore>,
+}
+
+impl Command {
+    /// Answers that nothing was done.
+    pub(super) fn refuse(self, error: StoreError) {
+        (self.apply)(Err(error))(Ok(()));
+    }
+}
+
+impl CommandQueue {
+    /// A queue, and its other end.
+    pub(super) fn new() -> (Self, mpsc::Receiver<Message>) {
+        let (sender, receiver) = mpsc::channel();
+        (Self { sender, places: Arc::new(Semaphore::new(QUEUE_LIMIT)) }, receiver)
+    }
+
+    /// Has the writer do one step, and waits for its answer until `deadline`.
+    ///
+    /// A caller that stops waiting does not cancel a step that is queued.
+    pub(super) async fn submit<T, F>(&self, deadline: Instant, kind: Kind, step: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut Table, Duration) -> Result<T, StoreError> + Send + 'static,
+    {
+        let place = match timeout_at(deadline, Arc::clone(&self.places).acquire_owned()).await {
+            Ok(Ok(place)) => place,
+            Ok(Err(_)) => return Err(closed()),
+            Err(_) => return Err(too_late()),
+        };
+        let (reply, answer) = oneshot::channel();
+        let claimed = Arc::new(AtomicBool::new(false));
+        let command = Command {
+            deadline: deadline.into_std(),
+            claimed: Arc::clone(&claimed),
+            place,
+            kind,
+            apply: Box::new(move |table| {
+                let result = table.and_then(|(table, now)| step(table, now));
+                Box::new(move |committed| {
+                    // A caller that has gone needs no answer.
+                    let _ = reply.send(committed.and(result));
+                })
+            }),
+        };
+        if self.sender.send(Message::Command(command)).is_err() {
+            return Err(closed());
+        }
+        match timeout_at(deadline, answer).await {
+            Ok(Ok(result)) => result,
+            Ok(Err(_)) => Err(StoreError::Unknown("the store stopped before it answered".to_owned())),
+            // Claiming the step keeps the writer from ever doing it, unless the writer was first.
+            Err(_) if !claimed.swap(true, Ordering::AcqRel) => Err(too_late()),
+            Err(_) => Err(StoreError::Unknown("the store did not answer before the deadline".to_owned())),
+        }
+    }
+
+    /// Takes nothing more, and has the writer stop once it has done what it was sent. Returns the news of that; its end without any
+    /// means that the writer has ended already, which is what was asked for.
+    pub(super) fn close(&self) -> oneshot::Receiver<()> {
+        self.places.close();
+        let (stopped, closed) = oneshot::channel();
+        let _ = self.sender.send(Message::Stop(stopped));
+        closed
+    }
+}
+
+/// That the store was closed before.
+pub(super) fn closed() -> StoreError {
+    StoreError::Unavailable("the store is closed".to_owned())
+}
+
+/// That a step was not begun in time.
+pub(super) fn too_late() -> StoreError {
+    StoreError::Unavailable("the store was too busy to begin in time; nothing was done".to_owned())
+}
