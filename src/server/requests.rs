@@ -29,6 +29,8 @@ struct Counts {
     /// The protocol of the first request; `None` before it.
     version: Option<Version>,
     begun: usize,
+    /// How many of those have been looked at.
+    seen: usize,
     in_flight: usize,
     /// When the last request in flight ended.
     quiet_since: Option<Instant>,
@@ -58,6 +60,12 @@ impl Requests {
     pub(super) fn are_answered_by_http1(&self) -> bool {
         let counts = self.counts();
         counts.in_flight == 0 && counts.version.is_some_and(|version| version <= Version::HTTP_11)
+    }
+
+    /// How many requests have begun, where one of them was not looked at yet.
+    pub(super) fn unseen(&self) -> Option<usize> {
+        let counts = self.counts();
+        (counts.seen < counts.begun).then_some(counts.begun)
     }
 
     /// Notes that the request after this many others is malformed.
@@ -109,6 +117,11 @@ impl InFlight {
         counts.in_flight += 1;
         counts.quiet_since = None;
         Self(Arc::clone(requests))
+    }
+
+    /// Notes that the request is being looked at.
+    pub(super) fn note_seen(&self) {
+        self.0.counts().seen += 1;
     }
 }
 

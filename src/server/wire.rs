@@ -47,8 +47,8 @@ pub(super) struct Wire {
     held_up: Option<Charge>,
     /// The task that wants to read while nothing can be written.
     reader: Option<Waker>,
-    /// Whether hyper was about to be told that the client sends nothing more.
-    end_is_told: bool,
+    /// For which of the requests hyper was not told yet that the client sends nothing more, by how many had begun.
+    end_held_back_for: usize,
 }
 
 impl Wire {
@@ -63,7 +63,7 @@ impl Wire {
             unread,
             held_up: None,
             reader: None,
-            end_is_told: false,
+            end_held_back_for: 0,
         }
     }
 
@@ -122,9 +122,13 @@ impl AsyncRead for Wire {
             let this = &mut *self;
             ready!(Pin::new(&mut this.stream).poll_read(context, buffer))?;
             // A client may send a request, and leave at once. hyper reads both in one go, and would drop the request before it
-            // is seen. So the end is told when hyper asks once more.
-            if buffer.filled().len() == before && !this.end_is_told {
-                this.end_is_told = true;
+            // is seen. So the end is told when hyper asks once more. Of one that was seen, and waits, it is told at once: its answer
+            // may be ready in the same moment, and no one is there to read it.
+            if buffer.filled().len() == before
+                && let Some(begun) = this.requests.unseen()
+                && begun != this.end_held_back_for
+            {
+                this.end_held_back_for = begun;
                 context.waker().wake_by_ref();
                 return Poll::Pending;
             }

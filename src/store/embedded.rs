@@ -118,7 +118,7 @@ pub struct EmbeddedStore {
 enum Way {
     /// By its writer.
     Queue(CommandQueue),
-    /// By whoever asks.
+    /// By each caller itself.
     AtOnce(Arc<AtOnce>),
 }
 

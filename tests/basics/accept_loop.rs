@@ -31,10 +31,11 @@ const GET_HANG: &[u8] = b"GET /hang HTTP/1.1\r\nHost: t\r\n\r\n";
 /// More than the kernel takes of an answer that nobody reads.
 const LARGE_BYTES: usize = 32 << 20;
 
-/// Handlers that never answer: how many began, and how many were dropped.
+/// Handlers that never answer: how many began, how often they were asked, and how many were dropped.
 #[derive(Default)]
 struct Hanging {
     begun: AtomicUsize,
+    asked: AtomicUsize,
     dropped: AtomicUsize,
 }
 
@@ -77,7 +78,11 @@ impl TestServer {
         let hang = async move || {
             state.begun.fetch_add(1, Ordering::SeqCst);
             let _on_drop = OnDrop(Arc::clone(&state));
-            std::future::pending::<()>().await;
+            std::future::poll_fn(|_| {
+                state.asked.fetch_add(1, Ordering::SeqCst);
+                Poll::<()>::Pending
+            })
+            .await;
         };
         let slow = async || {
             sleep(Duration::from_secs(1)).await;
@@ -265,6 +270,21 @@ async fn connections_beyond_the_cap_wait() {
     drop(first);
     let (_, body) = timeout(PATIENCE, read_response(&mut third)).await.unwrap().unwrap();
     assert_eq!(body, "ok");
+}
+
+/// An answer that is ready in the moment in which its client leaves would be nobody's: a lock that is handed on, for one.
+#[tokio::test]
+async fn a_handler_is_not_asked_again_once_its_client_has_left() {
+    let server = TestServer::start(settings(|_| {})).await;
+    for count in 1..=20 {
+        let mut client = server.connect().await;
+        client.write_all(GET_HANG).await.unwrap();
+        server.until_begun(count).await;
+        let asked = server.hanging.asked.load(Ordering::SeqCst);
+        drop(client);
+        server.until_dropped(count, PATIENCE).await;
+        assert_eq!(server.hanging.asked.load(Ordering::SeqCst), asked);
+    }
 }
 
 /// Taking back rests on this: a handler is dropped very soon after its client has left.

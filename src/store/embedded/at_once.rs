@@ -1,4 +1,4 @@
-//! A table that no file keeps: whoever asks does the step himself, as there is no commit to wait for and to share.
+//! A table that no file keeps: each caller does its own step, as there is no commit to wait for and to share.
 
 use std::fmt::{self, Formatter};
 use std::sync::{Arc, Mutex};
@@ -65,7 +65,7 @@ impl AtOnce {
         is_all
     }
 
-    /// Removes what has ended while no one asks, until the store is closed.
+    /// Removes what has ended while no step is asked for, until the store is closed.
     pub(super) fn tidy_until_closed(&self) {
         let mut pause = TIDY_EVERY;
         loop {

@@ -11,6 +11,8 @@ use bytes::Bytes;
 
 use super::life::Life;
 
+/// The longest rest of the lease of a result that came after its end: the mark of that.
+const LATE: Duration = Duration::from_millis(1);
 /// What one record takes in memory, its texts and its body aside. In the file it takes less.
 pub(super) const RECORD_BYTES: u64 = 850;
 
@@ -33,7 +35,7 @@ pub(super) struct Work {
     pub(super) fingerprint: Option<Fingerprint>,
     /// How long the result is to be kept, as the begin said.
     pub(super) keep: Keep,
-    /// The lease. Nothing is left of it where there is a result, or no worker.
+    /// The lease. Nothing is left of it where there is a result, or no worker; see [`Work::is_late`].
     pub(super) lease: Life,
     /// How long the record lives: for as long as the result is kept, or else for [`MEMORY`] beyond its lease.
     pub(super) life: Life,
@@ -67,6 +69,16 @@ impl Since {
 }
 
 impl Work {
+    /// The lease of what is done, either in time or after the end of the worker's lease.
+    pub(super) fn ended_lease(now: Duration, is_late: bool) -> Life {
+        Life { end: now, longest: if is_late { LATE } else { Duration::ZERO } }
+    }
+
+    /// Whether its result came after the end of the lease.
+    pub(super) fn is_late(&self) -> bool {
+        self.result.is_some() && !self.lease.longest.is_zero()
+    }
+
     /// Whether its worker's lease runs.
     pub(super) fn is_under_way(&self, now: Duration) -> bool {
         self.result.is_none() && !self.is_nobodys() && !self.lease.is_over(now)

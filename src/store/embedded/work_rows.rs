@@ -75,6 +75,11 @@ pub(super) fn read_work(
     if !has_result && !same_boot && life.is_over(now.boot) {
         life = Life::starting(now.boot, MEMORY);
     }
+    let mut lease_left = restored(lease, now, same_boot);
+    if has_result {
+        // Nothing is left of it, and its longest rest says whether the result was late.
+        lease_left.longest = Duration::from_millis(lease.0);
+    }
     let result = match result {
         None => None,
         Some((stored_ns, status, content_type)) => {
@@ -97,7 +102,7 @@ pub(super) fn read_work(
         earlier_fence: FencingToken::new(earlier_fence),
         fingerprint: fingerprint.map(|bytes| Fingerprint::from_bytes(*bytes)),
         keep: Keep::new(Duration::from_millis(keep_ms))?,
-        lease: restored(lease, now, same_boot),
+        lease: lease_left,
         life,
         result,
     };

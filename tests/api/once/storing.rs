@@ -5,7 +5,7 @@ use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 
 use super::{Pair, begin, begin_and_lapse, earlier, on_each_pair, state, store, sum, wait_there, way};
-use kit::{Answer, fresh_token};
+use kit::{Answer, Client, Gateway, fresh_token};
 
 on_each_pair!(
     of_many_who_begin_at_once_one_does_the_work,
@@ -116,8 +116,29 @@ async fn a_late_result_is_stored_if_nobody_took_over(pair: Pair) {
     let stored = store(&there, &token, "late").send().await.expect(200);
     assert_eq!((way(&stored), &stored.json()["late"]), ("stored-late", &true.into()));
     assert_eq!(stored.fencing_token(), worker.fencing_token());
+    let again = store(&here, &token, "late").send().await.expect(200);
+    assert_eq!((way(&again), &again.json()["late"]), ("stored-late", &true.into()));
     assert_eq!(begin(&here, "", &fresh_token()).send().await.expect(200).body, "late");
     here.patch("/once/k?ttl=1m").token(&token).send().await.expect_problem(409, "already-stored");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_keeps_that_a_result_was_late_and_that_another_was_not() {
+    let (directory, late, in_time) = (tempfile::tempdir().unwrap(), fresh_token(), fresh_token());
+    let file = directory.path().join("locks.redb");
+    for turn in 0..2 {
+        let mut gateway = Gateway::on_file(&file, &[]).await;
+        let client = Client::new(gateway.address);
+        if turn == 0 {
+            begin_and_lapse(&client, "", &late).await;
+            client.put("/once/other?ttl=1m").token(&in_time).send().await.expect(201);
+        }
+        assert_eq!(way(&store(&client, &late, "x").send().await.expect(200)), "stored-late");
+        let other = client.post("/once/other").token(&in_time).body("x").send().await.expect(200);
+        assert_eq!(way(&other), "stored");
+        gateway.signal("TERM");
+        assert!(gateway.exit_status().await.success());
+    }
 }
 
 async fn the_first_result_counts_and_a_repetition_of_it_is_answered_alike(pair: Pair) {

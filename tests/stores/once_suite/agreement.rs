@@ -172,8 +172,8 @@ impl<'a> Side<'a> {
         static NUMBER: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"FencingToken\((\d+)\)").unwrap());
         static LENGTH: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"(left|kept|age)_ms: (\d+)").unwrap());
         static OTHER: LazyLock<Regex> = LazyLock::new(|| {
-            // A store may remember what is over for longer than it must, and a repetition need not be told that it was late.
-            Regex::new(r"token: TokenHash\([^)]*\)|forgotten_in_ms: \d+|is_late: \w+").unwrap()
+            // A store may remember what is over for longer than it must.
+            Regex::new(r"token: TokenHash\([^)]*\)|forgotten_in_ms: \d+").unwrap()
         });
         let text = format!("{answer:?}");
         let text = NUMBER.replace_all(&text, |found: &Captures<'_>| {

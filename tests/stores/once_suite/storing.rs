@@ -104,6 +104,8 @@ async fn a_late_result_is_stored_where_nobody_came(scene: &AnyStore) {
     assert_eq!(worker.renew(LONG_MS).await, RenewedWork::LeaseOver);
     let (told, _, is_late) = stored(worker.store("late").await);
     assert_eq!((told, is_late), (number(&place), true));
+    // So is a repetition told.
+    assert!(stored(worker.store("late").await).2);
     let next = Person::new(scene, "k").result().await;
     assert_eq!((next.fencing_token, next.result), (number(&place), text("late")));
 }

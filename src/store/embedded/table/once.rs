@@ -106,7 +106,7 @@ impl Table {
                 true => Storing::Stored {
                     fencing_token: work.fence,
                     kept_ms: work.life.left_ms(now),
-                    is_late: false,
+                    is_late: work.is_late(),
                 },
                 false => Storing::Differs,
             };
@@ -119,7 +119,7 @@ impl Table {
         let stored = Since { at: now, before: Duration::ZERO };
         let done = Work {
             attempt: None,
-            lease: Life::starting(now, Duration::ZERO),
+            lease: Work::ended_lease(now, is_late),
             life,
             result: Some(StoredResult { stored, result: result.clone() }),
             ..work.clone()
