@@ -5,14 +5,14 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use futures_util::future::{self, BoxFuture, FutureExt, TryFutureExt};
 use redb::StorageBackend;
 use thiserror::Error;
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, oneshot};
 use tokio::task::yield_now;
 use tokio::time::Instant;
 
@@ -107,8 +107,6 @@ pub struct EmbeddedStore {
     /// What the last heartbeat that was answered was told.
     session: AtomicU64,
     cursors: CursorSeal,
-    /// Whether the last write came to the file, as the writer says.
-    is_writable: Arc<AtomicBool>,
     /// Of the writer, or of what removes what has ended; `None` where there is none.
     thread: Option<JoinHandle<()>>,
 }
@@ -161,7 +159,7 @@ impl EmbeddedStore {
         let hints = broadcast::Sender::new(MOST_HINTS);
         let table = Arc::new(AtOnce::new(settings, clock, hints.clone()));
         let tidied = table.clone();
-        let mut store = Self::reached(Way::AtOnce(table), hints, Arc::default());
+        let mut store = Self::reached(Way::AtOnce(table), hints);
         let thread = thread::Builder::new().name("store-tidier".to_owned());
         store.thread = Some(thread.spawn(move || tidied.tidy_until_closed()).map_err(OpenError::Thread)?);
         Ok(store)
@@ -192,23 +190,21 @@ impl EmbeddedStore {
     fn with(state: State, settings: EmbeddedSettings, clock: Arc<dyn Clock>) -> (Self, Writer) {
         let (queue, receiver) = CommandQueue::new();
         let hints = broadcast::Sender::new(MOST_HINTS);
-        let is_writable = Arc::new(AtomicBool::new(true));
         let writer = Writer {
             queue: receiver,
             settings,
             clock,
             hints: hints.clone(),
-            is_writable: Arc::clone(&is_writable),
+            is_writable: Arc::clone(&queue.is_writable),
             state,
             tidied: std::time::Instant::now(),
             pause: TIDY_EVERY,
         };
-        (Self::reached(Way::Queue(queue), hints, is_writable), writer)
+        (Self::reached(Way::Queue(queue), hints), writer)
     }
 
-    fn reached(way: Way, hints: broadcast::Sender<Hint>, is_writable: Arc<AtomicBool>) -> Self {
-        let (session, cursors) = (AtomicU64::new(0), CursorSeal::new());
-        Self { way, hints, session, cursors, is_writable, thread: None }
+    fn reached(way: Way, hints: broadcast::Sender<Hint>) -> Self {
+        Self { way, hints, session: AtomicU64::new(0), cursors: CursorSeal::new(), thread: None }
     }
 
     /// Gives the writer a thread.
@@ -216,6 +212,17 @@ impl EmbeddedStore {
         let thread = thread::Builder::new().name("store-writer".to_owned());
         store.thread = Some(thread.spawn(|| writer.run()).map_err(OpenError::Thread)?);
         Ok(store)
+    }
+
+    /// Takes no more steps. Returns what completes once those that were queued are done, where there is a queue.
+    fn stop(&self) -> Option<oneshot::Receiver<()>> {
+        match &self.way {
+            Way::Queue(queue) => Some(queue.close()),
+            Way::AtOnce(table) => {
+                table.close();
+                None
+            }
+        }
     }
 
     /// Has one step done, by `deadline`.
@@ -347,7 +354,7 @@ impl LockStore for EmbeddedStore {
 
     fn seems_ready(&self) -> BoxFuture<'_, bool> {
         let is_ready = match &self.way {
-            Way::Queue(_) => self.is_writable.load(Ordering::Relaxed),
+            Way::Queue(queue) => queue.is_writable.load(Ordering::Relaxed),
             Way::AtOnce(table) => table.is_sound(),
         };
         future::ready(is_ready).boxed()
@@ -363,9 +370,9 @@ impl LockStore for EmbeddedStore {
 
     fn close(&self) -> BoxFuture<'_, ()> {
         async {
-            match &self.way {
-                Way::Queue(queue) => drop(queue.close().await),
-                Way::AtOnce(table) => table.close(),
+            if let Some(stopped) = self.stop() {
+                // An error means that the writer has ended already, which is what was asked for.
+                let _ = stopped.await;
             }
         }
         .boxed()
@@ -374,11 +381,8 @@ impl LockStore for EmbeddedStore {
 
 impl Drop for EmbeddedStore {
     fn drop(&mut self) {
-        match &self.way {
-            // The writer may have been stopped before.
-            Way::Queue(queue) => drop(queue.close()),
-            Way::AtOnce(table) => table.close(),
-        }
+        // It may have been stopped before.
+        drop(self.stop());
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
             // If it panicked, that has been reported where it happened.

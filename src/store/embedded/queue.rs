@@ -61,6 +61,8 @@ pub(super) struct CommandQueue {
     sender: mpsc::Sender<Message>,
     /// One permit for each place in the queue, since the queue itself has no bound that can be waited for.
     places: Arc<Semaphore>,
+    /// Whether the last write came to the file, as the writer says.
+    pub(super) is_writable: Arc<AtomicBool>,
 }
 
 impl Command {
@@ -74,7 +76,8 @@ impl CommandQueue {
     /// A queue, and its other end.
     pub(super) fn new() -> (Self, mpsc::Receiver<Message>) {
         let (sender, receiver) = mpsc::channel();
-        (Self { sender, places: Arc::new(Semaphore::new(QUEUE_LIMIT)) }, receiver)
+        let (places, is_writable) = (Semaphore::new(QUEUE_LIMIT), AtomicBool::new(true));
+        (Self { sender, places: Arc::new(places), is_writable: Arc::new(is_writable) }, receiver)
     }
 
     /// Has the writer do one step, and waits for its answer until `deadline`.
@@ -117,8 +120,7 @@ impl CommandQueue {
         }
     }
 
-    /// Takes nothing more, and has the writer stop once it has done what it was sent. Returns the news of that; its end without any
-    /// means that the writer has ended already, which is what was asked for.
+    /// Takes nothing more, and has the writer stop once it has done what it was sent. Returns the news of that.
     pub(super) fn close(&self) -> oneshot::Receiver<()> {
         self.places.close();
         let (stopped, closed) = oneshot::channel();
