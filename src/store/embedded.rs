@@ -150,32 +150,36 @@ impl EmbeddedStore {
         settings: EmbeddedSettings,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, OpenError> {
-        let state = Self::read(Disk::on(storage), &settings, &*clock)?;
-        Self::start(Self::with(state, settings, clock))
+        Self::start(Self::without_thread(storage, settings, clock)?)
     }
 
     /// Makes an empty store that keeps nothing.
     pub fn in_memory(settings: EmbeddedSettings, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
-        let hints = broadcast::Sender::new(MOST_HINTS);
-        let table = Arc::new(AtOnce::new(settings, clock, hints.clone()));
-        let tidied = table.clone();
-        let mut store = Self::reached(Way::AtOnce(table), hints);
+        let (mut store, tidied) = Self::at_once(settings, clock);
         let thread = thread::Builder::new().name("store-tidier".to_owned());
         store.thread = Some(thread.spawn(move || tidied.tidy_until_closed()).map_err(OpenError::Thread)?);
         Ok(store)
     }
 
-    /// Opens the store on something else than a file, or on nothing, without a thread: it answers when its writer is had to work.
+    /// The same without a thread: what has ended is removed when the next step is asked for.
+    pub fn in_memory_without_thread(settings: EmbeddedSettings, clock: Arc<dyn Clock>) -> Self {
+        Self::at_once(settings, clock).0
+    }
+
+    /// Opens the store on something else than a file, without a thread: it answers when its writer is had to work.
     pub fn without_thread(
-        storage: Option<impl StorageBackend>,
+        storage: impl StorageBackend,
         settings: EmbeddedSettings,
         clock: Arc<dyn Clock>,
     ) -> Result<(Self, Writer), OpenError> {
-        let state = match storage {
-            Some(storage) => Self::read(Disk::on(storage), &settings, &*clock)?,
-            None => State::in_memory(&settings, &*clock),
-        };
+        let state = Self::read(Disk::on(storage), &settings, &*clock)?;
         Ok(Self::with(state, settings, clock))
+    }
+
+    fn at_once(settings: EmbeddedSettings, clock: Arc<dyn Clock>) -> (Self, Arc<AtOnce>) {
+        let hints = broadcast::Sender::new(MOST_HINTS);
+        let table = Arc::new(AtOnce::new(settings, clock, hints.clone()));
+        (Self::reached(Way::AtOnce(table.clone()), hints), table)
     }
 
     /// Reads what lies on a disk, and shows that it can be written.

@@ -207,15 +207,19 @@ impl Machine {
         let process = Process { disk: self.disk.clone(), number: file.process() };
         let failures = self.trouble().failures;
         let settings = EmbeddedSettings { mark_ttl: Store::File.mark_ttl(), ..EmbeddedSettings::default() };
+        let clock = Arc::new(self.clock.clone());
         // What has no file has at least its address for itself.
-        let (file, address) = if self.has_file { (Some(file), None) } else { (None, Some(file)) };
-        let opened = EmbeddedStore::without_thread(file, settings, Arc::new(self.clock.clone()));
+        let (opened, _address) = if self.has_file {
+            let opened = EmbeddedStore::without_thread(file, settings, clock);
+            (opened.map(|(store, writer)| (store, Some(writer))), None)
+        } else {
+            (Ok((EmbeddedStore::in_memory_without_thread(settings, clock), None)), Some(file))
+        };
         match opened {
             Ok((store, writer)) => {
                 self.clock.is_back();
                 let (disk, trouble, number) = (self.disk.clone(), self.trouble.clone(), process.number);
-                let running = Running { writer, disk, trouble, number, _address: address };
-                Ok(Some((store, process, running)))
+                Ok(Some((store, process, Running { writer, disk, trouble, number, _address })))
             }
             Err(_) if self.trouble().failures > failures || !self.disk.is_alive(process.number) => Ok(None),
             Err(error) => Err(format!("M1: the gateway does not start: {error}")),
@@ -227,9 +231,9 @@ impl Machine {
     }
 }
 
-/// A store's writer, and the disk that it waits for.
+/// A store's writer, where it has one, and the disk that it waits for.
 pub struct Running {
-    writer: Writer,
+    writer: Option<Writer>,
     disk: Disk,
     trouble: Arc<Mutex<Trouble>>,
     number: u32,
@@ -237,7 +241,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Has the writer work until it stops, or until its process is gone.
+    /// Works until the store stops, or until its process is gone.
     pub async fn run(self, gone: CancellationToken) {
         let (disk, number) = (self.disk.clone(), self.number);
         tokio::select! {
@@ -250,7 +254,9 @@ impl Running {
     }
 
     async fn work(self) {
-        let Self { mut writer, disk, trouble, number, _address } = self;
+        let Self { writer: Some(mut writer), disk, trouble, number, _address } = self else {
+            return std::future::pending().await;
+        };
         loop {
             sleep(TURN).await;
             let batch = writer.commit_queued();

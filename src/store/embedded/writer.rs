@@ -30,8 +30,7 @@ const PURGED_PER_CHANGE: usize = 2;
 pub(super) struct State {
     /// Everything that is on disk, but for a batch on its way there. It is the truth also while the file cannot be written.
     table: Table,
-    /// `None` for a store that keeps nothing.
-    kept: Option<Kept>,
+    kept: Kept,
 }
 
 /// Where the state is kept.
@@ -76,13 +75,6 @@ pub struct Batch {
 }
 
 impl State {
-    /// A state that is kept nowhere.
-    pub(super) fn in_memory(settings: &EmbeddedSettings, clock: &dyn Clock) -> Self {
-        let mut table = Table::new(settings.clone());
-        table.start_run(0, clock.wall());
-        Self { table, kept: None }
-    }
-
     /// The state that lies on a disk.
     pub(super) fn read(
         disk: Arc<Disk>,
@@ -92,13 +84,13 @@ impl State {
         let file = StoreFile::open(&disk, clock)?;
         let table = file.read(&disk, settings, clock)?;
         let kept = Kept { disk, batch: file.batch(), file: Some(file), unwritable: None };
-        Ok(Self { table, kept: Some(kept) })
+        Ok(Self { table, kept })
     }
 
     /// Writes what changed, or undoes it. Written even if nothing did, when opening: that shows that the file can be written.
     pub(super) fn save(&mut self, now: Moment) -> Result<(), StoreError> {
         let changes = self.table.take_changes();
-        let Some(kept) = &mut self.kept else { return Ok(()) };
+        let kept = &mut self.kept;
         let written = match &mut kept.file {
             Some(file) => file.write(&self.table, &changes, now).map(|()| kept.batch = file.batch()),
             None => Err(StoreError::Unavailable("the file is closed".to_owned())),
@@ -111,22 +103,16 @@ impl State {
         written
     }
 
-    /// Why nothing can be written at present, if so.
-    fn unwritable(&self) -> Option<&String> {
-        self.kept.as_ref().and_then(|kept| kept.unwritable.as_ref())
-    }
-
     /// After a failure: opens the file anew, and writes to it. Returns whether a batch in doubt is now certainly lost.
     fn reopen(&mut self, settings: &EmbeddedSettings, clock: &dyn Clock) -> bool {
-        let Some(kept) = &mut self.kept else { return false };
-        let found = match kept.recover(settings, clock) {
+        let found = match self.kept.recover(settings, clock) {
             Ok(found) => found,
             Err(reason) => {
-                kept.unwritable = Some(reason);
+                self.kept.unwritable = Some(reason);
                 return false;
             }
         };
-        kept.unwritable = None;
+        self.kept.unwritable = None;
         let is_lost = found.is_none();
         if let Some(table) = found {
             self.table = table;
@@ -190,7 +176,7 @@ impl Writer {
             self.pause = if self.tidy() { TIDY_EVERY } else { TIDY_ON_AFTER };
             self.tidied = Instant::now();
         }
-        self.is_writable.store(self.state.unwritable().is_none(), Ordering::Relaxed);
+        self.is_writable.store(self.state.kept.unwritable.is_none(), Ordering::Relaxed);
         if stopping.is_some() {
             self.finish(stopping);
             return None;
@@ -229,7 +215,7 @@ impl Writer {
     fn serve(&mut self, mut commands: Vec<Command>) -> (Result<(), StoreError>, Vec<(Answer, bool)>) {
         commands.sort_by_key(|command| command.kind != Kind::Look);
         let changes = commands.last().is_some_and(|command| command.kind != Kind::Look);
-        if changes && self.state.unwritable().is_some() {
+        if changes && self.state.kept.unwritable.is_some() {
             self.state.reopen(&self.settings, &*self.clock);
         }
         let now = self.clock.boot();
@@ -239,7 +225,7 @@ impl Writer {
                 command.refuse(too_late());
                 continue;
             }
-            if let (Kind::Change { .. }, Some(reason)) = (command.kind, self.state.unwritable()) {
+            if let (Kind::Change { .. }, Some(reason)) = (command.kind, &self.state.kept.unwritable) {
                 command.refuse(StoreError::Unavailable(reason.clone()));
                 continue;
             }
@@ -283,7 +269,7 @@ impl Writer {
     /// Removes some of what has ended, so that neither memory nor file grows with the keys that were ever used. Returns whether
     /// that was all.
     fn tidy(&mut self) -> bool {
-        if self.state.unwritable().is_some() {
+        if self.state.kept.unwritable.is_some() {
             return true;
         }
         let table = &mut self.state.table;

@@ -16,7 +16,7 @@ const MEBIBYTE: usize = 1024 * 1024;
 #[tokio::test]
 async fn a_batch_has_at_most_eight_mebibytes_of_results() {
     let settings = EmbeddedSettings::default();
-    let opened = EmbeddedStore::without_thread(None::<InMemoryBackend>, settings, Arc::new(SystemClock));
+    let opened = EmbeddedStore::without_thread(InMemoryBackend::new(), settings, Arc::new(SystemClock));
     let Ok((store, mut writer)) = opened else { panic!("no store") };
     let deadline = Instant::now() + Duration::from_secs(60);
     let Ok(key) = LockKey::parse(b"k") else { panic!("a bad key") };
