@@ -674,6 +674,16 @@ fn wrong_runs_are_found_by_what_strangers_see() {
     assert_eq!(judge(vec![acquire("a", "~a", (0, 10), Answer::TokenReleased)]), [""; 0]);
     let made = vec![acquire("a", "~a", (0, 10), granted(5)), acquire("b", "~a", (1_500, 1_510), granted(6))];
     assert_eq!(judge(made), ["I8"]);
+    // What a gateway may have renewed meanwhile, which no client heard of, makes a lease longer, and is no other grant.
+    let late = |token| {
+        let mut unheard = renew("r", token, (0, 10), lost());
+        unheard.action = Action::Renew { ttl_ms: 1_000 };
+        let holder = Holder { left_ms: 950, ..holder("a", 5) };
+        let seen = look((100, 110), Answer::Held { holder, yours: None });
+        judge(vec![acquire("a", "~a", (0, 10), granted(5)), unheard, seen])
+    };
+    assert_eq!(late("~a"), [""; 0]);
+    assert_eq!(late("another"), ["I6"]);
     // Who holds the lock is told, by the first answer to a release, that it does not.
     for answer in [Answer::NotHeld, Answer::HeldByAnother(None)] {
         let denied = vec![acquire("a", "~a", (0, 10), granted(5)), release("r", "~a", (20, 30), answer)];

@@ -71,6 +71,14 @@ impl Book {
         operation.clone()
     }
 
+    /// A gateway may have done something that no client hears of, for this token.
+    pub fn unheard(&self, at: usize, token: Option<&String>) {
+        self.finish(at, None);
+        let mut pages = self.0.lock().unwrap();
+        let its_own = &mut pages.history.operations[at].token;
+        *its_own = its_own.take().or(token.cloned());
+    }
+
     /// A client was told something that it did not ask for.
     pub fn told(&self, request: &Request, start_us: u64, reply: Reply) -> usize {
         let ((at, _), said_at_us) = (self.begin(request), reply.said_at_us);

@@ -125,10 +125,12 @@ impl Client {
         let replies = timeout(patience, answer).await.ok().and_then(Result::ok);
         drop(stays);
         let mut replies = replies.unwrap_or_default().into_iter();
-        let told =
+        let told: Vec<_> =
             written.into_iter().map(|at| self.world.book.finish(at, replies.next().flatten())).collect();
+        // They are for the token that the gateway made, too.
+        let token = told.iter().find_map(|told| told.token.as_ref());
         for at in unheard {
-            self.world.book.finish(at, None);
+            self.world.book.unheard(at, token);
         }
         told
     }

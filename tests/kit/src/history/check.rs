@@ -381,7 +381,8 @@ impl Case<'_> {
             if operation.answer == Answer::TokenReleased && !is_made && !was_released() {
                 found.add("I8", "nobody released the token", operation);
             }
-            if matches!(operation.answer, Answer::Granted { .. }) && is_made && earlier(|_| true) {
+            let is_new = matches!(operation.answer, Answer::Granted { .. });
+            if is_new && is_made && earlier(Operation::is_acquire) {
                 found.add("I8", "a token of the server's was granted again", operation);
             }
         }
