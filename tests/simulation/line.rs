@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kit::history::{Action, Answer};
+use kit::history::{Action, Answer, Terms};
 use tokio::time::{Instant, sleep};
 
 use crate::gateways::{Reply, Request};
@@ -100,12 +100,15 @@ impl Line {
         Place { who, comer, acquires }
     }
 
-    /// A connection asks for a lock, which may wait. It is not judged itself.
+    /// A connection asks for a lock, or a request for several, and may wait. They are not judged themselves, but others wait behind
+    /// them, and behind the places that they keep.
     pub fn knows(&self, request: &Request) {
         if let Some(token) = &request.token {
-            let mut pages = self.0.lock().unwrap();
-            let known = pages.tokens.entry((request.key.clone(), token.clone()));
-            known.or_insert(Known::from(Instant::now())).came += 1;
+            let (mut pages, now) = (self.0.lock().unwrap(), Instant::now());
+            let known = pages.tokens.entry((request.key.clone(), token.clone())).or_insert(Known::from(now));
+            known.came += 1;
+            known.slots = request.terms.slots.unwrap_or(1);
+            known.may_stand_until = Some(now + request.wait + TICKETS_LAST_AT_MOST);
         }
     }
 
@@ -200,6 +203,21 @@ impl Place {
             }
         }
     }
+}
+
+/// A test: others wait behind the place of one who asked for several locks at once, and do not wait in vain.
+pub fn who_asks_for_several_has_a_place_in_line() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.unwrap().block_on(async {
+        let (line, key, wait) = (Line::default(), "pool-a-0".to_owned(), Duration::from_secs(5));
+        let (id, token) = ("1.1".to_owned(), Some("token-1.1".to_owned()));
+        let (action, terms) = (Action::Acquire { ttl_ms: 1_000 }, Terms::default());
+        line.knows(&Request { id, key: key.clone(), token, action, wait, terms });
+        sleep(wait + TICKETS_LAST).await;
+        assert_eq!(line.least_slots(&key), 1);
+        sleep(TICKETS_LAST_AT_MOST - TICKETS_LAST).await;
+        assert_eq!(line.least_slots(&key), u16::MAX);
+    });
 }
 
 /// Says so if at least so many of these still wait a little later.
