@@ -28,7 +28,7 @@ const PURGED_PER_CHANGE: usize = 2;
 
 /// The committed state, and the file that holds it.
 pub(super) struct State {
-    /// Everything that is on disk, but for a batch on its way there. It is the truth also while the file cannot be written.
+    /// Everything that is on disk, but for a batch on its way there.
     table: Table,
     kept: Kept,
 }
@@ -42,6 +42,8 @@ struct Kept {
     batch: u64,
     /// Why the file cannot be written at present, if it cannot.
     unwritable: Option<String>,
+    /// Whether it may hold changes that were undone. Then the table may be wrong.
+    is_in_doubt: bool,
 }
 
 /// The one that changes a store. It works in a thread of its own, or where it is called.
@@ -83,7 +85,7 @@ impl State {
     ) -> Result<Self, OpenError> {
         let file = StoreFile::open(&disk, clock)?;
         let table = file.read(&disk, settings, clock)?;
-        let kept = Kept { disk, batch: file.batch(), file: Some(file), unwritable: None };
+        let kept = Kept { disk, batch: file.batch(), file: Some(file), unwritable: None, is_in_doubt: false };
         Ok(Self { table, kept })
     }
 
@@ -97,10 +99,17 @@ impl State {
         };
         if let Err(error) = &written {
             // The writer answers only what is certainly on disk. After a failure redb refuses to go on.
+            kept.is_in_doubt = matches!(error, StoreError::Unknown(_)) && !changes.is_empty();
             self.table.undo(changes);
             (kept.file, kept.unwritable) = (None, Some(error.to_string()));
         }
         written
+    }
+
+    /// Why such a step cannot be done at present, if so.
+    fn obstacle(&self, kind: Kind) -> Option<&String> {
+        let is_answered = kind == Kind::Look && !self.kept.is_in_doubt;
+        self.kept.unwritable.as_ref().filter(|_| !is_answered)
     }
 
     /// After a failure: opens the file anew, and writes to it. Returns whether a batch in doubt is now certainly lost.
@@ -112,7 +121,7 @@ impl State {
                 return false;
             }
         };
-        self.kept.unwritable = None;
+        (self.kept.unwritable, self.kept.is_in_doubt) = (None, false);
         let is_lost = found.is_none();
         if let Some(table) = found {
             self.table = table;
@@ -214,8 +223,7 @@ impl Writer {
     /// of this batch needs no commit.
     fn serve(&mut self, mut commands: Vec<Command>) -> (Result<(), StoreError>, Vec<(Answer, bool)>) {
         commands.sort_by_key(|command| command.kind != Kind::Look);
-        let changes = commands.last().is_some_and(|command| command.kind != Kind::Look);
-        if changes && self.state.kept.unwritable.is_some() {
+        if commands.last().is_some_and(|last| self.state.obstacle(last.kind).is_some()) {
             self.state.reopen(&self.settings, &*self.clock);
         }
         let now = self.clock.boot();
@@ -225,7 +233,7 @@ impl Writer {
                 command.refuse(too_late());
                 continue;
             }
-            if let (Kind::Change { .. }, Some(reason)) = (command.kind, &self.state.kept.unwritable) {
+            if let Some(reason) = self.state.obstacle(command.kind) {
                 command.refuse(StoreError::Unavailable(reason.clone()));
                 continue;
             }

@@ -58,6 +58,12 @@ impl TestClock {
         Self(Arc::new(Mutex::new(times)))
     }
 
+    pub(super) fn sleep(&self, time: Duration) {
+        let mut times = self.0.lock().unwrap();
+        times.boot += time;
+        times.wall += time;
+    }
+
     pub(super) fn reboot(&self) {
         let mut times = self.0.lock().unwrap();
         times.boot = Duration::from_secs(7);
@@ -116,10 +122,7 @@ impl Machine {
 
     /// Time passes, on both clocks.
     fn pass(&self, time: Duration) {
-        self.times(|times| {
-            times.boot += time;
-            times.wall += time;
-        });
+        self.clock.sleep(time);
     }
 
     fn set(&self, set: Set) {

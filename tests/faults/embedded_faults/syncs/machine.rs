@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore, OpenError};
 use sim::{Access, Disk, Outcome};
@@ -65,6 +66,11 @@ impl Machine {
     pub(super) fn cut_power(&self) {
         self.disk.cut_power();
         self.clock.reboot();
+    }
+
+    /// Lets time pass.
+    pub(super) fn sleep(&self, time: Duration) {
+        self.clock.sleep(time);
     }
 
     pub(super) fn syncs(&self) -> usize {

@@ -136,13 +136,17 @@ impl History {
         assert!(told.is_ok() || !was_sound, "{told:?}");
     }
 
-    /// Looks at each record, which changes nothing and needs no disk, and holds that against what was told.
+    /// Looks at each record, which is answered unless it is not known what the disk has, and holds that against what was told.
     async fn look(&mut self) {
         for number in 0..KEYS {
             let stranger = LeaseToken::generate().record_hash();
             // It changes nothing, but it is refused for as long as it is not known what the file holds.
             let told = self.ask(Self::begin(key(number), stranger, true)).await;
-            let view = self.ask(LookAtRecord { key: key(number), token: None }).await.unwrap();
+            let was_sound = self.machine.is_sound();
+            let view = match self.ask(LookAtRecord { key: key(number), token: None }).await {
+                Err(StoreError::Unavailable(_)) if !was_sound => continue,
+                view => view.unwrap(),
+            };
             let candidates = self.possible[number].clone();
             let is_so = |fate: &Fate| match (fate, &view) {
                 (Fate::None, None) => true,
@@ -170,10 +174,8 @@ impl History {
             let found = candidates.iter().rposition(is_so);
             let found =
                 found.unwrap_or_else(|| panic!("{number} is {view:?} and {told:?}, not {candidates:?}"));
-            // Once it was seen to be so, it was told. Of what is in doubt, what was before may be seen until the file is read.
-            if found > 0 || told.is_ok() {
-                self.possible[number] = vec![candidates[found].clone()];
-            }
+            // Once it was seen to be so, it was told.
+            self.possible[number] = vec![candidates[found].clone()];
             if let (Fate::Working(_, fence, _), Some(view)) = (&mut self.possible[number][0], &view) {
                 *fence = Some(view.place.lease.fencing_token);
             }
