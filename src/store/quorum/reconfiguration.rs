@@ -11,8 +11,8 @@ use super::member_status::{MemberStatus, RecordKind};
 use super::membership::Membership;
 use super::scripts;
 
-/// How long a server is seen without its record before it goes into quarantine: at the first start another gateway may be
-/// about to write it.
+/// How long a server is seen without its record before it goes into quarantine, where no quorum is known: at the first start
+/// another gateway may be about to write it.
 const LOOK_AGAIN: Duration = Duration::from_millis(900);
 
 /// What each server was seen to remember, or why it could not be asked.
@@ -66,9 +66,11 @@ impl Membership {
                 RecordKind::Earlier => !self.was_in(&status.members, index) || self.is_settled(&statuses),
                 RecordKind::Current | RecordKind::Later | RecordKind::Differs => false,
             };
-            if is_stranger && status.first_at.elapsed() >= LOOK_AGAIN && self.may_join(&statuses) {
-                // One that once was part of a quorum is not new, even if it no longer knows.
-                let was_born = self.has_been.load(Ordering::Relaxed);
+            // One that once was part of a quorum is not new, even if it no longer knows. That has to be written before a gateway that
+            // has just started finds nothing but servers that know nothing.
+            let was_born = self.has_been.load(Ordering::Relaxed);
+            let is_due = was_born || status.first_at.elapsed() >= LOOK_AGAIN;
+            if is_stranger && is_due && self.may_join(&statuses) {
                 self.change(index, status, Change::Join { was_born }).await;
             }
             let is_over = status.is_in_quarantine() && status.quarantine_left(longest_ms).is_zero();

@@ -72,6 +72,26 @@ async fn new_nodes_serve_as_soon_as_the_last_one_is_there() {
     .await;
 }
 
+/// A gateway that knew them says so before one that has just started may take them for new.
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_that_are_all_flushed_are_not_new_while_a_gateway_knew_them() {
+    let mut quorum = Quorum::start(3).await;
+    let put = async |gateway: &Gateway| Client::new(gateway.address).put("/locks/k?ttl=30s").send().await;
+    let first = quorum.gateway(&[]).await;
+    all_grant(std::slice::from_ref(&first), Instant::now()).await;
+    put(&first).await.expect(201);
+    for node in &mut quorum.nodes {
+        let _: () = node.command(&["FLUSHALL"]).await;
+    }
+    // That is how it learns of it.
+    put(&first).await.expect(503);
+    let second = quorum.gateway(&[]).await;
+    let late = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < late {
+        put(&second).await.expect(503);
+    }
+}
+
 /// Nothing can have been forgotten.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_first_start_warns_of_nothing_and_names_each_server() {
