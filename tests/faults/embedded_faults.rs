@@ -3,4 +3,5 @@
 mod clock;
 mod disk;
 mod kills;
+mod place;
 mod syncs;

@@ -4,7 +4,7 @@
 //! later sync writes it. So nothing is trusted after one, nor at a start, since the process before may have seen one, until
 //! all that is read has been written once more, and synced.
 
-use std::fs::{File, OpenOptions, Permissions, TryLockError};
+use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, ErrorKind};
 use std::ops::Bound;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -73,13 +73,23 @@ impl Disk {
         &self.path
     }
 
+    /// That the file is still where it was opened. What else stands there, or will, is another gateway's.
+    pub(super) fn check_place(&self) -> io::Result<()> {
+        let Some(file) = &self.file else { return Ok(()) };
+        let opened = file.metadata()?;
+        match fs::metadata(&self.path) {
+            Ok(there) if (there.dev(), there.ino()) == (opened.dev(), opened.ino()) => Ok(()),
+            // What cannot be looked at is not known to be gone.
+            Err(error) if error.kind() != ErrorKind::NotFound => Ok(()),
+            _ => Err(io::Error::other(
+                "it has been moved, removed or replaced: put it back, or restart the gateway",
+            )),
+        }
+    }
+
     /// Sees to it that all that is read is on disk. To write again what is there already does no harm where that is cut short.
     pub(super) fn settle(&self) -> io::Result<()> {
-        if let Some(file) = &self.file
-            && file.metadata()?.nlink() == 0
-        {
-            return Err(io::Error::new(ErrorKind::NotFound, "it has been removed"));
-        }
+        self.check_place()?;
         if !self.is_doubtful.load(Ordering::Acquire) {
             return Ok(());
         }

@@ -42,7 +42,7 @@ struct Kept {
     batch: u64,
     /// Why the file cannot be written at present, if it cannot.
     unwritable: Option<String>,
-    /// Whether it may hold changes that were undone. Then the table may be wrong.
+    /// Whether the table may be wrong: the file may hold changes that were undone, or is not where it was.
     is_in_doubt: bool,
 }
 
@@ -92,18 +92,29 @@ impl State {
     /// Writes what changed, or undoes it. Written even if nothing did, when opening: that shows that the file can be written.
     pub(super) fn save(&mut self, now: Moment) -> Result<(), StoreError> {
         let changes = self.table.take_changes();
+        let is_in_place = self.check_place();
         let kept = &mut self.kept;
-        let written = match &mut kept.file {
+        let written = is_in_place.and_then(|()| match &mut kept.file {
             Some(file) => file.write(&self.table, &changes, now).map(|()| kept.batch = file.batch()),
             None => Err(StoreError::Unavailable("the file is closed".to_owned())),
-        };
+        });
         if let Err(error) = &written {
             // The writer answers only what is certainly on disk. After a failure redb refuses to go on.
-            kept.is_in_doubt = matches!(error, StoreError::Unknown(_)) && !changes.is_empty();
+            kept.is_in_doubt |= matches!(error, StoreError::Unknown(_)) && !changes.is_empty();
             self.table.undo(changes);
             (kept.file, kept.unwritable) = (None, Some(error.to_string()));
         }
         written
+    }
+
+    /// Closes the file if it is not where it was opened.
+    fn check_place(&mut self) -> Result<(), StoreError> {
+        let Kept { disk, file, unwritable, is_in_doubt, .. } = &mut self.kept;
+        disk.check_place().map_err(|error| {
+            let text = format!("the file cannot be written: {error}");
+            (*file, *unwritable, *is_in_doubt) = (None, Some(text.clone()), true);
+            StoreError::Unavailable(text)
+        })
     }
 
     /// Why such a step cannot be done at present, if so.
@@ -267,7 +278,7 @@ impl Writer {
         let purged = (PURGED_PER_CHANGE * changed).clamp(LEAST_PURGED, MOST_PURGED);
         self.state.table.purge(now.boot, purged);
         let Err(error) = self.state.save(now) else { return Ok(()) };
-        tracing::error!(reason = %error, "the store failed: nothing is granted until it works again");
+        log_failure(&error);
         match (error, self.state.reopen(&self.settings, &*self.clock)) {
             (StoreError::Unknown(reason), true) => Err(StoreError::Unavailable(reason)),
             (error, _) => Err(error),
@@ -278,6 +289,10 @@ impl Writer {
     /// that was all.
     fn tidy(&mut self) -> bool {
         if self.state.kept.unwritable.is_some() {
+            return true;
+        }
+        if let Err(error) = self.state.check_place() {
+            log_failure(&error);
             return true;
         }
         let table = &mut self.state.table;
@@ -303,6 +318,10 @@ impl Writer {
             let _ = stopped.send(());
         }
     }
+}
+
+fn log_failure(error: &StoreError) {
+    tracing::error!(reason = %error, "the store failed: nothing is granted until it works again");
 }
 
 #[cfg(test)]

@@ -1,0 +1,96 @@
+//! A file that is moved away, removed or replaced while its gateway runs: what stands there is another gateway's.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use kit::{Answer, Client, Gateway, eventually, fresh_token};
+use tempfile::TempDir;
+
+struct Scene {
+    directory: TempDir,
+    gateway: Gateway,
+    token: String,
+}
+
+impl Scene {
+    /// A gateway that has granted a lock.
+    async fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let gateway = gateway_on(&directory.path().join("locks.redb")).await;
+        let scene = Self { directory, gateway, token: fresh_token() };
+        scene.put("held").await.expect(201);
+        scene
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    async fn put(&self, key: &str) -> Answer {
+        let client = Client::new(self.gateway.address);
+        client.put(&format!("/locks/{key}?ttl=1h")).token(&self.token).send().await
+    }
+
+    /// Nothing is granted any more, nothing is told, and it says why.
+    async fn knows(&self) {
+        let client = Client::new(self.gateway.address);
+        let refused = self.put("another").await.expect(503);
+        let detail = refused.json()["detail"].to_string();
+        assert!(detail.contains("moved, removed or replaced"), "{detail}");
+        client.get("/locks/held").send().await.expect(503);
+        client.get("/locks").send().await.expect(503);
+        client.get("/readyz").send().await.expect(503);
+        assert!(self.gateway.log().iter().any(|line| line.contains("moved, removed or replaced")));
+    }
+}
+
+async fn gateway_on(file: &Path) -> Gateway {
+    Gateway::start(&["--store", &format!("file:{}", file.display())]).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_whose_file_was_removed_grants_nothing_beside_its_successor() {
+    let scene = Scene::start().await;
+    fs::remove_file(scene.path("locks.redb")).unwrap();
+    let successor = gateway_on(&scene.path("locks.redb")).await;
+    Client::new(successor.address).put("/locks/another").send().await.expect(201);
+    scene.knows().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_whose_file_was_replaced_grants_nothing() {
+    let scene = Scene::start().await;
+    fs::copy(scene.path("locks.redb"), scene.path("copy")).unwrap();
+    fs::rename(scene.path("copy"), scene.path("locks.redb")).unwrap();
+    scene.knows().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_whose_file_was_moved_away_works_again_when_it_is_back() {
+    let scene = Scene::start().await;
+    fs::rename(scene.path("locks.redb"), scene.path("aside")).unwrap();
+    scene.knows().await;
+    fs::rename(scene.path("aside"), scene.path("locks.redb")).unwrap();
+    scene.put("held").await.expect(200);
+    scene.put("another").await.expect(201);
+}
+
+/// Also one that is asked for nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_gateway_notices_that_its_file_was_removed() {
+    let scene = Scene::start().await;
+    fs::remove_file(scene.path("locks.redb")).unwrap();
+    let says_so = |line: &String| line.contains("moved, removed or replaced");
+    eventually("it says so", async || scene.gateway.log().iter().any(says_so)).await;
+}
+
+/// One that is reached by a link is where it was for as long as the link leads to it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_link_to_a_file_is_no_other_file() {
+    let scene = Scene::start().await;
+    drop(scene.gateway);
+    let (file, link) = (scene.directory.path().join("locks.redb"), scene.directory.path().join("link"));
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    let gateway = gateway_on(&link).await;
+    Client::new(gateway.address).put("/locks/another").send().await.expect(201);
+}
