@@ -215,6 +215,14 @@ impl Caller {
         Permit::take(&holder.key.uses.holds, holder.entry()?.max_holds.unwrap_or(shares.holds))
     }
 
+    /// How many locks one request of the key can be granted at most, whatever it has otherwise.
+    pub fn most_locks(&self, shares: &Shares) -> usize {
+        let entry = self.0.as_ref().and_then(|holder| holder.entry());
+        entry.map_or(usize::MAX, |entry| {
+            entry.max_holds.unwrap_or(shares.holds).min(entry.max_locks.unwrap_or(shares.locks))
+        })
+    }
+
     /// How many locks count for the key, and how many may; `None` if locks are not counted.
     pub fn locks(&self, shares: &Shares) -> Option<(Arc<AtomicUsize>, usize)> {
         let holder = self.0.as_ref()?;

@@ -249,7 +249,7 @@ func (c *Client) take(ctx context.Context, lease *Lease, o Options, query url.Va
 	for _, kind := range []error{ErrLost, ErrRefused, ErrUnavailable} {
 		isOver = isOver || errors.Is(err, kind)
 	}
-	if !isOver && (o.Wait > 0 || !errors.Is(err, ErrBusy)) { // A grant that it was not told of is released.
+	if !isOver && (o.Wait > 0 || len(lease.Keys) > 1 || !errors.Is(err, ErrBusy)) { // What it was not told of.
 		_ = c.leave(lease, true)
 	}
 	return err

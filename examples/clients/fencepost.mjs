@@ -141,7 +141,7 @@ export class Fencepost {
       // If it waited, the lease began later. The same request says when it ends.
       return !grant.wasReplayed && now() - sentAt > ttlMs / 3 ? await put(this.tryForMs) : [sentAt, grant];
     } catch (error) { // It leaves the wait queue, and releases a grant that it was not told of.
-      const harmless = [Lost, Refused, Unavailable, Abandoned, ...(waitMs ? [] : [Busy])];
+      const harmless = [Lost, Refused, Unavailable, Abandoned, ...(waitMs || Array.isArray(key) ? [] : [Busy])];
       if (!harmless.some((kind) => error instanceof kind)) await this.leave(more.path, key, token).catch(() => {});
       throw error;
     }

@@ -162,7 +162,7 @@ class Fencepost:
             return sent, grant
         except (Lost, Refused, Unavailable, Abandoned): raise
         except BaseException as error:  # It leaves the wait queue, and releases a grant that it was not told of.
-            if wait_s or not isinstance(error, Busy):
+            if wait_s or not isinstance(error, Busy) or not isinstance(key, str):
                 with suppress(Exception): self._leave(path, key, token)
             raise
 

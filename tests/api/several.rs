@@ -138,7 +138,8 @@ async fn each_lock_needs_its_right_and_counts_for_its_key() {
     let mut keys = KeysFile::new();
     let narrow = keys.add("narrow", "prefixes = [\"a/\"]\nallow = [\"acquire\"]");
     let slow = keys.add("slow", "every_key = true\nallow = [\"acquire\"]\nrate = 0.001\nburst = 3");
-    let few = keys.add("few", "every_key = true\nallow = [\"acquire\"]\nmax_locks = 2\nmax_holds = 3");
+    let few = keys.add("few", "every_key = true\nallow = [\"acquire\"]\nmax_locks = 2");
+    let holds = keys.add("holds", "every_key = true\nallow = [\"acquire\"]\nmax_holds = 2");
     let all = keys.add_for_all("all", "\"acquire\", \"inspect\"");
     keys.write();
     let [flag, path] = keys.flag();
@@ -157,9 +158,25 @@ async fn each_lock_needs_its_right_and_counts_for_its_key() {
     assert_eq!(client.get("/locks/2").key(&all).send().await.status, 404);
     assert_eq!(left(&client.put("/lock?key=2&key=3").key(&slow).send().await.expect(201)), "r=0");
     // The share of locks is looked at before each, and the share of holds before the first.
-    let full = client.put("/lock?key=5&key=6&key=7").key(&few).send().await;
+    let before = client.put("/locks/5").key(&few).send().await.expect(201);
+    let full = client.put("/lock?key=6&key=7").key(&few).send().await;
     assert_eq!(full.expect_problem(429, "too-many-locks").json()["key"], json!("7"));
-    client.put("/lock?key=5&key=6&key=7&key=8").key(&few).send().await.expect_problem(429, "too-many-holds");
+    client.delete("/locks/5").key(&few).token(&before.token()).send().await.expect(204);
+    let hold = client.call("POST", "/hold?key=h").key(&holds).open().await;
+    client.put("/lock?key=6&key=7").key(&holds).send().await.expect_problem(429, "too-many-holds");
+    drop(hold);
+    // What could never be granted is told so.
+    for key in [&few, &holds] {
+        for request in [client.put("/lock?key=6&key=7&key=8"), client.call("POST", "/hold?key=6&key=7&key=8")]
+        {
+            let never = request.key(key).send().await.expect_problem(400, "bad-parameter");
+            let detail = "this request names 3 keys, and this API key may have 2 locks at once";
+            assert_eq!(
+                (&never.json()["parameter"], &never.json()["detail"]),
+                (&json!("key"), &json!(detail))
+            );
+        }
+    }
     eventually("nothing counts any more", async || {
         client.put("/lock?key=5&key=6").key(&few).send().await.status == 201
     })

@@ -43,6 +43,11 @@ pub(super) fn keys_of<Q>(call: &LockCall<Q>) -> Vec<LockKey> {
 
 /// Counts each of several locks as one that a connection holds: the gateway keeps them for the request.
 pub(super) fn permits_of(app: &AppState, caller: &Caller, locks: usize) -> Result<Vec<Permit>, Problem> {
+    let most = caller.most_locks(&app.limits.shares);
+    if locks > most {
+        let text = format!("this request names {locks} keys, and this API key may have {most} locks at once");
+        return Err(bad_parameter("key", text));
+    }
     (0..locks).map(|_| caller.hold(&app.limits.shares).ok_or_else(key_holds_too_many)).collect()
 }
 

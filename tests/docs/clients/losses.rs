@@ -1,12 +1,13 @@
 //! When clients say that a lease is lost: as soon as they can know, whatever else is to be done.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use super::answers::{GRANT, Pretender, answer};
 use super::workshop::{self, Kind};
 use super::{Scene, gateway, url};
+use kit::eventually;
 use kit::proxy::Fate;
 
 with_each!(
@@ -14,6 +15,7 @@ with_each!(
     a_lease_that_nobody_can_renew_is_lost_in_time,
     a_loss_is_told_though_the_release_is_not_answered,
     the_loss_of_a_lease_that_is_shorter_than_asked_is_told_when_it_ends,
+    of_several_locks_none_is_left_by_an_answer_that_was_lost,
 );
 
 async fn a_lease_that_nobody_can_renew_is_lost_in_time(kind: Kind) {
@@ -90,4 +92,25 @@ async fn the_loss_of_a_lease_is_told_where_python_has_no_thread_left_to_renew_it
         let said = workshop::run(command.env("FENCEPOST_URL", url(&gateway))).await;
         assert_eq!(said.trim(), "told True");
     }
+}
+
+/// The first answer is lost, and one of the locks with it. The other is not left behind.
+async fn of_several_locks_none_is_left_by_an_answer_that_was_lost(kind: Kind) {
+    let scene = Scene::start().await;
+    let (puts, is_over) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    let (count, passes) = (puts.clone(), is_over.clone());
+    scene.proxy.set_policy(move |message| match message.starts_with(b"PUT") {
+        true if count.fetch_add(1, Ordering::SeqCst) == 0 => Fate::CutAfter,
+        true if !passes.load(Ordering::SeqCst) => Fate::CutBefore,
+        _ => Fate::Pass,
+    });
+    let mut client = scene.client(kind).await;
+    client.begins("both j k 300 0").await;
+    let held = async |key: &str| scene.look.get(&format!("/locks/{key}")).send().await.status == 200;
+    eventually("it asks again", async || puts.load(Ordering::SeqCst) > 1 && held("k").await).await;
+    scene.look.delete("/locks/k?force=true").send().await.expect(204);
+    scene.look.put("/locks/k?ttl=5m").send().await.expect(201);
+    is_over.store(true, Ordering::SeqCst);
+    assert_eq!(client.says().await, "busy");
+    assert!(!held("j").await && held("k").await);
 }
