@@ -247,10 +247,10 @@ impl Client {
         let mut ms = |most: u64| Duration::from_millis(self.random.random_range(1..=most));
         let (mut before, mut after, notices) = (ms(2), ms(2), ms(20));
         if self.happens("request late", 0.02) {
-            before = Duration::from_millis(self.random.random_range(0..2_000));
+            before = Duration::from_millis(self.random.random_range(1..2_000));
         }
         if self.happens("answer late", 0.02) {
-            after = Duration::from_millis(self.random.random_range(0..2_000));
+            after = Duration::from_millis(self.random.random_range(1..2_000));
         }
         let notices = (!self.happens("departure hidden", 0.2)).then_some(notices);
         let loses_request = self.happens("request lost", 0.02);
