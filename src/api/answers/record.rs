@@ -4,12 +4,12 @@ use axum::body::Body;
 use axum::http::header::{
     CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS,
 };
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{JSON, expiry, insert_fencing_token, json, time_ago, with_grant_headers};
+use super::{JSON, USUAL_HEADERS, expiry, insert_fencing_token, json, time_ago, with_grant_headers};
 use crate::api::headers::{
     CORP, ONCE, ONCE_CONTENT_TYPE, ONCE_EARLIER, ONCE_KEPT_UNTIL, ONCE_STATUS, ONCE_STORED_AT,
 };
@@ -218,35 +218,34 @@ pub(crate) fn stored(key: &LockKey, fencing_token: FencingToken, kept_ms: u64, l
 pub(crate) fn replay(stored: Stored) -> Response {
     let Stored { fencing_token, age_ms, kept_ms, result, .. } = stored;
     let mut response = Response::new(Body::from(result.body));
+    *response.headers_mut() = HeaderMap::with_capacity(2 * USUAL_HEADERS);
     insert_fencing_token(&mut response, fencing_token);
     let headers = response.headers_mut();
-    let kept_type = result.content_type.as_deref();
-    let served = kept_type.filter(|kept| is_harmless(kept)).unwrap_or(BYTES);
     for (name, value) in [
-        (CONTENT_TYPE, served),
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (CONTENT_SECURITY_POLICY, "default-src 'none'; sandbox; frame-ancestors 'none'"),
         (CONTENT_DISPOSITION, "attachment"),
         (CORP, "same-origin"),
         (ONCE, "replayed"),
-        (ONCE_STORED_AT, &time_ago(age_ms)),
-        (ONCE_KEPT_UNTIL, &expiry(kept_ms)),
     ] {
-        // A media type that was kept is visible ASCII, and all others are ours.
-        headers.extend(HeaderValue::from_str(value).ok().map(|value| (name, value)));
+        headers.insert(name, HeaderValue::from_static(value));
     }
-    if let Some(kept) = kept_type.and_then(|kept| HeaderValue::from_str(kept).ok()) {
-        headers.insert(ONCE_CONTENT_TYPE, kept);
+    for (name, time) in [(ONCE_STORED_AT, time_ago(age_ms)), (ONCE_KEPT_UNTIL, expiry(kept_ms))] {
+        headers.extend(HeaderValue::try_from(time).ok().map(|time| (name, time)));
     }
-    if let Some(status) = result.status {
-        headers.insert(ONCE_STATUS, status.get().into());
-    }
+    // A media type that was kept is visible ASCII.
+    let kept_type = result.content_type.and_then(|kept| HeaderValue::try_from(kept).ok());
+    let served = kept_type.clone().filter(is_harmless);
+    headers.insert(CONTENT_TYPE, served.unwrap_or(HeaderValue::from_static(BYTES)));
+    headers.extend(kept_type.map(|kept| (ONCE_CONTENT_TYPE, kept)));
+    headers.extend(result.status.map(|status| (ONCE_STATUS, status.get().into())));
     response
 }
 
 /// Whether no browser runs it, whatever stands behind its name.
-fn is_harmless(media_type: &str) -> bool {
-    media_type.parse::<mime::Mime>().is_ok_and(|mime| HARMLESS.contains(&mime.essence_str()))
+fn is_harmless(media_type: &HeaderValue) -> bool {
+    let mime = media_type.to_str().ok().and_then(|text| text.parse::<mime::Mime>().ok());
+    mime.is_some_and(|mime| HARMLESS.contains(&mime.essence_str()))
 }
 
 /// What the document shows of a piece of work.

@@ -9,7 +9,7 @@ use crate::once::{
 };
 
 /// What a script replies: an outcome by number, then a text and lengths of time in ms, as far as there are some. A number
-/// alone is that of a new grant.
+/// alone is that of a new grant, and a text alone is a result, behind a line with both of its lengths.
 pub(super) struct RecordReply {
     pub(super) outcome: i64,
     text: Vec<u8>,
@@ -17,6 +17,14 @@ pub(super) struct RecordReply {
 }
 
 impl RecordReply {
+    fn of_result(mut text: Vec<u8>) -> Option<Self> {
+        let end = text.iter().position(|byte| *byte == b'\n')?;
+        let lengths = std::str::from_utf8(&text[..end]).ok()?.split(' ');
+        let lengths = lengths.map(str::parse).collect::<Result<_, _>>().ok()?;
+        text.drain(..=end);
+        Some(Self { outcome: 4, text, lengths })
+    }
+
     /// One of the lengths.
     pub(super) fn length(&self, at: usize) -> Option<u64> {
         self.lengths.get(at).copied()
@@ -58,6 +66,9 @@ impl FromRedisValue for RecordReply {
     fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
         if let Value::Int(number) = value {
             return Ok(Self { outcome: 0, text: number.to_string().into_bytes(), lengths: Vec::new() });
+        }
+        if let Value::BulkString(text) = value {
+            return Self::of_result(text).ok_or_else(|| "a result without its lengths".into());
         }
         let Value::Array(fields) = value else { return Err("a reply that is no array".into()) };
         let mut fields = fields.into_iter();
