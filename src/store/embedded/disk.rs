@@ -30,11 +30,16 @@ const MAGIC: &[u8] = b"redb";
 pub(super) struct Disk {
     path: PathBuf,
     backend: Box<dyn StorageBackend>,
-    /// The file itself, where it is one.
+    /// The file itself, where it is one,
     file: Option<File>,
+    /// and by what its path was known to lead to it.
+    place: Option<Place>,
     /// Whether what is read may be missing on disk.
     is_doubtful: AtomicBool,
 }
+
+/// Device and number of the file at a path, by its name: some file systems say otherwise of a file that is open.
+type Place = (u64, u64);
 
 /// What the database is given. When it is closed, the file stays locked.
 #[derive(Debug)]
@@ -48,7 +53,8 @@ impl Disk {
         if !about.is_file() || about.len() == 0 {
             return Err(io::Error::from(ErrorKind::InvalidData).into());
         }
-        let disk = Self::new(path, FileBackend::new(file.try_clone()?)?, Some(file));
+        let mut disk = Self::new(path, FileBackend::new(file.try_clone()?)?, Some(file));
+        disk.place = Some(place_of(path)?);
         let is_ours = match disk.file.as_ref().map(File::try_lock) {
             Some(Err(TryLockError::WouldBlock)) => false,
             // A file system that knows only the other kind of locks.
@@ -66,7 +72,8 @@ impl Disk {
     }
 
     fn new(path: &Path, backend: impl StorageBackend, file: Option<File>) -> Self {
-        Self { path: path.into(), backend: Box::new(backend), file, is_doubtful: AtomicBool::new(true) }
+        let (path, backend) = (path.into(), Box::new(backend));
+        Self { path, backend, file, place: None, is_doubtful: AtomicBool::new(true) }
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -75,10 +82,9 @@ impl Disk {
 
     /// That the file is still where it was opened. What else stands there, or will, is another gateway's.
     pub(super) fn check_place(&self) -> io::Result<()> {
-        let Some(file) = &self.file else { return Ok(()) };
-        let opened = file.metadata()?;
-        match fs::metadata(&self.path) {
-            Ok(there) if (there.dev(), there.ino()) == (opened.dev(), opened.ino()) => Ok(()),
+        let Some(opened) = self.place else { return Ok(()) };
+        match place_of(&self.path) {
+            Ok(place) if place == opened => Ok(()),
             // What cannot be looked at is not known to be gone.
             Err(error) if error.kind() != ErrorKind::NotFound => Ok(()),
             _ => Err(io::Error::other(
@@ -135,6 +141,10 @@ impl Drop for Disk {
         // What is not unlocked here is unlocked with the end of the process.
         let _ = self.backend.close();
     }
+}
+
+fn place_of(path: &Path) -> io::Result<Place> {
+    fs::metadata(path).map(|there| (there.dev(), there.ino()))
 }
 
 /// Opens a file that is being made. No other user may have put it there.

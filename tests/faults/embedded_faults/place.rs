@@ -40,7 +40,12 @@ impl Scene {
         client.get("/locks/held").send().await.expect(503);
         client.get("/locks").send().await.expect(503);
         client.get("/readyz").send().await.expect(503);
-        assert!(self.gateway.log().iter().any(|line| line.contains("moved, removed or replaced")));
+        self.says_so().await;
+    }
+
+    async fn says_so(&self) {
+        let says_so = |line: &String| line.contains("moved, removed or replaced");
+        eventually("the log says so", async || self.gateway.log().iter().any(says_so)).await;
     }
 }
 
@@ -80,8 +85,7 @@ async fn a_gateway_whose_file_was_moved_away_works_again_when_it_is_back() {
 async fn an_idle_gateway_notices_that_its_file_was_removed() {
     let scene = Scene::start().await;
     fs::remove_file(scene.path("locks.redb")).unwrap();
-    let says_so = |line: &String| line.contains("moved, removed or replaced");
-    eventually("it says so", async || scene.gateway.log().iter().any(says_so)).await;
+    scene.says_so().await;
 }
 
 /// One that is reached by a link is where it was for as long as the link leads to it.
