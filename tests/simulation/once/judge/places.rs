@@ -100,10 +100,7 @@ impl Record<'_> {
             .max()
             .unwrap_or(0);
         let counts = self.operations.iter().filter(|grant| {
-            grant.is_begin()
-                && !std::ptr::eq(**grant, after)
-                && grant.start_us <= after.end_us
-                && grant.latest_us() >= over_us
+            grant.is_begin() && grant.start_us <= after.end_us && grant.latest_us() >= over_us
         });
         let (mut known, mut most) = (BTreeSet::new(), 0);
         for grant in counts {

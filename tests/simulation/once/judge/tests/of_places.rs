@@ -82,6 +82,9 @@ pub fn a_worker_that_is_counted_twice_is_found() {
     // While something failed, a begin may have had the place, and lost it again.
     let failing = |wait: &mut Operation| wait.calm_since_us = None;
     lapsed().to("c", wait_for_s(1), Answer::Refused).but(failing).to("b", begin(), work(3, 2)).is_right();
+    // So may an earlier try of the same one.
+    lapsed().to("b", wait_for_s(1), work(3, 2)).but(failing).is_right();
+    lapsed().to("b", wait_for_s(1), work(3, 2)).breaks("O9");
     // One that was refused is undone, unless a failover lost that.
     lapsed().to("c", begin(), Answer::Refused).but(failing).to("b", begin(), work(3, 2)).breaks("O9");
     let mut refused = lapsed().to("c", begin(), Answer::Refused).but(failing);
