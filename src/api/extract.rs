@@ -131,6 +131,10 @@ impl<Q: LockQuery> LockCall<Q> {
 pub(super) fn explain_missing(uri: &Uri) -> Problem {
     let path = uri.path();
     let (what, path_form, query_form) = named_at(path);
+    // With it, there would be a lock at such an address.
+    if query_form == "/terraform" && path != path_form && path.matches('/').count() <= 2 {
+        return Problem::new(ProblemType::NotFound, "this gateway was started without --terraform");
+    }
     match path.strip_prefix(path_form) {
         Some("") => bad_key(format!("the key is empty: write the name of a {what} behind {path_form}")),
         Some(_) => Problem::new(

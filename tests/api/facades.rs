@@ -29,7 +29,9 @@ async fn each_is_off_unless_a_setting_names_it() {
         ("POST", "/fleet-lock/v1/pre-reboot"),
         ("POST", "/fleet-lock/v1/steady-state"),
     ] {
-        client.call(method, address).body("{}").send().await.expect_problem(404, "not-found");
+        let off = client.call(method, address).body("{}").send().await.expect_problem(404, "not-found");
+        let says_so = off.json()["detail"].as_str().unwrap().contains("without --terraform");
+        assert_eq!(says_so, address.starts_with("/terraform"), "{address}");
     }
 }
 

@@ -162,17 +162,7 @@ async fn terraform_runs_under_a_lock() {
     let gateway = Gateway::start(&["--store", "memory:", "--terraform"]).await;
     let workspace = Workspace::new(&gateway).await;
     let mut command = Command::new(program());
-    command.args([
-        "run",
-        "--wait",
-        "5m",
-        "tfstate/app",
-        "--",
-        "terraform",
-        "apply",
-        "-lock=false",
-        "-auto-approve",
-    ]);
+    command.args(["run", "--wait", "5m", "app", "--", "terraform", "apply", "-lock=false", "-auto-approve"]);
     command.env("FENCEPOST_URL", format!("http://{}", gateway.address));
     let (is_done, said) = end_of(workspace.begin(command)).await;
     assert!(is_done && said.contains("Apply complete"), "{said}");
