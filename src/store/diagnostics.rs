@@ -55,8 +55,8 @@ impl PromiseStatus {
 /// The promises I1 to I5, in their order.
 pub fn promises(statuses: [PromiseStatus; 5]) -> Vec<Promise> {
     let texts = [
-        "I1  no fencing number is given twice",
-        "I2  fencing numbers grow",
+        "I1  no fencing token is given twice",
+        "I2  fencing tokens grow",
         "I3  one holder at a time",
         "I4  only the holder renews and releases",
         "I5  a resource that claims loses no update",

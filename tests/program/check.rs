@@ -110,13 +110,13 @@ async fn a_server_with_replicas_may_fail_over_to_them() {
     replica.follow(primary.port()).await;
     let page = check(&["--store", primary.url()]).1;
     assert_eq!(row(&page, "replicas"), "1 connected, min-replicas-to-write is 0");
-    assert!(row(&page, "I2  fencing numbers grow").contains("min-replicas-to-write is 0"), "{page}");
+    assert!(row(&page, "I2  fencing tokens grow").contains("min-replicas-to-write is 0"), "{page}");
     let _: () = primary.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
     // A replica that has caught up counts only once the primary has heard from it, which is within a second.
     eventually("the replica counts", async || primary.info("min_slaves_good_slaves").await == "1").await;
     let page = check(&["--store", primary.url()]).1;
     assert_eq!(row(&page, "replicas"), "1 connected, min-replicas-to-write is set, and 1 keep up");
-    assert_eq!(row(&page, "I2  fencing numbers grow"), "holds", "{page}");
+    assert_eq!(row(&page, "I2  fencing tokens grow"), "holds", "{page}");
     assert!(row(&page, "I3  one holder at a time").contains("a replica is promoted"), "{page}");
     let page = check(&["--store", primary.url(), "--replicas-ack", "1"]).1;
     assert!(row(&page, "I3  one holder at a time").contains("it may lack the last renewals"), "{page}");

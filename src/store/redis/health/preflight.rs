@@ -251,7 +251,7 @@ impl Preflight {
         if !self.is_named() && profile.good_replicas.is_none() {
             warn(
                 "min-replicas-to-write is 0: a primary that is cut off goes on granting locks that its successor \
-                 grants too (I3), and its fencing numbers may go above its successor's (I2)",
+                 grants too (I3), and its fencing tokens may go above its successor's (I2)",
             );
         }
         if profile.replicas < u64::from(self.replicas_ack) {

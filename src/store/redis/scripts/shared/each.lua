@@ -7,7 +7,7 @@ local function each(count, ask)
   local replies = {}
   for i = 1, count do
     local is_done, reply = pcall(ask, i)
-    local is_answer = is_done and (type(reply) ~= 'table' or not reply.err)
+    local is_answer = is_done and (type(reply) == 'number' or not reply.err)
     replies[i] = is_answer and reply or { -1 }
   end
   return replies
