@@ -249,7 +249,7 @@ func (c *Client) take(ctx context.Context, lease *Lease, o Options, query url.Va
 	for _, kind := range []error{ErrLost, ErrRefused, ErrUnavailable} {
 		isOver = isOver || errors.Is(err, kind)
 	}
-	if !isOver && (o.Wait > 0 || len(lease.Keys) > 1 || !errors.Is(err, ErrBusy)) { // What it was not told of.
+	if !isOver && (o.Wait > 0 || len(lease.Keys) > 1 || !errors.Is(err, ErrBusy)) { // It frees what it was not told of.
 		_ = c.leave(lease, true)
 	}
 	return err

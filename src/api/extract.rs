@@ -131,11 +131,13 @@ impl<Q: LockQuery> LockCall<Q> {
 pub(super) fn explain_missing(uri: &Uri) -> Problem {
     let path = uri.path();
     let (what, path_form, query_form) = named_at(path);
+    let key = path.strip_prefix(path_form);
     // With it, there would be a lock at such an address.
-    if query_form == "/terraform" && path != path_form && path.matches('/').count() <= 2 {
+    let names_lock = path == query_form || key.is_some_and(|key| !key.is_empty() && !key.contains('/'));
+    if query_form == "/terraform" && names_lock {
         return Problem::new(ProblemType::NotFound, "this gateway was started without --terraform");
     }
-    match path.strip_prefix(path_form) {
+    match key {
         Some("") => bad_key(format!("the key is empty: write the name of a {what} behind {path_form}")),
         Some(_) => Problem::new(
             ProblemType::NotFound,

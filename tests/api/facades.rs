@@ -33,6 +33,8 @@ async fn each_is_off_unless_a_setting_names_it() {
         let says_so = off.json()["detail"].as_str().unwrap().contains("without --terraform");
         assert_eq!(says_so, address.starts_with("/terraform"), "{address}");
     }
+    let other = client.call("LOCK", "/terraforms").send().await.expect_problem(404, "not-found");
+    assert!(other.json()["detail"].as_str().unwrap().contains("there is nothing at this address"));
 }
 
 #[test]

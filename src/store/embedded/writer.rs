@@ -100,20 +100,18 @@ impl State {
         });
         if let Err(error) = &written {
             // The writer answers only what is certainly on disk. After a failure redb refuses to go on.
-            kept.is_in_doubt |= matches!(error, StoreError::Unknown(_)) && !changes.is_empty();
+            kept.fail(error, matches!(error, StoreError::Unknown(_)) && !changes.is_empty());
             self.table.undo(changes);
-            (kept.file, kept.unwritable) = (None, Some(error.to_string()));
         }
         written
     }
 
     /// Closes the file if it is not where it was opened.
     fn check_place(&mut self) -> Result<(), StoreError> {
-        let Kept { disk, file, unwritable, is_in_doubt, .. } = &mut self.kept;
-        disk.check_place().map_err(|error| {
-            let text = format!("the file cannot be written: {error}");
-            (*file, *unwritable, *is_in_doubt) = (None, Some(text.clone()), true);
-            StoreError::Unavailable(text)
+        self.kept.disk.check_place().map_err(|error| {
+            let error = StoreError::Unavailable(format!("the file cannot be written: {error}"));
+            self.kept.fail(&error, true);
+            error
         })
     }
 
@@ -145,6 +143,12 @@ impl State {
 }
 
 impl Kept {
+    /// Closes the file, for this reason, and notes whether the table may be wrong since.
+    fn fail(&mut self, reason: &StoreError, is_in_doubt: bool) {
+        (self.file, self.unwritable) = (None, Some(reason.to_string()));
+        self.is_in_doubt |= is_in_doubt;
+    }
+
     /// Opens the file anew. Returns what it holds where that is one batch more than was certain; else the table is what it holds,
     /// and opening it made sure that it stays so.
     fn recover(&mut self, settings: &EmbeddedSettings, clock: &dyn Clock) -> Result<Option<Table>, String> {
