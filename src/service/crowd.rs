@@ -1,29 +1,28 @@
-//! Who waits for records at this gateway, what wakes them, and what gateways tell each other of that.
+//! Who waits for records at this gateway, and what wakes them. What gateways tell each other of that is in `crowd/peers.rs`.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
-use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::lock::{LeaseToken, LockKey, TokenHash};
 use crate::once::{Stored, Worker};
-use crate::store::{Heard, MeteredStore, PeerBus, StoreError, Topic};
+use crate::store::{MeteredStore, PeerBus, StoreError};
+
+use self::peers::Letter;
+
+mod peers;
 
 /// The pause before the first precaution. It doubles with each, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// So long after the end of a lease it is looked, at different times at different gateways.
 const AFTER_END_MS: std::ops::Range<u64> = 5..60;
-/// How often a gateway with waiters says so to others, and for how long they heed it.
-const SAY_EVERY: Duration = Duration::from_secs(2);
-const HEEDED_FOR: Duration = Duration::from_secs(6);
 
 /// Everybody who waits for a record at this gateway.
 pub(super) struct RecordWaits {
@@ -58,6 +57,8 @@ struct Crowd {
     pause: Duration,
     /// Who was at work by the last answer, and whether its lease ran; or why the store did not answer since.
     told: Result<(Worker, bool), String>,
+    /// When the look began that this is the answer to.
+    asked_at: Instant,
     /// When the store answered last.
     told_at: Instant,
 }
@@ -66,6 +67,7 @@ struct Crowd {
 struct Waiter {
     token: Option<TokenHash>,
     may_take_over: bool,
+    entered_at: Instant,
     bell: Notify,
     told: Mutex<Option<Told>>,
 }
@@ -78,16 +80,6 @@ enum Told {
     Displaced,
     /// Its own token has the place.
     Look,
-}
-
-/// What gateways tell each other.
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum Letter {
-    /// Somebody waits for a record there.
-    AwaitsRecords { from: u64 },
-    /// A place of this record, or its result, has ended.
-    RecordEnded { from: u64, key: String },
 }
 
 /// What a waiter is to do.
@@ -120,11 +112,12 @@ impl RecordWaits {
         self.tell(key, Crowd::look_now);
     }
 
-    /// Tells those who wait here a result that was stored here, if they know of its worker, and wakes those at other gateways.
-    pub(super) fn has_result(&self, key: &LockKey, stored: Stored) {
+    /// Tells those who wait here a result that was stored here, by a step that began at `asked_at`, if they know of its worker; and wakes
+    /// those at other gateways.
+    pub(super) fn has_result(&self, key: &LockKey, asked_at: Instant, stored: Stored) {
         self.tell(key, |crowd| match &crowd.told {
             Ok((worker, _)) if worker.place.lease.fencing_token == stored.fencing_token => {
-                crowd.is_done(&Stored { fingerprint: worker.fingerprint, ..stored });
+                crowd.is_done(asked_at, &Stored { fingerprint: worker.fingerprint, ..stored });
             }
             _ => crowd.look_now(),
         });
@@ -143,63 +136,6 @@ impl RecordWaits {
         }
     }
 
-    fn say(&self, letter: &Letter) {
-        if let (Some(peers), Ok(text)) = (self.store.peers(), serde_json::to_string(letter)) {
-            peers.tell(Topic::Watchers, text);
-        }
-    }
-
-    /// Tells others that somebody waits here, unless they were told a moment ago.
-    fn say_that_somebody_waits(&self) {
-        let now = Instant::now();
-        {
-            let mut registry = self.registry.lock();
-            let is_due = registry.said_at.is_none_or(|at| now >= at + SAY_EVERY);
-            if registry.count == 0 || !is_due {
-                return;
-            }
-            registry.said_at = Some(now);
-        }
-        self.say(&Letter::AwaitsRecords { from: self.name });
-    }
-
-    async fn keep_hearing(
-        waits: Weak<Self>,
-        closing: CancellationToken,
-        mut heard: broadcast::Receiver<Heard>,
-    ) {
-        loop {
-            let heard = tokio::select! {
-                heard = heard.recv() => heard,
-                () = closing.cancelled() => return,
-            };
-            let Some(waits) = waits.upgrade() else { return };
-            match heard {
-                Ok(Heard::Told(Topic::Watchers, text)) => waits.heed(&text),
-                Err(RecvError::Closed) => return,
-                // What was missed is found by looking.
-                _ => {}
-            }
-        }
-    }
-
-    fn heed(&self, text: &str) {
-        let mut registry = self.registry.lock();
-        match serde_json::from_str(text) {
-            Ok(Letter::AwaitsRecords { from }) if from != self.name => {
-                registry.others_until = Some(Instant::now() + HEEDED_FOR);
-            }
-            Ok(Letter::RecordEnded { from, key }) if from != self.name => {
-                let key = LockKey::parse(key.as_bytes()).ok();
-                if let Some(crowd) = key.and_then(|key| registry.crowds.get_mut(&key)) {
-                    crowd.look_now();
-                }
-            }
-            // A letter of ours, or about something else.
-            _ => {}
-        }
-    }
-
     /// Lets a request wait, unless `most` wait for the record already. An older request of the same token stops waiting.
     pub(super) fn enter(
         self: &Arc<Self>,
@@ -215,8 +151,8 @@ impl RecordWaits {
         if others.count() >= most {
             return None;
         }
-        let (bell, told) = (Notify::new(), Mutex::default());
-        let waiter = Arc::new(Waiter { token, may_take_over, bell, told });
+        let (entered_at, bell, told) = (Instant::now(), Notify::new(), Mutex::default());
+        let waiter = Arc::new(Waiter { token, may_take_over, entered_at, bell, told });
         crowd.tell_token(token, || Told::Displaced);
         registry.count += 1;
         registry.last_id += 1;
@@ -232,7 +168,7 @@ impl Crowd {
             (Err("the store was not asked yet".to_owned()), Instant::now(), FIRST_PAUSE);
         let look_at = told_at + pause;
         let (waiters, is_looking, is_stale) = (BTreeMap::new(), false, false);
-        Self { waiters, is_looking, is_stale, look_at, pause, told, told_at }
+        Self { waiters, is_looking, is_stale, look_at, pause, told, asked_at: told_at, told_at }
     }
 
     /// Who looks next: the first that may take over, or else the first.
@@ -258,9 +194,13 @@ impl Crowd {
         self.pause = LONGEST_PAUSE.min(self.pause * 2);
     }
 
-    /// There is a result, for all.
-    fn is_done(&self, stored: &Stored) {
-        self.tell(|_| true, || Told::Done(stored.clone()));
+    /// There is a result, by a step that began at `asked_at`. Whoever came later is not told: it may have been broken before, and its
+    /// answer have been late.
+    fn is_done(&mut self, asked_at: Instant, stored: &Stored) {
+        self.tell(|waiter| waiter.entered_at <= asked_at, || Told::Done(stored.clone()));
+        if self.waiters.values().any(|waiter| waiter.entered_at > asked_at) {
+            self.look_now();
+        }
     }
 
     /// Tells the waiter of this token, if there is one.
@@ -287,8 +227,8 @@ pub(super) struct InCrowd {
 }
 
 impl InCrowd {
-    /// Hands on what this one was told.
-    fn with_crowd(&mut self, then: impl FnOnce(&mut Crowd, Instant)) {
+    /// Hands on what this one was told, unless others know what is newer: an answer can be late.
+    fn with_crowd(&mut self, asked_at: Instant, then: impl FnOnce(&mut Crowd, Instant)) {
         let (registry, now) = (&mut *self.waits.registry.lock(), Instant::now());
         let Some(crowd) = registry.crowds.get_mut(&self.key) else { return };
         // A newcomer that looks for itself puts nothing off for those who wait.
@@ -296,28 +236,26 @@ impl InCrowd {
             crowd.is_looking = false;
             crowd.pause_from(now);
         }
-        then(crowd, now);
+        if asked_at >= crowd.asked_at {
+            crowd.asked_at = asked_at;
+            then(crowd, now);
+        }
         crowd.ring_next();
     }
 
-    /// Another is at work.
-    pub(super) fn is_busy(&mut self, worker: Worker) {
-        let end_ms = worker.place.lease.left_ms + rand::random_range(AFTER_END_MS);
-        self.with_crowd(|crowd, now| {
-            crowd.look_at = crowd.look_at.min(now + Duration::from_millis(end_ms));
-            crowd.tell_token(Some(worker.token), || Told::Look);
-            (crowd.told, crowd.told_at) = (Ok((worker, true)), now);
+    /// There is no result: who is or was at work, and whether its lease runs; or why the store did not answer.
+    pub(super) fn is_told(&mut self, asked_at: Instant, told: Result<(Worker, bool), String>) {
+        self.with_crowd(asked_at, |crowd, now| {
+            if let Ok((worker, is_working)) = &told {
+                crowd.told_at = now;
+                if *is_working {
+                    let end_ms = worker.place.lease.left_ms + rand::random_range(AFTER_END_MS);
+                    crowd.look_at = crowd.look_at.min(now + Duration::from_millis(end_ms));
+                    crowd.tell_token(Some(worker.token), || Told::Look);
+                }
+            }
+            crowd.told = told;
         });
-    }
-
-    /// No lease runs, and the one that looked may not take over.
-    pub(super) fn is_abandoned(&mut self, worker: Worker) {
-        self.with_crowd(|crowd, now| (crowd.told, crowd.told_at) = (Ok((worker, false)), now));
-    }
-
-    /// The store did not answer.
-    pub(super) fn is_told_nothing(&mut self, reason: String) {
-        self.with_crowd(|crowd, _| crowd.told = Err(reason));
     }
 
     /// For how long the store has not answered anybody.
@@ -337,8 +275,8 @@ impl InCrowd {
     }
 
     /// There is a result, for all.
-    pub(super) fn is_done(&mut self, stored: &Stored) {
-        self.with_crowd(|crowd, _| crowd.is_done(stored));
+    pub(super) fn is_done(&mut self, asked_at: Instant, stored: &Stored) {
+        self.with_crowd(asked_at, |crowd, _| crowd.is_done(asked_at, stored));
     }
 
     /// Sleeps until there is something to do, and no longer than `end`.

@@ -260,13 +260,14 @@ impl LockService {
     ) -> Result<Storing, StoreError> {
         let told = result.clone();
         let store = StoreResult { key: key.clone(), token: token.record_hash(), fence, keep, result };
+        let asked_at = Instant::now();
         // Repeating is safe: the same result is stored already, and is answered as it was the first time.
         let Settled { answer, in_doubt } = self.settle_call(self.deadline(), store).await?;
         match answer {
             Storing::Stored { fencing_token, kept_ms, .. } => {
                 let (age_ms, fingerprint) = (0, None);
-                self.records
-                    .has_result(key, Stored { fencing_token, age_ms, kept_ms, fingerprint, result: told });
+                let stored = Stored { fencing_token, age_ms, kept_ms, fingerprint, result: told };
+                self.records.has_result(key, asked_at, stored);
                 Ok(answer)
             }
             // Other clients may have been told of it already.

@@ -12,6 +12,7 @@ use kit::for_each_server as for_each_store;
 mod conformance;
 mod differential;
 mod doubt;
+mod late_looks;
 mod line_suite;
 mod once_suite;
 mod outcomes;

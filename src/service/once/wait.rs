@@ -36,23 +36,24 @@ impl LockService {
         };
         let mut was_answered = false;
         loop {
+            let asked_at = Instant::now();
             match self.begin_once(&request, self.deadline()).await {
                 Ok(Beginning { outcome: BeginOutcome::NotBegun(NotBegun::Busy(worker)), .. }) => {
                     was_answered = true;
-                    waiting.is_busy(worker);
+                    waiting.is_told(asked_at, Ok((worker, true)));
                 }
                 Ok(Beginning { outcome: BeginOutcome::NotBegun(NotBegun::Abandoned(worker, _)), .. }) => {
                     was_answered = true;
-                    waiting.is_abandoned(worker);
+                    waiting.is_told(asked_at, Ok((worker, false)));
                 }
                 Ok(answer) => {
                     if let BeginOutcome::Done(stored) = &answer.outcome {
-                        waiting.is_done(stored);
+                        waiting.is_done(asked_at, stored);
                     }
                     return Ok(answer);
                 }
                 Err(StoreError::Unavailable(reason)) if waiting.silence() < LONGEST_SILENCE => {
-                    waiting.is_told_nothing(reason);
+                    waiting.is_told(asked_at, Err(reason));
                 }
                 Err(error) => return Err(error),
             }

@@ -9,7 +9,7 @@ use fencepost::store::{
     Bucket, Confirm, Enqueue, Hint, LastPoll, LockRequest, LockStore, Poll, Reply, Request, StoreError, Try,
 };
 use futures_util::future::{BoxFuture, FutureExt};
-use tokio::sync::broadcast;
+use tokio::sync::{Notify, broadcast};
 use tokio::time::Instant;
 
 use super::PATIENCE;
@@ -26,12 +26,15 @@ pub enum Loss {
     Answer,
     /// Its sender waits no longer, and the store is given it when the test says so.
     Late,
+    /// The store acts on it, and its sender waits for the answer until the test says so.
+    HeldBack,
 }
 
 pub struct Network {
     store: Arc<dyn LockStore>,
     losses: Mutex<VecDeque<Loss>>,
     late: Mutex<Vec<BoxFuture<'static, ()>>>,
+    held_back: Notify,
     outage: Mutex<Option<Loss>>,
     repeats_puts: AtomicBool,
     commands: AtomicU64,
@@ -43,6 +46,7 @@ impl Network {
             store,
             losses: Mutex::default(),
             late: Mutex::default(),
+            held_back: Notify::new(),
             outage: Mutex::default(),
             repeats_puts: AtomicBool::new(false),
             commands: AtomicU64::new(0),
@@ -87,6 +91,11 @@ impl Network {
         }
     }
 
+    /// Brings the answers that are held back at this moment.
+    pub fn bring_answers(&self) {
+        self.held_back.notify_waiters();
+    }
+
     async fn pass(&self, request: Request) -> Result<Reply, StoreError> {
         self.commands.fetch_add(1, Ordering::SeqCst);
         let outage = *self.outage.lock().unwrap();
@@ -112,6 +121,11 @@ impl Network {
             Some(Loss::Answer) => {
                 step.await?;
                 Err(StoreError::Unknown("the answer was lost".into()))
+            }
+            Some(Loss::HeldBack) => {
+                let answer = step.await;
+                self.held_back.notified().await;
+                answer
             }
             Some(Loss::Late) => {
                 self.late.lock().unwrap().push(Box::pin(async move { drop(step.await) }));

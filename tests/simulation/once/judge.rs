@@ -130,6 +130,11 @@ impl Operation {
         matches!(self.action, Action::Begin { .. })
     }
 
+    /// Whether its answer was that another has begun after the grant of this number.
+    pub(super) fn heard_of_later(&self, number: u64) -> bool {
+        matches!(self.answer, Answer::Busy { number: later } | Answer::Done { number: later, .. } if later > number)
+    }
+
     /// The number of the grant that its token was told of.
     pub(super) fn work(&self) -> Option<u64> {
         match &self.answer {

@@ -41,6 +41,8 @@ impl Record<'_> {
                     || self.found_its_own(grant, number)
                     // An earlier try of the same begin was granted it, and its answer was late or lost.
                     || !grant.is_calm() && grant.work().is_some_and(|later| later > number)
+                    // The same, and the place was another's when it asked again.
+                    || !grant.is_calm() && grant.end_us >= request.start_us && grant.heard_of_later(number)
                     // The store lost the grant that was told, and a late copy of the same begin was granted the place anew.
                     || !grant.is_calm() && self.is_lost(grant, request))
         })
