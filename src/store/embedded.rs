@@ -32,6 +32,7 @@ use table::{Piece, TIDY_EVERY, Table};
 use writer::State;
 
 mod at_once;
+mod batch_tables;
 mod cursor;
 mod disk;
 mod file;
@@ -192,14 +193,14 @@ impl EmbeddedStore {
     }
 
     fn with(state: State, settings: EmbeddedSettings, clock: Arc<dyn Clock>) -> (Self, Writer) {
-        let (queue, receiver) = CommandQueue::new();
+        let (queue, receiver, is_writable) = CommandQueue::new();
         let hints = broadcast::Sender::new(MOST_HINTS);
         let writer = Writer {
             queue: receiver,
             settings,
             clock,
             hints: hints.clone(),
-            is_writable: Arc::clone(&queue.is_writable),
+            is_writable,
             state,
             tidied: std::time::Instant::now(),
             pause: TIDY_EVERY,
@@ -358,7 +359,7 @@ impl LockStore for EmbeddedStore {
 
     fn seems_ready(&self) -> BoxFuture<'_, bool> {
         let is_ready = match &self.way {
-            Way::Queue(queue) => queue.is_writable.load(Ordering::Relaxed),
+            Way::Queue(queue) => queue.seems_ready(),
             Way::AtOnce(table) => table.is_sound(),
         };
         future::ready(is_ready).boxed()

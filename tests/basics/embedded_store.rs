@@ -9,6 +9,7 @@ use fencepost::clock::{Clock, SystemClock, boottime};
 use fencepost::lock::{Acquired, Attempt, LeaseToken, LockKey, Terms, Ttl};
 use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
 use fencepost::store::{LockRequest, LockStore, Try};
+use redb::{ReadableDatabase, ReadableTable};
 use tokio::time::Instant;
 
 use kit::asking::LockStoreExt;
@@ -261,7 +262,9 @@ async fn a_file_from_before_there_were_terms_is_read() {
     let file = directory.path().join("locks.redb");
     let token = fresh_token();
     let mut first = Gateway::on_file(&file, &[]).await;
-    Client::new(first.address).put("/locks/k?ttl=10m").token(&token).send().await.expect(201);
+    let client = Client::new(first.address);
+    client.put("/locks/k?ttl=10m").token(&token).send().await.expect(201);
+    client.put("/locks/with-terms?max_hold=1h").send().await.expect(201);
     first.signal("TERM");
     assert!(first.exit_status().await.success());
     let numbers = redb::TableDefinition::<&str, u64>::new("numbers");
@@ -275,4 +278,37 @@ async fn a_file_from_before_there_were_terms_is_read() {
     let second = Gateway::on_file(&file, &[]).await;
     let client = Client::new(second.address);
     client.patch("/locks/k?ttl=20m").token(&token).send().await.expect(200);
+}
+
+#[tokio::test]
+async fn the_file_keeps_terms_no_longer_than_the_lock_that_has_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("locks.redb");
+    let mut gateway = Gateway::on_file(&file, &[]).await;
+    let client = Client::new(gateway.address);
+    for key in ["released", "taken-again", "held"] {
+        let token = fresh_token();
+        client.put(&format!("/locks/{key}?max_hold=1h")).token(&token).send().await.expect(201);
+        if key != "held" {
+            client.delete(&format!("/locks/{key}")).token(&token).send().await.expect(204);
+        }
+    }
+    client.put("/locks/taken-again").send().await.expect(201);
+    gateway.signal("TERM");
+    assert!(gateway.exit_status().await.success());
+    let terms = redb::TableDefinition::<&str, ((u64, u64, u64), (u64, u64, u64))>::new("terms");
+    let database = redb::Database::open(&file).unwrap();
+    let terms = database.begin_read().unwrap().open_table(terms).unwrap();
+    let keys: Vec<_> = terms.iter().unwrap().map(|row| row.unwrap().0.value().to_owned()).collect();
+    assert_eq!(keys, ["held"]);
+}
+
+#[tokio::test]
+async fn a_store_whose_writer_has_ended_does_not_seem_ready() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("locks.redb");
+    let store = EmbeddedStore::open(&file, EmbeddedSettings::default(), Arc::new(SystemClock)).unwrap();
+    assert!(store.seems_ready().await);
+    store.close().await;
+    assert!(!store.seems_ready().await);
 }

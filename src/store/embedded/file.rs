@@ -18,17 +18,14 @@ use redb::{
 };
 
 use crate::clock::Clock;
-use crate::lock::LockKey;
 use crate::store::StoreError;
 
+use super::batch_tables::BatchTables;
 use super::disk::{Disk, Handle, create_private};
-use super::record::{Format, HeldLock, Record, RecordId};
-use super::rows::{
-    LOCKS, MARKS, Moment, SLOTS, TERMS, life_row, lock_row, read_lock, read_mark, read_slot, slot_row,
-    terms_row, verdict_row,
-};
+use super::record::{Format, Record};
+use super::rows::{LOCKS, MARKS, Moment, SLOTS, TERMS, read_lock, read_mark, read_slot};
 use super::table::{Change, Table};
-use super::work_rows::{ONCE, RESULTS, read_work, work_row};
+use super::work_rows::{ONCE, RESULTS, read_work};
 use super::{EmbeddedSettings, OpenError, UnusableFile};
 
 const NUMBERS: TableDefinition<&str, u64> = TableDefinition::new("numbers");
@@ -61,6 +58,8 @@ type AnyError = Box<dyn Error + Send + Sync>;
 pub(super) struct StoreFile {
     database: Database,
     boot_id: String,
+    /// Whether the file says so, as it does once this process has written a batch.
+    says_boot: bool,
     format: u64,
     batch: u64,
 }
@@ -88,7 +87,7 @@ impl StoreFile {
             builder.create_with_backend(Handle(Arc::clone(disk))).map_err(|error| open_error(path, error))?;
         let head = Head::of(&database).map_err(|error| failed(path, &*error))?;
         let format = head.judge(path)?.max(Format::Terms as u64);
-        Ok(Self { database, boot_id: clock.boot_id(), format, batch: head.batch })
+        Ok(Self { database, boot_id: clock.boot_id(), says_boot: false, format, batch: head.batch })
     }
 
     /// Reads all of it into a table. Writes nothing.
@@ -125,7 +124,7 @@ impl StoreFile {
                 _ => StoreError::Unknown(text),
             }
         })?;
-        (self.batch, self.format) = (self.batch + 1, format);
+        (self.batch, self.format, self.says_boot) = (self.batch + 1, format, true);
         Ok(())
     }
 
@@ -190,73 +189,21 @@ impl StoreFile {
             touched.entry(&change.id).or_insert(change.before.as_deref());
         }
         let transaction = self.database.begin_write()?;
-        let mut locks = transaction.open_table(LOCKS)?;
-        let mut marks = transaction.open_table(MARKS)?;
-        let mut terms = transaction.open_table(TERMS)?;
+        let mut tables = BatchTables::new(&transaction, now);
         for (id, before) in touched {
-            match (id, table.get(id)) {
-                (RecordId::Lock(key), Some(Record::Lock(lock))) => {
-                    locks.insert(key.as_str(), lock_row(lock, now))?;
-                    match terms_row(lock, now) {
-                        Some(row) => drop(terms.insert(key.as_str(), row)?),
-                        None => drop(terms.remove(key.as_str())?),
-                    }
-                }
-                (RecordId::Slot(key, id), after) => {
-                    let mut slots = transaction.open_table(SLOTS)?;
-                    match after {
-                        Some(Record::Lock(lock @ HeldLock { slot: Some(slot), .. })) => {
-                            drop(slots.insert((key.as_str(), id), slot_row(lock, *slot, now))?);
-                        }
-                        _ => drop(slots.remove((key.as_str(), id))?),
-                    }
-                }
-                (RecordId::Mark(key, token), Some(Record::Mark(mark))) => {
-                    let (answer, attempts) = verdict_row(&mark.verdict);
-                    marks.insert(
-                        (key.as_str(), token),
-                        (answer, attempts.as_slice(), life_row(mark.life, now)),
-                    )?;
-                }
-                (RecordId::Lock(key), _) => {
-                    locks.remove(key.as_str())?;
-                    terms.remove(key.as_str())?;
-                }
-                (RecordId::Mark(key, token), _) => drop(marks.remove((key.as_str(), token))?),
-                (RecordId::Work(key), after) => write_work(&transaction, key, before, after, now)?,
-            }
+            tables.write(id, before, table.get(id))?;
         }
+        drop(tables);
         let mut numbers = transaction.open_table(NUMBERS)?;
-        numbers.insert(FORMAT, format)?;
         numbers.insert(FENCE, table.last_fence())?;
         numbers.insert(BATCH, self.batch + 1)?;
-        transaction.open_table(TEXTS)?.insert(BOOT, self.boot_id.as_str())?;
-        drop((locks, marks, terms, numbers));
+        if !self.says_boot || format != self.format {
+            numbers.insert(FORMAT, format)?;
+            transaction.open_table(TEXTS)?.insert(BOOT, self.boot_id.as_str())?;
+        }
+        drop(numbers);
         Ok(transaction)
     }
-}
-
-/// Writes what has become of a piece of work. Its body is written only where there is a new one: it may be long.
-fn write_work(
-    transaction: &WriteTransaction,
-    key: &LockKey,
-    before: Option<&Record>,
-    after: Option<&Record>,
-    now: Moment,
-) -> Result<(), AnyError> {
-    let mut works = transaction.open_table(ONCE)?;
-    match after {
-        Some(Record::Work(work)) => drop(works.insert(key.as_str(), work_row(work, now))?),
-        _ => drop(works.remove(key.as_str())?),
-    }
-    match (before.and_then(Record::body), after.and_then(Record::body)) {
-        (before, Some(body)) if before != Some(body) => {
-            drop(transaction.open_table(RESULTS)?.insert(key.as_str(), body.as_ref())?);
-        }
-        (Some(_), None) => drop(transaction.open_table(RESULTS)?.remove(key.as_str())?),
-        _ => {}
-    }
-    Ok(())
 }
 
 impl Head {

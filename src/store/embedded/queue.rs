@@ -1,7 +1,7 @@
 //! The queue of the writer: what it holds, and the end of those who have something to do.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Weak, mpsc};
 use std::time::{self, Duration};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -61,8 +61,8 @@ pub(super) struct CommandQueue {
     sender: mpsc::Sender<Message>,
     /// One permit for each place in the queue, since the queue itself has no bound that can be waited for.
     places: Arc<Semaphore>,
-    /// Whether the last write came to the file, as the writer says.
-    pub(super) is_writable: Arc<AtomicBool>,
+    /// Whether the last write came to the file, as the writer says; nothing once the writer has ended.
+    is_writable: Weak<AtomicBool>,
 }
 
 impl Command {
@@ -73,11 +73,17 @@ impl Command {
 }
 
 impl CommandQueue {
-    /// A queue, and its other end.
-    pub(super) fn new() -> (Self, mpsc::Receiver<Message>) {
+    /// A queue, its other end, and where the writer says whether its last write came to the file.
+    pub(super) fn new() -> (Self, mpsc::Receiver<Message>, Arc<AtomicBool>) {
         let (sender, receiver) = mpsc::channel();
-        let (places, is_writable) = (Semaphore::new(QUEUE_LIMIT), AtomicBool::new(true));
-        (Self { sender, places: Arc::new(places), is_writable: Arc::new(is_writable) }, receiver)
+        let (places, is_writable) = (Semaphore::new(QUEUE_LIMIT), Arc::new(AtomicBool::new(true)));
+        let queue = Self { sender, places: Arc::new(places), is_writable: Arc::downgrade(&is_writable) };
+        (queue, receiver, is_writable)
+    }
+
+    /// Whether steps can be done, as far as is known.
+    pub(super) fn seems_ready(&self) -> bool {
+        self.is_writable.upgrade().is_some_and(|is_writable| is_writable.load(Ordering::Relaxed))
     }
 
     /// Has the writer do one step, and waits for its answer until `deadline`.

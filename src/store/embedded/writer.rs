@@ -126,6 +126,8 @@ impl State {
         let found = match self.kept.recover(settings, clock) {
             Ok(found) => found,
             Err(reason) => {
+                // Where it is away, what is known here may be what another gateway has changed since.
+                self.kept.is_in_doubt |= self.kept.disk.check_place().is_err();
                 self.kept.unwritable = Some(reason);
                 return false;
             }
@@ -135,7 +137,10 @@ impl State {
         if let Some(table) = found {
             self.table = table;
         }
-        if self.save(Moment::now(clock)).is_ok() {
+        let now = Moment::now(clock);
+        // Where the file was away, another gateway may have granted locks by the numbers of a file of its own.
+        self.table.start_run(self.table.last_fence(), now.wall);
+        if self.save(now).is_ok() {
             tracing::info!("the store works again: locks are granted");
         }
         is_lost
@@ -292,11 +297,14 @@ impl Writer {
     /// Removes some of what has ended, so that neither memory nor file grows with the keys that were ever used. Returns whether
     /// that was all.
     fn tidy(&mut self) -> bool {
-        if self.state.kept.unwritable.is_some() {
+        let is_writable = self.state.kept.unwritable.is_none();
+        if let Err(error) = self.state.check_place() {
+            if is_writable {
+                log_failure(&error);
+            }
             return true;
         }
-        if let Err(error) = self.state.check_place() {
-            log_failure(&error);
+        if !is_writable {
             return true;
         }
         let table = &mut self.state.table;

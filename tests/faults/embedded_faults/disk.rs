@@ -372,3 +372,20 @@ async fn a_start_on_a_full_disk_works_or_says_why_and_harms_nothing() {
         all_are_held(&Client::new(gateway.address), &held).await;
     }
 }
+
+/// A look needs no room, but it needs the file: who moves it to a larger disk starts another gateway there.
+#[tokio::test(flavor = "multi_thread")]
+async fn on_a_full_disk_nothing_is_told_of_a_file_that_was_moved_away() {
+    let disk = SmallDisk::new();
+    let gateway = disk.gateway().await;
+    let client = Client::new(gateway.address);
+    disk.fill_but(0);
+    let (granted, _) = take_until_refused(&client).await;
+    all_are_held(&client, &granted).await;
+    std::fs::rename(disk.root.join("locks.redb"), disk.root.join("aside")).unwrap();
+    eventually("it tells nothing more", async || client.get("/locks/any").send().await.status == 503).await;
+    std::fs::rename(disk.root.join("aside"), disk.root.join("locks.redb")).unwrap();
+    disk.make_room();
+    Claim::new().put(&client).await.expect(201);
+    all_are_held(&client, &granted).await;
+}

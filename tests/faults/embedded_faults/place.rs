@@ -80,6 +80,22 @@ async fn a_gateway_whose_file_was_moved_away_works_again_when_it_is_back() {
     scene.put("another").await.expect(201);
 }
 
+/// The file that stood there meanwhile had numbers of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn numbers_go_on_above_those_of_a_gateway_that_served_while_the_file_was_away() {
+    let scene = Scene::start().await;
+    let (file, aside) = (scene.path("locks.redb"), scene.path("aside"));
+    fs::rename(&file, &aside).unwrap();
+    scene.says_so().await;
+    let mut meanwhile = gateway_on(&file).await;
+    let granted = Client::new(meanwhile.address).put("/locks/another").send().await.expect(201);
+    meanwhile.signal("TERM");
+    assert!(meanwhile.exit_status().await.success());
+    fs::rename(&aside, &file).unwrap();
+    let later = scene.put("another").await.expect(201);
+    assert!(later.fencing_token() > granted.fencing_token(), "{granted:?}, then {later:?}");
+}
+
 /// Also one that is asked for nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_gateway_notices_that_its_file_was_removed() {

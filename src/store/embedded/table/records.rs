@@ -65,7 +65,13 @@ impl Records {
     /// Returns what was there before.
     pub(super) fn insert(&mut self, id: RecordId, record: Box<Record>) -> Option<Box<Record>> {
         let part = self.part(&id);
-        let fresh = listed(&id).map(|(kind, key)| (kind, key.clone()));
+        // A key by which something else is held is listed already.
+        let is_listed = match &id {
+            RecordId::Slot(key, _) => self.is_held(key, Listable::Locks),
+            RecordId::Lock(key) => self.pools.contains_key(key),
+            _ => false,
+        };
+        let fresh = listed(&id).filter(|_| !is_listed).map(|(kind, key)| (kind, key.clone()));
         if let RecordId::Slot(..) = id {
             self.leave_pool(&id);
         }
@@ -145,6 +151,12 @@ impl Records {
             Listable::Locks => &mut self.locks,
             Listable::Works => &mut self.works,
         }
+    }
+
+    /// How many keys of locks are kept for lists.
+    #[cfg(test)]
+    pub(super) fn listed_keys(&self) -> usize {
+        self.locks.ordered.len() + self.locks.unordered.len()
     }
 
     fn part(&self, id: &RecordId) -> usize {

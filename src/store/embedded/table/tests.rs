@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::*;
-use crate::lock::{Acquired, Lease, LeaseToken, Reach, Refusal, Terms, Ttl};
+use crate::lock::{Acquired, Lease, LeaseToken, Reach, Refusal, Slots, Terms, Ttl};
 use crate::store::{LockRequest, Try};
 
 mod once;
@@ -263,4 +263,19 @@ fn a_list_is_in_order_whenever_the_locks_were_taken_and_freed() {
         requests.iter().enumerate().filter(|(at, _)| at % 3 != 0).map(|(_, one)| one.key.clone()).collect();
     left.sort_unstable();
     assert_eq!(listed, left);
+}
+
+#[test]
+fn a_key_that_several_held_is_in_no_list_once_they_have_left() {
+    let mut table = table();
+    let terms = Terms { slots: Slots::MOST, ..Terms::default() };
+    let [first, second] = [(); 2].map(|()| LockRequest { terms, ..request(token()) });
+    granted(&mut table, &first, NOW);
+    // It is put in order while one holds it.
+    table.list(&Reach::all(""), None, 10, NOW);
+    granted(&mut table, &second, NOW);
+    for request in [&first, &second] {
+        assert_eq!(released(&mut table, &request.token, Tombstone::None, NOW), Released::Released);
+    }
+    assert_eq!(table.records.listed_keys(), 0);
 }
