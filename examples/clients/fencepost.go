@@ -500,8 +500,9 @@ func (l *Lease) accepts(method string, sent time.Time, status int, text []byte, 
 		return isWhole && grant.KeptMs > 0
 	} else if !isWhole || grant.TTLMs <= 0 {
 		return false
+	} else if method == "PUT" { // A renewal changes none of these, and the work may be reading them.
+		l.FencingToken, l.FencingTokens, l.Slot = grant.FencingToken, numbers, grant.Slot
 	}
-	l.FencingToken, l.FencingTokens, l.Slot = grant.FencingToken, numbers, grant.Slot
 	l.endsAt = sent.Add(time.Duration(grant.TTLMs) * time.Millisecond)
 	if isBegin {
 		l.record.earlier, l.record.maxResultBytes = *grant.Earlier, grant.MaxResultBytes
@@ -521,8 +522,7 @@ func (r *record) isReplayed(body []byte, header http.Header) bool {
 	return true
 }
 
-// The status, the text, and the headers. Status 0: nothing was sent. -1: and the settings are wrong. 1: the answer was
-// lost.
+// The status, the text, the headers. Status 0: nothing was sent. -1: and the settings are wrong. 1: the answer is lost.
 func (c *Client) send(ctx context.Context, method, address string, l *Lease, timeout time.Duration) (
 	int, []byte, http.Header) {
 	var isSent, isWrong atomic.Bool

@@ -173,7 +173,7 @@ export class Fencepost {
 
   /** Renews during the work. If the lease is lost, `signal` aborts, `check` throws `Lost`, and so does the end. */
   async hold(key, options, work) {
-    const lease = await this.acquire(key, options), { ttlMs = 30_000 } = options;
+    const { ttlMs = 30_000 } = options ?? {}, lease = await this.acquire(key, options);
     const done = this.renews(lease, ttlMs);
     let hasFailed = true; // Then what the work throws says more than what the release does.
     try {
@@ -195,7 +195,7 @@ export class Fencepost {
         await pause(Math.max(0, Math.min(ttlMs / 3, lease.endsAt - now())), undefined, { signal: done.signal });
         let why;
         if (now() < lease.endsAt) await this.renew(lease, ttlMs).catch((error) => { why = error; });
-        if (!(why instanceof Lost) && now() < lease.endsAt) continue;
+        if (done.signal.aborted || !(why instanceof Lost) && now() < lease.endsAt) continue;
         lease.end.abort(new Lost(`${lease.key}: the lease is over`, why?.problem));
       }
     };

@@ -194,9 +194,10 @@ class Fencepost:
              slots: int | str = 1) -> Iterator[Lease]:
         """Renews in the background. If the lease is lost, `lost` is set, `check` raises `Lost`, and so does the end."""
         lease = self.acquire(key, ttl_s, wait_s, owner, slots=slots)
-        done = self._renews(lease, ttl_s)
+        done = threading.Event()
         unsaid: Any = Exception  # If the work fails, what it raises says more than what the release does.
         try:
+            self._renews(lease, ttl_s, done)
             yield lease
             lease.check()
             unsaid = Unknown
@@ -204,16 +205,14 @@ class Fencepost:
             done.set()
             with suppress(unsaid): self.release(lease)
 
-    def _renews(self, lease: Lease, ttl_s: float) -> threading.Event:
+    def _renews(self, lease: Lease, ttl_s: float, done: threading.Event) -> None:
         """Renews in a thread, until the event is set."""
-        done = threading.Event()
         def keep() -> None:
             while not lease.lost.is_set() and not done.wait(min(ttl_s / 3, lease.ends_at - now())):
                 try: lease.check(); self.renew(lease, ttl_s)
                 except Exception as error:  # Also if there is no thread left to ask with.
-                    if isinstance(error, Lost) or now() >= lease.ends_at: lease.lost.set()
+                    if not done.is_set() and (isinstance(error, Lost) or now() >= lease.ends_at): lease.lost.set()
         threading.Thread(target=keep, daemon=True).start()
-        return done
 
     def once(self, key: str, work: "Callable[[Place], Result | bytes | str]", ttl_s: float = 30, wait_s: float = 0,
              keep_s: float = 86400, owner: str = "", fingerprint: str = "", takeover: bool = True) -> Result:
@@ -222,9 +221,9 @@ class Fencepost:
         that something may have been done, except after `NothingDone`."""
         place = self._begin(key, uuid.uuid4().hex, ttl_s, wait_s, keep_s, owner, fingerprint, takeover)
         if isinstance(place, Result): return place
-        done = self._renews(place, ttl_s)
+        done = threading.Event()
         try:
-            try: result = result_of(work(place))
+            try: self._renews(place, ttl_s, done); result = result_of(work(place))
             except BaseException as error:
                 done.set()
                 with suppress(Exception): self._leave("/once", key, place.token, isinstance(error, NothingDone))

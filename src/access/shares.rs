@@ -54,25 +54,34 @@ pub(super) type WaitingToken = (LockKey, TokenHash);
 /// waited.
 #[derive(Debug, Default)]
 struct Tickets {
-    kept: HashMap<WaitingToken, (End, Permit)>,
+    kept: HashMap<WaitingToken, Kept>,
     /// Soonest first; the number tells those apart that end at the same moment.
     ends: BTreeMap<End, WaitingToken>,
     last_number: u64,
 }
 
+/// A permit whose ticket is kept.
+#[derive(Debug)]
+struct Kept {
+    end: End,
+    permit: Permit,
+    /// Whether the ticket is certainly for the lock that it is kept by. A request for several waits for one of them.
+    is_there: bool,
+}
+
 type End = (Instant, u64);
 
 impl Tickets {
-    fn keep(&mut self, ticket: WaitingToken, until: Instant, permit: Permit) {
+    fn keep(&mut self, ticket: WaitingToken, until: Instant, permit: Permit, is_there: bool) {
         drop(self.take(&ticket));
         self.last_number += 1;
         let end = (until, self.last_number);
         self.ends.insert(end, ticket.clone());
-        self.kept.insert(ticket, (end, permit));
+        self.kept.insert(ticket, Kept { end, permit, is_there });
     }
 
     fn take(&mut self, ticket: &WaitingToken) -> Option<Permit> {
-        let (end, permit) = self.kept.remove(ticket)?;
+        let Kept { end, permit, .. } = self.kept.remove(ticket)?;
         self.ends.remove(&end);
         Some(permit)
     }
@@ -97,16 +106,23 @@ impl Uses {
         let kept = any_of.iter().find_map(|ticket| tickets.take(ticket));
         drop(tickets);
         let permit = kept.or_else(|| Permit::take(&self.waiters, most))?;
-        let first = any_of.into_iter().next();
-        let place = first.map(|ticket| Place { uses: self.clone(), ticket, ttl, is_kept: Arc::default() });
+        let is_there = any_of.len() == 1;
+        let place = any_of.into_iter().next().map(|ticket| {
+            let (uses, is_kept) = (self.clone(), Arc::default());
+            Place { uses, ticket, ttl, is_kept, is_there }
+        });
         Some(WaitPermit { permit, place })
     }
 
     /// The token has given up its ticket.
     pub(super) fn leave(&self, ticket: impl FnOnce() -> WaitingToken) {
         let mut tickets = self.tickets();
-        if !tickets.kept.is_empty() {
-            drop(tickets.take(&ticket()));
+        if tickets.kept.is_empty() {
+            return;
+        }
+        let ticket = ticket();
+        if tickets.kept.get(&ticket).is_some_and(|kept| kept.is_there) {
+            drop(tickets.take(&ticket));
         }
     }
 
@@ -153,6 +169,8 @@ struct Place {
     ticket: WaitingToken,
     ttl: Duration,
     is_kept: Arc<AtomicBool>,
+    /// Whether the request waits for this lock, if it waits.
+    is_there: bool,
 }
 
 impl WaitPermit {
@@ -168,6 +186,7 @@ impl WaitPermit {
     pub fn waits_for(&mut self, key: &LockKey) {
         if let Some(place) = &mut self.place {
             place.ticket.0 = key.clone();
+            place.is_there = true;
         }
     }
 
@@ -179,10 +198,10 @@ impl WaitPermit {
 
 impl Drop for WaitPermit {
     fn drop(&mut self) {
-        let Some(Place { uses, ticket, ttl, is_kept }) = self.place.take() else { return };
+        let Some(Place { uses, ticket, ttl, is_kept, is_there }) = self.place.take() else { return };
         if is_kept.load(Ordering::Relaxed) {
             let permit = std::mem::replace(&mut self.permit, Permit::UNCOUNTED);
-            uses.tickets().keep(ticket, Instant::now() + ttl, permit);
+            uses.tickets().keep(ticket, Instant::now() + ttl, permit, is_there);
         }
     }
 }

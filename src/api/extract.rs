@@ -237,8 +237,12 @@ pub(super) async fn refuse_body(headers: &HeaderMap, mut body: Body) -> Result<(
 }
 
 /// Reads the small body of a tool's request. One that is empty is there too, but must not be a lost one. Over HTTP/2, a stream that
-/// its client resets may look like one that has ended. Over HTTP/1.0, a body without a length is none.
+/// its client resets may look like one that has ended, unless it did with its head. Over HTTP/1.0, a body without a length is none.
 pub(super) async fn read_small_body(parts: &Parts, body: Body) -> Result<Bytes, Problem> {
+    let may_be_empty = match parts.version {
+        Version::HTTP_11 => true,
+        version => version > Version::HTTP_11 && body.is_end_stream(),
+    };
     let limited = Limited::new(body, LARGEST_SMALL_BODY);
     let collected = timeout(BODY_TIMEOUT, limited.collect()).await;
     let collected = collected.map_err(|_| bad_parameter("body", "the body did not end in time"))?;
@@ -246,7 +250,7 @@ pub(super) async fn read_small_body(parts: &Parts, body: Body) -> Result<Bytes, 
     let bytes = collected.map(|body| body.to_bytes()).ok();
     let is_whole = |bytes: &Bytes| match announced_bytes(&parts.headers) {
         Some(length) => bytes.len() == length,
-        None => !bytes.is_empty() || parts.version >= Version::HTTP_11,
+        None => may_be_empty || !bytes.is_empty(),
     };
     bytes.filter(is_whole).ok_or_else(|| bad_parameter("body", detail))
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::ledger::Room;
+use super::ledger::{Counted, Room};
 use super::time::{lease_left, pause_before};
 use super::{AcquireRequest, Acquisition, Doing, GrantGuard, LockService, NotAcquired, Outcome};
 use crate::clock::boottime;
@@ -39,14 +39,13 @@ impl LockService {
             return Ok(Acquisition { token, outcome: Outcome::NotTaken(NotAcquired::NotShared(why)) });
         }
         let Some(account) = request.tenant.account.clone() else {
-            return self.acquire_uncounted(attempt, made, request).await;
+            return self.acquire_uncounted(attempt, made, request, &mut None).await;
         };
         let mut room = None;
         // A token of ours takes nothing anew.
         if !request.only_confirms() {
             match self.room(&request.key, request.terms.slots, &account) {
-                // A request that waits has no lock yet, and may never get one. Its grant is counted when it comes.
-                Room::Free(free) => room = free.filter(|_| request.wait.is_zero()),
+                Room::Free(free) => room = free,
                 Room::Full if request.token.is_some() => request.tenant.is_full = true,
                 Room::Full => {
                     let (token, outcome) =
@@ -56,7 +55,7 @@ impl LockService {
             }
         }
         let (key, is_full) = (request.key.clone(), request.tenant.is_full);
-        let mut acquisition = self.acquire_uncounted(attempt, made, request).await?;
+        let mut acquisition = self.acquire_uncounted(attempt, made, request, &mut room).await?;
         match &acquisition.outcome {
             Outcome::Granted(lease, _) | Outcome::AlreadyHeld(lease, _) => {
                 self.ledger.holds(&key, acquisition.token.hash(), lease, &account, room);
@@ -70,16 +69,17 @@ impl LockService {
         Ok(acquisition)
     }
 
-    /// The same without an account.
+    /// The same without an account. `room` is what its account has kept for the lock.
     async fn acquire_uncounted(
         &self,
         mut attempt: Attempt,
         made: Option<LeaseToken>,
         request: AcquireRequest,
+        room: &mut Option<Counted>,
     ) -> Result<Acquisition, StoreError> {
         if !request.wait.is_zero() && !request.only_confirms() {
             let entered = Instant::now();
-            let answer = self.acquire_in_turn(attempt, made, request).await;
+            let answer = self.acquire_in_turn(attempt, made, request, room).await;
             let is_granted = matches!(
                 &answer,
                 Ok(Acquisition { outcome: Outcome::Granted(..) | Outcome::AlreadyHeld(..), .. })

@@ -44,9 +44,11 @@ impl LockService {
             Inspected::Held { lease, sharing, .. } => (lease, sharing),
         };
         // Of several, only the one that was named: a look shows at most a hundred of them, and the store knows all.
+        let mut shows_all = true;
         let (found, seen) = match (number, sharing) {
             (None, Some(_)) => return Ok(Broken::HeldBySeveral),
             (Some(number), Some(sharing)) => {
+                shows_all = sharing.holders.len() as u64 + 1 >= sharing.held;
                 let is_its = |lease: &Lease| lease.fencing_token == number;
                 (number, iter::once(first).chain(sharing.holders).find(is_its))
             }
@@ -63,11 +65,16 @@ impl LockService {
             _ if settled.in_doubt => self.watch.tell(key, || Doing::Unclear),
             _ => {}
         }
-        Ok(match (settled.answer, seen) {
+        match (settled.answer, seen) {
             // An earlier copy has ended the grant that was seen, or it has ended by itself. Both are what was asked for.
-            (Broken::NotHeld | Broken::HeldByAnother, Some(seen)) if settled.in_doubt => Broken::Broken(seen),
-            (answer, _) => answer,
-        })
+            (Broken::NotHeld | Broken::HeldByAnother, Some(seen)) if settled.in_doubt => {
+                Ok(Broken::Broken(seen))
+            }
+            (Broken::NotHeld | Broken::HeldByAnother, None) if settled.in_doubt && !shows_all => {
+                Err(StoreError::Unknown("an earlier copy of this request may have broken it".into()))
+            }
+            (answer, _) => Ok(answer),
+        }
     }
 }
 

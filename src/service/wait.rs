@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::acquire::not_granted;
+use super::ledger::Counted;
 use super::time::RETRY_PAUSE;
 use super::wakeups::{Ring, Waiting};
 use super::{AcquireRequest, Acquisition, Doing, GrantGuard, LockService, NotAcquired, Outcome};
@@ -83,6 +84,7 @@ impl LockService {
         attempt: Attempt,
         made: Option<LeaseToken>,
         request: AcquireRequest,
+        room: &mut Option<Counted>,
     ) -> Result<Acquisition, StoreError> {
         let ends_at = Instant::now() + request.wait;
         let token = request.token_or(made.as_ref());
@@ -128,7 +130,11 @@ impl LockService {
                     let was_last = waiter.is_answered();
                     drop(permit.take());
                     let answer = match answer.or_not_taken() {
-                        Err(Told::Waits(polled)) => Err(polled),
+                        Err(Told::Waits(polled)) => {
+                            // It has no lock yet, and may never get one. Its grant is counted when it comes.
+                            *room = None;
+                            Err(polled)
+                        }
                         Err(Told::Ends(why)) => Ok(Acquired::NotTaken(why)),
                         Ok(answer) => Ok(answer),
                     };

@@ -216,6 +216,37 @@ async fn a_request_that_waits_has_its_place_at_the_lock_that_it_waits_for() {
     .await;
 }
 
+/// Its ticket stays in a queue, so it counts, whatever else is done with its token.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_for_several_that_has_left_while_it_waited_counts_until_its_ticket_ends() {
+    let mut keys = KeysFile::new();
+    let one =
+        keys.add("one", "every_key = true\nallow = [\"acquire\", \"inspect\", \"once\"]\nmax_waiters = 1");
+    keys.write();
+    let [flag, path] = keys.flag();
+    let gateway = Gateway::start(&["--store", "memory:", &flag, &path, "--ticket-ttl", "1m"]).await;
+    let (client, token) = (Client::new(gateway.address), fresh_token());
+    client.put("/locks/b?ttl=10m").key(&one).send().await.expect(201);
+    let leaving = tokio::spawn(client.put("/lock?key=a&key=b&wait=1m").key(&one).token(&token).send());
+    let waiters = async || client.get("/locks/b").key(&one).send().await.json()["waiters"].as_u64();
+    eventually("it waits", async || waiters().await == Some(1)).await;
+    leaving.abort();
+    eventually("it has left", async || waiters().await == Some(0)).await;
+    let free_a = || client.delete("/locks/a").key(&one).token(&token).send();
+    eventually("it has no lock", async || free_a().await.status != 503).await;
+    for path in ["/locks/b?wait=1ms", "/once/b?wait=1ms"] {
+        let another = client.put(path).key(&one).token(&fresh_token()).send().await;
+        another.expect_problem(429, "too-many-waiters");
+    }
+    client
+        .put("/once/b?wait=1ms")
+        .key(&one)
+        .token(&token)
+        .send()
+        .await
+        .expect_problem(429, "too-many-waiters");
+}
+
 /// Until a request waits for this lock.
 async fn somebody_waits(client: &Client, key: &str) {
     eventually("somebody waits", async || {

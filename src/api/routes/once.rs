@@ -69,7 +69,8 @@ pub(super) async fn begin_work(
     let fingerprint = fingerprint(&headers)?;
     let keep = || app.keep_connection(version, &caller, key_waits_too_often, too_many_waiters);
     let _connection = (!query.wait.is_zero()).then(keep).transpose()?;
-    let wait = wait_permit(&app, &caller, from_ref(&key), token.as_ref(), query.wait)?;
+    // By no token: who waits for a record has no ticket, and takes over none of a lock's.
+    let wait = wait_permit(&app, &caller, from_ref(&key), None, query.wait)?;
     let request = BeginRequest {
         key: key.clone(),
         token,

@@ -1,5 +1,6 @@
 //! `LOCK` and `UNLOCK`, with what Terraform 1.0 and OpenTofu send and expect.
 
+use kit::h2;
 use kit::keys::KeysFile;
 use kit::{Client, Gateway, RedisServer, eventually, fresh_token};
 use serde_json::json;
@@ -219,4 +220,35 @@ async fn a_body_that_was_cut_off_forces_nothing_open() {
     }
     client.call("UNLOCK", "/terraform/k").header("content-length", "0").send().await.expect(200);
     client.get("/locks/k").send().await.expect(404);
+}
+
+/// No body forces the lock open. Over HTTP/2, a client that leaves may reset its stream without an error.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_its_client_has_reset_forces_no_lock_open() {
+    let gateway = Gateway::start(&["--store", "memory:", "--terraform", "--allow-host", "t"]).await;
+    let client = Client::new(gateway.address);
+    client.call("LOCK", "/terraform/k").body(lock_info("1", "a")).send().await.expect(200);
+    let is_free = async || client.get("/locks/k").send().await.status == 404;
+    for method in ["UNLOCK", "DELETE"] {
+        let mut stream = tokio::net::TcpStream::connect(gateway.address).await.unwrap();
+        let mut bytes = [h2::PREFACE, &h2::frame(h2::SETTINGS, 0, 0, &[])].concat();
+        let block = h2::header_block(method, "/terraform/k");
+        bytes.extend(h2::frame(h2::HEADERS, h2::END_HEADERS, 1, &block));
+        bytes.extend(h2::frame(h2::RST_STREAM, 0, 1, &0_u32.to_be_bytes()));
+        // Whatever comes after it is answered after it.
+        bytes.extend(h2::request(3, "UNLOCK", "/terraform/another"));
+        stream.write_all(&bytes).await.unwrap();
+        let mut answered = Vec::new();
+        while !answered.windows(9).any(|head| head[3] == h2::HEADERS && head[5..9] == 3_u32.to_be_bytes()) {
+            assert!(
+                stream.read_buf(&mut answered).await.unwrap() > 0,
+                "{method}: it has closed the connection"
+            );
+        }
+        assert!(!is_free().await, "{method}");
+    }
+    let mut stream = tokio::net::TcpStream::connect(gateway.address).await.unwrap();
+    let whole = [h2::PREFACE, &h2::frame(h2::SETTINGS, 0, 0, &[]), &h2::request(1, "UNLOCK", "/terraform/k")];
+    stream.write_all(&whole.concat()).await.unwrap();
+    eventually("one that has ended does", is_free).await;
 }

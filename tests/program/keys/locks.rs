@@ -139,6 +139,25 @@ async fn those_who_wait_take_no_room_before_they_are_granted_the_lock() {
     client.put("/locks/c").key(&key).send().await.expect_problem(429, "too-many-locks");
 }
 
+/// A lock that is free is granted at once, also to one who would have waited for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn those_who_would_wait_take_no_more_free_locks_at_once_than_others() {
+    let redis = RedisServer::start().await;
+    let mut file = KeysFile::new();
+    let key = limited(&mut file, 5);
+    file.write();
+    let flag = file.flag();
+    let gateway = Gateway::on_redis(&redis, &[flag[0].as_str(), &flag[1]]).await;
+    let client = Client::new(gateway.address);
+    let put = |n| client.put(&format!("/locks/{n}?ttl=1h&wait=1s")).key(&key).send();
+    let mut answers = futures_util::future::join_all((0..100).map(put)).await;
+    answers.retain(|answer| answer.status != 201);
+    assert_eq!(answers.len(), 95);
+    for answer in answers {
+        answer.expect_problem(429, "too-many-locks");
+    }
+}
+
 /// What another gateway does is not told to this one, which looks for itself before it refuses for long.
 #[tokio::test(flavor = "multi_thread")]
 async fn locks_that_another_gateway_granted_are_confirmed_and_those_that_it_released_make_room() {
