@@ -4,14 +4,17 @@
 //! later sync writes it. So nothing is trusted after one, nor at a start, since the process before may have seen one, until
 //! all that is read has been written once more, and synced.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, ErrorKind};
-use std::ops::Bound;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::ops::{Bound, Range};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use parking_lot::Mutex;
 use redb::backends::FileBackend;
 use redb::{BackendError, DatabaseError, StorageBackend};
 use rustix::fs::{OFlags, SeekFrom, seek};
@@ -200,5 +203,120 @@ impl StorageBackend for Handle {
 
     fn unlock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
         self.0.backend.unlock_range(start, end)
+    }
+}
+
+/// A file that is only read. What is written to it is kept in memory, so that it takes no more than what changes.
+#[derive(Debug)]
+pub(super) struct Scratch {
+    file: File,
+    written: Mutex<Written>,
+}
+
+/// What was written to a [`Scratch`], by the number of its block.
+#[derive(Debug)]
+struct Written {
+    length: u64,
+    /// So much of the file still counts: what was cut off is zeros where it is there again.
+    of_file: u64,
+    blocks: BTreeMap<u64, Vec<u8>>,
+}
+
+/// So much of a scratch is kept together: a page of the database.
+const SCRATCH_BLOCK_BYTES: u64 = 4096;
+
+impl Scratch {
+    pub(super) fn of(path: &Path) -> io::Result<Self> {
+        let file = File::open(path)?;
+        let length = file.metadata()?.len();
+        Ok(Self { file, written: Mutex::new(Written { length, of_file: length, blocks: BTreeMap::new() }) })
+    }
+
+    /// Block by block, the part of each that lies between `offset` and the end: with its place there, and among those bytes.
+    fn parts(offset: u64, bytes: usize) -> impl Iterator<Item = (u64, usize, Range<usize>)> {
+        let end = offset + bytes as u64;
+        (offset / SCRATCH_BLOCK_BYTES..end.div_ceil(SCRATCH_BLOCK_BYTES)).map(move |block| {
+            let (first, last) = (block * SCRATCH_BLOCK_BYTES, (block + 1) * SCRATCH_BLOCK_BYTES);
+            let (from, to) = (offset.max(first), end.min(last));
+            (block, (from - first) as usize, (from - offset) as usize..(to - offset) as usize)
+        })
+    }
+
+    /// A block of the file, of which so much counts, with zeros behind that.
+    fn read_block(&self, block: u64, of_file: u64) -> io::Result<Vec<u8>> {
+        let (mut bytes, first) = (vec![0; SCRATCH_BLOCK_BYTES as usize], block * SCRATCH_BLOCK_BYTES);
+        let there = SCRATCH_BLOCK_BYTES.min(of_file.saturating_sub(first)) as usize;
+        self.file.read_exact_at(&mut bytes[..there], first)?;
+        Ok(bytes)
+    }
+}
+
+impl StorageBackend for Scratch {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.written.lock().length)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let written = self.written.lock();
+        for (block, at, part) in Self::parts(offset, out.len()) {
+            let length = part.len();
+            match written.blocks.get(&block) {
+                Some(bytes) => out[part].copy_from_slice(&bytes[at..at + length]),
+                None => out[part].copy_from_slice(&self.read_block(block, written.of_file)?[at..at + length]),
+            }
+        }
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        let written = &mut *self.written.lock();
+        (written.length, written.of_file) = (len, len.min(written.of_file));
+        written.blocks.split_off(&len.div_ceil(SCRATCH_BLOCK_BYTES));
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let Written { blocks, of_file, .. } = &mut *self.written.lock();
+        for (block, at, part) in Self::parts(offset, data.len()) {
+            let bytes = match blocks.entry(block) {
+                Entry::Occupied(there) => there.into_mut(),
+                Entry::Vacant(empty) => empty.insert(self.read_block(block, *of_file)?),
+            };
+            bytes[at..at + part.len()].copy_from_slice(&data[part]);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scratch_reads_what_was_written_to_it_and_leaves_the_file_as_it_was() {
+        let Ok(path) = tempfile::NamedTempFile::new().map(|file| file.into_temp_path()) else { panic!() };
+        let mut model: Vec<u8> = (0..20_000_u32).map(|at| at as u8).collect();
+        assert!(fs::write(&path, &model).is_ok());
+        let (before, Ok(scratch)) = (model.clone(), Scratch::of(&path)) else { panic!("it cannot be read") };
+        for length in [16_384, 30_000] {
+            assert!(scratch.set_len(length).is_ok());
+            model.resize(length as usize, 0);
+        }
+        for (offset, length, byte) in
+            [(0, 1, 1), (4_095, 2, 2), (8_192, 4_096, 3), (5_000, 9_000, 4), (29_999, 1, 5)]
+        {
+            assert!(scratch.write(offset as u64, &vec![byte; length]).is_ok());
+            model[offset..offset + length].fill(byte);
+        }
+        for (offset, length) in [(0, 30_000), (4_000, 200), (12_287, 2), (19_999, 10_001), (29_999, 1)] {
+            let mut read = vec![0; length];
+            assert!(scratch.read(offset as u64, &mut read).is_ok());
+            assert!(read == model[offset..offset + length], "{offset}, {length}");
+        }
+        assert!(fs::read(&path).is_ok_and(|after| after == before));
     }
 }

@@ -11,17 +11,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use redb::backends::InMemoryBackend;
 use redb::{
-    Builder, CommitError, Database, DatabaseError, ReadableDatabase, ReadableTable, StorageBackend,
-    StorageError, TableDefinition, TableHandle, WriteTransaction,
+    Builder, CommitError, Database, DatabaseError, ReadableDatabase, ReadableTable, StorageError,
+    TableDefinition, TableHandle, WriteTransaction,
 };
 
 use crate::clock::Clock;
 use crate::store::StoreError;
 
 use super::batch_tables::BatchTables;
-use super::disk::{Disk, Handle, create_private};
+use super::disk::{Disk, Handle, Scratch, create_private};
 use super::record::{Format, Record};
 use super::rows::{LOCKS, MARKS, Moment, SLOTS, TERMS, read_lock, read_mark, read_slot};
 use super::table::{Change, Table};
@@ -253,12 +252,9 @@ pub(super) fn was_closed(path: &Path) -> Result<bool, OpenError> {
     }
 }
 
-/// The database that a process has left without closing it, in memory.
+/// The database that a process has left without closing it. The file stays as it is.
 fn repaired_copy(path: &Path) -> Result<Database, AnyError> {
-    let (bytes, copy) = (std::fs::read(path)?, InMemoryBackend::new());
-    copy.set_len(bytes.len() as u64)?;
-    copy.write(0, &bytes)?;
-    Ok(Builder::new().create_with_backend(copy)?)
+    Ok(Builder::new().set_cache_size(PAGE_CACHE_BYTES).create_with_backend(Scratch::of(path)?)?)
 }
 
 /// Makes an empty store where nothing stands yet, not even a link to something that is not there at present.
