@@ -194,8 +194,8 @@ impl Crowd {
         self.pause = LONGEST_PAUSE.min(self.pause * 2);
     }
 
-    /// There is a result, by a step that began at `asked_at`. Whoever came later is not told: it may have been broken before, and its
-    /// answer have been late.
+    /// There is a result, by a step that began at `asked_at`. A request that came later is not told: the result may have been
+    /// broken before that, and only this answer be late.
     fn is_done(&mut self, asked_at: Instant, stored: &Stored) {
         self.tell(|waiter| waiter.entered_at <= asked_at, || Told::Done(stored.clone()));
         if self.waiters.values().any(|waiter| waiter.entered_at > asked_at) {

@@ -6,13 +6,13 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
+use std::fs::{self, File, Metadata, OpenOptions, Permissions, TryLockError};
 use std::io::{self, ErrorKind};
 use std::ops::{Bound, Range};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use redb::backends::FileBackend;
@@ -37,6 +37,8 @@ pub(super) struct Disk {
     file: Option<File>,
     /// and by what its path was known to lead to it.
     place: Option<Place>,
+    /// How long it is, as this process has left it.
+    length: AtomicU64,
     /// Whether what is read may be missing on disk.
     is_doubtful: AtomicBool,
 }
@@ -57,7 +59,8 @@ impl Disk {
             return Err(io::Error::from(ErrorKind::InvalidData).into());
         }
         let mut disk = Self::new(path, FileBackend::new(file.try_clone()?)?, Some(file));
-        disk.place = Some(place_of(path)?);
+        disk.length = AtomicU64::new(about.len());
+        disk.place = Some(place_of(&fs::metadata(path)?));
         let is_ours = match disk.file.as_ref().map(File::try_lock) {
             Some(Err(TryLockError::WouldBlock)) => false,
             // A file system that knows only the other kind of locks.
@@ -76,18 +79,28 @@ impl Disk {
 
     fn new(path: &Path, backend: impl StorageBackend, file: Option<File>) -> Self {
         let (path, backend) = (path.into(), Box::new(backend));
-        Self { path, backend, file, place: None, is_doubtful: AtomicBool::new(true) }
+        let (length, is_doubtful) = (AtomicU64::new(0), AtomicBool::new(true));
+        Self { path, backend, file, place: None, length, is_doubtful }
     }
 
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// That the file is still where it was opened. What else stands there, or will, is another gateway's.
+    /// That the file is still where it was opened, and as long as it was left. What else stands there, or will, is another
+    /// gateway's, and what was cut off or copied over it is not what was told.
     pub(super) fn check_place(&self) -> io::Result<()> {
         let Some(opened) = self.place else { return Ok(()) };
-        match place_of(&self.path) {
-            Ok(place) if place == opened => Ok(()),
+        match fs::metadata(&self.path) {
+            Ok(there) if place_of(&there) == opened => {
+                match there.len() == self.length.load(Ordering::Relaxed) {
+                    true => Ok(()),
+                    false => Err(io::Error::new(
+                        ErrorKind::InvalidData,
+                        "another program has changed it: put it right, and restart the gateway",
+                    )),
+                }
+            }
             // What cannot be looked at is not known to be gone.
             Err(error) if error.kind() != ErrorKind::NotFound => Ok(()),
             _ => Err(io::Error::other(
@@ -146,8 +159,8 @@ impl Drop for Disk {
     }
 }
 
-fn place_of(path: &Path) -> io::Result<Place> {
-    fs::metadata(path).map(|there| (there.dev(), there.ino()))
+fn place_of(file: &Metadata) -> Place {
+    (file.dev(), file.ino())
 }
 
 /// Opens a file that is being made. No other user may have put it there.
@@ -182,7 +195,9 @@ impl StorageBackend for Handle {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.backend.set_len(len)
+        self.0.backend.set_len(len)?;
+        self.0.length.store(len, Ordering::Relaxed);
+        Ok(())
     }
 
     fn sync_data(&self) -> io::Result<()> {

@@ -1,5 +1,6 @@
 //! The one that changes the store: it takes what has queued up, applies it, commits once, then answers.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -109,6 +110,10 @@ impl State {
     /// Closes the file if it is not where it was opened.
     fn check_place(&mut self) -> Result<(), StoreError> {
         self.kept.disk.check_place().map_err(|error| {
+            // To close it would read what is not there any more, and write to what is another's.
+            if error.kind() == ErrorKind::InvalidData {
+                std::mem::forget(self.kept.file.take());
+            }
             let error = StoreError::Unavailable(format!("the file cannot be written: {error}"));
             self.kept.fail(&error, true);
             error

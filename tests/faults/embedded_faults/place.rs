@@ -33,18 +33,26 @@ impl Scene {
 
     /// Nothing is granted any more, nothing is told, and it says why.
     async fn knows(&self) {
+        self.knows_that("moved, removed or replaced").await;
+    }
+
+    async fn knows_that(&self, what: &str) {
         let client = Client::new(self.gateway.address);
         let refused = self.put("another").await.expect(503);
         let detail = refused.json()["detail"].to_string();
-        assert!(detail.contains("moved, removed or replaced"), "{detail}");
+        assert!(detail.contains(what), "{detail}");
         client.get("/locks/held").send().await.expect(503);
         client.get("/locks").send().await.expect(503);
         client.get("/readyz").send().await.expect(503);
-        self.says_so().await;
+        self.says(what).await;
     }
 
     async fn says_so(&self) {
-        let says_so = |line: &String| line.contains("moved, removed or replaced");
+        self.says("moved, removed or replaced").await;
+    }
+
+    async fn says(&self, what: &str) {
+        let says_so = |line: &String| line.contains(what);
         eventually("the log says so", async || self.gateway.log().iter().any(says_so)).await;
     }
 }
@@ -78,6 +86,15 @@ async fn a_gateway_whose_file_was_moved_away_works_again_when_it_is_back() {
     fs::rename(scene.path("aside"), scene.path("locks.redb")).unwrap();
     scene.put("held").await.expect(200);
     scene.put("another").await.expect(201);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_whose_file_was_cut_off_or_copied_over_grants_nothing() {
+    let scene = Scene::start().await;
+    let older = scene.path("older");
+    fs::write(&older, "").unwrap();
+    fs::copy(&older, scene.path("locks.redb")).unwrap();
+    scene.knows_that("another program has changed it").await;
 }
 
 /// The file that stood there meanwhile had numbers of its own.
