@@ -51,6 +51,21 @@ async fn a_lock_of_which_a_key_is_missing_is_free() {
     }
 }
 
+/// S4. A server that was killed may have done a part of a script, and so have a slot marked that none holds.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slot_that_is_marked_and_held_by_none_is_given_before_one_that_there_is_not() {
+    let (stage, client) = stage().await;
+    let redis = stage.redis.as_ref().unwrap();
+    let slot = async || client.put("/locks/k?slots=3").send().await.expect(201).json()["slot"].as_u64();
+    assert_eq!(slot().await, Some(1));
+    let second = take(&client, "slots=3").await;
+    client.delete("/locks/k").token(&second).send().await.expect(204);
+    let _: () = redis.command(&["SET", &name("lock"), "?*##", "KEEPTTL"]).await;
+    assert_eq!(slot().await, Some(3));
+    assert_eq!(slot().await, Some(2));
+    client.put("/locks/k?slots=3").send().await.expect_problem(423, "lock-held");
+}
+
 /// S10. No key outlives the last lease by more than a minute, also if all holders have died.
 #[tokio::test(flavor = "multi_thread")]
 async fn all_keys_end_a_minute_after_the_last_lease() {

@@ -198,6 +198,7 @@ impl Rig for RedisRig {
                 self.redis.kill();
                 self.redis.lose_tail();
                 self.redis.restart().await;
+                self.redis.rewrite().await;
                 witness.lost_since(start_us);
             }
             _ => {

@@ -315,6 +315,18 @@ impl RedisServer {
         file.set_len(file.metadata().unwrap().len() * 9 / 10).unwrap();
     }
 
+    /// Has the server write its append-only file anew, as it must where that was cut off within a script: it leaves the first part
+    /// of that script in it, and does that part when it starts again.
+    pub async fn rewrite(&self) {
+        let _: String = self.command(&["BGREWRITEAOF"]).await;
+        eventually("the append-only file is written", async || {
+            let about: String = self.command(&["INFO", "persistence"]).await;
+            let is_done = |name: &str| about.contains(&format!("aof_rewrite_{name}:0"));
+            is_done("in_progress") && is_done("scheduled")
+        })
+        .await;
+    }
+
     /// Sends a signal by its name, such as `STOP`.
     pub fn signal(&self, name: &str) {
         super::signal(self.child.id(), name);

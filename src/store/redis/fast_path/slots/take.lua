@@ -71,7 +71,11 @@ local function take(which, asked)
     if known[j + 1] or is_asked[token] then return PASSING end
     is_asked[token] = true
     if count < math.min(least, slots) then
-      are_taken[j], taken, count, least = true, taken + 1, count + 1, math.min(least, slots)
+      taken, count, least = taken + 1, count + 1, math.min(least, slots)
+      local at = string.find(text, '.', 3, true) or #text + 1
+      -- Where none holds a slot that is marked, acquire.lua mends that.
+      if at - 2 > least then return PASSING end
+      are_taken[j], text = at - 2, string.sub(text, 1, at - 1) .. '#' .. string.sub(text, at + 1)
       longest_ms = math.max(longest_ms, tonumber(ARGV[6 * i - 1]))
     end
   end
@@ -87,10 +91,10 @@ local function take(which, asked)
   for j, i in ipairs(asked) do
     if are_taken[j] then
       local token, attempt, ttl_text, slots_text, owner = unpack(ARGV, 6 * i - 3, 6 * i + 1)
-      local ttl_ms, at = tonumber(ttl_text), string.find(text, '.', 3, true) or #text + 1
-      number, text = number + 1, string.sub(text, 1, at - 1) .. '#' .. string.sub(text, at + 1)
+      local ttl_ms = tonumber(ttl_text)
+      number = number + 1
       local rest = attempt .. ' ' .. string.format('%.0f', number)
-      local slot_text, n = string.format('%.0f', at - 2), #grants
+      local slot_text, n = string.format('%.0f', are_taken[j]), #grants
       grants[n + 1], grants[n + 2] = token, slot_text .. ' ' .. slots_text .. ' ' .. rest .. ' ' .. owner
       lease_ends[n + 1], lease_ends[n + 2] = string.format('%.0f', NOW_MS + 1 + ttl_ms), token
       said[n + 1], said[n + 2] = slots_text, token

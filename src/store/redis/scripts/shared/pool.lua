@@ -51,10 +51,37 @@ local function open_pool()
     return grant
   end
 
-  -- Gives the smallest slot that is free to a token that was admitted.
+  -- How many hold it once what has ended is removed, and the smallest number that they have said; offers count, but for one
+  -- token's.
+  local function room_beside(token)
+    if not taken then return 0, MOST_SLOTS end
+    local held, least = redis.call('ZCARD', ENDS) - 1, tonumber(redis.call('ZRANGE', WIDE, 0, 0, 'WITHSCORES')[2])
+    for _, offer in ipairs(offers) do
+      if offer.token ~= token then held, least = held + 1, math.min(least, offer.slots) end
+    end
+    return held, least
+  end
+
+  local function free_slot() return string.find(taken, '.', 1, true) or #taken + 1 end
+
+  -- Marks those slots that are held, and no others. A server whose file was cut off within a script may do a part of it at its
+  -- second start, and so leave a slot marked that none holds.
+  local function mend()
+    local fields, marks, last = redis.call('HGETALL', HELD), {}, 0
+    for i = 1, #fields, 2 do
+      local slot = fields[i] ~= ALL and tonumber(string.match(fields[i + 1], '^%d+'))
+      if slot then marks[slot], last = '#', math.max(last, slot) end
+    end
+    for slot = 1, last do marks[slot] = marks[slot] or '.' end
+    taken = table.concat(marks)
+  end
+
+  -- Gives the smallest slot that is free to a token that was admitted. Fewer hold it than any of them has said, so there is one.
   local function take(token, slots, lock, ttl_ms)
     begin(ttl_ms)
-    local slot = string.find(taken, '.', 1, true) or #taken + 1
+    local _, least = room_beside(token)
+    if free_slot() > math.min(least, slots) then mend() end
+    local slot = free_slot()
     return add({ field = token, slot = slot, slots = slots }, lock, ttl_ms)
   end
 
@@ -83,17 +110,6 @@ local function open_pool()
       local slot = string.match(redis.call('HGET', HELD, field) or '', '^%d+')
       remove({ field = field, slot = tonumber(slot or MOST_SLOTS + 1) })
     end
-  end
-
-  -- How many hold it once what has ended is removed, and the smallest number that they have said; offers count, but for one
-  -- token's.
-  local function room_beside(token)
-    if not taken then return 0, MOST_SLOTS end
-    local held, least = redis.call('ZCARD', ENDS) - 1, tonumber(redis.call('ZRANGE', WIDE, 0, 0, 'WITHSCORES')[2])
-    for _, offer in ipairs(offers) do
-      if offer.token ~= token then held, least = held + 1, math.min(least, offer.slots) end
-    end
-    return held, least
   end
 
   -- Whether one more may hold it who says so many; an offer to `token` does not count.
