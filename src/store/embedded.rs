@@ -26,8 +26,8 @@ use crate::store::{
 use at_once::AtOnce;
 use cursor::CursorSeal;
 use disk::Disk;
+use life::Moment;
 use queue::{CommandQueue, Kind};
-use rows::Moment;
 use table::{Piece, TIDY_EVERY, Table};
 use writer::State;
 

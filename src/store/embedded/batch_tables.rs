@@ -2,10 +2,11 @@
 
 use redb::{Key, Table, TableDefinition, TableError, Value, WriteTransaction};
 
+use super::life::{Moment, life_row};
 use super::record::{HeldLock, Record, RecordId};
 use super::rows::{
-    LOCKS, LockRow, MARKS, MarkRow, Moment, SLOTS, SlotRow, TERMS, TermsRow, life_row, lock_row, slot_row,
-    terms_row, verdict_row,
+    LOCKS, LockRow, MARKS, MarkRow, SLOTS, SlotRow, TERMS, TermsRow, lock_row, slot_row, terms_row,
+    verdict_row,
 };
 use super::work_rows::{ONCE, RESULTS, WorkRow, work_row};
 

@@ -21,8 +21,9 @@ use crate::store::StoreError;
 
 use super::batch_tables::BatchTables;
 use super::disk::{Disk, Handle, Scratch, create_private};
+use super::life::Moment;
 use super::record::{Format, Record};
-use super::rows::{LOCKS, MARKS, Moment, SLOTS, TERMS, read_lock, read_mark, read_slot};
+use super::rows::{LOCKS, MARKS, SLOTS, TERMS, read_lock, read_mark, read_slot};
 use super::table::{Change, Table};
 use super::work_rows::{ONCE, RESULTS, read_work};
 use super::{EmbeddedSettings, OpenError, UnusableFile};

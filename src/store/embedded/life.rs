@@ -1,8 +1,11 @@
-//! How long a record lives.
+//! How long a record lives, and how the rest of a life survives a restart.
 
 use std::time::Duration;
 
-use crate::clock::whole_ms;
+use crate::clock::{Clock, whole_ms};
+
+/// Longest life in milliseconds, then its end in nanoseconds: since boot, and since the Unix epoch.
+pub(super) type LifeRow = (u64, u64, u64);
 
 /// When a record ends, on the clock that counts since boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,5 +35,91 @@ impl Life {
     /// Whether less than a millisecond is left: no answer could say how much, so it counts as nothing.
     pub(super) fn is_over(self, now: Duration) -> bool {
         self.left_ms(now) == 0
+    }
+}
+
+/// Both clocks at one moment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moment {
+    /// Time since boot.
+    pub(super) boot: Duration,
+    /// Time since the Unix epoch.
+    pub(super) wall: Duration,
+}
+
+impl Moment {
+    /// Reads both clocks.
+    pub(super) fn now(clock: &dyn Clock) -> Self {
+        Self { boot: clock.boot(), wall: clock.wall() }
+    }
+}
+
+/// The row of a life.
+pub(super) fn life_row(life: Life, now: Moment) -> LifeRow {
+    let longest_ms = whole_ms(life.longest);
+    let wall_end = now.wall + life.end.saturating_sub(now.boot);
+    (longest_ms, nanoseconds(life.end), nanoseconds(wall_end))
+}
+
+/// The life in a row, as it goes on from `now`.
+///
+/// Within one boot the clock that counts since boot is exact. Over a reboot only the wall clock bridges the gap, and
+/// people may have set it. So after a reboot a life lasts at most the rest that it was last given, by a renewal or by
+/// an earlier reboot.
+pub(super) fn restored((longest_ms, boot_ns, wall_ns): LifeRow, now: Moment, same_boot: bool) -> Life {
+    let longest = Duration::from_millis(longest_ms);
+    let rest = match same_boot {
+        true => Duration::from_nanos(boot_ns).saturating_sub(now.boot),
+        false => Duration::from_nanos(wall_ns).saturating_sub(now.wall),
+    };
+    Life::starting(now.boot, rest.min(longest))
+}
+
+/// A time as a row has it.
+pub(super) fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn moment(boot_s: u64, wall_s: u64) -> Moment {
+        Moment { boot: Duration::from_secs(boot_s), wall: Duration::from_secs(wall_s) }
+    }
+
+    /// A life of 60 s that began at second 100 after boot and 1,000,000 on the wall.
+    fn row() -> LifeRow {
+        let began = moment(100, 1_000_000);
+        life_row(Life::starting(began.boot, Duration::from_secs(60)), began)
+    }
+
+    #[test]
+    fn within_one_boot_the_wall_clock_does_not_matter() {
+        for wall in [0, 1_000_020, 9_000_000] {
+            let now = moment(120, wall);
+            assert_eq!(restored(row(), now, true).left_ms(now.boot), 40_000);
+        }
+        let now = moment(161, 1_000_020);
+        assert!(restored(row(), now, true).is_over(now.boot));
+    }
+
+    #[test]
+    fn over_a_reboot_the_wall_clock_counts() {
+        let now = moment(5, 1_000_020);
+        let life = restored(row(), now, false);
+        assert_eq!(life.left_ms(now.boot), 40_000);
+        assert_eq!(life.longest, Duration::from_secs(40));
+    }
+
+    #[test]
+    fn a_wall_clock_that_was_set_leaves_between_nothing_and_the_longest_life() {
+        let mut now = moment(5, 1_000_020);
+        now.wall -= HOUR;
+        assert_eq!(restored(row(), now, false).left_ms(now.boot), 60_000);
+        now.wall += 2 * HOUR;
+        assert!(restored(row(), now, false).is_over(now.boot));
     }
 }

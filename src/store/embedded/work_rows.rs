@@ -10,9 +10,8 @@ use crate::clock::whole_ms;
 use crate::lock::{Attempt, FencingToken, LockKey, Note, TokenHash};
 use crate::once::{Fingerprint, Keep, MEMORY, WorkResult, WorkStatus};
 
-use super::life::Life;
+use super::life::{Life, LifeRow, Moment, life_row, nanoseconds, restored};
 use super::record::{Record, RecordId};
-use super::rows::{LifeRow, Moment, life_row, nanoseconds, restored};
 use super::work::{Since, StoredResult, Work};
 
 /// Token hash, attempt (none once pinned), number, note (empty for none).

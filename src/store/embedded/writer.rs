@@ -13,8 +13,8 @@ use crate::store::{Hint, StoreError};
 
 use super::disk::Disk;
 use super::file::StoreFile;
+use super::life::Moment;
 use super::queue::{Answer, Command, Kind, Message, closed, too_late};
-use super::rows::Moment;
 use super::table::{LEAST_PURGED, MOST_PURGED, TIDY_EVERY, TIDY_ON_AFTER, Table};
 use super::{EmbeddedSettings, OpenError};
 
