@@ -67,13 +67,15 @@ local function open_pool()
   -- Marks those slots that are held, and no others. A server whose file was cut off within a script may do a part of it at its
   -- second start, and so leave a slot marked that none holds.
   local function mend()
-    local fields, marks, last = redis.call('HGETALL', HELD), {}, 0
+    local fields, are_held, last = redis.call('HGETALL', HELD), {}, 0
     for i = 1, #fields, 2 do
       local slot = fields[i] ~= ALL and tonumber(string.match(fields[i + 1], '^%d+'))
-      if slot then marks[slot], last = '#', math.max(last, slot) end
+      if slot then are_held[slot], last = true, math.max(last, slot) end
     end
-    for slot = 1, last do marks[slot] = marks[slot] or '.' end
-    taken = table.concat(marks)
+    taken = ''
+    for slot = 1, last do
+      if are_held[slot] then taken = taken .. '#' else taken = taken .. '.' end
+    end
   end
 
   -- Gives the smallest slot that is free to a token that was admitted. Fewer hold it than any of them has said, so there is one.
