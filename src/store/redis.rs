@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::future::{self, BoxFuture, FutureExt, TryFutureExt};
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisResult};
-use tokio::sync::{Mutex, broadcast};
+use tokio::sync::{Mutex, Semaphore, broadcast};
 use tokio::time::{Instant, timeout_at};
 
 use self::address::Layout;
@@ -55,6 +55,9 @@ pub use settings::{OnceMemory, RedisSettings, Risk};
 
 /// How long the answer to "can it be used?" is given again.
 const CHECK_HOLDS_FOR: Duration = Duration::from_secs(1);
+/// So many begins are under way at once, for each may be answered by a result. Redis counts the connection, which listens for hints
+/// too, among those of its clients that have subscribed. It closes one in which 32 MiB of answers wait, or 8 MiB for a minute.
+const MOST_BEGINS: usize = 96;
 /// How long a check that failed counts if no request asks again. Most balancers ask more often.
 const FAILED_CHECK_COUNTS_FOR: Duration = Duration::from_secs(30);
 
@@ -72,6 +75,8 @@ pub struct RedisStore {
     last_check: Mutex<LastCheck>,
     publisher: Publisher,
     fast_path: FastPath,
+    /// Begins that may be under way.
+    begins: Semaphore,
 }
 
 /// What is kept between one answer to "can it be used?" and the next.
@@ -132,6 +137,7 @@ impl RedisStore {
                 answer: None,
             }),
             fast_path: FastPath::new(),
+            begins: Semaphore::new(MOST_BEGINS),
         })
     }
 

@@ -322,7 +322,7 @@ impl Writer {
 
     /// Closes the file, and only then says so.
     fn finish(self, stopping: Option<oneshot::Sender<()>>) {
-        drop(self.state);
+        drop((self.state, self.is_writable));
         let mut stopped: Vec<_> = stopping.into_iter().collect();
         while let Ok(message) = self.queue.try_recv() {
             match message {

@@ -111,3 +111,17 @@ async fn no_more_wait_than_may_for_one_record_and_at_one_gateway() {
     }
     here.put("/locks/other?wait=1s").send().await.expect(201);
 }
+
+/// Redis closes a connection that has subscribed, as that of a gateway has, where more than 32 MiB of answers wait in it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_who_ask_at_once_for_a_long_result_all_get_it() {
+    let pair = super::on_redis().await;
+    let (here, worker) = (pair.here(), fresh_token());
+    here.put("/once/long").token(&worker).send().await.expect(201);
+    here.post("/once/long").token(&worker).body(vec![b'x'; 65_536]).send().await.expect(200);
+    let clients: Vec<_> = (0..WAITERS / PER_CONNECTION).map(|_| Client::h2c(pair.here.address)).collect();
+    let ask = |number: usize| clients[number % clients.len()].put("/once/long").send();
+    for answer in futures_util::future::join_all((0..WAITERS).map(ask)).await {
+        assert_eq!(answer.expect(200).body.len(), 65_536);
+    }
+}
