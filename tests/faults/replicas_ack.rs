@@ -124,24 +124,28 @@ async fn a_lock_that_too_few_replicas_acknowledge_is_taken_back_in_time() {
     let scene = Scene::new(2, 2, &[]).await;
     let lonely = Scene::new(0, 1, &[]).await;
     scene.replicas[0].stand_still().await;
-    let refused = async |scene: &Scene, key: &str, token: Option<&str>| {
-        let started = Instant::now();
-        let answer = scene.put(key, token).await.unwrap().expect_problem(503, "not-replicated");
-        assert!(started.elapsed() < STORE_TIMEOUT + MARGIN, "after {:?}", started.elapsed());
-        assert_eq!(answer.header("retry-after"), Some("1"));
-        // At the moment of the answer, and by the primary itself.
-        assert!(!scene.primary.locks().await.contains_key(key), "it is still held");
-        detail(&answer)
+    let refused = async |scene: &Scene, key: &str, token: Option<&str>, acknowledged: &str| {
+        for _ in 0..5 {
+            let started = Instant::now();
+            let answer = scene.put(key, token).await.unwrap().expect_problem(503, "not-replicated");
+            assert!(started.elapsed() < STORE_TIMEOUT + MARGIN, "after {:?}", started.elapsed());
+            assert_eq!(answer.header("retry-after"), Some("1"));
+            // At the moment of the answer, and by the primary itself.
+            assert!(!scene.primary.locks().await.contains_key(key), "it is still held");
+            let said = detail(&answer);
+            if said.starts_with(acknowledged) {
+                return;
+            }
+            // As on a busy machine.
+            assert!(said.starts_with("replicas could not be asked"), "{said}");
+        }
+        panic!("{key}: they could never be asked in time");
     };
     let token = fresh_token();
-    let (own, made, alone) = tokio::join!(
-        refused(&scene, "own", Some(&token)),
-        refused(&scene, "made", None),
-        refused(&lonely, "alone", None),
-    );
-    assert!(
-        own.starts_with("1 ") && made.starts_with("1 ") && alone.starts_with("0 "),
-        "{own} {made} {alone}"
+    tokio::join!(
+        refused(&scene, "own", Some(&token), "1 "),
+        refused(&scene, "made", None, "1 "),
+        refused(&lonely, "alone", None, "0 "),
     );
     scene.replicas[0].signal("CONT");
     // The token itself stays usable.
