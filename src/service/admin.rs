@@ -44,16 +44,15 @@ impl LockService {
             Inspected::Held { lease, sharing, .. } => (lease, sharing),
         };
         // Of several, only the one that was named: a look shows at most a hundred of them, and the store knows all.
-        let mut shows_all = true;
-        let (found, seen) = match (number, sharing) {
+        let (found, seen, shows_all) = match (number, sharing) {
             (None, Some(_)) => return Ok(Broken::HeldBySeveral),
             (Some(number), Some(sharing)) => {
-                shows_all = sharing.holders.len() as u64 + 1 >= sharing.held;
+                let shows_all = sharing.holders.len() as u64 + 1 >= sharing.held;
                 let is_its = |lease: &Lease| lease.fencing_token == number;
-                (number, iter::once(first).chain(sharing.holders).find(is_its))
+                (number, iter::once(first).chain(sharing.holders).find(is_its), shows_all)
             }
             (Some(number), None) if number != first.fencing_token => return Ok(Broken::HeldByAnother),
-            (_, None) => (first.fencing_token, Some(first)),
+            (_, None) => (first.fencing_token, Some(first), true),
         };
         let end = Break { key: key.clone(), fence: found };
         let settled = self.watch.or_unclear(key, self.settle_call(deadline, end).await)?;

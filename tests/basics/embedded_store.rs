@@ -318,11 +318,6 @@ async fn a_store_whose_writer_has_ended_does_not_seem_ready() {
 async fn a_start_after_a_kill_takes_little_more_memory_than_any_other() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("locks.redb");
-    let peak_kb = |gateway: &Gateway| {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", gateway.pid())).unwrap();
-        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-        peak.trim_end_matches("kB").trim().parse::<u64>().unwrap()
-    };
     let mut gateway = Gateway::on_file(&file, &[]).await;
     let client = Client::new(gateway.address);
     for n in 0..500 {
@@ -332,9 +327,9 @@ async fn a_start_after_a_kill_takes_little_more_memory_than_any_other() {
     }
     gateway.kill();
     let mut dirty = Gateway::on_file(&file, &[]).await;
-    let dirty_kb = peak_kb(&dirty);
+    let dirty_kib = dirty.memory_kib("VmHWM");
     dirty.signal("TERM");
     assert!(dirty.exit_status().await.success());
-    let clean_kb = peak_kb(&Gateway::on_file(&file, &[]).await);
-    assert!(dirty_kb * 4 < clean_kb * 5, "{dirty_kb} kB after a kill, and {clean_kb} kB else");
+    let clean_kib = Gateway::on_file(&file, &[]).await.memory_kib("VmHWM");
+    assert!(dirty_kib * 4 < clean_kib * 5, "{dirty_kib} KiB after a kill, and {clean_kib} KiB else");
 }

@@ -189,9 +189,7 @@ impl Ring {
 
     /// What the kernel says of the gateway's memory.
     pub fn memory_mib(&self, line: &str) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.gateway.pid())).unwrap();
-        let line = status.lines().find(|told| told.starts_with(line)).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
+        self.gateway.memory_kib(line) / 1024
     }
 }
 

@@ -59,7 +59,6 @@ impl Disk {
             return Err(io::Error::from(ErrorKind::InvalidData).into());
         }
         let mut disk = Self::new(path, FileBackend::new(file.try_clone()?)?, Some(file));
-        disk.length = AtomicU64::new(about.len());
         disk.place = Some(place_of(&fs::metadata(path)?));
         let is_ours = match disk.file.as_ref().map(File::try_lock) {
             Some(Err(TryLockError::WouldBlock)) => false,
@@ -69,7 +68,12 @@ impl Disk {
             }
             _ => true,
         };
-        if is_ours { Ok(disk) } else { Err(DatabaseError::DatabaseAlreadyOpen) }
+        if !is_ours {
+            return Err(DatabaseError::DatabaseAlreadyOpen);
+        }
+        // Only now: a process that closes it may cut it before that.
+        disk.length = AtomicU64::new(disk.backend.len()?);
+        Ok(disk)
     }
 
     /// A database that lies on something else than a file.
@@ -92,15 +96,13 @@ impl Disk {
     pub(super) fn check_place(&self) -> io::Result<()> {
         let Some(opened) = self.place else { return Ok(()) };
         match fs::metadata(&self.path) {
-            Ok(there) if place_of(&there) == opened => {
-                match there.len() == self.length.load(Ordering::Relaxed) {
-                    true => Ok(()),
-                    false => Err(io::Error::new(
-                        ErrorKind::InvalidData,
-                        "another program has changed it: put it right, and restart the gateway",
-                    )),
-                }
+            Ok(there) if place_of(&there) == opened && there.len() == self.length.load(Ordering::Relaxed) => {
+                Ok(())
             }
+            Ok(there) if place_of(&there) == opened => Err(io::Error::new(
+                ErrorKind::InvalidData,
+                "another program has changed it: put it right, and restart the gateway",
+            )),
             // What cannot be looked at is not known to be gone.
             Err(error) if error.kind() != ErrorKind::NotFound => Ok(()),
             _ => Err(io::Error::other(

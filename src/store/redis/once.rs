@@ -56,16 +56,8 @@ impl RedisStore {
                 [flag(*may_take_over), flag(*only_confirms)].concat(),
             ],
         });
-        let _turn = match self.begins.try_acquire() {
-            Ok(turn) => turn,
-            Err(_) => match timeout_at(deadline, self.begins.acquire()).await {
-                Ok(Ok(turn)) => turn,
-                _ => {
-                    return Err(StoreError::Unavailable(
-                        "too many ask for records at this moment".to_owned(),
-                    ));
-                }
-            },
+        let Ok(_turn) = timeout_at(deadline, self.begins.acquire()).await else {
+            return Err(StoreError::Unavailable("too many ask for records at this moment".to_owned()));
         };
         let (reply, link): (RecordReply, _) =
             self.run_batched(bucket, !only_confirms, &begin, Some(&self.fast_path.begins), deadline).await?;

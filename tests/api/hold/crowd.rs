@@ -14,13 +14,6 @@ const HOLDING: Duration = Duration::from_secs(4);
 /// What one of them may cost at most; it is a connection with its buffers, and a task.
 const MOST_KIB_PER_HOLD: f64 = 64.0;
 
-/// The memory of a process that is in use, in KiB.
-fn memory_kib(pid: u32) -> f64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse().unwrap()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_hold_at_one_gateway() {
     let most = HOLDS.to_string();
@@ -29,7 +22,7 @@ async fn a_thousand_hold_at_one_gateway() {
     // Whatever is made once is there before.
     drop(hold(&client, "ttl=60s").await);
     eventually("the lock is free", async || is_free(&client).await).await;
-    let before = memory_kib(gateway.pid());
+    let before = gateway.memory_kib("VmRSS") as f64;
     let holds: Vec<_> = futures_util::stream::iter(0..HOLDS)
         .map(|number| client.call("POST", &format!("/hold?key=held{number}&ttl=3s")).open())
         .buffer_unordered(AT_ONCE)
@@ -42,7 +35,7 @@ async fn a_thousand_hold_at_one_gateway() {
     for number in 0..HOLDS {
         assert!(held(number).await, "{number} was not renewed");
     }
-    let per_hold = (memory_kib(gateway.pid()) - before) / HOLDS as f64;
+    let per_hold = (gateway.memory_kib("VmRSS") as f64 - before) / HOLDS as f64;
     println!("{HOLDS} holds: {per_hold:.1} KiB of memory each");
     assert!(per_hold <= MOST_KIB_PER_HOLD, "{per_hold:.1} KiB for each");
     drop(holds);

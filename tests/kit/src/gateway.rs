@@ -130,6 +130,13 @@ impl Gateway {
         self.child.id()
     }
 
+    /// What the kernel says of the memory of the process, in KiB: by the name of its line, such as `VmRSS`.
+    pub fn memory_kib(&self, name: &str) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status.lines().find(|line| line.starts_with(name)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
     /// Waits for the end of the process, and for the last line of its log.
     pub async fn exit_status(&mut self) -> ExitStatus {
         let mut status = None;
