@@ -55,8 +55,7 @@ pub use settings::{OnceMemory, RedisSettings, Risk};
 
 /// How long the answer to "can it be used?" is given again.
 const CHECK_HOLDS_FOR: Duration = Duration::from_secs(1);
-/// So many begins are under way at once, for each may be answered by a result. Redis counts the connection, which listens for hints
-/// too, among those of its clients that have subscribed. It closes one in which 32 MiB of answers wait, or 8 MiB for a minute.
+/// So many begins are under way at once. Each may be answered by a result, and Redis has to find memory for all answers that wait.
 const MOST_BEGINS: usize = 96;
 /// How long a check that failed counts if no request asks again. Most balancers ask more often.
 const FAILED_CHECK_COUNTS_FOR: Duration = Duration::from_secs(30);
@@ -239,7 +238,7 @@ impl RedisStore {
         let (number, answer) = scripts::read_heartbeat(reply, |lock| self.keys.key_of(lock))
             .ok_or_else(|| StoreError::Unknown("the reply to a heartbeat cannot be read".into()))?;
         // Before any request enqueues, or is put back, because of this heartbeat.
-        link.listen(bucket, deadline).await;
+        link.listener.listen(bucket, deadline).await;
         self.last_heartbeats.lock().await.insert(bucket, (link.session, number));
         Ok(answer)
     }

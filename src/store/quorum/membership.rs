@@ -326,7 +326,10 @@ impl PeerRoutes for Membership {
     /// Two gateways that reach most servers have one in common.
     async fn to_listen(&self, deadline: Instant) -> (Vec<Result<MultiplexedConnection, StoreError>>, usize) {
         let connections = match self.is_ready(deadline).await {
-            Ok(()) => (0..self.count()).filter_map(|index| self.route(index)).map(Ok).collect(),
+            Ok(()) => {
+                let links = self.members.iter().filter_map(|member| member.supervisor.link_now());
+                links.map(|link| Ok(link.listener.connection.clone())).collect()
+            }
             Err(error) => vec![Err(error)],
         };
         (connections, self.quorum())

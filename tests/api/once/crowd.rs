@@ -112,10 +112,12 @@ async fn no_more_wait_than_may_for_one_record_and_at_one_gateway() {
     here.put("/locks/other?wait=1s").send().await.expect(201);
 }
 
-/// Redis closes a connection that has subscribed, as that of a gateway has, where more than 32 MiB of answers wait in it.
+/// Redis closes a connection that has subscribed once some megabytes of answers wait in it. Results come on another one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_who_ask_at_once_for_a_long_result_all_get_it() {
     let pair = super::on_redis().await;
+    let limit = ["CONFIG", "SET", "client-output-buffer-limit", "pubsub 128kb 128kb 1"];
+    let _: () = pair.redis().command(&limit).await;
     let (here, worker) = (pair.here(), fresh_token());
     here.put("/once/long").token(&worker).send().await.expect(201);
     here.post("/once/long").token(&worker).body(vec![b'x'; 65_536]).send().await.expect(200);

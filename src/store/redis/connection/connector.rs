@@ -142,17 +142,15 @@ impl Connector {
             Err(error) => return Err(error),
         };
         // Neither subscription nor connection can be replaced without the other.
-        let listener = if let Target::Node(_) = self.target {
-            Some(Listener::new(connect().await?, self.keys.clone(), self.hints.gateway.clone()))
-        } else {
-            let channel = self.keys.channel(Bucket::default(), &self.hints.gateway);
-            if let Err(error) = hints::subscribe(&mut connection, &channel).await {
-                let reason = describe(&error);
-                tracing::warn!(reason, "cannot subscribe: waiters learn of their turn by polling");
-            }
-            None
-        };
-        self.hints.peer_channels.tune(&mut connection).await;
+        let listener = Listener::new(connect().await?, self.keys.clone(), self.hints.gateway.clone());
+        // At a node of a cluster, it depends on the locks that are waited for.
+        if !matches!(self.target, Target::Node(_))
+            && let Err(error) = listener.subscribe(Bucket::default()).await
+        {
+            let reason = describe(&error);
+            tracing::warn!(reason, "cannot subscribe: waiters learn of their turn by polling");
+        }
+        self.hints.peer_channels.tune(listener.connection.clone()).await;
         let replicas = Replicas::of(client, self.replicas_ack, self.reply_timeout);
         Ok(Ok((Link::new(connection, incarnation, run, (gate, room), replicas, listener), primary)))
     }

@@ -12,10 +12,10 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
 use super::replicas::Replicas;
+use crate::store::StoreError;
 use crate::store::redis::health::preflight::Gate;
 use crate::store::redis::health::room::OnceRoom;
 use crate::store::redis::pubsub::hints::Listener;
-use crate::store::{Bucket, StoreError};
 
 /// The most commands that are under way to one server. The others wait here, where it is certain that they did nothing.
 /// Behind ten thousand others, a command would wait for its answer until it is in doubt, and a look at the server until
@@ -41,8 +41,8 @@ pub(crate) struct Link {
     pub(crate) room: OnceRoom,
     /// The server's replicas, where they must acknowledge what is granted over this link.
     pub(crate) replicas: Option<Replicas>,
-    /// Where the server tells what concerns waiters, if not on `connection`.
-    listener: Option<Listener>,
+    /// Where the server tells what it is not asked for.
+    pub(crate) listener: Listener,
     /// Closed where the link is broken.
     permits: Arc<Semaphore>,
     /// Set by the first request that found the connection broken. From that moment no request gets it any more.
@@ -59,7 +59,7 @@ impl Link {
         run: String,
         (gate, room): (Gate, OnceRoom),
         replicas: Option<Replicas>,
-        listener: Option<Listener>,
+        listener: Listener,
     ) -> Self {
         let session = SESSIONS.fetch_add(1, Ordering::Relaxed);
         let permits = Arc::new(Semaphore::new(MOST_UNDER_WAY));
@@ -97,13 +97,6 @@ impl Link {
         self.is_broken.store(true, Ordering::Release);
         self.permits.close();
         self.broken.notify_one();
-    }
-
-    /// Sees to it that the gateway is told what concerns its waiters in a bucket.
-    pub(crate) async fn listen(&self, bucket: Bucket, deadline: Instant) {
-        if let Some(listener) = &self.listener {
-            listener.listen(bucket, deadline).await;
-        }
     }
 
     /// Returns as soon as a request has reported it broken.

@@ -125,7 +125,7 @@ impl PeerRoutes for Servers {
     async fn to_listen(&self, deadline: Instant) -> (Vec<Result<MultiplexedConnection, StoreError>>, usize) {
         let links = self.all(deadline).await.into_iter();
         // What is told at one node of a cluster is heard at all.
-        (links.map(|link| Ok(link?.connection.clone())).collect(), 1)
+        (links.map(|link| Ok(link?.listener.connection.clone())).collect(), 1)
     }
 }
 

@@ -135,7 +135,7 @@ impl Task {
                     tracing::info!(address, incarnation = link.incarnation, "connected to Redis");
                     let link = Arc::new(link);
                     self.state.send_replace(LinkState::Up(link.clone()));
-                    self.connector.hints.peer_channels.is_up(link.connection.clone()).await;
+                    self.connector.hints.peer_channels.is_up(link.listener.connection.clone()).await;
                     let reason = self.watch(&link, primary.as_ref(), &closed).await;
                     tracing::warn!(address, reason, "the connection to Redis is given up");
                     self.state.send_replace(LinkState::Connecting);

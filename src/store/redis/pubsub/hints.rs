@@ -16,25 +16,16 @@ use crate::store::redis::failure::describe;
 use crate::store::redis::scripts::keys::KeySpace;
 use crate::store::{Bucket, Hint};
 
-/// Listens to `channel`, in the way that the server allows.
-pub(crate) async fn subscribe(connection: &mut MultiplexedConnection, channel: &str) -> RedisResult<()> {
-    match redis::cmd("SSUBSCRIBE").arg(channel).query_async(connection).await {
-        Err(error) if is_refusal(&error) => {
-            redis::cmd("SUBSCRIBE").arg(channel).query_async(connection).await
-        }
-        reply => reply,
-    }
-}
-
 /// Whether a server has no sharded channels, or allows none. What else it says has to do with the moment.
 fn is_refusal(error: &RedisError) -> bool {
     matches!(error.code(), Some("ERR" | "NOPERM"))
 }
 
-/// A connection to a node of a cluster, on which nothing but hints comes. When a slot leaves the node its channels are
+/// A connection to a server on which nothing comes but what is told unasked, for two reasons. A server closes connections
+/// that have subscribed once some megabytes of answers wait in them. When a slot leaves a node of a cluster its channels are
 /// ended unasked, and the driver would take that for the reply to some command.
 pub(crate) struct Listener {
-    connection: MultiplexedConnection,
+    pub(crate) connection: MultiplexedConnection,
     keys: KeySpace,
     gateway: Arc<str>,
     /// Buckets that are listened to. There are at most as many as slots, so none is ever left.
@@ -49,12 +40,10 @@ impl Listener {
     /// Listens to what concerns the gateway in a bucket. Where that is forbidden, is not answered in time, or the bucket
     /// left the node and came back, heartbeats find what is due.
     pub(crate) async fn listen(&self, bucket: Bucket, deadline: Instant) {
-        if !self.buckets.lock().insert(bucket) {
+        if self.buckets.lock().contains(&bucket) {
             return;
         }
-        let channel = self.keys.channel(bucket, &self.gateway);
-        let mut connection = self.connection.clone();
-        let reason = match timeout_at(deadline, subscribe(&mut connection, &channel)).await {
+        let reason = match timeout_at(deadline, self.subscribe(bucket)).await {
             Ok(Ok(())) => return,
             Ok(Err(error)) => describe(&error),
             Err(_) => "no answer".to_owned(),
@@ -62,6 +51,19 @@ impl Listener {
         tracing::debug!(reason, "cannot subscribe to the hints of a server");
         // The next heartbeat tries again; another node may have the bucket by then.
         self.buckets.lock().remove(&bucket);
+    }
+
+    /// Listens to a bucket in the way that the server allows. What is refused is not asked for again.
+    pub(crate) async fn subscribe(&self, bucket: Bucket) -> RedisResult<()> {
+        self.buckets.lock().insert(bucket);
+        let channel = self.keys.channel(bucket, &self.gateway);
+        let mut connection = self.connection.clone();
+        match redis::cmd("SSUBSCRIBE").arg(&channel).query_async(&mut connection).await {
+            Err(error) if is_refusal(&error) => {
+                redis::cmd("SUBSCRIBE").arg(&channel).query_async(&mut connection).await
+            }
+            reply => reply,
+        }
     }
 }
 

@@ -40,8 +40,8 @@ impl PeerChannels {
 
     /// From now on this gateway hears which gateways watch. If that is forbidden, the others hear nothing of this
     /// gateway.
-    pub(crate) async fn tune(&self, connection: &mut MultiplexedConnection) {
-        if let Err(error) = subscribe(connection, &self.watchers).await {
+    pub(crate) async fn tune(&self, mut connection: MultiplexedConnection) {
+        if let Err(error) = subscribe(&mut connection, &self.watchers).await {
             tracing::debug!(reason = describe(&error), "cannot find out which gateways watch locks");
         }
     }
