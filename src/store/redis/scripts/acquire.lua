@@ -42,8 +42,8 @@ local ends = MODE == 'end' or MODE == 'end-keep'
 local SLOTS = tonumber(ARGV[15] or 1)
 local lock, left_ms, offer = held(LOCK)
 local pool
-pool, offer = pool_in(offer)
-local own = pool and pool.seen.grant_of(TOKEN)
+pool, offer = pool_in(offer, TOKEN)
+local own = pool and pool.own
 if own then lock, left_ms = own.lock, own.left_ms end
 local is_own = lock and token_of(lock) == TOKEN
 local claims = is_own and is_of_connection(ATTEMPT)
@@ -95,7 +95,6 @@ local function mint_and_set()
   local ttl_ms = tonumber(ARGV[6])
   if SLOTS > 1 then
     pool = pool or open_pool()
-    pool.withdraw(TOKEN)
     return { 0, told(pool.take(TOKEN, SLOTS, lock, ttl_ms)), ttl_ms }
   end
   redis.call('SET', LOCK, lock, 'PX', ARGV[6])
@@ -105,9 +104,9 @@ local function mint_and_set()
 end
 
 local joins = MODE == 'join' or MODE == 'rejoin'
-local queue = redis.call('EXISTS', KEYS[2]) == 1 and open_queue()
+local queue = redis.call('EXISTS', KEYS[2]) == 1 and open_queue(pool)
 -- All tickets in it may have ended.
-local has_queue = queue and redis.call('EXISTS', KEYS[2]) == 1
+local has_queue = queue and (not queue.HAS_PURGED or redis.call('EXISTS', KEYS[2]) == 1)
 -- Most locks, most of the time.
 if pool and not has_queue and (MODE == 'grant' or joins) then
   pool.purge()
@@ -134,7 +133,7 @@ if not has_queue and not offer then
   if not lock and ends and not is_voided then return { 7 } end
 end
 
-queue = queue or open_queue()
+queue = queue or open_queue(pool)
 
 local function answer(outcome)
   look_at_pool()
@@ -150,9 +149,6 @@ end
 local lapsed
 
 local function grant()
-  local ticket = queue.ticket_of(TOKEN)
-  -- Another request of this token waits with the ticket: it is told that its token holds the lock.
-  if ticket and ticket.attempt ~= ATTEMPT then queue.tell_to_look(ticket) end
   local granted = mint_and_set()
   if not granted.err then queue.go_on_after_grant(pool, lapsed, tonumber(ARGV[6])) end
   return granted
@@ -179,11 +175,17 @@ local function hand_off(caller, taker)
 end
 
 if MODE == 'grant' then
-  if is_mine_next then return grant() end
+  local function grant_at_once()
+    local ticket = queue.ticket_of(TOKEN)
+    -- Another request of this token waits with the ticket: it is told that its token holds the lock.
+    if ticket and ticket.attempt ~= ATTEMPT then queue.tell_to_look(ticket) end
+    return grant()
+  end
+  if is_mine_next then return grant_at_once() end
   if has_room then
     -- A ticket of this token may be the first of the wait queue.
     local is_taken, is_line_over = hand_off(nil, TOKEN)
-    if is_taken or is_line_over and not offer and (not pool or pool.admits(SLOTS)) then return grant() end
+    if is_taken or is_line_over and not offer and (not pool or pool.admits(SLOTS)) then return grant_at_once() end
   end
   return answer(2)
 end
@@ -217,8 +219,12 @@ if joins and (MODE == 'join' or not is_taken_over) then
 end
 
 if has_ticket then
+  if is_mine_next then
+    -- For a server that is out of memory, as in `stand_in_queue`.
+    redis.call('ZREM', KEYS[4], '')
+    return grant()
+  end
   queue.stand_in_queue(TOKEN, ticket.place)
-  if is_mine_next then return grant() end
   -- It may bear fewer now than when it was offered a slot. Then its place stays.
   if pool and pool.offer_of(TOKEN) then pool.withdraw(TOKEN) end
 end

@@ -16,9 +16,9 @@ end
 
 local lock, _, offer = held(KEYS[1])
 local pool
-pool, offer = pool_in(offer)
-local own = pool and pool.seen.grant_of(ARGV[1])
-local queue = redis.call('EXISTS', KEYS[2]) == 1 and open_queue()
+pool, offer = pool_in(offer, ARGV[1])
+local own = pool and pool.own
+local queue = redis.call('EXISTS', KEYS[2]) == 1 and open_queue(pool)
 local ticket = queue and queue.ticket_of(ARGV[1])
 local outcome = 0
 local frees = own or lock and token_of(lock) == ARGV[1]

@@ -14,11 +14,11 @@ local voids = KEYS[10] ~= nil
 -- All is read before anything is written: a script that errs keeps what it wrote.
 local lock, left_ms, offer = held(KEYS[1])
 local pool
-pool, offer = pool_in(offer)
-local own = pool and pool.seen.grant_of(ARGV[1])
+pool, offer = pool_in(offer, ARGV[1])
+local own = pool and pool.own
 if own then lock, left_ms = own.lock, own.left_ms end
 local tombstone = voids and redis.call('GET', KEYS[10])
-local queue = redis.call('EXISTS', KEYS[2]) == 1 and open_queue()
+local queue = redis.call('EXISTS', KEYS[2]) == 1 and open_queue(pool)
 local told_ms = tonumber(ARGV[7] or nil)
 local outcome, kept_ms = 0, nil
 if voids and lock and token_of(lock) == ARGV[1] and attempt_of(lock) == ARGV[2] then

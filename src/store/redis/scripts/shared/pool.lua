@@ -2,7 +2,8 @@
 --
 -- KEYS[1] the lock    KEYS[7] held    KEYS[8] ends    KEYS[9] wide
 
-local function open_pool()
+-- `token` is the one whose grant is read with the rest, if there is one.
+local function open_pool(token)
   local LOCK, HELD, ENDS, WIDE = KEYS[1], KEYS[7], KEYS[8], KEYS[9]
   local FOUR = { LOCK, HELD, ENDS, WIDE }
   local MOST_SLOTS, MOST_OFFERS = 1000, 30
@@ -13,9 +14,13 @@ local function open_pool()
   local text = redis.call('GET', LOCK)
   local taken = text and string.sub(text, 1, 2) == '?*' and redis.call('EXISTS', HELD, ENDS, WIDE) == 3
     and string.sub(text, 3) or nil
+  local texts = taken and redis.call('HMGET', HELD, ALL, token or ALL) or {}
+  local own = token and seen.grant_in(token, texts[2])
   -- Those that stand, and those that have lapsed and were not taken away yet.
   local offers, lapsed, are_kept = {}, {}, true
-  for line in string.gmatch(taken and redis.call('HGET', HELD, ALL) or '', '[^\n]+') do
+  -- How many grants there are, and the smallest number that one of them has said; nothing until they are asked for.
+  local grants, least_said
+  for line in string.gmatch(texts[1] or '', '[^\n]+') do
     local token, slots, attempt, gateway, start_ms = string.match(line, '^(%S+) (%d+) (%S+) (%S+) (%d+)$')
     local offer = {
       token = token, slots = tonumber(slots), attempt = attempt, gateway = gateway, start_ms = tonumber(start_ms), line = line,
@@ -34,7 +39,7 @@ local function open_pool()
     redis.call('ZADD', ENDS, whole(LARGEST_NUMBER), ALL)
     redis.call('ZADD', WIDE, whole(MOST_SLOTS + 1), ALL)
     live_for(FOUR, ms)
-    taken, offers, lapsed = '', {}, {}
+    taken, offers, lapsed, grants = '', {}, {}, nil
   end
 
   local function set_slot(slot, mark)
@@ -48,14 +53,21 @@ local function open_pool()
     write_grant(FOUR, grant, lock, NOW_MS, left_ms)
     redis.call('ZADD', WIDE, whole(grant.slots), grant.field)
     set_slot(grant.slot, '#')
+    if grants then grants, least_said = grants + 1, math.min(least_said, grant.slots) end
     return grant
+  end
+
+  local function count_grants()
+    if grants then return end
+    grants, least_said = redis.call('ZCARD', ENDS) - 1, tonumber(redis.call('ZRANGE', WIDE, 0, 0, 'WITHSCORES')[2])
   end
 
   -- How many hold it once what has ended is removed, and the smallest number that they have said; offers count, but for one
   -- token's.
   local function room_beside(token)
     if not taken then return 0, MOST_SLOTS end
-    local held, least = redis.call('ZCARD', ENDS) - 1, tonumber(redis.call('ZRANGE', WIDE, 0, 0, 'WITHSCORES')[2])
+    count_grants()
+    local held, least = grants, least_said
     for _, offer in ipairs(offers) do
       if offer.token ~= token then held, least = held + 1, math.min(least, offer.slots) end
     end
@@ -78,9 +90,33 @@ local function open_pool()
     end
   end
 
-  -- Gives the smallest slot that is free to a token that was admitted. Fewer hold it than any of them has said, so there is one.
+  local function without(list, token)
+    local left = {}
+    for _, offer in ipairs(list) do
+      if offer.token ~= token then left[#left + 1] = offer end
+    end
+    return left
+  end
+
+  -- Leaves a token's offer out. Returns whether there was one, and nothing is written yet.
+  local function leave_out(token)
+    local before = #offers + #lapsed
+    offers, lapsed = without(offers, token), without(lapsed, token)
+    return #offers + #lapsed < before
+  end
+
+  local function listed()
+    local text = ''
+    for _, offer in ipairs(lapsed) do text = text .. offer.line .. '\n' end
+    for _, offer in ipairs(offers) do text = text .. offer.line .. '\n' end
+    return text
+  end
+
+  -- Gives the smallest slot that is free to a token that was admitted, in the place of what it was offered. Fewer hold it than any
+  -- of them has said, so there is one.
   local function take(token, slots, lock, ttl_ms)
     begin(ttl_ms)
+    if leave_out(token) then redis.call('HSET', HELD, ALL, listed()) end
     local _, least = room_beside(token)
     if free_slot() > math.min(least, slots) then mend() end
     local slot = free_slot()
@@ -92,6 +128,7 @@ local function open_pool()
     redis.call('ZREM', ENDS, grant.field)
     redis.call('ZREM', WIDE, grant.field)
     set_slot(grant.slot, '.')
+    grants = nil
   end
 
   -- Ends a grant. If its `min_hold` is not over, its slot stays taken until then, for which time in ms is returned.
@@ -120,7 +157,13 @@ local function open_pool()
     return held < math.min(least, slots)
   end
 
-  local function is_free() return not taken or #offers == 0 and redis.call('ZCARD', ENDS) == 1 end
+  local function is_full() return not admits(MOST_SLOTS) end
+
+  local function is_free()
+    if not taken then return true end
+    count_grants()
+    return grants + #offers == 0
+  end
 
   -- The grant of this number; where a lost fence gave it twice, the first by token. It looks at all of them, which is right for an
   -- operator and for no other.
@@ -134,11 +177,8 @@ local function open_pool()
   end
 
   local function write_offers()
-    local text = ''
-    for _, offer in ipairs(lapsed) do text = text .. offer.line .. '\n' end
-    for _, offer in ipairs(offers) do text = text .. offer.line .. '\n' end
     redis.call('HDEL', HELD, '')
-    redis.call('HSET', HELD, ALL, text)
+    redis.call('HSET', HELD, ALL, listed())
     are_kept = true
     if redis.call('PTTL', LOCK) < AFTER_END_MS / 2 then live_for(FOUR, 0) end
   end
@@ -149,21 +189,11 @@ local function open_pool()
     end
   end
 
-  local function without(list, token)
-    local left = {}
-    for _, offer in ipairs(list) do
-      if offer.token ~= token then left[#left + 1] = offer end
-    end
-    return left
-  end
-
   -- An offer that is given back has not lapsed. Returns whether there was one.
   local function withdraw(token)
-    local before = #offers + #lapsed
-    offers, lapsed = without(offers, token), without(lapsed, token)
-    if #offers + #lapsed == before then return false end
-    write_offers()
-    return true
+    local is_there = leave_out(token)
+    if is_there then write_offers() end
+    return is_there
   end
 
   -- Makes an offer, which is not kept yet.
@@ -186,7 +216,7 @@ local function open_pool()
   -- What is left of it where another holds the lock alone, or is offered it.
   local function forget()
     if taken then redis.call('DEL', HELD, ENDS, WIDE) end
-    taken, offers, lapsed, are_kept = nil, {}, {}, true
+    taken, offers, lapsed, are_kept, grants = nil, {}, {}, true, nil
   end
 
   local function close_if_free()
@@ -196,7 +226,8 @@ local function open_pool()
   end
 
   return {
-    seen = seen, put = put, take = take, remove = remove, release = release, purge = purge, admits = admits, is_free = is_free,
+    seen = seen, own = own, put = put, take = take, remove = remove, release = release, purge = purge, admits = admits, is_full = is_full,
+    is_free = is_free,
     numbered = numbered, offer_of = offer_of, withdraw = withdraw, add_offer = add_offer, keep_offers = keep_offers, forget = forget,
     close_if_free = close_if_free,
     is_there = function() return taken ~= nil end,
@@ -215,9 +246,9 @@ end
 
 -- The lock if several hold it, and else the offer of it, if that is what it is. What is left of a lock of several of which a key
 -- is missing is neither.
-local function pool_in(offer)
+local function pool_in(offer, token)
   if not are_several(offer) then return nil, offer end
-  local pool = open_pool()
+  local pool = open_pool(token)
   if pool.is_there() then return pool, nil end
   return nil, not pool.is_rest() and offer or nil
 end

@@ -47,7 +47,8 @@ end
 -- Those who hold the lock, as the keys have it.
 local function read_slots(HELD, ENDS, WIDE)
   local time = redis.call('TIME')
-  local NOW_MS = time[1] * 1000 + math.floor(time[2] / 1000)
+  local NOW_US = time[1] * 1000000 + time[2]
+  local NOW_MS = math.floor(NOW_US / 1000)
 
   -- The grant in a field. Its `lock` is what the value of a lock would be. The clock is read in whole ms, so what is left may be
   -- up to one less than it looks.
@@ -63,10 +64,9 @@ local function read_slots(HELD, ENDS, WIDE)
     }
   end
 
-  local function grant_of(field)
-    local text = redis.call('HGET', HELD, field)
-    return text and read(field, text, redis.call('ZSCORE', ENDS, field)) or nil
-  end
+  local function grant_in(field, text) return text and read(field, text, redis.call('ZSCORE', ENDS, field)) or nil end
+
+  local function grant_of(field) return grant_in(field, redis.call('HGET', HELD, field)) end
 
   -- So many, first those that end first.
   local function first(most)
@@ -97,7 +97,7 @@ local function read_slots(HELD, ENDS, WIDE)
     return redis.call('ZCARD', ENDS) - 1 - #over, least
   end
 
-  return { NOW_MS = NOW_MS, grant_of = grant_of, first = first, sharing = sharing }
+  return { NOW_US = NOW_US, NOW_MS = NOW_MS, grant_in = grant_in, grant_of = grant_of, first = first, sharing = sharing }
 end
 
 -- A grant as it is told: its slot, and how many it has said, stand behind its number.

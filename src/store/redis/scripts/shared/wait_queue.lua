@@ -17,12 +17,13 @@
 -- All of it stands in one function, which is called only if there is a wait queue: making so many functions takes as long as
 -- taking a lock.
 
-local function open_queue()
+-- It goes by the clock of the pool, if that is open.
+local function open_queue(pool)
   local LOCK, TICKETS, QUEUE, AWAY, DUE, PRESENCE = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
   local TOKEN, ATTEMPT = ARGV[1], ARGV[2]
   local TICKET_MS = tonumber(ARGV[4])
-  local time = redis.call('TIME')
-  local NOW_US = time[1] * 1000000 + time[2]
+  local time = not pool and redis.call('TIME')
+  local NOW_US = pool and pool.seen.NOW_US or time[1] * 1000000 + time[2]
   local NOW_MS = math.floor(NOW_US / 1000)
   -- Longer than the longest wait with the life of a ticket behind it.
   local QUEUE_LIFE_MS = tonumber(ARGV[3]) + TICKET_MS
@@ -160,13 +161,14 @@ local function open_queue()
     step_aside(aside, their_tickets, {})
   end
 
-  -- Removes tickets whose time away is over.
+  -- Removes tickets whose time away is over; whether there were any.
   local function purge()
     local lost = redis.call('ZRANGEBYSCORE', AWAY, '-inf', NOW_MS, 'LIMIT', 0, MOST_AT_ONCE)
-    if #lost == 0 then return end
+    if #lost == 0 then return false end
     redis.call('HDEL', TICKETS, unpack(lost))
     redis.call('ZREM', QUEUE, unpack(lost))
     redis.call('ZREM', AWAY, unpack(lost))
+    return true
   end
 
   -- Makes the waiters poll once that may change which offers there can be.
@@ -199,10 +201,12 @@ local function open_queue()
       since_ms, late[offer.token], has_lapsed = math.max(since_ms, offer.start_ms), true, true
     end
     for _, offer in ipairs(pool and pool.offers() or {}) do has_offer[offer.token] = true end
-    local alone, is_taken, is_over
+    local alone, is_taken
+    -- Where there is room for none, only those who let offers lapse have to step aside.
+    local is_over, is_last = pool and not has_lapsed and pool.is_full(), false
     -- Mostly the next one is it. So few are read at first, and then more at a time.
     local from, count, next_count = 0, 1 + (pool and #pool.offers() or 0), 2
-    repeat
+    while not is_over and not is_last do
       -- Those who have an offer are served already.
       local tokens, tickets, is_heard, read = read_queue(from, from + count - 1, since_ms, has_offer)
       local aside, their_tickets, are_heard = {}, {}, {}
@@ -226,13 +230,14 @@ local function open_queue()
           local offer = pool.add_offer(token, ticket)
           has_offer[token] = true
           tell(offer.gateway, 'offered ' .. token .. ' ' .. offer.attempt .. ' ' .. LOCK)
+          is_over = not has_lapsed and pool.is_full()
         end
         if is_over then break end
       end
       step_aside(aside, their_tickets, are_heard)
-      local is_last = read < count
+      is_last = read < count
       from, count, next_count = from + read - #aside, next_count, math.min(4 * next_count, MOST_AT_ONCE)
-    until is_over or is_last
+    end
     if pool then pool.keep_offers(is_taken) end
     if is_taken then return nil, true, false end
     if alone then
@@ -320,8 +325,9 @@ local function open_queue()
   end
 
   -- A ticket that has ended gets nothing.
-  purge()
+  local HAS_PURGED = purge()
   return {
+    HAS_PURGED = HAS_PURGED,
     NOBODY = NOBODY,
     NOW_MS = NOW_MS,
     tell_to_look = tell_to_look,
