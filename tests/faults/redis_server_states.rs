@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use kit::certificates::Certificates;
-use kit::proxy::Framing;
+use kit::proxy::{Fate, Framing, Progress};
 use kit::{Client, Gateway, Proxy, RedisServer, Stage, eventually, fresh_token, secrets};
 
 const FENCE: &str = "fencepost:{0}:fence";
@@ -203,6 +203,19 @@ async fn a_half_open_connection_is_replaced_within_the_request() {
         own.expect(201);
         made.expect(201);
     }
+}
+
+/// Nothing is asked on the connection that hears of turns, so nothing fails on it either.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_on_which_a_gateway_only_hears_is_replaced_once_it_is_silent() {
+    let redis = RedisServer::start().await;
+    let proxy = Proxy::start(redis.port(), Framing::Resp).await;
+    let gateway = Gateway::start(&["--store", &proxy.redis_url()]).await;
+    let mut ping = proxy.expect("PING", Fate::LoseAnswers);
+    ping.reaches(Progress::PassedOn).await;
+    let is_given_up = |line: &str| line.contains("the connection to Redis is given up");
+    gateway.logs("it is given up", is_given_up).await;
+    Client::new(gateway.address).put("/locks/k").send().await.expect(201);
 }
 
 /// The kernel itself looks whether the other end is still there, also while nothing is said.

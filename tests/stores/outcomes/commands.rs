@@ -50,7 +50,7 @@ impl Spy {
 /// Whether it is the gateway's own look, which comes each second, or the test's way to speak.
 fn is_of_nobody(words: &[String]) -> bool {
     match words[0].as_str() {
-        "INFO" | "HELLO" | "CLIENT" => true,
+        "INFO" | "HELLO" | "CLIENT" | "PING" => true,
         // The run of numbers is looked for, and what the user may do.
         "EVALSHA" => words[3].ends_with(":fence"),
         "EVAL" => words[2] == "0" || words[3].ends_with(":fence"),

@@ -177,12 +177,11 @@ impl Task {
             loop {
                 period.tick().await;
                 let mut connection = link.connection.clone();
-                match timeout(
-                    self.connector.reply_timeout,
-                    self.connector.look(&mut connection, link, primary),
-                )
-                .await
-                {
+                let look = async {
+                    link.listener.ping().await?;
+                    self.connector.look(&mut connection, link, primary).await
+                };
+                match timeout(self.connector.reply_timeout, look).await {
                     Ok(Ok(true)) => {}
                     Ok(Ok(false)) => {
                         return "the server was restarted or replaced, or cannot be used any more";

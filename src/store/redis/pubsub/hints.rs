@@ -53,6 +53,15 @@ impl Listener {
         self.buckets.lock().remove(&bucket);
     }
 
+    /// Returns once the server has answered. A connection on which nothing is told is silent also where it is dead.
+    pub(crate) async fn ping(&self) -> RedisResult<()> {
+        match redis::cmd("PING").query_async(&mut self.connection.clone()).await {
+            // A refusal is an answer.
+            Err(error) if error.code().is_some() => Ok(()),
+            reply => reply,
+        }
+    }
+
     /// Listens to a bucket in the way that the server allows. What is refused is not asked for again.
     pub(crate) async fn subscribe(&self, bucket: Bucket) -> RedisResult<()> {
         self.buckets.lock().insert(bucket);
