@@ -17,7 +17,7 @@ local function open_pool(token)
   local texts = taken and redis.call('HMGET', HELD, ALL, token or ALL) or {}
   local own = token and seen.grant_in(token, texts[2])
   -- Those that stand, and those that have lapsed and were not taken away yet.
-  local offers, lapsed, are_kept = {}, {}, true
+  local offers, lapsed, are_kept, has_written = {}, {}, true, false
   -- How many grants there are, and the smallest number that one of them has said; nothing until they are asked for.
   local grants, least_said
   for line in string.gmatch(texts[1] or '', '[^\n]+') do
@@ -49,8 +49,8 @@ local function open_pool(token)
 
   local function put(grant, lock, left_ms) rewrite_grant(FOUR, grant, lock, NOW_MS, left_ms) end
 
-  local function add(grant, lock, left_ms)
-    write_grant(FOUR, grant, lock, NOW_MS, left_ms)
+  local function add(grant, lock, left_ms, ...)
+    write_grant(FOUR, grant, lock, NOW_MS, left_ms, ...)
     redis.call('ZADD', WIDE, whole(grant.slots), grant.field)
     set_slot(grant.slot, '#')
     if grants then grants, least_said = grants + 1, math.min(least_said, grant.slots) end
@@ -116,11 +116,13 @@ local function open_pool(token)
   -- of them has said, so there is one.
   local function take(token, slots, lock, ttl_ms)
     begin(ttl_ms)
-    if leave_out(token) then redis.call('HSET', HELD, ALL, listed()) end
+    local had_offer = leave_out(token)
     local _, least = room_beside(token)
     if free_slot() > math.min(least, slots) then mend() end
     local slot = free_slot()
-    return add({ field = token, slot = slot, slots = slots }, lock, ttl_ms)
+    local grant = { field = token, slot = slot, slots = slots }
+    if had_offer then return add(grant, lock, ttl_ms, ALL, listed()) end
+    return add(grant, lock, ttl_ms)
   end
 
   local function remove(grant)
@@ -128,7 +130,7 @@ local function open_pool(token)
     redis.call('ZREM', ENDS, grant.field)
     redis.call('ZREM', WIDE, grant.field)
     set_slot(grant.slot, '.')
-    grants = nil
+    grants, has_written = nil, true
   end
 
   -- Ends a grant. If its `min_hold` is not over, its slot stays taken until then, for which time in ms is returned.
@@ -177,9 +179,10 @@ local function open_pool(token)
   end
 
   local function write_offers()
-    redis.call('HDEL', HELD, '')
+    -- Out of memory, HSET is allowed to a script that has written already: see lock.lua.
+    if not has_written then redis.call('HDEL', HELD, '') end
     redis.call('HSET', HELD, ALL, listed())
-    are_kept = true
+    are_kept, has_written = true, true
     if redis.call('PTTL', LOCK) < AFTER_END_MS / 2 then live_for(FOUR, 0) end
   end
 

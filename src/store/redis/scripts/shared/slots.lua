@@ -30,10 +30,10 @@ local function written(grant)
   return whole(grant.slot) .. ' ' .. whole(grant.slots) .. ' ' .. string.sub(grant.lock, ATTEMPT_AT)
 end
 
--- Writes a grant, which ends in so many ms. `keys` are the four.
-local function write_grant(keys, grant, lock, NOW_MS, left_ms)
+-- Writes a grant, which ends in so many ms, and more fields of `held` with it. `keys` are the four.
+local function write_grant(keys, grant, lock, NOW_MS, left_ms, ...)
   grant.lock, grant.left_ms = lock, left_ms
-  redis.call('HSET', keys[2], grant.field, written(grant))
+  redis.call('HSET', keys[2], grant.field, written(grant), ...)
   redis.call('ZADD', keys[3], whole(NOW_MS + 1 + left_ms), grant.field)
   if redis.call('PTTL', keys[1]) < left_ms + AFTER_END_MS / 2 then live_for(keys, left_ms) end
 end
