@@ -55,6 +55,7 @@ fn run_the_tests() -> bool {
     };
     let mut tests = vec![
         test("the_same_seed_has_the_same_history", many::the_same_seed_has_the_same_history),
+        test("each_hole_stands_in_a_script", holes::each_stands_in_a_script),
         test("a_watchman_counts_no_storm", watchman::a_watchman_counts_no_storm),
         test("who_asks_for_several_has_a_place_in_line", line::who_asks_for_several_has_a_place_in_line),
         test("promises_are_kept_under_every_fault", many::promises_are_kept_under_every_fault),

@@ -35,5 +35,5 @@ pub const MISTAKES: [(&str, &str, &str); 14] = [
         "(outcome == 1 or has_left and offer and offer.token == ARGV[1])",
         "outcome == 1",
     ),
-    ("a ticket has no end", "if #lost == 0 then return end", "do return end"),
+    ("a ticket has no end", "if #lost == 0 then return false end", "do return false end"),
 ];
