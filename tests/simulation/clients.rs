@@ -24,6 +24,8 @@ const LONGEST_TTL_MS: u64 = 3_000;
 
 /// What the names of locks begin with that several hold at once.
 pub const POOL: &str = "pool-";
+/// One of these that is seldom waited for.
+const CALM_POOL: &str = "pool-calm";
 /// How many may hold a lock at once, as clients say: nobody else, a few, or all who say so.
 const MOST_BESIDE: [Option<u16>; 6] = [None, Some(1), Some(2), Some(3), Some(5), Some(1_000)];
 
@@ -71,6 +73,14 @@ impl Client {
                     self.visit(&alone, self.world.settings.store.longest_ttl_ms(), Duration::ZERO).await;
                 }
                 3 => self.take_several().await,
+                // Where hardly anybody waits, and several come, the gateway asks other scripts.
+                4..=9 if shares && self.random.random_bool(0.4) => {
+                    for _ in 0..5 {
+                        let (ttl_ms, waits) = (self.ttl_ms(), self.random.random_bool(0.05));
+                        let wait = if waits { self.wait() } else { Duration::ZERO };
+                        self.visit(CALM_POOL, ttl_ms, wait).await;
+                    }
+                }
                 4..=6 => self.hold(&key).await,
                 7..=13 => {
                     let (ttl_ms, wait) = (self.ttl_ms(), self.wait());

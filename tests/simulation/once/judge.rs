@@ -204,12 +204,18 @@ impl<'a> Record<'a> {
         overlaps(losses, before, after) || overlaps(splits, before, after)
     }
 
+    /// Whether a request may have changed the record, whatever it was told. Where the store has lost something meanwhile, a first
+    /// try may be lost with it, and the second one has found another record.
+    fn may_be_done(&self, other: &Operation) -> bool {
+        other.may_be_done() || self.is_lost(other, other)
+    }
+
     /// Whether such a request may have been done between these two moments.
     fn may_have(&self, start_us: u64, end_us: u64, is_it: impl Fn(&Operation) -> bool) -> bool {
         self.operations.iter().any(|other| {
             other.start_us <= end_us
                 && other.may_be_done_after(start_us)
-                && other.may_be_done()
+                && self.may_be_done(other)
                 && is_it(other)
         })
     }
@@ -231,7 +237,7 @@ impl<'a> Record<'a> {
         self.may_have(before.start_us, after.end_us, is_clean_break)
             || self.operations.iter().any(|store| {
                 matches!(store.action, Action::Store { .. })
-                    && store.may_be_done()
+                    && self.may_be_done(store)
                     && (store.start_us + self.keeps_us(store).0 <= after.end_us
                         || overlaps(&self.disturbances.misread, store, after))
             })

@@ -10,7 +10,7 @@ impl Record<'_> {
         let is_its = |other: &&&Operation| {
             matches!(&other.action, Action::Store { result: posted, status: said, .. } if posted == result && said == status)
                 && other.start_us <= told.end_us
-                && other.may_be_done()
+                && self.may_be_done(other)
                 && self.may_have_been_told(other, *number)
         };
         if !self.operations.iter().any(|store| is_its(&store)) {
@@ -56,7 +56,7 @@ impl Record<'_> {
             matches!(&store.action, Action::Store { result: posted, .. } if posted == result)
                 && store.token == begin.token
                 && store.start_us <= begin.end_us
-                && store.may_be_done()
+                && self.may_be_done(store)
         };
         *of == number && self.operations.iter().any(|other| is_its(other))
     }
@@ -113,7 +113,7 @@ impl Record<'_> {
         let (Answer::Done { number, .. } | Answer::Stored { number }) = &before.answer else { return };
         let is_its = |store: &&&Operation| {
             matches!(store.action, Action::Store { .. })
-                && store.may_be_done()
+                && self.may_be_done(store)
                 && self.may_have_been_told(store, *number)
         };
         let stores = || self.operations.iter().filter(is_its);

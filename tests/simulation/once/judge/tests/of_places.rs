@@ -26,6 +26,13 @@ pub fn a_place_that_is_taken_too_early_is_found() {
     begun().to("", break_it(1), Answer::Broken).to("b", begin(), work(2, 1)).is_right();
     begun().to("", break_it(0), Answer::Broken).to("b", begin(), work(2, 1)).breaks("O5");
     begun().to("", break_it(1), superseded(2, false)).to("b", begin(), work(3, 1)).breaks("O5");
+    // What ended it may be lost later, with all else, and a second try may find another worker.
+    let tries_again = || begun().to("a", give_up(), superseded(3, false)).but(|last| last.end_us += 99 * MS);
+    let mut lost_later = tries_again().to("b", begin(), work(2, 1));
+    let at_us = lost_later.operations[1].end_us;
+    lost_later.disturbances.losses = vec![Span { start_us: at_us, end_us: at_us }];
+    lost_later.is_right();
+    tries_again().to("b", begin(), work(2, 1)).breaks("O5");
     begun().to("b", Action::Look, seen(State::Working, 1, 0, Some(false))).is_right();
     begun().to("b", Action::Look, seen(State::Lapsed, 1, 0, Some(false))).breaks("O5");
     begun().to("b", Action::Look, Answer::NotBegun).breaks("O5");
