@@ -187,6 +187,30 @@ async fn a_slot_that_is_freed_is_offered_to_the_next_at_once() {
     assert!(stats.contains("cmdstat_spublish:calls=1,"), "{stats}");
 }
 
+/// A gateway that died leaves its tickets in the line, here behind one that lives and has no room either.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_full_of_the_dead_lets_the_living_in_while_all_slots_are_held() {
+    let redis = RedisServer::start().await;
+    let few = ["--max-waiters-per-key", "4"];
+    let (here, mut dies) = (Gateway::on_redis(&redis, &few).await, Gateway::on_redis(&redis, &few).await);
+    let (client, of_dead) = (Client::new(here.address), Client::new(dies.address));
+    take(&client, "slots=2&ttl=1h").await;
+    take(&client, "slots=2&ttl=1h").await;
+    let wait = |client: &Client| {
+        tokio::spawn(client.put("/locks/k?slots=2&wait=50s").within(Duration::from_secs(60)).send())
+    };
+    let mut waiting = Vec::new();
+    for (number, waits_by) in [&client, &of_dead, &of_dead, &of_dead].into_iter().enumerate() {
+        waiting.push(wait(waits_by));
+        let waiters = async || client.get("/locks/k").send().await.json()["waiters"].clone();
+        kit::eventually("it waits", async || waiters().await == number + 1).await;
+    }
+    let newcomer = async || client.put("/locks/k?slots=2&wait=100ms").send().await;
+    newcomer().await.expect_problem(429, "too-many-waiters");
+    dies.kill();
+    kit::eventually("there is a place", async || newcomer().await.status == 423).await;
+}
+
 /// S7. When a writer leaves, all readers go in: through two gateways, by more offers than there are at a time.
 async fn readers_go_in(readers: usize, within: Duration) {
     let redis = RedisServer::start().await;

@@ -204,9 +204,8 @@ if joins and (MODE == 'join' or not is_taken_over) then
     if has_room then
       hand_off()
       has_room = pool or not offer
-    else
-      queue.sweep()
     end
+    if is_full() then queue.sweep() end
     if is_full() then return { 8 } end
   end
   local former = has_ticket and ticket.former or nil
