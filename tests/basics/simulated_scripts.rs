@@ -2,14 +2,13 @@
 //! that Redis stands still but where a sequence moves it, so a difference is one at each try.
 
 use std::ops::Range;
-use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
 use fencepost::store::redis::Network as _;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, RedisConnectionInfo};
-use sim::{Clock, Fleet, MISTAKES};
+use sim::{Clock, Fleet, MISTAKES, scripts};
 
 use crate::stores::differential::{Place, first_difference, numbers};
 use kit::{COMPUTES, give_way, seed};
@@ -44,28 +43,12 @@ fn found_on_one_thread(
     runtime.block_on(first_difference(place, seed, numbers, Duration::MAX))
 }
 
-/// The texts of all scripts, one behind the other.
-fn scripts() -> String {
-    let (mut all, mut folders) =
-        (String::new(), vec![PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/src/store"))]);
-    while let Some(folder) = folders.pop() {
-        for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
-            match path.extension() {
-                _ if path.is_dir() => folders.push(path),
-                Some(extension) if extension == "lua" => all += &std::fs::read_to_string(&path).unwrap(),
-                _ => {}
-            }
-        }
-    }
-    all
-}
-
 /// Scripts with a mistake in one line: each is found by the sequences.
 #[test]
 fn each_of_these_mistakes_in_a_script_is_found() {
     give_way(COMPUTES);
     let seed = seed();
-    let scripts = scripts();
+    let scripts = scripts().unwrap();
     for (name, stands, mistake) in MISTAKES {
         assert!(scripts.contains(stands), "no script has the line of: {name}");
         let found = found_on_one_thread(Some((stands, mistake)), seed, 0..MOST_SEQUENCES);

@@ -1,9 +1,6 @@
 //! Holes that are put back into the scripts on purpose: each must be found.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
-use sim::MISTAKES;
+use sim::{MISTAKES, scripts};
 
 use crate::settings::Store;
 
@@ -359,19 +356,8 @@ pub fn named(name: &str) -> (&'static str, &'static str) {
 
 /// A hole whose place has changed would be no hole, and never found.
 pub fn each_stands_in_a_script() {
-    fn texts(folder: &Path) -> Vec<String> {
-        let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-        let of_path = |path: PathBuf| match path.is_dir() {
-            true => texts(&path),
-            false if path.extension().is_some_and(|ending| ending == "lua") => {
-                vec![fs::read_to_string(&path).unwrap()]
-            }
-            false => Vec::new(),
-        };
-        paths.flat_map(of_path).collect()
-    }
-    let scripts = texts(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store"));
-    let is_gone = |stands: &str| !scripts.iter().any(|script| script.contains(stands));
+    let scripts = scripts().unwrap();
+    let is_gone = |stands: &str| !scripts.contains(stands);
     let gone: Vec<_> = all().filter(|(.., stands, _)| is_gone(stands)).map(|(name, ..)| name).collect();
     assert!(gone.is_empty(), "these stand in no script: {gone:?}");
 }

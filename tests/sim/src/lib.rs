@@ -27,7 +27,7 @@ pub use cluster::{Cluster, slot_of};
 pub use commands::COMMANDS;
 pub use disk::{Access, Disk, Lie, OpenFile, Outcome, Outcomes};
 pub use fleet::{Fleet, host};
-pub use mistakes::MISTAKES;
+pub use mistakes::{MISTAKES, scripts};
 pub use network::{Condition, Network};
 pub use reply::Reply;
 pub use server::{Kept, Server};

@@ -1,5 +1,8 @@
 //! Mistakes in the scripts, each of which a test must find.
 
+use std::path::PathBuf;
+use std::{fs, io};
+
 /// What the mistake is, what stands in the scripts, and what stands there by mistake.
 pub const MISTAKES: [(&str, &str, &str); 14] = [
     ("a renewal shortens", "return math.max(left_ms, ttl_ms), false end", "return ttl_ms, false end"),
@@ -37,3 +40,24 @@ pub const MISTAKES: [(&str, &str, &str); 14] = [
     ),
     ("a ticket has no end", "if #lost == 0 then return false end", "do return false end"),
 ];
+
+/// The texts of all scripts, one behind the other.
+///
+/// # Errors
+///
+/// The folder of the store, or a file in it, cannot be read.
+pub fn scripts() -> io::Result<String> {
+    let store = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../src/store"));
+    let (mut all, mut folders) = (String::new(), vec![store]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|ending| ending == "lua") {
+                all += &fs::read_to_string(&path)?;
+            }
+        }
+    }
+    Ok(all)
+}

@@ -62,17 +62,20 @@ impl Listener {
         }
     }
 
-    /// Listens to a bucket in the way that the server allows. What is refused is not asked for again.
+    /// Listens to a bucket in the way that the server allows. One that it forbids counts as listened to.
     pub(crate) async fn subscribe(&self, bucket: Bucket) -> RedisResult<()> {
-        self.buckets.lock().insert(bucket);
         let channel = self.keys.channel(bucket, &self.gateway);
         let mut connection = self.connection.clone();
-        match redis::cmd("SSUBSCRIBE").arg(&channel).query_async(&mut connection).await {
+        let reply = match redis::cmd("SSUBSCRIBE").arg(&channel).query_async(&mut connection).await {
             Err(error) if is_refusal(&error) => {
                 redis::cmd("SUBSCRIBE").arg(&channel).query_async(&mut connection).await
             }
             reply => reply,
+        };
+        if reply.as_ref().err().is_none_or(is_refusal) {
+            self.buckets.lock().insert(bucket);
         }
+        reply
     }
 }
 

@@ -17,7 +17,7 @@ local function open_pool(token)
   local texts = taken and redis.call('HMGET', HELD, ALL, token or ALL) or {}
   local own = token and seen.grant_in(token, texts[2])
   -- Those that stand, and those that have lapsed and were not taken away yet.
-  local offers, lapsed, are_kept, has_written = {}, {}, true, false
+  local offers, lapsed, are_kept = {}, {}, true
   -- How many grants there are, and the smallest number that one of them has said; nothing until they are asked for.
   local grants, least_said
   for line in string.gmatch(texts[1] or '', '[^\n]+') do
@@ -116,12 +116,11 @@ local function open_pool(token)
   -- of them has said, so there is one.
   local function take(token, slots, lock, ttl_ms)
     begin(ttl_ms)
-    local had_offer = leave_out(token)
     local _, least = room_beside(token)
     if free_slot() > math.min(least, slots) then mend() end
     local slot = free_slot()
     local grant = { field = token, slot = slot, slots = slots }
-    if had_offer then return add(grant, lock, ttl_ms, ALL, listed()) end
+    if leave_out(token) then return add(grant, lock, ttl_ms, ALL, listed()) end
     return add(grant, lock, ttl_ms)
   end
 
@@ -130,7 +129,7 @@ local function open_pool(token)
     redis.call('ZREM', ENDS, grant.field)
     redis.call('ZREM', WIDE, grant.field)
     set_slot(grant.slot, '.')
-    grants, has_written = nil, true
+    grants = nil
   end
 
   -- Ends a grant. If its `min_hold` is not over, its slot stays taken until then, for which time in ms is returned.
@@ -179,10 +178,9 @@ local function open_pool(token)
   end
 
   local function write_offers()
-    -- Out of memory, HSET is allowed to a script that has written already: see lock.lua.
-    if not has_written then redis.call('HDEL', HELD, '') end
+    redis.call('HDEL', HELD, '')
     redis.call('HSET', HELD, ALL, listed())
-    are_kept, has_written = true, true
+    are_kept = true
     if redis.call('PTTL', LOCK) < AFTER_END_MS / 2 then live_for(FOUR, 0) end
   end
 
@@ -229,10 +227,9 @@ local function open_pool(token)
   end
 
   return {
-    seen = seen, own = own, put = put, take = take, remove = remove, release = release, purge = purge, admits = admits, is_full = is_full,
-    is_free = is_free,
-    numbered = numbered, offer_of = offer_of, withdraw = withdraw, add_offer = add_offer, keep_offers = keep_offers, forget = forget,
-    close_if_free = close_if_free,
+    seen = seen, own = own, put = put, take = take, remove = remove, release = release, purge = purge, admits = admits,
+    is_full = is_full, is_free = is_free, numbered = numbered, offer_of = offer_of, withdraw = withdraw, add_offer = add_offer,
+    keep_offers = keep_offers, forget = forget, close_if_free = close_if_free,
     is_there = function() return taken ~= nil end,
     is_rest = function() return not taken and string.sub(text or '', 1, 2) == '?*' end,
     offers = function() return offers end,
