@@ -190,12 +190,15 @@ impl Membership {
 
     /// As [`Self::check`], but a gateway that has just started finds out first.
     pub(super) async fn is_ready(&self, deadline: Instant) -> Result<(), StoreError> {
-        let mut ready = self.check();
-        while ready.is_err() && self.is_finding_out() && Instant::now() + LOOK_PAUSE < deadline {
+        loop {
+            // In this order: what becomes known between the two is not missed.
+            let is_finding_out = self.is_finding_out();
+            let ready = self.check();
+            if ready.is_ok() || !is_finding_out || Instant::now() + LOOK_PAUSE >= deadline {
+                return ready;
+            }
             sleep(LOOK_PAUSE).await;
-            ready = self.check();
         }
-        ready
     }
 
     /// A moment as the time since boot, which counts while the machine sleeps.
