@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use kit::certificates::Certificates;
-use kit::proxy::{Fate, Framing, Progress};
+use kit::proxy::{Fate, Framing, Gate, Progress};
 use kit::{Client, Gateway, Proxy, RedisServer, Stage, eventually, fresh_token, secrets};
 
 const FENCE: &str = "fencepost:{0}:fence";
@@ -265,6 +265,33 @@ async fn a_client_that_left_leaves_no_lock() {
         })
         .await;
     }
+}
+
+/// An address that is given to another server between the two connections of a gateway: it would hear of nothing that
+/// happens where its locks are.
+#[tokio::test(flavor = "multi_thread")]
+async fn both_connections_of_a_gateway_lead_to_one_server() {
+    let (former, latter) = (RedisServer::start().await, RedisServer::start().await);
+    let proxy = Proxy::start(former.port(), Framing::Resp).await;
+    let open = Gate::new();
+    let held = Fate::Hold { message: open.clone(), answer: open.clone() };
+    // The script that learns is unknown to a new server, and so its text is sent. The connection that listens is made behind it.
+    let mut learning = proxy.expect("goes_on = run and known", held);
+    let gateway = Gateway::start(&["--store", &proxy.redis_url()]).await;
+    learning.reaches(Progress::Seen).await;
+    proxy.set_target(latter.port());
+    open.cancel();
+
+    let client = Client::new(gateway.address);
+    eventually("the gateway is ready", async || client.get("/readyz").send().await.status == 200).await;
+    let listens_to = async |redis: &RedisServer| {
+        let channels: Vec<String> = redis.command(&["PUBSUB", "SHARDCHANNELS"]).await;
+        !channels.is_empty()
+    };
+    client.put("/locks/k?ttl=30s").send().await.expect(201);
+    assert!(!former.keys().await.contains(&"fencepost:{0}:lock:k".to_owned()));
+    assert!(listens_to(&latter).await, "the gateway does not listen where its locks are");
+    assert!(!listens_to(&former).await, "the gateway listens where none of its locks is");
 }
 
 /// A restart that loses what was done since the last snapshot: the numbers of that time are not given again.

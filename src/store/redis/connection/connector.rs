@@ -142,7 +142,14 @@ impl Connector {
             Err(error) => return Err(error),
         };
         // Neither subscription nor connection can be replaced without the other.
-        let listener = Listener::new(connect().await?, self.keys.clone(), self.hints.gateway.clone());
+        let mut listening = connect().await?;
+        // Where a balancer stands between, or the address was given away meanwhile, it may lead to another server.
+        match self.ask(&mut listening, None).await? {
+            Ok((other, ..)) if other == incarnation => {}
+            Ok(_) => return Ok(Err("two connections to its address lead to two servers".to_owned())),
+            Err(reason) => return Ok(Err(reason)),
+        }
+        let listener = Listener::new(listening, self.keys.clone(), self.hints.gateway.clone());
         // At a node of a cluster, it depends on the locks that are waited for.
         if !matches!(self.target, Target::Node(_))
             && let Err(error) = listener.subscribe(Bucket::default()).await
