@@ -20,8 +20,11 @@ impl LockService {
     ///
     /// A caller that drops this future, or the guard in its answer, leaves nothing behind: what was or may yet be
     /// granted is rolled back in the background.
-    pub async fn acquire(&self, request: AcquireRequest) -> Result<Acquisition, StoreError> {
-        self.acquire_by(Attempt::generate(), None, request).await
+    pub fn acquire(
+        &self,
+        request: AcquireRequest,
+    ) -> impl Future<Output = Result<Acquisition, StoreError>> + Send {
+        self.acquire_by(Attempt::generate(), None, request)
     }
 
     /// As [`acquire`](Self::acquire), at first by this attempt, and then by others of its kind. Where the request has no token,
@@ -79,7 +82,8 @@ impl LockService {
     ) -> Result<Acquisition, StoreError> {
         if !request.wait.is_zero() && !request.only_confirms() {
             let entered = Instant::now();
-            let answer = self.acquire_in_turn(attempt, made, request, room).await;
+            // Boxed, so that requests that do not wait carry no room for it.
+            let answer = Box::pin(self.acquire_in_turn(attempt, made, request, room)).await;
             let is_granted = matches!(
                 &answer,
                 Ok(Acquisition { outcome: Outcome::Granted(..) | Outcome::AlreadyHeld(..), .. })
@@ -119,7 +123,7 @@ impl LockService {
             };
             // Doubt ends here for good: once its attempt is voided, no copy of that command takes anything, however
             // late it is. Sending the same attempt again would leave such a copy alive beyond the end of the lease.
-            let voided = self.void(lock, request.ticket_after(), doubt.clone(), deadline).await;
+            let voided = Box::pin(self.void(lock, request.ticket_after(), doubt.clone(), deadline)).await;
             let undone = voided.map(|was_deleted| is_undone && request.is_undone(was_deleted));
             is_undone = before_another_try(undone, guard, doubt, acquires_left, deadline).await?;
             attempt = attempt.another();
@@ -137,7 +141,7 @@ impl LockService {
             false => {
                 let ask = self.store.call(Try(lock.clone()), until);
                 match self.refusals.as_ref().filter(|_| request.token.is_none()) {
-                    Some(refusals) => refusals.ask(&lock.key, until, ask).await,
+                    Some(refusals) => Box::pin(refusals.ask(&lock.key, until, ask)).await,
                     None => ask.await,
                 }
             }

@@ -188,20 +188,27 @@ impl GrantGuard {
 
     /// Rolls back within the deadline, and returns whether a lock was deleted; where that fails, goes on in the
     /// background.
-    pub(super) async fn roll_back_now(mut self, deadline: Instant) -> Result<bool, StoreError> {
-        let Some(armed) = &mut self.0 else { return Ok(false) };
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match armed.try_all(left.min(armed.cleaner.store_timeout / 2)).await {
-                Ok(was_deleted) => {
-                    armed.count_done(was_deleted);
-                    self.0 = None;
-                    return Ok(was_deleted);
+    pub(super) fn roll_back_now(
+        self,
+        deadline: Instant,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send {
+        // Boxed: it is rare, and no request carries room for it.
+        Box::pin(async move {
+            let mut guard = self;
+            let Some(armed) = &mut guard.0 else { return Ok(false) };
+            loop {
+                let left = deadline.saturating_duration_since(Instant::now());
+                match armed.try_all(left.min(armed.cleaner.store_timeout / 2)).await {
+                    Ok(was_deleted) => {
+                        armed.count_done(was_deleted);
+                        guard.0 = None;
+                        return Ok(was_deleted);
+                    }
+                    Err(error) if !pause_before(deadline).await => return Err(error),
+                    Err(_) => {}
                 }
-                Err(error) if !pause_before(deadline).await => return Err(error),
-                Err(_) => {}
             }
-        }
+        })
     }
 }
 

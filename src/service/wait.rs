@@ -96,7 +96,7 @@ impl LockService {
             return ended(NotAcquired::ShuttingDown);
         }
         // The store must hear of the gateway before it hears of a waiter.
-        match timeout_at(self.deadline(), self.heartbeats.be_heard(bucket)).await {
+        match timeout_at(self.deadline(), Box::pin(self.heartbeats.be_heard(bucket))).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => return Err(StoreError::Unavailable(error.into_reason())),
             Err(_) => return Err(StoreError::Unavailable("the store does not answer".into())),
@@ -113,7 +113,7 @@ impl LockService {
             let answer = waiter.ask(&self.store, &request, self.until(deadline)).await;
             let looks_again_at = match answer {
                 Err(error) => {
-                    waiter = waiter.goes_on_after(error, &request).await?;
+                    waiter.goes_on_after(error, &request).await?;
                     if self.wakeups.closing.is_cancelled() {
                         // The guard is dropped armed.
                         let reason = "the gateway is stopping".to_owned();
@@ -259,17 +259,13 @@ impl Waiter {
     }
 
     /// Prepares for another command, after a pause, where the last one was not answered; or gives up.
-    async fn goes_on_after(
-        mut self,
-        error: StoreError,
-        request: &AcquireRequest,
-    ) -> Result<Self, StoreError> {
+    async fn goes_on_after(&mut self, error: StoreError, request: &AcquireRequest) -> Result<(), StoreError> {
         let is_unknown = matches!(error, StoreError::Unknown(_));
         let reason = error.into_reason();
         self.is_in_doubt |= is_unknown;
         // A request without a ticket is told at once that the store cannot be reached.
         if self.waiting.ticket().is_none() && !self.is_in_doubt {
-            self.guard.disarm();
+            self.guard.take().disarm();
             request.tenant.keeps_ticket(false);
             return Err(StoreError::Unavailable(reason));
         }
@@ -288,6 +284,6 @@ impl Waiter {
             }
         }
         self.backoff.pause().await;
-        Ok(self)
+        Ok(())
     }
 }

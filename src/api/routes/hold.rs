@@ -1,6 +1,6 @@
 //! A lock that is held by the request itself, for as long as its connection lives.
 
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -78,7 +78,7 @@ pub(super) async fn hold_lock(
     let mut denials = keys.iter().zip(permits).map(denied);
     let holds = match (&keys[..], denials.next()) {
         ([key], Some(denied)) => {
-            let holding = app.service.hold(request, denied);
+            let holding = pin!(app.service.hold(request, denied));
             match while_allowed(&caller, Right::Acquire, key, holding).await?? {
                 Holding::Held(hold) => vec![hold],
                 Holding::NotHeld(token, why) => return Err(not_taken(&token, why)),
@@ -87,7 +87,7 @@ pub(super) async fn hold_lock(
         }
         (_, first) => {
             let denied = first.into_iter().chain(denials).map(|denied| Box::pin(denied) as _).collect();
-            let holding = app.service.hold_several(request, &keys, denied);
+            let holding = pin!(app.service.hold_several(request, &keys, denied));
             held(while_all_allowed(&caller, &keys, holding).await?, &mut wait)?
         }
     };

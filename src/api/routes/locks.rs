@@ -1,5 +1,6 @@
 //! The four operations on a lock: parse, ask the service, map the answer. Both forms of the address end here.
 
+use std::pin::pin;
 use std::slice::from_ref;
 
 use axum::Extension;
@@ -60,12 +61,10 @@ pub(super) async fn acquire_lock(
     let _connection = (!query.wait.is_zero()).then(keep).transpose()?;
     let wait = wait_permit(&app, &caller, from_ref(&key), token.as_ref(), query.wait)?;
     let request = acquire_request(&app, &caller, &key, token, query, wait.as_ref());
+    let acquire = pin!(app.service.acquire(request));
     let acquisition = match &wait {
-        // Boxed, so that requests that do not wait carry no room for it.
-        Some(_) => {
-            Box::pin(while_allowed(&caller, Right::Acquire, &key, app.service.acquire(request))).await??
-        }
-        None => app.service.acquire(request).await?,
+        Some(_) => while_allowed(&caller, Right::Acquire, &key, acquire).await??,
+        None => acquire.await?,
     };
     let token = &acquisition.token;
     match acquisition.outcome {

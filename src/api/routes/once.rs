@@ -1,5 +1,6 @@
 //! The operations on a record: parse, ask the service, map the answer. Both forms of the address end here.
 
+use std::pin::pin;
 use std::slice::from_ref;
 
 use axum::Extension;
@@ -81,9 +82,9 @@ pub(super) async fn begin_work(
         may_take_over: query.takeover,
         wait: query.wait,
     };
-    let begin = app.service.begin(request);
+    let begin = pin!(app.service.begin(request));
     let beginning = match wait {
-        Some(_) => Box::pin(while_allowed(&caller, Right::Once, &key, begin)).await??,
+        Some(_) => while_allowed(&caller, Right::Once, &key, begin).await??,
         None => begin.await?,
     };
     let (token, most) = (&beginning.token, app.limits.max_result_bytes);

@@ -1,5 +1,7 @@
 //! Several locks at once: what a `PUT` and a hold with more than one key have in common.
 
+use std::pin::{Pin, pin};
+
 use axum::http::Version;
 use axum::response::Response;
 use futures_util::future::select_all;
@@ -30,7 +32,8 @@ pub(super) async fn acquire_several(
     let _permits = permits_of(&app, &caller, keys.len())?;
     let mut wait = wait_permit(&app, &caller, &keys, token.as_ref(), query.wait)?;
     let request = acquire_request(&app, &caller, &key, token, query, wait.as_ref());
-    let taken = while_all_allowed(&caller, &keys, app.service.acquire_several(request, &keys)).await?;
+    let acquire = pin!(app.service.acquire_several(request, &keys));
+    let taken = while_all_allowed(&caller, &keys, acquire).await?;
     let held = held(taken, &mut wait)?;
     let answer = answers::grant_of_several(&keys, &held);
     Ok(track(answer, GrantsOfSeveral { guards: held.guards, wait }))
@@ -95,7 +98,7 @@ fn lost(loss: &Loss) -> Problem {
 pub(super) async fn while_all_allowed<T>(
     caller: &Caller,
     keys: &[LockKey],
-    request: impl Future<Output = T>,
+    request: Pin<&mut impl Future<Output = T>>,
 ) -> Result<T, Problem> {
     let denials = keys.iter().map(|key| Box::pin(caller.until_denied(Right::Acquire, key)));
     tokio::select! {

@@ -1,6 +1,7 @@
 //! What all requests that take a lock, or wait, have in common: who may, for whom, and why not.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::time::Duration;
 
 use crate::access::{Caller, Right, WaitPermit};
@@ -54,12 +55,13 @@ pub(super) fn account_of(app: &AppState, caller: &Caller) -> Option<Account> {
     caller.locks(&app.limits.shares).map(|(count, most)| Account { count, most })
 }
 
-/// Ends the wait of a request whose key is revoked. What was granted to it, or may yet be granted, is rolled back.
+/// Ends the wait of a request whose key is revoked. What was granted to it, or may yet be granted, is rolled back. The future is
+/// borrowed, since an `async fn` has room for each of its arguments twice.
 pub(super) async fn while_allowed<T>(
     caller: &Caller,
     right: Right,
     key: &LockKey,
-    request: impl Future<Output = T>,
+    request: Pin<&mut impl Future<Output = T>>,
 ) -> Result<T, Problem> {
     tokio::select! {
         biased;

@@ -5,10 +5,11 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::{Pair, count, hold, release, stand, wait};
-use kit::{eventually, fresh_token, h2};
+use kit::{Client, eventually, fresh_token, h2};
 
 /// On each store, with these arguments.
 async fn pairs(args: &[&str]) -> [Pair; 2] {
@@ -39,6 +40,31 @@ async fn a_line_that_is_full_refuses_the_next_and_changes_nothing() {
         stand(&pair.here(), 3).await;
         joined.abort();
         others.iter().for_each(tokio::task::JoinHandle::abort);
+    }
+}
+
+/// What one who waits costs is mostly the room that its request keeps for whatever it may yet do.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_waits_takes_little_memory() {
+    const WAITERS: usize = 2_000;
+    const PER_CONNECTION: usize = 200;
+    const MOST_KIB_PER_WAITER: f64 = 16.0;
+    for pair in pairs(&[]).await {
+        hold(&pair.here(), "1h").await;
+        let mut waiting = JoinSet::new();
+        let mut before_kib = 0.0;
+        for number in 0..WAITERS / PER_CONNECTION {
+            let client = Client::h2c(pair.here.address);
+            (0..PER_CONNECTION).for_each(|_| drop(waiting.spawn(client.put("/locks/k?wait=50s").send())));
+            stand(&pair.here(), waiting.len() as u64).await;
+            if number == 0 {
+                // Whatever is made once is there by now.
+                before_kib = pair.here.memory_kib("VmRSS") as f64;
+            }
+        }
+        let grown_kib = pair.here.memory_kib("VmRSS") as f64 - before_kib;
+        let per_waiter_kib = grown_kib / (WAITERS - PER_CONNECTION) as f64;
+        assert!(per_waiter_kib <= MOST_KIB_PER_WAITER, "{per_waiter_kib:.1} KiB for each");
     }
 }
 
