@@ -110,7 +110,7 @@ bench-wait: tools ## Measure waiting in line: hand-offs, and what a crowd costs 
 bench-quorum: tools ## Measure a quorum of five against a single Redis, and with a node that stands still
 	cargo bench --profile dist --bench quorum
 
-bench-growth: tools ## Measure what becomes of a gateway with more of everything, for eight minutes
+bench-growth: tools ## Measure what becomes of a gateway with more of everything, for ten minutes
 	cargo bench --profile dist --bench growth
 
 bench-micro: ## Measure the parts of a request by themselves, without a socket

@@ -1,5 +1,5 @@
 //! What becomes of a gateway when there is more of everything: locks that are held, keys that were ever used, clients that
-//! wait, leases that end at the same moment, and connections.
+//! wait or hold, leases that end at the same moment, connections, and API keys.
 //!
 //! Wherever something is compared, it is with a gateway beside it that has little of all that, in the same round.
 
@@ -13,6 +13,7 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
+mod api_keys;
 mod beside;
 mod connections;
 mod crowd;
@@ -33,14 +34,18 @@ mod waiters;
 
 use plan::{MEASUREMENT, Plan, TRIAL};
 use results::Results;
+use shared::by_heart;
 use shared::page::Page;
 use shared::servers::Build;
 
 /// What can be measured, by names that choose some of it.
-const ALL: [&str; 5] = ["live", "keys", "waiters", "expiry", "connections"];
+const ALL: [&str; 6] = ["live", "keys", "waiters", "expiry", "connections", "api-keys"];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if by_heart::serve_if_asked(&arguments) {
+        return ExitCode::SUCCESS;
+    }
     // `cargo bench` passes this. `cargo test --all-targets` does not, and should not take minutes longer.
     let plan = if arguments.iter().any(|argument| argument == "--bench") { MEASUREMENT } else { TRIAL };
     let chosen: Vec<&str> = arguments.iter().map(String::as_str).filter(|name| *name != "--bench").collect();
@@ -89,6 +94,10 @@ async fn measure(plan: &Plan, chosen: &[&str], results: &mut Results) -> Result<
     if is_chosen("connections") {
         say("connections");
         results.connections = connections::measure(plan).await?;
+    }
+    if is_chosen("api-keys") {
+        say("API keys");
+        results.api_keys = api_keys::measure(plan).await?;
     }
     say("done");
     Ok(())

@@ -9,7 +9,10 @@ pub struct Plan {
     /// How many keys are to have been used in the end, and for how long that may take.
     pub distinct_keys: usize,
     pub keys_for: Duration,
-    pub waiters: &'static [usize],
+    /// How many want one lock, a lock each, and hold a lock each by a connection.
+    pub waiters: [&'static [usize]; 3],
+    /// How many API keys with limits there are.
+    pub api_keys: &'static [usize],
     pub ending_locks: usize,
     /// How long before and after the moment at which they end.
     pub before_end: Duration,
@@ -23,13 +26,14 @@ pub struct Plan {
     pub measured: Duration,
 }
 
-/// About eight minutes on two cores.
+/// About ten minutes on two cores.
 pub const MEASUREMENT: Plan = Plan {
     is_full: true,
     live_locks: &[1_000, 10_000, 100_000, 1_000_000],
     distinct_keys: 1_000_000,
     keys_for: Duration::from_secs(25),
-    waiters: &[1, 10, 100, 1_000, 10_000],
+    waiters: [&[1, 10, 100, 1_000, 10_000], &[1, 10, 100, 1_000, 10_000, 100_000], &[1_000, 10_000]],
+    api_keys: &[10, 1_000],
     ending_locks: 1_000_000,
     before_end: Duration::from_secs(3),
     after_end: Duration::from_secs(7),
@@ -46,7 +50,8 @@ pub const TRIAL: Plan = Plan {
     live_locks: &[10, 100],
     distinct_keys: 100,
     keys_for: Duration::from_millis(100),
-    waiters: &[1, 20],
+    waiters: [&[1, 20], &[1, 20], &[20]],
+    api_keys: &[2],
     ending_locks: 100,
     before_end: Duration::from_millis(300),
     after_end: Duration::from_millis(300),

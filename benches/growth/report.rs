@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
+use crate::api_keys::ApiKeys;
 use crate::connections::Connections;
+use crate::crowd::Wish;
 use crate::expiry::Expiry;
 use crate::keys::Keys;
 use crate::live::Live;
@@ -16,9 +18,12 @@ use kit::plot::{Line, Plot, Point};
 /// Of the throughput beside a thousand locks, so much is to be left beside a million.
 const MUST_BE_KEPT: f64 = 0.9;
 const AIMED_AT: f64 = 0.97;
+/// How much memory one who waits may take beside an open request, where most wait.
+const MOST_KB_OF_WAITER: f64 = 2.0;
+const KB_AIMED_AT: f64 = 1.0;
 
 pub fn tables(results: &Results) -> String {
-    let Results { live, keys, waiters, expiry, connections, .. } = results;
+    let Results { live, keys, waiters, expiry, connections, api_keys, .. } = results;
     let mut tables = String::new();
     put(
         &mut tables,
@@ -31,7 +36,7 @@ pub fn tables(results: &Results) -> String {
     let mut table = |head: &str, rows: Vec<String>| put(&mut tables, head, rows);
     table("distinct keys | requests/s, thousands | gateway MB | Redis MB", of_keys(keys));
     table(
-        "waiters | requests/s of others, thousands | × nobody waits | p99 × nobody waits | kB per waiter | cores while they wait",
+        "clients that wait or hold | requests/s of others, thousands | × without them | p99 × without them | kB for each | without its connection | cores while nothing happens",
         waiters.iter().map(of_waiters).collect(),
     );
     table(
@@ -42,6 +47,13 @@ pub fn tables(results: &Results) -> String {
         "connections | requests/s, thousands | p50 ms | p99 ms | gateway CPU µs/request | Redis CPU µs/request | gateway MB | told 503",
         connections.iter().map(of_connections).collect(),
     );
+    table(
+        "API keys with limits | requests/s, thousands | × one key without | p99 × one key without | gateway MB",
+        api_keys.iter().map(of_api_keys).collect(),
+    );
+    if let Some(judgement) = judge_waiters(waiters) {
+        writeln!(tables, "{judgement}\n").unwrap();
+    }
     tables
 }
 
@@ -65,6 +77,33 @@ fn judge(live: &[Live]) -> Option<String> {
         "Throughput kept beside {most} live locks, which must be {MUST_BE_KEPT} and is to be {AIMED_AT}: {}.",
         told.join("; ")
     ))
+}
+
+/// What one of the most who wait takes of memory, and whether that is little enough.
+fn judge_waiters(waiters: &[Waiters]) -> Option<String> {
+    let weighed =
+        || waiters.iter().filter(|row| row.kb_without_connection.is_some() && row.wish != Wish::Hold);
+    let most = weighed().map(|row| row.waiters).max()?;
+    let told = weighed().filter(|row| row.waiters == most).filter_map(|row| {
+        let kb = row.kb_without_connection?;
+        let verdict = verdict(kb <= KB_AIMED_AT, kb <= MOST_KB_OF_WAITER);
+        Some(format!("{} {kb:.1}: {verdict}", row.store))
+    });
+    let told: Vec<_> = told.collect();
+    Some(format!(
+        "Memory of one of {most} waiters without its connection, which must be {MOST_KB_OF_WAITER} kB and is to be {KB_AIMED_AT}: {}.",
+        told.join("; ")
+    ))
+}
+
+fn of_api_keys(row: &ApiKeys) -> String {
+    let ApiKeys { api_keys, compared, gateway_mb } = row;
+    format!(
+        "| {api_keys} | {:.1} | {:.2} | {:.2} | {gateway_mb:.0} |",
+        thousands(compared.requests_per_s),
+        compared.kept,
+        compared.p99_ratio
+    )
 }
 
 fn of_live(row: &Live) -> String {
@@ -96,14 +135,16 @@ fn of_keys(rows: &[Keys]) -> Vec<String> {
 }
 
 fn of_waiters(row: &Waiters) -> String {
-    let Waiters { store, is_for_one, waiters, compared, kb_per_waiter, waiting_cores } = row;
+    let Waiters { store, wish, waiters, compared, kb_per_waiter, kb_without_connection, waiting_cores } = row;
+    let kb = |kb: &Option<f64>| kb.map_or("–".to_owned(), |kb| format!("{kb:.1}"));
     format!(
-        "| {store}, {waiters}, {} | {:.1} | {:.2} | {:.2} | {} | {waiting_cores:.2} |",
-        if *is_for_one { "one lock" } else { "a lock each" },
+        "| {store}, {waiters}, {} | {:.1} | {:.2} | {:.2} | {} | {} | {waiting_cores:.2} |",
+        wish.name(),
         thousands(compared.requests_per_s),
         compared.kept,
         compared.p99_ratio,
-        kb_per_waiter.map_or("–".to_owned(), |kb| format!("{kb:.1}")),
+        kb(kb_per_waiter),
+        kb(kb_without_connection),
     )
 }
 
@@ -168,8 +209,7 @@ pub fn plots(results: &Results) -> Vec<Plot> {
     };
     let mut memory_of_keys = of_keys(|row| Some(row.gateway_mb), |row| format!("gateway on {}", row.store));
     memory_of_keys.extend(of_keys(|row| row.redis_mb, |_| "that Redis".to_owned()));
-    let for_whom =
-        |row: &Waiters| format!("{}, {}", row.store, if row.is_for_one { "one lock" } else { "a lock each" });
+    let for_whom = |row: &Waiters| format!("{}, {}", row.store, row.wish.name());
     let slices = |row: &Expiry| Line {
         name: row.store.to_owned(),
         points: row.slices.iter().map(|slice| point(slice.at_s, slice.p99_us / 1e3)).collect(),
@@ -201,11 +241,19 @@ pub fn plots(results: &Results) -> Vec<Plot> {
         ),
         plot(
             "waiters",
-            "Latency of others beside clients that wait",
-            "clients that wait",
+            "Latency of others beside clients that wait or hold",
+            "clients that wait or hold",
             true,
-            "p99, × a gateway where nobody waits",
+            "p99, × a gateway without them",
             lines(waiters, for_whom, |row| Some(spread(row.waiters, row.compared.p99_ratio))),
+        ),
+        plot(
+            "waiters-memory",
+            "Memory of clients that wait or hold",
+            "clients that wait or hold",
+            true,
+            "kB of the gateway for each, without its connection",
+            lines(waiters, for_whom, |row| Some(point(row.waiters as f64, row.kb_without_connection?))),
         ),
         plot(
             "expiry",

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use serde::de::IgnoredAny;
 
+use crate::api_keys::ApiKeys;
 use crate::connections::Connections;
 use crate::expiry::Expiry;
 use crate::keys::Keys;
@@ -24,20 +25,22 @@ pub struct Results {
     pub waiters: Vec<Waiters>,
     pub expiry: Vec<Expiry>,
     pub connections: Vec<Connections>,
+    pub api_keys: Vec<ApiKeys>,
 }
 
 impl Results {
     /// None yet.
     pub fn here() -> Self {
         let date = today();
-        let (live, keys, waiters, expiry, connections) = Default::default();
-        Self { date, machine: Machine::here(), live, keys, waiters, expiry, connections }
+        let (live, keys, waiters, expiry, connections, api_keys) = Default::default();
+        Self { date, machine: Machine::here(), live, keys, waiters, expiry, connections, api_keys }
     }
 
     /// All of it for people.
     pub fn to_markdown(&self) -> String {
-        let compared =
-            self.live.iter().map(|row| &row.compared).chain(self.waiters.iter().map(|row| &row.compared));
+        let of_keys = self.api_keys.iter().map(|row| &row.compared);
+        let of_waiters = self.waiters.iter().map(|row| &row.compared);
+        let compared = self.live.iter().map(|row| &row.compared).chain(of_waiters).chain(of_keys);
         let others_cores = compared.map(|compared| compared.others_cores).fold(0.0, f64::max);
         let busy = note_on_others(others_cores);
         let plots = report::plots(self);
@@ -53,7 +56,7 @@ impl Results {
 
     /// All of it, with a line for each row, so that two files can be compared.
     pub fn to_json(&self) -> String {
-        let Self { date, machine, live, keys, waiters, expiry, connections } = self;
+        let Self { date, machine, live, keys, waiters, expiry, connections, api_keys } = self;
         let fields = [
             ("date", json(date)),
             ("machine", json(machine)),
@@ -62,6 +65,7 @@ impl Results {
             ("waiters", json_lines(waiters)),
             ("expiry", json_lines(expiry)),
             ("connections", json_lines(connections)),
+            ("api_keys", json_lines(api_keys)),
         ];
         let fields = fields.map(|(name, value)| format!("\"{name}\": {value}"));
         let text = format!("{{\n{}\n}}\n", fields.join(",\n"));

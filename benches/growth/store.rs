@@ -18,9 +18,9 @@ const SETTINGS: [&str; 10] = [
     "--max-waiters-per-key",
     "20000",
     "--max-wait",
-    "3m",
+    "10m",
     "--mark-ttl",
-    "4m",
+    "11m",
 ];
 
 impl Store {
@@ -40,6 +40,11 @@ impl Store {
             Self::Redis => Server::on_redis_set(self.name(), &SETTINGS),
         }
     }
+}
+
+/// A gateway on Redis whose clients have so many keys, with these limits.
+pub fn start_for(count: usize, limits: &[&str]) -> Server {
+    Server::on_redis_for("Redis", &SETTINGS, count, limits)
 }
 
 /// What of the gateway and of its Redis is in memory, in MB.

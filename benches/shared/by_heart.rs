@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::extract::Path;
 use axum::http::StatusCode;
@@ -107,9 +108,22 @@ async fn serve_noop(address: SocketAddr) {
     let router = Router::new()
         .route("/locks/{key}", lock)
         .route("/once/{key}", once)
+        .route("/open/{key}", put(stay_open))
+        .route("/open", get(async || OPEN.load(Ordering::Relaxed).to_string()))
         .route("/readyz", get(async || "ready"))
         .route("/healthz", get(async || healthy()));
     axum::serve(listener, router).await.unwrap();
+}
+
+/// How many requests stay open.
+static OPEN: AtomicUsize = AtomicUsize::new(0);
+
+/// A request that is not answered, for as long as its client likes.
+async fn stay_open(Path(key): Path<String>) -> StatusCode {
+    OPEN.fetch_add(1, Ordering::Relaxed);
+    std::future::pending::<()>().await;
+    drop(key);
+    StatusCode::NO_CONTENT
 }
 
 /// Where instructions are counted, this is seen to be entered.

@@ -66,7 +66,7 @@ impl Connection {
     pub async fn open_with(address: SocketAddr, access: &Access) -> Result<Self, String> {
         let stream = Stream::open(address, access.tls.as_ref()).await.map_err(|error| error.to_string())?;
         let mut common = format!("host: {address}\r\n");
-        if let Some(api_key) = &access.api_key {
+        if let Some(api_key) = access.next_key() {
             write!(common, "authorization: Bearer {api_key}\r\n").unwrap();
         }
         let reply = Box::new([0; REPLY_BYTES]);

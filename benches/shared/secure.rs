@@ -3,6 +3,7 @@
 use std::fs;
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustls::crypto::ring::default_provider;
 use rustls::{ClientConfig, RootCertStore};
@@ -10,10 +11,24 @@ use tempfile::TempDir;
 use tokio_rustls::TlsConnector;
 
 /// What a client must have to be served.
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub struct Access {
     pub tls: Option<TlsConnector>,
-    pub api_key: Option<String>,
+    /// Each connection has the next of them.
+    pub api_keys: Vec<String>,
+    next: AtomicUsize,
+}
+
+impl Access {
+    pub fn new(tls: Option<TlsConnector>, api_keys: Vec<String>) -> Self {
+        Self { tls, api_keys, next: AtomicUsize::default() }
+    }
+
+    /// The key of the next connection, where one is needed.
+    pub fn next_key(&self) -> Option<&str> {
+        let turn = self.next.fetch_add(1, Ordering::Relaxed);
+        Some(self.api_keys.get(turn.checked_rem(self.api_keys.len())?)?)
+    }
 }
 
 /// Gives a gateway, whose command this is, a certificate of its own.
@@ -33,13 +48,23 @@ pub fn add_certificate(command: &mut Command, directory: &TempDir) -> TlsConnect
     TlsConnector::from(Arc::new(config))
 }
 
-/// Gives a gateway a file with one key, which it returns.
-pub fn add_api_key(command: &mut Command, directory: &TempDir) -> String {
+/// Gives a gateway a file with so many keys, with these limits, and returns the keys.
+pub fn add_api_keys(
+    command: &mut Command,
+    directory: &TempDir,
+    count: usize,
+    limits: &[&str],
+) -> Vec<String> {
     let file = directory.path().join("keys.toml");
-    let mut key_new = Command::new(command.get_program());
-    key_new.args(["key", "new", "--name", "bench", "--every-key", "--allow", "acquire,inspect"]);
-    let output = key_new.arg("--append-to").arg(&file).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let make = |number: usize| {
+        let mut key_new = Command::new(command.get_program());
+        key_new.args(["key", "new", "--name", &format!("bench-{number}"), "--every-key"]);
+        key_new.args(["--allow", "acquire,inspect"]).args(limits);
+        let output = key_new.arg("--append-to").arg(&file).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    };
+    let keys = (0..count).map(make).collect();
     command.arg("--keys").arg(file);
-    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    keys
 }

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use super::cluster;
 use super::memory::rss_kb;
 use super::numbers::Numbers;
-use super::secure::{Access, add_api_key, add_certificate};
+use super::secure::{Access, add_api_keys, add_certificate};
 
 /// How long a server may take to start.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -145,10 +145,13 @@ impl Server {
         let directory = directory();
         let process = redis_server(redis, &directory, &[]);
         let (address, mut command) = build.command(&format!("redis://{redis}"));
-        let api_key = demands.api_key.then(|| add_api_key(&mut command, &directory));
+        let api_keys = match demands.api_key {
+            true => add_api_keys(&mut command, &directory, 1, &[]),
+            false => Vec::new(),
+        };
         let tls = demands.tls.then(|| add_certificate(&mut command, &directory));
         Self::new(name, Kind::Gateway, address, directory)
-            .with(vec![process], Access { tls, api_key })
+            .with(vec![process], Access::new(tls, api_keys))
             .start(command)
     }
 
@@ -188,6 +191,13 @@ impl Server {
     pub fn on_redis_set(name: &'static str, settings: &[&str]) -> Self {
         let (server, command) = Self::of_redis(name, settings);
         server.start(command)
+    }
+
+    /// The gateway on a Redis of its own, with further settings, for clients that have so many keys with these limits.
+    pub fn on_redis_for(name: &'static str, settings: &[&str], count: usize, limits: &[&str]) -> Self {
+        let (server, mut command) = Self::of_redis(name, settings);
+        let api_keys = add_api_keys(&mut command, &server.directory, count, limits);
+        Self { access: Access::new(None, api_keys), ..server }.start(command)
     }
 
     /// The gateway on Redis at the level of the log at which it runs where no setting says otherwise.
