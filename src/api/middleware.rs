@@ -104,29 +104,24 @@ impl Layers {
 
     /// This runs inside of CORS, since preflights carry no key. The log and the request id are outside of it, so that a
     /// panic has both.
-    fn call(&self, request: Request) -> impl Future<Output = Response> + Send + use<> {
+    async fn call(&self, request: Request) -> Response {
         let checked = catch_unwind(AssertUnwindSafe(|| self.check(&request)));
-        // The request is given away before the answer is awaited, or each that waits would carry the room for it.
-        let answering =
-            checked.map(|checked| checked.map(|left| (self.router.clone().answer(request), left)));
-        async move {
-            let answer = match answering {
-                Ok(Ok((answering, left))) => AssertUnwindSafe(answering)
-                    .catch_unwind()
-                    .await
-                    .map(|response| with_rate_left(response, left)),
-                Ok(Err(refusal)) => Ok(*refusal),
-                Err(panic) => Err(panic),
-            };
-            // The panic hook has written the message to the log. The caller must not see it.
-            answer.unwrap_or_else(|_| {
-                Problem::new(
-                    ProblemType::InternalError,
-                    "the gateway made a mistake: look for the X-Request-Id of this answer in its log",
-                )
-                .into_response()
-            })
-        }
+        let answer = match checked {
+            Ok(Ok(left)) => AssertUnwindSafe(self.router.clone().answer(request))
+                .catch_unwind()
+                .await
+                .map(|response| with_rate_left(response, left)),
+            Ok(Err(refusal)) => Ok(*refusal),
+            Err(panic) => Err(panic),
+        };
+        // The panic hook has written the message to the log. The caller must not see it.
+        answer.unwrap_or_else(|_| {
+            Problem::new(
+                ProblemType::InternalError,
+                "the gateway made a mistake: look for the X-Request-Id of this answer in its log",
+            )
+            .into_response()
+        })
     }
 
     /// What the request's key has left of its rate, or the answer that refuses the request.
