@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
-use tokio::time::interval;
+use tokio::time::interval_at;
 
 use crate::shared::connection::Connection;
 use crate::shared::workload::BEGIN;
@@ -45,9 +45,13 @@ impl Stores {
 #[tokio::main(flavor = "current_thread")]
 async fn run(address: SocketAddr, round: usize, is_over: &Arc<AtomicBool>) -> Result<u64, String> {
     let mut workers = JoinSet::new();
+    let started = tokio::time::Instant::now();
     for number in 0..CONNECTIONS {
         let is_over = is_over.clone();
-        workers.spawn(async move { work(address, &format!("stored-{round}-{number}"), &is_over).await });
+        // One after the other, or all of them would store at the same moment.
+        let first = started + EVERY * number as u32 / CONNECTIONS as u32;
+        workers
+            .spawn(async move { work(address, &format!("stored-{round}-{number}"), first, &is_over).await });
     }
     let mut stored = 0;
     for of_worker in workers.join_all().await {
@@ -56,11 +60,16 @@ async fn run(address: SocketAddr, round: usize, is_over: &Arc<AtomicBool>) -> Re
     Ok(stored)
 }
 
-async fn work(address: SocketAddr, name: &str, is_over: &AtomicBool) -> Result<u64, String> {
+async fn work(
+    address: SocketAddr,
+    name: &str,
+    first: tokio::time::Instant,
+    is_over: &AtomicBool,
+) -> Result<u64, String> {
     let mut connection = Connection::open(address).await?;
     let result = "x".repeat(RESULT_BYTES);
     // Turns that were missed are made up for: it is the rate that counts.
-    let mut turns = interval(EVERY);
+    let mut turns = interval_at(first, EVERY);
     let mut stored = 0;
     while !is_over.load(Ordering::Relaxed) {
         turns.tick().await;
