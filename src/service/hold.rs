@@ -53,7 +53,7 @@ pub struct Hold {
     pub token: LeaseToken,
     /// The lease as it was granted.
     pub lease: Lease,
-    events: mpsc::Receiver<Sent>,
+    events: Events,
     /// Goes off when nothing was said for too long.
     silence: Pin<Box<Sleep>>,
     longest_silence: Duration,
@@ -113,6 +113,9 @@ enum Sent {
     /// With the guard that rolls the grant back if the client is never told.
     HandedOver(Lease, GrantGuard),
 }
+
+/// Boxed: a channel has room for 32 at once, and most of it stays empty.
+type Events = mpsc::Receiver<Box<Sent>>;
 
 /// The answer to a request for a lock that the gateway is to renew.
 enum Kept {
@@ -264,16 +267,18 @@ impl Hold {
     pub fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<HoldEvent>> {
         loop {
             let event = match self.events.poll_recv(context) {
-                Poll::Ready(Some(Sent::Renewed(known))) => match known.now() {
-                    Some(lease) => HoldEvent::Renewed(lease),
-                    // It was not read in time.
-                    None => continue,
+                Poll::Ready(Some(sent)) => match *sent {
+                    Sent::Renewed(known) => match known.now() {
+                        Some(lease) => HoldEvent::Renewed(lease),
+                        // It was not read in time.
+                        None => continue,
+                    },
+                    Sent::Lost(loss) => HoldEvent::Lost(loss),
+                    Sent::HandedOver(lease, guard) => {
+                        guard.disarm();
+                        HoldEvent::Lost(Loss::ShuttingDown(lease))
+                    }
                 },
-                Poll::Ready(Some(Sent::Lost(loss))) => HoldEvent::Lost(loss),
-                Poll::Ready(Some(Sent::HandedOver(lease, guard))) => {
-                    guard.disarm();
-                    HoldEvent::Lost(Loss::ShuttingDown(lease))
-                }
                 Poll::Ready(None) => return Poll::Ready(None),
                 Poll::Pending => {
                     ready!(self.silence.as_mut().poll(context));

@@ -51,7 +51,7 @@ pub(super) struct Keeper {
     pub(super) told_until: Duration,
     pub(super) guard: GrantGuard,
     /// Its other end is dropped with the connection.
-    pub(super) events: mpsc::Sender<Sent>,
+    pub(super) events: mpsc::Sender<Box<Sent>>,
     pub(super) _permit: Arc<OwnedSemaphorePermit>,
 }
 
@@ -86,10 +86,10 @@ impl Keeper {
                     reason = loss.reason().name(),
                     "a connection lost the lock that it held"
                 );
-                last_word.send(match loss {
+                last_word.send(Box::new(match loss {
                     Loss::ShuttingDown(lease) => Sent::HandedOver(lease, self.guard.take()),
                     loss => Sent::Lost(loss),
-                });
+                }));
             }
         }
     }
@@ -151,7 +151,7 @@ impl Keeper {
             self.learn(lease, is_at_its_end);
             backoff = retries();
             // A client that does not read misses it.
-            let _ = self.events.try_send(Sent::Renewed(self.known.clone()));
+            let _ = self.events.try_send(Box::new(Sent::Renewed(self.known.clone())));
         }
     }
 

@@ -12,7 +12,7 @@ const AT_ONCE: usize = 50;
 /// Longer than a lease, so that each was renewed by then.
 const HOLDING: Duration = Duration::from_secs(4);
 /// What one of them may cost at most; it is a connection with its buffers, and a task.
-const MOST_KIB_PER_HOLD: f64 = 64.0;
+const MOST_KIB_PER_HOLD: f64 = 24.0;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_hold_at_one_gateway() {
