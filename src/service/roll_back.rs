@@ -187,12 +187,11 @@ impl GrantGuard {
     }
 
     /// Rolls back within the deadline, and returns whether a lock was deleted; where that fails, goes on in the
-    /// background.
+    /// background. Boxed: it is rare, and no request carries room for it.
     pub(super) fn roll_back_now(
         self,
         deadline: Instant,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send {
-        // Boxed: it is rare, and no request carries room for it.
         Box::pin(async move {
             let mut guard = self;
             let Some(armed) = &mut guard.0 else { return Ok(false) };
