@@ -184,7 +184,8 @@ impl Draft {
             }
             "every_key" => self.every_key = Some(value.as_bool().ok_or_else(|| must_be("true or false"))?),
             "allow" => {
-                let rule = "a list of \"acquire\", \"inspect\", \"list\" and \"admin\", and not empty";
+                let rule =
+                    "a list of \"acquire\", \"inspect\", \"list\", \"admin\" and \"once\", and not empty";
                 self.rights = Some(rights(value).ok_or_else(|| must_be(rule))?);
             }
             "rate" => {

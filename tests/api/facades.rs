@@ -63,7 +63,7 @@ fn a_setting_that_cannot_be_kept_is_refused_at_the_start() {
     }
 }
 
-/// Tools that can send no `Bearer` show a key as the password, or where Dapr has it; elsewhere too.
+/// Tools that can send no `Bearer` show a key as the password, elsewhere too, or where Dapr has it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_may_be_a_password() {
     let mut keys = KeysFile::new();
@@ -88,15 +88,15 @@ async fn a_key_may_be_a_password() {
         let answer = client.get("/locks/k").header("Authorization", &shown).send().await;
         assert_eq!(answer.status, expected, "{shown}");
     }
-    client.get("/locks/k").header("dapr-api-token", &key).send().await.expect(404);
-    client
-        .get("/locks/k")
-        .header("dapr-api-token", "another")
-        .send()
-        .await
-        .expect_problem(401, "key-required");
-    let both = client.get("/locks/k").header("dapr-api-token", &key).key(&key);
+    let dapr = |path| client.get(path).header("dapr-api-token", &key);
+    dapr("/v1.0/metadata").send().await.expect(200);
+    let both = dapr("/v1.0/metadata").key(&key);
     both.send().await.expect_problem(401, "key-refused");
+    let another = client.get("/v1.0/metadata").header("dapr-api-token", "another");
+    another.send().await.expect_problem(401, "key-required");
+    // Elsewhere it is meant for others.
+    dapr("/locks/k").send().await.expect_problem(401, "key-required");
+    dapr("/locks/k").key(&key).send().await.expect(404);
     let lock = client.call("LOCK", "/terraform/k").header("Authorization", basic(format!("ci:{key}")));
     lock.body(r#"{"ID":"1"}"#).send().await.expect(200);
     client

@@ -170,7 +170,7 @@ async fn each_lock_needs_its_right_and_counts_for_its_key() {
         for request in [client.put("/lock?key=6&key=7&key=8"), client.call("POST", "/hold?key=6&key=7&key=8")]
         {
             let never = request.key(key).send().await.expect_problem(400, "bad-parameter");
-            let detail = "this request names 3 keys, and this API key may have 2 locks at once";
+            let detail = "this request names 3 keys, and this API key may have 2 of them at once (max_locks, max_holds)";
             assert_eq!(
                 (&never.json()["parameter"], &never.json()["detail"]),
                 (&json!("key"), &json!(detail))

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::extract::Request;
 use axum::http::header::AUTHORIZATION;
-use axum::http::{HeaderMap, HeaderValue, Uri};
+use axum::http::{HeaderValue, Uri};
 use axum::response::{IntoResponse, Response};
 use data_encoding::BASE64;
 use percent_encoding::percent_decode_str;
@@ -96,7 +96,7 @@ fn identify(keyring: &Keyring, request: &Request) -> Result<Caller, Unknown> {
             ("the client certificate has expired", told)
         }
     };
-    let Some(shown) = shown_key(request.headers()) else {
+    let Some(shown) = shown_key(request) else {
         let subject = request.extensions().get::<Arc<Peer>>().and_then(|peer| peer.subject.as_ref());
         return match subject.and_then(|subject| keyring.by_subject(&subject.name, subject.ends_at)) {
             Some(Ok(caller)) => Ok(caller),
@@ -124,13 +124,16 @@ fn identify(keyring: &Keyring, request: &Request) -> Result<Caller, Unknown> {
 
 /// The key that a request shows: in a `Bearer` header, or where its tool can put one. Other credentials are meant for others, such
 /// as a proxy on the way.
-fn shown_key(headers: &HeaderMap) -> Option<Result<Cow<'_, str>, &'static str>> {
+fn shown_key(request: &Request) -> Option<Result<Cow<'_, str>, &'static str>> {
+    let headers = request.headers();
     let authorized = headers.get_all(AUTHORIZATION).iter().filter_map(|value| {
         let value = value.as_bytes();
         of_scheme(value, "Bearer ").map(Cow::Borrowed).or_else(|| password(of_scheme(value, "Basic ")?))
     });
-    let of_dapr =
-        headers.get_all(DAPR_API_TOKEN).iter().map(HeaderValue::as_bytes).filter(|value| is_key(value));
+    // Elsewhere it may be meant for an application's own Dapr, and a proxy passes it on.
+    let is_for_dapr = request.uri().path().starts_with(DAPR_PATHS);
+    let of_dapr = headers.get_all(DAPR_API_TOKEN).iter().filter(|_| is_for_dapr);
+    let of_dapr = of_dapr.map(HeaderValue::as_bytes).filter(|value| is_key(value));
     let mut shown = authorized.chain(of_dapr.map(Cow::Borrowed));
     let key = shown.next()?;
     if shown.next().is_some() {
@@ -142,6 +145,9 @@ fn shown_key(headers: &HeaderMap) -> Option<Result<Cow<'_, str>, &'static str>> 
     };
     Some(text.ok_or("the key is malformed"))
 }
+
+/// How the paths begin that Dapr's clients ask.
+const DAPR_PATHS: &str = "/v1.0";
 
 fn is_key(value: &[u8]) -> bool {
     std::str::from_utf8(value).is_ok_and(ShownKey::is_begun_in)

@@ -48,7 +48,9 @@ pub(super) fn keys_of<Q>(call: &LockCall<Q>) -> Vec<LockKey> {
 pub(super) fn permits_of(app: &AppState, caller: &Caller, locks: usize) -> Result<Vec<Permit>, Problem> {
     let most = caller.most_locks(&app.limits.shares);
     if locks > most {
-        let text = format!("this request names {locks} keys, and this API key may have {most} locks at once");
+        let text = format!(
+            "this request names {locks} keys, and this API key may have {most} of them at once (max_locks, max_holds)"
+        );
         return Err(bad_parameter("key", text));
     }
     (0..locks).map(|_| caller.hold(&app.limits.shares).ok_or_else(key_holds_too_many)).collect()

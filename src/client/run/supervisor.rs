@@ -111,7 +111,10 @@ impl CommandSupervisor<'_> {
         }
         let keys = self.settings.lock.keys();
         let why = match self.state.gone.take() {
-            Some(reason) => format!("{} was lost: {reason}", self.settings.lock.name()),
+            Some(reason) => {
+                let one = if self.settings.lock.others.is_empty() { "" } else { "one of " };
+                format!("{one}{} was lost: {reason}", self.settings.lock.name())
+            }
             None if now >= self.lease.ends_at() => {
                 format!("the lease of {keys} ended while this process or the machine stood still")
             }

@@ -83,6 +83,6 @@ async fn all_are_renewed_at_any_gateway_and_the_command_ends_with_the_first_that
         .await;
     }
     client.delete("/locks/b?force=true").send().await.expect(204);
-    running.end().await.expect_line(76, &["lost", "\"a\", \"b\""]);
+    running.end().await.expect_line(76, &["one of the locks \"a\", \"b\" was lost"]);
     eventually("the other is free", async || client.get("/locks/a").send().await.status == 404).await;
 }

@@ -196,7 +196,7 @@ async fn lock(app: &AppState, call: &LockCall<TerraformQuery>, info: &LockInfo) 
             Ok(Problem::lock_held(&refusal).in_form(&holder))
         }
         Taken::Over(problem) => {
-            let why = "this ID has unlocked already, or was forced to: begin a new run".to_owned();
+            let why = "this ID has asked to unlock before, or was forced to: begin a new run".to_owned();
             let over = LockInfo { id: info.id.clone(), info: why, ..LockInfo::at(key) };
             Ok(problem.in_form(&over))
         }
