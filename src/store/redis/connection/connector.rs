@@ -14,8 +14,10 @@ use super::sentinel::{Primary, Sentinels};
 use crate::store::Bucket;
 use crate::store::redis::client::{Client, without_deadlines};
 use crate::store::redis::failure::{describe, trouble};
+use crate::store::redis::health::identity::ServerIdentity;
 use crate::store::redis::health::monitor::ServerMonitor;
 use crate::store::redis::health::preflight::{Gate, GateState};
+use crate::store::redis::health::profile::Profile;
 use crate::store::redis::health::room::{OnceRoom, RoomState};
 use crate::store::redis::pubsub::Hints;
 use crate::store::redis::pubsub::hints::{self, Listener};
@@ -144,10 +146,8 @@ impl Connector {
         // Neither subscription nor connection can be replaced without the other.
         let mut listening = connect().await?;
         // Where a balancer stands between, or the address was given away meanwhile, it may lead to another server.
-        match self.ask(&mut listening, None).await? {
-            Ok((other, ..)) if other == incarnation => {}
-            Ok(_) => return Ok(Err("two connections to its address lead to two servers".to_owned())),
-            Err(reason) => return Ok(Err(reason)),
+        if self.incarnation_of(&Profile::ask(&mut listening, false).await?.identity) != incarnation {
+            return Ok(Err("two connections to its address lead to two servers".to_owned()));
         }
         let listener = Listener::new(listening, self.keys.clone(), self.hints.gateway.clone());
         // At a node of a cluster, it depends on the locks that are waited for.
@@ -198,15 +198,17 @@ impl Connector {
         client: Option<&Client>,
     ) -> RedisResult<Result<(String, GateState, RoomState), String>> {
         let look = self.monitor.look(connection, client).await?;
-        let identity = &look.profile.identity;
-        Ok(look.check().map(|()| {
-            let incarnation = match self.target {
-                Target::Server(_) | Target::Member(_) => identity.incarnation(),
-                Target::Primary(_) => identity.incarnation_under_sentinel(),
-                Target::Node(_) => identity.incarnation_on_cluster(),
-            };
-            (incarnation, GateState { refusal: look.refusal(), unready: look.unready() }, look.room)
-        }))
+        let incarnation = self.incarnation_of(&look.profile.identity);
+        let gate = GateState { refusal: look.refusal(), unready: look.unready() };
+        Ok(look.check().map(|()| (incarnation, gate, look.room)))
+    }
+
+    fn incarnation_of(&self, identity: &ServerIdentity) -> String {
+        match self.target {
+            Target::Server(_) | Target::Member(_) => identity.incarnation(),
+            Target::Primary(_) => identity.incarnation_under_sentinel(),
+            Target::Node(_) => identity.incarnation_on_cluster(),
+        }
     }
 
     /// Makes sure that the server's run of numbers is there. A flush may have removed it, or a gateway that knew the
