@@ -44,30 +44,35 @@ async fn begins_and_results_fill_no_more_than_their_share_and_locks_go_on() {
         person.grant().await;
         people.push(person);
     }
+    let is_refused_by = async |person: &Person| match person.store_for(None, None, long(LONG)).await {
+        Storing::Stored { .. } => false,
+        Storing::NearlyFull => true,
+        other => panic!("{other:?}"),
+    };
     // Twice the memory that there is.
     let mut is_refused = Vec::new();
     for person in &people {
-        match person.store_for(None, None, long(LONG)).await {
-            Storing::Stored { .. } => is_refused.push(false),
-            Storing::NearlyFull => is_refused.push(true),
-            other => panic!("{other:?}"),
-        }
+        is_refused.push(is_refused_by(person).await);
     }
-    // Until the next look at the server a result counts twice. If a look has found room since, that is filled as well.
-    for number in 0.. {
+    // Until the next look at the server a result counts twice, so a look may find room once more, half as much each time. That is
+    // filled as well, and after two looks nothing new is begun.
+    let mut is_full = false;
+    for number in 0..3 {
         let newcomer = Person::new(&scene, &format!("newcomer {number}"));
-        if newcomer.begin().await == Begun::NearlyFull {
+        is_full = newcomer.begin().await == Begun::NearlyFull;
+        if is_full {
             assert_eq!(newcomer.look().await, None);
             break;
         }
         for (person, is_refused) in people.iter().zip(&mut is_refused).filter(|(_, is_refused)| **is_refused)
         {
-            *is_refused = person.store_for(None, None, long(LONG)).await == Storing::NearlyFull;
+            *is_refused = is_refused_by(person).await;
             if *is_refused {
                 break;
             }
         }
     }
+    assert!(is_full, "new work is begun, though results have more than their share");
     let refused = is_refused.iter().filter(|is_refused| **is_refused).count();
     assert!((1_000..1_900).contains(&refused), "{refused} of 2000");
     // What is under way can be stored in a short form, and what is done is told.
