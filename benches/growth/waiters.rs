@@ -1,5 +1,6 @@
 //! Clients that wait, or hold a lock by their connection, and what they cost others.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use serde::Serialize;
@@ -31,23 +32,19 @@ pub struct Waiters {
 
 /// At the gateway beside it nobody waits.
 pub async fn measure(plan: &Plan) -> Result<Vec<Waiters>, String> {
+    let open_kb = weigh_open_requests(plan).await?;
     let mut all = Vec::new();
     for store in Store::ALL {
         for (wish, counts) in [Wish::One, Wish::Another, Wish::Hold].into_iter().zip(plan.waiters) {
-            let (without, with, handler) = (store.start(), store.start(), noop());
-            let (mut crowd, mut silent, mut turn) = (Crowd::default(), Crowd::default(), 0);
+            let (without, with) = (store.start(), store.start());
+            let (mut crowd, mut turn) = (Crowd::default(), 0);
             // What any load needs is there before anybody waits.
             compare(plan, plan.rounds, &without, &with, &mut turn).await?;
-            let before_mb = [gateway_mb(&with), gateway_mb(&handler)];
+            let before_mb = gateway_mb(&with);
             for &count in counts {
-                let weigh = async |crowd: &mut Crowd, server: &Server, wish, before_mb: f64| {
-                    crowd.grow(server, count, wish).await?;
-                    let kb = (gateway_mb(server) - before_mb).max(0.0) * 1e3 / count as f64;
-                    // Few cannot be told from what any load needs.
-                    Ok::<_, String>((count >= FEWEST_WEIGHED).then_some(kb))
-                };
-                let kb_per_waiter = weigh(&mut crowd, &with, wish, before_mb[0]).await?;
-                let kb_of_request = weigh(&mut silent, &handler, Wish::Silence, before_mb[1]).await?;
+                crowd.grow(&with, count, wish).await?;
+                let open_kb = open_kb.get(&count);
+                let kb_per_waiter = open_kb.map(|_| kb_each(&with, before_mb, count));
                 let (before, started) = (Cpu::read(&[&with]), Instant::now());
                 sleep(plan.measured).await;
                 let used = Cpu::read(&[&with]).since(&before);
@@ -65,11 +62,30 @@ pub async fn measure(plan: &Plan) -> Result<Vec<Waiters>, String> {
                     waiters: count,
                     compared,
                     kb_per_waiter,
-                    kb_without_connection: kb_per_waiter.zip(kb_of_request).map(|(all, open)| all - open),
+                    kb_without_connection: kb_per_waiter.zip(open_kb).map(|(all, open)| all - open),
                     waiting_cores,
                 });
             }
         }
     }
     Ok(all)
+}
+
+/// What an open request takes of a handler that never answers, in kB, by how many there are. Few cannot be told from what any
+/// load needs.
+async fn weigh_open_requests(plan: &Plan) -> Result<BTreeMap<usize, f64>, String> {
+    let (handler, mut crowd) = (noop(), Crowd::default());
+    let before_mb = gateway_mb(&handler);
+    let counts: BTreeSet<_> = plan.waiters.into_iter().flatten().copied().collect();
+    let mut open_kb = BTreeMap::new();
+    for count in counts.into_iter().filter(|count| *count >= FEWEST_WEIGHED) {
+        crowd.grow(&handler, count, Wish::Silence).await?;
+        open_kb.insert(count, kb_each(&handler, before_mb, count));
+    }
+    Ok(open_kb)
+}
+
+/// By how much a server has grown for each of so many.
+fn kb_each(server: &Server, before_mb: f64, count: usize) -> f64 {
+    (gateway_mb(server) - before_mb).max(0.0) * 1e3 / count as f64
 }
