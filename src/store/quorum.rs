@@ -183,7 +183,7 @@ impl QuorumStore {
     async fn heartbeat(&self, deadline: Instant) -> Result<HeartbeatAnswer, StoreError> {
         self.pollster.membership.is_ready(deadline).await?;
         let (session, due) =
-            self.waiters.step(|state, now| state.queues.beat(now, |key| state.held(key, now).into()));
+            self.waiters.step(|state, now| state.queues.beat(now, false, |key| state.held(key, now).into()));
         Ok(HeartbeatAnswer { is_new: self.session.swap(session, Ordering::AcqRel) != session, due })
     }
 

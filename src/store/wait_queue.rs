@@ -55,8 +55,10 @@ impl WaitQueues {
     /// Removes tickets that were left for too long, and queues without tickets. To be called now and then.
     pub(super) fn purge(&mut self, now: Duration) {
         self.queues.retain(|_, queue| {
-            queue.purge(now);
-            !queue.is_over(now)
+            queue.rests_until.get() > now || {
+                queue.purge(now);
+                !queue.is_over(now)
+            }
         });
     }
 
@@ -69,7 +71,7 @@ impl WaitQueues {
         attempt: Attempt,
         now: Duration,
     ) {
-        if let Some(queue) = self.queues.get_mut(key) {
+        if let Some(queue) = touched(&mut self.queues, key) {
             queue.purge(now);
             queue.rename(token, superseded, attempt);
         }
@@ -95,6 +97,7 @@ impl WaitQueues {
     pub(super) fn join(&mut self, request: &Enqueue, now: Duration) -> Result<(), QueueFull> {
         let LockRequest { key, token, attempt, .. } = &request.lock;
         let queue = self.queues.entry(key.clone()).or_default();
+        queue.rests_until.take();
         let ticket = queue.ticket(token).cloned();
         let present = ticket.as_ref().and_then(|ticket| ticket.attempt).filter(|_| queue.is_present(token));
         let displaced = present.filter(|present| present != attempt);
@@ -130,7 +133,7 @@ impl WaitQueues {
     ) -> QueueTurn {
         let mut has_ticket = false;
         let mut is_taken_over = false;
-        if let Some(queue) = self.queues.get_mut(key)
+        if let Some(queue) = touched(&mut self.queues, key)
             && let Some(waiting) = queue.ticket(token).and_then(|ticket| ticket.attempt)
         {
             has_ticket = waiting == attempt;
@@ -148,7 +151,7 @@ impl WaitQueues {
         if !has_ticket {
             self.forget_if_over(key, now);
         }
-        match self.queue_position(key, token, room, now) {
+        match self.queues.get(key).and_then(|queue| queue.queue_position(token, room, now)) {
             Some(queue_position) if has_ticket => QueueTurn::InLine(queue_position),
             Some(queue_position) if is_taken_over => QueueTurn::Moved(queue_position),
             _ => QueueTurn::Lost,
@@ -165,7 +168,7 @@ impl WaitQueues {
         now: Duration,
     ) -> bool {
         let lost_at = now + self.settings.ticket_ttl;
-        let Some(queue) = self.queues.get_mut(key) else { return false };
+        let Some(queue) = touched(&mut self.queues, key) else { return false };
         let left = queue.end(token, attempt, place, lost_at);
         self.hints.extend(left.flatten().map(|former| Hint::Look(key.clone(), former)));
         self.forget_if_over(key, now);
@@ -181,7 +184,7 @@ impl WaitQueues {
         room: SlotRoom,
         now: Duration,
     ) {
-        let Some(queue) = self.queues.get_mut(key) else { return };
+        let Some(queue) = touched(&mut self.queues, key) else { return };
         if room.is_closed() {
             queue.end_offers();
         } else {
@@ -202,7 +205,7 @@ impl WaitQueues {
     /// The present offer ends without a grant, because a try to take the lock failed. No ticket loses its turn by that,
     /// as it would if it let the offer lapse. The next poll of the free lock makes another offer.
     pub(super) fn withdrawn(&mut self, key: &LockKey, now: Duration) {
-        let Some(queue) = self.queues.get_mut(key) else { return };
+        let Some(queue) = touched(&mut self.queues, key) else { return };
         queue.end_offers();
         self.forget_if_over(key, now);
     }
@@ -217,7 +220,7 @@ impl WaitQueues {
         room: SlotRoom,
         now: Duration,
     ) -> bool {
-        let Some(queue) = self.queues.get_mut(key) else { return false };
+        let Some(queue) = touched(&mut self.queues, key) else { return false };
         queue.purge(now);
         let ticket = queue.ticket(token).cloned();
         let was_offered = queue.is_offered(token);
@@ -251,7 +254,7 @@ impl WaitQueues {
         now: Duration,
     ) {
         let lost_at = now + self.settings.ticket_ttl;
-        let Some(queue) = self.queues.get_mut(key) else { return };
+        let Some(queue) = touched(&mut self.queues, key) else { return };
         queue.purge(now);
         let left = queue.vacate(token, attempt, place, lost_at);
         let (former, was_offered) = left.unwrap_or_default();
@@ -274,7 +277,7 @@ impl WaitQueues {
     ) {
         let lost_at = now + self.settings.ticket_ttl;
         if let TicketAfter::KeptAt(granted_at) = ticket
-            && let Some(queue) = self.queues.get_mut(key)
+            && let Some(queue) = touched(&mut self.queues, key)
         {
             queue.keep(token, granted_at, slots, lost_at);
         }
@@ -289,19 +292,27 @@ impl WaitQueues {
 
     /// Says which locks with waiters are due, and in how many milliseconds. Also returns the session, which changes
     /// whenever waiters may have lost their tickets.
+    ///
+    /// If `may_rest`, the room of a lock changes only by steps that come here too, or when a lease ends. So a queue is not looked at
+    /// before that: there may be 100,000 of them.
     pub(super) fn beat(
         &self,
         now: Duration,
+        may_rest: bool,
         room_of: impl Fn(&LockKey) -> SlotRoom,
     ) -> (u64, Vec<(LockKey, u64)>) {
-        let due = |(key, queue): (_, &WaitQueue)| {
+        let mut due = Vec::new();
+        for (key, queue) in self.queues.iter().filter(|(_, queue)| queue.rests_until.get() <= now) {
             let room = room_of(key);
             // Somebody before the next one may have gone, without anything that says so.
-            let left = room.left().filter(|_| !queue.is_due(room, now));
-            (key, left.unwrap_or_default())
-        };
-        let due = self.queues.iter().map(due).filter(|(_, left)| *left <= LOOK_AHEAD);
-        (self.session, due.map(|(key, left)| (key.clone(), whole_ms(left))).collect())
+            let left = room.left().filter(|_| !queue.is_due(room, now)).unwrap_or_default();
+            if left <= LOOK_AHEAD {
+                due.push((key.clone(), whole_ms(left)));
+            } else if may_rest {
+                queue.rest(now + left - LOOK_AHEAD);
+            }
+        }
+        (self.session, due)
     }
 
     /// Whether the lock has a waiter or an offer.
@@ -328,7 +339,7 @@ impl WaitQueues {
     /// Whether a token may take the room that it is offered. It may want less company than when it was offered that: then the
     /// offer ends, and its ticket stays.
     fn takes(&mut self, key: &LockKey, token: &TokenHash, room: SlotRoom, now: Duration) -> bool {
-        let Some(queue) = self.queues.get_mut(key) else { return false };
+        let Some(queue) = touched(&mut self.queues, key) else { return false };
         let is_offered = queue.open_offers(now).any(|offer| offer.token == *token);
         let Some(slots) = queue.ticket(token).map(|ticket| ticket.slots).filter(|_| is_offered) else {
             return false;
@@ -350,7 +361,7 @@ impl WaitQueues {
         now: Duration,
     ) {
         let lost_at = now + self.settings.ticket_ttl;
-        let Some(queue) = self.queues.get_mut(key).filter(|_| !room.is_closed()) else { return };
+        let Some(queue) = touched(&mut self.queues, key).filter(|_| !room.is_closed()) else { return };
         let (made, lapsed) = queue.hand_off(room, now, lost_at, caller, taker);
         for late in lapsed {
             if let Some(attempt) = late.attempt
@@ -372,28 +383,13 @@ impl WaitQueues {
             self.queues.remove(key);
         }
     }
+}
 
-    fn queue_position(
-        &self,
-        key: &LockKey,
-        token: &TokenHash,
-        room: SlotRoom,
-        now: Duration,
-    ) -> Option<QueuePosition> {
-        let queue = self.queues.get(key)?;
-        let place = queue.ticket(token)?.place;
-        // An offer that was made before the lock was held, or taken to be, is worth nothing. A waiter that is told of it looks at
-        // once, again and again.
-        let own = queue.open_offers(now).find(|offer| offer.token == *token);
-        let offer = own.or(queue.open_offers(now).next()).filter(|_| !room.is_closed());
-        let due = offer.and_then(|offer| offer.left(now)).or(room.left()).unwrap_or_default();
-        Some(QueuePosition {
-            ticket: place,
-            is_first: queue.first() == Some(token),
-            due_in_ms: whole_ms(due),
-            offered_to: offer.and_then(|offer| offer.attempt),
-        })
-    }
+/// The queue of a lock, for a step that may change what is due there.
+fn touched<'q>(queues: &'q mut HashMap<LockKey, WaitQueue>, key: &LockKey) -> Option<&'q mut WaitQueue> {
+    let queue = queues.get_mut(key)?;
+    queue.rests_until.take();
+    Some(queue)
 }
 
 #[cfg(test)]

@@ -214,7 +214,7 @@ impl Table {
     /// Says which locks with waiters are due, and in how many milliseconds. Also returns the session, which changes
     /// when the table is read from the file anew.
     pub(super) fn heartbeat(&self, now: Duration) -> (u64, Vec<(LockKey, u64)>) {
-        self.queues.beat(now, |key| self.room(key, now))
+        self.queues.beat(now, true, |key| self.room(key, now))
     }
 
     /// Says who holds a lock. `None` where that is `token` and its grant is not pinned: this has to come first.

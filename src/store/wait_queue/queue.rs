@@ -1,11 +1,13 @@
 //! The wait queue of one lock, in memory: what the keys of a wait queue hold in Redis (`wait_queue.lua`), for waiters
 //! at a single gateway.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use super::room::SlotRoom;
-use crate::lock::{Attempt, Slots, Ticket, TokenHash};
+use crate::clock::whole_ms;
+use crate::lock::{Attempt, QueuePosition, Slots, Ticket, TokenHash};
 use crate::store::{OFFER, TicketAfter};
 
 /// The most offers that stand at once.
@@ -47,6 +49,8 @@ pub(super) struct WaitQueue {
     offers: Vec<Offer>,
     /// The last ticket that was given, even if its client is away now.
     last: Option<Ticket>,
+    /// Until when the queue need not be looked at, unless a step comes; zero where that is not known.
+    pub(super) rests_until: Cell<Duration>,
 }
 
 impl Offer {
@@ -69,6 +73,11 @@ impl WaitQueue {
         let next = tickets.find_map(|token| self.tickets.get(token).filter(|ticket| !is_lost(ticket)));
         let is_admitted = |next: &QueueTicket| self.room_beside(room, None, now).admits(next.slots);
         !room.is_closed() && (!self.offers.is_empty() || next.is_some_and(is_admitted))
+    }
+
+    /// The queue need not be looked at until then, or until the first ticket ends that was left: the next one may be due by that.
+    pub(super) fn rest(&self, until: Duration) {
+        self.rests_until.set(self.away.first().map_or(until, |(lost_at, _)| until.min(*lost_at)));
     }
 
     /// How many tickets it has. Those that were left for too long are not counted, even before they are removed.
@@ -115,6 +124,27 @@ impl WaitQueue {
     pub(super) fn position(&self, token: &TokenHash) -> Option<usize> {
         let place = self.tickets.get(token)?.place;
         self.is_present(token).then(|| self.present.range(..=place).count())
+    }
+
+    /// What a waiter is told of its place.
+    pub(super) fn queue_position(
+        &self,
+        token: &TokenHash,
+        room: SlotRoom,
+        now: Duration,
+    ) -> Option<QueuePosition> {
+        let place = self.ticket(token)?.place;
+        // An offer that was made before the lock was held, or taken to be, is worth nothing. A waiter that is told of it looks at
+        // once, again and again.
+        let own = self.open_offers(now).find(|offer| offer.token == *token);
+        let offer = own.or(self.open_offers(now).next()).filter(|_| !room.is_closed());
+        let due = offer.and_then(|offer| offer.left(now)).or(room.left()).unwrap_or_default();
+        Some(QueuePosition {
+            ticket: place,
+            is_first: self.first() == Some(token),
+            due_in_ms: whole_ms(due),
+            offered_to: offer.and_then(|offer| offer.attempt),
+        })
     }
 
     /// A ticket behind all others.

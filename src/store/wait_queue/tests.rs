@@ -1,5 +1,7 @@
 //! What a wait queue is to those who keep it, without a store.
 
+use std::cell::Cell;
+
 use super::*;
 use crate::lock::{LeaseToken, Terms, Ticket, Ttl};
 use crate::store::OFFER;
@@ -124,7 +126,7 @@ fn one_whose_try_failed_keeps_its_place_and_its_turn() {
     // The try takes longer than an offer stands: until it ends, the lock is as good as held.
     let trying = second.waits(&mut queues, Some(ms(1_000)), NOW + OFFER);
     assert_eq!((trying.is_first, trying.due_in_ms), (false, 1_000));
-    let (session, _) = queues.beat(NOW, |_| SlotRoom::FREE);
+    let (session, _) = queues.beat(NOW, true, |_| SlotRoom::FREE);
     queues.withdrawn(&key(), NOW + OFFER);
     let failed = first.waits(&mut queues, LEASE, NOW + OFFER);
     assert_eq!((failed.ticket, failed.is_first, failed.due_in_ms), (place, true, 10_000));
@@ -132,7 +134,7 @@ fn one_whose_try_failed_keeps_its_place_and_its_turn() {
     // The lease ends, and each poll finds that it is still the turn of the first.
     second.waits(&mut queues, None, NOW + ms(10_000));
     assert_eq!(first.look(&mut queues, None, NOW + ms(10_000)), QueueTurn::Take);
-    assert_eq!(queues.beat(NOW, |_| SlotRoom::FREE).0, session, "nobody was passed over");
+    assert_eq!(queues.beat(NOW, true, |_| SlotRoom::FREE).0, session, "nobody was passed over");
 }
 
 #[test]
@@ -207,10 +209,40 @@ fn nobody_passes_those_who_wait() {
 #[test]
 fn a_beat_tells_what_somebody_must_look_at_soon() {
     let mut queues = queues();
-    assert_eq!(queues.beat(NOW, |_| SlotRoom::FREE).1, []);
+    assert_eq!(queues.beat(NOW, true, |_| SlotRoom::FREE).1, []);
     Waiter::new().join(&mut queues, NOW);
     for (held, due) in [(None, vec![0]), (Some(ms(1_000)), vec![1_000]), (LEASE, vec![])] {
-        let told: Vec<_> = queues.beat(NOW, |_| held.into()).1.into_iter().map(|(_, in_ms)| in_ms).collect();
+        let told: Vec<_> =
+            queues.beat(NOW, true, |_| held.into()).1.into_iter().map(|(_, in_ms)| in_ms).collect();
         assert_eq!(told, due);
     }
+}
+
+/// There may be 100,000 of them.
+#[test]
+fn a_queue_is_looked_at_when_something_is_due_there_or_happens() {
+    let ticket_ttl = ms(2_000);
+    let mut queues = WaitQueues::new(LineSettings { ticket_ttl, ..LineSettings::default() });
+    let waiting = Waiter::new();
+    let looks = |queues: &WaitQueues, may_rest, now| {
+        let looks = Cell::new(0);
+        let room_of = |_: &_| {
+            looks.set(looks.get() + 1);
+            LEASE.map(|lease| (NOW + lease).saturating_sub(now)).into()
+        };
+        let told = queues.beat(now, may_rest, room_of).1.len();
+        (looks.get(), told)
+    };
+    waiting.join(&mut queues, NOW);
+    // A store where others change the lock has to look each time.
+    let beats = [(false, 0), (true, 0), (true, 1), (true, 9_000)];
+    let looked = beats.map(|(may_rest, after)| looks(&queues, may_rest, NOW + ms(after)));
+    assert_eq!(looked, [(1, 0), (1, 0), (0, 0), (1, 1)]);
+    // Each step may change what is due.
+    queues.withdrawn(&key(), NOW);
+    assert_eq!([1, 2].map(|after| looks(&queues, true, NOW + ms(after))), [(1, 0), (0, 0)]);
+    // A ticket that was left ends, and the next waiter may be due.
+    queues.vacate(&key(), &waiting.token, waiting.attempt, TicketAfter::Kept, LEASE.into(), NOW);
+    let looked = [0, 1_999, 2_000].map(|after| looks(&queues, true, NOW + ms(after)));
+    assert_eq!(looked, [(1, 0), (0, 0), (1, 0)]);
 }
