@@ -11,6 +11,7 @@
     reason = "a test that cannot go on must fail"
 )]
 
+mod facades;
 mod mutate;
 mod parsers;
 mod requests;
@@ -36,4 +37,5 @@ targets! {
     keys_files: parsers::keys_files;
     requests: requests::anybody;
     requests_with_keys: requests::with_keys;
+    requests_of_tools: facades::with_keys;
 }

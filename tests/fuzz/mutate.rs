@@ -3,7 +3,7 @@
 use std::path::Path;
 
 /// What most of the code looks for.
-const WORDS: [&str; 40] = [
+const WORDS: [&str; 48] = [
     "%2F",
     "%2f",
     "%25",
@@ -44,6 +44,14 @@ const WORDS: [&str; 40] = [
     "KEY",
     "ours/",
     "Bearer ",
+    "\n\n",
+    "{\"",
+    "}",
+    "null",
+    "\\u0000",
+    "\\ud800",
+    "1e9",
+    "LOCK ",
 ];
 /// The most changes of one input.
 const MOST_CHANGES: usize = 12;

@@ -1,5 +1,5 @@
 //! Whole requests, through all that requests pass through, to locks in memory. An input is lines: the method and the
-//! address, then headers.
+//! address, then headers, then an empty line and a body, where there is one.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::Request;
 use fencepost::access::{Keyring, Shares, ShownKey, parse_keys};
-use fencepost::api::{Admission, App, AppState, Limits, Middleware, app};
+use fencepost::api::{Admission, App, AppState, Facades, Limits, Middleware, NEVER_RENEWED_TTL, app};
 use fencepost::clock::SystemClock;
 use fencepost::lock::LeaseToken;
 use fencepost::server::{Application, Peer, TcpTimeout};
@@ -28,7 +28,7 @@ const PLACEHOLDER: &[u8] = b"KEY";
 /// The end of every good token.
 static SECRET: LazyLock<String> = LazyLock::new(|| format!("{:032x}", rand::random::<u128>()));
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
-static FOR_ANYBODY: LazyLock<Middleware> = LazyLock::new(|| application(None));
+static FOR_ANYBODY: LazyLock<Middleware> = LazyLock::new(|| application(None, Facades::default()));
 /// One key, which is for the locks below `ours/`.
 static WITH_KEYS: LazyLock<(Middleware, String)> = LazyLock::new(|| {
     let key = ShownKey::generate();
@@ -38,10 +38,10 @@ static WITH_KEYS: LazyLock<(Middleware, String)> = LazyLock::new(|| {
         key.hash()
     );
     let keyring = Keyring::new(parse_keys(&file).unwrap());
-    (application(Some(Arc::new(keyring))), key.reveal())
+    (application(Some(Arc::new(keyring)), Facades::default()), key.reveal())
 });
 
-fn application(keyring: Option<Arc<Keyring>>) -> Middleware {
+pub fn application(keyring: Option<Arc<Keyring>>, facades: Facades) -> Middleware {
     let _inside = RUNTIME.enter();
     let store = EmbeddedStore::in_memory(EmbeddedSettings::default(), Arc::new(SystemClock)).unwrap();
     app(AppState::new(App {
@@ -49,7 +49,7 @@ fn application(keyring: Option<Arc<Keyring>>) -> Middleware {
         limits: Limits {
             default_ttl: Duration::from_secs(30),
             min_ttl: Duration::from_millis(10),
-            max_ttl: MAX_TTL,
+            max_ttl: if facades.fleet_lock.is_empty() { MAX_TTL } else { NEVER_RENEWED_TTL },
             is_max_ttl_of_key: false,
             max_wait: Duration::ZERO,
             max_http1_waiters: 10,
@@ -69,14 +69,14 @@ fn application(keyring: Option<Arc<Keyring>>) -> Middleware {
         keyring,
         audit: Arc::default(),
         draining: CancellationToken::new(),
-        facades: fencepost::api::Facades::default(),
+        facades,
     }))
 }
 
-struct Answer {
-    status: u16,
+pub struct Answer {
+    pub status: u16,
     headers: HeaderMap,
-    body: Value,
+    pub body: Value,
 }
 
 /// A good token, ended by what no input can have: what else a client says, errors may repeat, even where it is the token's
@@ -90,10 +90,12 @@ fn secret(token: &[u8]) -> Vec<u8> {
 }
 
 /// The request that an input stands for, where it is one.
-fn read(input: &[u8]) -> Option<Request> {
-    let mut lines = input.split(|byte| *byte == b'\n');
+pub fn read(input: &[u8]) -> Option<Request> {
+    let end = input.windows(2).position(|pair| pair == b"\n\n");
+    let (head, body) = end.map_or((input, &input[..0]), |end| (&input[..end], &input[end + 2..]));
+    let mut lines = head.split(|byte| *byte == b'\n');
     let (method, target) = std::str::from_utf8(lines.next()?).ok()?.split_once(' ')?;
-    let mut request = Request::builder().method(method).uri(target).body(Body::empty()).ok()?;
+    let mut request = Request::builder().method(method).uri(target).body(Body::from(body.to_vec())).ok()?;
     for line in lines {
         let colon = line.iter().position(|byte| *byte == b':')?;
         let (name, value) = (HeaderName::from_bytes(&line[..colon]).ok()?, line[colon + 1..].trim_ascii());
@@ -108,9 +110,8 @@ fn read(input: &[u8]) -> Option<Request> {
     Some(request)
 }
 
-/// What is true of every answer.
-fn ask(app: &Middleware, request: Request) -> Answer {
-    let method = request.method().clone();
+/// What is true of every answer, also to other tools.
+pub fn ask_any(app: &Middleware, request: Request) -> Answer {
     let app = app.clone();
     let answer = RUNTIME.block_on(async {
         let response = app.answer(request).await;
@@ -125,6 +126,13 @@ fn ask(app: &Middleware, request: Request) -> Answer {
     });
     assert_ne!(answer.status, 500, "{}", answer.body);
     assert!(answer.headers.contains_key("x-request-id") && answer.headers["cache-control"] == "no-store");
+    answer
+}
+
+/// What is true of every answer that is no other tool's.
+fn ask(app: &Middleware, request: Request) -> Answer {
+    let method = request.method().clone();
+    let answer = ask_any(app, request);
     if answer.status >= 400 && method != Method::HEAD {
         assert!(answer.body["type"].as_str().is_some_and(|kind| kind.starts_with("/problems/")));
         assert!(!answer.body.to_string().contains(SECRET.as_str()), "a token is repeated: {}", answer.body);
