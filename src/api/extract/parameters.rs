@@ -86,7 +86,7 @@ pub(crate) fn bad_parameter(name: &str, detail: impl Into<String>) -> Problem {
 pub(crate) fn shown_number(headers: &HeaderMap) -> Result<Option<FencingToken>, Problem> {
     let Some(text) = single(headers, &FENCING_TOKEN, "Fencing-Token")? else { return Ok(None) };
     let is_none = || {
-        let detail = "write the fencing_token of your 201, a whole number; or leave the header out";
+        let detail = "write the fencing_token of your 201, a whole number";
         Problem::input(ProblemType::BadParameter, "Fencing-Token", detail)
     };
     number(text).map(Some).ok_or_else(is_none)
