@@ -205,6 +205,11 @@ impl RedisAddress {
         &self.layout
     }
 
+    /// The number of the database.
+    pub(crate) fn database(&self) -> i64 {
+        self.template.redis_settings().db()
+    }
+
     /// The servers that the address names; there is at least one.
     pub(crate) fn nodes(&self) -> &[Node] {
         &self.nodes
@@ -260,7 +265,7 @@ impl RedisAddress {
 impl fmt::Display for RedisAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nodes = self.nodes.iter().map(Node::to_string).collect::<Vec<_>>().join(", ");
-        let database = self.template.redis_settings().db();
+        let database = self.database();
         match &self.layout {
             Layout::Server => write!(f, "redis at {nodes}, database {database}"),
             Layout::Sentinel(name) => {

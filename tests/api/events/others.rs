@@ -174,6 +174,35 @@ async fn a_minority_of_a_quorum_that_is_gone_takes_no_news_with_it() {
     }
 }
 
+/// Redis keeps their keys apart, and not their channels.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_database_of_the_server_is_another_store() {
+    let redis = RedisServer::start().await;
+    let at = async |database: u8| {
+        Gateway::start(&["--store", &format!("redis://127.0.0.1:{}/{database}", redis.port())]).await
+    };
+    let [none, first, second] = [at(0).await, at(1).await, at(2).await];
+    let clients = [&none, &first, &second].map(|gateway| Client::new(gateway.address));
+    let mut streams = Vec::new();
+    for client in &clients {
+        streams.push(Stream::open(client, "prefix=").await);
+    }
+    for (number, client) in clients.iter().enumerate() {
+        take_and_release(client, &format!("of-{number}")).await;
+    }
+    for client in &clients {
+        client.put("/locks/last?ttl=20s").send().await.expect(201);
+    }
+    for (number, stream) in streams.iter_mut().enumerate() {
+        let mut told = Vec::new();
+        while told.last().is_none_or(|key| key != "last") {
+            told.push(stream.next_news().await.key().unwrap().to_owned());
+        }
+        let own = format!("of-{number}");
+        assert_eq!(told, [&own, &own, "last"], "database {number}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_who_may_not_use_the_channels_is_told_so() {
     let redis = RedisServer::start().await;

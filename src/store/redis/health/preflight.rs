@@ -118,7 +118,7 @@ pub(crate) struct Preflight {
 impl Preflight {
     pub(crate) fn new(address: &RedisAddress, settings: &RedisSettings) -> Self {
         let layout = address.layout().clone();
-        let keys = KeySpace::new(&settings.prefix, &layout);
+        let keys = KeySpace::new(&settings.prefix, &layout, address.database());
         let RedisSettings { replicas_ack, once_memory, ref accepted, .. } = *settings;
         Self { layout, keys, accepted: accepted.clone(), replicas_ack, once_memory }
     }

@@ -29,6 +29,8 @@ const TOMBSTONE_BYTES: usize = 16;
 pub(crate) struct KeySpace {
     prefix: Arc<str>,
     buckets: u16,
+    /// The number of the database. Redis keeps the keys of databases apart, and not their channels.
+    database: i64,
 }
 
 /// What a name may be the name of.
@@ -73,9 +75,9 @@ impl QueueKeys {
 impl KeySpace {
     /// One bucket on a single server; on a cluster as many as there are slots. A quorum has as many too: there, each
     /// number that is accepted in a bucket blocks the smaller ones that are proposed meanwhile.
-    pub(crate) fn new(prefix: &str, layout: &Layout) -> Self {
+    pub(crate) fn new(prefix: &str, layout: &Layout, database: i64) -> Self {
         let has_many = matches!(layout, Layout::Cluster | Layout::Quorum);
-        Self { prefix: prefix.into(), buckets: if has_many { SLOTS } else { 1 } }
+        Self { prefix: prefix.into(), buckets: if has_many { SLOTS } else { 1 }, database }
     }
 
     pub(crate) fn bucket_of(&self, key: &LockKey) -> Bucket {
@@ -156,9 +158,12 @@ impl KeySpace {
         format!("{}:{gateway}", self.presence(bucket))
     }
 
-    /// Where gateways tell each other who watches, and what happens.
+    /// Where the gateways of a database tell each other who watches, and what happens.
     pub(crate) fn peer_channels(&self) -> [String; 2] {
-        ["watchers", "events"].map(|topic| format!("{}:{topic}", self.prefix))
+        ["watchers", "events"].map(|topic| match self.database {
+            0 => format!("{}:{topic}", self.prefix),
+            database => format!("{}:{topic}:{database}", self.prefix),
+        })
     }
 
     /// Where the tombstone of a freed token or of voided attempts stands: a hash, since a token is marked per key.
