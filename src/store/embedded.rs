@@ -95,6 +95,9 @@ pub enum UnusableFile {
     /// A later version of this program wrote it, in a format of this version.
     #[error("was written by a newer version (file format {0})")]
     NewerFormat(u64),
+    /// Not all of it is as it was written.
+    #[error("is damaged: {0}")]
+    Damaged(String),
     /// Anything else, for this reason.
     #[error("cannot be opened: {0}")]
     Failed(String),

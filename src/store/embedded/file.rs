@@ -6,11 +6,13 @@ use std::fmt::Display;
 use std::fs::{File, TryLockError};
 use std::io::ErrorKind;
 use std::ops::RangeInclusive;
+use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use redb::{
     Builder, CommitError, Database, DatabaseError, ReadableDatabase, ReadableTable, StorageError,
     TableDefinition, TableHandle, WriteTransaction,
@@ -232,30 +234,55 @@ impl Head {
     }
 }
 
-/// Whether the last process closed the file at `path`. A file that this program cannot read is refused.
+/// Whether the last process closed the file at `path`. A file that is damaged, or that this program cannot read, is refused.
 ///
 /// Nothing is written to it, which opening a database does: a refused file must stay as its own version left it. A process that
-/// wants to open it meanwhile is refused. If it was closed, only its head is read.
+/// wants to open it meanwhile is refused.
 pub(super) fn was_closed(path: &Path) -> Result<bool, OpenError> {
-    match Builder::new().open_read_only(path) {
-        Ok(database) => {
-            Head::of(&database).unwrap_or_default().judge(path)?;
-            Ok(true)
+    // Of some damages the database makes a panic.
+    let looked = without_a_word(|| {
+        // As long as this is open, no process can open it for writing.
+        let closed = match Builder::new().open_read_only(path) {
+            Ok(database) => Some(database),
+            Err(DatabaseError::RepairAborted) => None,
+            Err(error) => return Err(open_error(path, error)),
+        };
+        match sound_copy(path) {
+            Ok(database) => Head::of(&database).unwrap_or_default().judge(path).map(|_| closed.is_some()),
+            Err(error) => match Builder::new().open_read_only(path) {
+                // It has changed while it was read.
+                Err(error @ DatabaseError::DatabaseAlreadyOpen) => Err(open_error(path, error)),
+                _ => Err(damaged(path, &*error)),
+            },
         }
-        Err(DatabaseError::RepairAborted) => {
-            // What cannot be repaired is told when it is opened.
-            if let Ok(database) = repaired_copy(path) {
-                Head::of(&database).unwrap_or_default().judge(path)?;
-            }
-            Ok(false)
-        }
-        Err(error) => Err(open_error(path, error)),
+    });
+    looked.unwrap_or_else(|| Err(damaged(path, &"it cannot be read")))
+}
+
+/// The database in a file as it is once it is repaired, where all of it is as it was written. The file stays as it is.
+fn sound_copy(path: &Path) -> Result<Database, AnyError> {
+    let mut builder = Builder::new();
+    let mut database = builder.set_cache_size(PAGE_CACHE_BYTES).create_with_backend(Scratch::of(path)?)?;
+    match database.check_integrity()? {
+        true => Ok(database),
+        // What it would be repaired to lacks what was told.
+        false => Err("parts of it are not as they were written".into()),
     }
 }
 
-/// The database that a process has left without closing it. The file stays as it is.
-fn repaired_copy(path: &Path) -> Result<Database, AnyError> {
-    Ok(Builder::new().set_cache_size(PAGE_CACHE_BYTES).create_with_backend(Scratch::of(path)?)?)
+/// What this returns, or nothing if it panics, which is told to nobody else.
+fn without_a_word<T>(read: impl FnOnce() -> T) -> Option<T> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _one = ONE_AT_A_TIME.lock();
+    let hook = panic::take_hook();
+    panic::set_hook(Box::new(|_| {}));
+    let read = panic::catch_unwind(AssertUnwindSafe(read));
+    panic::set_hook(hook);
+    read.ok()
+}
+
+fn damaged(path: &Path, error: &dyn Display) -> OpenError {
+    OpenError::File(path.into(), UnusableFile::Damaged(error.to_string()))
 }
 
 /// Makes an empty store where nothing stands yet, not even a link to something that is not there at present.
