@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use rustix::fs::OFlags;
 use serde::Serialize;
 
 use crate::log::unseen::{Form, push_escaped};
@@ -259,7 +260,9 @@ impl Event {
 
 /// Opens the file to append to it. Also returns what tells it from others.
 fn append_to(path: &Path) -> io::Result<(File, (u64, u64))> {
-    let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
+    // A pipe that no process reads is an error, and lets no line wait.
+    let at_once = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
+    let file = OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(at_once).open(path)?;
     let about = file.metadata()?;
     Ok((file, (about.dev(), about.ino())))
 }

@@ -19,8 +19,9 @@ pub mod shell;
 mod trouble;
 
 pub use addresses::GatewayAddresses;
+pub use ending::say;
 pub(crate) use ending::{
-    ABANDONED, BUSY, CommandFailure, LOST, REFUSED, UNREACHABLE, by_signal, carry_out, exit_code, say,
+    ABANDONED, BUSY, CommandFailure, LOST, REFUSED, UNREACHABLE, by_signal, carry_out, exit_code,
 };
 pub(crate) use gateway::{AcquireAnswer, Busy, Gateway, LOCK, RequestRefusal};
 pub(crate) use gateways::Gateways;

@@ -1,7 +1,7 @@
 //! Files of settings that are read anew when they change, and on SIGHUP.
 
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -52,8 +52,10 @@ impl Drop for HeldHangups {
     }
 }
 
-/// Tells of each SIGHUP, which ends no gateway, also where there is nothing to read anew.
+/// Tells of each SIGHUP, which ends no gateway, also where there is nothing to read anew. Nor does a file that reaches the limit
+/// on its size: to write to it fails.
 pub fn hangups() -> io::Result<watch::Sender<()>> {
+    drop(signal(SignalKind::from_raw(Signal::SIGXFSZ as i32))?);
     let mut signals = signal(SignalKind::hangup())?;
     let sender = watch::Sender::new(());
     let told = sender.clone();
@@ -116,8 +118,8 @@ pub async fn watch_files(
         }
         // What changes while it is read is found by the next look.
         known = found;
-        let reload = reload.clone();
-        let read = aside(move || reload()).await;
+        let (reload, read_from) = (reload.clone(), paths.clone());
+        let read = aside(move || no_pipe(&read_from).and_then(|()| reload())).await;
         let read =
             read.unwrap_or_else(|| Err("the program made a mistake while it read the file".to_owned()));
         is_due = read.is_err();
@@ -136,6 +138,13 @@ async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> 
     // If the process ends meanwhile, no receiver is left.
     thread::Builder::new().name("files".into()).spawn(move || drop(done.send(work()))).ok()?;
     is_done.await.ok()
+}
+
+/// To open a pipe is to wait for the one who writes to it, perhaps for ever.
+fn no_pipe(paths: &[PathBuf]) -> Result<(), String> {
+    let is_pipe = |path: &&PathBuf| path.metadata().is_ok_and(|about| about.file_type().is_fifo());
+    let pipe = paths.iter().find(is_pipe);
+    pipe.map_or(Ok(()), |pipe| Err(format!("{} is a pipe: write a file", pipe.display())))
 }
 
 fn trace(path: &Path) -> Trace {

@@ -3,9 +3,8 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
-use std::thread;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -14,6 +13,7 @@ use fencepost::access::Keyring;
 use fencepost::api::{self, Admission, App, AppState, KnownHosts};
 use fencepost::audit::{Audit, Event};
 use fencepost::client::run::{self, RunSettings};
+use fencepost::client::say;
 use fencepost::client::shell;
 use fencepost::clock::SystemClock;
 use fencepost::config::{
@@ -22,7 +22,6 @@ use fencepost::config::{
 };
 use fencepost::files::{self, HeldHangups, hangups, watch_files};
 use fencepost::log::Log;
-use fencepost::log::unseen::{Form, escaped};
 use fencepost::server::{self, ServerSettings, Tls};
 use fencepost::service::LockService;
 use fencepost::store::embedded::{self, EmbeddedSettings, EmbeddedStore};
@@ -117,13 +116,7 @@ fn tell_unknown(variables: Vec<String>) {
 }
 
 fn complain(problem: &str, code: u8) -> ExitCode {
-    // If standard error is closed, or full and not read, the exit code is all that is said.
-    let line = escaped(&format!("fencepost: {problem}"), Form::Text);
-    let (done, is_done) = mpsc::channel();
-    let say = move || drop(done.send(io::stderr().write_all(line.as_bytes())));
-    if thread::Builder::new().spawn(say).is_ok() {
-        let _ = is_done.recv_timeout(LAST_WORDS);
-    }
+    say(problem);
     ExitCode::from(code)
 }
 
@@ -171,13 +164,13 @@ async fn serve(mut settings: Settings, held: Option<HeldHangups>) -> anyhow::Res
         keep_tls(tls.clone(), hangups.subscribe(), audit.clone());
     }
     let scheme = if settings.server.tls.is_some() { "https" } else { "http" };
-    let listener = TcpListener::bind(&settings.listen)
+    let listener = server::listen(&settings.listen)
         .await
         .with_context(|| format!("cannot listen on {}", settings.listen))?;
     let address = listener.local_addr().context("the socket has no address")?;
     let metrics_listener = match &settings.observe.metrics_listen {
         Some(address) => {
-            let listener = TcpListener::bind(address).await;
+            let listener = server::listen(address).await;
             Some(listener.with_context(|| format!("cannot listen on {address} for the metrics"))?)
         }
         None => None,

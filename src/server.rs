@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, lookup_host};
 use tokio::select;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep};
@@ -53,9 +53,9 @@ pub use settings::ServerSettings;
 pub use tcp_timeout::{ShortTcpTimeout, TcpTimeout};
 pub use tls::{Subject, Tls, TlsError, TlsFiles};
 
-/// The most connections that a drain takes out of the backlog at its end: Linux's default size of a backlog. Without a
+/// The most connections that wait to be accepted: Linux's default. A drain takes as many out of the backlog at its end. Without a
 /// limit, clients could hold up the drain by connecting as fast as they are accepted.
-const DRAIN_BACKLOG_CONNECTIONS: usize = 4096;
+const BACKLOG_CONNECTIONS: u32 = 4096;
 
 /// After this much silence, the kernel probes whether the peer is still there.
 const TCP_KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
@@ -75,6 +75,21 @@ const ACCEPT_WARNING_INTERVAL: Duration = Duration::from_secs(1);
 pub struct DrainOutcome {
     /// Connections that had not ended by themselves within [`ServerSettings::drain_timeout`].
     pub cut_connections: usize,
+}
+
+/// Listens on the first of the addresses of `HOST:PORT` on which that is possible.
+pub async fn listen(address: &str) -> io::Result<TcpListener> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in lookup_host(address).await? {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        // A port is free again at once after a restart.
+        socket.set_reuseaddr(true)?;
+        match socket.bind(address).and_then(|()| socket.listen(BACKLOG_CONNECTIONS)) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
 }
 
 /// Serves `app` over HTTP/1.1 and HTTP/2 (by prior knowledge) on `listener` until `shutdown` is canceled.
@@ -215,7 +230,7 @@ impl<A: Application> Server<A> {
             Ok(listener) => listener,
             Err(error) => return debug!(%error, "cannot empty the backlog"),
         };
-        for _ in 0..DRAIN_BACKLOG_CONNECTIONS {
+        for _ in 0..BACKLOG_CONNECTIONS {
             let accepted = listener.accept().and_then(|(stream, address)| {
                 stream.set_nonblocking(true)?;
                 Ok((TcpStream::from_std(stream)?, address))

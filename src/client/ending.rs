@@ -3,6 +3,9 @@
 use std::future::Future;
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use crate::log::unseen::{Form, escaped};
 
@@ -18,6 +21,8 @@ pub(crate) const LOST: u8 = 76;
 pub(crate) const ABANDONED: u8 = 77;
 /// The request is wrong, as wrong settings are.
 pub(crate) const REFUSED: u8 = 2;
+/// How long the reader of a line may take to make room for it.
+const LINE_MAY_TAKE: Duration = Duration::from_secs(2);
 /// What shells add to the number of the signal that ended a command.
 const BY_SIGNAL: u8 = 128;
 
@@ -75,8 +80,13 @@ pub(crate) fn exit_code(ended: Result<u8, CommandFailure>) -> ExitCode {
 }
 
 /// Says one line to people. What gateways, certificates and names of files bring along stays one line, and moves no cursor.
-pub(crate) fn say(problem: &str) {
+///
+/// If standard error is closed, or full and not read, the exit status is all that is said.
+pub fn say(problem: &str) {
     let line = escaped(&format!("fencepost: {problem}"), Form::Text);
-    // Where standard error is closed, the exit status has to do.
-    let _ = io::stderr().write_all(line.as_bytes());
+    let (done, is_done) = mpsc::channel();
+    let write = move || drop(done.send(io::stderr().write_all(line.as_bytes())));
+    if thread::Builder::new().spawn(write).is_ok() {
+        let _ = is_done.recv_timeout(LINE_MAY_TAKE);
+    }
 }

@@ -144,25 +144,27 @@ async fn run_under_lock(settings: &RunSettings) -> Result<u8, CommandFailure> {
     }
     let ended = match end.map_err(unsupervised)? {
         End::Ended { status, is_nobody_left, passed_on } => {
-            tell_of_signal(status, passed_on);
-            let status = exit_status(status);
-            match &output {
-                Some(output) if status == 0 => {
+            let code = exit_status(status);
+            let ended = match &output {
+                Some(output) if code == 0 => {
                     once::store(lock, &mut gateways, &mut signals, &output.whole()).await
                 }
                 _ if is_nobody_left => {
-                    let is_clean = settings.clean_statuses.contains(&status);
+                    let is_clean = settings.clean_statuses.contains(&code);
                     release(lock, is_clean, &mut gateways, &mut signals).await;
-                    Ok(status)
+                    Ok(code)
                 }
                 _ => {
                     let name = lock.name();
                     say(&format!(
                         "something that the command started could not be ended: {name} is not released"
                     ));
-                    Ok(status)
+                    Ok(code)
                 }
-            }
+            };
+            // Only now: others wait for the lock.
+            tell_of_signal(status, passed_on);
+            ended
         }
         End::Lost { problem, is_nobody_left } => {
             terminal.restore();

@@ -21,7 +21,10 @@ pub fn read_arguments() -> Result<(Action, Given), clap::Error> {
     let mut command = Cli::command();
     let matches = command.try_get_matches_from_mut(std::env::args_os())?;
     let action = Cli::from_arg_matches(&matches)?.into_command();
-    let given = innermost(command, matches);
+    let mut given = innermost(command, matches);
+    if matches!(action, Action::Serve(_) | Action::Check(_)) {
+        given.refuse_empty()?;
+    }
     Ok((action, given))
 }
 
@@ -36,6 +39,18 @@ fn innermost(command: Command, mut matches: ArgMatches) -> Given {
 }
 
 impl Given {
+    /// Of a flag that was written down, an empty value was meant to be another: `--keys "$KEYS"` must not serve everybody.
+    fn refuse_empty(&mut self) -> Result<(), clap::Error> {
+        let is_empty = |id: &str| {
+            self.matches.value_source(id) == Some(ValueSource::CommandLine)
+                && self.matches.get_raw(id).is_some_and(|mut values| values.any(|value| value.is_empty()))
+        };
+        let flags = self.command.get_arguments().filter(|flag| is_empty(flag.get_id().as_str()));
+        let Some(flag) = flags.filter_map(Arg::get_long).next() else { return Ok(()) };
+        let problem = format!("--{flag} is empty: give it a value, or leave it out");
+        Err(self.command.error(ErrorKind::InvalidValue, problem))
+    }
+
     /// An error with what was given for its flag, unless that says so already or may hold a secret.
     pub fn explain(&self, error: &SettingsError) -> String {
         let said = error.to_string();

@@ -17,6 +17,7 @@ one line what is wrong, and exits with 2.
 - DURATION has a unit: `500ms`, `30s`, `2m`, `1h30m`.
 - FILE is a path. HOST:PORT is an address or a name, and a port.
 - A flag without a value is off unless you give it. Its variable is `true` or `false`.
+- A flag must not be empty. An empty variable counts as not set if it names files, addresses or hosts; else it is refused.
 ";
 
 /// What is said of each command before its flags.

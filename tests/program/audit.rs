@@ -7,6 +7,7 @@ use futures_util::future::join_all;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use kit::gateway::{bare, command};
 use kit::{Client, Gateway, KeysFile, eventually, fresh_token, secrets};
 
 /// A gateway with these keys and this audit log.
@@ -189,6 +190,49 @@ async fn after_a_hangup_it_goes_on_in_a_new_file_and_by_a_dash_on_standard_error
     let is_said =
         || dashed.log().iter().any(|line| line.contains("\"event\":\"key-use\"") && line.contains("dash"));
     eventually("it is on standard error", async || is_said()).await;
+}
+
+/// To open it would wait for a reader that never comes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pipe_that_no_process_reads_ends_no_log() {
+    let mut file = KeysFile::new();
+    let key = file.add_for_all("ci", "\"acquire\"");
+    let (directory, path) = place();
+    let gateway = gateway(&file, path.to_str().unwrap()).await;
+    let client = Client::new(gateway.address);
+    std::fs::rename(&path, directory.path().join("audit.log.1")).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+    gateway.signal("HUP");
+    gateway.logs("it cannot be opened", |line| line.contains("cannot open the log again")).await;
+    std::fs::remove_file(&path).unwrap();
+    gateway.signal("HUP");
+    eventually("there is a new file", async || path.exists()).await;
+    client.put("/locks/after").key(&key).send().await.expect(201);
+    assert_eq!(events(&path, "key-use", 1).await[0]["lock"], "after");
+}
+
+/// The system would end a process that goes beyond it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limit_on_the_size_of_files_ends_no_gateway() {
+    let mut file = KeysFile::new();
+    let key = file.add_for_all("ci", "\"inspect\"");
+    file.write();
+    let (_directory, path) = place();
+    let flag = file.flag();
+    let args = ["--store", "memory:", &flag[0], &flag[1], "--audit-log", path.to_str().unwrap()];
+    let program = command(&args);
+    let mut shell = bare("sh");
+    shell.args(["-c", "ulimit -f 4; exec \"$@\"", "sh"]).arg(program.get_program()).args(program.get_args());
+    let gateway = Gateway::try_start_by(shell, &args).await.unwrap();
+    let client = Client::new(gateway.address);
+    for _ in 0..40 {
+        client.get("/locks/k").key(&key).send().await.expect(404);
+    }
+    gateway.logs("it cannot be written", |line| line.contains("cannot write the audit log")).await;
+    client.get("/locks/k").key(&key).send().await.expect(404);
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 4 * 512);
+    // Its last line is none.
+    std::fs::remove_file(&path).unwrap();
 }
 
 /// Nobody reads the pipe at first: its buffer fills up, and so does the queue.

@@ -237,6 +237,19 @@ fn a_word_in_the_wrong_place_and_an_empty_variable_are_told_with_what_to_do() {
         let said = "fencepost: the variable FENCEPOST_MAX_TTL is empty: give it a value, or remove it\n";
         assert_eq!((output.status.code(), &*stderr), (Some(2), said));
     }
+    // A script's variable that is not set must not serve everybody.
+    for (args, flag) in [
+        (&["--keys", ""][..], "--keys"),
+        (&["serve", "--keys="], "--keys"),
+        (&["--audit-log", ""], "--audit-log"),
+        (&["--allow-host", "a.example,"], "--allow-host"),
+        (&["check", "--once-memory", ""], "--once-memory"),
+    ] {
+        let output = run(&[args, &["--store", "memory:"]].concat());
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        let said = format!("fencepost: {flag} is empty: give it a value, or leave it out\n");
+        assert_eq!((output.status.code(), stderr), (Some(2), said));
+    }
 }
 
 #[test]

@@ -270,7 +270,7 @@ fn sound_copy(path: &Path) -> Result<Database, AnyError> {
     }
 }
 
-/// What this returns, or nothing if it panics, which is told to nobody else.
+/// What this returns, or nothing if it panics. No line tells of that.
 fn without_a_word<T>(read: impl FnOnce() -> T) -> Option<T> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _one = ONE_AT_A_TIME.lock();

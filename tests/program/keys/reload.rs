@@ -42,6 +42,25 @@ async fn a_keys_file_that_cannot_be_read_shows_in_the_numbers_until_it_can() {
     eventually("a mistake shows too", async || !in_force().await).await;
 }
 
+/// To open it would wait for one who writes, and nothing would be read any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pipe_in_the_place_of_the_keys_is_told_of_and_the_next_file_is_read() {
+    let (mut file, stays, goes) = two_keys();
+    let gateway = gateway(&file, &[]).await;
+    let client = Client::new(gateway.address);
+    let pipe = file.path().with_extension("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    std::fs::rename(&pipe, file.path()).unwrap();
+    gateway.logs("it is told", |line| line.contains("is a pipe: write a file")).await;
+    client.get("/locks/k").key(&goes).send().await.expect(404);
+    std::fs::remove_file(file.path()).unwrap();
+    file.remove("goes");
+    file.write();
+    let is_gone = async || client.get("/locks/k").key(&goes).send().await.status == 401;
+    eventually("the new file is in force", is_gone).await;
+    client.get("/locks/k").key(&stays).send().await.expect(404);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_that_was_taken_out_is_refused_at_once_also_where_it_waits_and_holds() {
     let (mut file, stays, goes) = two_keys();

@@ -3,9 +3,9 @@
 use std::fs::{Permissions, set_permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-use kit::gateway::{program, run};
+use kit::gateway::{bare_command, program, run};
 use kit::{Client, Gateway, KeysFile, eventually, fresh_token, server_port};
 
 use super::gateway;
@@ -26,7 +26,11 @@ fn nothing_is_open_by_accident() {
         let said = refused(&["--listen", address]);
         assert!(said.contains("--keys") && said.contains("--allow-anonymous"), "{said}");
         // As in a compose file or a unit file that sets variables to nothing.
-        assert!(refused(&["--listen", address, "--keys", ""]).contains("--allow-anonymous"));
+        let mut command = bare_command();
+        command.args(["--store", "memory:", "--listen", address]).env("FENCEPOST_KEYS", "");
+        let output = command.stderr(Stdio::piped()).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(2) && said.contains("--allow-anonymous"), "{said}");
     }
     assert!(refused(&["--keys", "/nowhere/keys.toml"]).contains("/nowhere/keys.toml"));
     let mut file = KeysFile::new();

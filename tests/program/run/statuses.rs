@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::kit::{Scene, is_held};
+use kit::gateway::{bare, program};
 use kit::{Client, Gateway, fresh_token, server_port};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -26,6 +27,27 @@ async fn a_command_that_a_signal_ended_is_128_and_its_number() {
     for (name, number) in [("INT", 2), ("PIPE", 13)] {
         scene.run_script(&[], &format!("kill -s {name} $$")).await.expect_silent(128 + number);
     }
+}
+
+/// As a pager does that is not scrolled.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_does_not_read_standard_error_keeps_neither_the_lock_nor_the_status() {
+    let gateway = Gateway::embedded(&[]).await;
+    let (scene, client) = (Scene::on(&gateway), Client::new(gateway.address));
+    let fill = "rm -f pipe; mkfifo pipe; exec 3<>pipe; dd if=/dev/zero of=pipe bs=65536 count=1 2>/dev/null";
+    let run = "exec \"$F\" run --ttl 9s k -- sh -c \"$SCRIPT\" 2>&3";
+    let unread = |script: &str| {
+        let mut shell = bare("sh");
+        shell.args(["-c", &format!("{fill}; {run}")]).current_dir(scene.path(""));
+        shell.env("F", program()).env("SCRIPT", script).env("FENCEPOST_URL", &scene.url);
+        scene.launch(shell)
+    };
+    unread("kill -KILL $$").end().await.expect_silent(137);
+    assert!(!is_held(&client, "k").await);
+    let broken = unread("sleep 60");
+    kit::eventually("it has the lock", async || is_held(&client, "k").await).await;
+    client.delete("/locks/k?force=true").send().await.expect(204);
+    broken.end().await.expect_silent(76);
 }
 
 #[tokio::test(flavor = "multi_thread")]
